@@ -1,0 +1,219 @@
+"""The rules that this project's BUILD files are written in."""
+
+load("@cuda//:defs.bzl", "CUDA_TOOLKIT")
+load("@mpi//:defs.bzl", "MPI_PREFIXES")
+load("@tensorflow//:defs.bzl", "TF_LIBRARY", "TF_LIBRARY_DIR")
+
+COPTS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wshadow",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+]
+
+_TF_HEADERS = ["@tensorflow//:headers"]
+
+# TensorFlow's inline code, instantiated in our files, is not ours to clean up.
+_TF_COPTS = ["-Wno-unused-parameter", "-Wno-sign-compare"]
+
+_EXPORTS = "//build_defs:exported_symbols.lds"
+
+def tf_hvd_cc_library(name, copts = [], linkopts = [], **kwargs):
+    """A library that knows neither TensorFlow nor Python.
+
+    Args:
+      name: of the target.
+      copts: more of them.
+      linkopts: more of them.
+      **kwargs: cc_library's.
+    """
+    native.cc_library(
+        name = name,
+        copts = COPTS + copts,
+        linkopts = linkopts + ["-pthread"],
+        linkstatic = True,
+        **kwargs
+    )
+
+def tf_hvd_tf_library(name, deps = [], copts = [], tags = [], **kwargs):
+    """A library that includes TensorFlow's headers.
+
+    Its static registrations are kept whatever links it.
+
+    Args:
+      name: of the target.
+      deps: besides TensorFlow's headers.
+      copts: more of them.
+      tags: besides no_sanitizer.
+      **kwargs: cc_library's.
+    """
+    tf_hvd_cc_library(
+        name = name,
+        deps = deps + _TF_HEADERS,
+        copts = _TF_COPTS + copts,
+        tags = tags + ["no_sanitizer"],
+        alwayslink = True,
+        **kwargs
+    )
+
+def tf_hvd_op_library(name, **kwargs):
+    """The registration of ops: signature, shape function, documentation."""
+    tf_hvd_tf_library(name = name, **kwargs)
+
+def tf_hvd_cuda_library(name, srcs, stub_srcs, hdrs = [], deps = [], **kwargs):
+    """A library with device code, or its stub where there is no CUDA toolkit.
+
+    Args:
+      name: of the target.
+      srcs: .cu.cc files, compiled by nvcc.
+      stub_srcs: .cc files that define the same functions without CUDA.
+      hdrs: what both implement; must not include CUDA's headers.
+      deps: of both. Only their headers are seen by nvcc.
+      **kwargs: cc_library's.
+    """
+    if not CUDA_TOOLKIT:
+        tf_hvd_cc_library(name = name, srcs = stub_srcs, hdrs = hdrs, deps = deps, **kwargs)
+        return
+    objects = []
+    for source in srcs:
+        out = "%s_%s.o" % (name, source.replace(".cu.cc", ""))
+        native.genrule(
+            name = out + "_nvcc",
+            srcs = [source] + hdrs,
+            outs = [out],
+            cmd = "$(location //build_defs:nvcc.sh) %s $@ $(location %s)" % (CUDA_TOOLKIT, source),
+            tools = ["//build_defs:nvcc.sh"],
+        )
+        objects.append(out)
+    tf_hvd_cc_library(
+        name = name,
+        srcs = objects,
+        hdrs = hdrs,
+        deps = deps,
+        linkopts = ["-L%s/lib64" % CUDA_TOOLKIT, "-l:libcudart_static.a", "-ldl", "-lrt"],
+        **kwargs
+    )
+
+def tf_hvd_cc_test(name, deps = [], copts = [], linkopts = [], tags = [], tf = False, size = "small", **kwargs):
+    """A GoogleTest program.
+
+    Args:
+      name: of the target.
+      deps: besides GoogleTest.
+      copts: more of them.
+      linkopts: more of them.
+      tags: more of them.
+      tf: whether it, or what it depends on, needs TensorFlow. Such a test is
+        linked to the installed wheel and does not run under sanitizers.
+      size: of the test; small is 60 seconds.
+      **kwargs: cc_test's.
+    """
+    if tf:
+        deps = deps + _TF_HEADERS
+        copts = _TF_COPTS + copts
+        tags = tags + ["no_sanitizer"]
+        linkopts = linkopts + [
+            "-L" + TF_LIBRARY_DIR,
+            "-l:" + TF_LIBRARY,
+            "-Wl,-rpath," + TF_LIBRARY_DIR,
+        ]
+    native.cc_test(
+        name = name,
+        copts = COPTS + copts,
+        deps = deps + ["@gtest//:gtest_main"],
+        linkopts = linkopts + ["-pthread"],
+        linkstatic = True,
+        size = size,
+        tags = tags,
+        **kwargs
+    )
+
+def tf_hvd_tf_plugin(name, deps, **kwargs):
+    """The shared object that TensorFlow loads.
+
+    It is linked to TensorFlow's framework library by name alone: the process
+    that loads it has loaded that library already, wherever it lies.
+
+    Args:
+      name: of the file.
+      deps: the libraries that go into it, whole.
+      **kwargs: cc_binary's.
+    """
+    native.cc_binary(
+        name = name,
+        additional_linker_inputs = [_EXPORTS, "@tensorflow//:framework_library"],
+        linkopts = [
+            "-pthread",
+            "-ldl",
+            "-lrt",
+            "-Wl,--version-script=$(location %s)" % _EXPORTS,
+            "-Wl,-z,defs",
+            "-L" + TF_LIBRARY_DIR,
+            "-l:" + TF_LIBRARY,
+        ],
+        linkshared = True,
+        linkstatic = True,
+        tags = ["no_sanitizer"],
+        deps = deps,
+        **kwargs
+    )
+
+def tf_hvd_mpi_shim(name, family, srcs, deps = [], **kwargs):
+    """The table of MPI functions, compiled against one family's mpi.h.
+
+    No MPI library is linked: what is called is looked up at run time.
+
+    Args:
+      name: of the shared object.
+      family: openmpi or mpich.
+      srcs: the same for each family.
+      deps: besides the family's headers.
+      **kwargs: cc_binary's.
+    """
+    native.cc_binary(
+        name = name,
+        srcs = srcs,
+        additional_linker_inputs = [_EXPORTS],
+        copts = COPTS,
+        deps = deps + ["@mpi//:%s_headers" % family],
+        linkopts = [
+            "-ldl",
+            "-Wl,--version-script=$(location %s)" % _EXPORTS,
+            "-Wl,-z,defs",
+        ],
+        linkshared = True,
+        linkstatic = True,
+        tags = ["no_sanitizer"],
+        **kwargs
+    )
+
+def mpi_test(name, program, ranks, families = ["openmpi", "mpich"], args = [], data = [], tags = [], size = "small"):
+    """Runs a program under the launcher of each MPI family.
+
+    The program sees TF_HVD_MPI_LIBRARY, the path of that family's library.
+
+    Args:
+      name: of the suite; the tests are called <name>_<family>.
+      program: a label of an executable, usually a cc_binary.
+      ranks: how many of them.
+      families: of MPI.
+      args: for the program.
+      data: that it reads.
+      tags: more of them.
+      size: of the test.
+    """
+    for family in families:
+        native.sh_test(
+            name = "%s_%s" % (name, family),
+            srcs = ["//build_defs:mpi_test.sh"],
+            args = [family, MPI_PREFIXES[family] or "/missing", str(ranks), "$(location %s)" % program] + args,
+            data = data + [program],
+            size = size,
+            tags = tags + ["no_sanitizer", "cpu:2"],
+        )
+    native.test_suite(
+        name = name,
+        tests = ["%s_%s" % (name, family) for family in families],
+    )

@@ -1,0 +1,49 @@
+"""@cuda: nvcc and the toolkit's headers, or a stub that says there are none.
+
+TF_HVD_CUDA=0 asks for the stub, TF_HVD_CUDA=/path/to/toolkit for that toolkit.
+Without it, CUDA_HOME and then nvcc on the PATH decide.
+"""
+
+_BUILD = """
+package(default_visibility = ["//visibility:public"])
+
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/**"], allow_empty = True),
+    includes = ["include"],
+)
+"""
+
+_STUB = """
+package(default_visibility = ["//visibility:public"])
+
+cc_library(name = "headers")
+"""
+
+def _toolkit(repository_ctx):
+    environ = repository_ctx.os.environ
+    asked = environ.get("TF_HVD_CUDA", "")
+    if asked == "0":
+        return None
+    for named in [asked, environ.get("CUDA_HOME", "")]:
+        if named and repository_ctx.path(named + "/bin/nvcc").exists:
+            return repository_ctx.path(named)
+    if asked:
+        fail("TF_HVD_CUDA=%s holds no bin/nvcc; TF_HVD_CUDA=0 builds without CUDA" % asked)
+    nvcc = repository_ctx.which("nvcc")
+    return nvcc.realpath.dirname.dirname if nvcc else None
+
+def _impl(repository_ctx):
+    toolkit = _toolkit(repository_ctx)
+
+    # A machine may have nvcc's wrapper script alone: without headers, no CUDA.
+    usable = toolkit and toolkit.get_child("include").get_child("cuda_runtime.h").exists
+    if usable:
+        repository_ctx.symlink(toolkit.get_child("include"), "include")
+    repository_ctx.file("BUILD", _BUILD if usable else _STUB)
+    repository_ctx.file("defs.bzl", '"""The CUDA toolkit; empty without one."""\n\nCUDA_TOOLKIT = "%s"\n' % (toolkit if usable else ""))
+
+cuda_configure = repository_rule(
+    implementation = _impl,
+    environ = ["TF_HVD_CUDA", "CUDA_HOME", "PATH"],
+)

@@ -1,0 +1,34 @@
+"""Prints where the headers and launchers of the two MPI families are, for Bazel.
+
+Both wheels put mpi.h at the same path, so one environment holds one of them.
+The other may live below it, in <prefix>/mpi/<family>, where ./dev puts it, or
+wherever TF_HVD_OPENMPI_PREFIX or TF_HVD_MPICH_PREFIX say.
+"""
+
+import os
+import pathlib
+import sys
+
+# What only the family's own mpi.h defines.
+MARKERS = {"openmpi": "#define OMPI_MAJOR_VERSION", "mpich": "#define MPICH_VERSION"}
+
+
+def find(family: str) -> pathlib.Path | None:
+    """The prefix whose include/mpi.h is this family's."""
+    named = os.environ.get(f"TF_HVD_{family.upper()}_PREFIX")
+    environment = pathlib.Path(sys.prefix)
+    candidates = [pathlib.Path(named)] if named else [environment / "mpi" / family, environment]
+    for prefix in candidates:
+        header = prefix / "include" / "mpi.h"
+        if header.exists() and MARKERS[family] in header.read_text():
+            return prefix
+    return None
+
+
+def main() -> None:
+    for family in MARKERS:
+        prefix = find(family)
+        print(f"{family}={prefix or ''}")
+
+
+main()

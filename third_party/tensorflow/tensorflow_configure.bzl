@@ -1,0 +1,64 @@
+"""@tensorflow: the headers and the framework library of the installed wheel."""
+
+load("//third_party:python.bzl", "PYTHON_ENVIRON", "WORKSPACE_ATTR", "ask_python", "python_path")
+
+_BUILD = """
+package(default_visibility = ["//visibility:public"])
+
+cc_library(
+    name = "headers",
+    hdrs = glob(
+        ["include/**/*.h", "include/**/*.hpp", "include/**/*.inc", "include/**/*.def", "include/Eigen/**",
+         "include/unsupported/**", "include/third_party/eigen3/**"],
+        exclude = ["include/**/BUILD", "include/**/* *"],
+    ),
+    defines = {defines},
+    includes = ["include"],
+)
+
+exports_files(["{library}"])
+
+filegroup(
+    name = "framework_library",
+    srcs = ["{library}"],
+)
+"""
+
+_DEFS = '''"""What TensorFlow said about itself."""
+
+TF_VERSION = "{version}"
+TF_COMPILER = "{compiler}"
+TF_CXX11_ABI = {abi}
+TF_LIBRARY = "{library}"
+TF_LIBRARY_DIR = "{lib}"
+
+# The interpreter that was asked.
+TF_PYTHON = "{python}"
+'''
+
+def _impl(repository_ctx):
+    answers = ask_python(repository_ctx, repository_ctx.attr._probe)
+    repository_ctx.symlink(answers["include"], "include")
+    library = answers["library"]
+    repository_ctx.symlink(answers["lib"] + "/" + library, library)
+    defines = answers["defines"].split(" ")
+    repository_ctx.file("BUILD", _BUILD.format(defines = repr(defines), library = library))
+    repository_ctx.file("defs.bzl", _DEFS.format(
+        abi = 1 if "_GLIBCXX_USE_CXX11_ABI=1" in defines else 0,
+        compiler = answers["compiler"],
+        lib = answers["lib"],
+        library = library,
+        python = python_path(repository_ctx),
+        version = answers["version"],
+    ))
+
+tensorflow_configure = repository_rule(
+    implementation = _impl,
+    attrs = dict(
+        WORKSPACE_ATTR,
+        _probe = attr.label(default = "//third_party/tensorflow:probe.py", allow_single_file = True),
+    ),
+    environ = PYTHON_ENVIRON,
+    local = False,
+    doc = "Asks tf.sysconfig; importing TensorFlow takes seconds, so only once per environment.",
+)
