@@ -1,0 +1,209 @@
+#include "runtime/config.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+namespace tf_hvd {
+namespace {
+
+// The only look at the environment. Unset and empty are the same.
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+// A value that was not understood gives false.
+bool ParseInteger(const std::string& text, int64_t low, int64_t high,
+                  int64_t* value) {
+  int64_t number = 0;
+  if (text.empty() || text.size() > 18) return false;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') return false;
+    number = number * 10 + (digit - '0');
+  }
+  if (number < low || number > high) return false;
+  *value = number;
+  return true;
+}
+
+bool ParseNanoseconds(const std::string& text, double unit_ns,
+                      int64_t* nanoseconds) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0') return false;
+  if (!std::isfinite(number) || number < 0 || number * unit_ns > 1e18) {
+    return false;
+  }
+  *nanoseconds = static_cast<int64_t>(std::llround(number * unit_ns));
+  return true;
+}
+
+bool ParseStallDisable(const std::string& text, Config* config) {
+  int64_t disabled = 0;
+  if (!ParseInteger(text, 0, 1, &disabled)) return false;
+  if (disabled == 1) config->stall_warn_ns = 0;
+  return true;
+}
+
+bool ParseLogLevel(const std::string& text, Config* config) {
+  for (const char* level :
+       {"trace", "debug", "info", "warning", "error", "fatal"}) {
+    if (text == level) {
+      config->log_level = text;
+      return true;
+    }
+  }
+  return false;
+}
+
+struct Variable {
+  const char* name;
+  const char* fallback;  // as documented; the value lies in Config
+  const char* expected;
+  const char* meaning;
+  bool (*set)(const std::string& text, Config* config);
+};
+
+// The one table. HOROVOD_STALL_CHECK_DISABLE stands after the time it
+// overrules.
+constexpr Variable kVariables[] = {
+    {"HOROVOD_FUSION_THRESHOLD", "67108864", "a number of bytes",
+     "Requests that are agreed together are fused up to this many bytes; 0: "
+     "never.",
+     [](const std::string& text, Config* config) {
+       return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
+                           &config->fusion_threshold);
+     }},
+    {"HOROVOD_STALL_CHECK_TIME_SECONDS", "30", "a number of seconds",
+     "A request that some ranks have not submitted for so long is reported; 0: "
+     "never, and never fails either.",
+     [](const std::string& text, Config* config) {
+       return ParseNanoseconds(text, 1e9, &config->stall_warn_ns);
+     }},
+    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "300", "a number of seconds",
+     "After so long the job fails on every rank; 0: never. Must be more than "
+     "HOROVOD_STALL_CHECK_TIME_SECONDS.",
+     [](const std::string& text, Config* config) {
+       return ParseNanoseconds(text, 1e9, &config->stall_fail_ns);
+     }},
+    {"HOROVOD_STALL_CHECK_DISABLE", "0", "0 or 1",
+     "1 turns both stall checks off.", ParseStallDisable},
+    {"HOROVOD_LOG_LEVEL", "warning",
+     "trace, debug, info, warning, error or fatal",
+     "Messages below this level are not printed.", ParseLogLevel},
+    {"TF_HVD_SPIN_MICROSECONDS", "50", "a number of microseconds",
+     "A caller runs the cycle itself for so long before the background thread "
+     "takes over.",
+     [](const std::string& text, Config* config) {
+       return ParseNanoseconds(text, 1e3, &config->spin_ns);
+     }},
+    {"TF_HVD_MPI_LIBRARY", "", "a path",
+     "The MPI library (libmpi.so) to open. Unset: the running launcher's, then "
+     "the Python environment's, then the system's.",
+     [](const std::string& text, Config* config) {
+       config->mpi_library = text;
+       return true;
+     }},
+    {"TF_HVD_RANKS_PER_NODE", "0", "a number of ranks",
+     "Pretends that each machine has so many ranks, which then talk by MPI to "
+     "the others: for tests on one machine. 0: find the machines.",
+     [](const std::string& text, Config* config) {
+       int64_t ranks = 0;
+       if (!ParseInteger(text, 0, 1 << 30, &ranks)) return false;
+       config->ranks_per_node = static_cast<int>(ranks);
+       return true;
+     }},
+};
+
+Status NotA(const char* name, const std::string& value, const char* expected) {
+  return InvalidArgument(std::string(name) + "=" + value +
+                         " in the environment: expected " + expected);
+}
+
+// Reads a launcher's pair of count and rank.
+Status ReadPair(const char* size_name, const char* rank_name,
+                LaunchInfo::Family family, LaunchInfo* info) {
+  const std::string size_text = Environment(size_name);
+  const std::string rank_text = Environment(rank_name);
+  int64_t size = 0;
+  int64_t rank = 0;
+  if (!ParseInteger(size_text, 1, 1 << 30, &size)) {
+    return NotA(size_name, size_text,
+                "the number of ranks (set by the launcher)");
+  }
+  if (!ParseInteger(rank_text, 0, size - 1, &rank)) {
+    const std::string expected = std::string("a rank from 0 to ") + size_name +
+                                 " - 1 = " + std::to_string(size - 1) +
+                                 " (set by the launcher)";
+    return NotA(rank_name, rank_text, expected.c_str());
+  }
+  info->family = family;
+  info->size = static_cast<int>(size);
+  info->rank = static_cast<int>(rank);
+  return Status::Ok();
+}
+
+bool IsSet(const char* name) { return !Environment(name).empty(); }
+
+}  // namespace
+
+Status ReadConfig(Config* config) {
+  *config = Config();
+  for (const Variable& variable : kVariables) {
+    const std::string text = Environment(variable.name);
+    if (text.empty()) continue;
+    if (!variable.set(text, config)) {
+      return NotA(variable.name, text, variable.expected);
+    }
+  }
+  if (config->stall_fail_ns != 0 &&
+      config->stall_fail_ns <= config->stall_warn_ns) {
+    return InvalidArgument(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS must be more than "
+        "HOROVOD_STALL_CHECK_TIME_SECONDS, but they are " +
+        std::to_string(static_cast<double>(config->stall_fail_ns) / 1e9) +
+        " and " +
+        std::to_string(static_cast<double>(config->stall_warn_ns) / 1e9));
+  }
+  return Status::Ok();
+}
+
+Status ReadLaunchInfo(LaunchInfo* info) {
+  using Family = LaunchInfo::Family;
+  *info = LaunchInfo();
+  // mpirun and mpiexec inside a Slurm allocation may use srun to start their
+  // daemons: their own marks count for more than Slurm's.
+  if (IsSet("OMPI_COMM_WORLD_SIZE") || IsSet("OMPI_COMM_WORLD_RANK")) {
+    const std::string prefix = Environment("OPAL_PREFIX");
+    if (!prefix.empty()) info->library_hint = prefix + "/lib";
+    return ReadPair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+                    Family::kOpenMpi, info);
+  }
+  const bool pmi = IsSet("PMI_SIZE") || IsSet("PMI_RANK");
+  // srun may offer PMI to either family: only hydra also counts local ranks.
+  if (pmi && (IsSet("MPI_LOCALNRANKS") || !IsSet("SLURM_STEP_ID"))) {
+    return ReadPair("PMI_SIZE", "PMI_RANK", Family::kMpich, info);
+  }
+  // salloc and sbatch set SLURM_NTASKS as well; a step is what srun starts.
+  if (IsSet("SLURM_STEP_ID") && IsSet("SLURM_PROCID")) {
+    const char* count =
+        IsSet("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    return ReadPair(count, "SLURM_PROCID", Family::kSlurm, info);
+  }
+  return Status::Ok();
+}
+
+std::string ConfigMarkdown() {
+  std::string page =
+      "# Configuration\n\n"
+      "Read once, by `init()`. Set them alike on all ranks.\n\n"
+      "| variable | default | value | meaning |\n|---|---|---|---|\n";
+  for (const Variable& variable : kVariables) {
+    page += std::string("| `") + variable.name + "` | " + variable.fallback +
+            " | " + variable.expected + " | " + variable.meaning + " |\n";
+  }
+  return page;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,47 @@
+// Config: every setting that comes from the environment, read once at init.
+// config.cc holds the one table (name, default, meaning) and the only getenv;
+// docs/config.md is generated from it.
+#ifndef TF_HVD_RUNTIME_CONFIG_H_
+#define TF_HVD_RUNTIME_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/status.h"
+
+namespace tf_hvd {
+
+struct Config {
+  // Bytes that requests of one frame may have together to be fused; 0: never.
+  int64_t fusion_threshold = 64 << 20;
+  int64_t stall_warn_ns = 30'000'000'000;   // 0: no stall check at all
+  int64_t stall_fail_ns = 300'000'000'000;  // 0: warn only
+  // A caller runs the cycle itself for so long at most.
+  int64_t spin_ns = 50'000;
+  // 0: find the nodes; k: pretend that each node has k ranks (for tests).
+  int ranks_per_node = 0;
+  std::string mpi_library;   // path of the libmpi to open; empty: find one
+  std::string log_level = "warning";
+};
+
+// Reads the environment. A value that is not one is an InvalidArgument that
+// names the variable, the value and what is expected.
+Status ReadConfig(Config* config);
+
+// What the launcher that started this process says, from its environment.
+struct LaunchInfo {
+  enum class Family { kNone, kOpenMpi, kMpich, kSlurm };
+  Family family = Family::kNone;
+  int size = 1;   // the launcher's count; 1 without a launcher
+  int rank = 0;
+  std::string library_hint;  // directory of the launcher's own libraries
+};
+
+Status ReadLaunchInfo(LaunchInfo* info);
+
+// The table as Markdown, as docs/config.md shows it.
+std::string ConfigMarkdown();
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_CONFIG_H_

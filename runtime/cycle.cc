@@ -1,0 +1,176 @@
+#include "runtime/cycle.h"
+
+#include <algorithm>
+
+#include "runtime/clock.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+// A smaller abort record may still arrive within this time.
+constexpr int64_t kAbortSettleNs = 500 * kMs;
+// How long a rank that leaves waits for the end to come down the tree.
+constexpr int64_t kLeaveNs = 5000 * kMs;
+// How long frames for the children are offered after the end.
+constexpr int64_t kFarewellNs = 1000 * kMs;
+constexpr int64_t kTickNs = 100 * kMs;
+
+StallOptions StallOptionsOf(const Config& config) {
+  StallOptions options;
+  options.warn_ns = config.stall_warn_ns;
+  options.fail_ns = config.stall_fail_ns;
+  return options;
+}
+
+}  // namespace
+
+Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
+             SetListener on_set)
+    : world_(world),
+      queue_(queue),
+      on_set_(std::move(on_set)),
+      vertex_(world->topology(), StallOptionsOf(config), this),
+      executor_(world->data(), config.fusion_threshold, this),
+      pump_([this] {
+        Step();
+        return abort_status_;
+      }) {
+  // The word was checked when the configuration was read.
+  static_cast<void>(ParseLogLevel(config.log_level, &log_level_));
+  const Topology& topology = world->topology();
+  const TreePlace place =
+      PlaceOf(topology.rank, topology.nodes, topology.fan_out);
+  std::vector<int> neighbours = place.children;
+  if (place.parent >= 0) neighbours.push_back(place.parent);
+  for (const int neighbour : neighbours) {
+    channels_.emplace_back(neighbour, world->edge(neighbour));
+    polled_ = polled_ || channels_.back().polled();
+  }
+}
+
+bool Cycle::Step() {
+  const int64_t now_ns = NowNs();
+  CheckAbort(now_ns);
+  bool busy = false;
+  for (Entry& entry : queue_->Drain()) {
+    vertex_.Admit(std::move(entry));
+    busy = true;
+  }
+  for (Channel& channel : channels_) {
+    busy |= channel.Pull([&](std::string_view message) {
+      vertex_.Receive(channel.peer(), message, now_ns);
+    });
+  }
+  busy |= vertex_.EmitReady();
+  if (now_ns >= next_tick_ns_) {
+    next_tick_ns_ = now_ns + kTickNs;
+    vertex_.Tick(now_ns);
+  }
+  for (Channel& channel : channels_) busy |= channel.Push();
+  if (closed_since_ns_ == 0 && !vertex_.ended().ok()) {
+    closed_since_ns_ = now_ns;
+  }
+  return busy;
+}
+
+bool Cycle::Advance(int64_t max_bytes) {
+  bool busy = Step();
+  if (aborted()) {
+    executor_.Fail(abort_status_);
+    return busy;
+  }
+  Status status;
+  busy |= executor_.RunNext(max_bytes, pump_, &status);
+  if (!status.ok() && !aborted()) {
+    Abort(AbortRecord::kFailed, world_->topology().rank, status.message());
+  }
+  return busy;
+}
+
+void Cycle::CheckAbort(int64_t now_ns) {
+  if (aborted()) return;
+  if (Leaving() && now_ns > leave_deadline_ns_ && vertex_.ended().ok()) {
+    leave_deadline_ns_ = now_ns + kLeaveNs;
+    Abort(AbortRecord::kStalled, world_->topology().rank,
+          WhoAmI() + " left and the other ranks did not answer");
+  }
+  const auto record = world_->PollAbort();
+  if (!record.has_value()) return;
+  // After the end of an orderly shutdown the other ranks may go as they like.
+  if (!vertex_.ended().ok() && !executor_.HasWork()) return;
+  if (abort_deadline_ns_ == 0) abort_deadline_ns_ = now_ns + kAbortSettleNs;
+  if (now_ns < abort_deadline_ns_) return;
+  abort_status_ = Aborted(record->text);
+  vertex_.Abort(abort_status_);
+}
+
+void Cycle::Leave(const std::string& reason) {
+  leave_deadline_ns_ = NowNs() + kLeaveNs;
+  vertex_.Leave(reason);
+}
+
+bool Cycle::AtEnd() const {
+  if (aborted()) return !executor_.HasWork();
+  if (vertex_.ended().ok() || executor_.HasWork()) return false;
+  // A neighbour that has gone takes nothing any more.
+  return !HasOutput() || NowNs() > closed_since_ns_ + kFarewellNs;
+}
+
+bool Cycle::HasOutput() const {
+  return std::any_of(channels_.begin(), channels_.end(),
+                     [](const Channel& c) { return c.HasOutput(); });
+}
+
+bool Cycle::LooksBusy() const {
+  return !queue_->Empty() || executor_.HasWork() ||
+         std::any_of(channels_.begin(), channels_.end(),
+                     [](const Channel& c) { return c.Readable(); });
+}
+
+void Cycle::Send(int neighbour, std::string message) {
+  for (Channel& channel : channels_) {
+    if (channel.peer() == neighbour) return channel.Send(message);
+  }
+}
+
+void Cycle::Execute(std::vector<Run> frame) { executor_.Add(std::move(frame)); }
+
+void Cycle::Complete(Completion done, Status status, int32_t value) {
+  outcomes_.push_back({std::move(done), std::move(status), value});
+}
+
+void Cycle::Ended(const Key& key, Completion done, const Status& status,
+                  int32_t value) {
+  vertex_.Finished(key);
+  Complete(std::move(done), status, value);
+}
+
+void Cycle::SetAdded(int32_t set, const std::vector<int>& ranks) {
+  on_set_(set, ranks);
+}
+
+void Cycle::SetRemoved(int32_t set) { on_set_(set, {}); }
+
+void Cycle::Warn(const std::string& text) {
+  if (log_level_ <= LogLevel::kWarning) {
+    WriteLog(LogLevel::kWarning, WhoAmI(), text);
+  }
+}
+
+void Cycle::Abort(AbortRecord::Class error_class, int32_t rank,
+                  const std::string& text) {
+  AbortRecord record;
+  record.error_class = error_class;
+  record.rank = rank;
+  record.text = text;
+  world_->RaiseAbort(record);
+}
+
+std::string Cycle::WhoAmI() const {
+  const Topology& topology = world_->topology();
+  return "rank " + std::to_string(topology.rank) + " (" +
+         topology.hosts[static_cast<size_t>(topology.rank)] + ")";
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,115 @@
+// Cycle: the whole loop of stages 4 to 8. Step() moves what can be moved
+// without waiting: submissions to the vertex, messages in, frames out.
+// Advance() also executes. Who calls it, and when, is the helm's matter.
+//
+// Holder of the helm only, where not said otherwise.
+#ifndef TF_HVD_RUNTIME_CYCLE_H_
+#define TF_HVD_RUNTIME_CYCLE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/channel.h"
+#include "runtime/config.h"
+#include "runtime/executor.h"
+#include "runtime/log.h"
+#include "runtime/tensor_queue.h"
+#include "runtime/transport/world.h"
+#include "runtime/vertex.h"
+
+namespace tf_hvd {
+
+// A completion and what it is to be fired with.
+struct Outcome {
+  Completion done;
+  Status status;
+  int32_t value = 0;
+
+  void Fire() { done.Fire(status, value); }
+};
+
+class Cycle : private VertexHost, private ExecutorHost {
+ public:
+  // Told of process sets that come and go.
+  using SetListener =
+      std::function<void(int32_t set, const std::vector<int>& ranks)>;
+
+  // `world` and `queue` outlive the cycle.
+  Cycle(const Config& config, World* world, TensorQueue* queue,
+        SetListener on_set);
+
+  // Never blocks, never executes; true if it did something.
+  bool Step();
+
+  // Step, then the next execution if it moves at most `max_bytes`. True if
+  // either did something.
+  bool Advance(int64_t max_bytes);
+
+  // Requests that ended since the last call; to be fired without the helm.
+  std::vector<Outcome> TakeOutcomes() {
+    return std::exchange(outcomes_, {});
+  }
+  bool HasOutcomes() const { return !outcomes_.empty(); }
+  size_t OutcomeCount() const { return outcomes_.size(); }
+
+  // Tells the others that this rank leaves.
+  void Leave(const std::string& reason);
+
+  // True when this rank owes nothing to anybody any more.
+  bool AtEnd() const;
+  bool aborted() const { return !abort_status_.ok(); }
+
+  // True if an own request is not in order yet.
+  bool Waiting() const { return vertex_.Waiting(); }
+  bool RelaysForOthers() const { return vertex_.RelaysForOthers(); }
+  // True if a look from time to time is needed although nobody will ring.
+  bool Polled() const { return polled_; }
+  bool HasOutput() const;
+  bool Aborting() const { return abort_deadline_ns_ != 0 && !aborted(); }
+  bool Leaving() const { return leave_deadline_ns_ != 0; }
+
+  // Any thread: true if a Step or Advance would find something to do.
+  bool LooksBusy() const;
+
+ private:
+  // VertexHost
+  void Send(int neighbour, std::string message) override;
+  void Execute(std::vector<Run> frame) override;
+  size_t Backlog() const override { return executor_.Backlog(); }
+  void Complete(Completion done, Status status, int32_t value) override;
+  void SetAdded(int32_t set, const std::vector<int>& ranks) override;
+  void SetRemoved(int32_t set) override;
+  void Warn(const std::string& text) override;
+  void Abort(AbortRecord::Class error_class, int32_t rank,
+             const std::string& text) override;
+  // ExecutorHost
+  void Ended(const Key& key, Completion done, const Status& status,
+             int32_t value) override;
+
+  void CheckAbort(int64_t now_ns);
+  std::string WhoAmI() const;
+
+  World* const world_;
+  TensorQueue* const queue_;
+  const SetListener on_set_;
+  LogLevel log_level_ = LogLevel::kWarning;
+  Vertex vertex_;
+  Executor executor_;
+  std::vector<Channel> channels_;
+  bool polled_ = false;
+  std::vector<Outcome> outcomes_;
+  const Pump pump_;
+  int64_t next_tick_ns_ = 0;
+  int64_t leave_deadline_ns_ = 0;  // 0: not leaving
+  int64_t closed_since_ns_ = 0;    // 0: not closed
+  int64_t abort_deadline_ns_ = 0;  // 0: no record seen
+  Status abort_status_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_CYCLE_H_

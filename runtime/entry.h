@@ -1,0 +1,58 @@
+// Entry: one submitted request on its way through this rank, with the memory
+// it reads and writes and the caller's completion.
+//
+// Made by a kernel (or the C API) on any thread, handed over to the tensor
+// queue, from then on owned by whoever holds the helm.
+#ifndef TF_HVD_RUNTIME_ENTRY_H_
+#define TF_HVD_RUNTIME_ENTRY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/completion.h"
+#include "runtime/request.h"
+
+namespace tf_hvd {
+
+// The memory of one tensor. `output` may equal `input` (in place). For
+// allgather `output` is null until Entry::allocate has given it.
+struct TensorBuffers {
+  const void* input = nullptr;
+  void* output = nullptr;
+  int64_t count = 0;  // elements of the input
+  int64_t first_dim = 0;  // allgather: this rank's first dimension
+};
+
+struct Entry {
+  int32_t set = kWorldSet;
+  std::string name;
+  Record record;
+  std::vector<TensorBuffers> tensors;
+
+  // Allgather: called once for each tensor, by the holder of the helm, when
+  // the first dimensions of all ranks are known (`first_dims`, in the order of
+  // the set's ranks). Gives the memory for the whole result.
+  std::function<Status(size_t tensor, const std::vector<int64_t>& first_dims,
+                       void** output)>
+      allocate;
+
+  // Keeps the memory in `tensors` alive; the runtime lets go of it when no
+  // transport can still touch that memory, which after an abort may be later
+  // than the completion.
+  std::shared_ptr<void> keepalive;
+
+  // Set when the call is wrong on this rank alone: it is completed here with
+  // this text and voted as a refusal, so that the other ranks fail as well.
+  std::string refusal;
+
+  Completion done;
+
+  int64_t submitted_ns = 0;  // set by the queue: for the stall report
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_ENTRY_H_

@@ -1,0 +1,160 @@
+#include "runtime/helm.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "runtime/clock.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kUs = 1'000;
+constexpr int64_t kMs = 1'000'000;
+// A caller executes no more than this itself: it must not keep a thread of
+// TensorFlow.
+constexpr int64_t kInPlaceBytes = 64 * 1024;
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+Helm::Helm(const Config& config, World* world, Cycle* cycle,
+           TensorQueue* queue)
+    : spin_ns_(world->oversubscribed() ? 0 : config.spin_ns),
+      world_(world),
+      cycle_(cycle),
+      queue_(queue),
+      callers_may_drive_(!world->background_only()) {
+  if (world->topology().size > 1) {
+    has_background_ = true;
+    thread_ = std::thread([this] { Background(); });
+  }
+}
+
+Helm::~Helm() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Helm::Submit(Entry entry) {
+  const int64_t bytes = TotalBytes(entry.record);
+  const bool quiet = open_.fetch_add(1) == 0;
+  queue_->Push(std::move(entry));
+  if (!has_background_) return DriveAlone();
+  if (quiet && callers_may_drive_ && bytes <= kInPlaceBytes) {
+    return CallerTurn();
+  }
+  // If somebody holds the helm, they look again after letting go of it.
+  world_->doorbell()->RingIfAsleep();
+}
+
+void Helm::CallerTurn() {
+  if (!TryTake()) return world_->doorbell()->RingIfAsleep();
+  world_->doorbell()->SetAsleep(false);
+  const int64_t deadline_ns = NowNs() + spin_ns_;
+  do {
+    cycle_->Advance(kInPlaceBytes);
+  } while (static_cast<size_t>(open_) > cycle_->OutcomeCount() &&
+           NowNs() < deadline_ns && !cycle_->aborted());
+  std::vector<Outcome> outcomes = TakeOutcomes();
+  Release();
+  world_->doorbell()->SetAsleep(true);
+  if (open_ > 0 || cycle_->LooksBusy()) world_->doorbell()->Ring();
+  FireAll(std::move(outcomes));
+}
+
+// Without a background thread: one rank, or the time after the end.
+void Helm::DriveAlone() {
+  do {
+    if (!TryTake()) return;  // the holder looks again
+    LeaveIfAsked();
+    while (cycle_->Advance(kNoLimit)) {
+    }
+    std::vector<Outcome> outcomes = TakeOutcomes();
+    Release();
+    FireAll(std::move(outcomes));
+  } while (cycle_->LooksBusy());
+}
+
+void Helm::Background() {
+  Doorbell* const bell = world_->doorbell();
+  for (;;) {
+    const bool held = TryTake();
+    if (held) {
+      const bool ended = BackgroundTurn();
+      const int64_t limit_ns = WaitLimitNs();
+      std::vector<Outcome> outcomes = TakeOutcomes();
+      Release();
+      const bool fired = !outcomes.empty();
+      FireAll(std::move(outcomes));
+      if (ended) break;
+      if (fired || limit_ns == 0) continue;
+      bell->SetAsleep(true);
+      if (!cycle_->LooksBusy()) bell->Wait(limit_ns);
+    } else {
+      // A caller holds it, and rings when it leaves anything behind.
+      bell->SetAsleep(true);
+      bell->Wait(1000 * kMs);
+    }
+    bell->SetAsleep(false);
+  }
+  has_background_ = false;
+  DriveAlone();  // what was submitted meanwhile
+}
+
+// True when the runtime has ended.
+bool Helm::BackgroundTurn() {
+  LeaveIfAsked();
+  bool busy = false;
+  do {
+    busy = cycle_->Advance(kNoLimit);
+    if (busy) last_progress_ns_ = NowNs();
+  } while (busy && !cycle_->HasOutcomes());
+  return cycle_->AtEnd();
+}
+
+// How long the background thread may sleep; 0: look again at once.
+int64_t Helm::WaitLimitNs() const {
+  const int64_t idle_ns = NowNs() - last_progress_ns_;
+  if (cycle_->HasOutcomes()) return 0;
+  if (cycle_->Waiting() && idle_ns < spin_ns_) return 0;
+  if (cycle_->HasOutput() || cycle_->Aborting()) return kMs;
+  if (cycle_->Polled()) {
+    if (cycle_->Waiting() || cycle_->Leaving()) {
+      return std::clamp(idle_ns / 16, 50 * kUs, kMs);
+    }
+    return cycle_->RelaysForOthers() ? kMs : 20 * kMs;
+  }
+  return cycle_->Waiting() || cycle_->Leaving() ? 100 * kMs : 1000 * kMs;
+}
+
+void Helm::Leave(const std::string& reason) {
+  {
+    const std::lock_guard<std::mutex> lock(leave_mutex_);
+    if (!leave_asked_) leave_reason_ = reason;
+    leave_asked_ = true;
+  }
+  if (!thread_.joinable()) return DriveAlone();
+  world_->doorbell()->Ring();
+  thread_.join();
+}
+
+void Helm::LeaveIfAsked() {
+  if (!leave_asked_ || left_) return;
+  left_ = true;
+  const std::lock_guard<std::mutex> lock(leave_mutex_);
+  cycle_->Leave(leave_reason_);
+}
+
+std::vector<Outcome> Helm::TakeOutcomes() {
+  std::vector<Outcome> outcomes = cycle_->TakeOutcomes();
+  open_ -= static_cast<int64_t>(outcomes.size());
+  return outcomes;
+}
+
+void Helm::FireAll(std::vector<Outcome> outcomes) {
+  for (Outcome& outcome : outcomes) outcome.Fire();
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,69 @@
+// Helm: who runs the cycle. One thread at a time: the background thread, or a
+// caller that has just submitted and finds nothing else pending (agreement.md,
+// section 7). The holder alone touches edges, vertex, executor and transports.
+//
+// Submit and Leave may be called on any thread.
+#ifndef TF_HVD_RUNTIME_HELM_H_
+#define TF_HVD_RUNTIME_HELM_H_
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/config.h"
+#include "runtime/cycle.h"
+#include "runtime/tensor_queue.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+class Helm {
+ public:
+  // All outlive the helm. One rank alone gets no thread.
+  Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue);
+  ~Helm();
+
+  // Never waits for other ranks longer than the spin limit and what fits in
+  // kInPlaceBytes.
+  void Submit(Entry entry);
+
+  // Leaves the job for `reason` and returns when this rank owes nothing any
+  // more; bounded by the cycle's limits. The first call counts.
+  void Leave(const std::string& reason);
+
+ private:
+  bool TryTake() { return !taken_.exchange(true); }
+  void Release() { taken_ = false; }
+
+  void Background();
+  bool BackgroundTurn();
+  int64_t WaitLimitNs() const;
+  void CallerTurn();
+  void DriveAlone();
+  void FireAll(std::vector<Outcome> outcomes);
+  std::vector<Outcome> TakeOutcomes();
+  void LeaveIfAsked();
+
+  const int64_t spin_ns_;
+  World* const world_;
+  Cycle* const cycle_;
+  TensorQueue* const queue_;
+  const bool callers_may_drive_;
+
+  std::atomic<bool> taken_{false};
+  std::atomic<int64_t> open_{0};  // own requests that have not ended
+  std::atomic<bool> has_background_{false};
+  std::atomic<bool> leave_asked_{false};
+  std::mutex leave_mutex_;
+  std::string leave_reason_;  // guarded by leave_mutex_
+  bool left_ = false;         // guarded by the helm
+  int64_t last_progress_ns_ = 0;  // background thread only
+  std::thread thread_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_HELM_H_

@@ -1,0 +1,84 @@
+// Ledger: the state of a vertex of the counting tree (agreement.md, section 4).
+// Plain data; vertex.cc has the rules, stall_monitor.cc reads it.
+//
+// Owned by the holder of the helm.
+#ifndef TF_HVD_RUNTIME_LEDGER_H_
+#define TF_HVD_RUNTIME_LEDGER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/agreement.h"
+#include "runtime/entry.h"
+#include "runtime/process_set.h"
+#include "runtime/transport/tree.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+// The name of join on the wire; no op can have it.
+inline const std::string kJoinName = "\x01join";
+
+using Key = std::pair<int32_t, std::string>;  // (set, name)
+
+// The votes that a vertex holds for an open request.
+struct Tally {
+  std::set<int> voted;  // children, or this rank itself
+  Vote vote;            // merged; meaningless while nobody has voted
+};
+
+// One agreed request, as the executor gets it.
+struct Run {
+  int32_t set = kWorldSet;
+  std::string name;
+  Record record;
+  std::string error;  // not empty: it fails with this text
+  int32_t last = 0;   // join: the last rank; add_process_set: the new set
+  std::shared_ptr<const std::vector<int>> ranks;  // of the set
+  std::optional<Entry> own;  // absent if this rank has joined, or refused
+  bool is_root = false;      // broadcast: this rank is the root
+};
+
+struct Ledger {
+  int rank = 0;
+  TreePlace place;
+  std::map<int32_t, ProcessSet> sets;
+  std::set<int32_t> gone;  // removed sets
+  std::map<Key, Tally> tallies;
+  std::map<Key, Vote> ready;               // complete, not yet in a frame
+  std::map<Key, std::deque<Entry>> queue;  // own, only the front one is voted
+  std::map<int32_t, Entry> want_join;      // join waits for open votes
+  std::map<Key, int64_t> executing;        // own, agreed; submitted at (ns)
+};
+
+// What a vertex needs of its surroundings. All are called by the holder of the
+// helm, inside a call of the vertex, and must not call the vertex back.
+class VertexHost {
+ public:
+  virtual ~VertexHost() = default;
+  // Never blocks: what does not fit waits in an out-queue.
+  virtual void Send(int neighbour, std::string message) = 0;
+  // What one frame gives this rank to do, in order.
+  virtual void Execute(std::vector<Run> frame) = 0;
+  // Frames handed to Execute that are not finished.
+  virtual size_t Backlog() const = 0;
+  // To be fired when the helm is free.
+  virtual void Complete(Completion done, Status status, int32_t value) = 0;
+  virtual void SetAdded(int32_t set, const std::vector<int>& ranks) = 0;
+  virtual void SetRemoved(int32_t set) = 0;
+  virtual void Warn(const std::string& text) = 0;
+  // The job cannot go on.
+  virtual void Abort(AbortRecord::Class error_class, int32_t rank,
+                     const std::string& text) = 0;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_LEDGER_H_

@@ -1,0 +1,203 @@
+#include "runtime/message.h"
+
+#include <cstring>
+
+#include "runtime/wire.h"
+
+namespace tf_hvd {
+namespace {
+
+// Flags of a vote.
+constexpr uint8_t kVoteJoined = 1;
+constexpr uint8_t kVoteDiffers = 2;
+constexpr uint8_t kVoteRefused = 4;
+
+// Flags of an entry in a frame.
+constexpr uint8_t kEntryNamed = 1;
+constexpr uint8_t kEntryDefine = 2;
+constexpr uint8_t kEntryError = 4;
+constexpr uint8_t kEntryJoined = 8;
+constexpr uint8_t kEntryClose = 16;
+
+uint8_t VoteFlags(const Vote& vote) {
+  return static_cast<uint8_t>((vote.joined ? kVoteJoined : 0) |
+                              (vote.other.has_value() ? kVoteDiffers : 0) |
+                              (vote.refusal.has_value() ? kVoteRefused : 0));
+}
+
+void PutVote(const Message& message, Writer* out) {
+  const Vote& vote = message.vote;
+  out->Put(message.set);
+  out->Put(message.slot);
+  out->Put(vote.last);
+  out->Put(vote.first.rank);
+  if (message.slot == kNoSlot) {
+    out->PutText(message.name);
+    out->PutText(vote.first.record);
+  }
+  if (vote.other.has_value()) {
+    out->Put(vote.other->rank);
+    out->PutText(vote.other->record);
+  }
+  if (vote.refusal.has_value()) {
+    out->Put(vote.refusal->rank);
+    out->PutText(vote.refusal->text);
+  }
+}
+
+void GetVote(uint8_t flags, Reader* in, Message* message) {
+  Vote& vote = message->vote;
+  message->set = in->Get<int32_t>();
+  message->slot = in->Get<uint32_t>();
+  vote.last = in->Get<int32_t>();
+  vote.first.rank = in->Get<int32_t>();
+  if (message->slot == kNoSlot) {
+    message->name = in->GetText();
+    vote.first.record = in->GetText();
+  }
+  vote.joined = (flags & kVoteJoined) != 0;
+  if ((flags & kVoteDiffers) != 0) {
+    const auto rank = in->Get<int32_t>();
+    vote.other = Witness{rank, std::string(in->GetText())};
+  }
+  if ((flags & kVoteRefused) != 0) {
+    const auto rank = in->Get<int32_t>();
+    vote.refusal = Refusal{rank, std::string(in->GetText())};
+  }
+}
+
+void PutFrame(const std::vector<FrameEntry>& frame, Writer* out) {
+  out->Put(static_cast<uint32_t>(frame.size()));
+  for (const FrameEntry& entry : frame) {
+    const bool named = entry.slot == kNoSlot || entry.define;
+    out->Put(static_cast<uint8_t>((named ? kEntryNamed : 0) |
+                                  (entry.define ? kEntryDefine : 0) |
+                                  (entry.error.empty() ? 0 : kEntryError) |
+                                  (entry.joined ? kEntryJoined : 0) |
+                                  (entry.close ? kEntryClose : 0)));
+    out->Put(entry.set);
+    out->Put(entry.slot);
+    out->Put(entry.last);
+    if (named) {
+      out->PutText(entry.name);
+      out->PutText(entry.record);
+    }
+    if (!entry.error.empty()) out->PutText(entry.error);
+  }
+}
+
+void GetFrame(Reader* in, std::vector<FrameEntry>* frame) {
+  for (uint32_t n = in->Get<uint32_t>(); n > 0 && in->ok(); --n) {
+    FrameEntry entry;
+    const auto flags = in->Get<uint8_t>();
+    entry.define = (flags & kEntryDefine) != 0;
+    entry.joined = (flags & kEntryJoined) != 0;
+    entry.close = (flags & kEntryClose) != 0;
+    entry.set = in->Get<int32_t>();
+    entry.slot = in->Get<uint32_t>();
+    entry.last = in->Get<int32_t>();
+    if ((flags & kEntryNamed) != 0) {
+      entry.name = in->GetText();
+      entry.record = in->GetText();
+    }
+    if ((flags & kEntryError) != 0) entry.error = in->GetText();
+    frame->push_back(std::move(entry));
+  }
+}
+
+void PutBody(const Message& message, Writer* out) {
+  switch (message.kind) {
+    case MessageKind::kVote:
+      return PutVote(message, out);
+    case MessageKind::kFrame:
+      return PutFrame(message.frame, out);
+    case MessageKind::kLeave:
+      out->Put(message.rank);
+      return out->PutText(message.text);
+    case MessageKind::kAsk:
+      out->Put(message.set);
+      out->PutText(message.name);
+      return out->Put(message.age_ms);
+    case MessageKind::kRoll:
+      out->Put(message.set);
+      return out->PutText(message.name);
+    case MessageKind::kAnswer:
+      out->Put(message.set);
+      out->PutText(message.name);
+      out->Put(message.rank);
+      out->Put(static_cast<uint8_t>(message.state));
+      out->Put(static_cast<uint8_t>(message.waits_for.size()));
+      for (const std::string& name : message.waits_for) out->PutText(name);
+      return;
+  }
+}
+
+bool GetBody(uint8_t flags, Reader* in, Message* message) {
+  switch (message->kind) {
+    case MessageKind::kVote:
+      GetVote(flags, in, message);
+      return true;
+    case MessageKind::kFrame:
+      GetFrame(in, &message->frame);
+      return true;
+    case MessageKind::kLeave:
+      message->rank = in->Get<int32_t>();
+      message->text = in->GetText();
+      return true;
+    case MessageKind::kAsk:
+      message->set = in->Get<int32_t>();
+      message->name = in->GetText();
+      message->age_ms = in->Get<uint32_t>();
+      return true;
+    case MessageKind::kRoll:
+      message->set = in->Get<int32_t>();
+      message->name = in->GetText();
+      return true;
+    case MessageKind::kAnswer:
+      message->set = in->Get<int32_t>();
+      message->name = in->GetText();
+      message->rank = in->Get<int32_t>();
+      message->state = static_cast<RollState>(in->Get<uint8_t>());
+      for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
+        message->waits_for.emplace_back(in->GetText());
+      }
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string EncodeMessage(const Message& message) {
+  Writer out;
+  out.Put(uint32_t{0});
+  out.Put(static_cast<uint8_t>(message.kind));
+  out.Put(message.kind == MessageKind::kVote ? VoteFlags(message.vote)
+                                             : uint8_t{0});
+  out.Put(uint16_t{0});
+  PutBody(message, &out);
+  out.PatchU32(0, static_cast<uint32_t>(out.size()));
+  return out.Take();
+}
+
+Status DecodeMessage(std::string_view bytes, Message* message) {
+  Reader in(bytes);
+  *message = Message();
+  const auto size = in.Get<uint32_t>();
+  message->kind = static_cast<MessageKind>(in.Get<uint8_t>());
+  const auto flags = in.Get<uint8_t>();
+  in.Get<uint16_t>();
+  if (size != bytes.size() || !GetBody(flags, &in, message) || !in.AtEnd()) {
+    return Internal("bug in tf_hvd: a message between ranks is malformed");
+  }
+  return Status::Ok();
+}
+
+size_t MessageBytes(std::string_view bytes) {
+  if (bytes.size() < kHeaderBytes) return 0;
+  uint32_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  return size;
+}
+
+}  // namespace tf_hvd

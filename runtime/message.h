@@ -1,0 +1,72 @@
+// Messages between neighbours in the tree and their wire form (agreement.md,
+// section 3). Pure.
+//
+// Header: u32 bytes of the whole message, u8 kind, u8 flags, u16 zero.
+#ifndef TF_HVD_RUNTIME_MESSAGE_H_
+#define TF_HVD_RUNTIME_MESSAGE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/agreement.h"
+#include "runtime/status.h"
+
+namespace tf_hvd {
+
+inline constexpr uint32_t kNoSlot = 0xffffffffu;
+inline constexpr size_t kHeaderBytes = 8;
+
+enum class MessageKind : uint8_t {
+  kVote = 1,    // up
+  kFrame = 2,   // down
+  kLeave = 3,   // up
+  kAsk = 4,     // up
+  kRoll = 5,    // down
+  kAnswer = 6,  // up
+};
+
+// One agreed request in a frame.
+struct FrameEntry {
+  int32_t set = kWorldSet;
+  uint32_t slot = kNoSlot;
+  bool define = false;  // `name` and `record` are slot `slot` from now on
+  bool close = false;   // the runtime ends; `error` says why
+  bool joined = false;  // some members take part with zeros
+  int32_t last = 0;     // join: last rank; add_process_set: the new set
+  std::string name;     // empty on the wire when the slot says it
+  std::string record;
+  std::string error;    // not empty: the request fails with this text
+};
+
+// How a member of the set answers a roll call.
+enum class RollState : uint8_t { kVoted = 0, kMissing = 1, kAgreed = 2 };
+
+// One type for all kinds: which members count is said by `kind`.
+struct Message {
+  MessageKind kind = MessageKind::kVote;
+  int32_t set = kWorldSet;        // vote, ask, roll, answer
+  uint32_t slot = kNoSlot;        // vote
+  std::string name;               // vote without slot, ask, roll, answer
+  Vote vote;                      // vote; without `first.record` if by slot
+  std::vector<FrameEntry> frame;  // frame
+  int32_t rank = 0;               // leave, answer
+  std::string text;               // leave
+  uint32_t age_ms = 0;            // ask
+  RollState state = RollState::kVoted;  // answer
+  std::vector<std::string> waits_for;   // answer: at most 2 names
+};
+
+std::string EncodeMessage(const Message& message);
+
+// `bytes` is one whole message, header included.
+Status DecodeMessage(std::string_view bytes, Message* message);
+
+// The length that the header at the start of `bytes` tells; 0 while there are
+// fewer than kHeaderBytes.
+size_t MessageBytes(std::string_view bytes);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_MESSAGE_H_

@@ -1,0 +1,58 @@
+#include "runtime/process_set.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tf_hvd {
+
+uint32_t SlotTable::Find(const std::string& name,
+                         const std::string& record) const {
+  const auto it = numbers_.find(name);
+  if (it == numbers_.end() || slots_[it->second].record != record) {
+    return kNoSlot;
+  }
+  return it->second;
+}
+
+const SlotTable::Slot* SlotTable::Get(uint32_t slot) const {
+  return slot < slots_.size() ? &slots_[slot] : nullptr;
+}
+
+uint32_t SlotTable::Offer(const std::string& name) {
+  if (numbers_.count(name) > 0 || offered_ >= kMaxSlots) return kNoSlot;
+  if (seen_.erase(name) > 0) return offered_++;
+  if (seen_.size() >= kMaxSlots) seen_.clear();
+  seen_.insert(name);
+  return kNoSlot;
+}
+
+bool SlotTable::Define(uint32_t slot, std::string name, std::string record) {
+  if (slot != slots_.size()) return false;
+  numbers_.emplace(name, slot);
+  slots_.push_back({std::move(name), std::move(record)});
+  return true;
+}
+
+ProcessSet::ProcessSet(std::vector<int> set_members, int rank,
+                       const TreePlace& place)
+    : members(std::make_shared<const std::vector<int>>(
+          std::move(set_members))) {
+  const auto is_member = [this](int r) {
+    return std::binary_search(members->begin(), members->end(), r);
+  };
+  size_t here = 0;
+  for (size_t i = 0; i < place.children.size(); ++i) {
+    const auto& below = place.below[i];
+    const auto count = std::count_if(below.begin(), below.end(), is_member);
+    if (count > 0) need[place.children[i]] = static_cast<int>(count);
+    here += static_cast<size_t>(count);
+  }
+  member = is_member(rank);
+  if (member) {
+    need[rank] = 1;
+    ++here;
+  }
+  covered = here == members->size();
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,72 @@
+// ProcessSet: one set of ranks as a vertex of the tree sees it: who of it lies
+// in which child's subtree, who has joined, and the slots that stand for the
+// names in use.
+//
+// Owned by the holder of the helm.
+#ifndef TF_HVD_RUNTIME_PROCESS_SET_H_
+#define TF_HVD_RUNTIME_PROCESS_SET_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/message.h"
+#include "runtime/transport/tree.h"
+
+namespace tf_hvd {
+
+// Slots shorten messages: a number for a (name, record) that was agreed before.
+// Numbers count up and are never reused.
+class SlotTable {
+ public:
+  static constexpr uint32_t kMaxSlots = 4096;
+
+  struct Slot {
+    std::string name;
+    std::string record;
+  };
+
+  // The slot of `name` if its record is `record`, else kNoSlot.
+  uint32_t Find(const std::string& name, const std::string& record) const;
+
+  // Null if there is no such slot.
+  const Slot* Get(uint32_t slot) const;
+
+  // Covering vertex: `name` was agreed. The number of a new slot for it when
+  // that is the second time (kNoSlot otherwise); the frame then defines it.
+  uint32_t Offer(const std::string& name);
+
+  // What a frame said. False if the numbers are out of step (a bug).
+  [[nodiscard]] bool Define(uint32_t slot, std::string name,
+                            std::string record);
+
+ private:
+  std::vector<Slot> slots_;
+  std::unordered_map<std::string, uint32_t> numbers_;
+  uint32_t offered_ = 0;  // runs ahead of slots_ by what is in this frame
+  // Names agreed once; emptied when full, so one-time names cost no memory.
+  std::unordered_set<std::string> seen_;
+};
+
+struct ProcessSet {
+  // `place` is that of `rank` in the tree.
+  ProcessSet(std::vector<int> members, int rank, const TreePlace& place);
+
+  std::shared_ptr<const std::vector<int>> members;  // ascending
+  // Child (or this rank itself) -> number of members in its subtree, all > 0.
+  std::map<int, int> need;
+  bool covered = false;  // all members lie in this vertex' subtree
+  bool member = false;   // this rank is one
+  std::set<int> joined;  // children (or self) that voted JOIN
+  SlotTable slots;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_PROCESS_SET_H_

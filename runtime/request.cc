@@ -1,0 +1,167 @@
+#include "runtime/request.h"
+
+#include <cstdio>
+
+#include "runtime/wire.h"
+
+namespace tf_hvd {
+namespace {
+
+std::string Number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
+}
+
+std::string Scales(const Record& record) {
+  return "prescale " + Number(record.prescale) + " and postscale " +
+         Number(record.postscale);
+}
+
+// One side's value for a check, and the rule that it broke.
+struct Difference {
+  std::string a;
+  std::string b;
+  const char* rule;
+};
+
+// The first tensor in which the two differ; the records differ in tensors.
+Difference TensorDifference(const Record& a, const Record& b) {
+  if (a.tensors.size() != b.tensors.size()) {
+    return {std::to_string(a.tensors.size()) + " tensors",
+            std::to_string(b.tensors.size()) + " tensors",
+            "a group must have the same tensors on all ranks"};
+  }
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    const TensorSpec& x = a.tensors[i];
+    const TensorSpec& y = b.tensors[i];
+    if (x.dtype == y.dtype && x.shape == y.shape) continue;
+    const std::string of =
+        a.tensors.size() > 1 ? " in tensor " + std::to_string(i) : "";
+    const char* rule = x.dtype != y.dtype
+                           ? "the data types must be equal on all ranks"
+                       : a.kind == OpKind::kAllgather
+                           ? "all dimensions but the first must be equal on "
+                             "all ranks"
+                           : "the shapes must be equal on all ranks";
+    return {Describe(x.dtype, x.shape) + of, Describe(y.dtype, y.shape) + of,
+            rule};
+  }
+  return {"", "", nullptr};
+}
+
+bool SameDTypes(const Record& a, const Record& b) {
+  for (size_t i = 0; i < a.tensors.size() && i < b.tensors.size(); ++i) {
+    if (a.tensors[i].dtype != b.tensors[i].dtype) return false;
+  }
+  return true;
+}
+
+// The checks in their documented order; the first that fails is told.
+Difference FirstDifference(const Record& a, const Record& b) {
+  if (a.kind != b.kind) {
+    return {NameOf(a.kind), NameOf(b.kind),
+            "the operations must be equal on all ranks"};
+  }
+  if (!SameDTypes(a, b)) return TensorDifference(a, b);
+  const Difference tensors = TensorDifference(a, b);
+  if (tensors.rule != nullptr) return tensors;
+  if (a.prescale != b.prescale || a.postscale != b.postscale) {
+    return {Scales(a), Scales(b), "the scales must be equal on all ranks"};
+  }
+  if (a.reduce_op != b.reduce_op) {
+    return {NameOf(a.reduce_op), NameOf(b.reduce_op),
+            "the reduce operations must be equal on all ranks"};
+  }
+  if (a.root != b.root) {
+    return {"root rank " + std::to_string(a.root),
+            "root rank " + std::to_string(b.root),
+            "the root must be equal on all ranks"};
+  }
+  if (a.device != b.device) {
+    return {std::string("a tensor on ") + NameOf(a.device),
+            std::string("a tensor on ") + NameOf(b.device),
+            "the kind of device must be equal on all ranks"};
+  }
+  return {"other ranks of a process set", "others",
+          "process sets must be equal on all ranks"};
+}
+
+std::string Side(int32_t rank, const std::string& value) {
+  return "rank " + std::to_string(rank) + " has " + value;
+}
+
+}  // namespace
+
+std::string EncodeRecord(const Record& record) {
+  Writer out;
+  out.Put(static_cast<uint8_t>(record.kind));
+  out.Put(static_cast<uint8_t>(record.device));
+  out.Put(static_cast<uint8_t>(record.reduce_op));
+  out.Put(record.prescale);
+  out.Put(record.postscale);
+  out.Put(record.root);
+  out.Put(record.set);
+  out.Put(static_cast<uint32_t>(record.ranks.size()));
+  for (const int32_t rank : record.ranks) out.Put(rank);
+  out.Put(static_cast<uint32_t>(record.tensors.size()));
+  for (const TensorSpec& tensor : record.tensors) {
+    out.Put(static_cast<uint8_t>(tensor.dtype));
+    out.Put(static_cast<uint8_t>(tensor.shape.size()));
+    for (const int64_t dim : tensor.shape) out.Put(dim);
+  }
+  return out.Take();
+}
+
+Status DecodeRecord(std::string_view bytes, Record* record) {
+  Reader in(bytes);
+  *record = Record();
+  record->kind = static_cast<OpKind>(in.Get<uint8_t>());
+  record->device = static_cast<DeviceKind>(in.Get<uint8_t>());
+  record->reduce_op = static_cast<ReduceOp>(in.Get<uint8_t>());
+  record->prescale = in.Get<double>();
+  record->postscale = in.Get<double>();
+  record->root = in.Get<int32_t>();
+  record->set = in.Get<int32_t>();
+  for (uint32_t n = in.Get<uint32_t>(); n > 0 && in.ok(); --n) {
+    record->ranks.push_back(in.Get<int32_t>());
+  }
+  for (uint32_t n = in.Get<uint32_t>(); n > 0 && in.ok(); --n) {
+    TensorSpec tensor;
+    tensor.dtype = static_cast<DType>(in.Get<uint8_t>());
+    for (uint8_t dims = in.Get<uint8_t>(); dims > 0 && in.ok(); --dims) {
+      tensor.shape.push_back(in.Get<int64_t>());
+    }
+    record->tensors.push_back(std::move(tensor));
+  }
+  if (!in.AtEnd()) return Internal("bug in tf_hvd: a record is malformed");
+  return Status::Ok();
+}
+
+int64_t TotalBytes(const Record& record) {
+  int64_t bytes = 0;
+  for (const TensorSpec& tensor : record.tensors) {
+    int64_t count = 1;
+    for (const int64_t dim : tensor.shape) count *= dim < 0 ? 1 : dim;
+    bytes += count * static_cast<int64_t>(SizeOf(tensor.dtype));
+  }
+  return bytes;
+}
+
+std::string DescribeMismatch(std::string_view name, int32_t rank_a,
+                             std::string_view record_a, int32_t rank_b,
+                             std::string_view record_b) {
+  Record a;
+  Record b;
+  const std::string quoted = "'" + std::string(name) + "'";
+  if (!DecodeRecord(record_a, &a).ok() || !DecodeRecord(record_b, &b).ok()) {
+    return "bug in tf_hvd: a malformed record for " + quoted;
+  }
+  const Difference found = FirstDifference(a, b);
+  const std::string what =
+      a.kind == b.kind ? NameOf(a.kind) + (" " + quoted) : quoted;
+  return "mismatch in " + what + ": " + Side(rank_a, found.a) + ", " +
+         Side(rank_b, found.b) + "; " + found.rule;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,104 @@
+#include "runtime/runtime.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "runtime/cycle.h"
+#include "runtime/helm.h"
+#include "runtime/tensor_queue.h"
+
+namespace tf_hvd {
+
+class Runtime::Impl {
+ public:
+  Impl(const Config& config, std::unique_ptr<World> world)
+      : world_(std::move(world)),
+        cycle_(config, world_.get(), &queue_,
+               [this](int32_t set, const std::vector<int>& ranks) {
+                 OnSet(set, ranks);
+               }),
+        helm_(config, world_.get(), &cycle_, &queue_) {
+    std::vector<int> world_ranks;
+    for (int r = 0; r < world_->topology().size; ++r) world_ranks.push_back(r);
+    OnSet(kWorldSet, world_ranks);
+  }
+
+  ~Impl() { Shutdown("runtime destroyed"); }
+
+  void Submit(Entry entry) {
+    ++submitting_;
+    if (finished_) {
+      entry.done.Fire(Aborted("tf_hvd has been shut down on this rank"));
+    } else {
+      ++submitted_;
+      helm_.Submit(std::move(entry));
+    }
+    --submitting_;
+  }
+
+  void Shutdown(const std::string& reason) {
+    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+    if (finished_) return;
+    helm_.Leave(reason);
+    finished_ = true;
+    while (submitting_ > 0) sched_yield();
+    world_->Finalize(!cycle_.aborted());
+  }
+
+  const Topology& topology() const { return world_->topology(); }
+
+  std::vector<int> SetRanks(int32_t set) const {
+    const std::lock_guard<std::mutex> lock(sets_mutex_);
+    const auto it = sets_.find(set);
+    return it == sets_.end() ? std::vector<int>() : it->second;
+  }
+
+  int64_t submitted() const { return submitted_; }
+
+ private:
+  // Called by the helm's holder.
+  void OnSet(int32_t set, const std::vector<int>& ranks) {
+    const std::lock_guard<std::mutex> lock(sets_mutex_);
+    if (ranks.empty()) {
+      sets_.erase(set);
+    } else {
+      sets_[set] = ranks;
+    }
+  }
+
+  mutable std::mutex sets_mutex_;
+  std::map<int32_t, std::vector<int>> sets_;  // guarded by sets_mutex_
+  std::mutex shutdown_mutex_;                 // one Shutdown at a time
+  std::atomic<bool> finished_{false};
+  std::atomic<int> submitting_{0};  // threads inside Submit
+  std::atomic<int64_t> submitted_{0};
+
+  // Destroyed in the reverse order: the helm's thread ends first.
+  const std::unique_ptr<World> world_;
+  TensorQueue queue_;
+  Cycle cycle_;
+  Helm helm_;
+};
+
+Runtime::Runtime(const Config& config, std::unique_ptr<World> world)
+    : impl_(std::make_unique<Impl>(config, std::move(world))) {}
+
+Runtime::~Runtime() = default;
+
+void Runtime::Submit(Entry entry) { impl_->Submit(std::move(entry)); }
+
+void Runtime::Shutdown(const std::string& reason) { impl_->Shutdown(reason); }
+
+const Topology& Runtime::topology() const { return impl_->topology(); }
+
+std::vector<int> Runtime::SetRanks(int32_t set) const {
+  return impl_->SetRanks(set);
+}
+
+int64_t Runtime::SubmittedCount() const { return impl_->submitted(); }
+
+}  // namespace tf_hvd

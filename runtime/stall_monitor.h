@@ -1,0 +1,70 @@
+// StallMonitor: sees to it that every wait ends (agreement.md, section 8). A
+// rank that has waited long asks; the vertex that covers the set calls the
+// roll of its members and tells who is missing; past the limit the job ends.
+//
+// Called by the vertex, hence by the holder of the helm.
+#ifndef TF_HVD_RUNTIME_STALL_MONITOR_H_
+#define TF_HVD_RUNTIME_STALL_MONITOR_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/ledger.h"
+#include "runtime/message.h"
+
+namespace tf_hvd {
+
+struct StallOptions {
+  int64_t warn_ns = 30'000'000'000;  // 0: never ask
+  int64_t fail_ns = 300'000'000'000;  // 0: only warn
+  int64_t roll_ns = 2'000'000'000;    // how long answers are waited for
+  int64_t grace_ns = 10'000'000'000;  // after fail_ns a waiter ends it itself
+};
+
+class StallMonitor {
+ public:
+  // `ledger` and `host` outlive the monitor.
+  StallMonitor(const Ledger& ledger, const std::vector<std::string>& hosts,
+               const StallOptions& options, VertexHost* host)
+      : ledger_(ledger), hosts_(hosts), options_(options), host_(host) {}
+
+  // Asks for own requests that wait, ends roll calls that are due, and looks
+  // at the last limit. To be called several times a second.
+  void Tick(int64_t now_ns);
+
+  void OnAsk(const Message& ask, int64_t now_ns);
+  void OnRoll(const Message& roll);
+  void OnAnswer(const Message& answer);
+
+  // The request is complete: a roll call about it is void.
+  void Forget(const Key& key) { rolls_.erase(key); }
+  void ForgetSet(int32_t set);
+
+ private:
+  struct Roll {
+    int64_t started_ns = 0;
+    int64_t age_ns = 0;  // the longest wait known, when the roll started
+    std::map<int, Message> answers;
+  };
+
+  void Ask(const Key& key, int64_t age_ns, int64_t now_ns);
+  Message Answer(const Key& key) const;
+  void SendUpOrTake(const Message& answer);
+  void Report(const Key& key, const Roll& roll, int64_t age_ns);
+  std::string RankText(int rank) const;
+  std::string ListText(const std::vector<int>& ranks) const;
+  std::string MissingText(const Roll& roll, const std::vector<int>& ranks) const;
+
+  const Ledger& ledger_;
+  const std::vector<std::string> hosts_;
+  const StallOptions options_;
+  VertexHost* const host_;
+  std::map<Key, Roll> rolls_;            // covering vertex: calls in progress
+  std::map<Key, int64_t> next_ask_ns_;   // own waits
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_STALL_MONITOR_H_

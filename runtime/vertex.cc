@@ -1,0 +1,265 @@
+#include "runtime/vertex.h"
+
+#include <numeric>
+#include <utility>
+
+namespace tf_hvd {
+
+Vertex::Vertex(const Topology& topology, const StallOptions& stall,
+               VertexHost* host)
+    : hosts_(topology.hosts),
+      host_(host),
+      stall_(ledger_, topology.hosts, stall, host) {
+  ledger_.rank = topology.rank;
+  ledger_.place = PlaceOf(topology.rank, topology.nodes, topology.fan_out);
+  std::vector<int> world(static_cast<size_t>(topology.size));
+  std::iota(world.begin(), world.end(), 0);
+  ledger_.sets.emplace(kWorldSet, ProcessSet(std::move(world), ledger_.rank,
+                                             ledger_.place));
+}
+
+void Vertex::Admit(Entry entry) {
+  if (!AdmitLocally(&entry)) return;
+  if (entry.record.kind == OpKind::kJoin) {
+    const int32_t set = entry.set;
+    entry.name = kJoinName;
+    ledger_.want_join.emplace(set, std::move(entry));
+    return TryJoin(set);
+  }
+  Key key{entry.set, entry.name};
+  auto& waiting = ledger_.queue[key];
+  if (!waiting.empty() || ledger_.executing.count(key) > 0) {
+    entry.refusal = "duplicate name: '" + entry.name +
+                    "' was submitted again before the first was complete; "
+                    "give concurrent collectives different names";
+  }
+  if (!entry.refusal.empty()) {
+    CompleteEntry(&entry, InvalidArgument(entry.refusal));
+  }
+  waiting.push_back(std::move(entry));
+  if (waiting.size() == 1) CastVote(key, waiting.front());
+}
+
+// False if the entry was completed here, because no other rank can be waiting
+// for it.
+bool Vertex::AdmitLocally(Entry* entry) {
+  if (!ended_.ok()) {
+    CompleteEntry(entry, ended_);
+    return false;
+  }
+  const std::string set_text = "process set " + std::to_string(entry->set);
+  const auto set = ledger_.sets.find(entry->set);
+  if (set == ledger_.sets.end()) {
+    const bool removed = ledger_.gone.count(entry->set) > 0;
+    CompleteEntry(entry, InvalidArgument(set_text + (removed
+                                                         ? " was removed"
+                                                         : " does not exist")));
+    return false;
+  }
+  if (!set->second.member) {
+    CompleteEntry(entry, InvalidArgument(RankText(ledger_.rank) +
+                                         " is no member of " + set_text));
+    return false;
+  }
+  if (ledger_.want_join.count(entry->set) > 0 ||
+      ledger_.queue.count({entry->set, kJoinName}) > 0) {
+    CompleteEntry(entry, FailedPrecondition(
+                             RankText(ledger_.rank) +
+                             " has joined and cannot submit '" + entry->name +
+                             "' before join() returns"));
+    return false;
+  }
+  return true;
+}
+
+// Join is voted when nothing of this rank in that set is still unvoted: its
+// vote counts for everything that others have open.
+void Vertex::TryJoin(int32_t set) {
+  const auto join = ledger_.want_join.find(set);
+  if (join == ledger_.want_join.end()) return;
+  for (const auto& [key, waiting] : ledger_.queue) {
+    if (key.first == set && waiting.size() > 1) return;
+  }
+  const Key key{set, kJoinName};
+  auto& waiting = ledger_.queue[key];
+  waiting.push_back(std::move(join->second));
+  ledger_.want_join.erase(join);
+  CastVote(key, waiting.front());
+}
+
+void Vertex::CastVote(const Key& key, const Entry& entry) {
+  Vote vote;
+  vote.first = {ledger_.rank, EncodeRecord(entry.record)};
+  vote.last = ledger_.rank;
+  if (!entry.refusal.empty()) vote.refusal = {ledger_.rank, entry.refusal};
+  Count(ledger_.rank, key, vote);
+}
+
+void Vertex::Count(int child, const Key& key, const Vote& vote) {
+  const auto found = ledger_.sets.find(key.first);
+  if (!ended_.ok() || found == ledger_.sets.end()) return;
+  ProcessSet& set = found->second;
+  Tally& tally = ledger_.tallies[key];
+  tally.vote = tally.voted.empty() ? vote : Merge(tally.vote, vote);
+  if (!tally.voted.insert(child).second) {
+    return Bug("two votes for '" + key.second + "' from " + RankText(child));
+  }
+  if (key.second != kJoinName) return Settle(key);
+
+  // What is open is settled before the join is passed on: otherwise the parent
+  // counts this child as joined, finishes without its vote, and takes the late
+  // vote for one of the next instance.
+  set.joined.insert(child);
+  std::vector<Key> open;
+  for (const auto& [other, unused] : ledger_.tallies) {
+    if (other.first == key.first && other.second != kJoinName) {
+      open.push_back(other);
+    }
+  }
+  for (const Key& other : open) Settle(other);
+  Settle(key);
+}
+
+// A child without members, or one that has joined, counts as having voted.
+bool Vertex::Complete(const ProcessSet& set, const Tally& tally) const {
+  for (const auto& [child, members] : set.need) {
+    if (tally.voted.count(child) == 0 && set.joined.count(child) == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Vertex::Settle(const Key& key) {
+  const auto it = ledger_.tallies.find(key);
+  const ProcessSet& set = ledger_.sets.at(key.first);
+  if (it == ledger_.tallies.end() || !Complete(set, it->second)) return;
+  Vote vote = std::move(it->second.vote);
+  ledger_.tallies.erase(it);
+  if (key.second != kJoinName && !set.joined.empty()) vote.joined = true;
+  if (set.covered) {
+    ledger_.ready.emplace(key, std::move(vote));
+    stall_.Forget(key);
+  } else {
+    SendVote(set, key, vote);
+  }
+}
+
+void Vertex::SendVote(const ProcessSet& set, const Key& key,
+                      const Vote& vote) {
+  Message message;
+  message.kind = MessageKind::kVote;
+  message.set = key.first;
+  message.vote = vote;
+  const bool plain = !vote.other.has_value() && !vote.refusal.has_value();
+  if (plain) message.slot = set.slots.Find(key.second, vote.first.record);
+  if (message.slot == kNoSlot) message.name = key.second;
+  host_->Send(ledger_.place.parent, EncodeMessage(message));
+}
+
+void Vertex::TakeVote(int child, Message message) {
+  const auto set = ledger_.sets.find(message.set);
+  if (set == ledger_.sets.end()) {
+    if (ledger_.gone.count(message.set) > 0) return;  // was on its way
+    return Bug("a vote for unknown process set " +
+               std::to_string(message.set));
+  }
+  if (message.slot != kNoSlot) {
+    const SlotTable::Slot* slot = set->second.slots.Get(message.slot);
+    if (slot == nullptr) {
+      return Bug("a vote for unknown slot " + std::to_string(message.slot));
+    }
+    message.name = slot->name;
+    message.vote.first.record = slot->record;
+  }
+  Count(child, {message.set, message.name}, message.vote);
+}
+
+void Vertex::TakeLeave(const Message& message) {
+  if (ledger_.place.parent >= 0) {
+    return host_->Send(ledger_.place.parent, EncodeMessage(message));
+  }
+  FrameEntry close;
+  close.close = true;
+  close.error = RankText(message.rank) + " left: " + message.text;
+  Emit({std::move(close)});
+}
+
+void Vertex::Receive(int neighbour, std::string_view bytes, int64_t now_ns) {
+  if (!ended_.ok()) return;
+  Message message;
+  if (const Status status = DecodeMessage(bytes, &message); !status.ok()) {
+    return Bug(status.message());
+  }
+  switch (message.kind) {
+    case MessageKind::kVote:
+      return TakeVote(neighbour, std::move(message));
+    case MessageKind::kFrame:
+      return TakeFrame(std::move(message.frame));
+    case MessageKind::kLeave:
+      return TakeLeave(message);
+    case MessageKind::kAsk:
+      return stall_.OnAsk(message, now_ns);
+    case MessageKind::kRoll:
+      return stall_.OnRoll(message);
+    case MessageKind::kAnswer:
+      return stall_.OnAnswer(message);
+  }
+}
+
+void Vertex::Finished(const Key& key) { ledger_.executing.erase(key); }
+
+void Vertex::Tick(int64_t now_ns) {
+  if (ended_.ok() || !ledger_.executing.empty()) stall_.Tick(now_ns);
+}
+
+void Vertex::Leave(const std::string& reason) {
+  if (!ended_.ok()) return;
+  Message leave;
+  leave.kind = MessageKind::kLeave;
+  leave.rank = ledger_.rank;
+  leave.text = reason;
+  TakeLeave(leave);
+}
+
+void Vertex::Abort(const Status& status) {
+  ended_ = status;
+  FailQueued(status);
+}
+
+bool Vertex::RelaysForOthers() const {
+  for (const auto& [key, tally] : ledger_.tallies) {
+    if (!ledger_.sets.at(key.first).member) return true;
+  }
+  return false;
+}
+
+void Vertex::FailQueued(const Status& status) {
+  ledger_.tallies.clear();
+  ledger_.ready.clear();
+  for (auto& [key, waiting] : ledger_.queue) {
+    for (Entry& entry : waiting) CompleteEntry(&entry, status);
+  }
+  ledger_.queue.clear();
+  for (auto& [set, entry] : ledger_.want_join) CompleteEntry(&entry, status);
+  ledger_.want_join.clear();
+}
+
+void Vertex::CompleteEntry(Entry* entry, const Status& status) {
+  if (entry->done.pending()) {
+    host_->Complete(std::move(entry->done), status, 0);
+  }
+}
+
+void Vertex::Bug(const std::string& text) {
+  host_->Abort(AbortRecord::kFailed, ledger_.rank,
+               "bug in tf_hvd, seen by " + RankText(ledger_.rank) + ": " +
+                   text);
+}
+
+std::string Vertex::RankText(int rank) const {
+  return "rank " + std::to_string(rank) + " (" +
+         hosts_[static_cast<size_t>(rank)] + ")";
+}
+
+}  // namespace tf_hvd
