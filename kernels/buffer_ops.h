@@ -1,0 +1,47 @@
+// Reduction, scaling and conversion of elements in raw memory. A leaf: knows
+// neither TensorFlow nor the transports; only the table of types.
+//
+// Pure functions on the given memory; any thread, with the same bits on each
+// (a thread's setting to flush denormals does not count). Buffers may be unaligned to
+// anything but the element's size. Overlapping buffers must be equal.
+#ifndef TF_HVD_KERNELS_BUFFER_OPS_H_
+#define TF_HVD_KERNELS_BUFFER_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/types.h"
+
+namespace tf_hvd {
+
+// True if `op` is defined for `dtype`: Sum, Average, Min, Max and Product of
+// numbers; Min (and), Max (or), Sum (or) and Product (and) of bool.
+bool IsReducible(DType dtype, ReduceOp op);
+
+// Type in which partial results of `dtype` are held: float32 for the half
+// precisions, `dtype` itself for all others.
+DType AccumulatorOf(DType dtype);
+
+// accumulator[i] = scale * input[i], converted from `dtype` to
+// AccumulatorOf(dtype). A scale of 1 changes no bit. Integers are scaled in
+// float64 and truncated toward zero (saturating); bool ignores scales. A null
+// `input` gives zeros.
+void LoadAccumulator(DType dtype, void* accumulator, const void* input,
+                     int64_t count, double scale);
+
+// accumulator[i] = accumulator[i] (op) scale * input[i]. Average adds: its
+// caller divides by the scale of StoreAccumulator. Only for what IsReducible
+// allows. Sums and products of integers wrap around.
+// NaN: Min and Max give NaN if either side is NaN.
+void Accumulate(DType dtype, ReduceOp op, void* accumulator, const void* input,
+                int64_t count, double scale);
+
+// output[i] = accumulator[i] * scale, formed in float64, rounded to the
+// accumulator's type and from there to `dtype`, to nearest even. `output` may
+// equal `accumulator` when the types are equal.
+void StoreAccumulator(DType dtype, void* output, const void* accumulator,
+                      int64_t count, double scale);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_BUFFER_OPS_H_

@@ -1,0 +1,162 @@
+#include <cstring>
+
+#include "kernels/buffer_ops.h"
+#include "kernels/buffer_ops_elements.h"
+#include "kernels/float_environment.h"
+
+namespace tf_hvd {
+namespace {
+
+// The loops. Buffers are equal or apart, so no iteration depends on another:
+// compilers cannot know and are told by `ivdep`. Never inlined, see
+// float_environment.h.
+#define TF_HVD_LOOP __attribute__((noinline))
+
+template <typename E, bool kScale>
+TF_HVD_LOOP void LoadLoop(void* accumulator, const void* input, int64_t count,
+                          double scale) {
+  auto* out = static_cast<typename E::Accumulated*>(accumulator);
+  const auto* in = static_cast<const typename E::Stored*>(input);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = E::Load(in[i]);
+    out[i] = kScale ? Scaled(value, scale) : value;
+  }
+}
+
+template <typename E, typename Op, bool kScale>
+TF_HVD_LOOP void AccumulateLoop(void* accumulator, const void* input,
+                                int64_t count, double scale) {
+  auto* out = static_cast<typename E::Accumulated*>(accumulator);
+  const auto* in = static_cast<const typename E::Stored*>(input);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = E::Load(in[i]);
+    out[i] = Op::Apply(out[i], kScale ? Scaled(value, scale) : value);
+  }
+}
+
+template <typename E, bool kScale>
+TF_HVD_LOOP void StoreLoop(void* output, const void* accumulator,
+                           int64_t count, double scale) {
+  auto* out = static_cast<typename E::Stored*>(output);
+  const auto* in = static_cast<const typename E::Accumulated*>(accumulator);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = E::Store(kScale ? Scaled(in[i], scale) : in[i]);
+  }
+}
+
+using Loop = void (*)(void* out, const void* in, int64_t count, double scale);
+
+// All loops of one element type; null where an operation is not defined.
+struct Loops {
+  Loop load[2];   // [0]: without, [1]: with a scale
+  Loop store[2];
+  Loop sum[2];
+  Loop min[2];
+  Loop max[2];
+  Loop product[2];
+};
+
+template <typename E>
+constexpr Loops NumberLoops() {
+  return {{LoadLoop<E, false>, LoadLoop<E, true>},
+          {StoreLoop<E, false>, StoreLoop<E, true>},
+          {AccumulateLoop<E, AddOp, false>, AccumulateLoop<E, AddOp, true>},
+          {AccumulateLoop<E, MinOp, false>, AccumulateLoop<E, MinOp, true>},
+          {AccumulateLoop<E, MaxOp, false>, AccumulateLoop<E, MaxOp, true>},
+          {AccumulateLoop<E, MultiplyOp, false>,
+           AccumulateLoop<E, MultiplyOp, true>}};
+}
+
+// Bool ignores scales.
+constexpr Loops BoolLoops() {
+  constexpr Loop kLoad = LoadLoop<BoolElement, false>;
+  constexpr Loop kStore = StoreLoop<BoolElement, false>;
+  constexpr Loop kAnd = AccumulateLoop<BoolElement, AndOp, false>;
+  constexpr Loop kOr = AccumulateLoop<BoolElement, OrOp, false>;
+  return {{kLoad, kLoad}, {kStore, kStore}, {kOr, kOr},
+          {kAnd, kAnd},   {kOr, kOr},       {kAnd, kAnd}};
+}
+
+// In the order of DType's numbers.
+constexpr Loops kLoops[kDTypeCount] = {
+    NumberLoops<NativeElement<uint8_t>>(),
+    NumberLoops<NativeElement<int8_t>>(),
+    NumberLoops<NativeElement<uint16_t>>(),
+    NumberLoops<NativeElement<int16_t>>(),
+    NumberLoops<NativeElement<int32_t>>(),
+    NumberLoops<NativeElement<int64_t>>(),
+    NumberLoops<HalfElement>(),
+    NumberLoops<NativeElement<float>>(),
+    NumberLoops<NativeElement<double>>(),
+    BoolLoops(),
+    NumberLoops<BfloatElement>(),
+};
+
+const Loops& LoopsOf(DType dtype) {
+  return kLoops[static_cast<size_t>(dtype)];
+}
+
+// Null: not an operation on single elements.
+const Loop* AccumulateLoopsOf(DType dtype, ReduceOp op) {
+  const Loops& loops = LoopsOf(dtype);
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return loops.sum;
+    case ReduceOp::kMin:
+      return loops.min;
+    case ReduceOp::kMax:
+      return loops.max;
+    case ReduceOp::kProduct:
+      return loops.product;
+    case ReduceOp::kAdasum:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool IsReducible(DType dtype, ReduceOp op) {
+  if (static_cast<int>(dtype) >= kDTypeCount) return false;
+  if (dtype == DType::kBool && op == ReduceOp::kAverage) return false;
+  return AccumulateLoopsOf(dtype, op) != nullptr;
+}
+
+DType AccumulatorOf(DType dtype) {
+  const bool half = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+  return half ? DType::kFloat32 : dtype;
+}
+
+void LoadAccumulator(DType dtype, void* accumulator, const void* input,
+                     int64_t count, double scale) {
+  if (count <= 0) return;
+  if (input == nullptr) {
+    // Zero is all bits zero in every type.
+    std::memset(accumulator, 0,
+                static_cast<size_t>(count) * SizeOf(AccumulatorOf(dtype)));
+    return;
+  }
+  const StandardFloatEnvironment environment;
+  LoopsOf(dtype).load[scale != 1.0](accumulator, input, count, scale);
+}
+
+void Accumulate(DType dtype, ReduceOp op, void* accumulator, const void* input,
+                int64_t count, double scale) {
+  const Loop* loops = AccumulateLoopsOf(dtype, op);
+  if (loops == nullptr || count <= 0) return;
+  const StandardFloatEnvironment environment;
+  loops[scale != 1.0](accumulator, input, count, scale);
+}
+
+void StoreAccumulator(DType dtype, void* output, const void* accumulator,
+                      int64_t count, double scale) {
+  if (count <= 0) return;
+  const StandardFloatEnvironment environment;
+  LoopsOf(dtype).store[scale != 1.0](output, accumulator, count, scale);
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,124 @@
+// How elements of each type are stored, accumulated and combined: what the
+// loops of buffer_ops_cpu.cc are instantiated with.
+#ifndef TF_HVD_KERNELS_BUFFER_OPS_ELEMENTS_H_
+#define TF_HVD_KERNELS_BUFFER_OPS_ELEMENTS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/half_float.h"
+
+namespace tf_hvd {
+
+// Stored: the type in memory. Accumulated: the type of partial results.
+template <typename T>
+struct NativeElement {
+  using Stored = T;
+  using Accumulated = T;
+  static T Load(T stored) { return stored; }
+  static T Store(T value) { return value; }
+};
+
+struct HalfElement {
+  using Stored = uint16_t;
+  using Accumulated = float;
+  static float Load(uint16_t stored) { return HalfToFloat(stored); }
+  static uint16_t Store(float value) { return FloatToHalf(value); }
+};
+
+struct BfloatElement {
+  using Stored = uint16_t;
+  using Accumulated = float;
+  static float Load(uint16_t stored) { return BfloatToFloat(stored); }
+  static uint16_t Store(float value) { return FloatToBfloat(value); }
+};
+
+// Any byte but 0 counts as true, so that and, or work on single bits.
+struct BoolElement {
+  using Stored = uint8_t;
+  using Accumulated = uint8_t;
+  static uint8_t Load(uint8_t stored) { return stored != 0 ? 1 : 0; }
+  static uint8_t Store(uint8_t value) { return value; }
+};
+
+// Sums and products of integers wrap around. In C++ only unsigned arithmetic
+// does; and small types would otherwise be promoted to a signed int.
+template <typename T>
+using Wrapping =
+    std::conditional_t<sizeof(T) == sizeof(uint64_t), uint64_t, uint32_t>;
+
+struct AddOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      return a + b;
+    } else {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) +
+                            static_cast<Wrapping<T>>(b));
+    }
+  }
+};
+
+struct MultiplyOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      return a * b;
+    } else {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) *
+                            static_cast<Wrapping<T>>(b));
+    }
+  }
+};
+
+// `a != a` is true of NaN only: such an `a` stays, and a NaN in `b` loses
+// every comparison and is taken.
+struct MinOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    return (a < b || a != a) ? a : b;
+  }
+};
+
+struct MaxOp {
+  template <typename T>
+  static T Apply(T a, T b) {
+    return (a > b || a != a) ? a : b;
+  }
+};
+
+struct AndOp {
+  static uint8_t Apply(uint8_t a, uint8_t b) { return a & b; }
+};
+
+struct OrOp {
+  static uint8_t Apply(uint8_t a, uint8_t b) { return a | b; }
+};
+
+// The integer nearest to `value` in the direction of zero; the end of the
+// range for what is outside of it, 0 for NaN.
+template <typename T>
+T TruncateSaturating(double value) {
+  using Limits = std::numeric_limits<T>;
+  const double end = std::ldexp(1.0, Limits::digits);  // one past the largest
+  if (value >= end) return Limits::max();
+  if (value <= static_cast<double>(Limits::min())) return Limits::min();
+  return value == value ? static_cast<T>(value) : T{0};
+}
+
+// The product is formed in float64 and rounded once to T.
+template <typename T>
+T Scaled(T value, double scale) {
+  const double product = static_cast<double>(value) * scale;
+  if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(product);
+  } else {
+    return TruncateSaturating<T>(product);
+  }
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_BUFFER_OPS_ELEMENTS_H_

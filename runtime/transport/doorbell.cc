@@ -1,0 +1,58 @@
+#include "runtime/transport/doorbell.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+int64_t Now() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+// Without FUTEX_PRIVATE_FLAG: the word may be in memory shared by processes.
+long Futex(std::atomic<uint32_t>* word, int operation, uint32_t value,
+           const timespec* limit) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation,
+                 value, limit, nullptr, 0);
+}
+
+}  // namespace
+
+void Doorbell::RingIfAsleep() {
+  // Exchanged, so that only one of several senders pays for the wake-up.
+  if (asleep_.exchange(0) == 1) Ring();
+}
+
+void Doorbell::Ring() {
+  bell_ = 1;
+  Futex(&bell_, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Doorbell::Wait(int64_t limit_ns) {
+  const int64_t start = Now();
+  int64_t left = limit_ns;
+  while (bell_.exchange(0) == 0) {
+    if (left <= 0) return;
+    const timespec limit = {static_cast<time_t>(left / kSecond),
+                            static_cast<long>(left % kSecond)};
+    // Returns at once if the bell was rung in between. A signal or a wake-up
+    // for nothing ends in another round.
+    if (Futex(&bell_, FUTEX_WAIT, 0, &limit) != 0 && errno == ETIMEDOUT) {
+      left = 0;
+    } else {
+      left = limit_ns - (Now() - start);
+    }
+  }
+}
+
+}  // namespace tf_hvd

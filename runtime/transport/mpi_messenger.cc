@@ -1,0 +1,92 @@
+#include "runtime/transport/mpi_messenger.h"
+
+#include <string>
+
+#include "runtime/transport/mpi_error.h"
+
+namespace tf_hvd {
+namespace {
+
+Status CheckLength(size_t bytes) {
+  if (bytes <= Messenger::kMaxBytes) return Status::Ok();
+  return Internal("bug in tf_hvd: a message of " + std::to_string(bytes) +
+                  " bytes");
+}
+
+}  // namespace
+
+Messenger::Ticket MpiMessenger::Keep(const Operation& operation) {
+  if (free_.empty()) {
+    operations_.push_back(operation);
+    return operations_.size();
+  }
+  const Ticket ticket = free_.back();
+  free_.pop_back();
+  operations_[ticket - 1] = operation;
+  return ticket;
+}
+
+void MpiMessenger::Forget(Ticket ticket) { free_.push_back(ticket); }
+
+Status MpiMessenger::Send(int peer, const void* data, size_t bytes,
+                          Ticket* ticket) {
+  TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
+  Operation operation;
+  operation.bytes = bytes;
+  const int code = api_->isend(api_->state, data, static_cast<int>(bytes), peer,
+                               tag_, comm_, &operation.request);
+  TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Isend", code));
+  *ticket = Keep(operation);
+  return Status::Ok();
+}
+
+Status MpiMessenger::Receive(int peer, void* data, size_t bytes,
+                             Ticket* ticket) {
+  TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
+  Operation operation;
+  operation.bytes = bytes;
+  operation.receives = true;
+  const int code = api_->irecv(api_->state, data, static_cast<int>(bytes), peer,
+                               tag_, comm_, &operation.request);
+  TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Irecv", code));
+  *ticket = Keep(operation);
+  return Status::Ok();
+}
+
+Status MpiMessenger::Test(Ticket ticket, bool* done) {
+  *done = true;
+  if (ticket == 0) return Status::Ok();
+  Operation& operation = operations_[ticket - 1];
+  int flag = 0;
+  int bytes = 0;
+  const int code = api_->test(api_->state, &operation.request, &flag, &bytes);
+  if (code != 0) {
+    Forget(ticket);
+    return MpiResult(*api_, "MPI_Test", code);
+  }
+  *done = flag != 0;
+  if (!*done) return Status::Ok();
+  const bool receives = operation.receives;
+  const size_t expected = operation.bytes;
+  Forget(ticket);
+  if (receives && static_cast<size_t>(bytes) != expected) {
+    return Internal("bug in tf_hvd: a message of " + std::to_string(bytes) +
+                    " bytes came where " + std::to_string(expected) +
+                    " were expected");
+  }
+  return Status::Ok();
+}
+
+bool MpiMessenger::Abandon(Ticket ticket) {
+  if (ticket == 0) return true;
+  Operation& operation = operations_[ticket - 1];
+  // A send cannot be taken back, and a receive only if nothing has come yet.
+  if (operation.receives) api_->cancel(api_->state, &operation.request);
+  int done = 0;
+  const int code = api_->test(api_->state, &operation.request, &done, nullptr);
+  const bool over = code == 0 && done != 0;
+  if (over) Forget(ticket);
+  return over;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,169 @@
+#include "runtime/transport/mpi_setup.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/mpi_error.h"
+
+namespace tf_hvd {
+namespace {
+
+// What each rank tells the others.
+struct Card {
+  int32_t ranks_per_node;
+  char host[256];
+  cpu_set_t cores;  // those that this process may run on
+};
+
+struct Outcome {
+  int32_t code;
+  char text[1020];
+};
+
+template <size_t kSize>
+void CopyText(const std::string& text, char (*to)[kSize]) {
+  const size_t length = std::min(text.size(), kSize - 1);
+  std::memcpy(*to, text.data(), length);
+  (*to)[length] = '\0';
+}
+
+template <typename T>
+Status Gather(const MpiSession& session, const T& mine, std::vector<T>* all) {
+  const MpiApi& mpi = session.api();
+  all->resize(static_cast<size_t>(session.size()));
+  return MpiResult(mpi, "MPI_Allgather",
+                   mpi.allgather(mpi.state, &mine, sizeof(T), all->data(),
+                                 session.control()));
+}
+
+Status MakeCard(const MpiSession& session, int ranks_per_node, Card* card) {
+  const MpiApi& mpi = session.api();
+  char host[512];
+  TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Get_processor_name",
+                                   mpi.processor_name(mpi.state, host)));
+  *card = Card();
+  card->ranks_per_node = ranks_per_node;
+  CopyText(host, &card->host);
+  // More cores than a cpu_set_t holds: none are known, and none are missing.
+  if (sched_getaffinity(0, sizeof(card->cores), &card->cores) != 0) {
+    CPU_ZERO(&card->cores);
+  }
+  return Status::Ok();
+}
+
+Status CheckSameSetting(const std::vector<Card>& cards) {
+  for (size_t i = 1; i < cards.size(); ++i) {
+    if (cards[i].ranks_per_node == cards[0].ranks_per_node) continue;
+    return InvalidArgument(
+        "TF_HVD_RANKS_PER_NODE is " + std::to_string(cards[0].ranks_per_node) +
+        " on rank 0 but " + std::to_string(cards[i].ranks_per_node) +
+        " on rank " + std::to_string(i));
+  }
+  return Status::Ok();
+}
+
+Status SplitByNode(const MpiSession& session, int ranks_per_node,
+                   MpiHandle* node) {
+  const MpiApi& mpi = session.api();
+  if (ranks_per_node > 0) {
+    return MpiResult(mpi, "MPI_Comm_split",
+                     mpi.split(mpi.state, session.control(),
+                               session.rank() / ranks_per_node, node));
+  }
+  return MpiResult(mpi, "MPI_Comm_split_type",
+                   mpi.split_shared(mpi.state, session.control(), node));
+}
+
+// Fewer cores than ranks on my node, all of its ranks' cores together.
+bool IsOversubscribed(const std::vector<int>& node,
+                      const std::vector<Card>& cards) {
+  cpu_set_t together;
+  CPU_ZERO(&together);
+  for (const int rank : node) {
+    const cpu_set_t& cores = cards[static_cast<size_t>(rank)].cores;
+    CPU_OR(&together, &together, &cores);
+  }
+  const int count = CPU_COUNT(&together);
+  return count > 0 && count < static_cast<int>(node.size());
+}
+
+}  // namespace
+
+Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
+                     NodeMap* map) {
+  const MpiApi& mpi = session.api();
+  Card mine;
+  TF_HVD_RETURN_IF_ERROR(MakeCard(session, ranks_per_node, &mine));
+  std::vector<Card> cards;
+  TF_HVD_RETURN_IF_ERROR(Gather(session, mine, &cards));
+  TF_HVD_RETURN_IF_ERROR(CheckSameSetting(cards));
+
+  TF_HVD_RETURN_IF_ERROR(SplitByNode(session, ranks_per_node, &map->node));
+  int32_t leader = session.rank();
+  TF_HVD_RETURN_IF_ERROR(MpiResult(
+      mpi, "MPI_Bcast",
+      mpi.broadcast(mpi.state, &leader, sizeof(leader), 0, map->node)));
+  std::vector<int32_t> leaders;
+  TF_HVD_RETURN_IF_ERROR(Gather(session, leader, &leaders));
+
+  std::map<int32_t, std::vector<int>> nodes;  // by their first rank
+  for (size_t i = 0; i < leaders.size(); ++i) {
+    nodes[leaders[i]].push_back(static_cast<int>(i));
+  }
+  Topology& topology = map->topology;
+  topology.rank = session.rank();
+  topology.size = session.size();
+  for (const auto& [first, ranks] : nodes) topology.nodes.push_back(ranks);
+  for (const Card& card : cards) topology.hosts.emplace_back(card.host);
+  map->oversubscribed = IsOversubscribed(nodes[leader], cards);
+  return Status::Ok();
+}
+
+Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
+                     const Status& mine) {
+  Outcome outcome = {};
+  outcome.code = static_cast<int32_t>(mine.code());
+  CopyText(mine.message(), &outcome.text);
+  std::vector<Outcome> all;
+  TF_HVD_RETURN_IF_ERROR(Gather(session, outcome, &all));
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto code = static_cast<StatusCode>(all[i].code);
+    if (code == StatusCode::kOk) continue;
+    return Status(code, "rank " + std::to_string(i) + " (" + topology.hosts[i] +
+                            "): " + all[i].text);
+  }
+  return Status::Ok();
+}
+
+Status ShareSegment(const MpiSession& session, const NodeMap& map,
+                    std::unique_ptr<ShmSegment>* segment) {
+  const MpiApi& mpi = session.api();
+  const int local_rank = map.topology.LocalRank();
+  const int local_size = map.topology.LocalSize();
+  Status status;
+  char name[64] = "";  // stays empty if the leader failed
+  if (local_rank == 0) {
+    status = ShmSegment::Create(local_size, segment);
+    if (status.ok()) CopyText((*segment)->name(), &name);
+  }
+  TF_HVD_RETURN_IF_ERROR(
+      MpiResult(mpi, "MPI_Bcast",
+                mpi.broadcast(mpi.state, name, sizeof(name), 0, map.node)));
+  if (local_rank != 0 && name[0] != '\0') {
+    status = ShmSegment::Attach(name, local_size, segment);
+  }
+  if (status.ok() && *segment != nullptr) {
+    status = (*segment)->ClaimAlive(local_rank);
+  }
+  // Nobody gets past this before all have attached and claimed.
+  status = AgreeOnStatus(session, map.topology, status);
+  if (*segment != nullptr) (*segment)->RemoveName();
+  return status;
+}
+
+}  // namespace tf_hvd

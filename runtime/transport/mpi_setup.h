@@ -1,0 +1,35 @@
+// What the ranks of a job find out about each other at init. All functions are
+// collective: every rank calls them in the same order, and may wait.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_SETUP_H_
+#define TF_HVD_RUNTIME_TRANSPORT_MPI_SETUP_H_
+
+#include <memory>
+
+#include "runtime/status.h"
+#include "runtime/transport/mpi_session.h"
+#include "runtime/transport/shm_segment.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+struct NodeMap {
+  Topology topology;
+  bool oversubscribed = false;
+  MpiHandle node{nullptr};  // a communicator of this node's ranks
+};
+
+// Who shares a machine with whom. `ranks_per_node`: as in Config.
+Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
+                     NodeMap* map);
+
+// Makes the segment of this node's ranks and claims this rank alive in it.
+Status ShareSegment(const MpiSession& session, const NodeMap& map,
+                    std::unique_ptr<ShmSegment>* segment);
+
+// Ok on all ranks, or on all ranks the Status of the lowest one that failed.
+Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
+                     const Status& mine);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_MPI_SETUP_H_

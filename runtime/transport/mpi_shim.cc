@@ -1,0 +1,323 @@
+// One MPI family behind the neutral table. Compiled once against each family's
+// mpi.h into a shared object of its own, which links no MPI: every function is
+// looked up in the library that is handed over, and so are the objects behind
+// Open MPI's handles, because its macros for them would need linking.
+#include <dlfcn.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "runtime/transport/mpi_api.h"
+
+namespace tf_hvd {
+namespace {
+
+// The functions of one opened library. Lives as long as the process does, as
+// the library itself.
+struct Calls {
+  decltype(&MPI_Initialized) initialized = nullptr;
+  decltype(&MPI_Finalized) finalized = nullptr;
+  decltype(&MPI_Init_thread) init_thread = nullptr;
+  decltype(&MPI_Query_thread) query_thread = nullptr;
+  decltype(&MPI_Finalize) finalize = nullptr;
+  decltype(&MPI_Get_library_version) library_version = nullptr;
+  decltype(&MPI_Get_processor_name) processor_name = nullptr;
+  decltype(&MPI_Error_string) error_string = nullptr;
+  decltype(&MPI_Comm_dup) comm_dup = nullptr;
+  decltype(&MPI_Comm_set_errhandler) set_errhandler = nullptr;
+  decltype(&MPI_Comm_rank) comm_rank = nullptr;
+  decltype(&MPI_Comm_size) comm_size = nullptr;
+  decltype(&MPI_Comm_split_type) split_type = nullptr;
+  decltype(&MPI_Comm_split) split = nullptr;
+  decltype(&MPI_Comm_free) comm_free = nullptr;
+  decltype(&MPI_Allgather) allgather = nullptr;
+  decltype(&MPI_Bcast) bcast = nullptr;
+  decltype(&MPI_Isend) isend = nullptr;
+  decltype(&MPI_Irecv) irecv = nullptr;
+  decltype(&MPI_Test) test = nullptr;
+  decltype(&MPI_Get_count) get_count = nullptr;
+  decltype(&MPI_Cancel) cancel = nullptr;
+
+  MPI_Comm world;
+  MPI_Datatype byte;
+  MPI_Info info_null;
+  MPI_Errhandler errors_return;
+};
+
+const Calls& Of(void* state) { return *static_cast<Calls*>(state); }
+
+// Handles are ints or pointers: both fit in, and come out of, the union's
+// bytes.
+template <typename T>
+T In(const MpiHandle& handle) {
+  static_assert(sizeof(T) <= sizeof(MpiHandle), "no room for a handle");
+  T value;
+  std::memcpy(&value, &handle, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void Out(const T& value, MpiHandle* handle) {
+  *handle = MpiHandle{nullptr};
+  std::memcpy(handle, &value, sizeof(T));
+}
+
+int ThreadsIn(MpiThreads level) {
+  switch (level) {
+    case MpiThreads::kSingle:
+      return MPI_THREAD_SINGLE;
+    case MpiThreads::kFunneled:
+      return MPI_THREAD_FUNNELED;
+    case MpiThreads::kSerialized:
+      return MPI_THREAD_SERIALIZED;
+    case MpiThreads::kMultiple:
+      break;
+  }
+  return MPI_THREAD_MULTIPLE;
+}
+
+MpiThreads ThreadsOut(int level) {
+  if (level == MPI_THREAD_MULTIPLE) return MpiThreads::kMultiple;
+  if (level == MPI_THREAD_SERIALIZED) return MpiThreads::kSerialized;
+  if (level == MPI_THREAD_FUNNELED) return MpiThreads::kFunneled;
+  return MpiThreads::kSingle;
+}
+
+int Initialized(void* state, int* flag) { return Of(state).initialized(flag); }
+
+int Finalized(void* state, int* flag) { return Of(state).finalized(flag); }
+
+int InitThread(void* state, MpiThreads wanted, MpiThreads* provided) {
+  int level = MPI_THREAD_SINGLE;
+  const int error =
+      Of(state).init_thread(nullptr, nullptr, ThreadsIn(wanted), &level);
+  *provided = ThreadsOut(level);
+  return error;
+}
+
+int QueryThread(void* state, MpiThreads* provided) {
+  int level = MPI_THREAD_SINGLE;
+  const int error = Of(state).query_thread(&level);
+  *provided = ThreadsOut(level);
+  return error;
+}
+
+int Finalize(void* state) { return Of(state).finalize(); }
+
+int LibraryVersion(void* state, char* text) {
+  static_assert(MPI_MAX_LIBRARY_VERSION_STRING <= 8192, "raise the contract");
+  int length = 0;
+  text[0] = '\0';
+  return Of(state).library_version(text, &length);
+}
+
+int ProcessorName(void* state, char* text) {
+  static_assert(MPI_MAX_PROCESSOR_NAME <= 512, "raise the contract");
+  int length = 0;
+  text[0] = '\0';
+  return Of(state).processor_name(text, &length);
+}
+
+int ErrorString(void* state, int error, char* text) {
+  static_assert(MPI_MAX_ERROR_STRING <= 8192, "raise the contract");
+  int length = 0;
+  text[0] = '\0';
+  return Of(state).error_string(error, text, &length);
+}
+
+int DupWorld(void* state, MpiHandle* comm) {
+  const Calls& calls = Of(state);
+  MPI_Comm copy;
+  int error = calls.comm_dup(calls.world, &copy);
+  if (error != MPI_SUCCESS) return error;
+  error = calls.set_errhandler(copy, calls.errors_return);
+  Out(copy, comm);
+  return error;
+}
+
+int CommRank(void* state, MpiHandle comm, int* rank) {
+  return Of(state).comm_rank(In<MPI_Comm>(comm), rank);
+}
+
+int CommSize(void* state, MpiHandle comm, int* size) {
+  return Of(state).comm_size(In<MPI_Comm>(comm), size);
+}
+
+int SplitShared(void* state, MpiHandle comm, MpiHandle* node) {
+  const Calls& calls = Of(state);
+  MPI_Comm part;
+  const int error = calls.split_type(In<MPI_Comm>(comm), MPI_COMM_TYPE_SHARED,
+                                     0, calls.info_null, &part);
+  if (error == MPI_SUCCESS) Out(part, node);
+  return error;
+}
+
+int Split(void* state, MpiHandle comm, int color, MpiHandle* part) {
+  MPI_Comm result;
+  const int error = Of(state).split(In<MPI_Comm>(comm), color, 0, &result);
+  if (error == MPI_SUCCESS) Out(result, part);
+  return error;
+}
+
+int CommFree(void* state, MpiHandle* comm) {
+  MPI_Comm value = In<MPI_Comm>(*comm);
+  const int error = Of(state).comm_free(&value);
+  Out(value, comm);
+  return error;
+}
+
+int Allgather(void* state, const void* mine, int bytes, void* all,
+              MpiHandle comm) {
+  const Calls& calls = Of(state);
+  return calls.allgather(mine, bytes, calls.byte, all, bytes, calls.byte,
+                         In<MPI_Comm>(comm));
+}
+
+int Broadcast(void* state, void* data, int bytes, int root, MpiHandle comm) {
+  const Calls& calls = Of(state);
+  return calls.bcast(data, bytes, calls.byte, root, In<MPI_Comm>(comm));
+}
+
+int Isend(void* state, const void* data, int bytes, int peer, int tag,
+          MpiHandle comm, MpiHandle* request) {
+  const Calls& calls = Of(state);
+  MPI_Request value;
+  const int error = calls.isend(data, bytes, calls.byte, peer, tag,
+                                In<MPI_Comm>(comm), &value);
+  if (error == MPI_SUCCESS) Out(value, request);
+  return error;
+}
+
+int Irecv(void* state, void* data, int bytes, int peer, int tag, MpiHandle comm,
+          MpiHandle* request) {
+  const Calls& calls = Of(state);
+  MPI_Request value;
+  const int error = calls.irecv(data, bytes, calls.byte, peer, tag,
+                                In<MPI_Comm>(comm), &value);
+  if (error == MPI_SUCCESS) Out(value, request);
+  return error;
+}
+
+int Test(void* state, MpiHandle* request, int* done, int* bytes) {
+  const Calls& calls = Of(state);
+  MPI_Request value = In<MPI_Request>(*request);
+  MPI_Status status;
+  const int error = calls.test(&value, done, &status);
+  Out(value, request);
+  if (error != MPI_SUCCESS || *done == 0 || bytes == nullptr) return error;
+  return calls.get_count(&status, calls.byte, bytes);
+}
+
+int Cancel(void* state, MpiHandle* request) {
+  MPI_Request value = In<MPI_Request>(*request);
+  return Of(state).cancel(&value);
+}
+
+// Looks symbols up and remembers the first that is missing.
+class Symbols {
+ public:
+  explicit Symbols(void* library) : library_(library) {}
+
+  template <typename T>
+  void Function(const char* name, T* function) {
+    *function = reinterpret_cast<T>(Address(name));
+  }
+
+  void* Address(const char* name) {
+    void* address = dlsym(library_, name);
+    if (address == nullptr && missing_ == nullptr) missing_ = name;
+    return address;
+  }
+
+  const char* missing() const { return missing_; }
+
+ private:
+  void* library_;
+  const char* missing_ = nullptr;
+};
+
+void LoadFunctions(Symbols* symbols, Calls* calls) {
+  symbols->Function("MPI_Initialized", &calls->initialized);
+  symbols->Function("MPI_Finalized", &calls->finalized);
+  symbols->Function("MPI_Init_thread", &calls->init_thread);
+  symbols->Function("MPI_Query_thread", &calls->query_thread);
+  symbols->Function("MPI_Finalize", &calls->finalize);
+  symbols->Function("MPI_Get_library_version", &calls->library_version);
+  symbols->Function("MPI_Get_processor_name", &calls->processor_name);
+  symbols->Function("MPI_Error_string", &calls->error_string);
+  symbols->Function("MPI_Comm_dup", &calls->comm_dup);
+  symbols->Function("MPI_Comm_set_errhandler", &calls->set_errhandler);
+  symbols->Function("MPI_Comm_rank", &calls->comm_rank);
+  symbols->Function("MPI_Comm_size", &calls->comm_size);
+  symbols->Function("MPI_Comm_split_type", &calls->split_type);
+  symbols->Function("MPI_Comm_split", &calls->split);
+  symbols->Function("MPI_Comm_free", &calls->comm_free);
+  symbols->Function("MPI_Allgather", &calls->allgather);
+  symbols->Function("MPI_Bcast", &calls->bcast);
+  symbols->Function("MPI_Isend", &calls->isend);
+  symbols->Function("MPI_Irecv", &calls->irecv);
+  symbols->Function("MPI_Test", &calls->test);
+  symbols->Function("MPI_Get_count", &calls->get_count);
+  symbols->Function("MPI_Cancel", &calls->cancel);
+}
+
+void LoadHandles(Symbols* symbols, Calls* calls) {
+#ifdef OPEN_MPI
+  calls->world = static_cast<MPI_Comm>(symbols->Address("ompi_mpi_comm_world"));
+  calls->byte = static_cast<MPI_Datatype>(symbols->Address("ompi_mpi_byte"));
+  calls->info_null =
+      static_cast<MPI_Info>(symbols->Address("ompi_mpi_info_null"));
+  calls->errors_return =
+      static_cast<MPI_Errhandler>(symbols->Address("ompi_mpi_errors_return"));
+#else
+  static_cast<void>(symbols);
+  calls->world = MPI_COMM_WORLD;
+  calls->byte = MPI_BYTE;
+  calls->info_null = MPI_INFO_NULL;
+  calls->errors_return = MPI_ERRORS_RETURN;
+#endif
+}
+
+void FillTable(Calls* calls, MpiApi* api) {
+  api->state = calls;
+  api->any_source = MPI_ANY_SOURCE;
+  api->initialized = Initialized;
+  api->finalized = Finalized;
+  api->init_thread = InitThread;
+  api->query_thread = QueryThread;
+  api->finalize = Finalize;
+  api->library_version = LibraryVersion;
+  api->processor_name = ProcessorName;
+  api->error_string = ErrorString;
+  api->dup_world = DupWorld;
+  api->comm_rank = CommRank;
+  api->comm_size = CommSize;
+  api->split_shared = SplitShared;
+  api->split = Split;
+  api->comm_free = CommFree;
+  api->allgather = Allgather;
+  api->broadcast = Broadcast;
+  api->isend = Isend;
+  api->irecv = Irecv;
+  api->test = Test;
+  api->cancel = Cancel;
+}
+
+}  // namespace
+}  // namespace tf_hvd
+
+extern "C" __attribute__((visibility("default"))) int tf_hvd_mpi_load(
+    void* libmpi, tf_hvd::MpiApi* api, char* error, size_t error_bytes) {
+  tf_hvd::Symbols symbols(libmpi);
+  auto* calls = new tf_hvd::Calls();
+  tf_hvd::LoadFunctions(&symbols, calls);
+  tf_hvd::LoadHandles(&symbols, calls);
+  if (symbols.missing() != nullptr) {
+    std::snprintf(error, error_bytes, "it has no %s", symbols.missing());
+    delete calls;
+    return 1;
+  }
+  tf_hvd::FillTable(calls, api);
+  return 0;
+}

@@ -1,0 +1,197 @@
+#include "runtime/transport/mpi_world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "runtime/transport/abort_path.h"
+#include "runtime/transport/loopback.h"
+#include "runtime/transport/mpi_edge.h"
+#include "runtime/transport/mpi_messenger.h"
+#include "runtime/transport/mpi_setup.h"
+#include "runtime/transport/p2p_transport.h"
+#include "runtime/transport/shm_edge.h"
+#include "runtime/transport/tree.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int kEdgeTag = 1;
+constexpr int kAbortTag = 2;
+constexpr int kDataTag = 3;
+
+// Requests under way at a clean end are tiny and already sent: MPI needs no
+// more than to be asked.
+constexpr auto kStopLimit = std::chrono::seconds(2);
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// The local rank of a rank of this node.
+int PlaceOnNode(const Topology& topology, int rank) {
+  const auto& node =
+      topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
+  return static_cast<int>(std::find(node.begin(), node.end(), rank) -
+                          node.begin());
+}
+
+class MpiWorld : public World {
+ public:
+  MpiWorld(NodeMap map, std::unique_ptr<MpiSession> session,
+           std::unique_ptr<ShmSegment> segment)
+      : map_(std::move(map)),
+        session_(std::move(session)),
+        segment_(std::move(segment)),
+        messenger_(std::make_unique<MpiMessenger>(&session_->api(),
+                                                  session_->data(), kDataTag)),
+        transport_(std::make_unique<P2PTransport>(
+            messenger_.get(), map_.topology.rank, map_.oversubscribed)) {
+    abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
+                                         MakeFlood());
+    MakeEdges();
+  }
+
+  ~MpiWorld() override {
+    Finalize(false);
+    if (clean_) return;
+    // MPI may still write into these, and must not be waited for: they stay
+    // for as long as the process does.
+    static_cast<void>(abort_.release());
+    for (auto& item : mpi_edges_) static_cast<void>(item.second.release());
+    static_cast<void>(transport_.release());
+    static_cast<void>(messenger_.release());
+    static_cast<void>(session_.release());
+    static_cast<void>(segment_.release());
+  }
+
+  const Topology& topology() const override { return map_.topology; }
+
+  Edge* edge(int neighbour) override {
+    const auto shm = shm_edges_.find(neighbour);
+    if (shm != shm_edges_.end()) return shm->second.get();
+    const auto mpi = mpi_edges_.find(neighbour);
+    return mpi == mpi_edges_.end() ? nullptr : mpi->second.get();
+  }
+
+  Doorbell* doorbell() override {
+    return segment_->doorbell(map_.topology.LocalRank());
+  }
+
+  DataTransport* data() override { return transport_.get(); }
+
+  void RaiseAbort(const AbortRecord& record) override { abort_->Raise(record); }
+
+  std::optional<AbortRecord> PollAbort() override {
+    if (finalized_) return std::nullopt;
+    return abort_->Poll(NowNs());
+  }
+
+  bool background_only() const override { return session_->background_only(); }
+  bool oversubscribed() const override { return map_.oversubscribed; }
+
+  void Finalize(bool clean) override {
+    if (std::exchange(finalized_, true)) return;
+    segment_->MarkLeft(map_.topology.LocalRank());
+    clean_ = clean && StopRequests();
+    if (!clean_) return;
+    const MpiApi& mpi = session_->api();
+    mpi.comm_free(mpi.state, &map_.node);
+    session_->Finalize();
+  }
+
+ private:
+  std::unique_ptr<AbortFlood> MakeFlood() {
+    if (map_.topology.nodes.size() == 1) return nullptr;
+    return std::make_unique<AbortFlood>(&session_->api(), session_->control(),
+                                        kAbortTag, FloodTargets(map_.topology));
+  }
+
+  void MakeEdges() {
+    const TreePlace place =
+        PlaceOf(map_.topology.rank, map_.topology.nodes, map_.topology.fan_out);
+    std::vector<int> neighbours = place.children;
+    if (place.parent >= 0) neighbours.push_back(place.parent);
+    for (const int neighbour : neighbours) {
+      if (map_.topology.NodeOf(neighbour) ==
+          map_.topology.NodeOf(map_.topology.rank)) {
+        MakeShmEdge(neighbour);
+      } else {
+        MakeMpiEdge(neighbour);
+      }
+    }
+  }
+
+  void MakeShmEdge(int neighbour) {
+    const int mine = map_.topology.LocalRank();
+    const int theirs = PlaceOnNode(map_.topology, neighbour);
+    shm_edges_[neighbour] = std::make_unique<ShmEdge>(
+        segment_->ring(mine, theirs), segment_->ring(theirs, mine),
+        segment_->doorbell(theirs));
+  }
+
+  void MakeMpiEdge(int neighbour) {
+    const auto on_error = [this, neighbour](const Status& status) {
+      RaiseAbort({AbortRecord::kFailed, map_.topology.rank,
+                  "rank " + std::to_string(map_.topology.rank) +
+                      " lost its connection to rank " +
+                      std::to_string(neighbour) + " (" +
+                      map_.topology.hosts[static_cast<size_t>(neighbour)] +
+                      "): " + status.message()});
+    };
+    auto edge = std::make_unique<MpiEdge>(&session_->api(), session_->control(),
+                                          kEdgeTag, neighbour, on_error);
+    edge->Start();
+    mpi_edges_[neighbour] = std::move(edge);
+  }
+
+  bool StopRequests() {
+    const auto limit = std::chrono::steady_clock::now() + kStopLimit;
+    while (true) {
+      bool over = abort_->Stop();
+      for (auto& item : mpi_edges_) over = item.second->Stop() && over;
+      if (over || std::chrono::steady_clock::now() > limit) return over;
+      std::this_thread::yield();
+    }
+  }
+
+  NodeMap map_;
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<ShmSegment> segment_;
+  std::unique_ptr<MpiMessenger> messenger_;
+  std::unique_ptr<P2PTransport> transport_;
+  std::unique_ptr<AbortPath> abort_;
+  std::map<int, std::unique_ptr<ShmEdge>> shm_edges_;
+  std::map<int, std::unique_ptr<MpiEdge>> mpi_edges_;
+  bool finalized_ = false;
+  bool clean_ = false;
+};
+
+}  // namespace
+
+Status MakeWorld(const Config& config, const LaunchInfo& launch,
+                 const std::string& library_dir,
+                 const std::vector<std::string>& candidates,
+                 std::unique_ptr<World>* world, MpiInfo* info) {
+  const MpiSearch search{config.mpi_library, launch, library_dir, candidates};
+  if (launch.size == 1 && !MpiIsRunning(search)) {
+    *world = std::move(MakeLoopback(LoopbackOptions()).front());
+    return Status::Ok();
+  }
+  std::unique_ptr<MpiSession> session;
+  TF_HVD_RETURN_IF_ERROR(MpiSession::Start(search, &session));
+  if (info != nullptr) *info = session->info();
+  NodeMap map;
+  TF_HVD_RETURN_IF_ERROR(DiscoverNodes(*session, config.ranks_per_node, &map));
+  std::unique_ptr<ShmSegment> segment;
+  TF_HVD_RETURN_IF_ERROR(ShareSegment(*session, map, &segment));
+  *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),
+                                      std::move(segment));
+  return Status::Ok();
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,31 @@
+// The world of a job whose ranks are processes: MPI between nodes, shared
+// memory inside them. And the choice of the world that a process lives in.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_
+#define TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/config.h"
+#include "runtime/status.h"
+#include "runtime/transport/mpi_session.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+// One rank without MPI where no launcher started more and nobody initialised
+// MPI; else the job's world. Never one of N worlds of one rank each: where the
+// launcher and MPI do not count alike, or MPI cannot be opened, it fails.
+//
+// `library_dir`: where the shims for the MPI families lie. `candidates`: libmpi
+// of the Python environment. `info`, if not null, stays empty without MPI.
+// Collective: called on all ranks, on the thread that MPI shall take for main.
+Status MakeWorld(const Config& config, const LaunchInfo& launch,
+                 const std::string& library_dir,
+                 const std::vector<std::string>& candidates,
+                 std::unique_ptr<World>* world, MpiInfo* info = nullptr);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_

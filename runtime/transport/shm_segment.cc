@@ -1,0 +1,180 @@
+#include "runtime/transport/shm_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <random>
+
+namespace tf_hvd {
+
+// All zero when new; zero is each part's first state.
+struct ShmSegment::Header {
+  alignas(64) AbortState abort;
+};
+
+struct ShmSegment::RankState {
+  alignas(64) Doorbell doorbell;
+  std::atomic<uint32_t> left;
+};
+
+namespace {
+
+size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Where the parts lie.
+struct Layout {
+  Layout(int local_size, size_t header_bytes, size_t rank_bytes) {
+    const auto ranks = static_cast<size_t>(local_size);
+    ranks_at = RoundUp(header_bytes);
+    slots_at = ranks_at + ranks * RoundUp(rank_bytes);
+    rings_at = slots_at + RoundUp(ranks * sizeof(AbortSlot));
+    bytes = rings_at + 2 * (ranks - 1) * sizeof(ShmRing);
+  }
+  size_t ranks_at;
+  size_t slots_at;
+  size_t rings_at;
+  size_t bytes;
+};
+
+std::string RandomName() {
+  std::random_device random;
+  char name[40];
+  std::snprintf(name, sizeof(name), "/tf_hvd_%08x%08x%08x", random(), random(),
+                random());
+  return name;
+}
+
+// /dev/shm is the environment's: its faults are told with a cure.
+Status ShmError(const std::string& what, size_t bytes) {
+  const int error = errno;
+  std::string text = "shared memory between the ranks of a machine: " + what +
+                     " failed: " + std::strerror(error) + ".";
+  if (error == ENOSPC || error == ENOMEM) {
+    text += " /dev/shm has no room for " + std::to_string(bytes) +
+            " bytes: remove old files there, or give it more (docker run "
+            "--shm-size=1g).";
+  } else if (error == ENOENT || error == ENOSYS || error == EACCES) {
+    text +=
+        " /dev/shm must be there, writable, and the same for all ranks of "
+        "the machine (containers: docker run --ipc=host).";
+  }
+  return FailedPrecondition(text);
+}
+
+struct flock ByteOf(int local_rank, int type) {
+  struct flock lock = {};
+  lock.l_type = static_cast<short>(type);
+  lock.l_whence = SEEK_SET;
+  lock.l_start = local_rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+ShmSegment::ShmSegment(std::string name, int local_size)
+    : name_(std::move(name)), local_size_(local_size) {}
+
+ShmSegment::~ShmSegment() {
+  RemoveName();
+  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  if (memory_ != nullptr) munmap(memory_, layout.bytes);
+  if (file_ >= 0) close(file_);
+}
+
+Status ShmSegment::Create(int local_size, std::unique_ptr<ShmSegment>* result) {
+  std::unique_ptr<ShmSegment> segment(new ShmSegment(RandomName(), local_size));
+  TF_HVD_RETURN_IF_ERROR(segment->Map(true));
+  *result = std::move(segment);
+  return Status::Ok();
+}
+
+Status ShmSegment::Attach(const std::string& name, int local_size,
+                          std::unique_ptr<ShmSegment>* result) {
+  std::unique_ptr<ShmSegment> segment(new ShmSegment(name, local_size));
+  TF_HVD_RETURN_IF_ERROR(segment->Map(false));
+  *result = std::move(segment);
+  return Status::Ok();
+}
+
+Status ShmSegment::Map(bool create) {
+  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  // Sets close-on-exec by itself.
+  file_ = shm_open(name_.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0),
+                   S_IRUSR | S_IWUSR);
+  if (file_ < 0) return ShmError("shm_open(" + name_ + ")", layout.bytes);
+  named_ = create;
+  if (create) {
+    const auto size = static_cast<off_t>(layout.bytes);
+    if (ftruncate(file_, size) != 0) return ShmError("ftruncate", layout.bytes);
+    errno = posix_fallocate(file_, 0, size);
+    if (errno != 0) return ShmError("posix_fallocate", layout.bytes);
+  }
+  void* memory =
+      mmap(nullptr, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (memory == MAP_FAILED) return ShmError("mmap", layout.bytes);
+  memory_ = static_cast<char*>(memory);
+  return Status::Ok();
+}
+
+void ShmSegment::RemoveName() {
+  if (named_) shm_unlink(name_.c_str());
+  named_ = false;
+}
+
+// The process's lock and not the open file's: a forked child that outlives a
+// rank would keep the latter.
+Status ShmSegment::ClaimAlive(int local_rank) {
+  struct flock lock = ByteOf(local_rank, F_WRLCK);
+  if (fcntl(file_, F_SETLK, &lock) != 0) return ShmError("fcntl(F_SETLK)", 0);
+  return Status::Ok();
+}
+
+void ShmSegment::MarkLeft(int local_rank) { rank_state(local_rank)->left = 1; }
+
+bool ShmSegment::HasLeft(int local_rank) const {
+  return rank_state(local_rank)->left != 0;
+}
+
+bool ShmSegment::HasDied(int local_rank) const {
+  struct flock lock = ByteOf(local_rank, F_WRLCK);
+  if (fcntl(file_, F_GETLK, &lock) != 0) return false;
+  // Whoever leaves in order says so before the lock goes: this order of looks.
+  return lock.l_type == F_UNLCK && !HasLeft(local_rank);
+}
+
+ShmSegment::RankState* ShmSegment::rank_state(int local_rank) const {
+  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  return reinterpret_cast<RankState*>(memory_ + layout.ranks_at +
+                                      static_cast<size_t>(local_rank) *
+                                          RoundUp(sizeof(RankState)));
+}
+
+Doorbell* ShmSegment::doorbell(int local_rank) {
+  return &rank_state(local_rank)->doorbell;
+}
+
+AbortState* ShmSegment::abort_state() {
+  return &reinterpret_cast<Header*>(memory_)->abort;
+}
+
+AbortSlot* ShmSegment::abort_slots() {
+  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  return reinterpret_cast<AbortSlot*>(memory_ + layout.slots_at);
+}
+
+ShmRing* ShmSegment::ring(int from, int to) {
+  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  const bool down = from == 0;
+  const auto pair = static_cast<size_t>(down ? to : from) - 1;
+  auto* rings = reinterpret_cast<ShmRing*>(memory_ + layout.rings_at);
+  return rings + 2 * pair + (down ? 1 : 0);
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,75 @@
+// ShmSegment: the memory that the ranks of one node share: doorbells, rings of
+// the tree's edges, the abort board, and who is alive.
+//
+// The node's leader makes it, the others map it, then its name is removed: it
+// vanishes with the last process however that ends.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
+#define TF_HVD_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "runtime/status.h"
+#include "runtime/transport/abort_board.h"
+#include "runtime/transport/doorbell.h"
+#include "runtime/transport/shm_ring.h"
+
+namespace tf_hvd {
+
+class ShmSegment {
+ public:
+  // The leader: a new segment for `local_size` ranks. Room is reserved now, so
+  // that a full /dev/shm is this error and not a SIGBUS later.
+  static Status Create(int local_size, std::unique_ptr<ShmSegment>* segment);
+
+  // The others: maps the segment of that name.
+  static Status Attach(const std::string& name, int local_size,
+                       std::unique_ptr<ShmSegment>* segment);
+
+  ShmSegment(const ShmSegment&) = delete;
+  ShmSegment& operator=(const ShmSegment&) = delete;
+  ~ShmSegment();
+
+  const std::string& name() const { return name_; }
+
+  // The leader, once all ranks have attached.
+  void RemoveName();
+
+  // Says that this rank is alive, for as long as its process is. The kernel
+  // lets go of the claim when the process ends, in whatever way, across
+  // containers; a child of the process does not inherit it.
+  Status ClaimAlive(int local_rank);
+
+  // This rank leaves in order: from now on its end is no death.
+  void MarkLeft(int local_rank);
+
+  // True if the process of that other rank has ended without MarkLeft.
+  bool HasDied(int local_rank) const;
+  bool HasLeft(int local_rank) const;
+
+  Doorbell* doorbell(int local_rank);
+  AbortState* abort_state();
+  AbortSlot* abort_slots();
+
+  // The ring from local rank `from` to `to`; one of them is 0, the leader.
+  ShmRing* ring(int from, int to);
+
+ private:
+  struct Header;
+  struct RankState;
+
+  ShmSegment(std::string name, int local_size);
+  Status Map(bool create);
+  RankState* rank_state(int local_rank) const;
+
+  const std::string name_;
+  const int local_size_;
+  bool named_ = false;  // this process must remove the name
+  int file_ = -1;
+  char* memory_ = nullptr;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_SEGMENT_H_

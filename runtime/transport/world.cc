@@ -1,0 +1,60 @@
+#include "runtime/transport/world.h"
+
+#include <algorithm>
+
+namespace tf_hvd {
+namespace {
+
+// Place of `rank` in `ranks`, which is ascending.
+size_t PlaceIn(const std::vector<int>& ranks, int rank) {
+  return static_cast<size_t>(
+      std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+}  // namespace
+
+int Topology::NodeOf(int of_rank) const {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (std::binary_search(nodes[i].begin(), nodes[i].end(), of_rank)) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+int Topology::LocalRank() const {
+  const int node = NodeOf(rank);
+  if (node < 0) return 0;
+  return static_cast<int>(PlaceIn(nodes[static_cast<size_t>(node)], rank));
+}
+
+int Topology::LocalSize() const {
+  const int node = NodeOf(rank);
+  if (node < 0) return 1;
+  return static_cast<int>(nodes[static_cast<size_t>(node)].size());
+}
+
+// Nodes that have no rank with my local rank do not count.
+int Topology::CrossRank() const {
+  const auto local = static_cast<size_t>(LocalRank());
+  const int node = std::max(NodeOf(rank), 0);
+  return static_cast<int>(
+      std::count_if(nodes.begin(), nodes.begin() + node,
+                    [local](const auto& one) { return one.size() > local; }));
+}
+
+int Topology::CrossSize() const {
+  const auto local = static_cast<size_t>(LocalRank());
+  const auto ranks = std::count_if(
+      nodes.begin(), nodes.end(),
+      [local](const auto& one) { return one.size() > local; });
+  return std::max(static_cast<int>(ranks), 1);
+}
+
+bool Topology::Homogeneous() const {
+  return std::all_of(nodes.begin(), nodes.end(), [this](const auto& node) {
+    return node.size() == nodes.front().size();
+  });
+}
+
+}  // namespace tf_hvd

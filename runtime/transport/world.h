@@ -1,0 +1,88 @@
+// World: the ranks of a job as this rank sees them, and what it can do with
+// them. One implementation for ranks as threads (loopback, also size() == 1),
+// one for processes under MPI.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_WORLD_H_
+#define TF_HVD_RUNTIME_TRANSPORT_WORLD_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/status.h"
+#include "runtime/transport/data_transport.h"
+#include "runtime/transport/doorbell.h"
+#include "runtime/transport/edge.h"
+
+namespace tf_hvd {
+
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  std::vector<std::vector<int>> nodes;  // ranks of each node, ascending;
+                                        // nodes in the order of first ranks
+  std::vector<std::string> hosts;       // host name of each rank
+  int fan_out = 8;                      // of the tree of leaders
+
+  int NodeOf(int of_rank) const;
+  int LocalRank() const;   // my place among my node's ranks
+  int LocalSize() const;
+  int CrossRank() const;   // my place among ranks with my local rank
+  int CrossSize() const;
+  bool Homogeneous() const;  // every node has the same number of ranks
+};
+
+// Why a job cannot go on. The smallest (error_class, rank) wins.
+struct AbortRecord {
+  enum Class : uint32_t { kDied = 0, kFailed = 1, kStalled = 2 };
+  uint32_t error_class = kFailed;
+  int32_t rank = 0;
+  std::string text;
+
+  bool Before(const AbortRecord& other) const {
+    if (error_class != other.error_class) {
+      return error_class < other.error_class;
+    }
+    return rank < other.rank;
+  }
+};
+
+class World {
+ public:
+  virtual ~World() = default;
+
+  virtual const Topology& topology() const = 0;
+
+  // The stream to and from a neighbour in the tree; owned by the world.
+  virtual Edge* edge(int neighbour) = 0;
+
+  // This rank's own doorbell.
+  virtual Doorbell* doorbell() = 0;
+
+  virtual DataTransport* data() = 0;
+
+  // Writes the record where every rank of the job will find it, unless a
+  // smaller one is there. Any thread.
+  virtual void RaiseAbort(const AbortRecord& record) = 0;
+
+  // Passes records on and gives the smallest that arrived at this node.
+  // Cheap; called by the helm's holder in every wait. Looks for dead
+  // neighbours about once a second.
+  virtual std::optional<AbortRecord> PollAbort() = 0;
+
+  // True if only the background thread may run the cycle, because the MPI
+  // that was found does not allow a second thread.
+  virtual bool background_only() const = 0;
+
+  // True if there are more ranks on this node than cores it may use: waiting
+  // must yield instead of spin.
+  virtual bool oversubscribed() const = 0;
+
+  // Ends the world; called once, when the runtime's thread has ended. With
+  // `clean` false nothing that waits for another rank is called.
+  virtual void Finalize(bool clean) = 0;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_WORLD_H_
