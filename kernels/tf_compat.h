@@ -1,0 +1,25 @@
+// The only place that knows which version of TensorFlow is meant: includes and
+// spellings that change between versions go here and nowhere else. Written for
+// 2.21; each version has its own ABI, the wheel checks that it has met its own.
+#ifndef TF_HVD_KERNELS_TF_COMPAT_H_
+#define TF_HVD_KERNELS_TF_COMPAT_H_
+
+#include "tensorflow/core/framework/control_flow.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_hvd {
+
+namespace tf = ::tensorflow;
+
+// True inside a loop of the graph executor, where calls of one node may run at
+// the same time and only their iteration tells them apart.
+inline bool InLoop(const tf::FrameAndIter& frame) {
+  return frame.frame_id != 0 || frame.iter_id != 0;
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_TF_COMPAT_H_
