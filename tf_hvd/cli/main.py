@@ -1,0 +1,109 @@
+"""The entry point of the `tf_hvd` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from absl.flags import argparse_flags
+
+from tf_hvd.cli import run
+from tf_hvd.cli.errors import UsageError
+
+
+class _Parser(argparse_flags.ArgumentParser):
+    """Says what is wrong in one line; no absl flags: a --flagfile of the program is not ours."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(  # type: ignore[no-untyped-call]
+            inherited_absl_flags=None, allow_abbrev=False, **kwargs
+        )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _rank_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a positive number of ranks; for example -np 2"
+        )
+    return int(text)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; each sets `start`, a function of the parsed options."""
+    parser = _Parser(prog="tf_hvd", description="Distributed training for TensorFlow.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    runner = commands.add_parser(
+        "run",
+        help="start a program on several ranks under MPI",
+        description="Starts a program on several ranks with the MPI launcher that is installed.",
+        epilog="example: tf_hvd run -np 4 python train.py",
+    )
+    runner.add_argument(
+        "-np", "--num-proc", dest="np", type=_rank_count, required=True, help="the number of ranks"
+    )
+    where = runner.add_mutually_exclusive_group()
+    where.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="the hosts, and how many ranks each may hold",
+    )
+    where.add_argument(
+        "--hostfile", metavar="FILE", help="a file with a line `HOST slots=N` for each host"
+    )
+    runner.add_argument(
+        "--mpi",
+        choices=("openmpi", "mpich", "auto"),
+        default="auto",
+        help="which MPI to use (auto: the first found)",
+    )
+    runner.add_argument(
+        "--mpi-args",
+        default="",
+        metavar="ARGS",
+        help='more arguments for the launcher, as --mpi-args="--tag-output"',
+    )
+    runner.add_argument(
+        "--verbose", action="store_true", help="print the launcher's command line first"
+    )
+    runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    runner.set_defaults(start=_start_run, parser=runner)
+    return parser
+
+
+def _start_run(options: argparse.Namespace) -> int:
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.command:
+        raise UsageError(
+            f"no program to run; for example: tf_hvd run -np {options.np} python train.py"
+        )
+    return run.run(options, os.environ)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one `tf_hvd` command.
+
+    Args:
+        arguments: the command line without the program's name; by default this process's own.
+
+    Returns:
+        The exit code: the command's own, or 2, with one line on standard error, for what cannot be
+        done as asked.
+    """
+    options = make_parser().parse_args(arguments)
+    try:
+        code: int = options.start(options)
+    except UsageError as error:
+        options.parser.error(str(error))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

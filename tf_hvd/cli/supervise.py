@@ -1,0 +1,129 @@
+"""Runs one child to its end, hands signals on to it, leaves none of its descendants. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# linux/prctl.h and asm-generic/siginfo.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SI_KERNEL = 0x80
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WATCHED = (*_ENDING, signal.SIGCHLD)
+
+
+def supervise(command: Sequence[str], environ: Mapping[str, str], grace: float = 10.0) -> int:
+    """Runs a command and waits for it and all its descendants.
+
+    SIGINT, SIGTERM and SIGHUP are handed on to the command; it and its descendants are killed if
+    they have not ended `grace` seconds later, or when a second such signal comes. Descendants that
+    outlive the command are killed, and the command gets SIGTERM if this process is killed.
+
+    Args:
+        command: the program, found on the PATH of `environ`, and its arguments.
+        environ: the environment of the command.
+        grace: seconds between a handed-on signal and SIGKILL.
+
+    Returns:
+        The command's exit code; 128 plus the signal's number if a signal ended it or this call.
+    """
+    _prctl(
+        _PR_SET_CHILD_SUBREAPER, 1
+    )  # orphans of the launcher become our children, so that we can find them
+    inherited = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+
+    def before_exec() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
+
+    try:
+        child = subprocess.Popen(command, env=dict(environ), preexec_fn=before_exec)
+        code, ended_by = _wait(child, grace)
+        _kill_descendants(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
+    if ended_by:
+        return 128 + ended_by
+    return code if code >= 0 else 128 - code
+
+
+def _wait(child: subprocess.Popen[bytes], grace: float) -> tuple[int, int]:
+    """Waits for the child; returns its code and the signal that we were ended by, 0 if none."""
+    ended_by = 0
+    deadline = float("inf")
+    while True:
+        _reap(child)
+        if child.returncode is not None:
+            return child.returncode, ended_by
+        # SIGCHLDs merge while they are pending: wake up now and then and look.
+        info = signal.sigtimedwait(_WATCHED, min(1.0, max(0.0, deadline - time.monotonic())))
+        if info is not None and info.si_signo in _ENDING:
+            if ended_by:
+                deadline = 0.0
+            else:
+                ended_by = info.si_signo
+                deadline = time.monotonic() + grace
+            if info.si_code != _SI_KERNEL:  # a terminal's Ctrl-C has reached the child already
+                child.send_signal(info.si_signo)
+        if time.monotonic() >= deadline:
+            _kill_descendants(child)
+
+
+def _reap(child: subprocess.Popen[bytes]) -> None:
+    """Collects all children that have ended, also the adopted ones."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if pid == child.pid:
+                child.returncode = os.waitstatus_to_exitcode(status)
+
+
+def _kill_descendants(child: subprocess.Popen[bytes], patience: float = 5.0) -> None:
+    """Kills every descendant of this process; gives up on those that SIGKILL does not end."""
+    deadline = time.monotonic() + patience
+    while (living := _descendants()) and time.monotonic() < deadline:
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+        _reap(child)
+
+
+def _descendants() -> list[int]:
+    """The ids of all living processes below this one; zombies do not count."""
+    children: dict[int, list[int]] = {}
+    zombies = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The name in parentheses may hold anything, also spaces and parentheses.
+            state, parent = (
+                (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            )
+        except OSError:
+            continue
+        children.setdefault(int(parent), []).append(int(entry.name))
+        if state in "ZX":
+            zombies.add(int(entry.name))
+    found = []
+    queue = [os.getpid()]
+    while queue:
+        below = children.get(queue.pop(), [])
+        queue += below
+        found += [pid for pid in below if pid not in zombies]
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

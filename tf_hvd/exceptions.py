@@ -1,0 +1,17 @@
+"""Exception types that are ours; collectives raise TensorFlow's own (`tf.errors`)."""
+
+
+class HorovodInternalError(RuntimeError):
+    """A bug of tf_hvd, or a state of the native runtime that must not occur."""
+
+
+class HorovodInitError(ValueError):
+    """`init` failed: a setting is not one, or the MPI does not fit the launcher.
+
+    A ValueError, because that is what Horovod raises when its native part does
+    not start.
+    """
+
+
+class HorovodVersionMismatchError(ImportError):
+    """The package was built for another TensorFlow than the one that is installed."""

@@ -1,0 +1,132 @@
+"""DistributedGradientTape: tf.GradientTape whose gradients are reduced over all ranks."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd import basics
+from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd.compression import Compression, Compressor
+from tf_hvd.process_sets import ProcessSet, global_process_set
+from tf_hvd.reduction import GradientReducer
+
+_NAME = "DistributedGradientTape"
+
+
+class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
+    """A second face of the tape it is given: they share all their state."""
+
+    def __init__(self, tape: Any, reducer: GradientReducer, scale_local: bool) -> None:
+        # No super().__init__: the state is there, and both tapes must see each
+        # other's changes (one may be entered and the other asked).
+        self.__dict__ = tape.__dict__
+        self._hvd_reducer = reducer
+        self._hvd_local = LocalVariables()
+        self._hvd_scale_local = scale_local
+
+    def register_local_source(self, source: Any) -> None:
+        """From now on the gradient of `source` is not reduced."""
+        self._hvd_local.register(source)
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        *,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """Gradients of `target`, reduced over all ranks.
+
+        Args:
+          target: tensor or nested structure of them to differentiate.
+          sources: nested structure of tensors, tf.Variables or Keras variables.
+          output_gradients: see tf.GradientTape.gradient.
+          use_generic_names: leave the graph's name scope out of the requests' names.
+          unconnected_gradients: see tf.GradientTape.gradient; with NONE, the same
+            sources must be unconnected on all ranks.
+
+        Returns:
+          Tensors, IndexedSlices and None in the structure of `sources`.
+
+        Raises:
+          As tf.GradientTape.gradient, and as `tf_hvd.allreduce`.
+        """
+        gradients = super().gradient(
+            target, sources, output_gradients, unconnected_gradients=unconnected_gradients
+        )
+        reduced = reduce_except_local(
+            self._hvd_reducer,
+            self._hvd_local,
+            self._hvd_scale_local,
+            tf.nest.flatten(gradients),
+            tf.nest.flatten(sources),
+            use_generic_names,
+        )
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Sequence[Any],
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """What `gradient` gives, as two lists of (source, gradient).
+
+        The first is of the local sources, the second of the others.
+        """
+        flat = tf.nest.flatten(sources)
+        gradients = self.gradient(target, flat, output_gradients, use_generic_names)
+        pairs = list(zip(flat, gradients, strict=True))
+        local = [pair for pair in pairs if pair[0] in self._hvd_local]
+        shared = [pair for pair in pairs if pair[0] not in self._hvd_local]
+        return local, shared
+
+
+@functools.lru_cache(maxsize=16)
+def _distributed_class(kind: Any) -> type[_DistributedGradientTape]:
+    """The class for tapes of class `kind`, with its name and with it as a base."""
+    return type(kind.__name__, (_DistributedGradientTape, kind), {})
+
+
+def DistributedGradientTape(  # noqa: N802 - Horovod's name
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = basics.Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wraps a tf.GradientTape so that `gradient()` reduces over all ranks.
+
+    Only `gradient()` reduces; `jacobian` and the others are those of the tape.
+    Works on a tape that has recorded already and on one that is entered later.
+    The arguments after the tape are those of `tf_hvd.DistributedOptimizer`.
+
+    Returns:
+      A tape whose class has the name of the given one's.
+
+    Raises:
+      ValueError: not a tape, distributed already, or an argument that makes no
+        sense.
+      NotImplementedError: Adasum.
+    """
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"{type(gradtape).__name__} is not a tf.GradientTape.")
+    if "_hvd_reducer" in vars(gradtape):
+        raise ValueError("this tape is distributed already; it would reduce twice.")
+    reducer = GradientReducer(
+        _NAME, device_dense, device_sparse, compression, sparse_as_dense, op,
+        gradient_predivide_factor, num_groups, groups, process_set,
+    )  # fmt: skip
+    kind: Any = type(gradtape)
+    return _distributed_class(kind)(gradtape, reducer, scale_local_gradients)
