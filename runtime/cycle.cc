@@ -20,6 +20,11 @@ StallOptions StallOptionsOf(const Config& config) {
   StallOptions options;
   options.warn_ns = config.stall_warn_ns;
   options.fail_ns = config.stall_fail_ns;
+  // Short limits are for tests and impatient users: all of it gets shorter.
+  options.roll_ns = std::min(options.roll_ns, options.warn_ns);
+  if (options.fail_ns > 0) {
+    options.grace_ns = std::min(options.grace_ns, options.fail_ns);
+  }
   return options;
 }
 
@@ -123,7 +128,7 @@ bool Cycle::HasOutput() const {
 }
 
 bool Cycle::LooksBusy() const {
-  return !queue_->Empty() || executor_.HasWork() ||
+  return !queue_->Empty() || executor_.CanRun() ||
          std::any_of(channels_.begin(), channels_.end(),
                      [](const Channel& c) { return c.Readable(); });
 }

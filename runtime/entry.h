@@ -53,6 +53,18 @@ struct Entry {
   int64_t submitted_ns = 0;  // set by the queue: for the stall report
 };
 
+// What the entry moves through this rank's memory. Of allgather the other
+// ranks' rows are not known yet: as if all of them gave as much as this one.
+inline int64_t ExpectedBytes(const Entry& entry, size_t ranks) {
+  if (entry.record.kind != OpKind::kAllgather) return TotalBytes(entry.record);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < entry.tensors.size(); ++i) {
+    bytes += entry.tensors[i].count *
+             static_cast<int64_t>(SizeOf(entry.record.tensors[i].dtype));
+  }
+  return bytes * static_cast<int64_t>(ranks);
+}
+
 }  // namespace tf_hvd
 
 #endif  // TF_HVD_RUNTIME_ENTRY_H_

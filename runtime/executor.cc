@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "runtime/fusion_plan.h"
@@ -11,7 +12,11 @@ namespace {
 int64_t GroupBytes(const std::vector<Run>& runs,
                    const std::vector<size_t>& group) {
   int64_t bytes = 0;
-  for (const size_t i : group) bytes += TotalBytes(runs[i].record);
+  for (const size_t i : group) {
+    const Run& run = runs[i];
+    bytes += run.own.has_value() ? ExpectedBytes(*run.own, run.ranks->size())
+                                 : TotalBytes(run.record);
+  }
   return bytes;
 }
 
@@ -23,6 +28,13 @@ int64_t RowBytes(const TensorSpec& tensor) {
 }
 
 }  // namespace
+
+// Never given back: nobody can say when a late message arrives.
+Executor::~Executor() {
+  if (!graveyard_.empty()) {
+    static_cast<void>(new auto(std::move(graveyard_)));
+  }
+}
 
 void Executor::Add(std::vector<Run> frame) {
   Frame added;
@@ -80,8 +92,9 @@ Status Executor::RunOne(Run* run, const Pump& pump) {
   }
 }
 
+// One reduction for each type: only a single group holds more than one.
 Status Executor::Allreduce(const std::vector<Run*>& runs, const Pump& pump) {
-  std::vector<Span> spans;
+  std::map<DType, std::vector<Span>> spans;
   for (const Run* run : runs) {
     for (size_t i = 0; i < run->record.tensors.size(); ++i) {
       Span span;
@@ -90,16 +103,20 @@ Status Executor::Allreduce(const std::vector<Run*>& runs, const Pump& pump) {
         span.input = run->own->tensors[i].input;
         span.output = run->own->tensors[i].output;
       }
-      spans.push_back(span);
+      spans[run->record.tensors[i].dtype].push_back(span);
     }
   }
   const Record& record = runs.front()->record;
   ReduceOptions options;
-  options.dtype = record.tensors.front().dtype;
   options.op = record.reduce_op;
   options.prescale = record.prescale;
   options.postscale = record.postscale;
-  return data_->Allreduce(*runs.front()->ranks, spans, options, pump);
+  for (const auto& [dtype, of_type] : spans) {
+    options.dtype = dtype;
+    TF_HVD_RETURN_IF_ERROR(
+        data_->Allreduce(*runs.front()->ranks, of_type, options, pump));
+  }
+  return Status::Ok();
 }
 
 // First the first dimensions, which may differ between ranks, then the rows.

@@ -1,7 +1,7 @@
 // Executor: runs requests that are in order, strictly in that order (stage 7),
 // and fires nothing itself: outcomes go to its host.
 //
-// Holder of the helm only, but for HasWork().
+// Holder of the helm only, where not said otherwise.
 #ifndef TF_HVD_RUNTIME_EXECUTOR_H_
 #define TF_HVD_RUNTIME_EXECUTOR_H_
 
@@ -28,6 +28,7 @@ class Executor {
  public:
   Executor(DataTransport* data, int64_t fusion_threshold, ExecutorHost* host)
       : data_(data), fusion_threshold_(fusion_threshold), host_(host) {}
+  ~Executor();
 
   // What a frame gives this rank to do. May be called inside RunNext, by the
   // pump.
@@ -46,6 +47,8 @@ class Executor {
 
   // Any thread.
   bool HasWork() const { return has_work_; }
+  // Any thread: false also when the rest waits for Fail.
+  bool CanRun() const { return has_work_ && !broken_; }
 
  private:
   struct Frame {
@@ -67,7 +70,7 @@ class Executor {
   ExecutorHost* const host_;
   std::deque<Frame> frames_;
   bool running_ = false;
-  bool broken_ = false;
+  std::atomic<bool> broken_{false};
   std::atomic<bool> has_work_{false};
   // Memory that a transport may still touch after an abort.
   std::vector<std::shared_ptr<void>> graveyard_;

@@ -1,14 +1,21 @@
 #include "runtime/fusion_plan.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
 namespace tf_hvd {
 namespace {
 
+// A group of several types is several reductions: it stays alone.
 bool Fusable(const Run& run) {
+  const auto& tensors = run.record.tensors;
   return run.error.empty() && run.record.kind == OpKind::kAllreduce &&
-         !run.record.tensors.empty();
+         !tensors.empty() &&
+         std::all_of(tensors.begin(), tensors.end(),
+                     [&](const TensorSpec& tensor) {
+                       return tensor.dtype == tensors[0].dtype;
+                     });
 }
 
 auto FusionKey(const Run& run) {
@@ -28,7 +35,7 @@ std::vector<std::vector<size_t>> PlanFusion(const std::vector<Run>& frame,
   std::map<decltype(FusionKey(frame[0])), Open> open;
   std::vector<std::vector<size_t>> plan;
   for (size_t i = 0; i < frame.size(); ++i) {
-    if (!Fusable(frame[i])) {
+    if (threshold <= 0 || !Fusable(frame[i])) {
       plan.push_back({i});
       continue;
     }

@@ -18,6 +18,9 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kInPlaceBytes = 64 * 1024;
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
+// The helm whose completions this thread is firing.
+thread_local const void* firing_helm = nullptr;
+
 }  // namespace
 
 Helm::Helm(const Config& config, World* world, Cycle* cycle,
@@ -38,9 +41,13 @@ Helm::~Helm() {
 }
 
 void Helm::Submit(Entry entry) {
-  const int64_t bytes = TotalBytes(entry.record);
+  const int64_t bytes = ExpectedBytes(
+      entry, static_cast<size_t>(world_->topology().size));
   const bool quiet = open_.fetch_add(1) == 0;
   queue_->Push(std::move(entry));
+  // In a completion: driving from here would nest without bound, and whoever
+  // fires it looks again afterwards.
+  if (firing_helm == this) return;
   if (!has_background_) return DriveAlone();
   if (quiet && callers_may_drive_ && bytes <= kInPlaceBytes) {
     return CallerTurn();
@@ -58,10 +65,15 @@ void Helm::CallerTurn() {
   } while (static_cast<size_t>(open_) > cycle_->OutcomeCount() &&
            NowNs() < deadline_ns && !cycle_->aborted());
   std::vector<Outcome> outcomes = TakeOutcomes();
+  // Nobody rings when an edge has room again.
+  const bool unsent = cycle_->HasOutput();
   Release();
   world_->doorbell()->SetAsleep(true);
-  if (open_ > 0 || cycle_->LooksBusy()) world_->doorbell()->Ring();
+  if (open_ > 0 || unsent || cycle_->LooksBusy()) world_->doorbell()->Ring();
   FireAll(std::move(outcomes));
+  if (queue_->Empty()) return;
+  if (!has_background_) return DriveAlone();
+  world_->doorbell()->Ring();
 }
 
 // Without a background thread: one rank, or the time after the end.
@@ -93,9 +105,10 @@ void Helm::Background() {
       bell->SetAsleep(true);
       if (!cycle_->LooksBusy()) bell->Wait(limit_ns);
     } else {
-      // A caller holds it, and rings when it leaves anything behind.
+      // A caller holds it, for a moment, and does not know what this thread was
+      // woken for (Leave, an abort).
       bell->SetAsleep(true);
-      bell->Wait(1000 * kMs);
+      bell->Wait(kMs);
     }
     bell->SetAsleep(false);
   }
@@ -154,7 +167,9 @@ std::vector<Outcome> Helm::TakeOutcomes() {
 }
 
 void Helm::FireAll(std::vector<Outcome> outcomes) {
+  const void* const outer = std::exchange(firing_helm, this);
   for (Outcome& outcome : outcomes) outcome.Fire();
+  firing_helm = outer;
 }
 
 }  // namespace tf_hvd

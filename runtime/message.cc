@@ -1,5 +1,6 @@
 #include "runtime/message.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/wire.h"
@@ -197,7 +198,7 @@ size_t MessageBytes(std::string_view bytes) {
   if (bytes.size() < kHeaderBytes) return 0;
   uint32_t size = 0;
   std::memcpy(&size, bytes.data(), sizeof(size));
-  return size;
+  return std::max<size_t>(size, kHeaderBytes);
 }
 
 }  // namespace tf_hvd

@@ -64,7 +64,8 @@ std::string EncodeMessage(const Message& message);
 Status DecodeMessage(std::string_view bytes, Message* message);
 
 // The length that the header at the start of `bytes` tells; 0 while there are
-// fewer than kHeaderBytes.
+// fewer than kHeaderBytes. A length that no message has counts as kHeaderBytes,
+// so that DecodeMessage sees it and the stream does not wait for ever.
 size_t MessageBytes(std::string_view bytes);
 
 }  // namespace tf_hvd

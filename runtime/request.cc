@@ -50,6 +50,24 @@ Difference TensorDifference(const Record& a, const Record& b) {
   return {"", "", nullptr};
 }
 
+std::string RanksText(const Record& record) {
+  std::string text = "ranks";
+  for (const int32_t rank : record.ranks) {
+    text += (text.back() == 's' ? " " : ", ") + std::to_string(rank);
+  }
+  return text;
+}
+
+// Add and remove: what differs is which set is meant.
+Difference SetDifference(const Record& a, const Record& b) {
+  const char* rule = "process sets must be equal on all ranks";
+  if (a.kind == OpKind::kRemoveSet) {
+    return {"process set " + std::to_string(a.set),
+            "process set " + std::to_string(b.set), rule};
+  }
+  return {RanksText(a), RanksText(b), rule};
+}
+
 bool SameDTypes(const Record& a, const Record& b) {
   for (size_t i = 0; i < a.tensors.size() && i < b.tensors.size(); ++i) {
     if (a.tensors[i].dtype != b.tensors[i].dtype) return false;
@@ -83,8 +101,7 @@ Difference FirstDifference(const Record& a, const Record& b) {
             std::string("a tensor on ") + NameOf(b.device),
             "the kind of device must be equal on all ranks"};
   }
-  return {"other ranks of a process set", "others",
-          "process sets must be equal on all ranks"};
+  return SetDifference(a, b);
 }
 
 std::string Side(int32_t rank, const std::string& value) {

@@ -1,5 +1,6 @@
 #include "runtime/vertex.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -28,7 +29,11 @@ void Vertex::Admit(Entry entry) {
   }
   Key key{entry.set, entry.name};
   auto& waiting = ledger_.queue[key];
-  if (!waiting.empty() || ledger_.executing.count(key) > 0) {
+  // A refused request that still waits for its turn is complete for its caller.
+  const bool open = std::any_of(
+      waiting.begin(), waiting.end(),
+      [](const Entry& earlier) { return earlier.done.pending(); });
+  if (open || ledger_.executing.count(key) > 0) {
     entry.refusal = "duplicate name: '" + entry.name +
                     "' was submitted again before the first was complete; "
                     "give concurrent collectives different names";
@@ -135,8 +140,9 @@ void Vertex::Settle(const Key& key) {
   const ProcessSet& set = ledger_.sets.at(key.first);
   if (it == ledger_.tallies.end() || !Complete(set, it->second)) return;
   Vote vote = std::move(it->second.vote);
+  // Who voted before it joined takes part with its data.
+  if (it->second.voted.size() < set.need.size()) vote.joined = true;
   ledger_.tallies.erase(it);
-  if (key.second != kJoinName && !set.joined.empty()) vote.joined = true;
   if (set.covered) {
     ledger_.ready.emplace(key, std::move(vote));
     stall_.Forget(key);

@@ -58,6 +58,9 @@ class Vertex {
   // True if it holds others' votes for sets of which it is no member.
   bool RelaysForOthers() const;
 
+  // For tests.
+  const Ledger& ledger() const { return ledger_; }
+
  private:
   // Voting.
   bool AdmitLocally(Entry* entry);

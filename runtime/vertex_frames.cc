@@ -1,5 +1,6 @@
 // The second half of Vertex: requests that are in order, on their way down.
 #include <algorithm>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -20,6 +21,35 @@ bool FrameOrder(const FrameEntry& a, const FrameEntry& b) {
 OpKind KindOf(const std::string& record) {
   // The first byte of EncodeRecord.
   return static_cast<OpKind>(static_cast<uint8_t>(record[0]));
+}
+
+// Why a change of process sets cannot be made; empty if it can, or if the
+// request is none.
+std::string SetChangeError(const Ledger& ledger, int32_t set,
+                           const Record& record) {
+  if (record.kind != OpKind::kAddSet && record.kind != OpKind::kRemoveSet) {
+    return "";
+  }
+  if (set != kWorldSet) return "process sets are changed by all ranks together";
+  if (record.kind == OpKind::kRemoveSet) {
+    if (record.set == kWorldSet) {
+      return "process set 0, which is all ranks, cannot be removed";
+    }
+    return ledger.sets.count(record.set) > 0
+               ? ""
+               : "there is no process set " + std::to_string(record.set);
+  }
+  const auto& ranks = record.ranks;
+  const auto& world = *ledger.sets.at(kWorldSet).members;
+  const bool ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(),
+                         std::greater_equal<int32_t>()) == ranks.end();
+  if (!ranks.empty() && ascending && ranks.front() >= 0 &&
+      ranks.back() <= world.back()) {
+    return "";
+  }
+  return "a process set needs at least one rank, each once, between 0 and " +
+         std::to_string(world.back());
 }
 
 bool EndsSomething(const FrameEntry& entry) {
@@ -55,6 +85,10 @@ FrameEntry Vertex::MakeEntry(const Key& key, const Vote& vote) {
   entry.name = key.second;
   entry.record = vote.first.record;
   entry.error = Verdict(key.second, vote);
+  Record record;
+  if (entry.error.empty() && DecodeRecord(entry.record, &record).ok()) {
+    entry.error = SetChangeError(ledger_, key.first, record);
+  }
   entry.joined = vote.joined;
   entry.last = vote.last;
   if (!entry.error.empty()) return entry;
@@ -178,7 +212,8 @@ void Vertex::ApplySetChange(const FrameEntry& entry, const Record& record) {
   const std::vector<int> ranks(record.ranks.begin(), record.ranks.end());
   ledger_.sets.emplace(entry.last,
                        ProcessSet(ranks, ledger_.rank, ledger_.place));
-  next_set_ = entry.last + 1;
+  // Numbers were given in the order of names, which is not that of the frame.
+  next_set_ = std::max(next_set_, entry.last + 1);
   host_->SetAdded(entry.last, ranks);
 }
 
