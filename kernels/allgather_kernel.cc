@@ -20,19 +20,17 @@ class AllgatherKernel : public CollectiveKernel {
   Status FillEntry(tf::OpKernelContext* ctx, const Runtime&,
                    const std::shared_ptr<HeldTensors>& held,
                    Entry* entry) override {
-    const tf::TensorShape& shape = ctx->input(0).shape();
-    if (shape.dims() == 0) {
-      return InvalidArgument(
-          "allgather needs at least one dimension, but this is a scalar of "
-          "type " +
-          tf::DataTypeString(ctx->input(0).dtype()) +
-          "; reshape it: tf.reshape(tensor, [1])");
-    }
     TF_HVD_RETURN_IF_ERROR(
         AddTensor(ctx, 0, Output::kLater, held.get(), entry));
-    entry->record.tensors[0].shape[0] = -1;
-    entry->tensors[0].first_dim = shape.dim_size(0);
-    entry->tensors[0].first_dim = shape.dim_size(0);
+    TensorSpec& spec = entry->record.tensors[0];
+    if (spec.shape.empty()) {
+      return InvalidArgument("the tensor is a scalar, " +
+                             Describe(spec.dtype, spec.shape) +
+                             ", but must have at least one dimension; reshape "
+                             "it: tf.reshape(tensor, [1])");
+    }
+    entry->tensors[0].first_dim = spec.shape[0];
+    spec.shape[0] = -1;
     // `ctx` lives until the entry is completed, `held` longer; the helm's
     // holder calls this and completes the entry afterwards.
     entry->allocate = [ctx, held](size_t, const std::vector<int64_t>& dims,

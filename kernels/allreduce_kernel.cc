@@ -27,20 +27,19 @@ AllreduceKernel::AllreduceKernel(tf::OpKernelConstruction* ctx)
 Status AllreduceKernel::Validate(int reduce_op, tf::DataType dtype) {
   constexpr int kLast = static_cast<int>(ReduceOp::kProduct);
   if (reduce_op < 0 || reduce_op > kLast) {
-    return InvalidArgument("allreduce has no reduce_op " +
+    return InvalidArgument("there is no reduce_op " +
                            std::to_string(reduce_op) +
                            "; pass Average, Sum, Min, Max or Product");
   }
   reduce_op_ = static_cast<ReduceOp>(reduce_op);
   if (reduce_op_ == ReduceOp::kAdasum) {
-    return InvalidArgument(
-        "allreduce does not support Adasum; pass Average or Sum");
+    return InvalidArgument("Adasum is not supported; pass Average or Sum");
   }
   DType type;
   TF_HVD_RETURN_IF_ERROR(ToDType(dtype, &type));
   if (!IsReducible(type, reduce_op_)) {
-    return InvalidArgument(std::string("allreduce cannot compute ") +
-                           NameOf(reduce_op_) + " of " + NameOf(type) +
+    return InvalidArgument(std::string("cannot compute ") + NameOf(reduce_op_) +
+                           " of " + NameOf(type) +
                            "; cast the tensor or take another operation");
   }
   return Status::Ok();

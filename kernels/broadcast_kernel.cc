@@ -34,8 +34,8 @@ class BroadcastKernel : public CollectiveKernel {
     if (set() == kWorldSet) {
       const int size = runtime.topology().size;
       if (root_ >= 0 && root_ < size) return Status::Ok();
-      return InvalidArgument("broadcast: there is no rank " +
-                             std::to_string(root_) + "; root_rank must be 0 " +
+      return InvalidArgument("there is no rank " + std::to_string(root_) +
+                             "; root_rank must be 0 " +
                              (size > 1 ? "to " + std::to_string(size - 1)
                                        : "in a job of one rank"));
     }
@@ -44,8 +44,8 @@ class BroadcastKernel : public CollectiveKernel {
       return Status::Ok();
     }
     return InvalidArgument(
-        "broadcast: root_rank " + std::to_string(root_) +
-        " is not in process set " + std::to_string(set()) +
+        "root_rank " + std::to_string(root_) + " is not in process set " +
+        std::to_string(set()) +
         "; it is a rank of the whole job that is a member of the set");
   }
 

@@ -2,8 +2,9 @@
 // neither TensorFlow nor the transports; only the table of types.
 //
 // Pure functions on the given memory; any thread, with the same bits on each
-// (a thread's setting to flush denormals does not count). Buffers may be unaligned to
-// anything but the element's size. Overlapping buffers must be equal.
+// (a thread's setting to flush denormals does not count). Buffers may be
+// unaligned to anything but the element's size. Overlapping buffers must be
+// equal.
 #ifndef TF_HVD_KERNELS_BUFFER_OPS_H_
 #define TF_HVD_KERNELS_BUFFER_OPS_H_
 

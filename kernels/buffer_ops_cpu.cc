@@ -37,8 +37,8 @@ TF_HVD_LOOP void AccumulateLoop(void* accumulator, const void* input,
 }
 
 template <typename E, bool kScale>
-TF_HVD_LOOP void StoreLoop(void* output, const void* accumulator,
-                           int64_t count, double scale) {
+TF_HVD_LOOP void StoreLoop(void* output, const void* accumulator, int64_t count,
+                           double scale) {
   auto* out = static_cast<typename E::Stored*>(output);
   const auto* in = static_cast<const typename E::Accumulated*>(accumulator);
 #pragma GCC ivdep
@@ -51,7 +51,7 @@ using Loop = void (*)(void* out, const void* in, int64_t count, double scale);
 
 // All loops of one element type; null where an operation is not defined.
 struct Loops {
-  Loop load[2];   // [0]: without, [1]: with a scale
+  Loop load[2];  // [0]: without, [1]: with a scale
   Loop store[2];
   Loop sum[2];
   Loop min[2];
@@ -95,9 +95,7 @@ constexpr Loops kLoops[kDTypeCount] = {
     NumberLoops<BfloatElement>(),
 };
 
-const Loops& LoopsOf(DType dtype) {
-  return kLoops[static_cast<size_t>(dtype)];
-}
+const Loops& LoopsOf(DType dtype) { return kLoops[static_cast<size_t>(dtype)]; }
 
 // Null: not an operation on single elements.
 const Loop* AccumulateLoopsOf(DType dtype, ReduceOp op) {

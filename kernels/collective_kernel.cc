@@ -8,6 +8,10 @@
 namespace tf_hvd {
 namespace {
 
+std::string Title(OpKind kind, const std::string& name) {
+  return std::string(NameOf(kind)) + " '" + name + "'";
+}
+
 void FinishWith(const Status& status, tf::OpKernelContext* ctx,
                 const tf::AsyncOpKernel::DoneCallback& done) {
   if (!status.ok()) ctx->SetStatus(ToTensorFlow(status));
@@ -78,14 +82,16 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   }
   const Status set_status = CheckSet(*runtime, set_);
   if (!set_status.ok()) {
-    FinishWith(set_status.WithContext(entry.name), ctx, done);
+    FinishWith(set_status.WithContext(Title(kind_, entry.name)), ctx, done);
     return;
   }
   entry.set = set_;
   entry.record.kind = kind_;
   auto held = std::make_shared<HeldTensors>();
   const Status filled = FillEntry(ctx, *runtime, held, &entry);
-  if (!filled.ok()) entry.refusal = filled.message();
+  if (!filled.ok()) {
+    entry.refusal = filled.WithContext(Title(kind_, entry.name)).message();
+  }
   entry.keepalive = std::move(held);
   entry.done =
       Completion([ctx, done = std::move(done)](const Status& status, int32_t) {

@@ -25,15 +25,28 @@ inline uint32_t BitsOfFloat(float value) {
   return bits;
 }
 
+// `a` if the condition holds, else `b`. By a mask: for `?:` compilers keep a
+// branch where one side is an addition of floats, which might trap.
+inline uint32_t Select(bool condition, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 inline float HalfToFloat(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16;
-  const uint32_t magnitude = (half & 0x7fffu) << 13;
-  // Read as a float, `magnitude` is too small by the difference of the
-  // exponents' biases, 2^(127-15); this is true of denormals as well.
-  const float scaled = FloatOfBits(magnitude) * 0x1p112f;
+  const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
+  constexpr uint32_t kRebias = (127u - 15u) << 23;
   // Infinity and NaN have the largest exponent in either format.
-  const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
-  return FloatOfBits(BitsOfFloat(scaled) | special | sign);
+  const uint32_t normal =
+      magnitude + Select(magnitude >= 0x0f800000u, 2 * kRebias, kRebias);
+  // A denormal is a number of units of 2^-24. As the mantissa of a float of
+  // 2^-14 or a little more it is exact, and that much too large. (Multiplying
+  // would do as well, but denormal floats are slow.)
+  const float denormal =
+      FloatOfBits(magnitude + kRebias + 0x00800000u) - 0x1p-14f;
+  const uint32_t bits =
+      Select(magnitude < 0x00800000u, BitsOfFloat(denormal), normal);
+  return FloatOfBits(bits | sign);
 }
 
 inline uint16_t FloatToHalf(float value) {
@@ -52,9 +65,9 @@ inline uint16_t FloatToHalf(float value) {
   const uint32_t denormal =
       BitsOfFloat(FloatOfBits(unsigned_magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t nan = 0x7e00u | ((unsigned_magnitude >> 13) & 0x3ffu);
-  const uint32_t special = magnitude > 0x7f800000 ? nan : 0x7c00u;
-  const uint32_t finite = magnitude < 0x38800000 ? denormal : normal;
-  const uint32_t result = magnitude >= 0x47800000 ? special : finite;
+  const uint32_t special = Select(magnitude > 0x7f800000, nan, 0x7c00u);
+  const uint32_t finite = Select(magnitude < 0x38800000, denormal, normal);
+  const uint32_t result = Select(magnitude >= 0x47800000, special, finite);
   return static_cast<uint16_t>(result | sign);
 }
 

@@ -116,9 +116,6 @@ void PutBody(const Message& message, Writer* out) {
       out->Put(message.rank);
       return out->PutText(message.text);
     case MessageKind::kAsk:
-      out->Put(message.set);
-      out->PutText(message.name);
-      return out->Put(message.age_ms);
     case MessageKind::kRoll:
       out->Put(message.set);
       return out->PutText(message.name);
@@ -127,6 +124,7 @@ void PutBody(const Message& message, Writer* out) {
       out->PutText(message.name);
       out->Put(message.rank);
       out->Put(static_cast<uint8_t>(message.state));
+      out->Put(message.age_ms);
       out->Put(static_cast<uint8_t>(message.waits_for.size()));
       for (const std::string& name : message.waits_for) out->PutText(name);
       return;
@@ -146,10 +144,6 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
       message->text = in->GetText();
       return true;
     case MessageKind::kAsk:
-      message->set = in->Get<int32_t>();
-      message->name = in->GetText();
-      message->age_ms = in->Get<uint32_t>();
-      return true;
     case MessageKind::kRoll:
       message->set = in->Get<int32_t>();
       message->name = in->GetText();
@@ -159,6 +153,7 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
       message->name = in->GetText();
       message->rank = in->Get<int32_t>();
       message->state = static_cast<RollState>(in->Get<uint8_t>());
+      message->age_ms = in->Get<uint32_t>();
       for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
         message->waits_for.emplace_back(in->GetText());
       }

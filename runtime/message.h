@@ -53,8 +53,8 @@ struct Message {
   std::vector<FrameEntry> frame;  // frame
   int32_t rank = 0;               // leave, answer
   std::string text;               // leave
-  uint32_t age_ms = 0;            // ask
   RollState state = RollState::kVoted;  // answer
+  uint32_t age_ms = 0;  // answer: for how long this rank has waited
   std::vector<std::string> waits_for;   // answer: at most 2 names
 };
 

@@ -25,29 +25,44 @@ struct Difference {
   const char* rule;
 };
 
-// The first tensor in which the two differ; the records differ in tensors.
+// What two groups have in the first tensor for which `differ` holds; no rule
+// if there is none.
+template <typename Differ>
+Difference FirstTensor(const Record& a, const Record& b, const Differ& differ,
+                       const char* rule) {
+  for (size_t i = 0; i < a.tensors.size() && i < b.tensors.size(); ++i) {
+    const TensorSpec& x = a.tensors[i];
+    const TensorSpec& y = b.tensors[i];
+    if (!differ(x, y)) continue;
+    const bool group = a.tensors.size() > 1 || b.tensors.size() > 1;
+    const std::string of = group ? " in tensor " + std::to_string(i) : "";
+    return {Describe(x.dtype, x.shape) + of, Describe(y.dtype, y.shape) + of,
+            rule};
+  }
+  return {"", "", nullptr};
+}
+
 Difference TensorDifference(const Record& a, const Record& b) {
+  const Difference types = FirstTensor(
+      a, b,
+      [](const TensorSpec& x, const TensorSpec& y) {
+        return x.dtype != y.dtype;
+      },
+      "the data types must be equal on all ranks");
+  if (types.rule != nullptr) return types;
   if (a.tensors.size() != b.tensors.size()) {
     return {std::to_string(a.tensors.size()) + " tensors",
             std::to_string(b.tensors.size()) + " tensors",
             "a group must have the same tensors on all ranks"};
   }
-  for (size_t i = 0; i < a.tensors.size(); ++i) {
-    const TensorSpec& x = a.tensors[i];
-    const TensorSpec& y = b.tensors[i];
-    if (x.dtype == y.dtype && x.shape == y.shape) continue;
-    const std::string of =
-        a.tensors.size() > 1 ? " in tensor " + std::to_string(i) : "";
-    const char* rule = x.dtype != y.dtype
-                           ? "the data types must be equal on all ranks"
-                       : a.kind == OpKind::kAllgather
-                           ? "all dimensions but the first must be equal on "
-                             "all ranks"
-                           : "the shapes must be equal on all ranks";
-    return {Describe(x.dtype, x.shape) + of, Describe(y.dtype, y.shape) + of,
-            rule};
-  }
-  return {"", "", nullptr};
+  return FirstTensor(
+      a, b,
+      [](const TensorSpec& x, const TensorSpec& y) {
+        return x.shape != y.shape;
+      },
+      a.kind == OpKind::kAllgather
+          ? "all dimensions but the first must be equal on all ranks"
+          : "the shapes must be equal on all ranks");
 }
 
 std::string RanksText(const Record& record) {
@@ -68,20 +83,12 @@ Difference SetDifference(const Record& a, const Record& b) {
   return {RanksText(a), RanksText(b), rule};
 }
 
-bool SameDTypes(const Record& a, const Record& b) {
-  for (size_t i = 0; i < a.tensors.size() && i < b.tensors.size(); ++i) {
-    if (a.tensors[i].dtype != b.tensors[i].dtype) return false;
-  }
-  return true;
-}
-
 // The checks in their documented order; the first that fails is told.
 Difference FirstDifference(const Record& a, const Record& b) {
   if (a.kind != b.kind) {
     return {NameOf(a.kind), NameOf(b.kind),
             "the operations must be equal on all ranks"};
   }
-  if (!SameDTypes(a, b)) return TensorDifference(a, b);
   const Difference tensors = TensorDifference(a, b);
   if (tensors.rule != nullptr) return tensors;
   if (a.prescale != b.prescale || a.postscale != b.postscale) {

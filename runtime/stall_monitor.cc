@@ -23,39 +23,35 @@ std::string Seconds(int64_t ns) {
 
 }  // namespace
 
+// This rank's requests that are not in order yet, and since when their callers
+// wait. One that was refused here has been answered: only others wait for it.
+std::map<Key, int64_t> StallMonitor::Waits() const {
+  std::map<Key, int64_t> since_ns;
+  for (const auto& [key, entries] : ledger_.queue) {
+    const auto waiting = std::find_if(
+        entries.begin(), entries.end(),
+        [](const Entry& entry) { return entry.done.pending(); });
+    if (waiting != entries.end()) since_ns[key] = waiting->submitted_ns;
+  }
+  for (const auto& [set, entry] : ledger_.want_join) {
+    since_ns[{set, kJoinName}] = entry.submitted_ns;
+  }
+  return since_ns;
+}
+
 void StallMonitor::Tick(int64_t now_ns) {
   if (options_.warn_ns <= 0) return;
-  const int64_t last_limit = options_.fail_ns + options_.grace_ns;
-  const auto too_old = [&](int64_t age_ns) {
-    return options_.fail_ns > 0 && age_ns > last_limit;
-  };
-  for (const auto& [key, submitted_ns] : ledger_.executing) {
-    if (!too_old(now_ns - submitted_ns)) continue;
-    return host_->Abort(AbortRecord::kStalled, ledger_.rank,
-                        Shown(key.second) + " (" + SetText(key.first) +
-                            ") was agreed by all ranks and did not end within " +
-                            Seconds(last_limit) + "; seen by " +
-                            RankText(ledger_.rank));
-  }
-  std::vector<std::pair<Key, int64_t>> waits;
-  for (const auto& [key, entries] : ledger_.queue) {
-    if (!entries.empty() && entries.front().done.pending()) {
-      waits.emplace_back(key, now_ns - entries.front().submitted_ns);
-    }
+  const std::map<Key, int64_t> waits = Waits();
+  if (PastLastLimit(ledger_.executing, now_ns,
+                    "was agreed by all ranks and did not end") ||
+      PastLastLimit(waits, now_ns, "got no verdict")) {
+    return;
   }
   for (auto it = next_ask_ns_.begin(); it != next_ask_ns_.end();) {
-    it = ledger_.queue.count(it->first) > 0 ? std::next(it)
-                                            : next_ask_ns_.erase(it);
+    it = waits.count(it->first) > 0 ? std::next(it) : next_ask_ns_.erase(it);
   }
-  for (const auto& [key, age_ns] : waits) {
-    if (too_old(age_ns)) {
-      return host_->Abort(AbortRecord::kStalled, ledger_.rank,
-                          Shown(key.second) + " (" + SetText(key.first) +
-                              ") got no verdict within " +
-                              Seconds(last_limit) + "; seen by " +
-                              RankText(ledger_.rank));
-    }
-    Ask(key, age_ns, now_ns);
+  for (const auto& [key, since_ns] : waits) {
+    if (now_ns - since_ns >= options_.warn_ns) Ask(key, now_ns);
   }
   std::vector<std::pair<Key, Roll>> due;
   for (const auto& [key, roll] : rolls_) {
@@ -63,12 +59,27 @@ void StallMonitor::Tick(int64_t now_ns) {
   }
   for (const auto& [key, roll] : due) {
     rolls_.erase(key);
-    Report(key, roll, roll.age_ns + (now_ns - roll.started_ns));
+    Report(key, roll, now_ns);
   }
 }
 
-void StallMonitor::Ask(const Key& key, int64_t age_ns, int64_t now_ns) {
-  if (age_ns < options_.warn_ns) return;
+// The rank that waits ends it itself: whoever should have may be stopped.
+bool StallMonitor::PastLastLimit(const std::map<Key, int64_t>& waits,
+                                 int64_t now_ns, const char* what) {
+  const int64_t last_limit = options_.fail_ns + options_.grace_ns;
+  if (options_.fail_ns <= 0) return false;
+  for (const auto& [key, since_ns] : waits) {
+    if (now_ns - since_ns <= last_limit) continue;
+    host_->Abort(AbortRecord::kStalled, ledger_.rank,
+                 Shown(key.second) + " (" + SetText(key.first) + ") " + what +
+                     " within " + Seconds(last_limit) + "; seen by " +
+                     RankText(ledger_.rank));
+    return true;
+  }
+  return false;
+}
+
+void StallMonitor::Ask(const Key& key, int64_t now_ns) {
   int64_t& next = next_ask_ns_[key];
   if (now_ns < next) return;
   next = now_ns + options_.warn_ns;
@@ -76,8 +87,6 @@ void StallMonitor::Ask(const Key& key, int64_t age_ns, int64_t now_ns) {
   ask.kind = MessageKind::kAsk;
   ask.set = key.first;
   ask.name = key.second;
-  ask.age_ms = static_cast<uint32_t>(
-      std::min<int64_t>(age_ns / kNsPerMs, 0xffffffff));
   OnAsk(ask, now_ns);
 }
 
@@ -89,24 +98,17 @@ void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
   }
   const Key key{ask.set, ask.name};
   if (ledger_.ready.count(key) > 0) return;
-  const int64_t age_ns = int64_t{ask.age_ms} * kNsPerMs;
   const auto [it, is_new] = rolls_.try_emplace(key);
-  Roll& roll = it->second;
-  if (!is_new) {
-    roll.age_ns =
-        std::max(roll.age_ns, age_ns - (now_ns - roll.started_ns));
-    return;
-  }
-  roll.started_ns = now_ns;
-  roll.age_ns = age_ns;
+  if (!is_new) return;
+  it->second.started_ns = now_ns;
   Message call;
   call.kind = MessageKind::kRoll;
   call.set = ask.set;
   call.name = ask.name;
-  OnRoll(call);
+  OnRoll(call, now_ns);
 }
 
-void StallMonitor::OnRoll(const Message& roll) {
+void StallMonitor::OnRoll(const Message& roll, int64_t now_ns) {
   const auto set = ledger_.sets.find(roll.set);
   if (set == ledger_.sets.end()) return;
   for (const int child : ledger_.place.children) {
@@ -114,18 +116,25 @@ void StallMonitor::OnRoll(const Message& roll) {
       host_->Send(child, EncodeMessage(roll));
     }
   }
-  if (set->second.member) OnAnswer(Answer({roll.set, roll.name}));
+  if (set->second.member) OnAnswer(Answer({roll.set, roll.name}, now_ns), now_ns);
 }
 
-Message StallMonitor::Answer(const Key& key) const {
+Message StallMonitor::Answer(const Key& key, int64_t now_ns) const {
   Message answer;
   answer.kind = MessageKind::kAnswer;
   answer.set = key.first;
   answer.name = key.second;
   answer.rank = ledger_.rank;
-  const bool queued = ledger_.queue.count(key) > 0;
-  if (queued || ledger_.queue.count({key.first, kJoinName}) > 0) {
+  const bool wants_join =
+      key.second == kJoinName && ledger_.want_join.count(key.first) > 0;
+  if (ledger_.queue.count(key) > 0 || wants_join ||
+      ledger_.queue.count({key.first, kJoinName}) > 0) {
     answer.state = RollState::kVoted;
+    const std::map<Key, int64_t> waits = Waits();
+    const auto own = waits.find(key);
+    const int64_t age_ns = own == waits.end() ? 0 : now_ns - own->second;
+    answer.age_ms = static_cast<uint32_t>(
+        std::clamp<int64_t>(age_ns / kNsPerMs, 0, 0xffffffff));
   } else if (ledger_.executing.count(key) > 0) {
     answer.state = RollState::kAgreed;
   } else {
@@ -137,14 +146,16 @@ Message StallMonitor::Answer(const Key& key) const {
   return answer;
 }
 
-void StallMonitor::OnAnswer(const Message& answer) {
+void StallMonitor::OnAnswer(const Message& answer, int64_t now_ns) {
   const auto set = ledger_.sets.find(answer.set);
   if (set == ledger_.sets.end()) return;
   if (!set->second.covered) {
     return host_->Send(ledger_.place.parent, EncodeMessage(answer));
   }
   const auto roll = rolls_.find({answer.set, answer.name});
-  if (roll != rolls_.end()) roll->second.answers[answer.rank] = answer;
+  if (roll == rolls_.end()) return;
+  roll->second.replies[answer.rank] = {
+      answer, now_ns - int64_t{answer.age_ms} * kNsPerMs};
 }
 
 void StallMonitor::ForgetSet(int32_t set) {
@@ -173,7 +184,7 @@ std::string StallMonitor::MissingText(const Roll& roll,
                                       const std::vector<int>& ranks) const {
   std::string text = "; missing " + ListText(ranks);
   for (const int rank : ranks) {
-    const auto& waits_for = roll.answers.at(rank).waits_for;
+    const auto& waits_for = roll.replies.at(rank).answer.waits_for;
     if (waits_for.empty()) continue;
     text += "; rank " + std::to_string(rank) + " waits for";
     for (const std::string& name : waits_for) text += " " + Shown(name);
@@ -182,23 +193,35 @@ std::string StallMonitor::MissingText(const Roll& roll,
   return text;
 }
 
-void StallMonitor::Report(const Key& key, const Roll& roll, int64_t age_ns) {
+// The age of the wait is what the replies say. Whoever asked may have asked
+// about a request that was put in order meanwhile, and the name be in use for
+// the next one.
+void StallMonitor::Report(const Key& key, const Roll& roll, int64_t now_ns) {
   const auto set = ledger_.sets.find(key.first);
   if (set == ledger_.sets.end()) return;
+  int64_t age_ns = 0;
   std::vector<int> voted;
   std::vector<int> missing;
   std::vector<int> silent;
   for (const int rank : *set->second.members) {
-    const auto answer = roll.answers.find(rank);
-    if (answer == roll.answers.end()) {
+    const auto reply = roll.replies.find(rank);
+    if (reply == roll.replies.end()) {
       silent.push_back(rank);
-    } else if (answer->second.state == RollState::kAgreed) {
-      return;  // it has been put in order meanwhile
-    } else {
-      (answer->second.state == RollState::kVoted ? voted : missing)
-          .push_back(rank);
+      continue;
+    }
+    switch (reply->second.answer.state) {
+      case RollState::kAgreed:
+        return;  // it has been put in order meanwhile
+      case RollState::kVoted:
+        voted.push_back(rank);
+        age_ns = std::max(age_ns, now_ns - reply->second.since_ns);
+        break;
+      case RollState::kMissing:
+        missing.push_back(rank);
+        break;
     }
   }
+  if (age_ns < options_.warn_ns) return;
   if (missing.empty() && silent.empty()) return;
 
   std::string text = Shown(key.second) + " (" + SetText(key.first) +

@@ -35,24 +35,31 @@ class StallMonitor {
   void Tick(int64_t now_ns);
 
   void OnAsk(const Message& ask, int64_t now_ns);
-  void OnRoll(const Message& roll);
-  void OnAnswer(const Message& answer);
+  void OnRoll(const Message& roll, int64_t now_ns);
+  void OnAnswer(const Message& answer, int64_t now_ns);
 
   // The request is complete: a roll call about it is void.
   void Forget(const Key& key) { rolls_.erase(key); }
   void ForgetSet(int32_t set);
+  // The runtime has ended: nobody is missing any more.
+  void ForgetAll() { rolls_.clear(); }
 
  private:
+  struct Reply {
+    Message answer;
+    int64_t since_ns = 0;  // since when that rank waits
+  };
   struct Roll {
     int64_t started_ns = 0;
-    int64_t age_ns = 0;  // the longest wait known, when the roll started
-    std::map<int, Message> answers;
+    std::map<int, Reply> replies;  // each rank's latest
   };
 
-  void Ask(const Key& key, int64_t age_ns, int64_t now_ns);
-  Message Answer(const Key& key) const;
-  void SendUpOrTake(const Message& answer);
-  void Report(const Key& key, const Roll& roll, int64_t age_ns);
+  std::map<Key, int64_t> Waits() const;
+  bool PastLastLimit(const std::map<Key, int64_t>& waits, int64_t now_ns,
+                     const char* what);
+  void Ask(const Key& key, int64_t now_ns);
+  Message Answer(const Key& key, int64_t now_ns) const;
+  void Report(const Key& key, const Roll& roll, int64_t now_ns);
   std::string RankText(int rank) const;
   std::string ListText(const std::vector<int>& ranks) const;
   std::string MissingText(const Roll& roll, const std::vector<int>& ranks) const;

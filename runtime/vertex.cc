@@ -207,9 +207,9 @@ void Vertex::Receive(int neighbour, std::string_view bytes, int64_t now_ns) {
     case MessageKind::kAsk:
       return stall_.OnAsk(message, now_ns);
     case MessageKind::kRoll:
-      return stall_.OnRoll(message);
+      return stall_.OnRoll(message, now_ns);
     case MessageKind::kAnswer:
-      return stall_.OnAnswer(message);
+      return stall_.OnAnswer(message, now_ns);
   }
 }
 
@@ -241,6 +241,7 @@ bool Vertex::RelaysForOthers() const {
 }
 
 void Vertex::FailQueued(const Status& status) {
+  stall_.ForgetAll();
   ledger_.tallies.clear();
   ledger_.ready.clear();
   for (auto& [key, waiting] : ledger_.queue) {

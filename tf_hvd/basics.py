@@ -9,6 +9,7 @@ import types
 from typing import Any, Final, NoReturn
 
 from tf_hvd import _native
+from tf_hvd._autograph import verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
 
 # Values of `op=`; Horovod's numbers, which are also those of runtime/types.h.
@@ -84,7 +85,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
       process_sets: None; other values are not supported in this version.
 
     Raises:
-      HorovodInitError: (a ValueError) a setting is not one, MPI could not be
+      HorovodInitError: a setting is not one, MPI could not be
         opened, or its count of processes is not the launcher's.
       NotImplementedError: `comm` or `process_sets` is given.
     """
@@ -127,6 +128,7 @@ def _not_initialized() -> NoReturn:
     raise ValueError("tf_hvd has not been initialized; call tf_hvd.init() first.")
 
 
+@verbatim
 def _topology(name: str) -> int:
     value = int(getattr(_native.library, f"tf_hvd_{name}")())
     if value < 0:
@@ -231,6 +233,7 @@ def rocm_built() -> bool:
     return False
 
 
+@verbatim
 def rank_op(name: str | None = None) -> Any:
     """`rank()` as an op, read when it runs: an int32 scalar.
 
@@ -239,6 +242,7 @@ def rank_op(name: str | None = None) -> Any:
     return _native.ops.horovod_rank(name=name)
 
 
+@verbatim
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """`size()` as an op, read when it runs: an int32 scalar.
 
@@ -247,6 +251,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     return _native.ops.horovod_size(process_set_id=process_set_id, name=name)
 
 
+@verbatim
 def local_rank_op(name: str | None = None) -> Any:
     """`local_rank()` as an op, read when it runs: an int32 scalar.
 
@@ -255,6 +260,7 @@ def local_rank_op(name: str | None = None) -> Any:
     return _native.ops.horovod_local_rank(name=name)
 
 
+@verbatim
 def local_size_op(name: str | None = None) -> Any:
     """`local_size()` as an op, read when it runs: an int32 scalar.
 

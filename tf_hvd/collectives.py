@@ -25,6 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _native, basics
+from tf_hvd._autograph import verbatim
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
 
@@ -217,6 +218,7 @@ def allreduce_slices(
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
+@verbatim
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -275,6 +277,7 @@ def allreduce(
         return compression.decompress(reduced, context)
 
 
+@verbatim
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -336,6 +339,7 @@ def grouped_allreduce(
     return results
 
 
+@verbatim
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -370,6 +374,7 @@ def allgather(
     )
 
 
+@verbatim
 def broadcast(
     tensor: Any,
     root_rank: int,

@@ -72,12 +72,11 @@ def markdown() -> str:
     from tf_hvd import _native
 
     return (
-        "# Settings\n\n"
-        "Made by `python -m tf_hvd.config --markdown`; a test compares it with the code.\n\n"
-        "## Read by the native runtime, once, in `init()`\n\n"
         f"{_native.config_markdown().strip()}\n\n"
-        "## Read by the Python side\n\n"
-        f"{python_markdown()}"
+        "## Python\n\n"
+        "Read by the Python side, when an optimizer or a tape reduces gradients.\n\n"
+        f"{python_markdown()}\n"
+        "This page is made by `python -m tf_hvd.config --markdown`; a test compares the two.\n"
     )
 
 

@@ -5,11 +5,11 @@ class HorovodInternalError(RuntimeError):
     """A bug of tf_hvd, or a state of the native runtime that must not occur."""
 
 
-class HorovodInitError(ValueError):
+class HorovodInitError(ValueError, RuntimeError):
     """`init` failed: a setting is not one, or the MPI does not fit the launcher.
 
-    A ValueError, because that is what Horovod raises when its native part does
-    not start.
+    A ValueError too, because that is what Horovod raises when its native part
+    does not start.
     """
 
 

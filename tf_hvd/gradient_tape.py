@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics
+from tf_hvd._autograph import verbatim
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -30,6 +31,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         """From now on the gradient of `source` is not reduced."""
         self._hvd_local.register(source)
 
+    @verbatim
     def gradient(
         self,
         target: Any,
@@ -68,6 +70,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         )
         return tf.nest.pack_sequence_as(sources, reduced)
 
+    @verbatim
     def get_local_and_global_gradients(
         self,
         target: Any,
@@ -93,6 +96,7 @@ def _distributed_class(kind: Any) -> type[_DistributedGradientTape]:
     return type(kind.__name__, (_DistributedGradientTape, kind), {})
 
 
+@verbatim
 def DistributedGradientTape(  # noqa: N802 - Horovod's name
     gradtape: Any,
     device_dense: str = "",

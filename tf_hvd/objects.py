@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
+from tf_hvd._autograph import verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _GOOD, _FAILED = 0, 1
@@ -72,6 +73,7 @@ def _unpickle(state: int, payload: np.ndarray, rank: int) -> Any:
     return cloudpickle.loads(data)
 
 
+@verbatim
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -110,6 +112,7 @@ def broadcast_object(
     return obj if am_root else _unpickle(int(header[0]), payload, root_rank)
 
 
+@verbatim
 def allgather_object(
     obj: Any,
     session: Any = None,

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics
+from tf_hvd._autograph import verbatim
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -36,6 +37,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         """From now on the gradient of `var` is not reduced."""
         self._local.register(var)
 
+    @verbatim
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The inner optimizer's compute_gradients, then the reduction over all ranks."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)

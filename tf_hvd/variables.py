@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import collectives
+from tf_hvd._autograph import verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import tf_variable
 
@@ -39,6 +40,7 @@ def _compiled(root_rank: int, process_set: ProcessSet) -> Callable[[list[Any]], 
     return function
 
 
+@verbatim
 def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int,

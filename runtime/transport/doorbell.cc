@@ -22,8 +22,8 @@ int64_t Now() {
 // Without FUTEX_PRIVATE_FLAG: the word may be in memory shared by processes.
 long Futex(std::atomic<uint32_t>* word, int operation, uint32_t value,
            const timespec* limit) {
-  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation,
-                 value, limit, nullptr, 0);
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value,
+                 limit, nullptr, 0);
 }
 
 }  // namespace

@@ -59,8 +59,7 @@ Job::Job(const LoopbackOptions& options) {
   mail_ = std::make_shared<MailRoom>(topology_.size);
   bells_ = std::make_unique<Doorbell[]>(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) {
-    const TreePlace place =
-        PlaceOf(rank, topology_.nodes, topology_.fan_out);
+    const TreePlace place = PlaceOf(rank, topology_.nodes, topology_.fan_out);
     for (const int child : place.children) {
       rings_[{rank, child}] = std::make_unique<ByteRing>(options.edge_bytes);
       rings_[{child, rank}] = std::make_unique<ByteRing>(options.edge_bytes);

@@ -12,13 +12,17 @@ namespace {
 constexpr int64_t kBlock = 2048;
 constexpr size_t kLargestElement = 8;
 
-constexpr size_t kPieceBytes = size_t{1} << 20;
-// From this size on there are at least two pieces.
-constexpr size_t kSplitBytes = size_t{256} << 10;
-// A message shorter than this costs as much as one of this length.
-constexpr size_t kSliceBytes = size_t{16} << 10;
+}  // namespace
 
-// Reduces inputs[0], inputs[1], ... in this order. `output` may be one of them.
+ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
+  ReduceOptions result = options;
+  if (options.op == ReduceOp::kAverage) {
+    result.op = ReduceOp::kSum;
+    result.postscale = options.postscale / static_cast<double>(ranks);
+  }
+  return result;
+}
+
 Status ReduceInOrder(Flight* flight, const ReduceOptions& options,
                      const std::vector<const char*>& inputs, int64_t count,
                      char* output) {
@@ -40,209 +44,13 @@ Status ReduceInOrder(Flight* flight, const ReduceOptions& options,
   return Status::Ok();
 }
 
-struct Range {
-  int64_t begin;
-  int64_t count;
-};
-
-class PieceReducer {
- public:
-  PieceReducer(Flight* flight, const RankGroup& group, const SpanList& spans,
-               const ReduceOptions& options, const Staging& staging);
-
-  Status Run();
-
- private:
-  // A piece has a slot from its posting until its results are there: one is
-  // being reduced, the one after is on its way in, the one before on its way
-  // out.
-  static constexpr int64_t kSlots = 3;
-  struct Slot {
-    size_t contributions;  // lanes
-    size_t results;
-    char* incoming;  // each a piece long, with a place for each rank's slice
-    char* packed;
-    char* reduced;
-  };
-
-  Slot SlotOf(int64_t piece) const;
-  Range SliceOf(int64_t piece, size_t place) const;
-  size_t BytesOf(const Range& range) const;
-  char* PlaceIn(char* area, size_t place) const;
-
-  // This rank's input for a slice: where it lies, or packed.
-  const char* Contribution(int64_t piece, size_t place) const;
-  // Where the result of a slice belongs.
-  char* ResultOf(int64_t piece, size_t place) const;
-
-  Status Post(int64_t piece);
-  Status Reduce(int64_t piece);
-  Status Finish(int64_t piece);
-
-  Flight* const flight_;
-  const RankGroup& group_;
-  const SpanList& spans_;
-  const ReduceOptions& options_;
-  int64_t pieces_ = 0;
-  int64_t piece_count_ = 0;  // elements of a piece; the last may have fewer
-  size_t slice_bytes_ = 0;   // the most that a slice has
-  char* staging_ = nullptr;
-};
-
-PieceReducer::PieceReducer(Flight* flight, const RankGroup& group,
-                           const SpanList& spans, const ReduceOptions& options,
-                           const Staging& staging)
-    : flight_(flight), group_(group), spans_(spans), options_(options) {
-  const auto ranks = static_cast<int64_t>(group.size());
-  const int64_t count = spans.count();
-  const size_t element = spans.element_bytes();
-  const size_t wanted = std::max(kPieceBytes, group.size() * kSliceBytes);
-  const auto most = static_cast<int64_t>(wanted / element);
-  pieces_ = (count + most - 1) / most;
-  if (static_cast<size_t>(count) * element >= kSplitBytes) {
-    pieces_ = std::max<int64_t>(pieces_, 2);
-  }
-  piece_count_ = (count + pieces_ - 1) / pieces_;
-  pieces_ = (count + piece_count_ - 1) / piece_count_;
-  const int64_t slice_count = (piece_count_ + ranks - 1) / ranks;
-  slice_bytes_ = static_cast<size_t>(slice_count) * element;
-  staging_ = staging(static_cast<size_t>(kSlots) * 3 * group.size() *
-                     slice_bytes_);
-}
-
-PieceReducer::Slot PieceReducer::SlotOf(int64_t piece) const {
-  const auto index = static_cast<size_t>(piece % kSlots);
-  const size_t area = group_.size() * slice_bytes_;
-  char* const memory = staging_ + index * 3 * area;
-  return {2 * index, 2 * index + 1, memory, memory + area, memory + 2 * area};
-}
-
-Range PieceReducer::SliceOf(int64_t piece, size_t place) const {
-  const int64_t begin = piece * piece_count_;
-  const int64_t count = std::min(piece_count_, spans_.count() - begin);
-  const auto ranks = static_cast<int64_t>(group_.size());
-  const auto index = static_cast<int64_t>(place);
-  const int64_t from = count * index / ranks;
-  return {begin + from, count * (index + 1) / ranks - from};
-}
-
-size_t PieceReducer::BytesOf(const Range& range) const {
-  return static_cast<size_t>(range.count) * spans_.element_bytes();
-}
-
-char* PieceReducer::PlaceIn(char* area, size_t place) const {
-  return area + place * slice_bytes_;
-}
-
-const char* PieceReducer::Contribution(int64_t piece, size_t place) const {
-  const Range slice = SliceOf(piece, place);
-  const char* direct = spans_.DirectInput(slice.begin, slice.count);
-  if (direct != nullptr) return direct;
-  char* const packed = PlaceIn(SlotOf(piece).packed, place);
-  spans_.Pack(slice.begin, slice.count, packed);
-  return packed;
-}
-
-char* PieceReducer::ResultOf(int64_t piece, size_t place) const {
-  const Range slice = SliceOf(piece, place);
-  char* const direct = spans_.DirectOutput(slice.begin, slice.count);
-  return direct != nullptr ? direct : PlaceIn(SlotOf(piece).reduced, place);
-}
-
-Status PieceReducer::Post(int64_t piece) {
-  const Slot slot = SlotOf(piece);
-  const size_t my_bytes = BytesOf(SliceOf(piece, group_.me));
-  for (size_t step = 1; step < group_.size(); ++step) {
-    const size_t from = group_.Previous(step);
-    TF_HVD_RETURN_IF_ERROR(
-        flight_->Receive(slot.contributions, group_.ranks[from],
-                         PlaceIn(slot.incoming, from), my_bytes));
-  }
-  for (size_t step = 1; step < group_.size(); ++step) {
-    const size_t to = group_.Next(step);
-    TF_HVD_RETURN_IF_ERROR(flight_->Send(slot.contributions, group_.ranks[to],
-                                         Contribution(piece, to),
-                                         BytesOf(SliceOf(piece, to))));
-    TF_HVD_RETURN_IF_ERROR(flight_->Breathe());
-  }
-  return Status::Ok();
-}
-
-Status PieceReducer::Reduce(int64_t piece) {
-  const Slot slot = SlotOf(piece);
-  // My own messages have gone as well: from here on outputs may be written
-  // where they share the inputs' memory.
-  TF_HVD_RETURN_IF_ERROR(flight_->Wait(slot.contributions));
-  const Range mine = SliceOf(piece, group_.me);
-  std::vector<const char*> inputs(group_.size());
-  for (size_t place = 0; place < group_.size(); ++place) {
-    inputs[place] = place == group_.me ? Contribution(piece, place)
-                                       : PlaceIn(slot.incoming, place);
-  }
-  char* const result = ResultOf(piece, group_.me);
-  TF_HVD_RETURN_IF_ERROR(
-      ReduceInOrder(flight_, options_, inputs, mine.count, result));
-  for (size_t step = 1; step < group_.size(); ++step) {
-    const size_t from = group_.Previous(step);
-    TF_HVD_RETURN_IF_ERROR(flight_->Receive(slot.results, group_.ranks[from],
-                                            ResultOf(piece, from),
-                                            BytesOf(SliceOf(piece, from))));
-  }
-  for (size_t step = 1; step < group_.size(); ++step) {
-    TF_HVD_RETURN_IF_ERROR(flight_->Send(slot.results,
-                                         group_.ranks[group_.Next(step)],
-                                         result, BytesOf(mine)));
-  }
-  return Status::Ok();
-}
-
-Status PieceReducer::Finish(int64_t piece) {
-  const Slot slot = SlotOf(piece);
-  TF_HVD_RETURN_IF_ERROR(flight_->Wait(slot.results));
-  for (size_t place = 0; place < group_.size(); ++place) {
-    const Range slice = SliceOf(piece, place);
-    if (spans_.DirectOutput(slice.begin, slice.count) != nullptr) continue;
-    spans_.Unpack(slice.begin, slice.count, PlaceIn(slot.reduced, place));
-    TF_HVD_RETURN_IF_ERROR(flight_->Breathe());
-  }
-  return Status::Ok();
-}
-
-Status PieceReducer::Run() {
-  // Between two ranks messages are matched in the order of their posting: this
-  // order is the same on all ranks.
-  TF_HVD_RETURN_IF_ERROR(Post(0));
-  for (int64_t piece = 0; piece < pieces_; ++piece) {
-    if (piece + 1 >= kSlots) {
-      TF_HVD_RETURN_IF_ERROR(Finish(piece + 1 - kSlots));
-    }
-    if (piece + 1 < pieces_) TF_HVD_RETURN_IF_ERROR(Post(piece + 1));
-    TF_HVD_RETURN_IF_ERROR(Reduce(piece));
-  }
-  for (int64_t piece = std::max<int64_t>(pieces_ + 1 - kSlots, 0);
-       piece < pieces_; ++piece) {
-    TF_HVD_RETURN_IF_ERROR(Finish(piece));
-  }
-  return Status::Ok();
-}
-
-}  // namespace
-
-ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
-  ReduceOptions result = options;
-  if (options.op == ReduceOp::kAverage) {
-    result.op = ReduceOp::kSum;
-    result.postscale = options.postscale / static_cast<double>(ranks);
-  }
-  return result;
-}
-
 Status ReduceAlone(Flight* flight, const SpanList& spans,
                    const ReduceOptions& options) {
   const bool copy_only = options.prescale == 1.0 && options.postscale == 1.0;
   for (const Span& span : spans.spans()) {
     if (span.output == nullptr || span.count == 0) continue;
-    const size_t bytes = static_cast<size_t>(span.count) * spans.element_bytes();
+    const size_t bytes =
+        static_cast<size_t>(span.count) * spans.element_bytes();
     auto* const output = static_cast<char*>(span.output);
     if (span.input == nullptr) {
       std::fill_n(output, bytes, '\0');
@@ -277,12 +85,6 @@ Status ReduceSmall(Flight* flight, const RankGroup& group,
       ReduceInOrder(flight, options, inputs, count, reduced));
   spans.Unpack(0, count, reduced);
   return Status::Ok();
-}
-
-Status ReduceLarge(Flight* flight, const RankGroup& group,
-                   const SpanList& spans, const ReduceOptions& options,
-                   const Staging& staging) {
-  return PieceReducer(flight, group, spans, options, staging).Run();
 }
 
 }  // namespace tf_hvd

@@ -29,6 +29,12 @@ using Staging = std::function<char*(size_t bytes)>;
 // float64; for a power of two it is exact.
 ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks);
 
+// Reduces `count` elements of inputs[0], inputs[1] and so on, in this order.
+// `output` may be one of them.
+Status ReduceInOrder(Flight* flight, const ReduceOptions& options,
+                     const std::vector<const char*>& inputs, int64_t count,
+                     char* output);
+
 // One rank: scales and copies.
 Status ReduceAlone(Flight* flight, const SpanList& spans,
                    const ReduceOptions& options);

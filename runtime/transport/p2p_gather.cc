@@ -96,13 +96,11 @@ Status BruckGather(Flight* flight, const RankGroup& group,
     // I hold the blocks [0, have); the rank `have` before me wants them, the
     // one `have` behind me gives me those that continue mine.
     const size_t count = std::min(have, group.size() - have);
-    TF_HVD_RETURN_IF_ERROR(
-        flight->Receive(kArriving, group.ranks[group.Next(have)],
-                        blocks + offsets[have],
-                        offsets[have + count] - offsets[have]));
-    TF_HVD_RETURN_IF_ERROR(flight->Send(kLeaving,
-                                        group.ranks[group.Previous(have)],
-                                        blocks, offsets[count]));
+    TF_HVD_RETURN_IF_ERROR(flight->Receive(
+        kArriving, group.ranks[group.Next(have)], blocks + offsets[have],
+        offsets[have + count] - offsets[have]));
+    TF_HVD_RETURN_IF_ERROR(flight->Send(
+        kLeaving, group.ranks[group.Previous(have)], blocks, offsets[count]));
     TF_HVD_RETURN_IF_ERROR(flight->Wait(kArriving));
   }
   return flight->Wait(kLeaving);

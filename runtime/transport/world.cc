@@ -45,9 +45,9 @@ int Topology::CrossRank() const {
 
 int Topology::CrossSize() const {
   const auto local = static_cast<size_t>(LocalRank());
-  const auto ranks = std::count_if(
-      nodes.begin(), nodes.end(),
-      [local](const auto& one) { return one.size() > local; });
+  const auto ranks =
+      std::count_if(nodes.begin(), nodes.end(),
+                    [local](const auto& one) { return one.size() > local; });
   return std::max(static_cast<int>(ranks), 1);
 }
 

@@ -1,0 +1,74 @@
+# tf_hvd run -np 2 python benchmarks/idle_cost.py
+"""What a job costs while it does nothing: the CPU time of each rank's process.
+
+Three states are measured, each by the median of several windows: before hvd.init, as what
+Python and TensorFlow cost by themselves; after it, with nothing pending; and while one rank
+waits in an allreduce that the others have not called yet.
+"""
+
+import argparse
+import shlex
+import statistics
+import sys
+import threading
+import time
+
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+
+def cpu_share(seconds):
+    """CPU time of all threads of this process over a window of time, as a share of one core."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    time.sleep(seconds)
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+def share_while_waiting(seconds):
+    """Rank 0 calls an allreduce a window earlier than the others."""
+    late = threading.Thread(target=hvd.allreduce, args=(tf.constant(1.0),), daemon=True)
+    hvd.allreduce(tf.constant(1.0), name="together")
+    if hvd.rank() == 0:
+        late.start()
+        share = cpu_share(seconds)
+        late.join()
+    else:
+        share = cpu_share(seconds)
+        late.start()
+        late.join()
+    return share
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each window")
+    arguments = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+    def median(measure):
+        return statistics.median(measure(arguments.seconds) for _ in range(arguments.windows))
+
+    tf.identity(tf.constant(1.0))
+    shares = {"before init": median(cpu_share)}
+    hvd.init()
+    for _ in range(100):
+        hvd.allreduce(tf.constant(1.0), name="warm")
+    shares["idle"] = median(cpu_share)
+    shares["rank 0 waits for the others"] = median(share_while_waiting)
+
+    everywhere = hvd.allgather_object(shares)
+    if hvd.rank() == 0:
+        print(f"{hvd.size()} ranks, CPU time as a share of one core")
+        for state in shares:
+            each = [one[state] for one in everywhere]
+            listed = ", ".join(f"rank {rank} {share:.2%}" for rank, share in enumerate(each))
+            print(f"{state:28} all ranks {sum(each):.2%}  ({listed})")
+        repeat = shlex.join(["python", *sys.argv])
+        print(f"repeat with: tf_hvd run -np {hvd.size()} {repeat}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+# tf_hvd run -np 2 python examples/mnist_tape.py [--data DIR]
+"""A convolutional network on handwritten digits, in a training loop of our own."""
+
+import argparse
+import os
+
+import digits_data
+import tensorflow as tf
+from training_report import Report, digest
+
+import tf_hvd as hvd
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="folder with MNIST's IDX files; else scikit-learn's digits")
+    parser.add_argument("--epochs", type=int, help="default: 5 for MNIST, 20 for the small digits")
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--rate", type=float, default=0.002, help="learning rate of one rank")
+    arguments = parser.parse_args()
+    arguments.epochs = arguments.epochs or (5 if arguments.data else 20)
+    return arguments
+
+
+def make_model():
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.MaxPool2D(),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPool2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def main():
+    arguments = parse_arguments()
+    hvd.init()  # 1. Join the job.
+    threads = max(1, os.cpu_count() // hvd.local_size())
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+    tf.keras.utils.set_random_seed(hvd.rank())
+
+    train, test = digits_data.load(arguments.data)
+    mine = (hvd.rank(), hvd.size())
+    steps = len(train[0]) // (arguments.batch * hvd.size())
+    model = make_model()
+    optimizer = tf.keras.optimizers.Adam()
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def train_step(images, labels, rate):
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        tape = hvd.DistributedGradientTape(tape)  # 2. Average the gradients over all ranks.
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.learning_rate.assign(rate)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function(reduce_retracing=True)
+    def count_hits(images, labels):
+        return tf.math.count_nonzero(tf.argmax(model(images), axis=1) == labels)
+
+    def test_accuracy():
+        hits = sum(int(count_hits(*piece)) for piece in digits_data.pieces(*test, *mine))
+        return int(hvd.allreduce(tf.constant(hits), op=hvd.Sum, name="hits")) / len(test[0])
+
+    accuracy = 0.0
+    with Report(*mine, arguments.epochs, steps, arguments.batch * hvd.size()) as report:
+        for epoch in range(arguments.epochs):
+            losses = tf.constant(0.0)
+            report.begin_epoch()
+            for step, batch in enumerate(
+                digits_data.batches(*train, arguments.batch, epoch, *mine)
+            ):
+                # 3. N ranks see N times as many images a step: N times the rate, reached slowly.
+                done = epoch + step / steps
+                rate = arguments.rate * (1 + min(1, done) * (hvd.size() - 1))
+                rate *= 1 - done / arguments.epochs
+                losses += train_step(*batch, tf.constant(rate))
+                if epoch == step == 0:  # 4. Now all variables exist: take those of rank 0.
+                    hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
+                report.step()
+            mean = float(hvd.allreduce(losses / steps, name="loss"))
+            report.end_epoch()
+            accuracy = test_accuracy()
+            report.tell(epoch, mean, accuracy)
+    report.close(accuracy)
+    variables = model.variables + optimizer.variables
+    report.check_identical(hvd.allgather_object(digest(v.numpy() for v in variables)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,356 @@
+"""The rules of the design that a compiler does not hold.
+
+Each rule is a function from a file's path and text to a list of faults, so that
+it is tested twice: it finds nothing in the checkout, and it does find what it
+is there to find.
+"""
+
+import ast
+import functools
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+
+import lizard
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CPP = (".h", ".cc", ".cu.cc")
+
+# What each folder of C++ may include, by prefix; the longest folder counts.
+ARROWS = {
+    "runtime/transport": (
+        "runtime/transport/",
+        "runtime/config.h",
+        "runtime/status.h",
+        "runtime/types.h",
+        "runtime/wire.h",
+        "kernels/buffer_ops.h",
+    ),
+    "runtime": ("runtime/", "kernels/buffer_ops.h"),
+    "ops": ("ops/", "tensorflow/", "absl/"),
+    "kernels": ("kernels/", "runtime/", "tensorflow/", "absl/", "Eigen/", "unsupported/Eigen/"),
+}
+# The leaf of the kernels, which the runtime uses, knows no TensorFlow and no runtime.
+BUFFER_OPS = ("kernels/buffer_ops", "kernels/half_float", "kernels/float_environment")
+BUFFER_OPS_INCLUDES = (*BUFFER_OPS, "runtime/types.h")
+# Headers of other libraries, and who alone may include them.
+ALONE = {
+    "mpi.h": "runtime/transport/mpi_",
+    "nccl.h": "runtime/transport/nccl_",
+    "cuda_runtime.h": "kernels/buffer_ops",
+}
+
+CPP_GETENV = ("runtime/config.cc",)
+PYTHON_ENVIRON = ("tf_hvd/config.py", "tf_hvd/cli/")
+# The C API's one caller, and the launcher's calls to the kernel.
+CTYPES = ("tf_hvd/_native.py", "tf_hvd/cli/supervise.py")
+# Files that BUILD selects, or that exist to hide a difference.
+CONDITIONAL = ("runtime/transport/mpi_shim", "kernels/tf_compat.h")
+
+MACHINE_PATHS = re.compile(
+    r"(?<![\w./}$-])/(?:" + "|".join(["work", "root", "home", "tmp"]) + r")/"
+)
+
+MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_COMPLEXITY = 400, 500, 60, 15
+
+
+@functools.cache
+def checkout() -> list[str]:
+    """The files of the checkout that git holds or would hold."""
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return sorted(name for name in set(listed.stdout.split("\n")) if (ROOT / name).is_file())
+
+
+def files(suffixes: tuple[str, ...], *folders: str) -> Iterator[tuple[str, str]]:
+    """Path and text of the files below these folders, which must hold some."""
+    chosen = [name for name in checkout() if name.endswith(suffixes) and name.startswith(folders)]
+    assert chosen, f"no {suffixes} below {folders}: the rule would hold for nothing"
+    for name in chosen:
+        yield name, (ROOT / name).read_text()
+
+
+def include_faults(path: str, text: str) -> list[str]:
+    """Includes that point up, or outside what the folder may know."""
+    folder = max((f for f in ARROWS if path.startswith(f + "/")), key=len)
+    leaf = path.startswith(BUFFER_OPS)
+    allowed = BUFFER_OPS_INCLUDES if leaf else ARROWS[folder]
+    faults = []
+    for bracket, name in re.findall(r'^\s*#\s*include\s*(["<])([^">]+)[">]', text, re.MULTILINE):
+        owner = ALONE.get(name)
+        ours = bracket == '"' or (
+            "/" in name and not name.startswith(("sys/", "linux/", "netinet/", "arpa/"))
+        )
+        if owner is not None and not path.startswith(owner):
+            faults.append(f"{path} includes {name}, which is for {owner}* alone")
+        elif owner is None and ours and not name.startswith(allowed):
+            faults.append(f"{path} includes {name}, which {folder} may not know")
+        elif name == "Python.h":
+            faults.append(f"{path} includes {name}: no CPython ABI is used")
+    return faults
+
+
+def getenv_faults(path: str, text: str) -> list[str]:
+    """Environment variables read elsewhere than where they are documented."""
+    found = re.search(r"\b(?:secure_)?getenv\s*\(|\benviron\b", text)
+    return [f"{path} reads the environment"] if found and path not in CPP_GETENV else []
+
+
+def environ_faults(path: str, text: str) -> list[str]:
+    """The same for Python."""
+    names = {"environ", "environb", "getenv", "putenv"}
+    found = any(
+        (
+            isinstance(node, ast.Attribute)
+            and node.attr in names
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "os"
+        )
+        or (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "os"
+            and any(alias.name in names for alias in node.names)
+        )
+        for node in ast.walk(ast.parse(text))
+    )
+    return (
+        [f"{path} reads the environment"] if found and not path.startswith(PYTHON_ENVIRON) else []
+    )
+
+
+def conditional_faults(path: str, text: str) -> list[str]:
+    """#if on CUDA, NCCL, MPI or TensorFlow's version where BUILD does not select the file."""
+    if path.startswith(CONDITIONAL):
+        return []
+    return [
+        f"{path}: {line.strip()}"
+        for line in text.splitlines()
+        if re.match(r"\s*#\s*(?:if|ifdef|ifndef|elif)\b", line)
+        and re.search(r"CUDA|NCCL|MPI(?!LER)|TF_M[AI]JOR|TF_M[AI]NOR|TF_VERSION|TF_GRAPH_DEF", line)
+        and not re.match(r"#ifndef TF_HVD_\w+_H_$", line)
+    ]
+
+
+def python_import_faults(path: str, text: str) -> list[str]:
+    """Python's arrows: ctypes in one file, the command line imported by nobody."""
+    faults = []
+    for name in imported(text):
+        if name.startswith("ctypes") and path not in CTYPES:
+            faults.append(f"{path} imports {name}: the C API is for {CTYPES[0]} alone")
+        if name.startswith("tf_hvd.cli") and not path.startswith("tf_hvd/cli/"):
+            faults.append(f"{path} imports {name}: nothing depends on the command line")
+        if name.startswith("horovod"):
+            faults.append(f"{path} imports {name}")
+    return faults
+
+
+def imported(text: str) -> Iterator[str]:
+    """Full names of the modules that a Python text imports, relative ones left out."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def length_faults(path: str, text: str) -> list[str]:
+    """Files longer than a reader keeps in mind."""
+    count, limit = text.count("\n"), MAX_TEST_FILE if path.startswith("tests/") else MAX_FILE
+    return [f"{path} has {count} lines, {limit} are allowed"] if count > limit else []
+
+
+def function_faults(path: str, text: str) -> list[str]:
+    """Functions that are too long or branch too much."""
+    return [
+        f"{path}:{function.start_line} {function.name}: {function.nloc} lines,"
+        f" complexity {function.cyclomatic_complexity}"
+        for function in lizard.analyze_file.analyze_source_code(path, text).function_list
+        if function.nloc > MAX_FUNCTION or function.cyclomatic_complexity > MAX_COMPLEXITY
+    ]
+
+
+def path_faults(path: str, text: str) -> list[str]:
+    """Paths of one machine."""
+    return [
+        f"{path}:{number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE_PATHS.search(line)
+    ]
+
+
+def undocumented(module: ast.Module, name: str) -> bool | None:
+    """Whether the module defines the name without a docstring; None if it does not define it."""
+    body = module.body
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return ast.get_docstring(node) is None
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                text = after.value if isinstance(after, ast.Expr) else None
+                return not (isinstance(text, ast.Constant) and isinstance(text.value, str))
+    return None
+
+
+def origin(name: str, module_path: pathlib.Path) -> tuple[pathlib.Path, str]:
+    """Follows `from tf_hvd.x import y as name` to the file that defines it."""
+    tree = ast.parse(module_path.read_text())
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        for alias in node.names:
+            if (alias.asname or alias.name) == name and node.module.startswith("tf_hvd"):
+                base = ROOT / node.module.replace(".", "/")
+                file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+                return (file, "") if not file.exists() else origin(alias.name, file)
+    return module_path, name
+
+
+def public_names() -> list[str]:
+    """__all__ of the package."""
+    names = ROOT / "tf_hvd/__init__.py"
+    tree = ast.parse(names.read_text() if names.exists() else "")
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Name) and target.id == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def all_faults(rule, suffixes: tuple[str, ...], *folders: str) -> list[str]:
+    return [fault for path, text in files(suffixes, *folders) for fault in rule(path, text)]
+
+
+OURS = ("runtime/", "kernels/", "ops/")
+CODE = (*OURS, "tf_hvd/", "tests/", "examples/", "benchmarks/", "pip_package/", "third_party/")
+
+
+@pytest.mark.parametrize(
+    ("rule", "suffixes", "folders"),
+    [
+        (include_faults, CPP, OURS),
+        (getenv_faults, CPP, OURS),
+        (conditional_faults, CPP, OURS),
+        (environ_faults, (".py",), ("tf_hvd/",)),
+        (python_import_faults, (".py",), ("tf_hvd/",)),
+        (length_faults, (*CPP, ".py", ".sh", ".bzl"), (*CODE, "build_defs/", "dev_support/")),
+        (function_faults, (*CPP, ".py"), CODE),
+        (path_faults, ("",), ("",)),
+    ],
+)
+def test_the_checkout_has_no(rule, suffixes, folders):
+    if rule is path_faults:
+        texts = ((name, (ROOT / name).read_bytes()) for name in checkout())
+        faults = [
+            fault
+            for name, data in texts
+            if b"\0" not in data
+            for fault in path_faults(name, data.decode(errors="replace"))
+        ]
+    else:
+        faults = all_faults(rule, suffixes, *folders)
+    assert not faults, "\n".join(faults)
+
+
+LONG = "int F() {\n" + "  x();\n" * 61 + "}\n"
+BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (include_faults, "runtime/cycle.cc", '#include "tensorflow/core/framework/op.h"\n'),
+        (include_faults, "runtime/cycle.cc", '#include "kernels/tf_adapters.h"\n'),
+        (include_faults, "runtime/cycle.cc", "#include <absl/strings/str_cat.h>\n"),
+        (include_faults, "runtime/transport/shm.cc", '#include "runtime/executor.h"\n'),
+        (include_faults, "kernels/buffer_ops_cpu.cc", '#include "runtime/runtime.h"\n'),
+        (include_faults, "kernels/allreduce_kernel.cc", '#include "ops/common.h"\n'),
+        (include_faults, "ops/allreduce.cc", '#include "kernels/tf_compat.h"\n'),
+        (include_faults, "runtime/runtime.cc", "#include <mpi.h>\n"),
+        (include_faults, "kernels/x.cc", "#include <Python.h>\n"),
+        (getenv_faults, "runtime/runtime.cc", 'auto* x = std::getenv("X");\n'),
+        (conditional_faults, "runtime/runtime.cc", "#if TF_HVD_HAVE_NCCL\n"),
+        (conditional_faults, "kernels/x.cc", "#ifdef __CUDACC__\n"),
+        (conditional_faults, "kernels/x.cc", "#if TF_MINOR_VERSION > 20\n"),
+        (environ_faults, "tf_hvd/basics.py", 'import os\nos.environ["X"]\n'),
+        (environ_faults, "tf_hvd/basics.py", "from os import getenv\n"),
+        (python_import_faults, "tf_hvd/basics.py", "import ctypes\n"),
+        (python_import_faults, "tf_hvd/basics.py", "from tf_hvd.cli import main\n"),
+        (length_faults, "runtime/x.cc", "\n" * 401),
+        (length_faults, "tests/x_test.py", "\n" * 501),
+        (function_faults, "runtime/x.cc", LONG),
+        (function_faults, "tf_hvd/x.py", BRANCHY),
+        (path_faults, "README.md", "see /" + "tmp/x\n"),
+        (path_faults, "README.md", 'a = "/' + 'root/.cache"\n'),
+    ],
+)
+def test_the_rule_finds_a_fault(rule, path, text):
+    assert rule(path, text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (include_faults, "runtime/cycle.cc", "#include <sys/mman.h>\n#include <vector>\n"),
+        (include_faults, "runtime/transport/mpi_shim.cc", "#include <mpi.h>\n"),
+        (include_faults, "runtime/executor.cc", '#include "kernels/buffer_ops.h"\n'),
+        (getenv_faults, "runtime/config.cc", 'std::getenv("X")\n'),
+        (conditional_faults, "runtime/x.h", "#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_\n"),
+        (environ_faults, "tf_hvd/cli/run.py", "import os\nos.environ\n"),
+        (path_faults, "README.md", "../shared/" + "work/ https://x/" + "home/ build/tmp/x\n"),
+    ],
+)
+def test_the_rule_lets_pass(rule, path, text):
+    assert rule(path, text) == []
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_public_name_is_documented(name):
+    file, defined = origin(name, ROOT / "tf_hvd/__init__.py")
+    if not defined or (ROOT / "tf_hvd" / name).is_dir():  # a module of its own
+        file = ROOT / "tf_hvd" / name / "__init__.py" if not file.exists() else file
+        assert ast.get_docstring(ast.parse(file.read_text())), f"{name} has no docstring"
+        return
+    missing = undocumented(ast.parse(file.read_text()), defined)
+    assert missing is not None, f"{name} is not defined in {file.relative_to(ROOT)}"
+    assert not missing, f"{name} of {file.relative_to(ROOT)} has no docstring"
+
+
+def test_there_are_public_names():
+    assert {"init", "allreduce", "DistributedOptimizer"} <= set(public_names())
+    tree = ast.parse("def f(): pass\nx = 1\ny = 2\n'''Two.'''\n")
+    assert [undocumented(tree, name) for name in "fxyz"] == [True, True, False, None]
+
+
+def test_configuration_page_is_the_librarys_table():
+    printed = subprocess.run(
+        [sys.executable, "-P", "-m", "tf_hvd.config", "--markdown"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "TF_HVD_MPI_LIBRARY" in printed.stdout
+    assert (ROOT / "docs/config.md").read_text() == printed.stdout
+
+
+def test_wheel_requires_what_it_imports():
+    metadata = tomllib.loads((ROOT / "pip_package/metadata.toml").read_text())
+    required = {re.split(r"[<>=\[]", text)[0] for text in metadata["dependencies"]}
+    distributions = {"absl": "absl-py"}
+    extras = {"tensorflow", "keras", "tf_keras", "mpi4py", "tf_hvd"}
+    roots = {
+        name.split(".")[0] for _, text in files((".py",), "tf_hvd/") for name in imported(text)
+    }
+    found = {distributions.get(name, name) for name in roots - sys.stdlib_module_names - extras}
+    assert found == required

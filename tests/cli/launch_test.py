@@ -1,0 +1,228 @@
+"""`tf_hvd run` with the real launchers of both families and small programs."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+WAIT = 30
+
+
+def test_ranks_and_their_environment(family, environ, call, program, mpi_prefixes):
+    show = program("say(rank, os.environ['TF_HVD_MPI_LIBRARY'], os.environ['TF_HVD_X'])")
+    code, output, errors = call(
+        "run", "-np", "3", *show, environ={**environ, "TF_HVD_X": 'a b;"$c"'}
+    )
+    assert code == 0, errors
+    library = next((mpi_prefixes[family] / "lib").glob("libmpi.so.*[0-9]"))
+    assert sorted(output.splitlines()) == [f'{rank} {library} a b;"$c"' for rank in range(3)]
+
+
+def test_the_environments_own_mpi(call, program, mpi_prefixes):
+    environ = {name: text for name, text in os.environ.items() if name != "TF_HVD_MPI_LIBRARY"}
+    show = program("say(rank, os.environ['TF_HVD_MPI_LIBRARY'])")
+    code, output, errors = call("run", "-np", "2", *show, environ={**environ, "PATH": "/usr/bin"})
+    assert code == 0, errors
+    library = mpi_prefixes["openmpi"] / "lib" / "libmpi.so.40"
+    assert sorted(output.splitlines()) == [f"{rank} {library}" for rank in range(2)]
+
+
+def test_more_ranks_than_cores(environ, call, program):
+    code, output, errors = call("run", "-np", "4", *program("say(rank)"), environ=environ)
+    assert code == 0, errors
+    assert sorted(output.split()) == ["0", "1", "2", "3"]
+
+
+def test_ranks_get_cores_of_their_own(environ, call, program):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one core")
+    show = program("say(sorted(os.sched_getaffinity(0)))")
+    code, output, errors = call("run", "-np", "2", *show, environ=environ)
+    assert code == 0, errors
+    first, second = (set(line[1:-1].split(", ")) for line in output.splitlines())
+    assert first
+    assert second
+    assert not first & second
+
+
+def test_hosts(environ, call, program, tmp_path):
+    (tmp_path / "hosts").write_text("localhost slots=2  # here\n")
+    for where in (["-H", "localhost:2"], ["--hostfile", "hosts"]):
+        code, output, errors = call(
+            "run", "-np", "2", *where, *program("say(rank)"), environ=environ
+        )
+        assert code == 0, errors
+        assert sorted(output.split()) == ["0", "1"]
+
+
+def test_one_rank_needs_no_mpi(call, program):
+    show = program("say(rank, sys.argv[1:]); sys.exit(5)")
+    environ = {**os.environ, "TF_HVD_MPI_LIBRARY": "/nowhere/libmpi.so"}
+    code, output, errors = call("run", "-np", "1", *show, "--flagfile=x", "-np", environ=environ)
+    assert (code, output, errors) == (5, "None ['--flagfile=x', '-np']\n", "")
+
+
+def test_verbose_prints_the_command_line(family, environ, call, program):
+    line = call("run", "-np", "2", "--verbose", "--", *program(""), environ=environ)[2]
+    launcher = {"openmpi": "bin/mpirun", "mpich": "bin/mpiexec.hydra"}[family]
+    assert re.fullmatch(rf"tf_hvd run: \S+/{launcher} -np 2 .*\n", line)
+
+
+def test_launcher_arguments_are_handed_on(environ, family, call, program):
+    option = {"openmpi": "--tag-output", "mpich": "-prepend-rank"}[family]
+    code, output, errors = call(
+        "run", "-np", "2", f"--mpi-args={option}", *program("say('here')"), environ=environ
+    )
+    assert code == 0, errors
+    assert re.search(r"\b0\b.*here", output)
+    assert re.search(r"\b1\b.*here", output)
+
+
+def test_exit_code_is_passed_on(environ, call, program):
+    failing = program("sys.exit(3 if rank == 1 else 0)")
+    assert call("run", "-np", "2", *failing, environ=environ)[0] == 3
+
+
+def test_a_rank_that_dies_ends_the_job(environ, call, program):
+    dying = program("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(300)")
+    assert call("run", "-np", "2", *dying, environ=environ)[0] != 0
+
+
+def wait_for(files):
+    """The process ids that ranks have written, once all have."""
+    deadline = time.monotonic() + WAIT
+    while time.monotonic() < deadline:
+        if all(file.is_file() and file.read_text().endswith("\n") for file in files):
+            return [int(file.read_text()) for file in files]
+        time.sleep(0.02)
+    raise AssertionError(f"not all of {files} came")
+
+
+def is_running(pid):
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+SLEEP = "open(f'pid{rank}', 'w').write(f'{os.getpid()}\\n'); time.sleep(300)"
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_signals_end_the_job(environ, start, program, tmp_path, signum):
+    process = start("run", "-np", "2", *program(SLEEP), environ=environ)
+    pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
+    process.send_signal(signum)
+    process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signum
+    assert not any(map(is_running, pids))
+
+
+def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, tmp_path):
+    process = start("run", "-np", "2", *program(f"{DEAF}; {SLEEP}"), environ=environ)
+    pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)  # two signals that are pending at once are one
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not any(map(is_running, pids))
+
+
+def test_a_killed_command_takes_its_ranks_along(environ, start, program, tmp_path):
+    process = start("run", "-np", "2", *program(SLEEP), environ=environ)
+    pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
+    process.kill()
+    process.communicate(timeout=WAIT)
+    deadline = time.monotonic() + WAIT
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(is_running, pids))
+
+
+def test_signals_end_a_single_rank(start, program, tmp_path):
+    process = start("run", "-np", "1", *program(SLEEP))
+    pids = wait_for([tmp_path / "pidNone"])
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not any(map(is_running, pids))
+
+
+def test_nothing_outlives_the_job(environ, call, program, tmp_path):
+    left = program(
+        "import subprocess\n"
+        "quiet = dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.DEVNULL)\n"
+        "child = subprocess.Popen(['sleep', '300'], start_new_session=True, **quiet)\n"
+        "open(f'pid{rank}', 'w').write(f'{child.pid}\\n')\n"
+    )
+    code, _, errors = call("run", "-np", "2", *left, environ=environ)
+    assert code == 0, errors
+    assert not any(map(is_running, wait_for([tmp_path / "pid0", tmp_path / "pid1"])))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["-np", "0", "true"],
+            "argument -np/--num-proc: '0' is not a positive number of ranks; for example -np 2",
+        ),
+        (
+            ["-np", "-1", "true"],
+            "argument -np/--num-proc: '-1' is not a positive number of ranks; for example -np 2",
+        ),
+        (
+            ["-np", "two", "true"],
+            "argument -np/--num-proc: 'two' is not a positive number of ranks; for example -np 2",
+        ),
+        (["true"], "the following arguments are required: -np/--num-proc"),
+        (["-np", "2"], "no program to run; for example: tf_hvd run -np 2 python train.py"),
+        (
+            ["-np", "2", "-H", "node1", "true"],
+            "-H: 'node1' has no slots; write node1:1 for one rank on that host",
+        ),
+        (
+            ["-np", "3", "-H", "localhost:2", "true"],
+            "-np 3 is more than the 2 slots of localhost:2; "
+            "ask for fewer ranks or give hosts more slots",
+        ),
+        (
+            ["-np", "2", "--hostfile", "missing", "true"],
+            "cannot read the host file missing: No such file or directory",
+        ),
+        (
+            ["-np", "2", "no-such-program"],
+            "no program 'no-such-program' on the PATH; activate its environment or give its path",
+        ),
+        (
+            ["-np", "2", "--mpi-args=--tag 'x", "true"],
+            '--mpi-args: No closing quotation in "--tag \'x"',
+        ),
+    ],
+)
+def test_what_cannot_be_run(call, arguments, message):
+    assert call("run", *arguments) == (2, "", f"tf_hvd run: {message}\n")
+
+
+def test_the_command_does_not_load_tensorflow(tmp_path):
+    script = pathlib.Path(sys.executable).parent / "tf_hvd"
+    assert script.is_file(), "the wheel is not installed: run ./dev test"
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", script, "run", "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "tf_hvd.cli.run" in modules
+    assert not {"tensorflow", "numpy"} & modules
+    assert "tf_hvd run" in done.stdout

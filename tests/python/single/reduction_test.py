@@ -1,0 +1,159 @@
+"""How gradients are cut into requests, and what the optimizer and the tape refuse."""
+
+import keras
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tf_hvd as hvd
+from tf_hvd import config, reduction
+
+F, D = "float32", "float64"
+
+
+@pytest.mark.parametrize(
+    ("specs", "limit", "plan"),
+    [
+        ([], 10, ()),
+        ([None, None], 10, ()),
+        ([(F, 4)], 10, ((0,),)),
+        ([(F, 4), (F, 4), (F, 4)], 8, ((2, 1), (0,))),
+        ([(F, 4), (F, 40), (F, 4)], 8, ((2,), (1,), (0,))),
+        ([(F, 4), None, (F, 4)], 8, ((2, 0),)),
+        ([(F, 4), (D, 8), (F, 4), (D, 8)], 16, ((3, 1), (2, 0))),
+        ([(F, 4), (F, None), (F, 4)], 8, ((2,), (1,), (0,))),
+        ([(F, 0)] * 3, 1, ((2, 1, 0),)),
+    ],
+)
+def test_buckets(specs, limit, plan):
+    assert reduction.plan_buckets(specs, limit) == plan
+
+
+SPECS = st.lists(
+    st.none() | st.tuples(st.sampled_from([F, D]), st.none() | st.integers(0, 50)), max_size=30
+)
+
+
+@given(SPECS, st.integers(1, 60))
+def test_buckets_hold_everything_once(specs, limit):
+    plan = reduction.plan_buckets(specs, limit)
+    held = sorted(i for bucket in plan for i in bucket)
+    assert held == [i for i, spec in enumerate(specs) if spec is not None]
+    for bucket in plan:
+        assert len({specs[i][0] for i in bucket}) == 1
+        assert list(bucket) == sorted(bucket, reverse=True)
+        sizes = [limit if specs[i][1] is None else specs[i][1] for i in bucket]
+        assert len(bucket) == 1 or sum(sizes) <= limit
+
+
+@given(SPECS, st.integers(1, 40))
+def test_chunks_hold_everything_once(specs, chunks):
+    plan = reduction.plan_chunks(specs, chunks)
+    held = [i for bucket in plan for i in bucket]
+    assert sorted(held) == [i for i, spec in enumerate(specs) if spec is not None]
+    assert all(bucket for bucket in plan)
+
+
+def test_chunks():
+    specs = [(F, 4)] * 5
+    assert reduction.plan_chunks(specs, 2) == ((0, 1, 2), (3, 4))
+    assert reduction.plan_chunks([*specs[:3], (D, 8)], 1) == ((0, 1, 2), (3,))
+
+
+def test_groups_of_variables():
+    a, b, c, d = (tf.Variable([1.0], name="same") for _ in range(4))
+    specs = [(F, 4), (F, 4), None, (F, 4)]
+    groups = [[d, a], [c]]
+    assert reduction.plan_groups(specs, [a, b, c, d], groups) == ((0, 3), (1,))
+    with pytest.raises(ValueError, match="two groups"):
+        reduction.plan_groups(specs, [a, b, c, d], [[a], [a]])
+
+
+def test_groups_of_keras_variables():
+    a, b = keras.Variable([1.0]), keras.Variable([2.0])
+    assert reduction.plan_groups([(F, 4)] * 2, [a, b.value], [[b, a]]) == ((0, 1),)
+
+
+@pytest.mark.parametrize("groups", [0, -1, True, "x", [1, 2], 1.5])
+def test_groups_that_are_none(groups):
+    with pytest.raises(ValueError, match="groups="):
+        hvd.DistributedGradientTape(tf.GradientTape(), groups=groups)
+
+
+def test_num_groups_is_deprecated():
+    with pytest.warns(DeprecationWarning, match="groups="):
+        hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
+
+
+@pytest.mark.parametrize("make", [hvd.DistributedGradientTape, hvd.DistributedOptimizer])
+def test_arguments_that_make_no_sense(make):
+    inner = (
+        tf.GradientTape()
+        if make is hvd.DistributedGradientTape
+        else tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    )
+    with pytest.raises(ValueError, match="op=Average"):
+        make(inner, op=hvd.Sum, gradient_predivide_factor=2.0)
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        make(inner, op=hvd.Adasum)
+    with pytest.raises(ValueError, match="no reduce op"):
+        make(inner, op=9)
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_keras_optimizer_is_never_silently_left_alone(optimizer):
+    with pytest.raises(NotImplementedError, match="DistributedGradientTape"):
+        hvd.DistributedOptimizer(optimizer())
+
+
+def test_what_is_no_optimizer():
+    with pytest.raises(ValueError, match="not an optimizer"):
+        hvd.DistributedOptimizer(3)
+
+
+def test_optimizer_options_of_later_versions():
+    inner = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    with pytest.raises(NotImplementedError, match="backward_passes_per_step"):
+        hvd.DistributedOptimizer(inner, backward_passes_per_step=2)
+    with pytest.raises(ValueError, match="at least 1"):
+        hvd.DistributedOptimizer(inner, backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="twice"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(inner))
+
+
+def test_compiled_step_says_what_is_missing():
+    hvd.init()
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        return hvd.allreduce(x)
+
+    with pytest.raises(tf.errors.OpError, match="HorovodAllreduce"):
+        step(tf.ones([2]))
+
+
+def test_bucket_size_from_the_environment(monkeypatch):
+    monkeypatch.delenv("TF_HVD_BUCKET_BYTES", raising=False)
+    assert config.bucket_bytes() == 32 << 20
+    monkeypatch.setenv("TF_HVD_BUCKET_BYTES", " 1024 ")
+    assert config.bucket_bytes() == 1024
+    for wrong in ("0", "-5", "1k", "1.5"):
+        monkeypatch.setenv("TF_HVD_BUCKET_BYTES", wrong)
+        with pytest.raises(ValueError, match=r"TF_HVD_BUCKET_BYTES.*33554432"):
+            config.bucket_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "narrow"), [("none", None), ("fp16", tf.float16), ("bf16", tf.bfloat16)]
+)
+def test_compressors(name, narrow):
+    compressor = getattr(hvd.Compression, name)
+    for dtype in (tf.float64, tf.float32, tf.float16, tf.bfloat16, tf.int64):
+        tensor = tf.cast([1, 2, 3], dtype)
+        sent, context = compressor.compress(tensor)
+        wide = dtype in (tf.float32, tf.float64)
+        assert sent.dtype == (narrow if wide and narrow else dtype)
+        back = compressor.decompress(sent, context)
+        assert back.dtype == dtype
+        assert tf.reduce_all(back == tensor)

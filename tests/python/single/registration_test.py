@@ -1,0 +1,270 @@
+"""How the ops are registered: what TensorFlow does with equal, unused and constant calls.
+
+Each call that is executed is counted by the runtime. A call that one rank's
+TensorFlow merged with another, left out or computed while it optimised the graph
+would leave the other ranks waiting, so every number here is exact. One rank is
+enough: nothing here depends on what the others do.
+"""
+
+import threading
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps
+
+import tf_hvd as hvd
+from tf_hvd import _native
+
+SUM = 1
+COLLECTIVES = (
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodAllgather",
+    "HorovodBroadcast",
+)
+
+
+@pytest.fixture(autouse=True)
+def initialized():
+    hvd.init()
+
+
+def allreduce(tensor, **attributes):
+    return _native.ops.horovod_allreduce(tensor, SUM, 1.0, 1.0, **attributes)
+
+
+def grouped_allreduce(tensor):
+    return _native.ops.horovod_grouped_allreduce([tensor, tensor], SUM, 1.0, 1.0)[0]
+
+
+def allgather(tensor):
+    return _native.ops.horovod_allgather(tensor)
+
+
+def broadcast(tensor):
+    return _native.ops.horovod_broadcast(tensor, 0)
+
+
+every_collective = pytest.mark.parametrize(
+    "call", [allreduce, grouped_allreduce, allgather, broadcast]
+)
+
+
+def executed(function):
+    """How many calls `function` made the runtime execute."""
+    before = _native.library.tf_hvd_executed_count()
+    function()
+    return _native.library.tf_hvd_executed_count() - before
+
+
+def inputs():
+    return tf.constant([1.0, 2.0])
+
+
+@every_collective
+def test_eager_calls_all_run(call):
+    x = inputs()
+    assert executed(lambda: (call(x), call(x))) == 2
+
+
+@every_collective
+def test_equal_calls_in_a_function_are_not_merged(call):
+    @tf.function
+    def twice(x):
+        return call(x) + call(x)
+
+    x = inputs()
+    for _ in range(2):
+        assert executed(lambda: twice(x)) == 2
+
+
+@every_collective
+def test_calls_on_constants_are_not_folded(call):
+    @tf.function
+    def of_constant():
+        return call(tf.constant([1.0, 2.0]))
+
+    # Grappler folds when the graph is first optimised: later runs show it.
+    for _ in range(3):
+        assert executed(of_constant) == 1
+
+
+@every_collective
+def test_a_call_whose_result_is_unused_is_left_out(call):
+    """On every rank alike: what a function runs follows from its graph alone."""
+
+    @tf.function
+    def unused(x):
+        call(x)
+        return call(x * 2.0)
+
+    assert executed(lambda: unused(inputs())) == 1
+
+
+@every_collective
+def test_a_call_that_is_only_a_control_dependency_runs(call):
+    @tf.function
+    def before(x):
+        with tf.control_dependencies([call(x)]):
+            return tf.identity(x)
+
+    assert executed(lambda: before(inputs())) == 1
+
+
+@every_collective
+def test_loop_invariant_calls_run_in_each_iteration(call):
+    @tf.function
+    def loop(x):
+        def body(i, total):
+            return i + 1, total + call(x) + call(x)
+
+        return tf.while_loop(
+            lambda i, total: i < 5, body, [0, tf.zeros_like(x)], parallel_iterations=10
+        )[1]
+
+    x = inputs()
+    assert executed(lambda: loop(x)) == 10
+    assert loop(x).numpy().tolist() == [10.0, 20.0]
+
+
+@every_collective
+def test_only_the_taken_branch_runs(call):
+    @tf.function
+    def branch(x):
+        return tf.cond(x[0] > 0.0, lambda: call(x) + call(x), lambda: call(x))
+
+    assert executed(lambda: branch(inputs())) == 2
+    assert executed(lambda: branch(-inputs())) == 1
+
+
+@every_collective
+def test_nested_functions_run_for_each_call(call):
+    inner = tf.function(call)
+
+    @tf.function
+    def outer(x):
+        return inner(x) + inner(x)
+
+    assert executed(lambda: outer(inputs())) == 2
+
+
+@every_collective
+def test_session_runs_what_is_fetched(call):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [2])
+        fetched = [call(x), call(x)]
+        call(x)
+        constant = call(tf.constant([1.0, 2.0]))
+        for _ in range(2):
+            assert executed(lambda: session.run(fetched, {x: [1.0, 2.0]})) == 2
+            assert executed(lambda: session.run(constant)) == 1
+
+
+def test_session_runs_each_iteration_of_a_loop():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.constant([1.0, 2.0])
+        loop = tf.while_loop(
+            lambda i, total: i < 5,
+            lambda i, total: (i + 1, total + allreduce(x) + allreduce(x)),
+            [0, tf.zeros_like(x)],
+            parallel_iterations=10,
+        )
+        assert executed(lambda: session.run(loop)) == 10
+
+
+@every_collective
+def test_no_call_waits_for_another(call):
+    """Automatic control dependencies put no order between collectives."""
+
+    @tf.function
+    def independent(x):
+        return call(x), call(x), call(x)
+
+    nodes = [
+        node
+        for node in independent.get_concrete_function(inputs()).graph.get_operations()
+        if node.type in COLLECTIVES
+    ]
+    assert len(nodes) == 3
+    for node in nodes:
+        assert not [other.name for other in node.control_inputs if other.type in COLLECTIVES]
+
+
+class Gate:
+    """Holds one tensor back until another has been computed; never for ever."""
+
+    def __init__(self):
+        self._opened = threading.Event()
+        self.waited_in_vain = False
+
+    def _open(self, x):
+        self._opened.set()
+        return x
+
+    def _pass(self, x):
+        self.waited_in_vain = not self._opened.wait(timeout=20)
+        return x
+
+    def opened_by(self, x):
+        return tf.numpy_function(self._open, [x], tf.float32, stateful=False)
+
+    def passed_by(self, x):
+        return tf.numpy_function(self._pass, [x], tf.float32, stateful=False)
+
+
+def test_a_later_call_runs_while_an_earlier_one_has_no_input_yet():
+    """One after the other, in the order of the program, the first would wait for the second."""
+    gate = Gate()
+
+    @tf.function
+    def crosswise(x):
+        first = allreduce(tf.ensure_shape(gate.passed_by(x), [2]))
+        second = gate.opened_by(allreduce(x * 2.0))
+        return first, second
+
+    assert executed(lambda: crosswise(inputs())) == 2
+    assert not gate.waited_in_vain
+
+
+def test_iterations_of_a_loop_run_side_by_side():
+    """Iteration 0 gets its input only when iteration 1's collective is done."""
+    gate = Gate()
+
+    @tf.function
+    def loop(x):
+        def body(i):
+            held = tf.cond(i == 0, lambda: gate.passed_by(x), lambda: tf.identity(x))
+            reduced = allreduce(tf.ensure_shape(held, [2]))
+            opened = tf.cond(i == 1, lambda: gate.opened_by(reduced), lambda: reduced)
+            return tf.ensure_shape(opened, [2])
+
+        return tf.map_fn(body, tf.range(2), fn_output_signature=tf.float32, parallel_iterations=2)
+
+    assert executed(lambda: loop(inputs())) == 2
+    assert not gate.waited_in_vain
+
+
+@pytest.mark.parametrize(
+    ("op", "value"),
+    [
+        ("horovod_size", 1),
+        ("horovod_rank", 0),
+        ("horovod_local_rank", 0),
+        ("horovod_local_size", 1),
+    ],
+)
+def test_topology_is_read_when_the_graph_runs(op, value):
+    """Not a constant: a graph may run in a job of another size than it was made in."""
+    read = tf.function(lambda: getattr(_native.ops, op)() + 0)
+    assert read().numpy() == value
+    hvd.shutdown()
+    try:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="init"):
+            read()
+    finally:
+        hvd.init()
+    assert read().numpy() == value
+
+
+def test_all_collectives_joined_tensorflows_asynchronous_ops():
+    assert set(COLLECTIVES) <= auto_control_deps.ASYNC_STATEFUL_OPS

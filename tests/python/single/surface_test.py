@@ -1,0 +1,219 @@
+"""The public names: that they are there, and that their signatures are Horovod's."""
+
+import inspect
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import _native, collectives
+
+SHARED = "average=None, device_dense='', device_sparse='', compression=none, op=None"
+SCALES = "prescale_factor=1.0, postscale_factor=1.0"
+DEVICES = "device_dense='', device_sparse='', compression=none"
+GROUPS = "num_groups=0, groups=None, process_set=world, scale_local_gradients=True"
+
+SIGNATURES = {
+    "init": "comm=None, process_sets=None",
+    "shutdown": "",
+    "is_initialized": "",
+    **dict.fromkeys(["rank", "local_rank", "cross_rank", "size", "local_size", "cross_size"], ""),
+    "is_homogeneous": "",
+    "mpi_threads_supported": "",
+    "rank_op": "name=None",
+    "local_rank_op": "name=None",
+    "local_size_op": "name=None",
+    "size_op": "process_set_id=0, name=None",
+    "allreduce": f"tensor, {SHARED}, {SCALES}, name=None, process_set=world, "
+    "ignore_name_scope=False",
+    "grouped_allreduce": f"tensors, {SHARED}, {SCALES}, process_set=world, "
+    "ignore_name_scope=False, name=None",
+    "allgather": "tensor, name=None, ignore_name_scope=False, process_set=world",
+    "broadcast": "tensor, root_rank, name=None, ignore_name_scope=False, process_set=world",
+    "broadcast_variables": "variables, root_rank, process_set=world, inplace=False",
+    "broadcast_global_variables": "root_rank",
+    "BroadcastGlobalVariablesHook": "root_rank, device=''",
+    "broadcast_object": "obj, root_rank=0, session=None, name=None, process_set=world",
+    "allgather_object": "obj, session=None, name=None, process_set=world",
+    "DistributedOptimizer": f"optimizer, name=None, use_locking=False, {DEVICES}, "
+    "sparse_as_dense=False, backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, "
+    f"average_aggregated_gradients=False, {GROUPS}",
+    "DistributedGradientTape": f"gradtape, {DEVICES}, sparse_as_dense=False, op=0, "
+    f"gradient_predivide_factor=1.0, {GROUPS}",
+}
+
+
+def written(function):
+    """A signature without annotations, as the table above writes it."""
+    names = {id(hvd.global_process_set): "world", id(hvd.Compression.none): "none"}
+    parts = []
+    for parameter in inspect.signature(function).parameters.values():
+        default = parameter.default
+        shown = "" if default is inspect.Parameter.empty else f"={names.get(id(default))}"
+        if shown == "=None":
+            shown = f"={default!r}"
+        parts.append(parameter.name + shown)
+    return ", ".join(parts)
+
+
+@pytest.mark.parametrize("name", list(SIGNATURES))
+def test_signature_is_horovods(name):
+    assert written(getattr(hvd, name)) == SIGNATURES[name]
+
+
+def test_every_public_name_is_there():
+    assert [name for name in hvd.__all__ if not hasattr(hvd, name)] == []
+    assert sorted(hvd.__all__) == hvd.__all__
+    assert hvd.__version__ == _native.build_info.VERSION
+
+
+def test_constants_are_horovods_and_those_of_the_native_table():
+    constants = [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product]
+    assert constants == list(range(6))
+    names = [_native.library.tf_hvd_reduce_op_name(value).decode() for value in constants]
+    assert names == ["Average", "Sum", "Adasum", "Min", "Max", "Product"]
+    assert _native.library.tf_hvd_reduce_op_name(6) is None
+    for value, name in collectives._REDUCE_OPS.items():
+        assert names[value] == name
+
+
+def test_dtype_names_of_the_native_table_are_tensorflows():
+    names = []
+    while name := _native.library.tf_hvd_dtype_name(len(names)):
+        names.append(name.decode())
+    assert names[:10] == [
+        "uint8", "int8", "uint16", "int16", "int32", "int64",
+        "float16", "float32", "float64", "bool",
+    ]  # fmt: skip
+    assert "bfloat16" in names
+    for name in names:
+        assert tf.as_dtype(name).name == name
+
+
+def test_what_is_built():
+    assert (hvd.mpi_built(), hvd.nccl_built()) == (True, 0)
+    for name in ("gloo_built", "gloo_enabled", "ddl_built", "ccl_built", "cuda_built"):
+        assert getattr(hvd, name)() is False
+    assert hvd.rocm_built() is False
+
+
+def test_one_process_needs_no_mpi():
+    hvd.init()
+    hvd.init()
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
+    assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
+    assert not hvd.mpi_enabled()
+    with pytest.raises(ValueError, match="without MPI"):
+        hvd.mpi_threads_supported()
+
+
+def test_the_set_of_all_ranks():
+    hvd.init()
+    world = hvd.global_process_set
+    assert (world.size(), world.rank(), world.included(), world.ranks) == (1, 0, True, [0])
+    assert str(world) == "ProcessSet(process_set_id=0, ranks=[0], mpi_comm=None)"
+    with pytest.raises(ValueError, match="global_process_set"):
+        hvd.allreduce(tf.zeros([1]), process_set=type(world)())
+
+
+def test_what_later_versions_bring_is_refused():
+    for arguments in ({"comm": [0]}, {"process_sets": "dynamic"}):
+        with pytest.raises(NotImplementedError, match="not supported in this version"):
+            hvd.init(**arguments)
+
+
+def run(code):
+    """Runs a program of its own, outside this process' runtime."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+BEFORE_INIT = """
+import tensorflow as tf, tf_hvd as hvd
+
+def raised(function, *kinds):
+    try:
+        function()
+    except kinds as error:
+        assert "init" in str(error), error
+    else:
+        raise AssertionError(f"{function} raised nothing")
+
+def check():
+    x = tf.ones([2])
+    failed = tf.errors.FailedPreconditionError
+    for name in "rank local_rank cross_rank size local_size cross_size is_homogeneous".split():
+        raised(getattr(hvd, name), ValueError)
+    raised(hvd.mpi_threads_supported, ValueError)
+    raised(lambda: hvd.broadcast_object(1), ValueError)
+    raised(lambda: hvd.allgather_object(1), failed)
+    raised(lambda: hvd.allreduce(x), failed)
+    raised(lambda: hvd.grouped_allreduce([x, x]), failed)
+    raised(lambda: hvd.allgather(x), failed)
+    raised(lambda: hvd.broadcast(x, 0), failed)
+    raised(tf.function(lambda: hvd.allreduce(x)), failed)
+    raised(lambda: hvd.broadcast_variables([tf.Variable(x)], 0), failed)
+    for name in "rank_op size_op local_rank_op local_size_op".split():
+        raised(getattr(hvd, name), failed)
+    assert hvd.global_process_set.size() is None
+    assert not hvd.is_initialized()
+
+check()
+hvd.shutdown()
+hvd.init()
+assert hvd.is_initialized()
+assert hvd.allreduce(tf.ones([1])).numpy() == 1
+hvd.shutdown()
+check()
+hvd.init()
+assert hvd.allreduce(tf.ones([1])).numpy() == 1
+print("all well")
+"""
+
+
+def test_before_init_and_after_shutdown():
+    result = run(BEFORE_INIT)
+    assert (result.returncode, result.stdout) == (0, "all well\n"), result.stderr
+
+
+SETTINGS = """
+import os, tf_hvd
+for name, value in [
+    ("HOROVOD_FUSION_THRESHOLD", "much"),
+    ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"),
+    ("HOROVOD_LOG_LEVEL", "loud"),
+]:
+    os.environ[name] = value
+    try:
+        tf_hvd.init()
+    except tf_hvd.HorovodInitError as error:
+        assert isinstance(error, ValueError) and isinstance(error, RuntimeError)
+        assert f"{name}={value}" in str(error) and "expected" in str(error), error
+    else:
+        raise AssertionError(f"{name}={value} was taken")
+    del os.environ[name]
+tf_hvd.init()
+print("all well")
+"""
+
+
+def test_setting_that_is_not_one():
+    result = run(SETTINGS)
+    assert (result.returncode, result.stdout) == (0, "all well\n"), result.stderr
+
+
+def test_command_line_does_not_load_tensorflow():
+    code = (
+        "import sys; sys.argv = ['bin/tf_hvd', 'run']; import tf_hvd.cli.main; "
+        "print([m for m in sys.modules if m.startswith('tensorflow')])"
+    )
+    assert run(code).stdout == "[]\n"

@@ -1,0 +1,158 @@
+#include "runtime/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+Record Allreduce(int64_t rows, OpKind kind = OpKind::kAllreduce) {
+  Record record;
+  record.kind = kind;
+  record.tensors.push_back({DType::kFloat32, {rows}});
+  return record;
+}
+
+Vote VoteOf(int rank, const Record& record) {
+  Vote vote;
+  vote.first = {rank, EncodeRecord(record)};
+  vote.last = rank;
+  return vote;
+}
+
+Vote RandomVote(int rank, std::mt19937* random) {
+  // Few different records, so that all ways of agreeing happen.
+  Vote vote = VoteOf(rank, Allreduce((*random)() % 3));
+  vote.joined = (*random)() % 4 == 0;
+  if ((*random)() % 4 == 0) {
+    vote.refusal = Refusal{rank, "refused by " + std::to_string(rank)};
+  }
+  return vote;
+}
+
+// All but `last`, as text.
+std::string Show(const Vote& vote) {
+  std::string text = std::to_string(vote.first.rank) + ":" + vote.first.record;
+  if (vote.other.has_value()) {
+    text += " other " + std::to_string(vote.other->rank) + ":" +
+            vote.other->record;
+  }
+  if (vote.refusal.has_value()) {
+    text += " refused " + std::to_string(vote.refusal->rank) + ":" +
+            vote.refusal->text;
+  }
+  return text + (vote.joined ? " joined" : "");
+}
+
+TEST(Agreement, MergeIsCommutative) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 1000; ++i) {
+    const Vote a = RandomVote(static_cast<int>(random() % 4), &random);
+    const Vote b = RandomVote(4 + static_cast<int>(random() % 4), &random);
+    EXPECT_EQ(Show(Merge(a, b)), Show(Merge(b, a)));
+  }
+}
+
+TEST(Agreement, MergeIsAssociative) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 1000; ++i) {
+    std::vector<int> ranks = {0, 1, 2};
+    std::shuffle(ranks.begin(), ranks.end(), random);
+    const Vote a = RandomVote(ranks[0], &random);
+    const Vote b = RandomVote(ranks[1], &random);
+    const Vote c = RandomVote(ranks[2], &random);
+    EXPECT_EQ(Show(Merge(Merge(a, b), c)), Show(Merge(a, Merge(b, c))));
+  }
+}
+
+TEST(Agreement, LastIsTheLaterVotes) {
+  const Vote a = VoteOf(3, Allreduce(1));
+  const Vote b = VoteOf(1, Allreduce(1));
+  EXPECT_EQ(Merge(a, b).last, 1);
+  EXPECT_EQ(Merge(b, a).last, 3);
+}
+
+// Any order of arrival, merged along any tree, gives the verdict that looking
+// at all votes at once gives.
+TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 1000; ++i) {
+    const size_t count = 1 + random() % 6;
+    std::vector<Vote> votes;
+    for (size_t rank = 0; rank < count; ++rank) {
+      votes.push_back(RandomVote(static_cast<int>(rank), &random));
+    }
+    const auto refused = std::find_if(
+        votes.begin(), votes.end(),
+        [](const Vote& vote) { return vote.refusal.has_value(); });
+    const auto differs =
+        std::find_if(votes.begin(), votes.end(), [&](const Vote& vote) {
+          return vote.first.record != votes[0].first.record;
+        });
+    std::string expected;
+    if (refused != votes.end()) {
+      const std::string rank = std::to_string(refused->refusal->rank);
+      expected = "rank " + rank + ": refused by " + rank;
+    } else if (differs != votes.end()) {
+      expected = DescribeMismatch("x", 0, votes[0].first.record,
+                                  differs->first.rank, differs->first.record);
+    }
+    while (votes.size() > 1) {  // merges two random ones until one is left
+      std::shuffle(votes.begin(), votes.end(), random);
+      const Vote merged = Merge(votes[votes.size() - 2], votes.back());
+      votes.pop_back();
+      votes.back() = merged;
+    }
+    EXPECT_EQ(Verdict("x", votes[0]), expected);
+  }
+}
+
+TEST(Agreement, EqualRecordsRun) {
+  const Vote merged =
+      Merge(VoteOf(0, Allreduce(3)), VoteOf(1, Allreduce(3)));
+  EXPECT_EQ(Verdict("g", merged), "");
+}
+
+TEST(Agreement, MismatchNamesBothRanks) {
+  const Vote merged = Merge(Merge(VoteOf(4, Allreduce(5)),
+                                  VoteOf(0, Allreduce(3))),
+                            VoteOf(2, Allreduce(3)));
+  EXPECT_EQ(Verdict("g", merged),
+            "mismatch in allreduce 'g': rank 0 has float32[3], rank 4 has "
+            "float32[5]; the shapes must be equal on all ranks");
+}
+
+TEST(Agreement, RefusalComesBeforeMismatch) {
+  Vote wrong = VoteOf(1, Allreduce(5));
+  wrong.refusal = Refusal{1, "a scalar"};
+  EXPECT_EQ(Verdict("g", Merge(VoteOf(0, Allreduce(3)), wrong)),
+            "rank 1: a scalar");
+}
+
+TEST(Agreement, WhatRunsAfterJoin) {
+  struct Row {
+    OpKind kind;
+    bool runs;
+  };
+  const Row rows[] = {{OpKind::kAllreduce, true},  {OpKind::kAllgather, false},
+                      {OpKind::kBroadcast, false}, {OpKind::kJoin, true},
+                      {OpKind::kBarrier, true},    {OpKind::kAddSet, true},
+                      {OpKind::kRemoveSet, true}};
+  for (const Row& row : rows) {
+    Vote vote = VoteOf(0, Allreduce(3, row.kind));
+    EXPECT_EQ(Verdict("g", vote), "");
+    vote.joined = true;
+    const std::string text = Verdict("g", vote);
+    EXPECT_EQ(text.empty(), row.runs) << NameOf(row.kind);
+    if (row.runs) continue;
+    EXPECT_NE(text.find("'g'"), std::string::npos);
+    EXPECT_NE(text.find("joined"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,173 @@
+#include "runtime/channel.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/message.h"
+
+namespace tf_hvd {
+namespace {
+
+// An edge that takes and gives as many bytes at a time as it is told.
+struct FakeEdge final : Edge {
+  size_t Write(const char* data, size_t size) override {
+    const size_t taken = std::min(size, room);
+    room -= taken;
+    written.append(data, taken);
+    return taken;
+  }
+  void Flush() override { ++flushes; }
+  size_t Read(char* data, size_t size) override {
+    const size_t given = std::min({size, limit, arrived.size()});
+    std::copy_n(arrived.begin(), given, data);
+    arrived.erase(0, given);
+    if (limit_once) limit = 0;
+    return given;
+  }
+  bool Readable() const override { return !arrived.empty(); }
+  bool polled() const override { return polled_answer; }
+
+  std::string written;
+  std::string arrived;
+  size_t room = 0;
+  size_t limit = std::string::npos;
+  bool limit_once = false;
+  bool polled_answer = false;
+  int flushes = 0;
+};
+
+std::string Leave(const std::string& text) {
+  Message message;
+  message.kind = MessageKind::kLeave;
+  message.text = text;
+  return EncodeMessage(message);
+}
+
+std::vector<std::string> PullAll(Channel* channel) {
+  std::vector<std::string> got;
+  channel->Pull([&](std::string_view m) { got.emplace_back(m); });
+  return got;
+}
+
+TEST(Channel, NothingToDo) {
+  FakeEdge edge;
+  Channel channel(3, &edge);
+  EXPECT_EQ(channel.peer(), 3);
+  EXPECT_FALSE(channel.Push());
+  EXPECT_FALSE(channel.HasOutput());
+  EXPECT_FALSE(channel.Readable());
+  EXPECT_TRUE(PullAll(&channel).empty());
+  EXPECT_EQ(edge.flushes, 0);
+  EXPECT_FALSE(channel.polled());
+  edge.polled_answer = true;
+  EXPECT_TRUE(channel.polled());
+}
+
+TEST(Channel, KeepsWhatDoesNotFit) {
+  FakeEdge edge;
+  Channel channel(0, &edge);
+  channel.Send("abcdef");
+  EXPECT_TRUE(channel.HasOutput());
+  EXPECT_FALSE(channel.Push());  // nothing moved
+  edge.room = 4;
+  EXPECT_TRUE(channel.Push());
+  EXPECT_EQ(edge.written, "abcd");
+  EXPECT_GE(edge.flushes, 1);
+  EXPECT_TRUE(channel.HasOutput());
+  channel.Send("gh");
+  edge.room = 100;
+  EXPECT_TRUE(channel.Push());
+  EXPECT_EQ(edge.written, "abcdefgh");
+  EXPECT_FALSE(channel.HasOutput());
+  EXPECT_FALSE(channel.Push());
+}
+
+TEST(Channel, StreamSurvivesAnyPartialWrites) {
+  std::mt19937 random(1);
+  FakeEdge edge;
+  Channel channel(0, &edge);
+  std::string all;
+  for (int i = 0; i < 2000; ++i) {
+    std::string piece(random() % 50, 'a');
+    for (char& c : piece) c = static_cast<char>(random());
+    all += piece;
+    channel.Send(piece);
+    edge.room = random() % 60;
+    channel.Push();
+  }
+  edge.room = all.size();
+  channel.Push();
+  EXPECT_FALSE(channel.HasOutput());
+  EXPECT_EQ(edge.written, all);
+}
+
+TEST(Channel, GivesWholeMessagesOnly) {
+  FakeEdge edge;
+  Channel channel(0, &edge);
+  const std::string one = Leave("one");
+  const std::string two = Leave("the second one");
+  edge.arrived = one + two.substr(0, 10);
+  EXPECT_EQ(PullAll(&channel), (std::vector<std::string>{one}));
+  EXPECT_TRUE(PullAll(&channel).empty());
+  edge.arrived = two.substr(10) + one;
+  EXPECT_EQ(PullAll(&channel), (std::vector<std::string>{two, one}));
+}
+
+TEST(Channel, MessagesCutAnywhere) {
+  std::mt19937 random(2);
+  std::string stream;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 200; ++i) {
+    expected.push_back(Leave(std::string(random() % 100, 'x')));
+    stream += expected.back();
+  }
+  FakeEdge edge;
+  edge.limit_once = true;
+  Channel channel(0, &edge);
+  std::vector<std::string> got;
+  edge.arrived = stream;
+  while (!edge.arrived.empty()) {
+    edge.limit = 1 + random() % 40;
+    channel.Pull([&](std::string_view m) { got.emplace_back(m); });
+  }
+  EXPECT_EQ(got, expected);
+}
+
+TEST(Channel, MessagesLargerThanOneRead) {
+  FakeEdge edge;
+  Channel channel(0, &edge);
+  const std::string large = Leave(std::string(100'000, 'y'));
+  edge.arrived = large + large;
+  EXPECT_EQ(PullAll(&channel), (std::vector<std::string>{large, large}));
+}
+
+TEST(Channel, ReceiverMaySend) {
+  FakeEdge edge;
+  edge.room = 1000;
+  edge.arrived = Leave("a") + Leave("b");
+  Channel channel(0, &edge);
+  int calls = 0;
+  EXPECT_TRUE(channel.Pull([&](std::string_view) {
+    channel.Send("reply");
+    ++calls;
+  }));
+  EXPECT_EQ(calls, 2);
+  EXPECT_TRUE(channel.Push());
+  EXPECT_EQ(edge.written, "replyreply");
+}
+
+// Bytes that are no message are handed on, for the vertex to report, and do
+// not stop the stream silently.
+TEST(Channel, ImpossibleLengthIsHandedOn) {
+  FakeEdge edge;
+  Channel channel(0, &edge);
+  edge.arrived = std::string(kHeaderBytes, '\0');
+  ASSERT_EQ(PullAll(&channel).size(), 1u);
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,216 @@
+#include "runtime/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+// Every variable that is looked at, so that the test's own launcher or shell
+// does not show through.
+const std::vector<std::string> kNames = {
+    "HOROVOD_FUSION_THRESHOLD",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    "HOROVOD_STALL_CHECK_DISABLE",
+    "HOROVOD_LOG_LEVEL",
+    "TF_HVD_SPIN_MICROSECONDS",
+    "TF_HVD_MPI_LIBRARY",
+    "TF_HVD_RANKS_PER_NODE",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OPAL_PREFIX",
+    "PMI_SIZE",
+    "PMI_RANK",
+    "MPI_LOCALNRANKS",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+};
+
+void SetEnvironment(const Environment& values) {
+  for (const std::string& name : kNames) unsetenv(name.c_str());
+  for (const auto& [name, value] : values) {
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+}
+
+TEST(ConfigTest, DefaultsAreTheDocumentedOnes) {
+  SetEnvironment({});
+  Config config;
+  ASSERT_TRUE(ReadConfig(&config).ok());
+  EXPECT_EQ(config.fusion_threshold, 67108864);
+  EXPECT_EQ(config.stall_warn_ns, 30'000'000'000);
+  EXPECT_EQ(config.stall_fail_ns, 300'000'000'000);
+  EXPECT_EQ(config.spin_ns, 50'000);
+  EXPECT_EQ(config.ranks_per_node, 0);
+  EXPECT_EQ(config.mpi_library, "");
+  EXPECT_EQ(config.log_level, "warning");
+}
+
+TEST(ConfigTest, ReadsEachVariable) {
+  SetEnvironment({{"HOROVOD_FUSION_THRESHOLD", "0"},
+                  {"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.25"},
+                  {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "2"},
+                  {"HOROVOD_LOG_LEVEL", "debug"},
+                  {"TF_HVD_SPIN_MICROSECONDS", "7"},
+                  {"TF_HVD_MPI_LIBRARY", "/a/libmpi.so"},
+                  {"TF_HVD_RANKS_PER_NODE", "2"}});
+  Config config;
+  ASSERT_TRUE(ReadConfig(&config).ok());
+  EXPECT_EQ(config.fusion_threshold, 0);
+  EXPECT_EQ(config.stall_warn_ns, 250'000'000);
+  EXPECT_EQ(config.stall_fail_ns, 2'000'000'000);
+  EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.spin_ns, 7'000);
+  EXPECT_EQ(config.mpi_library, "/a/libmpi.so");
+  EXPECT_EQ(config.ranks_per_node, 2);
+}
+
+TEST(ConfigTest, DisableOverrulesTheTime) {
+  SetEnvironment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "9"},
+                  {"HOROVOD_STALL_CHECK_DISABLE", "1"}});
+  Config config;
+  ASSERT_TRUE(ReadConfig(&config).ok());
+  EXPECT_EQ(config.stall_warn_ns, 0);
+}
+
+TEST(ConfigTest, BadValuesNameVariableAndValue) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"HOROVOD_FUSION_THRESHOLD", "-1"},
+      {"HOROVOD_FUSION_THRESHOLD", "64MB"},
+      {"HOROVOD_FUSION_THRESHOLD", "9999999999999999999999"},
+      {"HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"},
+      {"HOROVOD_STALL_CHECK_TIME_SECONDS", "nan"},
+      {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "-3"},
+      {"HOROVOD_STALL_CHECK_DISABLE", "yes"},
+      {"HOROVOD_LOG_LEVEL", "loud"},
+      {"TF_HVD_SPIN_MICROSECONDS", "1e999"},
+      {"TF_HVD_RANKS_PER_NODE", "two"},
+  };
+  for (const auto& [name, value] : cases) {
+    SetEnvironment({{name, value}});
+    Config config;
+    const Status status = ReadConfig(&config);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(status.message().find(name + "=" + value), std::string::npos)
+        << status.message();
+  }
+}
+
+TEST(ConfigTest, FailureMustComeAfterTheWarning) {
+  SetEnvironment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "5"},
+                  {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "5"}});
+  Config config;
+  EXPECT_EQ(ReadConfig(&config).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ConfigTest, PageListsEveryVariable) {
+  const std::string page = ConfigMarkdown();
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_NE(page.find("| `" + kNames[i] + "` |"), std::string::npos)
+        << kNames[i];
+  }
+}
+
+struct LaunchCase {
+  Environment environment;
+  LaunchInfo::Family family;
+  int size;
+  int rank;
+  std::string hint;
+};
+
+TEST(LaunchInfoTest, KnowsTheLaunchers) {
+  using Family = LaunchInfo::Family;
+  const std::vector<LaunchCase> cases = {
+      {{}, Family::kNone, 1, 0, ""},
+      {{{"OMPI_COMM_WORLD_SIZE", "4"},
+        {"OMPI_COMM_WORLD_RANK", "3"},
+        {"OPAL_PREFIX", "/opt/x"}},
+       Family::kOpenMpi,
+       4,
+       3,
+       "/opt/x/lib"},
+      {{{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}, {"MPI_LOCALNRANKS", "2"}},
+       Family::kMpich,
+       2,
+       1,
+       ""},
+      // hydra, its daemons started by srun: one task for each node
+      {{{"PMI_SIZE", "8"},
+        {"PMI_RANK", "5"},
+        {"MPI_LOCALNRANKS", "4"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_PROCID", "1"},
+        {"SLURM_NTASKS", "2"}},
+       Family::kMpich,
+       8,
+       5,
+       ""},
+      // srun --mpi=pmi2: the library may be of either family
+      {{{"PMI_SIZE", "8"},
+        {"PMI_RANK", "5"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_PROCID", "5"},
+        {"SLURM_NTASKS", "8"}},
+       Family::kSlurm,
+       8,
+       5,
+       ""},
+      // salloc without srun: this process is alone
+      {{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, Family::kNone, 1, 0, ""},
+      {{{"SLURM_STEP_ID", "1"},
+        {"SLURM_PROCID", "2"},
+        {"SLURM_NTASKS", "8"},
+        {"SLURM_STEP_NUM_TASKS", "3"}},
+       Family::kSlurm,
+       3,
+       2,
+       ""},
+  };
+  for (const LaunchCase& expected : cases) {
+    SetEnvironment(expected.environment);
+    LaunchInfo info;
+    ASSERT_TRUE(ReadLaunchInfo(&info).ok());
+    EXPECT_EQ(info.family, expected.family);
+    EXPECT_EQ(info.size, expected.size);
+    EXPECT_EQ(info.rank, expected.rank);
+    EXPECT_EQ(info.library_hint, expected.hint);
+  }
+}
+
+TEST(LaunchInfoTest, ACountThatIsNoneIsAnError) {
+  const std::vector<Environment> cases = {
+      {{"OMPI_COMM_WORLD_SIZE", "many"}, {"OMPI_COMM_WORLD_RANK", "0"}},
+      {{"OMPI_COMM_WORLD_SIZE", "0"}, {"OMPI_COMM_WORLD_RANK", "0"}},
+      {{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "2"}},
+      {{"OMPI_COMM_WORLD_SIZE", "2"}},
+      {{"PMI_RANK", "0"}},
+      {{"PMI_SIZE", "-2"}, {"PMI_RANK", "0"}},
+      {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}},
+  };
+  for (const Environment& environment : cases) {
+    SetEnvironment(environment);
+    LaunchInfo info;
+    EXPECT_EQ(ReadLaunchInfo(&info).code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(LaunchInfoTest, TheErrorNamesVariableAndValue) {
+  SetEnvironment(
+      {{"OMPI_COMM_WORLD_SIZE", "many"}, {"OMPI_COMM_WORLD_RANK", "0"}});
+  LaunchInfo info;
+  EXPECT_NE(ReadLaunchInfo(&info).message().find("OMPI_COMM_WORLD_SIZE=many"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tf_hvd

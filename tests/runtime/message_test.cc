@@ -1,0 +1,236 @@
+#include "runtime/message.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+
+namespace tf_hvd {
+namespace {
+
+// Random messages of every kind; texts hold all byte values.
+class Messages {
+ public:
+  explicit Messages(unsigned seed) : random_(seed) {}
+
+  Message Next(MessageKind kind) {
+    Message message;
+    message.kind = kind;
+    switch (kind) {
+      case MessageKind::kVote:
+        FillVote(&message);
+        break;
+      case MessageKind::kFrame:
+        for (int n = Below(6); n > 0; --n) message.frame.push_back(AnEntry());
+        break;
+      case MessageKind::kLeave:
+        message.rank = Below(1000);
+        message.text = Text();
+        break;
+      case MessageKind::kAnswer:
+        message.rank = Below(1000);
+        message.state = static_cast<RollState>(Below(3));
+        for (int n = Below(3); n > 0; --n) message.waits_for.push_back(Text());
+        [[fallthrough]];
+      case MessageKind::kAsk:
+      case MessageKind::kRoll:
+        message.set = Below(10);
+        message.name = Text();
+        if (kind == MessageKind::kAnswer) message.age_ms = random_();
+    }
+    return message;
+  }
+
+  int Below(int limit) {
+    return static_cast<int>(random_() % static_cast<unsigned>(limit));
+  }
+
+ private:
+  std::string Text() {
+    std::string text(static_cast<size_t>(Below(40)), '\0');
+    for (char& c : text) c = static_cast<char>(random_());
+    return text;
+  }
+
+  void FillVote(Message* message) {
+    message->set = Below(10);
+    Vote& vote = message->vote;
+    vote.last = Below(100);
+    vote.first.rank = Below(100);
+    vote.joined = Below(2) == 0;
+    if (Below(2) == 0) {
+      message->slot = static_cast<uint32_t>(Below(5000));
+    } else {
+      message->name = Text();
+      vote.first.record = Text();
+    }
+    if (Below(2) == 0) vote.other = Witness{Below(100), Text()};
+    if (Below(2) == 0) vote.refusal = Refusal{Below(100), Text()};
+  }
+
+  FrameEntry AnEntry() {
+    FrameEntry entry;
+    entry.set = Below(10);
+    entry.last = Below(100);
+    entry.joined = Below(2) == 0;
+    entry.close = Below(4) == 0;
+    entry.error = Text();
+    if (Below(2) == 0) entry.slot = static_cast<uint32_t>(Below(5000));
+    entry.define = entry.slot != kNoSlot && Below(2) == 0;
+    if (entry.slot == kNoSlot || entry.define) {
+      entry.name = Text();
+      entry.record = Text();
+    }
+    return entry;
+  }
+
+  std::mt19937 random_;
+};
+
+constexpr MessageKind kKinds[] = {MessageKind::kVote, MessageKind::kFrame,
+                                  MessageKind::kLeave, MessageKind::kAsk,
+                                  MessageKind::kRoll, MessageKind::kAnswer};
+
+void ExpectEqual(const Vote& a, const Vote& b) {
+  EXPECT_EQ(a.first.rank, b.first.rank);
+  EXPECT_EQ(a.first.record, b.first.record);
+  EXPECT_EQ(a.joined, b.joined);
+  EXPECT_EQ(a.last, b.last);
+  ASSERT_EQ(a.other.has_value(), b.other.has_value());
+  if (a.other.has_value()) {
+    EXPECT_EQ(a.other->rank, b.other->rank);
+    EXPECT_EQ(a.other->record, b.other->record);
+  }
+  ASSERT_EQ(a.refusal.has_value(), b.refusal.has_value());
+  if (a.refusal.has_value()) {
+    EXPECT_EQ(a.refusal->rank, b.refusal->rank);
+    EXPECT_EQ(a.refusal->text, b.refusal->text);
+  }
+}
+
+void ExpectEqual(const FrameEntry& a, const FrameEntry& b) {
+  EXPECT_EQ(a.set, b.set);
+  EXPECT_EQ(a.slot, b.slot);
+  EXPECT_EQ(a.define, b.define);
+  EXPECT_EQ(a.close, b.close);
+  EXPECT_EQ(a.joined, b.joined);
+  EXPECT_EQ(a.last, b.last);
+  EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.record, b.record);
+  EXPECT_EQ(a.error, b.error);
+}
+
+void ExpectEqual(const Message& a, const Message& b) {
+  EXPECT_EQ(a.kind, b.kind);
+  EXPECT_EQ(a.set, b.set);
+  EXPECT_EQ(a.slot, b.slot);
+  EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.rank, b.rank);
+  EXPECT_EQ(a.text, b.text);
+  EXPECT_EQ(a.age_ms, b.age_ms);
+  EXPECT_EQ(a.state, b.state);
+  EXPECT_EQ(a.waits_for, b.waits_for);
+  ExpectEqual(a.vote, b.vote);
+  ASSERT_EQ(a.frame.size(), b.frame.size());
+  for (size_t i = 0; i < a.frame.size(); ++i) {
+    ExpectEqual(a.frame[i], b.frame[i]);
+  }
+}
+
+TEST(Message, RoundTripOfEveryKind) {
+  Messages messages(1);
+  for (int i = 0; i < 300; ++i) {
+    for (const MessageKind kind : kKinds) {
+      const Message message = messages.Next(kind);
+      const std::string bytes = EncodeMessage(message);
+      EXPECT_EQ(MessageBytes(bytes), bytes.size());
+      EXPECT_EQ(MessageBytes(bytes + "the next one"), bytes.size());
+      Message decoded;
+      ASSERT_TRUE(DecodeMessage(bytes, &decoded).ok());
+      ExpectEqual(message, decoded);
+    }
+  }
+}
+
+// Each prefix lies in a buffer of its own: a read past its end is seen by the
+// address sanitizer.
+TEST(Message, TruncatedOrLongerIsAnError) {
+  Messages messages(2);
+  for (int i = 0; i < 20; ++i) {
+    for (const MessageKind kind : kKinds) {
+      const std::string bytes = EncodeMessage(messages.Next(kind));
+      Message decoded;
+      for (size_t size = 0; size < bytes.size(); ++size) {
+        std::string cut(bytes, 0, size);
+        EXPECT_FALSE(DecodeMessage(cut, &decoded).ok());
+        // Also when the header agrees with the cut.
+        if (size < kHeaderBytes) continue;
+        const auto length = static_cast<uint32_t>(size);
+        std::memcpy(cut.data(), &length, sizeof(length));
+        EXPECT_FALSE(DecodeMessage(cut, &decoded).ok());
+      }
+      std::string longer = bytes + "x";
+      const auto length = static_cast<uint32_t>(longer.size());
+      std::memcpy(longer.data(), &length, sizeof(length));
+      EXPECT_FALSE(DecodeMessage(longer, &decoded).ok());
+    }
+  }
+}
+
+TEST(Message, RandomDamageNeverHurts) {
+  Messages messages(3);
+  for (int i = 0; i < 3000; ++i) {
+    std::string bytes = EncodeMessage(messages.Next(kKinds[i % 6]));
+    for (int n = 1 + messages.Below(4); n > 0; --n) {
+      bytes[static_cast<size_t>(messages.Below(
+          static_cast<int>(bytes.size())))] =
+          static_cast<char>(messages.Below(256));
+    }
+    Message decoded;
+    static_cast<void>(DecodeMessage(bytes, &decoded).ok());
+  }
+}
+
+TEST(Message, UnknownKindIsAnError) {
+  std::string bytes(kHeaderBytes, '\0');
+  bytes[0] = static_cast<char>(kHeaderBytes);
+  Message decoded;
+  for (const int kind : {0, 7, 255}) {
+    bytes[4] = static_cast<char>(kind);
+    EXPECT_FALSE(DecodeMessage(bytes, &decoded).ok()) << kind;
+  }
+}
+
+TEST(Message, LengthIsUnknownBeforeTheHeaderIsThere) {
+  Message leave;
+  leave.kind = MessageKind::kLeave;
+  const std::string bytes = EncodeMessage(leave);
+  for (size_t size = 0; size < kHeaderBytes; ++size) {
+    EXPECT_EQ(MessageBytes(std::string_view(bytes).substr(0, size)), 0u);
+  }
+}
+
+// A stream whose header tells a length that no message has must not look like
+// one that waits for more.
+TEST(Message, ImpossibleLengthIsAWholeMalformedMessage) {
+  for (uint32_t length = 0; length < kHeaderBytes; ++length) {
+    std::string bytes(kHeaderBytes, '\0');
+    std::memcpy(bytes.data(), &length, sizeof(length));
+    bytes[4] = static_cast<char>(MessageKind::kRoll);
+    const size_t size = MessageBytes(bytes);
+    ASSERT_EQ(size, kHeaderBytes) << length;
+    Message decoded;
+    EXPECT_FALSE(DecodeMessage(bytes, &decoded).ok()) << length;
+  }
+}
+
+// The cost that agreement.md promises for a request in use.
+TEST(Message, VoteBySlotIs24Bytes) {
+  Message vote;
+  vote.slot = 5;
+  EXPECT_EQ(EncodeMessage(vote).size(), 24u);
+}
+
+}  // namespace
+}  // namespace tf_hvd

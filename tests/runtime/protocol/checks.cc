@@ -1,0 +1,405 @@
+#include "tests/runtime/protocol/checks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "runtime/ledger.h"
+#include "runtime/stall_monitor.h"
+#include "tests/runtime/protocol/event_queue.h"
+
+namespace tf_hvd::protocol_test {
+namespace {
+
+// The last limit, two looks, an ABORT's way and the callback.
+constexpr int64_t kLongestWaitNs = 316 * kSecond;
+// One's own limit of a roll call, and the longest time between two looks.
+constexpr int64_t kRollNs = 3 * kSecond;
+
+// The longest way of a frame down the tree, and the callback.
+constexpr int64_t kFrameNs = kSecond / 2;
+
+using Instance = std::tuple<int32_t, std::string, int>;
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool StartsWith(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
+}
+
+std::string Described(const Submission& s) {
+  return "rank " + std::to_string(s.rank) + ", set " + std::to_string(s.set) +
+         ", '" + s.name + "' #" + std::to_string(s.instance) + ": " +
+         (s.status.ok() ? "ok " + std::to_string(s.value)
+                        : s.status.message());
+}
+
+// A refusal is told to its own caller first, in the same words but without
+// the rank.
+bool RefusedHere(const Submission& s) {
+  return s.status.code() == StatusCode::kInvalidArgument &&
+         (StartsWith(s.status.message(), "duplicate name") ||
+          (!s.refusal.empty() && s.status.message() == s.refusal));
+}
+
+// A waiter's own limit names who saw it; whose comes first is a race between
+// waiters of the same age.
+std::string Cause(const Submission& s) {
+  const std::string& text = s.status.message();
+  return text.substr(0, text.find("; seen by "));
+}
+
+class Checker {
+ public:
+  explicit Checker(const History& history) : h_(history) {
+    for (const Submission& s : h_.submissions) {
+      if (s.late || s.orphan || !h_.Alive(s.rank)) continue;
+      instances_[{s.set, s.name, s.instance}].push_back(&s);
+    }
+  }
+
+  std::string Run() {
+    CheckAnswered();
+    CheckInstances();
+    CheckScenario();
+    CheckOrders();
+    CheckAcyclic();
+    for (const StallReport& report : h_.reports) CheckReport(report);
+    CheckDeath();
+    CheckJoins();
+    CheckSetNumbers();
+    return found_;
+  }
+
+ private:
+  void Fail(const std::string& what) {
+    if (found_.empty()) found_ = what;
+  }
+  bool Disturbed() const {
+    return h_.abort_ns >= 0 || !h_.dead.empty() || !h_.stopped.empty();
+  }
+  bool ErrorExpected(const Submission& s) const;
+  bool SubmittedByAll(const Submission& s) const;
+  bool Waits(const Submission& s, int32_t set, const std::string& name,
+             int64_t since_ns, int64_t until_ns) const;
+  void CheckAnswered();
+  void CheckInstances();
+  void CheckInstance(const std::vector<const Submission*>& calls);
+  void CheckScenario();
+  void CheckOrders();
+  void CheckAcyclic();
+  void CheckReport(const StallReport& report);
+  void CheckNamed(const StallReport& report, int32_t set,
+                  const std::string& name);
+  void CheckDeath();
+  void CheckJoins();
+  void CheckSetNumbers();
+
+  const History& h_;
+  std::map<Instance, std::vector<const Submission*>> instances_;
+  std::string found_;
+};
+
+void Checker::CheckAnswered() {
+  for (const Submission& s : h_.submissions) {
+    if (s.orphan || !h_.Alive(s.rank)) continue;
+    if (s.fired != 1) return Fail("waits for ever: " + Described(s));
+    if (s.end_ns - s.start_ns > kLongestWaitNs) {
+      return Fail("waited too long: " + Described(s));
+    }
+    if (Contains(s.status.message(), "bug in tf_hvd")) {
+      return Fail(Described(s));
+    }
+  }
+}
+
+void Checker::CheckInstances() {
+  for (const auto& [key, calls] : instances_) CheckInstance(calls);
+}
+
+// All members' k-th call succeeds with the same result, or all fail with the
+// same text. After a death or an ABORT some may have succeeded before.
+void Checker::CheckInstance(const std::vector<const Submission*>& calls) {
+  const Submission* ok = nullptr;
+  const Submission* failed = nullptr;
+  for (const Submission* s : calls) {
+    if (!s->status.ok() && RefusedHere(*s)) {
+      if (failed == nullptr && ok != nullptr && !Disturbed()) {
+        Fail("differ: " + Described(*s) + " / " + Described(*ok));
+      }
+      continue;
+    }
+    const Submission*& first = s->status.ok() ? ok : failed;
+    if (first == nullptr) first = s;
+    const bool same = s->status.ok() ? s->value == first->value
+                                     : Cause(*s) == Cause(*first);
+    const bool two_causes = h_.dead.size() + h_.stopped.size() > 1;
+    if (!same && !two_causes) {
+      Fail("differ: " + Described(*s) + " / " + Described(*first));
+    }
+  }
+  if (ok != nullptr && failed != nullptr && !Disturbed()) {
+    Fail("differ: " + Described(*ok) + " / " + Described(*failed));
+  }
+}
+
+bool Checker::SubmittedByAll(const Submission& s) const {
+  const auto& members = h_.members.at(s.set);
+  return instances_.at({s.set, s.name, s.instance}).size() == members.size();
+}
+
+bool Checker::ErrorExpected(const Submission& s) const {
+  const std::string& text = s.status.message();
+  if (s.name == "after the end" && h_.abort_ns < 0) {
+    return Contains(text, " left: ");
+  }
+  switch (h_.scenario) {
+    case Scenario::kPlain:
+    case Scenario::kSets:
+      return false;
+    case Scenario::kMismatch:
+      return Contains(text, "mismatch");
+    case Scenario::kRefusal:
+      return Contains(text, "cannot be a scalar");
+    case Scenario::kJoin:
+    case Scenario::kJoinSets:
+      if (s.late) return Contains(text, "has joined and cannot submit");
+      return Contains(text, "a rank has already joined") && !SubmittedByAll(s);
+    case Scenario::kDynamicSets:
+      return Contains(text, "was removed");
+    case Scenario::kDuplicateAll:
+      return Contains(text, "duplicate name");
+    case Scenario::kDuplicateOne:
+      return Contains(text, "duplicate name") || Contains(text, "stall: ") ||
+             Contains(text, " left: ");
+    case Scenario::kMissing:
+      // By name, not by a waiter's last limit.
+      return Contains(text, "mismatch") ||
+             (Contains(text, "stall: ") && Contains(text, "; missing rank "));
+    case Scenario::kLeave:
+      return Contains(text, " left: ");
+    case Scenario::kLateRank:
+      return false;
+    case Scenario::kDeath:
+      return h_.unseen_death || Contains(text, " died");
+    case Scenario::kStopped:
+      return h_.abort_ns >= 0;
+  }
+  return false;
+}
+
+void Checker::CheckScenario() {
+  for (const Submission& s : h_.submissions) {
+    if (s.orphan || !h_.Alive(s.rank)) continue;
+    if (s.late && s.status.ok()) Fail("not refused: " + Described(s));
+    if (!s.status.ok() && !ErrorExpected(s)) {
+      return Fail("unexpected: " + Described(s));
+    }
+    const bool left = Contains(s.status.message(), " left: ");
+    if (left && s.end_ns - std::max(s.start_ns, h_.leave_ns) > 5 * kSecond) {
+      Fail("the end came late: " + Described(s));
+    }
+  }
+  const bool faultless =
+      h_.scenario == Scenario::kPlain || h_.scenario == Scenario::kSets ||
+      h_.scenario == Scenario::kMismatch || h_.scenario == Scenario::kRefusal ||
+      h_.scenario == Scenario::kJoin || h_.scenario == Scenario::kJoinSets ||
+      h_.scenario == Scenario::kDynamicSets ||
+      h_.scenario == Scenario::kLeave || h_.scenario == Scenario::kLateRank;
+  if (faultless && h_.abort_ns >= 0) Fail("ABORT without need");
+}
+
+// Names and errors were compared while running; here: every member executes
+// a prefix of the set's order, and all of it if nothing was cut off.
+void Checker::CheckOrders() {
+  for (const auto& [key, ordered] : h_.order) {
+    const auto& members = h_.members.at(key.first);
+    if (!Disturbed() && ordered.ranks.size() != members.size()) {
+      Fail("'" + ordered.name + "' of set " + std::to_string(key.first) +
+           " was executed by some members only");
+    }
+  }
+}
+
+void Checker::CheckAcyclic() {
+  std::map<OrderKey, std::set<OrderKey>> after;
+  std::map<OrderKey, int> before;
+  for (const auto& [rank, keys] : h_.executed) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      before.try_emplace(keys[i], 0);
+      if (i > 0 && after[keys[i - 1]].insert(keys[i]).second) ++before[keys[i]];
+    }
+  }
+  std::vector<OrderKey> first;
+  for (const auto& [key, count] : before) {
+    if (count == 0) first.push_back(key);
+  }
+  size_t done = 0;
+  while (!first.empty()) {
+    const OrderKey key = first.back();
+    first.pop_back();
+    ++done;
+    for (const OrderKey& next : after[key]) {
+      if (--before[next] == 0) first.push_back(next);
+    }
+  }
+  if (done != before.size()) Fail("the ranks' orders form a cycle");
+}
+
+bool Checker::Waits(const Submission& s, int32_t set, const std::string& name,
+                    int64_t since_ns, int64_t until_ns) const {
+  return s.set == set && s.name == name && !s.late && s.start_ns <= since_ns &&
+         (s.fired == 0 || s.end_ns >= until_ns);
+}
+
+// The request a report is about, from its text: "stall: 'g1' (world) waited".
+std::optional<std::pair<int32_t, std::string>> Subject(
+    const std::string& text) {
+  const size_t start = text.find(text.find("join()") == 7 ? "join()" : "'");
+  const size_t end = text.find(" (", start);
+  if (start == std::string::npos || end == std::string::npos) {
+    return std::nullopt;
+  }
+  std::string name = text.substr(start, end - start);
+  name = name == "join()" ? kJoinName : name.substr(1, name.size() - 2);
+  const std::string set_word = "process set ";
+  int32_t set = kWorldSet;
+  if (text.compare(end + 2, set_word.size(), set_word) == 0) {
+    set = std::atoi(text.c_str() + end + 2 + set_word.size());
+  }
+  return std::make_pair(set, name);
+}
+
+// A report is about a request that somebody has waited for that long.
+void Checker::CheckReport(const StallReport& report) {
+  if (!StartsWith(report.text, "stall: ")) return;  // a waiter's own limit
+  const auto subject = Subject(report.text);
+  if (!subject.has_value()) return Fail("unreadable: " + report.text);
+  const auto& [set, name] = *subject;
+  const StallOptions limits;
+  const int64_t age_ns = report.fatal ? limits.fail_ns : limits.warn_ns;
+  const bool waited = std::any_of(
+      h_.submissions.begin(), h_.submissions.end(), [&](const Submission& s) {
+        return Waits(s, subject->first, subject->second,
+                     report.time_ns - age_ns,
+                     report.time_ns - kFrameNs);
+      });
+  if (!waited) return Fail("nobody has waited so long: " + report.text);
+  CheckNamed(report, set, name);
+}
+
+// A rank named missing had not submitted, and one named silent could not
+// answer.
+void Checker::CheckNamed(const StallReport& report, int32_t set,
+                         const std::string& name) {
+  const std::string::size_type stop = report.text.find(". Ranks must");
+  const std::string text = report.text.substr(0, stop);
+  for (const bool missing : {true, false}) {
+    const std::string word = missing ? "; missing " : "; no answer from ";
+    const size_t start = text.find(word);
+    if (start == std::string::npos) continue;
+    const size_t end = text.find(';', start + 1);
+    for (size_t at = text.find("rank ", start); at < end;
+         at = text.find("rank ", at + 1)) {
+      const int rank = std::atoi(text.c_str() + at + 5);
+      if (text.compare(at + 5, 4, "that") == 0) break;
+      if (!missing && h_.dead.empty() && h_.stopped.empty()) {
+        return Fail("silent but alive: " + report.text);
+      }
+      for (const Submission& s : h_.submissions) {
+        if (missing && s.rank == rank &&
+            Waits(s, set, name, report.time_ns - kRollNs, report.time_ns)) {
+          return Fail("named though it had submitted: " + report.text);
+        }
+      }
+    }
+  }
+}
+
+// A dead rank is named, and soon, where anybody can know of its death.
+void Checker::CheckDeath() {
+  for (const Submission& s : h_.submissions) {
+    if (s.orphan || !h_.Alive(s.rank)) continue;
+    if (!Contains(s.status.message(), " died")) continue;
+    const int64_t from_ns = std::max(h_.last_death_ns, s.start_ns);
+    if (s.end_ns - from_ns > 5 * kSecond) {
+      return Fail("the death was seen late: " + Described(s));
+    }
+  }
+}
+
+// The last rank of a join: nobody has joined long after it.
+void Checker::CheckJoins() {
+  for (const auto& [key, calls] : instances_) {
+    const Submission* last = nullptr;
+    int64_t latest_ns = 0;
+    bool ok = true;
+    for (const Submission* s : calls) {
+      ok = ok && s->kind == OpKind::kJoin && s->status.ok();
+      if (s->rank == s->value) last = s;
+      latest_ns = std::max(latest_ns, s->start_ns);
+    }
+    if (!ok) continue;
+    if (last == nullptr) return Fail("no member: " + Described(*calls[0]));
+    if (h_.executor_steps && !h_.deferred_join &&
+        last->start_ns < latest_ns - kSecond) {
+      return Fail("not the last to join: " + Described(*last));
+    }
+  }
+}
+
+void Checker::CheckSetNumbers() {
+  std::map<int32_t, Instance> added;
+  for (const auto& [key, calls] : instances_) {
+    for (const Submission* s : calls) {
+      if (s->kind != OpKind::kAddSet || !s->status.ok()) continue;
+      if (added.try_emplace(s->value, key).first->second != key) {
+        return Fail("a set's number was used twice: " + Described(*s));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const char* NameOf(Scenario scenario) {
+  switch (scenario) {
+    case Scenario::kPlain:
+      return "plain";
+    case Scenario::kSets:
+      return "overlapping sets";
+    case Scenario::kMismatch:
+      return "mismatch";
+    case Scenario::kDuplicateOne:
+      return "duplicate on one rank";
+    case Scenario::kDuplicateAll:
+      return "duplicate on all ranks";
+    case Scenario::kRefusal:
+      return "refusal";
+    case Scenario::kJoin:
+      return "join";
+    case Scenario::kJoinSets:
+      return "join of several sets";
+    case Scenario::kDynamicSets:
+      return "dynamic sets";
+    case Scenario::kLeave:
+      return "leave";
+    case Scenario::kMissing:
+      return "missing call";
+    case Scenario::kDeath:
+      return "death";
+    case Scenario::kStopped:
+      return "stopped rank";
+    case Scenario::kLateRank:
+      return "late rank";
+  }
+  return "";
+}
+
+std::string CheckHistory(const History& history) {
+  return Checker(history).Run();
+}
+
+}  // namespace tf_hvd::protocol_test

@@ -1,0 +1,95 @@
+// History: what happened in a simulated run, as far as the checks need it.
+#ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_HISTORY_H_
+#define TF_HVD_TESTS_RUNTIME_PROTOCOL_HISTORY_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/status.h"
+#include "runtime/types.h"
+
+namespace tf_hvd::protocol_test {
+
+enum class Scenario {
+  kPlain,
+  kSets,
+  kMismatch,
+  kDuplicateOne,  // one rank submits one name twice
+  kDuplicateAll,  // all ranks do
+  kRefusal,
+  kJoin,
+  kJoinSets,
+  kDynamicSets,
+  kLeave,
+  kMissing,  // some ranks leave out one call
+  kDeath,
+  kStopped,
+  kLateRank,  // others wait until warnings are due, or nearly the end
+};
+const char* NameOf(Scenario scenario);
+
+// One call of one rank and its outcome.
+struct Submission {
+  int rank = 0;
+  int32_t set = 0;
+  std::string name;
+  OpKind kind = OpKind::kAllreduce;
+  int instance = 0;  // the how-manieth of this name in this set on this rank
+  std::string refusal;
+  bool late = false;    // made between join() and its return
+  bool orphan = false;  // its rank was dead or stopped already
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+  int fired = 0;  // how often the completion was called
+  Status status;
+  int32_t value = 0;
+};
+
+// What a stall report or a stall's ABORT said.
+struct StallReport {
+  int64_t time_ns = 0;
+  bool fatal = false;
+  std::string text;
+};
+
+// One entry of the order of a set, as the first rank to execute it saw it.
+struct Ordered {
+  std::string name;
+  std::string error;
+  std::set<int> ranks;  // that have executed it
+};
+
+using OrderKey = std::pair<int32_t, int>;  // (set, place in its order)
+
+struct History {
+  Scenario scenario = Scenario::kPlain;
+  std::vector<Submission> submissions;
+  std::vector<StallReport> reports;
+  std::map<OrderKey, Ordered> order;
+  std::map<int, std::vector<OrderKey>> executed;  // by rank
+  std::map<int32_t, std::vector<int>> members;    // of each set ever added
+  std::set<int> dead;
+  std::set<int> stopped;
+  bool unseen_death = false;  // of a whole node, and MPI does not tell
+  int64_t last_death_ns = 0;
+  int64_t abort_ns = -1;  // when the first ABORT was raised; -1: never
+  int64_t leave_ns = -1;  // when the first rank left
+  bool executor_steps = true;
+  bool deferred_join = false;  // joins may wait for own requests
+  std::string failure;  // what was found wrong while running; empty: nothing
+
+  bool Alive(int rank) const {
+    return dead.count(rank) == 0 && stopped.count(rank) == 0;
+  }
+  void Fail(const std::string& what) {
+    if (failure.empty()) failure = what;
+  }
+};
+
+}  // namespace tf_hvd::protocol_test
+
+#endif  // TF_HVD_TESTS_RUNTIME_PROTOCOL_HISTORY_H_

@@ -1,0 +1,59 @@
+// Program: what each rank of a simulated job calls, written down before the
+// job runs. All ranks make the same calls but for what the scenario changes;
+// a rank's own order, pace and style of waiting differ.
+#ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_PROGRAM_H_
+#define TF_HVD_TESTS_RUNTIME_PROTOCOL_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/request.h"
+#include "tests/runtime/protocol/history.h"
+#include "tests/runtime/protocol/random.h"
+
+namespace tf_hvd::protocol_test {
+
+struct Call {
+  int set = 0;  // which of the job's sets; 0 is the world
+  std::string name;
+  Record record;
+  std::string refusal;
+  int adds = -1;     // the number of the new set is that of this one
+  int removes = -1;  // record.set is that of this one
+  bool late = false;  // made between join() and its return
+  bool at_once = false;  // in the same instant as the call before
+};
+
+// A thread of a rank.
+struct Lane {
+  bool blocking = false;  // waits for each call before the next
+  std::vector<Call> calls;
+};
+
+// Lanes that run at the same time. The next phase begins when all calls have
+// ended; if `hurries`, when all have been made.
+struct Phase {
+  std::vector<Lane> lanes;
+  bool hurries = false;
+};
+
+struct Event {
+  enum Kind { kKill, kStop, kLeave };
+  Kind kind = kKill;
+  int rank = 0;
+  int64_t time_ns = 0;
+};
+
+struct Program {
+  std::vector<std::vector<Phase>> ranks;
+  std::vector<int64_t> start_ns;  // of each rank
+  std::vector<Event> events;
+};
+
+// Writes the scenario and what the checks need to know into `history`.
+Program MakeProgram(int size, Random* random, History* history);
+
+}  // namespace tf_hvd::protocol_test
+
+#endif  // TF_HVD_TESTS_RUNTIME_PROTOCOL_PROGRAM_H_

@@ -1,0 +1,185 @@
+#include "tests/runtime/protocol/sim_rank.h"
+
+#include <memory>
+
+#include "tests/runtime/protocol/sim_world.h"
+
+namespace tf_hvd::protocol_test {
+namespace {
+
+bool MovesData(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kAllgather ||
+         kind == OpKind::kBroadcast;
+}
+
+}  // namespace
+
+SimRank::SimRank(SimWorld* world, const Topology& topology, bool steps_inside,
+                 int slowness)
+    : world_(world),
+      rank_(topology.rank),
+      steps_inside_(steps_inside),
+      slowness_(slowness),
+      vertex_(topology, StallOptions(), this) {}
+
+void SimRank::Submit(Entry entry) {
+  submitted_.push_back(std::move(entry));
+  Poke();
+}
+
+void SimRank::Deliver(int from, std::string message) {
+  if (!alive_) return;
+  inbox_.emplace_back(from, std::move(message));
+  Poke();
+}
+
+void SimRank::Tick() {
+  if (alive_) vertex_.Tick(world_->events()->now());
+}
+
+void SimRank::Leave(const std::string& reason) {
+  leaving_ = reason;
+  Poke();
+}
+
+// A rank looks some time after there is something to see.
+void SimRank::Poke() {
+  if (scheduled_ || !alive_) return;
+  scheduled_ = true;
+  const int64_t longest = running_ ? 200 * kUs : 2 * kUs;
+  world_->events()->After(
+      world_->random()->Between(100, longest) * slowness_, [this] { Step(); });
+}
+
+void SimRank::Step() {
+  scheduled_ = false;
+  if (!alive_ || Inside()) return;
+  if (!leaving_.empty()) {
+    vertex_.Leave(std::exchange(leaving_, ""));
+    world_->AwaitClose(rank_);
+  }
+  while (!submitted_.empty()) {
+    Entry entry = std::move(submitted_.front());
+    submitted_.pop_front();
+    vertex_.Admit(std::move(entry));
+  }
+  while (!inbox_.empty() && !Inside()) {
+    const auto [from, message] = std::move(inbox_.front());
+    inbox_.pop_front();
+    vertex_.Receive(from, message, world_->events()->now());
+    if (!steps_inside_) RunExecutor();
+  }
+  if (!Inside()) vertex_.EmitReady();
+  RunExecutor();
+}
+
+// What a vertex sends after it has handed over a frame waits for that frame
+// if execution happens in place.
+void SimRank::Send(int neighbour, std::string message) {
+  if (Inside()) {
+    held_.push_back({frames_given_, neighbour, std::move(message)});
+  } else {
+    world_->Carry(rank_, neighbour, std::move(message));
+  }
+}
+
+void SimRank::SendHeld() {
+  while (!held_.empty() && held_.front().frames <= frames_finished_) {
+    Held held = std::move(held_.front());
+    held_.pop_front();
+    world_->Carry(rank_, held.neighbour, std::move(held.message));
+  }
+}
+
+void SimRank::Execute(std::vector<Run> frame) {
+  std::deque<Run> runs;
+  for (Run& run : frame) runs.push_back(std::move(run));
+  frames_.push_back(std::move(runs));
+  ++frames_given_;
+}
+
+void SimRank::RunExecutor() {
+  const bool had_work = !frames_.empty();
+  while (!running_ && !frames_.empty()) RunFront();
+  if (had_work && frames_.empty()) Poke();
+}
+
+void SimRank::RunFront() {
+  Run& run = frames_.front().front();
+  const OrderKey key{run.set, places_[run.set]++};
+  world_->Executes(rank_, key, run);
+  if (run.error.empty() && MovesData(run.record.kind)) {
+    running_ = true;
+    meeting_ = key;
+    return world_->Meet(rank_, key, run);
+  }
+  End(&run, run.error.empty() ? Status::Ok() : FailedPrecondition(run.error));
+  PopFront();
+}
+
+void SimRank::PopFront() {
+  frames_.front().pop_front();
+  if (!frames_.front().empty()) return;
+  frames_.pop_front();
+  ++frames_finished_;
+  SendHeld();
+}
+
+void SimRank::MeetingEnded(const OrderKey& key) {
+  if (!alive_ || !running_ || meeting_ != key) return;
+  running_ = false;
+  End(&frames_.front().front(), Status::Ok());
+  PopFront();
+  RunExecutor();
+  Poke();
+}
+
+void SimRank::End(Run* run, const Status& status) {
+  if (!run->own.has_value()) return;
+  Entry own = std::move(*run->own);
+  run->own.reset();
+  vertex_.Finished({run->set, run->name});
+  Complete(std::move(own.done), status, run->last);
+}
+
+// Callers are told some time after the helm is free.
+void SimRank::Complete(Completion done, Status status, int32_t value) {
+  const auto shared = std::make_shared<Completion>(std::move(done));
+  world_->events()->After(
+      world_->random()->Pick<int64_t>({0, kUs, kMs}),
+      [shared, status, value] { shared->Fire(status, value); });
+}
+
+void SimRank::SetAdded(int32_t set, const std::vector<int>& ranks) {
+  world_->SetAdded(set, ranks);
+}
+
+void SimRank::SetRemoved(int32_t) {}
+
+void SimRank::Warn(const std::string& text) {
+  world_->Reported(text, /*fatal=*/false);
+}
+
+void SimRank::Abort(AbortRecord::Class error_class, int32_t rank,
+                    const std::string& text) {
+  if (error_class == AbortRecord::kFailed) {
+    return world_->history()->Fail(text);
+  }
+  world_->Reported(text, /*fatal=*/true);
+  if (world_->options().stall_closes) return Leave(text);
+  world_->RaiseAbort(rank_, {error_class, rank, text});
+}
+
+void SimRank::AbortWith(const std::string& text) {
+  if (!alive_ || (ended() && frames_.empty())) return;
+  const Status status = Aborted(text);
+  vertex_.Abort(status);
+  running_ = false;
+  for (auto& frame : std::exchange(frames_, {})) {
+    for (Run& run : frame) End(&run, status);
+  }
+  held_.clear();
+  Poke();
+}
+
+}  // namespace tf_hvd::protocol_test

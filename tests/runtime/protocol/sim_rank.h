@@ -1,0 +1,90 @@
+// SimRank: one simulated rank: a real Vertex, an inbox, and an executor whose
+// every piece of data takes part in a meeting of the set's members.
+#ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_RANK_H_
+#define TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_RANK_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/vertex.h"
+#include "tests/runtime/protocol/history.h"
+
+namespace tf_hvd::protocol_test {
+
+class SimWorld;
+
+class SimRank : private VertexHost {
+ public:
+  // `steps_inside`: the executor's waits call step(). Without, a frame is
+  // executed where it arrives, and the rank does nothing else meanwhile.
+  SimRank(SimWorld* world, const Topology& topology, bool steps_inside,
+          int slowness);
+
+  void Submit(Entry entry);
+  void Deliver(int from, std::string message);
+  void Tick();
+  void Leave(const std::string& reason);
+  void Die() { alive_ = false; }  // or stops for good: never seen to do more
+  void AbortWith(const std::string& text);
+  // The meeting that this rank is in has ended.
+  void MeetingEnded(const OrderKey& key);
+
+  bool alive() const { return alive_; }
+  bool ended() const { return !vertex_.ended().ok(); }
+  const Vertex& vertex() const { return vertex_; }
+  bool Idle() const { return frames_.empty() && held_.empty(); }
+
+ private:
+  // VertexHost
+  void Send(int neighbour, std::string message) override;
+  void Execute(std::vector<Run> frame) override;
+  size_t Backlog() const override {
+    return frames_.size() - (running_ ? 1 : 0);
+  }
+  void Complete(Completion done, Status status, int32_t value) override;
+  void SetAdded(int32_t set, const std::vector<int>& ranks) override;
+  void SetRemoved(int32_t set) override;
+  void Warn(const std::string& text) override;
+  void Abort(AbortRecord::Class error_class, int32_t rank,
+             const std::string& text) override;
+
+  void Poke();
+  void Step();
+  bool Inside() const { return !steps_inside_ && !frames_.empty(); }
+  void RunExecutor();
+  void RunFront();
+  void PopFront();
+  void End(Run* run, const Status& status);
+  void SendHeld();
+
+  SimWorld* const world_;
+  const int rank_;
+  const bool steps_inside_;
+  const int slowness_;  // a factor on the time until it looks
+  Vertex vertex_;
+  bool alive_ = true;
+  bool scheduled_ = false;
+  bool running_ = false;  // in a meeting
+  OrderKey meeting_;
+  std::string leaving_;  // reason, until the vertex has been told
+  std::deque<Entry> submitted_;
+  std::deque<std::pair<int, std::string>> inbox_;
+  std::deque<std::deque<Run>> frames_;
+  struct Held {
+    int64_t frames = 0;  // that are to be finished first
+    int neighbour = 0;
+    std::string message;
+  };
+  std::deque<Held> held_;
+  int64_t frames_given_ = 0;
+  int64_t frames_finished_ = 0;
+  std::map<int32_t, int> places_;  // next place in the order of each set
+};
+
+}  // namespace tf_hvd::protocol_test
+
+#endif  // TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_RANK_H_

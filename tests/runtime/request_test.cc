@@ -1,0 +1,241 @@
+#include "runtime/request.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+namespace tf_hvd {
+namespace {
+
+Record OneTensor(DType dtype, std::vector<int64_t> shape,
+                 OpKind kind = OpKind::kAllreduce) {
+  Record record;
+  record.kind = kind;
+  record.tensors.push_back({dtype, std::move(shape)});
+  return record;
+}
+
+Record RandomRecord(std::mt19937* random) {
+  const auto below = [random](int limit) {
+    return static_cast<int>((*random)() % static_cast<unsigned>(limit));
+  };
+  Record record;
+  record.kind = static_cast<OpKind>(below(7));
+  record.device = static_cast<DeviceKind>(below(2));
+  record.reduce_op = static_cast<ReduceOp>(below(6));
+  record.prescale = below(100) / 8.0 - 3;
+  record.postscale = 1.0 / (1 + below(5));
+  record.root = below(10) - 1;
+  record.set = below(5);
+  for (int i = below(4); i > 0; --i) record.ranks.push_back(below(1 << 20));
+  for (int t = below(4); t > 0; --t) {
+    TensorSpec tensor;
+    tensor.dtype = static_cast<DType>(below(kDTypeCount));
+    for (int d = below(5); d > 0; --d) {
+      tensor.shape.push_back(below(1000) - 1);
+    }
+    record.tensors.push_back(std::move(tensor));
+  }
+  return record;
+}
+
+void ExpectEqual(const Record& a, const Record& b) {
+  EXPECT_EQ(a.kind, b.kind);
+  EXPECT_EQ(a.device, b.device);
+  EXPECT_EQ(a.reduce_op, b.reduce_op);
+  EXPECT_EQ(a.prescale, b.prescale);
+  EXPECT_EQ(a.postscale, b.postscale);
+  EXPECT_EQ(a.root, b.root);
+  EXPECT_EQ(a.set, b.set);
+  EXPECT_EQ(a.ranks, b.ranks);
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    EXPECT_EQ(a.tensors[i].dtype, b.tensors[i].dtype);
+    EXPECT_EQ(a.tensors[i].shape, b.tensors[i].shape);
+  }
+}
+
+TEST(Request, RoundTrip) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 500; ++i) {
+    const Record record = RandomRecord(&random);
+    Record decoded;
+    ASSERT_TRUE(DecodeRecord(EncodeRecord(record), &decoded).ok());
+    ExpectEqual(record, decoded);
+  }
+}
+
+TEST(Request, TruncatedOrLongerIsAnError) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 100; ++i) {
+    const std::string bytes = EncodeRecord(RandomRecord(&random));
+    Record decoded;
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      // A buffer of its own, so that a read past its end is seen.
+      const std::string cut(bytes, 0, size);
+      EXPECT_FALSE(DecodeRecord(cut, &decoded).ok());
+    }
+    EXPECT_FALSE(DecodeRecord(bytes + "x", &decoded).ok());
+  }
+}
+
+TEST(Request, RandomBytesNeverHurt) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 5000; ++i) {
+    std::string bytes(random() % 80, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    Record decoded;
+    static_cast<void>(DecodeRecord(bytes, &decoded).ok());
+    const std::string text = DescribeMismatch("x", 0, bytes, 1, bytes);
+    EXPECT_NE(text.find("'x'"), std::string::npos);
+  }
+}
+
+TEST(Request, TotalBytes) {
+  Record record = OneTensor(DType::kFloat32, {3, 4});
+  EXPECT_EQ(TotalBytes(record), 48);
+  record.tensors.push_back({DType::kInt64, {}});
+  EXPECT_EQ(TotalBytes(record), 56);
+  EXPECT_EQ(TotalBytes(OneTensor(DType::kFloat64, {-1, 5})), 40);
+  EXPECT_EQ(TotalBytes(OneTensor(DType::kFloat64, {7, 0})), 0);
+  EXPECT_EQ(TotalBytes(Record()), 0);
+}
+
+// Every check: ranks 2 and 5 differ in one thing, and the text has all of it.
+TEST(Request, MismatchTexts) {
+  const Record f34 = OneTensor(DType::kFloat32, {3, 4});
+  struct Row {
+    const char* what;
+    Record a;
+    Record b;
+    const char* text;
+  };
+  std::vector<Row> rows;
+  const auto add = [&rows](const char* what, const Record& a, const Record& b,
+                           const char* text) {
+    rows.push_back({what, a, b, text});
+  };
+
+  add("operation", f34, OneTensor(DType::kFloat32, {3, 4}, OpKind::kBroadcast),
+      "mismatch in 'g': rank 2 has allreduce, rank 5 has broadcast; the "
+      "operations must be equal on all ranks");
+  add("data type", f34, OneTensor(DType::kInt32, {3, 4}),
+      "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
+      "int32[3,4]; the data types must be equal on all ranks");
+  add("shape", f34, OneTensor(DType::kFloat32, {3, 5}),
+      "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
+      "float32[3,5]; the shapes must be equal on all ranks");
+  add("rank of the shape", f34, OneTensor(DType::kFloat32, {12}),
+      "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
+      "float32[12]; the shapes must be equal on all ranks");
+  add("rows of allgather",
+      OneTensor(DType::kFloat32, {-1, 4}, OpKind::kAllgather),
+      OneTensor(DType::kFloat32, {-1, 3}, OpKind::kAllgather),
+      "mismatch in allgather 'g': rank 2 has float32[?,4], rank 5 has "
+      "float32[?,3]; all dimensions but the first must be equal on all "
+      "ranks");
+
+  Record two = f34;
+  two.tensors.push_back({DType::kFloat32, {2}});
+  add("number of tensors", two, f34,
+      "mismatch in allreduce 'g': rank 2 has 2 tensors, rank 5 has 1 tensors; "
+      "a group must have the same tensors on all ranks");
+  Record two_other = two;
+  two_other.tensors[1].shape = {3};
+  add("a tensor of a group", two, two_other,
+      "mismatch in allreduce 'g': rank 2 has float32[2] in tensor 1, rank 5 "
+      "has float32[3] in tensor 1; the shapes must be equal on all ranks");
+
+  Record scaled = f34;
+  scaled.prescale = 0.5;
+  add("scales", f34, scaled,
+      "mismatch in allreduce 'g': rank 2 has prescale 1 and postscale 1, "
+      "rank 5 has prescale 0.5 and postscale 1; the scales must be equal on "
+      "all ranks");
+  Record maximum = f34;
+  maximum.reduce_op = ReduceOp::kMax;
+  add("reduce operation", f34, maximum,
+      "mismatch in allreduce 'g': rank 2 has Sum, rank 5 has Max; the reduce "
+      "operations must be equal on all ranks");
+  Record from0 = OneTensor(DType::kFloat32, {1}, OpKind::kBroadcast);
+  Record from1 = from0;
+  from0.root = 0;
+  from1.root = 1;
+  add("root", from0, from1,
+      "mismatch in broadcast 'g': rank 2 has root rank 0, rank 5 has root "
+      "rank 1; the root must be equal on all ranks");
+  Record on_gpu = f34;
+  on_gpu.device = DeviceKind::kGpu;
+  add("device", f34, on_gpu,
+      "mismatch in allreduce 'g': rank 2 has a tensor on CPU, rank 5 has a "
+      "tensor on GPU; the kind of device must be equal on all ranks");
+  Record set12;
+  set12.kind = OpKind::kAddSet;
+  set12.ranks = {1, 2};
+  Record set13 = set12;
+  set13.ranks = {1, 3};
+  add("ranks of a set", set12, set13,
+      "mismatch in add_process_set 'g': rank 2 has ranks 1, 2, rank 5 has "
+      "ranks 1, 3; process sets must be equal on all ranks");
+  Record remove1;
+  remove1.kind = OpKind::kRemoveSet;
+  remove1.set = 1;
+  Record remove2 = remove1;
+  remove2.set = 2;
+  add("set to remove", remove1, remove2,
+      "mismatch in remove_process_set 'g': rank 2 has process set 1, rank 5 "
+      "has process set 2; process sets must be equal on all ranks");
+
+  for (const Row& row : rows) {
+    EXPECT_EQ(DescribeMismatch("g", 2, EncodeRecord(row.a), 5,
+                               EncodeRecord(row.b)),
+              row.text)
+        << row.what;
+  }
+}
+
+// When several things differ, the first of the documented order is told.
+TEST(Request, MismatchOrder) {
+  Record a = OneTensor(DType::kFloat32, {3}, OpKind::kBroadcast);
+  Record b = OneTensor(DType::kInt32, {4}, OpKind::kAllreduce);
+  a.tensors.push_back({DType::kInt8, {1}});
+  b.prescale = 2;
+  b.reduce_op = ReduceOp::kMin;
+  b.root = 3;
+  b.device = DeviceKind::kGpu;
+  const auto text = [&] {
+    return DescribeMismatch("g", 0, EncodeRecord(a), 1, EncodeRecord(b));
+  };
+  const auto expect = [&](const char* rule) {
+    EXPECT_NE(text().find(rule), std::string::npos) << text();
+  };
+  expect("the operations must");
+  b.kind = a.kind;
+  expect("the data types must");
+  b.tensors[0].dtype = DType::kFloat32;
+  expect("a group must");
+  b.tensors.push_back({DType::kInt8, {1}});
+  expect("the shapes must");
+  b.tensors[0].shape = {3};
+  expect("the scales must");
+  b.prescale = 1;
+  expect("the reduce operations must");
+  b.reduce_op = ReduceOp::kSum;
+  expect("the root must");
+  b.root = a.root;
+  expect("the kind of device must");
+}
+
+TEST(Request, DataTypeComesBeforeTheNumberOfTensors) {
+  Record a = OneTensor(DType::kFloat32, {3});
+  Record b = OneTensor(DType::kInt32, {3});
+  b.tensors.push_back({DType::kInt32, {3}});
+  EXPECT_EQ(DescribeMismatch("g", 0, EncodeRecord(a), 1, EncodeRecord(b)),
+            "mismatch in allreduce 'g': rank 0 has float32[3] in tensor 0, rank "
+            "1 has int32[3] in tensor 0; the data types must be equal on all "
+            "ranks");
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,200 @@
+// Ranks that disagree, calls that are wrong on one rank, names used twice: the
+// same text everywhere, and what comes next works.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/job.h"
+
+namespace tf_hvd {
+namespace {
+
+class DisagreementTest : public OnEachTree {};
+INSTANTIATE_TEST_SUITE_P(Trees, DisagreementTest,
+                         ::testing::ValuesIn(AllNodes()), TreeName);
+
+void ExpectNextWorks(Rank* self, const std::string& name) {
+  std::vector<int32_t> data = {self->rank(), 1};
+  const Pending next = self->Allreduce(name, &data);
+  ASSERT_TRUE(next.status().ok()) << next.status().message();
+  const int size = self->size();
+  EXPECT_EQ(data, (std::vector<int32_t>{size * (size - 1) / 2, size}));
+}
+
+// What the odd rank does otherwise than all others, and the rule that is told.
+struct Case {
+  const char* name;
+  std::function<Pending(Rank*, bool odd, std::vector<float>*)> call;
+  const char* odd_value;
+  const char* rule;
+};
+
+std::vector<Case> Cases() {
+  const auto allreduce = [](Rank* self, std::vector<float>* data,
+                            const CallOptions& options) {
+    return self->Allreduce("x", data, options);
+  };
+  return {
+      {"shape",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         CallOptions options;
+         options.shape = odd ? std::vector<int64_t>{2, 3}
+                             : std::vector<int64_t>{6};
+         return allreduce(self, data, options);
+       },
+       "float32[2,3]", "the shapes must be equal on all ranks"},
+      {"dtype",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         if (!odd) return allreduce(self, data, {});
+         Entry entry = Rank::Plain(OpKind::kAllreduce, "x", kWorldSet);
+         entry.record.tensors.push_back({DType::kInt32, {6}});
+         entry.tensors.push_back({data->data(), data->data(), 6, 0});
+         return self->Submit(std::move(entry));
+       },
+       "int32[6]", "the data types must be equal on all ranks"},
+      {"reduce_op",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         CallOptions options;
+         options.op = odd ? ReduceOp::kMax : ReduceOp::kSum;
+         return allreduce(self, data, options);
+       },
+       "Max", "the reduce operations must be equal on all ranks"},
+      {"scale",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         CallOptions options;
+         options.postscale = odd ? 0.5 : 1;
+         return allreduce(self, data, options);
+       },
+       "postscale 0.5", "the scales must be equal on all ranks"},
+      {"root",
+       [](Rank* self, bool odd, std::vector<float>* data) {
+         return self->Broadcast("x", odd ? 1 : 0, data);
+       },
+       "root rank 1", "the root must be equal on all ranks"},
+      {"kind",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         if (!odd) return allreduce(self, data, {});
+         return self->Allgather("x", *data);
+       },
+       "allgather", "the operations must be equal on all ranks"},
+      {"row",
+       [](Rank* self, bool odd, std::vector<float>* data) {
+         CallOptions options;
+         options.shape = odd ? std::vector<int64_t>{3, 2}
+                             : std::vector<int64_t>{2, 3};
+         return self->Allgather("x", *data, options);
+       },
+       "float32[?,2]",
+       "all dimensions but the first must be equal on all ranks"},
+  };
+}
+
+TEST_P(DisagreementTest, SameTextOnAllRanksAndTheNextOneWorks) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  for (const Case& what : Cases()) {
+    SCOPED_TRACE(what.name);
+    std::vector<std::string> texts(static_cast<size_t>(job.size()));
+    job.Run([&](Rank& self) {
+      std::vector<float> data(6, 1);
+      const bool odd = self.rank() == self.size() - 1;
+      const Status status = what.call(&self, odd, &data).status();
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+      EXPECT_EQ(data, std::vector<float>(6, 1));  // nothing was run
+      texts[static_cast<size_t>(self.rank())] = status.message();
+      ExpectNextWorks(&self, "x");
+    });
+    for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+    const auto expect = [&](const std::string& part) {
+      EXPECT_NE(texts[0].find(part), std::string::npos) << texts[0];
+    };
+    expect("'x'");
+    expect("rank 0 has");
+    expect("rank " + std::to_string(job.size() - 1) + " has " +
+           (std::string(what.name) == "scale" ? "prescale 1 and " : "") +
+           what.odd_value);
+    expect(what.rule);
+  }
+}
+
+TEST_P(DisagreementTest, RefusalOfOneRankFailsAll) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    for (int round = 0; round < 5; ++round) {
+      const int culprit = round % self.size();
+      std::vector<float> data = {1};
+      if (self.rank() == culprit) {
+        const Status status = self.Refused("x", "this is a scalar").status();
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+        EXPECT_EQ(status.message(), "this is a scalar");
+      } else {
+        const Status status = self.Allreduce("x", &data).status();
+        EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+        EXPECT_EQ(status.message(), "rank " + std::to_string(culprit) +
+                                        ": this is a scalar");
+      }
+      ExpectNextWorks(&self, "y");
+    }
+  });
+}
+
+// Rank 0 submits a name twice. Its second call fails at once; the others'
+// second one fails with it instead of waiting for a third.
+TEST_P(DisagreementTest, DuplicateName) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.Run([](Rank& self) {
+    std::vector<int32_t> first = {1};
+    std::vector<int32_t> second = {2};
+    if (self.rank() == 0) {
+      const Pending one = self.Allreduce("x", &first);
+      const Pending two = self.Allreduce("x", &second);
+      EXPECT_EQ(two.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(two.status().message().find("duplicate name: 'x'"),
+                std::string::npos);
+      EXPECT_TRUE(self.Barrier("both submitted").status().ok());
+      EXPECT_TRUE(one.status().ok());
+    } else {
+      // Earlier, rank 0's first might be complete before its second.
+      EXPECT_TRUE(self.Barrier("both submitted").status().ok());
+      EXPECT_TRUE(self.Allreduce("x", &first).status().ok());
+      const Status status = self.Allreduce("x", &second).status();
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+      EXPECT_NE(status.message().find("rank 0: duplicate name: 'x'"),
+                std::string::npos);
+    }
+    EXPECT_EQ(first[0], self.size());
+    EXPECT_EQ(second[0], 2);
+    ExpectNextWorks(&self, "x");
+  });
+}
+
+// Errors in the middle of much else harm nothing else.
+TEST_P(DisagreementTest, OneOfManyFails) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.Run([](Rank& self) {
+    for (int round = 0; round < 10; ++round) {
+      std::vector<std::vector<int64_t>> data(40);
+      std::vector<Pending> pending;
+      for (size_t i = 0; i < data.size(); ++i) {
+        const bool wrong = i % 10 == 3 && self.rank() == self.size() - 1;
+        data[i].assign(wrong ? 7 : 5, static_cast<int64_t>(i));
+        pending.push_back(
+            self.Allreduce(std::string("g") + std::to_string(i), &data[i]));
+      }
+      for (size_t i = 0; i < data.size(); ++i) {
+        const bool fails = i % 10 == 3;
+        EXPECT_EQ(pending[i].status().ok(), !fails);
+        if (fails) continue;
+        EXPECT_EQ(data[i], std::vector<int64_t>(
+                               5, static_cast<int64_t>(i) * self.size()));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tf_hvd

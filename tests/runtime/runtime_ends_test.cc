@@ -1,0 +1,233 @@
+// Ends: ranks that leave, raise or die, in any order, with requests pending.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/job.h"
+
+namespace tf_hvd {
+namespace {
+
+class EndsTest : public OnEachTree {};
+INSTANTIATE_TEST_SUITE_P(Trees, EndsTest, ::testing::ValuesIn(AllNodes()),
+                         TreeName);
+
+std::string HostOf(Job* job, int rank) {
+  return job->world(rank)->topology().hosts[static_cast<size_t>(rank)];
+}
+
+// The last rank raises while all others wait for it.
+TEST_P(EndsTest, PendingRequestsFailWithTheReason) {
+  Job job(GetParam());
+  const int leaver = job.size() - 1;
+  const std::string text = "rank " + std::to_string(leaver) + " (" +
+                           HostOf(&job, leaver) + ") left: ValueError: boom";
+  job.Run([&](Rank& self) {
+    std::vector<float> data = {1};
+    if (self.rank() == leaver) {
+      self.runtime()->Shutdown("ValueError: boom");
+    } else {
+      for (const char* name : {"x", "y"}) {
+        const Status status = self.Allreduce(name, &data).status();
+        EXPECT_EQ(status.code(), StatusCode::kAborted);
+        EXPECT_EQ(status.message(), text);
+      }
+      self.runtime()->Shutdown("shutdown()");
+    }
+    EXPECT_EQ(self.Allreduce("after", &data).status().code(),
+              StatusCode::kAborted);
+    EXPECT_EQ(data[0], 1);
+  });
+}
+
+TEST_P(EndsTest, ShutdownInAnyOrder) {
+  for (int first = 0; first < 3; ++first) {
+    Job job(GetParam());
+    job.Run([&](Rank& self) {
+      std::vector<float> data = {1};
+      ASSERT_TRUE(self.Allreduce("x", &data).status().ok());
+      const int place = (self.rank() + first) % self.size();
+      std::this_thread::sleep_for(std::chrono::milliseconds(3 * place));
+      self.runtime()->Shutdown("shutdown()");
+      self.runtime()->Shutdown("again");
+    });
+  }
+}
+
+// A rank leaves in the middle of everything. Each request ends once, and alike
+// on all ranks that submitted it: the promise keeps both sides of that, since
+// a second call of a completion throws.
+TEST_P(EndsTest, RequestsEndAlikeWhenARankLeaves) {
+  for (int round = 0; round < 10; ++round) {
+    std::mutex mutex;
+    std::map<std::string, std::vector<bool>> ends;
+    {
+      Job job(GetParam());
+      job.Run([&](Rank& self) {
+        std::vector<std::vector<int64_t>> data(50);
+        std::vector<Pending> pending;
+        for (size_t i = 0; i < data.size(); ++i) {
+          if (self.rank() == round % self.size() && i == 25) {
+            self.runtime()->Shutdown("exit");
+          }
+          data[i].assign(i * 100, 1);
+          pending.push_back(self.Allreduce(std::to_string(i), &data[i]));
+        }
+        for (size_t i = 0; i < data.size(); ++i) {
+          const Status& status = pending[i].status();
+          if (status.ok()) {
+            EXPECT_EQ(data[i], std::vector<int64_t>(i * 100, self.size()));
+          } else {
+            EXPECT_EQ(status.code(), StatusCode::kAborted);
+          }
+          const std::lock_guard<std::mutex> lock(mutex);
+          ends[std::to_string(i)].push_back(status.ok());
+        }
+      });
+    }
+    for (const auto& [name, ok] : ends) {
+      EXPECT_EQ(ok, std::vector<bool>(ok.size(), ok[0])) << name;
+    }
+  }
+}
+
+// Destruction alone ends everything.
+TEST_P(EndsTest, DestructionCompletesWhatIsPending) {
+  std::vector<Pending> pending;
+  std::vector<float> data = {1};
+  {
+    Job job(GetParam());
+    if (job.size() == 1) return;
+    job.Run([&](Rank& self) {
+      if (self.rank() != 1) return;
+      for (const char* name : {"a", "b", "c"}) {
+        pending.push_back(self.Allreduce(name, &data));
+      }
+      pending.push_back(self.Join());
+    });
+  }
+  for (const Pending& one : pending) {
+    ASSERT_TRUE(one.done());
+    EXPECT_EQ(one.status().code(), StatusCode::kAborted);
+    EXPECT_NE(one.status().message().find("left: runtime destroyed"),
+              std::string::npos);
+  }
+}
+
+TEST_P(EndsTest, ShutdownWhileThreadsSubmit) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&self, &stop, t] {
+        std::vector<float> data = {1};
+        while (!stop) {
+          const Status status =
+              self.Allreduce("t" + std::to_string(t), &data).status();
+          if (status.ok()) continue;
+          EXPECT_EQ(status.code(), StatusCode::kAborted);
+          return;
+        }
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    self.runtime()->Shutdown("shutdown()");
+    // The threads may still submit: that must fail and not crash.
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// A rank dies before it has submitted. It has no runtime at all here, so it
+// answers nothing.
+TEST_P(EndsTest, DeathOfAWaitedForRank) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  const int dead = job.size() - 1;
+  job.NeverStart(dead);
+  const std::string text = "rank " + std::to_string(dead) + " (" +
+                           HostOf(&job, dead) + ") died";
+  job.Run([&](Rank& self) {
+    std::vector<float> data = {1};
+    const Pending pending = self.Allreduce("x", &data);
+    if (self.rank() == 0) LoopbackKill(job.world(dead));
+    EXPECT_EQ(pending.status().code(), StatusCode::kAborted);
+    EXPECT_EQ(pending.status().message(), text);
+    const Pending later = self.Allreduce("y", &data);
+    EXPECT_EQ(later.status().code(), StatusCode::kAborted);
+    EXPECT_EQ(later.status().message(), text);
+  });
+}
+
+// The top of the tree dies: nobody can give a verdict any more.
+TEST_P(EndsTest, DeathOfTheTop) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.NeverStart(0);
+  job.Run([&](Rank& self) {
+    std::vector<float> data = {1};
+    const Pending pending = self.Allreduce("x", &data);
+    if (self.rank() == 1) LoopbackKill(job.world(0));
+    EXPECT_EQ(pending.status().code(), StatusCode::kAborted);
+    EXPECT_EQ(pending.status().message(), "rank 0 (node0) died");
+  });
+}
+
+// A rank dies inside the operation: the others are in the middle of theirs.
+TEST_P(EndsTest, DeathInTheMiddleOfAnOperation) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  const int dead = job.size() - 1;
+  std::promise<void> others_ended;
+  std::atomic<int> ended{0};
+  job.Run([&](Rank& self) {
+    std::vector<float> data(100000, 1);
+    if (self.rank() != dead) {
+      const Pending gather = self.Allgather("x", data);
+      const Pending behind = self.Allreduce("behind", &data);
+      EXPECT_EQ(gather.status().code(), StatusCode::kAborted);
+      EXPECT_NE(gather.status().message().find("died"), std::string::npos);
+      EXPECT_EQ(behind.status().message(), gather.status().message());
+      if (++ended == job.size() - 1) others_ended.set_value();
+      return;
+    }
+    // It stops where its memory is asked for, holding its helm.
+    Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
+    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.tensors.push_back({data.data(), nullptr, 100000, 100000});
+    entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
+      LoopbackKill(job.world(dead));
+      others_ended.get_future().wait();
+      return Internal("no memory");
+    };
+    EXPECT_EQ(self.Submit(std::move(entry)).status().code(),
+              StatusCode::kAborted);
+  });
+}
+
+// An operation that fails on one rank ends the job on all of them, in order.
+TEST_P(EndsTest, FailureInsideAnOperationEndsTheJob) {
+  Job job(GetParam());
+  job.Run([&](Rank& self) {
+    std::vector<float> data(10, 1);
+    Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
+    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.tensors.push_back({data.data(), nullptr, 10, 10});
+    entry.allocate = [](size_t, const std::vector<int64_t>&, void**) {
+      return Internal("no memory");
+    };
+    const Status status = self.Submit(std::move(entry)).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_NE(status.message().find("no memory"), std::string::npos);
+    EXPECT_NE(status.message().find("allgather 'x'"), std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace tf_hvd

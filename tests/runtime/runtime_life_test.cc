@@ -1,0 +1,159 @@
+// The life of a runtime: threads, completions that submit again, starting and
+// ending often.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/job.h"
+
+namespace tf_hvd {
+namespace {
+
+class LifeTest : public OnEachTree {};
+INSTANTIATE_TEST_SUITE_P(Trees, LifeTest, ::testing::ValuesIn(AllNodes()),
+                         TreeName);
+
+long ThreadsOfThisProcess() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+TEST(Life, OneRankAloneHasNoThreadAndCompletesAtOnce) {
+  const long before = ThreadsOfThisProcess();
+  Runtime runtime(Config(), std::move(MakeLoopback({})[0]));
+  OpenRequests open;
+  Rank self(&runtime, &open);
+  EXPECT_EQ(ThreadsOfThisProcess(), before);
+  std::vector<float> data = {3};
+  const Pending sum = self.Allreduce("x", &data);
+  ASSERT_TRUE(sum.done());
+  EXPECT_TRUE(sum.status().ok());
+  EXPECT_EQ(data[0], 3);
+  EXPECT_TRUE(self.Barrier("b").done());
+  EXPECT_EQ(self.Join().value(), 0);
+  EXPECT_EQ(self.AddSet("s", {0}).value(), 1);
+  const Pending gather = self.Allgather("g", data);
+  ASSERT_TRUE(gather.done());
+  EXPECT_EQ(gather.gathered->As<float>(), data);
+  EXPECT_EQ(runtime.SubmittedCount(), 5);
+  EXPECT_EQ(ThreadsOfThisProcess(), before);
+  runtime.Shutdown("shutdown()");
+  EXPECT_EQ(self.Barrier("b").status().code(), StatusCode::kAborted);
+}
+
+TEST(Life, OneRankFromManyThreads) {
+  Job job({1});
+  job.Run([](Rank& self) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&self, t] {
+        for (int i = 0; i < 500; ++i) {
+          std::vector<float> data = {static_cast<float>(i)};
+          EXPECT_TRUE(
+              self.Allreduce("t" + std::to_string(t), &data).status().ok());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(self.runtime()->SubmittedCount(), 2000);
+  });
+}
+
+// Each completion submits the next request. However the runtime fires them, it
+// must not be from inside one another: that would need a deeper stack with
+// each request.
+void RunChain(Rank* self, int length) {
+  std::vector<int64_t> data = {1};
+  std::promise<Status> finished;
+  std::atomic<int> nested{0};
+  std::function<void(int)> next = [&](int step) {
+    Entry entry = Rank::Plain(OpKind::kAllreduce, "chain", kWorldSet);
+    entry.record.reduce_op = ReduceOp::kMax;
+    entry.record.tensors.push_back({DType::kInt64, {1}});
+    entry.tensors.push_back({data.data(), data.data(), 1, 0});
+    entry.done = Completion([&, step](const Status& status, int32_t) {
+      thread_local int depth = 0;
+      if (++depth > 1) ++nested;
+      data[0] += 1;
+      if (step == length || !status.ok()) {
+        --depth;
+        finished.set_value(status);
+        return;
+      }
+      next(step + 1);
+      --depth;
+    });
+    self->runtime()->Submit(std::move(entry));
+  };
+  next(1);
+  const Status status = finished.get_future().get();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(data[0], 1 + length);
+  EXPECT_EQ(nested, 0);
+}
+
+TEST_P(LifeTest, CompletionsThatSubmitAgain) {
+  Job job(GetParam());
+  job.Run([](Rank& self) { RunChain(&self, 1000); });
+}
+
+// Several names at once, each in a chain of its own, in place and not.
+TEST_P(LifeTest, ManySmallRoundsKeepUp) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t) {
+      threads.emplace_back([&self, t] {
+        std::vector<int64_t> data(t == 0 ? 1 : 20000, 1);
+        for (int i = 0; i < 200; ++i) {
+          data.assign(data.size(), 1);
+          ASSERT_TRUE(
+              self.Allreduce("t" + std::to_string(t), &data).status().ok());
+          ASSERT_EQ(data.back(), self.size());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// Edges of a few bytes: every message is cut, and out-queues fill.
+TEST_P(LifeTest, TinyEdges) {
+  Job job(GetParam(), Config(), /*fan_out=*/1, /*edge_bytes=*/5);
+  job.Run([](Rank& self) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<std::vector<int32_t>> data(30, {1, 2});
+      std::vector<Pending> pending;
+      for (size_t i = 0; i < data.size(); ++i) {
+        pending.push_back(self.Allreduce(
+            std::string(i * 10, 'n') + std::to_string(i), &data[i]));
+      }
+      for (size_t i = 0; i < data.size(); ++i) {
+        ASSERT_TRUE(pending[i].status().ok());
+        EXPECT_EQ(data[i], (std::vector<int32_t>{self.size(),
+                                                 2 * self.size()}));
+      }
+    }
+  });
+}
+
+TEST_P(LifeTest, StartedAndEndedOften) {
+  for (int cycle = 0; cycle < 100; ++cycle) {
+    Job job(GetParam());
+    job.Run([&](Rank& self) {
+      std::vector<int32_t> data = {cycle};
+      if (cycle % 3 == 0) return;  // ended without any use
+      ASSERT_TRUE(self.Allreduce("x", &data).status().ok());
+      ASSERT_EQ(data[0], cycle * self.size());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,185 @@
+// Stalls: every wait ends, with a text that says who is missing.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/job.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+Config Impatient() {
+  Config config;
+  config.stall_warn_ns = 50 * kMs;
+  config.stall_fail_ns = 300 * kMs;
+  return config;
+}
+
+class StallTest : public OnEachTree {};
+INSTANTIATE_TEST_SUITE_P(Trees, StallTest,
+                         ::testing::Values(std::vector<int>{2},
+                                           std::vector<int>{1, 1},
+                                           std::vector<int>{2, 2},
+                                           std::vector<int>{1, 3}),
+                         TreeName);
+
+void ExpectPart(const Status& status, const std::string& part) {
+  EXPECT_NE(status.message().find(part), std::string::npos)
+      << status.message();
+}
+
+TEST_P(StallTest, NamesTheTensorAndTheMissingRank) {
+  Job job(GetParam(), Impatient());
+  const int missing = job.size() - 1;
+  const std::string host =
+      job.world(missing)->topology().hosts[static_cast<size_t>(missing)];
+  std::vector<std::string> texts(static_cast<size_t>(job.size()));
+  job.Run([&](Rank& self) {
+    std::vector<float> data = {1};
+    const std::string name = self.rank() == missing ? "other" : "x";
+    const Status status = self.Allreduce(name, &data).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    texts[static_cast<size_t>(self.rank())] = status.message();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+  const Status status = Aborted(texts[0]);
+  ExpectPart(status, "stall: ");
+  // Whichever of the two was reported first.
+  if (texts[0].find("'x' (world)") != std::string::npos) {
+    ExpectPart(status, "missing rank " + std::to_string(missing) + " (" +
+                           host + ")");
+    ExpectPart(status, "waits for 'other'");
+  } else {
+    ExpectPart(status, "'other' (world) waited");
+    ExpectPart(status, "submitted by rank " + std::to_string(missing) + " (" +
+                           host + ")");
+    ExpectPart(status, "missing rank 0 (node0)");
+    ExpectPart(status, "waits for 'x'");
+  }
+}
+
+// A warning only: when the rank comes after all, all is well.
+TEST_P(StallTest, WarnsAndGoesOn) {
+  Config config = Impatient();
+  config.stall_fail_ns = 0;
+  testing::internal::CaptureStderr();
+  {
+    Job job(GetParam(), config);
+    job.Run([](Rank& self) {
+      std::vector<int32_t> data = {1};
+      if (self.rank() == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      }
+      EXPECT_TRUE(self.Allreduce("late", &data).status().ok());
+      EXPECT_EQ(data[0], self.size());
+    });
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("tf_hvd warning, rank"), std::string::npos) << log;
+  EXPECT_NE(log.find("stall: 'late' (world) waited"), std::string::npos) << log;
+  EXPECT_NE(log.find("missing rank 0 (node0)"), std::string::npos) << log;
+}
+
+// A rank that does not even answer, at the bottom of the tree.
+TEST_P(StallTest, SilentRank) {
+  Job job(GetParam(), Impatient());
+  const int silent = job.size() - 1;
+  job.NeverStart(silent);
+  job.Run([&](Rank& self) {
+    std::vector<float> data = {1};
+    const Status status = self.Allreduce("x", &data).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    ExpectPart(status, "'x' (world)");
+    ExpectPart(status, "no answer from rank " + std::to_string(silent));
+  });
+}
+
+// The rank that would call the roll is the one that is stopped.
+TEST_P(StallTest, SilentTop) {
+  Job job(GetParam(), Impatient());
+  job.NeverStart(0);
+  job.Run([&](Rank& self) {
+    std::vector<float> data = {1};
+    const Status status = self.Allreduce("x", &data).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    ExpectPart(status, "'x' (world) got no verdict within");
+  });
+}
+
+// All ranks agreed, and then one does not come out of the operation.
+TEST_P(StallTest, StuckInsideAnOperation) {
+  Job job(GetParam(), Impatient());
+  const int stuck = job.size() - 1;
+  std::promise<void> others_ended;
+  std::atomic<int> ended{0};
+  job.Run([&](Rank& self) {
+    std::vector<float> data(1000, 1);
+    Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
+    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.tensors.push_back({data.data(), nullptr, 1000, 1000});
+    std::vector<float> all(1000 * static_cast<size_t>(self.size()));
+    entry.allocate = [&](size_t, const std::vector<int64_t>&, void** output) {
+      if (self.rank() == stuck) others_ended.get_future().wait();
+      *output = all.data();
+      return Status::Ok();
+    };
+    const Status status = self.Submit(std::move(entry)).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    ExpectPart(status, "'x' (world) was agreed by all ranks");
+    if (self.rank() != stuck && ++ended == job.size() - 1) {
+      others_ended.set_value();
+    }
+  });
+}
+
+TEST_P(StallTest, NoCheckWithoutAWarningLimit) {
+  Config config;
+  config.stall_warn_ns = 0;
+  config.stall_fail_ns = 1;
+  Job job(GetParam(), config);
+  job.Run([](Rank& self) {
+    std::vector<int32_t> data = {1};
+    if (self.rank() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+    EXPECT_TRUE(self.Allreduce("late", &data).status().ok());
+  });
+}
+
+// A set inside a node has its own top for this.
+TEST(Stall, InAProcessSet) {
+  Job job({1, 3}, Impatient());
+  job.Run([](Rank& self) {
+    const Pending added = self.AddSet("s", {1, 2, 3});
+    ASSERT_EQ(added.value(), 1);
+    if (self.rank() == 0 || self.rank() == 3) return;
+    std::vector<float> data = {1};
+    CallOptions options;
+    options.set = 1;
+    const Status status = self.Allreduce("x", &data, options).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    ExpectPart(status, "'x' (process set 1)");
+    ExpectPart(status, "missing rank 3 (node1)");
+  });
+}
+
+// Waiting in join() is no stall while the others still work.
+TEST(Stall, JoinMayWaitLong) {
+  Job job({3}, Impatient());
+  job.Run([](Rank& self) {
+    for (int step = 0; self.rank() > 0 && step < 40; ++step) {
+      std::vector<int32_t> data = {1};
+      ASSERT_TRUE(self.Allreduce("step", &data).status().ok());
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    const Pending join = self.Join();
+    EXPECT_TRUE(join.status().ok()) << join.status().message();
+  });
+}
+
+}  // namespace
+}  // namespace tf_hvd

