@@ -63,10 +63,9 @@ __all__ = [
 
 def _is_command_line() -> bool:
     """Whether this process is the `tf_hvd` command, which starts without TensorFlow."""
-    return pathlib.Path(sys.argv[0] if sys.argv else "").name == "tf_hvd" or sys.orig_argv[1:3] == [
-        "-m",
-        "tf_hvd.cli.main",
-    ]
+    program = sys.argv[0] if sys.argv else ""
+    as_module = program == "-m" and "tf_hvd.cli.main" in sys.orig_argv
+    return as_module or pathlib.Path(program).name == "tf_hvd"
 
 
 if not _is_command_line():

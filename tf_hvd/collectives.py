@@ -17,14 +17,13 @@ Rules for all of them:
 """
 
 import contextlib
-import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import _native, basics
+from tf_hvd import _calls, _native, basics
 from tf_hvd._autograph import verbatim
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
@@ -74,93 +73,8 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     return basics.Average if average else basics.Sum
 
 
-def _node_name(op_type: str, tensors: Sequence[Any]) -> str:
-    """The graph node's name where the caller gave none; see the rules above."""
-    names = [str(t.name) for t in (tensors[0], tensors[-1])]
-    # A tensor made eagerly enters a function under a number that this process
-    # counted ("2852:0"): it says nothing to the other ranks.
-    known = [name for name in names if not re.fullmatch(r"\d+(_\d+)*:\d+", name)]
-    known = [re.sub(r"[^A-Za-z0-9_]", "_", name) for name in known]
-    return "_".join([op_type, *dict.fromkeys(known)])
-
-
 def _on(device: str) -> contextlib.AbstractContextManager[Any]:
     return tf.device(device) if device else contextlib.nullcontext()
-
-
-def _run(
-    function: Callable[..., Any],
-    op_type: str,
-    inputs: Any,
-    name: str | None,
-    process_set: ProcessSet,
-    **attributes: Any,
-) -> Any:
-    """Adds the op to the graph, or runs it: the one place where ops are called.
-
-    An eager call's name travels by a thread-local, not by an attribute: each new
-    value of an attribute would make TensorFlow build and keep another kernel. It
-    therefore has no effect under TensorFlow's asynchronous eager executor.
-    """
-    attributes["process_set_id"] = id_of(process_set)
-    if not tf.executing_eagerly():
-        tensors = inputs if isinstance(inputs, list) else [inputs]
-        return function(inputs, name=name or _node_name(op_type, tensors), **attributes)
-    if name is None:
-        return function(inputs, **attributes)
-    _native.set_eager_name(name)
-    try:
-        return function(inputs, **attributes)
-    finally:
-        _native.set_eager_name(None)
-
-
-def run_allreduce(
-    tensor: Any,
-    op: int,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-) -> Any:
-    """HorovodAllreduce on one tensor, with nothing around it."""
-    return _run(
-        _native.ops.horovod_allreduce,
-        "HorovodAllreduce",
-        tf.convert_to_tensor(tensor),
-        name,
-        process_set,
-        reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        ignore_name_scope=ignore_name_scope,
-    )
-
-
-def run_grouped_allreduce(
-    tensors: Sequence[Any],
-    op: int,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-) -> list[Any]:
-    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it."""
-    return list(
-        _run(
-            _native.ops.horovod_grouped_allreduce,
-            "HorovodGroupedAllreduce",
-            [tf.convert_to_tensor(t) for t in tensors],
-            name,
-            process_set,
-            reduce_op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            ignore_name_scope=ignore_name_scope,
-        )
-    )
 
 
 def _divide_by_size(values: Any, process_set: ProcessSet) -> Any:
@@ -271,7 +185,7 @@ def allreduce(
             )  # fmt: skip
     with _on(device_dense):
         compressed, context = compression.compress(tf.convert_to_tensor(tensor))
-        reduced = run_allreduce(
+        reduced = _calls.run_allreduce(
             compressed, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope
         )
         return compression.decompress(reduced, context)
@@ -318,7 +232,7 @@ def grouped_allreduce(
                 results[i], contexts[i] = compression.compress(tf.convert_to_tensor(tensor))
                 groups.setdefault(results[i].dtype, []).append(i)
         for dtype, members in groups.items():
-            reduced = run_grouped_allreduce(
+            reduced = _calls.run_grouped_allreduce(
                 [results[i] for i in members],
                 op,
                 prescale_factor,
@@ -364,7 +278,7 @@ def allgather(
       tf.errors.InvalidArgumentError: a scalar (ValueError where TensorFlow knows
         the shape while it builds a graph).
     """
-    return _run(
+    return _calls.run(
         _native.ops.horovod_allgather,
         "HorovodAllgather",
         tf.convert_to_tensor(tensor),
@@ -399,7 +313,7 @@ def broadcast(
       tf.errors.InvalidArgumentError: there is no such root rank.
       tf.errors.FailedPreconditionError: the ranks named different roots.
     """
-    return _run(
+    return _calls.run(
         _native.ops.horovod_broadcast,
         "HorovodBroadcast",
         tf.convert_to_tensor(tensor),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import basics, collectives
+from tf_hvd import _calls, basics, collectives
 from tf_hvd.process_sets import ProcessSet
 
 
@@ -46,7 +46,7 @@ def _dense(gradient: Any, like: Any) -> Any:
 
 def _linear(op: Any, gradients: list[Any]) -> list[Any]:
     """Gradient of Sum and Average."""
-    return collectives.run_grouped_allreduce(
+    return _calls.run_grouped_allreduce(
         gradients,
         op.get_attr("reduce_op"),
         op.get_attr("prescale_factor"),
@@ -66,9 +66,9 @@ def _extremum(op: Any, x: Any, y: Any, gradient: Any) -> Any:
         # Scaling rounds, so y cannot be compared with x. A negative scale before
         # the reduction turns the smallest into the largest.
         other = basics.Max if kind == basics.Min else basics.Min
-        extremum = collectives.run_allreduce(x, kind if pre >= 0.0 else other, **options)
+        extremum = _calls.run_allreduce(x, kind if pre >= 0.0 else other, **options)
     mine = tf.cast(tf.equal(x, extremum), x.dtype)
-    total, ties = collectives.run_grouped_allreduce([gradient, mine], basics.Sum, **options)
+    total, ties = _calls.run_grouped_allreduce([gradient, mine], basics.Sum, **options)
     return mine / ties * total * tf.constant(pre * post, x.dtype)
 
 
@@ -79,8 +79,8 @@ def _product(op: Any, x: Any, gradient: Any) -> Any:
     scaled = x * tf.constant(pre, x.dtype)
     is_zero = tf.equal(scaled, 0)
     nonzero = tf.where(is_zero, tf.ones_like(scaled), scaled)
-    product = collectives.run_allreduce(nonzero, basics.Product, **options)
-    total, zeros = collectives.run_grouped_allreduce(
+    product = _calls.run_allreduce(nonzero, basics.Product, **options)
+    total, zeros = _calls.run_grouped_allreduce(
         [gradient, tf.cast(is_zero, x.dtype)], basics.Sum, **options
     )
     others_zeros = zeros - tf.cast(is_zero, x.dtype)
@@ -115,7 +115,7 @@ def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
 def _allgather_gradient(op: Any, gradient: Any) -> Any:
     x = op.inputs[0]
     options = _options(op)
-    averaged = collectives.run_allreduce(_dense(gradient, op.outputs[0]), basics.Average, **options)
+    averaged = _calls.run_allreduce(_dense(gradient, op.outputs[0]), basics.Average, **options)
     rows = tf.shape(x, out_type=tf.int64)[:1]
     all_rows = collectives.allgather(rows, **options)
     start = tf.reduce_sum(all_rows[: basics.rank_op()])
@@ -125,7 +125,7 @@ def _allgather_gradient(op: Any, gradient: Any) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast_gradient(op: Any, gradient: Any) -> Any:
     x = op.inputs[0]
-    averaged = collectives.run_allreduce(_dense(gradient, x), basics.Average, **_options(op))
+    averaged = _calls.run_allreduce(_dense(gradient, x), basics.Average, **_options(op))
     at_root = tf.equal(basics.rank_op(), op.get_attr("root_rank"))
     # Chosen, not multiplied by zero: an infinity must not become NaN elsewhere.
     return tf.where(at_root, averaged, tf.zeros_like(averaged))

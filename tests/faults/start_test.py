@@ -44,11 +44,3 @@ def test_library_that_is_not_there(bare_mpirun):
     for text in refusals(output):
         for part in ("of 2", "no/such/libmpi.so.40", "Open MPI", "openmpi"):
             assert part in text, (part, output)
-
-
-def test_file_that_is_no_library(bare_mpirun, tmp_path):
-    fake = tmp_path / "libmpi.so.40"
-    fake.write_text("not a library")
-    _, output = bare_mpirun(PROGRAM, fake)
-    assert len(refusals(output)) == 2, output
-    assert all(str(fake) in text for text in refusals(output))

@@ -32,6 +32,15 @@ tf.config.threading.set_inter_op_parallelism_threads(4)
 
 HIDDEN = io.StringIO()
 TIMEOUT = 120
+LARGE_GIB = 12
+MEMORY_GIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+# All ranks must leave out the same tests.
+ENOUGH_MEMORY = all(hvd.allgather_object(MEMORY_GIB >= LARGE_GIB))
+
+
+def pytest_report_header():
+    large = "" if ENOUGH_MEMORY else f"; large tests need {LARGE_GIB}: left out"
+    return f"rank {RANK} of {SIZE}, {MEMORY_GIB:.0f} GiB of memory{large}"
 
 
 @pytest.hookimpl(trylast=True)
@@ -53,7 +62,7 @@ def wanted(item):
     ranks = item.get_closest_marker("ranks")
     if ranks is not None and ranks.args[0] > SIZE:
         return False
-    return item.get_closest_marker("large") is None or SIZE == 2
+    return item.get_closest_marker("large") is None or (SIZE == 2 and ENOUGH_MEMORY)
 
 
 def pytest_collection_modifyitems(items):

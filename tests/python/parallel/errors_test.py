@@ -170,12 +170,27 @@ def test_same_name_twice_at_once(rank, size):
 
 
 @pytest.mark.ranks(2)
-def test_parallel_dataset_map_is_an_error(rank, size):
-    """Its elements have one name, and TensorFlow gives no order for them."""
+@pytest.mark.parametrize("use", ["map", "interleave"])
+def test_parallel_dataset_function_is_refused(use):
+    """Also where its calls would happen not to overlap."""
 
+    def call(i):
+        total = hvd.allreduce(i, op=hvd.Sum, name="in_map")
+        return tf.data.Dataset.from_tensors(total) if use == "interleave" else total
+
+    dataset = tf.data.Dataset.range(2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="parallel tf.data function"):
+        getattr(dataset, use)(call, num_parallel_calls=2)
+
+
+def test_parallel_dataset_map_is_an_error(rank, size):
+    """A function that was traced before is not seen by the check above."""
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
     def call(_):
         return hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="in_map")
 
+    call.get_concrete_function()
     results = []
     if rank == 0:
         dataset = tf.data.Dataset.range(2).map(call, num_parallel_calls=2, deterministic=False)

@@ -17,7 +17,7 @@ def test_each_rank_in_its_own_order(rank, size):
     """Forty requests in flight at once; each rank creates them from another place on."""
     count = 40
 
-    @tf.function
+    @tf.function(autograph=False)
     def all_at_once():
         results = {}
         for k in range(count):
@@ -85,11 +85,11 @@ def test_conditional(evaluate, size):
 
 
 def test_nested_functions(size):
-    @tf.function
+    @tf.function(autograph=False)
     def inner(t):
         return hvd.allreduce(t, op=hvd.Sum)
 
-    @tf.function
+    @tf.function(autograph=False)
     def outer(t):
         return inner(t) + inner(t + 1.0)
 
@@ -102,7 +102,7 @@ def test_default_names_hold_no_number_of_this_process(rank):
         tf.function(lambda t: t + 1)(tf.constant(1.0))
     captured = tf.random.stateless_normal([64], (1, 2))
 
-    @tf.function
+    @tf.function(autograph=False)
     def function(argument):
         return hvd.allreduce(captured), hvd.allreduce(argument), hvd.allreduce(argument * 2.0)
 
@@ -116,7 +116,7 @@ def test_default_names_hold_no_number_of_this_process(rank):
 def test_ignore_name_scope(size):
     """The request is the same one under another scope on each rank."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def function(t):
         with tf.name_scope(f"scope_of_rank_{hvd.rank()}"):
             return hvd.allreduce(t, op=hvd.Sum, name="inside", ignore_name_scope=True)
@@ -158,7 +158,7 @@ def test_same_bits_in_every_run(rank):
     generator = np.random.default_rng(rank)
     arrays = [generator.standard_normal(n).astype(np.float32) for n in (3, 1000, 70000)]
 
-    @tf.function
+    @tf.function(autograph=False)
     def reduce():
         return hvd.grouped_allreduce(arrays), [hvd.allreduce(a, op=hvd.Sum) for a in arrays]
 

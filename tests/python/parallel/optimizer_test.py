@@ -42,7 +42,9 @@ def assert_reduced(gradients, factor=None):
 @pytest.mark.parametrize("in_function", [False, True])
 def test_tape(in_function):
     variables = make_variables()
-    compute = tf.function(lambda: tape_gradients(variables)) if in_function else None
+    compute = (
+        tf.function(lambda: tape_gradients(variables), autograph=False) if in_function else None
+    )
     assert_reduced(compute() if compute else tape_gradients(variables))
 
 
@@ -132,7 +134,7 @@ def test_lists_of_variables_as_groups():
     variables = make_variables([tf.float32] * 4)
     groups = [[variables[3], variables[0]], [variables[1]]]
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute():
         return tape_gradients(variables, groups=groups)
 
@@ -149,7 +151,7 @@ def test_buckets_by_dtype_and_size(monkeypatch):
     monkeypatch.setenv("TF_HVD_BUCKET_BYTES", "16")
     variables = [tf.Variable(tf.ones([2], d)) for d in [tf.float32, tf.float64] * 3]
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute():
         return tape_gradients(variables)
 

@@ -49,7 +49,7 @@ def test_variables_that_do_not_fit(rank):
 def test_inside_a_function(rank):
     variable = tf.Variable(float(rank) + 5.0)
 
-    @tf.function
+    @tf.function(autograph=False)
     def function():
         hvd.broadcast_variables([variable], 0)
 

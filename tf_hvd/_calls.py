@@ -1,0 +1,127 @@
+"""The one place where the collective ops are called; knows nothing but names.
+
+What the rest of the package calls; users call tf_hvd.collectives.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd import _native
+from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
+
+
+def _node_name(op_type: str, tensors: Sequence[Any]) -> str:
+    """The graph node's name where the caller gave none; see the rules above."""
+    names = [str(t.name) for t in (tensors[0], tensors[-1])]
+    # A tensor made eagerly enters a function under a number that this process
+    # counted ("2852:0"): it says nothing to the other ranks.
+    known = [name for name in names if not re.fullmatch(r"\d+(_\d+)*:\d+", name)]
+    known = [re.sub(r"[^A-Za-z0-9_]", "_", name) for name in known]
+    return "_".join([op_type, *dict.fromkeys(known)])
+
+
+# The datasets of tf.data that call their function for several elements at once.
+_PARALLEL_DATASET = re.compile(r"_?Parallel\w*Dataset|_MapAndBatchDataset")
+
+
+def _refuse_parallel_dataset(op_type: str) -> None:
+    """Raises if a dataset that runs its function in parallel is tracing it now.
+
+    Its elements have one name and come in any order, so that element 3 of one
+    rank would be reduced with element 0 of another. Two at once are an error of
+    the runtime too, but calls that happen not to overlap would not be noticed.
+    TensorFlow tells a function nothing about who calls it: the stack does.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        if frame.f_code.co_name == "__init__":
+            dataset = type(frame.f_locals.get("self")).__name__
+            if _PARALLEL_DATASET.fullmatch(dataset):
+                raise tf.errors.InvalidArgumentError(
+                    None,
+                    None,
+                    f"{op_type} in a parallel tf.data function ({dataset}): the order of its "
+                    "elements differs between ranks. Use num_parallel_calls=None there, or call "
+                    "the collective outside of the dataset.",
+                )
+        frame = frame.f_back
+
+
+def run(
+    function: Callable[..., Any],
+    op_type: str,
+    inputs: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    **attributes: Any,
+) -> Any:
+    """Adds the op to the graph, or runs it: the one place where ops are called.
+
+    An eager call's name travels by a thread-local, not by an attribute: each new
+    value of an attribute would make TensorFlow build and keep another kernel. It
+    therefore has no effect under TensorFlow's asynchronous eager executor.
+    """
+    attributes["process_set_id"] = id_of(process_set)
+    if not tf.executing_eagerly():
+        _refuse_parallel_dataset(op_type)
+        tensors = inputs if isinstance(inputs, list) else [inputs]
+        return function(inputs, name=name or _node_name(op_type, tensors), **attributes)
+    if name is None:
+        return function(inputs, **attributes)
+    _native.set_eager_name(name)
+    try:
+        return function(inputs, **attributes)
+    finally:
+        _native.set_eager_name(None)
+
+
+def run_allreduce(
+    tensor: Any,
+    op: int,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """HorovodAllreduce on one tensor (not a variable), with nothing around it."""
+    return run(
+        _native.ops.horovod_allreduce,
+        "HorovodAllreduce",
+        tensor,
+        name,
+        process_set,
+        reduce_op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        ignore_name_scope=ignore_name_scope,
+    )
+
+
+def run_grouped_allreduce(
+    tensors: Sequence[Any],
+    op: int,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> list[Any]:
+    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it."""
+    return list(
+        run(
+            _native.ops.horovod_grouped_allreduce,
+            "HorovodGroupedAllreduce",
+            list(tensors),
+            name,
+            process_set,
+            reduce_op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            ignore_name_scope=ignore_name_scope,
+        )
+    )
