@@ -23,7 +23,8 @@ StallOptions StallOptionsOf(const Config& config) {
   // Short limits are for tests and impatient users: all of it gets shorter.
   options.roll_ns = std::min(options.roll_ns, options.warn_ns);
   if (options.fail_ns > 0) {
-    options.grace_ns = std::min(options.grace_ns, options.fail_ns);
+    options.grace_ns =
+        std::clamp(options.fail_ns, 1000 * kMs, options.grace_ns);
   }
   return options;
 }
@@ -70,7 +71,8 @@ bool Cycle::Step() {
   busy |= vertex_.EmitReady();
   if (now_ns >= next_tick_ns_) {
     next_tick_ns_ = now_ns + kTickNs;
-    vertex_.Tick(now_ns);
+    // The reason is found: what comes later must not take its place.
+    if (!Aborting()) vertex_.Tick(now_ns);
   }
   for (Channel& channel : channels_) busy |= channel.Push();
   if (closed_since_ns_ == 0 && !vertex_.ended().ok()) {

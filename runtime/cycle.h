@@ -70,6 +70,8 @@ class Cycle : private VertexHost, private ExecutorHost {
   bool Polled() const { return polled_; }
   bool HasOutput() const;
   bool Aborting() const { return abort_deadline_ns_ != 0 && !aborted(); }
+  // True if an operation has failed and the abort that follows is under way.
+  bool Failing() const { return executor_.HasWork() && !executor_.CanRun(); }
   bool Leaving() const { return leave_deadline_ns_ != 0; }
 
   // Any thread: true if a Step or Advance would find something to do.

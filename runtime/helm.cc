@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -16,6 +17,8 @@ constexpr int64_t kMs = 1'000'000;
 // A caller executes no more than this itself: it must not keep a thread of
 // TensorFlow.
 constexpr int64_t kInPlaceBytes = 64 * 1024;
+// Between two looks at an abort that is under way, without a background thread.
+constexpr std::chrono::milliseconds kFailingPause{1};
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 // The helm whose completions this thread is firing.
@@ -86,7 +89,8 @@ void Helm::DriveAlone() {
     std::vector<Outcome> outcomes = TakeOutcomes();
     Release();
     FireAll(std::move(outcomes));
-  } while (cycle_->LooksBusy());
+    if (cycle_->Failing()) std::this_thread::sleep_for(kFailingPause);
+  } while (cycle_->LooksBusy() || cycle_->Failing());
 }
 
 void Helm::Background() {

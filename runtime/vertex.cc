@@ -56,9 +56,9 @@ bool Vertex::AdmitLocally(Entry* entry) {
   const auto set = ledger_.sets.find(entry->set);
   if (set == ledger_.sets.end()) {
     const bool removed = ledger_.gone.count(entry->set) > 0;
-    CompleteEntry(entry, InvalidArgument(set_text + (removed
-                                                         ? " was removed"
-                                                         : " does not exist")));
+    CompleteEntry(entry, removed
+                             ? RemovedStatus(entry->set)
+                             : InvalidArgument(set_text + " does not exist"));
     return false;
   }
   if (!set->second.member) {
@@ -216,6 +216,12 @@ void Vertex::Receive(int neighbour, std::string_view bytes, int64_t now_ns) {
 void Vertex::Finished(const Key& key) { ledger_.executing.erase(key); }
 
 void Vertex::Tick(int64_t now_ns) {
+  // Join waits for others to finish their work: as long as they do, it is no
+  // stall.
+  for (const int32_t set : std::exchange(active_, {})) {
+    const auto join = ledger_.queue.find({set, kJoinName});
+    if (join != ledger_.queue.end()) join->second.front().submitted_ns = now_ns;
+  }
   if (ended_.ok() || !ledger_.executing.empty()) stall_.Tick(now_ns);
 }
 
@@ -262,6 +268,13 @@ void Vertex::Bug(const std::string& text) {
   host_->Abort(AbortRecord::kFailed, ledger_.rank,
                "bug in tf_hvd, seen by " + RankText(ledger_.rank) + ": " +
                    text);
+}
+
+// The same for requests that were pending and for those that come later: on
+// other ranks they are one request.
+Status Vertex::RemovedStatus(int32_t set) const {
+  return FailedPrecondition("process set " + std::to_string(set) +
+                            " was removed");
 }
 
 std::string Vertex::RankText(int rank) const {

@@ -9,6 +9,7 @@
 #define TF_HVD_RUNTIME_VERTEX_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,6 +90,7 @@ class Vertex {
   void FailQueued(const Status& status);
   void CompleteEntry(Entry* entry, const Status& status);
   void Bug(const std::string& text);
+  Status RemovedStatus(int32_t set) const;
   std::string RankText(int rank) const;
 
   Ledger ledger_;
@@ -96,6 +98,7 @@ class Vertex {
   VertexHost* const host_;
   StallMonitor stall_;
   Status ended_;
+  std::set<int32_t> active_;  // sets with an agreed request since the last Tick
   int32_t next_set_ = 1;  // the top's number for the next added set
 };
 

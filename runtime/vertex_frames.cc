@@ -176,6 +176,7 @@ void Vertex::ApplyEntry(const FrameEntry& entry, std::vector<Run>* runs,
     return Bug("slot " + std::to_string(entry.slot) + " is out of step");
   }
   if (entry.name == kJoinName) set.joined.clear();
+  active_.insert(entry.set);
 
   Run run;
   if (const Status status = DecodeRecord(entry.record, &run.record);
@@ -222,9 +223,7 @@ void Vertex::ApplySetChange(const FrameEntry& entry, const Record& record) {
 void Vertex::RemoveSet(int32_t set) {
   if (ledger_.sets.erase(set) == 0) return;
   ledger_.gone.insert(set);
-  const Status status =
-      FailedPrecondition("process set " + std::to_string(set) +
-                         " was removed while requests were pending");
+  const Status status = RemovedStatus(set);
   const auto drop = [set](auto* table) {
     for (auto it = table->begin(); it != table->end();) {
       it = it->first.first == set ? table->erase(it) : std::next(it);

@@ -344,6 +344,22 @@ def test_configuration_page_is_the_librarys_table():
     assert (ROOT / "docs/config.md").read_text() == printed.stdout
 
 
+def unbuilt_tests(sources: list[str], build: str) -> list[str]:
+    """Test files of one folder that its BUILD file does not name."""
+    everything = 'glob(["*_test.cc"])' in build
+    return [name for name in sources if not everything and f'"{name}"' not in build]
+
+
+def test_every_cc_test_is_built():
+    folders: dict[pathlib.Path, list[str]] = {}
+    for path, _ in files(("_test.cc",), "tests/"):
+        folders.setdefault((ROOT / path).parent, []).append(pathlib.Path(path).name)
+    for folder, sources in folders.items():
+        build = folder / "BUILD"
+        assert not unbuilt_tests(sources, build.read_text() if build.exists() else ""), folder
+    assert unbuilt_tests(["a_test.cc", "b_test.cc"], 'srcs = ["a_test.cc"]') == ["b_test.cc"]
+
+
 def test_wheel_requires_what_it_imports():
     metadata = tomllib.loads((ROOT / "pip_package/metadata.toml").read_text())
     required = {re.split(r"[<>=\[]", text)[0] for text in metadata["dependencies"]}

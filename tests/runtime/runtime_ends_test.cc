@@ -16,6 +16,14 @@ class EndsTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, EndsTest, ::testing::ValuesIn(AllNodes()),
                          TreeName);
 
+// The tests that wait until a smaller abort record can no longer come.
+class DeathTest : public OnEachTree {};
+INSTANTIATE_TEST_SUITE_P(Trees, DeathTest,
+                         ::testing::Values(std::vector<int>{2},
+                                           std::vector<int>{2, 2},
+                                           std::vector<int>{1, 1, 1}),
+                         TreeName);
+
 std::string HostOf(Job* job, int rank) {
   return job->world(rank)->topology().hosts[static_cast<size_t>(rank)];
 }
@@ -146,9 +154,8 @@ TEST_P(EndsTest, ShutdownWhileThreadsSubmit) {
 
 // A rank dies before it has submitted. It has no runtime at all here, so it
 // answers nothing.
-TEST_P(EndsTest, DeathOfAWaitedForRank) {
+TEST_P(DeathTest, OfAWaitedForRank) {
   Job job(GetParam());
-  if (job.size() == 1) return;
   const int dead = job.size() - 1;
   job.NeverStart(dead);
   const std::string text = "rank " + std::to_string(dead) + " (" +
@@ -166,9 +173,8 @@ TEST_P(EndsTest, DeathOfAWaitedForRank) {
 }
 
 // The top of the tree dies: nobody can give a verdict any more.
-TEST_P(EndsTest, DeathOfTheTop) {
+TEST_P(DeathTest, OfTheTop) {
   Job job(GetParam());
-  if (job.size() == 1) return;
   job.NeverStart(0);
   job.Run([&](Rank& self) {
     std::vector<float> data = {1};
@@ -180,9 +186,8 @@ TEST_P(EndsTest, DeathOfTheTop) {
 }
 
 // A rank dies inside the operation: the others are in the middle of theirs.
-TEST_P(EndsTest, DeathInTheMiddleOfAnOperation) {
+TEST_P(DeathTest, InTheMiddleOfAnOperation) {
   Job job(GetParam());
-  if (job.size() == 1) return;
   const int dead = job.size() - 1;
   std::promise<void> others_ended;
   std::atomic<int> ended{0};
@@ -212,7 +217,7 @@ TEST_P(EndsTest, DeathInTheMiddleOfAnOperation) {
 }
 
 // An operation that fails on one rank ends the job on all of them, in order.
-TEST_P(EndsTest, FailureInsideAnOperationEndsTheJob) {
+TEST_P(DeathTest, FailureInsideAnOperationEndsTheJob) {
   Job job(GetParam());
   job.Run([&](Rank& self) {
     std::vector<float> data(10, 1);
@@ -226,6 +231,23 @@ TEST_P(EndsTest, FailureInsideAnOperationEndsTheJob) {
     EXPECT_EQ(status.code(), StatusCode::kAborted);
     EXPECT_NE(status.message().find("no memory"), std::string::npos);
     EXPECT_NE(status.message().find("allgather 'x'"), std::string::npos);
+  });
+}
+
+// The same without a background thread that could see to it.
+TEST(Ends, FailureInsideAnOperationOfOneRank) {
+  Job job({1});
+  job.Run([](Rank& self) {
+    Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
+    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.tensors.emplace_back();
+    entry.allocate = [](size_t, const std::vector<int64_t>&, void**) {
+      return Internal("no memory");
+    };
+    const Pending pending = self.Submit(std::move(entry));
+    ASSERT_TRUE(pending.done());
+    EXPECT_EQ(pending.status().code(), StatusCode::kAborted);
+    EXPECT_EQ(self.Barrier("b").status().code(), StatusCode::kAborted);
   });
 }
 

@@ -22,8 +22,6 @@ Config Impatient() {
 class StallTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, StallTest,
                          ::testing::Values(std::vector<int>{2},
-                                           std::vector<int>{1, 1},
-                                           std::vector<int>{2, 2},
                                            std::vector<int>{1, 3}),
                          TreeName);
 
@@ -99,8 +97,8 @@ TEST_P(StallTest, SilentRank) {
 }
 
 // The rank that would call the roll is the one that is stopped.
-TEST_P(StallTest, SilentTop) {
-  Job job(GetParam(), Impatient());
+TEST(Stall, SilentTop) {
+  Job job({2, 2}, Impatient());
   job.NeverStart(0);
   job.Run([&](Rank& self) {
     std::vector<float> data = {1};
@@ -111,8 +109,8 @@ TEST_P(StallTest, SilentTop) {
 }
 
 // All ranks agreed, and then one does not come out of the operation.
-TEST_P(StallTest, StuckInsideAnOperation) {
-  Job job(GetParam(), Impatient());
+TEST(Stall, StuckInsideAnOperation) {
+  Job job({1, 2}, Impatient());
   const int stuck = job.size() - 1;
   std::promise<void> others_ended;
   std::atomic<int> ended{0};
@@ -128,11 +126,11 @@ TEST_P(StallTest, StuckInsideAnOperation) {
       return Status::Ok();
     };
     const Status status = self.Submit(std::move(entry)).status();
+    // The stuck rank has all rows and may still use them.
+    if (self.rank() == stuck) return;
     EXPECT_EQ(status.code(), StatusCode::kAborted);
     ExpectPart(status, "'x' (world) was agreed by all ranks");
-    if (self.rank() != stuck && ++ended == job.size() - 1) {
-      others_ended.set_value();
-    }
+    if (++ended == job.size() - 1) others_ended.set_value();
   });
 }
 
@@ -171,7 +169,7 @@ TEST(Stall, InAProcessSet) {
 TEST(Stall, JoinMayWaitLong) {
   Job job({3}, Impatient());
   job.Run([](Rank& self) {
-    for (int step = 0; self.rank() > 0 && step < 40; ++step) {
+    for (int step = 0; self.rank() > 0 && step < 25; ++step) {
       std::vector<int32_t> data = {1};
       ASSERT_TRUE(self.Allreduce("step", &data).status().ok());
       std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -179,7 +179,7 @@ def test_parallel_dataset_function_is_refused(use):
         return tf.data.Dataset.from_tensors(total) if use == "interleave" else total
 
     dataset = tf.data.Dataset.range(2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="parallel tf.data function"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"parallel tf\.data function"):
         getattr(dataset, use)(call, num_parallel_calls=2)
 
 

@@ -22,6 +22,7 @@ class EventQueue {
   using Action = std::function<void()>;
 
   int64_t now() const { return now_; }
+  uint64_t count() const { return count_; }  // ever added
 
   void After(int64_t delay_ns, Action action) {
     At(now_ + delay_ns, std::move(action));

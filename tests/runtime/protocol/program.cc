@@ -35,6 +35,10 @@ class Author {
     Call call;
   };
 
+  bool Faulty(int rank, const Placed& placed) const {
+    return placed.number == fault_ &&
+           std::count(faulty_ranks_.begin(), faulty_ranks_.end(), rank) > 0;
+  }
   bool Joins() const {
     return history_->scenario == Scenario::kJoin ||
            history_->scenario == Scenario::kJoinSets;
@@ -130,9 +134,13 @@ void Author::ChooseFault() {
     case Scenario::kDuplicateOne:
       faulty_ranks_ = SomeRanks(members, 1);
       return;
+    case Scenario::kJoin:
+    case Scenario::kJoinSets:
+      if (random_->Percent(75)) return;
+      [[fallthrough]];
     case Scenario::kRefusal:
-      faulty_ranks_ = SomeRanks(members, random_->Between(1, std::min<int64_t>(
-                                                                 count, 2)));
+      faulty_ranks_ =
+          SomeRanks(members, random_->Between(1, std::min<int64_t>(count, 2)));
       return;
     case Scenario::kMissing:
       faulty_ranks_ = SomeRanks(
@@ -142,16 +150,14 @@ void Author::ChooseFault() {
       faulty_ranks_ = members;
       return;
     default:
-      fault_ = -1;
+      return;
   }
 }
 
 void Author::AppendCall(int rank, const Placed& placed,
                         std::vector<Call>* calls) {
   Call call = placed.call;
-  const bool faulty =
-      placed.number == fault_ &&
-      std::count(faulty_ranks_.begin(), faulty_ranks_.end(), rank) > 0;
+  const bool faulty = Faulty(rank, placed);
   const Scenario s = history_->scenario;
   if (faulty && s == Scenario::kMissing) return;
   if (faulty && s == Scenario::kMismatch) {
@@ -161,7 +167,7 @@ void Author::AppendCall(int rank, const Placed& placed,
       call.record.tensors[0].dtype = DType::kFloat64;
     }
   }
-  if (faulty && s == Scenario::kRefusal) {
+  if (faulty && (s == Scenario::kRefusal || Joins())) {
     call.refusal = "'" + call.name + "' cannot be a scalar";
   }
   calls->push_back(call);
@@ -290,8 +296,15 @@ void Author::AppendDynamicRounds(int rank, std::vector<Phase>* phases) {
     random_->Shuffle(&add.lanes[0].calls);
     random_->Shuffle(&remove.lanes[0].calls);
     phases->push_back(add);
-    phases->push_back(use);
-    phases->push_back(remove);
+    if (random_->Percent(50)) {
+      // Some calls come after the removal.
+      use.hurries = false;
+      use.lanes.push_back(remove.lanes[0]);
+      phases->push_back(use);
+    } else {
+      phases->push_back(use);
+      phases->push_back(remove);
+    }
   }
 }
 
@@ -359,7 +372,7 @@ std::vector<int64_t> Author::StartTimes() {
     // Around the first warning, and around the first look beyond the limit.
     times[static_cast<size_t>(random_->Below(size_))] +=
         random_->Pick<int64_t>({30, 300}) * kSecond +
-        random_->Between(-kSecond, 3 * kSecond / 2);
+        random_->Between(-kSecond / 10, 11 * kSecond / 10);
   }
   return times;
 }
@@ -388,6 +401,7 @@ Program Author::Write() {
   }
   program.start_ns = StartTimes();
   program.events = Events();
+  program.slow_edges = history_->scenario == Scenario::kLateRank;
   return program;
 }
 

@@ -49,6 +49,7 @@ struct Program {
   std::vector<std::vector<Phase>> ranks;
   std::vector<int64_t> start_ns;  // of each rank
   std::vector<Event> events;
+  bool slow_edges = false;  // all take long
 };
 
 // Writes the scenario and what the checks need to know into `history`.

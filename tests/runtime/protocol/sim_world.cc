@@ -275,11 +275,11 @@ void SimWorld::Stop(int rank) {
 
 void SimWorld::Leave(int rank, const std::string& reason) {
   if (!history_.Alive(rank)) return;
-  if (history_.leave_ns < 0) history_.leave_ns = events_.now();
   this->rank(rank)->Leave(reason);
 }
 
 void SimWorld::AwaitClose(int rank) {
+  if (history_.leave_ns < 0) history_.leave_ns = events_.now();
   events_.After(kLeaveNs, [this, rank] {
     if (!this->rank(rank)->alive() || this->rank(rank)->ended()) return;
     RaiseAbort(rank, {AbortRecord::kStalled, rank,

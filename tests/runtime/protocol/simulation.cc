@@ -35,6 +35,7 @@ class Simulation {
 void Simulation::Start() {
   const Program program =
       MakeProgram(world_.size(), world_.random(), world_.history());
+  if (program.slow_edges) world_.SlowDown();
   for (int r = 0; r < world_.size(); ++r) {
     const auto at = static_cast<size_t>(r);
     runners_.push_back(
@@ -137,7 +138,7 @@ Outcome Simulation::Run() {
     history->Fail(CheckHistory(*history));
   }
   return {NameOf(history->scenario), history->submissions.size(),
-          history->failure};
+          world_.events()->count(), history->failure};
 }
 
 }  // namespace

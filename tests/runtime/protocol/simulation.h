@@ -13,6 +13,7 @@ namespace tf_hvd::protocol_test {
 struct Outcome {
   std::string scenario;
   size_t submissions = 0;
+  uint64_t events = 0;
   std::string failure;  // empty: every invariant held
 };
 

@@ -1,0 +1,435 @@
+// All interleavings of helm and doorbell: the background thread, two callers
+// with a request each (one of which submits another from its completion), a
+// sender with two messages, and a thread that leaves. A model of the steps in
+// runtime/helm.cc, one atomic access a step; a change there belongs here too.
+//
+// A wait for the doorbell has no limit here, but where said otherwise, so a
+// wake-up that is lost shows as a state in which nothing can go on.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace tf_hvd::protocol_test {
+namespace {
+
+// A step that is left out.
+enum class Flaw {
+  kNone,
+  kNoBackgroundLook,     // after `asleep = 1`, before it waits
+  kNoCallerLook,         // after it has let go of the helm
+  kCallerLeavesAwake,    // no `asleep = 1` after a caller's turn
+  kNoLookAfterFiring,    // for what a completion has submitted
+  kNoRingByBusyCaller,   // one that does not try to take the helm
+  kNoRingBySender,
+  kNoLimitWithoutHelm,   // the wait of a background without the helm
+  kNoDriveAfterEnd,      // for what was submitted before it was seen
+  kNoLookDrivingAlone,   // after the helm, without a background thread
+};
+
+struct Model {
+  Flaw flaw = Flaw::kNone;
+  int messages = 2;
+  bool leaves = true;
+};
+
+// Where a thread is. Background, callers and leaver share some of the steps.
+enum Step : uint8_t {
+  kEnd,
+  // Background.
+  kTake,
+  kAskedToLeave,
+  kDrain,
+  kPull,
+  kTakeOutcomes,
+  kRelease,
+  kFire,
+  kAsleep,
+  kLookAtQueue,
+  kLookAtEdges,
+  kWait,
+  kAsleepWithoutHelm,
+  kWaitWithoutHelm,
+  kAwake,
+  kGone,
+  // Submit, CallerTurn.
+  kOpen,
+  kPush,
+  kChoose,
+  kRingIfAsleep,
+  kRing,
+  kFinalLook,
+  // DriveAlone.
+  kAloneTake,
+  kAloneDrain,
+  kAloneOutcomes,
+  kAloneRelease,
+  kAloneFire,
+  kAloneLook,
+  // Sender, leaver.
+  kSend,
+  kSay,
+};
+
+constexpr int kBackground = 0;
+constexpr int kFirstCaller = 1;
+constexpr int kSender = 3;
+constexpr int kLeaver = 4;
+constexpr int kThreads = 5;
+
+struct State {
+  uint8_t taken = 0;
+  uint8_t asleep = 0;
+  uint8_t bell = 0;
+  uint8_t open = 0;
+  uint8_t queue = 0;
+  uint8_t ring = 0;      // messages that have arrived
+  uint8_t pending = 0;   // requests that wait for other ranks
+  uint8_t outcomes = 0;  // of the cycle
+  uint8_t leave_asked = 0;
+  uint8_t left = 0;
+  uint8_t has_background = 1;
+  uint8_t resubmissions = 1;  // that a completion may still make
+  uint8_t to_send = 0;
+  uint8_t step[kThreads] = {};
+  uint8_t taken_outcomes[kThreads] = {};  // not yet fired
+  uint8_t flag[kThreads] = {};  // background: ended; caller: nobody was open
+};
+static_assert(std::has_unique_object_representations_v<State>);
+
+class Explorer {
+ public:
+  explicit Explorer(const Model& model) : model_(model) {
+    State start;
+    start.step[kBackground] = kTake;
+    start.step[kFirstCaller] = start.step[kFirstCaller + 1] = kOpen;
+    start.to_send = static_cast<uint8_t>(model.messages);
+    start.step[kSender] = model.messages > 0 ? kSend : kEnd;
+    start.step[kLeaver] = model.leaves ? kSay : kEnd;
+    Add(start);
+  }
+
+  // Visits every state that can be reached.
+  void Run() {
+    while (!todo_.empty()) {
+      const State state = todo_.back();
+      todo_.pop_back();
+      const size_t before = tried_;
+      for (int thread = 0; thread < kThreads; ++thread) Try(state, thread);
+      if (tried_ == before && Lost(state)) ++lost_;
+    }
+  }
+
+  size_t states() const { return seen_.size(); }
+  size_t lost() const { return lost_; }
+
+ private:
+  bool Has(Flaw flaw) const { return model_.flaw == flaw; }
+
+  // In a state where nothing can go on.
+  bool Lost(const State& s) const {
+    const bool ended = s.step[kBackground] == kEnd;
+    return s.taken != 0 || s.queue > 0 || (s.ring > 0 && !ended) ||
+           s.leave_asked != s.left;
+  }
+
+  void Add(const State& state) {
+    ++tried_;
+    std::string key(sizeof(state), '\0');
+    std::memcpy(&key[0], &state, sizeof(state));
+    if (seen_.insert(std::move(key)).second) todo_.push_back(state);
+  }
+  void Go(State state, int thread, Step step) {
+    state.step[thread] = step;
+    Add(state);
+  }
+
+  void Try(const State& s, int thread) {
+    const auto step = static_cast<Step>(s.step[thread]);
+    if (step >= kSend) {
+      Outside(s, thread, step);
+    } else if (step >= kAloneTake) {
+      DriveAlone(s, thread, step);
+    } else if (step >= kOpen) {
+      Submit(s, thread, step);
+    } else if (step != kEnd) {
+      thread == kBackground ? Background(s, step) : CallerTurn(s, thread, step);
+    }
+  }
+
+  // Requests end at once, or wait for a message.
+  static State Drained(State s, bool at_once) {
+    (at_once ? s.outcomes : s.pending) += s.queue;
+    s.queue = 0;
+    return s;
+  }
+  static State Pulled(State s) {
+    for (; s.ring > 0; --s.ring) {
+      if (s.pending == 0) continue;
+      --s.pending;
+      ++s.outcomes;
+    }
+    return s;
+  }
+  static State TookOutcomes(State s, int thread) {
+    s.open = static_cast<uint8_t>(s.open - s.outcomes);
+    s.taken_outcomes[thread] = s.outcomes;
+    s.outcomes = 0;
+    return s;
+  }
+  // A completion may submit: it pushes and does nothing else.
+  void FireAndGo(State s, int thread, Step step) {
+    const bool any = s.taken_outcomes[thread] > 0;
+    s.taken_outcomes[thread] = 0;
+    Go(s, thread, step);
+    if (!any || s.resubmissions == 0) return;
+    --s.resubmissions;
+    ++s.open;
+    ++s.queue;
+    Go(s, thread, step);
+  }
+
+  void Background(State s, Step step);
+  void BackgroundSleep(State s, Step step);
+  void Submit(State s, int thread, Step step);
+  void CallerTurn(State s, int thread, Step step);
+  void DriveAlone(State s, int thread, Step step);
+  void Outside(State s, int thread, Step step);
+
+  const Model model_;
+  std::unordered_set<std::string> seen_;
+  std::vector<State> todo_;
+  size_t tried_ = 0;
+  size_t lost_ = 0;
+};
+
+void Explorer::Background(State s, Step step) {
+  constexpr int me = kBackground;
+  switch (step) {
+    case kTake:
+      if (s.taken != 0) return Go(s, me, kAsleepWithoutHelm);
+      s.taken = 1;
+      return Go(s, me, kAskedToLeave);
+    case kAskedToLeave:
+      s.left = s.leave_asked;
+      return Go(s, me, kDrain);
+    case kDrain:
+      Go(Drained(s, true), me, kPull);
+      return Go(Drained(s, false), me, kPull);
+    case kPull: {
+      const bool busy = s.ring > 0;
+      s = Pulled(s);
+      Go(s, me, busy && s.outcomes == 0 ? kDrain : kTakeOutcomes);
+      if (s.left == 0) return;
+      s.flag[me] = 1;  // the end has come: what is pending fails
+      s.outcomes = static_cast<uint8_t>(s.outcomes + s.pending);
+      s.pending = 0;
+      return Go(s, me, kTakeOutcomes);
+    }
+    case kTakeOutcomes:
+      return Go(TookOutcomes(s, me), me, kRelease);
+    case kRelease:
+      s.taken = 0;
+      return Go(s, me, kFire);
+    case kFire: {
+      const Step next = s.flag[me] != 0               ? kGone
+                        : s.taken_outcomes[me] > 0 ? kTake
+                                                      : kAsleep;
+      return FireAndGo(s, me, next);
+    }
+    case kGone:
+      s.has_background = 0;
+      return Go(s, me, Has(Flaw::kNoDriveAfterEnd) ? kEnd : kAloneTake);
+    default:
+      return BackgroundSleep(s, step);
+  }
+}
+
+void Explorer::BackgroundSleep(State s, Step step) {
+  constexpr int me = kBackground;
+  switch (step) {
+    case kAsleep:
+      s.asleep = 1;
+      return Go(s, me, Has(Flaw::kNoBackgroundLook) ? kWait : kLookAtQueue);
+    case kLookAtQueue:
+      return Go(s, me, s.queue > 0 ? kAwake : kLookAtEdges);
+    case kLookAtEdges:
+      return Go(s, me, s.ring > 0 ? kAwake : kWait);
+    case kAsleepWithoutHelm:
+      s.asleep = 1;
+      return Go(s, me, kWaitWithoutHelm);
+    case kWaitWithoutHelm:
+      // Time has passed, which it does only while somebody else does not stop.
+      if (!Has(Flaw::kNoLimitWithoutHelm)) Go(s, me, kAwake);
+      [[fallthrough]];
+    case kWait:
+      if (s.bell == 0) return;
+      s.bell = 0;
+      return Go(s, me, kAwake);
+    case kAwake:
+      s.asleep = 0;
+      return Go(s, me, kTake);
+    default:
+      FAIL() << "no step of the background thread";
+  }
+}
+
+void Explorer::Submit(State s, int me, Step step) {
+  switch (step) {
+    case kOpen:
+      s.flag[me] = s.open == 0 ? 1 : 0;
+      ++s.open;
+      return Go(s, me, kPush);
+    case kPush:
+      ++s.queue;
+      return Go(s, me, kChoose);
+    case kChoose:
+      if (s.has_background == 0) return Go(s, me, kAloneTake);
+      if (s.flag[me] != 0) return Go(s, me, kTake);
+      return Go(s, me, Has(Flaw::kNoRingByBusyCaller) ? kEnd : kRingIfAsleep);
+    case kRingIfAsleep: {
+      const bool rings = std::exchange(s.asleep, uint8_t{0}) != 0;
+      return Go(s, me, rings ? kRing : kEnd);
+    }
+    case kRing:
+      s.bell = 1;
+      return Go(s, me, kEnd);
+    case kFinalLook:
+      if (s.queue == 0 || Has(Flaw::kNoLookAfterFiring)) return Go(s, me, kEnd);
+      return Go(s, me, s.has_background == 0 ? kAloneTake : kRing);
+    default:
+      FAIL() << "no step of Submit";
+  }
+}
+
+void Explorer::CallerTurn(State s, int me, Step step) {
+  switch (step) {
+    case kTake:
+      if (s.taken != 0) return Go(s, me, kRingIfAsleep);
+      s.taken = 1;
+      return Go(s, me, kAwake);
+    case kAwake:
+      s.asleep = 0;
+      return Go(s, me, kDrain);
+    case kDrain:
+      Go(Drained(s, true), me, kPull);
+      return Go(Drained(s, false), me, kPull);
+    case kPull:
+      s = Pulled(s);
+      if (s.open > s.outcomes) Go(s, me, kDrain);  // or the spin limit is over
+      return Go(s, me, kTakeOutcomes);
+    case kTakeOutcomes:
+      return Go(TookOutcomes(s, me), me, kRelease);
+    case kRelease:
+      s.taken = 0;
+      return Go(s, me, Has(Flaw::kCallerLeavesAwake) ? kLookAtQueue : kAsleep);
+    case kAsleep:
+      s.asleep = 1;
+      return Go(s, me, Has(Flaw::kNoCallerLook) ? kFire : kLookAtQueue);
+    case kLookAtQueue:
+      return Go(s, me, s.open > 0 || s.queue > 0 ? kGone : kLookAtEdges);
+    case kLookAtEdges:
+      return Go(s, me, s.ring > 0 ? kGone : kFire);
+    case kGone:  // something is left for the background
+      s.bell = 1;
+      return Go(s, me, kFire);
+    case kFire:
+      return FireAndGo(s, me, kFinalLook);
+    default:
+      FAIL() << "no step of a caller's turn";
+  }
+}
+
+void Explorer::DriveAlone(State s, int me, Step step) {
+  switch (step) {
+    case kAloneTake:
+      if (s.taken != 0) return Go(s, me, kEnd);
+      s.taken = 1;
+      return Go(s, me, kAloneDrain);
+    case kAloneDrain:
+      return Go(Drained(s, true), me, kAloneOutcomes);
+    case kAloneOutcomes:
+      return Go(TookOutcomes(s, me), me, kAloneRelease);
+    case kAloneRelease:
+      s.taken = 0;
+      return Go(s, me, kAloneFire);
+    case kAloneFire:
+      return FireAndGo(s, me,
+                       Has(Flaw::kNoLookDrivingAlone) ? kEnd : kAloneLook);
+    case kAloneLook:
+      return Go(s, me, s.queue > 0 ? kAloneTake : kEnd);
+    default:
+      FAIL() << "no step of driving alone";
+  }
+}
+
+void Explorer::Outside(State s, int me, Step step) {
+  if (step == kSay) {
+    s.leave_asked = 1;
+    return Go(s, me, kRing);
+  }
+  uint8_t& done = s.flag[kSender];
+  switch (done++) {
+    case 0:
+      ++s.ring;
+      return Go(s, me, kSend);
+    case 1:
+      if (std::exchange(s.asleep, uint8_t{0}) == 0) break;
+      return Go(s, me, kSend);
+    default:
+      if (!Has(Flaw::kNoRingBySender)) s.bell = 1;
+  }
+  done = 0;
+  --s.to_send;
+  Go(s, me, s.to_send > 0 ? kSend : kEnd);
+}
+
+TEST(HelmModelTest, NoWakeUpIsLost) {
+  Explorer explorer(Model{});
+  explorer.Run();
+  EXPECT_EQ(explorer.lost(), 0u) << "of " << explorer.states() << " states";
+  EXPECT_GT(explorer.states(), 10'000u);
+}
+
+// The limit of that wait is needed for Leave and for nothing else.
+TEST(HelmModelTest, RequestsAndMessagesNeedNoLimit) {
+  Model model;
+  model.flaw = Flaw::kNoLimitWithoutHelm;
+  model.leaves = false;
+  Explorer explorer(model);
+  explorer.Run();
+  EXPECT_EQ(explorer.lost(), 0u) << "of " << explorer.states() << " states";
+}
+
+class LeftOutTest : public testing::TestWithParam<std::pair<const char*, Flaw>> {
+};
+
+TEST_P(LeftOutTest, LosesAWakeUp) {
+  Model model;
+  model.flaw = GetParam().second;
+  Explorer explorer(model);
+  explorer.Run();
+  EXPECT_GT(explorer.lost(), 0u) << "of " << explorer.states() << " states";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, LeftOutTest,
+    testing::Values(
+        std::make_pair("BackgroundLook", Flaw::kNoBackgroundLook),
+        std::make_pair("CallerLook", Flaw::kNoCallerLook),
+        std::make_pair("CallerSetsAsleep", Flaw::kCallerLeavesAwake),
+        std::make_pair("LookAfterFiring", Flaw::kNoLookAfterFiring),
+        std::make_pair("RingByBusyCaller", Flaw::kNoRingByBusyCaller),
+        std::make_pair("RingBySender", Flaw::kNoRingBySender),
+        std::make_pair("LimitWithoutHelm", Flaw::kNoLimitWithoutHelm),
+        std::make_pair("DriveAfterEnd", Flaw::kNoDriveAfterEnd),
+        std::make_pair("LookDrivingAlone", Flaw::kNoLookDrivingAlone)),
+    [](const auto& one) { return std::string(one.param.first); });
+
+}  // namespace
+}  // namespace tf_hvd::protocol_test
