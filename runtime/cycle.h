@@ -50,9 +50,7 @@ class Cycle : private VertexHost, private ExecutorHost {
   bool Advance(int64_t max_bytes);
 
   // Requests that ended since the last call; to be fired without the helm.
-  std::vector<Outcome> TakeOutcomes() {
-    return std::exchange(outcomes_, {});
-  }
+  std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
   bool HasOutcomes() const { return !outcomes_.empty(); }
   size_t OutcomeCount() const { return outcomes_.size(); }
 

@@ -22,7 +22,7 @@ namespace tf_hvd {
 struct TensorBuffers {
   const void* input = nullptr;
   void* output = nullptr;
-  int64_t count = 0;  // elements of the input
+  int64_t count = 0;      // elements of the input
   int64_t first_dim = 0;  // allgather: this rank's first dimension
 };
 

@@ -147,8 +147,7 @@ Status Executor::Allgather(Run* run, const Pump& pump) {
       first_dims.push_back(all[i * mine.size() + t]);
       bytes.push_back(first_dims.back() * RowBytes(tensors[t]));
     }
-    TF_HVD_RETURN_IF_ERROR(
-        own.allocate(t, first_dims, &own.tensors[t].output));
+    TF_HVD_RETURN_IF_ERROR(own.allocate(t, first_dims, &own.tensors[t].output));
     TF_HVD_RETURN_IF_ERROR(data_->Allgather(ranks, own.tensors[t].input, bytes,
                                             own.tensors[t].output, pump));
   }
@@ -164,8 +163,7 @@ Status Executor::Broadcast(Run* run, const Pump& pump) {
         tensor.count *
         static_cast<int64_t>(SizeOf(run->record.tensors[t].dtype));
     // The root only reads, so it may send from memory that is not its own.
-    void* data = run->is_root ? const_cast<void*>(tensor.input)
-                              : tensor.output;
+    void* data = run->is_root ? const_cast<void*>(tensor.input) : tensor.output;
     TF_HVD_RETURN_IF_ERROR(
         data_->Broadcast(*run->ranks, root, data, bytes, pump));
     if (run->is_root && tensor.output != tensor.input && bytes > 0) {

@@ -26,8 +26,7 @@ thread_local const void* firing_helm = nullptr;
 
 }  // namespace
 
-Helm::Helm(const Config& config, World* world, Cycle* cycle,
-           TensorQueue* queue)
+Helm::Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue)
     : spin_ns_(world->oversubscribed() ? 0 : config.spin_ns),
       world_(world),
       cycle_(cycle),
@@ -44,8 +43,8 @@ Helm::~Helm() {
 }
 
 void Helm::Submit(Entry entry) {
-  const int64_t bytes = ExpectedBytes(
-      entry, static_cast<size_t>(world_->topology().size));
+  const int64_t bytes =
+      ExpectedBytes(entry, static_cast<size_t>(world_->topology().size));
   const bool quiet = open_.fetch_add(1) == 0;
   queue_->Push(std::move(entry));
   // In a completion: driving from here would nest without bound, and whoever
@@ -64,7 +63,8 @@ void Helm::CallerTurn() {
   world_->doorbell()->SetAsleep(false);
   const int64_t deadline_ns = NowNs() + spin_ns_;
   do {
-    cycle_->Advance(kInPlaceBytes);
+    // A rank of this node that is needed may wait for this core.
+    if (!cycle_->Advance(kInPlaceBytes)) sched_yield();
   } while (static_cast<size_t>(open_) > cycle_->OutcomeCount() &&
            NowNs() < deadline_ns && !cycle_->aborted());
   std::vector<Outcome> outcomes = TakeOutcomes();
@@ -105,6 +105,7 @@ void Helm::Background() {
       const bool fired = !outcomes.empty();
       FireAll(std::move(outcomes));
       if (ended) break;
+      if (limit_ns == 0 && !fired) sched_yield();
       if (fired || limit_ns == 0) continue;
       bell->SetAsleep(true);
       if (!cycle_->LooksBusy()) bell->Wait(limit_ns);

@@ -58,8 +58,8 @@ class Helm {
   std::atomic<bool> has_background_{false};
   std::atomic<bool> leave_asked_{false};
   std::mutex leave_mutex_;
-  std::string leave_reason_;  // guarded by leave_mutex_
-  bool left_ = false;         // guarded by the helm
+  std::string leave_reason_;      // guarded by leave_mutex_
+  bool left_ = false;             // guarded by the helm
   int64_t last_progress_ns_ = 0;  // background thread only
   std::thread thread_;
 };

@@ -71,11 +71,10 @@ void PutFrame(const std::vector<FrameEntry>& frame, Writer* out) {
   out->Put(static_cast<uint32_t>(frame.size()));
   for (const FrameEntry& entry : frame) {
     const bool named = entry.slot == kNoSlot || entry.define;
-    out->Put(static_cast<uint8_t>((named ? kEntryNamed : 0) |
-                                  (entry.define ? kEntryDefine : 0) |
-                                  (entry.error.empty() ? 0 : kEntryError) |
-                                  (entry.joined ? kEntryJoined : 0) |
-                                  (entry.close ? kEntryClose : 0)));
+    out->Put(static_cast<uint8_t>(
+        (named ? kEntryNamed : 0) | (entry.define ? kEntryDefine : 0) |
+        (entry.error.empty() ? 0 : kEntryError) |
+        (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0)));
     out->Put(entry.set);
     out->Put(entry.slot);
     out->Put(entry.last);

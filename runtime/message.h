@@ -37,7 +37,7 @@ struct FrameEntry {
   int32_t last = 0;     // join: last rank; add_process_set: the new set
   std::string name;     // empty on the wire when the slot says it
   std::string record;
-  std::string error;    // not empty: the request fails with this text
+  std::string error;  // not empty: the request fails with this text
 };
 
 // How a member of the set answers a roll call.
@@ -55,7 +55,7 @@ struct Message {
   std::string text;               // leave
   RollState state = RollState::kVoted;  // answer
   uint32_t age_ms = 0;  // answer: for how long this rank has waited
-  std::vector<std::string> waits_for;   // answer: at most 2 names
+  std::vector<std::string> waits_for;  // answer: at most 2 names
 };
 
 std::string EncodeMessage(const Message& message);

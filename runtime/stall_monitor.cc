@@ -28,9 +28,9 @@ std::string Seconds(int64_t ns) {
 std::map<Key, int64_t> StallMonitor::Waits() const {
   std::map<Key, int64_t> since_ns;
   for (const auto& [key, entries] : ledger_.queue) {
-    const auto waiting = std::find_if(
-        entries.begin(), entries.end(),
-        [](const Entry& entry) { return entry.done.pending(); });
+    const auto waiting =
+        std::find_if(entries.begin(), entries.end(),
+                     [](const Entry& entry) { return entry.done.pending(); });
     if (waiting != entries.end()) since_ns[key] = waiting->submitted_ns;
   }
   for (const auto& [set, entry] : ledger_.want_join) {
@@ -55,7 +55,8 @@ void StallMonitor::Tick(int64_t now_ns) {
   }
   std::vector<std::pair<Key, Roll>> due;
   for (const auto& [key, roll] : rolls_) {
-    if (now_ns - roll.started_ns >= options_.roll_ns) due.emplace_back(key, roll);
+    if (now_ns - roll.started_ns >= options_.roll_ns)
+      due.emplace_back(key, roll);
   }
   for (const auto& [key, roll] : due) {
     rolls_.erase(key);
@@ -116,7 +117,8 @@ void StallMonitor::OnRoll(const Message& roll, int64_t now_ns) {
       host_->Send(child, EncodeMessage(roll));
     }
   }
-  if (set->second.member) OnAnswer(Answer({roll.set, roll.name}, now_ns), now_ns);
+  if (set->second.member)
+    OnAnswer(Answer({roll.set, roll.name}, now_ns), now_ns);
 }
 
 Message StallMonitor::Answer(const Key& key, int64_t now_ns) const {
@@ -193,55 +195,66 @@ std::string StallMonitor::MissingText(const Roll& roll,
   return text;
 }
 
+std::string StallMonitor::StallText(const Key& key, const Roll& roll,
+                                    const RollResult& result) const {
+  std::string text = "stall: " + Shown(key.second) + " (" + SetText(key.first) +
+                     ") waited " + Seconds(result.age_ns);
+  if (!result.voted.empty()) {
+    text += ": submitted by " + ListText(result.voted);
+  }
+  if (!result.missing.empty()) text += MissingText(roll, result.missing);
+  if (!result.silent.empty()) {
+    text += "; no answer from " + ListText(result.silent) +
+            " (stopped, or cut off behind a rank that is)";
+  }
+  return text +
+         ". Ranks must make the same collective calls: look for a branch that "
+         "depends on the rank, fewer batches on one rank, or a result that is "
+         "used on some ranks only (an unused collective is pruned)";
+}
+
 // The age of the wait is what the replies say. Whoever asked may have asked
 // about a request that was put in order meanwhile, and the name be in use for
 // the next one.
-void StallMonitor::Report(const Key& key, const Roll& roll, int64_t now_ns) {
-  const auto set = ledger_.sets.find(key.first);
-  if (set == ledger_.sets.end()) return;
-  int64_t age_ns = 0;
-  std::vector<int> voted;
-  std::vector<int> missing;
-  std::vector<int> silent;
-  for (const int rank : *set->second.members) {
+StallMonitor::RollResult StallMonitor::Evaluate(const Roll& roll,
+                                                const std::vector<int>& members,
+                                                int64_t now_ns) const {
+  RollResult result;
+  for (const int rank : members) {
     const auto reply = roll.replies.find(rank);
     if (reply == roll.replies.end()) {
-      silent.push_back(rank);
+      result.silent.push_back(rank);
       continue;
     }
     switch (reply->second.answer.state) {
       case RollState::kAgreed:
-        return;  // it has been put in order meanwhile
+        return {};  // it has been put in order meanwhile
       case RollState::kVoted:
-        voted.push_back(rank);
-        age_ns = std::max(age_ns, now_ns - reply->second.since_ns);
+        result.voted.push_back(rank);
+        result.age_ns =
+            std::max(result.age_ns, now_ns - reply->second.since_ns);
         break;
       case RollState::kMissing:
-        missing.push_back(rank);
+        result.missing.push_back(rank);
         break;
     }
   }
-  if (age_ns < options_.warn_ns) return;
-  if (missing.empty() && silent.empty()) return;
+  return result;
+}
 
-  std::string text = Shown(key.second) + " (" + SetText(key.first) +
-                     ") waited " + Seconds(age_ns);
-  if (!voted.empty()) text += ": submitted by " + ListText(voted);
-  if (!missing.empty()) text += MissingText(roll, missing);
-  if (!silent.empty()) {
-    text += "; no answer from " + ListText(silent) +
-            " (stopped, or cut off behind a rank that is)";
-  }
-  text +=
-      ". Ranks must make the same collective calls: look for a branch that "
-      "depends on the rank, fewer batches on one rank, or a result that is "
-      "used on some ranks only (an unused collective is pruned)";
-  if (options_.fail_ns > 0 && age_ns >= options_.fail_ns) {
-    host_->Abort(AbortRecord::kStalled,
-                 missing.empty() ? silent.front() : missing.front(),
-                 "stall: " + text);
+void StallMonitor::Report(const Key& key, const Roll& roll, int64_t now_ns) {
+  const auto set = ledger_.sets.find(key.first);
+  if (set == ledger_.sets.end()) return;
+  const RollResult result = Evaluate(roll, *set->second.members, now_ns);
+  if (result.missing.empty() && result.silent.empty()) return;
+  if (result.age_ns < options_.warn_ns) return;
+  const std::string text = StallText(key, roll, result);
+  if (options_.fail_ns > 0 && result.age_ns >= options_.fail_ns) {
+    const int culprit =
+        result.missing.empty() ? result.silent.front() : result.missing.front();
+    host_->Abort(AbortRecord::kStalled, culprit, text);
   } else {
-    host_->Warn("stall: " + text);
+    host_->Warn(text);
   }
 }
 

@@ -17,7 +17,7 @@
 namespace tf_hvd {
 
 struct StallOptions {
-  int64_t warn_ns = 30'000'000'000;  // 0: never ask
+  int64_t warn_ns = 30'000'000'000;   // 0: never ask
   int64_t fail_ns = 300'000'000'000;  // 0: only warn
   int64_t roll_ns = 2'000'000'000;    // how long answers are waited for
   int64_t grace_ns = 10'000'000'000;  // after fail_ns a waiter ends it itself
@@ -59,17 +59,30 @@ class StallMonitor {
                      const char* what);
   void Ask(const Key& key, int64_t now_ns);
   Message Answer(const Key& key, int64_t now_ns) const;
+  // Who is where with a request. Empty if it has been put in order meanwhile.
+  struct RollResult {
+    int64_t age_ns = 0;  // the longest wait
+    std::vector<int> voted;
+    std::vector<int> missing;
+    std::vector<int> silent;
+  };
+
+  RollResult Evaluate(const Roll& roll, const std::vector<int>& members,
+                      int64_t now_ns) const;
   void Report(const Key& key, const Roll& roll, int64_t now_ns);
+  std::string StallText(const Key& key, const Roll& roll,
+                        const RollResult& result) const;
   std::string RankText(int rank) const;
   std::string ListText(const std::vector<int>& ranks) const;
-  std::string MissingText(const Roll& roll, const std::vector<int>& ranks) const;
+  std::string MissingText(const Roll& roll,
+                          const std::vector<int>& ranks) const;
 
   const Ledger& ledger_;
   const std::vector<std::string> hosts_;
   const StallOptions options_;
   VertexHost* const host_;
-  std::map<Key, Roll> rolls_;            // covering vertex: calls in progress
-  std::map<Key, int64_t> next_ask_ns_;   // own waits
+  std::map<Key, Roll> rolls_;           // covering vertex: calls in progress
+  std::map<Key, int64_t> next_ask_ns_;  // own waits
 };
 
 }  // namespace tf_hvd

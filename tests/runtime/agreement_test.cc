@@ -38,8 +38,8 @@ Vote RandomVote(int rank, std::mt19937* random) {
 std::string Show(const Vote& vote) {
   std::string text = std::to_string(vote.first.rank) + ":" + vote.first.record;
   if (vote.other.has_value()) {
-    text += " other " + std::to_string(vote.other->rank) + ":" +
-            vote.other->record;
+    text +=
+        " other " + std::to_string(vote.other->rank) + ":" + vote.other->record;
   }
   if (vote.refusal.has_value()) {
     text += " refused " + std::to_string(vote.refusal->rank) + ":" +
@@ -86,9 +86,9 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
     for (size_t rank = 0; rank < count; ++rank) {
       votes.push_back(RandomVote(static_cast<int>(rank), &random));
     }
-    const auto refused = std::find_if(
-        votes.begin(), votes.end(),
-        [](const Vote& vote) { return vote.refusal.has_value(); });
+    const auto refused =
+        std::find_if(votes.begin(), votes.end(),
+                     [](const Vote& vote) { return vote.refusal.has_value(); });
     const auto differs =
         std::find_if(votes.begin(), votes.end(), [&](const Vote& vote) {
           return vote.first.record != votes[0].first.record;
@@ -112,15 +112,14 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
 }
 
 TEST(Agreement, EqualRecordsRun) {
-  const Vote merged =
-      Merge(VoteOf(0, Allreduce(3)), VoteOf(1, Allreduce(3)));
+  const Vote merged = Merge(VoteOf(0, Allreduce(3)), VoteOf(1, Allreduce(3)));
   EXPECT_EQ(Verdict("g", merged), "");
 }
 
 TEST(Agreement, MismatchNamesBothRanks) {
-  const Vote merged = Merge(Merge(VoteOf(4, Allreduce(5)),
-                                  VoteOf(0, Allreduce(3))),
-                            VoteOf(2, Allreduce(3)));
+  const Vote merged =
+      Merge(Merge(VoteOf(4, Allreduce(5)), VoteOf(0, Allreduce(3))),
+            VoteOf(2, Allreduce(3)));
   EXPECT_EQ(Verdict("g", merged),
             "mismatch in allreduce 'g': rank 0 has float32[3], rank 4 has "
             "float32[5]; the shapes must be equal on all ranks");

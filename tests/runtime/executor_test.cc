@@ -17,8 +17,8 @@ class FakeTransport final : public DataTransport {
  public:
   Status Allreduce(const std::vector<int>&, const std::vector<Span>& spans,
                    const ReduceOptions& options, const Pump& pump) override {
-    std::string text = std::string(NameOf(options.op)) + " " +
-                       NameOf(options.dtype);
+    std::string text =
+        std::string(NameOf(options.op)) + " " + NameOf(options.dtype);
     for (const Span& span : spans) {
       text += " " + std::to_string(span.count);
       if (span.input == nullptr && span.output == nullptr) text += "z";
@@ -154,12 +154,10 @@ TEST_F(ExecutorTest, FusesWithinAFrame) {
 
 TEST_F(ExecutorTest, AGroupOfSeveralTypesIsSeveralReductions) {
   Request group = Sum("g", 1);
-  group.record.tensors = {{DType::kInt32, {5}},
-                          {DType::kFloat32, {6}},
-                          {DType::kInt32, {}}};
-  group.own->tensors = {{memory, memory, 5, 0},
-                        {memory, memory, 6, 0},
-                        {memory, memory, 1, 0}};
+  group.record.tensors = {
+      {DType::kInt32, {5}}, {DType::kFloat32, {6}}, {DType::kInt32, {}}};
+  group.own->tensors = {
+      {memory, memory, 5, 0}, {memory, memory, 6, 0}, {memory, memory, 1, 0}};
   executor.Add(Frame(std::move(group), Sum("b", 2)));
   RunAll();
   EXPECT_EQ(data.calls,

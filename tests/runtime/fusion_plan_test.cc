@@ -59,8 +59,8 @@ TEST(FusionPlan, LooksPastWhatDoesNotMatch) {
 TEST(FusionPlan, OtherKindsAndErrorsStandAlone) {
   std::vector<Request> frame = Runs({1, 1});
   for (const OpKind kind :
-       {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kJoin,
-        OpKind::kBarrier, OpKind::kAddSet, OpKind::kRemoveSet}) {
+       {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kJoin, OpKind::kBarrier,
+        OpKind::kAddSet, OpKind::kRemoveSet}) {
     frame.push_back(Kind(kind));
     frame.push_back(Kind(kind));
   }
@@ -79,7 +79,8 @@ TEST(FusionPlan, WhatMustBeEqual) {
   apart("set", [](Request* run) { run->set = 3; });
   apart("type",
         [](Request* run) { run->record.tensors[0].dtype = DType::kFloat64; });
-  apart("operation", [](Request* run) { run->record.reduce_op = ReduceOp::kMax; });
+  apart("operation",
+        [](Request* run) { run->record.reduce_op = ReduceOp::kMax; });
   apart("prescale", [](Request* run) { run->record.prescale = 2; });
   apart("postscale", [](Request* run) { run->record.postscale = 2; });
   apart("device", [](Request* run) { run->record.device = DeviceKind::kGpu; });

@@ -72,8 +72,7 @@ struct Pending {
   const Status& status() const { return ended.get().status; }
   int32_t value() const { return ended.get().value; }
   bool done() const {
-    return ended.wait_for(std::chrono::seconds(0)) ==
-           std::future_status::ready;
+    return ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
 };
 
@@ -186,11 +185,11 @@ class Rank {
     auto promise = std::make_shared<std::promise<Ended>>();
     Pending pending;
     pending.ended = promise->get_future().share();
-    entry.done = Completion([promise, label, open = open_](
-                                const Status& status, int32_t value) {
-      open->Remove(label);
-      promise->set_value({status, value});  // throws when called twice
-    });
+    entry.done = Completion(
+        [promise, label, open = open_](const Status& status, int32_t value) {
+          open->Remove(label);
+          promise->set_value({status, value});  // throws when called twice
+        });
     runtime_->Submit(std::move(entry));
     return pending;
   }
@@ -211,8 +210,8 @@ class Rank {
     Entry entry = Plain(kind, name, options.set);
     const auto count = static_cast<int64_t>(input.size());
     entry.record.tensors.push_back(
-        {DTypeOf<T>(), options.shape.empty() ? std::vector<int64_t>{count}
-                                             : options.shape});
+        {DTypeOf<T>(),
+         options.shape.empty() ? std::vector<int64_t>{count} : options.shape});
     TensorBuffers buffers;
     buffers.input = input.data();
     buffers.count = count;

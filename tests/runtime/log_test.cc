@@ -9,9 +9,9 @@ namespace {
 
 TEST(Log, ParsesEachLevel) {
   const std::pair<const char*, LogLevel> rows[] = {
-      {"trace", LogLevel::kTrace},     {"debug", LogLevel::kDebug},
-      {"info", LogLevel::kInfo},       {"warning", LogLevel::kWarning},
-      {"error", LogLevel::kError},     {"fatal", LogLevel::kFatal},
+      {"trace", LogLevel::kTrace}, {"debug", LogLevel::kDebug},
+      {"info", LogLevel::kInfo},   {"warning", LogLevel::kWarning},
+      {"error", LogLevel::kError}, {"fatal", LogLevel::kFatal},
   };
   for (const auto& [word, level] : rows) {
     LogLevel parsed = LogLevel::kTrace;

@@ -88,9 +88,9 @@ class Messages {
   std::mt19937 random_;
 };
 
-constexpr MessageKind kKinds[] = {MessageKind::kVote, MessageKind::kFrame,
+constexpr MessageKind kKinds[] = {MessageKind::kVote,  MessageKind::kFrame,
                                   MessageKind::kLeave, MessageKind::kAsk,
-                                  MessageKind::kRoll, MessageKind::kAnswer};
+                                  MessageKind::kRoll,  MessageKind::kAnswer};
 
 void ExpectEqual(const Vote& a, const Vote& b) {
   EXPECT_EQ(a.first.rank, b.first.rank);
@@ -183,8 +183,8 @@ TEST(Message, RandomDamageNeverHurts) {
   for (int i = 0; i < 3000; ++i) {
     std::string bytes = EncodeMessage(messages.Next(kKinds[i % 6]));
     for (int n = 1 + messages.Below(4); n > 0; --n) {
-      bytes[static_cast<size_t>(messages.Below(
-          static_cast<int>(bytes.size())))] =
+      bytes[static_cast<size_t>(
+          messages.Below(static_cast<int>(bytes.size())))] =
           static_cast<char>(messages.Below(256));
     }
     Message decoded;

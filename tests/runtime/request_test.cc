@@ -102,97 +102,94 @@ TEST(Request, TotalBytes) {
   EXPECT_EQ(TotalBytes(Record()), 0);
 }
 
-// Every check: ranks 2 and 5 differ in one thing, and the text has all of it.
-TEST(Request, MismatchTexts) {
+// Ranks 2 and 5 differ in one thing, and the text has all of it.
+void ExpectText(const Record& a, const Record& b, const char* text) {
+  EXPECT_EQ(DescribeMismatch("g", 2, EncodeRecord(a), 5, EncodeRecord(b)),
+            text);
+}
+
+TEST(Request, MismatchOfTensors) {
   const Record f34 = OneTensor(DType::kFloat32, {3, 4});
-  struct Row {
-    const char* what;
-    Record a;
-    Record b;
-    const char* text;
-  };
-  std::vector<Row> rows;
-  const auto add = [&rows](const char* what, const Record& a, const Record& b,
-                           const char* text) {
-    rows.push_back({what, a, b, text});
-  };
+  ExpectText(f34, OneTensor(DType::kInt32, {3, 4}),
+             "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
+             "int32[3,4]; the data types must be equal on all ranks");
+  ExpectText(f34, OneTensor(DType::kFloat32, {3, 5}),
+             "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
+             "float32[3,5]; the shapes must be equal on all ranks");
+  ExpectText(f34, OneTensor(DType::kFloat32, {12}),
+             "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
+             "float32[12]; the shapes must be equal on all ranks");
+  ExpectText(OneTensor(DType::kFloat32, {-1, 4}, OpKind::kAllgather),
+             OneTensor(DType::kFloat32, {-1, 3}, OpKind::kAllgather),
+             "mismatch in allgather 'g': rank 2 has float32[?,4], rank 5 has "
+             "float32[?,3]; all dimensions but the first must be equal on all "
+             "ranks");
+}
 
-  add("operation", f34, OneTensor(DType::kFloat32, {3, 4}, OpKind::kBroadcast),
-      "mismatch in 'g': rank 2 has allreduce, rank 5 has broadcast; the "
-      "operations must be equal on all ranks");
-  add("data type", f34, OneTensor(DType::kInt32, {3, 4}),
-      "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
-      "int32[3,4]; the data types must be equal on all ranks");
-  add("shape", f34, OneTensor(DType::kFloat32, {3, 5}),
-      "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
-      "float32[3,5]; the shapes must be equal on all ranks");
-  add("rank of the shape", f34, OneTensor(DType::kFloat32, {12}),
-      "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
-      "float32[12]; the shapes must be equal on all ranks");
-  add("rows of allgather",
-      OneTensor(DType::kFloat32, {-1, 4}, OpKind::kAllgather),
-      OneTensor(DType::kFloat32, {-1, 3}, OpKind::kAllgather),
-      "mismatch in allgather 'g': rank 2 has float32[?,4], rank 5 has "
-      "float32[?,3]; all dimensions but the first must be equal on all "
-      "ranks");
-
-  Record two = f34;
+TEST(Request, MismatchOfGroups) {
+  const Record one = OneTensor(DType::kFloat32, {3, 4});
+  Record two = one;
   two.tensors.push_back({DType::kFloat32, {2}});
-  add("number of tensors", two, f34,
-      "mismatch in allreduce 'g': rank 2 has 2 tensors, rank 5 has 1 tensors; "
-      "a group must have the same tensors on all ranks");
-  Record two_other = two;
-  two_other.tensors[1].shape = {3};
-  add("a tensor of a group", two, two_other,
-      "mismatch in allreduce 'g': rank 2 has float32[2] in tensor 1, rank 5 "
-      "has float32[3] in tensor 1; the shapes must be equal on all ranks");
+  ExpectText(two, one,
+             "mismatch in allreduce 'g': rank 2 has 2 tensors, rank 5 has 1 "
+             "tensors; a group must have the same tensors on all ranks");
+  Record other = two;
+  other.tensors[1].shape = {3};
+  ExpectText(two, other,
+             "mismatch in allreduce 'g': rank 2 has float32[2] in tensor 1, "
+             "rank 5 has float32[3] in tensor 1; the shapes must be equal on "
+             "all ranks");
+}
 
-  Record scaled = f34;
+TEST(Request, MismatchOfOperations) {
+  const Record sum = OneTensor(DType::kFloat32, {3, 4});
+  ExpectText(sum, OneTensor(DType::kFloat32, {3, 4}, OpKind::kBroadcast),
+             "mismatch in 'g': rank 2 has allreduce, rank 5 has broadcast; "
+             "the operations must be equal on all ranks");
+  Record scaled = sum;
   scaled.prescale = 0.5;
-  add("scales", f34, scaled,
-      "mismatch in allreduce 'g': rank 2 has prescale 1 and postscale 1, "
-      "rank 5 has prescale 0.5 and postscale 1; the scales must be equal on "
-      "all ranks");
-  Record maximum = f34;
+  ExpectText(sum, scaled,
+             "mismatch in allreduce 'g': rank 2 has prescale 1 and postscale "
+             "1, rank 5 has prescale 0.5 and postscale 1; the scales must be "
+             "equal on all ranks");
+  Record maximum = sum;
   maximum.reduce_op = ReduceOp::kMax;
-  add("reduce operation", f34, maximum,
-      "mismatch in allreduce 'g': rank 2 has Sum, rank 5 has Max; the reduce "
-      "operations must be equal on all ranks");
+  ExpectText(sum, maximum,
+             "mismatch in allreduce 'g': rank 2 has Sum, rank 5 has Max; the "
+             "reduce operations must be equal on all ranks");
   Record from0 = OneTensor(DType::kFloat32, {1}, OpKind::kBroadcast);
   Record from1 = from0;
   from0.root = 0;
   from1.root = 1;
-  add("root", from0, from1,
-      "mismatch in broadcast 'g': rank 2 has root rank 0, rank 5 has root "
-      "rank 1; the root must be equal on all ranks");
-  Record on_gpu = f34;
+  ExpectText(from0, from1,
+             "mismatch in broadcast 'g': rank 2 has root rank 0, rank 5 has "
+             "root rank 1; the root must be equal on all ranks");
+  Record on_gpu = sum;
   on_gpu.device = DeviceKind::kGpu;
-  add("device", f34, on_gpu,
-      "mismatch in allreduce 'g': rank 2 has a tensor on CPU, rank 5 has a "
-      "tensor on GPU; the kind of device must be equal on all ranks");
+  ExpectText(sum, on_gpu,
+             "mismatch in allreduce 'g': rank 2 has a tensor on CPU, rank 5 "
+             "has a tensor on GPU; the kind of device must be equal on all "
+             "ranks");
+}
+
+TEST(Request, MismatchOfProcessSets) {
   Record set12;
   set12.kind = OpKind::kAddSet;
   set12.ranks = {1, 2};
   Record set13 = set12;
   set13.ranks = {1, 3};
-  add("ranks of a set", set12, set13,
-      "mismatch in add_process_set 'g': rank 2 has ranks 1, 2, rank 5 has "
-      "ranks 1, 3; process sets must be equal on all ranks");
+  ExpectText(set12, set13,
+             "mismatch in add_process_set 'g': rank 2 has ranks 1, 2, rank 5 "
+             "has ranks 1, 3; process sets must be equal on all ranks");
   Record remove1;
   remove1.kind = OpKind::kRemoveSet;
   remove1.set = 1;
   Record remove2 = remove1;
   remove2.set = 2;
-  add("set to remove", remove1, remove2,
-      "mismatch in remove_process_set 'g': rank 2 has process set 1, rank 5 "
-      "has process set 2; process sets must be equal on all ranks");
-
-  for (const Row& row : rows) {
-    EXPECT_EQ(DescribeMismatch("g", 2, EncodeRecord(row.a), 5,
-                               EncodeRecord(row.b)),
-              row.text)
-        << row.what;
-  }
+  ExpectText(remove1, remove2,
+             "mismatch in remove_process_set 'g': rank 2 has process set 1, "
+             "rank 5 has process set 2; process sets must be equal on all "
+             "ranks");
 }
 
 // When several things differ, the first of the documented order is told.
@@ -231,10 +228,11 @@ TEST(Request, DataTypeComesBeforeTheNumberOfTensors) {
   Record a = OneTensor(DType::kFloat32, {3});
   Record b = OneTensor(DType::kInt32, {3});
   b.tensors.push_back({DType::kInt32, {3}});
-  EXPECT_EQ(DescribeMismatch("g", 0, EncodeRecord(a), 1, EncodeRecord(b)),
-            "mismatch in allreduce 'g': rank 0 has float32[3] in tensor 0, rank "
-            "1 has int32[3] in tensor 0; the data types must be equal on all "
-            "ranks");
+  EXPECT_EQ(
+      DescribeMismatch("g", 0, EncodeRecord(a), 1, EncodeRecord(b)),
+      "mismatch in allreduce 'g': rank 0 has float32[3] in tensor 0, rank "
+      "1 has int32[3] in tensor 0; the data types must be equal on all "
+      "ranks");
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ template <typename T>
 std::vector<T> SumOfValues(int size, size_t count) {
   std::vector<T> sum(count);
   for (size_t i = 0; i < count; ++i) {
-    sum[i] = static_cast<T>(SumOfRanks(size) +
-                            size * static_cast<int64_t>(i % 100));
+    sum[i] =
+        static_cast<T>(SumOfRanks(size) + size * static_cast<int64_t>(i % 100));
   }
   return sum;
 }
@@ -140,8 +140,8 @@ TEST_P(CollectivesTest, LargeAllgather) {
   Job job(GetParam());
   job.Run([](Rank& self) {
     const size_t count = 300'000 + static_cast<size_t>(self.rank());
-    const Pending pending = self.Allgather(
-        "large", std::vector<int64_t>(count, self.rank()));
+    const Pending pending =
+        self.Allgather("large", std::vector<int64_t>(count, self.rank()));
     ASSERT_TRUE(pending.status().ok());
     std::vector<int64_t> expected;
     for (int r = 0; r < self.size(); ++r) {
@@ -164,8 +164,9 @@ TEST_P(CollectivesTest, BroadcastFromEachRoot) {
         const std::vector<int32_t> mine(count, self.rank());
         std::vector<int32_t> input = mine;
         std::vector<int32_t> output(count, -1);
-        ASSERT_TRUE(
-            self.Broadcast(name + "o", root, &input, {}, &output).status().ok());
+        ASSERT_TRUE(self.Broadcast(name + "o", root, &input, {}, &output)
+                        .status()
+                        .ok());
         EXPECT_EQ(input, mine) << name;
         EXPECT_EQ(output, std::vector<int32_t>(count, root)) << name;
       }
@@ -256,7 +257,8 @@ TEST_P(CollectivesTest, AnyOrderFromSeveralThreads) {
 
 // All kinds at once, with and without fusion: the same results.
 TEST_P(CollectivesTest, AllKindsInFlightWithAndWithoutFusion) {
-  for (const int64_t threshold : {int64_t{0}, int64_t{1000}, int64_t{1} << 26}) {
+  for (const int64_t threshold :
+       {int64_t{0}, int64_t{1000}, int64_t{1} << 26}) {
     Config config;
     config.fusion_threshold = threshold;
     Job job(GetParam(), config);
@@ -271,8 +273,8 @@ TEST_P(CollectivesTest, AllKindsInFlightWithAndWithoutFusion) {
         sums[at] = Values<float>(self.rank(), 100 * at);
         copies[at] = Values<float>(self.rank(), 10 * at);
         pending.push_back(self.Allreduce("sum" + name, &sums[at]));
-        pending.push_back(self.Broadcast("copy" + name, i % self.size(),
-                                         &copies[at]));
+        pending.push_back(
+            self.Broadcast("copy" + name, i % self.size(), &copies[at]));
         gathers.push_back(self.Allgather(
             "rows" + name, std::vector<int32_t>(1, self.rank() + i)));
       }

@@ -40,8 +40,8 @@ std::vector<Case> Cases() {
       {"shape",
        [=](Rank* self, bool odd, std::vector<float>* data) {
          CallOptions options;
-         options.shape = odd ? std::vector<int64_t>{2, 3}
-                             : std::vector<int64_t>{6};
+         options.shape =
+             odd ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{6};
          return allreduce(self, data, options);
        },
        "float32[2,3]", "the shapes must be equal on all ranks"},
@@ -82,8 +82,8 @@ std::vector<Case> Cases() {
       {"row",
        [](Rank* self, bool odd, std::vector<float>* data) {
          CallOptions options;
-         options.shape = odd ? std::vector<int64_t>{3, 2}
-                             : std::vector<int64_t>{2, 3};
+         options.shape =
+             odd ? std::vector<int64_t>{3, 2} : std::vector<int64_t>{2, 3};
          return self->Allgather("x", *data, options);
        },
        "float32[?,2]",
@@ -132,8 +132,8 @@ TEST_P(DisagreementTest, RefusalOfOneRankFailsAll) {
       } else {
         const Status status = self.Allreduce("x", &data).status();
         EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-        EXPECT_EQ(status.message(), "rank " + std::to_string(culprit) +
-                                        ": this is a scalar");
+        EXPECT_EQ(status.message(),
+                  "rank " + std::to_string(culprit) + ": this is a scalar");
       }
       ExpectNextWorks(&self, "y");
     }

@@ -158,8 +158,8 @@ TEST_P(DeathTest, OfAWaitedForRank) {
   Job job(GetParam());
   const int dead = job.size() - 1;
   job.NeverStart(dead);
-  const std::string text = "rank " + std::to_string(dead) + " (" +
-                           HostOf(&job, dead) + ") died";
+  const std::string text =
+      "rank " + std::to_string(dead) + " (" + HostOf(&job, dead) + ") died";
   job.Run([&](Rank& self) {
     std::vector<float> data = {1};
     const Pending pending = self.Allreduce("x", &data);

@@ -130,8 +130,7 @@ TEST_P(JoinTest, OwnRequestsPendingAtJoin) {
       std::vector<Pending> pending;
       for (size_t i = 0; i < data.size(); ++i) {
         data[i] = {1};
-        pending.push_back(
-            self.Allreduce("p" + std::to_string(i), &data[i]));
+        pending.push_back(self.Allreduce("p" + std::to_string(i), &data[i]));
       }
       const Pending join = self.Join();
       for (size_t i = 0; i < data.size(); ++i) {

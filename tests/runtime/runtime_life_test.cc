@@ -137,8 +137,8 @@ TEST_P(LifeTest, TinyEdges) {
       }
       for (size_t i = 0; i < data.size(); ++i) {
         ASSERT_TRUE(pending[i].status().ok());
-        EXPECT_EQ(data[i], (std::vector<int32_t>{self.size(),
-                                                 2 * self.size()}));
+        EXPECT_EQ(data[i],
+                  (std::vector<int32_t>{self.size(), 2 * self.size()}));
       }
     }
   });

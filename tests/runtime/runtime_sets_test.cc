@@ -1,5 +1,5 @@
-// Process sets: added and removed while the job runs, overlapping, in use at the
-// same time.
+// Process sets: added and removed while the job runs, overlapping, in use at
+// the same time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,8 +54,8 @@ TEST_P(SetsTest, EveryOverlapAtOnce) {
       std::vector<Pending> pending(subsets.size());
       for (size_t i = 0; i < subsets.size(); ++i) {
         // Every rank in another order, the same name in all sets.
-        const size_t at = (i * 7 + static_cast<size_t>(self.rank()) * 5) %
-                          subsets.size();
+        const size_t at =
+            (i * 7 + static_cast<size_t>(self.rank()) * 5) % subsets.size();
         if (!IsIn(self.rank(), subsets[at]) || !data[at].empty()) continue;
         CallOptions options;
         options.set = numbers[at];
@@ -136,8 +136,8 @@ TEST_P(SetsTest, AddedTogetherGetDifferentNumbers) {
       // "z" is agreed more often than the others and gets a slot first.
       if (round % 2 == 0) pending.push_back(self.AddSet("z", {0}));
       for (const char* name : {"z1", "a", "m"}) {
-        pending.push_back(self.AddSet(
-            std::string(name) + (round % 3 == 0 ? "" : "x"), {0}));
+        pending.push_back(
+            self.AddSet(std::string(name) + (round % 3 == 0 ? "" : "x"), {0}));
       }
       std::vector<int32_t> numbers;
       for (const Pending& one : pending) {
@@ -159,9 +159,9 @@ TEST_P(SetsTest, WrongChangesFailEverywhereAlike) {
     for (const auto& ranks : wrong) {
       const Status status = self.AddSet("wrong", ranks).status();
       EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-      EXPECT_NE(status.message().find("between 0 and " +
-                                      std::to_string(size - 1)),
-                std::string::npos)
+      EXPECT_NE(
+          status.message().find("between 0 and " + std::to_string(size - 1)),
+          std::string::npos)
           << status.message();
     }
     for (const int32_t set : {0, 1, -5}) {
@@ -177,8 +177,7 @@ TEST_P(SetsTest, DifferentRanksAreAMismatch) {
   Job job(GetParam());
   if (job.size() == 1) return;
   job.Run([](Rank& self) {
-    const Status status =
-        self.AddSet("s", {self.rank() == 0 ? 0 : 1}).status();
+    const Status status = self.AddSet("s", {self.rank() == 0 ? 0 : 1}).status();
     EXPECT_EQ(status.message(),
               "mismatch in add_process_set 's': rank 0 has ranks 0, rank 1 "
               "has ranks 1; process sets must be equal on all ranks");

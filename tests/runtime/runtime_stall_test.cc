@@ -26,8 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Trees, StallTest,
                          TreeName);
 
 void ExpectPart(const Status& status, const std::string& part) {
-  EXPECT_NE(status.message().find(part), std::string::npos)
-      << status.message();
+  EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
 }
 
 TEST_P(StallTest, NamesTheTensorAndTheMissingRank) {
@@ -48,8 +47,8 @@ TEST_P(StallTest, NamesTheTensorAndTheMissingRank) {
   ExpectPart(status, "stall: ");
   // Whichever of the two was reported first.
   if (texts[0].find("'x' (world)") != std::string::npos) {
-    ExpectPart(status, "missing rank " + std::to_string(missing) + " (" +
-                           host + ")");
+    ExpectPart(status,
+               "missing rank " + std::to_string(missing) + " (" + host + ")");
     ExpectPart(status, "waits for 'other'");
   } else {
     ExpectPart(status, "'other' (world) waited");

@@ -45,9 +45,9 @@ TEST(Types, NumbersAndNamesOfReduceOps) {
 }
 
 TEST(Types, NamesOfOperationsAndDevices) {
-  const char* names[] = {"allreduce", "allgather",       "broadcast",
-                         "join",      "barrier",         "add_process_set",
-                         "remove_process_set"};
+  const char* names[] = {
+      "allreduce", "allgather",       "broadcast",         "join",
+      "barrier",   "add_process_set", "remove_process_set"};
   for (int i = 0; i < 7; ++i) {
     EXPECT_STREQ(NameOf(static_cast<OpKind>(i)), names[i]);
   }

@@ -32,8 +32,7 @@ bool StartsWith(const std::string& text, const std::string& start) {
 std::string Described(const Submission& s) {
   return "rank " + std::to_string(s.rank) + ", set " + std::to_string(s.set) +
          ", '" + s.name + "' #" + std::to_string(s.instance) + ": " +
-         (s.status.ok() ? "ok " + std::to_string(s.value)
-                        : s.status.message());
+         (s.status.ok() ? "ok " + std::to_string(s.value) : s.status.message());
 }
 
 // A refusal is told to its own caller first, in the same words but without
@@ -133,8 +132,8 @@ void Checker::CheckInstance(const std::vector<const Submission*>& calls) {
     }
     const Submission*& first = s->status.ok() ? ok : failed;
     if (first == nullptr) first = s;
-    const bool same = s->status.ok() ? s->value == first->value
-                                     : Cause(*s) == Cause(*first);
+    const bool same =
+        s->status.ok() ? s->value == first->value : Cause(*s) == Cause(*first);
     const bool two_causes = h_.dead.size() + h_.stopped.size() > 1;
     if (!same && !two_causes) {
       Fail("differ: " + Described(*s) + " / " + Described(*first));
@@ -285,8 +284,7 @@ void Checker::CheckReport(const StallReport& report) {
   const bool waited = std::any_of(
       h_.submissions.begin(), h_.submissions.end(), [&](const Submission& s) {
         return Waits(s, subject->first, subject->second,
-                     report.time_ns - age_ns,
-                     report.time_ns - kFrameNs);
+                     report.time_ns - age_ns, report.time_ns - kFrameNs);
       });
   if (!waited) return Fail("nobody has waited so long: " + report.text);
   CheckNamed(report, set, name);

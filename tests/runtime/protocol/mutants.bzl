@@ -31,6 +31,6 @@ def mutant_test(name, source):
         tags = ["no_sanitizer"],
         deps = [
             ":simulation",
-            "//runtime",
+            "//runtime:vertex",
         ],
     )

@@ -67,14 +67,12 @@ MUTANTS = {
     "join_counts_for_older_calls": Mutant(
         "vertex.cc",
         "if (it->second.voted.size() < set.need.size()) vote.joined = true;",
-        "if (key.second != kJoinName && !set.joined.empty()) {\n"
-        "    vote.joined = true;\n"
-        "  }",
+        "if (key.second != kJoinName && !set.joined.empty()) {\n    vote.joined = true;\n  }",
     ),
     # A question that comes too late makes a report about nobody's wait.
     "report_without_a_wait": Mutant(
         "stall_monitor.cc",
-        "  if (age_ns < options_.warn_ns) return;\n",
+        "  if (result.age_ns < options_.warn_ns) return;\n",
         "",
     ),
     # The calls of a removed set fail with one text before and one after.

@@ -110,13 +110,13 @@ void Author::WriteCalls() {
     }
     for (int k = random_->Pick({0, 2}); k > 0; --k) {
       Call call;
-      call.set = static_cast<int>(
-          random_->Below(static_cast<int64_t>(sets_.size())));
+      call.set =
+          static_cast<int>(random_->Below(static_cast<int64_t>(sets_.size())));
       call.name = "new" + std::to_string(it) + "_" + std::to_string(k);
-      call.record = RecordOf(
-          random_->Pick({OpKind::kAllreduce, OpKind::kBroadcast,
-                         OpKind::kAllgather, OpKind::kBarrier}),
-          it + 1);
+      call.record =
+          RecordOf(random_->Pick({OpKind::kAllreduce, OpKind::kBroadcast,
+                                  OpKind::kAllgather, OpKind::kBarrier}),
+                   it + 1);
       calls_.push_back({it, static_cast<int>(calls_.size()), call});
     }
   }
@@ -124,8 +124,8 @@ void Author::WriteCalls() {
 
 void Author::ChooseFault() {
   const Scenario s = history_->scenario;
-  fault_ = static_cast<int>(random_->Below(
-      static_cast<int64_t>(calls_.size())));
+  fault_ =
+      static_cast<int>(random_->Below(static_cast<int64_t>(calls_.size())));
   const std::vector<int>& members =
       sets_[static_cast<size_t>(calls_[static_cast<size_t>(fault_)].call.set)];
   const auto count = static_cast<int64_t>(members.size());
@@ -311,8 +311,7 @@ void Author::AppendDynamicRounds(int rank, std::vector<Phase>* phases) {
 std::vector<Phase> Author::PhasesOf(int rank) {
   std::vector<Phase> phases;
   if (sets_.size() > 1) phases.push_back(AddPhase());
-  const bool blocking =
-      style_ == 1 || (style_ == 2 && random_->Percent(50));
+  const bool blocking = style_ == 1 || (style_ == 2 && random_->Percent(50));
   int64_t stop = iterations_;
   if (Joins()) stop = random_->Between(0, iterations_);
   for (int it = 0; it < stop; ++it) {

@@ -19,9 +19,9 @@ struct Call {
   std::string name;
   Record record;
   std::string refusal;
-  int adds = -1;     // the number of the new set is that of this one
-  int removes = -1;  // record.set is that of this one
-  bool late = false;  // made between join() and its return
+  int adds = -1;         // the number of the new set is that of this one
+  int removes = -1;      // record.set is that of this one
+  bool late = false;     // made between join() and its return
   bool at_once = false;  // in the same instant as the call before
 };
 

@@ -31,7 +31,7 @@ class Runner {
   const int rank_;
   const std::vector<Phase> phases_;
   bool halted_ = false;
-  std::vector<size_t> lanes_left_;     // by phase
+  std::vector<size_t> lanes_left_;      // by phase
   std::map<int, int32_t> set_numbers_;  // by the program's number
 };
 

@@ -47,8 +47,8 @@ void SimRank::Poke() {
   if (scheduled_ || !alive_) return;
   scheduled_ = true;
   const int64_t longest = running_ ? 200 * kUs : 2 * kUs;
-  world_->events()->After(
-      world_->random()->Between(100, longest) * slowness_, [this] { Step(); });
+  world_->events()->After(world_->random()->Between(100, longest) * slowness_,
+                          [this] { Step(); });
 }
 
 void SimRank::Step() {

@@ -89,8 +89,8 @@ void SimWorld::Submit(int rank, Submission submission, const Record& record,
 int SimWorld::NumberOf(const Submission& submission) {
   if (submission.late) return -1;
   int& joins = joins_[{submission.rank, submission.set}];
-  const int number = instances_[{submission.rank, submission.set, joins,
-                                 submission.name}]++;
+  const int number =
+      instances_[{submission.rank, submission.set, joins, submission.name}]++;
   const int first = joins * 1000;
   if (submission.kind == OpKind::kJoin) ++joins;
   return first + number;
@@ -255,8 +255,8 @@ void SimWorld::Detect(int rank, const std::string& text) {
     history_.unseen_death = true;
     return;
   }
-  const TreePlace place =
-      PlaceOf(topology_.nodes[node].front(), topology_.nodes, topology_.fan_out);
+  const TreePlace place = PlaceOf(topology_.nodes[node].front(),
+                                  topology_.nodes, topology_.fan_out);
   std::vector<int> neighbours = place.children;
   if (place.parent >= 0) neighbours.push_back(place.parent);
   for (const int other : neighbours) {
@@ -298,9 +298,8 @@ void SimWorld::Spread(size_t node, const AbortRecord& record) {
   const bool is_first = !std::exchange(cell.written, true);
   cell.record = record;
   const std::vector<int>& ranks = topology_.nodes[node];
-  const auto live = std::find_if(ranks.begin(), ranks.end(), [this](int r) {
-    return history_.Alive(r);
-  });
+  const auto live = std::find_if(ranks.begin(), ranks.end(),
+                                 [this](int r) { return history_.Alive(r); });
   if (live == ranks.end()) return;
   if (is_first) {
     events_.After(kSettleNs, [this, node] {

@@ -25,8 +25,9 @@ namespace tf_hvd::protocol_test {
 
 // Surroundings that are known to be wrong, to see that the checks notice.
 struct SimOptions {
-  bool separate_streams = false;  // each set's frames have a stream of their own
-  bool stall_closes = false;      // a stall ends in CLOSE instead of ABORT
+  bool separate_streams =
+      false;                  // each set's frames have a stream of their own
+  bool stall_closes = false;  // a stall ends in CLOSE instead of ABORT
 };
 
 class SimWorld {
@@ -77,7 +78,8 @@ class SimWorld {
 
   void BuildTree();
   int64_t Latency(int from, int to);
-  void CarryOn(const std::tuple<int, int, int32_t>& stream, std::string message);
+  void CarryOn(const std::tuple<int, int, int32_t>& stream,
+               std::string message);
   void SplitFrame(int from, int to, const Message& message);
   int NumberOf(const Submission& submission);
   void Fired(size_t index, const Status& status, int32_t value);

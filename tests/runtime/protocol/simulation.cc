@@ -38,12 +38,10 @@ void Simulation::Start() {
   if (program.slow_edges) world_.SlowDown();
   for (int r = 0; r < world_.size(); ++r) {
     const auto at = static_cast<size_t>(r);
-    runners_.push_back(
-        std::make_unique<Runner>(&world_, r, program.ranks[at]));
-    world_.events()->After(program.start_ns[at],
-                           [runner = runners_.back().get()] {
-                             runner->Start();
-                           });
+    runners_.push_back(std::make_unique<Runner>(&world_, r, program.ranks[at]));
+    world_.events()->After(
+        program.start_ns[at],
+        [runner = runners_.back().get()] { runner->Start(); });
   }
   for (const Event& event : program.events) Schedule(event);
 }
@@ -163,8 +161,8 @@ std::optional<std::string> FirstFailure(const SeedRange& seeds,
   for (uint64_t i = 0; i < seeds.count; ++i) {
     const Outcome outcome = RunSeed(seeds.first + i, options);
     if (outcome.failure.empty()) continue;
-    return "seed " + std::to_string(seeds.first + i) + " (" +
-           outcome.scenario + "): " + outcome.failure;
+    return "seed " + std::to_string(seeds.first + i) + " (" + outcome.scenario +
+           "): " + outcome.failure;
   }
   return std::nullopt;
 }
