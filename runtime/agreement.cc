@@ -38,9 +38,8 @@ Vote Merge(const Vote& earlier, const Vote& later) {
     KeepLowestDiffering(*high.other, low.first.record, &merged.other);
   }
   merged.refusal = low.refusal;
-  if (high.refusal.has_value() &&
-      (!merged.refusal.has_value() ||
-       high.refusal->rank < merged.refusal->rank)) {
+  if (high.refusal.has_value() && (!merged.refusal.has_value() ||
+                                   high.refusal->rank < merged.refusal->rank)) {
     merged.refusal = high.refusal;
   }
   merged.joined = earlier.joined || later.joined;

@@ -26,11 +26,11 @@ struct Refusal {
 
 // "Everybody of the set in my subtree has submitted this", merged.
 struct Vote {
-  Witness first;                 // of the lowest rank
-  std::optional<Witness> other;  // the lowest rank whose record differs
+  Witness first;                   // of the lowest rank
+  std::optional<Witness> other;    // the lowest rank whose record differs
   std::optional<Refusal> refusal;  // of the lowest rank that refused
-  bool joined = false;           // some ranks take part with zeros
-  int32_t last = 0;              // the rank whose vote came last
+  bool joined = false;             // some ranks take part with zeros
+  int32_t last = 0;                // the rank whose vote came last
 };
 
 // Associative and commutative but for `last`, which is the later vote's.

@@ -53,8 +53,8 @@ TF_HVD_EXPORT void tf_hvd_set_eager_name(const char* name);
 
 // The tables, for the Python copies' tests and docs/config.md. Static text.
 TF_HVD_EXPORT const char* tf_hvd_config_markdown();
-TF_HVD_EXPORT const char* tf_hvd_dtype_name(int dtype);  // null: no such type
-TF_HVD_EXPORT const char* tf_hvd_reduce_op_name(int op); // null: no such op
+TF_HVD_EXPORT const char* tf_hvd_dtype_name(int dtype);   // null: no such type
+TF_HVD_EXPORT const char* tf_hvd_reduce_op_name(int op);  // null: no such op
 
 }  // extern "C"
 

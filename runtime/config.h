@@ -20,7 +20,7 @@ struct Config {
   int64_t spin_ns = 50'000;
   // 0: find the nodes; k: pretend that each node has k ranks (for tests).
   int ranks_per_node = 0;
-  std::string mpi_library;   // path of the libmpi to open; empty: find one
+  std::string mpi_library;  // path of the libmpi to open; empty: find one
   std::string log_level = "warning";
 };
 
@@ -32,7 +32,7 @@ Status ReadConfig(Config* config);
 struct LaunchInfo {
   enum class Family { kNone, kOpenMpi, kMpich, kSlurm };
   Family family = Family::kNone;
-  int size = 1;   // the launcher's count; 1 without a launcher
+  int size = 1;  // the launcher's count; 1 without a launcher
   int rank = 0;
   std::string library_hint;  // directory of the launcher's own libraries
 };

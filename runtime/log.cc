@@ -20,8 +20,7 @@ bool ParseLogLevel(const std::string& word, LogLevel* level) {
   return false;
 }
 
-void WriteLog(LogLevel level, const std::string& who,
-              const std::string& text) {
+void WriteLog(LogLevel level, const std::string& who, const std::string& text) {
   const std::string line = std::string("tf_hvd ") +
                            kWords[static_cast<size_t>(level)] + ", " + who +
                            ": " + text + "\n";

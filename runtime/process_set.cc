@@ -35,8 +35,8 @@ bool SlotTable::Define(uint32_t slot, std::string name, std::string record) {
 
 ProcessSet::ProcessSet(std::vector<int> set_members, int rank,
                        const TreePlace& place)
-    : members(std::make_shared<const std::vector<int>>(
-          std::move(set_members))) {
+    : members(
+          std::make_shared<const std::vector<int>>(std::move(set_members))) {
   const auto is_member = [this](int r) {
     return std::binary_search(members->begin(), members->end(), r);
   };

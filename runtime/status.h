@@ -55,10 +55,10 @@ Status Aborted(std::string message);
 Status Internal(std::string message);
 
 // Leaves the calling function with a Status that is not ok.
-#define TF_HVD_RETURN_IF_ERROR(expression)                    \
-  do {                                                        \
-    ::tf_hvd::Status tf_hvd_status_ = (expression);           \
-    if (!tf_hvd_status_.ok()) return tf_hvd_status_;          \
+#define TF_HVD_RETURN_IF_ERROR(expression)           \
+  do {                                               \
+    ::tf_hvd::Status tf_hvd_status_ = (expression);  \
+    if (!tf_hvd_status_.ok()) return tf_hvd_status_; \
   } while (false)
 
 }  // namespace tf_hvd

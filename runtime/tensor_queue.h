@@ -25,8 +25,8 @@ class TensorQueue {
 
  private:
   std::mutex mutex_;
-  std::vector<Entry> entries_;    // guarded by mutex_
-  std::atomic<size_t> size_{0};   // of entries_, readable without the lock
+  std::vector<Entry> entries_;   // guarded by mutex_
+  std::atomic<size_t> size_{0};  // of entries_, readable without the lock
 };
 
 }  // namespace tf_hvd

@@ -50,10 +50,10 @@ enum class DeviceKind : uint8_t { kCpu = 0, kGpu = 1 };
 
 size_t SizeOf(DType dtype);
 bool IsFloating(DType dtype);
-const char* NameOf(DType dtype);     // "float32"; "?" for an unknown value
-const char* NameOf(ReduceOp op);     // "Average"
-const char* NameOf(OpKind kind);     // "allreduce"
-const char* NameOf(DeviceKind kind); // "CPU"
+const char* NameOf(DType dtype);      // "float32"; "?" for an unknown value
+const char* NameOf(ReduceOp op);      // "Average"
+const char* NameOf(OpKind kind);      // "allreduce"
+const char* NameOf(DeviceKind kind);  // "CPU"
 
 // "float32[3,4]"; a dimension of -1, which may differ between ranks, is "?".
 std::string Describe(DType dtype, const std::vector<int64_t>& shape);

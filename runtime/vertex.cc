@@ -15,8 +15,8 @@ Vertex::Vertex(const Topology& topology, const StallOptions& stall,
   ledger_.place = PlaceOf(topology.rank, topology.nodes, topology.fan_out);
   std::vector<int> world(static_cast<size_t>(topology.size));
   std::iota(world.begin(), world.end(), 0);
-  ledger_.sets.emplace(kWorldSet, ProcessSet(std::move(world), ledger_.rank,
-                                             ledger_.place));
+  ledger_.sets.emplace(
+      kWorldSet, ProcessSet(std::move(world), ledger_.rank, ledger_.place));
 }
 
 void Vertex::Admit(Entry entry) {
@@ -30,9 +30,9 @@ void Vertex::Admit(Entry entry) {
   Key key{entry.set, entry.name};
   auto& waiting = ledger_.queue[key];
   // A refused request that still waits for its turn is complete for its caller.
-  const bool open = std::any_of(
-      waiting.begin(), waiting.end(),
-      [](const Entry& earlier) { return earlier.done.pending(); });
+  const bool open =
+      std::any_of(waiting.begin(), waiting.end(),
+                  [](const Entry& earlier) { return earlier.done.pending(); });
   if (open || ledger_.executing.count(key) > 0) {
     entry.refusal = "duplicate name: '" + entry.name +
                     "' was submitted again before the first was complete; "
@@ -68,10 +68,10 @@ bool Vertex::AdmitLocally(Entry* entry) {
   }
   if (ledger_.want_join.count(entry->set) > 0 ||
       ledger_.queue.count({entry->set, kJoinName}) > 0) {
-    CompleteEntry(entry, FailedPrecondition(
-                             RankText(ledger_.rank) +
-                             " has joined and cannot submit '" + entry->name +
-                             "' before join() returns"));
+    CompleteEntry(entry,
+                  FailedPrecondition(RankText(ledger_.rank) +
+                                     " has joined and cannot submit '" +
+                                     entry->name + "' before join() returns"));
     return false;
   }
   return true;
@@ -151,8 +151,7 @@ void Vertex::Settle(const Key& key) {
   }
 }
 
-void Vertex::SendVote(const ProcessSet& set, const Key& key,
-                      const Vote& vote) {
+void Vertex::SendVote(const ProcessSet& set, const Key& key, const Vote& vote) {
   Message message;
   message.kind = MessageKind::kVote;
   message.set = key.first;
@@ -167,8 +166,7 @@ void Vertex::TakeVote(int child, Message message) {
   const auto set = ledger_.sets.find(message.set);
   if (set == ledger_.sets.end()) {
     if (ledger_.gone.count(message.set) > 0) return;  // was on its way
-    return Bug("a vote for unknown process set " +
-               std::to_string(message.set));
+    return Bug("a vote for unknown process set " + std::to_string(message.set));
   }
   if (message.slot != kNoSlot) {
     const SlotTable::Slot* slot = set->second.slots.Get(message.slot);
@@ -265,9 +263,9 @@ void Vertex::CompleteEntry(Entry* entry, const Status& status) {
 }
 
 void Vertex::Bug(const std::string& text) {
-  host_->Abort(AbortRecord::kFailed, ledger_.rank,
-               "bug in tf_hvd, seen by " + RankText(ledger_.rank) + ": " +
-                   text);
+  host_->Abort(
+      AbortRecord::kFailed, ledger_.rank,
+      "bug in tf_hvd, seen by " + RankText(ledger_.rank) + ": " + text);
 }
 
 // The same for requests that were pending and for those that come later: on

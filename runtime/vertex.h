@@ -24,8 +24,7 @@ namespace tf_hvd {
 class Vertex {
  public:
   // `host` outlives the vertex.
-  Vertex(const Topology& topology, const StallOptions& stall,
-         VertexHost* host);
+  Vertex(const Topology& topology, const StallOptions& stall, VertexHost* host);
 
   // A request of this rank.
   void Admit(Entry entry);
@@ -99,7 +98,7 @@ class Vertex {
   StallMonitor stall_;
   Status ended_;
   std::set<int32_t> active_;  // sets with an agreed request since the last Tick
-  int32_t next_set_ = 1;  // the top's number for the next added set
+  int32_t next_set_ = 1;      // the top's number for the next added set
 };
 
 }  // namespace tf_hvd

@@ -106,9 +106,8 @@ void Vertex::TakeFrame(std::vector<FrameEntry> frame) {
   for (FrameEntry& entry : frame) {
     if (entry.close || entry.slot == kNoSlot || entry.define) continue;
     const auto set = ledger_.sets.find(entry.set);
-    const SlotTable::Slot* slot = set == ledger_.sets.end()
-                                      ? nullptr
-                                      : set->second.slots.Get(entry.slot);
+    const SlotTable::Slot* slot =
+        set == ledger_.sets.end() ? nullptr : set->second.slots.Get(entry.slot);
     if (slot == nullptr) {
       return Bug("a frame with unknown slot " + std::to_string(entry.slot) +
                  " of process set " + std::to_string(entry.set));
@@ -171,8 +170,7 @@ void Vertex::ApplyEntry(const FrameEntry& entry, std::vector<Run>* runs,
   const auto found = ledger_.sets.find(entry.set);
   if (found == ledger_.sets.end()) return;
   ProcessSet& set = found->second;
-  if (entry.define &&
-      !set.slots.Define(entry.slot, entry.name, entry.record)) {
+  if (entry.define && !set.slots.Define(entry.slot, entry.name, entry.record)) {
     return Bug("slot " + std::to_string(entry.slot) + " is out of step");
   }
   if (entry.name == kJoinName) set.joined.clear();

@@ -1,5 +1,5 @@
-// Little-endian reading and writing of the wire forms (agreement.md, section 3).
-// A Reader never reads past its end: the first short read makes it fail for
+// Little-endian reading and writing of the wire forms (agreement.md, section
+// 3). A Reader never reads past its end: the first short read makes it fail for
 // good, and all later reads give zeros.
 #ifndef TF_HVD_RUNTIME_WIRE_H_
 #define TF_HVD_RUNTIME_WIRE_H_

@@ -32,14 +32,9 @@ bool ReadSlot(const AbortSlot& slot, AbortRecord* record) {
 
 }  // namespace
 
-uint64_t AbortKey(const AbortRecord& record) {
-  return (static_cast<uint64_t>(record.error_class) << 32) |
-         static_cast<uint32_t>(record.rank);
-}
-
 bool AbortBoard::Write(const AbortRecord& record) {
   const std::lock_guard<std::mutex> lock(write_);
-  const uint64_t key = AbortKey(record);
+  const uint64_t key = record.Key();
   if (key >= written_key_) return false;
   written_key_ = key;
   AbortSlot& slot = slots_[own_];

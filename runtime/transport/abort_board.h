@@ -17,10 +17,9 @@
 
 namespace tf_hvd {
 
-inline constexpr size_t kAbortTextBytes = 1024;
+inline constexpr size_t kAbortTextBytes = AbortRecord::kMaxText + 1;
 
-// Orders records as AbortRecord::Before does; smaller is worse.
-uint64_t AbortKey(const AbortRecord& record);
+// Greater than the key of any record.
 inline constexpr uint64_t kNoAbort = UINT64_MAX;
 
 // In shared memory; zero-filled pages are a valid, empty state.

@@ -70,7 +70,7 @@ void AbortPath::LookForDeaths() {
 }
 
 void AbortPath::PassOn(int64_t now_ns) {
-  const uint64_t key = AbortKey(*smallest_);
+  const uint64_t key = smallest_->Key();
   if (key >= board_.flooded_key()) return;
   const bool leader_is_late = now_ns - smallest_since_ns_ >= kLeaderGraceNs;
   if (own_ != 0 && !(leader_is_late && IsFirstAlive())) return;

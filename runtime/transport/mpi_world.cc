@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/clock.h"
 #include "runtime/transport/abort_path.h"
 #include "runtime/transport/loopback.h"
 #include "runtime/transport/mpi_edge.h"
@@ -25,12 +26,6 @@ constexpr int kDataTag = 3;
 // Requests under way at a clean end are tiny and already sent: MPI needs no
 // more than to be asked.
 constexpr auto kStopLimit = std::chrono::seconds(2);
-
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // The local rank of a rank of this node.
 int PlaceOnNode(const Topology& topology, int rank) {

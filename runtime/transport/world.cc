@@ -1,6 +1,7 @@
 #include "runtime/transport/world.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace tf_hvd {
 namespace {
@@ -49,6 +50,16 @@ int Topology::CrossSize() const {
       std::count_if(nodes.begin(), nodes.end(),
                     [local](const auto& one) { return one.size() > local; });
   return std::max(static_cast<int>(ranks), 1);
+}
+
+uint64_t AbortRecord::Key() const {
+  uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : std::string_view(text).substr(0, kMaxText)) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  }
+  return (static_cast<uint64_t>(error_class) << 56) |
+         (static_cast<uint64_t>(static_cast<uint32_t>(rank)) << 24) |
+         (hash >> 8);
 }
 
 bool Topology::Homogeneous() const {

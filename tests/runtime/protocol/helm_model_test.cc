@@ -225,9 +225,11 @@ class Explorer {
   }
 
   void Background(State s, Step step);
+  void BackgroundPull(State s);
   void BackgroundSleep(State s, Step step);
   void Submit(State s, int thread, Step step);
   void CallerTurn(State s, int thread, Step step);
+  void CallerLook(State s, int thread, Step step);
   void DriveAlone(State s, int thread, Step step);
   void Outside(State s, int thread, Step step);
 
@@ -250,33 +252,34 @@ void Explorer::Background(State s, Step step) {
     case kDrain:
       Go(Drained(s, true), me, kPull);
       return Go(Drained(s, false), me, kPull);
-    case kPull: {
-      const bool busy = s.ring > 0;
-      s = Pulled(s);
-      Go(s, me, busy && s.outcomes == 0 ? kDrain : kTakeOutcomes);
-      if (s.left == 0) return;
-      s.flag[me] = 1;  // the end has come: what is pending fails
-      s.outcomes = static_cast<uint8_t>(s.outcomes + s.pending);
-      s.pending = 0;
-      return Go(s, me, kTakeOutcomes);
-    }
+    case kPull:
+      return BackgroundPull(s);
     case kTakeOutcomes:
       return Go(TookOutcomes(s, me), me, kRelease);
     case kRelease:
       s.taken = 0;
       return Go(s, me, kFire);
-    case kFire: {
-      const Step next = s.flag[me] != 0            ? kGone
-                        : s.taken_outcomes[me] > 0 ? kTake
-                                                   : kAsleep;
-      return FireAndGo(s, me, next);
-    }
+    case kFire:
+      if (s.flag[me] != 0) return FireAndGo(s, me, kGone);
+      return FireAndGo(s, me, s.taken_outcomes[me] > 0 ? kTake : kAsleep);
     case kGone:
       s.has_background = 0;
       return Go(s, me, Has(Flaw::kNoDriveAfterEnd) ? kEnd : kAloneTake);
     default:
       return BackgroundSleep(s, step);
   }
+}
+
+void Explorer::BackgroundPull(State s) {
+  constexpr int me = kBackground;
+  const bool busy = s.ring > 0;
+  s = Pulled(s);
+  Go(s, me, busy && s.outcomes == 0 ? kDrain : kTakeOutcomes);
+  if (s.left == 0) return;
+  s.flag[me] = 1;  // the end has come: what is pending fails
+  s.outcomes = static_cast<uint8_t>(s.outcomes + s.pending);
+  s.pending = 0;
+  Go(s, me, kTakeOutcomes);
 }
 
 void Explorer::BackgroundSleep(State s, Step step) {
@@ -357,6 +360,13 @@ void Explorer::CallerTurn(State s, int me, Step step) {
     case kRelease:
       s.taken = 0;
       return Go(s, me, Has(Flaw::kCallerLeavesAwake) ? kLookAtQueue : kAsleep);
+    default:
+      return CallerLook(s, me, step);
+  }
+}
+
+void Explorer::CallerLook(State s, int me, Step step) {
+  switch (step) {
     case kAsleep:
       s.asleep = 1;
       return Go(s, me, Has(Flaw::kNoCallerLook) ? kFire : kLookAtQueue);

@@ -218,6 +218,22 @@ TEST(AbortBoardTest, TheSmallestWinsWhoeverWroteIt) {
   EXPECT_EQ(one.generation(), 3u);
 }
 
+// Two nodes could keep different texts for the same rank.
+TEST(AbortRecordTest, TheSameRankInOtherWordsHasAnOrder) {
+  const AbortRecord a{AbortRecord::kStalled, 3, "'x' waited"};
+  const AbortRecord b{AbortRecord::kStalled, 3, "'y' waited"};
+  EXPECT_NE(a.Before(b), b.Before(a));
+  EXPECT_FALSE(a.Before(a));
+  EXPECT_TRUE((AbortRecord{AbortRecord::kStalled, 2, "z"}).Before(a));
+  EXPECT_TRUE((AbortRecord{AbortRecord::kDied, 7, "z"}).Before(a));
+  // What is cut on the way keeps its place.
+  const std::string text(2 * AbortRecord::kMaxText, 'x');
+  const AbortRecord whole{AbortRecord::kFailed, 1, text};
+  const AbortRecord cut{AbortRecord::kFailed, 1,
+                        text.substr(0, AbortRecord::kMaxText)};
+  EXPECT_EQ(whole.Key(), cut.Key());
+}
+
 TEST(AbortBoardTest, AHalfWrittenSlotIsPassedOver) {
   const auto segment = NewSegment(2);
   AbortBoard board(segment->abort_state(), segment->abort_slots(), 2, 0);
