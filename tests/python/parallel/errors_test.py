@@ -183,6 +183,7 @@ def test_parallel_dataset_function_is_refused(use):
         getattr(dataset, use)(call, num_parallel_calls=2)
 
 
+@pytest.mark.ranks(2)
 def test_parallel_dataset_map_is_an_error(rank, size):
     """A function that was traced before is not seen by the check above."""
 
