@@ -34,8 +34,9 @@ class Runtime {
   // exactly once, perhaps before this returns, on this or another thread.
   void Submit(Entry entry);
 
-  // Any thread but one that fires a completion. Tells the other ranks that this one leaves, for
-  // `reason`, and waits until it owes nothing to anybody (at most about 7 s).
+  // Any thread but one that fires a completion. Tells the other ranks that this
+  // one leaves, for `reason`, and waits until it owes nothing to anybody (at
+  // most about 7 s).
   void Shutdown(const std::string& reason);
 
   const Topology& topology() const;
