@@ -24,6 +24,7 @@ CPP = (".h", ".cc", ".cu.cc")
 ARROWS = {
     "runtime/transport": (
         "runtime/transport/",
+        "runtime/clock.h",
         "runtime/config.h",
         "runtime/status.h",
         "runtime/types.h",
