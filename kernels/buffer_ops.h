@@ -16,7 +16,8 @@
 namespace tf_hvd {
 
 // True if `op` is defined for `dtype`: Sum, Average, Min, Max and Product of
-// numbers; Min (and), Max (or), Sum (or) and Product (and) of bool.
+// numbers, but no Min and Max of complex ones; Min (and), Max (or), Sum (or)
+// and Product (and) of bool.
 bool IsReducible(DType dtype, ReduceOp op);
 
 // Type in which partial results of `dtype` are held: float32 for the half
@@ -25,23 +26,28 @@ DType AccumulatorOf(DType dtype);
 
 // accumulator[i] = scale * input[i], converted from `dtype` to
 // AccumulatorOf(dtype). A scale of 1 changes no bit. Integers are scaled in
-// float64 and truncated toward zero (saturating); bool ignores scales. A null
-// `input` gives zeros.
+// float64 and truncated toward zero (saturating), complex numbers each part for
+// itself; bool ignores scales. A null `input` gives zeros.
 void LoadAccumulator(DType dtype, void* accumulator, const void* input,
                      int64_t count, double scale);
 
 // accumulator[i] = accumulator[i] (op) scale * input[i]. Average adds: its
-// caller divides by the scale of StoreAccumulator. Only for what IsReducible
+// caller divides by the divisor of StoreAccumulator. Only for what IsReducible
 // allows. Sums and products of integers wrap around.
 // NaN: Min and Max give NaN if either side is NaN.
+// Product of complex numbers: (ac - bd) + (ad + bc)i in the type of the parts,
+// as NumPy multiplies. Where both parts become NaN they stay so, as in
+// (inf - inf i) * 1; C99 and std::complex would look for an infinity there.
 void Accumulate(DType dtype, ReduceOp op, void* accumulator, const void* input,
                 int64_t count, double scale);
 
-// output[i] = accumulator[i] * scale, formed in float64, rounded to the
-// accumulator's type and from there to `dtype`, to nearest even. `output` may
-// equal `accumulator` when the types are equal.
+// output[i] = accumulator[i] * scale / divisor, formed in float64, rounded to
+// the accumulator's type and from there to `dtype`, to nearest even; of
+// integers truncated toward zero. Integers are divided, so that 49 times 1 / 49
+// is 1; all others are multiplied with scale / divisor. `output` may equal
+// `accumulator` when the types are equal.
 void StoreAccumulator(DType dtype, void* output, const void* accumulator,
-                      int64_t count, double scale);
+                      int64_t count, double scale, double divisor = 1.0);
 
 }  // namespace tf_hvd
 

@@ -1,3 +1,4 @@
+#include <complex>
 #include <cstring>
 
 #include "kernels/buffer_ops.h"
@@ -47,6 +48,23 @@ TF_HVD_LOOP void StoreLoop(void* output, const void* accumulator, int64_t count,
   }
 }
 
+template <typename E>
+TF_HVD_LOOP void StoreQuotientLoop(void* output, const void* accumulator,
+                                   int64_t count, double scale,
+                                   double divisor) {
+  using T = typename E::Accumulated;
+  auto* out = static_cast<typename E::Stored*>(output);
+  const auto* in = static_cast<const T*>(accumulator);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) {
+    const double product = static_cast<double>(in[i]) * scale;
+    out[i] = E::Store(TruncateSaturating<T>(product / divisor));
+  }
+}
+
+using QuotientLoop = void (*)(void* out, const void* in, int64_t count,
+                              double scale, double divisor);
+
 using Loop = void (*)(void* out, const void* in, int64_t count, double scale);
 
 // All loops of one element type; null where an operation is not defined.
@@ -57,7 +75,17 @@ struct Loops {
   Loop min[2];
   Loop max[2];
   Loop product[2];
+  QuotientLoop quotient = nullptr;  // integers only
 };
+
+template <typename E>
+constexpr QuotientLoop QuotientLoopOf() {
+  if constexpr (std::is_integral_v<typename E::Accumulated>) {
+    return StoreQuotientLoop<E>;
+  } else {
+    return nullptr;
+  }
+}
 
 template <typename E>
 constexpr Loops NumberLoops() {
@@ -66,6 +94,20 @@ constexpr Loops NumberLoops() {
           {AccumulateLoop<E, AddOp, false>, AccumulateLoop<E, AddOp, true>},
           {AccumulateLoop<E, MinOp, false>, AccumulateLoop<E, MinOp, true>},
           {AccumulateLoop<E, MaxOp, false>, AccumulateLoop<E, MaxOp, true>},
+          {AccumulateLoop<E, MultiplyOp, false>,
+           AccumulateLoop<E, MultiplyOp, true>},
+          QuotientLoopOf<E>()};
+}
+
+// Complex numbers have no order.
+template <typename T>
+constexpr Loops ComplexLoops() {
+  using E = NativeElement<std::complex<T>>;
+  return {{LoadLoop<E, false>, LoadLoop<E, true>},
+          {StoreLoop<E, false>, StoreLoop<E, true>},
+          {AccumulateLoop<E, AddOp, false>, AccumulateLoop<E, AddOp, true>},
+          {nullptr, nullptr},
+          {nullptr, nullptr},
           {AccumulateLoop<E, MultiplyOp, false>,
            AccumulateLoop<E, MultiplyOp, true>}};
 }
@@ -93,21 +135,26 @@ constexpr Loops kLoops[kDTypeCount] = {
     NumberLoops<NativeElement<double>>(),
     BoolLoops(),
     NumberLoops<BfloatElement>(),
+    NumberLoops<NativeElement<uint32_t>>(),
+    NumberLoops<NativeElement<uint64_t>>(),
+    ComplexLoops<float>(),
+    ComplexLoops<double>(),
 };
 
 const Loops& LoopsOf(DType dtype) { return kLoops[static_cast<size_t>(dtype)]; }
 
-// Null: not an operation on single elements.
+// Null: not an operation on single elements of that type.
 const Loop* AccumulateLoopsOf(DType dtype, ReduceOp op) {
   const Loops& loops = LoopsOf(dtype);
+  const bool ordered = !IsComplex(dtype);
   switch (op) {
     case ReduceOp::kAverage:
     case ReduceOp::kSum:
       return loops.sum;
     case ReduceOp::kMin:
-      return loops.min;
+      return ordered ? loops.min : nullptr;
     case ReduceOp::kMax:
-      return loops.max;
+      return ordered ? loops.max : nullptr;
     case ReduceOp::kProduct:
       return loops.product;
     case ReduceOp::kAdasum:
@@ -151,9 +198,14 @@ void Accumulate(DType dtype, ReduceOp op, void* accumulator, const void* input,
 }
 
 void StoreAccumulator(DType dtype, void* output, const void* accumulator,
-                      int64_t count, double scale) {
+                      int64_t count, double scale, double divisor) {
   if (count <= 0) return;
   const StandardFloatEnvironment environment;
+  const QuotientLoop quotient = LoopsOf(dtype).quotient;
+  if (divisor != 1.0 && quotient != nullptr) {
+    return quotient(output, accumulator, count, scale, divisor);
+  }
+  scale /= divisor;
   LoopsOf(dtype).store[scale != 1.0](output, accumulator, count, scale);
 }
 

@@ -4,6 +4,7 @@
 #define TF_HVD_KERNELS_BUFFER_OPS_ELEMENTS_H_
 
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -43,6 +44,11 @@ struct BoolElement {
   static uint8_t Store(uint8_t value) { return value; }
 };
 
+template <typename T>
+struct IsComplexNumber : std::false_type {};
+template <typename T>
+struct IsComplexNumber<std::complex<T>> : std::true_type {};
+
 // Sums and products of integers wrap around. In C++ only unsigned arithmetic
 // does; and small types would otherwise be promoted to a signed int.
 template <typename T>
@@ -52,7 +58,7 @@ using Wrapping =
 struct AddOp {
   template <typename T>
   static T Apply(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (std::is_floating_point_v<T> || IsComplexNumber<T>::value) {
       return a + b;
     } else {
       return static_cast<T>(static_cast<Wrapping<T>>(a) +
@@ -66,6 +72,11 @@ struct MultiplyOp {
   static T Apply(T a, T b) {
     if constexpr (std::is_floating_point_v<T>) {
       return a * b;
+    } else if constexpr (IsComplexNumber<T>::value) {
+      // Term by term, as NumPy and TensorFlow multiply: std::complex would turn
+      // some NaNs into infinities, at the cost of a call for each product.
+      return {a.real() * b.real() - a.imag() * b.imag(),
+              a.real() * b.imag() + a.imag() * b.real()};
     } else {
       return static_cast<T>(static_cast<Wrapping<T>>(a) *
                             static_cast<Wrapping<T>>(b));
@@ -108,14 +119,24 @@ T TruncateSaturating(double value) {
   return value == value ? static_cast<T>(value) : T{0};
 }
 
-// The product is formed in float64 and rounded once to T.
 template <typename T>
-T Scaled(T value, double scale) {
+T ScaledReal(T value, double scale) {
   const double product = static_cast<double>(value) * scale;
   if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(product);
   } else {
     return TruncateSaturating<T>(product);
+  }
+}
+
+// The product is formed in float64 and rounded once to T; of a complex number
+// each part by itself.
+template <typename T>
+T Scaled(T value, double scale) {
+  if constexpr (IsComplexNumber<T>::value) {
+    return {ScaledReal(value.real(), scale), ScaledReal(value.imag(), scale)};
+  } else {
+    return ScaledReal(value, scale);
   }
 }
 

@@ -1,12 +1,16 @@
 #include "kernels/collective_kernel.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "kernels/tf_adapters.h"
 
 namespace tf_hvd {
 namespace {
+
+// In the order in which an op may have them; no op has two of them.
+constexpr const char* kMemberNames[] = {"member_names", "variable_names"};
 
 std::string Title(OpKind kind, const std::string& name) {
   return std::string(NameOf(kind)) + " '" + name + "'";
@@ -18,6 +22,43 @@ void FinishWith(const Status& status, tf::OpKernelContext* ctx,
   done();
 }
 
+// Ok if this rank can take part in collectives of `set`. Nobody could be told
+// of a failure of this kind: it stays on this rank.
+Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
+  const int rank = runtime.topology().rank;
+  if (set == kWorldSet) {
+    *membership = {static_cast<size_t>(runtime.topology().size),
+                   static_cast<size_t>(rank)};
+    return Status::Ok();
+  }
+  const std::vector<int> ranks = runtime.SetRanks(set);
+  if (ranks.empty()) return UnknownSet(set);
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  if (found == ranks.end() || *found != rank) {
+    return InvalidArgument("rank " + std::to_string(rank) +
+                           " is not in process set " + std::to_string(set) +
+                           "; only its members may call its collectives");
+  }
+  *membership = {ranks.size(), static_cast<size_t>(found - ranks.begin())};
+  return Status::Ok();
+}
+
+// Output `index`: as input `index`, with the rows of all ranks.
+Status AllocateRows(tf::OpKernelContext* ctx, int index,
+                    const std::vector<int64_t>& first_dims,
+                    Call::HeldTensors* held, void** output) {
+  tf::TensorShape shape = ctx->input(index).shape();
+  const int64_t rows =
+      std::accumulate(first_dims.begin(), first_dims.end(), int64_t{0});
+  TF_HVD_RETURN_IF_ERROR(FromTensorFlow(shape.SetDimWithStatus(0, rows)));
+  tf::Tensor* result = nullptr;
+  TF_HVD_RETURN_IF_ERROR(
+      FromTensorFlow(ctx->allocate_output(index, shape, &result)));
+  *output = result->data();
+  held->push_back(*result);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status UnknownSet(int32_t set) {
@@ -26,25 +67,19 @@ Status UnknownSet(int32_t set) {
                          "that was not removed");
 }
 
-Status CheckSet(const Runtime& runtime, int32_t set) {
-  if (set == kWorldSet) return Status::Ok();
-  const std::vector<int> ranks = runtime.SetRanks(set);
-  if (ranks.empty()) return UnknownSet(set);
-  const int rank = runtime.topology().rank;
-  if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
-    return InvalidArgument("rank " + std::to_string(rank) +
-                           " is not in process set " + std::to_string(set) +
-                           "; only its members may call its collectives");
-  }
-  return Status::Ok();
-}
-
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind)
     : AsyncOpKernel(ctx), kind_(kind) {
   bool ignore_name_scope = false;
   OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &set_));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("ignore_name_scope", &ignore_name_scope));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("wire_name", &name_));
+  for (const char* attribute : kMemberNames) {
+    if (ctx->HasAttr(attribute)) {
+      OP_REQUIRES_OK(ctx, ctx->GetAttr(attribute, &member_names_));
+    }
+  }
+  if (ctx->HasAttr("wire_name")) {  // what has no name of its own has none
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("ignore_name_scope", &ignore_name_scope));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("wire_name", &name_));
+  }
   if (!name_.empty()) return;
   name_ = name();
   // A node of a graph may be called so as well; it then finds no name waiting,
@@ -71,7 +106,8 @@ std::string CollectiveKernel::WireName(const tf::OpKernelContext& ctx) const {
 
 void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
                                     DoneCallback done) {
-  Entry entry;
+  Call call;
+  Entry& entry = call.entry;
   // Before anything can fail: a name that is left behind would be the next
   // call's.
   entry.name = WireName(*ctx);
@@ -80,30 +116,70 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
     FinishWith(FailedPrecondition(NotInitializedText()), ctx, done);
     return;
   }
-  const Status set_status = CheckSet(*runtime, set_);
-  if (!set_status.ok()) {
-    FinishWith(set_status.WithContext(Title(kind_, entry.name)), ctx, done);
+  const Status found = FindSet(*runtime, set_, &call.membership);
+  if (!found.ok()) {
+    FinishWith(found.WithContext(Title(kind_, entry.name)), ctx, done);
     return;
   }
-  entry.set = set_;
-  entry.record.kind = kind_;
-  auto held = std::make_shared<HeldTensors>();
-  const Status filled = FillEntry(ctx, *runtime, held, &entry);
+  call.ctx = ctx;
+  call.runtime = runtime.get();
+  call.held = std::make_shared<Call::HeldTensors>();
+  const Status filled = Fill(&call);
   if (!filled.ok()) {
     entry.refusal = filled.WithContext(Title(kind_, entry.name)).message();
   }
-  entry.keepalive = std::move(held);
+  entry.keepalive = std::move(call.held);
   entry.done =
-      Completion([ctx, done = std::move(done)](const Status& status, int32_t) {
-        FinishWith(status, ctx, done);
+      Completion([ctx, done = std::move(done), finish = std::move(call.finish)](
+                     const Status& status, int32_t value) {
+        const bool finishes = status.ok() && finish != nullptr;
+        FinishWith(finishes ? finish(value) : status, ctx, done);
       });
   // From here on the kernel and the context may be gone at any time.
   runtime->Submit(std::move(entry));
 }
 
-Status CollectiveKernel::AddTensor(tf::OpKernelContext* ctx, int index,
-                                   Output output, HeldTensors* held,
-                                   Entry* entry) {
+Status CollectiveKernel::Fill(Call* call) {
+  call->entry.set = set_;
+  call->entry.record.kind = kind_;
+  const auto inputs = static_cast<size_t>(call->ctx->num_inputs());
+  if (!member_names_.empty() && member_names_.size() != inputs) {
+    return InvalidArgument(std::to_string(member_names_.size()) +
+                           " names for " + std::to_string(inputs) +
+                           " tensors; pass one for each, or none at all");
+  }
+  call->entry.record.tensors.reserve(inputs);
+  call->entry.tensors.reserve(inputs);
+  return FillEntry(call);
+}
+
+void CollectiveKernel::Add(Call* call, TensorSpec spec,
+                           const TensorBuffers& buffers) const {
+  std::vector<TensorSpec>& specs = call->entry.record.tensors;
+  if (specs.size() < member_names_.size()) {
+    spec.name = member_names_[specs.size()];
+  }
+  specs.push_back(std::move(spec));
+  call->entry.tensors.push_back(buffers);
+}
+
+Status CollectiveKernel::CheckHasRows(const Call& call) const {
+  const std::vector<TensorSpec>& specs = call.entry.record.tensors;
+  const TensorSpec& spec = specs.back();
+  if (!spec.shape.empty()) return Status::Ok();
+  std::string which = "the tensor";
+  if (kind_ != OpKind::kAlltoall && call.ctx->num_inputs() > 1) {
+    which = "tensor " + std::to_string(specs.size() - 1);
+  }
+  if (!spec.name.empty()) which += " '" + spec.name + "'";
+  return InvalidArgument(which + " is a scalar, " +
+                         Describe(spec.dtype, spec.shape) +
+                         ", but must have at least one dimension; reshape it: "
+                         "tf.reshape(tensor, [1])");
+}
+
+Status CollectiveKernel::AddTensor(Call* call, int index, Output output) const {
+  tf::OpKernelContext* const ctx = call->ctx;
   const tf::Tensor& input = ctx->input(index);
   TensorSpec spec;
   TF_HVD_RETURN_IF_ERROR(ToSpec(input, &spec));
@@ -118,12 +194,30 @@ Status CollectiveKernel::AddTensor(tf::OpKernelContext* ctx, int index,
     TF_HVD_RETURN_IF_ERROR(FromTensorFlow(ctx->forward_input_or_allocate_output(
         {index}, index, input.shape(), &result)));
     buffers.output = result->data();
-    if (buffers.output != buffers.input) held->push_back(*result);
+    if (buffers.output != buffers.input) call->held->push_back(*result);
   }
   // Not before: TensorFlow forwards only memory that nobody else refers to.
-  held->push_back(input);
-  entry->record.tensors.push_back(std::move(spec));
-  entry->tensors.push_back(buffers);
+  call->held->push_back(input);
+  Add(call, std::move(spec), buffers);
+  return Status::Ok();
+}
+
+Status CollectiveKernel::AddRows(Call* call, int index) const {
+  TF_HVD_RETURN_IF_ERROR(AddTensor(call, index, Output::kLater));
+  Entry& entry = call->entry;
+  TensorSpec& spec = entry.record.tensors.back();
+  TF_HVD_RETURN_IF_ERROR(CheckHasRows(*call));
+  entry.tensors.back().first_dim = spec.shape[0];
+  spec.shape[0] = -1;
+  if (entry.allocate != nullptr) return Status::Ok();
+  // The context lives until the entry is completed, `held` longer; the helm's
+  // holder calls this and completes the entry afterwards.
+  entry.allocate = [ctx = call->ctx, held = call->held](
+                       size_t tensor, const std::vector<int64_t>& first_dims,
+                       void** output) {
+    return AllocateRows(ctx, static_cast<int>(tensor), first_dims, held.get(),
+                        output);
+  };
   return Status::Ok();
 }
 

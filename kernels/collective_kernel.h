@@ -9,7 +9,9 @@
 #ifndef TF_HVD_KERNELS_COLLECTIVE_KERNEL_H_
 #define TF_HVD_KERNELS_COLLECTIVE_KERNEL_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,9 +24,28 @@
 
 namespace tf_hvd {
 
-// References to the tensors whose memory an entry points into; Entry::keepalive
-// owns them.
-using HeldTensors = std::vector<tf::Tensor>;
+// This rank's part in a process set.
+struct Membership {
+  size_t ranks = 1;
+  size_t place = 0;  // of this rank among them
+};
+
+// One run of a kernel, while it is being turned into a request.
+struct Call {
+  // References to the tensors whose memory the entry points into.
+  using HeldTensors = std::vector<tf::Tensor>;
+
+  // Lives until the entry is completed.
+  tf::OpKernelContext* ctx = nullptr;
+  const Runtime* runtime = nullptr;
+  Membership membership;
+  Entry entry;
+  // Entry::keepalive owns them, longer than until the completion if need be.
+  std::shared_ptr<HeldTensors> held;
+  // What is left to do when the request has succeeded, before TensorFlow is
+  // told; it gets the completion's value. Must not refer to the call.
+  std::function<Status(int32_t value)> finish;
+};
 
 class CollectiveKernel : public tf::AsyncOpKernel {
  public:
@@ -36,33 +57,46 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind);
 
   // Fills in the tensors, the outputs and what is particular to the
-  // collective. `entry` has its name, set and record.kind. An error is wrong
+  // collective. The entry has its name, set and record.kind. An error is wrong
   // on this rank alone and is told to the others as a refusal of the call.
-  virtual Status FillEntry(tf::OpKernelContext* ctx, const Runtime& runtime,
-                           const std::shared_ptr<HeldTensors>& held,
-                           Entry* entry) = 0;
+  virtual Status FillEntry(Call* call) = 0;
 
   // Where the result of a tensor goes.
   enum class Output {
     kSameShape,  // the input's memory where TensorFlow lets us have it, else
                  // new
     kInput,      // the input itself; the runtime must not write there
-    kLater,      // Entry::allocate gives it
+    kLater,      // Entry::allocate gives it, or the caller
   };
 
   // Adds input `index` to the record and the buffers, and sets output `index`.
-  static Status AddTensor(tf::OpKernelContext* ctx, int index, Output output,
-                          HeldTensors* held, Entry* entry);
+  Status AddTensor(Call* call, int index, Output output) const;
 
+  // Adds input `index`, of which other ranks may have more rows or fewer;
+  // Entry::allocate makes output `index` when it is known how many rows come
+  // from each. A scalar is an error.
+  Status AddRows(Call* call, int index) const;
+
+  // An error if the tensor that was added last is a scalar.
+  Status CheckHasRows(const Call& call) const;
+
+  // Adds one tensor's memory; `spec` gets the member's name.
+  void Add(Call* call, TensorSpec spec, const TensorBuffers& buffers) const;
+
+  OpKind kind() const { return kind_; }
   int32_t set() const { return set_; }
+  // Of the tensors of a group, in their order; or none.
+  const std::vector<std::string>& member_names() const { return member_names_; }
 
  private:
   // The name that ranks match calls by.
   std::string WireName(const tf::OpKernelContext& ctx) const;
+  Status Fill(Call* call);
 
   const OpKind kind_;
   int32_t set_ = kWorldSet;
   std::string name_;
+  std::vector<std::string> member_names_;
   // An eager call: all kernels of one op have one name, so that Python hands
   // over the caller's through the C API.
   bool eager_ = false;
@@ -70,10 +104,6 @@ class CollectiveKernel : public tf::AsyncOpKernel {
 
 // The error of a call that names a process set that does not exist.
 Status UnknownSet(int32_t set);
-
-// Ok if this rank can take part in collectives of `set`. Nobody could be told
-// of a failure of this kind: it stays on this rank.
-Status CheckSet(const Runtime& runtime, int32_t set);
 
 }  // namespace tf_hvd
 

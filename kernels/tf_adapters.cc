@@ -7,12 +7,21 @@ namespace tf_hvd {
 namespace {
 
 constexpr std::pair<tf::DataType, DType> kTypes[] = {
-    {tf::DT_UINT8, DType::kUint8},       {tf::DT_INT8, DType::kInt8},
-    {tf::DT_UINT16, DType::kUint16},     {tf::DT_INT16, DType::kInt16},
-    {tf::DT_INT32, DType::kInt32},       {tf::DT_INT64, DType::kInt64},
-    {tf::DT_HALF, DType::kFloat16},      {tf::DT_FLOAT, DType::kFloat32},
-    {tf::DT_DOUBLE, DType::kFloat64},    {tf::DT_BOOL, DType::kBool},
+    {tf::DT_UINT8, DType::kUint8},
+    {tf::DT_INT8, DType::kInt8},
+    {tf::DT_UINT16, DType::kUint16},
+    {tf::DT_INT16, DType::kInt16},
+    {tf::DT_INT32, DType::kInt32},
+    {tf::DT_INT64, DType::kInt64},
+    {tf::DT_HALF, DType::kFloat16},
+    {tf::DT_FLOAT, DType::kFloat32},
+    {tf::DT_DOUBLE, DType::kFloat64},
+    {tf::DT_BOOL, DType::kBool},
     {tf::DT_BFLOAT16, DType::kBfloat16},
+    {tf::DT_UINT32, DType::kUint32},
+    {tf::DT_UINT64, DType::kUint64},
+    {tf::DT_COMPLEX64, DType::kComplex64},
+    {tf::DT_COMPLEX128, DType::kComplex128},
 };
 static_assert(std::size(kTypes) == kDTypeCount, "one row for each type");
 

@@ -1,6 +1,8 @@
-// HorovodSize, HorovodRank, HorovodLocalRank, HorovodLocalSize: read from the
+// HorovodSize, HorovodRank and the other numbers of the job: read from the
 // default runtime; nothing is communicated.
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "kernels/collective_kernel.h"
 #include "kernels/tf_adapters.h"
@@ -33,20 +35,20 @@ class TopologyKernel : public tf::OpKernel {
   virtual Status Read(const Runtime& runtime, int* value) const = 0;
 };
 
-class SizeKernel final : public TopologyKernel {
+// A number that follows from this rank and the ranks of a process set.
+template <int (*Get)(int rank, const std::vector<int>& ranks)>
+class SetKernel final : public TopologyKernel {
  public:
-  explicit SizeKernel(tf::OpKernelConstruction* ctx) : TopologyKernel(ctx) {
+  explicit SetKernel(tf::OpKernelConstruction* ctx) : TopologyKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &set_));
   }
 
  private:
   Status Read(const Runtime& runtime, int* value) const override {
-    if (set_ == kWorldSet) {
-      *value = runtime.topology().size;
-      return Status::Ok();
-    }
-    *value = static_cast<int>(runtime.SetRanks(set_).size());
-    return *value > 0 ? Status::Ok() : UnknownSet(set_);
+    const std::vector<int> ranks = runtime.SetRanks(set_);
+    if (ranks.empty()) return UnknownSet(set_);
+    *value = Get(runtime.topology().rank, ranks);
+    return Status::Ok();
   }
 
   int32_t set_ = kWorldSet;
@@ -65,17 +67,33 @@ class NumberKernel final : public TopologyKernel {
   }
 };
 
+int SizeOfSet(int, const std::vector<int>& ranks) {
+  return static_cast<int>(ranks.size());
+}
+int Includes(int rank, const std::vector<int>& ranks) {
+  return std::binary_search(ranks.begin(), ranks.end(), rank) ? 1 : 0;
+}
 int RankOf(const Topology& topology) { return topology.rank; }
 int LocalRankOf(const Topology& topology) { return topology.LocalRank(); }
 int LocalSizeOf(const Topology& topology) { return topology.LocalSize(); }
+int CrossRankOf(const Topology& topology) { return topology.CrossRank(); }
+int CrossSizeOf(const Topology& topology) { return topology.CrossSize(); }
 
-REGISTER_KERNEL_BUILDER(Name("HorovodSize").Device(tf::DEVICE_CPU), SizeKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodSize").Device(tf::DEVICE_CPU),
+                        SetKernel<SizeOfSet>);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodProcessSetIncluded").Device(tf::DEVICE_CPU),
+    SetKernel<Includes>);
 REGISTER_KERNEL_BUILDER(Name("HorovodRank").Device(tf::DEVICE_CPU),
                         NumberKernel<RankOf>);
 REGISTER_KERNEL_BUILDER(Name("HorovodLocalRank").Device(tf::DEVICE_CPU),
                         NumberKernel<LocalRankOf>);
 REGISTER_KERNEL_BUILDER(Name("HorovodLocalSize").Device(tf::DEVICE_CPU),
                         NumberKernel<LocalSizeOf>);
+REGISTER_KERNEL_BUILDER(Name("HorovodCrossRank").Device(tf::DEVICE_CPU),
+                        NumberKernel<CrossRankOf>);
+REGISTER_KERNEL_BUILDER(Name("HorovodCrossSize").Device(tf::DEVICE_CPU),
+                        NumberKernel<CrossSizeOf>);
 
 }  // namespace
 }  // namespace tf_hvd

@@ -1,28 +1,8 @@
-// HorovodAllgather: the tensors of all ranks, one after the other.
+// HorovodAllgather and HorovodGroupedAllgather: the tensors of all ranks, one
+// after the other.
 #include "ops/common.h"
 
 namespace tf_hvd {
-namespace {
-
-using ::tensorflow::shape_inference::InferenceContext;
-using ::tensorflow::shape_inference::ShapeHandle;
-
-// The input's shape with an unknown first dimension, for other ranks add to
-// it. A scalar is not refused here: refused while one rank builds its graph,
-// the other ranks would wait for that rank; the kernel fails them all.
-absl::Status GatheredShape(InferenceContext* c) {
-  const ShapeHandle input = c->input(0);
-  if (!c->RankKnown(input) || c->Rank(input) == 0) {
-    c->set_output(0, c->UnknownShape());
-    return absl::OkStatus();
-  }
-  ShapeHandle output;
-  TF_RETURN_IF_ERROR(c->ReplaceDim(input, 0, c->UnknownDim(), &output));
-  c->set_output(0, output);
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 REGISTER_OP("HorovodAllgather")
     .Attr(kTypeAttr)
@@ -33,8 +13,8 @@ REGISTER_OP("HorovodAllgather")
     .Output("output: T")
     .SetIsStateful()
     .SetIsDistributedCommunication()
-    .SetShapeFn(GatheredShape)
-    .Doc(R"doc(
+    .SetShapeFn(AllOtherRows)
+    .Doc(WithNameDocs(R"doc(
 Concatenates the tensors of all ranks of a process set along dimension 0.
 
 All ranks must call it under the same name with the same type and the same
@@ -44,10 +24,30 @@ FailedPreconditionError. A scalar is an InvalidArgumentError.
 tensor: At least one dimension; the first may differ between ranks, also be 0.
 output: The parts in the order of the set's ranks; its first dimension is the
   sum of theirs.
-ignore_name_scope: Take only what follows the last '/' of the node's name as
-  the name that ranks match calls by.
-process_set_id: 0 is all ranks.
-wire_name: When not empty, the name that ranks match calls by.
-)doc");
+)doc"));
+
+REGISTER_OP("HorovodGroupedAllgather")
+    .Attr(kTypeAttr)
+    .Attr(kIgnoreNameScopeAttr)
+    .Attr(kProcessSetAttr)
+    .Attr(kNumTensorsAttr)
+    .Attr(kWireNameAttr)
+    .Attr(kMemberNamesAttr)
+    .Input("tensors: num_tensors * T")
+    .Output("outputs: num_tensors * T")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(AllOtherRows)
+    .Doc(WithGroupDocs(R"doc(
+Concatenates tensors of one type over the ranks of a process set, as one request.
+
+What must agree between ranks is as for HorovodAllgather, for each member, and
+the number of members. The first dimensions of all members travel together.
+
+tensors: At least one dimension each; the first may differ between ranks and
+  members, also be 0.
+outputs: Of each member the parts in the order of the set's ranks.
+T: The type of all members.
+)doc"));
 
 }  // namespace tf_hvd

@@ -1,4 +1,5 @@
-// HorovodAllreduce: one tensor, reduced over the ranks of a process set.
+// HorovodAllreduce and HorovodGroupedAllreduce: tensors, reduced over the ranks
+// of a process set.
 #include "ops/common.h"
 
 namespace tf_hvd {
@@ -11,6 +12,7 @@ REGISTER_OP("HorovodAllreduce")
     .Attr(kIgnoreNameScopeAttr)
     .Attr(kProcessSetAttr)
     .Attr(kWireNameAttr)
+    .Attr(kCompressionAttr)
     .Input("tensor: T")
     .Output("sum: T")
     // Stateful: equal calls are neither merged nor folded. See the table of
@@ -18,7 +20,7 @@ REGISTER_OP("HorovodAllreduce")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
-    .Doc(R"doc(
+    .Doc(WithNameDocs(WithReductionDocs(R"doc(
 Reduces a tensor over all ranks of a process set; every rank gets the result.
 
 All ranks must call it under the same name with the same type, shape, reduce
@@ -28,15 +30,33 @@ FailedPreconditionError that shows what two of them have.
 tensor: Any shape, also empty.
 sum: The shape of `tensor`: postscale_factor * op over ranks of
   (prescale_factor * tensor). Half precisions are summed in float32.
-T: bool is reduced by Min and Product (and), Max and Sum (or).
-reduce_op: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product; 2, Adasum, is refused.
-prescale_factor: Multiplied with the input. Integers are scaled in float64 and
-  truncated toward zero.
-postscale_factor: Multiplied with the result.
-ignore_name_scope: Take only what follows the last '/' of the node's name as
-  the name that ranks match calls by.
-process_set_id: 0 is all ranks.
-wire_name: When not empty, the name that ranks match calls by.
-)doc");
+)doc")));
+
+REGISTER_OP("HorovodGroupedAllreduce")
+    .Attr(kTypeAttr)
+    .Attr(kReduceOpAttr)
+    .Attr(kPrescaleAttr)
+    .Attr(kPostscaleAttr)
+    .Attr(kIgnoreNameScopeAttr)
+    .Attr(kProcessSetAttr)
+    .Attr(kNumTensorsAttr)
+    .Attr(kWireNameAttr)
+    .Attr(kCompressionAttr)
+    .Attr(kMemberNamesAttr)
+    .Input("tensors: num_tensors * T")
+    .Output("sum: num_tensors * T")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(SameShapes)
+    .Doc(WithGroupDocs(WithReductionDocs(R"doc(
+Reduces tensors of one type over all ranks of a process set, as one request.
+
+No member is reduced before all ranks have called for all of them, and they
+travel together. What must agree between ranks is as for HorovodAllreduce, for
+each member, and the number of members.
+
+tensors: Any shapes, also empty ones.
+sum: The shape of each is that of its input.
+)doc")));
 
 }  // namespace tf_hvd

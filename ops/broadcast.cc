@@ -1,4 +1,5 @@
-// HorovodBroadcast: one rank's tensor, on every rank.
+// HorovodBroadcast, HorovodBroadcastInplace, HorovodBroadcastInplaceResource:
+// what one rank has, on every rank.
 #include "ops/common.h"
 
 namespace tf_hvd {
@@ -14,7 +15,7 @@ REGISTER_OP("HorovodBroadcast")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
-    .Doc(R"doc(
+    .Doc(WithNameDocs(R"doc(
 Gives every rank of a process set the tensor of one of them.
 
 All ranks must call it under the same name with the same type, shape and root;
@@ -24,10 +25,72 @@ that is not in the set is an InvalidArgumentError.
 tensor: Any shape, also empty. Only the root's values are used.
 output: The root's values. On the root it shares the memory of `tensor`.
 root_rank: A rank of the whole job, also when the set is a part of it.
-ignore_name_scope: Take only what follows the last '/' of the node's name as
-  the name that ranks match calls by.
-process_set_id: 0 is all ranks.
-wire_name: When not empty, the name that ranks match calls by.
-)doc");
+)doc"));
+
+// Both in-place forms are called for their effect: stateful, and not among the
+// ops that tf.function may leave out when nothing uses what they return.
+REGISTER_OP("HorovodBroadcastInplace")
+    .Attr(kTypeAttr)
+    .Attr("root_rank: int")
+    .Attr(kProcessSetAttr)
+    .Attr("num_variables: int >= 1")
+    .Attr("variable_names: list(string)")
+    .Attr(kIgnoreNameScopeAttr)
+    .Attr(kWireNameAttr)
+    .Input("tensor_refs: Ref(num_variables * T)")
+    .Output("output_refs: Ref(num_variables * T)")
+    // The kernel refuses it instead, so that the other ranks are told.
+    .SetAllowsUninitializedInput()
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(SameShapes)
+    .Doc(WithNameDocs(R"doc(
+Gives reference variables the values that they have on one rank.
+
+The variables of a call are one request. All ranks must pass the same variables
+in the same order, of the same types and shapes; if they do not, it fails on
+every rank with a FailedPreconditionError. An uninitialized variable is an
+InvalidArgumentError on every rank. Values are written into the variables'
+memory while other ops may read it: order such ops before or after this one.
+
+tensor_refs: Initialized reference variables of one type.
+output_refs: The same.
+root_rank: A rank of the whole job, also when the set is a part of it.
+num_variables: How many variables.
+variable_names: The variables' names, or nothing; for comparison between ranks
+  and for errors.
+)doc"));
+
+REGISTER_OP("HorovodBroadcastInplaceResource")
+    .Attr("root_rank: int")
+    .Attr(kProcessSetAttr)
+    .Attr("num_variables: int >= 1")
+    .Attr("variable_names: list(string)")
+    .Attr(kIgnoreNameScopeAttr)
+    .Attr(kWireNameAttr)
+    .Input("resources: num_variables * resource")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
+    .Doc(WithNameDocs(R"doc(
+Gives resource variables the values that they have on one rank.
+
+The variables of a call are one request. All ranks must pass the same variables
+in the same order, of the same types and shapes; if they do not, it fails on
+every rank with a FailedPreconditionError. A variable that is uninitialized or
+was deleted, or whose type no collective takes, is an InvalidArgumentError on
+every rank.
+
+No other memory is used than that of the variables, but for a variable whose
+value is still in use elsewhere (a tensor that was read from it): it gets new
+memory. Order ops that read or write the variables before or after this one; a
+write in between is lost, a read may see parts of both values.
+
+resources: Handles of initialized variables; types may be mixed.
+root_rank: A rank of the whole job, also when the set is a part of it.
+num_variables: How many variables.
+variable_names: The variables' names, or nothing; for comparison between ranks
+  and for errors.
+)doc"));
 
 }  // namespace tf_hvd

@@ -7,6 +7,8 @@
 #ifndef TF_HVD_OPS_COMMON_H_
 #define TF_HVD_OPS_COMMON_H_
 
+#include <string>
+
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -17,7 +19,7 @@ namespace tf_hvd {
 // allows is for IsReducible (kernels/buffer_ops.h) to say, when the op runs.
 inline constexpr char kTypeAttr[] =
     "T: {uint8, int8, uint16, int16, int32, int64, half, float, double, bool, "
-    "bfloat16}";
+    "bfloat16, uint32, uint64, complex64, complex128}";
 
 inline constexpr char kReduceOpAttr[] = "reduce_op: int";
 // TensorFlow has no attribute of type double: a factor is a float32. No
@@ -29,12 +31,69 @@ inline constexpr char kIgnoreNameScopeAttr[] =
     "ignore_name_scope: bool = false";
 inline constexpr char kProcessSetAttr[] = "process_set_id: int = 0";
 inline constexpr char kWireNameAttr[] = "wire_name: string = ''";
+inline constexpr char kCompressionAttr[] = "compression: string = ''";
+inline constexpr char kNumTensorsAttr[] = "num_tensors: int >= 1";
+inline constexpr char kMemberNamesAttr[] = "member_names: list(string) = []";
+
+// Documentation of the attributes that an op shares with others, to be added
+// to its own.
+inline std::string WithNameDocs(std::string doc) {
+  return doc +
+         R"doc(ignore_name_scope: Take only what follows the last '/' of the node's name as
+  the name that ranks match calls by.
+process_set_id: 0 is all ranks.
+wire_name: When not empty, the name that ranks match calls by.
+)doc";
+}
+
+inline std::string WithGroupDocs(const std::string& doc) {
+  return WithNameDocs(doc + R"doc(num_tensors: How many tensors.
+member_names: The members' names, or nothing. Ranks whose members have other
+  names, or the same in another order, get an error that shows them.
+)doc");
+}
+
+inline std::string WithReductionDocs(const std::string& doc) {
+  return doc +
+         R"doc(T: bool is reduced by Min and Product (and), Max and Sum (or); complex numbers
+  by Sum, Average and Product.
+reduce_op: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product; 2 Adasum (floating types,
+  allreduce only).
+prescale_factor: Multiplied with what goes in. Integers are scaled in float64
+  and truncated toward zero.
+postscale_factor: Multiplied with what comes out.
+compression: How the caller made the tensors smaller, in words; empty for not at
+  all. Ranks that differ in it get an error that shows both.
+)doc";
+}
 
 // Output i has the shape of input i, for any number of tensors.
 inline absl::Status SameShapes(
     ::tensorflow::shape_inference::InferenceContext* c) {
   for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
   return absl::OkStatus();
+}
+
+// Output i has the shape of input i with an unknown first dimension. A scalar
+// is not refused here: refused while one rank builds its graph, the other ranks
+// would wait for that rank; the kernel fails them all.
+inline absl::Status OtherRows(
+    ::tensorflow::shape_inference::InferenceContext* c, int outputs) {
+  for (int i = 0; i < outputs; ++i) {
+    ::tensorflow::shape_inference::ShapeHandle output = c->UnknownShape();
+    if (c->RankKnown(c->input(i)) && c->Rank(c->input(i)) > 0) {
+      TF_RETURN_IF_ERROR(
+          c->ReplaceDim(c->input(i), 0, c->UnknownDim(), &output));
+    }
+    c->set_output(i, output);
+  }
+  return absl::OkStatus();
+}
+
+// For any number of tensors, one output for each input.
+inline absl::Status AllOtherRows(
+    ::tensorflow::shape_inference::InferenceContext* c) {
+  return OtherRows(c, c->num_outputs());
 }
 
 }  // namespace tf_hvd

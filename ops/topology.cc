@@ -1,5 +1,7 @@
-// HorovodSize, HorovodRank, HorovodLocalRank, HorovodLocalSize: the job as this
-// rank sees it, read when the graph runs, so that a saved graph fits any job.
+// HorovodSize, HorovodRank, HorovodLocalRank, HorovodLocalSize,
+// HorovodCrossRank, HorovodCrossSize, HorovodProcessSetIncluded: the job as
+// this rank sees it, read when the graph runs, so that a saved graph fits any
+// job.
 //
 // Stateful, or a constant would take the place of a value that the next job
 // that loads the graph does not have.
@@ -57,6 +59,44 @@ The number of ranks on this process's node.
 Fails with a FailedPreconditionError before init.
 
 local_size: A scalar.
+)doc");
+
+REGISTER_OP("HorovodCrossRank")
+    .Output("cross_rank: int32")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShape)
+    .Doc(R"doc(
+The number of this process's node among the nodes with a rank of its local rank.
+
+Fails with a FailedPreconditionError before init.
+
+cross_rank: A scalar.
+)doc");
+
+REGISTER_OP("HorovodCrossSize")
+    .Output("cross_size: int32")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShape)
+    .Doc(R"doc(
+The number of nodes with a rank of this process's local rank.
+
+Fails with a FailedPreconditionError before init.
+
+cross_size: A scalar.
+)doc");
+
+REGISTER_OP("HorovodProcessSetIncluded")
+    .Attr(kProcessSetAttr)
+    .Output("included: int32")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShape)
+    .Doc(R"doc(
+Whether this process is a member of a process set.
+
+Fails with a FailedPreconditionError before init.
+
+included: A scalar, 1 or 0.
+process_set_id: 0 is all ranks. An unknown set is an InvalidArgumentError.
 )doc");
 
 }  // namespace tf_hvd

@@ -11,12 +11,14 @@ void KeepLowestDiffering(const Witness& candidate, const std::string& record,
   if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
 }
 
+// What a rank that has joined can take part in, with zeros or without rows.
 bool RunsAfterJoin(std::string_view record) {
   Record decoded;
   if (!DecodeRecord(record, &decoded).ok()) return false;
   switch (decoded.kind) {
-    case OpKind::kAllgather:
     case OpKind::kBroadcast:
+    case OpKind::kAlltoall:
+    case OpKind::kReducescatter:
       return false;
     default:
       return true;
@@ -58,8 +60,8 @@ std::string Verdict(std::string_view name, const Vote& vote) {
   }
   if (vote.joined && !RunsAfterJoin(vote.first.record)) {
     return "'" + std::string(name) +
-           "' cannot run: a rank has already joined, and only allreduce and "
-           "barrier go on without it";
+           "' cannot run: a rank has already joined, and only allreduce, "
+           "allgather and barrier go on without it";
   }
   return "";
 }

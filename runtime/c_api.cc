@@ -1,11 +1,14 @@
 #include "runtime/c_api.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "kernels/buffer_ops.h"
 #include "runtime/config.h"
+#include "runtime/set_calls.h"
 #include "runtime/transport/mpi_world.h"
 #include "runtime/types.h"
 
@@ -44,20 +47,49 @@ std::vector<std::string> Lines(const char* text) {
   }
 }
 
-Status Init(const std::string& library_dir,
-            const std::vector<std::string>& candidates) {
+std::vector<int32_t> Numbers(const int* numbers, int count) {
+  return numbers == nullptr ? std::vector<int32_t>()
+                            : std::vector<int32_t>(numbers, numbers + count);
+}
+
+// Writes `from` as far as there is room.
+void CopyNumbers(const std::vector<int32_t>& from, int* to, int capacity) {
+  const size_t room = capacity < 0 ? 0 : static_cast<size_t>(capacity);
+  std::copy_n(from.begin(), std::min(from.size(), room), to);
+}
+
+WorldOptions OptionsOf(const tf_hvd_init_options& given) {
+  WorldOptions options;
+  options.library_dir = given.library_dir == nullptr ? "" : given.library_dir;
+  options.candidates = Lines(given.mpi_candidates);
+  if (given.ranks != nullptr) {
+    options.members.ranks = Numbers(given.ranks, given.rank_count);
+  }
+  if (given.communicator != nullptr) {
+    options.members.communicator = *given.communicator;
+  }
+  return options;
+}
+
+Status Init(const tf_hvd_init_options& given) {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(global.init_mutex);
   if (DefaultRuntime() != nullptr) return Status::Ok();
-  Config config;
-  TF_HVD_RETURN_IF_ERROR(ReadConfig(&config));
-  LaunchInfo launch;
-  TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&launch));
+  WorldOptions options = OptionsOf(given);
+  TF_HVD_RETURN_IF_ERROR(ReadConfig(&options.config));
+  TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options.launch));
   std::unique_ptr<World> world;
   MpiInfo mpi;
-  TF_HVD_RETURN_IF_ERROR(
-      MakeWorld(config, launch, library_dir, candidates, &world, &mpi));
-  auto runtime = std::make_shared<Runtime>(config, std::move(world));
+  TF_HVD_RETURN_IF_ERROR(MakeWorld(options, &world, &mpi));
+  auto runtime = std::make_shared<Runtime>(options.config, std::move(world));
+  if (runtime->topology().size > 1) {
+    const Status agreed =
+        AgreeOnSets(runtime.get(), Numbers(given.sets, given.set_length));
+    if (!agreed.ok()) {
+      runtime->Shutdown("init() failed");
+      return agreed;
+    }
+  }
   const std::lock_guard<std::mutex> runtime_lock(global.mutex);
   global.runtime = std::move(runtime);
   global.mpi = std::move(mpi);
@@ -69,6 +101,23 @@ MpiInfo TheMpi() {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(global.mutex);
   return global.runtime == nullptr ? MpiInfo() : global.mpi;
+}
+
+// The status of a call of the C API, with its text.
+int Report(const Status& status, char* error, size_t error_bytes) {
+  if (!status.ok() && error != nullptr) {
+    std::snprintf(error, error_bytes, "%s", status.message().c_str());
+  }
+  return static_cast<int>(status.code());
+}
+
+// What `call` makes of the default runtime.
+template <typename Call>
+int WithRuntime(const Call& call, char* error, size_t error_bytes) {
+  const auto runtime = DefaultRuntime();
+  return Report(runtime == nullptr ? FailedPrecondition(NotInitializedText())
+                                   : call(runtime.get()),
+                error, error_bytes);
 }
 
 int FromTopology(int (*get)(const Topology&)) {
@@ -96,21 +145,16 @@ using tf_hvd::Topology;
 
 extern "C" {
 
-int tf_hvd_init(const char* library_dir, const char* mpi_candidates,
-                char* error, size_t error_bytes) {
-  const tf_hvd::Status status = tf_hvd::Init(
-      library_dir == nullptr ? "" : library_dir, tf_hvd::Lines(mpi_candidates));
-  if (!status.ok() && error != nullptr) {
-    std::snprintf(error, error_bytes, "%s", status.message().c_str());
-  }
-  return static_cast<int>(status.code());
+int tf_hvd_init(const tf_hvd_init_options* options, char* error,
+                size_t error_bytes) {
+  return tf_hvd::Report(tf_hvd::Init(*options), error, error_bytes);
 }
 
 void tf_hvd_shutdown(const char* reason) {
   tf_hvd::Global& global = tf_hvd::TheGlobal();
   const std::lock_guard<std::mutex> lock(global.init_mutex);
   const auto runtime = tf_hvd::DefaultRuntime();
-  if (runtime == nullptr) return;
+  if (runtime == nullptr) return tf_hvd::MpiSession::FinalizeLeftover();
   runtime->Shutdown(reason == nullptr ? "shutdown()" : reason);
   const std::lock_guard<std::mutex> runtime_lock(global.mutex);
   global.runtime.reset();
@@ -153,6 +197,48 @@ int tf_hvd_mpi_threads_supported() {
   return mpi.threads_multiple ? 1 : 0;
 }
 
+int tf_hvd_add_process_set(const int* ranks, int count, int* set, char* error,
+                           size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) {
+        return tf_hvd::AddSet(runtime, tf_hvd::Numbers(ranks, count), set);
+      },
+      error, error_bytes);
+}
+
+int tf_hvd_remove_process_set(int set, char* error, size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) { return tf_hvd::RemoveSet(runtime, set); },
+      error, error_bytes);
+}
+
+int tf_hvd_gather_ranks(const int* ranks, int count, int* all, int capacity,
+                        int* length, char* error, size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) {
+        std::vector<std::vector<int32_t>> lists;
+        TF_HVD_RETURN_IF_ERROR(tf_hvd::GatherRanks(
+            runtime, tf_hvd::Numbers(ranks, count), &lists));
+        std::vector<int32_t> flat;
+        for (const auto& list : lists) {
+          flat.insert(flat.end(), list.begin(), list.end());
+          flat.push_back(tf_hvd::kSetEnd);
+        }
+        tf_hvd::CopyNumbers(flat, all, capacity);
+        *length = static_cast<int>(flat.size());
+        return tf_hvd::Status::Ok();
+      },
+      error, error_bytes);
+}
+
+int tf_hvd_process_set_ranks(int set, int* ranks, int capacity) {
+  const auto runtime = tf_hvd::DefaultRuntime();
+  if (runtime == nullptr) return -1;
+  const std::vector<int> members = runtime->SetRanks(set);
+  tf_hvd::CopyNumbers(members, ranks, capacity);
+  return members.empty() ? -1 : static_cast<int>(members.size());
+}
+
 int64_t tf_hvd_executed_count() {
   const auto runtime = tf_hvd::DefaultRuntime();
   return runtime == nullptr ? -1 : runtime->SubmittedCount();
@@ -177,6 +263,13 @@ const char* tf_hvd_reduce_op_name(int op) {
   return op >= 0 && op <= static_cast<int>(tf_hvd::ReduceOp::kProduct)
              ? tf_hvd::NameOf(static_cast<tf_hvd::ReduceOp>(op))
              : nullptr;
+}
+
+int tf_hvd_is_reducible(int dtype, int op) {
+  return tf_hvd_dtype_name(dtype) != nullptr &&
+         tf_hvd_reduce_op_name(op) != nullptr &&
+         tf_hvd::IsReducible(static_cast<tf_hvd::DType>(dtype),
+                             static_cast<tf_hvd::ReduceOp>(op));
 }
 
 }  // extern "C"

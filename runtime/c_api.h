@@ -14,12 +14,25 @@
 
 extern "C" {
 
-// Starts the default runtime; a second call does nothing. `mpi_candidates`:
-// paths of libmpi to try after the configured one, separated by '\n';
-// `library_dir`: where the shims for the MPI families lie. Returns 0, or a
-// StatusCode with the text in `error` (cut to `error_bytes`).
-TF_HVD_EXPORT int tf_hvd_init(const char* library_dir,
-                              const char* mpi_candidates, char* error,
+// What the runtime starts from. With all of it zero: all processes that the
+// launcher has started, and no process sets.
+struct tf_hvd_init_options {
+  const char* library_dir;     // where the shims for the MPI families lie
+  const char* mpi_candidates;  // paths of libmpi to try after the configured
+                               // one, separated by '\n'
+  const int* ranks;  // of MPI_COMM_WORLD, the job's only ones; null: all
+  int rank_count;
+  const int* communicator;  // Fortran handle of the job's; null: none
+  const int* sets;          // what init must be given alike on all ranks: each
+                            // process set's ranks, then -1; -2 for ranks that
+                            // a communicator gives
+  int set_length;
+};
+
+// Starts the default runtime; a second call does nothing. Returns 0, or a
+// StatusCode with the text in `error` (cut to `error_bytes`), as all functions
+// with these two arguments do.
+TF_HVD_EXPORT int tf_hvd_init(const tf_hvd_init_options* options, char* error,
                               size_t error_bytes);
 
 // Ends the default runtime; does nothing if there is none. After it init may
@@ -43,6 +56,22 @@ TF_HVD_EXPORT const char* tf_hvd_mpi_version();
 // 1 if MPI_THREAD_MULTIPLE was provided, 0 if not, -1 if no MPI runs.
 TF_HVD_EXPORT int tf_hvd_mpi_threads_supported();
 
+// Process sets. All ranks call these alike, and each call waits for them.
+// `ranks` are ascending; `set` gets the number of the new set.
+TF_HVD_EXPORT int tf_hvd_add_process_set(const int* ranks, int count, int* set,
+                                         char* error, size_t error_bytes);
+TF_HVD_EXPORT int tf_hvd_remove_process_set(int set, char* error,
+                                            size_t error_bytes);
+// Before an add of a set of which each rank knows its own part only: what each
+// rank gives, followed by -1, in the order of ranks. `length`: how many numbers
+// that makes, of which `capacity` are written at most.
+TF_HVD_EXPORT int tf_hvd_gather_ranks(const int* ranks, int count, int* all,
+                                      int capacity, int* length, char* error,
+                                      size_t error_bytes);
+// The ranks of a set, `capacity` of them at most. Returns how many there are;
+// -1 if there is no such set.
+TF_HVD_EXPORT int tf_hvd_process_set_ranks(int set, int* ranks, int capacity);
+
 // Collective ops that TensorFlow has run on this rank since init; -1 when not
 // initialised. For tests of how the ops are registered.
 TF_HVD_EXPORT int64_t tf_hvd_executed_count();
@@ -55,6 +84,8 @@ TF_HVD_EXPORT void tf_hvd_set_eager_name(const char* name);
 TF_HVD_EXPORT const char* tf_hvd_config_markdown();
 TF_HVD_EXPORT const char* tf_hvd_dtype_name(int dtype);   // null: no such type
 TF_HVD_EXPORT const char* tf_hvd_reduce_op_name(int op);  // null: no such op
+// 1 if the reduction is defined for the type; 0 also for numbers of neither.
+TF_HVD_EXPORT int tf_hvd_is_reducible(int dtype, int op);
 
 }  // extern "C"
 

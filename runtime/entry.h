@@ -18,12 +18,12 @@
 namespace tf_hvd {
 
 // The memory of one tensor. `output` may equal `input` (in place). For
-// allgather `output` is null until Entry::allocate has given it.
+// allgather and alltoall `output` is null until Entry::allocate has given it.
 struct TensorBuffers {
   const void* input = nullptr;
   void* output = nullptr;
   int64_t count = 0;      // elements of the input
-  int64_t first_dim = 0;  // allgather: this rank's first dimension
+  int64_t first_dim = 0;  // allgather, alltoall: this rank's first dimension
 };
 
 struct Entry {
@@ -32,9 +32,12 @@ struct Entry {
   Record record;
   std::vector<TensorBuffers> tensors;
 
-  // Allgather: called once for each tensor, by the holder of the helm, when
-  // the first dimensions of all ranks are known (`first_dims`, in the order of
-  // the set's ranks). Gives the memory for the whole result.
+  // Alltoall: how many rows go to each rank of the set.
+  std::vector<int64_t> splits;
+
+  // Allgather and alltoall: called once for each tensor, by the holder of the
+  // helm, when it is known how many rows come from each rank (`first_dims`, in
+  // the order of the set's ranks). Gives the memory for the whole result.
   std::function<Status(size_t tensor, const std::vector<int64_t>& first_dims,
                        void** output)>
       allocate;
@@ -56,13 +59,17 @@ struct Entry {
 // What the entry moves through this rank's memory. Of allgather the other
 // ranks' rows are not known yet: as if all of them gave as much as this one.
 inline int64_t ExpectedBytes(const Entry& entry, size_t ranks) {
-  if (entry.record.kind != OpKind::kAllgather) return TotalBytes(entry.record);
+  const OpKind kind = entry.record.kind;
+  if (kind != OpKind::kAllgather && kind != OpKind::kAlltoall) {
+    return TotalBytes(entry.record);
+  }
   int64_t bytes = 0;
   for (size_t i = 0; i < entry.tensors.size(); ++i) {
     bytes += entry.tensors[i].count *
              static_cast<int64_t>(SizeOf(entry.record.tensors[i].dtype));
   }
-  return bytes * static_cast<int64_t>(ranks);
+  return kind == OpKind::kAlltoall ? bytes
+                                   : bytes * static_cast<int64_t>(ranks);
 }
 
 }  // namespace tf_hvd

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "runtime/fusion_plan.h"
@@ -34,6 +35,10 @@ int64_t RowBytes(const TensorSpec& tensor) {
   auto bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
   for (size_t i = 1; i < tensor.shape.size(); ++i) bytes *= tensor.shape[i];
   return bytes;
+}
+
+ReduceOptions OptionsOf(const Record& record, DType dtype) {
+  return {dtype, record.reduce_op, record.prescale, record.postscale, 1.0};
 }
 
 }  // namespace
@@ -91,6 +96,10 @@ Status Executor::RunOne(Run* run, const Pump& pump) {
       return Allgather(run, pump);
     case OpKind::kBroadcast:
       return Broadcast(run, pump);
+    case OpKind::kAlltoall:
+      return Alltoall(run, pump);
+    case OpKind::kReducescatter:
+      return Reducescatter(run, pump);
     default:  // join, barrier and changes of sets are done by being in order
       return Status::Ok();
   }
@@ -110,29 +119,24 @@ Status Executor::Allreduce(const std::vector<Run*>& runs, const Pump& pump) {
       spans[run->record.tensors[i].dtype].push_back(span);
     }
   }
-  const Record& record = runs.front()->record;
-  ReduceOptions options;
-  options.op = record.reduce_op;
-  options.prescale = record.prescale;
-  options.postscale = record.postscale;
   for (const auto& [dtype, of_type] : spans) {
-    options.dtype = dtype;
     TF_HVD_RETURN_IF_ERROR(
-        data_->Allreduce(*runs.front()->ranks, of_type, options, pump));
+        data_->Allreduce(*runs.front()->ranks, of_type,
+                         OptionsOf(runs.front()->record, dtype), pump));
   }
   return Status::Ok();
 }
 
-// First the first dimensions, which may differ between ranks, then the rows.
+// First the first dimensions, which may differ between ranks, then the rows. A
+// rank that has joined has none, and takes those of the others only because
+// every rank passes them on.
 Status Executor::Allgather(Run* run, const Pump& pump) {
   const std::vector<int>& ranks = *run->ranks;
   const std::vector<TensorSpec>& tensors = run->record.tensors;
-  if (!run->own.has_value()) return Internal("bug in tf_hvd: no own tensor");
-  Entry& own = *run->own;
 
-  std::vector<int64_t> mine;
-  for (const TensorBuffers& tensor : own.tensors) {
-    mine.push_back(tensor.first_dim);
+  std::vector<int64_t> mine(tensors.size(), 0);
+  for (size_t t = 0; run->own.has_value() && t < tensors.size(); ++t) {
+    mine[t] = run->own->tensors[t].first_dim;
   }
   std::vector<int64_t> all(ranks.size() * mine.size());
   const std::vector<int64_t> sizes(
@@ -147,9 +151,69 @@ Status Executor::Allgather(Run* run, const Pump& pump) {
       first_dims.push_back(all[i * mine.size() + t]);
       bytes.push_back(first_dims.back() * RowBytes(tensors[t]));
     }
-    TF_HVD_RETURN_IF_ERROR(own.allocate(t, first_dims, &own.tensors[t].output));
-    TF_HVD_RETURN_IF_ERROR(data_->Allgather(ranks, own.tensors[t].input, bytes,
-                                            own.tensors[t].output, pump));
+    if (!run->own.has_value()) {
+      TF_HVD_RETURN_IF_ERROR(PassOnRows(ranks, bytes, pump));
+      continue;
+    }
+    TensorBuffers& own = run->own->tensors[t];
+    TF_HVD_RETURN_IF_ERROR(run->own->allocate(t, first_dims, &own.output));
+    TF_HVD_RETURN_IF_ERROR(
+        data_->Allgather(ranks, own.input, bytes, own.output, pump));
+  }
+  return Status::Ok();
+}
+
+Status Executor::PassOnRows(const std::vector<int>& ranks,
+                            const std::vector<int64_t>& bytes,
+                            const Pump& pump) {
+  const int64_t total = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  const std::shared_ptr<char> unused(new char[static_cast<size_t>(total) + 1],
+                                     std::default_delete<char[]>());
+  const Status status =
+      data_->Allgather(ranks, nullptr, bytes, unused.get(), pump);
+  if (!status.ok()) graveyard_.push_back(unused);
+  return status;
+}
+
+// As allgather, with other numbers for each pair of ranks.
+Status Executor::Alltoall(Run* run, const Pump& pump) {
+  if (!run->own.has_value()) return Internal("bug in tf_hvd: no own tensor");
+  const std::vector<int>& ranks = *run->ranks;
+  Entry& own = *run->own;
+  std::vector<int64_t> rows(ranks.size());  // from each rank
+  const std::vector<int64_t> one(ranks.size(), sizeof(int64_t));
+  TF_HVD_RETURN_IF_ERROR(
+      data_->Alltoall(ranks, own.splits.data(), one, rows.data(), one, pump));
+
+  const int64_t row_bytes = RowBytes(run->record.tensors[0]);
+  std::vector<int64_t> send;
+  std::vector<int64_t> receive;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    send.push_back(own.splits[i] * row_bytes);
+    receive.push_back(rows[i] * row_bytes);
+  }
+  TensorBuffers& tensor = own.tensors[0];
+  TF_HVD_RETURN_IF_ERROR(own.allocate(0, rows, &tensor.output));
+  return data_->Alltoall(ranks, tensor.input, send, tensor.output, receive,
+                         pump);
+}
+
+Status Executor::Reducescatter(Run* run, const Pump& pump) {
+  if (!run->own.has_value()) return Internal("bug in tf_hvd: no own tensor");
+  const std::vector<int>& ranks = *run->ranks;
+  for (size_t t = 0; t < run->record.tensors.size(); ++t) {
+    const TensorSpec& tensor = run->record.tensors[t];
+    const TensorBuffers& own = run->own->tensors[t];
+    const int64_t row_elements =
+        RowBytes(tensor) / static_cast<int64_t>(SizeOf(tensor.dtype));
+    std::vector<int64_t> counts;
+    for (size_t place = 0; place < ranks.size(); ++place) {
+      counts.push_back(row_elements *
+                       ScatteredRows(tensor.shape[0], ranks.size(), place));
+    }
+    TF_HVD_RETURN_IF_ERROR(
+        data_->Reducescatter(ranks, own.input, counts, own.output,
+                             OptionsOf(run->record, tensor.dtype), pump));
   }
   return Status::Ok();
 }

@@ -62,7 +62,11 @@ class Executor {
   Status RunOne(Run* run, const Pump& pump);
   Status Allreduce(const std::vector<Run*>& runs, const Pump& pump);
   Status Allgather(Run* run, const Pump& pump);
+  Status PassOnRows(const std::vector<int>& ranks,
+                    const std::vector<int64_t>& bytes, const Pump& pump);
   Status Broadcast(Run* run, const Pump& pump);
+  Status Alltoall(Run* run, const Pump& pump);
+  Status Reducescatter(Run* run, const Pump& pump);
   void End(Run* run, const Status& status);
 
   DataTransport* const data_;

@@ -14,7 +14,8 @@ namespace tf_hvd {
 // Indices into `frame`, each once; every inner list is executed together, the
 // lists in this order. Only allreduces of equal set, type, reduce operation
 // and scales are put together, up to `threshold` bytes (0: never), looking
-// past others that do not match.
+// past others that do not match. Requests of all other kinds run alone: a group
+// of them is one request already.
 std::vector<std::vector<size_t>> PlanFusion(const std::vector<Run>& frame,
                                             int64_t threshold);
 

@@ -55,7 +55,7 @@ struct Message {
   std::string text;               // leave
   RollState state = RollState::kVoted;  // answer
   uint32_t age_ms = 0;  // answer: for how long this rank has waited
-  std::vector<std::string> waits_for;  // answer: at most 2 names
+  std::vector<std::string> waits_for;  // answer: at most 2, for people
 };
 
 std::string EncodeMessage(const Message& message);

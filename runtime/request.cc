@@ -1,6 +1,7 @@
 #include "runtime/request.h"
 
 #include <cstdio>
+#include <optional>
 
 #include "runtime/wire.h"
 
@@ -25,44 +26,91 @@ struct Difference {
   const char* rule;
 };
 
-// What two groups have in the first tensor for which `differ` holds; no rule
-// if there is none.
+bool IsGroup(const Record& a, const Record& b) {
+  return a.tensors.size() > 1 || b.tensors.size() > 1;
+}
+
+// The first tensor that both have and for which `differ` holds.
 template <typename Differ>
-Difference FirstTensor(const Record& a, const Record& b, const Differ& differ,
-                       const char* rule) {
+std::optional<size_t> FirstTensor(const Record& a, const Record& b,
+                                  const Differ& differ) {
   for (size_t i = 0; i < a.tensors.size() && i < b.tensors.size(); ++i) {
-    const TensorSpec& x = a.tensors[i];
-    const TensorSpec& y = b.tensors[i];
-    if (!differ(x, y)) continue;
-    const bool group = a.tensors.size() > 1 || b.tensors.size() > 1;
-    const std::string of = group ? " in tensor " + std::to_string(i) : "";
-    return {Describe(x.dtype, x.shape) + of, Describe(y.dtype, y.shape) + of,
-            rule};
+    if (differ(a.tensors[i], b.tensors[i])) return i;
   }
-  return {"", "", nullptr};
+  return std::nullopt;
+}
+
+// "float32[3] as tensor 1 ('w')"; of a call with one tensor only the type.
+std::string TensorText(const TensorSpec& tensor, size_t index, bool group) {
+  std::string text = Describe(tensor.dtype, tensor.shape);
+  if (!group) return text;
+  text += " as tensor " + std::to_string(index);
+  return tensor.name.empty() ? text : text + " ('" + tensor.name + "')";
+}
+
+Difference TensorTexts(const Record& a, const Record& b, size_t index,
+                       const char* rule) {
+  const bool group = IsGroup(a, b);
+  return {TensorText(a.tensors[index], index, group),
+          TensorText(b.tensors[index], index, group), rule};
+}
+
+std::string NameText(const TensorSpec& tensor, size_t index) {
+  const std::string place = "tensor " + std::to_string(index);
+  return tensor.name.empty() ? place + " without a name"
+                             : "'" + tensor.name + "' as " + place;
+}
+
+// Which tensors a group has, by their names; no rule if they are the same.
+Difference MemberDifference(const Record& a, const Record& b) {
+  const auto other_name =
+      FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
+        return x.name != y.name;
+      });
+  if (!other_name.has_value()) return {"", "", nullptr};
+  return {NameText(a.tensors[*other_name], *other_name),
+          NameText(b.tensors[*other_name], *other_name),
+          "a group must have the same tensors in the same order on all ranks"};
+}
+
+std::string CountText(const Record& record) {
+  const size_t count = record.tensors.size();
+  return std::to_string(count) + (count == 1 ? " tensor" : " tensors");
+}
+
+const char* ShapeRule(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllgather:
+    case OpKind::kAlltoall:
+      return "all dimensions but the first must be equal on all ranks";
+    default:
+      return "the shapes must be equal on all ranks";
+  }
 }
 
 Difference TensorDifference(const Record& a, const Record& b) {
-  const Difference types = FirstTensor(
-      a, b,
-      [](const TensorSpec& x, const TensorSpec& y) {
+  const auto other_type =
+      FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
         return x.dtype != y.dtype;
-      },
-      "the data types must be equal on all ranks");
-  if (types.rule != nullptr) return types;
+      });
+  if (other_type.has_value()) {
+    return TensorTexts(a, b, *other_type,
+                       "the data types must be equal on all ranks");
+  }
   if (a.tensors.size() != b.tensors.size()) {
-    return {std::to_string(a.tensors.size()) + " tensors",
-            std::to_string(b.tensors.size()) + " tensors",
+    return {CountText(a), CountText(b),
             "a group must have the same tensors on all ranks"};
   }
-  return FirstTensor(
-      a, b,
-      [](const TensorSpec& x, const TensorSpec& y) {
+  const auto other_shape =
+      FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
         return x.shape != y.shape;
-      },
-      a.kind == OpKind::kAllgather
-          ? "all dimensions but the first must be equal on all ranks"
-          : "the shapes must be equal on all ranks");
+      });
+  if (!other_shape.has_value()) return {"", "", nullptr};
+  return TensorTexts(a, b, *other_shape, ShapeRule(a.kind));
+}
+
+std::string CompressionText(const Record& record) {
+  return record.compression.empty() ? "no compression" : record.compression;
 }
 
 std::string RanksText(const Record& record) {
@@ -73,9 +121,27 @@ std::string RanksText(const Record& record) {
   return text;
 }
 
+// "process sets [0, 1], [2]": what a rank gave to init.
+std::string SetsText(const Record& record) {
+  std::string text;
+  std::string set;
+  for (const int32_t rank : record.ranks) {
+    if (rank == kSetEnd) {
+      text += (text.empty() ? "process sets " : ", ") + ("[" + set + "]");
+      set.clear();
+    } else {
+      set += set.empty() ? "" : ", ";
+      set += rank == kCommunicatorSet ? "a communicator's ranks"
+                                      : std::to_string(rank);
+    }
+  }
+  return text.empty() ? "no process sets" : text;
+}
+
 // Add and remove: what differs is which set is meant.
 Difference SetDifference(const Record& a, const Record& b) {
   const char* rule = "process sets must be equal on all ranks";
+  if (a.kind == OpKind::kBarrier) return {SetsText(a), SetsText(b), rule};
   if (a.kind == OpKind::kRemoveSet) {
     return {"process set " + std::to_string(a.set),
             "process set " + std::to_string(b.set), rule};
@@ -87,8 +153,17 @@ Difference SetDifference(const Record& a, const Record& b) {
 Difference FirstDifference(const Record& a, const Record& b) {
   if (a.kind != b.kind) {
     return {NameOf(a.kind), NameOf(b.kind),
-            "the operations must be equal on all ranks"};
+            "the operations must be equal on all ranks; if two are meant, give "
+            "them different names"};
   }
+  // Before the data types, which differ because of it.
+  if (a.compression != b.compression) {
+    return {CompressionText(a), CompressionText(b),
+            "the compression must be equal on all ranks"};
+  }
+  // Before types and shapes, which are then those of different tensors.
+  const Difference members = MemberDifference(a, b);
+  if (members.rule != nullptr) return members;
   const Difference tensors = TensorDifference(a, b);
   if (tensors.rule != nullptr) return tensors;
   if (a.prescale != b.prescale || a.postscale != b.postscale) {
@@ -126,6 +201,7 @@ std::string EncodeRecord(const Record& record) {
   out.Put(record.postscale);
   out.Put(record.root);
   out.Put(record.set);
+  out.PutText(record.compression);
   out.Put(static_cast<uint32_t>(record.ranks.size()));
   for (const int32_t rank : record.ranks) out.Put(rank);
   out.Put(static_cast<uint32_t>(record.tensors.size()));
@@ -133,6 +209,7 @@ std::string EncodeRecord(const Record& record) {
     out.Put(static_cast<uint8_t>(tensor.dtype));
     out.Put(static_cast<uint8_t>(tensor.shape.size()));
     for (const int64_t dim : tensor.shape) out.Put(dim);
+    out.PutText(tensor.name);
   }
   return out.Take();
 }
@@ -147,6 +224,7 @@ Status DecodeRecord(std::string_view bytes, Record* record) {
   record->postscale = in.Get<double>();
   record->root = in.Get<int32_t>();
   record->set = in.Get<int32_t>();
+  record->compression = in.GetText();
   for (uint32_t n = in.Get<uint32_t>(); n > 0 && in.ok(); --n) {
     record->ranks.push_back(in.Get<int32_t>());
   }
@@ -156,10 +234,16 @@ Status DecodeRecord(std::string_view bytes, Record* record) {
     for (uint8_t dims = in.Get<uint8_t>(); dims > 0 && in.ok(); --dims) {
       tensor.shape.push_back(in.Get<int64_t>());
     }
+    tensor.name = in.GetText();
     record->tensors.push_back(std::move(tensor));
   }
   if (!in.AtEnd()) return Internal("bug in tf_hvd: a record is malformed");
   return Status::Ok();
+}
+
+int64_t ScatteredRows(int64_t rows, size_t ranks, size_t place) {
+  const auto count = static_cast<int64_t>(ranks);
+  return rows / count + (static_cast<int64_t>(place) < rows % count ? 1 : 0);
 }
 
 int64_t TotalBytes(const Record& record) {

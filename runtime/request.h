@@ -16,27 +16,42 @@ namespace tf_hvd {
 
 inline constexpr int32_t kWorldSet = 0;
 
+// In the ranks of the barrier that init makes: what ends each set, and what
+// stands for the ranks of a set that a communicator gives.
+inline constexpr int32_t kSetEnd = -1;
+inline constexpr int32_t kCommunicatorSet = -2;
+
 struct TensorSpec {
   DType dtype = DType::kFloat32;
-  std::vector<int64_t> shape;  // allgather: shape[0] is -1, it may differ
+  std::vector<int64_t> shape;  // allgather, alltoall: shape[0] is -1, it may
+                               // differ
+  std::string name = {};       // of a group's member; empty if not known
 };
 
 struct Record {
   OpKind kind = OpKind::kAllreduce;
   DeviceKind device = DeviceKind::kCpu;
-  ReduceOp reduce_op = ReduceOp::kSum;  // allreduce only
-  double prescale = 1.0;                // allreduce only
-  double postscale = 1.0;               // allreduce only
-  int32_t root = -1;                    // broadcast only: a rank of the world
-  int32_t set = 0;                      // remove_process_set only
-  std::vector<int32_t> ranks;           // add_process_set only, sorted
-  std::vector<TensorSpec> tensors;      // more than one: a group or bucket
+  ReduceOp reduce_op = ReduceOp::kSum;  // allreduce, reducescatter
+  double prescale = 1.0;                // allreduce, reducescatter
+  double postscale = 1.0;               // allreduce, reducescatter
+  // How the caller made the tensors smaller, as "fp16 of float32"; empty for
+  // not at all. For comparison only.
+  std::string compression;
+  int32_t root = -1;                // broadcast only: a rank of the world
+  int32_t set = 0;                  // remove_process_set only
+  std::vector<int32_t> ranks;       // add_process_set: sorted; the barrier of
+                                    // init: each set, then kSetEnd
+  std::vector<TensorSpec> tensors;  // more than one: a group or bucket
 };
 
 // Little-endian, the same bytes for equal records: records are compared as
 // bytes.
 std::string EncodeRecord(const Record& record);
 Status DecodeRecord(std::string_view bytes, Record* record);
+
+// Reducescatter of `rows` rows: how many of them the rank at `place` of a set
+// of `ranks` gets. What is left over goes to the first ranks, one row each.
+int64_t ScatteredRows(int64_t rows, size_t ranks, size_t place);
 
 // The sum of the tensors' sizes in bytes, a dimension of -1 counting as 1.
 int64_t TotalBytes(const Record& record);

@@ -57,6 +57,14 @@ class Runtime::Impl {
     return it == sets_.end() ? std::vector<int>() : it->second;
   }
 
+  int32_t FindSet(const std::vector<int>& ranks) const {
+    const std::lock_guard<std::mutex> lock(sets_mutex_);
+    for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) {
+      if (it->second == ranks) return it->first;
+    }
+    return -1;
+  }
+
   int64_t submitted() const { return submitted_; }
 
  private:
@@ -97,6 +105,10 @@ const Topology& Runtime::topology() const { return impl_->topology(); }
 
 std::vector<int> Runtime::SetRanks(int32_t set) const {
   return impl_->SetRanks(set);
+}
+
+int32_t Runtime::FindSet(const std::vector<int>& ranks) const {
+  return impl_->FindSet(ranks);
 }
 
 int64_t Runtime::SubmittedCount() const { return impl_->submitted(); }

@@ -44,6 +44,10 @@ class Runtime {
   // Ranks of a set, ascending; empty if there is no such set. Any thread.
   std::vector<int> SetRanks(int32_t set) const;
 
+  // The highest number of a set with these ranks; -1 if there is none. Any
+  // thread.
+  int32_t FindSet(const std::vector<int>& ranks) const;
+
   // Requests submitted so far on this rank. Any thread; for tests of how often
   // TensorFlow runs an op.
   int64_t SubmittedCount() const;

@@ -8,6 +8,8 @@ namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr size_t kMaxRanksInText = 16;
+constexpr size_t kMaxWaitsInText = 2;   // of one rank
+constexpr size_t kMaxGroupsInText = 3;  // of ranks that wait for other things
 
 std::string Shown(const std::string& name) {
   return name == kJoinName ? "join()" : "'" + name + "'";
@@ -15,6 +17,43 @@ std::string Shown(const std::string& name) {
 
 std::string SetText(int32_t set) {
   return set == kWorldSet ? "world" : "process set " + std::to_string(set);
+}
+
+std::string Shown(const Key& key) {
+  return Shown(key.second) + " (" + SetText(key.first) + ")";
+}
+
+std::string MoreText(const std::vector<int>& ranks) {
+  if (ranks.size() <= kMaxRanksInText) return "";
+  return " and " + std::to_string(ranks.size() - kMaxRanksInText) + " more";
+}
+
+// What a rank that has not submitted `missed` waits for instead, for people to
+// read. First what has the same name, which is then in another process set.
+std::vector<std::string> OtherWaits(const std::map<Key, int64_t>& waits,
+                                    const Key& missed) {
+  std::vector<std::string> texts;
+  for (const auto& [key, since_ns] : waits) {
+    const bool same_name = key.second == missed.second;
+    texts.insert(
+        same_name ? texts.begin() : texts.end(),
+        Shown(key) +
+            (same_name ? ": the same name in another process set" : ""));
+  }
+  if (texts.size() > kMaxWaitsInText) {
+    const size_t more = texts.size() - kMaxWaitsInText;
+    texts.resize(kMaxWaitsInText);
+    texts.back() += " and " + std::to_string(more) + " more";
+  }
+  return texts;
+}
+
+std::string NumbersText(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size() && i < kMaxRanksInText; ++i) {
+    text += (i > 0 ? ", " : " ") + std::to_string(ranks[i]);
+  }
+  return text + MoreText(ranks);
 }
 
 std::string Seconds(int64_t ns) {
@@ -72,9 +111,8 @@ bool StallMonitor::PastLastLimit(const std::map<Key, int64_t>& waits,
   for (const auto& [key, since_ns] : waits) {
     if (now_ns - since_ns <= last_limit) continue;
     host_->Abort(AbortRecord::kStalled, ledger_.rank,
-                 Shown(key.second) + " (" + SetText(key.first) + ") " + what +
-                     " within " + Seconds(last_limit) + "; seen by " +
-                     RankText(ledger_.rank));
+                 Shown(key) + " " + what + " within " + Seconds(last_limit) +
+                     "; seen by " + RankText(ledger_.rank));
     return true;
   }
   return false;
@@ -141,9 +179,7 @@ Message StallMonitor::Answer(const Key& key, int64_t now_ns) const {
     answer.state = RollState::kAgreed;
   } else {
     answer.state = RollState::kMissing;
-    for (const auto& [other, entries] : ledger_.queue) {
-      if (answer.waits_for.size() < 2) answer.waits_for.push_back(other.second);
-    }
+    answer.waits_for = OtherWaits(Waits(), key);
   }
   return answer;
 }
@@ -176,29 +212,41 @@ std::string StallMonitor::ListText(const std::vector<int>& ranks) const {
   for (size_t i = 0; i < ranks.size() && i < kMaxRanksInText; ++i) {
     text += (i > 0 ? ", " : "") + RankText(ranks[i]);
   }
-  if (ranks.size() > kMaxRanksInText) {
-    text += " and " + std::to_string(ranks.size() - kMaxRanksInText) + " more";
-  }
-  return text;
+  return text + MoreText(ranks);
 }
 
+// The missing ranks, and what they wait for instead: ranks that wait for the
+// same are named together.
 std::string StallMonitor::MissingText(const Roll& roll,
                                       const std::vector<int>& ranks) const {
   std::string text = "; missing " + ListText(ranks);
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const int rank : ranks) {
-    const auto& waits_for = roll.replies.at(rank).answer.waits_for;
-    if (waits_for.empty()) continue;
-    text += "; rank " + std::to_string(rank) + " waits for";
-    for (const std::string& name : waits_for) text += " " + Shown(name);
-    break;
+    std::string waits;
+    for (const std::string& wait : roll.replies.at(rank).answer.waits_for) {
+      waits += (waits.empty() ? "" : ", ") + wait;
+    }
+    if (waits.empty()) waits = "no collective";
+    const auto same =
+        std::find_if(groups.begin(), groups.end(),
+                     [&](const auto& group) { return group.first == waits; });
+    if (same != groups.end()) {
+      same->second.push_back(rank);
+    } else if (groups.size() < kMaxGroupsInText) {
+      groups.push_back({waits, {rank}});
+    }
+  }
+  for (const auto& [waits, waiting] : groups) {
+    text += "; " + NumbersText(waiting) +
+            (waiting.size() == 1 ? " waits for " : " wait for ") + waits;
   }
   return text;
 }
 
 std::string StallMonitor::StallText(const Key& key, const Roll& roll,
                                     const RollResult& result) const {
-  std::string text = "stall: " + Shown(key.second) + " (" + SetText(key.first) +
-                     ") waited " + Seconds(result.age_ns);
+  std::string text =
+      "stall: " + Shown(key) + " waited " + Seconds(result.age_ns);
   if (!result.voted.empty()) {
     text += ": submitted by " + ListText(result.voted);
   }
@@ -208,9 +256,10 @@ std::string StallMonitor::StallText(const Key& key, const Roll& roll,
             " (stopped, or cut off behind a rank that is)";
   }
   return text +
-         ". Ranks must make the same collective calls: look for a branch that "
-         "depends on the rank, fewer batches on one rank, or a result that is "
-         "used on some ranks only (an unused collective is pruned)";
+         ". Ranks must make the same collective calls, with the same names and "
+         "process sets: look for a branch that depends on the rank, fewer "
+         "batches on one rank, or a result that is used on some ranks only (an "
+         "unused collective is pruned)";
 }
 
 // The age of the wait is what the replies say. Whoever asked may have asked

@@ -24,14 +24,18 @@ constexpr std::array<DTypeRow, kDTypeCount> kDTypes = {{
     {"float64", 8, true},
     {"bool", 1, false},
     {"bfloat16", 2, true},
+    {"uint32", 4, false},
+    {"uint64", 8, false},
+    {"complex64", 8, false},
+    {"complex128", 16, false},
 }};
 
 constexpr std::array<const char*, 6> kReduceOps = {
     {"Average", "Sum", "Adasum", "Min", "Max", "Product"}};
 
-constexpr std::array<const char*, 7> kOpKinds = {
+constexpr std::array<const char*, 9> kOpKinds = {
     {"allreduce", "allgather", "broadcast", "join", "barrier",
-     "add_process_set", "remove_process_set"}};
+     "add_process_set", "remove_process_set", "alltoall", "reducescatter"}};
 
 template <typename Table, typename Enum>
 auto Row(const Table& table, Enum value) -> decltype(&table[0]) {
@@ -49,6 +53,10 @@ size_t SizeOf(DType dtype) {
 bool IsFloating(DType dtype) {
   const auto* row = Row(kDTypes, dtype);
   return row != nullptr && row->floating;
+}
+
+bool IsComplex(DType dtype) {
+  return dtype == DType::kComplex64 || dtype == DType::kComplex128;
 }
 
 const char* NameOf(DType dtype) {

@@ -23,14 +23,18 @@ enum class DType : uint8_t {
   kFloat64 = 8,
   kBool = 9,
   kBfloat16 = 10,
+  kUint32 = 11,
+  kUint64 = 12,
+  kComplex64 = 13,
+  kComplex128 = 14,
 };
-inline constexpr int kDTypeCount = 11;
+inline constexpr int kDTypeCount = 15;
 
 // Values of the attribute `reduce_op`, as in Horovod.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
-  kAdasum = 2,  // reserved: refused by every operation of this version
+  kAdasum = 2,  // allreduce of floating types only
   kMin = 3,
   kMax = 4,
   kProduct = 5,
@@ -44,12 +48,15 @@ enum class OpKind : uint8_t {
   kBarrier = 4,
   kAddSet = 5,
   kRemoveSet = 6,
+  kAlltoall = 7,
+  kReducescatter = 8,
 };
 
 enum class DeviceKind : uint8_t { kCpu = 0, kGpu = 1 };
 
 size_t SizeOf(DType dtype);
-bool IsFloating(DType dtype);
+bool IsFloating(DType dtype);  // real numbers
+bool IsComplex(DType dtype);
 const char* NameOf(DType dtype);      // "float32"; "?" for an unknown value
 const char* NameOf(ReduceOp op);      // "Average"
 const char* NameOf(OpKind kind);      // "allreduce"

@@ -33,6 +33,7 @@ struct ReduceOptions {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;   // on each input, before the reduction
   double postscale = 1.0;  // on the result
+  double divisor = 1.0;    // of the result; see StoreAccumulator
 };
 
 // Keeps the agreement moving and says whether the job still stands. Not ok: the
@@ -61,6 +62,22 @@ class DataTransport {
   // `data` of `root` (a member of `ranks`) to all. On the root `data` is read.
   virtual Status Broadcast(const std::vector<int>& ranks, int root, void* data,
                            int64_t bytes, const Pump& pump) = 0;
+
+  // The elements of all ranks' inputs are reduced as by Allreduce, and ranks[i]
+  // gets `counts[i]` of them, in the order of `ranks`. `input` and `output` do
+  // not overlap.
+  virtual Status Reducescatter(const std::vector<int>& ranks, const void* input,
+                               const std::vector<int64_t>& counts, void* output,
+                               const ReduceOptions& options,
+                               const Pump& pump) = 0;
+
+  // `send_bytes[i]` of `input`, in the order of `ranks`, go to ranks[i];
+  // `receive_bytes[i]` come from there and are laid out at `output` in the same
+  // order. They do not overlap.
+  virtual Status Alltoall(const std::vector<int>& ranks, const void* input,
+                          const std::vector<int64_t>& send_bytes, void* output,
+                          const std::vector<int64_t>& receive_bytes,
+                          const Pump& pump) = 0;
 
   // True if an earlier call ended early and its memory may still be touched.
   virtual bool memory_in_use() const = 0;

@@ -29,6 +29,7 @@ enum class MpiThreads : int {
 struct MpiApi {
   void* state = nullptr;  // first argument of every function
   int any_source = 0;     // MPI_ANY_SOURCE
+  MpiHandle world{nullptr};
 
   int (*initialized)(void* state, int* flag) = nullptr;
   int (*finalized)(void* state, int* flag) = nullptr;
@@ -42,8 +43,14 @@ struct MpiApi {
   int (*processor_name)(void* state, char* text) = nullptr;
   int (*error_string)(void* state, int error, char* text) = nullptr;
 
-  // A copy of MPI_COMM_WORLD whose errors are returned. Collective.
-  int (*dup_world)(void* state, MpiHandle* comm) = nullptr;
+  // A copy of a communicator whose errors are returned. Collective.
+  int (*dup)(void* state, MpiHandle comm, MpiHandle* copy) = nullptr;
+  // A communicator of these ranks of MPI_COMM_WORLD, in this order, whose
+  // errors are returned (MPI_Comm_create_group). Collective over these ranks.
+  int (*from_ranks)(void* state, const int* ranks, int count,
+                    MpiHandle* comm) = nullptr;
+  // The communicator behind a Fortran handle (MPI_Comm_f2c), not a copy.
+  int (*from_fortran)(void* state, int fortran, MpiHandle* comm) = nullptr;
   int (*comm_rank)(void* state, MpiHandle comm, int* rank) = nullptr;
   int (*comm_size)(void* state, MpiHandle comm, int* size) = nullptr;
   // MPI_Comm_split_type(MPI_COMM_TYPE_SHARED), in the order of ranks.

@@ -1,44 +1,106 @@
 #include "runtime/transport/mpi_session.h"
 
-#include <vector>
+#include <algorithm>
+#include <utility>
 
 #include "runtime/transport/mpi_error.h"
 
 namespace tf_hvd {
+namespace {
 
-Status MpiSession::Start(const MpiSearch& search,
+// An MPI that runs because of a Start that failed. Guarded by the caller of
+// Start, as everything here.
+std::optional<MpiLibrary>& Leftover() {
+  static auto* const leftover = new std::optional<MpiLibrary>;
+  return *leftover;
+}
+
+std::string ListOf(const std::vector<int>& ranks) {
+  std::string text = "[";
+  for (const int rank : ranks) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(rank);
+  }
+  return text + "]";
+}
+
+// `rank` of `count` calls init with these ranks of MPI_COMM_WORLD.
+Status CheckRanks(const std::vector<int>& ranks, int rank, int count) {
+  const std::string call = "init(comm=" + ListOf(ranks) + ")";
+  for (const int member : ranks) {
+    if (member >= 0 && member < count) continue;
+    return InvalidArgument(call + " names rank " + std::to_string(member) +
+                           ", but MPI_COMM_WORLD has the ranks 0 to " +
+                           std::to_string(count - 1) +
+                           "; pass ranks of that range");
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (std::count(ranks.begin(), ranks.end(), ranks[i]) == 1) continue;
+    return InvalidArgument(call + " names rank " + std::to_string(ranks[i]) +
+                           " more than once; pass each rank once");
+  }
+  if (std::count(ranks.begin(), ranks.end(), rank) == 1) return Status::Ok();
+  return InvalidArgument(
+      call + " was called by rank " + std::to_string(rank) +
+      " of MPI_COMM_WORLD, which it does not name; add this rank to the list, "
+      "or pass a list with it to make a job of its own here");
+}
+
+}  // namespace
+
+Status MpiSession::Start(const MpiSearch& search, const MpiMembers& members,
                          std::unique_ptr<MpiSession>* result) {
   MpiLibrary library;
-  TF_HVD_RETURN_IF_ERROR(OpenMpiLibrary(search, &library));
+  if (Leftover().has_value()) {
+    library = *Leftover();
+  } else {
+    TF_HVD_RETURN_IF_ERROR(OpenMpiLibrary(search, &library));
+  }
   std::unique_ptr<MpiSession> session(new MpiSession(library));
   TF_HVD_RETURN_IF_ERROR(session->Initialise());
-  TF_HVD_RETURN_IF_ERROR(session->MakeCommunicators());
-  TF_HVD_RETURN_IF_ERROR(session->CheckCount(search.launch));
+  // From here on MPI runs. What this process alone finds wrong leaves it so:
+  // a later call may be right, and MPI cannot start twice.
+  if (session->owner_) Leftover() = library;
+  TF_HVD_RETURN_IF_ERROR(session->Check(search.launch, members));
+  Leftover().reset();
+  TF_HVD_RETURN_IF_ERROR(session->MakeCommunicators(members));
   *result = std::move(session);
   return Status::Ok();
+}
+
+void MpiSession::FinalizeLeftover() {
+  if (!Leftover().has_value()) return;
+  const MpiApi api = Leftover()->api;
+  Leftover().reset();
+  api.finalize(api.state);
+}
+
+Status MpiSession::InitialiseOwn(MpiThreads* provided) {
+  const MpiApi& mpi = library_.api;
+  int ended = 0;
+  TF_HVD_RETURN_IF_ERROR(
+      MpiResult(mpi, "MPI_Finalized", mpi.finalized(mpi.state, &ended)));
+  if (ended != 0) {
+    return FailedPrecondition(
+        "MPI was finalized in this process and cannot start again: call "
+        "init() once, or let mpi4py initialise MPI and finalize it at exit");
+  }
+  return MpiResult(
+      mpi, "MPI_Init_thread",
+      mpi.init_thread(mpi.state, MpiThreads::kSerialized, provided));
 }
 
 Status MpiSession::Initialise() {
   const MpiApi& mpi = library_.api;
   MpiThreads provided = MpiThreads::kSingle;
-  if (library_.running) {
+  if (library_.running || Leftover().has_value()) {
     TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Query_thread",
                                      mpi.query_thread(mpi.state, &provided)));
-    background_only_ = provided < MpiThreads::kMultiple;
   } else {
-    int ended = 0;
-    TF_HVD_RETURN_IF_ERROR(
-        MpiResult(mpi, "MPI_Finalized", mpi.finalized(mpi.state, &ended)));
-    if (ended != 0) {
-      return FailedPrecondition(
-          "MPI was finalized in this process and cannot start again: call "
-          "init() once, or let mpi4py initialise MPI and finalize it at exit");
-    }
-    TF_HVD_RETURN_IF_ERROR(MpiResult(
-        mpi, "MPI_Init_thread",
-        mpi.init_thread(mpi.state, MpiThreads::kSerialized, &provided)));
-    background_only_ = provided < MpiThreads::kSerialized;
+    TF_HVD_RETURN_IF_ERROR(InitialiseOwn(&provided));
   }
+  // Whoever started it may call it on a thread of its own.
+  background_only_ =
+      provided < (owner_ ? MpiThreads::kSerialized : MpiThreads::kMultiple);
   std::vector<char> version(8192, '\0');
   TF_HVD_RETURN_IF_ERROR(
       MpiResult(mpi, "MPI_Get_library_version",
@@ -50,35 +112,69 @@ Status MpiSession::Initialise() {
   return Status::Ok();
 }
 
-Status MpiSession::MakeCommunicators() {
+// What needs no other process: nobody waits for one that fails here.
+Status MpiSession::Check(const LaunchInfo& launch, const MpiMembers& members) {
   const MpiApi& mpi = library_.api;
+  int count = 0;
+  int rank = 0;
+  TF_HVD_RETURN_IF_ERROR(MpiResult(
+      mpi, "MPI_Comm_size", mpi.comm_size(mpi.state, mpi.world, &count)));
+  TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Comm_rank",
+                                   mpi.comm_rank(mpi.state, mpi.world, &rank)));
+  TF_HVD_RETURN_IF_ERROR(CheckCount(launch, count));
+  if (members.communicator.has_value() && owner_) {
+    return InvalidArgument(
+        "init(comm=<communicator of mpi4py>): " + library_.path +
+        ", the MPI that tf_hvd found, is not the one that runs in this "
+        "process; set TF_HVD_MPI_LIBRARY to the path of the libmpi that mpi4py "
+        "uses");
+  }
+  return members.ranks.has_value() ? CheckRanks(*members.ranks, rank, count)
+                                   : Status::Ok();
+}
+
+Status MpiSession::CheckCount(const LaunchInfo& launch, int count) const {
+  if (launch.family == LaunchInfo::Family::kNone || launch.size == count) {
+    return Status::Ok();
+  }
+  return FailedPrecondition(
+      Describe(launch) + " says that this process is rank " +
+      std::to_string(launch.rank) + " of " + std::to_string(launch.size) +
+      ", but MPI counts " + std::to_string(count) + " in " + library_.path +
+      " (" + info_.version +
+      "): the library does not belong to this launcher. " + MpiCure(launch));
+}
+
+Status MpiSession::MakeCommunicators(const MpiMembers& members) {
+  const MpiApi& mpi = library_.api;
+  if (members.ranks.has_value()) {
+    TF_HVD_RETURN_IF_ERROR(MpiResult(
+        mpi, "MPI_Comm_create_group",
+        mpi.from_ranks(mpi.state, members.ranks->data(),
+                       static_cast<int>(members.ranks->size()), &control_)));
+  } else {
+    MpiHandle all = mpi.world;
+    if (members.communicator.has_value()) {
+      TF_HVD_RETURN_IF_ERROR(
+          MpiResult(mpi, "MPI_Comm_f2c",
+                    mpi.from_fortran(mpi.state, *members.communicator, &all)));
+    }
+    TF_HVD_RETURN_IF_ERROR(
+        MpiResult(mpi, "MPI_Comm_dup", mpi.dup(mpi.state, all, &control_)));
+  }
   TF_HVD_RETURN_IF_ERROR(
-      MpiResult(mpi, "MPI_Comm_dup", mpi.dup_world(mpi.state, &control_)));
-  TF_HVD_RETURN_IF_ERROR(
-      MpiResult(mpi, "MPI_Comm_dup", mpi.dup_world(mpi.state, &data_)));
+      MpiResult(mpi, "MPI_Comm_dup", mpi.dup(mpi.state, control_, &data_)));
   TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Comm_rank",
                                    mpi.comm_rank(mpi.state, control_, &rank_)));
   return MpiResult(mpi, "MPI_Comm_size",
                    mpi.comm_size(mpi.state, control_, &size_));
 }
 
-Status MpiSession::CheckCount(const LaunchInfo& launch) {
-  if (launch.family == LaunchInfo::Family::kNone || launch.size == size_) {
-    return Status::Ok();
-  }
-  return FailedPrecondition(
-      Describe(launch) + " says that this process is rank " +
-      std::to_string(launch.rank) + " of " + std::to_string(launch.size) +
-      ", but MPI counts " + std::to_string(size_) + " in " + library_.path +
-      " (" + info_.version +
-      "): the library does not belong to this launcher. " + MpiCure(launch));
-}
-
 void MpiSession::Finalize() {
   const MpiApi& mpi = library_.api;
   mpi.comm_free(mpi.state, &data_);
   mpi.comm_free(mpi.state, &control_);
-  if (!library_.running) mpi.finalize(mpi.state);
+  if (owner_) mpi.finalize(mpi.state);
 }
 
 }  // namespace tf_hvd

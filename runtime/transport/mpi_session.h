@@ -6,7 +6,9 @@
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_SESSION_H_
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/status.h"
 #include "runtime/transport/mpi_api.h"
@@ -21,12 +23,25 @@ struct MpiInfo {
   bool threads_multiple = false;
 };
 
+// Which processes form the job; by default all of MPI_COMM_WORLD.
+struct MpiMembers {
+  // Ranks of MPI_COMM_WORLD, in the order that they get in the job.
+  std::optional<std::vector<int>> ranks;
+  // The Fortran handle of a communicator of the MPI that runs already.
+  std::optional<int> communicator;
+};
+
 class MpiSession {
  public:
   // Initialises MPI, or joins the one that runs already. Fails if MPI does not
-  // count as many ranks as the launcher. Collective.
-  static Status Start(const MpiSearch& search,
+  // count as many ranks as the launcher, and on a process that is no member.
+  // Collective over the members; where this initialises MPI, over all ranks.
+  static Status Start(const MpiSearch& search, const MpiMembers& members,
                       std::unique_ptr<MpiSession>* session);
+
+  // Ends an MPI that a Start has initialised which then failed on this process
+  // alone: without that, the launcher takes the process' exit for a failure.
+  static void FinalizeLeftover();
 
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
@@ -48,12 +63,16 @@ class MpiSession {
   void Finalize();
 
  private:
-  explicit MpiSession(const MpiLibrary& library) : library_(library) {}
+  explicit MpiSession(const MpiLibrary& library)
+      : library_(library), owner_(!library.running) {}
   Status Initialise();
-  Status CheckCount(const LaunchInfo& launch);
-  Status MakeCommunicators();
+  Status InitialiseOwn(MpiThreads* provided);
+  Status Check(const LaunchInfo& launch, const MpiMembers& members);
+  Status CheckCount(const LaunchInfo& launch, int count) const;
+  Status MakeCommunicators(const MpiMembers& members);
 
   const MpiLibrary library_;
+  const bool owner_;  // MPI_Finalize is ours to call
   MpiInfo info_;
   bool background_only_ = false;
   int rank_ = 0;

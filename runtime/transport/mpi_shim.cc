@@ -25,6 +25,11 @@ struct Calls {
   decltype(&MPI_Get_processor_name) processor_name = nullptr;
   decltype(&MPI_Error_string) error_string = nullptr;
   decltype(&MPI_Comm_dup) comm_dup = nullptr;
+  decltype(&MPI_Comm_group) comm_group = nullptr;
+  decltype(&MPI_Group_incl) group_incl = nullptr;
+  decltype(&MPI_Group_free) group_free = nullptr;
+  decltype(&MPI_Comm_create_group) create_group = nullptr;
+  MPI_Comm (*comm_f2c)(MPI_Fint) = nullptr;
   decltype(&MPI_Comm_set_errhandler) set_errhandler = nullptr;
   decltype(&MPI_Comm_rank) comm_rank = nullptr;
   decltype(&MPI_Comm_size) comm_size = nullptr;
@@ -126,15 +131,41 @@ int ErrorString(void* state, int error, char* text) {
   return Of(state).error_string(error, text, &length);
 }
 
-int DupWorld(void* state, MpiHandle* comm) {
+int Dup(void* state, MpiHandle comm, MpiHandle* copy) {
   const Calls& calls = Of(state);
-  MPI_Comm copy;
-  int error = calls.comm_dup(calls.world, &copy);
+  MPI_Comm made;
+  const int error = calls.comm_dup(In<MPI_Comm>(comm), &made);
   if (error != MPI_SUCCESS) return error;
-  error = calls.set_errhandler(copy, calls.errors_return);
-  Out(copy, comm);
-  return error;
+  Out(made, copy);
+  return calls.set_errhandler(made, calls.errors_return);
 }
+
+int FromRanks(void* state, const int* ranks, int count, MpiHandle* comm) {
+  constexpr int kTag = 0;  // no other thread makes a communicator at init
+  const Calls& calls = Of(state);
+  MPI_Group world;
+  int error = calls.comm_group(calls.world, &world);
+  if (error != MPI_SUCCESS) return error;
+  MPI_Group group;
+  error = calls.group_incl(world, count, ranks, &group);
+  calls.group_free(&world);
+  if (error != MPI_SUCCESS) return error;
+  MPI_Comm made;
+  error = calls.create_group(calls.world, group, kTag, &made);
+  calls.group_free(&group);
+  if (error != MPI_SUCCESS) return error;
+  Out(made, comm);
+  return calls.set_errhandler(made, calls.errors_return);
+}
+
+int FromFortran(void* state, int fortran, MpiHandle* comm) {
+  Out(Of(state).comm_f2c(static_cast<MPI_Fint>(fortran)), comm);
+  return MPI_SUCCESS;
+}
+
+#ifdef MPI_Comm_f2c  // MPICH: its handles are Fortran's, there is no function
+MPI_Comm CommOfFortran(MPI_Fint fortran) { return MPI_Comm_f2c(fortran); }
+#endif
 
 int CommRank(void* state, MpiHandle comm, int* rank) {
   return Of(state).comm_rank(In<MPI_Comm>(comm), rank);
@@ -247,6 +278,15 @@ void LoadFunctions(Symbols* symbols, Calls* calls) {
   symbols->Function("MPI_Get_processor_name", &calls->processor_name);
   symbols->Function("MPI_Error_string", &calls->error_string);
   symbols->Function("MPI_Comm_dup", &calls->comm_dup);
+  symbols->Function("MPI_Comm_group", &calls->comm_group);
+  symbols->Function("MPI_Group_incl", &calls->group_incl);
+  symbols->Function("MPI_Group_free", &calls->group_free);
+  symbols->Function("MPI_Comm_create_group", &calls->create_group);
+#ifdef MPI_Comm_f2c
+  calls->comm_f2c = CommOfFortran;
+#else
+  symbols->Function("MPI_Comm_f2c", &calls->comm_f2c);
+#endif
   symbols->Function("MPI_Comm_set_errhandler", &calls->set_errhandler);
   symbols->Function("MPI_Comm_rank", &calls->comm_rank);
   symbols->Function("MPI_Comm_size", &calls->comm_size);
@@ -282,6 +322,7 @@ void LoadHandles(Symbols* symbols, Calls* calls) {
 void FillTable(Calls* calls, MpiApi* api) {
   api->state = calls;
   api->any_source = MPI_ANY_SOURCE;
+  Out(calls->world, &api->world);
   api->initialized = Initialized;
   api->finalized = Finalized;
   api->init_thread = InitThread;
@@ -290,7 +331,9 @@ void FillTable(Calls* calls, MpiApi* api) {
   api->library_version = LibraryVersion;
   api->processor_name = ProcessorName;
   api->error_string = ErrorString;
-  api->dup_world = DupWorld;
+  api->dup = Dup;
+  api->from_ranks = FromRanks;
+  api->from_fortran = FromFortran;
   api->comm_rank = CommRank;
   api->comm_size = CommSize;
   api->split_shared = SplitShared;

@@ -166,22 +166,39 @@ class MpiWorld : public World {
   bool clean_ = false;
 };
 
+// A process without a launcher and without MPI is rank 0 of 1.
+Status CheckAlone(const MpiMembers& members) {
+  if (members.communicator.has_value()) {
+    return InvalidArgument(
+        "init(comm=<communicator of mpi4py>): tf_hvd finds no MPI that runs in "
+        "this process; set TF_HVD_MPI_LIBRARY to the path of the libmpi that "
+        "mpi4py uses");
+  }
+  if (members.ranks.value_or(std::vector<int>{0}) == std::vector<int>{0}) {
+    return Status::Ok();
+  }
+  return InvalidArgument(
+      "init(comm=<list of ranks>): this process was started alone, so that "
+      "[0] is the only list; start the job with 'tf_hvd run' or mpirun");
+}
+
 }  // namespace
 
-Status MakeWorld(const Config& config, const LaunchInfo& launch,
-                 const std::string& library_dir,
-                 const std::vector<std::string>& candidates,
-                 std::unique_ptr<World>* world, MpiInfo* info) {
-  const MpiSearch search{config.mpi_library, launch, library_dir, candidates};
-  if (launch.size == 1 && !MpiIsRunning(search)) {
+Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
+                 MpiInfo* info) {
+  const MpiSearch search{options.config.mpi_library, options.launch,
+                         options.library_dir, options.candidates};
+  if (options.launch.size == 1 && !MpiIsRunning(search)) {
+    TF_HVD_RETURN_IF_ERROR(CheckAlone(options.members));
     *world = std::move(MakeLoopback(LoopbackOptions()).front());
     return Status::Ok();
   }
   std::unique_ptr<MpiSession> session;
-  TF_HVD_RETURN_IF_ERROR(MpiSession::Start(search, &session));
+  TF_HVD_RETURN_IF_ERROR(MpiSession::Start(search, options.members, &session));
   if (info != nullptr) *info = session->info();
   NodeMap map;
-  TF_HVD_RETURN_IF_ERROR(DiscoverNodes(*session, config.ranks_per_node, &map));
+  TF_HVD_RETURN_IF_ERROR(
+      DiscoverNodes(*session, options.config.ranks_per_node, &map));
   std::unique_ptr<ShmSegment> segment;
   TF_HVD_RETURN_IF_ERROR(ShareSegment(*session, map, &segment));
   *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),

@@ -14,17 +14,23 @@
 
 namespace tf_hvd {
 
+struct WorldOptions {
+  Config config;
+  LaunchInfo launch;
+  std::string library_dir;              // where the shims for the families lie
+  std::vector<std::string> candidates;  // libmpi of the Python environment
+  MpiMembers members;
+};
+
 // One rank without MPI where no launcher started more and nobody initialised
 // MPI; else the job's world. Never one of N worlds of one rank each: where the
 // launcher and MPI do not count alike, or MPI cannot be opened, it fails.
 //
-// `library_dir`: where the shims for the MPI families lie. `candidates`: libmpi
-// of the Python environment. `info`, if not null, stays empty without MPI.
-// Collective: called on all ranks, on the thread that MPI shall take for main.
-Status MakeWorld(const Config& config, const LaunchInfo& launch,
-                 const std::string& library_dir,
-                 const std::vector<std::string>& candidates,
-                 std::unique_ptr<World>* world, MpiInfo* info = nullptr);
+// `info`, if not null, stays empty without MPI. Collective: called on all ranks
+// (MpiSession::Start has the details), on the thread that MPI shall take for
+// main.
+Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
+                 MpiInfo* info = nullptr);
 
 }  // namespace tf_hvd
 

@@ -10,7 +10,7 @@ namespace {
 
 // Elements whose partial results stay in the first level of the cache.
 constexpr int64_t kBlock = 2048;
-constexpr size_t kLargestElement = 8;
+constexpr size_t kLargestElement = 16;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
   ReduceOptions result = options;
   if (options.op == ReduceOp::kAverage) {
     result.op = ReduceOp::kSum;
-    result.postscale = options.postscale / static_cast<double>(ranks);
+    result.divisor = static_cast<double>(ranks);
   }
   return result;
 }
@@ -38,7 +38,7 @@ Status ReduceInOrder(Flight* flight, const ReduceOptions& options,
                  options.prescale);
     }
     StoreAccumulator(options.dtype, output + offset, partial, block,
-                     options.postscale);
+                     options.postscale, options.divisor);
     TF_HVD_RETURN_IF_ERROR(flight->Breathe());
   }
   return Status::Ok();
@@ -46,7 +46,8 @@ Status ReduceInOrder(Flight* flight, const ReduceOptions& options,
 
 Status ReduceAlone(Flight* flight, const SpanList& spans,
                    const ReduceOptions& options) {
-  const bool copy_only = options.prescale == 1.0 && options.postscale == 1.0;
+  const bool copy_only = options.prescale == 1.0 && options.postscale == 1.0 &&
+                         options.divisor == 1.0;
   for (const Span& span : spans.spans()) {
     if (span.output == nullptr || span.count == 0) continue;
     const size_t bytes =

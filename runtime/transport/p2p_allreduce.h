@@ -25,8 +25,7 @@ namespace tf_hvd {
 // Gives memory of at least so many bytes that stays until the end of the call.
 using Staging = std::function<char*(size_t bytes)>;
 
-// An average as a sum whose postscale is postscale / ranks, rounded once in
-// float64; for a power of two it is exact.
+// An average as a sum that is divided by the number of ranks.
 ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks);
 
 // Reduces `count` elements of inputs[0], inputs[1] and so on, in this order.

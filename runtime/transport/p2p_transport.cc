@@ -4,8 +4,10 @@
 #include <string>
 
 #include "kernels/buffer_ops.h"
+#include "runtime/transport/p2p_adasum.h"
 #include "runtime/transport/p2p_allreduce.h"
 #include "runtime/transport/p2p_gather.h"
+#include "runtime/transport/p2p_scatter.h"
 #include "runtime/transport/span_list.h"
 
 namespace tf_hvd {
@@ -18,6 +20,22 @@ constexpr size_t kSmallEach = size_t{1} << 10;
 
 bool IsSmall(size_t bytes, size_t ranks) {
   return bytes <= std::max(kSmallTogether / ranks, kSmallEach);
+}
+
+Status CheckReducible(const ReduceOptions& options) {
+  if (IsReducible(options.dtype, options.op)) return Status::Ok();
+  return Internal(std::string("bug in tf_hvd: no reduction ") +
+                  NameOf(options.op) + " of " + NameOf(options.dtype));
+}
+
+// Where each of consecutive parts begins, and where the last one ends.
+template <typename Offset>
+std::vector<Offset> OffsetsOf(const std::vector<int64_t>& sizes) {
+  std::vector<Offset> offsets(sizes.size() + 1);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    offsets[i + 1] = offsets[i] + static_cast<Offset>(sizes[i]);
+  }
+  return offsets;
 }
 
 }  // namespace
@@ -59,9 +77,9 @@ Status P2PTransport::Fly(const std::vector<int>& ranks, const Pump& pump,
 Status P2PTransport::Allreduce(const std::vector<int>& ranks,
                                const std::vector<Span>& spans,
                                const ReduceOptions& options, const Pump& pump) {
-  if (!IsReducible(options.dtype, options.op)) {
-    return Internal(std::string("bug in tf_hvd: no reduction ") +
-                    NameOf(options.op) + " of " + NameOf(options.dtype));
+  const bool adasum = options.op == ReduceOp::kAdasum;
+  if (!adasum || !IsFloating(options.dtype)) {
+    TF_HVD_RETURN_IF_ERROR(CheckReducible(options));
   }
   const SpanList list(spans, SizeOf(options.dtype));
   const ReduceOptions sums = AverageAsSum(options, ranks.size());
@@ -69,6 +87,7 @@ Status P2PTransport::Allreduce(const std::vector<int>& ranks,
   return Fly(ranks, pump, [&](Flight* flight, const RankGroup& group) {
     if (list.count() == 0) return Status::Ok();
     if (group.size() == 1) return ReduceAlone(flight, list, sums);
+    if (adasum) return ReduceAdasum(flight, group, list, sums, staging);
     const size_t bytes =
         static_cast<size_t>(list.count()) * list.element_bytes();
     const auto reduce =
@@ -82,10 +101,7 @@ Status P2PTransport::Allgather(const std::vector<int>& ranks, const void* mine,
                                const Pump& pump) {
   return Fly(ranks, pump, [&](Flight* flight, const RankGroup& group) {
     const size_t size = group.size();
-    std::vector<size_t> offsets(size + 1);
-    for (size_t i = 0; i < size; ++i) {
-      offsets[i + 1] = offsets[i] + static_cast<size_t>(bytes[i]);
-    }
+    const auto offsets = OffsetsOf<size_t>(bytes);
     auto* const result = static_cast<char*>(output);
     if (offsets[size] > kSmallTogether || size == 1) {
       return DirectGather(flight, group, mine, offsets, result);
@@ -116,6 +132,39 @@ Status P2PTransport::Broadcast(const std::vector<int>& ranks, int root,
     }
     return SpreadFrom(flight, group, static_cast<size_t>(found - ranks.begin()),
                       static_cast<char*>(data), static_cast<size_t>(bytes));
+  });
+}
+
+Status P2PTransport::Reducescatter(const std::vector<int>& ranks,
+                                   const void* input,
+                                   const std::vector<int64_t>& counts,
+                                   void* output, const ReduceOptions& options,
+                                   const Pump& pump) {
+  TF_HVD_RETURN_IF_ERROR(CheckReducible(options));
+  const ReduceOptions sums = AverageAsSum(options, ranks.size());
+  const Staging staging = [this](size_t bytes) { return Stage(bytes); };
+  return Fly(ranks, pump, [&](Flight* flight, const RankGroup& group) {
+    if (group.size() == 1) {
+      const std::vector<Span> spans = {{input, output, counts[0]}};
+      return ReduceAlone(flight, SpanList(spans, SizeOf(options.dtype)), sums);
+    }
+    const auto offsets = OffsetsOf<int64_t>(counts);
+    return ReduceScatterPieces(flight, group, static_cast<const char*>(input),
+                               offsets, static_cast<char*>(output), sums,
+                               staging);
+  });
+}
+
+Status P2PTransport::Alltoall(const std::vector<int>& ranks, const void* input,
+                              const std::vector<int64_t>& send_bytes,
+                              void* output,
+                              const std::vector<int64_t>& receive_bytes,
+                              const Pump& pump) {
+  return Fly(ranks, pump, [&](Flight* flight, const RankGroup& group) {
+    return ExchangeAll(flight, group, static_cast<const char*>(input),
+                       OffsetsOf<size_t>(send_bytes),
+                       static_cast<char*>(output),
+                       OffsetsOf<size_t>(receive_bytes));
   });
 }
 

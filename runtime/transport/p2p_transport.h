@@ -35,6 +35,13 @@ class P2PTransport final : public DataTransport {
                    const Pump& pump) override;
   Status Broadcast(const std::vector<int>& ranks, int root, void* data,
                    int64_t bytes, const Pump& pump) override;
+  Status Reducescatter(const std::vector<int>& ranks, const void* input,
+                       const std::vector<int64_t>& counts, void* output,
+                       const ReduceOptions& options, const Pump& pump) override;
+  Status Alltoall(const std::vector<int>& ranks, const void* input,
+                  const std::vector<int64_t>& send_bytes, void* output,
+                  const std::vector<int64_t>& receive_bytes,
+                  const Pump& pump) override;
   bool memory_in_use() const override { return memory_in_use_; }
 
  private:

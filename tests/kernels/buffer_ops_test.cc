@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/half_float.h"
@@ -159,6 +161,12 @@ T ReferenceScale(T value, double scale) {
 }
 
 template <typename T>
+std::complex<T> ReferenceScale(std::complex<T> value, double scale) {
+  return {ReferenceScale(value.real(), scale),
+          ReferenceScale(value.imag(), scale)};
+}
+
+template <typename T>
 T ReferenceReduce(ReduceOp op, T a, T b) {
   const bool nan = a != a || b != b;
   switch (op) {
@@ -178,6 +186,30 @@ T ReferenceReduce(ReduceOp op, T a, T b) {
                               : static_cast<Wide>(a) + static_cast<Wide>(b);
     return static_cast<T>(wide);
   }
+}
+
+template <typename T>
+std::complex<T> ReferenceReduce(ReduceOp op, std::complex<T> a,
+                                std::complex<T> b) {
+  if (op != ReduceOp::kProduct) {
+    return {a.real() + b.real(), a.imag() + b.imag()};
+  }
+  const T ac = a.real() * b.real();
+  const T bd = a.imag() * b.imag();
+  const T ad = a.real() * b.imag();
+  const T bc = a.imag() * b.real();
+  return {ac - bd, ad + bc};
+}
+
+// The same bits, or both NaN.
+template <typename T>
+bool Same(T a, T b) {
+  return (a != a && b != b) || std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+template <typename T>
+bool Same(std::complex<T> a, std::complex<T> b) {
+  return Same(a.real(), b.real()) && Same(a.imag(), b.imag());
 }
 
 // How the reference sees a stored type: converted to and from `Value`.
@@ -220,21 +252,19 @@ void CheckReduce(DType dtype, const M& model, ReduceOp op, double prescale,
     const Stored expected = model.store(ReferenceScale(value, postscale));
     const Stored got = At<Stored>(output, i);
     const Value expected_value = model.load(expected);
-    if (expected_value != expected_value) {
-      const Value got_value = model.load(got);
-      ASSERT_TRUE(got_value != got_value) << i;
-    } else if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
-      ASSERT_EQ(model.load(got), expected_value) << i;  // either zero will do
-    } else {
-      ASSERT_EQ(std::memcmp(&got, &expected, sizeof(Stored)), 0) << i;
-    }
+    const Value got_value = model.load(got);
+    const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
+    if (compares && got_value == expected_value) continue;  // either zero
+    ASSERT_TRUE(Same(got_value, expected_value)) << i;
   }
 }
 
 template <typename M>
-void CheckNumbers(DType dtype, const M& model) {
-  for (const ReduceOp op : {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
-                            ReduceOp::kMax, ReduceOp::kProduct}) {
+void CheckNumbers(DType dtype, const M& model,
+                  const std::vector<ReduceOp>& ops = {
+                      ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
+                      ReduceOp::kMax, ReduceOp::kProduct}) {
+  for (const ReduceOp op : ops) {
     ASSERT_TRUE(IsReducible(dtype, op));
     for (const double prescale : {1.0, 0.3, -2.5}) {
       for (const double postscale : {1.0, 1.0 / 3.0}) {
@@ -278,6 +308,38 @@ TEST(BufferOps, Bfloat16) { CheckNumbers(DType::kBfloat16, BfloatModel()); }
 TEST(BufferOps, Float32) { CheckNumbers(DType::kFloat32, Plain<float>()); }
 TEST(BufferOps, Float64) { CheckNumbers(DType::kFloat64, Plain<double>()); }
 
+TEST(BufferOps, Uint32) { CheckNumbers(DType::kUint32, Plain<uint32_t>()); }
+TEST(BufferOps, Uint64) { CheckNumbers(DType::kUint64, Plain<uint64_t>()); }
+
+const std::vector<ReduceOp> kUnordered = {ReduceOp::kAverage, ReduceOp::kSum,
+                                          ReduceOp::kProduct};
+
+TEST(BufferOps, Complex64) {
+  CheckNumbers(DType::kComplex64, Plain<std::complex<float>>(), kUnordered);
+}
+
+TEST(BufferOps, Complex128) {
+  CheckNumbers(DType::kComplex128, Plain<std::complex<double>>(), kUnordered);
+}
+
+// As NumPy has it; of the last std::complex would make an infinity.
+TEST(BufferOps, ProductsOfInfiniteComplexNumbers) {
+  using Complex = std::complex<double>;
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const double nan = std::nan("");
+  const std::vector<Complex> a = {
+      {kInf, 0}, {kInf, kInf}, {kInf, 0}, {kInf, -kInf}};
+  const std::vector<Complex> b = {{1, 1}, {kInf, kInf}, {kInf, 0}, {1, 0}};
+  const std::vector<Complex> expected = {
+      {kInf, kInf}, {nan, kInf}, {kInf, nan}, {nan, nan}};
+  std::vector<Complex> result = a;
+  Accumulate(DType::kComplex128, ReduceOp::kProduct, result.data(), b.data(), 4,
+             1.0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(Same(result[i], expected[i])) << result[i] << " " << i;
+  }
+}
+
 TEST(BufferOps, BoolIsAndOrWhateverTheScales) {
   const std::vector<uint8_t> a = {0, 0, 1, 1, 2, 4};
   const std::vector<uint8_t> b = {0, 1, 0, 1, 1, 0};
@@ -298,6 +360,10 @@ TEST(BufferOps, BoolIsAndOrWhateverTheScales) {
 
 TEST(BufferOps, WhatIsNotReducible) {
   EXPECT_FALSE(IsReducible(DType::kBool, ReduceOp::kAverage));
+  for (const DType dtype : {DType::kComplex64, DType::kComplex128}) {
+    EXPECT_FALSE(IsReducible(dtype, ReduceOp::kMin));
+    EXPECT_FALSE(IsReducible(dtype, ReduceOp::kMax));
+  }
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
     EXPECT_FALSE(IsReducible(static_cast<DType>(dtype), ReduceOp::kAdasum));
   }
@@ -323,6 +389,33 @@ TEST(BufferOps, IntegersSaturateWhenScaled) {
   EXPECT_EQ(result[2], -3);  // toward zero
   LoadAccumulator(DType::kInt64, result.data(), input.data(), 3, std::nan(""));
   EXPECT_EQ(result, (std::vector<int64_t>{0, 0, 0}));
+}
+
+TEST(BufferOps, UnsignedIntegersSaturateAtZeroToo) {
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+  const std::vector<uint64_t> input = {kMax, uint64_t{1} << 63, 7};
+  std::vector<uint64_t> result(3);
+  LoadAccumulator(DType::kUint64, result.data(), input.data(), 3, 2.0);
+  EXPECT_EQ(result, (std::vector<uint64_t>{kMax, kMax, 14}));
+  StoreAccumulator(DType::kUint64, result.data(), input.data(), 3, 0.5);
+  EXPECT_EQ(result,
+            (std::vector<uint64_t>{uint64_t{1} << 63, uint64_t{1} << 62, 3}));
+  LoadAccumulator(DType::kUint64, result.data(), input.data(), 3, -1.0);
+  EXPECT_EQ(result, (std::vector<uint64_t>{0, 0, 0}));
+}
+
+TEST(BufferOps, UnsignedIntegersWrapAroundAndCompareAsUnsigned) {
+  const uint32_t large = 0xffffffffu;
+  const uint32_t two = 2;
+  for (const auto& [op, expected] : std::vector<std::pair<ReduceOp, uint32_t>>{
+           {ReduceOp::kSum, 1},
+           {ReduceOp::kProduct, large - 1},
+           {ReduceOp::kMax, large},
+           {ReduceOp::kMin, two}}) {
+    uint32_t result = large;
+    Accumulate(DType::kUint32, op, &result, &two, 1, 1.0);
+    EXPECT_EQ(result, expected) << NameOf(op);
+  }
 }
 
 TEST(BufferOps, ScaleOfOneKeepsLargeIntegers) {
@@ -351,6 +444,29 @@ TEST(BufferOps, ThreadsThatFlushDenormalsGetTheSameBits) {
   EXPECT_EQ(values, std::vector<float>(64, std::ldexp(3.0f, -24)));
 }
 #endif
+
+// 49 * (1.0 / 49) is less than 1.
+TEST(BufferOps, AverageOfEqualIntegersIsThatInteger) {
+  for (int32_t count = 1; count <= 300; ++count) {
+    const int32_t sums[] = {count, -7 * count, 0};
+    int32_t averages[3];
+    StoreAccumulator(DType::kInt32, averages, sums, 3, 1.0, count);
+    EXPECT_EQ(averages[0], 1) << count;
+    EXPECT_EQ(averages[1], -7) << count;
+    EXPECT_EQ(averages[2], 0) << count;
+  }
+}
+
+TEST(BufferOps, OthersAreMultipliedWithTheQuotient) {
+  const double sum = 49.0;
+  double average = 0.0;
+  StoreAccumulator(DType::kFloat64, &average, &sum, 1, 2.0, 4.0);
+  EXPECT_EQ(average, 24.5);
+  const uint8_t yes = 1;
+  uint8_t result = 0;
+  StoreAccumulator(DType::kBool, &result, &yes, 1, 1.0, 3.0);
+  EXPECT_EQ(result, 1);
+}
 
 }  // namespace
 }  // namespace tf_hvd

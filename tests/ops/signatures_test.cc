@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -48,6 +49,7 @@ std::vector<std::string> OutputShapes(
   node.set_op(op);
   (*node.mutable_attr())["T"].set_type(tf::DT_FLOAT);
   (*node.mutable_attr())["num_tensors"].set_i(inputs.size());
+  (*node.mutable_attr())["num_variables"].set_i(inputs.size());
   InferenceContext context(TF_GRAPH_DEF_VERSION, tf::AttrSlice(node),
                            data.op_def, inputs, {}, {}, {});
   TF_CHECK_OK(context.construction_status());
@@ -59,62 +61,149 @@ std::vector<std::string> OutputShapes(
   return result;
 }
 
-const char* const kCollectives[] = {"HorovodAllreduce",
-                                    "HorovodGroupedAllreduce",
-                                    "HorovodAllgather", "HorovodBroadcast"};
-const char* const kTopology[] = {"HorovodSize", "HorovodRank",
-                                 "HorovodLocalRank", "HorovodLocalSize"};
+// They return tensors that other ranks had a part in, and have a T.
+const std::vector<std::string> kCollectives = {
+    "HorovodAllreduce",     "HorovodGroupedAllreduce",
+    "HorovodAllgather",     "HorovodGroupedAllgather",
+    "HorovodReducescatter", "HorovodGroupedReducescatter",
+    "HorovodBroadcast",     "HorovodBroadcastInplace",
+    "HorovodAlltoall"};
+// They are called for their effect.
+const std::vector<std::string> kEffects = {"HorovodBroadcastInplaceResource",
+                                           "HorovodBarrier", "HorovodJoin"};
+const std::vector<std::string> kTopology = {"HorovodSize",
+                                            "HorovodRank",
+                                            "HorovodLocalRank",
+                                            "HorovodLocalSize",
+                                            "HorovodCrossRank",
+                                            "HorovodCrossSize",
+                                            "HorovodProcessSetIncluded"};
 
-TEST(SignaturesTest, AttributesAreHorovodsAndOursHaveDefaults) {
-  EXPECT_THAT(Attributes("HorovodAllreduce"),
-              ElementsAre("T", "reduce_op", "prescale_factor",
-                          "postscale_factor", "ignore_name_scope: false",
-                          "process_set_id: 0", "wire_name: \"\""));
+std::vector<std::string> Together(
+    const std::vector<std::vector<std::string>>& lists) {
+  std::vector<std::string> all;
+  for (const auto& list : lists)
+    all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+TEST(SignaturesTest, AttributesOfReductionsAreHorovodsAndOursHaveDefaults) {
   EXPECT_THAT(
-      Attributes("HorovodGroupedAllreduce"),
+      Attributes("HorovodAllreduce"),
       ElementsAre("T", "reduce_op", "prescale_factor", "postscale_factor",
                   "ignore_name_scope: false", "process_set_id: 0",
-                  "num_tensors", "wire_name: \"\""));
-  EXPECT_THAT(Attributes("HorovodAllgather"),
-              ElementsAre("T", "ignore_name_scope: false", "process_set_id: 0",
-                          "wire_name: \"\""));
+                  "wire_name: \"\"", "compression: \"\""));
+  EXPECT_THAT(Attributes("HorovodGroupedAllreduce"),
+              ElementsAre("T", "reduce_op", "prescale_factor",
+                          "postscale_factor", "ignore_name_scope: false",
+                          "process_set_id: 0", "num_tensors", "wire_name: \"\"",
+                          "compression: \"\"", "member_names: []"));
+  EXPECT_THAT(
+      Attributes("HorovodReducescatter"),
+      ElementsAre("T", "reduce_op", "ignore_name_scope: false",
+                  "prescale_factor", "postscale_factor", "process_set_id: 0",
+                  "wire_name: \"\"", "compression: \"\""));
+  EXPECT_THAT(Attributes("HorovodGroupedReducescatter"),
+              ElementsAre("T", "reduce_op", "ignore_name_scope: false",
+                          "prescale_factor", "postscale_factor",
+                          "process_set_id: 0", "num_tensors", "wire_name: \"\"",
+                          "compression: \"\"", "member_names: []"));
+}
+
+TEST(SignaturesTest, AttributesOfTheOthersAreHorovodsAndOursHaveDefaults) {
+  for (const char* op : {"HorovodAllgather", "HorovodAlltoall"}) {
+    EXPECT_THAT(Attributes(op),
+                ElementsAre("T", "ignore_name_scope: false",
+                            "process_set_id: 0", "wire_name: \"\""));
+  }
+  EXPECT_THAT(
+      Attributes("HorovodGroupedAllgather"),
+      ElementsAre("T", "ignore_name_scope: false", "process_set_id: 0",
+                  "num_tensors", "wire_name: \"\"", "member_names: []"));
   EXPECT_THAT(Attributes("HorovodBroadcast"),
               ElementsAre("T", "root_rank", "ignore_name_scope: false",
                           "process_set_id: 0", "wire_name: \"\""));
-  EXPECT_THAT(Attributes("HorovodSize"), ElementsAre("process_set_id: 0"));
-  EXPECT_THAT(Attributes("HorovodRank"), IsEmpty());
-  EXPECT_THAT(Attributes("HorovodLocalRank"), IsEmpty());
-  EXPECT_THAT(Attributes("HorovodLocalSize"), IsEmpty());
+  EXPECT_THAT(Attributes("HorovodBroadcastInplace"),
+              ElementsAre("T", "root_rank", "process_set_id: 0",
+                          "num_variables", "variable_names",
+                          "ignore_name_scope: false", "wire_name: \"\""));
+  EXPECT_THAT(Attributes("HorovodBroadcastInplaceResource"),
+              ElementsAre("root_rank", "process_set_id: 0", "num_variables",
+                          "variable_names", "ignore_name_scope: false",
+                          "wire_name: \"\""));
+  EXPECT_THAT(Attributes("HorovodBarrier"),
+              ElementsAre("ignore_name_scope: false", "process_set_id: 0",
+                          "wire_name: \"\""));
+  EXPECT_THAT(Attributes("HorovodJoin"), ElementsAre("process_set_id: 0"));
+}
+
+TEST(SignaturesTest, TopologyHasAProcessSetWhereItMatters) {
+  for (const std::string& op : kTopology) {
+    if (op == "HorovodSize" || op == "HorovodProcessSetIncluded") {
+      EXPECT_THAT(Attributes(op), ElementsAre("process_set_id: 0"));
+    } else {
+      EXPECT_THAT(Attributes(op), IsEmpty()) << op;
+    }
+  }
+}
+
+// "name" of each argument, in order; "name*" if it is a list, "name&" if it is
+// a reference.
+std::vector<std::string> Names(
+    const tf::protobuf::RepeatedPtrField<tf::OpDef::ArgDef>& arguments) {
+  std::vector<std::string> names;
+  for (const auto& argument : arguments) {
+    names.push_back(argument.name() +
+                    (argument.number_attr().empty() ? "" : "*") +
+                    (argument.is_ref() ? "&" : ""));
+  }
+  return names;
 }
 
 TEST(SignaturesTest, InputsAndOutputsHaveHorovodsNames) {
-  const std::vector<std::vector<std::string>> expected = {
-      {"HorovodAllreduce", "tensor", "sum"},
-      {"HorovodGroupedAllreduce", "tensors", "sum"},
-      {"HorovodAllgather", "tensor", "output"},
-      {"HorovodBroadcast", "tensor", "output"},
-      {"HorovodSize", "", "size"},
-      {"HorovodRank", "", "rank"},
-      {"HorovodLocalRank", "", "local_rank"},
-      {"HorovodLocalSize", "", "local_size"},
+  using List = std::vector<std::string>;
+  struct Row {
+    std::string op;
+    List inputs;
+    List outputs;
   };
-  for (const auto& row : expected) {
-    const tf::OpDef& def = Registered(row[0]).op_def;
-    EXPECT_EQ(def.input_arg_size(), row[1].empty() ? 0 : 1) << row[0];
-    if (!row[1].empty()) {
-      EXPECT_EQ(def.input_arg(0).name(), row[1]) << row[0];
-    }
-    ASSERT_EQ(def.output_arg_size(), 1) << row[0];
-    EXPECT_EQ(def.output_arg(0).name(), row[2]) << row[0];
+  const Row expected[] = {
+      {"HorovodAllreduce", {"tensor"}, {"sum"}},
+      {"HorovodGroupedAllreduce", {"tensors*"}, {"sum*"}},
+      {"HorovodAllgather", {"tensor"}, {"output"}},
+      {"HorovodGroupedAllgather", {"tensors*"}, {"outputs*"}},
+      {"HorovodReducescatter", {"tensor"}, {"output"}},
+      {"HorovodGroupedReducescatter", {"tensors*"}, {"outputs*"}},
+      {"HorovodBroadcast", {"tensor"}, {"output"}},
+      {"HorovodBroadcastInplace", {"tensor_refs*&"}, {"output_refs*&"}},
+      {"HorovodBroadcastInplaceResource", {"resources*"}, {}},
+      {"HorovodAlltoall", {"tensor", "splits"}, {"output", "received_splits"}},
+      {"HorovodBarrier", {}, {}},
+      {"HorovodJoin", {}, {"last_rank"}},
+      {"HorovodSize", {}, {"size"}},
+      {"HorovodRank", {}, {"rank"}},
+      {"HorovodLocalRank", {}, {"local_rank"}},
+      {"HorovodLocalSize", {}, {"local_size"}},
+      {"HorovodCrossRank", {}, {"cross_rank"}},
+      {"HorovodCrossSize", {}, {"cross_size"}},
+      {"HorovodProcessSetIncluded", {}, {"included"}},
+  };
+  EXPECT_EQ(std::size(expected),
+            Together({kCollectives, kEffects, kTopology}).size());
+  for (const Row& row : expected) {
+    const tf::OpDef& def = Registered(row.op).op_def;
+    EXPECT_EQ(Names(def.input_arg()), row.inputs) << row.op;
+    EXPECT_EQ(Names(def.output_arg()), row.outputs) << row.op;
   }
 }
 
 TEST(SignaturesTest, CollectivesTakeTheTypesOfTheTable) {
-  const std::set<int> expected = {tf::DT_UINT8, tf::DT_INT8,    tf::DT_UINT16,
-                                  tf::DT_INT16, tf::DT_INT32,   tf::DT_INT64,
-                                  tf::DT_HALF,  tf::DT_FLOAT,   tf::DT_DOUBLE,
-                                  tf::DT_BOOL,  tf::DT_BFLOAT16};
-  for (const char* op : kCollectives) {
+  const std::set<int> expected = {
+      tf::DT_UINT8,  tf::DT_INT8,      tf::DT_UINT16,    tf::DT_INT16,
+      tf::DT_INT32,  tf::DT_INT64,     tf::DT_HALF,      tf::DT_FLOAT,
+      tf::DT_DOUBLE, tf::DT_BOOL,      tf::DT_BFLOAT16,  tf::DT_UINT32,
+      tf::DT_UINT64, tf::DT_COMPLEX64, tf::DT_COMPLEX128};
+  for (const std::string& op : kCollectives) {
     const auto& types =
         Registered(op).op_def.attr(0).allowed_values().list().type();
     EXPECT_EQ(std::set<int>(types.begin(), types.end()), expected) << op;
@@ -122,27 +211,34 @@ TEST(SignaturesTest, CollectivesTakeTheTypesOfTheTable) {
 }
 
 TEST(SignaturesTest, AllAreStatefulAndCollectivesAreCommunication) {
-  for (const char* op : kCollectives) {
-    EXPECT_TRUE(Registered(op).op_def.is_stateful()) << op;
+  for (const std::string& op : Together({kCollectives, kEffects})) {
     EXPECT_TRUE(Registered(op).op_def.is_distributed_communication()) << op;
   }
-  for (const char* op : kTopology) {
+  for (const std::string& op : Together({kCollectives, kEffects, kTopology})) {
     EXPECT_TRUE(Registered(op).op_def.is_stateful()) << op;
   }
 }
 
+// TensorFlow would fail the call on this rank without telling the others.
+TEST(SignaturesTest, UninitializedReferencesReachTheKernel) {
+  EXPECT_TRUE(Registered("HorovodBroadcastInplace")
+                  .op_def.allows_uninitialized_input());
+}
+
 TEST(SignaturesTest, EveryArgumentIsDocumented) {
-  for (const auto& group : {kCollectives, kTopology}) {
-    for (int i = 0; i < 4; ++i) {
-      const tf::OpDef& def = Registered(group[i]).op_def;
-      EXPECT_NE(def.summary(), "") << group[i];
-      for (const auto& arg : def.input_arg()) EXPECT_NE(arg.description(), "");
-      for (const auto& arg : def.output_arg()) EXPECT_NE(arg.description(), "");
-      for (const auto& attr : def.attr()) {
-        // TensorFlow describes T itself, from the inputs that have that type.
-        if (attr.name() != "T") {
-          EXPECT_NE(attr.description(), "") << attr.name();
-        }
+  for (const std::string& op : Together({kCollectives, kEffects, kTopology})) {
+    const tf::OpDef& def = Registered(op).op_def;
+    EXPECT_NE(def.summary(), "") << op;
+    for (const auto& arg : def.input_arg()) {
+      EXPECT_NE(arg.description(), "") << op << " " << arg.name();
+    }
+    for (const auto& arg : def.output_arg()) {
+      EXPECT_NE(arg.description(), "") << op << " " << arg.name();
+    }
+    for (const auto& attr : def.attr()) {
+      // TensorFlow describes T itself, from the inputs that have that type.
+      if (attr.name() != "T") {
+        EXPECT_NE(attr.description(), "") << op << " " << attr.name();
       }
     }
   }
@@ -163,17 +259,53 @@ TEST(ShapesTest, GroupedAllreduceKeepsEachShape) {
               ElementsAre("[3]", "?", "[0,5]"));
 }
 
-TEST(ShapesTest, AllgatherForgetsTheFirstDimension) {
-  const char* const op = "HorovodAllgather";
-  EXPECT_THAT(OutputShapes(op, {{3, 4}}), ElementsAre("[?,4]"));
-  EXPECT_THAT(OutputShapes(op, {{-1, -1, 2}}), ElementsAre("[?,?,2]"));
-  EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape()}), ElementsAre("?"));
-  // A scalar is refused when it runs, on all ranks.
-  EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape({})}), ElementsAre("?"));
+TEST(ShapesTest, GatheredAndScatteredForgetTheFirstDimension) {
+  for (const char* op : {"HorovodAllgather", "HorovodReducescatter"}) {
+    EXPECT_THAT(OutputShapes(op, {{3, 4}}), ElementsAre("[?,4]"));
+    EXPECT_THAT(OutputShapes(op, {{-1, -1, 2}}), ElementsAre("[?,?,2]"));
+    EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape()}), ElementsAre("?"));
+    // A scalar is refused when it runs, on all ranks.
+    EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape({})}),
+                ElementsAre("?"));
+  }
+  for (const char* op :
+       {"HorovodGroupedAllgather", "HorovodGroupedReducescatter"}) {
+    EXPECT_THAT(OutputShapes(op, {{3, 4},
+                                  {5},
+                                  tf::PartialTensorShape(),
+                                  tf::PartialTensorShape({})}),
+                ElementsAre("[?,4]", "[?]", "?", "?"));
+  }
 }
 
-TEST(ShapesTest, TopologyIsScalar) {
-  for (const char* op : kTopology) {
+TEST(ShapesTest, AlltoallReceivesAsManySplitsAsThereAreRanks) {
+  const char* const op = "HorovodAlltoall";
+  EXPECT_THAT(OutputShapes(op, {{3, 4}, {2}}), ElementsAre("[?,4]", "[2]"));
+  EXPECT_THAT(OutputShapes(op, {{3}, {-1}}), ElementsAre("[?]", "[?]"));
+  // Empty splits stand for even ones: they do not say how many ranks there are.
+  EXPECT_THAT(OutputShapes(op, {{3}, {0}}), ElementsAre("[?]", "[?]"));
+  EXPECT_THAT(OutputShapes(op, {{3}, tf::PartialTensorShape()}),
+              ElementsAre("[?]", "[?]"));
+  // Refused when it runs, on all ranks.
+  EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape({}), {2, 2}}),
+              ElementsAre("?", "[?]"));
+}
+
+TEST(ShapesTest, InPlaceReferencesKeepTheirShapes) {
+  EXPECT_THAT(OutputShapes("HorovodBroadcastInplace",
+                           {{3}, tf::PartialTensorShape(), {0, 5}}),
+              ElementsAre("[3]", "?", "[0,5]"));
+}
+
+TEST(ShapesTest, WhatReturnsNothingHasNoShapes) {
+  EXPECT_THAT(OutputShapes("HorovodBarrier", {}), IsEmpty());
+  EXPECT_THAT(OutputShapes("HorovodBroadcastInplaceResource",
+                           {tf::PartialTensorShape({})}),
+              IsEmpty());
+}
+
+TEST(ShapesTest, TopologyAndJoinAreScalars) {
+  for (const std::string& op : Together({kTopology, {"HorovodJoin"}})) {
     EXPECT_THAT(OutputShapes(op, {}), ElementsAre("[]")) << op;
   }
 }

@@ -137,10 +137,12 @@ TEST(Agreement, WhatRunsAfterJoin) {
     OpKind kind;
     bool runs;
   };
-  const Row rows[] = {{OpKind::kAllreduce, true},  {OpKind::kAllgather, false},
-                      {OpKind::kBroadcast, false}, {OpKind::kJoin, true},
-                      {OpKind::kBarrier, true},    {OpKind::kAddSet, true},
-                      {OpKind::kRemoveSet, true}};
+  const Row rows[] = {
+      {OpKind::kAllreduce, true},     {OpKind::kAllgather, true},
+      {OpKind::kBroadcast, false},    {OpKind::kJoin, true},
+      {OpKind::kBarrier, true},       {OpKind::kAddSet, true},
+      {OpKind::kRemoveSet, true},     {OpKind::kAlltoall, false},
+      {OpKind::kReducescatter, false}};
   for (const Row& row : rows) {
     Vote vote = VoteOf(0, Allreduce(3, row.kind));
     EXPECT_EQ(Verdict("g", vote), "");

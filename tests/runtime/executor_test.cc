@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +31,7 @@ class FakeTransport final : public DataTransport {
                    const Pump& pump) override {
     std::string text = "gather";
     for (const int64_t one : bytes) text += " " + std::to_string(one);
+    if (mine == nullptr) text += "z";
     // The exchange of first dimensions: this rank's, for all of them.
     if (calls.empty() && bytes[0] > 0) {
       for (size_t i = 0; i < bytes.size(); ++i) {
@@ -44,6 +46,29 @@ class FakeTransport final : public DataTransport {
                    const Pump& pump) override {
     return Called("copy " + std::to_string(root) + " " + std::to_string(bytes),
                   pump);
+  }
+  Status Reducescatter(const std::vector<int>&, const void*,
+                       const std::vector<int64_t>& counts, void*,
+                       const ReduceOptions& options,
+                       const Pump& pump) override {
+    std::string text = std::string("scatter ") + NameOf(options.op) + " " +
+                       NameOf(options.dtype);
+    for (const int64_t one : counts) text += " " + std::to_string(one);
+    return Called(text, pump);
+  }
+  Status Alltoall(const std::vector<int>&, const void* input,
+                  const std::vector<int64_t>& send_bytes, void* output,
+                  const std::vector<int64_t>& receive_bytes,
+                  const Pump& pump) override {
+    std::string text = "all";
+    for (const int64_t one : send_bytes) text += " " + std::to_string(one);
+    text += " to";
+    for (const int64_t one : receive_bytes) text += " " + std::to_string(one);
+    // The exchange of splits: as if the others sent what they get.
+    if (calls.empty()) {
+      std::memcpy(output, input, send_bytes.size() * sizeof(int64_t));
+    }
+    return Called(text, pump);
   }
   bool memory_in_use() const override { return in_use; }
 
@@ -206,6 +231,89 @@ TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
   EXPECT_EQ(asked, (std::vector<int64_t>{3, 3}));
   EXPECT_EQ(data.calls, (Texts{"gather 8 8", "gather 24 24"}));
   EXPECT_EQ(ended, (Texts{"g"}));
+}
+
+// A rank that has joined takes the rows of the others, and gives none.
+TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
+  Request gather = Make(OpKind::kAllgather, "g", 0, /*own=*/false);
+  gather.record.tensors = {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}};
+  executor.Add(Frame(std::move(gather), Sum("a", 1)));
+  RunAll();
+  EXPECT_EQ(data.calls, (Texts{"gather 16 16", "gather 0 0z", "gather 0 0z",
+                               "Sum float32 1"}));
+  EXPECT_EQ(ended, (Texts{"a"}));
+}
+
+TEST_F(ExecutorTest, AllgatherOfAGroup) {
+  Request gather = Make(OpKind::kAllgather, "g", 3);
+  gather.record.tensors = {{DType::kFloat32, {-1}}, {DType::kInt64, {-1, 5}}};
+  gather.own->record = gather.record;
+  gather.own->tensors = {{memory, nullptr, 3, 3}, {memory, nullptr, 10, 2}};
+  Texts asked;
+  gather.own->allocate = [&](size_t tensor, const std::vector<int64_t>& dims,
+                             void** output) {
+    asked.push_back(std::to_string(tensor) + ": " + std::to_string(dims[0]) +
+                    " " + std::to_string(dims[1]));
+    *output = memory;
+    return Status::Ok();
+  };
+  executor.Add(Frame(std::move(gather)));
+  RunAll();
+  // One exchange of first dimensions for the whole group.
+  EXPECT_EQ(data.calls,
+            (Texts{"gather 16 16", "gather 12 12", "gather 80 80"}));
+  EXPECT_EQ(asked, (Texts{"0: 3 3", "1: 2 2"}));
+}
+
+TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
+  Request all = Make(OpKind::kAlltoall, "a", 12);
+  all.record.tensors[0].shape = {-1, 3};
+  all.own->splits = {1, 3};
+  std::vector<int64_t> asked;
+  all.own->allocate = [&](size_t, const std::vector<int64_t>& rows,
+                          void** output) {
+    asked = rows;
+    *output = memory;
+    return Status::Ok();
+  };
+  executor.Add(Frame(std::move(all)));
+  RunAll();
+  EXPECT_EQ(asked, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(data.calls, (Texts{"all 8 8 to 8 8", "all 12 36 to 12 36"}));
+  EXPECT_EQ(ended, (Texts{"a"}));
+}
+
+TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
+  for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall}) {
+    Executor one(&data, kThreshold, this);
+    Request run = Make(kind, "x", 4);
+    run.record.tensors[0].shape = {-1};
+    run.own->splits = {2, 2};
+    run.own->allocate = [](size_t, const std::vector<int64_t>&, void**) {
+      return Internal("no memory");
+    };
+    one.Add(Frame(std::move(run)));
+    data.calls.clear();
+    Status status;
+    EXPECT_TRUE(one.RunNext(kNoLimit, pump, &status));
+    EXPECT_EQ(status.message(), std::string(NameOf(kind)) + " 'x': no memory");
+    EXPECT_EQ(data.calls.size(), 1u);
+    one.Fail(status);
+  }
+}
+
+// Seven rows for two ranks: the first has one more. Never fused.
+TEST_F(ExecutorTest, ReducescatterGivesTheRestToTheFirst) {
+  Request group = Make(OpKind::kReducescatter, "g", 0);
+  group.record.reduce_op = ReduceOp::kAverage;
+  group.record.tensors = {{DType::kFloat32, {7, 3}}, {DType::kInt32, {0, 2}}};
+  group.own->tensors = {{memory, memory, 21, 0}, {memory, memory, 0, 0}};
+  executor.Add(Frame(std::move(group), Make(OpKind::kReducescatter, "s", 1)));
+  RunAll();
+  EXPECT_EQ(data.calls,
+            (Texts{"scatter Average float32 12 9", "scatter Average int32 0 0",
+                   "scatter Sum float32 1 0"}));
+  EXPECT_EQ(ended, (Texts{"g", "s"}));
 }
 
 // What is larger than a caller may run itself waits for the background.

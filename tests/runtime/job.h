@@ -51,7 +51,7 @@ struct Ended {
   int32_t value = 0;
 };
 
-// What allgather gives: the rows of all ranks, and how many each gave.
+// What allgather and alltoall give: the rows, and how many came from each rank.
 struct Gathered {
   std::vector<int64_t> first_dims;
   std::vector<char> bytes;
@@ -127,19 +127,36 @@ class Rank {
     entry.tensors[0].first_dim = std::exchange(shape[0], -1);
     int64_t row = sizeof(T);
     for (size_t i = 1; i < shape.size(); ++i) row *= shape[i];
-    auto gathered = std::make_shared<Gathered>();
-    entry.allocate = [gathered, row](size_t, const std::vector<int64_t>& dims,
-                                     void** output) {
-      gathered->first_dims = dims;
-      int64_t bytes = 0;
-      for (const int64_t rows : dims) bytes += rows * row;
-      gathered->bytes.resize(static_cast<size_t>(bytes));
-      *output = gathered->bytes.data();
-      return Status::Ok();
-    };
-    Pending pending = Submit(std::move(entry));
-    pending.gathered = std::move(gathered);
-    return pending;
+    return SubmitRows(std::move(entry), row);
+  }
+
+  // splits[i] rows of one element go to the i-th rank of the set.
+  template <typename T>
+  Pending Alltoall(const std::string& name, const std::vector<T>& input,
+                   std::vector<int64_t> splits,
+                   const CallOptions& options = {}) {
+    auto kept = std::make_shared<std::vector<T>>(input);
+    Entry entry = EntryFor<T>(OpKind::kAlltoall, name, *kept, options);
+    entry.keepalive = kept;
+    entry.splits = std::move(splits);
+    entry.tensors[0].first_dim =
+        std::exchange(entry.record.tensors[0].shape[0], -1);
+    return SubmitRows(std::move(entry), sizeof(T));
+  }
+
+  // `output` has room for this rank's rows.
+  template <typename T>
+  Pending Reducescatter(const std::string& name, const std::vector<T>& input,
+                        std::vector<T>* output,
+                        const CallOptions& options = {}) {
+    auto kept = std::make_shared<std::vector<T>>(input);
+    Entry entry = EntryFor<T>(OpKind::kReducescatter, name, *kept, options);
+    entry.keepalive = kept;
+    entry.record.reduce_op = options.op;
+    entry.record.prescale = options.prescale;
+    entry.record.postscale = options.postscale;
+    entry.tensors[0].output = output->data();
+    return Submit(std::move(entry));
   }
 
   // In place if `output` is null.
@@ -203,6 +220,24 @@ class Rank {
   }
 
  private:
+  // Gives memory for rows of so many bytes.
+  Pending SubmitRows(Entry entry, int64_t row_bytes) {
+    auto gathered = std::make_shared<Gathered>();
+    entry.allocate = [gathered, row_bytes](size_t,
+                                           const std::vector<int64_t>& dims,
+                                           void** output) {
+      gathered->first_dims = dims;
+      int64_t bytes = 0;
+      for (const int64_t rows : dims) bytes += rows * row_bytes;
+      gathered->bytes.resize(static_cast<size_t>(bytes));
+      *output = gathered->bytes.data();
+      return Status::Ok();
+    };
+    Pending pending = Submit(std::move(entry));
+    pending.gathered = std::move(gathered);
+    return pending;
+  }
+
   template <typename T>
   static Entry EntryFor(OpKind kind, const std::string& name,
                         const std::vector<T>& input,

@@ -21,13 +21,14 @@ Record RandomRecord(std::mt19937* random) {
     return static_cast<int>((*random)() % static_cast<unsigned>(limit));
   };
   Record record;
-  record.kind = static_cast<OpKind>(below(7));
+  record.kind = static_cast<OpKind>(below(9));
   record.device = static_cast<DeviceKind>(below(2));
   record.reduce_op = static_cast<ReduceOp>(below(6));
   record.prescale = below(100) / 8.0 - 3;
   record.postscale = 1.0 / (1 + below(5));
   record.root = below(10) - 1;
   record.set = below(5);
+  record.compression = std::string(static_cast<size_t>(below(9)), 'c');
   for (int i = below(4); i > 0; --i) record.ranks.push_back(below(1 << 20));
   for (int t = below(4); t > 0; --t) {
     TensorSpec tensor;
@@ -35,6 +36,7 @@ Record RandomRecord(std::mt19937* random) {
     for (int d = below(5); d > 0; --d) {
       tensor.shape.push_back(below(1000) - 1);
     }
+    tensor.name = std::string(static_cast<size_t>(below(9)), 'n');
     record.tensors.push_back(std::move(tensor));
   }
   return record;
@@ -48,11 +50,13 @@ void ExpectEqual(const Record& a, const Record& b) {
   EXPECT_EQ(a.postscale, b.postscale);
   EXPECT_EQ(a.root, b.root);
   EXPECT_EQ(a.set, b.set);
+  EXPECT_EQ(a.compression, b.compression);
   EXPECT_EQ(a.ranks, b.ranks);
   ASSERT_EQ(a.tensors.size(), b.tensors.size());
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     EXPECT_EQ(a.tensors[i].dtype, b.tensors[i].dtype);
     EXPECT_EQ(a.tensors[i].shape, b.tensors[i].shape);
+    EXPECT_EQ(a.tensors[i].name, b.tensors[i].name);
   }
 }
 
@@ -124,6 +128,15 @@ TEST(Request, MismatchOfTensors) {
              "mismatch in allgather 'g': rank 2 has float32[?,4], rank 5 has "
              "float32[?,3]; all dimensions but the first must be equal on all "
              "ranks");
+  ExpectText(OneTensor(DType::kInt8, {-1}, OpKind::kAlltoall),
+             OneTensor(DType::kInt8, {-1, 3}, OpKind::kAlltoall),
+             "mismatch in alltoall 'g': rank 2 has int8[?], rank 5 has "
+             "int8[?,3]; all dimensions but the first must be equal on all "
+             "ranks");
+  ExpectText(OneTensor(DType::kInt8, {4, 3}, OpKind::kReducescatter),
+             OneTensor(DType::kInt8, {5, 3}, OpKind::kReducescatter),
+             "mismatch in reducescatter 'g': rank 2 has int8[4,3], rank 5 has "
+             "int8[5,3]; the shapes must be equal on all ranks");
 }
 
 TEST(Request, MismatchOfGroups) {
@@ -132,20 +145,73 @@ TEST(Request, MismatchOfGroups) {
   two.tensors.push_back({DType::kFloat32, {2}});
   ExpectText(two, one,
              "mismatch in allreduce 'g': rank 2 has 2 tensors, rank 5 has 1 "
-             "tensors; a group must have the same tensors on all ranks");
+             "tensor; a group must have the same tensors on all ranks");
   Record other = two;
   other.tensors[1].shape = {3};
   ExpectText(two, other,
-             "mismatch in allreduce 'g': rank 2 has float32[2] in tensor 1, "
-             "rank 5 has float32[3] in tensor 1; the shapes must be equal on "
+             "mismatch in allreduce 'g': rank 2 has float32[2] as tensor 1, "
+             "rank 5 has float32[3] as tensor 1; the shapes must be equal on "
              "all ranks");
+}
+
+Record Group(const std::vector<std::string>& names) {
+  Record record;
+  for (const std::string& name : names) {
+    // Lengths as shapes: of tensors in another order, shapes differ too.
+    record.tensors.push_back(
+        {DType::kFloat32, {static_cast<int64_t>(name.size())}, name});
+  }
+  return record;
+}
+
+TEST(Request, MismatchOfMembers) {
+  ExpectText(Group({"w0", "kernel", "b"}), Group({"w0", "b", "kernel"}),
+             "mismatch in allreduce 'g': rank 2 has 'kernel' as tensor 1, rank "
+             "5 has 'b' as tensor 1; a group must have the same tensors in the "
+             "same order on all ranks");
+  // One is missing: where the two groups part, not that the numbers differ.
+  ExpectText(Group({"w0", "w1", "w2"}), Group({"w0", "w2"}),
+             "mismatch in allreduce 'g': rank 2 has 'w1' as tensor 1, rank 5 "
+             "has 'w2' as tensor 1; a group must have the same tensors in the "
+             "same order on all ranks");
+  ExpectText(Group({"w0", "w1"}), Group({"w0", "w1", "w2"}),
+             "mismatch in allreduce 'g': rank 2 has 2 tensors, rank 5 has 3 "
+             "tensors; a group must have the same tensors on all ranks");
+  ExpectText(Group({"w0", "w1"}), Group({"w0", ""}),
+             "mismatch in allreduce 'g': rank 2 has 'w1' as tensor 1, rank 5 "
+             "has tensor 1 without a name; a group must have the same tensors "
+             "in the same order on all ranks");
+  Record wider = Group({"w0", "w1"});
+  wider.tensors[1].shape = {7};
+  ExpectText(Group({"w0", "w1"}), wider,
+             "mismatch in allreduce 'g': rank 2 has float32[2] as tensor 1 "
+             "('w1'), rank 5 has float32[7] as tensor 1 ('w1'); the shapes "
+             "must be equal on all ranks");
+}
+
+// Compression on one rank makes the data types differ as well.
+TEST(Request, MismatchOfCompression) {
+  const Record plain = OneTensor(DType::kFloat32, {3});
+  Record smaller = OneTensor(DType::kFloat16, {3});
+  smaller.compression = "fp16 of float32";
+  ExpectText(smaller, plain,
+             "mismatch in allreduce 'g': rank 2 has fp16 of float32, rank 5 "
+             "has no compression; the compression must be equal on all ranks");
+  Record other = OneTensor(DType::kBfloat16, {3});
+  other.compression = "bf16 of float32";
+  ExpectText(smaller, other,
+             "mismatch in allreduce 'g': rank 2 has fp16 of float32, rank 5 "
+             "has bf16 of float32; the compression must be equal on all "
+             "ranks");
 }
 
 TEST(Request, MismatchOfOperations) {
   const Record sum = OneTensor(DType::kFloat32, {3, 4});
-  ExpectText(sum, OneTensor(DType::kFloat32, {3, 4}, OpKind::kBroadcast),
-             "mismatch in 'g': rank 2 has allreduce, rank 5 has broadcast; "
-             "the operations must be equal on all ranks");
+  ExpectText(
+      sum, OneTensor(DType::kFloat32, {3, 4}, OpKind::kBroadcast),
+      "mismatch in 'g': rank 2 has allreduce, rank 5 has broadcast; "
+      "the operations must be equal on all ranks; if two are meant, give "
+      "them different names");
   Record scaled = sum;
   scaled.prescale = 0.5;
   ExpectText(sum, scaled,
@@ -197,6 +263,8 @@ TEST(Request, MismatchOrder) {
   Record a = OneTensor(DType::kFloat32, {3}, OpKind::kBroadcast);
   Record b = OneTensor(DType::kInt32, {4}, OpKind::kAllreduce);
   a.tensors.push_back({DType::kInt8, {1}});
+  b.compression = "fp16 of float32";
+  b.tensors[0].name = "w";
   b.prescale = 2;
   b.reduce_op = ReduceOp::kMin;
   b.root = 3;
@@ -209,6 +277,10 @@ TEST(Request, MismatchOrder) {
   };
   expect("the operations must");
   b.kind = a.kind;
+  expect("the compression must");
+  b.compression = "";
+  expect("a group must have the same tensors in the same order");
+  b.tensors[0].name = "";
   expect("the data types must");
   b.tensors[0].dtype = DType::kFloat32;
   expect("a group must");
@@ -230,8 +302,8 @@ TEST(Request, DataTypeComesBeforeTheNumberOfTensors) {
   b.tensors.push_back({DType::kInt32, {3}});
   EXPECT_EQ(
       DescribeMismatch("g", 0, EncodeRecord(a), 1, EncodeRecord(b)),
-      "mismatch in allreduce 'g': rank 0 has float32[3] in tensor 0, rank "
-      "1 has int32[3] in tensor 0; the data types must be equal on all "
+      "mismatch in allreduce 'g': rank 0 has float32[3] as tensor 0, rank "
+      "1 has int32[3] as tensor 0; the data types must be equal on all "
       "ranks");
 }
 

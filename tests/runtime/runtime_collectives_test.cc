@@ -203,6 +203,51 @@ TEST_P(CollectivesTest, BarrierWaitsForAll) {
   });
 }
 
+// Rank r sends (r + i) % 3 rows to rank i.
+TEST_P(CollectivesTest, AlltoallOfDifferentSplits) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    const auto value = [](int from, int to) { return from * 100 + to; };
+    for (int round = 0; round < 3; ++round) {
+      std::vector<int64_t> splits;
+      std::vector<int64_t> rows;
+      std::vector<int32_t> input;
+      std::vector<int32_t> expected;
+      for (int other = 0; other < self.size(); ++other) {
+        const auto count = static_cast<size_t>((self.rank() + other) % 3);
+        splits.push_back(static_cast<int64_t>(count));
+        rows.push_back(static_cast<int64_t>(count));  // the rule is symmetric
+        input.insert(input.end(), count, value(self.rank(), other));
+        expected.insert(expected.end(), count, value(other, self.rank()));
+      }
+      const Pending all = self.Alltoall("all", input, splits);
+      ASSERT_TRUE(all.status().ok()) << all.status().message();
+      EXPECT_EQ(all.gathered->first_dims, rows);
+      EXPECT_EQ(all.gathered->As<int32_t>(), expected);
+    }
+  });
+}
+
+// size * 2 + 1 rows: the first rank gets three.
+TEST_P(CollectivesTest, ReducescatterGivesTheRestToTheFirst) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    const auto size = static_cast<size_t>(self.size());
+    const std::vector<int64_t> input =
+        Values<int64_t>(self.rank(), size * 2 + 1);
+    const std::vector<int64_t> sum =
+        SumOfValues<int64_t>(self.size(), input.size());
+    const size_t mine = self.rank() == 0 ? 3 : 2;
+    const size_t before =
+        self.rank() == 0 ? 0 : static_cast<size_t>(self.rank()) * 2 + 1;
+    std::vector<int64_t> part(mine, -1);
+    ASSERT_TRUE(self.Reducescatter("s", input, &part).status().ok());
+    EXPECT_EQ(part, std::vector<int64_t>(
+                        sum.begin() + static_cast<long>(before),
+                        sum.begin() + static_cast<long>(before + mine)));
+  });
+}
+
 // A scalar has no dimensions but one element.
 TEST_P(CollectivesTest, ScalarAllreduceAndBroadcast) {
   Job job(GetParam());

@@ -31,6 +31,88 @@ struct Case {
   const char* rule;
 };
 
+// A request of these tensors, by name and length, all in `data`.
+Pending SubmitGroup(Rank* self, std::vector<TensorSpec> tensors,
+                    const std::string& compression, std::vector<float>* data) {
+  Entry entry = Rank::Plain(OpKind::kAllreduce, "x", kWorldSet);
+  entry.record.compression = compression;
+  for (const TensorSpec& tensor : tensors) {
+    entry.tensors.push_back({data->data(), data->data(), tensor.shape[0], 0});
+  }
+  entry.record.tensors = std::move(tensors);
+  return self->Submit(std::move(entry));
+}
+
+// A request whose record alone matters: it is never run.
+Pending SubmitOne(Rank* self, OpKind kind, std::vector<int64_t> shape,
+                  ReduceOp op, std::vector<float>* data) {
+  Entry entry = Rank::Plain(kind, "x", kWorldSet);
+  entry.record.reduce_op = op;
+  entry.record.tensors.push_back({DType::kFloat32, std::move(shape)});
+  entry.tensors.push_back({data->data(), nullptr, 6, 0});
+  return self->Submit(std::move(entry));
+}
+
+std::vector<Case> GroupCases() {
+  const TensorSpec w{DType::kFloat32, {2}, "w"};
+  const TensorSpec b{DType::kFloat32, {3}, "b"};
+  const char* const members =
+      "a group must have the same tensors in the same order on all ranks";
+  return {
+      {"order",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         using Group = std::vector<TensorSpec>;
+         return SubmitGroup(self, odd ? Group{b, w} : Group{w, b}, "", data);
+       },
+       "'b' as tensor 0", members},
+      {"member",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         const TensorSpec other{DType::kFloat32, {3}, "other"};
+         return SubmitGroup(self, {w, odd ? other : b}, "", data);
+       },
+       "'other' as tensor 1", members},
+      {"members",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         using Group = std::vector<TensorSpec>;
+         return SubmitGroup(self, odd ? Group{w} : Group{w, b}, "", data);
+       },
+       "1 tensor", "a group must have the same tensors on all ranks"},
+      {"compression",
+       [=](Rank* self, bool odd, std::vector<float>* data) {
+         TensorSpec narrow = w;
+         narrow.dtype = DType::kFloat16;
+         return SubmitGroup(self, {odd ? w : narrow},
+                            odd ? "" : "fp16 of float32", data);
+       },
+       "no compression", "the compression must be equal on all ranks"},
+  };
+}
+
+std::vector<Case> ScatterCases() {
+  return {
+      {"alltoall row",
+       [](Rank* self, bool odd, std::vector<float>* data) {
+         return SubmitOne(self, OpKind::kAlltoall, {-1, odd ? 2 : 3},
+                          ReduceOp::kSum, data);
+       },
+       "float32[?,2]",
+       "all dimensions but the first must be equal on all ranks"},
+      {"reducescatter shape",
+       [](Rank* self, bool odd, std::vector<float>* data) {
+         const std::vector<int64_t> tall{6}, flat{3, 2};
+         return SubmitOne(self, OpKind::kReducescatter, odd ? flat : tall,
+                          ReduceOp::kSum, data);
+       },
+       "float32[3,2]", "the shapes must be equal on all ranks"},
+      {"reducescatter op",
+       [](Rank* self, bool odd, std::vector<float>* data) {
+         return SubmitOne(self, OpKind::kReducescatter, {6},
+                          odd ? ReduceOp::kAverage : ReduceOp::kSum, data);
+       },
+       "Average", "the reduce operations must be equal on all ranks"},
+  };
+}
+
 std::vector<Case> Cases() {
   const auto allreduce = [](Rank* self, std::vector<float>* data,
                             const CallOptions& options) {
@@ -91,13 +173,12 @@ std::vector<Case> Cases() {
   };
 }
 
-TEST_P(DisagreementTest, SameTextOnAllRanksAndTheNextOneWorks) {
-  Job job(GetParam());
-  if (job.size() == 1) return;
-  for (const Case& what : Cases()) {
+void ExpectExplained(Job* job, const std::vector<Case>& cases) {
+  if (job->size() == 1) return;
+  for (const Case& what : cases) {
     SCOPED_TRACE(what.name);
-    std::vector<std::string> texts(static_cast<size_t>(job.size()));
-    job.Run([&](Rank& self) {
+    std::vector<std::string> texts(static_cast<size_t>(job->size()));
+    job->Run([&](Rank& self) {
       std::vector<float> data(6, 1);
       const bool odd = self.rank() == self.size() - 1;
       const Status status = what.call(&self, odd, &data).status();
@@ -112,11 +193,33 @@ TEST_P(DisagreementTest, SameTextOnAllRanksAndTheNextOneWorks) {
     };
     expect("'x'");
     expect("rank 0 has");
-    expect("rank " + std::to_string(job.size() - 1) + " has " +
+    expect("rank " + std::to_string(job->size() - 1) + " has " +
            (std::string(what.name) == "scale" ? "prescale 1 and " : "") +
            what.odd_value);
     expect(what.rule);
   }
+}
+
+TEST_P(DisagreementTest, SameTextOnAllRanksAndTheNextOneWorks) {
+  Job job(GetParam());
+  ExpectExplained(&job, Cases());
+  ExpectExplained(&job, GroupCases());
+  ExpectExplained(&job, ScatterCases());
+}
+
+// The first two that differ, of any number: the lowest rank and the lowest that
+// differs from it.
+TEST_P(DisagreementTest, NamesTheLowestRanks) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.Run([](Rank& self) {
+    std::vector<float> data(static_cast<size_t>(self.rank()) + 1, 1);
+    const Status status = self.Allreduce("x", &data).status();
+    EXPECT_EQ(status.message(),
+              "mismatch in allreduce 'x': rank 0 has float32[1], rank 1 has "
+              "float32[2]; the shapes must be equal on all ranks");
+    ExpectNextWorks(&self, "x");
+  });
 }
 
 TEST_P(DisagreementTest, RefusalOfOneRankFailsAll) {

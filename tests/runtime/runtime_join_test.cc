@@ -77,24 +77,58 @@ TEST_P(JoinTest, ManyRequestsAfterAJoin) {
   });
 }
 
-TEST_P(JoinTest, AllgatherAndBroadcastFailAfterAJoin) {
+TEST_P(JoinTest, AllgatherAfterAJoinHasNoRowsOfTheJoined) {
   Job job(GetParam());
   if (job.size() == 1) return;
   job.Run([](Rank& self) {
-    std::vector<float> data = {1};
     if (self.rank() > 0) {
-      const Pending gather = self.Allgather("a", data);
-      EXPECT_EQ(gather.status().code(), StatusCode::kFailedPrecondition);
-      EXPECT_NE(gather.status().message().find("joined"), std::string::npos);
-      const Pending broadcast = self.Broadcast("b", 1, &data);
-      EXPECT_EQ(broadcast.status().code(), StatusCode::kFailedPrecondition);
+      for (const size_t rows : {size_t{1}, size_t{30000}, size_t{0}}) {
+        const std::vector<int64_t> mine(rows, self.rank());
+        const Pending gather = self.Allgather("a", mine);
+        ASSERT_TRUE(gather.status().ok()) << gather.status().message();
+        std::vector<int64_t> all;
+        for (int r = 1; r < self.size(); ++r) all.insert(all.end(), rows, r);
+        EXPECT_EQ(gather.gathered->first_dims[0], 0);
+        EXPECT_EQ(gather.gathered->As<int64_t>(), all);
+      }
     }
     EXPECT_TRUE(self.Join().status().ok());
-    // After it everything works again.
-    const Pending gather = self.Allgather("a", data);
-    ASSERT_TRUE(gather.status().ok()) << gather.status().message();
-    EXPECT_EQ(gather.gathered->As<float>(),
-              std::vector<float>(static_cast<size_t>(self.size()), 1));
+  });
+}
+
+// With the same text on all ranks; what is correct works before and after.
+TEST_P(JoinTest, WhatNeedsEveryRankFailsAfterAJoin) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.Run([](Rank& self) {
+    const auto size = static_cast<size_t>(self.size());
+    std::vector<float> data(size, 1);
+    std::vector<float> part(1);
+    if (self.rank() > 0) {
+      std::vector<Pending> wrong = {
+          self.Alltoall("all", data, std::vector<int64_t>(size, 1)),
+          self.Reducescatter("scatter", data, &part),
+          self.Broadcast("copy", 1, &data)};
+      const char* names[] = {"all", "scatter", "copy"};
+      for (size_t i = 0; i < wrong.size(); ++i) {
+        const Status status = wrong[i].status();
+        EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+        EXPECT_EQ(status.message(),
+                  "'" + std::string(names[i]) +
+                      "' cannot run: a rank has already joined, and only "
+                      "allreduce, allgather and barrier go on without it");
+      }
+      EXPECT_TRUE(self.Allreduce("sum", &data).status().ok());
+      EXPECT_EQ(data, std::vector<float>(size, self.size() - 1.0f));
+    }
+    EXPECT_TRUE(self.Join().status().ok());
+    data.assign(size, 1);
+    ASSERT_TRUE(self.Reducescatter("scatter", data, &part).status().ok());
+    EXPECT_EQ(part[0], static_cast<float>(self.size()));
+    const Pending all =
+        self.Alltoall("all", data, std::vector<int64_t>(size, 1));
+    ASSERT_TRUE(all.status().ok());
+    EXPECT_EQ(all.gathered->As<float>(), data);
   });
 }
 

@@ -46,17 +46,82 @@ TEST_P(StallTest, NamesTheTensorAndTheMissingRank) {
   const Status status = Aborted(texts[0]);
   ExpectPart(status, "stall: ");
   // Whichever of the two was reported first.
-  if (texts[0].find("'x' (world)") != std::string::npos) {
+  if (texts[0].find("stall: 'x' (world)") != std::string::npos) {
     ExpectPart(status,
                "missing rank " + std::to_string(missing) + " (" + host + ")");
-    ExpectPart(status, "waits for 'other'");
+    ExpectPart(status, "rank " + std::to_string(missing) +
+                           " waits for 'other' (world)");
   } else {
     ExpectPart(status, "'other' (world) waited");
     ExpectPart(status, "submitted by rank " + std::to_string(missing) + " (" +
                            host + ")");
     ExpectPart(status, "missing rank 0 (node0)");
-    ExpectPart(status, "waits for 'x'");
+    ExpectPart(status, missing == 1 ? "rank 0 waits for 'x' (world)"
+                                    : "ranks 0, 1, 2 wait for 'x' (world)");
   }
+}
+
+// Ranks that wait for nothing are in their own code.
+TEST_P(StallTest, NamesRanksThatWaitForNothing) {
+  Job job(GetParam(), Impatient());
+  const int busy = job.size() - 1;
+  job.Run([&](Rank& self) {
+    if (self.rank() == busy) return;
+    std::vector<float> data = {1};
+    const Status status = self.Allreduce("x", &data).status();
+    ExpectPart(status, "'x' (world) waited");
+    ExpectPart(status,
+               "; rank " + std::to_string(busy) + " waits for no collective");
+  });
+}
+
+// Two ranks wait for as many other things; of one rank's only the first two
+// are told.
+TEST(Stall, NamesWhatEachRankWaitsFor) {
+  Job job({1, 3}, Impatient());
+  job.Run([](Rank& self) {
+    std::vector<std::vector<float>> data(4, {1});
+    std::vector<Pending> pending;
+    const std::vector<std::vector<std::string>> names = {
+        {"x"}, {"x"}, {"a"}, {"b", "c", "d", "e"}};
+    for (const std::string& name : names[static_cast<size_t>(self.rank())]) {
+      pending.push_back(self.Allreduce(name, &data[pending.size()]));
+    }
+    const std::string text = pending.front().status().message();
+    // Whichever was reported first.
+    if (text.find("stall: 'x'") != std::string::npos) {
+      EXPECT_NE(text.find("; rank 2 waits for 'a' (world); rank 3 waits for 'b'"
+                          " (world), 'c' (world) and 2 more"),
+                std::string::npos)
+          << text;
+    } else {
+      EXPECT_NE(text.find("; ranks 0, 1 wait for 'x' (world)"),
+                std::string::npos)
+          << text;
+    }
+  });
+}
+
+// One name in two sets: each waits for those who are in the other one.
+TEST(Stall, SameNameInAnotherProcessSet) {
+  Job job({1, 2}, Impatient());
+  job.Run([](Rank& self) {
+    ASSERT_EQ(self.AddSet("s", {0, 1}).value(), 1);
+    std::vector<float> data = {1};
+    CallOptions options;
+    options.set = self.rank() == 0 ? 1 : kWorldSet;
+    const Status status = self.Allreduce("x", &data, options).status();
+    if (status.message().find("stall: 'x' (process set 1)") !=
+        std::string::npos) {
+      ExpectPart(status,
+                 "missing rank 1 (node1); rank 1 waits for 'x' (world)"
+                 ": the same name in another process set");
+    } else {
+      ExpectPart(status,
+                 "missing rank 0 (node0); rank 0 waits for 'x' "
+                 "(process set 1): the same name in another process set");
+    }
+  });
 }
 
 // A warning only: when the rank comes after all, all is well.
@@ -159,7 +224,7 @@ TEST(Stall, InAProcessSet) {
     options.set = 1;
     const Status status = self.Allreduce("x", &data, options).status();
     EXPECT_EQ(status.code(), StatusCode::kAborted);
-    ExpectPart(status, "'x' (process set 1)");
+    ExpectPart(status, "stall: 'x' (process set 1)");
     ExpectPart(status, "missing rank 3 (node1)");
   });
 }

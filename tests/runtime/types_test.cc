@@ -12,6 +12,7 @@ TEST(Types, TableOfElementTypes) {
     const char* name;
     size_t size;
     bool floating;
+    bool complex = false;
   };
   const Row rows[] = {
       {DType::kUint8, 0, "uint8", 1, false},
@@ -25,6 +26,10 @@ TEST(Types, TableOfElementTypes) {
       {DType::kFloat64, 8, "float64", 8, true},
       {DType::kBool, 9, "bool", 1, false},
       {DType::kBfloat16, 10, "bfloat16", 2, true},
+      {DType::kUint32, 11, "uint32", 4, false},
+      {DType::kUint64, 12, "uint64", 8, false},
+      {DType::kComplex64, 13, "complex64", 8, false, true},
+      {DType::kComplex128, 14, "complex128", 16, false, true},
   };
   EXPECT_EQ(std::size(rows), static_cast<size_t>(kDTypeCount));
   for (const Row& row : rows) {
@@ -33,6 +38,7 @@ TEST(Types, TableOfElementTypes) {
     EXPECT_STREQ(NameOf(row.dtype), row.name);
     EXPECT_EQ(SizeOf(row.dtype), row.size);
     EXPECT_EQ(IsFloating(row.dtype), row.floating);
+    EXPECT_EQ(IsComplex(row.dtype), row.complex);
   }
 }
 
@@ -46,9 +52,10 @@ TEST(Types, NumbersAndNamesOfReduceOps) {
 
 TEST(Types, NamesOfOperationsAndDevices) {
   const char* names[] = {
-      "allreduce", "allgather",       "broadcast",         "join",
-      "barrier",   "add_process_set", "remove_process_set"};
-  for (int i = 0; i < 7; ++i) {
+      "allreduce",    "allgather",       "broadcast",          "join",
+      "barrier",      "add_process_set", "remove_process_set", "alltoall",
+      "reducescatter"};
+  for (int i = 0; i < 9; ++i) {
     EXPECT_STREQ(NameOf(static_cast<OpKind>(i)), names[i]);
   }
   EXPECT_STREQ(NameOf(DeviceKind::kCpu), "CPU");
@@ -57,11 +64,12 @@ TEST(Types, NamesOfOperationsAndDevices) {
 
 // What arrives from another rank may be any number.
 TEST(Types, UnknownValuesAreHarmless) {
-  EXPECT_STREQ(NameOf(static_cast<DType>(11)), "?");
+  EXPECT_STREQ(NameOf(static_cast<DType>(15)), "?");
   EXPECT_EQ(SizeOf(static_cast<DType>(255)), 0u);
   EXPECT_FALSE(IsFloating(static_cast<DType>(200)));
+  EXPECT_FALSE(IsComplex(static_cast<DType>(200)));
   EXPECT_STREQ(NameOf(static_cast<ReduceOp>(6)), "?");
-  EXPECT_STREQ(NameOf(static_cast<OpKind>(7)), "?");
+  EXPECT_STREQ(NameOf(static_cast<OpKind>(9)), "?");
 }
 
 TEST(Types, Describe) {

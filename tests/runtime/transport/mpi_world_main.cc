@@ -29,6 +29,7 @@ struct Job {
   Config config;
   LaunchInfo launch;
   std::string shims;
+  MpiMembers members;
   MpiInfo info;
   std::unique_ptr<World> world;
 };
@@ -48,8 +49,8 @@ void Check(const Job& job, const Status& status) {
 }
 
 Status Make(Job* job) {
-  return MakeWorld(job->config, job->launch, job->shims, {}, &job->world,
-                   &job->info);
+  return MakeWorld({job->config, job->launch, job->shims, {}, job->members},
+                   &job->world, &job->info);
 }
 
 // The byte at `place` of the stream from one rank to another.
@@ -148,8 +149,10 @@ void CheckAllreduce(const Job& job) {
 
 void CheckTopology(const Job& job) {
   const Topology& topology = job.world->topology();
-  Check(job, topology.rank == job.launch.rank, "a rank of its own");
-  Check(job, topology.size == job.launch.size, "a size of its own");
+  if (!job.members.ranks.has_value()) {
+    Check(job, topology.rank == job.launch.rank, "a rank of its own");
+    Check(job, topology.size == job.launch.size, "a size of its own");
+  }
   const int per_node = job.config.ranks_per_node == 0
                            ? topology.size
                            : job.config.ranks_per_node;
@@ -171,6 +174,79 @@ void Collectives(Job* job) {
   Check(*job, !job->world->PollAbort(), "an abort out of nothing");
   job->world->Finalize(true);
   job->world.reset();
+  std::printf("ok: rank %d of %d\n", job->launch.rank, job->launch.size);
+}
+
+// The even ranks make one job, backwards, and the odd ones another, at the same
+// time: nothing may depend on MPI_COMM_WORLD or on what the launcher says.
+void Part(Job* job) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < job->launch.size; ++rank) {
+    if (rank % 2 == job->launch.rank % 2) ranks.insert(ranks.begin(), rank);
+  }
+  job->members.ranks = ranks;
+  Check(*job, Make(job));
+  CheckTopology(*job);
+  const Topology& topology = job->world->topology();
+  Check(*job, topology.size == static_cast<int>(ranks.size()), "size");
+  Check(*job, ranks[static_cast<size_t>(topology.rank)] == job->launch.rank,
+        "not the list's order");
+  PushThroughEdges(*job);
+  CheckAllreduce(*job);
+  job->world->Finalize(true);
+  job->world.reset();
+  std::printf("ok: rank %d of %d\n", job->launch.rank, job->launch.size);
+}
+
+// The last rank is in nobody's list. It may correct that: its MPI runs on.
+void Outsider(Job* job) {
+  const int last = job->launch.size - 1;
+  std::vector<int> others(static_cast<size_t>(last));
+  std::iota(others.begin(), others.end(), 0);
+  for (const std::vector<int>& wrong :
+       {std::vector<int>{0, 0}, {-1}, {last + 1}, {}}) {
+    if (job->launch.rank != last) break;
+    job->members.ranks = wrong;
+    const Status status = Make(job);
+    Check(*job, status.code() == StatusCode::kInvalidArgument,
+          "a wrong list was taken: " + status.message());
+  }
+  job->members.ranks = others;
+  const Status status = Make(job);
+  if (job->launch.rank != last) {
+    Check(*job, status);
+    CheckAllreduce(*job);
+  } else {
+    Check(*job, status.code() == StatusCode::kInvalidArgument, "no error");
+    const std::string text = "called by rank " + std::to_string(last) +
+                             " of MPI_COMM_WORLD, which it does not name";
+    Check(*job, status.message().find(text) != std::string::npos,
+          status.message());
+    job->members.ranks = std::vector<int>{last};
+    Check(*job, Make(job));
+    Check(*job, job->world->topology().size == 1, "size");
+  }
+  job->world->Finalize(true);
+  job->world.reset();
+  std::printf("ok: rank %d of %d\n", job->launch.rank, job->launch.size);
+}
+
+// The last rank has given up: it still finalizes MPI, or the launcher would
+// take its exit for a failure.
+void GivesUp(Job* job) {
+  const int last = job->launch.size - 1;
+  std::vector<int> others(static_cast<size_t>(last));
+  std::iota(others.begin(), others.end(), 0);
+  job->members.ranks = others;
+  const Status status = Make(job);
+  Check(*job, status.ok() == (job->launch.rank != last), status.message());
+  if (status.ok()) {
+    CheckAllreduce(*job);
+    job->world->Finalize(true);
+    job->world.reset();
+  } else {
+    MpiSession::FinalizeLeftover();
+  }
   std::printf("ok: rank %d of %d\n", job->launch.rank, job->launch.size);
 }
 
@@ -298,6 +374,12 @@ int Main(const std::string& mode, const std::string& shims) {
   Check(job, ReadLaunchInfo(&job.launch));
   if (mode == "collectives") {
     Collectives(&job);
+  } else if (mode == "part") {
+    Part(&job);
+  } else if (mode == "outsider") {
+    Outsider(&job);
+  } else if (mode == "gives_up") {
+    GivesUp(&job);
   } else if (mode == "death") {
     Death(&job);
   } else if (mode == "raise") {

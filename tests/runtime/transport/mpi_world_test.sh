@@ -56,10 +56,14 @@ export TF_HVD_MPI_LIBRARY="${library}"
 run 2 2 collectives
 run 4 4 collectives
 run 2 2 reuse
+run 4 4 part
+run 3 3 outsider
+run 2 2 gives_up
 run 3 4 death "${survive}"
 run 4 4 raise "${survive}"
 export TF_HVD_RANKS_PER_NODE=1
 run 2 2 collectives
+run 4 4 part
 run 4 4 collectives
 run 4 4 raise "${survive}"
 export TF_HVD_RANKS_PER_NODE=2

@@ -89,5 +89,20 @@ TEST(P2PLarge, AllgatherCutsLongMessages) {
   ExpectMarks(to.data());
 }
 
+TEST(P2PLarge, AlltoallCutsLongMessages) {
+  P2PCluster cluster(2);
+  LargeBuffer mine;
+  LargeBuffer to;
+  Mark(mine.data());
+  cluster.Run([&](int rank, DataTransport* data) {
+    constexpr auto kBytes = static_cast<int64_t>(kCount);
+    return rank == 0 ? data->Alltoall(cluster.all, mine.data(), {0, kBytes},
+                                      nullptr, {0, 0}, P2PCluster::NoPump)
+                     : data->Alltoall(cluster.all, nullptr, {0, 0}, to.data(),
+                                      {kBytes, 0}, P2PCluster::NoPump);
+  });
+  ExpectMarks(to.data());
+}
+
 }  // namespace
 }  // namespace tf_hvd

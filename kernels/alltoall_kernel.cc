@@ -1,0 +1,98 @@
+// HorovodAlltoall: the result's memory is asked for when it is known how many
+// rows come from each rank.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/collective_kernel.h"
+#include "kernels/tf_adapters.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int kTensor = 0;
+constexpr int kSplits = 1;
+
+// Rows for each rank if the caller did not say.
+Status EvenSplits(int64_t rows, size_t ranks, std::vector<int64_t>* splits) {
+  const auto count = static_cast<int64_t>(ranks);
+  if (rows % count != 0) {
+    return InvalidArgument("the first dimension, " + std::to_string(rows) +
+                           ", is not divisible by the " +
+                           std::to_string(count) +
+                           " ranks; pass splits, the number of rows for each");
+  }
+  splits->assign(ranks, rows / count);
+  return Status::Ok();
+}
+
+Status CheckSplits(const std::vector<int64_t>& splits, int64_t rows,
+                   size_t ranks) {
+  if (splits.size() != ranks) {
+    return InvalidArgument(
+        "splits has " + std::to_string(splits.size()) + " elements for " +
+        std::to_string(ranks) +
+        " ranks; pass one number of rows for each rank of the process set");
+  }
+  int64_t sum = 0;
+  for (size_t i = 0; i < splits.size(); ++i) {
+    if (splits[i] < 0) {
+      return InvalidArgument("splits[" + std::to_string(i) + "] is " +
+                             std::to_string(splits[i]) +
+                             "; a number of rows is not negative");
+    }
+    sum += splits[i];
+  }
+  if (sum <= rows) return Status::Ok();
+  return InvalidArgument("splits add up to " + std::to_string(sum) +
+                         " rows, but the tensor has " + std::to_string(rows) +
+                         "; send at most that many");
+}
+
+class AlltoallKernel final : public CollectiveKernel {
+ public:
+  explicit AlltoallKernel(tf::OpKernelConstruction* ctx)
+      : CollectiveKernel(ctx, OpKind::kAlltoall) {}
+
+ private:
+  Status FillEntry(Call* call) override {
+    TF_HVD_RETURN_IF_ERROR(AddRows(call, kTensor));
+    TF_HVD_RETURN_IF_ERROR(ReadSplits(call));
+    tf::Tensor* received = nullptr;
+    const auto ranks = static_cast<int64_t>(call->membership.ranks);
+    TF_HVD_RETURN_IF_ERROR(FromTensorFlow(
+        call->ctx->allocate_output(kSplits, {ranks}, &received)));
+    // The output belongs to the context, which lives until the completion.
+    call->entry.allocate =
+        [allocate = std::move(call->entry.allocate), received](
+            size_t tensor, const std::vector<int64_t>& rows, void** output) {
+          std::copy(rows.begin(), rows.end(), received->flat<int32_t>().data());
+          return allocate(tensor, rows, output);
+        };
+    return Status::Ok();
+  }
+
+  static Status ReadSplits(Call* call) {
+    const tf::Tensor& splits = call->ctx->input(kSplits);
+    if (splits.dims() != 1) {
+      return InvalidArgument("splits has " + std::to_string(splits.dims()) +
+                             " dimensions; it must have one, with a number of "
+                             "rows for each rank, or be empty");
+    }
+    const int64_t rows = call->entry.tensors[0].first_dim;
+    const size_t ranks = call->membership.ranks;
+    std::vector<int64_t>* const result = &call->entry.splits;
+    if (splits.NumElements() == 0) return EvenSplits(rows, ranks, result);
+    const auto values = splits.vec<int32_t>();
+    result->assign(values.data(), values.data() + values.size());
+    return CheckSplits(*result, rows, ranks);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodAlltoall").Device(tf::DEVICE_CPU),
+                        AlltoallKernel);
+
+}  // namespace
+}  // namespace tf_hvd

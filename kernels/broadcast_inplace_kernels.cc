@@ -1,0 +1,188 @@
+// HorovodBroadcastInplace and HorovodBroadcastInplaceResource: the variables of
+// a call are one request, and are written where they lie.
+//
+// No lock is held while values are on their way. What is received is in memory
+// that the variable alone refers to, or in new memory that it gets in the end;
+// a reference to it is held meanwhile, so that TensorFlow copies before it
+// writes to the variable. Such a write in between is lost.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/rooted_kernel.h"
+#include "kernels/tf_adapters.h"
+
+namespace tf_hvd {
+namespace {
+
+// A variable for the time of a call.
+class Variable {
+ public:
+  virtual ~Variable() = default;
+
+  // Its value, or, if it is going to be `written`, memory of that type and
+  // shape that may be written to.
+  virtual Status Take(tf::OpKernelContext* ctx, bool written,
+                      tf::Tensor* tensor) = 0;
+
+  // Makes what Take gave its value.
+  virtual void Put(const tf::Tensor& tensor) = 0;
+};
+
+Status NoValue() {
+  return InvalidArgument(
+      "it has no value on this rank, for it was not initialized or was "
+      "deleted; initialize it first");
+}
+
+class ResourceVariable final : public Variable {
+ public:
+  explicit ResourceVariable(tf::core::RefCountPtr<tf::Var> var)
+      : var_(std::move(var)) {}
+
+  Status Take(tf::OpKernelContext* ctx, bool written,
+              tf::Tensor* tensor) override {
+    const tf::mutex_lock lock(*var_->mu());
+    const tf::Tensor& value = *var_->tensor();
+    if (!var_->is_initialized || !value.IsInitialized()) return NoValue();
+    if (!written || value.RefCountIsOne()) {
+      *tensor = value;
+      return Status::Ok();
+    }
+    return FromTensorFlow(
+        ctx->allocate_temp(value.dtype(), value.shape(), tensor));
+  }
+
+  void Put(const tf::Tensor& tensor) override {
+    const tf::mutex_lock lock(*var_->mu());
+    if (!var_->tensor()->SharesBufferWith(tensor)) *var_->tensor() = tensor;
+    var_->is_initialized = true;
+  }
+
+ private:
+  const tf::core::RefCountPtr<tf::Var> var_;
+};
+
+// TensorFlow writes to these in place whoever else refers to the memory.
+class ReferenceVariable final : public Variable {
+ public:
+  ReferenceVariable(tf::OpKernelContext* ctx, int index)
+      : ctx_(ctx), index_(index) {}
+
+  Status Take(tf::OpKernelContext*, bool, tf::Tensor* tensor) override {
+    *tensor = Value();
+    return tensor->IsInitialized() ? Status::Ok() : NoValue();
+  }
+
+  void Put(const tf::Tensor& tensor) override {
+    if (Value().SharesBufferWith(tensor)) return;
+    ctx_->replace_ref_input(index_, tensor, /*lock_held=*/false);
+  }
+
+ private:
+  tf::Tensor Value() {
+    return ctx_->mutable_input(index_, /*lock_held=*/false);
+  }
+
+  tf::OpKernelContext* const ctx_;
+  const int index_;
+};
+
+// A variable and the memory that it is to have in the end.
+struct Written {
+  std::unique_ptr<Variable> variable;
+  tf::Tensor tensor;
+};
+
+class InplaceKernel : public RootedKernel {
+ protected:
+  explicit InplaceKernel(tf::OpKernelConstruction* ctx) : RootedKernel(ctx) {}
+
+  // Variable `index`, and its name for errors.
+  virtual Status Find(tf::OpKernelContext* ctx, int index,
+                      std::unique_ptr<Variable>* variable,
+                      std::string* name) const = 0;
+
+ private:
+  Status AddTensors(Call* call, bool is_root) const final {
+    auto written = std::make_shared<std::vector<Written>>();
+    for (int i = 0; i < call->ctx->num_inputs(); ++i) {
+      const auto index = static_cast<size_t>(i);
+      std::string name = "number " + std::to_string(i);
+      Written one;
+      Status status = Find(call->ctx, i, &one.variable, &name);
+      if (status.ok()) status = AddVariable(call, is_root, &one);
+      if (index < member_names().size()) name = member_names()[index];
+      if (!status.ok()) return status.WithContext("variable '" + name + "'");
+      if (!is_root) written->push_back(std::move(one));
+    }
+    call->finish = [written](int32_t) {
+      for (Written& one : *written) one.variable->Put(one.tensor);
+      // The variables are to own their memory alone when TensorFlow goes on.
+      written->clear();
+      return Status::Ok();
+    };
+    return Status::Ok();
+  }
+
+  Status AddVariable(Call* call, bool is_root, Written* one) const {
+    TF_HVD_RETURN_IF_ERROR(
+        one->variable->Take(call->ctx, !is_root, &one->tensor));
+    TensorSpec spec;
+    TF_HVD_RETURN_IF_ERROR(ToSpec(one->tensor, &spec));
+    TensorBuffers buffers;
+    buffers.input = one->tensor.data();
+    buffers.output = one->tensor.data();
+    buffers.count = one->tensor.NumElements();
+    call->held->push_back(one->tensor);
+    Add(call, std::move(spec), buffers);
+    return Status::Ok();
+  }
+};
+
+class InplaceResourceKernel final : public InplaceKernel {
+ public:
+  explicit InplaceResourceKernel(tf::OpKernelConstruction* ctx)
+      : InplaceKernel(ctx) {}
+
+ private:
+  Status Find(tf::OpKernelContext* ctx, int index,
+              std::unique_ptr<Variable>* variable,
+              std::string* name) const override {
+    tf::ResourceHandle handle;
+    TF_HVD_RETURN_IF_ERROR(
+        FromTensorFlow(tf::HandleFromInput(ctx, index, &handle)));
+    *name = handle.name();
+    tf::core::RefCountPtr<tf::Var> var;
+    const absl::Status found = tf::LookupResource(ctx, handle, &var);
+    if (absl::IsNotFound(found)) return NoValue();
+    TF_HVD_RETURN_IF_ERROR(FromTensorFlow(found));
+    *variable = std::make_unique<ResourceVariable>(std::move(var));
+    return Status::Ok();
+  }
+};
+
+class InplaceReferenceKernel final : public InplaceKernel {
+ public:
+  explicit InplaceReferenceKernel(tf::OpKernelConstruction* ctx)
+      : InplaceKernel(ctx) {}
+
+ private:
+  Status Find(tf::OpKernelContext* ctx, int index,
+              std::unique_ptr<Variable>* variable,
+              std::string*) const override {
+    ctx->forward_ref_input_to_ref_output(index, index);
+    *variable = std::make_unique<ReferenceVariable>(ctx, index);
+    return Status::Ok();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodBroadcastInplaceResource").Device(tf::DEVICE_CPU),
+    InplaceResourceKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tf::DEVICE_CPU),
+                        InplaceReferenceKernel);
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,148 @@
+#include "runtime/transport/p2p_scatter.h"
+
+#include <algorithm>
+
+namespace tf_hvd {
+namespace {
+
+// What arrives together for one piece, of all ranks.
+constexpr size_t kPieceBytes = size_t{1} << 20;
+// A message shorter than this costs as much as one of this length.
+constexpr size_t kSliceBytes = size_t{16} << 10;
+
+// One rank's part of a reducescatter.
+class Scatter {
+ public:
+  Scatter(Flight* flight, const RankGroup& group, const char* input,
+          const std::vector<int64_t>& offsets, char* output,
+          const ReduceOptions& options, const Staging& staging)
+      : flight_(flight),
+        group_(group),
+        input_(input),
+        offsets_(offsets),
+        output_(output),
+        options_(options),
+        element_(SizeOf(options.dtype)) {
+    const size_t wanted = std::max(kPieceBytes / group.size(), kSliceBytes);
+    piece_count_ = static_cast<int64_t>(wanted / element_);
+    int64_t most = 0;
+    for (size_t place = 0; place < group.size(); ++place) {
+      most = std::max(most, offsets[place + 1] - offsets[place]);
+    }
+    piece_count_ = std::min(piece_count_, std::max<int64_t>(most, 1));
+    pieces_ = (most + piece_count_ - 1) / piece_count_;
+    staging_ = staging(kSlots * group.size() * PieceBytes());
+  }
+
+  Status Run() {
+    if (pieces_ > 0) TF_HVD_RETURN_IF_ERROR(Post(0));
+    for (int64_t piece = 0; piece < pieces_; ++piece) {
+      if (piece + 1 < pieces_) TF_HVD_RETURN_IF_ERROR(Post(piece + 1));
+      TF_HVD_RETURN_IF_ERROR(Reduce(piece));
+    }
+    return Status::Ok();
+  }
+
+ private:
+  static constexpr size_t kSlots = 2;
+
+  size_t PieceBytes() const {
+    return static_cast<size_t>(piece_count_) * element_;
+  }
+  size_t SlotOf(int64_t piece) const {
+    return static_cast<size_t>(piece) % kSlots;
+  }
+  // Where in all ranks' inputs a piece of a place's part begins.
+  int64_t Begin(int64_t piece, size_t place) const {
+    return std::min(offsets_[place] + piece * piece_count_,
+                    offsets_[place + 1]);
+  }
+  int64_t Count(int64_t piece, size_t place) const {
+    return Begin(piece + 1, place) - Begin(piece, place);
+  }
+  const char* Mine(int64_t piece, size_t place) const {
+    return input_ + static_cast<size_t>(Begin(piece, place)) * element_;
+  }
+  char* Incoming(int64_t piece, size_t from) const {
+    return staging_ + (SlotOf(piece) * group_.size() + from) * PieceBytes();
+  }
+
+  Status Post(int64_t piece) {
+    const size_t lane = SlotOf(piece);
+    const auto bytes = [&](size_t place) {
+      return static_cast<size_t>(Count(piece, place)) * element_;
+    };
+    for (size_t step = 1; step < group_.size(); ++step) {
+      const size_t from = group_.Previous(step);
+      TF_HVD_RETURN_IF_ERROR(flight_->Receive(
+          lane, group_.ranks[from], Incoming(piece, from), bytes(group_.me)));
+    }
+    for (size_t step = 1; step < group_.size(); ++step) {
+      const size_t to = group_.Next(step);
+      TF_HVD_RETURN_IF_ERROR(
+          flight_->Send(lane, group_.ranks[to], Mine(piece, to), bytes(to)));
+    }
+    return Status::Ok();
+  }
+
+  Status Reduce(int64_t piece) {
+    TF_HVD_RETURN_IF_ERROR(flight_->Wait(SlotOf(piece)));
+    std::vector<const char*> inputs(group_.size());
+    for (size_t place = 0; place < group_.size(); ++place) {
+      inputs[place] =
+          place == group_.me ? Mine(piece, place) : Incoming(piece, place);
+    }
+    const int64_t done = Begin(piece, group_.me) - offsets_[group_.me];
+    return ReduceInOrder(flight_, options_, inputs, Count(piece, group_.me),
+                         output_ + static_cast<size_t>(done) * element_);
+  }
+
+  Flight* const flight_;
+  const RankGroup& group_;
+  const char* const input_;
+  const std::vector<int64_t>& offsets_;
+  char* const output_;
+  const ReduceOptions& options_;
+  const size_t element_;
+  int64_t piece_count_ = 0;  // elements; a part's last piece may have fewer
+  int64_t pieces_ = 0;
+  char* staging_ = nullptr;
+};
+
+}  // namespace
+
+Status ExchangeAll(Flight* flight, const RankGroup& group, const char* input,
+                   const std::vector<size_t>& send_offsets, char* output,
+                   const std::vector<size_t>& receive_offsets) {
+  constexpr size_t kAll = 0;
+  const auto size_at = [](const std::vector<size_t>& offsets, size_t place) {
+    return offsets[place + 1] - offsets[place];
+  };
+  // Each rank begins with another one, so that no rank is everybody's first.
+  for (size_t step = 1; step < group.size(); ++step) {
+    const size_t from = group.Previous(step);
+    TF_HVD_RETURN_IF_ERROR(flight->Receive(kAll, group.ranks[from],
+                                           output + receive_offsets[from],
+                                           size_at(receive_offsets, from)));
+  }
+  for (size_t step = 1; step < group.size(); ++step) {
+    const size_t to = group.Next(step);
+    TF_HVD_RETURN_IF_ERROR(flight->Send(kAll, group.ranks[to],
+                                        input + send_offsets[to],
+                                        size_at(send_offsets, to)));
+  }
+  TF_HVD_RETURN_IF_ERROR(flight->Copy(output + receive_offsets[group.me],
+                                      input + send_offsets[group.me],
+                                      size_at(send_offsets, group.me)));
+  return flight->Wait(kAll);
+}
+
+Status ReduceScatterPieces(Flight* flight, const RankGroup& group,
+                           const char* input,
+                           const std::vector<int64_t>& offsets, char* output,
+                           const ReduceOptions& options,
+                           const Staging& staging) {
+  return Scatter(flight, group, input, offsets, output, options, staging).Run();
+}
+
+}  // namespace tf_hvd

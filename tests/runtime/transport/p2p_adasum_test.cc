@@ -1,0 +1,172 @@
+// Adasum: allreduces with that operation, on messages in memory.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "kernels/half_float.h"
+#include "tests/runtime/transport/p2p_cluster.h"
+
+namespace tf_hvd {
+namespace {
+
+using Vector = std::vector<double>;
+using PerRank = std::vector<Vector>;
+
+ReduceOptions Adasum(DType dtype, double prescale = 1.0,
+                     double postscale = 1.0) {
+  return {dtype, ReduceOp::kAdasum, prescale, postscale, 1.0};
+}
+
+double Dot(const Vector& a, const Vector& b) {
+  double sum = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// The definition, for two vectors.
+Vector Pair(const Vector& a, const Vector& b) {
+  const double ab = Dot(a, b);
+  const double of_a = Dot(a, a) > 0.0 ? 1.0 - ab / (2.0 * Dot(a, a)) : 1.0;
+  const double of_b = Dot(b, b) > 0.0 ? 1.0 - ab / (2.0 * Dot(b, b)) : 1.0;
+  Vector result(a.size());
+  for (size_t i = 0; i < a.size(); ++i) result[i] = of_a * a[i] + of_b * b[i];
+  return result;
+}
+
+// The tree over the places of the ranks, as the header tells it.
+Vector Tree(PerRank vectors) {
+  size_t tree = 1;
+  while (tree * 2 <= vectors.size()) tree *= 2;
+  for (size_t extra = tree; extra < vectors.size(); ++extra) {
+    vectors[extra - tree] = Pair(vectors[extra - tree], vectors[extra]);
+  }
+  for (size_t step = 1; step < tree; step *= 2) {
+    for (size_t i = 0; i < tree; i += 2 * step) {
+      vectors[i] = Pair(vectors[i], vectors[i + step]);
+    }
+  }
+  return vectors[0];
+}
+
+PerRank Random(int ranks, size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  PerRank values(static_cast<size_t>(ranks), Vector(count));
+  for (Vector& mine : values) {
+    for (double& value : mine) {
+      value = static_cast<double>(random()) / 4294967296.0 - 0.4;
+    }
+  }
+  return values;
+}
+
+// Allreduces one span of each size, in place; what each rank has at the end.
+template <typename T>
+std::vector<std::vector<T>> Reduce(std::vector<std::vector<T>> values,
+                                   const std::vector<size_t>& sizes,
+                                   const ReduceOptions& options) {
+  P2PCluster cluster(static_cast<int>(values.size()));
+  cluster.Run([&](int rank, DataTransport* data) {
+    std::vector<Span> spans;
+    T* at = values[static_cast<size_t>(rank)].data();
+    for (const size_t size : sizes) {
+      spans.push_back({at, at, static_cast<int64_t>(size)});
+      at += size;
+    }
+    return data->Allreduce(cluster.all, spans, options, P2PCluster::NoPump);
+  });
+  return values;
+}
+
+TEST(Adasum, OneRankIsItself) {
+  const auto result =
+      Reduce<double>({{1.0, -2.0}}, {2}, Adasum(DType::kFloat64, 2.0, 4.0));
+  EXPECT_EQ(result[0], (Vector{8.0, -16.0}));
+}
+
+TEST(Adasum, EqualVectorsAreAveraged) {
+  for (int ranks = 2; ranks <= 6; ++ranks) {
+    const PerRank equal(static_cast<size_t>(ranks), Vector{1.0, 2.0, -4.0});
+    for (const Vector& mine : Reduce(equal, {3}, Adasum(DType::kFloat64))) {
+      EXPECT_EQ(mine, equal[0]) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Adasum, OrthogonalVectorsAreSummed) {
+  for (int ranks = 2; ranks <= 6; ++ranks) {
+    PerRank values(static_cast<size_t>(ranks), Vector(8, 0.0));
+    Vector sum(8, 0.0);
+    for (size_t rank = 0; rank < values.size(); ++rank) {
+      values[rank][rank] = sum[rank] = 3.0 * static_cast<double>(rank + 1);
+    }
+    for (const Vector& mine : Reduce(values, {8}, Adasum(DType::kFloat64))) {
+      EXPECT_EQ(mine, sum) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Adasum, FollowsTheDefinitionOnAnyNumberOfRanks) {
+  for (int ranks = 2; ranks <= 6; ++ranks) {
+    for (const size_t count : {size_t{1}, size_t{7}, size_t{50'000}}) {
+      const PerRank values = Random(ranks, count, 7);
+      const Vector expected = Tree(values);
+      const auto results = Reduce(values, {count}, Adasum(DType::kFloat64));
+      for (const Vector& mine : results) {
+        EXPECT_EQ(mine, results[0]) << "ranks must have the same bits";
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_NEAR(mine[i], expected[i], 1e-12 * count)
+              << ranks << " ranks, element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Adasum, EachSpanIsAVectorOfItsOwn) {
+  const PerRank values = Random(4, 12, 3);
+  const auto together = Reduce(values, {5, 0, 7}, Adasum(DType::kFloat64));
+  const auto part = [&](size_t begin, size_t end) {
+    PerRank parts;
+    for (const Vector& mine : values) {
+      parts.emplace_back(mine.begin() + static_cast<ptrdiff_t>(begin),
+                         mine.begin() + static_cast<ptrdiff_t>(end));
+    }
+    return Tree(parts);
+  };
+  Vector expected = part(0, 5);
+  const Vector second = part(5, 12);
+  expected.insert(expected.end(), second.begin(), second.end());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(together[0][i], expected[i], 1e-12);
+  }
+}
+
+TEST(Adasum, HalfPrecisionsAreCombinedInFloat32) {
+  // 1/3 apart from each other: one rounding at the end, not three.
+  const std::vector<uint16_t> one = {FloatToHalf(1.0f), FloatToHalf(0.0f)};
+  const std::vector<uint16_t> other = {FloatToHalf(0.0f), FloatToHalf(0.5f)};
+  const auto result =
+      Reduce<uint16_t>({one, other, one, other}, {2}, Adasum(DType::kFloat16));
+  for (const auto& mine : result) {
+    EXPECT_EQ(HalfToFloat(mine[0]), 1.0f);
+    EXPECT_EQ(HalfToFloat(mine[1]), 0.5f);
+  }
+}
+
+TEST(Adasum, WhoHasJoinedAddsNothing) {
+  std::vector<float> values = {1.0f, 2.0f};
+  P2PCluster cluster(3);
+  cluster.Run([&](int rank, DataTransport* data) {
+    Span span{nullptr, nullptr, 2};
+    if (rank == 1) span = {values.data(), values.data(), 2};
+    return data->Allreduce(cluster.all, {span}, Adasum(DType::kFloat32),
+                           P2PCluster::NoPump);
+  });
+  EXPECT_EQ(values, (std::vector<float>{1.0f, 2.0f}));
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,252 @@
+// Alltoall and reducescatter on messages between ranks that are threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/buffer_ops.h"
+#include "tests/runtime/transport/p2p_cluster.h"
+
+namespace tf_hvd {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+int64_t Total(const Sizes& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+char ByteOf(int from, int to, int64_t i) {
+  return static_cast<char>(i * 31 + from * 101 + to * 57 + 7);
+}
+
+std::string Bytes(int from, int to, int64_t count) {
+  std::string bytes;
+  for (int64_t i = 0; i < count; ++i) bytes += ByteOf(from, to, i);
+  return bytes;
+}
+
+// matrix[from][to] bytes travel.
+void CheckAlltoall(const std::vector<Sizes>& matrix, size_t cut) {
+  const int ranks = static_cast<int>(matrix.size());
+  P2PCluster cluster(ranks, cut);
+  cluster.Run([&](int rank, DataTransport* data) {
+    std::string input;
+    std::string expected;
+    Sizes receive;
+    for (int other = 0; other < ranks; ++other) {
+      input += Bytes(rank, other, matrix[rank][other]);
+      expected += Bytes(other, rank, matrix[other][rank]);
+      receive.push_back(matrix[other][rank]);
+    }
+    const std::string sent = input;
+    std::string output(expected.size() + 8, '?');
+    const Status status = data->Alltoall(
+        cluster.all, input.empty() ? nullptr : input.data(), matrix[rank],
+        output.data(), receive, P2PCluster::NoPump);
+    EXPECT_TRUE(output == expected + "????????") << rank;
+    EXPECT_TRUE(input == sent) << rank;
+    return status;
+  });
+}
+
+class P2PScatter : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, P2PScatter, ::testing::Values(1, 2, 3, 4, 5));
+
+TEST_P(P2PScatter, AlltoallOfEqualParts) {
+  const auto ranks = static_cast<size_t>(GetParam());
+  for (const int64_t part : {0, 1, 1000, 200000}) {
+    CheckAlltoall(std::vector<Sizes>(ranks, Sizes(ranks, part)),
+                  Messenger::kMaxBytes);
+  }
+}
+
+// Some pairs exchange nothing, others much, in messages of 1000 bytes or one.
+TEST_P(P2PScatter, AlltoallOfUnequalParts) {
+  const auto ranks = static_cast<size_t>(GetParam());
+  std::mt19937 random(ranks);
+  for (const size_t cut : {Messenger::kMaxBytes, size_t{1000}}) {
+    std::vector<Sizes> matrix(ranks, Sizes(ranks));
+    for (Sizes& row : matrix) {
+      for (int64_t& bytes : row) {
+        if (random() % 3 > 0) bytes = random() % 70000;
+      }
+    }
+    CheckAlltoall(matrix, cut);
+  }
+}
+
+TEST_P(P2PScatter, AlltoallWithItselfOnly) {
+  const auto ranks = static_cast<size_t>(GetParam());
+  std::vector<Sizes> matrix(ranks, Sizes(ranks));
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    matrix[rank][rank] = static_cast<int64_t>(rank * 1000);
+  }
+  CheckAlltoall(matrix, Messenger::kMaxBytes);
+}
+
+TEST_P(P2PScatter, AlltoallFromOneToOne) {
+  const auto ranks = static_cast<size_t>(GetParam());
+  std::vector<Sizes> matrix(ranks, Sizes(ranks));
+  matrix[0][ranks - 1] = 100000;
+  CheckAlltoall(matrix, Messenger::kMaxBytes);
+}
+
+// Reduces the ranks' `inputs` both ways and compares every byte of the parts.
+void CheckSlices(const std::vector<std::string>& inputs, const Sizes& counts,
+                 const ReduceOptions& options) {
+  const size_t element = SizeOf(options.dtype);
+  P2PCluster cluster(static_cast<int>(inputs.size()), 100000);
+  cluster.Run([&](int rank, DataTransport* data) {
+    const auto place = static_cast<size_t>(rank);
+    const std::string& input = inputs[place];
+    std::string whole(input.size(), '?');
+    const Span span = {input.data(), whole.data(), Total(counts)};
+    Status status =
+        data->Allreduce(cluster.all, {span}, options, P2PCluster::NoPump);
+    if (!status.ok()) return status;
+    const int64_t before =
+        std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+    const std::string expected =
+        whole.substr(static_cast<size_t>(before) * element,
+                     static_cast<size_t>(counts[place]) * element);
+    std::string part(expected.size() + 8, '?');
+    const std::string sent = input;
+    status = data->Reducescatter(cluster.all, input.data(), counts, part.data(),
+                                 options, P2PCluster::NoPump);
+    EXPECT_TRUE(part == expected + "????????") << rank;
+    EXPECT_TRUE(input == sent) << rank;
+    return status;
+  });
+}
+
+std::vector<std::string> RandomInputs(size_t ranks, size_t bytes) {
+  std::mt19937 random(static_cast<unsigned>(ranks * 1000 + bytes));
+  std::vector<std::string> inputs(ranks, std::string(bytes, '\0'));
+  for (std::string& input : inputs) {
+    for (char& byte : input) byte = static_cast<char>(random());
+  }
+  return inputs;
+}
+
+TEST_P(P2PScatter, ReducescatterHasTheBitsOfAllreduceInEveryType) {
+  const auto ranks = static_cast<size_t>(GetParam());
+  const Sizes counts = [&] {
+    Sizes uneven(ranks, 40);
+    uneven[0] = 43;
+    return uneven;
+  }();
+  for (int number = 0; number < kDTypeCount; ++number) {
+    const auto dtype = static_cast<DType>(number);
+    const auto inputs =
+        RandomInputs(ranks, static_cast<size_t>(Total(counts)) * SizeOf(dtype));
+    for (const ReduceOp op :
+         {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
+          ReduceOp::kProduct}) {
+      if (!IsReducible(dtype, op)) continue;
+      SCOPED_TRACE(std::string(NameOf(dtype)) + " " + NameOf(op));
+      CheckSlices(inputs, counts, {dtype, op, 1.0, 1.0});
+      CheckSlices(inputs, counts, {dtype, op, 0.3, 1.7});
+    }
+  }
+}
+
+// Parts of no, one and several pieces, which are not cut at the same places.
+TEST_P(P2PScatter, ReducescatterOfUnequalParts) {
+  const auto ranks = static_cast<size_t>(GetParam());
+  for (const int64_t most : {0, 1, 5000, 400001}) {
+    Sizes counts(ranks);
+    for (size_t place = 0; place < ranks; ++place) {
+      counts[place] = most *
+                      static_cast<int64_t>((place * 2 + 1) % (ranks + 1)) /
+                      static_cast<int64_t>(ranks);
+    }
+    SCOPED_TRACE(most);
+    const auto inputs =
+        RandomInputs(ranks, static_cast<size_t>(Total(counts)) * sizeof(float));
+    CheckSlices(inputs, counts, {DType::kFloat32, ReduceOp::kAverage, 1, 1});
+  }
+}
+
+// Values that can be said, not only compared with allreduce's.
+TEST_P(P2PScatter, ReducescatterSums) {
+  const int ranks = GetParam();
+  P2PCluster cluster(ranks);
+  cluster.Run([&](int rank, DataTransport* data) {
+    const auto size = static_cast<size_t>(ranks);
+    std::vector<int32_t> input(size * 3);
+    std::iota(input.begin(), input.end(), rank * 1000);
+    std::vector<int32_t> output(3, -1);
+    const Status status = data->Reducescatter(
+        cluster.all, input.data(), Sizes(size, 3), output.data(),
+        {DType::kInt32, ReduceOp::kSum, 1, 1}, P2PCluster::NoPump);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(output[static_cast<size_t>(i)],
+                500 * ranks * (ranks - 1) + ranks * (rank * 3 + i));
+    }
+    return status;
+  });
+}
+
+TEST(P2PScatterOfASet, OnlyItsMembersTakePart) {
+  P2PCluster cluster(4);
+  cluster.Run([&](int rank, DataTransport* data) {
+    const std::vector<int> set =
+        rank % 2 == 1 ? std::vector<int>{1, 3} : std::vector<int>{0, 2};
+    const std::vector<int64_t> input = {10 * rank, 10 * rank + 1};
+    std::vector<int64_t> swapped(2);
+    Status status = data->Alltoall(set, input.data(), {8, 8}, swapped.data(),
+                                   {8, 8}, P2PCluster::NoPump);
+    const int64_t place = rank / 2;
+    EXPECT_EQ(swapped,
+              (std::vector<int64_t>{10 * set[0] + place, 10 * set[1] + place}));
+    if (!status.ok()) return status;
+    int64_t sum = -1;
+    status = data->Reducescatter(set, input.data(), {1, 1}, &sum,
+                                 {DType::kInt64, ReduceOp::kSum, 1, 1},
+                                 P2PCluster::NoPump);
+    EXPECT_EQ(sum, 10 * (set[0] + set[1]) + 2 * place);
+    return status;
+  });
+}
+
+TEST(P2PScatterEnds, APumpThatFailsEndsTheWait) {
+  const Pump failing = [] { return Aborted("rank 2 died"); };
+  for (const bool reduce : {true, false}) {
+    P2PCluster cluster(3);  // rank 2 does not take part
+    RunRanks(2, [&](int rank) {
+      DataTransport* const data = cluster.transports[rank].get();
+      const std::vector<float> input(3000, 1.0f);
+      std::vector<float> output(3000);
+      const Sizes bytes(3, 4000);
+      const Status status =
+          reduce ? data->Reducescatter(
+                       cluster.all, input.data(), Sizes(3, 1000), output.data(),
+                       {DType::kFloat32, ReduceOp::kSum, 1, 1}, failing)
+                 : data->Alltoall(cluster.all, input.data(), bytes,
+                                  output.data(), bytes, failing);
+      EXPECT_EQ(status.message(), "rank 2 died");
+      EXPECT_FALSE(data->memory_in_use());
+    });
+  }
+}
+
+TEST(P2PScatterEnds, RefusesWhatCannotBe) {
+  P2PTransport transport(nullptr, 0, true);
+  const float input[2] = {1, 2};
+  float output[2];
+  for (const ReduceOptions& options :
+       {ReduceOptions{DType::kComplex64, ReduceOp::kMax, 1, 1},
+        ReduceOptions{DType::kFloat32, ReduceOp::kAdasum, 1, 1}}) {
+    EXPECT_EQ(
+        transport.Reducescatter({0}, input, {1}, output, options, {}).code(),
+        StatusCode::kInternal);
+  }
+}
+
+}  // namespace
+}  // namespace tf_hvd
