@@ -1,0 +1,311 @@
+"""`tf_hvd strip-ops` as users start it: what it prints, its exit code, and what is on the disk."""
+
+import contextlib
+import re
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from tf_hvd import _native
+from tf_hvd.cli.main import main
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def run(capsys):
+    """Calls the command in this process: exit code, standard output, standard error."""
+
+    def call(*arguments):
+        try:
+            code = main(["strip-ops", *map(str, arguments)])
+        except SystemExit as end:
+            code = end.code
+        streams = capsys.readouterr()
+        return code, streams.out, streams.err
+
+    return call
+
+
+@pytest.fixture
+def refused(run):
+    """The one line that the command refuses these arguments with."""
+
+    def call(*arguments):
+        code, out, error = run(*arguments)
+        assert (code, out) == (2, "")
+        assert re.fullmatch(r"tf_hvd strip-ops: [^\n]+\n", error), error
+        return error.removeprefix("tf_hvd strip-ops: ").rstrip()
+
+    return call
+
+
+def graph():
+    with tf.Graph().as_default() as result:
+        x = v1.placeholder(tf.float32, [2], name="x")
+        y = tf.square(_native.ops.horovod_broadcast(x, 0, name="sent"), name="y")
+        _native.ops.horovod_allreduce(y, 0, 1.0, 1.0, name="mean")
+    return result.as_graph_def()
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    path = tmp_path / "graph.pb"
+    path.write_bytes(graph().SerializeToString())
+    return path
+
+
+def kinds(path):
+    return [node.op for node in v1.GraphDef.FromString(path.read_bytes()).node]
+
+
+def test_strip(run, graph_file, tmp_path):
+    out = tmp_path / "stripped.pb"
+    code, text, error = run("--input", graph_file, "--output", out)
+    assert (code, error) == (0, "")
+    assert text == (
+        f"stripped 1 HorovodAllreduce, 1 HorovodBroadcast: {graph_file} -> {out}; "
+        "4 nodes and 0 functions looked at\n"
+    )
+    assert kinds(out) == ["Placeholder", "Identity", "Square", "Identity"]
+
+
+def test_outputs(run, graph_file, tmp_path):
+    out = tmp_path / "stripped.pb"
+    assert run("--input", graph_file, "--output", out, "--outputs", "sent,x:0")[0] == 0
+    assert kinds(out) == ["Placeholder", "Identity"]
+
+
+def test_check(run, graph_file, tmp_path):
+    code, text, _ = run("--check", "--input", graph_file)
+    assert code == 1
+    assert text.splitlines() == [
+        "HorovodBroadcast 'sent'",
+        "HorovodAllreduce 'mean'",
+        f"1 HorovodAllreduce, 1 HorovodBroadcast in {graph_file}; "
+        "4 nodes and 0 functions looked at",
+    ]
+    run("--input", graph_file, "--output", tmp_path / "stripped.pb")
+    code, text, _ = run("--check", "--input", tmp_path / "stripped.pb")
+    assert (code, text.partition(" in ")[0]) == (0, "no ops of tf_hvd")
+
+
+def test_nothing_to_strip(run, tmp_path):
+    empty = tmp_path / "plain.pb"
+    with tf.Graph().as_default() as plain:
+        tf.constant(1.0, name="c")
+    empty.write_bytes(plain.as_graph_def().SerializeToString())
+    code, text, _ = run("--input", empty, "--output", tmp_path / "out.pb")
+    assert code == 0
+    assert text.startswith("no ops of tf_hvd found, copied: ")
+    assert (tmp_path / "out.pb").read_bytes() == empty.read_bytes()
+
+
+def test_text_forms(run, graph_file, tmp_path):
+    text = tmp_path / "graph.pbtxt"
+    tf.io.write_graph(graph(), str(tmp_path), "graph.pbtxt")
+    assert run("--input", text, "--output", tmp_path / "a.pb")[0] == 0
+    assert run("--input", graph_file, "--output", tmp_path / "b.pbtxt")[0] == 0
+    assert run("--input", tmp_path / "b.pbtxt", "--output", tmp_path / "c.pb")[0] == 0
+    expected = ["Placeholder", "Identity", "Square", "Identity"]
+    assert kinds(tmp_path / "a.pb") == kinds(tmp_path / "c.pb") == expected
+    assert (tmp_path / "b.pbtxt").read_text().startswith('node {\n  name: "x"\n')
+
+
+def test_memory_file_system(run, graph_file):
+    tf.io.gfile.copy(str(graph_file), "ram://strip/in.pb")
+    assert run("--input", "ram://strip/in.pb", "--output", "ram://strip/out.pb")[0] == 0
+    assert sorted(tf.io.gfile.listdir("ram://strip")) == ["in.pb", "out.pb"]
+
+
+def test_saved_model_on_the_memory_file_system(run):
+    module = tf.Module()
+    module.v = tf.Variable([1.0])
+    module.f = tf.function(
+        lambda x: _native.ops.horovod_broadcast(x, 0) + module.v,
+        input_signature=[tf.TensorSpec([1])],
+    )
+    tf.saved_model.save(module, "ram://strip_model/in")
+    assert run("--input", "ram://strip_model/in", "--output", "ram://strip_model/out")[0] == 0
+    assert run("--check", "--input", "ram://strip_model/out")[0] == 0
+    assert tf.saved_model.load("ram://strip_model/out").f(tf.constant([2.0])).numpy() == [3.0]
+
+
+def test_keras_exports_hold_none(run, tmp_path):
+    import keras
+
+    import tf_hvd as hvd
+
+    hvd.init()
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    model.fit(tf.ones([4, 2]), tf.ones([4, 1]), verbose=0)
+    model.export(str(tmp_path / "model"), verbose=False)
+    code, text, _ = run("--check", "--input", tmp_path / "model")
+    assert (code, text.partition(" in ")[0]) == (0, "no ops of tf_hvd")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "{path}: it is empty; save the graph again"),
+        (b"not a graph at all", "it is no GraphDef, or it is truncated or damaged"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "it is no GraphDef, or it is truncated or damaged"),
+        (b"PK\x03\x04 a .keras file", "it is no GraphDef, or it is truncated or damaged"),
+        (b"node { name: 7 }", "it is no GraphDef in text form: 1:14"),
+        (b"\x0a\x05\x0a\x01x\x12\x00", "it is no MetaGraphDef, or it is truncated or damaged"),
+        (b"\x08\x02\x12\x00", "it is a SavedModel of version 2"),
+        (b"\x0a\x07\x0a\x01x\x12\x02No\x22\x03\x10\xff\x7f", "a graph for readers of version"),
+    ],
+)  # fmt: skip
+def test_what_is_no_graph(refused, tmp_path, content, message):
+    path = tmp_path / "input.pb"
+    path.write_bytes(content)
+    error = refused("--input", path, "--output", tmp_path / "out.pb")
+    assert message.format(path=path) in error
+    assert str(path) in error
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["input.pb"]
+
+
+def test_every_truncation_is_seen_or_harmless(tmp_path):
+    """Of a file that was cut anywhere, what is left is refused, or is whole nodes of the graph."""
+    from tf_hvd.strip import formats
+    from tf_hvd.strip.errors import StripError
+    from tf_hvd.strip.meta_graph import Report, Request
+
+    data = graph().SerializeToString()
+    ends = {0}
+    for node in graph().node:
+        size = node.ByteSize()
+        ends.add(max(ends) + (2 if size < 128 else 3) + size)
+    taken = set()
+    for size in range(len(data)):
+        with contextlib.suppress(StripError):
+            formats.strip_message(data[:size], "GraphDef", Request(), Report())
+            taken.add(size)
+    assert taken < ends
+
+
+def test_truncated_meta_graph(refused, tmp_path):
+    with tf.Graph().as_default():
+        v1.get_variable("v", initializer=1.0)
+        whole = v1.train.Saver().export_meta_graph().SerializeToString()
+    path = tmp_path / "model.ckpt-1.meta"
+    path.write_bytes(whole[: len(whole) // 2])
+    error = refused("--input", path, "--output", tmp_path / "out.meta")
+    assert "it is no MetaGraphDef, or it is truncated or damaged" in error
+
+
+def test_names_that_are_wrong(refused, graph_file, tmp_path):
+    out = tmp_path / "out.pb"
+    assert refused("--input", graph_file, "--output", out, "--outputs", "seent") == (
+        f"{graph_file}: there is no node 'seent'; did you mean 'sent'?"
+    )
+    missing = tmp_path / "missing.meta"
+    assert refused("--input", missing, "--output", out) == f"there is no {missing}; check the path"
+    assert refused("--input", tmp_path, "--output", out) == (
+        f"{tmp_path} holds no saved_model.pb; name a SavedModel folder, a .meta or a graph"
+    )
+    part = tmp_path / "saved_model.pb"
+    part.write_bytes(b"x")
+    assert "name the folder that it is in" in refused("--input", part, "--output", out)
+    assert "pass --output PATH to write, or --check" in refused("--input", graph_file)
+    assert "one of them" in refused("--check", "--input", graph_file, "--output", out)
+
+
+def test_what_exists_is_not_overwritten(refused, graph_file, tmp_path):
+    before = graph_file.read_bytes()
+    error = refused("--input", graph_file, "--output", graph_file)
+    assert error == f"{graph_file} exists; remove it or choose another path"
+    assert graph_file.read_bytes() == before
+    assert "exists; remove it" in refused("--input", graph_file, "--output", tmp_path)
+
+
+def test_places_that_cannot_be_written(refused, graph_file, tmp_path):
+    gone = tmp_path / "gone" / "out.pb"
+    assert "no such file or folder; check the path" in refused(
+        "--input", graph_file, "--output", gone
+    )
+    # Nobody may make a file there, not even root.
+    error = refused("--input", graph_file, "--output", "/sys/out.pb")
+    assert error == "cannot write /sys/out.pb: permission denied; choose a path that you may use"
+    assert "cannot write" in refused("--input", graph_file, "--output", f"{graph_file}/out.pb")
+
+
+def test_models_that_change_their_meaning(refused, run, tmp_path):
+    with tf.Graph().as_default() as gathering:
+        x = v1.placeholder(tf.float32, [2], name="x")
+        tf.negative(_native.ops.horovod_allgather(x, name="rows"), name="y")
+    path, out = tmp_path / "g.pb", tmp_path / "out.pb"
+    path.write_bytes(gathering.as_graph_def().SerializeToString())
+    common = ("--input", path, "--output", out)
+    assert "which nodes are outputs is not known" in refused(*common)
+    assert "HorovodAllgather 'rows'; --assume-single-process" in refused(*common, "--outputs", "y")
+    assert not out.exists()
+    assert run(*common, "--outputs", "y", "--assume-single-process")[0] == 0
+
+
+# Writes run into a limit on the size of files, as they do on a full disk.
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
+import tf_hvd.cli.main
+sys.exit(tf_hvd.cli.main.main(sys.argv[1:]))
+"""
+
+
+def limited(limit, *arguments):
+    """The command in a process of its own that cannot write files larger than `limit`."""
+    # As `tf_hvd`: the package then starts without TensorFlow and the native library.
+    code = f"import sys; sys.argv[0] = 'tf_hvd'\n{LIMITED}"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, str(limit), "strip-ops", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_full_disk(tmp_path):
+    with tf.Graph().as_default() as large:
+        tf.constant(b"x" * (1 << 20), name="large")
+    (tmp_path / "in.pb").write_bytes(large.as_graph_def().SerializeToString())
+    result = limited(1 << 19, "--input", tmp_path / "in.pb", "--output", tmp_path / "out.pb")
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert f"cannot write {tmp_path}/out.pb: " in result.stderr.splitlines()[-1]
+    assert [p.name for p in tmp_path.iterdir()] == ["in.pb"]
+
+
+def test_full_disk_in_the_middle_of_a_folder(tmp_path):
+    """The variables do not fit: no folder is left, whole or in part."""
+    module = tf.Module()
+    module.v = tf.Variable(tf.zeros([1 << 18]))
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    result = limited(1 << 19, "--input", tmp_path / "model", "--output", tmp_path / "out")
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert "cannot copy" in result.stderr.splitlines()[-1]
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_saved_model_in_parts(refused, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "saved_model.cpb").write_bytes(b"riegeli")
+    error = refused("--input", folder, "--output", tmp_path / "out")
+    assert "holds its graph in parts (saved_model.cpb); save the model again" in error
+
+
+def test_a_saved_model_in_text_form(run, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    model = saved_model_pb2.SavedModel(saved_model_schema_version=1)
+    model.meta_graphs.add().graph_def.CopyFrom(graph())
+    (folder / "saved_model.pbtxt").write_text(str(model))
+    assert run("--input", folder, "--output", tmp_path / "out")[0] == 0
+    written = (tmp_path / "out" / "saved_model.pb").read_bytes()
+    nodes = saved_model_pb2.SavedModel.FromString(written).meta_graphs[0].graph_def.node
+    assert [node.op for node in nodes] == ["Placeholder", "Identity", "Square", "Identity"]

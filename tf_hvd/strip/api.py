@@ -1,0 +1,165 @@
+"""strip_ops: graphs and SavedModels that load where tf_hvd is not installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.strip import files, formats
+from tf_hvd.strip.errors import StripError
+from tf_hvd.strip.meta_graph import Report, Request
+from tf_hvd.strip.progress import Bars
+
+_SAVED_MODEL = "saved_model"
+_CHUNKED = "saved_model.cpb"
+# Hashes of the graph that was.
+_FINGERPRINT = "fingerprint.pb"
+_TEXT_SUFFIXES = (".pbtxt", ".prototxt", ".txt")
+
+
+def strip_ops(
+    source: Any,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    outputs: Sequence[str] = (),
+    assume_single_process: bool = False,
+) -> Any:
+    """Replaces the ops of tf_hvd in a graph by what they compute in one process.
+
+    docs/strip_ops.md has what becomes of each op. Horovod's ops have the same names and are
+    replaced too.
+
+    Args:
+      source: a GraphDef, MetaGraphDef or SavedModel message, which is not changed; or the path of
+        a GraphDef (.pb, .pbtxt), of a checkpoint's .meta, or of a SavedModel folder, anything
+        that tf.io.gfile opens.
+      output: where to write, if `source` is a path; must not exist. Text if it ends in .pbtxt.
+      outputs: names of nodes or tensors; what they do not need is left out.
+      assume_single_process: take the values of one process where an output depends on what the
+        other processes compute.
+
+    Returns:
+      A message of the type of `source`, or the path that was written.
+
+    Raises:
+      ValueError: the source is not a graph or cannot be read, the output cannot be written, a
+        name of `outputs` does not exist, or an output would change its meaning and
+        `assume_single_process` was not set. Nothing is written then.
+    """
+    if isinstance(outputs, str):
+        raise StripError(f"outputs is {outputs!r}, one text; pass a list: outputs=[{outputs!r}]")
+    request = Request(tuple(outputs), assume_single_process)
+    if not isinstance(source, str | os.PathLike):
+        if output is not None:
+            raise StripError("output is for a source that is a path; a message gives a message")
+        return _strip_message(source, request)
+    if output is None:
+        raise StripError(f"output is missing: where to write what becomes of {os.fspath(source)}")
+    strip_path(os.fspath(source), os.fspath(output), request)
+    return os.fspath(output)
+
+
+def _strip_message(message: Any, request: Request) -> Any:
+    kind = next((name for name, one in formats.KINDS.items() if isinstance(message, one)), None)
+    if kind is None:
+        raise StripError(
+            f"{type(message).__name__} is neither a path nor a {', '.join(formats.KINDS)}"
+        )
+    pieces = formats.strip_message(message.SerializeToString(), kind, request, Report())
+    return type(message).FromString(pieces.to_bytes())
+
+
+def find_ops(path: str, progress: bool = False) -> Report:
+    """What is in a graph or SavedModel at a path.
+
+    Raises:
+      StripError: it cannot be read.
+    """
+    request, report = Request(write=False), Report()
+    bars = Bars(progress)
+    try:
+        _stripped(_graph_file(path), request, report, bars)
+    finally:
+        bars.close()
+    return report
+
+
+def strip_path(path: str, output: str, request: Request, progress: bool = False) -> Report:
+    """As `strip_ops`, from path to path.
+
+    Raises:
+      StripError: see `strip_ops`.
+    """
+    files.check_new(output)
+    source = _graph_file(path)
+    report = Report()
+    bars = Bars(progress)
+    try:
+        pieces, kind = _stripped(source, request, report, bars)
+        if output.endswith(_TEXT_SUFFIXES) and source == path:
+            chunks, size = iter([formats.to_text(pieces.to_bytes(), kind)]), 0
+        else:
+            chunks, size = pieces.chunks(), pieces.size
+        advance = bars.step("writing", size)
+        if source == path:
+            files.write(output, chunks, advance)
+            return report
+        others = [
+            (name, length)
+            for name, length in files.tree(path)
+            if name not in (_FINGERPRINT, f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt")
+        ]
+        copied, copying = 0, bars.step("copying", sum(length for _, length in others))
+        with files.new_folder(output) as folder:
+            for name, length in others:
+                files.copy(tf.io.gfile.join(path, name), tf.io.gfile.join(folder, name))
+                copied += length
+                copying(copied)
+            # Last: without it, this is no SavedModel.
+            files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), chunks, advance)
+    finally:
+        bars.close()
+    return report
+
+
+def _graph_file(path: str) -> str:
+    """The file with the graph: `path`, or one in a SavedModel folder."""
+    with files.doing(f"read {path}"):
+        if not tf.io.gfile.exists(path):
+            raise StripError(f"there is no {path}; check the path")
+        if not tf.io.gfile.isdir(path):
+            name = path.rpartition("/")[2]
+            if name in (f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt"):
+                raise StripError(f"{path} is a part of a SavedModel; name the folder that it is in")
+            return path
+        for suffix in (".pb", ".pbtxt"):
+            file: str = tf.io.gfile.join(path, _SAVED_MODEL + suffix)
+            if tf.io.gfile.exists(file):
+                return file
+        if tf.io.gfile.exists(tf.io.gfile.join(path, _CHUNKED)):
+            raise StripError(
+                f"{path} holds its graph in parts ({_CHUNKED}); save the model again without "
+                "experimental_image_format"
+            )
+    raise StripError(
+        f"{path} holds no {_SAVED_MODEL}.pb; name a SavedModel folder, a .meta or a graph"
+    )
+
+
+def _stripped(source: str, request: Request, report: Report, bars: Bars) -> tuple[Any, str]:
+    data: bytes | bytearray = files.read(source, lambda size: bars.step("reading", size))
+    request.tick = bars.step("looking", len(data))
+    try:
+        kind = formats.text_kind(data)
+        if kind is not None:
+            data = formats.from_text(data, kind)
+        elif source.rpartition("/")[2].startswith(_SAVED_MODEL + ".pb"):
+            kind = "SavedModel"
+        else:
+            kind = "MetaGraphDef" if source.endswith(".meta") else formats.binary_kind(data)
+        return formats.strip_message(data, kind, request, report), kind
+    except StripError as error:
+        raise StripError(f"{source}: {error}") from None

@@ -1,0 +1,174 @@
+"""Reading and writing through tf.io.gfile: whatever paths TensorFlow opens, in small parts.
+
+What is written is complete or not there: it gets its name when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+
+import tensorflow as tf
+
+from tf_hvd.strip.errors import StripError
+
+_CHUNK = 1 << 24
+_REASONS = {
+    tf.errors.NotFoundError: "no such file or folder",
+    tf.errors.PermissionDeniedError: "permission denied",
+    tf.errors.ResourceExhaustedError: "no space left",
+    tf.errors.AlreadyExistsError: "it exists already",
+}
+_CURES = {
+    tf.errors.NotFoundError: "check the path, and that the folder it is in exists",
+    tf.errors.PermissionDeniedError: "choose a path that you may use",
+    tf.errors.ResourceExhaustedError: "free some space or choose another disk",
+    tf.errors.AlreadyExistsError: "remove it or choose another path",
+}
+
+Tick = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def doing(words: str) -> Iterator[None]:
+    """Turns TensorFlow's errors in the block into one line: "cannot `words`: why; cure"."""
+    try:
+        yield
+    except (tf.errors.OpError, OSError) as error:
+        text = (getattr(error, "message", None) or str(error)).splitlines()[0]
+        reason = _REASONS.get(type(error), text)
+        cure = _CURES.get(type(error), "check the path and the disk")
+        raise StripError(f"cannot {words}: {reason}; {cure}") from None
+
+
+def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
+    """All bytes of a file.
+
+    Args:
+      path: the file.
+      tick: takes their number, and returns what to call with how many were read.
+
+    Raises:
+      StripError: it cannot be read.
+    """
+    with doing(f"read {path}"):
+        if tf.io.gfile.isdir(path):
+            raise StripError(
+                f"{path} is a folder, but not a SavedModel; name a file or a SavedModel"
+            )
+        size = tf.io.gfile.stat(path).length
+        result = bytearray(size)
+        advance = tick(size)
+        at = 0
+        with memoryview(result) as view, tf.io.gfile.GFile(path, "rb") as file:
+            while at < size:
+                chunk = file.read(min(_CHUNK, size - at))
+                if not chunk:
+                    raise StripError(f"cannot read {path}: it ended early; save the graph again")
+                view[at : at + len(chunk)] = chunk
+                at += len(chunk)
+                advance(at)
+    return result
+
+
+def check_new(path: str) -> None:
+    """Raises StripError if there is something at `path`."""
+    with doing(f"write {path}"):
+        if tf.io.gfile.exists(path):
+            raise StripError(f"{path} exists; remove it or choose another path")
+
+
+def write(path: str, chunks: Iterable[bytes], advance: Tick) -> None:
+    """Writes a new file beside `path`, then gives it its name.
+
+    Raises:
+      StripError: it cannot be written; there is then nothing at `path`.
+    """
+    beside = _beside(path)
+    with _removed_on_failure(beside, tf.io.gfile.remove), doing(f"write {path}"):
+        _fill(beside, chunks, advance)
+        tf.io.gfile.rename(beside, path)
+
+
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[str]:
+    """A folder to fill in, which is at `path` after the block; its last file makes it valid.
+
+    On the local disk it is filled beside `path`. Other file systems rename folders file by file,
+    or not at all: there it is filled in place.
+
+    Raises:
+      StripError: it cannot be made; there is then nothing at `path`.
+    """
+    local = "://" not in path or path.startswith("file://")
+    beside = _beside(path) if local else path
+    with _removed_on_failure(beside, tf.io.gfile.rmtree):
+        with doing(f"write {path}"):
+            (tf.io.gfile.mkdir if local else tf.io.gfile.makedirs)(beside)
+        yield beside
+        if local:
+            with doing(f"write {path}"):
+                tf.io.gfile.rename(beside, path)
+
+
+def fill(path: str, chunks: Iterable[bytes], advance: Tick) -> None:
+    """Writes a file into a folder that `new_folder` made.
+
+    Raises:
+      StripError: it cannot be written.
+    """
+    with doing(f"write {path}"):
+        _fill(path, chunks, advance)
+
+
+def copy(source: str, target: str) -> None:
+    """Copies a file into a folder that `new_folder` made, with the folders that it is in.
+
+    Raises:
+      StripError: it cannot be copied.
+    """
+    with doing(f"copy {source} to {target}"):
+        tf.io.gfile.makedirs(target.rpartition("/")[0])
+        tf.io.gfile.copy(source, target)
+
+
+def tree(folder: str) -> list[tuple[str, int]]:
+    """All files below a folder: path from there, and size.
+
+    Raises:
+      StripError: it cannot be read.
+    """
+    result = []
+    with doing(f"read {folder}"):
+        for at, _, names in tf.io.gfile.walk(folder):
+            for name in names:
+                path = tf.io.gfile.join(at, name)
+                inside = path[len(folder) :].lstrip("/")
+                result.append((inside, tf.io.gfile.stat(path).length))
+    return result
+
+
+def _beside(path: str) -> str:
+    folder, slash, name = path.rstrip("/").rpartition("/")
+    # Not the name with something after it: to ram:// that looks like something inside of it.
+    return f"{folder}{slash}.tmp-{uuid.uuid4().hex[:8]}-{name}"
+
+
+def _fill(path: str, chunks: Iterable[bytes], advance: Tick) -> None:
+    done = 0
+    with tf.io.gfile.GFile(path, "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            done += len(chunk)
+            advance(done)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(path: str, remove: Callable[[str], None]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(tf.errors.OpError):
+            remove(path)
+        raise

@@ -1,0 +1,137 @@
+"""The function library of a graph: FunctionDefs, whose edges name outputs by the op's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensorflow.core.framework import function_pb2
+
+from tf_hvd.strip.builder import Builder, unused
+from tf_hvd.strip.graph import Found, parse
+from tf_hvd.strip.rules import PREFIX, RULES, meaning_of, rewrite, rule_of
+from tf_hvd.strip.wire import Field, Pieces, fields
+
+FUNCTION = 1
+
+
+def called_functions(node: Any) -> Iterator[str]:
+    """The functions that a node names: by its attributes, or as its op."""
+    yield node.op
+    for value in node.attr.values():
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            yield value.func.name
+        elif kind == "list":
+            yield from (function.name for function in value.list.func)
+
+
+class Library:
+    """The functions of some FunctionDefLibraries in the same data."""
+
+    def __init__(self, data: bytes | bytearray, libraries: Iterable[Field]) -> None:
+        self.data = data
+        self.count = 0
+        self.ours: list[Found] = []
+        self._functions: dict[str, Field] = {}
+        for library in libraries:
+            for field in fields(data, library.value, library.end):
+                if field.number == FUNCTION:
+                    self._add(field)
+
+    def _add(self, field: Field) -> None:
+        function = parse(function_pb2.FunctionDef, self.data, field)
+        name = function.signature.name
+        self.count += 1
+        self._functions[name] = field
+        for node in function.node_def:
+            if rule_of(node) is not None:
+                self.ours.append(Found(node.op, node.name, name, meaning_of(node)))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._functions
+
+    def reached(self, names: Iterable[str]) -> list[Found]:
+        """The ops of ours that the results of these functions, and of what they call, need."""
+        seen: set[str] = set()
+        waiting = [name for name in names if name in self]
+        result: list[Found] = []
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            function = parse(function_pb2.FunctionDef, self.data, self._functions[name])
+            for node in _needed(function):
+                if rule_of(node) is not None:
+                    result.append(Found(node.op, node.name, name, meaning_of(node)))
+                waiting.extend(called for called in called_functions(node) if called in self)
+        return result
+
+    def rewrite(self, library: Field, out: Pieces) -> None:
+        """Adds a library to `out`, without ops of ours."""
+        inner = Pieces(self.data)
+        for field in fields(self.data, library.value, library.end):
+            mentioned = self.data.find(PREFIX.encode(), field.value, field.end) >= 0
+            if field.number == FUNCTION and mentioned:
+                function = parse(function_pb2.FunctionDef, self.data, field)
+                if rewrite_function(function):
+                    inner.add(FUNCTION, function.SerializeToString())
+                    continue
+            inner.keep(field.begin, field.end)
+        out.add_pieces(library.number, inner)
+
+
+def _needed(function: Any) -> Iterator[Any]:
+    """The nodes that the function's results need."""
+    nodes = {node.name: node for node in function.node_def}
+    waiting = [edge.partition(":")[0] for edge in function.ret.values()]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in nodes:
+            continue
+        seen.add(name)
+        yield nodes[name]
+        edges = (edge for edge in nodes[name].input if not edge.startswith("^"))
+        waiting.extend(edge.partition(":")[0] for edge in edges)
+
+
+def rewrite_function(function: Any) -> bool:
+    """Rewrites ops of ours in a FunctionDef; whether there were any."""
+    arguments = {argument.name for argument in function.signature.input_arg}
+    taken = arguments | {node.name for node in function.node_def}
+    ops: dict[str, str] = {}
+    nodes: list[Any] = []
+
+    for node in function.node_def:
+        if rule_of(node) is None:
+            nodes.append(node)
+            continue
+        ops[node.name] = node.op
+        build = Builder(node, lambda name: unused(name, taken), True, arguments)
+        nodes.extend(rewrite(build))
+    if not ops:
+        return False
+    for node in nodes:
+        for i, edge in enumerate(node.input):
+            node.input[i] = _renamed(edge, ops)
+    for key, edge in dict(function.ret).items():
+        function.ret[key] = _renamed(edge, ops)
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    del function.node_def[:]
+    function.node_def.extend(copies)
+    return True
+
+
+def _renamed(edge: str, ops: dict[str, str]) -> str:
+    """An edge that reads from a node of ours, as it reads from the replacement."""
+    name, *rest = edge.split(":")
+    if name not in ops or not rest:
+        return edge
+    first = RULES[ops[name]].outputs.get(rest[0])
+    # Edges inside of a replacement are new already.
+    if first is None:
+        return edge
+    index = int(rest[1]) if len(rest) > 1 else 0
+    return f"{name}:output:{first + index}"

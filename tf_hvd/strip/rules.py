@@ -1,0 +1,192 @@
+"""What becomes of each op when one process is alone: the table, and the rewriting of one node.
+
+Each replacement ends in a node with the name of the op's node. Its outputs are called `output` in
+function bodies, and are in the order of the op's own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd.strip.builder import Builder
+from tf_hvd.strip.errors import StripError
+from tf_hvd.strip.scaling import scaled
+
+PREFIX = "Horovod"
+
+
+class Meaning(enum.IntEnum):
+    """How much a value tells of a job of several ranks."""
+
+    ROOT = 0  # on its root it is the input
+    EQUAL = 1  # the input, if all ranks have the same
+    JOB = 2  # depends on how many ranks there are, whatever they have
+
+
+_AVERAGE, _SUM, _MIN, _MAX = 0, 1, 3, 4
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an op is rewritten.
+
+    Attributes:
+      rewrite: adds the replacement to the builder.
+      meaning: of its outputs.
+      inputs: how many it has, or the attribute that says so.
+      outputs: the op's names of them, with the number of the first that each name stands for.
+    """
+
+    rewrite: Callable[[Builder], Any]
+    meaning: Meaning
+    inputs: int | str = 0
+    outputs: dict[str, int] = field(default_factory=dict)
+
+
+def _same(build: Builder) -> None:
+    """Any number of tensors as they are."""
+    _pass_on(build, build.data)
+
+
+def _pass_on(build: Builder, edges: list[str]) -> None:
+    dtype = build.type()
+    if "num_tensors" in build.node.attr:
+        build.finish("IdentityN", [*edges, *build.control], T=[dtype] * len(edges))
+    else:
+        build.finish("Identity", [*edges, *build.control], T=dtype)
+
+
+def _reduced(build: Builder) -> None:
+    """Any number of tensors, scaled."""
+    attr = build.node.attr
+    before, after = (
+        attr[name].f if name in attr else 1.0 for name in ("prescale_factor", "postscale_factor")
+    )
+    _pass_on(build, [scaled(build, edge, build.type(), (before, after)) for edge in build.data])
+
+
+def _exchanged(build: Builder) -> None:
+    """The rows that one process sends to itself; without splits that is all of them."""
+    tensor, splits = build.data
+    dtype, int32 = build.type(), tf.int32
+    zero = build.constant(np.int32(0), int32)
+    first = build.constant(np.array([0], np.int32), int32)
+    one = build.constant(np.array([1], np.int32), int32)
+    rest = build.constant(np.array([-1], np.int32), int32)
+    shape = build.add("Shape", [tensor], "output", T=dtype, out_type=int32)
+    rows = build.add("Slice", [shape, first, one], "output", T=int32, Index=int32)
+    # What follows the rows if there are splits, the rows themselves if not.
+    both = build.add("ConcatV2", [rows, splits, zero], "output", N=2, T=int32, Tidx=int32)
+    given = build.add("Shape", [splits], "output", T=int32, out_type=int32)
+    begin = build.add("Minimum", [given, one], "z", T=int32)
+    received = build.add("Slice", [both, begin, rest], "output", T=int32, Index=int32)
+    total = build.add("Sum", [received, first], "output", T=int32, Tidx=int32)
+    total = build.add("Reshape", [total, one], "output", T=int32, Tshape=int32)
+    sizes = build.add("ConcatV2", [total, rest, zero], "output", N=2, T=int32, Tidx=int32)
+    # Unlike a slice it fails, as the op does, if the tensor has fewer rows.
+    sent = build.add(
+        "SplitV", [tensor, sizes, zero], "output", T=dtype, Tlen=int32, num_split=2
+    )  # fmt: skip
+    build.finish("IdentityN", [sent, received, *build.control], T=[dtype, int32])
+
+
+def _references(build: Builder) -> None:
+    """Reference variables as they are; several have no op that passes them on together."""
+    dtype = build.type()
+    if len(build.data) == 1:
+        build.finish("RefIdentity", [*build.data, *build.control], T=dtype)
+        return
+    for edge in build.data:
+        build.add("RefIdentity", [edge], "output", T=dtype)
+    build.finish("NoOp", build.after_inputs())
+
+
+def _nothing(build: Builder) -> None:
+    build.finish("NoOp", build.after_inputs())
+
+
+def _always(value: int) -> Callable[[Builder], None]:
+    def rewrite(build: Builder) -> None:
+        last = build.finish("Const", build.control, dtype=tf.int32)
+        last.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32, []))
+
+    return rewrite
+
+
+# Inputs that need no type: handles.
+_UNTYPED = ("HorovodBroadcastInplaceResource",)
+_JOB, _ROOT = Meaning.JOB, Meaning.ROOT
+_MANY, _VARIABLES = "num_tensors", "num_variables"
+
+RULES: dict[str, Rule] = {
+    "HorovodAllreduce": Rule(_reduced, _JOB, 1, {"sum": 0}),
+    "HorovodGroupedAllreduce": Rule(_reduced, _JOB, _MANY, {"sum": 0}),
+    "HorovodAllgather": Rule(_same, _JOB, 1, {"output": 0}),
+    "HorovodGroupedAllgather": Rule(_same, _JOB, _MANY, {"outputs": 0}),
+    "HorovodReducescatter": Rule(_reduced, _JOB, 1, {"output": 0}),
+    "HorovodGroupedReducescatter": Rule(_reduced, _JOB, _MANY, {"outputs": 0}),
+    "HorovodAlltoall": Rule(_exchanged, _JOB, 2, {"output": 0, "received_splits": 1}),
+    "HorovodBroadcast": Rule(_same, _ROOT, 1, {"output": 0}),
+    "HorovodBroadcastInplace": Rule(_references, _ROOT, _VARIABLES, {"output_refs": 0}),
+    "HorovodBroadcastInplaceResource": Rule(_nothing, _ROOT, _VARIABLES),
+    "HorovodBarrier": Rule(_nothing, _ROOT),
+    "HorovodJoin": Rule(_always(0), _JOB, 0, {"last_rank": 0, "output": 0}),
+    "HorovodSize": Rule(_always(1), _JOB, 0, {"size": 0}),
+    "HorovodRank": Rule(_always(0), _JOB, 0, {"rank": 0}),
+    "HorovodLocalSize": Rule(_always(1), _JOB, 0, {"local_size": 0}),
+    "HorovodLocalRank": Rule(_always(0), _JOB, 0, {"local_rank": 0}),
+    "HorovodCrossSize": Rule(_always(1), _JOB, 0, {"cross_size": 0}),
+    "HorovodCrossRank": Rule(_always(0), _JOB, 0, {"cross_rank": 0}),
+    "HorovodProcessSetIncluded": Rule(_always(1), _JOB, 0, {"included": 0}),
+}
+
+
+def rule_of(node: Any) -> Rule | None:
+    """The rule of a node, None if it is not an op of ours.
+
+    Raises:
+      StripError: an op of this family that the table does not have.
+    """
+    op = node.op
+    if not op.startswith(PREFIX):
+        return None
+    if op not in RULES:
+        raise StripError(
+            f"node '{node.name}' has the op {op}, which this version does not know; "
+            "strip it with the version of tf_hvd that wrote it"
+        )
+    return RULES[op]
+
+
+def meaning_of(node: Any) -> Meaning:
+    """What the value of one of our nodes tells of the job."""
+    if node.op in ("HorovodAllreduce", "HorovodGroupedAllreduce"):
+        # Graphs of old versions of Horovod have no such attribute: theirs are sums.
+        kind = node.attr["reduce_op"].i if "reduce_op" in node.attr else _SUM
+        return Meaning.EQUAL if kind in (_AVERAGE, _MIN, _MAX) else Meaning.JOB
+    return RULES[node.op].meaning
+
+
+def rewrite(build: Builder) -> list[Any]:
+    """The nodes that take the place of a node of ours.
+
+    Raises:
+      StripError: the node is not complete.
+    """
+    node = build.node
+    wanted = RULES[node.op].inputs
+    count = node.attr[wanted].i if isinstance(wanted, str) else wanted
+    typed = bool(count) and node.op not in _UNTYPED
+    if len(build.data) != count or (typed and not node.attr["T"].type):
+        raise StripError(
+            f"node '{node.name}' ({node.op}) has {len(build.data)} inputs where {count} are due, "
+            "or has no type: the file is damaged; save the graph again"
+        )
+    RULES[node.op].rewrite(build)
+    return build.nodes
