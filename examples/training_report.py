@@ -57,14 +57,26 @@ class Report:
 
     def check_identical(self, digests):
         """Raises unless all ranks' digests of their variables are the same."""
-        if len(set(digests)) != 1:
-            listed = ", ".join(f"rank {rank}: {d[:12]}" for rank, d in enumerate(digests))
-            raise RuntimeError(f"the ranks' weights differ ({listed})")
-        self._say(f"weights bit-identical on all {self._size} ranks")
+        self._say(identical(digests))
 
     def _say(self, line):
         if not self._silent:
             self._bar.console.print(line)
+
+
+def identical(digests):
+    """Says that all ranks' digests of their variables are the same, or raises."""
+    if len(set(digests)) != 1:
+        listed = ", ".join(f"rank {rank}: {d[:12]}" for rank, d in enumerate(digests))
+        raise RuntimeError(f"the ranks' weights differ ({listed})")
+    return f"weights bit-identical on all {len(digests)} ranks"
+
+
+def say_result(rank, accuracy, digests):
+    """The closing lines, where Keras has shown the rest."""
+    line = identical(digests)
+    if rank == 0:
+        print(f"test accuracy: {accuracy:.4f}\n{line}", flush=True)
 
 
 def digest(arrays):

@@ -1,0 +1,92 @@
+# tf_hvd run -np 2 python examples/mnist_keras.py [--data DIR] [--checkpoint FILE.keras]
+"""A convolutional network on handwritten digits with Keras 3's `model.fit`."""
+
+import argparse
+import os
+
+import digits_data
+import keras
+import tensorflow as tf
+from training_report import digest, say_result
+
+import tf_hvd as hvd
+from tf_hvd.keras import callbacks
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="folder with MNIST's IDX files; else scikit-learn's digits")
+    parser.add_argument("--epochs", type=int, help="default: 5 for MNIST, 20 for the small digits")
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--rate", type=float, default=0.002, help="learning rate of one rank")
+    parser.add_argument("--checkpoint", help="where rank 0 keeps the best model")
+    arguments = parser.parse_args()
+    arguments.epochs = arguments.epochs or (5 if arguments.data else 20)
+    return arguments
+
+
+def make_model(shape):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input(shape),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.MaxPool2D(),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPool2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def main():
+    arguments = parse_arguments()
+    hvd.init()  # 1. Join the job.
+    threads = max(1, os.cpu_count() // hvd.local_size())
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    keras.utils.set_random_seed(hvd.rank())
+
+    (images, labels), test = digits_data.load(arguments.data)
+    steps = len(images) // (arguments.batch * hvd.size())
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+    # 2. All ranks shuffle alike, and each takes its share.
+    dataset = dataset.shuffle(len(images), seed=digits_data.SEED)
+    dataset = dataset.shard(hvd.size(), hvd.rank()).batch(arguments.batch).take(steps)
+
+    model = make_model(images.shape[1:])
+    rate = arguments.rate * hvd.size()  # 3. N times the images a step: N times the rate,
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))  # 4. averaged gradients,
+    model.compile(
+        optimizer=optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    used = [
+        callbacks.BroadcastGlobalVariablesCallback(0),  # 5. the same start everywhere,
+        callbacks.MetricAverageCallback(),
+        callbacks.LearningRateWarmupCallback(rate, warmup_epochs=1),  # and the rate slowly.
+        callbacks.LearningRateScheduleCallback(
+            rate, lambda epoch: 1 - epoch / arguments.epochs, start_epoch=1
+        ),
+        callbacks.ProgbarLogger(),
+    ]
+    if arguments.checkpoint:
+        used.append(
+            callbacks.ModelCheckpoint(arguments.checkpoint, monitor="loss", save_best_only=True)
+        )
+    model.fit(dataset, epochs=arguments.epochs, callbacks=used, verbose=0)
+
+    hits = sum(
+        (model.predict_on_batch(piece).argmax(axis=1) == answers).sum()
+        for piece, answers in digits_data.pieces(*test, hvd.rank(), hvd.size())
+    )
+    hits = int(hvd.allreduce(tf.constant(hits), op=hvd.Sum, name="hits"))
+    digests = hvd.allgather_object(digest(v.numpy() for v in model.weights + optimizer.variables))
+    say_result(hvd.rank(), hits / len(test[0]), digests)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+# tf_hvd run -np 2 python examples/mnist_keras_advanced.py [--data DIR]
+"""More of what `model.fit` can do on several ranks.
+
+Augmented images, batch normalization over all ranks' batches, half-size gradients on
+the way, SGD with momentum on a schedule, and an early stop that all ranks take together.
+"""
+
+import argparse
+import os
+
+import digits_data
+import keras
+import tensorflow as tf
+from training_report import digest, say_result
+
+import tf_hvd as hvd
+from tf_hvd.keras import callbacks
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="folder with MNIST's IDX files; else scikit-learn's digits")
+    parser.add_argument("--epochs", type=int, help="default: 8 for MNIST, 30 for the small digits")
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--rate", type=float, default=0.03, help="learning rate of one rank")
+    arguments = parser.parse_args()
+    arguments.epochs = arguments.epochs or (8 if arguments.data else 30)
+    return arguments
+
+
+def make_model(shape):
+    layers = keras.layers
+
+    def block(filters):
+        return [
+            layers.Conv2D(filters, 3, padding="same", use_bias=False),
+            hvd.SyncBatchNormalization(),
+            layers.ReLU(),
+            layers.MaxPool2D(),
+        ]
+
+    return keras.Sequential(
+        [
+            layers.Input(shape),
+            *block(16),
+            *block(32),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dropout(0.2),
+            layers.Dense(10),
+        ]
+    )
+
+
+def make_dataset(images, labels, batch, steps):
+    """This rank's share, augmented: each rank shifts and turns its images in its own way."""
+    augment = keras.Sequential(
+        [
+            keras.layers.RandomTranslation(0.08, 0.08, fill_mode="constant"),
+            keras.layers.RandomRotation(0.03, fill_mode="constant"),
+        ]
+    )
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+    dataset = dataset.shuffle(len(images), seed=digits_data.SEED)
+    dataset = dataset.shard(hvd.size(), hvd.rank()).batch(batch).take(steps)
+    return dataset.map(lambda x, y: (augment(x, training=True), y)).prefetch(2)
+
+
+def main():
+    arguments = parse_arguments()
+    hvd.init()
+    threads = max(1, os.cpu_count() // hvd.local_size())
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    keras.utils.set_random_seed(hvd.rank())
+
+    (images, labels), test = digits_data.load(arguments.data)
+    steps = len(images) // (arguments.batch * hvd.size())
+    model = make_model(images.shape[1:])
+    rate = arguments.rate * hvd.size()
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(rate, momentum=0.9), compression=hvd.Compression.fp16
+    )
+    model.compile(
+        optimizer=optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    model.fit(
+        make_dataset(images, labels, arguments.batch, steps),
+        epochs=arguments.epochs,
+        verbose=0,
+        callbacks=[
+            callbacks.BroadcastGlobalVariablesCallback(0),
+            callbacks.MetricAverageCallback(),
+            callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
+            callbacks.LearningRateScheduleCallback(
+                rate,
+                lambda epoch: 1 - epoch / arguments.epochs,
+                start_epoch=2,
+                staircase=False,
+            ),
+            callbacks.EarlyStopping(monitor="loss", patience=5),
+            callbacks.ProgbarLogger(),
+        ],
+    )
+    hits = sum(
+        (model.predict_on_batch(piece).argmax(axis=1) == answers).sum()
+        for piece, answers in digits_data.pieces(*test, hvd.rank(), hvd.size())
+    )
+    hits = int(hvd.allreduce(tf.constant(hits), op=hvd.Sum, name="hits"))
+    digests = hvd.allgather_object(digest(v.numpy() for v in model.weights + optimizer.variables))
+    say_result(hvd.rank(), hits / len(test[0]), digests)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Keras programs with a mistake in them end with the guard's words, on all ranks."""
+
+import pytest
+
+PROGRAM = """
+import numpy as np
+import tf_hvd.keras
+import importlib
+
+library = importlib.import_module(os.environ["LIBRARY"])
+library.utils.set_random_seed(rank)  # each rank begins with weights of its own
+
+def train(optimizer, broadcast=True, callbacks=()):
+    model = library.Sequential([library.Input([3]), library.layers.Dense(1)])
+    if broadcast:
+        hvd.broadcast_variables(model.variables, 0)
+    model.compile(optimizer, "mse")
+    features = np.arange(12.0).reshape(4, 3) / 10 + rank
+    model.fit(features, np.ones([4, 1]), batch_size=1, verbose=0, callbacks=list(callbacks))
+    say("trained")
+
+def sgd():
+    return library.optimizers.SGD(0.1)
+
+def wrapped():
+    return tf_hvd.keras.DistributedOptimizer(sgd())
+"""
+
+STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "8"}
+
+MISTAKES = {
+    "not wrapped": ("train(sgd())", "SGD would apply gradients that were not reduced"),
+    "not broadcast": ("train(wrapped(), broadcast=False)", "the ranks' weights differ in 1 of 2"),
+    "made again": (
+        "train(library.optimizers.SGD.from_config(wrapped().get_config()))",
+        "made again",
+    ),
+    "branch": (
+        """
+class Change(library.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if rank == 1:
+            self.model.layers[-1].bias.assign_add([0.5])
+
+train(wrapped(), callbacks=[Change()])
+""",
+        "weights differ",
+    ),
+}
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize("mistake", list(MISTAKES))
+def test_mistake(job, mistake, library):
+    program, text = MISTAKES[mistake]
+    code, output = job(PROGRAM + program, LIBRARY=library, **STALL)
+    assert code != 0
+    assert output.count("GuardError: ") >= 2, output
+    assert text in output
+    assert "trained" not in output
+
+
+def test_one_rank_did_not_wrap(job):
+    """It stops by itself; the other, which waits for its gradients, is told why."""
+    program = "train(wrapped() if rank == 0 else sgd())"
+    code, output = job(PROGRAM + program, LIBRARY="keras", **STALL)
+    assert code != 0
+    assert "trained" not in output
+    assert "GuardError: this job has 2 ranks" in output
+    assert "rank 1" in output
+
+
+def test_guard_that_was_turned_off(job):
+    code, output = job(PROGRAM + "train(sgd())", LIBRARY="keras", TF_HVD_GUARD="off", **STALL)
+    assert code == 0
+    assert output.count("trained") == 2
+
+
+def test_keras_that_is_imported_after_tf_hvd(job):
+    """The guard sees what is imported only in the middle of the program."""
+    program = PROGRAM.replace("import tf_hvd.keras\n", "import tf_hvd.keras\nassert_late()\n", 1)
+    early = """
+def assert_late():
+    assert os.environ["LIBRARY"] not in sys.modules, "imported too early for this test"
+"""
+    code, output = job(early + program + "train(sgd())", LIBRARY="tf_keras", **STALL)
+    assert code != 0
+    assert "GuardError: " in output
+    assert "too early" not in output

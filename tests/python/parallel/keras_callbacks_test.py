@@ -1,0 +1,245 @@
+"""Callbacks on Keras 3 and tf_keras, with several ranks."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_hvd as hvd
+import tf_hvd.keras as hvd_keras
+from tf_hvd.keras import callbacks
+from tf_hvd.keras.flavours import variables_of
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
+
+KERAS = {"keras": keras, "tf_keras": tf_keras}
+
+
+@pytest.fixture(params=list(KERAS))
+def flavour(request):
+    return KERAS[request.param]
+
+
+def data(rank, rows=8):
+    random = np.random.default_rng(rank)
+    return random.normal(size=(rows, 3)).astype("float32"), random.normal(size=(rows, 1))
+
+
+def make_model(flavour, rank, built=True, optimizer=None):
+    """A model whose kernels are all `rank`."""
+    initial = flavour.initializers.Constant(float(rank))
+    layers = [flavour.layers.Dense(n, kernel_initializer=initial) for n in (2, 1)]
+    model = flavour.Sequential(([flavour.layers.Input((3,))] if built else []) + layers)
+    optimizer = optimizer or flavour.optimizers.SGD(0.0, momentum=0.5)
+    optimizer = hvd_keras.DistributedOptimizer(optimizer)
+    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"])
+    return model
+
+
+def all_ranks(values):
+    """A list of arrays of each rank."""
+    return hvd.allgather_object([np.asarray(value) for value in values])
+
+
+def assert_equal_everywhere(values):
+    first, *others = all_ranks(values)
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+class Recorder:
+    """What happened at which hook, in any Keras."""
+
+    def __new__(cls, flavour, hook, record):
+        def call(self, number, logs=None):
+            record(self.model, number, logs)
+
+        return type("Recorder", (flavour.callbacks.Callback,), {hook: call})()
+
+
+@pytest.mark.parametrize("built", [True, False], ids=["built", "late"])
+def test_broadcast_before_the_first_update(flavour, built, rank, size):
+    """With a learning rate of 0 all ranks end with the weights of the last rank."""
+    model = make_model(flavour, rank + 1, built)
+    seen = []
+    root = size - 1
+    x, y = data(rank)
+    model.fit(
+        x, y, batch_size=4, verbose=0,
+        callbacks=[
+            callbacks.of(flavour).BroadcastGlobalVariablesCallback(root),
+            Recorder(flavour, "on_train_batch_end",
+                     lambda m, batch, logs: seen.append(m.layers[0].get_weights()[0])),
+        ],
+    )  # fmt: skip
+    assert len(seen) == 2
+    for kernel in seen:
+        np.testing.assert_array_equal(kernel, np.full((3, 2), size, np.float32))
+    assert_equal_everywhere(model.get_weights())
+
+
+def test_broadcast_of_the_optimizers_state(flavour, rank):
+    optimizer = flavour.optimizers.SGD(0.01 * (rank + 1), momentum=0.5)
+    model = make_model(flavour, 1, optimizer=optimizer)
+    optimizer.build(model.trainable_variables)
+    for slot in variables_of(optimizer):
+        slot.assign(tf.cast(tf.fill(slot.shape, rank + 3), slot.dtype))
+    states = []
+    model.fit(
+        *data(rank), epochs=1, verbose=0, steps_per_epoch=1,
+        callbacks=[
+            callbacks.of(flavour).BroadcastGlobalVariablesCallback(0),
+            Recorder(flavour, "on_train_batch_begin", lambda m, *_: states.extend(
+                v.numpy() for v in variables_of(m.optimizer))),
+        ],
+    )  # fmt: skip
+    assert states
+    for state in states:
+        np.testing.assert_array_equal(state, np.full(state.shape, 3, state.dtype))
+
+
+def test_local_variables_stay(flavour, rank):
+    model = make_model(flavour, rank)
+    kernel = model.layers[0].kernel
+    broadcast = callbacks.of(flavour).BroadcastGlobalVariablesCallback(0, local_variables=[kernel])
+    with hvd_keras.unguarded():
+        model.fit(*data(rank), batch_size=8, verbose=0, callbacks=[broadcast])
+    np.testing.assert_array_equal(model.layers[0].get_weights()[0], np.full((3, 2), rank))
+    with pytest.raises(ValueError, match="not a variable"):
+        broadcast.register_local_var(3)
+
+
+def test_metrics_are_averaged(flavour, rank, size):
+    model = make_model(flavour, 1)
+    own = []
+    x, y = data(rank)
+    history = model.fit(
+        x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y),
+        callbacks=[
+            Recorder(flavour, "on_epoch_end", lambda m, epoch, logs: own.append(dict(logs))),
+            callbacks.of(flavour).MetricAverageCallback(),
+        ],
+    ).history  # fmt: skip
+    everybody = hvd.allgather_object(own)
+    for epoch in range(2):
+        for name in ("loss", "mae", "val_loss", "val_mae"):
+            expected = sum(np.float64(logs[epoch][name]) for logs in everybody) / size
+            np.testing.assert_allclose(history[name][epoch], expected, rtol=1e-15)
+    assert_equal_everywhere(history["loss"])
+
+
+@pytest.mark.ranks(2)
+def test_metrics_of_one_rank_only_are_an_error(flavour, rank):
+    model = make_model(flavour, 1)
+    x, y = data(rank)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="tensors"):
+        model.fit(
+            x, y, batch_size=8, verbose=0, validation_data=(x, y) if rank == 0 else None,
+            callbacks=[callbacks.of(flavour).MetricAverageCallback()],
+        )  # fmt: skip
+
+
+def test_all_ranks_stop_early_together(flavour, rank):
+    """Each rank's own loss is best in an epoch of its own; the average in the first."""
+    model = make_model(flavour, 1)
+    x, y = data(0)
+    losses = []
+
+    def distort(m, epoch, logs):
+        logs["loss"] = 50.0 if epoch == rank else 100.0
+        losses.append(logs["loss"])
+
+    model.fit(
+        x, y, batch_size=8, epochs=20, verbose=0,
+        callbacks=[
+            Recorder(flavour, "on_epoch_end", distort),
+            callbacks.of(flavour).EarlyStopping(monitor="loss", patience=2),
+        ],
+    )  # fmt: skip
+    assert set(hvd.allgather_object(len(losses))) == {3}
+
+
+def test_only_rank_0_writes(flavour, rank, tmp_path):
+    model = make_model(flavour, 1)
+    path = tmp_path / "model.keras"
+    best = callbacks.of(flavour).BestModelCheckpoint(monitor="loss")
+    model.fit(
+        *data(rank), batch_size=8, verbose=0,
+        callbacks=[callbacks.of(flavour).ModelCheckpoint(str(path), monitor="loss"), best],
+    )  # fmt: skip
+    assert path.exists() == (rank == 0)
+    best.filepath = str(tmp_path / "best.keras")
+    model.fit(*data(rank), batch_size=8, verbose=0, callbacks=[best])
+    assert (tmp_path / "best.keras").exists() == (rank == 0)
+
+
+def test_progress_on_rank_0_only(flavour, rank, capsys):
+    model = make_model(flavour, 1)
+    model.fit(*data(rank), batch_size=8, epochs=2, verbose=0,
+              callbacks=[callbacks.of(flavour).ProgbarLogger()])  # fmt: skip
+    assert ("Epoch 2/2" in capsys.readouterr().out) == (rank == 0)
+
+
+def rates(flavour, callback, epochs, momentum=0.5):
+    """The learning rate of each batch, and the history of epochs."""
+    model = make_model(flavour, 1, optimizer=flavour.optimizers.SGD(0.5, momentum=momentum))
+    seen = []
+    look = Recorder(flavour, "on_train_batch_end", lambda m, *_: seen.append(
+        float(m.optimizer.learning_rate)))  # fmt: skip
+    history = model.fit(
+        *data(0), batch_size=4, epochs=epochs, verbose=0, callbacks=[callback, look]
+    ).history
+    return seen, history
+
+
+def test_warmup(flavour, size, rank, capsys):
+    callback = callbacks.of(flavour).LearningRateWarmupCallback(0.8, warmup_epochs=2, verbose=1)
+    seen, history = rates(flavour, callback, 3)
+    expected = [0.8 / size * (1 + min(i / 4, 1) * (size - 1)) for i in range(1, 7)]
+    np.testing.assert_allclose(seen, expected, rtol=1e-6)
+    np.testing.assert_allclose(history["lr"], expected[1::2], rtol=1e-6)
+    assert ("finished gradual" in capsys.readouterr().out) == (rank == 0)
+
+
+def test_schedule_in_stairs(flavour):
+    callback = callbacks.of(flavour).LearningRateScheduleCallback(
+        0.5, lambda epoch: 1 / (1 + epoch), start_epoch=1, end_epoch=3
+    )
+    seen, _ = rates(flavour, callback, 4)
+    np.testing.assert_allclose(
+        seen, [0.5, 0.5, 0.25, 0.25, 0.5 / 3, 0.5 / 3, 0.5 / 3, 0.5 / 3], rtol=1e-6
+    )
+
+
+def test_exponential_schedule(flavour):
+    callback = callbacks.of(flavour).LearningRateScheduleCallback(0.5, 0.5)
+    seen, _ = rates(flavour, callback, 3)
+    np.testing.assert_allclose(seen[::2], [0.5, 0.25, 0.125], rtol=1e-6)
+
+
+def test_momentum_correction_scales_the_velocity(flavour):
+    """One weight, gradient 1 in each step: v = m * (new / old) * v - new."""
+    model = flavour.Sequential([flavour.layers.Input((1,)), flavour.layers.Dense(
+        1, use_bias=False, kernel_initializer="zeros")])  # fmt: skip
+    optimizer = hvd_keras.DistributedOptimizer(flavour.optimizers.SGD(0.5, momentum=0.5))
+    model.compile(optimizer=optimizer, loss=lambda t, p: tf.reduce_mean(p))
+    callback = callbacks.of(flavour).LearningRateScheduleCallback(0.5, lambda e: 0.5**e)
+    ones = np.ones((1, 1))
+    model.fit(ones, ones, batch_size=1, epochs=3, verbose=0, callbacks=[callback])
+    velocity, weight, old = 0.0, 0.0, 0.5
+    for new in (0.5, 0.25, 0.125):
+        velocity = 0.5 * velocity * new / old - new
+        weight, old = weight + velocity, new
+    np.testing.assert_array_equal(model.get_weights()[0], [[weight]])
+
+
+def test_bad_arguments(flavour):
+    made = callbacks.of(flavour)
+    with pytest.raises(ValueError, match="initial_lr"):
+        made.LearningRateScheduleCallback(None, 0.5)
+    warmup = made.LearningRateWarmupCallback(0.1)
+    warmup.set_params({})
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        warmup.on_train_begin()

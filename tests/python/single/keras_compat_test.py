@@ -1,0 +1,81 @@
+"""The private parts of Keras that tf_hvd hooks into, and what is said when one is gone."""
+
+import types
+
+import keras
+import pytest
+import tf_keras
+
+from tf_hvd.keras import compat
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_all_hooks_are_there(library):
+    assert compat.missing_hooks(library) == []
+
+
+class Base:
+    def apply(self):
+        pass
+
+    def _clip_gradients(self):
+        pass
+
+
+class Other:
+    def __init__(self):
+        pass
+
+
+def without(*missing):
+    """A module like Keras 3 whose SGD and Model lack something."""
+    names = {"apply", "_backend_apply_gradients", "_clip_gradients"} - set(missing)
+    sgd = type("SGD", (), dict.fromkeys(names, lambda self: None))
+    scale = {"check_finite": None} if "check_finite" not in missing else {}
+    trainer = {"_resolve_auto_jit_compile": None} if "jit" not in missing else {}
+    return types.SimpleNamespace(
+        __name__="keras",
+        __version__="99.0",
+        backend=types.SimpleNamespace(backend=lambda: "tensorflow"),
+        callbacks=types.SimpleNamespace(CallbackList=Other),
+        optimizers=types.SimpleNamespace(
+            Optimizer=sgd, SGD=sgd, LossScaleOptimizer=type("LossScaleOptimizer", (), scale)
+        ),
+        Model=type("Model", (), trainer),
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("_clip_gradients", "keras: SGD._clip_gradients"),
+        ("_backend_apply_gradients", "keras: SGD._backend_apply_gradients"),
+        ("check_finite", "keras: LossScaleOptimizer.check_finite"),
+        ("jit", "keras: Model._resolve_auto_jit_compile"),
+    ],
+)
+def test_a_hook_that_is_gone_is_named(missing, named):
+    module = without(missing)
+    assert compat.missing_hooks(module) == [named]
+    with pytest.raises(ImportError, match=r"keras 99\.0 has not .*" + missing.strip("_")):
+        compat.patch(module, None)
+
+
+def test_another_backend_is_left_alone():
+    module = without("_clip_gradients")
+    module.backend.backend = lambda: "jax"
+    compat.patch(module, None)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [
+        (keras.optimizers.Adam(), compat.KERAS),
+        (tf_keras.optimizers.Adam(), compat.TF_KERAS),
+        (tf_keras.optimizers.legacy.Adam(), compat.LEGACY),
+        (keras.optimizers.Adam, None),
+        ("adam", None),
+    ],
+)
+def test_kinds(optimizer, kind):
+    assert compat.kind_of(optimizer) == kind

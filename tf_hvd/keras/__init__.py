@@ -1,0 +1,120 @@
+"""tf_hvd for Keras 3 and tf_keras. `import tf_hvd.keras as hvd`.
+
+Names only; each is documented where it is defined. Importing the package makes
+Keras call the guard (tf_hvd.keras.guard).
+"""
+
+import importlib
+from typing import Any
+
+from tf_hvd.basics import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from tf_hvd.compression import Compression
+from tf_hvd.keras import guard
+from tf_hvd.keras.guard import GuardError, check_weights, unguarded
+from tf_hvd.keras.models import load_model
+from tf_hvd.keras.optimizer import DistributedOptimizer
+from tf_hvd.keras.partial import PartialDistributedOptimizer
+from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
+from tf_hvd.keras.values import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    reducescatter,
+)
+from tf_hvd.objects import allgather_object, broadcast_object
+from tf_hvd.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from tf_hvd.variables import broadcast_variables
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "GuardError",
+    "Max",
+    "Min",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "ccl_built",
+    "check_weights",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "unguarded",
+]
+
+# Modules that import Keras: loaded when they are asked for.
+_SUBMODULES = ("callbacks",)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+guard.install()

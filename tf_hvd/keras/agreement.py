@@ -1,0 +1,101 @@
+"""Whether all ranks mean the same: their weights, and which gradients there are.
+
+Each question is one small collective. The requests have names without the graph's
+scopes: where the ranks' programs differ, so would those. Those of one optimizer are
+asked in a tf.cond, which TensorFlow runs one after the other: no name is there twice.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd import basics, collectives
+from tf_hvd._sources import tf_variable
+from tf_hvd.process_sets import ProcessSet
+
+
+def takes_part(process_set: ProcessSet) -> bool:
+    """Whether this rank has others in `process_set` to agree with."""
+    size = process_set.size()
+    return bool(size is not None and size > 1 and process_set.included())
+
+
+def name_of(variable: Any) -> str:
+    """A Keras 3 variable's path, which says the layer; otherwise the name."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
+
+
+def _fingerprint(variable: Any) -> Any:
+    """64 bits that stand for the bits of the value; int64, shape [1]."""
+    value = tf.convert_to_tensor(tf_variable(variable))
+    return tf.bitcast(tf.fingerprint(tf.reshape(value, [1, tf.size(value)])), tf.int64)
+
+
+def fingerprints(variables: Sequence[Any]) -> Any:
+    """One for each variable: int64, shape [n]."""
+    return tf.concat([_fingerprint(variable) for variable in variables], axis=0)
+
+
+def unequal(values: Any, process_set: ProcessSet, name: str) -> Any:
+    """Where int64 values differ between ranks; bool, the same on all of them.
+
+    The largest and the smallest are found by one request: the smallest of x is
+    the complement of the largest complement.
+    """
+    both = tf.concat([values, tf.bitwise.invert(values)], axis=0)
+    extremes = collectives.allreduce(
+        both, op=basics.Max, name=name, process_set=process_set, ignore_name_scope=True
+    )
+    largest, smallest = tf.split(extremes, 2)
+    return tf.not_equal(largest, tf.bitwise.invert(smallest))
+
+
+def _assert_none(wrong: Any, names: Sequence[str], before: str, after: str) -> Any:
+    """Raises InvalidArgumentError, naming those that are wrong; gives True."""
+    which = tf.strings.reduce_join(tf.boolean_mask(tf.constant(names), wrong), separator=", ")
+    text = tf.strings.join([before, which, after])
+    check = tf.debugging.Assert(tf.logical_not(tf.reduce_any(wrong)), [text])
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.constant(True)
+
+
+def assert_equal(variables: Sequence[Any], process_set: ProcessSet, name: str) -> Any:
+    """Raises InvalidArgumentError on all ranks if these have not the same bits on all."""
+    if not variables:
+        return tf.constant(True)
+    return _assert_none(
+        unequal(fingerprints(variables), process_set, name),
+        [name_of(variable) for variable in variables],
+        "tf_hvd: the ranks' weights differ: ",
+        f". {CAUSES}",
+    )
+
+
+def assert_present(
+    present: Sequence[bool], variables: Sequence[Any], process_set: ProcessSet, name: str
+) -> Any:
+    """Raises InvalidArgumentError on all ranks if some have a gradient that others lack."""
+    if not variables:
+        return tf.constant(True)
+    mine = tf.constant([not there for there in present], tf.int32)
+    missing = collectives.allreduce(
+        mine, op=basics.Sum, name=name, process_set=process_set, ignore_name_scope=True
+    )
+    ranks = process_set.size()
+    return _assert_none(
+        tf.logical_and(missing > 0, missing < ranks),
+        [name_of(variable) for variable in variables],
+        "tf_hvd: some ranks have no gradient (None), and others have one, for: ",
+        ". All ranks must train the same variables in an update: let no branch depend on the rank, "
+        "or call optimizer.register_local_var(variable) on all ranks.",
+    )
+
+
+CAUSES = (
+    "Likely: the first values were never broadcast (BroadcastGlobalVariablesCallback(0), or "
+    "broadcast_variables(model.variables, 0)); gradients were not reduced (DistributedOptimizer); "
+    "or a branch that depends on the rank changes weights. Weights that shall differ: "
+    "optimizer.register_local_var(variable)."
+)
+"""What makes the ranks' weights differ, and what to do."""

@@ -1,0 +1,255 @@
+"""Callbacks for `model.fit` on several ranks, for Keras 3 and tf_keras.
+
+The classes are those for the Keras that `tf.keras` is; `of(tf_keras)` and
+`of(keras)` give those for a Keras that a program imports by itself.
+
+    model.fit(..., verbose=0, callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.1 * hvd.size()),
+        hvd.callbacks.EarlyStopping(patience=2),
+        hvd.callbacks.ModelCheckpoint("best.keras", save_best_only=True),
+        hvd.callbacks.ProgbarLogger(),
+    ])
+
+All ranks give the same callbacks in the same order: some of them call collectives.
+MetricAverageCallback comes before those that read metrics.
+"""
+
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd import basics, collectives
+from tf_hvd._sources import tf_variable
+from tf_hvd.keras import learning_rate
+from tf_hvd.keras.flavours import Flavours, build_optimizer, variables_of
+from tf_hvd.variables import broadcast_variables
+
+
+class _Broadcast:
+    """Gives all ranks the model's and the optimizer's state of one rank.
+
+    Before the first update of each `fit`: also a model that is built by its first
+    batch, which is then traced for its shapes alone first. What appears later is
+    broadcast after the first batch. Seeds of random layers stay each rank's own.
+
+    Args:
+      root_rank: the rank whose state counts.
+      device: accepted for Horovod's scripts.
+      local_variables: variables that stay as they are.
+
+    Raises:
+      ValueError: a local variable is none.
+    """
+
+    model: Any
+
+    def __init__(
+        self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None
+    ) -> None:
+        super().__init__()
+        del device
+        self.root_rank = root_rank
+        self._local: dict[int, Any] = {}
+        self._sent: set[int] = set()
+        for variable in local_variables or ():
+            self.register_local_var(variable)
+
+    def register_local_var(self, var: Any) -> None:
+        """From now on `var` is not broadcast."""
+        variable = tf_variable(var)
+        if not isinstance(variable, tf.Variable):
+            raise ValueError(f"{var!r} is not a variable.")
+        self._local[id(variable)] = variable
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Broadcasts, or prepares to when the first batch comes."""
+        self._sent.clear()
+        if self.model.built:
+            self._broadcast()
+        else:
+            self._broadcast_before_first_step()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts what the first batch has made."""
+        if batch == 0 or not self._sent:
+            self._broadcast()
+
+    def _broadcast_before_first_step(self) -> None:
+        """Puts itself before the step function for one call, which brings the shapes."""
+        model, step = self.model, self.model.train_function
+
+        def first_step(iterator: Any) -> Any:
+            model.train_function = step
+            if _build(model, iterator):
+                self._broadcast()
+            return step(iterator)
+
+        model.train_function = first_step
+
+    def _broadcast(self) -> None:
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None:
+            build_optimizer(optimizer, self.model.trainable_variables)
+        found = {id(v): v for v in map(tf_variable, self._state(optimizer))}
+        new = [v for key, v in found.items() if key not in self._sent and key not in self._local]
+        broadcast_variables(new, self.root_rank)
+        self._sent.update(id(variable) for variable in new)
+
+    def _state(self, optimizer: Any) -> list[Any]:
+        # Keras 3's `weights` are the variables without seeds and metrics.
+        return [*self.model.weights, *([] if optimizer is None else variables_of(optimizer))]
+
+
+def _build(model: Any, iterator: Any) -> bool:
+    """Makes the variables of a model from the shapes of its data; runs nothing of it.
+
+    Whether that was possible: a model with a step of its own may take what it likes.
+    """
+    spec = getattr(iterator, "element_spec", None)
+    inputs = spec[0] if isinstance(spec, tuple) and spec else spec
+    try:
+        trace = tf.function(lambda x: model(x, training=False), autograph=False)
+        trace.get_concrete_function(inputs)
+    except Exception:  # whatever the model's own code raises
+        return False
+    return bool(model.built)
+
+
+def _average(logs: dict[str, Any]) -> dict[str, Any]:
+    """The averages over ranks of the numbers in `logs`; all ranks must have the same names."""
+    numbers = {}
+    for name in sorted(logs):
+        value = np.asarray(logs[name])
+        if value.ndim == 0 and np.issubdtype(value.dtype, np.number):
+            numbers[name] = value.astype(np.float64)
+    if not numbers:
+        return {}
+    averages = collectives.grouped_allreduce(
+        [tf.constant(value) for value in numbers.values()],
+        op=basics.Average,
+        name="metric_average",
+        member_names=list(numbers),
+    )
+    return {name: average.numpy().item() for name, average in zip(numbers, averages, strict=True)}
+
+
+class _MetricAverage:
+    """Replaces the metrics of an epoch by their averages over the ranks.
+
+    Also those of its validation. Ranks with other metrics than the rest (validation
+    data on one rank only) are an error. What `evaluate` returns, called by itself, is
+    the rank's own: no callback can change it.
+
+    Args:
+      device: accepted for Horovod's scripts.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        del device
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs:
+            logs.update(_average(logs))
+
+
+class _EarlyStopping:
+    """Keras' EarlyStopping, decided on the average over ranks: all stop, or none.
+
+    Arguments are those of Keras.
+    """
+
+    def get_monitor_value(self, logs: Any) -> Any:
+        """The monitored metric, averaged over the ranks."""
+        value = super().get_monitor_value(logs)  # type: ignore[misc]
+        return value if value is None else _average({"monitored": value})["monitored"]
+
+
+class _ModelCheckpoint:
+    """Keras' ModelCheckpoint, written by rank 0 alone. Arguments are those of Keras."""
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if basics.rank() == 0:
+            super()._save_model(*args, **kwargs)  # type: ignore[misc]
+
+
+class _BestModelCheckpoint(_ModelCheckpoint):
+    """A ModelCheckpoint of the best epoch; its `filepath` may be set later.
+
+    Args:
+      monitor, verbose, save_weights_only, mode, save_freq: those of ModelCheckpoint.
+      filepath: where to save; nothing is saved while it is None.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        filepath: Any = None,
+    ) -> None:
+        # Keras checks the ending of the path.
+        named = filepath or f"unnamed{'.weights.h5' if save_weights_only else '.keras'}"
+        super().__init__(  # type: ignore[call-arg]
+            named,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath = filepath
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if self.filepath is not None:
+            super()._save_model(*args, **kwargs)
+
+
+class _ProgbarLogger:
+    """Keras' progress bar, on rank 0 alone. Call `fit` with verbose=0.
+
+    Arguments are those of Keras.
+    """
+
+    verbose: Any
+
+    def set_params(self, params: Any) -> None:
+        super().set_params({**params, "verbose": 1})  # type: ignore[misc]
+        if basics.rank() != 0:
+            self.verbose = 0
+
+
+_FLAVOURS = Flavours(
+    __name__,
+    {
+        "BroadcastGlobalVariablesCallback": (_Broadcast, "Callback"),
+        "MetricAverageCallback": (_MetricAverage, "Callback"),
+        "LearningRateScheduleCallback": (learning_rate.Schedule, "Callback"),
+        "LearningRateWarmupCallback": (learning_rate.Warmup, "Callback"),
+        "EarlyStopping": (_EarlyStopping, "EarlyStopping"),
+        "ModelCheckpoint": (_ModelCheckpoint, "ModelCheckpoint"),
+        "BestModelCheckpoint": (_BestModelCheckpoint, "ModelCheckpoint"),
+        "ProgbarLogger": (_ProgbarLogger, "ProgbarLogger"),
+    },
+)
+
+
+def of(keras: Any) -> types.SimpleNamespace:
+    """The callbacks for a Keras.
+
+    Args:
+      keras: the module `keras` or `tf_keras`.
+    """
+    return _FLAVOURS.of(keras)
+
+
+def __getattr__(name: str) -> Any:
+    return _FLAVOURS.attribute(name)

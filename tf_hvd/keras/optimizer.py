@@ -1,0 +1,313 @@
+"""DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd import basics, collectives, config
+from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd.aggregation import GradientAggregation, check_passes
+from tf_hvd.compression import Compression, Compressor
+from tf_hvd.keras import agreement, compat
+from tf_hvd.keras.passes import hook_passes
+from tf_hvd.powersgd import PowerSGD
+from tf_hvd.process_sets import ProcessSet, global_process_set
+from tf_hvd.reduction import GradientReducer
+
+_JIT = (
+    "tf_hvd: collectives cannot be compiled by XLA in this version, and this step is compiled with "
+    'jit_compile=True; use model.compile(..., jit_compile="auto") or False (in your own '
+    "tf.function: False)."
+)
+
+
+class Distribution:
+    """What is hooked into one optimizer: reduces its gradients, and counts.
+
+    Args:
+      name: what the requests are called after.
+      reducer: does the reduction.
+      local: the variables that each rank trains for itself.
+      scale_local: see `reduce_except_local`.
+      check_steps: compare the ranks' weights every so many updates; 0: never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reducer: GradientReducer,
+        local: LocalVariables,
+        scale_local: bool,
+        check_steps: int,
+    ) -> None:
+        self.name = name
+        self.local = local
+        self.process_set = reducer.process_set
+        self._reducer = reducer
+        self._scale_local = scale_local
+        self._check_steps = check_steps
+        self._gradients: list[Any] = []
+        self._variables: list[Any] = []
+        self._updates = _counter()
+
+    def __deepcopy__(self, memo: Any) -> "Distribution":
+        return self  # a copied optimizer whose hooks were copied along reduces as this one
+
+    @property
+    def updates(self) -> int | None:
+        """Updates made so far, or None in a v1 graph, where they are not counted."""
+        return None if self._updates is None else int(self._updates.numpy())
+
+    def shared(self, variables: Sequence[Any]) -> list[Any]:
+        """Those of `variables` that must be equal on all ranks."""
+        return [v for v in variables if v not in self.local and not compat.has_own_values(v)]
+
+    def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Remembers what an update is about to be made of, with what Keras leaves out of it."""
+        self._gradients, self._variables = list(gradients), list(variables)
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Reduces the gradients of one update.
+
+        Raises:
+          ValueError: the step is compiled by XLA.
+        """
+        if compat.in_xla():
+            raise ValueError(_JIT)
+        checks = self._checks()
+        self._gradients, self._variables = [], []  # they hold the graph
+        with tf.control_dependencies(checks):
+            reduced = reduce_except_local(
+                self._reducer, self.local, self._scale_local, gradients, variables
+            )
+        exchanged = agreement.takes_part(self.process_set)
+        return [
+            gradient if exchanged and variable not in self.local else _each_row_once(gradient)
+            for gradient, variable in zip(reduced, variables, strict=True)
+        ]
+
+    def all_finite(self, finite: Any) -> Any:
+        """Whether the gradients of all ranks are finite: all take a step, or none does.
+
+        A sum and not a minimum: a rank that has joined takes part with zeros.
+        """
+        if not agreement.takes_part(self.process_set):
+            return finite
+        with tf.name_scope(compat.SCOPE):
+            bad = collectives.allreduce(
+                tf.cast(tf.logical_not(finite), tf.int32),
+                op=basics.Sum,
+                name=f"{self.name}_non_finite",
+                process_set=self.process_set,
+            )
+        return tf.equal(bad, 0)
+
+    def _checks(self) -> list[Any]:
+        """Ops that must have run before the gradients are reduced."""
+        if self._updates is None or not agreement.takes_part(self.process_set):
+            return []
+        done = tf.identity(self._updates)
+        checks = [tf.cond(tf.equal(done, 0), self._check_presence, _nothing)]
+        if self._check_steps:
+            due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
+            checks.append(tf.cond(due, self._check_weights, _nothing))
+        with tf.control_dependencies([done]):
+            self._updates.assign_add(1)
+        return [] if tf.executing_eagerly() else checks
+
+    def _check_presence(self) -> Any:
+        pairs = zip(self._gradients, self._variables, strict=True)
+        present = {id(v): g is not None for g, v in pairs}
+        variables = self.shared(self._variables)
+        return agreement.assert_present(
+            [present[id(variable)] for variable in variables],
+            variables,
+            self.process_set,
+            f"{self.name}_gradients",
+        )
+
+    def _check_weights(self) -> Any:
+        return agreement.assert_equal(
+            self.shared(self._variables), self.process_set, f"{self.name}_weights"
+        )
+
+
+def _each_row_once(gradient: Any) -> Any:
+    """IndexedSlices with one slice for each row, the sum; anything else as it is.
+
+    What was exchanged between ranks is so already; what stayed on one is not, and
+    Keras 3's optimizers square each of several slices before they add them up.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, number = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, number, tf.size(rows))
+    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
+
+
+def _nothing() -> Any:
+    return tf.constant(True)
+
+
+def _counter() -> Any:
+    """An int64 variable that no model tracks; None where TensorFlow does not run eagerly."""
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            return None
+        with tf.device("CPU:0"):
+            return tf.Variable(0, trainable=False, dtype=tf.int64, name="tf_hvd_updates")
+
+
+class _Wrapping:
+    """Puts a Distribution into each optimizer that makes updates, for one call of the user's."""
+
+    def __init__(
+        self,
+        name: str | None,
+        check_steps: int,
+        scale_local: bool,
+        reducer: dict[str, Any],
+        aggregation: dict[str, Any],
+    ) -> None:
+        self._name = name
+        self._check_steps = check_steps
+        self._scale_local = scale_local
+        self._reducer = reducer
+        self._aggregation = aggregation
+        self._local = LocalVariables()
+
+    def wrap(self, optimizer: Any) -> None:
+        """Hooks `optimizer`, or all that are inside of it.
+
+        Raises:
+          ValueError: one of them is hooked already, or is no optimizer.
+        """
+        inner = compat.inner_optimizers(optimizer)
+        if inner is None:
+            self._wrap_leaf(optimizer)
+        for each in inner or ():
+            self.wrap(each)
+        if compat.grows(optimizer):
+            self._wrap_growing(optimizer)
+        compat.add_method(optimizer, "register_local_var", self._local.register)
+
+    def _wrap_leaf(self, optimizer: Any) -> None:
+        kind = compat.kind_of(optimizer)
+        if kind is None:
+            raise ValueError(
+                f"{type(optimizer).__module__}.{type(optimizer).__name__} is not an optimizer: "
+                "give one of keras.optimizers, tf_keras.optimizers or tf.compat.v1.train."
+            )
+        distribution = self._distribution(optimizer)
+        compat.hook_updates(optimizer, kind, distribution)
+        if self._aggregation["passes"] > 1:
+            hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
+        compat.mark(optimizer, distribution)
+
+    def _distribution(self, optimizer: Any) -> Distribution:
+        name = self._name or f"Distributed{type(optimizer).__name__}"
+        reducer = GradientReducer(name, **self._reducer)
+        return Distribution(name, reducer, self._local, self._scale_local, self._check_steps)
+
+    def _wrap_growing(self, optimizer: Any) -> None:
+        compat.mark(optimizer, self._distribution(optimizer))
+
+        def wrap_new() -> None:
+            for each in compat.inner_optimizers(optimizer) or ():
+                if compat.distribution_of(each) is None:
+                    self.wrap(each)
+
+        compat.hook_build(optimizer, wrap_new)
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] | PowerSGD = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = basics.Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    *,
+    sparse: str | None = None,
+    check_weights_steps: int | None = None,
+) -> Any:
+    """Makes a Keras optimizer reduce its gradients over all ranks, once in each update.
+
+    The optimizer is changed in place and returned: it keeps its class, its state and
+    its config, and what is saved from it does not show that it was here. Copies made
+    from the config (`from_config`, `copy.deepcopy`, `load_model`) are plain again.
+
+    Gradients are reduced after loss unscaling and accumulation, before clipping and
+    weight decay, in `fit`, in a `train_step` of your own, and where you call
+    `apply_gradients` yourself: do not reduce them before.
+
+    Args:
+      optimizer: an optimizer of Keras 3 or of tf_keras (also a legacy one); a
+        LossScaleOptimizer or MultiOptimizer, whose inner ones are wrapped.
+      name: name of the requests; the default is "Distributed" and the type's name.
+      device_dense: device for the collectives, "" for TensorFlow's choice.
+      device_sparse: device for those of IndexedSlices.
+      compression: see `tf_hvd.Compression`.
+      sparse_as_dense: turn IndexedSlices into tensors first.
+      gradient_predivide_factor: with Average, divide by this before the sum and
+        by size() / this after it.
+      op: Average, Sum, Min, Max or Product.
+      backward_passes_per_step: how many calls' gradients a rank adds up before the
+        sum is reduced and applied. (Keras 3's own gradient_accumulation_steps
+        averages, and works as well.)
+      average_aggregated_gradients: divide that sum by the number of passes.
+      num_groups: deprecated; use `groups`.
+      groups: None for buckets (TF_HVD_BUCKET_BYTES); a number of groups of about
+        the same length; or lists of variables, each reduced as one request.
+      process_set: the ranks that train together.
+      scale_local_gradients: divide the gradients of variables registered with
+        `register_local_var` by the number of ranks.
+      sparse: how IndexedSlices are sent, see `tf_hvd.allreduce`.
+      check_weights_steps: compare the ranks' weights every so many updates and
+        stop if they differ; 0: only what the guard does; None: the setting
+        TF_HVD_CHECK_WEIGHTS_STEPS.
+
+    Returns:
+      `optimizer`, which now has a method `register_local_var(variable)`: the
+      gradient of that variable stays on its rank.
+
+    Raises:
+      ValueError: not an optimizer of Keras, distributed already, or an argument
+        that makes no sense.
+      NotImplementedError: Adasum.
+    """
+    passes = check_passes(backward_passes_per_step)
+    known = [optimizer, *compat.leaves(optimizer)]
+    if any(compat.distribution_of(each) is not None for each in known):
+        raise ValueError("this optimizer is distributed already; it would reduce twice.")
+    steps = config.check_weights_steps() if check_weights_steps is None else check_weights_steps
+    if steps < 0:
+        raise ValueError(f"check_weights_steps={steps} must be 0 or more.")
+    reducer = {
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "compression": compression,
+        "sparse_as_dense": sparse_as_dense,
+        "op": op,
+        "gradient_predivide_factor": gradient_predivide_factor,
+        "num_groups": num_groups,
+        "groups": groups,
+        "process_set": process_set,
+        "sparse": sparse,
+    }
+    aggregation = {
+        "passes": passes,
+        "average": average_aggregated_gradients,
+        "sparse_as_dense": sparse_as_dense,
+    }
+    _Wrapping(name, steps, scale_local_gradients, reducer, aggregation).wrap(optimizer)
+    return optimizer

@@ -1,0 +1,65 @@
+"""backward_passes_per_step for Keras optimizers: most calls only add gradients up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tf_hvd._autograph import verbatim
+from tf_hvd.aggregation import GradientAggregation
+from tf_hvd.keras import compat
+from tf_hvd.keras.flavours import build_optimizer
+
+
+def hook_passes(optimizer: Any, kind: str, aggregation: GradientAggregation) -> None:
+    """Makes one optimizer apply the sum of several calls' gradients, with the last of them.
+
+    Between, neither the weights change nor the optimizer's count of iterations.
+
+    Args:
+      optimizer: one that makes updates itself, hooked already.
+      kind: which of `compat.HOOKS` it has.
+      aggregation: of this optimizer alone.
+    """
+    if kind == compat.KERAS:
+        _hook_apply(optimizer, aggregation)
+    else:
+        _hook_apply_gradients(optimizer, aggregation)
+
+
+def _hook_apply(optimizer: Any, aggregation: GradientAggregation) -> None:
+    apply = optimizer.apply
+
+    @verbatim
+    def apply_when_complete(grads: Any, trainable_variables: Any = None) -> Any:
+        known = optimizer._trainable_variables
+        if trainable_variables is not None:
+            known = list(trainable_variables)
+            build_optimizer(optimizer, known)
+        return _step(aggregation, list(grads), lambda sums: apply(sums, known))
+
+    compat.add_method(optimizer, "apply", apply_when_complete)
+
+
+def _hook_apply_gradients(optimizer: Any, aggregation: GradientAggregation) -> None:
+    apply_gradients = optimizer.apply_gradients
+
+    @verbatim
+    def apply_when_complete(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        build_optimizer(optimizer, variables)
+        return _step(
+            aggregation,
+            [gradient for gradient, _ in pairs],
+            lambda sums: apply_gradients(list(zip(sums, variables, strict=True)), *args, **kwargs),
+        )
+
+    compat.add_method(optimizer, "apply_gradients", apply_when_complete)
+
+
+def _step(aggregation: GradientAggregation, gradients: Sequence[Any], apply: Any) -> Any:
+    complete, sums = aggregation.add(gradients)
+
+    def update() -> None:
+        apply(sums)
+
+    return aggregation.when_complete(complete, update)
