@@ -23,6 +23,28 @@ run_tests() {
     "${VENV}/bin/pytest" --ignore=tests/python/parallel "$@"
 }
 
+# Random programs of collectives, compared with NumPy. The same seed and number of
+# ranks give the same programs.
+fuzz() {
+  local ranks=2 programs=1000 seed=${RANDOM} argument value
+  while [[ $# -gt 0 ]]; do
+    argument=$1 value=${2:-}
+    [[ ${value} =~ ^[0-9]+$ ]] || die "fuzz: ${argument} needs a number, not '${value}'"
+    case "${argument}" in
+      -np) ranks=${value} ;;
+      --programs) programs=${value} ;;
+      --seed) seed=${value} ;;
+      *) die "fuzz has no argument '${argument}'; it takes --programs, --seed and -np" ;;
+    esac
+    shift 2
+  done
+  build_wheel
+  install_wheel
+  stop_bazel
+  say "${programs} programs with ${ranks} rank(s); again with --programs ${programs} --seed ${seed} -np ${ranks}"
+  run_ranks "${ranks}" tests/python/parallel/programs_run.py --programs "${programs}" --seed "${seed}"
+}
+
 lint() {
   local failed=0 formatted sources scripts
   PATH="${VENV}/bin:${PATH}"

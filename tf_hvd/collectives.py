@@ -12,6 +12,17 @@ Rules for all of them:
   ranks disagree (dtype, shape, operation, root: the text has both sides'
   values), InvalidArgumentError if one rank's call is wrong by itself, and
   AbortedError if a rank left or died, or a wait ran out.
+- dtypes: uint8, int8, uint16, int16, uint32, int32, uint64, int64, float16,
+  bfloat16, float32, float64, complex64, complex128 and bool. What moves tensors
+  (allgather, broadcast, alltoall) takes all of them. What computes takes all
+  numbers for Average, Sum and Product, all but complex ones for Min and Max, and
+  bool for Sum and Max (or) and for Product and Min (and).
+- How numbers are computed: sums and products of float16 and bfloat16 in float32;
+  averages and scales of integers in float64, truncated toward zero; sums and
+  products of integers wrap around. NaN and infinities follow IEEE 754, and the Min
+  or Max of numbers with a NaN among them is NaN.
+- Shapes: any, also of no elements; a scalar has no rows and so is refused where
+  rows are gathered, scattered or exchanged.
 - There is no XLA lowering in this version: a tf.function with jit_compile=True
   that contains one raises TensorFlow's own error.
 """
@@ -25,12 +36,15 @@ import tensorflow as tf
 
 from tf_hvd import _calls, _native, basics
 from tf_hvd._autograph import verbatim
-from tf_hvd.compression import Compression, Compressor
-from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd._groups import check_member_names, run_by_dtype, suffixed
+from tf_hvd.compression import Compression, Compressor, describe, describe_all
+from tf_hvd.process_sets import ProcessSet, global_process_set
+from tf_hvd.sparse import allreduce_slices, check_slices
 
 _REDUCE_OPS = {
     basics.Average: "Average",
     basics.Sum: "Sum",
+    basics.Adasum: "Adasum",
     basics.Min: "Min",
     basics.Max: "Max",
     basics.Product: "Product",
@@ -38,16 +52,11 @@ _REDUCE_OPS = {
 
 
 def check_op(op: int) -> int:
-    """Returns `op` if this version reduces with it.
+    """Returns `op` if it is a reduce op.
 
     Raises:
-      NotImplementedError: Adasum.
-      ValueError: no reduce op at all.
+      ValueError: it is none.
     """
-    if op == basics.Adasum:
-        raise NotImplementedError(
-            "op=Adasum is not supported in this version of tf_hvd; use op=Average."
-        )
     if op not in _REDUCE_OPS:
         raise ValueError(
             f"op={op!r} is no reduce op; use one of {', '.join(_REDUCE_OPS.values())}."
@@ -73,63 +82,9 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     return basics.Average if average else basics.Sum
 
 
-def _on(device: str) -> contextlib.AbstractContextManager[Any]:
+def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
+    """The device that a user asked for; "" for TensorFlow's choice."""
     return tf.device(device) if device else contextlib.nullcontext()
-
-
-def _divide_by_size(values: Any, process_set: ProcessSet) -> Any:
-    """Average of what was summed; integers truncate toward zero, as in allreduce."""
-    count = basics.size_op(id_of(process_set))
-    if values.dtype.is_floating:
-        return values / tf.cast(count, values.dtype)
-    return tf.cast(tf.cast(values, tf.float64) / tf.cast(count, tf.float64), values.dtype)
-
-
-def _times(values: Any, factor: float) -> Any:
-    """Scales; integers truncate toward zero, as in allreduce."""
-    if factor == 1.0:
-        return values
-    if values.dtype.is_floating:
-        return values * tf.constant(factor, values.dtype)
-    return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
-
-
-def _suffixed(name: str | None, suffix: str) -> str | None:
-    return None if name is None else f"{name}_{suffix}"
-
-
-def allreduce_slices(
-    slices: tf.IndexedSlices,
-    op: int,
-    compression: type[Compressor] = Compression.none,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-) -> tf.IndexedSlices:
-    """Sum or average of IndexedSlices: all ranks' rows one below the other.
-
-    Rows with the same index are not added up here; whoever applies the slices
-    does that. Two allgathers: values, then indices.
-
-    Raises:
-      NotImplementedError: `op` is neither Sum nor Average.
-    """
-    if op not in (basics.Sum, basics.Average):
-        raise NotImplementedError(
-            f"allreduce of IndexedSlices with op={_REDUCE_OPS[op]} is not defined; "
-            "use Sum or Average, or convert them with tf.convert_to_tensor."
-        )
-    values, context = compression.compress(_times(slices.values, prescale_factor))
-    options: dict[str, Any] = {"ignore_name_scope": ignore_name_scope, "process_set": process_set}
-    values = allgather(values, name=_suffixed(name, "values"), **options)
-    indices = allgather(slices.indices, name=_suffixed(name, "indices"), **options)
-    values = compression.decompress(values, context)
-    if op == basics.Average:
-        values = _divide_by_size(values, process_set)
-    values = _times(values, postscale_factor)
-    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
 @verbatim
@@ -145,19 +100,19 @@ def allreduce(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
+    *,
+    sparse: str | None = None,
 ) -> Any:
     """Reduces a tensor over all ranks; every rank gets the result (MPI_Allreduce).
 
     result = postscale_factor * reduce over ranks(prescale_factor * tensor)
 
-    Sums of float16 and bfloat16 are formed in float32. Averages and scales of
-    integers are computed in float64 and truncated toward zero. IndexedSlices are
-    gathered, see `allreduce_slices`. Differentiable, see `tf_hvd.gradients`.
+    IndexedSlices give IndexedSlices, each index once and in ascending order.
+    Differentiable, see `tf_hvd.gradients`.
 
     Args:
-      tensor: tensor, variable or IndexedSlices; uint8, int8, int32, int64,
-        float16, bfloat16, float32, float64 (and bool for Sum, Min, Max,
-        Product), the same dtype and shape on all ranks. Any shape.
+      tensor: tensor, variable or IndexedSlices, the same dtype and shape on all
+        ranks (of IndexedSlices: the same but for the number of rows).
       average: deprecated; use `op`.
       device_dense: device for the op, "" for TensorFlow's choice.
       device_sparse: the same for IndexedSlices.
@@ -166,28 +121,32 @@ def allreduce(
       prescale_factor: factor before the reduction (an attribute of float32).
       postscale_factor: factor after the reduction.
       name: name of the request.
-      process_set: `global_process_set`.
+      process_set: who takes part.
       ignore_name_scope: leave the graph's name scope out of the request's name.
+      sparse: how IndexedSlices are sent: "rows", "dense", or "auto" for what
+        moves fewer bytes (docs/sparse.md); None for the setting TF_HVD_SPARSE.
 
     Returns:
       A tensor of the shape and dtype of `tensor`, or IndexedSlices.
 
     Raises:
       ValueError: `op` and `average` together; no such op; no such set.
-      NotImplementedError: Adasum; IndexedSlices with Min, Max or Product.
+      NotImplementedError: IndexedSlices with Adasum, Min, Max or Product.
+      tf.errors.InvalidArgumentError: an op that the dtype has not.
     """
     op = resolve_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
-        with _on(device_sparse):
-            return allreduce_slices(
-                tensor, op, compression, prescale_factor, postscale_factor, name, process_set,
-                ignore_name_scope,
-            )  # fmt: skip
-    with _on(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+        return allreduce_slices(
+            [tensor], [name], op, compression, prescale_factor, postscale_factor, process_set,
+            ignore_name_scope, sparse, device_sparse,
+        )[0]  # fmt: skip
+    with on_device(device_dense):
+        plain = tf.convert_to_tensor(tensor)
+        compressed, context = compression.compress(plain)
         reduced = _calls.run_allreduce(
-            compressed, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope
-        )
+            compressed, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope,
+            describe(compression, plain, compressed),
+        )  # fmt: skip
         return compression.decompress(reduced, context)
 
 
@@ -204,52 +163,56 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     name: str | None = None,
+    *,
+    member_names: Sequence[str] | None = None,
+    sparse: str | None = None,
 ) -> list[Any]:
     """Reduces several tensors as one request: agreed on once, executed together.
 
     Tensors of different dtypes make one request for each dtype; IndexedSlices
-    among them are gathered one by one.
+    among them have requests of their own.
 
     Number, order, dtypes and shapes of `tensors` (tensors, variables and
-    IndexedSlices) must be the same on all ranks. The other arguments are those
-    of `allreduce`.
+    IndexedSlices) must be the same on all ranks. With `member_names`, one for each
+    tensor, ranks whose tensors have other names, or the same in another order, get
+    an error; without, two tensors of one shape could change places unnoticed. The
+    other arguments are those of `allreduce`.
 
     Returns:
       The results in the order of `tensors`; an empty list for an empty one.
 
     Raises:
-      As `allreduce`.
+      As `allreduce`; ValueError also for a wrong number of names.
     """
     op = resolve_op(op, average)
-    if not tensors:
-        return list(tensors)
+    check_slices(op, tensors)
+    names = check_member_names(member_names, len(tensors))
     results: list[Any] = list(tensors)
-    groups: dict[tf.DType, list[int]] = {}
+    sent: dict[int, Any] = {}
     contexts: dict[int, Any] = {}
-    with _on(device_dense):
+    words: dict[int, str] = {}
+
+    def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
+        return _calls.run_grouped_allreduce(
+            [sent[i] for i in members], op, prescale_factor, postscale_factor, request, process_set,
+            ignore_name_scope, describe_all([words[i] for i in members]), member_names,
+        )  # fmt: skip
+
+    slices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
+    with on_device(device_dense):
         for i, tensor in enumerate(tensors):
             if not isinstance(tensor, tf.IndexedSlices):
-                results[i], contexts[i] = compression.compress(tf.convert_to_tensor(tensor))
-                groups.setdefault(results[i].dtype, []).append(i)
-        for dtype, members in groups.items():
-            reduced = _calls.run_grouped_allreduce(
-                [results[i] for i in members],
-                op,
-                prescale_factor,
-                postscale_factor,
-                _suffixed(name, dtype.name) if len(groups) > 1 else name,
-                process_set,
-                ignore_name_scope,
-            )
-            for i, tensor in zip(members, reduced, strict=True):
-                results[i] = compression.decompress(tensor, contexts[i])
-    with _on(device_sparse):
-        for i, tensor in enumerate(tensors):
-            if isinstance(tensor, tf.IndexedSlices):
-                results[i] = allreduce_slices(
-                    tensor, op, compression, prescale_factor, postscale_factor,
-                    _suffixed(name, str(i)), process_set, ignore_name_scope,
-                )  # fmt: skip
+                plain = tf.convert_to_tensor(tensor)
+                sent[i], contexts[i] = compression.compress(plain)
+                words[i] = describe(compression, plain, sent[i])
+        for i, tensor in run_by_dtype(sent, name, names, call).items():
+            results[i] = compression.decompress(tensor, contexts[i])
+    reduced = allreduce_slices(
+        [tensors[i] for i in slices], [suffixed(name, str(i)) for i in slices], op, compression,
+        prescale_factor, postscale_factor, process_set, ignore_name_scope, sparse, device_sparse,
+    )  # fmt: skip
+    for i, tensor in zip(slices, reduced, strict=True):
+        results[i] = tensor
     return results
 
 
@@ -262,30 +225,63 @@ def allgather(
 ) -> Any:
     """All ranks' tensors, one after the other along dimension 0 (MPI_Allgatherv).
 
+    Differentiable, see `tf_hvd.gradients`.
+
     Args:
-      tensor: tensor or variable of at least one dimension; uint8, int8, uint16,
-        int16, int32, int64, float16, bfloat16, float32, float64 or bool. The
-        first dimension may differ between ranks, the others not.
+      tensor: tensor or variable of at least one dimension, of any of the dtypes
+        above. The first dimension may differ between ranks, the others not.
       name: name of the request.
       ignore_name_scope: see `allreduce`.
-      process_set: `global_process_set`.
+      process_set: who takes part.
 
     Returns:
       A tensor of the same dtype whose first dimension is the sum of the ranks'
       first dimensions, in the order of the ranks.
 
     Raises:
-      tf.errors.InvalidArgumentError: a scalar (ValueError where TensorFlow knows
-        the shape while it builds a graph).
+      tf.errors.InvalidArgumentError: a scalar.
     """
-    return _calls.run(
-        _native.ops.horovod_allgather,
-        "HorovodAllgather",
-        tf.convert_to_tensor(tensor),
-        name,
-        process_set,
-        ignore_name_scope=ignore_name_scope,
-    )
+    return _calls.run_allgather(tf.convert_to_tensor(tensor), name, process_set, ignore_name_scope)
+
+
+@verbatim
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    *,
+    member_names: Sequence[str] | None = None,
+) -> list[Any]:
+    """Gathers several tensors as one request.
+
+    Tensors of different dtypes make one request for each dtype.
+
+    Args:
+      tensors: as `tensor` of `allgather`, each; number, order and dtypes the same
+        on all ranks.
+      name: name of the request.
+      ignore_name_scope: see `allreduce`.
+      process_set: who takes part.
+      member_names: one name for each tensor, for the ranks to compare.
+
+    Returns:
+      The results in the order of `tensors`; an empty list for an empty one.
+
+    Raises:
+      ValueError: a wrong number of names.
+      tf.errors.InvalidArgumentError: one of them is a scalar.
+    """
+    names = check_member_names(member_names, len(tensors))
+    plain = {i: tf.convert_to_tensor(tensor) for i, tensor in enumerate(tensors)}
+
+    def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
+        return _calls.run_grouped_allgather(
+            [plain[i] for i in members], request, process_set, ignore_name_scope, member_names
+        )
+
+    results = run_by_dtype(plain, name, names, call)
+    return [results[i] for i in plain]
 
 
 @verbatim
@@ -298,13 +294,15 @@ def broadcast(
 ) -> Any:
     """The tensor of one rank, on all of them (MPI_Bcast).
 
+    Differentiable, see `tf_hvd.gradients`.
+
     Args:
       tensor: tensor or variable of any shape, the same dtype and shape on all
-        ranks; dtypes as for `allgather`.
+        ranks, any of the dtypes above.
       root_rank: whose tensor it is: a rank of the job, the same on all ranks.
       name: name of the request.
       ignore_name_scope: see `allreduce`.
-      process_set: `global_process_set`.
+      process_set: who takes part.
 
     Returns:
       A tensor of the same shape and dtype.

@@ -1,5 +1,6 @@
 """Smaller numbers for the way: gradients are sent in a 16-bit type and widened again."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -83,3 +84,25 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+_WORDS: dict[Any, str] = {FP16Compressor: "fp16", BF16Compressor: "bf16"}
+
+
+def describe(compression: Any, tensor: Any, compressed: Any) -> str:
+    """What `compression` did to a tensor, in words that the ranks compare.
+
+    "fp16 of float32"; a compressor of the user's own by the name of its class;
+    "" if it changed nothing.
+    """
+    if compressed is tensor:
+        return ""
+    own = getattr(compression, "__name__", type(compression).__name__)
+    return f"{_WORDS.get(compression, own)} of {tensor.dtype.name}"
+
+
+def describe_all(descriptions: Sequence[str]) -> str:
+    """The same for the members of a group, each description once; "" if all are empty."""
+    if not any(descriptions):
+        return ""
+    return ", ".join(dict.fromkeys(text or "none" for text in descriptions))

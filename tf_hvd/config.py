@@ -42,6 +42,30 @@ class IntSetting:
         return value
 
 
+@dataclasses.dataclass(frozen=True)
+class ChoiceSetting:
+    """One of a few words from the environment."""
+
+    name: str
+    default: str
+    choices: tuple[str, ...]
+    meaning: str
+
+    def read(self) -> str:
+        """The value in the environment now, or the default.
+
+        Raises:
+          ValueError: the text is none of the words.
+        """
+        text = os.environ.get(self.name, "").strip() or self.default
+        if text not in self.choices:
+            raise ValueError(
+                f"{self.name}={text!r} is not one of {', '.join(self.choices)}; "
+                f"unset it to get the default, {self.default}."
+            )
+        return text
+
+
 BUCKET_BYTES = IntSetting(
     name="TF_HVD_BUCKET_BYTES",
     default=32 << 20,
@@ -52,12 +76,59 @@ BUCKET_BYTES = IntSetting(
     ),
 )
 
-SETTINGS = (BUCKET_BYTES,)
+SPARSE = ChoiceSetting(
+    name="TF_HVD_SPARSE",
+    default="auto",
+    choices=("auto", "rows", "dense"),
+    meaning=(
+        "How IndexedSlices are reduced where `sparse=` is not given: `rows` sends rows, `dense` "
+        "the whole tensor, `auto` what moves fewer bytes (docs/sparse.md). Must be the same on "
+        "all ranks."
+    ),
+)
+
+CHECK_WEIGHTS_STEPS = IntSetting(
+    name="TF_HVD_CHECK_WEIGHTS_STEPS",
+    default=0,
+    minimum=0,
+    meaning=(
+        "A distributed Keras optimizer compares the ranks' weights every so many updates and stops "
+        "if they differ; 0: never. Must be the same on all ranks. Read when the optimizer is "
+        "wrapped."
+    ),
+)
+
+GUARD = ChoiceSetting(
+    name="TF_HVD_GUARD",
+    default="on",
+    choices=("on", "off"),
+    meaning=(
+        "Whether Keras training that does not train one model on all ranks is stopped "
+        "(docs/keras.md)."
+    ),
+)
+
+SETTINGS = (BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD)
 
 
 def bucket_bytes() -> int:
     """Size limit of a gradient bucket, in bytes (`TF_HVD_BUCKET_BYTES`)."""
     return BUCKET_BYTES.read()
+
+
+def sparse() -> str:
+    """How IndexedSlices are reduced by default (`TF_HVD_SPARSE`)."""
+    return SPARSE.read()
+
+
+def check_weights_steps() -> int:
+    """Updates between two comparisons of the weights (`TF_HVD_CHECK_WEIGHTS_STEPS`)."""
+    return CHECK_WEIGHTS_STEPS.read()
+
+
+def guard() -> str:
+    """Whether Keras training is watched: "on" or "off" (`TF_HVD_GUARD`)."""
+    return GUARD.read()
 
 
 def python_markdown() -> str:
@@ -74,7 +145,7 @@ def markdown() -> str:
     return (
         f"{_native.config_markdown().strip()}\n\n"
         "## Python\n\n"
-        "Read by the Python side, when an optimizer or a tape reduces gradients.\n\n"
+        "Read by the Python side, when a collective is called or put in a graph.\n\n"
         f"{python_markdown()}\n"
         "This page is made by `python -m tf_hvd.config --markdown`; a test compares the two.\n"
     )

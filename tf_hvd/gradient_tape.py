@@ -10,6 +10,7 @@ from tf_hvd import basics
 from tf_hvd._autograph import verbatim
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
 
@@ -101,7 +102,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     gradtape: Any,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
     op: int = basics.Average,
     gradient_predivide_factor: float = 1.0,
@@ -109,9 +110,13 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    sparse: str | None = None,
 ) -> Any:
     """Wraps a tf.GradientTape so that `gradient()` reduces over all ranks.
 
+    With op=Adasum the gradients are combined, each tensor as a vector of its own;
+    IndexedSlices need sparse_as_dense=True then.
     Only `gradient()` reduces; `jacobian` and the others are those of the tape.
     Works on a tape that has recorded already and on one that is entered later.
     The arguments after the tape are those of `tf_hvd.DistributedOptimizer`.
@@ -122,7 +127,6 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     Raises:
       ValueError: not a tape, distributed already, or an argument that makes no
         sense.
-      NotImplementedError: Adasum.
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"{type(gradtape).__name__} is not a tf.GradientTape.")
@@ -130,7 +134,49 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         raise ValueError("this tape is distributed already; it would reduce twice.")
     reducer = GradientReducer(
         _NAME, device_dense, device_sparse, compression, sparse_as_dense, op,
-        gradient_predivide_factor, num_groups, groups, process_set,
+        gradient_predivide_factor, num_groups, groups, process_set, sparse,
+        takes_adasum=True,
     )  # fmt: skip
     kind: Any = type(gradtape)
     return _distributed_class(kind)(gradtape, reducer, scale_local_gradients)
+
+
+@verbatim
+def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] | PowerSGD = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = basics.Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    *,
+    sparse: str | None = None,
+) -> Any:
+    """A DistributedGradientTape that leaves the gradients of some layers on their rank.
+
+    `local_layers` is a layer or a list of layers, of Keras 3 or tf_keras, built
+    already, whose trainable weights are each rank's own. The other arguments are
+    those of `DistributedGradientTape`.
+
+    Raises:
+      ValueError: one of `local_layers` is no layer or has no weights yet; and as
+        `DistributedGradientTape`.
+    """
+    # Imported here: programs without layers do not need the Keras side.
+    from tf_hvd.keras.partial import weights_of_layers
+
+    weights = weights_of_layers(local_layers)
+    tape = DistributedGradientTape(
+        gradtape, device_dense, device_sparse, compression, sparse_as_dense, op,
+        gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients,
+        sparse=sparse,
+    )  # fmt: skip
+    for weight in weights:
+        tape.register_local_source(weight)
+    return tape

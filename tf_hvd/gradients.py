@@ -1,32 +1,54 @@
 """Derivatives of the collectives, registered with TensorFlow at import.
 
-Conventions are Horovod's. With one loss per rank:
+One rule for all: each rank has a loss, and its gradient is the derivative of the
+sum of all ranks' losses with respect to its own tensor. The average over ranks of
+such gradients (what DistributedGradientTape and DistributedOptimizer make) is then
+the derivative of the mean loss, whatever collectives are in the model.
 
-- allreduce Sum and Average: the derivative of the sum (the average) of the
-  ranks' losses: the incoming gradients, reduced with the same op and scales.
-- allreduce Min, Max, Product: the derivative of the sum of the losses. Ties of
-  Min and Max share the gradient equally, as in tf.reduce_min. (Horovod reduces
-  the gradients with the same op here, which is no derivative.)
-- allgather: the average over ranks of the incoming gradients, of which each rank
-  takes its own rows. broadcast: the average, at the root; zero elsewhere. For
-  the derivative of the sum of the losses multiply by size().
+With g_r the incoming gradient of rank r, x_r its input, n the number of ranks, and
+c = prescale_factor * postscale_factor, rank r's gradient is
+
+    allreduce Sum         c * sum of all g
+    allreduce Average     c / n * sum of all g
+    allreduce Min, Max    c * sum of all g, where x_r holds the extremum; divided by
+                          the number of ranks that do, as in tf.reduce_min. A
+                          negative prescale_factor turns Min of x into Max.
+    allreduce Product     c * sum of all g * product of prescale_factor * x_s over
+                          the other ranks s
+    reducescatter         the same with the gathered rows of all g for their sum:
+                          of each row only one rank has a gradient
+    allgather             the rows of the sum of all g that are x_r
+    broadcast             the sum of all g at the root, zero elsewhere
+    alltoall              what the receivers have as gradients of this rank's rows;
+                          zero for rows that were not sent
+
+Complex numbers follow TensorFlow: the gradient of a holomorphic function is the
+conjugate of its derivative, times the incoming one; only Product has anything to
+conjugate. Integers and bool have no gradients. Half precisions are multiplied in
+float32. Each gradient is made of collectives that have gradients themselves, of one
+request for all members of a group: all ranks must ask for the same derivatives.
+
+Adasum has none, and no broadcast_ of v1 reference variables: to ask for one is a
+LookupError.
+
+Horovod's differ: docs/differences.md says where and why.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import _calls, basics, collectives
-from tf_hvd.process_sets import ProcessSet
+from tf_hvd import _calls, basics
+
+_HALVES = (tf.float16, tf.bfloat16)
 
 
 def _options(op: Any) -> dict[str, Any]:
     """The arguments of the forward call that its gradient's collectives share."""
-    process_set = ProcessSet()
-    process_set.process_set_id = op.get_attr("process_set_id")
     return {
-        "process_set": process_set,
+        "process_set": op.get_attr("process_set_id"),
         "ignore_name_scope": op.get_attr("ignore_name_scope"),
     }
 
@@ -44,92 +66,198 @@ def _dense(gradient: Any, like: Any) -> Any:
     return tf.cast(tf.convert_to_tensor(gradient), like.dtype)
 
 
-def _linear(op: Any, gradients: list[Any]) -> list[Any]:
-    """Gradient of Sum and Average."""
-    return _calls.run_grouped_allreduce(
-        gradients,
-        op.get_attr("reduce_op"),
-        op.get_attr("prescale_factor"),
-        op.get_attr("postscale_factor"),
-        **_options(op),
-    )
+def _all_dense(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    return [_dense(gradient, x) for gradient, x in zip(gradients, like, strict=True)]
 
 
-def _extremum(op: Any, x: Any, y: Any, gradient: Any) -> Any:
-    """Gradient of Min and Max: to the ranks that hold the extremum."""
-    options = _options(op)
-    pre, post = _scales(op)
-    kind = op.get_attr("reduce_op")
-    if pre == 1.0 and post == 1.0:
-        extremum = y
-    else:
-        # Scaling rounds, so y cannot be compared with x. A negative scale before
-        # the reduction turns the smallest into the largest.
-        other = basics.Max if kind == basics.Min else basics.Min
-        extremum = _calls.run_allreduce(x, kind if pre >= 0.0 else other, **options)
-    mine = tf.cast(tf.equal(x, extremum), x.dtype)
-    total, ties = _calls.run_grouped_allreduce([gradient, mine], basics.Sum, **options)
-    return mine / ties * total * tf.constant(pre * post, x.dtype)
+def _wide(tensor: Any) -> Any:
+    """Half precisions as float32, everything else as it is."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype in _HALVES else tensor
 
 
-def _product(op: Any, x: Any, gradient: Any) -> Any:
-    """Gradient of Product: the others' product, also where a factor is zero."""
-    options = _options(op)
-    pre, post = _scales(op)
-    scaled = x * tf.constant(pre, x.dtype)
-    is_zero = tf.equal(scaled, 0)
-    nonzero = tf.where(is_zero, tf.ones_like(scaled), scaled)
-    product = _calls.run_allreduce(nonzero, basics.Product, **options)
-    total, zeros = _calls.run_grouped_allreduce(
-        [gradient, tf.cast(is_zero, x.dtype)], basics.Sum, **options
-    )
-    others_zeros = zeros - tf.cast(is_zero, x.dtype)
-    others = tf.where(tf.equal(others_zeros, 0), product / nonzero, tf.zeros_like(x))
-    return total * others * tf.constant(pre * post, x.dtype)
+def _times(tensor: Any, factor: float) -> Any:
+    """Product with a number."""
+    return tensor if factor == 1.0 else tensor * tf.constant(factor, tensor.dtype)
 
 
-def _allreduce_gradients(op: Any, gradients: list[Any]) -> list[Any]:
-    inputs, outputs = list(op.inputs), list(op.outputs)
-    dense = [_dense(g, x) for g, x in zip(gradients, inputs, strict=True)]
-    kind = op.get_attr("reduce_op")
-    if kind in (basics.Sum, basics.Average):
-        return _linear(op, dense)
-    if kind in (basics.Min, basics.Max):
-        return [_extremum(op, x, y, g) for x, y, g in zip(inputs, outputs, dense, strict=True)]
-    if kind == basics.Product:
-        return [_product(op, x, g) for x, g in zip(inputs, dense, strict=True)]
-    raise LookupError(f"allreduce with reduce_op={kind} has no gradient")
+class _Reduction:
+    """A reducing op of the forward pass, of one tensor or of a group."""
+
+    def __init__(self, op: Any, gradients: Sequence[Any], scatters: bool) -> None:
+        self.inputs = list(op.inputs)
+        self.outputs = list(op.outputs)
+        self.gradients = _all_dense(gradients, self.outputs)
+        self.kind = op.get_attr("reduce_op")
+        self.prescale, self.postscale = _scales(op)
+        self.options = _options(op)
+        self.scatters = scatters
+
+    def reduce(self, tensors: list[Any], kind: int) -> list[Any]:
+        return _calls.run_grouped_allreduce(tensors, kind, **self.options)
+
+    def totals(self) -> list[Any]:
+        """The derivative of the sum of the losses with respect to the whole results."""
+        if self.scatters:
+            return _calls.run_grouped_allgather(self.gradients, **self.options)
+        return self.reduce(self.gradients, basics.Sum)
+
+    def linear(self) -> list[Any]:
+        """Of Sum and Average."""
+        if not self.scatters:
+            # The kernel scales without an intermediate rounding.
+            return _calls.run_grouped_allreduce(
+                self.gradients, self.kind, self.prescale, self.postscale, **self.options
+            )
+        return [self._finished(_wide(total), total.dtype) for total in self.totals()]
+
+    def extremum(self) -> list[Any]:
+        """Of Min and Max: to the ranks that hold the extremum."""
+        if self.prescale == self.postscale == 1.0 and not self.scatters:
+            extrema = self.outputs
+        else:
+            # Scaling rounds, so that results cannot be compared with inputs. A
+            # negative scale before the reduction turns smallest into largest.
+            other = basics.Max if self.kind == basics.Min else basics.Min
+            extrema = self.reduce(self.inputs, self.kind if self.prescale >= 0.0 else other)
+        mine = [
+            tf.cast(tf.equal(x, extremum), x.dtype)
+            for x, extremum in zip(self.inputs, extrema, strict=True)
+        ]
+        if self.scatters:
+            totals, ties = self.totals(), self.reduce(mine, basics.Sum)
+        else:
+            sums = self.reduce(self.gradients + mine, basics.Sum)
+            totals, ties = sums[: len(mine)], sums[len(mine) :]
+        return [
+            self._finished(_wide(total) * (_wide(held) / _wide(count)), held.dtype)
+            for total, held, count in zip(totals, mine, ties, strict=True)
+        ]
+
+    def product(self) -> list[Any]:
+        """Of Product: the others' product.
+
+        Formed from all ranks' factors, not by division: it holds where a factor is
+        zero, and so do the derivatives of this derivative.
+        """
+        flat = [tf.reshape(x, [1, -1]) for x in self.inputs]
+        factors = _calls.run_grouped_allgather(flat, **self.options)
+        results = []
+        for x, all_x, total in zip(self.inputs, factors, self.totals(), strict=True):
+            scaled = _times(_wide(all_x), self.prescale)
+            others = tf.reduce_prod(_without_own(scaled, self.options["process_set"]), axis=0)
+            others = tf.math.conj(others) if x.dtype.is_complex else others
+            others = tf.reshape(others, tf.shape(x))
+            results.append(self._finished(_wide(total) * others, x.dtype))
+        return results
+
+    def _finished(self, wide: Any, dtype: tf.DType) -> Any:
+        """The gradient, but for the factors that every operation has."""
+        result = _times(wide, self.prescale * self.postscale)
+        if self.kind == basics.Average:
+            result /= tf.cast(basics.size_op(self.options["process_set"]), wide.dtype)
+        return tf.cast(result, dtype)
+
+
+def _place(process_set: int) -> Any:
+    """Place of this rank in the set, read when the graph runs: an int32 scalar."""
+    if process_set == 0:
+        return basics.rank_op()
+    ranks = _calls.run_allgather(basics.rank_op()[tf.newaxis], process_set=process_set)
+    return tf.argmax(tf.equal(ranks, basics.rank_op()), output_type=tf.int32)
+
+
+def _without_own(rows: Any, process_set: int) -> Any:
+    """A row for each rank, with ones in the place of this rank's."""
+    own = tf.equal(tf.range(tf.shape(rows)[0]), _place(process_set))
+    return tf.where(own[:, tf.newaxis], tf.ones_like(rows), rows)
+
+
+def _reduction_gradients(op: Any, gradients: Sequence[Any], scatters: bool) -> list[Any]:
+    reduction = _Reduction(op, gradients, scatters)
+    if reduction.kind in (basics.Sum, basics.Average):
+        return reduction.linear()
+    if reduction.kind in (basics.Min, basics.Max):
+        return reduction.extremum()
+    if reduction.kind == basics.Product:
+        return reduction.product()
+    raise LookupError(f"Adasum (reduce_op={reduction.kind}) has no gradient; use op=Average.")
 
 
 @tf.RegisterGradient("HorovodAllreduce")  # type: ignore[untyped-decorator]
 def _allreduce_gradient(op: Any, gradient: Any) -> Any:
-    return _allreduce_gradients(op, [gradient])[0]
+    return _reduction_gradients(op, [gradient], scatters=False)[0]
 
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")  # type: ignore[untyped-decorator]
 def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
-    return _allreduce_gradients(op, list(gradients))
+    return _reduction_gradients(op, gradients, scatters=False)
+
+
+@tf.RegisterGradient("HorovodReducescatter")  # type: ignore[untyped-decorator]
+def _reducescatter_gradient(op: Any, gradient: Any) -> Any:
+    return _reduction_gradients(op, [gradient], scatters=True)[0]
+
+
+@tf.RegisterGradient("HorovodGroupedReducescatter")  # type: ignore[untyped-decorator]
+def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
+    return _reduction_gradients(op, gradients, scatters=True)
+
+
+def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
+    inputs, options = list(op.inputs), _options(op)
+    sums = _calls.run_grouped_allreduce(_all_dense(gradients, op.outputs), basics.Sum, **options)
+    # One column for each tensor, after the rank's number.
+    rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
+    me = tf.cast(basics.rank_op(), tf.int64)
+    all_rows = _calls.run_allgather(tf.concat([[me], rows], axis=0)[tf.newaxis], **options)
+    before = tf.where(all_rows[:, :1] < me, all_rows[:, 1:], 0)
+    starts = tf.reduce_sum(before, axis=0)
+    results = []
+    for i, (x, total) in enumerate(zip(inputs, sums, strict=True)):
+        own = total[starts[i] : starts[i] + rows[i]]
+        own.set_shape(x.shape)
+        results.append(own)
+    return results
 
 
 @tf.RegisterGradient("HorovodAllgather")  # type: ignore[untyped-decorator]
 def _allgather_gradient(op: Any, gradient: Any) -> Any:
-    x = op.inputs[0]
-    options = _options(op)
-    averaged = _calls.run_allreduce(_dense(gradient, op.outputs[0]), basics.Average, **options)
-    rows = tf.shape(x, out_type=tf.int64)[:1]
-    all_rows = collectives.allgather(rows, **options)
-    start = tf.reduce_sum(all_rows[: basics.rank_op()])
-    return averaged[start : start + rows[0]]
+    return _allgather_gradients(op, [gradient])[0]
+
+
+@tf.RegisterGradient("HorovodGroupedAllgather")  # type: ignore[untyped-decorator]
+def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
+    return _allgather_gradients(op, gradients)
 
 
 @tf.RegisterGradient("HorovodBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast_gradient(op: Any, gradient: Any) -> Any:
-    x = op.inputs[0]
-    averaged = _calls.run_allreduce(_dense(gradient, x), basics.Average, **_options(op))
+    total = _calls.run_allreduce(_dense(gradient, op.inputs[0]), basics.Sum, **_options(op))
     at_root = tf.equal(basics.rank_op(), op.get_attr("root_rank"))
     # Chosen, not multiplied by zero: an infinity must not become NaN elsewhere.
-    return tf.where(at_root, averaged, tf.zeros_like(averaged))
+    return tf.where(at_root, total, tf.zeros_like(total))
 
 
-for _scalar in ("HorovodRank", "HorovodSize", "HorovodLocalRank", "HorovodLocalSize"):
+@tf.RegisterGradient("HorovodAlltoall")  # type: ignore[untyped-decorator]
+def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> tuple[Any, None]:
+    x, (output, received_splits) = op.inputs[0], op.outputs
+    sent, _ = _calls.run_alltoall(_dense(gradient, output), received_splits, **_options(op))
+    shape = tf.shape(x, out_type=tf.int64)
+    kept = shape[:1] - tf.shape(sent, out_type=tf.int64)[:1]
+    zeros = tf.zeros(tf.concat([kept, shape[1:]], axis=0), x.dtype)
+    result = tf.concat([sent, zeros], axis=0)
+    result.set_shape(x.shape)
+    return result, None
+
+
+for _scalar in (
+    "HorovodRank",
+    "HorovodSize",
+    "HorovodLocalRank",
+    "HorovodLocalSize",
+    "HorovodCrossRank",
+    "HorovodCrossSize",
+    "HorovodProcessSetIncluded",
+    "HorovodBarrier",
+):
     tf.no_gradient(_scalar)

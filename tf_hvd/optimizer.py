@@ -1,4 +1,4 @@
-"""DistributedOptimizer for the optimizers of tf.compat.v1."""
+"""DistributedOptimizer for the optimizers of tf.compat.v1; hands on those of Keras."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ import tensorflow as tf
 from tf_hvd import basics
 from tf_hvd._autograph import verbatim
 from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd.adasum import AdasumUpdates
+from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
 
@@ -26,12 +29,15 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         use_locking: bool,
         reducer: GradientReducer,
         scale_local_gradients: bool,
+        aggregation: GradientAggregation | None,
     ) -> None:
         super().__init__(use_locking=use_locking, name=name)
         self._optimizer = optimizer
         self._reducer = reducer
         self._local = LocalVariables()
         self._scale_local = scale_local_gradients
+        self._aggregation = aggregation
+        self._complete: Any = None
 
     def register_local_var(self, var: Any) -> None:
         """From now on the gradient of `var` is not reduced."""
@@ -41,18 +47,49 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The inner optimizer's compute_gradients, then the reduction over all ranks."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        reduced = reduce_except_local(
-            self._reducer,
-            self._local,
-            self._scale_local,
-            [gradient for gradient, _ in pairs],
-            [variable for _, variable in pairs],
+        gradients = [gradient for gradient, _ in pairs]
+        variables = [variable for _, variable in pairs]
+        if self._aggregation is None:
+            reduced = self._reduce(gradients, variables)
+        else:
+            self._complete, sums = self._aggregation.add(gradients)
+            reduced = self._reduce_if(self._complete, sums, variables)
+        return list(zip(reduced, variables, strict=True))
+
+    def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        return reduce_except_local(
+            self._reducer, self._local, self._scale_local, gradients, variables
         )
-        return [(gradient, pair[1]) for gradient, pair in zip(reduced, pairs, strict=True)]
+
+    def _reduce_if(self, complete: Any, sums: list[Any], variables: list[Any]) -> list[Any]:
+        """The reduced sums of a complete step; else the rank's own, which nobody applies."""
+        known = [(i, total) for i, total in enumerate(sums) if total is not None]
+        values = tf.cond(
+            complete,
+            lambda: [self._reduce(sums, variables)[i] for i, _ in known],
+            lambda: [tf.identity(total) for _, total in known],
+        )
+        results: list[Any] = [None] * len(sums)
+        for (i, _), value in zip(known, values, strict=True):
+            results[i] = value
+        return results
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """The inner optimizer's apply_gradients; reduces nothing."""
-        return self._optimizer.apply_gradients(*args, **kwargs)
+        """The inner optimizer's apply_gradients; reduces nothing.
+
+        With backward_passes_per_step > 1 it does nothing, not even count a step,
+        until the passes are complete.
+        """
+        if self._aggregation is None:
+            return self._optimizer.apply_gradients(*args, **kwargs)
+        if self._complete is None:
+            raise ValueError(
+                "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
+                "compute_gradients()."
+            )
+        return self._aggregation.when_complete(
+            self._complete, lambda: self._optimizer.apply_gradients(*args, **kwargs)
+        )
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's slot."""
@@ -67,17 +104,29 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return self._optimizer.variables(*args, **kwargs)
 
 
-def _refuse(optimizer: Any) -> None:
-    """Raises for what is not a v1 optimizer, saying what to use."""
-    kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
-    if "keras" in kind or hasattr(optimizer, "apply_gradients"):
-        raise NotImplementedError(
-            f"DistributedOptimizer does not wrap {kind} in this version of tf_hvd: only the "
-            "optimizers of tf.compat.v1.train. Use tf_hvd.DistributedGradientTape in a training "
-            "loop of your own, and give what its gradient() returns to "
-            "optimizer.apply_gradients()."
+class _DistributedAdasumOptimizer(_DistributedOptimizer):
+    """Combines the inner optimizer's updates; its gradients stay on their rank."""
+
+    def __init__(
+        self, optimizer: Any, name: str, use_locking: bool, reducer: GradientReducer, passes: int
+    ) -> None:
+        super().__init__(optimizer, name, use_locking, reducer, False, None)
+        self._updates = AdasumUpdates(reducer, self._local, passes)
+
+    @verbatim
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """The inner optimizer's compute_gradients."""
+        pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
+        return pairs
+
+    @verbatim
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """The inner optimizer's apply_gradients; then the ranks' updates are combined."""
+        pairs = list(grads_and_vars)
+        return self._updates.apply(
+            lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs),
+            [variable for gradient, variable in pairs if gradient is not None],
         )
-    raise ValueError(f"{kind} is not an optimizer: give one of tf.compat.v1.train.")
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -86,7 +135,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     use_locking: bool = False,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     op: int = basics.Average,
@@ -96,52 +145,72 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    sparse: str | None = None,
 ) -> Any:
     """Wraps an optimizer so that its gradients are reduced over all ranks.
 
     Args:
-      optimizer: a tf.compat.v1.train.Optimizer.
+      optimizer: a tf.compat.v1.train.Optimizer, or one of Keras: for it see
+        `tf_hvd.keras.DistributedOptimizer`, which then does the work.
       name: name of the wrapper; the default is "Distributed" and the type's name.
-      use_locking: passed on to the base class.
+      use_locking: passed on to the base class; Keras' optimizers have no locks.
       device_dense: device for the collectives, "" for TensorFlow's choice.
       device_sparse: device for those of IndexedSlices.
       compression: see `tf_hvd.Compression`.
       sparse_as_dense: turn IndexedSlices into tensors first.
-      backward_passes_per_step: 1; more is not supported in this version.
-      op: Average, Sum, Min, Max or Product.
+      backward_passes_per_step: how many backward passes a rank adds up before the
+        sum is reduced and applied.
+      op: Average, Sum, Min, Max or Product; or Adasum, see docs/optimizers.md.
       gradient_predivide_factor: with Average, divide by this before the sum and
         by size() / this after it.
-      average_aggregated_gradients: has a meaning only with more than one
-        backward pass per step.
+      average_aggregated_gradients: divide that sum by the number of passes.
       num_groups: deprecated; use `groups`.
       groups: None for buckets (TF_HVD_BUCKET_BYTES); a number of groups of about
         the same length; or lists of variables, each reduced as one request.
       process_set: `global_process_set`.
       scale_local_gradients: divide the gradients of variables registered with
         `register_local_var` by the number of ranks.
+      sparse: how IndexedSlices are sent, see `tf_hvd.allreduce`.
 
     Returns:
-      A tf.compat.v1.train.Optimizer.
+      A tf.compat.v1.train.Optimizer; or the Keras optimizer, changed in place.
 
     Raises:
-      NotImplementedError: a Keras optimizer, Adasum, more than one backward pass.
+      NotImplementedError: Adasum with an optimizer of Keras.
       ValueError: not an optimizer, or an argument that makes no sense.
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        _refuse(optimizer)
+        # Imported here: the Keras side is not needed by TF 1 programs.
+        from tf_hvd.keras import optimizer as keras_optimizer
+
+        return keras_optimizer.DistributedOptimizer(
+            optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
+            gradient_predivide_factor, op, backward_passes_per_step,
+            average_aggregated_gradients, num_groups, groups, process_set, scale_local_gradients,
+            sparse=sparse,
+        )  # fmt: skip
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is distributed already; it would reduce twice.")
-    if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step={backward_passes_per_step} must be at least 1.")
-    if backward_passes_per_step > 1 or average_aggregated_gradients:
-        raise NotImplementedError(
-            "backward_passes_per_step > 1 and average_aggregated_gradients are not supported in "
-            "this version of tf_hvd; add up gradients yourself and reduce the sum with "
-            "tf_hvd.grouped_allreduce."
-        )
     name = name or f"Distributed{type(optimizer).__name__}"
     reducer = GradientReducer(
         name, device_dense, device_sparse, compression, sparse_as_dense, op,
-        gradient_predivide_factor, num_groups, groups, process_set,
+        gradient_predivide_factor, num_groups, groups, process_set, sparse,
+        takes_adasum=True,
     )  # fmt: skip
-    return _DistributedOptimizer(optimizer, name, use_locking, reducer, scale_local_gradients)
+    passes = check_passes(backward_passes_per_step)
+    if op == basics.Adasum:
+        if average_aggregated_gradients:
+            raise ValueError(
+                "op=Adasum applies each pass by itself: average_aggregated_gradients=True has no "
+                "meaning; pass False."
+            )
+        return _DistributedAdasumOptimizer(optimizer, name, use_locking, reducer, passes)
+    aggregation = None
+    if passes > 1:
+        aggregation = GradientAggregation(
+            backward_passes_per_step, average_aggregated_gradients, sparse_as_dense
+        )
+    return _DistributedOptimizer(
+        optimizer, name, use_locking, reducer, scale_local_gradients, aggregation
+    )

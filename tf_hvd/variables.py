@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import collectives
+from tf_hvd import _calls, _native, collectives
 from tf_hvd._autograph import verbatim
+from tf_hvd._sources import tf_variable
 from tf_hvd.process_sets import ProcessSet, global_process_set
-from tf_hvd.reduction import tf_variable
 
 
 def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any]) -> list[Any]:
@@ -40,6 +40,119 @@ def _compiled(root_rank: int, process_set: ProcessSet) -> Callable[[list[Any]], 
     return function
 
 
+def _kind(variable: Any) -> str:
+    """How TensorFlow refers to the variable.
+
+    Raises:
+      ValueError: it is not a variable.
+    """
+    if not isinstance(variable, tf.Variable):
+        raise ValueError(
+            f"broadcast_ takes variables, not {type(variable).__name__}; for tensors use "
+            "tf_hvd.broadcast."
+        )
+    return "resource" if hasattr(variable, "handle") else "reference"
+
+
+def _write_resources(variables: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+    """The op on resource variables, and their values after it."""
+    written = _calls.run(
+        _native.ops.horovod_broadcast_inplace_resource,
+        "HorovodBroadcastInplaceResource",
+        [variable.handle for variable in variables],
+        **options,
+    )
+    if tf.executing_eagerly():
+        return [variable.read_value() for variable in variables]
+    with tf.control_dependencies([written]):
+        return [variable.read_value() for variable in variables]
+
+
+def _write_references(variables: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+    """The ops on reference variables, one for each dtype, and their values after it."""
+    values: dict[int, Any] = {}
+    groups: dict[str, list[int]] = {}
+    for index, variable in enumerate(variables):
+        groups.setdefault(variable.dtype.base_dtype.name, []).append(index)
+    for dtype, members in groups.items():
+        written = _calls.run(
+            _native.ops.horovod_broadcast_inplace,
+            "HorovodBroadcastInplace",
+            [variables[index].op.outputs[0] for index in members],
+            **options | {"name": f"{options['name']}_{dtype}"},
+        )
+        # Not the references: they would show what is written later.
+        values.update(zip(members, map(tf.identity, written), strict=True))
+    return [values[index] for index in range(len(variables))]
+
+
+@verbatim
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Sets variables to the values of one rank, in the variables' own memory (MPI_Bcast).
+
+    One request for all of them, and no second buffer. In a graph other ops that read
+    or write the variables must be ordered before or after it (a tf.function does so by
+    itself for resource variables). No gradient passes through it.
+
+    Args:
+      variables: tf.Variables or Keras variables, initialised; number, order, dtypes
+        and shapes the same on all ranks. All resource variables, or all reference
+        variables of v1.
+      root_rank: the rank whose values count: a rank of the job, also in a set.
+      name: name of the request.
+      process_set: who takes part.
+
+    Returns:
+      The new values, one tensor for each variable.
+
+    Raises:
+      ValueError: both kinds of variables, or something that is no variable.
+      tf.errors.InvalidArgumentError: there is no such root rank; an uninitialised
+        variable.
+      tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
+        variables do not fit together.
+    """
+    plain = [tf_variable(variable) for variable in variables]
+    kinds = {_kind(variable): variable for variable in plain}
+    if len(kinds) > 1:
+        named = " and ".join(f"{kind} variable {v.name}" for kind, v in sorted(kinds.items()))
+        raise ValueError(f"broadcast_ cannot take {named} together; call it once for each kind.")
+    if not plain:
+        return []
+    if name is None and not tf.executing_eagerly():
+        # Not after the variables: a Keras variable's name may hold a number that
+        # this process counted for itself.
+        name = "HorovodBroadcastInplace"
+    options: dict[str, Any] = {
+        "name": name,
+        "process_set": process_set,
+        "root_rank": root_rank,
+        "variable_names": [],
+    }
+    if "resource" in kinds:
+        return _write_resources(plain, options)
+    return _write_references(plain, options)
+
+
+def _broadcast_in_place(
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet
+) -> list[Any]:
+    """`broadcast_`, once for each kind of variable and device."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for variable in variables:
+        groups.setdefault((_kind(variable), variable.device), []).append(variable)
+    values = []
+    with tf.name_scope("broadcast_variables"):
+        for number, members in enumerate(groups.values()):
+            values += broadcast_(members, root_rank, f"inplace_{number}", process_set)
+    return values
+
+
 @verbatim
 def broadcast_variables(
     variables: Sequence[Any],
@@ -53,9 +166,9 @@ def broadcast_variables(
       variables: tf.Variables or Keras variables; number, order, dtypes and shapes
         the same on all ranks.
       root_rank: the rank whose values count.
-      process_set: `global_process_set`.
-      inplace: accepted for Horovod's scripts; the result is the same, and this
-        version always receives into a new buffer.
+      process_set: who takes part.
+      inplace: receive into the variables' own memory, as `broadcast_` does: less
+        memory, but nothing else may use the variables meanwhile.
 
     Returns:
       None in eager mode; in a graph the op that does it.
@@ -65,8 +178,10 @@ def broadcast_variables(
       tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
         variables do not fit together.
     """
-    del inplace
     plain = [tf_variable(variable) for variable in variables]
+    if inplace:
+        values = _broadcast_in_place(plain, root_rank, process_set)
+        return None if tf.executing_eagerly() else tf.group(*values)
     if tf.executing_eagerly():
         if plain:
             _compiled(root_rank, process_set)(plain)

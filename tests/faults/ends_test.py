@@ -97,9 +97,52 @@ error_of(lambda: reduce("g" if rank == 0 else "h"))
         assert found, output
         name, submitted, missing = found.groups()
         assert (submitted, missing) == (("0", "1") if name == "g" else ("1", "0"))
-        assert re.search(rf"rank {missing} waits for '[gh]'", error), output
+        other = "h" if name == "g" else "g"
+        assert f"; rank {missing} waits for '{other}' (world)." in error, output
         assert warning.start() < output.index(error)
     assert errors[0].split("{{")[-1].split("}}")[-1] == errors[1].split("{{")[-1].split("}}")[-1]
+
+
+def ours(line):
+    """Without what TensorFlow puts around it."""
+    return line.split("{{")[-1].split("}}")[-1].split(" [Op:")[0]
+
+
+def test_a_rank_makes_no_call(job):
+    """It is told by a call that it makes too late."""
+    _, output = job(
+        """
+if rank == 1:
+    time.sleep(8)
+error_of(lambda: reduce("g"))
+""",
+        **STALL,
+    )
+    errors = [ours(lines_of(rank, output)[0]) for rank in (0, 1)]
+    assert re.search(r"stall: 'g' \(world\) .*missing rank 1 ", errors[0]), output
+    assert "; rank 1 waits for no collective." in errors[0]
+    assert errors[0] == errors[1]
+
+
+def test_process_sets_differ(job):
+    """The same name in two sets is two calls; the text says so, on all ranks."""
+    _, output = job(
+        """
+part = hvd.add_process_set([0, 1])
+chosen = part if rank == 0 else hvd.global_process_set
+error_of(lambda: hvd.allreduce(tf.constant([1.0]), name="g", process_set=chosen))
+""",
+        ranks=3,
+        **STALL,
+    )
+    errors = [ours(lines_of(rank, output)[0]) for rank in range(3)]
+    assert len(set(errors)) == 1, output
+    found = re.search(r"stall: 'g' \((world|process set \d)\) .*missing rank (\d)", errors[0])
+    assert found, output
+    missing, other = ("0", r"process set \d") if found[1] == "world" else ("1", "world")
+    assert found[2] == missing
+    told = rf"rank {missing} waits for 'g' \({other}\): the same name in another process set"
+    assert re.search(told, errors[0]), output
 
 
 def test_a_rank_is_stopped(job):

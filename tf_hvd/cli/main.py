@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from absl.flags import argparse_flags
 
-from tf_hvd.cli import run
+from tf_hvd.cli import run, strip_ops
 from tf_hvd.cli.errors import UsageError
 
 
@@ -72,8 +72,14 @@ def make_parser() -> argparse.ArgumentParser:
     runner.add_argument(
         "--verbose", action="store_true", help="print the launcher's command line first"
     )
+    runner.add_argument(
+        "--as-horovod",
+        action="store_true",
+        help="the program is a Horovod script: its `import horovod` gets tf_hvd",
+    )
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     runner.set_defaults(start=_start_run, parser=runner)
+    strip_ops.add_command(commands)
     return parser
 
 

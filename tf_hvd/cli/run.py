@@ -99,6 +99,13 @@ def rank_environment(
     return ranks
 
 
+def horovod_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with a `horovod` first on Python's path that is tf_hvd."""
+    ours = str(Path(__file__).resolve().parent.parent / "_as_horovod")
+    path = environ.get("PYTHONPATH", "")
+    return {**environ, "PYTHONPATH": f"{ours}{os.pathsep}{path}" if path else ours}
+
+
 def count_cores() -> int:
     """The physical cores that this process may use: launchers do not bind to hyper-threads."""
     cores = set()
@@ -121,6 +128,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         UsageError: the job cannot be started as asked.
     """
+    if options.as_horovod:
+        environ = horovod_environment(environ)
     hosts = _read_hosts(options)
     if hosts:
         check_slots(hosts, options.np)

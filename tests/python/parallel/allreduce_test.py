@@ -12,9 +12,13 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 
-INTEGERS = [tf.uint8, tf.int8, tf.int32, tf.int64]
+INTEGERS = [
+    tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64,
+]  # fmt: skip
 FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
-DTYPES = INTEGERS + FLOATS
+COMPLEX = [tf.complex64, tf.complex128]
+REAL = INTEGERS + FLOATS
+DTYPES = REAL + COMPLEX
 
 
 def numpy_type(dtype):
@@ -24,7 +28,8 @@ def numpy_type(dtype):
 def of(rank, dtype, shape=(3, 5)):
     """Small whole numbers, 0 to 9: sums and products of 4 are exact in every dtype but 8 bits."""
     count = int(np.prod(shape))
-    return ((np.arange(count) * 7 + rank * 3) % 10).reshape(shape).astype(numpy_type(dtype))
+    values = ((np.arange(count) * 7 + rank * 3) % 10).reshape(shape)
+    return (values * (1j if dtype.is_complex and rank % 2 else 1)).astype(numpy_type(dtype))
 
 
 def everybody(size, dtype, shape=(3, 5)):
@@ -39,42 +44,75 @@ def equal(actual, expected):
     np.testing.assert_array_equal(actual, expected)
 
 
-def truncated(values, dtype):
-    return np.trunc(np.asarray(values, np.float64)).astype(numpy_type(dtype))
-
-
 def test_sum_min_max_of_every_dtype(evaluate, rank, size):
     ops = {hvd.Sum: np.add, hvd.Min: np.minimum, hvd.Max: np.maximum}
+    cells = [(op, d) for op in ops for d in DTYPES if op == hvd.Sum or not d.is_complex]
 
     def reduce_all(*tensors):
         return [
-            hvd.allreduce(t, op=op, name=f"r_{op}_{i}") for op in ops for i, t in enumerate(tensors)
+            hvd.allreduce(t, op=op, name=f"r_{op}_{t.dtype.name}")
+            for (op, _), t in zip(cells, tensors, strict=True)
         ]
 
-    results = iter(evaluate(reduce_all, *[of(rank, d) for d in DTYPES]))
-    for function in ops.values():
-        for dtype in DTYPES:
-            expected = functools.reduce(function, everybody(size, dtype))
-            equal(next(results), expected.astype(numpy_type(dtype)))
+    results = evaluate(reduce_all, *[of(rank, dtype) for _, dtype in cells])
+    for (op, dtype), result in zip(cells, results, strict=True):
+        expected = functools.reduce(ops[op], everybody(size, dtype))
+        equal(result, expected.astype(numpy_type(dtype)))
 
 
-def test_average_and_product_of_every_dtype(evaluate, rank, size):
-    def reduce_all(*tensors):
-        return [hvd.allreduce(t) for t in tensors] + [
-            hvd.allreduce(t % 3 if t.dtype.is_integer else t, op=hvd.Product) for t in tensors
-        ]
+def test_average_of_every_dtype(evaluate, rank, size):
+    """Of integers truncated toward zero; floats are such that up to 4 can be divided."""
 
-    results = evaluate(reduce_all, *[of(rank, d) for d in DTYPES])
-    for dtype, average, product in zip(
-        DTYPES, results[: len(DTYPES)], results[len(DTYPES) :], strict=True
-    ):
-        inputs = [x.astype(np.float64) for x in everybody(size, dtype)]
-        mean = sum(inputs) / size
-        equal(average, truncated(mean, dtype) if dtype.is_integer else mean.astype(average.dtype))
-        if dtype.is_integer:
-            inputs = [x % 3 for x in inputs]
-        if dtype != tf.bfloat16:  # its 8 bits cannot hold the product
-            equal(product, functools.reduce(np.multiply, inputs).astype(average.dtype))
+    def mine(r, dtype):
+        x = of(r, dtype)
+        return (x if dtype.is_unsigned else -x) if dtype.is_integer else x * numpy_type(dtype)(12)
+
+    results = evaluate(lambda *ts: [hvd.allreduce(t) for t in ts], *[mine(rank, d) for d in DTYPES])
+    for dtype, result in zip(DTYPES, results, strict=True):
+        wide = np.complex128 if dtype.is_complex else np.float64
+        mean = sum(mine(r, dtype).astype(wide) for r in range(size)) / size
+        equal(result, (np.trunc(mean) if dtype.is_integer else mean).astype(numpy_type(dtype)))
+
+
+def test_product_of_every_dtype(evaluate, rank, size):
+    def factors(r, dtype):
+        return (of(r, tf.int64) % 3 * (1j if dtype.is_complex else 1)).astype(numpy_type(dtype))
+
+    results = evaluate(
+        lambda *ts: [hvd.allreduce(t, op=hvd.Product) for t in ts],
+        *[factors(rank, dtype) for dtype in DTYPES],
+    )
+    for dtype, result in zip(DTYPES, results, strict=True):
+        expected = functools.reduce(np.multiply, [factors(r, dtype) for r in range(size)])
+        equal(result, expected.astype(numpy_type(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, tf.complex64], ids=lambda dtype: dtype.name)
+def test_infinities_and_nan_arrive(rank, size, dtype):
+    """Rank 0 has what is no number, in one element each; the others have ones."""
+    special = np.array([np.inf, -np.inf, np.nan, 1.0])
+    mine = (special if rank == 0 else np.ones(4)).astype(numpy_type(dtype))
+    kinds = [hvd.Sum, hvd.Average, hvd.Product]
+    kinds += [] if dtype.is_complex else [hvd.Min, hvd.Max]
+    for op in kinds:
+        result = tf.cast(tf.math.real(hvd.allreduce(tf.constant(mine), op=op)), tf.float64).numpy()
+        expected = special.copy()
+        if op == hvd.Sum:
+            expected[3] = size
+        if size > 1 and op in (hvd.Min, hvd.Max):
+            expected[0 if op == hvd.Min else 1] = 1.0
+        if dtype.is_complex and op == hvd.Product:  # inf * (1 + 0j) has a NaN beside it
+            result, expected = result[2:], expected[2:]
+        np.testing.assert_array_equal(result, expected)
+    kept = hvd.allgather(tf.constant(mine)).numpy()[:4], hvd.broadcast(tf.constant(mine), 0).numpy()
+    for result in kept:
+        assert result.tobytes() == special.astype(numpy_type(dtype)).tobytes()
+
+
+def test_what_a_dtype_has_not():
+    for dtype, op in ((tf.complex64, "Min"), (tf.complex128, "Max"), (tf.bool, "Average")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"{op} of {dtype.name}"):
+            hvd.allreduce(tf.zeros([2], dtype), op=getattr(hvd, op))
 
 
 def test_bool(evaluate, rank, size):
@@ -94,9 +132,11 @@ def test_half_precisions_are_summed_in_float32(rank, size):
         equal(hvd.allreduce(value, op=hvd.Sum).numpy(), np.array([total], numpy_type(dtype)))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2), (2, 1, 3, 1, 2)])
-def test_shapes(evaluate, rank, size, shape):
-    result = evaluate(lambda t: hvd.allreduce(t, op=hvd.Sum), of(rank, tf.float32, shape))
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (0,), (3, 0, 2), (2, 1, 3, 1, 2), (1, 2, 1, 2, 1, 1, 3, 1)]
+)
+def test_shapes(rank, size, shape):
+    result = hvd.allreduce(of(rank, tf.float32, shape), op=hvd.Sum).numpy()
     equal(result, sum(everybody(size, tf.float32, shape)).astype(np.float32))
 
 
@@ -168,54 +208,39 @@ def test_grouped(evaluate, rank, size):
     assert hvd.grouped_allreduce([]) == []
 
 
+def test_names_of_members(rank, size):
+    pair = [tf.constant([1.0]), tf.constant([2])]
+    for result in hvd.grouped_allreduce(pair, op=hvd.Sum, member_names=["a", "b"], name="named"):
+        assert int(result[0]) in (size, 2 * size)
+    with pytest.raises(ValueError, match="member_names has 3 names for 2 tensors"):
+        hvd.grouped_allreduce(pair, member_names=["a", "b", "c"])
+
+
+@pytest.mark.ranks(2)
+def test_members_in_another_order_are_noticed(rank):
+    names = ["first", "second"] if rank == 0 else ["second", "first"]
+    pair = [tf.constant([1.0]), tf.constant([2.0])]
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"(?s)first.*second"):
+        hvd.grouped_allreduce(pair, member_names=names)
+    assert len(hvd.grouped_allreduce(pair)) == 2
+
+
+@pytest.mark.ranks(2)
+def test_compression_on_one_rank_only_is_noticed(rank):
+    """Also where the sent dtypes are equal: one rank's tensor is float16 by itself."""
+    tensor = tf.constant([1.0], tf.float32 if rank == 0 else tf.float16)
+    kind = hvd.Compression.fp16
+    for call in (hvd.allreduce, hvd.reducescatter):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="fp16 of float32"):
+            call(tensor, compression=kind)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="fp16 of float32"):
+        hvd.grouped_allreduce([tensor], compression=kind)
+
+
 def test_grouped_many_members(rank, size):
     inputs = [tf.fill([i + 1], float(i + rank)) for i in range(161)]
     for i, result in enumerate(hvd.grouped_allreduce(inputs, op=hvd.Sum)):
         equal(result.numpy(), np.full(i + 1, i * size + sum(range(size)), np.float32))
-
-
-def slices(rank):
-    """Rank r has r + 1 rows; row 0 is in all of them."""
-    values = np.arange((rank + 1) * 2, dtype=np.float64).reshape(-1, 2) + rank
-    return values, np.arange(rank + 1, dtype=np.int64)
-
-
-@pytest.mark.parametrize("op", ["Sum", "Average"])
-def test_indexed_slices(evaluate, rank, size, op):
-    def reduce(values, indices):
-        result = hvd.allreduce(
-            tf.IndexedSlices(values, indices, tf.constant([size, 2], tf.int64)),
-            op=getattr(hvd, op),
-            postscale_factor=2.0,
-        )
-        return result.values, result.indices, result.dense_shape
-
-    values, indices, shape = evaluate(reduce, *slices(rank))
-    everything = [slices(r) for r in range(size)]
-    factor = 2.0 if op == "Sum" else 2.0 / size
-    equal(values, np.concatenate([v for v, _ in everything]) * factor)
-    equal(indices, np.concatenate([i for _, i in everything]))
-    equal(shape, np.int64([size, 2]))
-
-
-def test_indexed_slices_in_a_group(rank, size):
-    values, indices = slices(rank)
-    mixed = [
-        tf.constant([1.0]),
-        tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([size, 2])),
-        tf.constant([2.0]),
-    ]
-    first, middle, last = hvd.grouped_allreduce(mixed, op=hvd.Sum, name="mixed")
-    equal(first.numpy(), np.float32([size]))
-    equal(last.numpy(), np.float32([2 * size]))
-    equal(middle.values.numpy(), np.concatenate([slices(r)[0] for r in range(size)]))
-
-
-@pytest.mark.parametrize("op", ["Min", "Max", "Product"])
-def test_indexed_slices_refuse_other_ops(op):
-    sparse = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([0]), tf.constant([1, 1]))
-    with pytest.raises(NotImplementedError, match=op):
-        hvd.allreduce(sparse, op=getattr(hvd, op))
 
 
 @pytest.mark.ranks(2)

@@ -46,6 +46,8 @@ def pytest_report_header():
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     config.addinivalue_line("markers", "ranks(least): needs a job of at least so many ranks")
+    config.addinivalue_line("markers", "jobs(*sizes): runs in jobs of these sizes only")
+    config.addinivalue_line("markers", "framework: about TensorFlow and Keras, not about MPI")
     config.addinivalue_line("markers", "large: moves gigabytes; runs in a job of 2 ranks only")
     # Third parties' warnings would change the closing line of each rank.
     config.addinivalue_line("filterwarnings", "ignore")
@@ -61,6 +63,9 @@ def pytest_configure(config):
 def wanted(item):
     ranks = item.get_closest_marker("ranks")
     if ranks is not None and ranks.args[0] > SIZE:
+        return False
+    jobs = item.get_closest_marker("jobs")
+    if jobs is not None and SIZE not in jobs.args:
         return False
     return item.get_closest_marker("large") is None or (SIZE == 2 and ENOUGH_MEMORY)
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 import tf_hvd as hvd
 
 DTYPES = [
-    tf.uint8, tf.int8, tf.uint16, tf.int16, tf.int32, tf.int64,
-    tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool,
+    tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64,
+    tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.bool,
 ]  # fmt: skip
 
 
@@ -50,6 +50,24 @@ def test_allgather_of_a_vector_whose_length_changes(rank, size):
         equal(result.numpy(), np.repeat(np.arange(size), [step * (r + 1) for r in range(size)]))
 
 
+def test_grouped_allgather(evaluate, rank, size):
+    """Rows differ between ranks and between members; dtypes are mixed."""
+    dtypes = [tf.float32, tf.int32, tf.float32, tf.bool, tf.float64]
+
+    def members(r):
+        return [rows_of(r, d, (r + i) % 3, i + 1) for i, d in enumerate(dtypes)]
+
+    results = evaluate(
+        lambda *ts: hvd.grouped_allgather(ts, name="group", member_names=list("abcde")),
+        *members(rank),
+    )
+    for i, result in enumerate(results):
+        equal(result, np.concatenate([members(r)[i] for r in range(size)]))
+    assert hvd.grouped_allgather([]) == []
+    with pytest.raises(ValueError, match="member_names has 0 names for 1 tensors"):
+        hvd.grouped_allgather([tf.zeros([1])], member_names=[])
+
+
 def test_broadcast_of_every_dtype_from_every_root(evaluate, rank, size):
     results = evaluate(
         lambda *ts: [[hvd.broadcast(t, root) for t in ts] for root in range(size)],
@@ -67,10 +85,13 @@ def test_broadcast_leaves_the_roots_input_alone(rank):
     equal(tensor.numpy(), np.float32([1, 2]) + rank)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (2, 1, 3)])
-def test_broadcast_shapes(evaluate, rank, shape):
-    equal(evaluate(lambda t: hvd.broadcast(t, 0), np.full(shape, rank, np.int32)),
-          np.zeros(shape, np.int32))  # fmt: skip
+@pytest.mark.parametrize("shape", [(), (0,), (2, 1, 3), (2, 1, 1, 3, 1, 1, 1, 2)])
+def test_shapes(rank, size, shape):
+    mine = tf.fill(shape, rank)
+    equal(hvd.broadcast(mine, 0).numpy(), np.zeros(shape, np.int32))
+    if shape:
+        parts = [np.full(shape, r, np.int32) for r in range(size)]
+        equal(hvd.allgather(mine).numpy(), np.concatenate(parts))
 
 
 def test_larger_than_any_buffer_on_the_way(rank, size):

@@ -1,156 +1,404 @@
-"""Derivatives of the collectives, in every mode, against what NumPy says.
+"""First and second derivatives of the collectives, in every mode.
 
-Rank r's loss is sum(weights(r) * collective(x)); so the incoming gradient is
-weights(r), and what the gradient of x must be follows from all ranks' weights.
+Rank r's loss is sum(weights(r) * (y * y + 3 * y)) with y the collective's result.
+The reference computes all ranks' results from all ranks' inputs in one process,
+and TensorFlow derives the sum of the losses.
 """
+
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
+from tf_hvd import _calls
+
+pytestmark = pytest.mark.framework
+
+ROWS = 5
+KINDS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
+NAMES = {hvd.Sum: "sum", hvd.Average: "average", hvd.Min: "min", hvd.Max: "max",
+         hvd.Product: "product"}  # fmt: skip
 
 
-def weights(rank, rows=4):
-    return (np.arange(rows * 2) % 5 + rank + 1).astype(np.float64).reshape(rows, 2)
-
-
-def inputs(rank, rows=4):
-    """Rank r's input; row 0 is the same everywhere, so Min and Max have a tie there."""
+def inputs(rank, rows=ROWS):
+    """Row 0 is the same on all ranks; the next have one zero, two zeros, only zeros."""
     x = ((np.arange(rows * 2) * 3 + rank * 5) % 7 + 1.0).reshape(rows, 2)
     x[0] = 2.0
+    for row, ranks in ((1, [0]), (2, [0, 1]), (3, range(99))):
+        if row < rows and rank in ranks:
+            x[row] = 0.0
     return x
 
 
-def total(function, size):
-    return sum(function(r) for r in range(size))
+def weights(rank, shape):
+    return (np.arange(np.prod(shape)) % 5 + rank + 1.0).reshape(shape)
 
 
-@pytest.fixture
-def gradient(evaluate):
-    """Gradient of sum(w * collective(x)) with respect to x."""
-
-    def compute(collective, x, w):
-        def function(x, w):
-            if evaluate.__name__ == "run_in_session":
-                return tf.gradients(tf.reduce_sum(w * collective(x)), x)[0]
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                loss = tf.reduce_sum(w * collective(x))
-            return tape.gradient(loss, x)
-
-        return evaluate(function, x, w)
-
-    return compute
+def directions(rank, shape):
+    return (np.arange(np.prod(shape)) % 3 - rank - 1.0).reshape(shape)
 
 
-def test_sum_and_average(gradient, rank, size):
-    for op, factor in ((hvd.Sum, 1.0), (hvd.Average, 1.0 / size)):
-        result = gradient(
-            lambda x, op=op: hvd.allreduce(x, op=op, prescale_factor=0.5, postscale_factor=4.0),
-            inputs(rank),
-            weights(rank),
-        )
-        np.testing.assert_array_equal(result, total(weights, size) * factor * 2.0)
+def reduced(xs, op, pre, post):
+    """What a reduction gives, from the inputs of all ranks."""
+    xs = [x * tf.constant(pre, x.dtype) for x in xs]
+    if op in (hvd.Min, hvd.Max):
+        result = (tf.reduce_min if op == hvd.Min else tf.reduce_max)(tf.stack(xs), axis=0)
+    else:
+        result = functools.reduce(tf.multiply if op == hvd.Product else tf.add, xs)
+    count = tf.constant(float(len(xs)), result.dtype) if op == hvd.Average else 1
+    return result * tf.constant(post, result.dtype) / count
 
 
-def test_default_op_and_compression(gradient, rank, size):
-    result = gradient(
-        lambda x: hvd.allreduce(x, compression=hvd.Compression.fp16), inputs(rank), weights(rank)
+def scattered(whole, rank, size):
+    counts = [int(whole.shape[0]) // size + (r < int(whole.shape[0]) % size) for r in range(size)]
+    return tf.split(whole, counts)[rank]
+
+
+def exchanged(xs, rank, splits):
+    """What alltoall gives `rank`; splits[s] are those of rank s."""
+    starts = [sum(splits[s][:rank]) for s in range(len(xs))]
+    return tf.concat(
+        [x[a : a + splits[s][rank]] for s, (x, a) in enumerate(zip(xs, starts, strict=True))], 0
     )
-    np.testing.assert_array_equal(result, total(weights, size) / size)
 
 
-@pytest.mark.parametrize(("op", "extremum"), [("Min", np.min), ("Max", np.max)])
-@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.3, 7.0), (-2.0, 0.5)])
-def test_min_and_max(gradient, rank, size, op, extremum, scales):
-    pre, post = scales
-    result = gradient(
-        lambda x: hvd.allreduce(x, op=getattr(hvd, op), prescale_factor=pre, postscale_factor=post),
-        inputs(rank),
-        weights(rank),
-    )
-    scaled = np.stack([inputs(r) for r in range(size)]) * np.sign(pre)
-    holders = scaled == extremum(scaled, axis=0)
-    share = holders[rank] / holders.sum(axis=0)
-    factor = np.float64(np.float32(pre)) * np.float64(np.float32(post))
-    np.testing.assert_allclose(result, share * total(weights, size) * factor, rtol=1e-15)
+def run_eagerly(function, *arrays):
+    return [tensor.numpy() for tensor in function(*[tf.constant(a) for a in arrays])]
 
 
-@pytest.mark.parametrize("zeros", [(), (0,), (0, 1)])
-def test_product(gradient, rank, size, zeros):
-    """`zeros`: the ranks that hold a zero in their first row."""
-
-    def factors(r):
-        x = 2.0 ** (inputs(r) % 3)
-        x[0] = 0.0 if r in zeros else x[0]
-        return x
-
-    result = gradient(
-        lambda x: hvd.allreduce(x, op=hvd.Product, prescale_factor=2.0, postscale_factor=0.25),
-        factors(rank),
-        weights(rank),
-    )
-    others = np.ones_like(inputs(0))
-    for r in range(size):
-        others *= 1.0 if r == rank else 2.0 * factors(r)
-    np.testing.assert_array_equal(result, others * total(weights, size) * 2.0 * 0.25)
+def loss(y, w):
+    return tf.reduce_sum(tf.math.real(w * (y * y + 3.0 * y)))
 
 
-def test_grouped(gradient, rank, size):
-    def collective(x):
-        first, second = hvd.grouped_allreduce([x, 3.0 * x], op=hvd.Sum)
-        return first + second
+def compare(evaluate, collective, reference, x_of, rtol=1e-13):
+    """The first and the second derivative of this rank, against the reference."""
+    rank, size = hvd.rank(), hvd.size()
+    everything = [tf.constant(x_of(r)) for r in range(size)]
+    shapes = [reference(everything, r).shape for r in range(size)]
+    dtype = everything[0].dtype.as_numpy_dtype
+    ws = [weights(r, shapes[r]).astype(dtype) for r in range(size)]
+    vs = [directions(r, x.shape).astype(dtype) for r, x in enumerate(everything)]
 
-    result = gradient(collective, inputs(rank), weights(rank))
-    np.testing.assert_array_equal(result, 4.0 * total(weights, size))
+    def derive(x, w, v):
+        if evaluate.__name__ == "run_in_session":
+            first = tf.gradients(loss(collective(x), w), x)[0]
+            return first, tf.gradients(tf.reduce_sum(tf.math.real(v * first)), x)[0]
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = loss(collective(x), w)
+            first = inner.gradient(y, x)
+            along = tf.reduce_sum(tf.math.real(v * first))
+        return first, outer.gradient(along, x)
 
-
-def test_grouped_where_one_result_is_not_used(gradient, rank, size):
-    result = gradient(
-        lambda x: hvd.grouped_allreduce([x, tf.square(x)], op=hvd.Sum)[0],
-        inputs(rank),
-        weights(rank),
-    )
-    np.testing.assert_array_equal(result, total(weights, size))
-
-
-def test_allgather(gradient, rank, size):
-    """Horovod's convention: the average of the ranks' gradients, own rows of it."""
-    rows = [r + 1 for r in range(size)]
-    result = gradient(hvd.allgather, inputs(rank, rows[rank]), weights(rank, sum(rows)))
-    average = total(lambda r: weights(r, sum(rows)), size) / size
-    np.testing.assert_array_equal(result, average[sum(rows[:rank]) :][: rows[rank]])
-
-
-def test_broadcast(gradient, rank, size):
-    """Horovod's convention: the average at the root, zero elsewhere."""
-    root = size - 1
-    result = gradient(lambda x: hvd.broadcast(x, root), inputs(rank), weights(rank))
-    expected = total(weights, size) / size if rank == root else np.zeros((4, 2))
-    np.testing.assert_array_equal(result, expected)
-
-
-def test_second_derivative(rank, size):
-    x = tf.constant(inputs(rank))
     with tf.GradientTape() as outer:
-        outer.watch(x)
+        outer.watch(everything)
         with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum) ** 3)
-        first = inner.gradient(y, x)
-    everything = total(inputs, size)
-    np.testing.assert_array_equal(first.numpy(), 3.0 * size * everything**2)
-    np.testing.assert_array_equal(outer.gradient(first, x).numpy(), 6.0 * size**2 * everything)
+            inner.watch(everything)
+            total = sum(loss(reference(everything, r), ws[r]) for r in range(size))
+        firsts = inner.gradient(total, everything, unconnected_gradients="zero")
+        along = sum(tf.reduce_sum(tf.math.real(v * f)) for v, f in zip(vs, firsts, strict=True))
+    second = outer.gradient(along, everything, unconnected_gradients="zero")[rank].numpy()
+
+    results = evaluate(derive, x_of(rank), ws[rank], vs[rank])
+    for actual, expected in zip(results, (firsts[rank].numpy(), second), strict=True):
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        scale = np.max(np.abs(expected), initial=1e-300)
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=rtol * scale)
 
 
-def test_in_a_loop(gradient, rank, size):
-    def collective(x):
+def compare_reductions(evaluate, op, pre, post):
+    size = hvd.size()
+    options = {"op": op, "prescale_factor": pre, "postscale_factor": post}
+    compare(
+        evaluate,
+        lambda x: hvd.allreduce(x, **options),
+        lambda xs, r: reduced(xs, op, pre, post),
+        inputs,
+    )
+    compare(
+        evaluate,
+        lambda x: hvd.reducescatter(x, **options),
+        lambda xs, r: scattered(reduced(xs, op, pre, post), r, size),
+        inputs,
+    )
+
+
+@pytest.mark.parametrize("op", KINDS, ids=NAMES.get)
+def test_allreduce_and_reducescatter(evaluate, op):
+    compare_reductions(evaluate, op, 2.0, 0.25)
+
+
+# The second are rounded to float32, as every factor is.
+@pytest.mark.parametrize(
+    ("pre", "post"), [(1.0, 1.0), (float(np.float32(0.3)), 7.0), (-2.0, 0.5), (0.0, 1.0)]
+)
+@pytest.mark.parametrize("op", KINDS, ids=NAMES.get)
+def test_scales(op, pre, post):
+    compare_reductions(run_eagerly, op, pre, post)
+
+
+def compare_groups(evaluate, op):
+    """Two members of different shapes; the derivative must not mix them."""
+    size = hvd.size()
+    options = {"op": op, "prescale_factor": 2.0, "postscale_factor": 0.25}
+
+    def members(x):
+        return [x, (x * x)[:3, :1]]
+
+    def both(results):
+        return tf.concat([tf.reshape(result, [-1]) for result in results], axis=0)
+
+    def references(xs):
+        firsts, seconds = zip(*[members(x) for x in xs], strict=True)
+        return [reduced(firsts, op, 2.0, 0.25), reduced(seconds, op, 2.0, 0.25)]
+
+    compare(
+        evaluate,
+        lambda x: both(hvd.grouped_allreduce(members(x), **options)),
+        lambda xs, r: both(references(xs)),
+        inputs,
+    )
+    compare(
+        evaluate,
+        lambda x: both(hvd.grouped_reducescatter(members(x), **options)),
+        lambda xs, r: both([scattered(whole, r, size) for whole in references(xs)]),
+        inputs,
+    )
+
+
+@pytest.mark.parametrize("op", KINDS, ids=NAMES.get)
+def test_groups(op):
+    compare_groups(run_eagerly, op)
+
+
+def test_groups_in_every_mode(evaluate):
+    compare_groups(evaluate, hvd.Average)
+
+
+def uneven(rank):
+    return inputs(rank, rank + 1)
+
+
+def test_allgather(evaluate):
+    compare(evaluate, hvd.allgather, lambda xs, r: tf.concat(xs, 0), uneven)
+    compare(
+        evaluate,
+        lambda x: tf.concat(hvd.grouped_allgather([x, x[:1] * x[:1]]), 0),
+        lambda xs, r: tf.concat([*xs, *[x[:1] * x[:1] for x in xs]], 0),
+        uneven,
+    )
+
+
+def test_broadcast(evaluate, size):
+    root = size - 1
+    compare(evaluate, lambda x: hvd.broadcast(x, root), lambda xs, r: xs[root], inputs)
+
+
+def test_alltoall(evaluate, rank, size):
+    """With splits, of which the last row of each rank is in none; and without."""
+    splits = [[(r + s) % 3 for s in range(size)] for r in range(size)]
+    compare(
+        evaluate,
+        lambda x: hvd.alltoall(x, splits=splits[rank])[0],
+        lambda xs, r: exchanged(xs, r, splits),
+        lambda r: inputs(r, sum(splits[r]) + 1),
+    )
+    compare(
+        evaluate,
+        hvd.alltoall,
+        lambda xs, r: exchanged(xs, r, [[2] * size] * size),
+        lambda r: inputs(r, 2 * size),
+    )
+
+
+def test_reducescatter_then_allgather_is_allreduce(evaluate):
+    compare(
+        evaluate,
+        lambda x: hvd.allgather(hvd.reducescatter(x, op=hvd.Sum)),
+        lambda xs, r: reduced(xs, hvd.Sum, 1.0, 1.0),
+        inputs,
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (2, 1, 1, 2, 1, 1, 1, 2)])
+def test_shapes(shape):
+    def x_of(rank):
+        return np.full(shape, rank + 2.0)
+
+    for op in KINDS:
+        compare(
+            run_eagerly, lambda x, op=op: hvd.allreduce(x, op=op),
+            lambda xs, r, op=op: reduced(xs, op, 1.0, 1.0), x_of,
+        )  # fmt: skip
+    compare(run_eagerly, lambda x: hvd.broadcast(x, 0), lambda xs, r: xs[0], x_of)
+    if shape:
+        compare(run_eagerly, hvd.allgather, lambda xs, r: tf.concat(xs, 0), x_of)
+
+
+@pytest.mark.parametrize(
+    "dtype", [tf.float16, tf.bfloat16, tf.float32, tf.complex64], ids=lambda d: d.name
+)
+def test_other_dtypes(size, dtype):
+    """Small whole numbers, of which these dtypes hold every intermediate result."""
+
+    def x_of(rank):
+        x = np.array([[1, 2], [2, 1], [1, 1]]) if rank % 2 else np.array([[1, 1], [0, 2], [2, 1]])
+        return (x * (1j if rank == 0 and dtype.is_complex else 1)).astype(dtype.as_numpy_dtype)
+
+    for op in KINDS:
+        if (op in (hvd.Min, hvd.Max) and dtype.is_complex) or op == hvd.Average:
+            continue
+        rtol = 0.02 if dtype.size == 2 else 1e-6
+        compare(
+            run_eagerly, lambda x, op=op: hvd.allreduce(x, op=op),
+            lambda xs, r, op=op: reduced(xs, op, 1.0, 1.0), x_of, rtol,
+        )  # fmt: skip
+        compare(
+            run_eagerly, lambda x, op=op: hvd.reducescatter(x, op=op),
+            lambda xs, r, op=op: scattered(reduced(xs, op, 1.0, 1.0), r, size), x_of, rtol,
+        )  # fmt: skip
+
+
+def test_half_precisions_are_rounded_once(rank, size):
+    """1/3 of 3 in bfloat16: rounded before the product, it would not be 1."""
+    x = tf.constant([[3.0]] * size, tf.bfloat16)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = hvd.reducescatter(x, op=hvd.Sum, prescale_factor=1 / 3)
+        y = tf.reduce_sum(y * tf.constant(3.0, tf.bfloat16))
+    np.testing.assert_array_equal(
+        tf.cast(tape.gradient(y, x), tf.float32), np.ones([size, 1], np.float32)
+    )
+
+
+def test_complex_product_is_conjugated():
+    """A holomorphic function's gradient is the conjugate of its derivative."""
+
+    def x_of(rank):
+        return np.array([[1 + 2j, 0], [rank - 1j, 2 + rank * 1j]])
+
+    for op in (hvd.Sum, hvd.Average, hvd.Product):
+        compare(
+            run_eagerly,
+            lambda x, op=op: hvd.allreduce(x, op=op, prescale_factor=0.5, postscale_factor=4.0),
+            lambda xs, r, op=op: reduced(xs, op, 0.5, 4.0),
+            x_of,
+        )
+    compare(run_eagerly, hvd.allgather, lambda xs, r: tf.concat(xs, 0), x_of)
+
+
+def test_default_op_and_compression():
+    for kind in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
+        compare(
+            run_eagerly, lambda x, kind=kind: hvd.allreduce(x * 4.0, compression=kind) / 4.0,
+            lambda xs, r: reduced(xs, hvd.Average, 1.0, 1.0), inputs, rtol=0.02,
+        )  # fmt: skip
+
+
+def test_a_result_of_a_group_that_is_not_used(evaluate):
+    compare(
+        evaluate,
+        lambda x: hvd.grouped_allreduce([x, tf.square(x)], op=hvd.Sum)[0],
+        lambda xs, r: reduced(xs, hvd.Sum, 1.0, 1.0),
+        inputs,
+    )
+
+
+def test_in_a_loop(evaluate):
+    def loop(x, step):
         def body(i, y):
-            return i + 1, hvd.allreduce(y * 2.0, op=hvd.Sum)
+            return i + 1, step(y * 2.0)
 
         return tf.while_loop(lambda i, _: i < 3, body, (tf.constant(0), x))[1]
 
-    # Each iteration's gradient is summed over the ranks again.
-    result = gradient(collective, inputs(rank), weights(rank))
-    np.testing.assert_array_equal(result, 8.0 * size**2 * total(weights, size))
+    size = hvd.size()
+    compare(
+        evaluate,
+        lambda x: loop(x, lambda y: hvd.allreduce(y, op=hvd.Sum)),
+        lambda xs, r: reduced(xs, hvd.Sum, 1.0, 1.0) * 8.0 * size * size,
+        inputs,
+    )
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Product], ids=NAMES.get)
+def test_second_derivative_is_that_of_differences(rank, size, op):
+    """All ranks move at once: the change of the gradient along the direction."""
+    start, direction = inputs(rank) / 8 + 1.0, directions(rank, (ROWS, 2))
+
+    def first(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.reducescatter(x, op=op, prescale_factor=0.5, postscale_factor=3.0)
+            y = tf.reduce_sum(y * y * y)
+        return tape.gradient(y, x)
+
+    x = tf.constant(start)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        along = tf.reduce_sum(first(x) * direction)
+    h = 1e-4
+    plus, minus = (
+        first(tf.constant(start + h * direction)),
+        first(tf.constant(start - h * direction)),
+    )
+    np.testing.assert_allclose(
+        tape.gradient(along, x), (plus - minus) / (2 * h), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.ranks(3)
+def test_in_a_process_set(rank, size):
+    """Ranks 1 and up: places in the set are not the ranks of the job."""
+    some = hvd.add_process_set(range(1, size))
+    try:
+        if rank > 0:
+            x = tf.constant(inputs(rank, 4) + 1.0)
+            g = tf.constant(weights(rank, (4, 2)))
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(x)
+                product = tf.reduce_sum(g * hvd.allreduce(x, op=hvd.Product, process_set=some))
+                gathered = hvd.allgather(x, process_set=some)
+                gathered = tf.reduce_sum(tf.reshape(tf.range(8.0 * (size - 1)), [-1, 2]) *
+                                         tf.cast(gathered, tf.float32))  # fmt: skip
+                sent = tf.reduce_sum(g * hvd.broadcast(x, size - 1, process_set=some))
+            total = sum(weights(r, (4, 2)) for r in range(1, size))
+            others = [inputs(r, 4) + 1.0 for r in range(1, size) if r != rank]
+            expected = functools.reduce(np.multiply, others, total)
+            np.testing.assert_array_equal(tape.gradient(product, x), expected)
+            rows = np.arange(8.0).reshape(4, 2) + 8 * (rank - 1)
+            np.testing.assert_array_equal(tape.gradient(gathered, x), rows * (size - 1))
+            at_root = total if rank == size - 1 else np.zeros((4, 2))
+            np.testing.assert_array_equal(tape.gradient(sent, x), at_root)
+    finally:
+        hvd.remove_process_set(some)
+
+
+def test_integers_have_none(evaluate):
+    def of_integers(x):
+        if evaluate.__name__ == "run_in_session":
+            whole = tf.cast(x, tf.int32)
+            return tf.gradients(tf.cast(hvd.allreduce(whole), tf.float64), x)[0] is None
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cast(hvd.reducescatter(tf.cast(x, tf.int32)), tf.float64)
+        return tape.gradient(y, x) is None
+
+    if evaluate.__name__ == "run_in_session":
+        with tf.Graph().as_default():
+            assert of_integers(tf.constant([1.0], tf.float64))
+    else:
+        assert of_integers(tf.constant([1.0], tf.float64))
+
+
+def test_what_has_no_gradient_says_so():
+    with tf.Graph().as_default():
+        x = tf.constant([1.0])
+        with pytest.raises(LookupError, match="Adasum"):
+            tf.gradients(_calls.run_allreduce(x, hvd.Adasum), x)
+        variable = tf.compat.v1.get_variable("v", initializer=1.0, use_resource=False)
+        with pytest.raises(LookupError, match="HorovodBroadcastInplace"):
+            tf.gradients(hvd.broadcast_([variable], 0), variable)

@@ -7,6 +7,8 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 
+pytestmark = pytest.mark.framework
+
 v1 = tf.compat.v1
 
 

@@ -69,6 +69,93 @@ def test_global_variables_of_a_graph(rank, use_resource):
         assert session.run(b) == 0
 
 
+def test_in_place(rank, size):
+    """Mixed dtypes in one request, Keras variables too; other readers keep what they read."""
+    root = size - 1
+    variables = [
+        tf.Variable(tf.fill([3], float(rank))),
+        tf.Variable(rank, dtype=tf.int64),
+        keras.Variable(tf.fill([2, 0], float(rank))),
+        keras.Variable([float(rank)]),
+    ]
+    before = variables[0].read_value()
+    values = hvd.broadcast_(variables, root, name="in_place")
+    for variable, value in zip(variables, values, strict=True):
+        np.testing.assert_array_equal(value, np.full(value.shape, root))
+        np.testing.assert_array_equal(variable.numpy(), value)
+    np.testing.assert_array_equal(before, np.full(3, rank, np.float32))
+    assert hvd.broadcast_([], root) == []
+
+
+def test_in_place_in_a_function(rank):
+    """It runs although nothing uses its result, between the assignments around it."""
+    variable = tf.Variable([0.0])
+
+    @tf.function
+    def function():
+        variable.assign([float(rank) + 5.0])
+        hvd.broadcast_([variable], 0)
+        variable.assign_add([1.0])
+
+    for _ in range(2):
+        function()
+        assert variable.numpy().tolist() == [6.0]
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_in_place_in_a_session(rank, size, use_resource):
+    with tf.Graph().as_default(), v1.Session() as session:
+        a, b, c = (
+            v1.get_variable(name, initializer=value, use_resource=use_resource)
+            for name, value in (("a", [float(rank)] * 2), ("b", rank), ("c", float(rank)))
+        )
+        values = hvd.broadcast_([a, b, c], size - 1)
+        session.run(v1.global_variables_initializer())
+        for result in (session.run(values), session.run([a, b, c])):
+            assert [np.asarray(x).tolist() for x in result] == [
+                [size - 1.0] * 2,
+                size - 1,
+                size - 1,
+            ]
+
+
+def test_in_place_refuses_what_does_not_go(rank, size):
+    with pytest.raises(ValueError, match="takes variables, not"):
+        hvd.broadcast_([tf.constant(1.0)], 0)
+    with tf.Graph().as_default():
+        kinds = [v1.get_variable(str(u), shape=[], use_resource=u) for u in (True, False)]
+        with pytest.raises(ValueError, match="reference variable False:0 and resource variable"):
+            hvd.broadcast_(kinds, 0)
+    variable = tf.Variable(1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {size}"):
+        hvd.broadcast_([variable], size)
+    assert hvd.broadcast_([variable], 0)[0].numpy() == 1.0
+
+
+@pytest.mark.ranks(2)
+def test_in_place_of_variables_that_do_not_fit(rank):
+    variables = [tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([3 + rank]))]
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"\[3\].*\[4\]"):
+        hvd.broadcast_(variables, 0)
+    hvd.broadcast_(variables[:1], 0)
+
+
+def test_broadcast_variables_in_place(rank, size):
+    root = size - 1
+    variables = [tf.Variable([float(rank)]), keras.Variable([rank * 2.0])]
+    assert hvd.broadcast_variables(variables, root, inplace=True) is None
+    assert [v.numpy().tolist() for v in variables] == [[root], [2.0 * root]]
+    hvd.broadcast_variables([], root, inplace=True)
+    with tf.Graph().as_default(), v1.Session() as session:
+        kinds = [
+            v1.get_variable(str(u), initializer=rank + 1.0, use_resource=u) for u in (True, False)
+        ]
+        broadcast = hvd.broadcast_variables(kinds, 0, inplace=True)
+        session.run(v1.global_variables_initializer())
+        session.run(broadcast)
+        assert session.run(kinds) == [1.0, 1.0]
+
+
 def test_global_variables_have_no_meaning_in_eager_mode():
     with pytest.raises(RuntimeError, match="broadcast_variables"):
         hvd.broadcast_global_variables(0)

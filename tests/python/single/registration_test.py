@@ -20,7 +20,17 @@ COLLECTIVES = (
     "HorovodAllreduce",
     "HorovodGroupedAllreduce",
     "HorovodAllgather",
+    "HorovodGroupedAllgather",
     "HorovodBroadcast",
+    "HorovodAlltoall",
+    "HorovodReducescatter",
+    "HorovodGroupedReducescatter",
+)
+EFFECTS = (
+    "HorovodBarrier",
+    "HorovodJoin",
+    "HorovodBroadcastInplace",
+    "HorovodBroadcastInplaceResource",
 )
 
 
@@ -41,13 +51,54 @@ def allgather(tensor):
     return _native.ops.horovod_allgather(tensor)
 
 
+def grouped_allgather(tensor):
+    return _native.ops.horovod_grouped_allgather([tensor, tensor])[0]
+
+
 def broadcast(tensor):
     return _native.ops.horovod_broadcast(tensor, 0)
 
 
+def alltoall(tensor):
+    return _native.ops.horovod_alltoall(tensor, tf.constant([2]))[0]
+
+
+def reducescatter(tensor):
+    return _native.ops.horovod_reducescatter(tensor, SUM, 1.0, 1.0)
+
+
+def grouped_reducescatter(tensor):
+    return _native.ops.horovod_grouped_reducescatter([tensor, tensor], SUM, 1.0, 1.0)[0]
+
+
 every_collective = pytest.mark.parametrize(
-    "call", [allreduce, grouped_allreduce, allgather, broadcast]
+    "call",
+    [
+        allreduce,
+        grouped_allreduce,
+        allgather,
+        grouped_allgather,
+        broadcast,
+        alltoall,
+        reducescatter,
+        grouped_reducescatter,
+    ],
 )
+
+
+def barrier(_variable):
+    _native.ops.horovod_barrier()
+
+
+def join(_variable):
+    _native.ops.horovod_join()
+
+
+def broadcast_inplace(variable):
+    _native.ops.horovod_broadcast_inplace_resource([variable.handle], 0, ["v"])
+
+
+every_effect = pytest.mark.parametrize("call", [barrier, join, broadcast_inplace])
 
 
 def executed(function):
@@ -244,6 +295,65 @@ def test_iterations_of_a_loop_run_side_by_side():
     assert not gate.waited_in_vain
 
 
+@every_effect
+def test_effects_run_whether_their_result_is_used_or_not(call):
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def twice():
+        call(variable)
+        call(variable)
+
+    assert executed(lambda: call(variable)) == 1
+    for _ in range(2):
+        assert executed(twice) == 2
+
+
+@every_effect
+def test_effects_run_in_each_iteration_and_in_the_taken_branch(call):
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def loop(count):
+        for _ in tf.range(count):
+            call(variable)
+
+    @tf.function
+    def branch(taken):
+        if taken:
+            call(variable)
+
+    assert executed(lambda: loop(tf.constant(3))) == 3
+    assert executed(lambda: branch(tf.constant(True))) == 1
+    assert executed(lambda: branch(tf.constant(False))) == 0
+
+
+@every_effect
+def test_effects_run_in_the_order_of_the_program(call):
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def twice():
+        call(variable)
+        call(variable)
+
+    operations = twice.get_concrete_function().graph.get_operations()
+    first, second = [node for node in operations if node.type in EFFECTS]
+    assert first in second.control_inputs
+
+
+def test_session_runs_effects_that_are_fetched():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=[1.0, 2.0], use_resource=False)
+        barrier_op = _native.ops.horovod_barrier()
+        last_rank = _native.ops.horovod_join()
+        reference = _native.ops.horovod_broadcast_inplace([variable._ref()], 0, ["v"])
+        session.run(variable.initializer)
+        for _ in range(2):
+            assert executed(lambda: session.run(barrier_op)) == 1
+            assert executed(lambda: session.run([last_rank, reference[0].op])) == 2
+
+
 @pytest.mark.parametrize(
     ("op", "value"),
     [
@@ -251,6 +361,9 @@ def test_iterations_of_a_loop_run_side_by_side():
         ("horovod_rank", 0),
         ("horovod_local_rank", 0),
         ("horovod_local_size", 1),
+        ("horovod_cross_rank", 0),
+        ("horovod_cross_size", 1),
+        ("horovod_process_set_included", 1),
     ],
 )
 def test_topology_is_read_when_the_graph_runs(op, value):
@@ -268,3 +381,8 @@ def test_topology_is_read_when_the_graph_runs(op, value):
 
 def test_all_collectives_joined_tensorflows_asynchronous_ops():
     assert set(COLLECTIVES) <= auto_control_deps.ASYNC_STATEFUL_OPS
+
+
+def test_effects_did_not():
+    """Among them, a call whose result nothing uses would not run."""
+    assert not set(EFFECTS) & auto_control_deps.ASYNC_STATEFUL_OPS

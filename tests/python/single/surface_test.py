@@ -16,6 +16,8 @@ SCALES = "prescale_factor=1.0, postscale_factor=1.0"
 DEVICES = "device_dense='', device_sparse='', compression=none"
 GROUPS = "num_groups=0, groups=None, process_set=world, scale_local_gradients=True"
 
+# Horovod's, and after them, by keyword only, our own: member_names and sparse; and
+# name and ignore_name_scope of grouped_reducescatter.
 SIGNATURES = {
     "init": "comm=None, process_sets=None",
     "shutdown": "",
@@ -26,12 +28,25 @@ SIGNATURES = {
     "rank_op": "name=None",
     "local_rank_op": "name=None",
     "local_size_op": "name=None",
+    "cross_rank_op": "name=None",
+    "cross_size_op": "name=None",
+    "process_set_included_op": "process_set_id=0, name=None",
     "size_op": "process_set_id=0, name=None",
     "allreduce": f"tensor, {SHARED}, {SCALES}, name=None, process_set=world, "
-    "ignore_name_scope=False",
+    "ignore_name_scope=False, sparse=None",
     "grouped_allreduce": f"tensors, {SHARED}, {SCALES}, process_set=world, "
-    "ignore_name_scope=False, name=None",
+    "ignore_name_scope=False, name=None, member_names=None, sparse=None",
     "allgather": "tensor, name=None, ignore_name_scope=False, process_set=world",
+    "grouped_allgather": "tensors, name=None, ignore_name_scope=False, process_set=world, "
+    "member_names=None",
+    "alltoall": "tensor, splits=None, name=None, ignore_name_scope=False, process_set=world",
+    "reducescatter": "tensor, device_dense='', compression=none, op=0, name=None, "
+    f"process_set=world, ignore_name_scope=False, {SCALES}",
+    "grouped_reducescatter": "tensors, device_dense='', compression=none, op=0, "
+    f"process_set=world, {SCALES}, name=None, ignore_name_scope=False, member_names=None",
+    "barrier": "process_set=world, name=None",
+    "join": "process_set=world",
+    "broadcast_": "variables, root_rank, name=None, process_set=world",
     "broadcast": "tensor, root_rank, name=None, ignore_name_scope=False, process_set=world",
     "broadcast_variables": "variables, root_rank, process_set=world, inplace=False",
     "broadcast_global_variables": "root_rank",
@@ -40,9 +55,9 @@ SIGNATURES = {
     "allgather_object": "obj, session=None, name=None, process_set=world",
     "DistributedOptimizer": f"optimizer, name=None, use_locking=False, {DEVICES}, "
     "sparse_as_dense=False, backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, "
-    f"average_aggregated_gradients=False, {GROUPS}",
+    f"average_aggregated_gradients=False, {GROUPS}, sparse=None",
     "DistributedGradientTape": f"gradtape, {DEVICES}, sparse_as_dense=False, op=0, "
-    f"gradient_predivide_factor=1.0, {GROUPS}",
+    f"gradient_predivide_factor=1.0, {GROUPS}, sparse=None",
 }
 
 
@@ -115,14 +130,10 @@ def test_the_set_of_all_ranks():
     world = hvd.global_process_set
     assert (world.size(), world.rank(), world.included(), world.ranks) == (1, 0, True, [0])
     assert str(world) == "ProcessSet(process_set_id=0, ranks=[0], mpi_comm=None)"
-    with pytest.raises(ValueError, match="global_process_set"):
-        hvd.allreduce(tf.zeros([1]), process_set=type(world)())
-
-
-def test_what_later_versions_bring_is_refused():
-    for arguments in ({"comm": [0]}, {"process_sets": "dynamic"}):
-        with pytest.raises(NotImplementedError, match="not supported in this version"):
-            hvd.init(**arguments)
+    with pytest.raises(ValueError, match="is not a process set"):
+        hvd.allreduce(tf.zeros([1]), process_set=[0])
+    with pytest.raises(ValueError, match="add_process_set"):
+        hvd.allreduce(tf.zeros([1]), process_set=hvd.ProcessSet([0]))
 
 
 def run(code):
@@ -158,6 +169,13 @@ def check():
     raised(lambda: hvd.allgather_object(1), failed)
     raised(lambda: hvd.allreduce(x), failed)
     raised(lambda: hvd.grouped_allreduce([x, x]), failed)
+    raised(lambda: hvd.grouped_allgather([x, x]), failed)
+    raised(lambda: hvd.alltoall(x), failed)
+    raised(lambda: hvd.reducescatter(x), failed)
+    raised(lambda: hvd.grouped_reducescatter([x, x]), failed)
+    raised(hvd.barrier, failed)
+    raised(hvd.join, failed)
+    raised(lambda: hvd.broadcast_([tf.Variable(1.0)], 0), failed)
     raised(lambda: hvd.allgather(x), failed)
     raised(lambda: hvd.broadcast(x, 0), failed)
     raised(tf.function(lambda: hvd.allreduce(x)), failed)

@@ -1,0 +1,200 @@
+"""The table of docs/collectives.md: operation x dtype x mode, as data and as a page.
+
+    .venv/bin/python dev_support/collectives_table.py > docs/collectives.md
+
+What an operation takes is asked of the library: the registered ops' attribute T,
+the native table of reductions, and TensorFlow's registry of derivatives.
+tests/python/parallel/table_test.py runs each cell.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+
+from tensorflow.python.framework import op_def_registry, ops
+
+import tf_hvd  # noqa: F401 - registers the derivatives
+from tf_hvd import _native
+
+TEMPLATE = pathlib.Path(__file__).with_name("collectives_page.md")
+
+# What runs a call, by the word that the tests use for it.
+MODES = {"eager": "e", "function": "f", "session": "s"}
+# The ops that move tensors, and the function of tf_hvd that calls each.
+FUNCTIONS = {
+    "HorovodAllreduce": "allreduce",
+    "HorovodGroupedAllreduce": "grouped_allreduce",
+    "HorovodAllgather": "allgather",
+    "HorovodGroupedAllgather": "grouped_allgather",
+    "HorovodBroadcast": "broadcast",
+    "HorovodBroadcastInplaceResource": "broadcast_",
+    "HorovodBroadcastInplace": "broadcast_",
+    "HorovodAlltoall": "alltoall",
+    "HorovodReducescatter": "reducescatter",
+    "HorovodGroupedReducescatter": "grouped_reducescatter",
+}
+# The ops that take no tensors; without a name: called by graphs only.
+PLAIN_FUNCTIONS = {
+    "HorovodBarrier": "barrier",
+    "HorovodJoin": "join",
+    "HorovodRank": "rank_op",
+    "HorovodSize": "size_op",
+    "HorovodLocalRank": "local_rank_op",
+    "HorovodLocalSize": "local_size_op",
+    "HorovodCrossRank": "",
+    "HorovodCrossSize": "",
+    "HorovodProcessSetIncluded": "process_set_included_op",
+}
+NOTES = {
+    "HorovodBroadcastInplaceResource": "of resource variables",
+    "HorovodBroadcastInplace": "of reference variables",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """A row of the table."""
+
+    op_type: str
+    reduce_op: str = ""
+    """Name of the reduce op; empty for operations that do not reduce."""
+
+    @property
+    def function(self) -> str:
+        """Name of the function of tf_hvd that calls it; empty if there is none."""
+        return (FUNCTIONS | PLAIN_FUNCTIONS)[self.op_type]
+
+    @property
+    def modes(self) -> list[str]:
+        """The modes in which the op can be called at all."""
+        # TensorFlow has reference variables in v1 graphs only.
+        return ["session"] if self.op_type == "HorovodBroadcastInplace" else list(MODES)
+
+    def __str__(self) -> str:
+        note = self.reduce_op or NOTES.get(self.op_type, "")
+        return f"{self.function or self.op_type} {note}".strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Whether an operation is defined for a dtype in a mode."""
+
+    operation: Operation
+    dtype: str
+    mode: str
+    defined: bool
+
+    def __str__(self) -> str:
+        return f"{self.operation}, {self.dtype}, {self.mode}"
+
+
+def registered() -> set[str]:
+    """The op types that the library has registered with TensorFlow."""
+    return {name for name in vars(_native.ops) if name.startswith("Horovod")}
+
+
+def _native_names(of: str) -> list[str]:
+    names: list[str] = []
+    while name := getattr(_native.library, f"tf_hvd_{of}")(len(names)):
+        names.append(name.decode())
+    return names
+
+
+DTYPES = _native_names("dtype_name")
+REDUCE_OPS = _native_names("reduce_op_name")
+
+
+def _attribute_dtypes(op_type: str) -> set[str]:
+    """What the op's attribute T allows; all of the table's for ops that have none."""
+    for attribute in op_def_registry.get(op_type).attr:
+        if attribute.name == "T":
+            return {ops.dtypes.as_dtype(t).name for t in attribute.allowed_values.list.type}
+    return set(DTYPES)
+
+
+def _takes(operation: Operation, dtype: str) -> bool:
+    if dtype not in _attribute_dtypes(operation.op_type):
+        return False
+    if not operation.reduce_op:
+        return True
+    return bool(
+        _native.library.tf_hvd_is_reducible(
+            DTYPES.index(dtype), REDUCE_OPS.index(operation.reduce_op)
+        )
+    )
+
+
+def _reduces(op_type: str) -> bool:
+    return any(a.name == "reduce_op" for a in op_def_registry.get(op_type).attr)
+
+
+def operations() -> list[Operation]:
+    """All rows: one for each op that moves tensors, of those that reduce one for each way."""
+    rows = []
+    for op_type in FUNCTIONS:
+        if op_type in registered():
+            names = REDUCE_OPS if _reduces(op_type) else [""]
+            rows += [Operation(op_type, name) for name in names]
+    return [row for row in rows if any(_takes(row, dtype) for dtype in DTYPES)]
+
+
+def plain_operations() -> list[Operation]:
+    """The ops without tensors."""
+    return [Operation(op_type) for op_type in PLAIN_FUNCTIONS if op_type in registered()]
+
+
+def cells(operation: Operation) -> Iterator[Cell]:
+    """The cells of a row."""
+    for dtype in DTYPES:
+        for mode in MODES:
+            defined = mode in operation.modes and _takes(operation, dtype)
+            yield Cell(operation, dtype, mode, defined)
+
+
+def _shown(operation: Operation, dtype: str) -> str:
+    letters = [MODES[c.mode] for c in cells(operation) if c.dtype == dtype and c.defined]
+    return " ".join(letters) or "–"
+
+
+def _rows(lines: list[list[str]]) -> str:
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def dtype_table() -> str:
+    """Operation x dtype; a cell has the letters of the modes."""
+    head = ["operation", *DTYPES]
+    return _rows(
+        [head, *[[str(o), *[_shown(o, d) for d in DTYPES]] for o in operations()]],
+    )
+
+
+def _derivative(op_type: str) -> str:
+    """Whether TensorFlow knows a derivative of the op."""
+    try:
+        function = ops.gradient_registry.lookup(op_type)
+    except LookupError:
+        function = None
+    return "yes" if function is not None else "no"
+
+
+def op_table() -> str:
+    """Each registered op, with the function that calls it."""
+    lines = [["function", "TensorFlow op", "modes", "derivative"]]
+    everything = [o for o in operations() if o.reduce_op in ("", "Sum")] + plain_operations()
+    for operation in everything:
+        note = NOTES.get(operation.op_type, "")
+        function = f"`{operation.function}` {note}".strip() if operation.function else "–"
+        modes = " ".join(MODES[mode] for mode in operation.modes)
+        lines.append([function, operation.op_type, modes, _derivative(operation.op_type)])
+    return _rows(lines)
+
+
+def page() -> str:
+    """docs/collectives.md."""
+    template = TEMPLATE.read_text()
+    return template.replace("{{ops}}", op_table()).replace("{{dtypes}}", dtype_table())
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,164 @@
+"""backward_passes_per_step: several backward passes, one reduction, one update."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_hvd as hvd
+from tf_hvd.aggregation import GradientAggregation
+
+pytestmark = pytest.mark.framework
+
+PASSES = 3
+v1 = tf.compat.v1
+
+
+def gradient(rank, step):
+    """What a rank's loss gives in a pass: small integers, so that sums are exact."""
+    return np.array([rank + 1.0, 2.0 * step - rank])
+
+
+def expected(size, passes, average, steps):
+    """The variable after each pass, with SGD at a learning rate of 1."""
+    value, sums, values = np.zeros(2), np.zeros(2), []
+    for step in range(steps):
+        sums += sum(gradient(rank, step) for rank in range(size)) / size
+        if (step + 1) % passes == 0:
+            value = value - (sums / passes if average else sums)
+            sums = np.zeros(2)
+        values.append(value)
+    return np.array(values)
+
+
+OPTIMIZERS = {
+    "sgd": lambda: v1.train.GradientDescentOptimizer(1.0),
+    "momentum": lambda: v1.train.MomentumOptimizer(1.0, momentum=0.0),
+}
+
+
+@pytest.mark.parametrize("average", [False, True], ids=["sum", "average"])
+@pytest.mark.parametrize("kind", list(OPTIMIZERS))
+def test_v1_graph(rank, size, kind, average):
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("w", initializer=tf.zeros([2], tf.float64), use_resource=True)
+        unused = v1.get_variable("unused", initializer=tf.zeros([1]), use_resource=True)
+        given = v1.placeholder(tf.float64, [2])
+        optimizer = hvd.DistributedOptimizer(
+            OPTIMIZERS[kind](),
+            backward_passes_per_step=PASSES,
+            average_aggregated_gradients=average,
+        )
+        step = v1.train.get_or_create_global_step()
+        pairs = optimizer.compute_gradients(
+            tf.reduce_sum(variable * given), var_list=[variable, unused]
+        )
+        train = optimizer.apply_gradients(pairs, global_step=step)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        saved = {v.op.name for v in v1.global_variables()}
+        values = []
+        for number in range(7):
+            session.run(train, {given: gradient(rank, number)})
+            values.append(session.run(variable))
+        np.testing.assert_array_equal(values, expected(size, PASSES, average, 7))
+        assert session.run(step) == 7 // PASSES
+        assert not [name for name in saved if "aggregation" in name]
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_with_a_tape(rank, size, mode):
+    """What the tape and a Keras optimizer do with it, by hand."""
+    variable = tf.Variable(tf.zeros([2], tf.float64))
+    aggregation = GradientAggregation(PASSES, average=True)
+
+    def step(given):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * given)
+        complete, sums = aggregation.add(tape.gradient(loss, [variable]))
+        aggregation.when_complete(
+            complete, lambda: variable.assign_sub(hvd.allreduce(sums[0], name="sum"))
+        )
+
+    if mode == "function":
+        step = tf.function(step, autograph=False)
+    values = []
+    for number in range(7):
+        step(tf.constant(gradient(rank, number)))
+        values.append(variable.numpy())
+    np.testing.assert_array_equal(values, expected(size, PASSES, True, 7))
+
+
+def rows(rank, flavour, optimizer, **options):
+    """The weight after each of seven batches of one row in `fit`."""
+    layers = [flavour.layers.Input((2,)), flavour.layers.Dense(
+        1, use_bias=False, kernel_initializer="zeros", dtype="float64")]  # fmt: skip
+    model = flavour.Sequential(layers)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer(flavour), backward_passes_per_step=PASSES, **options
+    )
+    model.compile(optimizer=optimizer, loss=lambda truth, made: tf.reduce_sum(made))
+    values = []
+    x = np.array([gradient(rank, number) for number in range(7)])
+    for row in x:
+        model.train_on_batch(row[None], np.zeros((1, 1)))
+        values.append(model.get_weights()[0].ravel())
+    return values, optimizer
+
+
+KERAS_OPTIMIZERS = {
+    "plain": lambda flavour: flavour.optimizers.SGD(1.0),
+    "momentum": lambda flavour: flavour.optimizers.SGD(1.0, momentum=0.0, nesterov=False),
+}
+
+
+@pytest.mark.parametrize("average", [False, True], ids=["sum", "average"])
+@pytest.mark.parametrize("flavour", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("kind", list(KERAS_OPTIMIZERS))
+def test_keras(rank, size, flavour, kind, average):
+    values, optimizer = rows(
+        rank, flavour, KERAS_OPTIMIZERS[kind], average_aggregated_gradients=average
+    )
+    np.testing.assert_array_equal(values, expected(size, PASSES, average, 7))
+    assert int(optimizer.iterations.numpy()) == 7 // PASSES
+
+
+def test_legacy_keras(rank, size):
+    values, _ = rows(rank, tf_keras, lambda flavour: flavour.optimizers.legacy.SGD(1.0))
+    np.testing.assert_array_equal(values, expected(size, PASSES, False, 7))
+
+
+def test_one_reduction_for_all_passes():
+    """Counted by the ops that have run."""
+    aggregation = GradientAggregation(4)
+    variable = tf.Variable([0.0])
+    count = hvd._native.library.tf_hvd_executed_count
+    before = count()
+    for _ in range(8):
+        complete, sums = aggregation.add([tf.constant([1.0])])
+        aggregation.when_complete(
+            complete, lambda sums=sums: variable.assign_sub(hvd.allreduce(sums[0], name="sum"))
+        )
+    assert count() - before == 2
+    np.testing.assert_array_equal(variable.numpy(), [-8])
+
+
+def test_what_does_not_add_up():
+    slices = tf.IndexedSlices(tf.ones([1, 2]), [1], dense_shape=[3, 2])
+    with pytest.raises(ValueError, match="sparse_as_dense=True"):
+        GradientAggregation(2).add([slices])
+    dense = GradientAggregation(2, sparse_as_dense=True).add([slices])[1][0]
+    np.testing.assert_array_equal(dense, [[0, 0], [1, 1], [0, 0]])
+    aggregation = GradientAggregation(2)
+    aggregation.add([tf.ones([1]), None])
+    with pytest.raises(ValueError, match="same variables"):
+        aggregation.add([None, tf.ones([1])])
+    with pytest.raises(ValueError, match="at least 1"):
+        GradientAggregation(0)
+
+
+def test_gradients_of_another_compute_gradients():
+    with tf.Graph().as_default():
+        optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
+        with pytest.raises(ValueError, match="own compute_gradients"):
+            optimizer.apply_gradients([])

@@ -1,0 +1,170 @@
+"""shard and steps_per_epoch."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+
+def elements(dataset):
+    return [int(x) for x in dataset.as_numpy_iterator()]
+
+
+def everybody(dataset):
+    """All ranks' elements, by rank."""
+    return hvd.allgather_object(elements(dataset))
+
+
+def unknown(dataset):
+    """The same elements; tf.data cannot say how many."""
+    return dataset.filter(lambda *_: True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7, 12])
+@pytest.mark.parametrize("known", [True, False])
+def test_each_element_once(size, count, known):
+    dataset = tf.data.Dataset.range(count)
+    parts = everybody(hvd.shard(dataset if known else unknown(dataset)))
+    assert parts == [list(range(r, count, size)) for r in range(size)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7, 12])
+@pytest.mark.parametrize("known", [True, False])
+def test_drop(size, count, known):
+    dataset = tf.data.Dataset.range(count)
+    dataset = hvd.shard(dataset if known else unknown(dataset), uneven="drop")
+    whole = count // size * size
+    assert everybody(dataset) == [list(range(r, whole, size)) for r in range(size)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7, 12])
+def test_repeat(size, count):
+    parts = everybody(hvd.shard(tf.data.Dataset.range(count), uneven="repeat"))
+    longest = -(-count // size)
+    whole = [i % count for i in range(longest * size)]
+    assert parts == [whole[r::size] for r in range(size)]
+
+
+def test_structures_of_any_shape_whose_number_is_not_known(rank, size):
+    """Ragged rows, in a dictionary and a tuple, and a dataset of one component."""
+    rows = tf.data.Dataset.range(2 * size + 1).map(lambda i: ({"x": tf.range(i)}, i))
+    got = list(hvd.shard(unknown(rows), uneven="drop").as_numpy_iterator())
+    assert [(x["x"].tolist(), int(y)) for x, y in got] == [
+        (list(range(i)), i) for i in (rank, rank + size)
+    ]
+    maps = unknown(rows).map(lambda x, _: x)
+    assert [len(x["x"]) for x in hvd.shard(maps, uneven="drop")] == [rank, rank + size]
+
+
+@pytest.mark.parametrize("uneven", ["keep", "drop", "repeat"])
+def test_without_end(rank, size, uneven):
+    dataset = hvd.shard(tf.data.Dataset.range(5).repeat(), uneven=uneven)
+    assert elements(dataset.take(4)) == [(rank + i * size) % 5 for i in range(4)]
+
+
+def test_batches_are_elements(rank, size):
+    dataset = hvd.shard(tf.data.Dataset.range(4 * size + 1).batch(4))
+    batches = [batch.tolist() for batch in dataset.as_numpy_iterator()]
+    wanted = [list(range(4 * rank, 4 * rank + 4))]
+    assert batches == ([*wanted, [4 * size]] if rank == 0 else wanted)
+
+
+def test_shard_refuses(size):
+    dataset = tf.data.Dataset.range(3)
+    with pytest.raises(ValueError, match=r"uneven='pad'.*'keep', 'drop', 'repeat'"):
+        hvd.shard(dataset, uneven="pad")
+    with pytest.raises(ValueError, match="assert_cardinality"):
+        hvd.shard(unknown(dataset), uneven="repeat")
+
+
+@pytest.mark.parametrize("agree", ["min", "max"])
+def test_steps(rank, size, agree):
+    last = 3 if agree == "min" else 3 + size - 1
+    dataset = tf.data.Dataset.range(3 + rank)
+    assert hvd.steps_per_epoch(dataset, agree=agree) == last
+    assert hvd.steps_per_epoch(3 + rank, agree=agree) == last
+    batched = tf.data.Dataset.range(10 * (3 + rank)).batch(10)
+    assert hvd.steps_per_epoch(batched, agree=agree) == last
+    with tf.Graph().as_default():
+        assert hvd.steps_per_epoch(3 + rank, agree=agree) == last
+
+
+def test_steps_of_batches_to_come():
+    assert hvd.steps_per_epoch(21, batch_size=5) == 5
+    assert hvd.steps_per_epoch(21, batch_size=5, drop_remainder=True) == 4
+    assert hvd.steps_per_epoch(tf.data.Dataset.range(20), batch_size=5) == 4
+
+
+def test_steps_of_a_share(rank, size):
+    """What shard leaves to each rank, brought to one number."""
+    dataset = tf.data.Dataset.range(3 * size + 1)
+    least = 3 if size > 1 else 4
+    assert hvd.steps_per_epoch(hvd.shard(dataset)) == least
+    assert hvd.steps_per_epoch(hvd.shard(dataset), agree="max") == 4
+    assert hvd.steps_per_epoch(hvd.shard(dataset, uneven="drop")) == least
+    assert hvd.steps_per_epoch(hvd.shard(dataset, uneven="repeat")) == 4
+
+
+@pytest.mark.parametrize("agree", ["min", "max"])
+def test_one_rank_has_no_answer_and_all_are_told(rank, size, agree):
+    last = size - 1
+    plain = tf.data.Dataset.range(5)
+    for odd, text in (
+        (unknown(plain), "not known"),
+        (plain.take(0), "no batch"),
+    ):
+        with pytest.raises(ValueError, match=f"rank {last}.*|{last}") as raised:
+            hvd.steps_per_epoch(odd if rank == last else plain, agree=agree)
+        assert text in str(raised.value)
+        assert hvd.allgather_object(str(raised.value)) == [str(raised.value)] * size
+
+
+def test_no_end(rank, size):
+    plain = tf.data.Dataset.range(5)
+    with pytest.raises(ValueError, match="no end on rank 0"):
+        hvd.steps_per_epoch(plain.repeat())
+    with pytest.raises(ValueError, match="no end on rank 0"):
+        hvd.steps_per_epoch(plain.repeat() if rank == 0 else plain, agree="max")
+    if size > 1:
+        assert hvd.steps_per_epoch(plain.repeat() if rank == 0 else plain) == 5
+
+
+def test_steps_refuse():
+    for options, text in (
+        ({"agree": "mean"}, r"agree='mean'.*'min', 'max'"),
+        ({"batch_size": 0}, "batch_size=0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            hvd.steps_per_epoch(5, **options)
+    with pytest.raises(ValueError, match="-1"):
+        hvd.steps_per_epoch(-1)
+
+
+@pytest.mark.ranks(2)
+def test_in_a_process_set(rank, size):
+    last = hvd.add_process_set([size - 1, 0] if size > 1 else [0])
+    try:
+        if rank in (0, size - 1):
+            part = elements(hvd.shard(tf.data.Dataset.range(5), process_set=last))
+            assert part == ([0, 2, 4] if rank == 0 else [1, 3])
+            assert hvd.steps_per_epoch(len(part), process_set=last) == 2
+        else:
+            with pytest.raises(ValueError, match=f"rank {rank} is not in"):
+                hvd.shard(tf.data.Dataset.range(5), process_set=last)
+            with pytest.raises(ValueError, match=f"rank {rank} is not in"):
+                hvd.steps_per_epoch(5, process_set=last)
+    finally:
+        hvd.remove_process_set(last)
+
+
+def test_ranks_that_train_together_see_everything(rank, size):
+    """The helpers in a loop: equally many steps, each example used."""
+    data = np.arange(4 * size + 2)
+    dataset = hvd.shard(tf.data.Dataset.from_tensor_slices(data)).batch(2)
+    steps = hvd.steps_per_epoch(dataset, agree="max")
+    total = 0
+    for step, batch in enumerate(dataset.repeat().take(steps)):
+        total += int(hvd.allreduce(tf.reduce_sum(batch), op=hvd.Sum, name="batch"))
+        assert step < steps
+    assert total >= data.sum()

@@ -1,0 +1,232 @@
+"""alltoall and reducescatter, single and grouped, against NumPy, bit by bit."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+INTEGERS = [
+    tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64,
+]  # fmt: skip
+FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
+COMPLEX = [tf.complex64, tf.complex128]
+DTYPES = [*INTEGERS, *FLOATS, *COMPLEX]
+
+
+def of(rank, dtype, shape=(5, 3)):
+    """Multiples of 12 below 60, so that sums, and averages of up to 4 ranks, are exact."""
+    values = ((np.arange(np.prod(shape)) * 7 + rank * 3) % 5).reshape(shape)
+    if dtype == tf.bool:
+        return values % 2 == 0
+    return (values * (12j if dtype.is_complex and rank == 1 else 12)).astype(dtype.as_numpy_dtype)
+
+
+def equal(actual, expected):
+    """The same dtype, shape and bits."""
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(actual, expected)
+
+
+def rows_of(rank, size, count):
+    """Which rows rank gets of `count`: the first ranks one more."""
+    counts = [count // size + (r < count % size) for r in range(size)]
+    return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+
+
+def splits_of(rank, size):
+    """Rows from `rank` to each rank: some send nothing to some, rank 1 nothing to itself."""
+    return [(rank + 2 * r) % 3 for r in range(size)]
+
+
+def tagged(rank, size, dtype, extra=0):
+    """Rows that say where they come from and where they go to."""
+    rows = [
+        [100 * rank + 10 * r + i] for r, n in enumerate(splits_of(rank, size)) for i in range(n)
+    ]
+    values = np.array([*rows, *[[99]] * extra]).reshape(-1, 1) % 120 + np.arange(2)
+    return (values % 2 == 0) if dtype == tf.bool else values.astype(dtype.as_numpy_dtype)
+
+
+def received(rank, size, dtype):
+    parts = []
+    for sender in range(size):
+        splits = splits_of(sender, size)
+        start = sum(splits[:rank])
+        parts.append(tagged(sender, size, dtype)[start : start + splits[rank]])
+    return np.concatenate(parts), np.int32([len(part) for part in parts])
+
+
+def test_alltoall_of_every_dtype(evaluate, rank, size):
+    dtypes = [*DTYPES, tf.bool]
+    results = evaluate(
+        lambda *ts: [hvd.alltoall(t, splits=splits_of(rank, size)) for t in ts],
+        *[tagged(rank, size, dtype) for dtype in dtypes],
+    )
+    for dtype, (output, splits) in zip(dtypes, results, strict=True):
+        rows, counts = received(rank, size, dtype)
+        equal(output, rows)
+        equal(splits, counts)
+
+
+def test_alltoall_with_a_tensor_of_splits(evaluate, rank, size):
+    """Rows beyond the splits are not sent."""
+    output, splits = evaluate(
+        lambda t, s: hvd.alltoall(t, splits=s, name="tensor_splits"),
+        tagged(rank, size, tf.float32, extra=2),
+        np.int32(splits_of(rank, size)),
+    )
+    equal(output, received(rank, size, tf.float32)[0])
+    equal(splits, received(rank, size, tf.float32)[1])
+
+
+def test_alltoall_without_splits(evaluate, rank, size):
+    result = evaluate(hvd.alltoall, np.arange(size * 2)[:, None] + 100 * rank)
+    equal(result, np.concatenate([np.arange(2)[:, None] + 2 * rank + 100 * r for r in range(size)]))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (1, 2, 1, 1, 2, 1, 1, 2)])
+def test_alltoall_of_shapes(rank, size, shape):
+    shape = (shape[0] * size, *shape[1:])
+    result = hvd.alltoall(tf.fill(shape, float(rank)))
+    parts = [np.full((shape[0] // size, *shape[1:]), r, np.float32) for r in range(size)]
+    equal(result.numpy(), np.concatenate(parts))
+
+
+def test_alltoall_where_one_rank_sends_everything(rank, size):
+    splits = [3] * size if rank == size - 1 else [0] * size
+    output, counts = hvd.alltoall(tf.range(3 * size)[: sum(splits)], splits=splits)
+    equal(output.numpy(), np.arange(3, dtype=np.int32) + 3 * rank)
+    equal(counts.numpy(), np.int32([0] * (size - 1) + [3]))
+
+
+def test_alltoall_twice_is_the_identity(rank, size):
+    start = tagged(rank, size, tf.int64)
+    there, counts = hvd.alltoall(tf.constant(start), splits=splits_of(rank, size))
+    back, counts = hvd.alltoall(there, splits=counts)
+    equal(back.numpy(), start)
+    assert counts.numpy().tolist() == splits_of(rank, size)
+
+
+def test_alltoall_larger_than_any_buffer_on_the_way(rank, size):
+    count = (1 << 20) + 7
+    result = hvd.alltoall(tf.range(count * size, dtype=tf.float32) % 1024 + float(rank)).numpy()
+    rows = np.arange(count * rank, count * (rank + 1), dtype=np.float32) % 1024
+    equal(result, np.concatenate([rows + r for r in range(size)]))
+
+
+def test_wrong_splits(rank, size):
+    x = tf.zeros([4, 2])
+    for splits in ([1] * (size + 1), [5] + [0] * (size - 1), [-1] + [1] * (size - 1), [[1]]):
+        with pytest.raises(tf.errors.OpError, match="splits"):
+            hvd.alltoall(x, splits=splits)
+    with pytest.raises(ValueError, match=r"int64.*int32"):
+        hvd.alltoall(x, splits=tf.constant([1] * size, tf.int64))
+    with pytest.raises(ValueError, match=r"splits=.*int32"):
+        hvd.alltoall(x, splits=[0.5] * size)
+    if size > 1:
+        with pytest.raises(tf.errors.OpError, match="splits"):
+            hvd.alltoall(tf.zeros([size + 1]))
+    equal(hvd.alltoall(tf.range(size) * 0 + rank).numpy(), np.arange(size, dtype=np.int32))
+
+
+def test_scalars_have_no_rows():
+    for function in (hvd.alltoall, hvd.reducescatter, hvd.allgather):
+        with pytest.raises((tf.errors.OpError, ValueError), match=r"scalar|dimension"):
+            function(tf.constant(1.0))
+
+
+def test_reducescatter_of_every_dtype(evaluate, rank, size):
+    def reduce_all(*tensors):
+        return [[hvd.reducescatter(t, op=op) for op in (hvd.Sum, hvd.Average)] for t in tensors]
+
+    # 4 * 48 is too much for int8.
+    dtypes = [dtype for dtype in DTYPES if dtype != tf.int8]
+    results = evaluate(reduce_all, *[of(rank, dtype) for dtype in dtypes])
+    for dtype, (total, average) in zip(dtypes, results, strict=True):
+        expected = sum(of(r, dtype) for r in range(size)).astype(dtype.as_numpy_dtype)
+        equal(total, expected[rows_of(rank, size, 5)])
+        mean = (expected.astype(np.complex128 if dtype.is_complex else np.float64) / size).astype(
+            dtype.as_numpy_dtype
+        )
+        equal(average, mean[rows_of(rank, size, 5)])
+
+
+def test_reducescatter_min_max_product(evaluate, rank, size):
+    dtypes = [dtype for dtype in DTYPES if not dtype.is_complex]
+    ops = {hvd.Min: np.minimum, hvd.Max: np.maximum, hvd.Product: np.multiply}
+    results = evaluate(
+        lambda *ts: [[hvd.reducescatter(t, op=op) for op in ops] for t in ts],
+        *[of(rank, dtype) // 12 for dtype in dtypes],
+    )
+    for dtype, row in zip(dtypes, results, strict=True):
+        for function, result in zip(ops.values(), row, strict=True):
+            expected = of(0, dtype) // 12
+            for r in range(1, size):
+                expected = function(expected, of(r, dtype) // 12)
+            if dtype != tf.int8 or function is not np.multiply:
+                equal(result, expected[rows_of(rank, size, 5)])
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (2, 0), (7,), (1, 2), (9, 1, 2, 1, 1, 1, 2, 1)])
+def test_reducescatter_of_shapes(rank, size, shape):
+    """Fewer rows than ranks: the last ranks get none."""
+    result = hvd.reducescatter(tf.constant(of(rank, tf.float32, shape)), op=hvd.Sum).numpy()
+    expected = sum(of(r, tf.float32, shape) for r in range(size))
+    equal(result, expected[rows_of(rank, size, shape[0])])
+
+
+def test_reducescatter_has_the_bits_of_allreduce(rank, size):
+    """Numbers that round, with scales and in half precision."""
+    generator = np.random.default_rng(rank)
+    x = generator.standard_normal((1001, 3))
+    for dtype in FLOATS:
+        for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Product):
+            options = {"op": op, "prescale_factor": 0.3, "postscale_factor": -1.7}
+            tensor = tf.cast(x, dtype)
+            part = hvd.reducescatter(tensor, **options).numpy()
+            whole = hvd.allreduce(tensor, **options).numpy()
+            assert part.tobytes() == whole[rows_of(rank, size, 1001)].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+def test_compressed_reducescatter(evaluate, rank, size, kind):
+    options = {"op": hvd.Sum, "compression": getattr(hvd.Compression, kind)}
+    dtypes = [tf.float64, tf.float32, tf.float16, tf.int32]
+    results = evaluate(
+        lambda *ts: [
+            *hvd.grouped_reducescatter(ts, **options),
+            hvd.reducescatter(ts[0], **options),
+        ],
+        *[of(rank, dtype) for dtype in dtypes],
+    )
+    for dtype, result in zip([*dtypes, dtypes[0]], results, strict=True):
+        expected = sum(of(r, dtype) for r in range(size)).astype(dtype.as_numpy_dtype)
+        equal(result, expected[rows_of(rank, size, 5)])
+
+
+def test_grouped_reducescatter(evaluate, rank, size):
+    dtypes = [tf.float32, tf.int32, tf.float32, tf.float64]
+    shapes = [(5, 3), (2,), (7, 1, 2), (0, 3)]
+    inputs = [of(rank, d, s) for d, s in zip(dtypes, shapes, strict=True)]
+    results = evaluate(
+        lambda *ts: hvd.grouped_reducescatter(
+            ts, op=hvd.Sum, postscale_factor=0.5, name="group", member_names=list("abcd")
+        ),
+        *inputs,
+    )
+    for dtype, shape, result in zip(dtypes, shapes, results, strict=True):
+        expected = sum(of(r, dtype, shape) for r in range(size)) * 0.5
+        equal(result, expected.astype(dtype.as_numpy_dtype)[rows_of(rank, size, shape[0])])
+    assert hvd.grouped_reducescatter([]) == []
+
+
+def test_wrong_arguments_of_reducescatter():
+    with pytest.raises(ValueError, match="reduce op"):
+        hvd.reducescatter(tf.zeros([2]), op=17)
+    with pytest.raises(ValueError, match="member_names has 1 names for 2 tensors"):
+        hvd.grouped_reducescatter([tf.zeros([2])] * 2, member_names=["a"])
+    with pytest.raises(tf.errors.OpError, match="Min of complex64"):
+        hvd.reducescatter(tf.zeros([2], tf.complex64), op=hvd.Min)
+    with pytest.raises(tf.errors.OpError, match="Average of bool"):
+        hvd.reducescatter(tf.constant([True]))

@@ -1,0 +1,161 @@
+"""Ranks with fewer batches leave by join; the others' work goes on with zeros for them.
+
+Rank r has r + 1 batches, so rank size - 1 is the last, and in step s the ranks
+from s on take part.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import sparse
+
+ROWS = 50
+
+
+@pytest.fixture(params=["eager", "function"])
+def train(request, rank, size):
+    """Calls a function of the step number as often as this rank has batches, then joins.
+
+    In a tf.function it is one function for all steps: its requests' names repeat,
+    and from the third time on they are agreed by number. Returns the results.
+    """
+
+    def run(function):
+        step_function = function
+        if request.param == "function":
+            step_function = tf.function(
+                function, autograph=False, input_signature=[tf.TensorSpec([], tf.int32)]
+            )
+        results = [
+            tf.nest.map_structure(lambda t: t.numpy(), step_function(tf.constant(step)))
+            for step in range(rank + 1)
+        ]
+        assert int(hvd.join()) == size - 1
+        return results
+
+    return run
+
+
+def present(step, size):
+    """The ranks that have a batch in this step."""
+    return range(step, size)
+
+
+def test_dense(train, rank, size):
+    def function(step):
+        mine = tf.cast([rank + 1, step], tf.float32)
+        return [
+            hvd.allreduce(mine, op=hvd.Sum, name="sum"),
+            hvd.allreduce(mine, op=hvd.Average, name="average"),
+            hvd.allgather(tf.fill([rank % 2 + 1], rank), name="gather"),
+        ]
+
+    for step, (total, average, gathered) in enumerate(train(function)):
+        there = present(step, size)
+        wanted = np.float32([sum(r + 1 for r in there), step * len(there)])
+        np.testing.assert_array_equal(total, wanted)
+        # Of all ranks, also those that have left.
+        np.testing.assert_array_equal(average, (wanted * np.float64(1 / size)).astype(np.float32))
+        assert gathered.tolist() == [r for r in there for _ in range(r % 2 + 1)]
+
+
+def test_grouped(train, rank, size):
+    def function(step):
+        tensors = [tf.fill([2], rank + 1), tf.cast(step, tf.int32), tf.fill([1], float(rank))]
+        return hvd.grouped_allreduce(tensors, op=hvd.Sum, name="group")
+
+    for step, (ones, steps, ranks) in enumerate(train(function)):
+        there = present(step, size)
+        assert ones.tolist() == [sum(r + 1 for r in there)] * 2
+        assert steps == step * len(there)
+        assert ranks.tolist() == [float(sum(there))]
+
+
+def slices(rank, step, count):
+    """`count` rows from row `rank` on, twice."""
+    indices = tf.tile(tf.range(rank, rank + count, dtype=tf.int64), [2])
+    values = tf.ones([2 * count, 3]) * tf.cast(step + 1, tf.float32)
+    return tf.IndexedSlices(values, indices, tf.constant([ROWS, 3], tf.int64))
+
+
+@pytest.mark.parametrize("way", ["rows", "dense", "auto"])
+@pytest.mark.parametrize("count", [1, 40])
+def test_sparse(train, monkeypatch, rank, size, way, count):
+    """Few rows and many: "auto" goes both ways."""
+    monkeypatch.setattr(sparse, "SMALL_BYTES", 0)
+
+    def function(step):
+        part = slices(rank, step, count)
+        result = hvd.allreduce(part, op=hvd.Sum, sparse=way, name="slices")
+        alone, mixed = hvd.grouped_allreduce(
+            [tf.constant(1), part], op=hvd.Average, sparse=way, name="mixed"
+        )
+        return result.values, result.indices, alone, mixed.values, mixed.indices
+
+    for step, (values, indices, alone, means, places) in enumerate(train(function)):
+        dense = np.zeros((ROWS, 3), np.float32)
+        for r in present(step, size):
+            dense[r : r + count] += 2 * (step + 1)
+        wanted = np.flatnonzero(dense[:, 0])
+        np.testing.assert_array_equal(indices, wanted)
+        np.testing.assert_array_equal(places, wanted)
+        np.testing.assert_array_equal(values, dense[wanted])
+        averages = (dense[wanted] * np.float64(1 / size)).astype(np.float32)
+        np.testing.assert_array_equal(means, averages)
+        assert alone == len(present(step, size)) // size
+
+
+def test_joined_with_nothing_done_before(rank, size):
+    """Rank 0 alone works, on names that the others have never used."""
+    if rank == 0:
+        for step in range(3):
+            total = hvd.allreduce(tf.constant([2.5]), op=hvd.Sum, name=f"new_{step}")
+            assert total.numpy().tolist() == [2.5]
+        assert hvd.allgather(tf.constant([[7]]), name="new_rows").numpy().tolist() == [[7]]
+    last = int(hvd.join())
+    assert last == 0 if size == 1 else 0 <= last < size
+    assert hvd.allgather_object(last) == [last] * size
+
+
+def test_round_after_round(rank, size):
+    """Who has most changes from round to round; between them everything works."""
+    for turn in range(2 * size):
+        longest = turn % size
+        batches = 3 if rank == longest else 1
+        for step in range(batches):
+            total = int(hvd.allreduce(tf.constant(1), op=hvd.Sum, name="batch"))
+            assert total == (size if step == 0 else 1)
+        assert int(hvd.join()) == longest
+        assert hvd.broadcast_object(turn) == turn
+        hvd.barrier()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_training_loop(rank, size, compiled):
+    """Embedding and dense layer under a DistributedGradientTape, SGD in whole numbers."""
+    table, weights = tf.Variable(tf.zeros([6, 2])), tf.Variable(tf.zeros([2]))
+
+    def step(index):
+        with hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum) as tape:
+            rows = tf.gather(table, index)
+            loss = tf.reduce_sum(rows) + tf.reduce_sum(weights) * 2.0
+        gradients = tape.gradient(loss, [table, weights])
+        optimizer.apply_gradients(zip(gradients, [table, weights], strict=True))
+
+    optimizer = tf.keras.optimizers.SGD(1.0)
+    optimizer.build([table, weights])
+    step = tf.function(step, autograph=False) if compiled else step
+    dataset = hvd.shard(tf.data.Dataset.range(size + 1)).batch(1)
+    for epoch in range(2):
+        for batch in dataset:
+            step(batch)
+        assert 0 <= int(hvd.join()) < size
+        used = 1 + epoch
+        expected = np.zeros((6, 2), np.float32)
+        expected[: size + 1] = -used
+        # Ranks that left early did not make the last update: the last one tells them.
+        hvd.broadcast_variables([table, weights], root_rank=0)
+        np.testing.assert_array_equal(table.numpy(), expected)
+        np.testing.assert_array_equal(weights.numpy(), np.float32([-2.0 * (size + 1) * used] * 2))

@@ -1,0 +1,108 @@
+"""What each collective gives, in NumPy, and numbers to call them with.
+
+`inputs` is a list of the arrays of all members of a process set, in the order of
+their ranks. The arithmetic is that of docs/collectives.md, in the same order, so
+that results are compared bit by bit.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+REDUCTIONS = {
+    "Average": np.add,
+    "Sum": np.add,
+    "Min": np.minimum,
+    "Max": np.maximum,
+    "Product": np.multiply,
+}
+OF_BOOL = {
+    "Sum": np.logical_or,
+    "Min": np.logical_and,
+    "Max": np.logical_or,
+    "Product": np.logical_and,
+}
+
+
+def numpy_type(dtype):
+    return np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+
+
+def numbers(dtype, shape, salt):
+    """Small whole numbers, other ones for each `salt`, of which sums are exact."""
+    wide = np.arange(np.prod(shape, dtype=int)).reshape(shape) * 5 + 3 * salt
+    kind = tf.as_dtype(dtype)
+    if kind == tf.bool:
+        return wide % 2 == 0
+    if kind.is_complex:
+        return (wide % 7 - 3 + 1j * ((wide + salt) % 5 - 2)).astype(numpy_type(dtype))
+    return (wide % 8 - (0 if kind.is_unsigned else 3)).astype(numpy_type(dtype))
+
+
+def _truncated(values, dtype):
+    """Toward zero; what is outside of the type's range becomes its end."""
+    ends = np.iinfo(dtype)
+    above, below = values >= float(ends.max), values <= float(ends.min)
+    result = np.where(above | below, 0, np.trunc(values)).astype(dtype)
+    result[above], result[below] = ends.max, ends.min
+    return result
+
+
+def _scaled(values, scale):
+    """Formed in float64, rounded once."""
+    if scale == 1 or values.dtype == np.dtype(bool):
+        return values
+    if np.iscomplexobj(values):
+        parts = values.view(values.real.dtype)
+        return _scaled(parts, scale).view(values.dtype)
+    product = values.astype(np.float64) * scale
+    if np.issubdtype(values.dtype, np.integer):
+        return _truncated(product, values.dtype)
+    return product.astype(values.dtype)
+
+
+def allreduce(inputs, op, prescale=1.0, postscale=1.0):
+    """The result on each rank. Half precisions are accumulated in float32."""
+    dtype, shape = inputs[0].dtype, inputs[0].shape
+    small = dtype in (numpy_type("float16"), numpy_type("bfloat16"))
+    accumulated = np.dtype(np.float32) if small else dtype
+    function = (OF_BOOL if dtype == np.dtype(bool) else REDUCTIONS)[op]
+    with np.errstate(all="ignore"):
+        parts = [_scaled(x.reshape(-1).astype(accumulated), prescale) for x in inputs]
+        total = parts[0]
+        for part in parts[1:]:
+            total = function(total, part).astype(accumulated)
+        if op == "Average":
+            postscale = postscale / len(inputs)
+        return _scaled(total, postscale).astype(dtype).reshape(shape)
+
+
+def allgather(inputs):
+    return np.concatenate(inputs)
+
+
+def alltoall(inputs, splits, place):
+    """Rows, and how many from each, of the rank at `place`; splits[i] is what member i gives."""
+    parts = []
+    for rows, given in zip(inputs, splits, strict=True):
+        start = sum(given[:place])
+        parts.append(rows[start : start + given[place]])
+    return np.concatenate(parts), np.array([given[place] for given in splits], np.int32)
+
+
+def reducescatter(inputs, op, place, prescale=1.0, postscale=1.0):
+    """The rows of the rank at `place`: the first ranks have one more if some are left over."""
+    whole = allreduce(inputs, op, prescale, postscale)
+    least, over = divmod(len(whole), len(inputs))
+    start = place * least + min(place, over)
+    return whole[start : start + least + (place < over)]
+
+
+def difference(actual, expected):
+    """Empty if both have the same type, shape and bits (any NaN is a NaN); else a text."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+        return f"{actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"
+    if actual.tobytes() == expected.tobytes():
+        return ""
+    same = (actual == expected) | ((actual != actual) & (expected != expected))
+    return "" if same.all() else f"{actual.tolist()}, not {expected.tolist()}"

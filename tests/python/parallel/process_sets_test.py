@@ -1,0 +1,287 @@
+"""Process sets: added and removed while the job runs, overlapping, and in use at the same time."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+
+@pytest.fixture
+def process_set(request):
+    """Adds sets; those that are still there at the end are removed, on all ranks alike."""
+    added = []
+
+    def add(ranks):
+        added.append(hvd.add_process_set(ranks))
+        return added[-1]
+
+    yield add
+    for one in added:
+        hvd.remove_process_set(one)
+
+
+def summed(value, process_set, name):
+    """The sum of a number over a set, as a number."""
+    result = hvd.allreduce(
+        tf.constant([value], tf.int64), op=hvd.Sum, name=name, process_set=process_set
+    )
+    return int(result[0])
+
+
+def test_come_and_go(rank, size):
+    ranks = list(range(0, size, 2))
+    first = hvd.add_process_set(reversed(ranks))
+    assert first.ranks == ranks
+    assert first.size() == len(ranks)
+    assert first.included() == (rank in ranks)
+    assert str(first) == (
+        f"ProcessSet(process_set_id={first.process_set_id}, ranks={ranks}, mpi_comm=None)"
+    )
+    if first.included():
+        assert first.rank() == rank // 2
+    else:
+        with pytest.raises(ValueError, match=f"rank {rank} is not in process set"):
+            first.rank()
+    number = first.process_set_id
+    assert hvd.remove_process_set(first)
+    assert str(first) == "ProcessSet(process_set_id=None, ranks=None, mpi_comm=None)"
+    assert (first.size(), first.rank(), first.included()) == (None, None, None)
+    assert not hvd.remove_process_set(first)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+    second = hvd.add_process_set(hvd.ProcessSet(ranks))
+    assert second.process_set_id == number + 1  # never used again
+    assert hvd.remove_process_set(second)
+
+
+def test_every_overlap(evaluate, rank, size, process_set):
+    """All sets of at least one rank; in a graph each rank has an order of its own."""
+    subsets = [[r for r in range(size) if bits >> r & 1] for bits in range(1, 1 << size)]
+    sets = [process_set(ranks) for ranks in subsets]
+    mine = [one for one in sets if one.included()]
+
+    def reduce(x):
+        # Eager calls block, so that all ranks must make them in one order.
+        turn = 0 if tf.executing_eagerly() else rank % len(mine)
+        order = mine[turn:] + mine[:turn]
+        results = {
+            one.process_set_id: hvd.allreduce(
+                x, op=hvd.Sum, name=f"overlap.{one.process_set_id}", process_set=one
+            )
+            for one in order
+        }
+        return [results[one.process_set_id] for one in mine]
+
+    for one, result in zip(mine, evaluate(reduce, np.full([3], 2**rank, np.int64)), strict=True):
+        np.testing.assert_array_equal(result, np.full([3], sum(2**r for r in one.ranks)))
+
+
+@pytest.mark.ranks(2)
+def test_the_same_name_in_different_sets(rank, size, process_set):
+    """Submitted at the same time by threads, in another order on each rank."""
+    sets = [process_set([0, last]) for last in range(1, size)]
+    mine = [one for one in sets if one.included()]
+    results = {}
+
+    def call(one):
+        results[one.process_set_id] = summed(10 + rank, one, "same name")
+
+    threads = [threading.Thread(target=call, args=[one]) for one in mine]
+    for thread in threads if rank % 2 else reversed(threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {one.process_set_id: 20 + one.ranks[1] for one in mine}
+
+
+@pytest.mark.ranks(3)
+def test_collectives_of_disjoint_sets_overlap(rank, size, process_set):
+    """[0, 1] is held open by rank 1 until the others have completed several of theirs.
+
+    Were collectives of all sets run one after the other, nobody would get on.
+    """
+    held, others, signal = process_set([0, 1]), process_set(range(2, size)), process_set([1, 2])
+    if others.included():
+        for number in range(5):
+            assert summed(rank, others, f"others.{number}") == sum(range(2, size))
+    if signal.included():
+        summed(0, signal, "the others are through")
+    if held.included():
+        assert summed(rank + 5, held, "held") == 11
+
+
+@pytest.mark.ranks(2)
+def test_all_collectives_in_a_set(evaluate, rank, size, process_set):
+    members = process_set(range(1, size))
+    if not members.included():
+        return
+    count, place = size - 1, rank - 1
+
+    def run(x):
+        return [
+            hvd.allgather(x, process_set=members),
+            hvd.broadcast(x, root_rank=size - 1, process_set=members),
+            hvd.alltoall(tf.repeat(x, count), process_set=members),
+            hvd.reducescatter(tf.repeat(x, count), op=hvd.Sum, process_set=members),
+            *hvd.grouped_allreduce([x, 2 * x], op=hvd.Max, process_set=members),
+        ]
+
+    everybody = np.arange(1, size)
+    results = evaluate(run, np.array([rank], np.int32))
+    expected = [everybody, [size - 1], everybody, [everybody.sum()], [size - 1], [2 * size - 2]]
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
+    assert hvd.allgather_object({"rank": rank}, process_set=members) == [
+        {"rank": r} for r in everybody
+    ]
+    assert hvd.broadcast_object(rank, root_rank=1, process_set=members) == 1
+    assert members.rank() == place
+
+
+def test_topology_ops(evaluate, rank, size, process_set):
+    first = process_set([0])
+
+    def run():
+        return [
+            hvd.size_op(first.process_set_id),
+            hvd.process_set_included_op(first.process_set_id),
+            hvd.process_set_included_op(),
+            hvd.cross_rank_op(),
+            hvd.cross_size_op(),
+        ]
+
+    expected = [1, int(rank == 0), 1, hvd.cross_rank(), hvd.cross_size()]
+    assert [int(value) for value in evaluate(run)] == expected
+
+
+def test_wrong_sets_are_refused_on_all_ranks(size, process_set):
+    first = process_set([0])
+    number = first.process_set_id
+    with pytest.raises(ValueError, match=f"process set {number} has the same ranks; use that"):
+        hvd.add_process_set([0])
+    with pytest.raises(ValueError, match="is registered already"):
+        hvd.add_process_set(first)
+    with pytest.raises(ValueError, match=f"no rank {size}; its ranks are 0 to {size - 1}"):
+        hvd.add_process_set([0, size])
+    with pytest.raises(ValueError, match="no rank -1"):
+        hvd.add_process_set([-1])
+    with pytest.raises(ValueError, match="rank 0 is there more than once"):
+        hvd.add_process_set([0, 0])
+    with pytest.raises(ValueError, match="at least one rank"):
+        hvd.add_process_set([])
+    for wrong in ([0.5], ["0"], [None], [True], "0", 3, None):
+        with pytest.raises(ValueError, match=r"not a rank|pass a list of ranks"):
+            hvd.add_process_set(wrong)
+    assert summed(1, hvd.global_process_set, "the world goes on") == size
+
+
+@pytest.mark.ranks(2)
+def test_ranks_must_make_the_same_change(rank, size, process_set):
+    with pytest.raises(ValueError, match="rank 0 has ranks 0, rank 1 has ranks 1; process sets"):
+        hvd.add_process_set([min(rank, 1)])
+    sets = [process_set([0]), process_set([1])]
+    numbers = [one.process_set_id for one in sets]
+    text = f"rank 0 has process set {numbers[0]}, rank 1 has process set {numbers[1]}"
+    with pytest.raises(ValueError, match=text):
+        hvd.remove_process_set(sets[min(rank, 1)])
+    # Neither was removed, and one rank's mistake is told to the others.
+    assert [one.process_set_id for one in sets] == numbers
+    with pytest.raises(ValueError, match=f"no rank {size}"):
+        hvd.add_process_set([0, size] if rank == 1 else [0, 1])
+    if rank < 2:
+        assert summed(7, sets[rank], "alone") == 7
+
+
+@pytest.mark.ranks(2)
+def test_who_is_no_member(evaluate, rank, process_set):
+    first = process_set([0])
+    if rank == 0:
+        return
+    text = f"rank {rank} is not in process set {first.process_set_id}; only its members"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        evaluate(lambda x: hvd.allreduce(x, process_set=first), np.zeros([2], np.float32))
+
+
+def test_a_removed_set_cannot_be_used(rank):
+    removed = hvd.add_process_set([0])
+    number = removed.process_set_id
+
+    @tf.function
+    def reduce(x):
+        return hvd.allreduce(x, op=hvd.Sum, process_set=removed)
+
+    if rank == 0:
+        assert float(reduce(tf.ones([]))) == 1
+    hvd.remove_process_set(removed)
+    with pytest.raises(ValueError, match="was removed with remove_process_set"):
+        hvd.allreduce(tf.ones([]), process_set=removed)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"no process set {number}"):
+        hvd.size_op(number)
+    if rank == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"no process set {number}"):
+            reduce(tf.ones([]))
+
+
+@pytest.mark.ranks(2)
+def test_removal_ends_what_waits(rank, size, process_set):
+    """A collective that not all members have called fails when the set is removed."""
+    everybody = hvd.add_process_set(range(size))
+    failed = []
+
+    def wait():
+        try:
+            summed(1, everybody, "never complete")
+        except tf.errors.OpError as error:
+            failed.append(error.message)
+
+    waiting = threading.Thread(target=wait)
+    if rank > 0:
+        waiting.start()
+    summed(1, hvd.global_process_set, "all are here")
+    hvd.remove_process_set(everybody)
+    if rank > 0:
+        waiting.join()
+        assert len(failed) == 1
+        assert "was removed" in failed[0] or "no process set" in failed[0]
+
+
+def test_tape_reduces_over_its_set(rank, size, process_set):
+    """Members get the average of the members, the others what they have computed."""
+    members = process_set(range(0, size, 2))
+    variable = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as plain:
+        loss = tf.reduce_sum(variable * float(rank + 1))
+    tape = hvd.DistributedGradientTape(plain, process_set=members)
+    (gradient,) = tape.gradient(loss, [variable])
+    expected = np.mean([r + 1 for r in members.ranks]) if members.included() else rank + 1
+    np.testing.assert_array_equal(gradient, np.full([2], expected, np.float32))
+
+
+def test_optimizer_reduces_over_its_set(rank, size, process_set):
+    members = process_set(range(0, size, 2))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("w", initializer=[8.0, 16.0], use_resource=True)
+        optimizer = hvd.DistributedOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(1.0), op=hvd.Sum, process_set=members
+        )
+        step = optimizer.minimize(tf.reduce_sum(variable * float(rank + 1)))
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(step)
+        result = session.run(variable)
+    change = sum(r + 1 for r in members.ranks) if members.included() else rank + 1
+    np.testing.assert_array_equal(result, np.array([8.0, 16.0], np.float32) - change)
+
+
+def test_init_again_finds_the_sets(process_set):
+    first = process_set([0])
+    again = hvd.ProcessSet([0])
+    assert (again.process_set_id, again.size(), again.rank()) == (None, None, None)
+    hvd.init(process_sets=[again])
+    assert again.process_set_id == first.process_set_id
+    hvd.init(process_sets="Dynamic")
+    with pytest.raises(ValueError, match="register it with add_process_set"):
+        hvd.init(process_sets=[hvd.ProcessSet([0, 7])])
+    with pytest.raises(ValueError, match="call shutdown"):
+        hvd.init(comm=[7])

@@ -1,0 +1,243 @@
+"""Random programs of collectives: what they are made of, and how they are drawn.
+
+A Program is a list of batches that all ranks run one after the other. The calls
+of a batch run one by one, or side by side, each rank in an order of its own.
+"""
+
+import dataclasses
+
+import numpy_collectives as reference
+import tensorflow as tf
+from hypothesis import strategies as st
+
+import tf_hvd as hvd
+from tf_hvd import _native
+
+ONE_BY_ONE, THREADS, FUNCTION, SESSION = "one by one", "threads", "function", "session"
+
+REDUCING = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
+ROOTED = ("broadcast", "broadcast_")
+# Each rank may have other first dimensions.
+UNEVEN = ("allgather", "grouped_allgather", "alltoall")
+# A scalar has no rows to gather or to scatter.
+WITH_ROWS = (*UNEVEN, "reducescatter", "grouped_reducescatter")
+# TensorFlow runs them in the order of the program, which is not the same on all ranks.
+ORDERED = ("broadcast_", "barrier")
+OPERATIONS = (*REDUCING, *UNEVEN, *ROOTED, "barrier")
+DTYPES = [
+    "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "bool", "complex64", "complex128",
+]  # fmt: skip
+SCALES = [1.0, 1.0, 0.5, 2.0, -1.5]
+
+# What a rank may do otherwise than the others, and with which operations.
+MISTAKES = {
+    "dtype": (*REDUCING, *UNEVEN, *ROOTED),
+    "shape": (*REDUCING, *UNEVEN, *ROOTED),
+    "operation": (*REDUCING, *UNEVEN, "broadcast", "barrier"),
+    "op": REDUCING,
+    "scale": REDUCING,
+    "root": ROOTED,
+    "members": ("grouped_allreduce", "grouped_allgather", "grouped_reducescatter"),
+    "scalar": WITH_ROWS,
+    "splits": ("alltoall",),
+}
+# Wrong by themselves, also where nobody disagrees.
+REFUSED = ("scalar", "splits")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Call:
+    """One collective."""
+
+    operation: str
+    name: str
+    ranks: tuple[int, ...]
+    """Who takes part; those of process set `process_set`, 0 being all ranks."""
+    process_set: int = 0
+    dtype: str = "float32"
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of each tensor; without the first dimension where it may differ."""
+    rows: tuple[tuple[int, ...], ...] = ()
+    """Of each tensor, the first dimension on each rank of the set."""
+    op: str = "Sum"
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = 0
+    splits: tuple[tuple[int, ...], ...] | None = None
+    """Of alltoall: what each rank of the set gives to each."""
+    salt: int = 0
+    special: bool = False
+    """Whether there are infinities and NaN among the numbers."""
+    mistake: str = ""
+    odd: int = 0
+    """The rank that makes the mistake."""
+
+    def __repr__(self):
+        """Without what is as usual."""
+        fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
+        said = [f"{name}={value!r}" for name, value, default in fields if value != default]
+        return f"Call({', '.join(said)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Calls that may overlap."""
+
+    how: str
+    calls: tuple[Call, ...]
+    orders: tuple[tuple[int, ...], ...]
+    """Of each rank, the order in which it makes the calls."""
+    delays_ms: tuple[int, ...]
+    """How long each rank waits before."""
+
+
+def inputs(call, place):
+    """The arrays that the rank at `place` of the set gives."""
+    result = []
+    for i, shape in enumerate(call.shapes):
+        full = (call.rows[i][place], *shape) if call.rows else shape
+        array = reference.numbers(call.dtype, full, call.salt + 2 * i + call.ranks[place])
+        if call.special and array.size:
+            array.reshape(-1)[0] = [float("inf"), -1.0, float("nan"), float("-inf")][
+                (call.salt + place) % 4
+            ]
+        result.append(array)
+    return result
+
+
+def expected(call, place):
+    """The arrays that it gets."""
+    everybody = [inputs(call, p) for p in range(len(call.ranks))]
+    if call.operation in ROOTED:
+        return everybody[call.ranks.index(call.root)]
+    columns = list(zip(*everybody, strict=True))  # of each tensor, all ranks' arrays
+    scales = (call.prescale, call.postscale)
+    if call.operation in ("allreduce", "grouped_allreduce"):
+        return [reference.allreduce(column, call.op, *scales) for column in columns]
+    if call.operation in ("reducescatter", "grouped_reducescatter"):
+        return [reference.reducescatter(column, call.op, place, *scales) for column in columns]
+    if call.operation == "alltoall":
+        results = reference.alltoall(columns[0], split_table(call), place)
+        return list(results)[: 1 if call.splits is None else 2]
+    return [reference.allgather(column) for column in columns]
+
+
+def split_table(call):
+    """What each rank gives to each, also where the call leaves it to the library."""
+    if call.splits is not None:
+        return call.splits
+    size = len(call.ranks)
+    return [[rows // size] * size for rows in call.rows[0]]
+
+
+def reducible(dtype, op):
+    names = [_native.library.tf_hvd_dtype_name(i).decode() for i in range(len(DTYPES))]
+    return bool(_native.library.tf_hvd_is_reducible(names.index(dtype), getattr(hvd, op)))
+
+
+REDUCTIONS = {
+    dtype: [op for op in reference.REDUCTIONS if reducible(dtype, op)] for dtype in DTYPES
+}
+
+small_shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+any_shapes = st.one_of(
+    small_shapes,
+    small_shapes,
+    st.lists(st.integers(1, 2), min_size=8, max_size=8).map(tuple),
+    st.just((30011,)),  # more than travels in one message
+)
+
+
+@st.composite
+def tensors(draw, operation, size):
+    """The arguments `shapes` and `rows` of a call."""
+    count = draw(st.integers(1, 3)) if operation.startswith("grouped") else 1
+    if operation == "barrier":
+        return {}
+    if operation in UNEVEN:
+        shapes = [draw(small_shapes)[:2] for _ in range(count)]
+        rows = [tuple(draw(st.integers(0, 5)) for _ in range(size)) for _ in range(count)]
+        return {"shapes": tuple(shapes), "rows": tuple(rows)}
+    shapes = [draw(any_shapes) for _ in range(count)]
+    if operation in WITH_ROWS:
+        shapes = [(draw(st.integers(0, 2 * size + 1)), *shape[:4]) for shape in shapes]
+    return {"shapes": tuple(shapes)}
+
+
+@st.composite
+def split_tables(draw, rows):
+    """Splits that do not send more rows than there are; None: as many to each."""
+    if draw(st.booleans()) and all(count % len(rows) == 0 for count in rows):
+        return None
+    table = []
+    for left in rows:
+        parts = []
+        for _ in rows:
+            parts.append(draw(st.integers(0, left)))
+            left -= parts[-1]
+        table.append(tuple(parts))
+    return tuple(table)
+
+
+@st.composite
+def calls(draw, sets, name, operations, may_be_wrong):
+    """One call in any of the sets."""
+    process_set = draw(st.integers(0, len(sets) - 1))
+    ranks = sets[process_set]
+    operation = draw(st.sampled_from(operations))
+    dtype = draw(st.sampled_from(DTYPES))
+    arguments = draw(tensors(operation, len(ranks)))
+    if operation in REDUCING:
+        arguments["op"] = draw(st.sampled_from(REDUCTIONS[dtype]))
+        arguments["prescale"] = draw(st.sampled_from(SCALES))
+        arguments["postscale"] = draw(st.sampled_from(SCALES))
+        arguments["special"] = tf.as_dtype(dtype).is_floating and draw(st.integers(0, 3)) == 0
+    if operation in ROOTED:
+        arguments["root"] = draw(st.sampled_from(ranks))
+    if operation == "alltoall":
+        arguments["splits"] = draw(split_tables(arguments["rows"][0]))
+    call = Call(
+        operation, name, ranks, process_set, dtype, salt=draw(st.integers(0, 7)), **arguments
+    )
+    if may_be_wrong and draw(st.integers(0, 4)) == 0:
+        call = dataclasses.replace(call, **draw(mistakes(call)))
+    return call
+
+
+@st.composite
+def mistakes(draw, call):
+    """The arguments `mistake` and `odd` of a call; none where nobody can disagree."""
+    possible = [
+        mistake
+        for mistake, operations in MISTAKES.items()
+        if call.operation in operations
+        and (len(call.ranks) > 1 or mistake in REFUSED)
+        and not (mistake == "op" and len(REDUCTIONS[call.dtype]) < 2)
+    ]
+    if not possible:
+        return {}
+    return {"mistake": draw(st.sampled_from(possible)), "odd": draw(st.sampled_from(call.ranks))}
+
+
+@st.composite
+def batches(draw, sets):
+    """Some calls, and how each rank makes them."""
+    world = len(sets[0])
+    how = draw(st.sampled_from([ONE_BY_ONE, ONE_BY_ONE, THREADS, THREADS, FUNCTION, SESSION]))
+    in_graph = how in (FUNCTION, SESSION)
+    operations = [o for o in OPERATIONS if not (in_graph and o in ORDERED)]
+    count = draw(st.integers(1, 4))
+    # A graph ends with its first error, and what it has not begun is not run.
+    may_be_wrong = not in_graph or count == 1
+    made = tuple(draw(calls(sets, f"c{i}", operations, may_be_wrong)) for i in range(count))
+    order = st.permutations(range(count)).map(tuple)
+    same = tuple(range(count))
+    orders = tuple(same if how == ONE_BY_ONE else draw(order) for _ in range(world))
+    delays = tuple(draw(st.sampled_from([0, 0, 0, 1, 3])) for _ in range(world))
+    return Batch(how, made, orders, delays)
+
+
+def programs(sets):
+    """Programs for a job in which these process sets exist, the first being all ranks."""
+    return st.lists(batches(sets), min_size=1, max_size=3).map(tuple)

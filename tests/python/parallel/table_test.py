@@ -1,0 +1,204 @@
+"""Runs every cell of the table in docs/collectives.md.
+
+A cell where the operation is defined gives the bits that NumPy gives; any other
+ends with the error that the page tells of. The last test counts the cells.
+"""
+
+import importlib
+import importlib.util
+import pathlib
+import re
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import _native
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE))
+reference = importlib.import_module("numpy_collectives")
+
+
+def load_table():
+    path = HERE.parents[2] / "dev_support" / "collectives_table.py"
+    spec = importlib.util.spec_from_file_location("collectives_table", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+table = load_table()
+# Every test here that uses it runs in each mode; see conftest.
+every_operation = pytest.mark.parametrize("operation", table.operations(), ids=str)
+RAN = set()
+
+
+@pytest.fixture
+def mode(request):
+    return request.node.callspec.params["evaluate"]
+
+
+def shapes(operation):
+    """Of the tensors of a call."""
+    return [(5, 3), (4,)] if operation.function.startswith("grouped") else [(5, 3)]
+
+
+def inputs(operation, dtype, place):
+    """What a rank gives. Where ranks may have other numbers of rows, they have."""
+    uneven = "gather" in operation.function or operation.function == "alltoall"
+    arrays = []
+    for shape in shapes(operation):
+        rows = shape[0] + (place if uneven else 0)
+        arrays.append(reference.numbers(dtype, (rows, *shape[1:]), place + len(arrays)))
+    return arrays
+
+
+def splits(place, size):
+    """To whom the rows of `inputs` go: one to each, all others to the last rank."""
+    return [1] * (size - 1) + [5 + place - (size - 1)]
+
+
+def expected(operation, dtype, rank, size):
+    """What the rank gets, from what all ranks give."""
+    columns = list(zip(*[inputs(operation, dtype, r) for r in range(size)], strict=True))
+    match operation.function.removeprefix("grouped_"):
+        case "allreduce":
+            return [reference.allreduce(c, operation.reduce_op) for c in columns]
+        case "reducescatter":
+            return [reference.reducescatter(c, operation.reduce_op, rank) for c in columns]
+        case "allgather":
+            return [reference.allgather(c) for c in columns]
+        case "alltoall":
+            everybody = [splits(r, size) for r in range(size)]
+            return list(reference.alltoall(columns[0], everybody, rank))
+        case _:
+            return [c[size - 1] for c in columns]  # broadcasts, of the last rank
+
+
+def make_variables(operation, arrays):
+    resource = operation.op_type == "HorovodBroadcastInplaceResource"
+    return [tf.compat.v1.Variable(array, use_resource=resource) for array in arrays]
+
+
+def call(operation, tensors, name, size):
+    """The results of the operation, as a list of tensors; `tensors` may be variables."""
+    function = getattr(hvd, operation.function)
+    options = {"name": name}
+    if operation.reduce_op:
+        options["op"] = getattr(hvd, operation.reduce_op)
+    if operation.function == "broadcast_":
+        return function(tensors, size - 1, **options)
+    if operation.function == "broadcast":
+        return [function(tensors[0], size - 1, **options)]
+    if operation.function == "alltoall":
+        return list(function(tensors[0], splits=splits(hvd.rank(), size), **options))
+    if operation.function.startswith("grouped"):
+        return list(function(tensors, **options))
+    return [function(tensors[0], **options)]
+
+
+def run_cells(operation, dtypes, evaluate, rank, size):
+    """All of a row's dtypes at once; the results by dtype."""
+    given = {dtype: inputs(operation, dtype, rank) for dtype in dtypes}
+    in_place, in_session = operation.function == "broadcast_", evaluate.__name__ == "run_in_session"
+    variables = {}
+    if in_place and not in_session:  # a function does not make variables
+        variables = {dtype: make_variables(operation, arrays) for dtype, arrays in given.items()}
+
+    def function(*flat):
+        rest, results = list(flat), {}
+        for dtype, arrays in given.items():
+            tensors = [rest.pop(0) for _ in arrays]
+            if in_place:
+                tensors = variables.get(dtype) or make_variables(operation, arrays)
+            results[dtype] = call(operation, tensors, f"{dtype}_cell", size)
+        return results
+
+    return evaluate(function, *[array for arrays in given.values() for array in arrays])
+
+
+@every_operation
+def test_defined_cells(operation, evaluate, mode, rank, size):
+    cells = [c for c in table.cells(operation) if c.mode == mode and c.defined]
+    if not cells:
+        return
+    try:
+        results = run_cells(operation, [c.dtype for c in cells], evaluate, rank, size)
+    except tf.errors.OpError as error:
+        pytest.fail(f"{operation} in mode {mode}, '<dtype>_cell' is which cell: {error.message}")
+    for cell in cells:
+        wanted = expected(operation, cell.dtype, rank, size)
+        for actual, result in zip(results[cell.dtype], wanted, strict=True):
+            fault = reference.difference(actual, result)
+            assert not fault, f"{cell}: {fault}"
+        RAN.add(cell)
+
+
+@every_operation
+def test_other_cells(operation, evaluate, mode, rank, size):
+    """What is not defined, by the text that the page has."""
+    if mode not in operation.modes:
+        return  # the next test
+    for cell in [c for c in table.cells(operation) if c.mode == mode and not c.defined]:
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            run_cells(operation, [cell.dtype], evaluate, rank, size)
+        wanted = f"cannot compute {operation.reduce_op} of {cell.dtype}"
+        assert wanted in caught.value.message, cell
+        RAN.add(cell)
+
+
+@every_operation
+def test_other_modes(operation, evaluate, mode):
+    """Reference variables: TensorFlow has none but in a v1 graph."""
+    cells = [c for c in table.cells(operation) if c.mode == mode and mode not in operation.modes]
+    for cell in cells:
+        array = reference.numbers(cell.dtype, (3,), 0)
+        variable = tf.compat.v1.Variable(array, use_resource=False)
+        with pytest.raises((RuntimeError, TypeError), match=r"ref|mutable"):
+            evaluate(lambda v=variable: _native.ops.horovod_broadcast_inplace([v], 0, []))
+        RAN.add(cell)
+
+
+def plain_results(rank, size):
+    """What the operations without tensors give in a job on one machine."""
+    return {
+        "HorovodRank": rank, "HorovodSize": size,
+        "HorovodLocalRank": rank, "HorovodLocalSize": size,
+        "HorovodCrossRank": 0, "HorovodCrossSize": 1, "HorovodProcessSetIncluded": 1,
+        "HorovodBarrier": -1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", table.plain_operations(), ids=str)
+def test_operations_without_tensors(operation, evaluate, rank, size):
+    if operation.function:
+        function = getattr(hvd, operation.function)
+    else:
+        function = getattr(
+            _native.ops, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation.op_type).lower()
+        )
+
+    def run():
+        result = function()
+        if operation.op_type != "HorovodBarrier":
+            return result
+        # It has no value; in a graph what comes after it has to wait for it.
+        with tf.control_dependencies([] if result is None else [result]):
+            return tf.identity(-1)
+
+    result = evaluate(run)
+    if operation.op_type == "HorovodJoin":
+        assert 0 <= result < size
+        assert len(set(hvd.allgather_object(int(result)))) == 1
+    else:
+        assert result == plain_results(rank, size)[operation.op_type]
+
+
+def test_every_cell_ran():
+    everything = {cell for operation in table.operations() for cell in table.cells(operation)}
+    missing = sorted(map(str, everything - RAN))
+    assert not missing, f"{len(missing)} of {len(everything)} cells did not run: {missing[:5]}"
+    assert len(everything) == len(table.operations()) * len(table.DTYPES) * len(table.MODES)

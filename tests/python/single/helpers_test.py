@@ -1,0 +1,117 @@
+"""The small functions of Horovod's helper modules."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import compression, helpers
+
+
+def test_op_and_average():
+    resolve = hvd.handle_average_backwards_compatibility
+    assert (resolve(None, None), resolve(hvd.Max, None)) == (hvd.Average, hvd.Max)
+    with pytest.warns(DeprecationWarning, match="op="):
+        assert (resolve(None, True), resolve(None, False)) == (hvd.Average, hvd.Sum)
+    with pytest.raises(ValueError, match="not both"):
+        resolve(hvd.Sum, True)
+
+
+def test_powers_of_two():
+    found = [n for n in range(-2, 20) if hvd.check_num_rank_power_of_2(n)]
+    assert found == [1, 2, 4, 8, 16]
+
+
+def test_lists_are_cut_into_even_runs():
+    assert hvd.split_list(list(range(7)), 3) == [[0, 1, 2], [3, 4], [5, 6]]
+    assert hvd.split_list([1], 2) == [[1], []]
+    with pytest.raises(ValueError, match="n=0"):
+        hvd.split_list([1], 0)
+
+
+def test_references_of_variables():
+    a, b, c = (tf.Variable(float(i)) for i in range(3))
+    nested = hvd.vars_to_refs([a, [b, c]])
+    assert hash(nested) == hash(hvd.vars_to_refs((a, (b, c))))
+    back = hvd.refs_to_vars(nested)
+    assert back[0] is a
+    assert back[1][1] is c
+
+
+def test_what_a_script_asks_about_its_surroundings():
+    assert hvd.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
+    assert hvd.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", "x", "y") is None
+    assert helpers._executing_eagerly()
+    assert (helpers.is_iterable([]), helpers.is_iterable(1)) == (True, False)
+    with tf.Graph().as_default():
+        assert not helpers._executing_eagerly()
+
+
+def test_results_are_remembered_for_each_mode():
+    calls = []
+    remembered = helpers._cache(lambda x: calls.append(x) or len(calls))
+    assert [remembered(1), remembered(1), remembered(2)] == [1, 1, 2]
+    with tf.Graph().as_default():
+        assert remembered(1) == 3
+    assert int(helpers._make_subgraph(lambda x: x + 1)(1)) == 2
+
+
+def test_private_collectives_sum():
+    hvd.init()
+    x = tf.constant([1.0, 2.0])
+    for result in (
+        helpers._allreduce(x, "a", hvd.Sum, 2.0),
+        helpers._grouped_allreduce([x], None, hvd.Sum, 2.0)[0],
+        helpers._reducescatter(x, prescale_factor=2.0),
+    ):
+        np.testing.assert_array_equal(result, [2.0, 4.0])
+
+
+class Halving(hvd.Compressor):
+    """A compressor of the user's own: of the same dtype, but not the same tensor."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor / 2, None
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        return tensor * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "words"),
+    [
+        (hvd.Compression.none, tf.float32, ""),
+        (hvd.Compression.fp16, tf.float32, "fp16 of float32"),
+        (hvd.Compression.bf16, tf.float64, "bf16 of float64"),
+        (hvd.Compression.fp16, tf.bfloat16, ""),
+        (hvd.Compression.fp16, tf.int32, ""),
+        (Halving, tf.float32, "Halving of float32"),
+        (Halving(), tf.float32, "Halving of float32"),
+    ],
+)
+def test_compression_is_told_to_the_other_ranks(kind, dtype, words):
+    """As an attribute of each reducing op; what is not changed needs no words."""
+    hvd.init()
+
+    @tf.function(autograph=False)
+    def function(x):
+        return (
+            hvd.allreduce(x, compression=kind),
+            hvd.grouped_allreduce([x], compression=kind),
+            hvd.reducescatter(x, compression=kind),
+            hvd.grouped_reducescatter([x], compression=kind),
+        )
+
+    x = tf.ones([2], dtype)
+    operations = function.get_concrete_function(x).graph.get_operations()
+    found = [op.get_attr("compression").decode() for op in operations if "Horovod" in op.type]
+    assert found == [words] * 4
+    for result in tf.nest.flatten(function(x)):
+        np.testing.assert_array_equal(result, x)
+
+
+def test_words_for_a_group():
+    assert compression.describe_all(["", ""]) == ""
+    assert compression.describe_all(["", "fp16 of float32", ""]) == "none, fp16 of float32"

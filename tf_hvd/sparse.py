@@ -1,0 +1,358 @@
+"""Everything about IndexedSlices, the gradients of embeddings and of tf.gather.
+
+Rows with the same index are added up on each rank first. What is then sent is
+either the rows or the whole tensor with zeros between them, whichever moves
+fewer bytes; docs/sparse.md has the rule. All ranks take the same way, and the
+result has the same bits on both: each index once, in ascending order, and its
+row is that of the dense allreduce. Three things make it so: rows are summed in
+the order of the ranks from the same kind of accumulator, the factor behind the
+sum is formed and applied as the kernel does it, and no negative zero enters a
+sum (every row has been added to a zero before).
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd import _calls, _native, basics, config
+from tf_hvd.compression import Compression, Compressor
+from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
+
+_log = logging.getLogger(__name__)
+
+_NAMES = {basics.Adasum: "Adasum", basics.Min: "Min", basics.Max: "Max", basics.Product: "Product"}
+
+AUTO, ROWS, DENSE = config.SPARSE.choices
+# A tensor of at most so many bytes is sent dense at once: asking the other ranks
+# how many rows they have would cost more than the answer could save.
+SMALL_BYTES = 4096
+
+
+def check_slices(op: int, tensors: Sequence[Any]) -> None:
+    """Raises if there are IndexedSlices among `tensors` that `op` cannot reduce.
+
+    Raises:
+      NotImplementedError: `op` is neither Sum nor Average.
+    """
+    if op in _NAMES and any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+        raise NotImplementedError(
+            f"allreduce of IndexedSlices with op={_NAMES[op]} is not defined; "
+            "use Sum or Average, or convert them with tf.convert_to_tensor."
+        )
+
+
+def resolve_sparse(sparse: str | None) -> str:
+    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE.
+
+    Raises:
+      ValueError: it is none of them.
+    """
+    if sparse is None:
+        return config.sparse()
+    if sparse not in config.SPARSE.choices:
+        known = ", ".join(repr(choice) for choice in config.SPARSE.choices)
+        raise ValueError(f"sparse={sparse!r} is not one of {known}.")
+    return sparse
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What the collectives of one IndexedSlices share."""
+
+    name: str
+    op: int
+    postscale_factor: float
+    process_set: ProcessSet
+    ignore_name_scope: bool
+
+    def allreduce(self, tensor: Any, suffix: str, op: int, postscale: float = 1.0) -> Any:
+        return _calls.run_allreduce(
+            tensor, op, 1.0, postscale, f"{self.name}_{suffix}", self.process_set,
+            self.ignore_name_scope,
+        )  # fmt: skip
+
+    def allgather(self, tensor: Any, suffix: str) -> Any:
+        return _calls.run(
+            _native.ops.horovod_allgather,
+            "HorovodAllgather",
+            tensor,
+            f"{self.name}_{suffix}",
+            self.process_set,
+            ignore_name_scope=self.ignore_name_scope,
+        )
+
+    def finish(self, sums: Any) -> Any:
+        """Scales and averages, to the bit as the kernel does: integers are divided."""
+        factor = tf.constant(float(np.float32(self.postscale_factor)), tf.float64)
+        if self.op != basics.Average:
+            return _scaled(sums, factor)
+        count = tf.cast(basics.size_op(id_of(self.process_set)), tf.float64)
+        if sums.dtype.is_integer:
+            return tf.cast(tf.cast(sums, tf.float64) * factor / count, sums.dtype)
+        return _scaled(sums, factor / count)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """One rank's part of a request: rows as they are sent, each index once."""
+
+    request: _Request
+    values: Any
+    indices: Any
+    context: Any  # what decompress needs
+    dense_shape: Any
+    way: str | None  # None: the ranks choose when it runs
+
+    def row_bytes(self) -> Any:
+        """Bytes of one row of values: an int, or a tensor where the shape is not known."""
+        count = self.values.shape[1:].num_elements()
+        if count is None:
+            count = tf.reduce_prod(tf.shape(self.values, out_type=tf.int64)[1:])
+        return count * self.values.dtype.size
+
+    def dense_bytes(self) -> int | None:
+        """Bytes of the dense tensor and of a mark for each of its rows, where known."""
+        shape = None if self.dense_shape is None else tf.get_static_value(self.dense_shape)
+        row = self.row_bytes()
+        return int(shape[0]) * (row + 1) if shape is not None and isinstance(row, int) else None
+
+    def ranks(self) -> int | None:
+        """How many ranks take part; None before `init`."""
+        return self.request.process_set.size()
+
+
+def _scaled(values: Any, factor: Any) -> Any:
+    """The kernel's scaling: the product in float64, rounded once, integers toward zero."""
+    if values.dtype.is_complex:
+        real, imaginary = (_scaled(part(values), factor) for part in (tf.math.real, tf.math.imag))
+        return tf.complex(real, imaginary)
+    return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
+
+
+def _accumulable(values: Any) -> Any:
+    """Half precisions as float32, everything else as it is."""
+    return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
+
+
+def _sum_by_index(values: Any, indices: Any, ascending: bool) -> tuple[Any, Any]:
+    """Adds up rows with the same index, in the order in which they lie.
+
+    Starts from zeros, so that no row of the result holds a negative zero.
+
+    Returns:
+      The sums (half precisions: in float32), and the index of each.
+    """
+    unique, places = tf.unique(indices, out_idx=tf.int64)
+    if ascending:
+        order = tf.argsort(unique, stable=True)
+        places = tf.gather(tf.math.invert_permutation(order), places)
+        unique = tf.gather(unique, order)
+    values = _accumulable(values)
+    return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
+
+
+def _send_rows(rows: _Rows) -> tuple[Any, Any]:
+    """Two allgathers, after which every rank adds up all rows in the order of the ranks."""
+    request = rows.request
+    values = request.allgather(rows.values, "values")
+    indices = request.allgather(rows.indices, "indices")
+    sums, indices = _sum_by_index(values, indices, ascending=True)
+    if request.op == basics.Average or request.postscale_factor != 1.0:
+        sums = request.finish(sums)
+    return tf.cast(sums, rows.values.dtype), indices
+
+
+def _send_dense(rows: _Rows) -> tuple[Any, Any]:
+    """An allreduce of the whole tensor, and one of a mark for each row that is touched."""
+    request = rows.request
+    count = tf.cast(rows.dense_shape[0], tf.int64)
+    places = tf.cast(rows.indices, tf.int64)
+    # Fails where an index is not one; the next line would leave out negative ones.
+    ones = tf.ones_like(places, tf.uint8)
+    marks = tf.scatter_nd(places[:, tf.newaxis], ones, count[tf.newaxis])
+    dense = tf.math.unsorted_segment_sum(rows.values, places, count)
+    dense = request.allreduce(dense, "dense", request.op, request.postscale_factor)
+    touched = tf.where(request.allreduce(marks, "touched", basics.Max))[:, 0]
+    return tf.gather(dense, touched), tf.cast(touched, rows.indices.dtype)
+
+
+def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
+    """Reduces one IndexedSlices.
+
+    Its derivative does not depend on the way: the ranks' incoming gradients,
+    reduced as the rows were, of which this rank takes the rows that it sent.
+
+    Args:
+      rows: this rank's part.
+      is_dense: where `rows.way` is None, a bool tensor, the same on all ranks.
+    """
+    request = rows.request
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def exchange(values: Any, indices: Any) -> Any:
+        part = dataclasses.replace(rows, values=values, indices=indices)
+        if rows.way is None:
+            sums, places = tf.cond(is_dense, lambda: _send_dense(part), lambda: _send_rows(part))
+        else:
+            sums, places = (_send_dense if rows.way == DENSE else _send_rows)(part)
+
+        def gradient(upstream: Any, _: Any) -> tuple[Any, None]:
+            upstream = tf.convert_to_tensor(upstream)
+            total = request.allreduce(upstream, "gradient", request.op, request.postscale_factor)
+            return tf.gather(total, tf.searchsorted(places, indices)), None
+
+        return (sums, places), gradient
+
+    return exchange(rows.values, rows.indices)
+
+
+def _excess_bytes(rows: _Rows) -> Any:
+    """How many more bytes rows move than dense: this rank's share of it.
+
+    Only the sum of the ranks' shares is looked at, so that all of them decide
+    alike, whatever each believes. An index that the dense tensor does not have
+    decides for rows: in the dense way it could only fail on one rank, while the
+    others wait.
+    """
+    ranks = tf.cast(basics.size_op(id_of(rows.request.process_set)), tf.int64)
+    row_bytes = rows.row_bytes()
+    count = tf.cast(rows.dense_shape[0], tf.int64)
+    as_rows = tf.size(rows.indices, out_type=tf.int64) * (row_bytes + rows.indices.dtype.size)
+    as_dense = 2 * (ranks - 1) * count * (row_bytes + 1) // (ranks * ranks)
+    indices = tf.cast(rows.indices, tf.int64)
+    outside = tf.reduce_any(tf.logical_or(indices < 0, indices >= count))
+    return tf.where(outside, -tf.constant(1 << 60, tf.int64) // ranks, as_rows - as_dense)
+
+
+def _choices(parts: Sequence[_Rows], name: str) -> list[Any]:
+    """For each part: None, or where the ranks must choose, whether dense is shorter.
+
+    One small allreduce for all of them.
+    """
+    open_parts = [part for part in parts if part.way is None]
+    if not open_parts:
+        return [None] * len(parts)
+    request = dataclasses.replace(open_parts[0].request, name=name)
+    excess = request.allreduce(
+        tf.stack([_excess_bytes(part) for part in open_parts]), "count", basics.Sum
+    )
+    answers = iter(tf.unstack(excess > 0, len(open_parts)))
+    return [next(answers) if part.way is None else None for part in parts]
+
+
+def _static_way(rows: _Rows, wanted: str) -> str | None:
+    """The way, where what all ranks know when the program is traced decides it.
+
+    The number of this rank's rows, which may be known too, must not: another
+    rank's may be another.
+    """
+    if rows.dense_shape is None:
+        return ROWS
+    if wanted != AUTO:
+        return wanted
+    if rows.ranks() == 1:
+        return ROWS
+    size = rows.dense_bytes()
+    return DENSE if size is not None and size <= SMALL_BYTES else None
+
+
+def _rule(rows: _Rows, wanted: str) -> str:
+    """What `_static_way` decided, or how the ranks will, in words and numbers."""
+    if rows.dense_shape is None:
+        return "rows, for the dense shape is not known"
+    if wanted != AUTO:
+        return f"{wanted}, as asked for"
+    ranks, dense = rows.ranks(), rows.dense_bytes()
+    if ranks == 1:
+        return "rows, for there is one rank"
+    if dense is None or ranks is None:
+        return "rows or dense, as is shorter; the numbers are known when it runs"
+    if rows.way == DENSE:
+        return f"dense, for these {dense} bytes are at most {SMALL_BYTES}"
+    row, index = rows.row_bytes(), rows.indices.dtype.size
+    limit = 2 * (ranks - 1) * dense // ranks
+    return (
+        f"rows while all {ranks} ranks together have at most {limit // (row + index)} of them, "
+        f"else dense: a row moves {row} + {index} bytes, dense 2 * {ranks - 1} / {ranks} * "
+        f"{dense} = {limit}"
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _tell(name: str, what: str, rule: str) -> None:
+    """Logs how a tensor is sent; once, for it remembers what it was called with."""
+    _log.info("%s: IndexedSlices of %s are sent as %s.", name, what, rule)
+
+
+def _base_name(slices: tf.IndexedSlices, name: str | None) -> str:
+    if name is not None:
+        return name
+    if tf.executing_eagerly():
+        return "HorovodAllreduce_slices"
+    return _calls._node_name("HorovodAllreduce", [slices.values])
+
+
+def allreduce_slices(
+    tensors: Sequence[tf.IndexedSlices],
+    names: Sequence[str | None],
+    op: int,
+    compression: type[Compressor] = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    sparse: str | None = None,
+    device: str = "",
+) -> list[tf.IndexedSlices]:
+    """Sums or averages of IndexedSlices over all ranks.
+
+    Args:
+      tensors: may have any number of rows on each rank, also none, and any
+        index several times; the rest of their shapes is the same on all ranks.
+      names: one for each, or None; the requests' names begin with it.
+      op: Sum or Average.
+      compression: how the rows are made smaller for the way, after they were
+        added up and scaled.
+      prescale_factor: factor before the reduction; applied on this rank.
+      postscale_factor: factor after it.
+      process_set: who takes part.
+      ignore_name_scope: see `tf_hvd.allreduce`.
+      sparse: "auto", "rows", "dense" or None for the setting TF_HVD_SPARSE.
+      device: for the ops, "" for the CPU, where they give the same bits each time.
+
+    Returns:
+      IndexedSlices with each index that a rank has once, in ascending order,
+      and the dense shapes of `tensors`.
+
+    Raises:
+      NotImplementedError: `op` is neither Sum nor Average.
+      ValueError: `sparse` is not one of its words.
+    """
+    check_slices(op, tensors)
+    wanted = resolve_sparse(sparse)
+    parts = []
+    with tf.device(device or "CPU:0"):
+        for slices, name in zip(tensors, names, strict=True):
+            base = _base_name(slices, name)
+            request = _Request(base, op, postscale_factor, process_set, ignore_name_scope)
+            values = tf.convert_to_tensor(slices.values)
+            sums, indices = _sum_by_index(values, slices.indices, ascending=False)
+            if prescale_factor != 1.0:
+                sums = _scaled(sums, float(np.float32(prescale_factor)))
+            sent, context = compression.compress(tf.cast(sums, values.dtype))
+            part = _Rows(request, sent, indices, context, slices.dense_shape, None)
+            part = dataclasses.replace(part, way=_static_way(part, wanted))
+            _tell(base, f"{sent.dtype.name}{sent.shape[1:]}", _rule(part, wanted))
+            parts.append(part)
+        choices = _choices(parts, parts[0].request.name if parts else "")
+        results = []
+        for part, is_dense in zip(parts, choices, strict=True):
+            values, indices = _exchange(part, is_dense)
+            values = compression.decompress(values, part.context)
+            results.append(tf.IndexedSlices(values, indices, part.dense_shape))
+    return results
