@@ -80,7 +80,8 @@ def busy_machine():
 def test_two_runs_give_the_same_weights(job, busy_machine):
     digests = []
     for delays in ("first", "second"):
-        # Three ranks: the sum of two does not depend on the order. Small buckets: more requests that could travel in another order.
+        # Three ranks: the sum of two does not depend on the order. Small buckets: more
+        # requests that could travel in another order.
         code, output = job(PROGRAM, ranks=3, DELAYS=delays, TF_HVD_BUCKET_BYTES="4096")
         assert code == 0
         found = re.findall(r"weights ([0-9a-f]{64})", output)

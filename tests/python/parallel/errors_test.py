@@ -263,9 +263,9 @@ def test_dtype_that_cannot_travel():
         hvd.allreduce(tf.constant(["text"]))
 
 
-def test_adasum_and_unknown_ops():
-    with pytest.raises(NotImplementedError, match="Average"):
-        hvd.allreduce(tf.zeros([1]), op=hvd.Adasum)
+def test_adasum_of_integers_and_unknown_ops():
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"cannot compute Adasum of int32"):
+        hvd.allreduce(tf.zeros([1], tf.int32), op=hvd.Adasum)
     with pytest.raises(ValueError, match="no reduce op"):
         hvd.allreduce(tf.zeros([1]), op=17)
 

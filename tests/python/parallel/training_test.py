@@ -17,7 +17,7 @@ pytestmark = pytest.mark.framework
 
 v1 = tf.compat.v1
 
-STEPS, BATCH, FEATURES, HIDDEN = 12, 16, 5, 7
+STEPS, BATCH, FEATURES, HIDDEN = 12, 24, 5, 7
 
 
 def data():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tf_hvd as hvd
-from tf_hvd import buckets, config
+from tf_hvd import buckets, config, reduction
 from tf_hvd.keras import compat
 
 F, D = "float32", "float64"
@@ -96,10 +96,10 @@ def test_arguments_that_make_no_sense(make):
     )
     with pytest.raises(ValueError, match="op=Average"):
         make(inner, op=hvd.Sum, gradient_predivide_factor=2.0)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        make(inner, op=hvd.Adasum)
     with pytest.raises(ValueError, match="no reduce op"):
         make(inner, op=9)
+    with pytest.raises(ValueError, match=r"sparse='both'.*'auto', 'rows', 'dense'"):
+        make(inner, sparse="both")
 
 
 @pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
@@ -142,6 +142,55 @@ def test_bucket_size_from_the_environment(monkeypatch):
         monkeypatch.setenv("TF_HVD_BUCKET_BYTES", wrong)
         with pytest.raises(ValueError, match=r"TF_HVD_BUCKET_BYTES.*33554432"):
             config.bucket_bytes()
+
+
+def test_way_of_slices_from_the_environment(monkeypatch):
+    monkeypatch.delenv("TF_HVD_SPARSE", raising=False)
+    assert config.sparse() == "auto"
+    monkeypatch.setenv("TF_HVD_SPARSE", " rows ")
+    assert config.sparse() == "rows"
+    monkeypatch.setenv("TF_HVD_SPARSE", "both")
+    with pytest.raises(ValueError, match=r"TF_HVD_SPARSE='both'.*auto, rows, dense"):
+        config.sparse()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("dense/kernel", "dense/kernel"),
+        ("dense_3/kernel", "dense/kernel"),
+        ("model_1/block2_a_12/bias_0", "model/block2_a/bias"),
+        ("layer2/w3", "layer2/w3"),
+    ],
+)
+def test_names_that_ranks_compare_hold_no_counters(path, name):
+    assert reduction.member_name(tf.Variable(1.0, name=path)) == name
+
+
+def test_names_that_ranks_compare_of_keras_and_of_tensors():
+    layers = [keras.layers.Dense(1), keras.layers.Dense(1)]
+    for layer in layers:
+        layer.build((None, 2))
+    assert {reduction.member_name(layer.kernel) for layer in layers} == {"dense/kernel"}
+    assert reduction.member_name(tf.constant(1.0)) == ""
+
+
+def test_alone_nothing_is_sent_and_gradients_stay_as_they_are():
+    hvd.init()
+    table, weights = tf.Variable(tf.ones([4, 2])), tf.Variable([1.0])
+    slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([3, 3]))
+    dense = tf.constant([0.1])
+    reducer = reduction.GradientReducer("Alone", compression=hvd.Compression.fp16)
+    sparse, same, none = reducer.reduce([slices, dense, None], [table, weights, weights])
+    assert (same is dense, none) == (True, None)
+    assert sparse.indices is slices.indices
+    assert sparse.values is slices.values
+    assert sparse.dense_shape.numpy().tolist() == [4, 2]  # the variable's
+    as_dense = reduction.GradientReducer("Alone", sparse_as_dense=True)
+    assert as_dense.reduce([slices], [table])[0].numpy().tolist() == [[0, 0]] * 3 + [[2, 2]]
+    with tf.Graph().as_default() as graph:
+        reducer.reduce([tf.constant([1.0])], [None])
+    assert {op.type for op in graph.get_operations()} == {"Const"}
 
 
 @pytest.mark.parametrize(
