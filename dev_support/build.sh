@@ -80,7 +80,7 @@ train() {
   while [[ $# -gt 0 ]]; do
     case "$1" in
       -np) ranks=${2:?-np needs a number}; shift 2 ;;
-      --example) examples=("${2:?--example needs tape or session}"); shift 2 ;;
+      --example) examples=("${2:?--example needs keras, keras_advanced, tape or session}"); shift 2 ;;
       --data) arguments+=(--data "$(cd "${2:?--data needs a folder}" && pwd -P)"); shift 2 ;;
       *) arguments+=("$1"); shift ;;
     esac

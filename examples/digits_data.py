@@ -48,6 +48,12 @@ def pieces(images, labels, rank, size, limit=500):
         yield images[start : start + limit], labels[start : start + limit]
 
 
+def count_hits(predict, images, labels, rank, size):
+    """How many of one rank's share of a test set are recognised by `predict`."""
+    shares = pieces(images, labels, rank, size)
+    return sum((predict(share).argmax(axis=1) == answers).sum() for share, answers in shares)
+
+
 def _read_pair(folder, kind):
     images = _find(folder, f"{kind}-images-idx3-ubyte")
     labels = _find(folder, f"{kind}-labels-idx1-ubyte")

@@ -79,10 +79,7 @@ def main():
         )
     model.fit(dataset, epochs=arguments.epochs, callbacks=used, verbose=0)
 
-    hits = sum(
-        (model.predict_on_batch(piece).argmax(axis=1) == answers).sum()
-        for piece, answers in digits_data.pieces(*test, hvd.rank(), hvd.size())
-    )
+    hits = digits_data.count_hits(model.predict_on_batch, *test, hvd.rank(), hvd.size())
     hits = int(hvd.allreduce(tf.constant(hits), op=hvd.Sum, name="hits"))
     digests = hvd.allgather_object(digest(v.numpy() for v in model.weights + optimizer.variables))
     say_result(hvd.rank(), hits / len(test[0]), digests)

@@ -66,7 +66,19 @@ def test_session_goes_on_from_its_checkpoint(run, tmp_path):
     only("weights bit-identical on all 2 ranks", second)
 
 
-@pytest.mark.parametrize("example", ["mnist_tape", "mnist_session"])
+@pytest.mark.parametrize("example", ["mnist_keras", "mnist_keras_advanced"])
+def test_two_ranks_learn_the_digits_with_keras(run, example, tmp_path):
+    checkpoint = tmp_path / "best.keras"
+    arguments = ["--checkpoint", checkpoint] if example == "mnist_keras" else []
+    output = run(example, *arguments)
+    assert float(only(r"test accuracy: (0\.\d{4})", output)) >= 0.97
+    only("weights bit-identical on all 2 ranks", output)
+    assert checkpoint.exists() == bool(arguments)
+
+
+@pytest.mark.parametrize(
+    "example", ["mnist_keras", "mnist_keras_advanced", "mnist_session", "mnist_tape"]
+)
 def test_first_line_is_the_command(example):
     first = (EXAMPLES / f"{example}.py").read_text().splitlines()[0]
     assert first.startswith(f"# tf_hvd run -np 2 python examples/{example}.py")

@@ -132,6 +132,7 @@ def test_options(case):
     assert_reduced(tape_gradients(make_variables(), **options), factor and factor())
 
 
+@pytest.mark.ranks(2)
 def test_lists_of_variables_as_groups():
     variables = make_variables([tf.float32] * 4)
     groups = [[variables[3], variables[0]], [variables[1]]]
@@ -148,6 +149,7 @@ def test_lists_of_variables_as_groups():
     assert sizes == [2, 1, 1]
 
 
+@pytest.mark.ranks(2)
 def test_buckets_by_dtype_and_size(monkeypatch):
     """Last to first; float32 in twos, for 16 bytes hold two of 8."""
     monkeypatch.setenv("TF_HVD_BUCKET_BYTES", "16")

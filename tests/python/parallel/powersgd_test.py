@@ -60,6 +60,7 @@ def test_all_ranks_have_the_same_bits(rank):
         np.testing.assert_array_equal(results[2], exact)  # a vector is not compressed
 
 
+@pytest.mark.ranks(2)
 def test_what_is_left_out_comes_later(rank, size):
     """Error feedback: the sum of many approximations nears the sum of the averages."""
     variable = tf.Variable(tf.zeros([24, 32], tf.float64))
