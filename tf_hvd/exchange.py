@@ -115,8 +115,7 @@ def reducescatter(
 
     Raises:
       ValueError: no such op; no such set.
-      NotImplementedError: Adasum.
-      tf.errors.InvalidArgumentError: a scalar; an op that the dtype has not.
+      tf.errors.InvalidArgumentError: a scalar; Adasum; an op that the dtype has not.
     """
     return _scatter([tensor], device_dense, compression, op, name, process_set, ignore_name_scope,
                     prescale_factor, postscale_factor, None, single=True)[0]  # fmt: skip

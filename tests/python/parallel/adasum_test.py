@@ -194,10 +194,12 @@ def test_v1_adam(rank):
     assert 0.05 < np.abs(shared - 1).max() < 0.3 * hvd.size()
 
 
-def test_v1_optimizer_in_eager_mode(rank, size):
+@pytest.mark.parametrize("passes", [1, 2])
+def test_v1_optimizer_in_eager_mode(rank, size, passes):
     variable = tf.Variable(tf.ones([37], tf.float64))
-    optimizer = hvd.DistributedOptimizer(sgd(), op=hvd.Adasum)
+    optimizer = hvd.DistributedOptimizer(sgd(), op=hvd.Adasum, backward_passes_per_step=passes)
     mine = vector(rank)
-    optimizer.minimize(lambda: tf.reduce_sum(variable * mine), var_list=[variable])
-    expected = 1 + adasum([-0.5 * vector(r) for r in range(size)])
+    for _ in range(passes):
+        optimizer.minimize(lambda: tf.reduce_sum(variable * mine), var_list=[variable])
+    expected = 1 + adasum([-0.5 * passes * vector(r) for r in range(size)])
     np.testing.assert_allclose(variable, expected, rtol=0, atol=1e-12)
