@@ -2,7 +2,7 @@
 
 
 class HorovodInternalError(RuntimeError):
-    """A bug of tf_hvd, or a state of the native runtime that must not occur."""
+    """The job has ended under a call that is no op, or there is a bug in tf_hvd."""
 
 
 class HorovodInitError(ValueError, RuntimeError):

@@ -168,7 +168,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       num_groups: deprecated; use `groups`.
       groups: None for buckets (TF_HVD_BUCKET_BYTES); a number of groups of about
         the same length; or lists of variables, each reduced as one request.
-      process_set: `global_process_set`.
+      process_set: the ranks that train together; the others keep their gradients.
       scale_local_gradients: divide the gradients of variables registered with
         `register_local_var` by the number of ranks.
       sparse: how IndexedSlices are sent, see `tf_hvd.allreduce`.
