@@ -15,6 +15,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizerV3
 
+import tf_hvd
 import tf_hvd.keras as hvd
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
@@ -39,11 +40,10 @@ OPTIONS = {
     "mixed": {},
     "sparse": {},
 }
-# All of them once, in the job of two ranks; it takes a minute.
 CELLS = [
     (path, name, case)
-    for path in ("fit", "train_step", "by_hand", "tf_keras")
-    for name in (OPTIMIZERS if hvd.size() == 2 else ["adam"])
+    for path in ("fit", "train_step", "by_hand", "tape", "tf_keras")
+    for name in OPTIMIZERS
     for case in OPTIONS
     if path != "tf_keras" or (case != "accumulation" and name != "lamb")
 ]
@@ -173,12 +173,14 @@ def fit(library, name, case, kind=None):
     return model
 
 
-def by_hand(name, case):
+def by_hand(name, case, distributed_tape=False):
+    """A loop of the user's, with our optimizer or with our tape and a plain one."""
     model = make_model(keras, case)
     optimizer = make_optimizer(keras, name, case)
     if case == "mixed":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    optimizer = hvd.DistributedOptimizer(optimizer)
+    if not distributed_tape:
+        optimizer = hvd.DistributedOptimizer(optimizer)
     optimizer.build(model.trainable_variables)
     dtype = tf.float32 if case == "mixed" else tf.float64
 
@@ -186,6 +188,8 @@ def by_hand(name, case):
     def step(x, y):
         with tf.GradientTape() as tape:
             loss = optimizer.scale_loss(loss_of(model, x, y))
+        if distributed_tape:
+            tape = tf_hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
@@ -201,6 +205,7 @@ PATHS = {
     "fit": lambda name, case: fit(keras, name, case),
     "train_step": lambda name, case: fit(keras, name, case, OwnStep),
     "by_hand": by_hand,
+    "tape": lambda name, case: by_hand(name, case, distributed_tape=True),
     "tf_keras": lambda name, case: fit(tf_keras, name, case),
 }
 
