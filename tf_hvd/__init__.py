@@ -158,7 +158,13 @@ if not _is_command_line():
         HorovodInternalError,
         HorovodVersionMismatchError,
     )
-    from tf_hvd.exchange import alltoall, grouped_reducescatter, reducescatter
+    from tf_hvd.exchange import (
+        alltoall,
+        barrier,
+        grouped_reducescatter,
+        join,
+        reducescatter,
+    )
     from tf_hvd.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
     from tf_hvd.helpers import (
         check_extension,
@@ -182,7 +188,6 @@ if not _is_command_line():
         remove_process_set,
     )
     from tf_hvd.strip import strip_ops
-    from tf_hvd.synchronize import barrier, join
     from tf_hvd.variables import broadcast_, broadcast_global_variables, broadcast_variables
 
     __version__: str = build_info.VERSION

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd._local import LocalVariables
-from tf_hvd._state import state_variable
+from tf_hvd._tensorflow import state_variable
 from tf_hvd.reduction import GradientReducer
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd._state import state_variable
+from tf_hvd._tensorflow import state_variable
 
 
 def check_passes(backward_passes_per_step: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 from tf_hvd import _communicators, _native
 from tf_hvd import process_sets as _sets
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
 
 # Values of `op=`; Horovod's numbers, which are also those of runtime/types.h.

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd import basics
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.objects import channel_of
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
 

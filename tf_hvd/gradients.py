@@ -41,6 +41,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd import _calls, basics
+from tf_hvd.options import ReductionOptions
 
 _HALVES = (tf.float16, tf.bfloat16)
 
@@ -93,7 +94,8 @@ class _Reduction:
         self.scatters = scatters
 
     def reduce(self, tensors: list[Any], kind: int) -> list[Any]:
-        return _calls.run_grouped_allreduce(tensors, kind, **self.options)
+        options = ReductionOptions(op=kind, **self.options)
+        return _calls.run_grouped_allreduce(tensors, options)
 
     def totals(self) -> list[Any]:
         """The derivative of the sum of the losses with respect to the whole results."""
@@ -105,9 +107,13 @@ class _Reduction:
         """Of Sum and Average."""
         if not self.scatters:
             # The kernel scales without an intermediate rounding.
-            return _calls.run_grouped_allreduce(
-                self.gradients, self.kind, self.prescale, self.postscale, **self.options
+            options = ReductionOptions(
+                op=self.kind,
+                prescale_factor=self.prescale,
+                postscale_factor=self.postscale,
+                **self.options,
             )
+            return _calls.run_grouped_allreduce(self.gradients, options)
         return [self._finished(_wide(total), total.dtype) for total in self.totals()]
 
     def extremum(self) -> list[Any]:
@@ -205,7 +211,8 @@ def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
 
 def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
     inputs, options = list(op.inputs), _options(op)
-    sums = _calls.run_grouped_allreduce(_all_dense(gradients, op.outputs), basics.Sum, **options)
+    total = ReductionOptions(op=basics.Sum, **options)
+    sums = _calls.run_grouped_allreduce(_all_dense(gradients, op.outputs), total)
     # One column for each tensor, after the rank's number.
     rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
     me = tf.cast(basics.rank_op(), tf.int64)
@@ -232,7 +239,8 @@ def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
 
 @tf.RegisterGradient("HorovodBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast_gradient(op: Any, gradient: Any) -> Any:
-    total = _calls.run_allreduce(_dense(gradient, op.inputs[0]), basics.Sum, **_options(op))
+    options = ReductionOptions(op=basics.Sum, **_options(op))
+    total = _calls.run_allreduce(_dense(gradient, op.inputs[0]), options)
     at_root = tf.equal(basics.rank_op(), op.get_attr("root_rank"))
     # Chosen, not multiplied by zero: an infinity must not become NaN elsewhere.
     return tf.where(at_root, total, tf.zeros_like(total))

@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics, collectives, exchange
-from tf_hvd._sources import tf_variable
+from tf_hvd._tensorflow import tf_variable
+from tf_hvd.options import resolve_op
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 
@@ -22,7 +23,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     Raises:
       ValueError: both are given, or `op` is no reduce op.
     """
-    return collectives.resolve_op(op, average)
+    return resolve_op(op, average)
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:

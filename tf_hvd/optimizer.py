@@ -5,11 +5,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics
-from tf_hvd._autograph import verbatim
 from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.adasum import AdasumUpdates
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
@@ -185,22 +186,61 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         from tf_hvd.keras import optimizer as keras_optimizer
 
         return keras_optimizer.DistributedOptimizer(
-            optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
-            gradient_predivide_factor, op, backward_passes_per_step,
-            average_aggregated_gradients, num_groups, groups, process_set, scale_local_gradients,
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
             sparse=sparse,
-        )  # fmt: skip
+        )
+    options = ReductionOptions.of_gradients(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+        num_groups=num_groups,
+        gradient_predivide_factor=gradient_predivide_factor,
+    )
+    return _of_v1(
+        optimizer,
+        name or f"Distributed{type(optimizer).__name__}",
+        use_locking=use_locking,
+        options=options,
+        passes=check_passes(backward_passes_per_step),
+        average=average_aggregated_gradients,
+        scale_local=scale_local_gradients,
+    )
+
+
+def _of_v1(
+    optimizer: Any,
+    name: str,
+    *,
+    use_locking: bool,
+    options: ReductionOptions,
+    passes: int,
+    average: bool,
+    scale_local: bool,
+) -> _DistributedOptimizer:
+    """DistributedOptimizer for the optimizers of tf.compat.v1."""
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is distributed already; it would reduce twice.")
-    name = name or f"Distributed{type(optimizer).__name__}"
-    reducer = GradientReducer(
-        name, device_dense, device_sparse, compression, sparse_as_dense, op,
-        gradient_predivide_factor, num_groups, groups, process_set, sparse,
-        takes_adasum=True,
-    )  # fmt: skip
-    passes = check_passes(backward_passes_per_step)
-    if op == basics.Adasum:
-        if average_aggregated_gradients:
+    reducer = GradientReducer(name, options)
+    if options.op == basics.Adasum:
+        if average:
             raise ValueError(
                 "op=Adasum applies each pass by itself: average_aggregated_gradients=True has no "
                 "meaning; pass False."
@@ -209,8 +249,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     aggregation = None
     if passes > 1:
         aggregation = GradientAggregation(
-            backward_passes_per_step, average_aggregated_gradients, sparse_as_dense
+            passes, average=average, sparse_as_dense=options.sparse_as_dense
         )
-    return _DistributedOptimizer(
-        optimizer, name, use_locking, reducer, scale_local_gradients, aggregation
-    )
+    return _DistributedOptimizer(optimizer, name, use_locking, reducer, scale_local, aggregation)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd._state import state_variable
+from tf_hvd._tensorflow import state_variable
 
 # Averages tensors of any dtypes over the ranks, as one step under a name.
 Average = Callable[[list[Any], str], list[Any]]

@@ -7,8 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _calls, _native, collectives
-from tf_hvd._autograph import verbatim
-from tf_hvd._sources import tf_variable
+from tf_hvd._tensorflow import tf_variable, verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 

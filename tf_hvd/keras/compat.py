@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
 # What an optimizer of each kind must have, to be hooked.

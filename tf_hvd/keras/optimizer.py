@@ -11,6 +11,7 @@ from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.keras import agreement, compat
 from tf_hvd.keras.passes import hook_passes
+from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
@@ -167,13 +168,13 @@ class _Wrapping:
         name: str | None,
         check_steps: int,
         scale_local: bool,
-        reducer: dict[str, Any],
+        options: ReductionOptions,
         aggregation: dict[str, Any],
     ) -> None:
         self._name = name
         self._check_steps = check_steps
         self._scale_local = scale_local
-        self._reducer = reducer
+        self._options = options
         self._aggregation = aggregation
         self._local = LocalVariables()
 
@@ -207,7 +208,7 @@ class _Wrapping:
 
     def _distribution(self, optimizer: Any) -> Distribution:
         name = self._name or f"Distributed{type(optimizer).__name__}"
-        reducer = GradientReducer(name, **self._reducer)
+        reducer = GradientReducer(name, self._options)
         return Distribution(name, reducer, self._local, self._scale_local, self._check_steps)
 
     def _wrap_growing(self, optimizer: Any) -> None:
@@ -292,22 +293,27 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     steps = config.check_weights_steps() if check_weights_steps is None else check_weights_steps
     if steps < 0:
         raise ValueError(f"check_weights_steps={steps} must be 0 or more.")
-    reducer = {
-        "device_dense": device_dense,
-        "device_sparse": device_sparse,
-        "compression": compression,
-        "sparse_as_dense": sparse_as_dense,
-        "op": op,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "num_groups": num_groups,
-        "groups": groups,
-        "process_set": process_set,
-        "sparse": sparse,
-    }
+    options = ReductionOptions.of_gradients(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+        num_groups=num_groups,
+        gradient_predivide_factor=gradient_predivide_factor,
+    )
+    if op == basics.Adasum:
+        raise NotImplementedError(
+            "op=Adasum combines updates, which Keras optimizers do not show; use op=Average, "
+            "an optimizer of tf.compat.v1.train, or DistributedGradientTape(op=Adasum)."
+        )
     aggregation = {
         "passes": passes,
         "average": average_aggregated_gradients,
         "sparse_as_dense": sparse_as_dense,
     }
-    _Wrapping(name, steps, scale_local_gradients, reducer, aggregation).wrap(optimizer)
+    _Wrapping(name, steps, scale_local_gradients, options, aggregation).wrap(optimizer)
     return optimizer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.aggregation import GradientAggregation
 from tf_hvd.keras import compat
 from tf_hvd.keras.flavours import build_optimizer

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 from tf_hvd import _calls
+from tf_hvd.options import ReductionOptions
 
 pytestmark = pytest.mark.framework
 
@@ -398,7 +399,7 @@ def test_what_has_no_gradient_says_so():
     with tf.Graph().as_default():
         x = tf.constant([1.0])
         with pytest.raises(LookupError, match="Adasum"):
-            tf.gradients(_calls.run_allreduce(x, hvd.Adasum), x)
+            tf.gradients(_calls.run_allreduce(x, ReductionOptions(op=hvd.Adasum)), x)
         variable = tf.compat.v1.get_variable("v", initializer=1.0, use_resource=False)
         with pytest.raises(LookupError, match="HorovodBroadcastInplace"):
             tf.gradients(hvd.broadcast_([variable], 0), variable)
