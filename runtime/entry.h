@@ -50,6 +50,7 @@ struct Entry {
   // Set when the call is wrong on this rank alone: it is completed here with
   // this text and voted as a refusal, so that the other ranks fail as well.
   std::string refusal;
+  int64_t stamp = -1;  // the caller's step, compared between ranks; -1: none
 
   Completion done;
 

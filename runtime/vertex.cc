@@ -96,6 +96,7 @@ void Vertex::CastVote(const Key& key, const Entry& entry) {
   Vote vote;
   vote.first = {ledger_.rank, EncodeRecord(entry.record)};
   vote.last = ledger_.rank;
+  vote.step = entry.stamp;
   if (!entry.refusal.empty()) vote.refusal = {ledger_.rank, entry.refusal};
   Count(ledger_.rank, key, vote);
 }

@@ -65,7 +65,7 @@ std::vector<std::string> ErrorsOf(Scenario scenario) {
     case Scenario::kDuplicateAll:
       return {"duplicate name"};
     case Scenario::kDuplicateOne:
-      return {"duplicate name", "stall: ", " left: "};
+      return {"duplicate name", "stall: ", " left: ", " is at step "};
     case Scenario::kMissing:
       // By name, not by a waiter's last limit.
       return {"mismatch", "; missing rank "};
