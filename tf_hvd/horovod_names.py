@@ -101,6 +101,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         if module.__name__ == "horovod":
             vars(module)["__version__"] = HOROVOD_VERSION
+        elif not module.__name__.startswith("horovod.common"):
+            importlib.import_module("tf_hvd.gradients").use_horovods()
 
 
 def install_as_horovod() -> None:
