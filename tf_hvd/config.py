@@ -7,9 +7,11 @@ what docs/config.md holds.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +131,22 @@ def check_weights_steps() -> int:
 def guard() -> str:
     """Whether Keras training is watched: "on" or "off" (`TF_HVD_GUARD`)."""
     return GUARD.read()
+
+
+@contextlib.contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Sets environment variables, those that are not None, until the block ends."""
+    values = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def python_markdown() -> str:
