@@ -13,6 +13,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from tf_hvd import horovod_variables
+
 
 @dataclasses.dataclass(frozen=True)
 class IntSetting:
@@ -149,6 +151,12 @@ def env(**kwargs: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def horovods() -> dict[str, str]:
+    """Horovod's variables that are set now."""
+    names = [name for name in os.environ if name.startswith(horovod_variables.PREFIX)]
+    return {name: os.environ[name] for name in names}
+
+
 def python_markdown() -> str:
     """The table of this module as Markdown."""
     rows = [f"| `{s.name}` | {s.default} | {s.meaning} |" for s in SETTINGS]
@@ -165,6 +173,10 @@ def markdown() -> str:
         "## Python\n\n"
         "Read by the Python side, when a collective is called or put in a graph.\n\n"
         f"{python_markdown()}\n"
+        "## Horovod's variables\n\n"
+        "Every one that Horovod 0.28.1 reads. `init` warns, once and on rank 0, of what is set and "
+        "not honoured, and of names that are none.\n\n"
+        f"{horovod_variables.markdown()}\n"
         "This page is made by `python -m tf_hvd.config --markdown`; a test compares the two.\n"
     )
 
