@@ -46,7 +46,12 @@ bool ParseStallDisable(const std::string& text, Config* config) {
   return true;
 }
 
-bool ParseLogLevel(const std::string& text, Config* config) {
+bool ParseLogLevel(const std::string& given, Config* config) {
+  // Horovod's launcher writes them in capitals.
+  std::string text = given;
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter += 'a' - 'A';
+  }
   for (const char* level :
        {"trace", "debug", "info", "warning", "error", "fatal"}) {
     if (text == level) {
