@@ -40,6 +40,10 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._aggregation = aggregation
         self._complete: Any = None
 
+    def __repr__(self) -> str:
+        # Scripts look for "horovod" in str(optimizer).
+        return f"<tf_hvd (horovod) {self.get_name()} of {self._optimizer!r}>"
+
     def register_local_var(self, var: Any) -> None:
         """From now on the gradient of `var` is not reduced."""
         self._local.register(var)

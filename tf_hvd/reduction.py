@@ -98,6 +98,11 @@ class GradientReducer:
         self._options = options
 
     @property
+    def op(self) -> int:
+        """The reduce op."""
+        return self._options.op
+
+    @property
     def process_set(self) -> ProcessSet:
         """The ranks that take part."""
         return cast(ProcessSet, self._options.process_set)

@@ -7,6 +7,7 @@ from tf_hvd.compression import Compressor
 from tf_hvd.helpers import refs_to_vars
 from tf_hvd.horovod.gradient_aggregation import LocalGradientAggregationHelper
 from tf_hvd.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
+from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet
 from tf_hvd.reduction import GradientReducer
 
@@ -34,13 +35,17 @@ def _make_allreduce_grads_fn(
     Arguments and errors are those of `tf_hvd.DistributedGradientTape`. The function's
     second argument may be left out where `groups` does not name variables.
     """
-    reducer = GradientReducer(
-        name, device_dense=device_dense, device_sparse=device_sparse, compression=compression,
-        sparse_as_dense=sparse_as_dense, op=op,
+    options = ReductionOptions.of_gradients(
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
         gradient_predivide_factor=gradient_predivide_factor,
         groups=refs_to_vars(groups) if isinstance(groups, tuple) else groups,
         process_set=process_set,
-    )  # fmt: skip
+    )
+    reducer = GradientReducer(name, options)
 
     def allreduce_grads(
         grads: Sequence[Any],

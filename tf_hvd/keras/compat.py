@@ -129,6 +129,11 @@ def add_method(optimizer: Any, name: str, function: Callable[..., Any]) -> None:
     _set(optimizer, name, function)
 
 
+def add_attribute(optimizer: Any, name: str, value: Any) -> None:
+    """Gives the instance an attribute, for the user."""
+    _set(optimizer, name, value)
+
+
 def hook_updates(optimizer: Any, kind: str, distribution: Distribution) -> None:
     """Puts `distribution` into one optimizer that makes updates itself.
 

@@ -7,10 +7,12 @@ import tensorflow as tf
 
 from tf_hvd import basics, collectives, config
 from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.keras import agreement, compat
 from tf_hvd.keras.passes import hook_passes
+from tf_hvd.keras.reduced import ReducedByUser
 from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -48,6 +50,7 @@ class Distribution:
         self._reducer = reducer
         self._scale_local = scale_local
         self._check_steps = check_steps
+        self._reduced = ReducedByUser(reducer.op)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
         self._updates = _counter()
@@ -76,6 +79,8 @@ class Distribution:
         """
         if compat.in_xla():
             raise ValueError(_JIT)
+        if self._reduced.take(gradients):
+            return list(gradients)
         checks = self._checks()
         self._gradients, self._variables = [], []  # they hold the graph
         with tf.control_dependencies(checks):
@@ -87,6 +92,24 @@ class Distribution:
             gradient if exchanged and variable not in self.local else _each_row_once(gradient)
             for gradient, variable in zip(reduced, variables, strict=True)
         ]
+
+    @verbatim
+    def allreduce(
+        self,
+        grads: Sequence[Any],
+        vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
+    ) -> list[Any]:
+        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again.
+
+        Args:
+          grads: tensors, IndexedSlices and None.
+          vars: what they belong to.
+        """
+        with tf.name_scope(compat.SCOPE):
+            self.begin(grads, vars)
+            reduced = self.reduce(grads, vars)
+        self._reduced.remember(reduced)
+        return reduced
 
     def all_finite(self, finite: Any) -> Any:
         """Whether the gradients of all ranks are finite: all take a step, or none does.
@@ -192,6 +215,7 @@ class _Wrapping:
         if compat.grows(optimizer):
             self._wrap_growing(optimizer)
         compat.add_method(optimizer, "register_local_var", self._local.register)
+        compat.add_attribute(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
         kind = compat.kind_of(optimizer)
@@ -204,6 +228,8 @@ class _Wrapping:
         compat.hook_updates(optimizer, kind, distribution)
         if self._aggregation["passes"] > 1:
             hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
+        else:
+            compat.add_method(optimizer, "_allreduce", distribution.allreduce)
         compat.mark(optimizer, distribution)
 
     def _distribution(self, optimizer: Any) -> Distribution:
@@ -279,7 +305,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Returns:
       `optimizer`, which now has a method `register_local_var(variable)`: the
-      gradient of that variable stays on its rank.
+      gradient of that variable stays on its rank; and an attribute
+      `horovod_distributed`, which is True.
 
     Raises:
       ValueError: not an optimizer of Keras, distributed already, or an argument
