@@ -76,6 +76,9 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind)
       OP_REQUIRES_OK(ctx, ctx->GetAttr(attribute, &member_names_));
     }
   }
+  if (ctx->HasAttr("stamp_count")) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("stamp_count", &stamp_count_));
+  }
   if (ctx->HasAttr("wire_name")) {  // what has no name of its own has none
     OP_REQUIRES_OK(ctx, ctx->GetAttr("ignore_name_scope", &ignore_name_scope));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("wire_name", &name_));
@@ -142,7 +145,8 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
 Status CollectiveKernel::Fill(Call* call) {
   call->entry.set = set_;
   call->entry.record.kind = kind_;
-  const auto inputs = static_cast<size_t>(call->ctx->num_inputs());
+  TF_HVD_RETURN_IF_ERROR(ReadStamp(call));
+  const auto inputs = static_cast<size_t>(TensorCount(*call));
   if (!member_names_.empty() && member_names_.size() != inputs) {
     return InvalidArgument(std::to_string(member_names_.size()) +
                            " names for " + std::to_string(inputs) +
@@ -151,6 +155,20 @@ Status CollectiveKernel::Fill(Call* call) {
   call->entry.record.tensors.reserve(inputs);
   call->entry.tensors.reserve(inputs);
   return FillEntry(call);
+}
+
+int CollectiveKernel::TensorCount(const Call& call) const {
+  return call.ctx->num_inputs() - stamp_count_;
+}
+
+Status CollectiveKernel::ReadStamp(Call* call) const {
+  if (stamp_count_ == 0) return Status::Ok();
+  const tf::Tensor& stamp = call->ctx->input(TensorCount(*call));
+  if (stamp_count_ > 1 || stamp.NumElements() != 1) {
+    return InvalidArgument("pass one number as the stamp, or none at all");
+  }
+  call->entry.stamp = stamp.flat<int64_t>()(0);
+  return Status::Ok();
 }
 
 void CollectiveKernel::Add(Call* call, TensorSpec spec,
@@ -168,7 +186,7 @@ Status CollectiveKernel::CheckHasRows(const Call& call) const {
   const TensorSpec& spec = specs.back();
   if (!spec.shape.empty()) return Status::Ok();
   std::string which = "the tensor";
-  if (kind_ != OpKind::kAlltoall && call.ctx->num_inputs() > 1) {
+  if (kind_ != OpKind::kAlltoall && TensorCount(call) > 1) {
     which = "tensor " + std::to_string(specs.size() - 1);
   }
   if (!spec.name.empty()) which += " '" + spec.name + "'";

@@ -83,6 +83,10 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   // Adds one tensor's memory; `spec` gets the member's name.
   void Add(Call* call, TensorSpec spec, const TensorBuffers& buffers) const;
 
+  // How many inputs are tensors of the collective: all but the stamp (of
+  // alltoall: and but the splits).
+  int TensorCount(const Call& call) const;
+
   OpKind kind() const { return kind_; }
   int32_t set() const { return set_; }
   // Of the tensors of a group, in their order; or none.
@@ -92,11 +96,14 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   // The name that ranks match calls by.
   std::string WireName(const tf::OpKernelContext& ctx) const;
   Status Fill(Call* call);
+  // The caller's step, which is the last input of ops that take one.
+  Status ReadStamp(Call* call) const;
 
   const OpKind kind_;
   int32_t set_ = kWorldSet;
   std::string name_;
   std::vector<std::string> member_names_;
+  int stamp_count_ = 0;
   // An eager call: all kernels of one op have one name, so that Python hands
   // over the caller's through the C API.
   bool eager_ = false;

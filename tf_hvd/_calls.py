@@ -137,8 +137,12 @@ def run_grouped_allreduce(
     name: str | None = None,
     compressed_as: str = "",
     member_names: Sequence[str] = (),
+    step: Any = None,
 ) -> list[Any]:
-    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it."""
+    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it.
+
+    With `step`, an int64 scalar, ranks that are at different steps get an error.
+    """
     return list(
         run(
             _native.ops.horovod_grouped_allreduce,
@@ -146,9 +150,15 @@ def run_grouped_allreduce(
             list(tensors),
             name,
             options.process_set,
+            stamp=_stamp(step),
             **_reduction(options, compressed_as, member_names),
         )
     )
+
+
+def _stamp(step: Any) -> list[Any]:
+    """The op's input `stamp`."""
+    return [] if step is None else [step]
 
 
 def run_reducescatter(
@@ -208,9 +218,13 @@ def run_grouped_allgather(
     process_set: ProcessSet | int = global_process_set,
     ignore_name_scope: bool = False,
     member_names: Sequence[str] = (),
+    step: Any = None,
 ) -> list[Any]:
-    """HorovodGroupedAllgather on tensors of one dtype, with nothing around it."""
-    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
+    """HorovodGroupedAllgather on tensors of one dtype, with nothing around it.
+
+    `step` is that of `run_grouped_allreduce`.
+    """
+    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope, "stamp": _stamp(step)}
     if member_names:
         attributes["member_names"] = list(member_names)
     return list(

@@ -8,12 +8,13 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 import tensorflow as tf
 
 F = TypeVar("F", bound=Callable[..., Any])
+State = TypeVar("State")
 
 
 def verbatim(function: F) -> F:
@@ -57,6 +58,31 @@ def tf_variable(variable: Any) -> Any:
     """The tf.Variable of a Keras 3 variable; anything else is returned as it is."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
+
+
+class ByVariables(Generic[State]):
+    """What is kept for each list of variables, which is known by the variables in it.
+
+    Not by their places: one optimizer may be used on several lists in turn, and a
+    layer that is frozen makes another list of what was one.
+    """
+
+    def __init__(self) -> None:
+        # The variables with it, so that no id is used again.
+        self._kept: dict[tuple[int, ...] | None, tuple[list[Any], State]] = {}
+
+    def get(self, variables: Sequence[Any] | None, make: Callable[[], State]) -> State:
+        """What is kept for these variables; made if this is the first time.
+
+        Args:
+          variables: in their order; None for a caller that has one list only.
+          make: makes it.
+        """
+        held = [tf_variable(variable) for variable in variables or ()]
+        key = None if variables is None else tuple(map(id, held))
+        if key not in self._kept:
+            self._kept[key] = (held, make())
+        return self._kept[key][1]
 
 
 def member_name(variable: Any) -> str:

@@ -6,8 +6,9 @@ Rules for all of them:
   node's name: `name=`, or `Horovod<Op>_<name of the tensor>`, under the current
   name scope. In eager mode it is `name=`, or the op's type. No name contains a
   number that a process counts for itself.
-- A result that nothing uses is not computed, as with any TensorFlow op; a
-  program in which one rank ignores a result that the others use stalls.
+- Each call runs, in a tf.function too and whether or not its result is used, and
+  in no order but that of the data. Only the Session of a v1 graph runs what is
+  fetched and nothing else: there all ranks must fetch alike.
 - They raise tf.errors.FailedPreconditionError if `init` was not called or the
   ranks disagree (dtype, shape, operation, root: the text has both sides'
   values), InvalidArgumentError if one rank's call is wrong by itself, and

@@ -119,6 +119,16 @@ def _options(op: Any) -> dict[str, Any]:
     }
 
 
+def _tensors(op: Any) -> list[Any]:
+    """The inputs that travel: all but the caller's step, which comes last where it is given."""
+    return list(op.inputs)[: len(op.outputs)]
+
+
+def _no_step(op: Any) -> list[None]:
+    """The gradient of what `_tensors` leaves out."""
+    return [None] * (len(op.inputs) - len(op.outputs))
+
+
 def _scales(op: Any) -> tuple[float, float]:
     """The factors as the kernel has them: float32, whatever Python gave."""
     prescale, postscale = op.get_attr("prescale_factor"), op.get_attr("postscale_factor")
@@ -150,7 +160,7 @@ class _Reduction:
     """A reducing op of the forward pass, of one tensor or of a group."""
 
     def __init__(self, op: Any, gradients: Sequence[Any], scatters: bool) -> None:
-        self.inputs = list(op.inputs)
+        self.inputs = _tensors(op)
         self.outputs = list(op.outputs)
         self.gradients = _all_dense(gradients, self.outputs)
         self.kind = op.get_attr("reduce_op")
@@ -267,7 +277,7 @@ def _allreduce_gradient(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")  # type: ignore[untyped-decorator]
 def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
-    return _reduction_gradients(op, gradients, scatters=False)
+    return _reduction_gradients(op, gradients, scatters=False) + _no_step(op)
 
 
 @tf.RegisterGradient("HorovodReducescatter")  # type: ignore[untyped-decorator]
@@ -291,7 +301,7 @@ def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[An
 
 
 def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
-    inputs, options = list(op.inputs), _options(op)
+    inputs, options = _tensors(op), _options(op)
     totals = _totals("allgather", _all_dense(gradients, op.outputs), options)
     # One column for each tensor, after the rank's number.
     rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
@@ -314,7 +324,7 @@ def _allgather_gradient(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodGroupedAllgather")  # type: ignore[untyped-decorator]
 def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
-    return _allgather_gradients(op, gradients)
+    return _allgather_gradients(op, gradients) + _no_step(op)
 
 
 @tf.RegisterGradient("HorovodBroadcast")  # type: ignore[untyped-decorator]

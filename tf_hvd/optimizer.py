@@ -1,5 +1,6 @@
 """DistributedOptimizer for the optimizers of tf.compat.v1; hands on those of Keras."""
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +15,21 @@ from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
+
+
+@dataclasses.dataclass
+class _Begun:
+    """One pass of which the gradients have been added up."""
+
+    complete: Any
+    variables: list[Any]
+    present: set[int]  # ids of those that have a gradient
+
+    def is_of(self, variables: list[Any]) -> bool:
+        return list(map(id, variables)) == list(map(id, self.variables))
+
+    def may_update(self, variables: list[Any]) -> bool:
+        return set(map(id, variables)) <= self.present
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
@@ -38,7 +54,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._local = LocalVariables()
         self._scale_local = scale_local_gradients
         self._aggregation = aggregation
-        self._complete: Any = None
+        self._begun: list[_Begun] = []
 
     def __repr__(self) -> str:
         # Scripts look for "horovod" in str(optimizer).
@@ -57,8 +73,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         if self._aggregation is None:
             reduced = self._reduce(gradients, variables)
         else:
-            self._complete, sums = self._aggregation.add(gradients)
-            reduced = self._reduce_if(self._complete, sums, variables)
+            complete, sums = self._aggregation.add(gradients, variables)
+            # Of a list, the last pass is the one that may be applied.
+            self._begun = [pass_ for pass_ in self._begun if not pass_.is_of(variables)]
+            present = {id(v) for g, v in pairs if g is not None}
+            self._begun.append(_Begun(complete, variables, present))
+            reduced = self._reduce_if(complete, sums, variables)
         return list(zip(reduced, variables, strict=True))
 
     def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -79,21 +99,31 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             results[i] = value
         return results
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's apply_gradients; reduces nothing.
 
         With backward_passes_per_step > 1 it does nothing, not even count a step,
         until the passes are complete.
         """
         if self._aggregation is None:
-            return self._optimizer.apply_gradients(*args, **kwargs)
-        if self._complete is None:
-            raise ValueError(
-                "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
-                "compute_gradients()."
-            )
+            return self._optimizer.apply_gradients(grads_and_vars, *args, **kwargs)
+        pairs = list(grads_and_vars)
+        begun = self._begun_with([variable for _, variable in pairs])
         return self._aggregation.when_complete(
-            self._complete, lambda: self._optimizer.apply_gradients(*args, **kwargs)
+            begun.complete,
+            lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs),
+            begun.variables,
+        )
+
+    def _begun_with(self, variables: list[Any]) -> "_Begun":
+        """The pass that the gradients of `variables` are of; some may have been left out."""
+        exactly = [pass_ for pass_ in self._begun if pass_.is_of(variables)]
+        partly = [pass_ for pass_ in reversed(self._begun) if pass_.may_update(variables)]
+        for pass_ in exactly + partly:
+            return pass_
+        raise ValueError(
+            "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
+            "compute_gradients()."
         )
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:

@@ -65,8 +65,8 @@ def _reduce_by_powersgd(
     powersgd: PowerSGD,
     scope: str,
     options: ReductionOptions,
-    names: tuple[str, ...],
     gradients: Sequence[Any],
+    variables: Sequence[Any],
 ) -> list[Any]:
     """Dense gradients are approximated, IndexedSlices travel as they always do."""
     exact = dataclasses.replace(options, compression=Compression.none)
@@ -78,8 +78,9 @@ def _reduce_by_powersgd(
     is_sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     dense = [None if s else g for s, g in zip(is_sparse, gradients, strict=True)]
     slices = [g if s else None for s, g in zip(is_sparse, gradients, strict=True)]
-    results = powersgd.average(dense, average)
+    results = powersgd.average(dense, variables, average)
     if any(is_sparse):
+        names = tuple(member_name(variable) for variable in variables)
         reduced = _reduce_planned(scope, exact, (), names, slices)
         results = [r if s else g for s, r, g in zip(is_sparse, reduced, results, strict=True)]
     return results
@@ -134,7 +135,9 @@ class GradientReducer:
         names = tuple(member_name(variable) for variable in variables)
         options = dataclasses.replace(self._options, ignore_name_scope=generic_names)
         if isinstance(options.compression, PowerSGD):
-            return _reduce_by_powersgd(options.compression, self._scope, options, names, gradients)
+            return _reduce_by_powersgd(
+                options.compression, self._scope, options, gradients, variables
+            )
         if tf.executing_eagerly():
             return list(_compiled(self._scope, options, plan, names)(gradients))
         return _reduce_planned(self._scope, options, plan, names, gradients)
