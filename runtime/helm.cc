@@ -1,5 +1,6 @@
 #include "runtime/helm.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -29,11 +30,11 @@ Helm::Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue)
     : spin_ns_(world->oversubscribed() ? 0 : config.spin_ns),
       world_(world),
       cycle_(cycle),
-      queue_(queue),
-      callers_may_drive_(!world->background_only()) {
+      queue_(queue) {
   if (world->topology().size > 1) {
     has_background_ = true;
     thread_ = std::thread([this] { Background(); });
+    pthread_setname_np(thread_.native_handle(), kThreadName);
   }
 }
 
@@ -50,9 +51,7 @@ void Helm::Submit(Entry entry) {
   // fires it looks again afterwards.
   if (firing_helm == this) return;
   if (!has_background_) return DriveAlone();
-  if (quiet && callers_may_drive_ && bytes <= kInPlaceBytes) {
-    return CallerTurn();
-  }
+  if (quiet && bytes <= kInPlaceBytes) return CallerTurn();
   // If somebody holds the helm, they look again after letting go of it.
   world_->doorbell()->RingIfAsleep();
 }

@@ -22,6 +22,9 @@ namespace tf_hvd {
 
 class Helm {
  public:
+  // The background thread's: processes that a rank starts know it by that.
+  static constexpr char kThreadName[] = "tf_hvd";
+
   // All outlive the helm. One rank alone gets no thread.
   Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue);
   ~Helm();
@@ -50,7 +53,6 @@ class Helm {
   World* const world_;
   Cycle* const cycle_;
   TensorQueue* const queue_;
-  const bool callers_may_drive_;
 
   std::atomic<bool> taken_{false};
   std::atomic<int64_t> open_{0};  // own requests that have not ended
