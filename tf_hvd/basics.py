@@ -8,7 +8,7 @@ import sys
 import types
 from typing import Any, Final, NoReturn
 
-from tf_hvd import _communicators, _native, config, horovod_variables
+from tf_hvd import _communicators, _launcher, _native, config, horovod_variables
 from tf_hvd import process_sets as _sets
 from tf_hvd._tensorflow import verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
@@ -126,6 +126,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     except HorovodInternalError:
         _end("init() failed")
         raise
+    _launcher.tell_joined(rank())
 
 
 def shutdown() -> None:

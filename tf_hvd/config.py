@@ -157,6 +157,14 @@ def horovods() -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
+def launcher_folder() -> str:
+    """The folder in which `tf_hvd run` hears of its ranks; empty under another launcher.
+
+    Not a setting: the launcher makes it and tells its name.
+    """
+    return os.environ.get("TF_HVD_LAUNCHER_FOLDER", "")
+
+
 def python_markdown() -> str:
     """The table of this module as Markdown."""
     rows = [f"| `{s.name}` | {s.default} | {s.meaning} |" for s in SETTINGS]

@@ -43,9 +43,11 @@ if hvd.rank() == 0:
 def test_a_horovod_script_runs_unchanged(call, environ, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     code, output, errors = call(
-        "run", "-np", "2", "--as-horovod", sys.executable, "script.py", environ=environ
+        *("run", "-np", "2", "--as-horovod", "--require-init", sys.executable, "script.py"),
+        environ=environ,
     )
     assert code == 0, output + errors
+    assert "JOINED" not in errors
     assert "size 2 module tf_hvd" in output
 
 
