@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/pending_call.h"
 #include "kernels/tf_compat.h"
 #include "runtime/c_api.h"
 #include "runtime/entry.h"
@@ -30,20 +31,26 @@ struct Membership {
   size_t place = 0;  // of this rank among them
 };
 
+struct RowsOutput;
+
 // One run of a kernel, while it is being turned into a request.
 struct Call {
   // References to the tensors whose memory the entry points into.
   using HeldTensors = std::vector<tf::Tensor>;
 
-  // Lives until the entry is completed.
+  // Lives until the entry is completed, or the caller has gone.
   tf::OpKernelContext* ctx = nullptr;
+  std::shared_ptr<Caller> caller;
   const Runtime* runtime = nullptr;
   Membership membership;
   Entry entry;
   // Entry::keepalive owns them, longer than until the completion if need be.
   std::shared_ptr<HeldTensors> held;
+  // The outputs that Entry::allocate makes, by tensor.
+  std::shared_ptr<std::vector<RowsOutput>> rows;
   // What is left to do when the request has succeeded, before TensorFlow is
-  // told; it gets the completion's value. Must not refer to the call.
+  // told; it gets the completion's value. Not done if the caller has gone. Must
+  // not refer to the call.
   std::function<Status(int32_t value)> finish;
 };
 

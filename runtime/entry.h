@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/caller.h"
 #include "runtime/completion.h"
 #include "runtime/request.h"
 
@@ -54,8 +55,18 @@ struct Entry {
 
   Completion done;
 
+  // Null: the caller stays until `done` is fired.
+  std::shared_ptr<const Caller> caller;
+
   int64_t submitted_ns = 0;  // set by the queue: for the stall report
 };
+
+// True if nobody waits for the entry any more, which may still be needed by
+// other ranks: it was refused here, or its caller has gone.
+inline bool IsAnswered(const Entry& entry) {
+  return !entry.done.pending() ||
+         (entry.caller != nullptr && entry.caller->gone());
+}
 
 // What the entry moves through this rank's memory. Of allgather the other
 // ranks' rows are not known yet: as if all of them gave as much as this one.

@@ -47,7 +47,9 @@ bool RefusedHere(const Submission& s) {
 // waiters of the same age.
 std::string Cause(const Submission& s) {
   const std::string& text = s.status.message();
-  return text.substr(0, text.find("; seen by "));
+  const size_t end =
+      std::min(text.find("; seen by "), text.find("; no answer from "));
+  return Contains(text, " got no verdict ") ? text.substr(0, end) : text;
 }
 
 // What the errors of a scenario may say.
