@@ -1,6 +1,7 @@
 """Names, order and control flow: which call of one rank meets which of another."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
