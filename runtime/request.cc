@@ -109,8 +109,22 @@ Difference TensorDifference(const Record& a, const Record& b) {
   return TensorTexts(a, b, *other_shape, ShapeRule(a.kind));
 }
 
-std::string CompressionText(const Record& record) {
-  return record.compression.empty() ? "no compression" : record.compression;
+// How the caller says that the tensor stands for something that is not dense.
+constexpr char kSlices[] = "IndexedSlices";
+
+Difference CompressionDifference(const Record& a, const Record& b) {
+  if (a.compression == b.compression) return {"", "", nullptr};
+  if (a.compression == kSlices || b.compression == kSlices) {
+    const std::string dense = "a dense tensor";
+    return {a.compression == kSlices ? kSlices : dense,
+            b.compression == kSlices ? kSlices : dense,
+            "it must be the one or the other on all ranks: convert it with "
+            "tf.convert_to_tensor, or pass sparse_as_dense=True"};
+  }
+  const std::string none = "no compression";
+  return {a.compression.empty() ? none : a.compression,
+          b.compression.empty() ? none : b.compression,
+          "the compression must be equal on all ranks"};
 }
 
 std::string RanksText(const Record& record) {
@@ -157,10 +171,8 @@ Difference FirstDifference(const Record& a, const Record& b) {
             "them different names"};
   }
   // Before the data types, which differ because of it.
-  if (a.compression != b.compression) {
-    return {CompressionText(a), CompressionText(b),
-            "the compression must be equal on all ranks"};
-  }
+  const Difference compression = CompressionDifference(a, b);
+  if (compression.rule != nullptr) return compression;
   // Before types and shapes, which are then those of different tensors.
   const Difference members = MemberDifference(a, b);
   if (members.rule != nullptr) return members;

@@ -33,6 +33,7 @@ def reduce_except_local(
     gradients: Sequence[Any],
     variables: Sequence[Any],
     generic_names: bool = False,
+    step: Any = None,
 ) -> list[Any]:
     """Reduces the gradients of all variables but the local ones.
 
@@ -44,10 +45,11 @@ def reduce_except_local(
       gradients: see `GradientReducer.reduce`.
       variables: see there.
       generic_names: see there.
+      step: see there.
     """
     is_local = [variable in local for variable in variables]
     shared = [None if mine else g for g, mine in zip(gradients, is_local, strict=True)]
-    results = reducer.reduce(shared, variables, generic_names)
+    results = reducer.reduce(shared, variables, generic_names, step)
     for index, mine in enumerate(is_local):
         if mine:
             gradient = gradients[index]

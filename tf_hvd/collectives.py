@@ -100,7 +100,8 @@ def allreduce(
         sparse=sparse,
     )
     if isinstance(tensor, tf.IndexedSlices):
-        return allreduce_slices([tensor], [name], options)[0]
+        opening = name or ("HorovodAllreduce" if tf.executing_eagerly() else "")
+        return allreduce_slices([tensor], [name], options, opening=opening)[0]
     compression = options.compressor
     with on_device(device_dense):
         plain = tf.convert_to_tensor(tensor)
@@ -164,8 +165,21 @@ def reduce_group(
     *,
     name: str | None = None,
     member_names: Sequence[str] | None = None,
+    step: Any = None,
+    opening: str = "",
 ) -> list[Any]:
-    """`grouped_allreduce`, for callers that have its options already."""
+    """`grouped_allreduce`, for callers that have its options already.
+
+    Args:
+      tensors: see there.
+      options: its other arguments.
+      name: see there.
+      member_names: see there.
+      step: an int64 scalar: where the caller is. Ranks that are at different steps get
+        an error. None for a caller that does not know; a negative one for none.
+      opening: the name of the first request where there are IndexedSlices only; ""
+        for that of the group.
+    """
     options.check_slices(*tensors)
     names = _calls.check_member_names(member_names, len(tensors))
     compression = options.compressor
@@ -177,7 +191,7 @@ def reduce_group(
     def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
         how = describe_all([words[i] for i in members])
         return _calls.run_grouped_allreduce(
-            [sent[i] for i in members], options, request, how, member_names
+            [sent[i] for i in members], options, request, how, member_names, step
         )
 
     slices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
@@ -190,7 +204,13 @@ def reduce_group(
         for i, tensor in _calls.run_by_dtype(sent, name, names, call).items():
             results[i] = compression.decompress(tensor, contexts[i])
     own_names = [_calls.suffixed(name, str(i)) for i in slices]
-    reduced = allreduce_slices([tensors[i] for i in slices], own_names, options)
+    if sent:
+        opening = ""
+    elif not opening:
+        opening = name or ("HorovodGroupedAllreduce" if tf.executing_eagerly() else "")
+    reduced = allreduce_slices(
+        [tensors[i] for i in slices], own_names, options, step=step, opening=opening
+    )
     for i, tensor in zip(slices, reduced, strict=True):
         results[i] = tensor
     return results

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_hvd import basics
 from tf_hvd._local import LocalVariables, reduce_except_local
-from tf_hvd._tensorflow import verbatim
+from tf_hvd._tensorflow import ByVariables, state_variable, verbatim
 from tf_hvd.adasum import AdasumUpdates
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
@@ -17,13 +17,50 @@ from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
 
 
+class _Updates:
+    """How many updates of a list of variables this process has applied.
+
+    A local variable of a v1 graph, for global_step may be counted on by another
+    train op of the same Session.run. A program that does not initialise local
+    variables trains all the same, and its steps are not compared.
+    """
+
+    def __init__(self) -> None:
+        with tf.init_scope():
+            self._count = state_variable(tf.zeros([], tf.int64), "distributed/updates")
+            self._is_in_graph = not tf.executing_eagerly()
+
+    def step(self) -> Any:
+        """The count, now or when the graph runs; negative where it is not initialised."""
+        if not self._is_in_graph:
+            return self._count.read_value()
+        with tf.name_scope("distributed_step"):
+            return tf.cond(
+                self._count.is_initialized(),
+                self._count.read_value,
+                lambda: tf.constant(-1, tf.int64),
+            )
+
+    def count(self) -> Any:
+        """Counts one."""
+        if not self._is_in_graph:
+            return self._count.assign_add(1)
+        with tf.name_scope("distributed_step"):
+            return tf.cond(
+                self._count.is_initialized(),
+                lambda: self._count.assign_add(1, read_value=True),
+                lambda: tf.constant(-1, tf.int64),
+            )
+
+
 @dataclasses.dataclass
 class _Begun:
-    """One pass of which the gradients have been added up."""
+    """One pass of which the gradients are there."""
 
-    complete: Any
+    complete: Any  # of several passes: whether it is the last
     variables: list[Any]
     present: set[int]  # ids of those that have a gradient
+    updates: _Updates | None  # of the list; None if there is nobody to compare with
 
     def is_of(self, variables: list[Any]) -> bool:
         return list(map(id, variables)) == list(map(id, self.variables))
@@ -55,6 +92,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._scale_local = scale_local_gradients
         self._aggregation = aggregation
         self._begun: list[_Begun] = []
+        self._applied: ByVariables[_Updates] = ByVariables()
 
     def __repr__(self) -> str:
         # Scripts look for "horovod" in str(optimizer).
@@ -70,28 +108,35 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
+        updates = None if self._reducer.is_alone() else self._applied.get(variables, _Updates)
+        present = {id(v) for g, v in pairs if g is not None}
+        begun = _Begun(None, variables, present, updates)
         if self._aggregation is None:
-            reduced = self._reduce(gradients, variables)
+            reduced = self._reduce(gradients, begun)
         else:
-            complete, sums = self._aggregation.add(gradients, variables)
-            # Of a list, the last pass is the one that may be applied.
-            self._begun = [pass_ for pass_ in self._begun if not pass_.is_of(variables)]
-            present = {id(v) for g, v in pairs if g is not None}
-            self._begun.append(_Begun(complete, variables, present))
-            reduced = self._reduce_if(complete, sums, variables)
+            begun.complete, sums = self._aggregation.add(gradients, variables)
+            reduced = self._reduce_if_complete(sums, begun)
+        # Of a list, the last pass is the one that may be applied.
+        self._begun = [pass_ for pass_ in self._begun if not pass_.is_of(variables)]
+        self._begun.append(begun)
         return list(zip(reduced, variables, strict=True))
 
-    def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    def _reduce(self, gradients: list[Any], begun: _Begun) -> list[Any]:
         return reduce_except_local(
-            self._reducer, self._local, self._scale_local, gradients, variables
+            self._reducer,
+            self._local,
+            self._scale_local,
+            gradients,
+            begun.variables,
+            step=None if begun.updates is None else begun.updates.step(),
         )
 
-    def _reduce_if(self, complete: Any, sums: list[Any], variables: list[Any]) -> list[Any]:
+    def _reduce_if_complete(self, sums: list[Any], begun: _Begun) -> list[Any]:
         """The reduced sums of a complete step; else the rank's own, which nobody applies."""
         known = [(i, total) for i, total in enumerate(sums) if total is not None]
         values = tf.cond(
-            complete,
-            lambda: [self._reduce(sums, variables)[i] for i, _ in known],
+            begun.complete,
+            lambda: [self._reduce(sums, begun)[i] for i, _ in known],
             lambda: [tf.identity(total) for _, total in known],
         )
         results: list[Any] = [None] * len(sums)
@@ -105,26 +150,41 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         With backward_passes_per_step > 1 it does nothing, not even count a step,
         until the passes are complete.
         """
-        if self._aggregation is None:
-            return self._optimizer.apply_gradients(grads_and_vars, *args, **kwargs)
         pairs = list(grads_and_vars)
         begun = self._begun_with([variable for _, variable in pairs])
+        if self._aggregation is None:
+            return self._apply(begun, pairs, *args, **kwargs)
+        if begun is None:
+            raise ValueError(
+                "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
+                "compute_gradients()."
+            )
         return self._aggregation.when_complete(
             begun.complete,
-            lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs),
+            lambda: self._apply(begun, pairs, *args, **kwargs),
             begun.variables,
         )
 
-    def _begun_with(self, variables: list[Any]) -> "_Begun":
+    def _apply(self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        """Applies the gradients, and then counts the update."""
+        if begun is None or begun.updates is None:
+            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+        # What is returned has the name that was asked for.
+        name = kwargs.pop("name", None)
+        if name is not None:
+            kwargs["name"] = f"{name}_update"
+        done = self._optimizer.apply_gradients(pairs, *args, **kwargs)
+        if tf.executing_eagerly():
+            begun.updates.count()
+            return done
+        with tf.control_dependencies([] if done is None else [done]):
+            return tf.group(begun.updates.count(), name=name)
+
+    def _begun_with(self, variables: list[Any]) -> _Begun | None:
         """The pass that the gradients of `variables` are of; some may have been left out."""
         exactly = [pass_ for pass_ in self._begun if pass_.is_of(variables)]
         partly = [pass_ for pass_ in reversed(self._begun) if pass_.may_update(variables)]
-        for pass_ in exactly + partly:
-            return pass_
-        raise ValueError(
-            "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
-            "compute_gradients()."
-        )
+        return next(iter(exactly + partly), None)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's slot."""

@@ -24,16 +24,34 @@ from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, id_of
 
 
+def _telling(names: Sequence[str], plan: Plan, slices: Sequence[int]) -> list[str]:
+    """The names, of which the first of each bucket tells what else is in the list.
+
+    So ranks whose lists differ in what is in no bucket, or is in another one, get a
+    verdict on the buckets that they have in common.
+    """
+    told = list(names)
+    beside = ", ".join(names[i] or f"gradient {i}" for i in slices)
+    for number, bucket in enumerate(plan):
+        words = [f"bucket {number + 1} of {len(plan)}"] if len(plan) > 1 else []
+        words += [f"beside IndexedSlices of {beside}"] if beside else []
+        if words:
+            told[bucket[0]] = f"{names[bucket[0]]} ({', '.join(words)})"
+    return told
+
+
 def _reduce_planned(
     scope: str,
     options: ReductionOptions,
     plan: Plan,
     names: tuple[str, ...],
     gradients: Sequence[Any],
+    step: Any,
 ) -> list[Any]:
     """Issues one request for each bucket, and one grouped call for all IndexedSlices."""
     results = list(gradients)
     slices = tuple(i for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices))
+    told = _telling(names, plan, slices)
     runs = [(f"bucket_{number}", bucket) for number, bucket in enumerate(plan)]
     with tf.name_scope(scope):
         for name, members in [*runs, ("slices", slices)]:
@@ -41,7 +59,9 @@ def _reduce_planned(
                 [gradients[i] for i in members],
                 options,
                 name=name,
-                member_names=[names[i] for i in members],
+                member_names=[told[i] for i in members],
+                step=step,
+                opening="" if plan else "bucket_0",
             )
             for index, tensor in zip(members, reduced, strict=True):
                 results[index] = tensor
@@ -51,9 +71,9 @@ def _reduce_planned(
 @functools.lru_cache(maxsize=64)
 def _compiled(
     scope: str, options: ReductionOptions, plan: Plan, names: tuple[str, ...]
-) -> Callable[[list[Any]], list[Any]]:
+) -> Callable[[list[Any], Any], list[Any]]:
     """`_reduce_planned` as one tf.function: in it the buckets travel side by side."""
-    function: Callable[[list[Any]], list[Any]] = tf.function(
+    function: Callable[[list[Any], Any], list[Any]] = tf.function(
         functools.partial(_reduce_planned, scope, options, plan, names),
         autograph=False,
         reduce_retracing=True,
@@ -67,13 +87,14 @@ def _reduce_by_powersgd(
     options: ReductionOptions,
     gradients: Sequence[Any],
     variables: Sequence[Any],
+    step: Any,
 ) -> list[Any]:
     """Dense gradients are approximated, IndexedSlices travel as they always do."""
     exact = dataclasses.replace(options, compression=Compression.none)
 
-    def average(tensors: list[Any], step: str) -> list[Any]:
+    def average(tensors: list[Any], stage: str) -> list[Any]:
         with tf.name_scope(scope):
-            return collectives.reduce_group(tensors, exact, name=f"powersgd_{step}")
+            return collectives.reduce_group(tensors, exact, name=f"powersgd_{stage}", step=step)
 
     is_sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     dense = [None if s else g for s, g in zip(is_sparse, gradients, strict=True)]
@@ -81,7 +102,7 @@ def _reduce_by_powersgd(
     results = powersgd.average(dense, variables, average)
     if any(is_sparse):
         names = tuple(member_name(variable) for variable in variables)
-        reduced = _reduce_planned(scope, exact, (), names, slices)
+        reduced = _reduce_planned(scope, exact, (), names, slices, step)
         results = [r if s else g for s, r, g in zip(is_sparse, reduced, results, strict=True)]
     return results
 
@@ -109,7 +130,11 @@ class GradientReducer:
         return cast(ProcessSet, self._options.process_set)
 
     def reduce(
-        self, gradients: Sequence[Any], variables: Sequence[Any], generic_names: bool = False
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        generic_names: bool = False,
+        step: Any = None,
     ) -> list[Any]:
         """Reduced gradients, in the order given; None stays None.
 
@@ -124,6 +149,8 @@ class GradientReducer:
             where the gradient's is not known, the members of `groups`, and the
             names by which the ranks see that they reduce the same.
           generic_names: leave the graph's name scope out of the requests' names.
+          step: how many updates were applied, an int64 scalar: ranks at different steps
+            get an error. None for a caller that does not know, negative for none.
 
         Raises:
           ValueError: the process set is not registered.
@@ -136,11 +163,11 @@ class GradientReducer:
         options = dataclasses.replace(self._options, ignore_name_scope=generic_names)
         if isinstance(options.compression, PowerSGD):
             return _reduce_by_powersgd(
-                options.compression, self._scope, options, gradients, variables
+                options.compression, self._scope, options, gradients, variables, step
             )
         if tf.executing_eagerly():
-            return list(_compiled(self._scope, options, plan, names)(gradients))
-        return _reduce_planned(self._scope, options, plan, names, gradients)
+            return list(_compiled(self._scope, options, plan, names)(gradients, step))
+        return _reduce_planned(self._scope, options, plan, names, gradients, step)
 
     def is_alone(self) -> bool:
         """Whether there is nobody to reduce with; False before `init`: the ops say so."""

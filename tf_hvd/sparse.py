@@ -25,6 +25,8 @@ from tf_hvd.options import ReductionOptions, resolve_sparse
 _log = logging.getLogger(__name__)
 
 AUTO, ROWS, DENSE = config.SPARSE.choices
+# What each way sends first; of an undecided one it is the count alone.
+_FIRST = ("count", "dense", "values")
 # A tensor of at most so many bytes is sent dense at once: asking the other ranks
 # how many rows they have would cost more than the answer could save.
 SMALL_BYTES = 4096
@@ -36,24 +38,36 @@ class _Request:
 
     name: str
     options: ReductionOptions
+    step: Any = None  # where the caller is, an int64 scalar
+    # The name of the first request of all, by which a rank that has a dense tensor
+    # under it gets a verdict; "" if another one has it.
+    opening: str = ""
 
     def allreduce(self, tensor: Any, suffix: str, op: int, postscale: float = 1.0) -> Any:
         options = dataclasses.replace(
             self.options, op=op, prescale_factor=1.0, postscale_factor=postscale
         )
-        return _calls.run_allreduce(tensor, options, f"{self.name}_{suffix}")
+        name = self._name_of(suffix)
+        words = "IndexedSlices" if name == self.opening else ""
+        if self.step is None:
+            return _calls.run_allreduce(tensor, options, name, words)
+        return _calls.run_grouped_allreduce([tensor], options, name, words, step=self.step)[0]
+
+    def _name_of(self, suffix: str) -> str:
+        if self.opening and suffix in _FIRST:
+            return self.opening
+        return f"{self.name}_{suffix}"
 
     def reduce(self, tensor: Any, suffix: str) -> Any:
         """As asked for, but for the factor before it, which the rows have already."""
         return self.allreduce(tensor, suffix, self.options.op, self.options.postscale_factor)
 
     def allgather(self, tensor: Any, suffix: str) -> Any:
-        return _calls.run_allgather(
-            tensor,
-            f"{self.name}_{suffix}",
-            self.options.process_set,
-            self.options.ignore_name_scope,
-        )
+        whose = (self.options.process_set, self.options.ignore_name_scope)
+        name = self._name_of(suffix)
+        if self.step is None:
+            return _calls.run_allgather(tensor, name, *whose)
+        return _calls.run_grouped_allgather([tensor], name, *whose, step=self.step)[0]
 
     def finish(self, sums: Any) -> Any:
         """Scales and averages, to the bit as the kernel does: integers are divided."""
@@ -160,19 +174,20 @@ def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
       rows: this rank's part.
       is_dense: where `rows.way` is None, a bool tensor, the same on all ranks.
     """
-    request = rows.request
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def exchange(values: Any, indices: Any) -> Any:
         part = dataclasses.replace(rows, values=values, indices=indices)
         if rows.way is None:
+            request = dataclasses.replace(rows.request, opening="")  # the count had it
+            part = dataclasses.replace(part, request=request)
             sums, places = tf.cond(is_dense, lambda: _send_dense(part), lambda: _send_rows(part))
         else:
             sums, places = (_send_dense if rows.way == DENSE else _send_rows)(part)
 
         def gradient(upstream: Any, _: Any) -> tuple[Any, None]:
             upstream = tf.convert_to_tensor(upstream)
-            total = request.reduce(upstream, "gradient")
+            total = rows.request.reduce(upstream, "gradient")
             return tf.gather(total, tf.searchsorted(places, indices)), None
 
         return (sums, places), gradient
@@ -196,6 +211,18 @@ def _excess_bytes(rows: _Rows) -> Any:
     indices = tf.cast(rows.indices, tf.int64)
     outside = tf.reduce_any(tf.logical_or(indices < 0, indices >= count))
     return tf.where(outside, -tf.constant(1 << 60, tf.int64) // ranks, as_rows - as_dense)
+
+
+def _opened(parts: Sequence[_Rows], opening: str) -> list[_Rows]:
+    """Gives the first request that the parts make the name `opening`."""
+    undecided = [i for i, part in enumerate(parts) if part.way is None]
+    first = undecided[0] if undecided else 0
+    return [
+        dataclasses.replace(part, request=dataclasses.replace(part.request, opening=opening))
+        if i == first
+        else part
+        for i, part in enumerate(parts)
+    ]
 
 
 def _choices(parts: Sequence[_Rows], name: str) -> list[Any]:
@@ -270,6 +297,9 @@ def allreduce_slices(
     tensors: Sequence[tf.IndexedSlices],
     names: Sequence[str | None],
     options: ReductionOptions,
+    *,
+    step: Any = None,
+    opening: str = "",
 ) -> list[tf.IndexedSlices]:
     """Sums or averages of IndexedSlices over all ranks.
 
@@ -280,6 +310,10 @@ def allreduce_slices(
       options: the op is Sum or Average. `prescale_factor` is applied on this rank;
         then the rows are compressed. `device_sparse` "" is the CPU, where the ops
         give the same bits each time.
+      step: see `tf_hvd.collectives.reduce_group`.
+      opening: what a dense tensor in their place would be called: the name of the
+        first request, so that ranks of which some have the one and some the other
+        get a verdict. "" if there is no such name.
 
     Returns:
       IndexedSlices with each index that a rank has once, in ascending order,
@@ -295,7 +329,7 @@ def allreduce_slices(
     with tf.device(options.device_sparse or "CPU:0"):
         for slices, name in zip(tensors, names, strict=True):
             base = _base_name(slices, name)
-            request = _Request(base, options)
+            request = _Request(base, options, step)
             values = tf.convert_to_tensor(slices.values)
             sums, indices = _sum_by_index(values, slices.indices, ascending=False)
             if options.prescale_factor != 1.0:
@@ -305,6 +339,7 @@ def allreduce_slices(
             part = dataclasses.replace(part, way=_static_way(part, wanted))
             _tell(base, f"{sent.dtype.name}{sent.shape[1:]}", _rule(part, wanted))
             parts.append(part)
+        parts = _opened(parts, opening)
         choices = _choices(parts, parts[0].request.name if parts else "")
         results = []
         for part, is_dense in zip(parts, choices, strict=True):

@@ -134,6 +134,13 @@ def add_attribute(optimizer: Any, name: str, value: Any) -> None:
     _set(optimizer, name, value)
 
 
+def iterations_of(optimizer: Any) -> Any:
+    """How many updates an optimizer has applied, an integer scalar, now or when the graph runs."""
+    with tf.init_scope():  # a legacy one makes its variable when it is asked
+        optimizer.iterations  # noqa: B018
+    return tf.convert_to_tensor(optimizer.iterations)
+
+
 def hook_updates(optimizer: Any, kind: str, distribution: Distribution) -> None:
     """Puts `distribution` into one optimizer that makes updates itself.
 

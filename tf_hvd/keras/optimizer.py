@@ -1,6 +1,7 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +35,7 @@ class Distribution:
       local: the variables that each rank trains for itself.
       scale_local: see `reduce_except_local`.
       check_steps: compare the ranks' weights every so many updates; 0: never.
+      iterations: the optimizer's count of applied updates, read when it is called.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Distribution:
         local: LocalVariables,
         scale_local: bool,
         check_steps: int,
+        iterations: Callable[[], Any],
     ) -> None:
         self.name = name
         self.local = local
@@ -51,6 +54,7 @@ class Distribution:
         self._scale_local = scale_local
         self._check_steps = check_steps
         self._reduced = ReducedByUser(reducer.op)
+        self._iterations = iterations
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
         self._updates = _counter()
@@ -85,9 +89,16 @@ class Distribution:
         self._gradients, self._variables = [], []  # they hold the graph
         with tf.control_dependencies(checks):
             reduced = reduce_except_local(
-                self._reducer, self.local, self._scale_local, gradients, variables
+                self._reducer,
+                self.local,
+                self._scale_local,
+                gradients,
+                variables,
+                step=self._step(),
             )
         exchanged = agreement.takes_part(self.process_set)
+        if exchanged:
+            self._count(reduced)
         return [
             gradient if exchanged and variable not in self.local else _each_row_once(gradient)
             for gradient, variable in zip(reduced, variables, strict=True)
@@ -136,9 +147,27 @@ class Distribution:
         if self._check_steps:
             due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
             checks.append(tf.cond(due, self._check_weights, _nothing))
-        with tf.control_dependencies([done]):
-            self._updates.assign_add(1)
         return [] if tf.executing_eagerly() else checks
+
+    def _step(self) -> Any:
+        """What the ranks compare, to see that they are at the same update.
+
+        Not in the first one: scripts broadcast after it what one rank has loaded, the
+        count of updates too. In a v1 graph the count may change while it is read.
+        """
+        if self._updates is None or not agreement.takes_part(self.process_set):
+            return None
+        with tf.device("CPU:0"):
+            known = tf.cast(self._iterations(), tf.int64)
+            return tf.where(self._updates > 0, known, tf.constant(-1, tf.int64))
+
+    def _count(self, reduced: Sequence[Any]) -> None:
+        """Counts the update when its gradients are there: one that failed before is none."""
+        if self._updates is None:
+            return
+        waits = [] if tf.executing_eagerly() else tf.nest.flatten(reduced, expand_composites=True)
+        with tf.control_dependencies([value for value in waits if value is not None]):
+            self._updates.assign_add(1)
 
     def _check_presence(self) -> Any:
         pairs = zip(self._gradients, self._variables, strict=True)
@@ -235,7 +264,14 @@ class _Wrapping:
     def _distribution(self, optimizer: Any) -> Distribution:
         name = self._name or f"Distributed{type(optimizer).__name__}"
         reducer = GradientReducer(name, self._options)
-        return Distribution(name, reducer, self._local, self._scale_local, self._check_steps)
+        return Distribution(
+            name,
+            reducer,
+            self._local,
+            self._scale_local,
+            self._check_steps,
+            functools.partial(compat.iterations_of, optimizer),
+        )
 
     def _wrap_growing(self, optimizer: Any) -> None:
         compat.mark(optimizer, self._distribution(optimizer))
