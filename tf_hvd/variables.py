@@ -12,7 +12,6 @@ from tf_hvd._autograph import verbatim
 from tf_hvd._sources import tf_variable
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
-
 # How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
 _SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")
 
