@@ -12,20 +12,21 @@ The classes are those for the Keras that `tf.keras` is; `of(tf_keras)` and
         hvd.callbacks.ProgbarLogger(),
     ])
 
-All ranks give the same callbacks in the same order: some of them call collectives.
-MetricAverageCallback comes before those that read metrics.
+All ranks give the same callbacks in the same order, for some of them call collectives;
+those that only write may be given on rank 0 alone. tf_hvd.keras.together says what is
+done in each `fit` beside them.
 """
 
+import functools
 import types
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tf_hvd import basics, collectives
+from tf_hvd import basics
 from tf_hvd._tensorflow import tf_variable
-from tf_hvd.keras import learning_rate
+from tf_hvd.keras import backup, learning_rate, metrics
 from tf_hvd.keras.flavours import Flavours, build_optimizer, variables_of
 from tf_hvd.variables import broadcast_variables
 
@@ -35,7 +36,10 @@ class _Broadcast:
 
     Before the first update of each `fit`: also a model that is built by its first
     batch, which is then traced for its shapes alone first. What appears later is
-    broadcast after the first batch. Seeds of random layers stay each rank's own.
+    broadcast after the first batch (with steps_per_execution, after the first
+    execution) and after each epoch. Seeds of random layers stay each rank's own.
+
+    Subclasses may override `on_batch_end`, and must then call super's.
 
     Args:
       root_rank: the rank whose state counts.
@@ -55,7 +59,9 @@ class _Broadcast:
         del device
         self.root_rank = root_rank
         self._local: dict[int, Any] = {}
-        self._sent: set[int] = set()
+        # The variables themselves: an id may be given again to another one.
+        self._sent: dict[int, Any] = {}
+        self._trained = False
         for variable in local_variables or ():
             self.register_local_var(variable)
 
@@ -69,15 +75,21 @@ class _Broadcast:
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts, or prepares to when the first batch comes."""
         self._sent.clear()
+        self._trained = False
         if self.model.built:
             self._broadcast()
         else:
             self._broadcast_before_first_step()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts what the first batch has made."""
-        if batch == 0 or not self._sent:
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts what the first batch has made, or the first few that are one call."""
+        if not self._trained:
+            self._trained = True
             self._broadcast()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Broadcasts what the epoch has made."""
+        self._broadcast()
 
     def _broadcast_before_first_step(self) -> None:
         """Puts itself before the step function for one call, which brings the shapes."""
@@ -98,7 +110,7 @@ class _Broadcast:
         found = {id(v): v for v in map(tf_variable, self._state(optimizer))}
         new = [v for key, v in found.items() if key not in self._sent and key not in self._local]
         broadcast_variables(new, self.root_rank)
-        self._sent.update(id(variable) for variable in new)
+        self._sent.update((id(variable), variable) for variable in new)
 
     def _state(self, optimizer: Any) -> list[Any]:
         # Keras 3's `weights` are the variables without seeds and metrics.
@@ -120,34 +132,21 @@ def _build(model: Any, iterator: Any) -> bool:
     return bool(model.built)
 
 
-def _average(logs: dict[str, Any]) -> dict[str, Any]:
-    """The averages over ranks of the numbers in `logs`; all ranks must have the same names."""
-    numbers = {}
-    for name in sorted(logs):
-        value = np.asarray(logs[name])
-        if value.ndim == 0 and np.issubdtype(value.dtype, np.number):
-            numbers[name] = value.astype(np.float64)
-    if not numbers:
-        return {}
-    averages = collectives.grouped_allreduce(
-        [tf.constant(value) for value in numbers.values()],
-        op=basics.Average,
-        name="metric_average",
-        member_names=list(numbers),
-    )
-    return {name: average.numpy().item() for name, average in zip(numbers, averages, strict=True)}
-
-
 class _MetricAverage:
     """Replaces the metrics of an epoch by their averages over the ranks.
 
-    Also those of its validation. Ranks with other metrics than the rest (validation
-    data on one rank only) are an error. What `evaluate` returns, called by itself, is
-    the rank's own: no callback can change it.
+    Also those of its validation. In `fit` it is done before any callback sees them,
+    wherever this one stands in the list; what other callbacks add to the logs is
+    averaged if they come before this one. Each rank counts alike, also one with fewer
+    batches for validation. Ranks with other metrics than the rest (validation data on
+    one rank only) are an error. What `evaluate` returns, called by itself, is the
+    rank's own: no callback can change it.
 
     Args:
       device: accepted for Horovod's scripts.
     """
+
+    model: Any
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -155,7 +154,7 @@ class _MetricAverage:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs:
-            logs.update(_average(logs))
+            logs.update(metrics.average(logs, metrics.process_set_of(self.model), strict=True))
 
 
 class _EarlyStopping:
@@ -164,14 +163,20 @@ class _EarlyStopping:
     Arguments are those of Keras.
     """
 
+    model: Any
+
     def get_monitor_value(self, logs: Any) -> Any:
-        """The monitored metric, averaged over the ranks."""
+        """The monitored metric, averaged over the ranks that have it."""
         value = super().get_monitor_value(logs)  # type: ignore[misc]
-        return value if value is None else _average({"monitored": value})["monitored"]
+        own = {} if value is None else {"monitored": value}
+        process_set = metrics.process_set_of(self.model)
+        return metrics.average(own, process_set, strict=False).get("monitored")
 
 
 class _ModelCheckpoint:
     """Keras' ModelCheckpoint, written by rank 0 alone. Arguments are those of Keras."""
+
+    root_writes = True
 
     def _save_model(self, *args: Any, **kwargs: Any) -> None:
         if basics.rank() == 0:
@@ -227,6 +232,32 @@ class _ProgbarLogger:
             self.verbose = 0
 
 
+class _RootOnly:
+    """Keras' callback of this name, on rank 0 alone. Arguments are those of Keras."""
+
+    root_writes = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if _RootOnly not in cls.__bases__:
+            return  # a user's own, which may do more
+        base = next(kind for kind in cls.__mro__ if kind.__name__ == "Callback")
+        for name in dir(base):
+            does, nothing = getattr(cls, name), getattr(base, name)
+            if (name == "set_model" or name.startswith("on_")) and does is not nothing:
+                setattr(cls, name, _by_root(does, nothing))
+
+
+def _by_root(does: Any, nothing: Any) -> Any:
+    @functools.wraps(does)
+    def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if does.__name__ == "set_model":
+            nothing(self, *args, **kwargs)
+        return (does if metrics.is_root(self.model) else nothing)(self, *args, **kwargs)
+
+    return hook
+
+
 _FLAVOURS = Flavours(
     __name__,
     {
@@ -237,6 +268,9 @@ _FLAVOURS = Flavours(
         "EarlyStopping": (_EarlyStopping, "EarlyStopping"),
         "ModelCheckpoint": (_ModelCheckpoint, "ModelCheckpoint"),
         "BestModelCheckpoint": (_BestModelCheckpoint, "ModelCheckpoint"),
+        "BackupAndRestore": (backup.BackupAndRestore, "BackupAndRestore"),
+        "CSVLogger": (_RootOnly, "CSVLogger"),
+        "TensorBoard": (_RootOnly, "TensorBoard"),
         "ProgbarLogger": (_ProgbarLogger, "ProgbarLogger"),
     },
 )

@@ -64,6 +64,9 @@ class Guard(Protocol):
     def train_begin(self, model: Any) -> Any:
         """`fit` begins; `epoch_end()` of the result is called after each epoch."""
 
+    def surround(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
+        """The callbacks of a `fit`, between those that make the ranks act as one."""
+
     def no_jit(self, model: Any) -> bool:
         """Whether jit_compile="auto" must mean False for this model, which would compile."""
 
@@ -334,6 +337,7 @@ def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any
         # `fit` wants a history, `evaluate` and `predict` do not.
         if add_history and guard.watches():
             callbacks = [*tf.nest.flatten(callbacks or []), GuardCallback()]
+            callbacks = guard.surround(base, callbacks)
         original(self, callbacks, add_history, *args, **kwargs)
 
     return init

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics, collectives, config
-from tf_hvd.keras import agreement, compat, late
+from tf_hvd.keras import agreement, compat, late, together
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
@@ -233,6 +233,7 @@ class _Guard:
     before_update = staticmethod(before_update)
     watches = staticmethod(watches)
     train_begin = Watch
+    surround = staticmethod(together.surround)
     no_jit = staticmethod(no_jit)
 
 

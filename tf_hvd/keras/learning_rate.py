@@ -22,8 +22,30 @@ def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
     for attribute in ("momentums", "_momentums"):
         if hasattr(optimizer, attribute):
             return list(getattr(optimizer, attribute))
-    # The legacy optimizers of tf_keras.
+    if not hasattr(optimizer, "get_slot"):
+        return []  # not built yet
+    # The legacy optimizers of tf_keras make slots when they are asked for them.
     return [optimizer.get_slot(variable, "momentum") for variable in variables]
+
+
+def check_settable(optimizer: Any, callback: str) -> None:
+    """Raises unless the optimizer has one learning rate that can be set.
+
+    Raises:
+      ValueError: it has several, or a LearningRateSchedule.
+    """
+    kind = type(optimizer).__name__
+    if isinstance(getattr(optimizer, "optimizers", None), (list, tuple)):
+        raise ValueError(
+            f"{callback} sets one learning rate, and {kind} has several: give each of its "
+            "optimizers a schedule of Keras."
+        )
+    if isinstance(optimizer.get_config().get("learning_rate"), dict):
+        raise ValueError(
+            f"{callback} sets the learning rate, which a LearningRateSchedule in {kind} sets "
+            f"already: give {kind} a number, or leave this callback out and put the warm-up into "
+            "the schedule."
+        )
 
 
 class Schedule:
@@ -40,7 +62,8 @@ class Schedule:
       steps_per_epoch: batches of an epoch; by default what `fit` knows.
 
     Raises:
-      ValueError: `initial_lr` is None, or the number of batches is not known.
+      ValueError: `initial_lr` is None; the number of batches is not known; the
+        optimizer has a LearningRateSchedule, or is a MultiOptimizer.
     """
 
     model: Any
@@ -66,6 +89,7 @@ class Schedule:
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self._epoch = 0
+        self._changes = True
         if callable(multiplier):
             self.multiplier = multiplier
         else:
@@ -74,6 +98,7 @@ class Schedule:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Finds out how many batches an epoch has."""
+        check_settable(innermost(self.model.optimizer), type(self).__name__)
         if self.staircase or self.steps_per_epoch:
             return
         self.steps_per_epoch = (self.params or {}).get("steps")
@@ -86,14 +111,17 @@ class Schedule:
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Remembers the epoch."""
         self._epoch = epoch
+        self._changes = True
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Sets the learning rate."""
         ended = self.end_epoch is not None and self._epoch >= self.end_epoch
         if self._epoch < self.start_epoch or ended:
             return
         if self.staircase:
-            if batch == 0:
+            # Not batch 0: a resumed epoch may begin with another one.
+            if self._changes:
+                self._changes = False
                 self._set(self.multiplier(self._epoch))
         else:
             assert self.steps_per_epoch
@@ -110,7 +138,8 @@ class Schedule:
         if old == new:
             return
         optimizer.learning_rate = new
-        if self.momentum_correction and old > 0.0:
+        # A model that its first batch will build has no velocity yet.
+        if self.momentum_correction and old > 0.0 and self.model.built:
             for velocity in velocities_of(optimizer, self.model.trainable_variables):
                 if velocity is not None:
                     velocity.assign(velocity * (new / old))

@@ -1,0 +1,319 @@
+"""`fit` on several ranks: they begin, count, average, stop and resume together."""
+
+import csv
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_hvd
+import tf_hvd.keras as hvd
+from tf_hvd.keras import callbacks
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
+
+KERAS = {"keras": keras, "tf_keras": tf_keras}
+
+
+@pytest.fixture(params=list(KERAS))
+def flavour(request):
+    return KERAS[request.param]
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A folder that all ranks see."""
+    return pathlib.Path(hvd.broadcast_object(str(tmp_path), 0))
+
+
+def make_model(flavour, rate=0.1, momentum=0.9, layers=(), **options):
+    ones = flavour.initializers.Constant(0.5)
+    model = flavour.Sequential(
+        [flavour.Input([3]), *layers, flavour.layers.Dense(1, kernel_initializer=ones)]
+    )
+    optimizer = hvd.DistributedOptimizer(flavour.optimizers.SGD(rate, momentum=momentum))
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+def data(rows=4):
+    random = np.random.default_rng(hvd.rank())
+    return random.normal(size=(rows, 3)).astype("float32"), np.ones([rows, 1], "float32")
+
+
+def fit(model, rows=4, callbacks=(), **options):
+    options = {"batch_size": 1, "shuffle": False, "verbose": 0, **options}
+    return model.fit(*data(rows), callbacks=list(callbacks), **options)
+
+
+def assert_alike(model):
+    first, *others = hvd.allgather_object([w.tobytes() for w in model.get_weights()])
+    assert all(other == first for other in others)
+
+
+def same_error(function, kind=ValueError):
+    """The error, which all ranks must have got with the same text."""
+    with pytest.raises(kind) as raised:
+        function()
+    texts = hvd.allgather_object(str(raised.value))
+    assert len(set(texts)) == 1, texts
+    return texts[0]
+
+
+def hook(flavour, **hooks):
+    """A callback of these functions (callback, number, logs)."""
+
+    def method(function):
+        return lambda self, number=None, logs=None: function(self, number, logs)
+
+    contents = {name: method(function) for name, function in hooks.items()}
+    return type("Hook", (flavour.callbacks.Callback,), contents)()
+
+
+def falling_on_rank_0(flavour):
+    """Puts a metric into the logs that gets better on rank 0 alone."""
+
+    def change(self, epoch, logs):
+        logs["own"] = 1.0 / (epoch + 1) if hvd.rank() == 0 else 1.0 + epoch
+
+    return hook(flavour, on_epoch_end=change)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_drift_by_reduce_lr_before_metric_average(flavour, rank, first):
+    """The learning rates were different, and then the weights, with a clean exit."""
+    model = make_model(flavour, 0.01)
+    # The patience is the same, the losses are not: rank 0's fall, rank 1's rise.
+    plateau = flavour.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5)
+    average = callbacks.of(flavour).MetricAverageCallback()
+    rates = []
+    look = hook(
+        flavour,
+        on_epoch_end=lambda self, *_: rates.append(float(self.model.optimizer.learning_rate)),
+    )
+    used = [plateau, average] if first else [average, plateau]
+    x, y = data()
+    y = y if rank == 0 else np.float32([[1], [-3], [1], [-3]])
+    history = model.fit(x, y, epochs=4, verbose=0, batch_size=1, callbacks=[*used, look]).history
+    assert_alike(model)
+    assert len({tuple(each) for each in hvd.allgather_object(rates)}) == 1
+    assert len({tuple(each) for each in hvd.allgather_object(history["loss"])}) == 1
+
+
+def test_callbacks_that_decide_without_metric_average(flavour, rank, shared):
+    """Keras' own EarlyStopping, ReduceLROnPlateau and ModelCheckpoint."""
+    made = flavour.callbacks
+    model = make_model(flavour, 0.05)
+    used = [
+        made.ReduceLROnPlateau(monitor="loss", patience=0, min_delta=10.0, factor=0.1),
+        made.EarlyStopping(monitor="loss", patience=2, min_delta=10.0, restore_best_weights=True),
+    ]
+    if rank == 0:
+        path = str(shared / "best.keras")
+        used.append(made.ModelCheckpoint(path, monitor="loss", save_best_only=True))
+    x, y = data()
+    history = model.fit(
+        x, (rank + 1) * y, epochs=9, verbose=0, validation_data=(x, y), callbacks=used
+    ).history
+    everybody = hvd.allgather_object([history["loss"], history["val_loss"]])
+    assert everybody[0] == everybody[1]
+    assert len(history["loss"]) == 3
+    assert_alike(model)
+    assert (shared / "best.keras").exists()
+
+
+def test_validation_on_one_rank_alone(flavour, rank):
+    """Its metrics count for all that decide by them."""
+    model = make_model(flavour, 0.05)
+    stop = flavour.callbacks.EarlyStopping(monitor="val_loss", patience=1, min_delta=10.0)
+    options = {"validation_data": data()} if rank == 0 else {}
+    history = fit(model, callbacks=[stop], epochs=9, **options).history
+    assert hvd.allgather_object(len(history["loss"])) == [2, 2]
+    assert_alike(model)
+
+
+def test_one_rank_stops_and_all_do(flavour, rank):
+    def stop(self, epoch, logs):
+        self.model.stop_training = hvd.rank() == 1 and epoch == 1
+
+    model = make_model(flavour)
+    history = fit(model, callbacks=[hook(flavour, on_epoch_end=stop)], epochs=5)
+    assert len(history.history["loss"]) == 2
+    assert_alike(model)
+
+
+def test_loss_that_is_not_a_number_on_one_rank(flavour, rank):
+    model = make_model(flavour)
+    x, y = data()
+    if rank == 1:
+        y[1] = np.nan
+    steps = []
+    count = hook(flavour, on_train_batch_end=lambda *_: steps.append(1))
+    model.fit(
+        x, y, batch_size=1, shuffle=False, verbose=0, epochs=3,
+        callbacks=[count, flavour.callbacks.TerminateOnNaN()],
+    )  # fmt: skip
+    assert hvd.allgather_object(len(steps)) == [2, 2]
+
+
+def test_stop_in_the_middle_of_an_epoch_on_one_rank(flavour, rank):
+    def stop(self, batch, logs):
+        self.model.stop_training = hvd.rank() == 0 and batch == 1
+
+    used = [hook(flavour, on_train_batch_end=stop)]
+    text = same_error(lambda: fit(make_model(flavour), callbacks=used))
+    assert "2 on rank 0, 4 on rank 1" in text
+    assert "stop_training" in text
+
+
+def test_stall_when_a_rank_has_one_batch_more(flavour, rank):
+    """Arrays, datasets, and a Sequence, whose lengths are known before."""
+    x, y = data(4 + rank)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(1)
+    sequence_of = getattr(flavour.utils, "PyDataset", flavour.utils.Sequence)
+
+    class Sequence(sequence_of):
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, index):
+            return x[index : index + 1], y[index : index + 1]
+
+    model = make_model(flavour)
+    before = model.get_weights()[0].tobytes()
+    for given in (dataset, Sequence()):
+        text = same_error(lambda given=given: model.fit(given, verbose=0))
+        assert "4 on rank 0, 5 on rank 1" in text
+        assert "hvd.shard" in text
+    assert "4 on rank 0, 5" in same_error(lambda: fit(model, rows=4 + rank))
+    assert "epochs= must be equal" in same_error(lambda: fit(model, epochs=1 + rank))
+    assert model.get_weights()[0].tobytes() == before
+
+
+@pytest.mark.parametrize("per_call", [1, 3])
+def test_stall_when_nobody_knew_the_number_of_batches(flavour, rank, per_call):
+    x, y = data(4 + rank)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(1).filter(lambda *_: True)
+    model = make_model(flavour, steps_per_execution=per_call)
+    text = same_error(lambda: model.fit(dataset, epochs=2, verbose=0))
+    assert "different numbers of steps" in text
+    model = make_model(flavour, steps_per_execution=per_call)
+    model.fit(dataset.take(4), epochs=2, verbose=0)
+    assert_alike(model)
+
+
+def test_data_that_end_early(flavour, rank):
+    """steps_per_epoch is a promise that the data of one rank break."""
+    model = make_model(flavour)
+    dataset = tf.data.Dataset.from_tensor_slices(data(4 - rank)).batch(1)
+    text = same_error(lambda: model.fit(dataset, steps_per_epoch=4, verbose=0))
+    assert "4 on rank 0, 3 on rank 1" in text
+
+
+def test_readme_stalled_with_an_odd_number_of_batches(flavour):
+    dataset = tf.data.Dataset.from_tensor_slices(
+        (np.ones([7, 3], "float32"), np.ones([7, 1], "float32"))
+    )
+    for known in (True, False):
+        batches = dataset.batch(1) if known else dataset.batch(1).filter(lambda *_: True)
+        model = make_model(flavour)
+        model.fit(tf_hvd.shard(batches), epochs=2, verbose=0)
+        assert int(model.optimizer.iterations) == 8
+
+
+def test_callbacks_of_one_rank_only(flavour, rank):
+    stop = flavour.callbacks.EarlyStopping(monitor="loss")
+    text = same_error(lambda: fit(make_model(flavour), callbacks=[stop] if rank == 0 else []))
+    assert "EarlyStopping on rank 0, none on rank 1" in text
+    text = same_error(lambda: fit(make_model(flavour), initial_epoch=1 - rank, epochs=3))
+    assert "epoch 1 on rank 0, epoch 0 on rank 1" in text
+    text = same_error(lambda: fit(make_model(flavour), initial_epoch=3 * rank, epochs=3))
+    assert "epoch 0 on rank 0, no epoch on rank 1" in text
+
+
+def writers(module, folder):
+    return {
+        "CSVLogger": module.CSVLogger(str(folder / "log.csv")),
+        "TensorBoard": module.TensorBoard(str(folder / "board"), write_graph=False),
+        "BackupAndRestore": module.BackupAndRestore(str(folder / "backup")),
+        "ModelCheckpoint": module.ModelCheckpoint(str(folder / "model.keras")),
+    }
+
+
+def test_one_file_with_two_writers_is_refused(flavour, shared):
+    for kind, callback in writers(flavour.callbacks, shared).items():
+        text = same_error(lambda c=callback: fit(make_model(flavour), callbacks=[c]))
+        assert f"{kind} on ranks 0, 1 would write {shared}" in text
+        assert f"tf_hvd.keras.callbacks.{kind}" in text
+
+
+@pytest.mark.parametrize("whose", ["ours", "Keras'"])
+def test_rank_0_alone_writes(flavour, rank, shared, whose):
+    module = callbacks.of(flavour) if whose == "ours" else flavour.callbacks
+    folder = shared / (f"rank{rank}" if whose == "ours" else "")
+    used = list(writers(module, folder).values()) if whose == "ours" or rank == 0 else []
+    folder.mkdir(exist_ok=True)
+    used.append(callbacks.of(flavour).MetricAverageCallback())
+    model = make_model(flavour)
+    history = fit(model, callbacks=used, epochs=2, validation_data=data()).history
+    assert_alike(model)
+    tf_hvd.barrier()
+    if rank == 0:
+        rows = list(csv.DictReader((folder / "log.csv").open()))
+        assert [float(row["loss"]) for row in rows] == history["loss"]
+        assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
+        assert list((folder / "board").rglob("events.*"))
+        assert (folder / "model.keras").exists()
+    elif whose == "ours":
+        assert list(folder.iterdir()) == []
+
+
+def interrupt(self, epoch, logs):
+    if epoch == 2:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("given", ["all", "rank 0", "Keras' on rank 0"])
+def test_resume(flavour, rank, shared, given):
+    """Interrupted after two epochs, by all ranks; as good as not interrupted."""
+    reference = make_model(flavour)
+    fit(reference, epochs=4)
+    module = flavour.callbacks if given.startswith("Keras") else callbacks.of(flavour)
+    epochs = []
+
+    def train(extra):
+        # The others need not see the folder of rank 0.
+        folder = str(shared / f"backup{rank}")
+        used = [callbacks.of(flavour).BroadcastGlobalVariablesCallback(0), *extra]
+        if given == "all" or rank == 0:
+            used.insert(0, module.BackupAndRestore(folder))
+        fit(model, callbacks=used, epochs=4)
+
+    model = make_model(flavour)
+    with pytest.raises(KeyboardInterrupt):
+        train([hook(flavour, on_epoch_begin=interrupt)])
+    assert (shared / "backup1").exists() is False
+    model = make_model(flavour)  # as a new process would
+    train([hook(flavour, on_epoch_begin=lambda self, epoch, logs: epochs.append(epoch))])
+    assert hvd.allgather_object(epochs) == [[2, 3], [2, 3]]
+    for ours, wanted in zip(model.get_weights(), reference.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, wanted)
+    assert_alike(model)
+
+
+def test_backup_on_another_rank_than_0(flavour, rank, shared):
+    ours = callbacks.of(flavour).BackupAndRestore(str(shared / "backup"))
+    text = same_error(lambda: fit(make_model(flavour), callbacks=[ours] if rank == 1 else []))
+    assert "missing on rank 0" in text
+
+
+def test_ranks_that_train_by_themselves(flavour, rank):
+    with hvd.unguarded():
+        model = make_model(flavour)
+        model.compile(flavour.optimizers.SGD(0.1), "mse")
+        stop = flavour.callbacks.EarlyStopping(monitor="loss", patience=0, min_delta=10.0)
+        history = fit(model, rows=4 + rank, callbacks=[stop] if rank else [], epochs=3)
+    assert len(history.history["loss"]) == (2 if rank else 3)

@@ -1,0 +1,81 @@
+"""Averages of the numbers that Keras puts into its logs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_hvd.keras import agreement, compat
+from tf_hvd.objects import allgather_object
+from tf_hvd.process_sets import ProcessSet, global_process_set
+
+
+def process_set_of(model: Any) -> ProcessSet:
+    """The ranks that train the model together: its optimizer's, or all."""
+    distribution = compat.distribution_of(getattr(model, "optimizer", None))
+    return global_process_set if distribution is None else distribution.process_set
+
+
+def is_root(model: Any) -> bool:
+    """Whether this rank is the first of those, which alone writes files."""
+    process_set = process_set_of(model)
+    return not process_set.included() or process_set.rank() == 0
+
+
+def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Those of the logs that are single numbers."""
+    numbers = {}
+    for name in sorted(logs):
+        value = np.asarray(logs[name])
+        if value.ndim == 0 and np.issubdtype(value.dtype, np.number):
+            numbers[name] = float(value)
+    return numbers
+
+
+def mean(values: Sequence[float]) -> float:
+    """The average; of equal values the value itself, without rounding."""
+    return values[0] if len(set(values)) == 1 else sum(values) / len(values)
+
+
+def means(everyone: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The average of each number over the ranks that have it."""
+    names = sorted({name for numbers in everyone for name in numbers})
+    return {
+        name: mean([numbers[name] for numbers in everyone if name in numbers]) for name in names
+    }
+
+
+def check_names(everyone: Sequence[Mapping[str, float]], ranks: Sequence[int]) -> None:
+    """Raises unless all ranks have the same numbers.
+
+    Raises:
+      ValueError: on all ranks, with the same text.
+    """
+    for numbers, rank in zip(everyone, ranks, strict=True):
+        other = set(numbers) ^ set(everyone[0])
+        if other:
+            raise ValueError(
+                f"the ranks have different metrics: {', '.join(sorted(other))} not on both rank "
+                f"{ranks[0]} and rank {rank}. MetricAverageCallback averages over all ranks: give "
+                "all of them validation data and the same metrics."
+            )
+
+
+def average(logs: Mapping[str, Any], process_set: ProcessSet, strict: bool) -> dict[str, float]:
+    """The averages over ranks of the numbers in `logs`; one collective.
+
+    Args:
+      logs: this rank's.
+      process_set: who takes part.
+      strict: whether all ranks must have the same names.
+
+    Raises:
+      ValueError: they have not.
+    """
+    mine = numbers_of(logs)
+    if not agreement.takes_part(process_set):
+        return mine
+    everyone = allgather_object(mine, name="metric_average", process_set=process_set)
+    if strict:
+        check_names(everyone, process_set.ranks or ())
+    return means(everyone)

@@ -1,0 +1,145 @@
+"""What each rank is about to do in `fit`, and whether the ranks' plans fit together."""
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from tf_hvd.keras import backup
+
+# These must be on all ranks: they stop training, change it, or call collectives.
+_CHANGING = (
+    "BroadcastGlobalVariablesCallback",
+    "EarlyStopping",
+    "LearningRateScheduleCallback",
+    "LearningRateScheduler",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "ReduceLROnPlateau",
+    "SwapEMAWeights",
+    "TerminateOnNaN",
+)
+# What they decide by must be the same on all ranks.
+_DECIDING = ("EarlyStopping", "MetricAverageCallback", "ReduceLROnPlateau")
+# Where they write to.
+_WRITING = {
+    "BackupAndRestore": "backup_dir",
+    "CSVLogger": "filename",
+    "ModelCheckpoint": "filepath",
+    "TensorBoard": "log_dir",
+}
+_LIBRARIES = ("keras", "tf_keras", "tf_hvd")
+
+
+class Plan(NamedTuple):
+    """What a rank is about to do in `fit`.
+
+    Attributes:
+      steps: of an epoch; None if not known.
+      epochs: the number of the last one.
+      changing: which of _CHANGING it has, sorted.
+      averages: whether one of its callbacks decides by metrics.
+      files: what it writes: kind, host, path.
+      backup: "ours", "Keras'", or None.
+    """
+
+    steps: int | None
+    epochs: int | None
+    changing: tuple[str, ...]
+    averages: bool
+    files: tuple[tuple[str, str, str], ...]
+    backup: str | None
+
+
+def _known(callback: Any) -> str:
+    """The name of the nearest class that is Keras' or ours."""
+    for kind in type(callback).__mro__:
+        if kind.__module__.partition(".")[0] in _LIBRARIES:
+            return kind.__name__
+    return ""
+
+
+def _files(callback: Any) -> Iterable[tuple[str, str, str]]:
+    kind = _known(callback)
+    if kind not in _WRITING or getattr(callback, "root_writes", False):
+        return
+    path = os.fspath(getattr(callback, _WRITING[kind], None) or "")
+    if path:
+        remote = "://" in path
+        host = "" if remote else platform.node()
+        yield kind, host, path if remote else os.path.abspath(path)
+
+
+def backup_of(callbacks: Sequence[Any]) -> Any:
+    """The first BackupAndRestore, Keras' or ours; None if there is none."""
+    return next((each for each in callbacks if _known(each) == "BackupAndRestore"), None)
+
+
+def plan_of(callbacks: Sequence[Any], params: Any) -> Plan:
+    """The plan of this rank.
+
+    Args:
+      callbacks: the user's.
+      params: what Keras tells callbacks of the `fit`.
+    """
+    kinds = [_known(callback) for callback in callbacks]
+    best = any(getattr(callback, "save_best_only", False) is True for callback in callbacks)
+    found = backup_of(callbacks)
+    ours = isinstance(found, backup.BackupAndRestore)
+    return Plan(
+        steps=params.get("steps"),
+        epochs=params.get("epochs"),
+        changing=tuple(sorted(kind for kind in kinds if kind in _CHANGING)),
+        averages=best or any(kind in _DECIDING for kind in kinds),
+        files=tuple(file for callback in callbacks for file in _files(callback)),
+        backup=None if found is None else "ours" if ours else "Keras'",
+    )
+
+
+def by_rank(values: Sequence[Any], ranks: Sequence[int]) -> str:
+    """The values of the first rank and of the first that differs."""
+    other = next(place for place, value in enumerate(values) if value != values[0])
+    return f"{values[0]} on rank {ranks[0]}, {values[other]} on rank {ranks[other]}"
+
+
+def check(plans: Sequence[Plan], ranks: Sequence[int]) -> None:
+    """Raises unless the plans, one for each of the ranks, fit together.
+
+    Raises:
+      ValueError: on all ranks, with the same text.
+    """
+    steps = [plan.steps for plan in plans]
+    if None not in steps and len(set(steps)) > 1:
+        raise ValueError(
+            f"fit: the ranks have different numbers of batches: {by_rank(steps, ranks)}. Each "
+            "step needs all ranks. Share the data out evenly (hvd.shard does), or give all ranks "
+            "fit(..., steps_per_epoch=hvd.steps_per_epoch(...))."
+        )
+    epochs = [plan.epochs for plan in plans]
+    if len(set(epochs)) > 1:
+        raise ValueError(f"fit: epochs= must be equal on all ranks: {by_rank(epochs, ranks)}.")
+    changing = [", ".join(plan.changing) or "none" for plan in plans]
+    if len(set(changing)) > 1:
+        raise ValueError(
+            "fit: callbacks that stop training or change it must be given on all ranks: "
+            f"{by_rank(changing, ranks)}."
+        )
+    _check_files(plans, ranks)
+    if any(plan.backup == "ours" for plan in plans) and plans[0].backup is None:
+        raise ValueError(
+            f"fit: BackupAndRestore is missing on rank {ranks[0]}, which alone writes the backup."
+        )
+
+
+def _check_files(plans: Sequence[Plan], ranks: Sequence[int]) -> None:
+    writers: dict[tuple[str, str, str], list[int]] = {}
+    for plan, rank in zip(plans, ranks, strict=True):
+        for file in plan.files:
+            writers.setdefault(file, []).append(rank)
+    for (kind, _, path), those in writers.items():
+        if len(set(those)) > 1:
+            raise ValueError(
+                f"fit: {kind} on ranks {', '.join(map(str, those))} would write {path} at the "
+                f"same time. Take tf_hvd.keras.callbacks.{kind}, which writes on rank 0 alone, "
+                f"or give Keras' on rank 0 only, or a path for each rank."
+            )

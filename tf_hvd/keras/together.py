@@ -1,0 +1,279 @@
+"""What makes all ranks' `fit` one: they begin, count, average and stop together.
+
+Two callbacks of ours stand before and after the user's. Each question to the other
+ranks is one small collective, at the beginning and the end of an epoch:
+
+- Before training: do all ranks make as many steps and epochs, and have they all the
+  callbacks that stop training or change it? Does no file have two writers?
+- Before the first epoch: is it the same one everywhere?
+- After an epoch: did all make as many steps? Metrics are averaged if a callback
+  decides by them, before it sees them.
+- After the callbacks: if one rank wants to stop, all do.
+
+Where the number of steps was not known before, a rank whose data have ended joins
+(tf_hvd.join), so that the others come to their end, too, and all can be told.
+
+tf_hvd.keras.compat puts the two callbacks in; `unguarded()` and TF_HVD_GUARD=off
+leave them out.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd import basics, collectives
+from tf_hvd.keras import agreement, backup, metrics, plans
+from tf_hvd.keras.plans import by_rank
+from tf_hvd.objects import allgather_object
+from tf_hvd.process_sets import global_process_set
+from tf_hvd.synchronize import join
+
+
+class _Fit:
+    """One `fit` of this rank."""
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._callbacks = callbacks
+        self._model: Any = None
+        self._process_set = global_process_set
+        self._steps: int | None = None
+        self._averages = self._strict = self.stops_in_batches = False
+        self._began = False
+        self._batches: list[int] = []
+        self._updates = 0
+        self._averaged: dict[str, float] = {}
+        self._resume: backup.Files | None = None
+        self.restorer: Any = None
+
+    def _gather(self, occasion: str, mine: Any) -> list[Any]:
+        """All ranks' values on one occasion.
+
+        A rank that validates while others do not averages what it has by itself;
+        they answer it in between.
+
+        Raises:
+          ValueError: the ranks are at different places.
+        """
+        while True:
+            everyone = allgather_object(
+                (occasion, mine), name="tf_hvd_fit", process_set=self._process_set
+            )
+            places = [place for place, _ in everyone]
+            if occasion == "validation" or "validation" not in places:
+                break
+        if occasion != "validation" and len(set(places)) > 1:
+            raise ValueError(
+                f"fit: the ranks are at different places: {by_rank(places, self._ranks)}."
+            )
+        return [value for place, value in everyone if place == occasion]
+
+    @property
+    def _ranks(self) -> Sequence[int]:
+        return self._process_set.ranks or ()
+
+    @property
+    def _together(self) -> bool:
+        return agreement.takes_part(self._process_set)
+
+    def train_begin(self, model: Any, params: Any) -> None:
+        """Compares the plans, and brings the first rank's backup."""
+        self._model = model
+        self._process_set = metrics.process_set_of(model)
+        if not self._together:
+            return
+        mine = plans.plan_of(self._callbacks, params or {})
+        everyone = self._gather("the beginning of fit", mine)
+        plans.check(everyone, self._ranks)
+        self._steps = None if any(plan.steps is None for plan in everyone) else mine.steps
+        self._averages = any(plan.averages for plan in everyone)
+        self._strict = "MetricAverageCallback" in mine.changing
+        self.stops_in_batches = "TerminateOnNaN" in mine.changing
+        kinds = [plan.backup for plan in everyone]
+        if kinds[0] is not None and any(kind != "Keras'" for kind in kinds):
+            self._hand_out_backup()
+
+    def _hand_out_backup(self) -> None:
+        own = plans.backup_of(self._callbacks)
+        directory = getattr(own, "backup_dir", None)
+        files = backup.hand_out(directory, self._process_set)
+        if isinstance(own, backup.BackupAndRestore):
+            own.receive(files)
+        elif own is None:
+            self._resume = files
+
+    def restore(self, base: Any, params: Any) -> None:
+        """On a rank without BackupAndRestore: restores what the first rank has."""
+        if self._resume is None:
+            return
+        library = importlib.import_module(base.__module__.partition(".")[0])
+        ours = importlib.import_module("tf_hvd.keras.callbacks").of(library)
+        self.restorer = ours.BackupAndRestore("of_rank_0")
+        self.restorer.set_params(params)
+        self.restorer.set_model(self._model)
+        self.restorer.receive(self._resume)
+        self._resume = None
+        self.restorer.on_train_begin()
+
+    def _first_epoch(self, epoch: int | None) -> None:
+        """Raises unless all ranks begin with the same epoch; None: with none at all.
+
+        Raises:
+          ValueError: on all ranks, with the same text.
+        """
+        self._began = True
+        epochs = self._gather("the first epoch", epoch)
+        if len(set(epochs)) > 1:
+            words = ["no epoch" if each is None else f"epoch {each}" for each in epochs]
+            raise ValueError(
+                f"fit: the ranks do not begin with the same epoch: {by_rank(words, self._ranks)}. "
+                "initial_epoch= must be equal on all ranks. To resume, take "
+                "tf_hvd.keras.callbacks.BackupAndRestore, by which all go on where rank 0 was."
+            )
+
+    def epoch_begin(self, epoch: int) -> None:
+        """Once, compares the epoch."""
+        if not self._together:
+            return
+        if not self._began:
+            self._first_epoch(epoch)
+        self._batches.clear()
+        self._updates = self._iterations()
+
+    def _iterations(self) -> int:
+        count = getattr(getattr(self._model, "optimizer", None), "iterations", None)
+        return 0 if count is None else int(count)
+
+    def batch_end(self, batch: int) -> None:
+        """Counts; may be called from several threads."""
+        self._batches.append(batch)
+
+    def epoch_end(self, logs: dict[str, Any]) -> None:
+        """Compares the steps, and averages the metrics."""
+        if not self._together:
+            return
+        made = max(self._batches, default=-1) + 1
+        if self._steps is None or made < self._steps:
+            # The others may still have data; then their next step waits for this rank.
+            join(self._process_set)
+        counts = (made, len(self._batches), self._iterations() - self._updates)
+        mine = (counts, metrics.numbers_of(logs))
+        everyone = self._gather("the end of an epoch", mine)
+        self._check_steps([counts for counts, _ in everyone])
+        # From here on Keras knows the number, too.
+        self._steps = made if self._steps is None else self._steps
+        if self._averages:
+            numbers = [found for _, found in everyone]
+            if self._strict:
+                metrics.check_names(numbers, self._ranks)
+            self._averaged = metrics.means(numbers)
+            logs.update(self._averaged)
+
+    def _check_steps(self, counts: Sequence[tuple[int, int, int]]) -> None:
+        if len(set(counts)) == 1:
+            return
+        made = [batches for batches, _, _ in counts]
+        if len(set(made)) == 1:
+            made = [updates for _, _, updates in counts]
+        raise ValueError(
+            f"fit: in one epoch the ranks made different numbers of steps: "
+            f"{by_rank(made, self._ranks)}. One ran out of data, or set stop_training, before the "
+            "others. Share the data out evenly (hvd.shard does), give all ranks fit(..., "
+            "steps_per_epoch=...), and stop all ranks in the same step."
+        )
+
+    def test_end(self, logs: dict[str, Any]) -> None:
+        """The end of a validation within `fit`."""
+        if self._together and self._averages and self._began:
+            logs.update(metrics.means(self._gather("validation", metrics.numbers_of(logs))))
+
+    def agree_to_stop(self) -> None:
+        """If one rank wants to stop, all do."""
+        if not self._together:
+            return
+        mine = tf.constant(int(bool(self._model.stop_training)))
+        any_rank = collectives.allreduce(
+            mine, op=basics.Max, name="tf_hvd_fit_stop", process_set=self._process_set
+        )
+        if int(any_rank):
+            self._model.stop_training = True
+
+    def train_end(self, logs: dict[str, Any]) -> None:
+        """The end of `fit`, which may have had no epoch."""
+        if not self._together:
+            return
+        if not self._began:
+            self._first_epoch(None)
+        logs.update({name: value for name, value in self._averaged.items() if name in logs})
+
+
+class _Opening:
+    """Comes before the user's callbacks."""
+
+    async_safe = True  # Keras 3 may call on_train_batch_end from its own thread
+    model: Any
+    params: Any
+    fit: _Fit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.fit.train_begin(self.model, self.params)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.fit.epoch_begin(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.fit.batch_end(batch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.fit.epoch_end({} if logs is None else logs)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.fit.test_end({} if logs is None else logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.fit.train_end({} if logs is None else logs)
+
+
+class _Closing:
+    """Comes after the user's callbacks."""
+
+    async_safe = True  # where it does something, Keras calls from the main thread
+    base: Any
+    model: Any
+    params: Any
+    fit: _Fit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.fit.restore(self.base, self.params)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self.fit.restorer is not None:
+            self.fit.restorer.on_epoch_begin(epoch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.fit.stops_in_batches:
+            self.fit.agree_to_stop()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.fit.agree_to_stop()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self.fit.restorer is not None:
+            self.fit.restorer.on_train_end(logs)
+
+
+def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
+    """The callbacks of a `fit`, between those that make all ranks act as one.
+
+    Args:
+      base: keras.callbacks.Callback of the Keras that calls them.
+      callbacks: the user's.
+    """
+    fit = _Fit(callbacks)
+    contents = {"fit": fit, "base": base, "__module__": __name__}
+    opening = type("Opening", (_Opening, base), contents)()
+    closing = type("Closing", (_Closing, base), contents)()
+    for each in (opening, closing):
+        each._supports_tf_logs = True  # tf_keras would convert the logs of each batch for it
+    return [opening, *callbacks, closing]
