@@ -35,8 +35,12 @@ for batch in range(3):
 
 same = hvd.allgather(weights)
 assert len(set(same.numpy().ravel())) == 1, same
+with tf.GradientTape() as tape:
+    rows = hvd.allgather(weights)
+average = tape.gradient(rows, weights).numpy().item()
 if hvd.rank() == 0:
-    print("size", hvd.size(), "module", hvd.allreduce.__module__.split(".")[0])
+    module = hvd.allreduce.__module__.split(".")[0]
+    print("size", hvd.size(), "module", module, "gradient", average)
 """
 
 
@@ -48,7 +52,7 @@ def test_a_horovod_script_runs_unchanged(call, environ, tmp_path):
     )
     assert code == 0, output + errors
     assert "JOINED" not in errors
-    assert "size 2 module tf_hvd" in output
+    assert "size 2 module tf_hvd gradient 1.0" in output  # the average, as Horovod's is
 
 
 def test_the_path_of_the_caller_stays(call, environ, program):

@@ -82,6 +82,13 @@ TEST(ConfigTest, DisableOverrulesTheTime) {
   EXPECT_EQ(config.stall_warn_ns, 0);
 }
 
+TEST(ConfigTest, LogLevelsMayBeInCapitals) {
+  SetEnvironment({{"HOROVOD_LOG_LEVEL", "DEBUG"}});
+  Config config;
+  ASSERT_TRUE(ReadConfig(&config).ok());
+  EXPECT_EQ(config.log_level, "debug");
+}
+
 TEST(ConfigTest, BadValuesNameVariableAndValue) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"HOROVOD_FUSION_THRESHOLD", "-1"},

@@ -1,0 +1,124 @@
+"""Rows of docs/differences.md that no other test shows."""
+
+import pathlib
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import _native
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
+
+
+def switches():
+    """How often the threads of this process have gone to sleep."""
+    total = 0
+    for status in pathlib.Path("/proc/self/task").glob("*/status"):
+        lines = status.read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+    return total
+
+
+def test_an_idle_job_sleeps():
+    """A thread that wakes every millisecond would sleep two thousand times."""
+    hvd.barrier()
+    before = switches()
+    time.sleep(2.0)
+    assert switches() - before < 1000
+    hvd.barrier()
+
+
+def test_join_takes_a_process_set():
+    both = hvd.add_process_set([0, 1])
+    try:
+        assert int(hvd.join(process_set=both)) in (0, 1)
+    finally:
+        hvd.remove_process_set(both)
+
+
+def test_received_splits_without_splits(size):
+    @tf.function
+    def exchange(x):
+        return _native.ops.horovod_alltoall(x, tf.constant([], tf.int32))
+
+    x = tf.zeros([2 * size])
+    static = exchange.get_concrete_function(x).structured_outputs[1].shape
+    assert static.rank == 1
+    assert static[0] in (None, size)
+    assert exchange(x)[1].numpy().tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("way", ["rows", "dense"])
+def test_integer_slices_are_averaged_as_integers(rank, size, way):
+    """Horovod divides them with `/`, which gives float64."""
+    part = tf.IndexedSlices(tf.constant([[rank + 2, -3]]), tf.constant([0]), tf.constant([2, 2]))
+    result = hvd.allreduce(part, sparse=way)
+    assert result.values.dtype == tf.int32
+    dense = hvd.allreduce(tf.constant([[rank + 2, -3]]))
+    assert result.values.numpy().tolist() == dense.numpy().tolist() == [[2, -3]]
+
+
+def test_v1_passes_in_eager_mode(rank, size):
+    variable = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+    )
+    for _ in range(2):
+        pairs = optimizer.compute_gradients(lambda: variable * (1.0 + rank), [variable])
+        optimizer.apply_gradients(pairs)
+    assert variable.numpy().tolist() == [-3.0]
+
+
+def test_v1_passes_count_updates(rank):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        step = tf.compat.v1.train.get_or_create_global_step()
+        variable = tf.compat.v1.get_variable("v", initializer=[0.0])
+        optimizer = hvd.DistributedOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        train = optimizer.minimize(variable * (1.0 + rank), global_step=step)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(tf.compat.v1.local_variables_initializer())
+        for _ in range(4):
+            session.run(train)
+        assert session.run(step) == 2
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_duplicate_rows_are_summed_before_keras_squares_them(rank, alone):
+    members = hvd.ProcessSet([0]), hvd.ProcessSet([1])
+    for one in members:
+        hvd.add_process_set(one)
+    try:
+        options = {"process_set": members[rank]} if alone else {}
+        table, whole = (keras.Variable(np.zeros([3, 1], "float32")) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.5), **options)
+        slices = tf.IndexedSlices(
+            tf.constant([[1.0], [2.0]]), tf.constant([1, 1]), tf.constant([3, 1])
+        )
+        plain = keras.optimizers.Adam(0.5)
+        for _ in range(2):
+            optimizer.apply_gradients([(slices, table)])
+            plain.apply_gradients([(tf.constant([[0.0], [3.0], [0.0]]), whole)])
+        np.testing.assert_allclose(table.numpy(), whole.numpy(), rtol=1e-6)
+    finally:
+        for one in members:
+            hvd.remove_process_set(one)
+
+
+@pytest.mark.parametrize(
+    ("group", "requests"), [(hvd.grouped_allgather, 2), (hvd.grouped_reducescatter, 1)]
+)
+def test_the_gradient_of_a_group_is_one_request(group, requests):
+    """And of allgather one more, for the numbers of rows."""
+    xs = [tf.ones([2]), tf.ones([4])]
+    with tf.GradientTape() as tape:
+        tape.watch(xs)
+        ys = group(xs)
+    before = _native.library.tf_hvd_executed_count()
+    tape.gradient(ys, xs)
+    assert _native.library.tf_hvd_executed_count() - before == requests
