@@ -17,7 +17,7 @@ HOROVOD_VERSION = "0.28.1"
 
 # Each of Horovod's modules and where its names are found here, first match wins.
 _SOURCES: dict[str, tuple[str, ...]] = {
-    "horovod": (),
+    "horovod": ("tf_hvd.horovod_runner",),
     "horovod.common": (),
     "horovod.common.basics": ("tf_hvd.basics",),
     "horovod.common.exceptions": ("tf_hvd.exceptions",),
@@ -25,6 +25,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod.common.util": ("tf_hvd.helpers",),
     "horovod.keras": ("tf_hvd.keras",),
     "horovod.keras.callbacks": ("tf_hvd.keras.callbacks",),
+    "horovod.runner": ("tf_hvd.horovod_runner",),
     "horovod.tensorflow": ("tf_hvd", "tf_hvd.helpers"),
     "horovod.tensorflow.compression": ("tf_hvd.compression",),
     "horovod.tensorflow.functions": ("tf_hvd",),
@@ -40,8 +41,6 @@ _ABSENT = {
     "data": "there is no tf.data service; use tf_hvd.shard",
     "mxnet": "tf_hvd serves TensorFlow only",
     "ray": "start the ranks with tf_hvd run or the cluster's MPI launcher",
-    "run": "start the ranks with tf_hvd run",
-    "runner": "start the ranks with tf_hvd run",
     "spark": "start the ranks with tf_hvd run or the cluster's MPI launcher",
     "torch": "tf_hvd serves TensorFlow only",
 }
