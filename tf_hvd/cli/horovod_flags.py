@@ -59,7 +59,7 @@ def _switch(name: str, told: str) -> list[Flag]:
 # Horovod's own order and groups.
 FLAGS: tuple[Flag, ...] = (
     Flag(("-np", "--num-proc"), "N", option="-np"),
-    Flag(("--disable-cache",), told="no check of the hosts is remembered, so all are made"),
+    Flag(("--disable-cache",), told="nothing about the hosts is remembered"),
     Flag(("--start-timeout",), "SECONDS", option="--start-timeout"),
     Flag(
         ("--network-interfaces", "--network-interface"),
@@ -86,7 +86,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--autotune-gaussian-process-noise",), "X", told=_NO_TUNING),
     Flag(("--min-np", "--min-num-proc"), "N", refused=_ELASTIC),
     Flag(("--max-np", "--max-num-proc"), "N", refused=_ELASTIC),
-    Flag(("--slots-per-host", "--slots"), "N", refused=_ELASTIC),
+    Flag(("--slots-per-host",), "N", refused=_ELASTIC),
     Flag(("--elastic-timeout",), "SECONDS", refused=_ELASTIC),
     Flag(("--reset-limit",), "N", refused=_ELASTIC),
     Flag(("--blacklist-cooldown-range",), "MIN MAX", refused=_ELASTIC, keywords={"nargs": 2}),
