@@ -29,6 +29,7 @@ __all__ = [
     "PowerSGD",
     "ProcessSet",
     "Product",
+    "RankError",
     "Sum",
     "SyncBatchNormalization",
     "add_process_set",
@@ -80,6 +81,7 @@ __all__ = [
     "refs_to_vars",
     "remove_process_set",
     "rocm_built",
+    "run",
     "shard",
     "shutdown",
     "size",
@@ -94,11 +96,11 @@ __all__ = [
 
 
 def _is_command_line() -> bool:
-    """Whether this process is a command of tf_hvd, which starts without TensorFlow."""
+    """Whether this process is one of our commands, which start without TensorFlow."""
     program = sys.argv[0] if sys.argv else ""
-    modules = {"tf_hvd.cli.main", "tf_hvd.horovod_names"}
+    modules = {"tf_hvd.cli.main", "tf_hvd.cli.horovodrun", "tf_hvd.horovod_names"}
     as_module = program == "-m" and not modules.isdisjoint(sys.orig_argv)
-    return as_module or pathlib.Path(program).name == "tf_hvd"
+    return as_module or pathlib.Path(program).name in {"tf_hvd", "horovodrun"}
 
 
 if not _is_command_line():
@@ -180,6 +182,7 @@ if not _is_command_line():
     )
     from tf_hvd.hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
     from tf_hvd.horovod_names import install_as_horovod
+    from tf_hvd.interactive import RankError, run
     from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
     from tf_hvd.objects import allgather_object, broadcast_object, broadcast_object_fn
     from tf_hvd.optimizer import DistributedOptimizer

@@ -20,7 +20,7 @@ HOROVOD_VERSION = "0.28.1"
 
 # Each of Horovod's modules and where its names are found here, first match wins.
 _SOURCES: dict[str, tuple[str, ...]] = {
-    "horovod": (),
+    "horovod": ("tf_hvd.horovod_runner",),
     "horovod.common": (),
     "horovod.common.basics": ("tf_hvd.horovod.basics", "tf_hvd.process_sets"),
     "horovod.common.exceptions": ("tf_hvd.exceptions", "tf_hvd.horovod.exceptions"),
@@ -28,6 +28,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod.common.util": ("tf_hvd.horovod.util",),
     "horovod.keras": ("tf_hvd.horovod.keras", "tf_hvd.keras"),
     "horovod.keras.callbacks": ("tf_hvd.horovod.keras_callbacks",),
+    "horovod.runner": ("tf_hvd.horovod_runner",),
     "horovod.tensorflow": ("tf_hvd", "tf_hvd.helpers", "tf_hvd.horovod.tensorflow"),
     "horovod.tensorflow.compression": ("tf_hvd.compression",),
     "horovod.tensorflow.functions": ("tf_hvd",),
@@ -48,8 +49,6 @@ _ABSENT = {
     "elastic": "there is no elastic training; start the job again from its last checkpoint",
     "mxnet": _NO_TORCH,
     "ray": _NO_CLUSTER,
-    "run": "start the ranks with tf_hvd run",
-    "runner": "start the ranks with tf_hvd run",
     "spark": _NO_CLUSTER,
     "torch": _NO_TORCH,
 }

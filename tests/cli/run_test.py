@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_hvd.cli.command_line import Job, command_line
+from tf_hvd.cli.command_line import Job, Output, command_line
 from tf_hvd.cli.environment import exported_names, rank_environment
 from tf_hvd.cli.hosts import Host
 from tf_hvd.cli.launchers import Launcher
@@ -70,6 +70,10 @@ def test_openmpi(job, expected):
             "-np 2 -genvall -bind-to numa",
         ),
         ({"ranks": 2, "cores": 2, "environ": {"TF_HVD_X": "1"}}, "-np 2 -genvall -bind-to core:1"),
+        (
+            {"ranks": 2, "cores": 2, "interfaces": "lo,eth0", "output": Output("o", tags=True)},
+            "-np 2 -genvall -iface lo -bind-to core:1 -prepend-rank",
+        ),
     ],
 )
 def test_mpich(job, expected):
@@ -88,6 +92,11 @@ def test_mpich(job, expected):
             {"ranks": 5, "cores": 4, "hosts": TWO_HOSTS},
             "--ntasks=5 --export=ALL --input=0 --distribution=arbitrary --nodelist=a,a,a,a,b "
             "--cpu-bind=cores",
+        ),
+        (
+            {"ranks": 11, "cores": 11, "output": Output("a%b", tags=True)},
+            "--ntasks=11 --export=ALL --input=0 --cpu-bind=cores --label "
+            "--output=a%%b/rank.%2t/stdout --error=a%%b/rank.%2t/stderr",
         ),
         (
             {"ranks": 2, "cores": 2, "launcher_args": ("--cpu-bind=rank",)},

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl.flags import argparse_flags
 
@@ -14,15 +14,16 @@ from tf_hvd.cli import run, strip_ops
 from tf_hvd.cli.errors import UsageError
 
 
-class _Parser(argparse_flags.ArgumentParser):
+class Parser(argparse_flags.ArgumentParser):
     """Says what is wrong in one line; no absl flags: a --flagfile of the program is not ours."""
 
-    def __init__(self, **kwargs: object) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
-            inherited_absl_flags=None, allow_abbrev=False, **kwargs
+            **{"inherited_absl_flags": None, "allow_abbrev": False, **kwargs}
         )
 
     def error(self, message: str) -> NoReturn:
+        """Ends the process with exit code 2 and the message, without the usage."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
@@ -77,7 +78,7 @@ def _add_network(runner: argparse.ArgumentParser) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `start`, a function of the parsed options."""
-    parser = _Parser(prog="tf_hvd", description="Distributed training for TensorFlow.")
+    parser = Parser(prog="tf_hvd", description="Distributed training for TensorFlow.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     runner = commands.add_parser(
         "run",
@@ -85,6 +86,13 @@ def make_parser() -> argparse.ArgumentParser:
         description="Starts a program on several ranks with the MPI launcher that is installed.",
         epilog="example: tf_hvd run -np 4 python train.py",
     )
+    add_run_options(runner)
+    strip_ops.add_command(commands)
+    return parser
+
+
+def add_run_options(runner: argparse.ArgumentParser) -> None:
+    """Gives a parser what `tf_hvd run` takes, and its start."""
     runner.add_argument(
         "-np", "--num-proc", dest="np", type=_rank_count, required=True, help="the number of ranks"
     )
@@ -134,8 +142,6 @@ def make_parser() -> argparse.ArgumentParser:
     runner.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     runner.set_defaults(start=_start_run, parser=runner)
-    strip_ops.add_command(commands)
-    return parser
 
 
 def _start_run(options: argparse.Namespace) -> int:
@@ -143,7 +149,8 @@ def _start_run(options: argparse.Namespace) -> int:
         del options.command[0]
     if not options.command:
         raise UsageError(
-            f"no program to run; for example: tf_hvd run -np {options.np} python train.py"
+            f"no program to run; for example: {options.parser.prog} -np {options.np} "
+            "python train.py"
         )
     return run.run(options, os.environ)
 
@@ -158,7 +165,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: the command's own, or 2, with one line on standard error, for what cannot be
         done as asked.
     """
-    options = make_parser().parse_args(arguments)
+    return start(make_parser().parse_args(arguments))
+
+
+def start(options: argparse.Namespace) -> int:
+    """Does what the options say; returns the exit code."""
     try:
         code: int = options.start(options)
     except UsageError as error:

@@ -88,7 +88,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.np > 1 or not local:
         launcher = find_launcher(options.mpi, environ)
     known_here = None if launcher and launcher.family == "slurm" else here
-    with Session() as session:
+    first_here = all_local(hosts[:1], socket.gethostname())
+    with Session(gives_input=launcher is not None and first_here) as session:
         watch = watching.JobWatch(session, options.np, known_here, options.start_timeout)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])

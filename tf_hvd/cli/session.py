@@ -29,9 +29,13 @@ _FOREGROUND_MILLISECONDS = 500
 
 
 class Session:
-    """The folder of one job. A context: the folder is gone at its end."""
+    """The folder of one job. A context: the folder is gone at its end.
 
-    def __init__(self) -> None:
+    Args:
+        gives_input: whether rank 0 runs on this machine and gets its standard input.
+    """
+
+    def __init__(self, gives_input: bool = True) -> None:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
         except OSError as error:
@@ -41,6 +45,7 @@ class Session:
             ) from error
         self.ranks: dict[int, int] = {}
         """The process id of each rank that has reported, by rank."""
+        self._gives_input = gives_input
         self._input: int | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         where = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
@@ -64,7 +69,7 @@ class Session:
 
     def serve(self) -> None:
         """Begins to answer the ranks. Starts threads: call it when nothing will be forked."""
-        self._input = _standard_input()
+        self._input = _standard_input() if self._gives_input else None
         threading.Thread(target=self._answer, name="ranks", daemon=True).start()
 
     def joined(self) -> bool:

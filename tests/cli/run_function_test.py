@@ -1,0 +1,228 @@
+"""`tf_hvd.run(func)` and `horovod.run(func)`: a function on several ranks."""
+
+import inspect
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tf_hvd import horovod_runner, interactive
+
+WAIT = 60
+HOROVOD_SIGNATURE = (
+    "func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=None, slots=None, "
+    "reset_limit=None, cooldown_range=None, hosts=None, hostfile=None, host_discovery_script=None, "
+    "start_timeout=None, ssh_port=None, ssh_identity_file=None, disable_cache=None, "
+    "output_filename=None, verbose=None, use_gloo=None, use_mpi=None, mpi_args=None, "
+    "network_interface=None, network_interfaces=None, executable=None, np=None, min_np=None, "
+    "max_np=None"
+)
+# `run` without the rest of the package, which would load TensorFlow.
+ALONE = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("interactive", {interactive.__file__!r})
+interactive = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(interactive)
+"""
+# As typed at a prompt, where functions have no file.
+SESSION = """
+import {module} as front
+factor = 10
+def train(add, times=1):
+    import {tensorflow} as hvd
+    hvd.init()
+    return (hvd.rank() * factor + add) * times, hvd.size()
+
+print("RESULT", front.run(train, args=(1,), kwargs={{"times": 2}}, np=2))
+"""
+
+
+@pytest.fixture
+def mpi(monkeypatch, environ):
+    """The MPI that `run` finds."""
+    monkeypatch.setenv("TF_HVD_MPI_LIBRARY", environ["TF_HVD_MPI_LIBRARY"])
+
+
+def rank_now():
+    """The rank that the launcher told."""
+    told = [os.environ.get(name) for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK")]
+    return next(int(text) for text in told if text is not None)
+
+
+@pytest.mark.usefixtures("mpi")
+def test_results_come_in_the_order_of_the_ranks():
+    base = 100
+    assert interactive.run(lambda x, y: base + rank_now() * x + y, (10,), {"y": 1}, 3) == [
+        101,
+        111,
+        121,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "tensorflow"),
+    [("tf_hvd", "tf_hvd"), ("horovod", "horovod.tensorflow")],
+    ids=["tf_hvd.run", "horovod.run"],
+)
+def test_a_function_that_was_typed_joins_a_job(environ, tmp_path, module, tensorflow):
+    first = "import tf_hvd; tf_hvd.install_as_horovod()\n"
+    typed = first + SESSION.format(module=module, tensorflow=tensorflow)
+    done = subprocess.run(
+        [sys.executable, "-P", "-i", "-q"],
+        cwd=tmp_path,
+        env=environ,
+        input=typed,
+        text=True,
+        capture_output=True,
+        timeout=4 * WAIT,
+        check=False,
+    )
+    assert "RESULT [(2, 2), (22, 2)]" in done.stdout, done.stdout + done.stderr
+
+
+def fail_on_1():
+    """Rank 1 raises, the others wait until the launcher ends them, or a little."""
+    if rank_now() == 1:
+        raise KeyError("what")
+    time.sleep(WAIT)
+
+
+@pytest.mark.usefixtures("mpi")
+def test_an_exception_of_a_rank_is_raised_here():
+    with pytest.raises(interactive.RankError, match="rank 1 of 2 raised:") as caught:
+        interactive.run(fail_on_1, np=2)
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "in fail_on_1\n" in str(caught.value)
+    assert "raise KeyError" in str(caught.value)
+
+
+@pytest.mark.usefixtures("mpi")
+def test_a_rank_without_a_result_is_an_error():
+    with pytest.raises(interactive.RankError, match="exit code 4 and without a result of rank 1"):
+        interactive.run(lambda: os._exit(4) if rank_now() == 1 else 0, np=2)
+
+
+def test_what_cannot_be_sent_or_brought_back():
+    with pytest.raises(TypeError, match="cannot send the function and its arguments"):
+        interactive.run(print, (threading.Lock(),))
+    with pytest.raises(interactive.RankError, match="its result cannot be pickled"):
+        interactive.run(threading.Lock)
+    with pytest.raises(ValueError, match="could not start the job"):
+        interactive.run(print, np=0)
+    with pytest.raises(TypeError, match="calls a function, and 'x' is none"):
+        interactive.run("x")
+
+
+def test_the_folder_is_private_and_goes(tmp_path):
+    (mode, folder, found) = interactive.run(
+        lambda: (os.stat(sys.argv[1]).st_mode, sys.argv[1], os.path.exists(sys.argv[1])),
+        directory=str(tmp_path),
+    )[0]
+    assert stat.S_IMODE(mode) == 0o700
+    assert found
+    assert list(tmp_path.iterdir()) == []
+    assert pathlib.Path(folder).parent == tmp_path
+
+
+def test_the_caller_need_not_load_tensorflow(tmp_path):
+    """`run` itself takes nothing of TensorFlow: loaded alone it works without."""
+    alone = (
+        ALONE + "print(interactive.run(lambda: 'tensorflow' in __import__('sys').modules))\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    command = [sys.executable, "-P", "-c", alone]
+    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert done.stdout == "[False]\n", done.stderr
+
+
+CALLER = """
+
+def wait(folder):
+    import os, time
+    told = [os.environ.get(name) for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK")]
+    rank = next(text for text in told if text is not None)
+    with open(f"{folder}/new{rank}", "w") as file:
+        file.write(f"{os.getpid()}\\n")
+    os.rename(f"{folder}/new{rank}", f"{folder}/pid{rank}")
+    time.sleep(300)
+
+try:
+    interactive.run(wait, (sys.argv[1],), np=2)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_the_job_ends_with_its_caller(environ, tmp_path, signum):
+    command = [sys.executable, "-P", "-c", ALONE + CALLER, str(tmp_path)]
+    caller = subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    files = [tmp_path / "pid0", tmp_path / "pid1"]
+    deadline = time.monotonic() + 2 * WAIT
+    while not all(file.exists() for file in files) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pids = [int(file.read_text()) for file in files]
+    caller.send_signal(signum)
+    output, _ = caller.communicate(timeout=WAIT)
+    if signum == signal.SIGINT:
+        assert output.endswith("interrupted\n")
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, pids))
+
+
+def test_horovods_signature():
+    parameters = inspect.signature(horovod_runner.run).parameters.values()
+    written = [
+        f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters
+    ]
+    assert ", ".join(written) == HOROVOD_SIGNATURE
+
+
+def test_horovods_arguments_are_honoured(tmp_path, capfd):
+    with pytest.warns(DeprecationWarning, match="older name of num_proc"):
+        result = horovod_runner.run(
+            lambda: print("said") or "done",
+            np=1,
+            output_filename=str(tmp_path / "out"),
+            start_timeout=60,
+            ssh_port=22,
+            disable_cache=True,
+            use_mpi=True,
+            verbose=2,
+            mpi_args="--x",
+            network_interfaces=["lo"],
+        )
+    assert result == ["done"]
+    assert (tmp_path / "out" / "rank.0" / "stdout").read_text() == "said\n"
+    assert "1 rank needs no MPI" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_np": 1, "slots": 2}, "slots, min_np: there is no elastic training"),
+        ({"use_gloo": True}, "there is no Gloo"),
+        ({"hosts": "a:1", "hostfile": "b"}, "hosts and hostfile were both given"),
+    ],
+)
+def test_what_horovod_has_and_we_have_not(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        horovod_runner.run(print, **arguments)

@@ -1,0 +1,144 @@
+"""The flags of Horovod 0.28.1's `horovodrun`, and what becomes of each: data, and no more.
+
+docs/launcher.md holds this table; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: its names, what it takes, and what becomes of it, which one of four fields says.
+
+    `option` names the option of `tf_hvd run` that it is; `variable` the environment variable that
+    it sets, to `value` or to what the flag is given times `factor`; `told` says what replaces it,
+    in one line when it is used; `refused` why no job is started with it, and what to do.
+    """
+
+    names: tuple[str, ...]
+    takes: str = ""
+    option: str = ""
+    variable: str = ""
+    told: str = ""
+    refused: str = ""
+    factor: int = 1
+    value: str = ""
+    choices: tuple[str, ...] = ()
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def meaning(self) -> str:
+        """What becomes of it, for the help and for the docs."""
+        if self.option:
+            return f"as `tf_hvd run {self.option}`"
+        if self.variable:
+            unit = f", times {self.factor}" if self.factor != 1 else ""
+            return f"sets `{self.variable}`{'=' + self.value if self.value else unit}"
+        return f"refused: {self.refused}" if self.refused else f"no effect: {self.told}"
+
+
+_NO_CYCLE = "collectives start when they are ready, there is no cycle"
+_NO_CACHE = "agreement needs no cache"
+_NO_LAYERS = "how ranks of a node and of other nodes are reduced is not chosen by hand"
+_NO_TUNING = "nothing is tuned while the job runs"
+_NO_TIMELINE = "there is no timeline yet; use TensorFlow's profiler"
+_NO_GPU = "collectives run on the CPU"
+_NO_GLOO = "there is no Gloo"
+_NO_TIME = "the log has no times; see --prefix-output-with-timestamp"
+_ELASTIC = "there is no elastic training; give -np, and start again from the last checkpoint"
+
+
+def _switch(name: str, told: str) -> list[Flag]:
+    return [Flag((f"--{name}",), told=told), Flag((f"--no-{name}",), told=told)]
+
+
+# Horovod's own order and groups.
+FLAGS: tuple[Flag, ...] = (
+    Flag(("-np", "--num-proc"), "N", option="-np"),
+    Flag(("--disable-cache",), told="nothing about the hosts is remembered"),
+    Flag(("--start-timeout",), "SECONDS", option="--start-timeout"),
+    Flag(
+        ("--network-interfaces", "--network-interface"),
+        "NAME,...",
+        option="--network-interfaces",
+        keywords={"action": "append"},
+    ),
+    Flag(("--output-filename",), "FOLDER", option="--output-filename"),
+    Flag(("--verbose",), option="--verbose"),
+    Flag(("--config-file",), "FILE", refused="its settings are flags as well: give them as such"),
+    Flag(("-p", "--ssh-port"), "PORT", option="--ssh-port"),
+    Flag(("-i", "--ssh-identity-file"), "FILE", option="--ssh-identity-file"),
+    Flag(("--fusion-threshold-mb",), "MB", variable="HOROVOD_FUSION_THRESHOLD", factor=1 << 20),
+    Flag(("--cycle-time-ms",), "MS", told=_NO_CYCLE),
+    Flag(("--cache-capacity",), "N", told=_NO_CACHE),
+    *_switch("hierarchical-allreduce", _NO_LAYERS),
+    *_switch("hierarchical-allgather", _NO_LAYERS),
+    *_switch("torus-allreduce", _NO_LAYERS),
+    *_switch("autotune", _NO_TUNING),
+    Flag(("--autotune-log-file",), "FILE", told=_NO_TUNING),
+    Flag(("--autotune-warmup-samples",), "N", told=_NO_TUNING),
+    Flag(("--autotune-steps-per-sample",), "N", told=_NO_TUNING),
+    Flag(("--autotune-bayes-opt-max-samples",), "N", told=_NO_TUNING),
+    Flag(("--autotune-gaussian-process-noise",), "X", told=_NO_TUNING),
+    Flag(("--min-np", "--min-num-proc"), "N", refused=_ELASTIC),
+    Flag(("--max-np", "--max-num-proc"), "N", refused=_ELASTIC),
+    Flag(("--slots-per-host",), "N", refused=_ELASTIC),
+    Flag(("--elastic-timeout",), "SECONDS", refused=_ELASTIC),
+    Flag(("--reset-limit",), "N", refused=_ELASTIC),
+    Flag(("--blacklist-cooldown-range",), "MIN MAX", refused=_ELASTIC, keywords={"nargs": 2}),
+    Flag(("--timeline-filename",), "FILE", told=_NO_TIMELINE),
+    *_switch("timeline-mark-cycles", _NO_TIMELINE),
+    Flag(("--no-stall-check",), variable="HOROVOD_STALL_CHECK_DISABLE", value="1"),
+    Flag(("--stall-check",), variable="HOROVOD_STALL_CHECK_DISABLE", value="0"),
+    Flag(
+        ("--stall-check-warning-time-seconds",),
+        "SECONDS",
+        variable="HOROVOD_STALL_CHECK_TIME_SECONDS",
+    ),
+    Flag(
+        ("--stall-check-shutdown-time-seconds",),
+        "SECONDS",
+        variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    ),
+    *_switch("mpi-threads-disable", "MPI is asked for what it has"),
+    Flag(("--mpi-args",), "ARGS", option="--mpi-args"),
+    Flag(("--tcp",), told="MPI's own settings say which network it takes: OMPI_MCA_*, UCX_*, FI_*"),
+    Flag(("--binding-args",), "ARGS", option="--mpi-args"),
+    Flag(("--num-nccl-streams",), "N", told=_NO_GPU),
+    Flag(("--thread-affinity",), "N", told="the launcher binds ranks to cores; see --binding-args"),
+    Flag(("--gloo-timeout-seconds",), "SECONDS", told=_NO_GLOO),
+    Flag(
+        ("--log-level",),
+        "LEVEL",
+        variable="HOROVOD_LOG_LEVEL",
+        choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
+    ),
+    Flag(("--log-with-timestamp",), told=_NO_TIME),
+    Flag(("--log-without-timestamp",), told=_NO_TIME),
+    *_switch("log-hide-timestamp", _NO_TIME),
+    Flag(
+        ("-prefix-timestamp", "--prefix-output-with-timestamp"),
+        option="--prefix-output-with-timestamp",
+    ),
+    Flag(("-H", "--hosts"), "HOST:SLOTS,...", option="--hosts"),
+    Flag(("-hostfile", "--hostfile"), "FILE", option="--hostfile"),
+    Flag(("--host-discovery-script",), "FILE", refused=_ELASTIC),
+    Flag(("--gloo",), refused=f"{_NO_GLOO}; leave the flag out, MPI serves the job"),
+    Flag(("--mpi",), told="MPI serves every job"),
+    Flag(
+        ("--jsrun",),
+        refused="start the program with jsrun itself, see docs/launcher.md",
+    ),
+)
+
+
+def markdown() -> str:
+    """The table, for docs/launcher.md."""
+    rows = [
+        f"| {', '.join(f'`{name}`' for name in flag.names)} | {flag.meaning} |" for flag in FLAGS
+    ]
+    return "\n".join(["| flag | here |", "|---|---|", *rows]) + "\n"

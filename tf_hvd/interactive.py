@@ -1,0 +1,167 @@
+"""`run(func)`: a function on several ranks, from a script, a notebook or a test.
+
+The ranks are processes of their own, which `tf_hvd run` starts. The function goes to
+them, and their results come back, through files in a private folder: nothing listens
+on the network.
+"""
+
+import contextlib
+import importlib.machinery
+import pathlib
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import cloudpickle
+
+Result = TypeVar("Result")
+
+_TASK = pathlib.Path(__file__).parent / "cli" / "task.py"
+_CALL, _RESULT = "call", "result."
+
+
+class RankError(RuntimeError):
+    """A rank of `run` raised, or ended without a result.
+
+    Its `__cause__` is the exception of the rank, where that could be brought here.
+    """
+
+    def __init__(self, text: str, rank: int | None = None) -> None:
+        super().__init__(text)
+        self.rank = rank
+        """The rank; None if it is not known."""
+
+
+def run(
+    func: Callable[..., Result],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int = 1,
+    *,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    executable: str | None = None,
+    directory: str | None = None,
+    options: Sequence[str] = (),
+) -> list[Result]:
+    """Calls a function on several ranks and waits for what it returns.
+
+    The function is pickled by cloudpickle: it may be a lambda, a closure, or be defined
+    in a script or a notebook. It calls `tf_hvd.init()` itself, and imports what it needs.
+
+    Args:
+      func: what every rank calls.
+      args: its arguments.
+      kwargs: its keyword arguments.
+      np: the number of ranks.
+      hosts: `name:slots,...`; by default this machine.
+      hostfile: a file that names the hosts, instead.
+      executable: the Python of the ranks; by default this one.
+      directory: where the private folder is made; all hosts must see it. By default
+        the temporary folder, or, with other hosts, the current folder.
+      options: more options of `tf_hvd run`, as `["--mpi", "mpich"]`.
+
+    Returns:
+      What the function returned on each rank, in the order of the ranks.
+
+    Raises:
+      RankError: the function raised on a rank (the first to do so is told, with its
+        traceback), or a rank ended without a result.
+      ValueError: `np`, `hosts`, `hostfile` or `options` are not what `tf_hvd run` takes;
+        it has said why on standard error.
+      TypeError: the function or an argument cannot be pickled.
+      KeyboardInterrupt: from the terminal; the job has been ended.
+    """
+    if not callable(func):
+        raise TypeError(f"tf_hvd.run calls a function, and {func!r} is none.")
+    where = ["--hosts", hosts] if hosts is not None else []
+    where += ["--hostfile", hostfile] if hostfile is not None else []
+    if where and directory is None:
+        directory = "."
+    python = executable or sys.executable
+    with _folder(directory) as folder:
+        _leave_call(folder, (func, tuple(args), dict(kwargs or {})))
+        command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", str(np), *where]
+        command += ["--end-with-parent", *options, "--", python, str(_TASK), str(folder)]
+        code = _wait(command)
+        return _results(folder, int(np), code)
+
+
+@contextlib.contextmanager
+def _folder(directory: str | None) -> Iterator[pathlib.Path]:
+    # mkdtemp: nobody else may look into it, or put anything there that we would unpickle.
+    made = pathlib.Path(tempfile.mkdtemp(prefix="tf_hvd-run-", dir=directory)).resolve()
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
+    try:
+        with _sent_whole(sys.modules.get(getattr(call[0], "__module__", ""))):
+            data = cloudpickle.dumps(call)
+    except Exception as error:
+        raise TypeError(
+            f"tf_hvd.run cannot send the function and its arguments to the ranks: {error}. Make "
+            "in the function what cannot be pickled (files, locks, sessions)."
+        ) from error
+    # First where to import from: the function may need it to be unpickled.
+    (folder / _CALL).write_bytes(pickle.dumps(sys.path) + data)
+
+
+@contextlib.contextmanager
+def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
+    """What is defined in a module that the ranks cannot import is sent as it is."""
+    top = module.__name__.partition(".")[0] if module else ""
+    known = top in {"", "__main__", *sys.builtin_module_names}
+    if module is None or known or importlib.machinery.PathFinder.find_spec(top, sys.path):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _wait(command: Sequence[str]) -> int:
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        return job.wait()
+    except BaseException:
+        job.send_signal(signal.SIGTERM)
+        job.wait()
+        raise
+
+
+def _results(folder: pathlib.Path, ranks: int, code: int) -> list[Any]:
+    if code == 2 and not any(folder.glob(f"{_RESULT}*")):
+        raise ValueError("tf_hvd run could not start the job; it has said why on standard error.")
+    found = {}
+    for rank in range(ranks):
+        with contextlib.suppress(FileNotFoundError):
+            found[rank] = pickle.loads((folder / f"{_RESULT}{rank}").read_bytes())
+    failed = [rank for rank in found if found[rank]["trace"] is not None]
+    if failed:
+        # The others may have failed because this one did.
+        first = min(failed, key=lambda rank: float(found[rank].get("when", 0.0)))
+        text = f"rank {first} of {ranks} raised:\n{found[first]['trace']}"
+        raise RankError(text, first) from found[first]["error"]
+    missing = [rank for rank in range(ranks) if rank not in found]
+    if missing:
+        names = ", ".join(map(str, missing))
+        raise RankError(
+            f"the job ended with exit code {code} and without a result of rank {names} of {ranks}; "
+            "standard error has what the ranks and the launcher said.",
+            missing[0] if len(missing) == 1 else None,
+        )
+    if code:
+        raise RankError(f"the job ended with exit code {code} after all ranks had returned.")
+    return [found[rank]["value"] for rank in range(ranks)]
