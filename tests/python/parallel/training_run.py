@@ -199,8 +199,13 @@ def all_but_last():
             hvd.remove_process_set(others)
 
 
-def run_programs(numbers, seed, with_known=False, stop_at_first=False):
+def run_programs(numbers, seed, with_known=False, stop_at_first=False, tell=lambda *_: None):
     """Runs the programs of these numbers.
+
+    Args:
+      with_known: run also those that meet a known fault.
+      stop_at_first: run no other one after a program that fails.
+      tell: is called with each failing one.
 
     Returns:
       How many ran, and the failing ones: (number, program, faults).
@@ -215,10 +220,12 @@ def run_programs(numbers, seed, with_known=False, stop_at_first=False):
                 faults = run_program(program, others)
             except JobEndedError as error:
                 failing.append((number, program, [str(error)]))
+                tell(*failing[-1])
                 return ran, failing
             ran += 1
             if faults:
                 failing.append((number, program, faults))
+                tell(*failing[-1])
                 if stop_at_first:
                     break
     return ran, failing
@@ -247,15 +254,17 @@ def main():
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
     hvd.init()
     numbers = range(arguments.programs) if arguments.only is None else [arguments.only]
-    ran, failing = run_programs(numbers, arguments.seed, bool(arguments.known))
-    for number, program, faults in failing:
+
+    def tell(number, program, faults):
         if hvd.rank() == 0:
             print(told(arguments.seed, number, program, faults), flush=True)
-        if arguments.shrink and hvd.is_initialized():
-            with all_but_last() as others:
-                smallest = shrink(program, others)
-            if hvd.rank() == 0:
-                print(f"as little as fails:\n{smallest}", flush=True)
+
+    ran, failing = run_programs(numbers, arguments.seed, bool(arguments.known), tell=tell)
+    for _, program, _ in failing if arguments.shrink and hvd.is_initialized() else ():
+        with all_but_last() as others:
+            smallest = shrink(program, others)
+        if hvd.rank() == 0:
+            print(f"as little as fails:\n{smallest}", flush=True)
     if hvd.rank() == 0:
         print(f"{ran - len(failing)} of {ran} training programs gave what one worker has")
     if failing:
