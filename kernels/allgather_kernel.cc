@@ -12,7 +12,7 @@ class AllgatherKernel final : public CollectiveKernel {
 
  private:
   Status FillEntry(Call* call) override {
-    for (int i = 0; i < call->ctx->num_inputs(); ++i) {
+    for (int i = 0; i < TensorCount(*call); ++i) {
       TF_HVD_RETURN_IF_ERROR(AddRows(call, i));
     }
     return Status::Ok();
@@ -21,8 +21,9 @@ class AllgatherKernel final : public CollectiveKernel {
 
 REGISTER_KERNEL_BUILDER(Name("HorovodAllgather").Device(tf::DEVICE_CPU),
                         AllgatherKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodGroupedAllgather").Device(tf::DEVICE_CPU),
-                        AllgatherKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedAllgather").Device(tf::DEVICE_CPU).HostMemory("stamp"),
+    AllgatherKernel);
 
 }  // namespace
 }  // namespace tf_hvd

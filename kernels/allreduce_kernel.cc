@@ -18,8 +18,9 @@ class AllreduceKernel final : public ReductionKernel {
 
 REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tf::DEVICE_CPU),
                         AllreduceKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodGroupedAllreduce").Device(tf::DEVICE_CPU),
-                        AllreduceKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedAllreduce").Device(tf::DEVICE_CPU).HostMemory("stamp"),
+    AllreduceKernel);
 
 }  // namespace
 }  // namespace tf_hvd

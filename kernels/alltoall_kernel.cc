@@ -64,13 +64,14 @@ class AlltoallKernel final : public CollectiveKernel {
     const auto ranks = static_cast<int64_t>(call->membership.ranks);
     TF_HVD_RETURN_IF_ERROR(FromTensorFlow(
         call->ctx->allocate_output(kSplits, {ranks}, &received)));
-    // The output belongs to the context, which lives until the completion.
-    call->entry.allocate =
-        [allocate = std::move(call->entry.allocate), received](
-            size_t tensor, const std::vector<int64_t>& rows, void** output) {
-          std::copy(rows.begin(), rows.end(), received->flat<int32_t>().data());
-          return allocate(tensor, rows, output);
-        };
+    // A reference of its own: the context may go before the call has ended.
+    call->entry.allocate = [allocate = std::move(call->entry.allocate),
+                            received = *received](
+                               size_t tensor, const std::vector<int64_t>& rows,
+                               void** output) mutable {
+      std::copy(rows.begin(), rows.end(), received.flat<int32_t>().data());
+      return allocate(tensor, rows, output);
+    };
     return Status::Ok();
   }
 

@@ -16,9 +16,9 @@ std::string Title(OpKind kind, const std::string& name) {
   return std::string(NameOf(kind)) + " '" + name + "'";
 }
 
-void FinishWith(const Status& status, tf::OpKernelContext* ctx,
-                const tf::AsyncOpKernel::DoneCallback& done) {
-  if (!status.ok()) ctx->SetStatus(ToTensorFlow(status));
+void FailWith(const Status& status, tf::OpKernelContext* ctx,
+              const tf::AsyncOpKernel::DoneCallback& done) {
+  ctx->SetStatus(ToTensorFlow(status));
   done();
 }
 
@@ -43,23 +43,38 @@ Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
   return Status::Ok();
 }
 
-// Output `index`: as input `index`, with the rows of all ranks.
-Status AllocateRows(tf::OpKernelContext* ctx, int index,
-                    const std::vector<int64_t>& first_dims,
-                    Call::HeldTensors* held, void** output) {
-  tf::TensorShape shape = ctx->input(index).shape();
-  const int64_t rows =
-      std::accumulate(first_dims.begin(), first_dims.end(), int64_t{0});
-  TF_HVD_RETURN_IF_ERROR(FromTensorFlow(shape.SetDimWithStatus(0, rows)));
-  tf::Tensor* result = nullptr;
-  TF_HVD_RETURN_IF_ERROR(
-      FromTensorFlow(ctx->allocate_output(index, shape, &result)));
-  *output = result->data();
-  held->push_back(*result);
-  return Status::Ok();
+// Memory of its own for a result that nobody wants any more.
+Status AllocateUnseen(tf::DataType dtype, const tf::TensorShape& shape,
+                      tf::Tensor* result) {
+  *result = tf::Tensor(dtype, shape);
+  if (result->IsInitialized()) return Status::Ok();
+  return Internal("no memory for a result of " + shape.DebugString());
 }
 
 }  // namespace
+
+// Output `index`: as an input of this type and shape, with the rows of all
+// ranks.
+struct RowsOutput {
+  tf::OpKernelContext* ctx;
+  int index;
+  tf::DataType dtype;
+  tf::TensorShape shape;
+  std::shared_ptr<Caller> caller;
+
+  Status Allocate(const std::vector<int64_t>& first_dims, tf::Tensor* result) {
+    const int64_t rows =
+        std::accumulate(first_dims.begin(), first_dims.end(), int64_t{0});
+    TF_HVD_RETURN_IF_ERROR(FromTensorFlow(shape.SetDimWithStatus(0, rows)));
+    Status status;
+    const bool waits = caller->WhileWaiting([&] {
+      tf::Tensor* output = nullptr;
+      status = FromTensorFlow(ctx->allocate_output(index, shape, &output));
+      if (status.ok()) *result = *output;
+    });
+    return waits ? status : AllocateUnseen(dtype, shape, result);
+  }
+};
 
 Status UnknownSet(int32_t set) {
   return InvalidArgument("there is no process set " + std::to_string(set) +
@@ -75,6 +90,9 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind)
     if (ctx->HasAttr(attribute)) {
       OP_REQUIRES_OK(ctx, ctx->GetAttr(attribute, &member_names_));
     }
+  }
+  if (ctx->HasAttr("stamp_count")) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("stamp_count", &stamp_count_));
   }
   if (ctx->HasAttr("wire_name")) {  // what has no name of its own has none
     OP_REQUIRES_OK(ctx, ctx->GetAttr("ignore_name_scope", &ignore_name_scope));
@@ -113,15 +131,18 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   entry.name = WireName(*ctx);
   const std::shared_ptr<Runtime> runtime = DefaultRuntime();
   if (runtime == nullptr) {
-    FinishWith(FailedPrecondition(NotInitializedText()), ctx, done);
+    FailWith(FailedPrecondition(NotInitializedText()), ctx, done);
     return;
   }
   const Status found = FindSet(*runtime, set_, &call.membership);
   if (!found.ok()) {
-    FinishWith(found.WithContext(Title(kind_, entry.name)), ctx, done);
+    FailWith(found.WithContext(Title(kind_, entry.name)), ctx, done);
     return;
   }
+  const auto pending = std::make_shared<PendingCall>(Title(kind_, entry.name),
+                                                     ctx, std::move(done));
   call.ctx = ctx;
+  call.caller = pending->caller();
   call.runtime = runtime.get();
   call.held = std::make_shared<Call::HeldTensors>();
   const Status filled = Fill(&call);
@@ -129,20 +150,23 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
     entry.refusal = filled.WithContext(Title(kind_, entry.name)).message();
   }
   entry.keepalive = std::move(call.held);
-  entry.done =
-      Completion([ctx, done = std::move(done), finish = std::move(call.finish)](
-                     const Status& status, int32_t value) {
-        const bool finishes = status.ok() && finish != nullptr;
-        FinishWith(finishes ? finish(value) : status, ctx, done);
-      });
-  // From here on the kernel and the context may be gone at any time.
+  entry.caller = pending->caller();
+  entry.done = Completion([pending, finish = std::move(call.finish)](
+                              const Status& status, int32_t value) {
+    pending->End(status, value, finish);
+  });
+  // From here on the kernel and the context may be gone at any time. A call
+  // whose step is cancelled already is made as well: the other ranks count on
+  // it as on those that were made a moment earlier.
+  PendingCall::Watch(pending);
   runtime->Submit(std::move(entry));
 }
 
 Status CollectiveKernel::Fill(Call* call) {
   call->entry.set = set_;
   call->entry.record.kind = kind_;
-  const auto inputs = static_cast<size_t>(call->ctx->num_inputs());
+  TF_HVD_RETURN_IF_ERROR(ReadStamp(call));
+  const auto inputs = static_cast<size_t>(TensorCount(*call));
   if (!member_names_.empty() && member_names_.size() != inputs) {
     return InvalidArgument(std::to_string(member_names_.size()) +
                            " names for " + std::to_string(inputs) +
@@ -151,6 +175,20 @@ Status CollectiveKernel::Fill(Call* call) {
   call->entry.record.tensors.reserve(inputs);
   call->entry.tensors.reserve(inputs);
   return FillEntry(call);
+}
+
+int CollectiveKernel::TensorCount(const Call& call) const {
+  return call.ctx->num_inputs() - stamp_count_;
+}
+
+Status CollectiveKernel::ReadStamp(Call* call) const {
+  if (stamp_count_ == 0) return Status::Ok();
+  const tf::Tensor& stamp = call->ctx->input(TensorCount(*call));
+  if (stamp_count_ > 1 || stamp.NumElements() != 1) {
+    return InvalidArgument("pass one number as the stamp, or none at all");
+  }
+  call->entry.stamp = stamp.flat<int64_t>()(0);
+  return Status::Ok();
 }
 
 void CollectiveKernel::Add(Call* call, TensorSpec spec,
@@ -168,7 +206,7 @@ Status CollectiveKernel::CheckHasRows(const Call& call) const {
   const TensorSpec& spec = specs.back();
   if (!spec.shape.empty()) return Status::Ok();
   std::string which = "the tensor";
-  if (kind_ != OpKind::kAlltoall && call.ctx->num_inputs() > 1) {
+  if (kind_ != OpKind::kAlltoall && TensorCount(call) > 1) {
     which = "tensor " + std::to_string(specs.size() - 1);
   }
   if (!spec.name.empty()) which += " '" + spec.name + "'";
@@ -209,14 +247,22 @@ Status CollectiveKernel::AddRows(Call* call, int index) const {
   TF_HVD_RETURN_IF_ERROR(CheckHasRows(*call));
   entry.tensors.back().first_dim = spec.shape[0];
   spec.shape[0] = -1;
-  if (entry.allocate != nullptr) return Status::Ok();
-  // The context lives until the entry is completed, `held` longer; the helm's
-  // holder calls this and completes the entry afterwards.
-  entry.allocate = [ctx = call->ctx, held = call->held](
+  const tf::Tensor& input = call->ctx->input(index);
+  const bool is_first = call->rows == nullptr;
+  if (is_first) call->rows = std::make_shared<std::vector<RowsOutput>>();
+  call->rows->push_back(
+      {call->ctx, index, input.dtype(), input.shape(), call->caller});
+  if (!is_first) return Status::Ok();
+  // Called by the helm's holder, which completes the entry afterwards; `held`
+  // lives longer.
+  entry.allocate = [rows = call->rows, held = call->held](
                        size_t tensor, const std::vector<int64_t>& first_dims,
                        void** output) {
-    return AllocateRows(ctx, static_cast<int>(tensor), first_dims, held.get(),
-                        output);
+    tf::Tensor result;
+    TF_HVD_RETURN_IF_ERROR((*rows)[tensor].Allocate(first_dims, &result));
+    *output = result.data();
+    held->push_back(result);
+    return Status::Ok();
   };
   return Status::Ok();
 }

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/pending_call.h"
 #include "kernels/tf_compat.h"
 #include "runtime/c_api.h"
 #include "runtime/entry.h"
@@ -30,20 +31,26 @@ struct Membership {
   size_t place = 0;  // of this rank among them
 };
 
+struct RowsOutput;
+
 // One run of a kernel, while it is being turned into a request.
 struct Call {
   // References to the tensors whose memory the entry points into.
   using HeldTensors = std::vector<tf::Tensor>;
 
-  // Lives until the entry is completed.
+  // Lives until the entry is completed, or the caller has gone.
   tf::OpKernelContext* ctx = nullptr;
+  std::shared_ptr<Caller> caller;
   const Runtime* runtime = nullptr;
   Membership membership;
   Entry entry;
   // Entry::keepalive owns them, longer than until the completion if need be.
   std::shared_ptr<HeldTensors> held;
+  // The outputs that Entry::allocate makes, by tensor.
+  std::shared_ptr<std::vector<RowsOutput>> rows;
   // What is left to do when the request has succeeded, before TensorFlow is
-  // told; it gets the completion's value. Must not refer to the call.
+  // told; it gets the completion's value. Not done if the caller has gone. Must
+  // not refer to the call.
   std::function<Status(int32_t value)> finish;
 };
 
@@ -83,6 +90,10 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   // Adds one tensor's memory; `spec` gets the member's name.
   void Add(Call* call, TensorSpec spec, const TensorBuffers& buffers) const;
 
+  // How many inputs are tensors of the collective: all but the stamp (of
+  // alltoall: and but the splits).
+  int TensorCount(const Call& call) const;
+
   OpKind kind() const { return kind_; }
   int32_t set() const { return set_; }
   // Of the tensors of a group, in their order; or none.
@@ -92,11 +103,14 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   // The name that ranks match calls by.
   std::string WireName(const tf::OpKernelContext& ctx) const;
   Status Fill(Call* call);
+  // The caller's step, which is the last input of ops that take one.
+  Status ReadStamp(Call* call) const;
 
   const OpKind kind_;
   int32_t set_ = kWorldSet;
   std::string name_;
   std::vector<std::string> member_names_;
+  int stamp_count_ = 0;
   // An eager call: all kernels of one op have one name, so that Python hands
   // over the caller's through the C API.
   bool eager_ = false;

@@ -55,7 +55,7 @@ Status ReductionKernel::FillEntry(Call* call) {
   record.prescale = prescale_;
   record.postscale = postscale_;
   record.compression = compression_;
-  for (int i = 0; i < call->ctx->num_inputs(); ++i) {
+  for (int i = 0; i < TensorCount(*call); ++i) {
     TF_HVD_RETURN_IF_ERROR(AddReduced(call, i));
   }
   return Status::Ok();

@@ -24,7 +24,7 @@ class JoinKernel final : public CollectiveKernel {
     tf::Tensor* last_rank = nullptr;
     TF_HVD_RETURN_IF_ERROR(
         FromTensorFlow(call->ctx->allocate_output(0, {}, &last_rank)));
-    // The output belongs to the context, which lives until the completion.
+    // Not called without the context, which the output belongs to.
     call->finish = [last_rank](int32_t value) {
       last_rank->scalar<int32_t>()() = value;
       return Status::Ok();

@@ -4,6 +4,7 @@
 #ifndef TF_HVD_KERNELS_TF_COMPAT_H_
 #define TF_HVD_KERNELS_TF_COMPAT_H_
 
+#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/control_flow.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -12,6 +13,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/mutex.h"
+#include "tensorflow/core/platform/status.h"
 
 namespace tf_hvd {
 
@@ -21,6 +23,11 @@ namespace tf = ::tensorflow;
 // the same time and only their iteration tells them apart.
 inline bool InLoop(const tf::FrameAndIter& frame) {
   return frame.frame_id != 0 || frame.iter_id != 0;
+}
+
+// An error that follows from another one, which is the one to be shown.
+inline absl::Status Derived(const absl::Status& status) {
+  return tf::StatusGroup::MakeDerived(status);
 }
 
 }  // namespace tf_hvd

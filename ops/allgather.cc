@@ -3,18 +3,18 @@
 #include "ops/common.h"
 
 namespace tf_hvd {
+namespace {
 
-REGISTER_OP("HorovodAllgather")
-    .Attr(kTypeAttr)
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kProcessSetAttr)
-    .Attr(kWireNameAttr)
-    .Input("tensor: T")
-    .Output("output: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(AllOtherRows)
-    .Doc(WithNameDocs(R"doc(
+void Describe(OpBuilder* op, Takes takes, const char* output) {
+  AddAttributes(op, {kTypeAttr, kIgnoreNameScopeAttr, kProcessSetAttr}, takes);
+  AddTensors(op, takes, output);
+  op->SetShapeFn(AllOtherRows);
+}
+
+[[maybe_unused]] const auto allgather =
+    RegisterCollective("HorovodAllgather", [](OpBuilder* op) {
+      Describe(op, Takes::kTensor, "output");
+      op->Doc(WithNameDocs(R"doc(
 Concatenates the tensors of all ranks of a process set along dimension 0.
 
 All ranks must call it under the same name with the same type and the same
@@ -25,20 +25,12 @@ tensor: At least one dimension; the first may differ between ranks, also be 0.
 output: The parts in the order of the set's ranks; its first dimension is the
   sum of theirs.
 )doc"));
+    });
 
-REGISTER_OP("HorovodGroupedAllgather")
-    .Attr(kTypeAttr)
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kProcessSetAttr)
-    .Attr(kNumTensorsAttr)
-    .Attr(kWireNameAttr)
-    .Attr(kMemberNamesAttr)
-    .Input("tensors: num_tensors * T")
-    .Output("outputs: num_tensors * T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(AllOtherRows)
-    .Doc(WithGroupDocs(R"doc(
+[[maybe_unused]] const auto grouped_allgather =
+    RegisterCollective("HorovodGroupedAllgather", [](OpBuilder* op) {
+      Describe(op, Takes::kGroupAndStep, "outputs");
+      op->Doc(WithStepDocs(R"doc(
 Concatenates tensors of one type over the ranks of a process set, as one request.
 
 What must agree between ranks is as for HorovodAllgather, for each member, and
@@ -49,5 +41,7 @@ tensors: At least one dimension each; the first may differ between ranks and
 outputs: Of each member the parts in the order of the set's ranks.
 T: The type of all members.
 )doc"));
+    });
 
+}  // namespace
 }  // namespace tf_hvd

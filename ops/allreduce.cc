@@ -3,24 +3,21 @@
 #include "ops/common.h"
 
 namespace tf_hvd {
+namespace {
 
-REGISTER_OP("HorovodAllreduce")
-    .Attr(kTypeAttr)
-    .Attr(kReduceOpAttr)
-    .Attr(kPrescaleAttr)
-    .Attr(kPostscaleAttr)
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kProcessSetAttr)
-    .Attr(kWireNameAttr)
-    .Attr(kCompressionAttr)
-    .Input("tensor: T")
-    .Output("sum: T")
-    // Stateful: equal calls are neither merged nor folded. See the table of
-    // registrations in docs/adr and tests/python/single/registration_test.py.
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(SameShapes)
-    .Doc(WithNameDocs(WithReductionDocs(R"doc(
+void Describe(OpBuilder* op, Takes takes) {
+  AddAttributes(op,
+                {kTypeAttr, kReduceOpAttr, kPrescaleAttr, kPostscaleAttr,
+                 kIgnoreNameScopeAttr, kProcessSetAttr},
+                takes, /*reduces=*/true);
+  AddTensors(op, takes, "sum");
+  op->SetShapeFn(SameShapes);
+}
+
+[[maybe_unused]] const auto allreduce =
+    RegisterCollective("HorovodAllreduce", [](OpBuilder* op) {
+      Describe(op, Takes::kTensor);
+      op->Doc(WithNameDocs(WithReductionDocs(R"doc(
 Reduces a tensor over all ranks of a process set; every rank gets the result.
 
 All ranks must call it under the same name with the same type, shape, reduce
@@ -31,24 +28,12 @@ tensor: Any shape, also empty.
 sum: The shape of `tensor`: postscale_factor * op over ranks of
   (prescale_factor * tensor). Half precisions are summed in float32.
 )doc")));
+    });
 
-REGISTER_OP("HorovodGroupedAllreduce")
-    .Attr(kTypeAttr)
-    .Attr(kReduceOpAttr)
-    .Attr(kPrescaleAttr)
-    .Attr(kPostscaleAttr)
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kProcessSetAttr)
-    .Attr(kNumTensorsAttr)
-    .Attr(kWireNameAttr)
-    .Attr(kCompressionAttr)
-    .Attr(kMemberNamesAttr)
-    .Input("tensors: num_tensors * T")
-    .Output("sum: num_tensors * T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(SameShapes)
-    .Doc(WithGroupDocs(WithReductionDocs(R"doc(
+[[maybe_unused]] const auto grouped_allreduce =
+    RegisterCollective("HorovodGroupedAllreduce", [](OpBuilder* op) {
+      Describe(op, Takes::kGroupAndStep);
+      op->Doc(WithStepDocs(WithReductionDocs(R"doc(
 Reduces tensors of one type over all ranks of a process set, as one request.
 
 No member is reduced before all ranks have called for all of them, and they
@@ -58,5 +43,7 @@ each member, and the number of members.
 tensors: Any shapes, also empty ones.
 sum: The shape of each is that of its input.
 )doc")));
+    });
 
+}  // namespace
 }  // namespace tf_hvd

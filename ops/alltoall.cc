@@ -23,21 +23,15 @@ absl::Status ExchangedShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-REGISTER_OP("HorovodAlltoall")
-    .Attr(kTypeAttr)
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kProcessSetAttr)
-    .Attr(kWireNameAttr)
-    .Input("tensor: T")
-    .Input("splits: int32")
-    .Output("output: T")
-    .Output("received_splits: int32")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(ExchangedShapes)
-    .Doc(WithNameDocs(R"doc(
+[[maybe_unused]] const auto alltoall =
+    RegisterCollective("HorovodAlltoall", [](OpBuilder* op) {
+      AddAttributes(op, {kTypeAttr, kIgnoreNameScopeAttr, kProcessSetAttr});
+      op->Input("tensor: T")
+          .Input("splits: int32")
+          .Output("output: T")
+          .Output("received_splits: int32")
+          .SetShapeFn(ExchangedShapes)
+          .Doc(WithNameDocs(R"doc(
 Sends rows of each rank's tensor to each rank of a process set.
 
 All ranks must call it under the same name with the same type and the same
@@ -53,5 +47,7 @@ splits: How many rows go to each rank of the set, in the order of the ranks: the
 output: The rows received, in the order of the set's ranks.
 received_splits: How many rows came from each rank.
 )doc"));
+    });
 
+}  // namespace
 }  // namespace tf_hvd

@@ -3,19 +3,18 @@
 #include "ops/common.h"
 
 namespace tf_hvd {
+namespace {
 
-REGISTER_OP("HorovodBroadcast")
-    .Attr(kTypeAttr)
-    .Attr("root_rank: int")
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kProcessSetAttr)
-    .Attr(kWireNameAttr)
-    .Input("tensor: T")
-    .Output("output: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(SameShapes)
-    .Doc(WithNameDocs(R"doc(
+constexpr char kRootRankAttr[] = "root_rank: int";
+constexpr char kNumVariablesAttr[] = "num_variables: int >= 1";
+constexpr char kVariableNamesAttr[] = "variable_names: list(string)";
+
+[[maybe_unused]] const auto broadcast =
+    RegisterCollective("HorovodBroadcast", [](OpBuilder* op) {
+      AddAttributes(op, {kTypeAttr, kRootRankAttr, kIgnoreNameScopeAttr,
+                         kProcessSetAttr});
+      AddTensors(op, Takes::kTensor, "output");
+      op->SetShapeFn(SameShapes).Doc(WithNameDocs(R"doc(
 Gives every rank of a process set the tensor of one of them.
 
 All ranks must call it under the same name with the same type, shape and root;
@@ -26,25 +25,21 @@ tensor: Any shape, also empty. Only the root's values are used.
 output: The root's values. On the root it shares the memory of `tensor`.
 root_rank: A rank of the whole job, also when the set is a part of it.
 )doc"));
+    });
 
-// Both in-place forms are called for their effect: stateful, and not among the
-// ops that tf.function may leave out when nothing uses what they return.
-REGISTER_OP("HorovodBroadcastInplace")
-    .Attr(kTypeAttr)
-    .Attr("root_rank: int")
-    .Attr(kProcessSetAttr)
-    .Attr("num_variables: int >= 1")
-    .Attr("variable_names: list(string)")
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kWireNameAttr)
-    .Input("tensor_refs: Ref(num_variables * T)")
-    .Output("output_refs: Ref(num_variables * T)")
-    // The kernel refuses it instead, so that the other ranks are told.
-    .SetAllowsUninitializedInput()
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(SameShapes)
-    .Doc(WithNameDocs(R"doc(
+// Both in-place forms are called for their effect: tf.function puts them in
+// order with what reads and writes the same variables.
+[[maybe_unused]] const auto broadcast_inplace =
+    RegisterCollective("HorovodBroadcastInplace", [](OpBuilder* op) {
+      AddAttributes(
+          op, {kTypeAttr, kRootRankAttr, kProcessSetAttr, kNumVariablesAttr,
+               kVariableNamesAttr, kIgnoreNameScopeAttr});
+      op->Input("tensor_refs: Ref(num_variables * T)")
+          .Output("output_refs: Ref(num_variables * T)")
+          // The kernel refuses it instead, so that the other ranks are told.
+          .SetAllowsUninitializedInput()
+          .SetShapeFn(SameShapes)
+          .Doc(WithNameDocs(R"doc(
 Gives reference variables the values that they have on one rank.
 
 The variables of a call are one request. All ranks must pass the same variables
@@ -60,19 +55,15 @@ num_variables: How many variables.
 variable_names: The variables' names, or nothing; for comparison between ranks
   and for errors.
 )doc"));
+    });
 
-REGISTER_OP("HorovodBroadcastInplaceResource")
-    .Attr("root_rank: int")
-    .Attr(kProcessSetAttr)
-    .Attr("num_variables: int >= 1")
-    .Attr("variable_names: list(string)")
-    .Attr(kIgnoreNameScopeAttr)
-    .Attr(kWireNameAttr)
-    .Input("resources: num_variables * resource")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
-    .Doc(WithNameDocs(R"doc(
+[[maybe_unused]] const auto broadcast_inplace_resource =
+    RegisterCollective("HorovodBroadcastInplaceResource", [](OpBuilder* op) {
+      AddAttributes(op, {kRootRankAttr, kProcessSetAttr, kNumVariablesAttr,
+                         kVariableNamesAttr, kIgnoreNameScopeAttr});
+      op->Input("resources: num_variables * resource")
+          .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
+          .Doc(WithNameDocs(R"doc(
 Gives resource variables the values that they have on one rank.
 
 The variables of a call are one request. All ranks must pass the same variables
@@ -92,5 +83,7 @@ num_variables: How many variables.
 variable_names: The variables' names, or nothing; for comparison between ranks
   and for errors.
 )doc"));
+    });
 
+}  // namespace
 }  // namespace tf_hvd

@@ -7,6 +7,8 @@
 #ifndef TF_HVD_OPS_COMMON_H_
 #define TF_HVD_OPS_COMMON_H_
 
+#include <functional>
+#include <initializer_list>
 #include <string>
 
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -34,6 +36,48 @@ inline constexpr char kWireNameAttr[] = "wire_name: string = ''";
 inline constexpr char kCompressionAttr[] = "compression: string = ''";
 inline constexpr char kNumTensorsAttr[] = "num_tensors: int >= 1";
 inline constexpr char kMemberNamesAttr[] = "member_names: list(string) = []";
+inline constexpr char kStampCountAttr[] = "stamp_count: int >= 0 = 0";
+
+using OpBuilder = ::tensorflow::register_op::OpDefBuilderWrapper;
+
+// Registers a collective while the library is loaded, as REGISTER_OP would;
+// `describe` adds what is its own. All of them are stateful: equal calls are
+// neither merged nor folded. See the table of registrations in docs/adr and
+// tests/python/single/registration_test.py.
+inline ::tensorflow::InitOnStartupMarker RegisterCollective(
+    const char* name, const std::function<void(OpBuilder*)>& describe) {
+  OpBuilder op(name);
+  describe(&op);
+  op.SetIsStateful().SetIsDistributedCommunication();
+  return op();
+}
+
+// Whether an op takes one tensor or a group of them; and whether the caller
+// may say in which step it is.
+enum class Takes { kTensor, kGroup, kGroupAndStep };
+
+// Attributes: those of Horovod's op in its order, then our own, which have
+// defaults.
+inline void AddAttributes(OpBuilder* op,
+                          std::initializer_list<const char*> horovods,
+                          Takes takes = Takes::kTensor, bool reduces = false) {
+  for (const char* attribute : horovods) op->Attr(attribute);
+  if (takes != Takes::kTensor) op->Attr(kNumTensorsAttr);
+  op->Attr(kWireNameAttr);
+  if (reduces) op->Attr(kCompressionAttr);
+  if (takes != Takes::kTensor) op->Attr(kMemberNamesAttr);
+  if (takes == Takes::kGroupAndStep) op->Attr(kStampCountAttr);
+}
+
+// The tensor or the group, and the results, one for each.
+inline void AddTensors(OpBuilder* op, Takes takes, const std::string& output) {
+  if (takes == Takes::kTensor) {
+    op->Input("tensor: T").Output(output + ": T");
+    return;
+  }
+  op->Input("tensors: num_tensors * T").Output(output + ": num_tensors * T");
+  if (takes == Takes::kGroupAndStep) op->Input("stamp: stamp_count * int64");
+}
 
 // Documentation of the attributes that an op shares with others, to be added
 // to its own.
@@ -50,6 +94,15 @@ inline std::string WithGroupDocs(const std::string& doc) {
   return WithNameDocs(doc + R"doc(num_tensors: How many tensors.
 member_names: The members' names, or nothing. Ranks whose members have other
   names, or the same in another order, get an error that shows them.
+)doc");
+}
+
+inline std::string WithStepDocs(const std::string& doc) {
+  return WithGroupDocs(
+      doc +
+      R"doc(stamp: Nothing, or a scalar: the step that the caller is at. Ranks at different
+  steps get an error that shows both; negative is none.
+stamp_count: 0 or 1.
 )doc");
 }
 

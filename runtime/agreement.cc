@@ -11,6 +11,32 @@ void KeepLowestDiffering(const Witness& candidate, const std::string& record,
   if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
 }
 
+// The same for the steps.
+void KeepLowestOffStep(const Stamp& candidate, int64_t step,
+                       std::optional<Stamp>* best) {
+  if (candidate.step == step) return;
+  if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
+}
+
+std::string StepText(int64_t step) {
+  return step < 0 ? "gives no step" : "is at step " + std::to_string(step);
+}
+
+std::string DescribeSteps(std::string_view name, const Vote& vote) {
+  Record record;
+  std::string what = "'" + std::string(name) + "'";
+  if (DecodeRecord(vote.first.record, &record).ok()) {
+    what = NameOf(record.kind) + (" " + what);
+  }
+  return "mismatch in " + what + ": rank " + std::to_string(vote.first.rank) +
+         " " + StepText(vote.step) + ", rank " +
+         std::to_string(vote.off_step->rank) + " " +
+         StepText(vote.off_step->step) +
+         "; all ranks must make the same steps: one that failed, was repeated "
+         "or was left out on one rank must be so on all of them, or all start "
+         "again from a checkpoint";
+}
+
 // What a rank that has joined can take part in, with zeros or without rows.
 bool RunsAfterJoin(std::string_view record) {
   Record decoded;
@@ -44,6 +70,12 @@ Vote Merge(const Vote& earlier, const Vote& later) {
                                    high.refusal->rank < merged.refusal->rank)) {
     merged.refusal = high.refusal;
   }
+  merged.step = low.step;
+  merged.off_step = low.off_step;
+  KeepLowestOffStep({high.first.rank, high.step}, low.step, &merged.off_step);
+  if (high.off_step.has_value()) {
+    KeepLowestOffStep(*high.off_step, low.step, &merged.off_step);
+  }
   merged.joined = earlier.joined || later.joined;
   merged.last = later.last;
   return merged;
@@ -58,6 +90,7 @@ std::string Verdict(std::string_view name, const Vote& vote) {
     return DescribeMismatch(name, vote.first.rank, vote.first.record,
                             vote.other->rank, vote.other->record);
   }
+  if (vote.off_step.has_value()) return DescribeSteps(name, vote);
   if (vote.joined && !RunsAfterJoin(vote.first.record)) {
     return "'" + std::string(name) +
            "' cannot run: a rank has already joined, and only allreduce, "

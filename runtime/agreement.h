@@ -24,13 +24,23 @@ struct Refusal {
   std::string text;
 };
 
+// Which step of its caller one rank's call belongs to.
+struct Stamp {
+  int32_t rank = 0;
+  int64_t step = -1;  // -1: the caller gave none
+};
+
 // "Everybody of the set in my subtree has submitted this", merged.
 struct Vote {
   Witness first;                   // of the lowest rank
   std::optional<Witness> other;    // the lowest rank whose record differs
   std::optional<Refusal> refusal;  // of the lowest rank that refused
-  bool joined = false;             // some ranks take part with zeros
-  int32_t last = 0;                // the rank whose vote came last
+  // Not in the record, which stays the same from step to step: slots stand for
+  // records.
+  int64_t step = -1;              // of the lowest rank
+  std::optional<Stamp> off_step;  // the lowest rank whose step differs from it
+  bool joined = false;            // some ranks take part with zeros
+  int32_t last = 0;               // the rank whose vote came last
 };
 
 // Associative and commutative but for `last`, which is the later vote's.

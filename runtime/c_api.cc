@@ -1,15 +1,23 @@
 #include "runtime/c_api.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/buffer_ops.h"
 #include "runtime/config.h"
+#include "runtime/forks.h"
+#include "runtime/joining.h"
 #include "runtime/set_calls.h"
 #include "runtime/transport/mpi_world.h"
+#include "runtime/transport/processes.h"
 #include "runtime/types.h"
 
 namespace tf_hvd {
@@ -18,9 +26,10 @@ namespace {
 // The only global state.
 struct Global {
   std::mutex init_mutex;  // one init or shutdown at a time
-  std::mutex mutex;       // guards runtime and mpi
+  std::atomic<bool> in_init{false};
+  // Guarded by ForkSafeMutex. Written by init and shutdown, under both.
   std::shared_ptr<Runtime> runtime;
-  MpiInfo mpi;  // written by init, under both; empty without MPI
+  MpiInfo mpi;  // empty without MPI
 };
 
 // Never destroyed: kernels may still ask while the process ends.
@@ -34,19 +43,6 @@ std::string& EagerName() {
   return name;
 }
 
-std::vector<std::string> Lines(const char* text) {
-  std::vector<std::string> lines;
-  std::string line;
-  for (const char* c = text == nullptr ? "" : text;; ++c) {
-    if (*c != '\n' && *c != '\0') {
-      line += *c;
-      continue;
-    }
-    if (!line.empty()) lines.push_back(std::exchange(line, ""));
-    if (*c == '\0') return lines;
-  }
-}
-
 std::vector<int32_t> Numbers(const int* numbers, int count) {
   return numbers == nullptr ? std::vector<int32_t>()
                             : std::vector<int32_t>(numbers, numbers + count);
@@ -58,48 +54,52 @@ void CopyNumbers(const std::vector<int32_t>& from, int* to, int capacity) {
   std::copy_n(from.begin(), std::min(from.size(), room), to);
 }
 
-WorldOptions OptionsOf(const tf_hvd_init_options& given) {
-  WorldOptions options;
-  options.library_dir = given.library_dir == nullptr ? "" : given.library_dir;
-  options.candidates = Lines(given.mpi_candidates);
-  if (given.ranks != nullptr) {
-    options.members.ranks = Numbers(given.ranks, given.rank_count);
-  }
-  if (given.communicator != nullptr) {
-    options.members.communicator = *given.communicator;
-  }
-  return options;
-}
+// True for as long as it lives.
+class InInit {
+ public:
+  explicit InInit(std::atomic<bool>* flag) : flag_(flag) { *flag_ = true; }
+  ~InInit() { *flag_ = false; }
+  InInit(const InInit&) = delete;
+  InInit& operator=(const InInit&) = delete;
+
+ private:
+  std::atomic<bool>* const flag_;
+};
 
 Status Init(const tf_hvd_init_options& given) {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(global.init_mutex);
   if (DefaultRuntime() != nullptr) return Status::Ok();
-  WorldOptions options = OptionsOf(given);
-  TF_HVD_RETURN_IF_ERROR(ReadConfig(&options.config));
-  TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options.launch));
-  std::unique_ptr<World> world;
+  const InInit in_init(&global.in_init);
+  std::shared_ptr<Runtime> runtime;
   MpiInfo mpi;
-  TF_HVD_RETURN_IF_ERROR(MakeWorld(options, &world, &mpi));
-  auto runtime = std::make_shared<Runtime>(options.config, std::move(world));
-  if (runtime->topology().size > 1) {
-    const Status agreed =
-        AgreeOnSets(runtime.get(), Numbers(given.sets, given.set_length));
-    if (!agreed.ok()) {
-      runtime->Shutdown("init() failed");
-      return agreed;
-    }
-  }
-  const std::lock_guard<std::mutex> runtime_lock(global.mutex);
+  TF_HVD_RETURN_IF_ERROR(JoinJob(given, &runtime, &mpi));
+  const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
   global.runtime = std::move(runtime);
   global.mpi = std::move(mpi);
   return Status::Ok();
 }
 
+void Shutdown(const std::string& reason) {
+  Global& global = TheGlobal();
+  if (InForkedChild()) return;
+  std::unique_lock<std::mutex> lock(global.init_mutex, std::try_to_lock);
+  while (!lock.owns_lock()) {
+    if (global.in_init) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    static_cast<void>(lock.try_lock());
+  }
+  std::shared_ptr<Runtime> runtime = DefaultRuntime();
+  if (runtime == nullptr) return MpiSession::FinalizeLeftover();
+  runtime->Shutdown(reason);
+  const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
+  global.runtime.reset();  // `runtime` is the last, or another thread's
+}
+
 // Empty when not initialised, and without MPI.
 MpiInfo TheMpi() {
   Global& global = TheGlobal();
-  const std::lock_guard<std::mutex> lock(global.mutex);
+  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
   return global.runtime == nullptr ? MpiInfo() : global.mpi;
 }
 
@@ -129,7 +129,7 @@ int FromTopology(int (*get)(const Topology&)) {
 
 std::shared_ptr<Runtime> DefaultRuntime() {
   Global& global = TheGlobal();
-  const std::lock_guard<std::mutex> lock(global.mutex);
+  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
   return global.runtime;
 }
 
@@ -151,13 +151,23 @@ int tf_hvd_init(const tf_hvd_init_options* options, char* error,
 }
 
 void tf_hvd_shutdown(const char* reason) {
-  tf_hvd::Global& global = tf_hvd::TheGlobal();
-  const std::lock_guard<std::mutex> lock(global.init_mutex);
+  tf_hvd::Shutdown(reason == nullptr ? "shutdown()" : reason);
+}
+
+const char* tf_hvd_forked_text() {
+  thread_local std::string text;
   const auto runtime = tf_hvd::DefaultRuntime();
-  if (runtime == nullptr) return tf_hvd::MpiSession::FinalizeLeftover();
-  runtime->Shutdown(reason == nullptr ? "shutdown()" : reason);
-  const std::lock_guard<std::mutex> runtime_lock(global.mutex);
-  global.runtime.reset();
+  text = runtime != nullptr && tf_hvd::InForkedChild()
+             ? tf_hvd::ForkedText(runtime->topology().rank)
+             : "";
+  return text.c_str();
+}
+
+const char* tf_hvd_process_mark() {
+  thread_local std::string text;
+  const auto self = tf_hvd::FindProcess(getpid());
+  text = self ? tf_hvd::MarkOf(*self) : "";
+  return text.c_str();
 }
 
 int tf_hvd_is_initialized() { return tf_hvd::DefaultRuntime() != nullptr; }

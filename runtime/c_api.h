@@ -22,11 +22,14 @@ struct tf_hvd_init_options {
                                // one, separated by '\n'
   const int* ranks;  // of MPI_COMM_WORLD, the job's only ones; null: all
   int rank_count;
-  const int* communicator;  // Fortran handle of the job's; null: none
+  const int* communicator;  // Fortran handle of the job's, whose ranks are
+                            // `ranks`; null: none
   const int* sets;          // what init must be given alike on all ranks: each
                             // process set's ranks, then -1; -2 for ranks that
                             // a communicator gives
   int set_length;
+  const char* settings;  // what must be equal on all ranks, besides the
+                         // runtime's own: "name=value", each ended by '\n'
 };
 
 // Starts the default runtime; a second call does nothing. Returns 0, or a
@@ -37,8 +40,18 @@ TF_HVD_EXPORT int tf_hvd_init(const tf_hvd_init_options* options, char* error,
 
 // Ends the default runtime; does nothing if there is none. After it init may
 // be called again only where the transport allows it (one rank, or an MPI
-// that stays initialised).
+// that stays initialised). Does nothing in a forked child, and while another
+// thread is in init: nobody could end that wait.
 TF_HVD_EXPORT void tf_hvd_shutdown(const char* reason);
+
+// Why a process that was forked from a rank cannot call collectives; empty
+// elsewhere. Owned by the library, valid until the next call on this thread.
+TF_HVD_EXPORT const char* tf_hvd_forked_text();
+
+// What a rank writes into the environment of the processes that it starts, so
+// that they do not take its place. Owned by the library, valid until the next
+// call on this thread.
+TF_HVD_EXPORT const char* tf_hvd_process_mark();
 
 TF_HVD_EXPORT int tf_hvd_is_initialized();
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 
 namespace tf_hvd {
@@ -46,7 +47,19 @@ bool ParseStallDisable(const std::string& text, Config* config) {
   return true;
 }
 
-bool ParseLogLevel(const std::string& text, Config* config) {
+bool ParseAlone(const std::string& text, Config* config) {
+  int64_t alone = 0;
+  if (!ParseInteger(text, 0, 1, &alone)) return false;
+  config->alone = alone == 1;
+  return true;
+}
+
+bool ParseLogLevel(const std::string& given, Config* config) {
+  // Horovod's launcher writes them in capitals.
+  std::string text = given;
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter += 'a' - 'A';
+  }
   for (const char* level :
        {"trace", "debug", "info", "warning", "error", "fatal"}) {
     if (text == level) {
@@ -57,12 +70,17 @@ bool ParseLogLevel(const std::string& text, Config* config) {
   return false;
 }
 
+constexpr char kAlone[] = "TF_HVD_ALONE";
+// Written by init, for the processes that a rank starts; not for users.
+constexpr char kRankMark[] = "TF_HVD_STARTED_BY";
+
 struct Variable {
   const char* name;
   const char* fallback;  // as documented; the value lies in Config
   const char* expected;
   const char* meaning;
   bool (*set)(const std::string& text, Config* config);
+  bool equal = false;  // on all ranks; compared by init
 };
 
 // The one table. HOROVOD_STALL_CHECK_DISABLE stands after the time it
@@ -74,16 +92,18 @@ constexpr Variable kVariables[] = {
      [](const std::string& text, Config* config) {
        return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
                            &config->fusion_threshold);
-     }},
+     },
+     true},
     {"HOROVOD_STALL_CHECK_TIME_SECONDS", "30", "a number of seconds",
-     "A request that some ranks have not submitted for so long is reported; 0: "
-     "never, and never fails either.",
+     "A request that some ranks have not submitted for so long is reported, "
+     "and "
+     "an init() that waits for ranks; 0: never, and never fails either.",
      [](const std::string& text, Config* config) {
        return ParseNanoseconds(text, 1e9, &config->stall_warn_ns);
      }},
     {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "300", "a number of seconds",
-     "After so long the job fails on every rank; 0: never. Must be more than "
-     "HOROVOD_STALL_CHECK_TIME_SECONDS.",
+     "After so long the job fails on every rank, in init() as well; 0: never. "
+     "Must be more than HOROVOD_STALL_CHECK_TIME_SECONDS.",
      [](const std::string& text, Config* config) {
        return ParseNanoseconds(text, 1e9, &config->stall_fail_ns);
      }},
@@ -113,7 +133,12 @@ constexpr Variable kVariables[] = {
        if (!ParseInteger(text, 0, 1 << 30, &ranks)) return false;
        config->ranks_per_node = static_cast<int>(ranks);
        return true;
-     }},
+     },
+     true},
+    {kAlone, "0", "0 or 1",
+     "1: this process is rank 0 of 1, whatever the launcher says. For programs "
+     "that a rank starts.",
+     ParseAlone},
 };
 
 Status NotA(const char* name, const std::string& value, const char* expected) {
@@ -139,12 +164,21 @@ Status ReadPair(const char* size_name, const char* rank_name,
     return NotA(rank_name, rank_text, expected.c_str());
   }
   info->family = family;
+  info->rank_variable = rank_name;
   info->size = static_cast<int>(size);
   info->rank = static_cast<int>(rank);
   return Status::Ok();
 }
 
 bool IsSet(const char* name) { return !Environment(name).empty(); }
+
+// A launcher's count of its ranks on this machine, where it tells it.
+int ReadLocalSize(const char* name) {
+  int64_t count = 0;
+  return ParseInteger(Environment(name), 1, 1 << 30, &count)
+             ? static_cast<int>(count)
+             : 0;
+}
 
 }  // namespace
 
@@ -172,17 +206,21 @@ Status ReadConfig(Config* config) {
 Status ReadLaunchInfo(LaunchInfo* info) {
   using Family = LaunchInfo::Family;
   *info = LaunchInfo();
+  if (Environment(kAlone) == "1") return Status::Ok();
+  info->rank_mark = Environment(kRankMark);
   // mpirun and mpiexec inside a Slurm allocation may use srun to start their
   // daemons: their own marks count for more than Slurm's.
   if (IsSet("OMPI_COMM_WORLD_SIZE") || IsSet("OMPI_COMM_WORLD_RANK")) {
     const std::string prefix = Environment("OPAL_PREFIX");
     if (!prefix.empty()) info->library_hint = prefix + "/lib";
+    info->local_size = ReadLocalSize("OMPI_COMM_WORLD_LOCAL_SIZE");
     return ReadPair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
                     Family::kOpenMpi, info);
   }
   const bool pmi = IsSet("PMI_SIZE") || IsSet("PMI_RANK");
   // srun may offer PMI to either family: only hydra also counts local ranks.
   if (pmi && (IsSet("MPI_LOCALNRANKS") || !IsSet("SLURM_STEP_ID"))) {
+    info->local_size = ReadLocalSize("MPI_LOCALNRANKS");
     return ReadPair("PMI_SIZE", "PMI_RANK", Family::kMpich, info);
   }
   // salloc and sbatch set SLURM_NTASKS as well; a step is what srun starts.
@@ -194,14 +232,43 @@ Status ReadLaunchInfo(LaunchInfo* info) {
   return Status::Ok();
 }
 
+std::optional<int> LaunchedRankOf(pid_t process,
+                                  const std::string& rank_variable) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/environ",
+                     std::ios::binary);
+  const std::string start = rank_variable + "=";
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.compare(0, start.size(), start) != 0) continue;
+    int64_t rank = 0;
+    if (!ParseInteger(entry.substr(start.size()), 0, 1 << 30, &rank)) break;
+    return static_cast<int>(rank);
+  }
+  return std::nullopt;
+}
+
+Settings EqualSettings() {
+  Settings settings;
+  for (const Variable& variable : kVariables) {
+    if (!variable.equal) continue;
+    const std::string text = Environment(variable.name);
+    settings.emplace_back(variable.name,
+                          text.empty() ? variable.fallback : text);
+  }
+  return settings;
+}
+
 std::string ConfigMarkdown() {
   std::string page =
       "# Configuration\n\n"
-      "Read once, by `init()`. Set them alike on all ranks.\n\n"
-      "| variable | default | value | meaning |\n|---|---|---|---|\n";
+      "Read once, by `init()`. What must be equal on all ranks is compared "
+      "there: a difference is an error that names the variable, the ranks and "
+      "the values.\n\n"
+      "| variable | default | value | meaning | equal on all ranks |\n"
+      "|---|---|---|---|---|\n";
   for (const Variable& variable : kVariables) {
     page += std::string("| `") + variable.name + "` | " + variable.fallback +
-            " | " + variable.expected + " | " + variable.meaning + " |\n";
+            " | " + variable.expected + " | " + variable.meaning + " | " +
+            (variable.equal ? "yes" : "no") + " |\n";
   }
   return page;
 }

@@ -4,8 +4,13 @@
 #ifndef TF_HVD_RUNTIME_CONFIG_H_
 #define TF_HVD_RUNTIME_CONFIG_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/status.h"
 
@@ -22,6 +27,7 @@ struct Config {
   int ranks_per_node = 0;
   std::string mpi_library;  // path of the libmpi to open; empty: find one
   std::string log_level = "warning";
+  bool alone = false;  // rank 0 of 1, whatever the launcher says
 };
 
 // Reads the environment. A value that is not one is an InvalidArgument that
@@ -34,10 +40,24 @@ struct LaunchInfo {
   Family family = Family::kNone;
   int size = 1;  // the launcher's count; 1 without a launcher
   int rank = 0;
-  std::string library_hint;  // directory of the launcher's own libraries
+  std::string library_hint;   // directory of the launcher's own libraries
+  std::string rank_variable;  // where `rank` was read
+  int local_size = 0;         // the launcher's count on this machine; 0: not
+                              // known
+  std::string rank_mark;      // what the rank that started this process, if one
+                              // has, wrote of itself
 };
 
 Status ReadLaunchInfo(LaunchInfo* info);
+
+// The rank that the launcher gave to another process of this machine, in
+// `rank_variable`; nothing if there is none, or if it cannot be seen.
+std::optional<int> LaunchedRankOf(pid_t process,
+                                  const std::string& rank_variable);
+
+// The settings in the environment that must be equal on all ranks, by name.
+using Settings = std::vector<std::pair<std::string, std::string>>;
+Settings EqualSettings();
 
 // The table as Markdown, as docs/config.md shows it.
 std::string ConfigMarkdown();

@@ -57,6 +57,7 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
 
 bool Cycle::Step() {
   const int64_t now_ns = NowNs();
+  LeaveIfAsked(now_ns);
   CheckAbort(now_ns);
   bool busy = false;
   for (Entry& entry : queue_->Drain()) {
@@ -97,11 +98,7 @@ bool Cycle::Advance(int64_t max_bytes) {
 
 void Cycle::CheckAbort(int64_t now_ns) {
   if (aborted()) return;
-  if (Leaving() && now_ns > leave_deadline_ns_ && vertex_.ended().ok()) {
-    leave_deadline_ns_ = now_ns + kLeaveNs;
-    Abort(AbortRecord::kStalled, world_->topology().rank,
-          WhoAmI() + " left and the other ranks did not answer");
-  }
+  if (Leaving()) BoundLeave(now_ns);
   const auto record = world_->PollAbort();
   if (!record.has_value()) return;
   // After the end of an orderly shutdown the other ranks may go as they like.
@@ -112,9 +109,40 @@ void Cycle::CheckAbort(int64_t now_ns) {
   vertex_.Abort(abort_status_);
 }
 
-void Cycle::Leave(const std::string& reason) {
-  leave_deadline_ns_ = NowNs() + kLeaveNs;
-  vertex_.Leave(reason);
+void Cycle::AskToLeave(const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(leave_mutex_);
+  if (!leave_asked_) leave_reason_ = reason;
+  leave_asked_ = true;
+}
+
+void Cycle::LeaveIfAsked(int64_t now_ns) {
+  if (!leave_asked_ || Leaving()) return;
+  leave_deadline_ns_ = now_ns + kLeaveNs;
+  const std::lock_guard<std::mutex> lock(leave_mutex_);
+  vertex_.Leave(leave_reason_);
+}
+
+// Who leaves waits for the end to come down the tree, and then for what is
+// before the end. The latter may take as long as it likes while data moves.
+void Cycle::BoundLeave(int64_t now_ns) {
+  const bool closed = !vertex_.ended().ok();
+  if (closed && !executor_.HasWork()) return;
+  const uint64_t moved = Moved();
+  if (closed && std::exchange(leave_moved_, moved) != moved) {
+    leave_deadline_ns_ = now_ns + kLeaveNs;
+  }
+  if (now_ns <= leave_deadline_ns_) return;
+  leave_deadline_ns_ = now_ns + kLeaveNs;
+  // The top of the tree closes at once, so that here somebody is above.
+  const int silent = closed ? Awaited() : vertex_.ledger().place.parent;
+  std::string text = RankText(world_->topology().rank);
+  text += closed ? " left while an operation was going on that no longer moves"
+                 : " left and the other ranks did not answer";
+  if (silent >= 0) {
+    text += std::string(closed ? ": no data from " : ": no answer from ") +
+            RankText(silent) + " (stopped, or its machine cannot be reached)";
+  }
+  Abort(AbortRecord::kStalled, world_->topology().rank, text);
 }
 
 bool Cycle::AtEnd() const {
@@ -161,7 +189,7 @@ void Cycle::SetRemoved(int32_t set) { on_set_(set, {}); }
 
 void Cycle::Warn(const std::string& text) {
   if (log_level_ <= LogLevel::kWarning) {
-    WriteLog(LogLevel::kWarning, WhoAmI(), text);
+    WriteLog(LogLevel::kWarning, RankText(world_->topology().rank), text);
   }
 }
 
@@ -174,10 +202,9 @@ void Cycle::Abort(AbortRecord::Class error_class, int32_t rank,
   world_->RaiseAbort(record);
 }
 
-std::string Cycle::WhoAmI() const {
-  const Topology& topology = world_->topology();
-  return "rank " + std::to_string(topology.rank) + " (" +
-         topology.hosts[static_cast<size_t>(topology.rank)] + ")";
+std::string Cycle::RankText(int rank) const {
+  return "rank " + std::to_string(rank) + " (" +
+         world_->topology().hosts[static_cast<size_t>(rank)] + ")";
 }
 
 }  // namespace tf_hvd

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,8 +55,9 @@ class Cycle : private VertexHost, private ExecutorHost {
   bool HasOutcomes() const { return !outcomes_.empty(); }
   size_t OutcomeCount() const { return outcomes_.size(); }
 
-  // Tells the others that this rank leaves.
-  void Leave(const std::string& reason);
+  // Any thread: this rank leaves, also if an operation is being executed. The
+  // next Step tells the others. The first reason counts.
+  void AskToLeave(const std::string& reason);
 
   // True when this rank owes nothing to anybody any more.
   bool AtEnd() const;
@@ -79,6 +81,10 @@ class Cycle : private VertexHost, private ExecutorHost {
   // VertexHost
   void Send(int neighbour, std::string message) override;
   void Execute(std::vector<Run> frame) override;
+  uint64_t Moved() const override { return executor_.progress().moved; }
+  int Awaited() const override {
+    return executor_.HasWork() ? executor_.progress().awaited : -1;
+  }
   size_t Backlog() const override { return executor_.Backlog(); }
   void Complete(Completion done, Status status, int32_t value) override;
   void SetAdded(int32_t set, const std::vector<int>& ranks) override;
@@ -90,8 +96,10 @@ class Cycle : private VertexHost, private ExecutorHost {
   void Ended(const Key& key, Completion done, const Status& status,
              int32_t value) override;
 
+  void LeaveIfAsked(int64_t now_ns);
+  void BoundLeave(int64_t now_ns);
   void CheckAbort(int64_t now_ns);
-  std::string WhoAmI() const;
+  std::string RankText(int rank) const;
 
   World* const world_;
   TensorQueue* const queue_;
@@ -104,7 +112,11 @@ class Cycle : private VertexHost, private ExecutorHost {
   std::vector<Outcome> outcomes_;
   const Pump pump_;
   int64_t next_tick_ns_ = 0;
+  std::atomic<bool> leave_asked_{false};
+  std::mutex leave_mutex_;
+  std::string leave_reason_;       // guarded by leave_mutex_
   int64_t leave_deadline_ns_ = 0;  // 0: not leaving
+  uint64_t leave_moved_ = 0;       // how far things were at the last look
   int64_t closed_since_ns_ = 0;    // 0: not closed
   int64_t abort_deadline_ns_ = 0;  // 0: no record seen
   Status abort_status_;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/caller.h"
 #include "runtime/completion.h"
 #include "runtime/request.h"
 
@@ -50,11 +51,22 @@ struct Entry {
   // Set when the call is wrong on this rank alone: it is completed here with
   // this text and voted as a refusal, so that the other ranks fail as well.
   std::string refusal;
+  int64_t stamp = -1;  // the caller's step, compared between ranks; -1: none
 
   Completion done;
 
+  // Null: the caller stays until `done` is fired.
+  std::shared_ptr<const Caller> caller;
+
   int64_t submitted_ns = 0;  // set by the queue: for the stall report
 };
+
+// True if nobody waits for the entry any more, which may still be needed by
+// other ranks: it was refused here, or its caller has gone.
+inline bool IsAnswered(const Entry& entry) {
+  return !entry.done.pending() ||
+         (entry.caller != nullptr && entry.caller->gone());
+}
 
 // What the entry moves through this rank's memory. Of allgather the other
 // ranks' rows are not known yet: as if all of them gave as much as this one.

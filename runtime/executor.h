@@ -45,6 +45,9 @@ class Executor {
   // Frames that have not begun.
   size_t Backlog() const { return frames_.size() - (running_ ? 1 : 0); }
 
+  // How the operation in progress is getting on.
+  Progress progress() const { return data_->progress(); }
+
   // Any thread.
   bool HasWork() const { return has_work_; }
   // Any thread: false also when the rest waits for Fail.

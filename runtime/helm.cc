@@ -1,5 +1,6 @@
 #include "runtime/helm.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kUs = 1'000;
 constexpr int64_t kMs = 1'000'000;
 // A caller executes no more than this itself: it must not keep a thread of
 // TensorFlow.
@@ -30,11 +30,11 @@ Helm::Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue)
     : spin_ns_(world->oversubscribed() ? 0 : config.spin_ns),
       world_(world),
       cycle_(cycle),
-      queue_(queue),
-      callers_may_drive_(!world->background_only()) {
+      queue_(queue) {
   if (world->topology().size > 1) {
     has_background_ = true;
     thread_ = std::thread([this] { Background(); });
+    pthread_setname_np(thread_.native_handle(), kThreadName);
   }
 }
 
@@ -51,9 +51,7 @@ void Helm::Submit(Entry entry) {
   // fires it looks again afterwards.
   if (firing_helm == this) return;
   if (!has_background_) return DriveAlone();
-  if (quiet && callers_may_drive_ && bytes <= kInPlaceBytes) {
-    return CallerTurn();
-  }
+  if (quiet && bytes <= kInPlaceBytes) return CallerTurn();
   // If somebody holds the helm, they look again after letting go of it.
   world_->doorbell()->RingIfAsleep();
 }
@@ -83,7 +81,6 @@ void Helm::CallerTurn() {
 void Helm::DriveAlone() {
   do {
     if (!TryTake()) return;  // the holder looks again
-    LeaveIfAsked();
     while (cycle_->Advance(kNoLimit)) {
     }
     std::vector<Outcome> outcomes = TakeOutcomes();
@@ -99,7 +96,7 @@ void Helm::Background() {
     const bool held = TryTake();
     if (held) {
       const bool ended = BackgroundTurn();
-      const int64_t limit_ns = WaitLimitNs();
+      const int64_t limit_ns = WaitLimitNs(StateOfWait());
       std::vector<Outcome> outcomes = TakeOutcomes();
       Release();
       const bool fired = !outcomes.empty();
@@ -123,7 +120,6 @@ void Helm::Background() {
 
 // True when the runtime has ended.
 bool Helm::BackgroundTurn() {
-  LeaveIfAsked();
   bool busy = false;
   do {
     busy = cycle_->Advance(kNoLimit);
@@ -132,37 +128,25 @@ bool Helm::BackgroundTurn() {
   return cycle_->AtEnd();
 }
 
-// How long the background thread may sleep; 0: look again at once.
-int64_t Helm::WaitLimitNs() const {
-  const int64_t idle_ns = NowNs() - last_progress_ns_;
-  if (cycle_->HasOutcomes()) return 0;
-  if (cycle_->Waiting() && idle_ns < spin_ns_) return 0;
-  if (cycle_->HasOutput() || cycle_->Aborting()) return kMs;
-  if (cycle_->Polled()) {
-    if (cycle_->Waiting() || cycle_->Leaving()) {
-      return std::clamp(idle_ns / 16, 50 * kUs, kMs);
-    }
-    return cycle_->RelaysForOthers() ? kMs : 20 * kMs;
-  }
-  return cycle_->Waiting() || cycle_->Leaving() ? 100 * kMs : 1000 * kMs;
+WaitState Helm::StateOfWait() const {
+  WaitState state;
+  state.idle_ns = NowNs() - last_progress_ns_;
+  state.spin_ns = spin_ns_;
+  state.has_outcomes = cycle_->HasOutcomes();
+  state.has_output = cycle_->HasOutput();
+  state.aborting = cycle_->Aborting();
+  state.waiting = cycle_->Waiting();
+  state.relays = cycle_->RelaysForOthers();
+  state.leaving = cycle_->Leaving();
+  state.polled = cycle_->Polled();
+  return state;
 }
 
 void Helm::Leave(const std::string& reason) {
-  {
-    const std::lock_guard<std::mutex> lock(leave_mutex_);
-    if (!leave_asked_) leave_reason_ = reason;
-    leave_asked_ = true;
-  }
+  cycle_->AskToLeave(reason);
   if (!thread_.joinable()) return DriveAlone();
   world_->doorbell()->Ring();
   thread_.join();
-}
-
-void Helm::LeaveIfAsked() {
-  if (!leave_asked_ || left_) return;
-  left_ = true;
-  const std::lock_guard<std::mutex> lock(leave_mutex_);
-  cycle_->Leave(leave_reason_);
 }
 
 std::vector<Outcome> Helm::TakeOutcomes() {

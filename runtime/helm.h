@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,11 +16,15 @@
 #include "runtime/cycle.h"
 #include "runtime/tensor_queue.h"
 #include "runtime/transport/world.h"
+#include "runtime/wait_limit.h"
 
 namespace tf_hvd {
 
 class Helm {
  public:
+  // The background thread's: processes that a rank starts know it by that.
+  static constexpr char kThreadName[] = "tf_hvd";
+
   // All outlive the helm. One rank alone gets no thread.
   Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue);
   ~Helm();
@@ -40,26 +43,20 @@ class Helm {
 
   void Background();
   bool BackgroundTurn();
-  int64_t WaitLimitNs() const;
+  WaitState StateOfWait() const;
   void CallerTurn();
   void DriveAlone();
   void FireAll(std::vector<Outcome> outcomes);
   std::vector<Outcome> TakeOutcomes();
-  void LeaveIfAsked();
 
   const int64_t spin_ns_;
   World* const world_;
   Cycle* const cycle_;
   TensorQueue* const queue_;
-  const bool callers_may_drive_;
 
   std::atomic<bool> taken_{false};
   std::atomic<int64_t> open_{0};  // own requests that have not ended
   std::atomic<bool> has_background_{false};
-  std::atomic<bool> leave_asked_{false};
-  std::mutex leave_mutex_;
-  std::string leave_reason_;      // guarded by leave_mutex_
-  bool left_ = false;             // guarded by the helm
   int64_t last_progress_ns_ = 0;  // background thread only
   std::thread thread_;
 };

@@ -46,6 +46,12 @@ struct Run {
   bool is_root = false;      // broadcast: this rank is the root
 };
 
+// An own request that has been put in order.
+struct Executing {
+  int64_t since_ns = 0;  // the executor has not moved since; 0: not looked yet
+  std::shared_ptr<const Caller> caller;
+};
+
 struct Ledger {
   int rank = 0;
   TreePlace place;
@@ -55,7 +61,11 @@ struct Ledger {
   std::map<Key, Vote> ready;               // complete, not yet in a frame
   std::map<Key, std::deque<Entry>> queue;  // own, only the front one is voted
   std::map<int32_t, Entry> want_join;      // join waits for open votes
-  std::map<Key, int64_t> executing;        // own, agreed; submitted at (ns)
+  // Own, agreed, oldest first. Of one name more than one only if the callers
+  // of the earlier ones have gone.
+  std::multimap<Key, Executing> executing;
+  int64_t moved_ns = 0;     // when the executor was last seen to move
+  std::set<Key> passed_up;  // voted to the parent, not yet in a frame
 };
 
 // What a vertex needs of its surroundings. All are called by the holder of the
@@ -67,6 +77,10 @@ class VertexHost {
   virtual void Send(int neighbour, std::string message) = 0;
   // What one frame gives this rank to do, in order.
   virtual void Execute(std::vector<Run> frame) = 0;
+  // Grows while what was handed to Execute moves.
+  virtual uint64_t Moved() const = 0;
+  // The rank whose data is waited for; -1 if none is.
+  virtual int Awaited() const = 0;
   // Frames handed to Execute that are not finished.
   virtual size_t Backlog() const = 0;
   // To be fired when the helm is free.

@@ -12,6 +12,8 @@ namespace {
 constexpr uint8_t kVoteJoined = 1;
 constexpr uint8_t kVoteDiffers = 2;
 constexpr uint8_t kVoteRefused = 4;
+constexpr uint8_t kVoteStamped = 8;
+constexpr uint8_t kVoteOffStep = 16;
 
 // Flags of an entry in a frame.
 constexpr uint8_t kEntryNamed = 1;
@@ -23,7 +25,9 @@ constexpr uint8_t kEntryClose = 16;
 uint8_t VoteFlags(const Vote& vote) {
   return static_cast<uint8_t>((vote.joined ? kVoteJoined : 0) |
                               (vote.other.has_value() ? kVoteDiffers : 0) |
-                              (vote.refusal.has_value() ? kVoteRefused : 0));
+                              (vote.refusal.has_value() ? kVoteRefused : 0) |
+                              (vote.step >= 0 ? kVoteStamped : 0) |
+                              (vote.off_step.has_value() ? kVoteOffStep : 0));
 }
 
 void PutVote(const Message& message, Writer* out) {
@@ -43,6 +47,11 @@ void PutVote(const Message& message, Writer* out) {
   if (vote.refusal.has_value()) {
     out->Put(vote.refusal->rank);
     out->PutText(vote.refusal->text);
+  }
+  if (vote.step >= 0) out->Put(vote.step);
+  if (vote.off_step.has_value()) {
+    out->Put(vote.off_step->rank);
+    out->Put(vote.off_step->step);
   }
 }
 
@@ -64,6 +73,11 @@ void GetVote(uint8_t flags, Reader* in, Message* message) {
   if ((flags & kVoteRefused) != 0) {
     const auto rank = in->Get<int32_t>();
     vote.refusal = Refusal{rank, std::string(in->GetText())};
+  }
+  if ((flags & kVoteStamped) != 0) vote.step = in->Get<int64_t>();
+  if ((flags & kVoteOffStep) != 0) {
+    const auto rank = in->Get<int32_t>();
+    vote.off_step = Stamp{rank, in->Get<int64_t>()};
   }
 }
 

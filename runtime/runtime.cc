@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/cycle.h"
+#include "runtime/forks.h"
 #include "runtime/helm.h"
 #include "runtime/tensor_queue.h"
 
@@ -30,6 +31,10 @@ class Runtime::Impl {
   ~Impl() { Shutdown("runtime destroyed"); }
 
   void Submit(Entry entry) {
+    if (InForkedChild()) {
+      return entry.done.Fire(FailedPrecondition(
+          "'" + entry.name + "': " + ForkedText(topology().rank)));
+    }
     ++submitting_;
     if (finished_) {
       entry.done.Fire(Aborted("tf_hvd has been shut down on this rank"));
@@ -41,6 +46,7 @@ class Runtime::Impl {
   }
 
   void Shutdown(const std::string& reason) {
+    if (InForkedChild()) return;
     const std::lock_guard<std::mutex> lock(shutdown_mutex_);
     if (finished_) return;
     helm_.Leave(reason);
@@ -52,13 +58,13 @@ class Runtime::Impl {
   const Topology& topology() const { return world_->topology(); }
 
   std::vector<int> SetRanks(int32_t set) const {
-    const std::lock_guard<std::mutex> lock(sets_mutex_);
+    const std::lock_guard<std::mutex> lock(ForkSafeMutex());
     const auto it = sets_.find(set);
     return it == sets_.end() ? std::vector<int>() : it->second;
   }
 
   int32_t FindSet(const std::vector<int>& ranks) const {
-    const std::lock_guard<std::mutex> lock(sets_mutex_);
+    const std::lock_guard<std::mutex> lock(ForkSafeMutex());
     for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) {
       if (it->second == ranks) return it->first;
     }
@@ -70,7 +76,7 @@ class Runtime::Impl {
  private:
   // Called by the helm's holder.
   void OnSet(int32_t set, const std::vector<int>& ranks) {
-    const std::lock_guard<std::mutex> lock(sets_mutex_);
+    const std::lock_guard<std::mutex> lock(ForkSafeMutex());
     if (ranks.empty()) {
       sets_.erase(set);
     } else {
@@ -78,9 +84,9 @@ class Runtime::Impl {
     }
   }
 
-  mutable std::mutex sets_mutex_;
-  std::map<int32_t, std::vector<int>> sets_;  // guarded by sets_mutex_
-  std::mutex shutdown_mutex_;                 // one Shutdown at a time
+  // Guarded by ForkSafeMutex.
+  std::map<int32_t, std::vector<int>> sets_;
+  std::mutex shutdown_mutex_;  // one Shutdown at a time
   std::atomic<bool> finished_{false};
   std::atomic<int> submitting_{0};  // threads inside Submit
   std::atomic<int64_t> submitted_{0};

@@ -31,7 +31,8 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   // Any thread; never blocks for other ranks. The entry's completion is fired
-  // exactly once, perhaps before this returns, on this or another thread.
+  // exactly once, perhaps before this returns, on this or another thread. In a
+  // forked child it fails at once, and nobody hears of it.
   void Submit(Entry entry);
 
   // Any thread but one that fires a completion. Tells the other ranks that this

@@ -63,13 +63,14 @@ std::string Seconds(int64_t ns) {
 }  // namespace
 
 // This rank's requests that are not in order yet, and since when their callers
-// wait. One that was refused here has been answered: only others wait for it.
+// wait. One that was refused here, or whose caller has gone, has been answered:
+// only others wait for it.
 std::map<Key, int64_t> StallMonitor::Waits() const {
   std::map<Key, int64_t> since_ns;
   for (const auto& [key, entries] : ledger_.queue) {
     const auto waiting =
         std::find_if(entries.begin(), entries.end(),
-                     [](const Entry& entry) { return entry.done.pending(); });
+                     [](const Entry& entry) { return !IsAnswered(entry); });
     if (waiting != entries.end()) since_ns[key] = waiting->submitted_ns;
   }
   for (const auto& [set, entry] : ledger_.want_join) {
@@ -81,17 +82,8 @@ std::map<Key, int64_t> StallMonitor::Waits() const {
 void StallMonitor::Tick(int64_t now_ns) {
   if (options_.warn_ns <= 0) return;
   const std::map<Key, int64_t> waits = Waits();
-  if (PastLastLimit(ledger_.executing, now_ns,
-                    "was agreed by all ranks and did not end") ||
-      PastLastLimit(waits, now_ns, "got no verdict")) {
-    return;
-  }
-  for (auto it = next_ask_ns_.begin(); it != next_ask_ns_.end();) {
-    it = waits.count(it->first) > 0 ? std::next(it) : next_ask_ns_.erase(it);
-  }
-  for (const auto& [key, since_ns] : waits) {
-    if (now_ns - since_ns >= options_.warn_ns) Ask(key, now_ns);
-  }
+  if (ExecutesTooLong(now_ns) || WaitsTooLong(waits, now_ns)) return;
+  AskForWaits(waits, now_ns);
   std::vector<std::pair<Key, Roll>> due;
   for (const auto& [key, roll] : rolls_) {
     if (now_ns - roll.started_ns >= options_.roll_ns)
@@ -104,29 +96,105 @@ void StallMonitor::Tick(int64_t now_ns) {
 }
 
 // The rank that waits ends it itself: whoever should have may be stopped.
-bool StallMonitor::PastLastLimit(const std::map<Key, int64_t>& waits,
-                                 int64_t now_ns, const char* what) {
+bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
+                                int64_t now_ns) {
   const int64_t last_limit = options_.fail_ns + options_.grace_ns;
   if (options_.fail_ns <= 0) return false;
   for (const auto& [key, since_ns] : waits) {
     if (now_ns - since_ns <= last_limit) continue;
-    host_->Abort(AbortRecord::kStalled, ledger_.rank,
-                 Shown(key) + " " + what + " within " + Seconds(last_limit) +
-                     "; seen by " + RankText(ledger_.rank));
+    const std::string what = " got no verdict within " + Seconds(last_limit);
+    const std::vector<int> above = Above(key);
+    if (!above.empty() && Unanswered(asked_[key], now_ns)) {
+      // Who is nearer to the top knows better who it is, and blames a lower
+      // rank: of several texts that one wins.
+      AbortWait(key, above.front(), what + NoAnswerText(above));
+      return true;
+    }
+    // Those above are well. It may wait for what is before it.
+    if (now_ns - ledger_.moved_ns <= last_limit) continue;
+    AbortWait(key, ledger_.rank, what);
     return true;
   }
   return false;
 }
 
+bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
+  const int64_t last_limit = options_.fail_ns + options_.grace_ns;
+  if (options_.fail_ns <= 0) return false;
+  for (const auto& [key, one] : ledger_.executing) {
+    if (now_ns - one.since_ns <= last_limit) continue;
+    std::string what =
+        " was agreed by all ranks and has not moved for " + Seconds(last_limit);
+    if (const int awaited = host_->Awaited(); awaited >= 0) {
+      what += ": no data from " + RankText(awaited) +
+              " (stopped, or its machine cannot be reached, or it waits for "
+              "another rank itself)";
+    }
+    AbortWait(key, ledger_.rank, what);
+    return true;
+  }
+  return false;
+}
+
+void StallMonitor::AbortWait(const Key& key, int rank,
+                             const std::string& what) {
+  host_->Abort(AbortRecord::kStalled, rank,
+               Shown(key) + what + "; seen by " + RankText(ledger_.rank));
+}
+
+void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
+                               int64_t now_ns) {
+  for (auto it = asked_.begin(); it != asked_.end();) {
+    it = waits.count(it->first) > 0 ? std::next(it) : asked_.erase(it);
+  }
+  for (const auto& [key, since_ns] : waits) {
+    if (now_ns - since_ns < options_.warn_ns) continue;
+    Asked& asked = asked_[key];
+    if (asked.asked_ns == 0 || now_ns - asked.asked_ns >= options_.warn_ns) {
+      asked.asked_ns = now_ns;
+      asked.warned = false;
+      Ask(key, now_ns);
+    } else if (!asked.warned && Unanswered(asked, now_ns)) {
+      asked.warned = true;
+      const std::vector<int> above = Above(key);
+      if (above.empty()) continue;
+      host_->Warn("stall: " + Shown(key) + " waited " +
+                  Seconds(now_ns - since_ns) + NoAnswerText(above));
+    }
+  }
+}
+
 void StallMonitor::Ask(const Key& key, int64_t now_ns) {
-  int64_t& next = next_ask_ns_[key];
-  if (now_ns < next) return;
-  next = now_ns + options_.warn_ns;
   Message ask;
   ask.kind = MessageKind::kAsk;
   ask.set = key.first;
   ask.name = key.second;
   OnAsk(ask, now_ns);
+}
+
+// A roll that was called shortly before answers the question as well.
+bool StallMonitor::Unanswered(const Asked& asked, int64_t now_ns) const {
+  return asked.asked_ns > 0 &&
+         now_ns - asked.asked_ns >= 2 * options_.roll_ns &&
+         asked.heard_ns < asked.asked_ns - 2 * options_.roll_ns;
+}
+
+std::vector<int> StallMonitor::Above(const Key& key) const {
+  const auto set = ledger_.sets.find(key.first);
+  if (set == ledger_.sets.end()) return {};
+  return PathToCover(ledger_.rank, *set->second.members, topology_.nodes,
+                     topology_.fan_out);
+}
+
+// Who should have passed the question on, or called the roll.
+std::string StallMonitor::NoAnswerText(const std::vector<int>& above) const {
+  std::string text = "; no answer from ";
+  for (size_t i = 0; i < above.size(); ++i) {
+    text += (i > 0 ? " or " : "") + RankText(above[i]);
+  }
+  return text +
+         " (stopped, or its machine cannot be reached), who should tell which "
+         "ranks are missing";
 }
 
 void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
@@ -150,6 +218,9 @@ void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
 void StallMonitor::OnRoll(const Message& roll, int64_t now_ns) {
   const auto set = ledger_.sets.find(roll.set);
   if (set == ledger_.sets.end()) return;
+  if (options_.warn_ns > 0) {
+    asked_[{roll.set, roll.name}].heard_ns = now_ns;
+  }
   for (const int child : ledger_.place.children) {
     if (set->second.need.count(child) > 0) {
       host_->Send(child, EncodeMessage(roll));
@@ -204,7 +275,7 @@ void StallMonitor::ForgetSet(int32_t set) {
 
 std::string StallMonitor::RankText(int rank) const {
   return "rank " + std::to_string(rank) + " (" +
-         hosts_[static_cast<size_t>(rank)] + ")";
+         topology_.hosts[static_cast<size_t>(rank)] + ")";
 }
 
 std::string StallMonitor::ListText(const std::vector<int>& ranks) const {
@@ -258,8 +329,8 @@ std::string StallMonitor::StallText(const Key& key, const Roll& roll,
   return text +
          ". Ranks must make the same collective calls, with the same names and "
          "process sets: look for a branch that depends on the rank, fewer "
-         "batches on one rank, or a result that is used on some ranks only (an "
-         "unused collective is pruned)";
+         "batches on one rank, or a Session.run that fetches it on some ranks "
+         "only";
 }
 
 // The age of the wait is what the replies say. Whoever asked may have asked

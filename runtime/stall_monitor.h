@@ -26,9 +26,9 @@ struct StallOptions {
 class StallMonitor {
  public:
   // `ledger` and `host` outlive the monitor.
-  StallMonitor(const Ledger& ledger, const std::vector<std::string>& hosts,
+  StallMonitor(const Ledger& ledger, const Topology& topology,
                const StallOptions& options, VertexHost* host)
-      : ledger_(ledger), hosts_(hosts), options_(options), host_(host) {}
+      : ledger_(ledger), topology_(topology), options_(options), host_(host) {}
 
   // Asks for own requests that wait, ends roll calls that are due, and looks
   // at the last limit. To be called several times a second.
@@ -42,7 +42,10 @@ class StallMonitor {
   void Forget(const Key& key) { rolls_.erase(key); }
   void ForgetSet(int32_t set);
   // The runtime has ended: nobody is missing any more.
-  void ForgetAll() { rolls_.clear(); }
+  void ForgetAll() {
+    rolls_.clear();
+    asked_.clear();
+  }
 
  private:
   struct Reply {
@@ -54,10 +57,22 @@ class StallMonitor {
     std::map<int, Reply> replies;  // each rank's latest
   };
 
+  // What is known of an own wait.
+  struct Asked {
+    int64_t asked_ns = 0;  // last; 0: not yet
+    int64_t heard_ns = 0;  // the roll was called last; 0: never
+    bool warned = false;   // that nobody answers, since asked_ns
+  };
+
   std::map<Key, int64_t> Waits() const;
-  bool PastLastLimit(const std::map<Key, int64_t>& waits, int64_t now_ns,
-                     const char* what);
+  bool WaitsTooLong(const std::map<Key, int64_t>& waits, int64_t now_ns);
+  bool ExecutesTooLong(int64_t now_ns);
+  void AbortWait(const Key& key, int rank, const std::string& what);
+  void AskForWaits(const std::map<Key, int64_t>& waits, int64_t now_ns);
   void Ask(const Key& key, int64_t now_ns);
+  bool Unanswered(const Asked& asked, int64_t now_ns) const;
+  std::vector<int> Above(const Key& key) const;
+  std::string NoAnswerText(const std::vector<int>& above) const;
   Message Answer(const Key& key, int64_t now_ns) const;
   // Who is where with a request. Empty if it has been put in order meanwhile.
   struct RollResult {
@@ -78,11 +93,11 @@ class StallMonitor {
                           const std::vector<int>& ranks) const;
 
   const Ledger& ledger_;
-  const std::vector<std::string> hosts_;
+  const Topology topology_;
   const StallOptions options_;
   VertexHost* const host_;
-  std::map<Key, Roll> rolls_;           // covering vertex: calls in progress
-  std::map<Key, int64_t> next_ask_ns_;  // own waits
+  std::map<Key, Roll> rolls_;   // covering vertex: calls in progress
+  std::map<Key, Asked> asked_;  // own waits
 };
 
 }  // namespace tf_hvd

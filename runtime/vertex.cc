@@ -10,7 +10,7 @@ Vertex::Vertex(const Topology& topology, const StallOptions& stall,
                VertexHost* host)
     : hosts_(topology.hosts),
       host_(host),
-      stall_(ledger_, topology.hosts, stall, host) {
+      stall_(ledger_, topology, stall, host) {
   ledger_.rank = topology.rank;
   ledger_.place = PlaceOf(topology.rank, topology.nodes, topology.fan_out);
   std::vector<int> world(static_cast<size_t>(topology.size));
@@ -29,11 +29,12 @@ void Vertex::Admit(Entry entry) {
   }
   Key key{entry.set, entry.name};
   auto& waiting = ledger_.queue[key];
-  // A refused request that still waits for its turn is complete for its caller.
+  // A call that was refused or given up is complete for its caller, though it
+  // still waits for its turn: a step that failed may be made again.
   const bool open =
       std::any_of(waiting.begin(), waiting.end(),
-                  [](const Entry& earlier) { return earlier.done.pending(); });
-  if (open || ledger_.executing.count(key) > 0) {
+                  [](const Entry& earlier) { return !IsAnswered(earlier); });
+  if (open || IsExecuting(key)) {
     entry.refusal = "duplicate name: '" + entry.name +
                     "' was submitted again before the first was complete; "
                     "give concurrent collectives different names";
@@ -43,6 +44,14 @@ void Vertex::Admit(Entry entry) {
   }
   waiting.push_back(std::move(entry));
   if (waiting.size() == 1) CastVote(key, waiting.front());
+}
+
+bool Vertex::IsExecuting(const Key& key) const {
+  const auto [begin, end] = ledger_.executing.equal_range(key);
+  return std::any_of(begin, end, [](const auto& one) {
+    const auto& caller = one.second.caller;
+    return caller == nullptr || !caller->gone();
+  });
 }
 
 // False if the entry was completed here, because no other rank can be waiting
@@ -96,6 +105,7 @@ void Vertex::CastVote(const Key& key, const Entry& entry) {
   Vote vote;
   vote.first = {ledger_.rank, EncodeRecord(entry.record)};
   vote.last = ledger_.rank;
+  vote.step = entry.stamp;
   if (!entry.refusal.empty()) vote.refusal = {ledger_.rank, entry.refusal};
   Count(ledger_.rank, key, vote);
 }
@@ -159,6 +169,7 @@ void Vertex::SendVote(const ProcessSet& set, const Key& key, const Vote& vote) {
   const bool plain = !vote.other.has_value() && !vote.refusal.has_value();
   if (plain) message.slot = set.slots.Find(key.second, vote.first.record);
   if (message.slot == kNoSlot) message.name = key.second;
+  ledger_.passed_up.insert(key);
   host_->Send(ledger_.place.parent, EncodeMessage(message));
 }
 
@@ -211,7 +222,13 @@ void Vertex::Receive(int neighbour, std::string_view bytes, int64_t now_ns) {
   }
 }
 
-void Vertex::Finished(const Key& key) { ledger_.executing.erase(key); }
+void Vertex::Finished(const Key& key) {
+  const auto first = ledger_.executing.lower_bound(key);
+  if (first != ledger_.executing.end() && first->first == key) {
+    ledger_.executing.erase(first);
+  }
+  finished_any_ = true;
+}
 
 void Vertex::Tick(int64_t now_ns) {
   // Join waits for others to finish their work: as long as they do, it is no
@@ -219,6 +236,15 @@ void Vertex::Tick(int64_t now_ns) {
   for (const int32_t set : std::exchange(active_, {})) {
     const auto join = ledger_.queue.find({set, kJoinName});
     if (join != ledger_.queue.end()) join->second.front().submitted_ns = now_ns;
+  }
+  // What is in order waits for what is before it: as long as anything moves, it
+  // is no stall.
+  const uint64_t moved = host_->Moved();
+  const bool moves = std::exchange(finished_any_, false) ||
+                     std::exchange(moved_, moved) != moved;
+  if (moves) ledger_.moved_ns = now_ns;
+  for (auto& [key, one] : ledger_.executing) {
+    if (moves || one.since_ns == 0) one.since_ns = now_ns;
   }
   if (ended_.ok() || !ledger_.executing.empty()) stall_.Tick(now_ns);
 }
@@ -238,16 +264,20 @@ void Vertex::Abort(const Status& status) {
 }
 
 bool Vertex::RelaysForOthers() const {
-  for (const auto& [key, tally] : ledger_.tallies) {
-    if (!ledger_.sets.at(key.first).member) return true;
-  }
-  return false;
+  const auto others = [this](const Key& key) {
+    return !ledger_.sets.at(key.first).member;
+  };
+  return std::any_of(ledger_.tallies.begin(), ledger_.tallies.end(),
+                     [&](const auto& tally) { return others(tally.first); }) ||
+         std::any_of(ledger_.passed_up.begin(), ledger_.passed_up.end(),
+                     others);
 }
 
 void Vertex::FailQueued(const Status& status) {
   stall_.ForgetAll();
   ledger_.tallies.clear();
   ledger_.ready.clear();
+  ledger_.passed_up.clear();
   for (auto& [key, waiting] : ledger_.queue) {
     for (Entry& entry : waiting) CompleteEntry(&entry, status);
   }

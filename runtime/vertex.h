@@ -55,7 +55,9 @@ class Vertex {
   bool Waiting() const {
     return !ledger_.queue.empty() || !ledger_.want_join.empty();
   }
-  // True if it holds others' votes for sets of which it is no member.
+  // True if others wait for what this vertex, no member of their set, is to
+  // pass on: it holds votes of theirs, or has passed them up and no frame has
+  // come.
   bool RelaysForOthers() const;
 
   // For tests.
@@ -64,6 +66,7 @@ class Vertex {
  private:
   // Voting.
   bool AdmitLocally(Entry* entry);
+  bool IsExecuting(const Key& key) const;
   void TryJoin(int32_t set);
   void CastVote(const Key& key, const Entry& entry);
   void Count(int child, const Key& key, const Vote& vote);
@@ -98,7 +101,9 @@ class Vertex {
   StallMonitor stall_;
   Status ended_;
   std::set<int32_t> active_;  // sets with an agreed request since the last Tick
-  int32_t next_set_ = 1;      // the top's number for the next added set
+  uint64_t moved_ = 0;        // VertexHost::Moved at the last Tick
+  bool finished_any_ = false;  // since then
+  int32_t next_set_ = 1;       // the top's number for the next added set
 };
 
 }  // namespace tf_hvd

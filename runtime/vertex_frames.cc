@@ -173,6 +173,7 @@ void Vertex::ApplyEntry(const FrameEntry& entry, std::vector<Run>* runs,
   if (entry.define && !set.slots.Define(entry.slot, entry.name, entry.record)) {
     return Bug("slot " + std::to_string(entry.slot) + " is out of step");
   }
+  ledger_.passed_up.erase({entry.set, entry.name});
   if (entry.name == kJoinName) set.joined.clear();
   active_.insert(entry.set);
 
@@ -196,7 +197,7 @@ void Vertex::ApplyEntry(const FrameEntry& entry, std::vector<Run>* runs,
       if (waiting->second.empty()) ledger_.queue.erase(waiting);
       popped->push_back(key);
       if (own.done.pending()) {
-        ledger_.executing.emplace(key, own.submitted_ns);
+        ledger_.executing.emplace(key, Executing{0, own.caller});
         run.own = std::move(own);
       }
     }
@@ -229,6 +230,9 @@ void Vertex::RemoveSet(int32_t set) {
   };
   drop(&ledger_.tallies);
   drop(&ledger_.ready);
+  for (auto it = ledger_.passed_up.begin(); it != ledger_.passed_up.end();) {
+    it = it->first == set ? ledger_.passed_up.erase(it) : std::next(it);
+  }
   for (auto& [key, waiting] : ledger_.queue) {
     if (key.first != set) continue;
     for (Entry& entry : waiting) CompleteEntry(&entry, status);

@@ -26,6 +26,7 @@ ARROWS = {
         "runtime/transport/",
         "runtime/clock.h",
         "runtime/config.h",
+        "runtime/log.h",
         "runtime/status.h",
         "runtime/types.h",
         "runtime/wire.h",

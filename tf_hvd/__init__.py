@@ -85,16 +85,19 @@ __all__ = [
     "size",
     "size_op",
     "split_list",
+    "start_timeline",
     "steps_per_epoch",
+    "stop_timeline",
     "strip_ops",
     "vars_to_refs",
 ]
 
 
 def _is_command_line() -> bool:
-    """Whether this process is the `tf_hvd` command, which starts without TensorFlow."""
+    """Whether this process is a command of tf_hvd, which starts without TensorFlow."""
     program = sys.argv[0] if sys.argv else ""
-    as_module = program == "-m" and "tf_hvd.cli.main" in sys.orig_argv
+    modules = {"tf_hvd.cli.main", "tf_hvd.horovod_names"}
+    as_module = program == "-m" and not modules.isdisjoint(sys.orig_argv)
     return as_module or pathlib.Path(program).name == "tf_hvd"
 
 
@@ -158,7 +161,13 @@ if not _is_command_line():
         HorovodInternalError,
         HorovodVersionMismatchError,
     )
-    from tf_hvd.exchange import alltoall, grouped_reducescatter, reducescatter
+    from tf_hvd.exchange import (
+        alltoall,
+        barrier,
+        grouped_reducescatter,
+        join,
+        reducescatter,
+    )
     from tf_hvd.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
     from tf_hvd.helpers import (
         check_extension,
@@ -182,7 +191,7 @@ if not _is_command_line():
         remove_process_set,
     )
     from tf_hvd.strip import strip_ops
-    from tf_hvd.synchronize import barrier, join
+    from tf_hvd.timeline import start_timeline, stop_timeline
     from tf_hvd.variables import broadcast_, broadcast_global_variables, broadcast_variables
 
     __version__: str = build_info.VERSION

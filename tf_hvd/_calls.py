@@ -11,7 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _native
+from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
+
+# Runs the collective on the members with these numbers, under this name and with
+# these names of the members; returns one result for each.
+GroupCall = Callable[[list[int], str | None, list[str]], list[Any]]
 
 
 def _node_name(op_type: str, tensors: Sequence[Any]) -> str:
@@ -96,36 +101,24 @@ def _default_name(op_type: str, inputs: Any) -> str:
 
 
 def _reduction(
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    ignore_name_scope: bool,
-    compression: str,
-    member_names: Sequence[str] = (),
+    options: ReductionOptions, compressed_as: str, member_names: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The attributes of an op that computes something; what is empty is left out."""
     attributes: dict[str, Any] = {
-        "reduce_op": op,
-        "prescale_factor": prescale_factor,
-        "postscale_factor": postscale_factor,
-        "ignore_name_scope": ignore_name_scope,
+        "reduce_op": options.op,
+        "prescale_factor": options.prescale_factor,
+        "postscale_factor": options.postscale_factor,
+        "ignore_name_scope": options.ignore_name_scope,
     }
-    if compression:
-        attributes["compression"] = compression
+    if compressed_as:
+        attributes["compression"] = compressed_as
     if member_names:
         attributes["member_names"] = list(member_names)
     return attributes
 
 
 def run_allreduce(
-    tensor: Any,
-    op: int,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet | int = global_process_set,
-    ignore_name_scope: bool = False,
-    compression: str = "",
+    tensor: Any, options: ReductionOptions, name: str | None = None, compressed_as: str = ""
 ) -> Any:
     """HorovodAllreduce on one tensor (not a variable), with nothing around it."""
     return run(
@@ -133,47 +126,43 @@ def run_allreduce(
         "HorovodAllreduce",
         tensor,
         name,
-        process_set,
-        **_reduction(op, prescale_factor, postscale_factor, ignore_name_scope, compression),
+        options.process_set,
+        **_reduction(options, compressed_as),
     )
 
 
 def run_grouped_allreduce(
     tensors: Sequence[Any],
-    op: int,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    options: ReductionOptions,
     name: str | None = None,
-    process_set: ProcessSet | int = global_process_set,
-    ignore_name_scope: bool = False,
-    compression: str = "",
+    compressed_as: str = "",
     member_names: Sequence[str] = (),
+    step: Any = None,
 ) -> list[Any]:
-    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it."""
-    attributes = _reduction(
-        op, prescale_factor, postscale_factor, ignore_name_scope, compression, member_names
-    )
+    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it.
+
+    With `step`, an int64 scalar, ranks that are at different steps get an error.
+    """
     return list(
         run(
             _native.ops.horovod_grouped_allreduce,
             "HorovodGroupedAllreduce",
             list(tensors),
             name,
-            process_set,
-            **attributes,
+            options.process_set,
+            stamp=_stamp(step),
+            **_reduction(options, compressed_as, member_names),
         )
     )
 
 
+def _stamp(step: Any) -> list[Any]:
+    """The op's input `stamp`."""
+    return [] if step is None else [step]
+
+
 def run_reducescatter(
-    tensor: Any,
-    op: int,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet | int = global_process_set,
-    ignore_name_scope: bool = False,
-    compression: str = "",
+    tensor: Any, options: ReductionOptions, name: str | None = None, compressed_as: str = ""
 ) -> Any:
     """HorovodReducescatter on one tensor (not a variable), with nothing around it."""
     return run(
@@ -181,34 +170,27 @@ def run_reducescatter(
         "HorovodReducescatter",
         tensor,
         name,
-        process_set,
-        **_reduction(op, prescale_factor, postscale_factor, ignore_name_scope, compression),
+        options.process_set,
+        **_reduction(options, compressed_as),
     )
 
 
 def run_grouped_reducescatter(
     tensors: Sequence[Any],
-    op: int,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    options: ReductionOptions,
     name: str | None = None,
-    process_set: ProcessSet | int = global_process_set,
-    ignore_name_scope: bool = False,
-    compression: str = "",
+    compressed_as: str = "",
     member_names: Sequence[str] = (),
 ) -> list[Any]:
     """HorovodGroupedReducescatter on tensors of one dtype, with nothing around it."""
-    attributes = _reduction(
-        op, prescale_factor, postscale_factor, ignore_name_scope, compression, member_names
-    )
     return list(
         run(
             _native.ops.horovod_grouped_reducescatter,
             "HorovodGroupedReducescatter",
             list(tensors),
             name,
-            process_set,
-            **attributes,
+            options.process_set,
+            **_reduction(options, compressed_as, member_names),
         )
     )
 
@@ -236,9 +218,13 @@ def run_grouped_allgather(
     process_set: ProcessSet | int = global_process_set,
     ignore_name_scope: bool = False,
     member_names: Sequence[str] = (),
+    step: Any = None,
 ) -> list[Any]:
-    """HorovodGroupedAllgather on tensors of one dtype, with nothing around it."""
-    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
+    """HorovodGroupedAllgather on tensors of one dtype, with nothing around it.
+
+    `step` is that of `run_grouped_allreduce`.
+    """
+    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope, "stamp": _stamp(step)}
     if member_names:
         attributes["member_names"] = list(member_names)
     return list(
@@ -271,3 +257,49 @@ def run_alltoall(
         ignore_name_scope=ignore_name_scope,
     )
     return output, received_splits
+
+
+def suffixed(name: str | None, suffix: str) -> str | None:
+    """`name` with a suffix; None for the default name stays None."""
+    return None if name is None else f"{name}_{suffix}"
+
+
+def check_member_names(member_names: Sequence[str] | None, count: int) -> list[str] | None:
+    """The names as a list.
+
+    Raises:
+      ValueError: there is not one for each of the `count` members.
+    """
+    if member_names is None:
+        return None
+    names = [member_names] if isinstance(member_names, str) else list(member_names)
+    if len(names) != count:
+        raise ValueError(
+            f"member_names has {len(names)} names for {count} tensors; give one for each, or none."
+        )
+    return names
+
+
+def run_by_dtype(
+    tensors: dict[int, Any], name: str | None, member_names: list[str] | None, call: GroupCall
+) -> dict[int, Any]:
+    """Runs a grouped collective once for each dtype.
+
+    Args:
+      tensors: the members by their number in the user's list, as they are sent.
+      name: name of the request; where there are several, the dtypes' names follow.
+      member_names: one for each tensor of the user's list, or None.
+      call: what runs the members of one dtype.
+
+    Returns:
+      The results by the same numbers.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, tensor in tensors.items():
+        groups.setdefault(tensor.dtype.name, []).append(number)
+    results: dict[int, Any] = {}
+    for dtype, members in groups.items():
+        names = [] if member_names is None else [member_names[i] for i in members]
+        request = suffixed(name, dtype) if len(groups) > 1 else name
+        results.update(zip(members, call(members, request, names), strict=True))
+    return results

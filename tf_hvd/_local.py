@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics
-from tf_hvd._sources import tf_variable
+from tf_hvd._tensorflow import tf_variable
 from tf_hvd.process_sets import id_of
 from tf_hvd.reduction import GradientReducer
 

@@ -17,10 +17,11 @@ from tf_hvd.exceptions import HorovodVersionMismatchError
 DIRECTORY = pathlib.Path(__file__).resolve().parent
 _LIBRARY = DIRECTORY / "_tf_hvd.so"
 
-# Collectives that may run side by side in one tf.function. Ops that are called
-# for their effect alone must not be in this set: in it, an op whose result is
-# not used is not run.
-_ASYNC_OPS = frozenset(
+# Collectives of which each call runs in a tf.function, whether or not its result is
+# used, and side by side with the others. What is called for its effect alone
+# (barrier, join, broadcast_) is not among them: it runs in any case, and must keep its
+# place among assignments and other effects.
+_COLLECTIVES = frozenset(
     {
         "HorovodAllreduce",
         "HorovodGroupedAllreduce",
@@ -33,7 +34,7 @@ _ASYNC_OPS = frozenset(
     }
 )
 
-_ASYNC_SET = "ASYNC_STATEFUL_OPS"
+_SET = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
 
 _ERROR_BYTES = 8192
 _SET_END = -1
@@ -77,22 +78,26 @@ def _load_ops() -> Any:
         ) from error
 
 
-def _join_async_ops() -> None:
-    """Lets tf.function run our collectives side by side instead of one by one.
+def _run_always_and_side_by_side() -> None:
+    """Lets tf.function run each of our collectives, and not one after the other.
+
+    A rank that left one out because it does not use the result would keep those
+    waiting that do; two ranks whose graphs have them in another order would wait for
+    each other if they ran one by one.
 
     The set is private to TensorFlow and is read each time a function is traced.
     This is the only place that knows it.
     """
     try:
         acd: Any = importlib.import_module("tensorflow.python.framework.auto_control_deps")
-        present = getattr(acd, _ASYNC_SET)
+        present = getattr(acd, _SET)
     except (ImportError, AttributeError) as error:
         raise ImportError(
-            f"TensorFlow {tf.__version__} has no auto_control_deps.ASYNC_STATEFUL_OPS any more, "
-            "without which collectives in a tf.function would run one after the other. Install a "
-            "newer tf_hvd, or the TensorFlow that this one was built for."
+            f"TensorFlow {tf.__version__} has no auto_control_deps.{_SET} any more, without which "
+            "collectives in a tf.function would run one after the other. Install a newer tf_hvd, "
+            "or the TensorFlow that this one was built for."
         ) from error
-    setattr(acd, _ASYNC_SET, frozenset(present) | _ASYNC_OPS)
+    setattr(acd, _SET, frozenset(present) | _COLLECTIVES)
 
 
 class _InitOptions(ctypes.Structure):
@@ -146,7 +151,7 @@ def _declare(library: ctypes.CDLL) -> None:
 build_info = _build_info()
 _check_tensorflow(build_info.TF_VERSION, build_info.VERSION, tf.__version__)
 ops = _load_ops()
-_join_async_ops()
+_run_always_and_side_by_side()
 # The same file again: the loader hands out the copy that TensorFlow opened.
 library = ctypes.CDLL(str(_LIBRARY))
 _declare(library)

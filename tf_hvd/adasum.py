@@ -6,14 +6,33 @@ allreduce with op=Adasum, and the weights become what they were before plus the
 combined change.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd._local import LocalVariables
-from tf_hvd._state import state_variable
+from tf_hvd._tensorflow import ByVariables, state_variable
 from tf_hvd.reduction import GradientReducer
+
+
+@dataclasses.dataclass
+class _Step:
+    """The step that a list of variables is in."""
+
+    count: Any  # updates so far
+    starts: list[Any]  # what the variables were before the first of them
+
+
+def _first_step(variables: list[Any]) -> _Step:
+    with tf.init_scope():
+        count = state_variable(tf.zeros([], tf.int64), "adasum/passes")
+        starts = [
+            state_variable(tf.zeros(v.shape, v.dtype.base_dtype), f"adasum/start_{i}")
+            for i, v in enumerate(variables)
+        ]
+        return _Step(count, starts)
 
 
 class AdasumUpdates:
@@ -29,8 +48,7 @@ class AdasumUpdates:
         self._reducer = reducer
         self._local = local
         self._passes = passes
-        self._count: Any = None
-        self._starts: list[Any] = []
+        self._steps: ByVariables[_Step] = ByVariables()
 
     def apply(self, update: Callable[[], Any], variables: Sequence[Any]) -> Any:
         """Runs `update`, and then combines what it changed if the passes are complete.
@@ -53,18 +71,18 @@ class AdasumUpdates:
         return self._apply_pass(update, shared)
 
     def _apply_pass(self, update: Callable[[], Any], shared: list[Any]) -> Any:
-        self._prepare(shared)
-        begins = tf.equal(self._count.read_value(), 0)
+        step = self._steps.get(shared, lambda: _first_step(shared))
+        begins = tf.equal(step.count.read_value(), 0)
         kept = [
             start.assign(tf.where(begins, variable.read_value(), start.read_value()))
-            for start, variable in zip(self._starts, shared, strict=True)
+            for start, variable in zip(step.starts, shared, strict=True)
         ]
         with tf.control_dependencies(self._ops(kept)), tf.control_dependencies([update()]):
-            count = tf.identity(self._count.assign_add(1))
+            count = tf.identity(step.count.assign_add(1))
 
         def finish() -> Any:
-            starts = [start.read_value() for start in self._starts]
-            done = [*self._combine(starts, shared), self._count.assign(0)]
+            starts = [start.read_value() for start in step.starts]
+            done = [*self._combine(starts, shared), step.count.assign(0)]
             with tf.control_dependencies(self._ops(done)):
                 return tf.constant(True)
 
@@ -79,20 +97,6 @@ class AdasumUpdates:
             variable.assign(start + change)
             for variable, start, change in zip(variables, starts, combined, strict=True)
         ]
-
-    def _prepare(self, variables: list[Any]) -> None:
-        if self._count is None:
-            with tf.init_scope():
-                self._count = state_variable(tf.zeros([], tf.int64), "adasum/passes")
-                self._starts = [
-                    state_variable(tf.zeros(v.shape, v.dtype.base_dtype), f"adasum/start_{i}")
-                    for i, v in enumerate(variables)
-                ]
-        if [v.shape for v in variables] != [start.shape for start in self._starts]:
-            raise ValueError(
-                "op=Adasum with backward_passes_per_step > 1 needs gradients for the same "
-                "variables in each pass; give zeros where a pass has none."
-            )
 
     @staticmethod
     def _ops(values: list[Any]) -> list[Any]:

@@ -4,12 +4,13 @@ Each rank adds up its own gradients; only their sum travels. The one implementat
 for the v1 optimizer, the tape and Keras optimizers.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd._state import state_variable
+from tf_hvd._tensorflow import ByVariables, state_variable
 
 
 def check_passes(backward_passes_per_step: int) -> int:
@@ -23,8 +24,23 @@ def check_passes(backward_passes_per_step: int) -> int:
     return backward_passes_per_step
 
 
+@dataclasses.dataclass
+class _Passes:
+    """The step that a list of variables is in."""
+
+    count: Any  # passes so far
+    sums: list[Any]  # of the gradients; None where there is none
+
+    def live(self) -> list[Any]:
+        return [total for total in self.sums if total is not None]
+
+
 class GradientAggregation:
     """Sums of gradients over passes, and a count of the passes.
+
+    Each list of variables has sums and a count of its own: an optimizer may be used
+    on several in turn. A step that is not complete when another list takes over
+    waits for its next pass.
 
     The sums live in variables that are in no checkpoint: local variables of a v1
     graph, and unknown to models and optimizers otherwise. They are made when the
@@ -43,14 +59,16 @@ class GradientAggregation:
         self.passes = check_passes(passes)
         self._average = average
         self._sparse_as_dense = sparse_as_dense
-        self._count: Any = None
-        self._sums: list[Any] = []
+        self._steps: ByVariables[_Passes] = ByVariables()
 
-    def add(self, gradients: Sequence[Any]) -> tuple[Any, list[Any]]:
+    def add(
+        self, gradients: Sequence[Any], variables: Sequence[Any] | None = None
+    ) -> tuple[Any, list[Any]]:
         """Adds the gradients of one pass.
 
         Args:
-          gradients: tensors and None, the same ones in each pass.
+          gradients: tensors and None, the same ones in each pass over a list.
+          variables: the list, one for each gradient; None if there is but one list.
 
         Returns:
           Whether the step is complete (a bool scalar, equal on all ranks that call
@@ -61,66 +79,75 @@ class GradientAggregation:
         """
         if self._sparse_as_dense:
             gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
-        self._prepare(gradients)
+        step = self._step_of(gradients, variables)
         added = [
             None if total is None else total.assign_add(gradient)
-            for total, gradient in zip(self._sums, gradients, strict=True)
+            for total, gradient in zip(step.sums, gradients, strict=True)
         ]
         with tf.control_dependencies([total for total in added if total is not None]):
-            count = tf.identity(self._count.assign_add(1))
+            count = tf.identity(step.count.assign_add(1))
         with tf.control_dependencies([count]):
-            sums = [None if total is None else self._scaled(total) for total in self._sums]
+            sums = [None if total is None else self._scaled(total) for total in step.sums]
         return tf.equal(count, self.passes), sums
 
-    def when_complete(self, complete: Any, step: Callable[[], Any]) -> Any:
+    def when_complete(
+        self, complete: Any, step: Callable[[], Any], variables: Sequence[Any] | None = None
+    ) -> Any:
         """Runs `step` if the step is complete, and starts the next one then.
 
         Args:
           complete: what `add` has returned.
           step: makes the update; its result is ignored.
+          variables: those that `add` was given.
 
         Returns:
           An op in a graph; in eager mode nothing to wait for.
         """
+        passes = self._steps.get(variables, _never_added)
 
         def finish() -> Any:
             done = step()
             with tf.control_dependencies(_ops_of(done)):
-                resets = [total.assign(tf.zeros_like(total)) for total in self._live()]
-                resets.append(self._count.assign(0))
+                resets = [total.assign(tf.zeros_like(total)) for total in passes.live()]
+                resets.append(passes.count.assign(0))
             with tf.control_dependencies(_ops_of(resets)):
                 return tf.constant(True)
 
         return tf.cond(complete, finish, lambda: tf.constant(False))
 
-    def _live(self) -> list[Any]:
-        return [total for total in self._sums if total is not None]
-
     def _scaled(self, total: Any) -> Any:
         value = total.read_value()
         return value / tf.cast(self.passes, value.dtype) if self._average else value
 
-    def _prepare(self, gradients: Sequence[Any]) -> None:
+    def _step_of(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> _Passes:
         if any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             raise ValueError(
                 "backward_passes_per_step > 1 needs sparse_as_dense=True for IndexedSlices: sums "
                 "of passes are dense."
             )
-        if self._count is None:
-            with tf.init_scope():
-                self._count = state_variable(tf.zeros([], tf.int64), "aggregation/passes")
-                self._sums = [
-                    None
-                    if g is None
-                    else state_variable(tf.zeros(g.shape, g.dtype), f"aggregation/sum_{i}")
-                    for i, g in enumerate(gradients)
-                ]
+        step = self._steps.get(variables, lambda: _first_pass(gradients))
         present = [gradient is not None for gradient in gradients]
-        if present != [total is not None for total in self._sums]:
+        if present != [total is not None for total in step.sums]:
             raise ValueError(
-                "backward_passes_per_step > 1 needs gradients for the same variables in each pass; "
-                "give zeros where a pass has none."
+                "backward_passes_per_step > 1 needs gradients for the same ones of the variables "
+                "in each pass; give zeros where a pass has none."
             )
+        return step
+
+
+def _first_pass(gradients: Sequence[Any]) -> _Passes:
+    with tf.init_scope():
+        sums = [
+            None
+            if gradient is None
+            else state_variable(tf.zeros(gradient.shape, gradient.dtype), f"aggregation/sum_{i}")
+            for i, gradient in enumerate(gradients)
+        ]
+        return _Passes(state_variable(tf.zeros([], tf.int64), "aggregation/passes"), sums)
+
+
+def _never_added() -> _Passes:
+    raise ValueError("when_complete: add() was not called with these variables.")
 
 
 def _ops_of(values: Any) -> list[Any]:

@@ -8,9 +8,9 @@ import sys
 import types
 from typing import Any, Final, NoReturn
 
-from tf_hvd import _communicators, _native
+from tf_hvd import _communicators, _launcher, _native, config, horovod_variables
 from tf_hvd import process_sets as _sets
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
 
 # Values of `op=`; Horovod's numbers, which are also those of runtime/types.h.
@@ -119,12 +119,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise HorovodInitError(text)
     try:
         _sets.start(job, sets)
+        horovod_variables.check(config.horovods(), rank(), size())
     except ValueError as error:
         _end("init() failed")
         raise HorovodInitError(str(error)) from error
     except HorovodInternalError:
         _end("init() failed")
         raise
+    _launcher.tell_joined(rank())
 
 
 def shutdown() -> None:

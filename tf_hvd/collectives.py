@@ -6,8 +6,9 @@ Rules for all of them:
   node's name: `name=`, or `Horovod<Op>_<name of the tensor>`, under the current
   name scope. In eager mode it is `name=`, or the op's type. No name contains a
   number that a process counts for itself.
-- A result that nothing uses is not computed, as with any TensorFlow op; a
-  program in which one rank ignores a result that the others use stalls.
+- Each call runs, in a tf.function too and whether or not its result is used, and
+  in no order but that of the data. Only the Session of a v1 graph runs what is
+  fetched and nothing else: there all ranks must fetch alike.
 - They raise tf.errors.FailedPreconditionError if `init` was not called or the
   ranks disagree (dtype, shape, operation, root: the text has both sides'
   values), InvalidArgumentError if one rank's call is wrong by itself, and
@@ -27,64 +28,17 @@ Rules for all of them:
   that contains one raises TensorFlow's own error.
 """
 
-import contextlib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import _calls, _native, basics
-from tf_hvd._autograph import verbatim
-from tf_hvd._groups import check_member_names, run_by_dtype, suffixed
+from tf_hvd import _calls, _native
+from tf_hvd._tensorflow import on_device, verbatim
 from tf_hvd.compression import Compression, Compressor, describe, describe_all
+from tf_hvd.options import ReductionOptions, resolve_op
 from tf_hvd.process_sets import ProcessSet, global_process_set
-from tf_hvd.sparse import allreduce_slices, check_slices
-
-_REDUCE_OPS = {
-    basics.Average: "Average",
-    basics.Sum: "Sum",
-    basics.Adasum: "Adasum",
-    basics.Min: "Min",
-    basics.Max: "Max",
-    basics.Product: "Product",
-}
-
-
-def check_op(op: int) -> int:
-    """Returns `op` if it is a reduce op.
-
-    Raises:
-      ValueError: it is none.
-    """
-    if op not in _REDUCE_OPS:
-        raise ValueError(
-            f"op={op!r} is no reduce op; use one of {', '.join(_REDUCE_OPS.values())}."
-        )
-    return op
-
-
-def resolve_op(op: int | None, average: bool | None) -> int:
-    """The reduce op that `op` and Horovod's older argument `average` mean together.
-
-    Raises:
-      ValueError: both are given, or `op` is none.
-    """
-    if average is None:
-        return check_op(basics.Average if op is None else op)
-    if op is not None:
-        raise ValueError("give either op= or average=, not both; average= is deprecated.")
-    warnings.warn(
-        "average= is deprecated; use op=tf_hvd.Average or op=tf_hvd.Sum.",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return basics.Average if average else basics.Sum
-
-
-def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
-    """The device that a user asked for; "" for TensorFlow's choice."""
-    return tf.device(device) if device else contextlib.nullcontext()
+from tf_hvd.sparse import allreduce_slices
 
 
 @verbatim
@@ -134,19 +88,25 @@ def allreduce(
       NotImplementedError: IndexedSlices with Adasum, Min, Max or Product.
       tf.errors.InvalidArgumentError: an op that the dtype has not.
     """
-    op = resolve_op(op, average)
+    options = ReductionOptions(
+        op=resolve_op(op, average),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+    )
     if isinstance(tensor, tf.IndexedSlices):
-        return allreduce_slices(
-            [tensor], [name], op, compression, prescale_factor, postscale_factor, process_set,
-            ignore_name_scope, sparse, device_sparse,
-        )[0]  # fmt: skip
+        return allreduce_slices([tensor], [name], options)[0]
+    compression = options.compressor
     with on_device(device_dense):
         plain = tf.convert_to_tensor(tensor)
         compressed, context = compression.compress(plain)
-        reduced = _calls.run_allreduce(
-            compressed, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope,
-            describe(compression, plain, compressed),
-        )  # fmt: skip
+        words = describe(compression, plain, compressed)
+        reduced = _calls.run_allreduce(compressed, options, name, words)
         return compression.decompress(reduced, context)
 
 
@@ -184,33 +144,53 @@ def grouped_allreduce(
     Raises:
       As `allreduce`; ValueError also for a wrong number of names.
     """
-    op = resolve_op(op, average)
-    check_slices(op, tensors)
-    names = check_member_names(member_names, len(tensors))
+    options = ReductionOptions(
+        op=resolve_op(op, average),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+    )
+    return reduce_group(tensors, options, name=name, member_names=member_names)
+
+
+def reduce_group(
+    tensors: Sequence[Any],
+    options: ReductionOptions,
+    *,
+    name: str | None = None,
+    member_names: Sequence[str] | None = None,
+) -> list[Any]:
+    """`grouped_allreduce`, for callers that have its options already."""
+    options.check_slices(*tensors)
+    names = _calls.check_member_names(member_names, len(tensors))
+    compression = options.compressor
     results: list[Any] = list(tensors)
     sent: dict[int, Any] = {}
     contexts: dict[int, Any] = {}
     words: dict[int, str] = {}
 
     def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
+        how = describe_all([words[i] for i in members])
         return _calls.run_grouped_allreduce(
-            [sent[i] for i in members], op, prescale_factor, postscale_factor, request, process_set,
-            ignore_name_scope, describe_all([words[i] for i in members]), member_names,
-        )  # fmt: skip
+            [sent[i] for i in members], options, request, how, member_names
+        )
 
     slices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
-    with on_device(device_dense):
+    with on_device(options.device_dense):
         for i, tensor in enumerate(tensors):
             if not isinstance(tensor, tf.IndexedSlices):
                 plain = tf.convert_to_tensor(tensor)
                 sent[i], contexts[i] = compression.compress(plain)
                 words[i] = describe(compression, plain, sent[i])
-        for i, tensor in run_by_dtype(sent, name, names, call).items():
+        for i, tensor in _calls.run_by_dtype(sent, name, names, call).items():
             results[i] = compression.decompress(tensor, contexts[i])
-    reduced = allreduce_slices(
-        [tensors[i] for i in slices], [suffixed(name, str(i)) for i in slices], op, compression,
-        prescale_factor, postscale_factor, process_set, ignore_name_scope, sparse, device_sparse,
-    )  # fmt: skip
+    own_names = [_calls.suffixed(name, str(i)) for i in slices]
+    reduced = allreduce_slices([tensors[i] for i in slices], own_names, options)
     for i, tensor in zip(slices, reduced, strict=True):
         results[i] = tensor
     return results
@@ -272,7 +252,7 @@ def grouped_allgather(
       ValueError: a wrong number of names.
       tf.errors.InvalidArgumentError: one of them is a scalar.
     """
-    names = check_member_names(member_names, len(tensors))
+    names = _calls.check_member_names(member_names, len(tensors))
     plain = {i: tf.convert_to_tensor(tensor) for i, tensor in enumerate(tensors)}
 
     def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
@@ -280,7 +260,7 @@ def grouped_allgather(
             [plain[i] for i in members], request, process_set, ignore_name_scope, member_names
         )
 
-    results = run_by_dtype(plain, name, names, call)
+    results = _calls.run_by_dtype(plain, name, names, call)
     return [results[i] for i in plain]
 
 

@@ -7,9 +7,13 @@ what docs/config.md holds.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator
+
+from tf_hvd import horovod_variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +135,36 @@ def guard() -> str:
     return GUARD.read()
 
 
+@contextlib.contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Sets environment variables, those that are not None, until the block ends."""
+    values = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def horovods() -> dict[str, str]:
+    """Horovod's variables that are set now."""
+    names = [name for name in os.environ if name.startswith(horovod_variables.PREFIX)]
+    return {name: os.environ[name] for name in names}
+
+
+def launcher_folder() -> str:
+    """The folder in which `tf_hvd run` hears of its ranks; empty under another launcher.
+
+    Not a setting: the launcher makes it and tells its name.
+    """
+    return os.environ.get("TF_HVD_LAUNCHER_FOLDER", "")
+
+
 def python_markdown() -> str:
     """The table of this module as Markdown."""
     rows = [f"| `{s.name}` | {s.default} | {s.meaning} |" for s in SETTINGS]
@@ -147,6 +181,10 @@ def markdown() -> str:
         "## Python\n\n"
         "Read by the Python side, when a collective is called or put in a graph.\n\n"
         f"{python_markdown()}\n"
+        "## Horovod's variables\n\n"
+        "Every one that Horovod 0.28.1 reads. `init` warns, once and on rank 0, of what is set and "
+        "not honoured, and of names that are none.\n\n"
+        f"{horovod_variables.markdown()}\n"
         "This page is made by `python -m tf_hvd.config --markdown`; a test compares the two.\n"
     )
 

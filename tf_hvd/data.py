@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import basics
-from tf_hvd._autograph import verbatim
+from tf_hvd import basics, element_order
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.objects import channel_of
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
 
@@ -55,24 +55,46 @@ def _whole_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     return dataset.window(count, drop_remainder=True).flat_map(elements)
 
 
+def _filled_up(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """Then its first elements again, up to a multiple of `count`; the length is not known."""
+    several = isinstance(dataset.element_spec, tuple)
+
+    def marked(own: bool) -> Any:
+        return lambda *parts: (own, parts if several else parts[0])
+
+    def number(place: Any, element: Any) -> Any:
+        own, value = element
+        return place + 1, (tf.logical_or(own, place % count != 0), value)
+
+    more = dataset.repeat().take(count - 1).map(marked(False))
+    both = dataset.map(marked(True)).concatenate(more)
+    numbered = both.scan(tf.constant(0, tf.int64), number)
+    return numbered.take_while(lambda wanted, _: wanted).map(lambda _, value: value)
+
+
 @verbatim
 def shard(
     dataset: tf.data.Dataset,
-    uneven: str = "keep",
+    uneven: str = "repeat",
     process_set: ProcessSet = global_process_set,
 ) -> tf.data.Dataset:
     """Shares a dataset out: of n ranks, rank r gets elements r, r + n, r + 2n, ...
 
-    All ranks together get each element exactly once, provided that they give
-    datasets of equal order: shard before shuffling, or shuffle with the same seed
-    on all ranks. The elements of a dataset that is batched already are its batches.
+    All ranks get equally many, so that none waits for the others at the end of an
+    epoch. The elements of a dataset that is batched already are its batches.
+
+    All ranks of the set call it, and give the same dataset, which one small
+    collective compares. Shuffle what it returns, not what it is given; a shuffle
+    before it must have the same seeds on all ranks, and no rank may look at the
+    dataset more often than the others.
 
     Args:
       dataset: the same on all ranks.
-      uneven: what happens if the elements cannot be divided equally. "keep": the
-        first ranks get one more; train with `join`, or agree on `steps_per_epoch`.
-        "drop": the last few are left out. "repeat": the missing few are taken from
-        the beginning again.
+      uneven: what happens if the elements cannot be divided equally. "repeat": the
+        missing few, fewer than there are ranks, are taken from the beginning again.
+        "drop": the last few are left out. "keep": the first ranks get one more, and
+        all ranks together have each element exactly once; for tests, and for loops
+        that end with `join`.
       process_set: who shares the data; this rank must be a member.
 
     Returns:
@@ -80,23 +102,24 @@ def shard(
       is "drop", or on the last ranks if it is "keep".
 
     Raises:
-      ValueError: `uneven` is none of its words, or is "repeat" and the number of
-        elements is not known; before `init`; this rank is not in the set.
+      ValueError, on all ranks: the datasets differ in length or in order, as far as
+        can be seen: a shuffle without seed, or with seeds that differ between ranks,
+        or an order that is not deterministic. On this rank: `uneven` is none of its
+        words; before `init`; not in the set.
     """
     _check("uneven", uneven, UNEVEN)
     count, place = _place(process_set)
     total = _cardinality(dataset)
-    if total == tf.data.INFINITE_CARDINALITY or uneven == "keep":
+    if count > 1:
+        element_order.compare(dataset, total, uneven, process_set)
+    if total == tf.data.INFINITE_CARDINALITY or uneven == "keep" or count == 1:
         return dataset.shard(count, place)
     if uneven == "drop":
         if total == tf.data.UNKNOWN_CARDINALITY:
             return _whole_rounds(dataset, count).shard(count, place)
         return dataset.take(total // count * count).shard(count, place)
     if total == tf.data.UNKNOWN_CARDINALITY:
-        raise ValueError(
-            "uneven='repeat' needs to know how many elements there are: state it with "
-            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or take uneven='drop'."
-        )
+        return _filled_up(dataset, count).shard(count, place)
     if total == 0:  # would be repeated for ever
         return dataset
     return dataset.repeat().take(-(-total // count) * count).shard(count, place)

@@ -1,6 +1,8 @@
-"""Collectives whose result differs from rank to rank: alltoall and reducescatter.
+"""Alltoall and reducescatter, whose results differ from rank to rank; barrier and join.
 
-The rules of `tf_hvd.collectives` hold here too.
+The rules of `tf_hvd.collectives` hold here too, with one difference: of barrier and
+join no tensor travels. They are called for their effect, so they run in a
+tf.function in the order of the program among ops that are called for their effect.
 """
 
 from collections.abc import Sequence
@@ -8,11 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import _calls, basics
-from tf_hvd._autograph import verbatim
-from tf_hvd._groups import check_member_names, run_by_dtype
-from tf_hvd.collectives import check_op, on_device
+from tf_hvd import _calls, _native, basics
+from tf_hvd._tensorflow import on_device, verbatim
 from tf_hvd.compression import Compression, Compressor, describe, describe_all
+from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 
@@ -117,8 +118,16 @@ def reducescatter(
       ValueError: no such op; no such set.
       tf.errors.InvalidArgumentError: a scalar; Adasum; an op that the dtype has not.
     """
-    return _scatter([tensor], device_dense, compression, op, name, process_set, ignore_name_scope,
-                    prescale_factor, postscale_factor, None, single=True)[0]  # fmt: skip
+    options = ReductionOptions(
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+    )
+    return _scatter([tensor], options, name, single=True)[0]
 
 
 @verbatim
@@ -158,38 +167,91 @@ def grouped_reducescatter(
     Raises:
       As `reducescatter`; ValueError also for a wrong number of names.
     """
-    return _scatter(tensors, device_dense, compression, op, name, process_set, ignore_name_scope,
-                    prescale_factor, postscale_factor, member_names)  # fmt: skip
+    options = ReductionOptions(
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+    )
+    return _scatter(tensors, options, name, member_names)
 
 
 def _scatter(
     tensors: Sequence[Any],
-    device: str,
-    compression: type[Compressor],
-    op: int,
+    options: ReductionOptions,
     name: str | None,
-    process_set: ProcessSet,
-    ignore_name_scope: bool,
-    prescale_factor: float,
-    postscale_factor: float,
-    member_names: Sequence[str] | None,
+    member_names: Sequence[str] | None = None,
     single: bool = False,
 ) -> list[Any]:
-    check_op(op)
-    names = check_member_names(member_names, len(tensors))
-    with on_device(device):
+    names = _calls.check_member_names(member_names, len(tensors))
+    compression = options.compressor
+    with on_device(options.device_dense):
         plain = [tf.convert_to_tensor(tensor) for tensor in tensors]
         compressed = [compression.compress(tensor) for tensor in plain]
         words = [describe(compression, t, c) for t, (c, _) in zip(plain, compressed, strict=True)]
-        factors = (prescale_factor, postscale_factor)
 
         def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
             sent = [compressed[i][0] for i in members]
             how = describe_all([words[i] for i in members])
-            common = (op, *factors, request, process_set, ignore_name_scope, how)
             if single:
-                return [_calls.run_reducescatter(sent[0], *common)]
-            return _calls.run_grouped_reducescatter(sent, *common, member_names)
+                return [_calls.run_reducescatter(sent[0], options, request, how)]
+            return _calls.run_grouped_reducescatter(sent, options, request, how, member_names)
 
-        results = run_by_dtype({i: c for i, (c, _) in enumerate(compressed)}, name, names, call)
+        sent = {i: tensor for i, (tensor, _) in enumerate(compressed)}
+        results = _calls.run_by_dtype(sent, name, names, call)
         return [compression.decompress(results[i], c) for i, (_, c) in enumerate(compressed)]
+
+
+@verbatim
+def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
+    """Waits until all ranks of the set have come here (MPI_Barrier).
+
+    In eager mode it returns when they have. In a tf.function it runs by itself, in
+    order with assignments, prints and other ops with an effect, but not with
+    collectives that return tensors: for those use tf.control_dependencies. In a v1
+    graph it runs when its result is run, or is a control dependency of what is run.
+
+    Args:
+      process_set: who waits for each other.
+      name: name of the request; "HorovodBarrier" by default.
+
+    Returns:
+      None in eager mode; in a graph the op.
+
+    Raises:
+      ValueError: no such set.
+      tf.errors.InvalidArgumentError: this rank is not in the set.
+      tf.errors.FailedPreconditionError: `init` was not called.
+    """
+    return _calls.run(
+        _native.ops.horovod_barrier, "HorovodBarrier", None, name, process_set,
+        ignore_name_scope=False,
+    )  # fmt: skip
+
+
+@verbatim
+def join(process_set: ProcessSet = global_process_set) -> Any:
+    """Says that this rank has no more data, and waits until all ranks have said so.
+
+    A rank with fewer batches calls it after its last one. Until all have, it takes
+    part in the others' allreduces with zeros (an Average still divides by the number
+    of all ranks) and in their allgathers with no rows. Of broadcast, alltoall and
+    reducescatter the others get an error, for these need every rank.
+
+    Args:
+      process_set: whose collectives it is about.
+
+    Returns:
+      An int32 scalar, the same on all ranks: which rank, of the whole job, joined
+      last. In eager mode int() makes it a number; in a graph it is the op's
+      result, and the op runs in a tf.function also where the result is not used.
+
+    Raises:
+      ValueError: no such set.
+      tf.errors.InvalidArgumentError: this rank is not in the set.
+      tf.errors.FailedPreconditionError: `init` was not called.
+    """
+    return _calls.run(_native.ops.horovod_join, "HorovodJoin", None, None, process_set)

@@ -7,9 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics
-from tf_hvd._autograph import verbatim
 from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
@@ -132,13 +133,22 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         raise ValueError(f"{type(gradtape).__name__} is not a tf.GradientTape.")
     if "_hvd_reducer" in vars(gradtape):
         raise ValueError("this tape is distributed already; it would reduce twice.")
-    reducer = GradientReducer(
-        _NAME, device_dense, device_sparse, compression, sparse_as_dense, op,
-        gradient_predivide_factor, num_groups, groups, process_set, sparse,
-        takes_adasum=True,
-    )  # fmt: skip
+    options = ReductionOptions.of_gradients(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+        num_groups=num_groups,
+        gradient_predivide_factor=gradient_predivide_factor,
+    )
     kind: Any = type(gradtape)
-    return _distributed_class(kind)(gradtape, reducer, scale_local_gradients)
+    return _distributed_class(kind)(
+        gradtape, GradientReducer(_NAME, options), scale_local_gradients
+    )
 
 
 @verbatim
@@ -173,10 +183,19 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
 
     weights = weights_of_layers(local_layers)
     tape = DistributedGradientTape(
-        gradtape, device_dense, device_sparse, compression, sparse_as_dense, op,
-        gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients,
+        gradtape,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
         sparse=sparse,
-    )  # fmt: skip
+    )
     for weight in weights:
         tape.register_local_source(weight)
     return tape

@@ -31,9 +31,19 @@ request for all members of a group: all ranks must ask for the same derivatives.
 Adasum has none, and no broadcast_ of v1 reference variables: to ask for one is a
 LookupError.
 
-Horovod's differ: docs/differences.md says where and why.
+Under Horovod's names (`install_as_horovod`, `tf_hvd run --as-horovod`) three of them
+are Horovod's own, in the whole process, for scripts were tuned with them; with n
+the size of the process set:
+
+    allgather, broadcast  1 / n of the above: averages, not sums
+    reducescatter         n times the above, of Sum and of Average
+
+`convention()` says which ones a process has. It is read when a gradient is computed
+or put in a graph, and is a part of what the ranks compare: ranks that differ get an
+error. docs/differences.md says where Horovod's other gradients differ.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,8 +51,64 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd import _calls, basics
+from tf_hvd.options import ReductionOptions
+
+_log = logging.getLogger(__name__)
 
 _HALVES = (tf.float16, tf.bfloat16)
+
+
+class _Convention:
+    """Whose gradients this process has."""
+
+    name = "tf_hvd"
+    asked = False  # by a gradient that depends on it
+
+
+def convention() -> str:
+    """Whose gradients of allgather, broadcast and reducescatter are computed.
+
+    Returns:
+      "tf_hvd", or "horovod" once one of Horovod's modules has been imported.
+    """
+    return _Convention.name
+
+
+def use_horovods() -> None:
+    """Makes the gradients of allgather, broadcast and reducescatter Horovod's.
+
+    For the whole process and for good; what is in a graph already stays.
+
+    Raises:
+      ImportError: there are gradients of tf_hvd's convention already.
+    """
+    if _Convention.name == "tf_hvd" and _Convention.asked:
+        raise ImportError(
+            "horovod was imported after tf_hvd had computed a gradient of allgather, broadcast or "
+            "reducescatter, which differ from Horovod's by the number of ranks: import horovod "
+            "at the start of the program, or nowhere."
+        )
+    _Convention.name = "horovod"
+
+
+def _ask_convention(what: str) -> str:
+    """`convention()`, for a gradient that depends on it; the first one says so."""
+    first, _Convention.asked = not _Convention.asked, True
+    alone = basics.is_initialized() and (basics.size() == 1 or basics.rank() != 0)
+    if first and _Convention.name == "tf_hvd" and not alone:
+        _log.warning(
+            "The gradient of %s is the derivative of the sum of all ranks' losses. Horovod's "
+            "gradients of allgather and broadcast are smaller by the number of ranks, and that of "
+            "reducescatter is larger: a script that was tuned with them gets them under Horovod's "
+            "names (tf_hvd run --as-horovod, tf_hvd.install_as_horovod()); docs/differences.md.",
+            what,
+        )
+    return _Convention.name
+
+
+def _members(count: int, whose: str) -> list[str]:
+    """Names that the ranks compare: all must compute the same gradient."""
+    return [f"gradient {i} by {whose}'s rule" for i in range(count)]
 
 
 def _options(op: Any) -> dict[str, Any]:
@@ -51,6 +117,16 @@ def _options(op: Any) -> dict[str, Any]:
         "process_set": op.get_attr("process_set_id"),
         "ignore_name_scope": op.get_attr("ignore_name_scope"),
     }
+
+
+def _tensors(op: Any) -> list[Any]:
+    """The inputs that travel: all but the caller's step, which comes last where it is given."""
+    return list(op.inputs)[: len(op.outputs)]
+
+
+def _no_step(op: Any) -> list[None]:
+    """The gradient of what `_tensors` leaves out."""
+    return [None] * (len(op.inputs) - len(op.outputs))
 
 
 def _scales(op: Any) -> tuple[float, float]:
@@ -84,30 +160,37 @@ class _Reduction:
     """A reducing op of the forward pass, of one tensor or of a group."""
 
     def __init__(self, op: Any, gradients: Sequence[Any], scatters: bool) -> None:
-        self.inputs = list(op.inputs)
+        self.inputs = _tensors(op)
         self.outputs = list(op.outputs)
         self.gradients = _all_dense(gradients, self.outputs)
         self.kind = op.get_attr("reduce_op")
         self.prescale, self.postscale = _scales(op)
         self.options = _options(op)
         self.scatters = scatters
+        self.whose = _ask_convention("reducescatter") if scatters else ""
 
     def reduce(self, tensors: list[Any], kind: int) -> list[Any]:
-        return _calls.run_grouped_allreduce(tensors, kind, **self.options)
+        options = ReductionOptions(op=kind, **self.options)
+        return _calls.run_grouped_allreduce(tensors, options)
 
     def totals(self) -> list[Any]:
         """The derivative of the sum of the losses with respect to the whole results."""
         if self.scatters:
-            return _calls.run_grouped_allgather(self.gradients, **self.options)
+            names = _members(len(self.gradients), self.whose)
+            return _calls.run_grouped_allgather(self.gradients, member_names=names, **self.options)
         return self.reduce(self.gradients, basics.Sum)
 
     def linear(self) -> list[Any]:
         """Of Sum and Average."""
         if not self.scatters:
             # The kernel scales without an intermediate rounding.
-            return _calls.run_grouped_allreduce(
-                self.gradients, self.kind, self.prescale, self.postscale, **self.options
+            options = ReductionOptions(
+                op=self.kind,
+                prescale_factor=self.prescale,
+                postscale_factor=self.postscale,
+                **self.options,
             )
+            return _calls.run_grouped_allreduce(self.gradients, options)
         return [self._finished(_wide(total), total.dtype) for total in self.totals()]
 
     def extremum(self) -> list[Any]:
@@ -153,8 +236,12 @@ class _Reduction:
     def _finished(self, wide: Any, dtype: tf.DType) -> Any:
         """The gradient, but for the factors that every operation has."""
         result = _times(wide, self.prescale * self.postscale)
-        if self.kind == basics.Average:
-            result /= tf.cast(basics.size_op(self.options["process_set"]), wide.dtype)
+        count = tf.cast(basics.size_op(self.options["process_set"]), wide.dtype)
+        # Horovod's is larger by the number of ranks.
+        if self.kind == basics.Average and self.whose != "horovod":
+            result /= count
+        if self.kind == basics.Sum and self.whose == "horovod":
+            result *= count
         return tf.cast(result, dtype)
 
 
@@ -190,7 +277,7 @@ def _allreduce_gradient(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")  # type: ignore[untyped-decorator]
 def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
-    return _reduction_gradients(op, gradients, scatters=False)
+    return _reduction_gradients(op, gradients, scatters=False) + _no_step(op)
 
 
 @tf.RegisterGradient("HorovodReducescatter")  # type: ignore[untyped-decorator]
@@ -203,9 +290,19 @@ def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
     return _reduction_gradients(op, gradients, scatters=True)
 
 
+def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The sums of all ranks' gradients; Horovod's averages."""
+    whose = _ask_convention(what)
+    kind = basics.Average if whose == "horovod" else basics.Sum
+    names = _members(len(gradients), whose)
+    return _calls.run_grouped_allreduce(
+        gradients, ReductionOptions(op=kind, **options), member_names=names
+    )
+
+
 def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
-    inputs, options = list(op.inputs), _options(op)
-    sums = _calls.run_grouped_allreduce(_all_dense(gradients, op.outputs), basics.Sum, **options)
+    inputs, options = _tensors(op), _options(op)
+    totals = _totals("allgather", _all_dense(gradients, op.outputs), options)
     # One column for each tensor, after the rank's number.
     rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
     me = tf.cast(basics.rank_op(), tf.int64)
@@ -213,7 +310,7 @@ def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
     before = tf.where(all_rows[:, :1] < me, all_rows[:, 1:], 0)
     starts = tf.reduce_sum(before, axis=0)
     results = []
-    for i, (x, total) in enumerate(zip(inputs, sums, strict=True)):
+    for i, (x, total) in enumerate(zip(inputs, totals, strict=True)):
         own = total[starts[i] : starts[i] + rows[i]]
         own.set_shape(x.shape)
         results.append(own)
@@ -227,12 +324,12 @@ def _allgather_gradient(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodGroupedAllgather")  # type: ignore[untyped-decorator]
 def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
-    return _allgather_gradients(op, gradients)
+    return _allgather_gradients(op, gradients) + _no_step(op)
 
 
 @tf.RegisterGradient("HorovodBroadcast")  # type: ignore[untyped-decorator]
 def _broadcast_gradient(op: Any, gradient: Any) -> Any:
-    total = _calls.run_allreduce(_dense(gradient, op.inputs[0]), basics.Sum, **_options(op))
+    total = _totals("broadcast", [_dense(gradient, op.inputs[0])], _options(op))[0]
     at_root = tf.equal(basics.rank_op(), op.get_attr("root_rank"))
     # Chosen, not multiplied by zero: an infinity must not become NaN elsewhere.
     return tf.where(at_root, total, tf.zeros_like(total))

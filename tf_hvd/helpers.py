@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics, collectives, exchange
-from tf_hvd._sources import tf_variable
+from tf_hvd._tensorflow import tf_variable
+from tf_hvd.options import resolve_op
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 
@@ -22,7 +23,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     Raises:
       ValueError: both are given, or `op` is no reduce op.
     """
-    return collectives.resolve_op(op, average)
+    return resolve_op(op, average)
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
@@ -34,7 +35,7 @@ check_num_rank_power_of_2 = num_rank_is_power_2
 """Another name of `num_rank_is_power_2`."""
 
 
-def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether TensorFlow sees a GPU. The arguments are those of Horovod, and not used."""
     del ext_base_name, verbose
     return bool(tf.config.list_physical_devices("GPU"))
@@ -149,5 +150,21 @@ def _reducescatter(
     """`tf_hvd.reducescatter`; the sum by default."""
     return exchange.reducescatter(
         tensor, op=op, name=name, process_set=process_set, ignore_name_scope=ignore_name_scope,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+    )  # fmt: skip
+
+
+def _grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = basics.Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """`tf_hvd.grouped_reducescatter`; sums by default."""
+    return exchange.grouped_reducescatter(
+        tensors, op=op, name=name, process_set=process_set, ignore_name_scope=ignore_name_scope,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor,
     )  # fmt: skip

@@ -4,9 +4,12 @@
 docs/differences.md says where the two behave differently.
 """
 
+import argparse
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import pathlib
 import sys
 import types
 from collections.abc import Sequence
@@ -19,37 +22,56 @@ HOROVOD_VERSION = "0.28.1"
 _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod": (),
     "horovod.common": (),
-    "horovod.common.basics": ("tf_hvd.basics",),
-    "horovod.common.exceptions": ("tf_hvd.exceptions",),
+    "horovod.common.basics": ("tf_hvd.horovod.basics", "tf_hvd.process_sets"),
+    "horovod.common.exceptions": ("tf_hvd.exceptions", "tf_hvd.horovod.exceptions"),
     "horovod.common.process_sets": ("tf_hvd.process_sets",),
-    "horovod.common.util": ("tf_hvd.helpers",),
-    "horovod.keras": ("tf_hvd.keras",),
-    "horovod.keras.callbacks": ("tf_hvd.keras.callbacks",),
-    "horovod.tensorflow": ("tf_hvd", "tf_hvd.helpers"),
+    "horovod.common.util": ("tf_hvd.horovod.util",),
+    "horovod.keras": ("tf_hvd.horovod.keras", "tf_hvd.keras"),
+    "horovod.keras.callbacks": ("tf_hvd.horovod.keras_callbacks",),
+    "horovod.tensorflow": ("tf_hvd", "tf_hvd.helpers", "tf_hvd.horovod.tensorflow"),
     "horovod.tensorflow.compression": ("tf_hvd.compression",),
     "horovod.tensorflow.functions": ("tf_hvd",),
+    "horovod.tensorflow.gradient_aggregation": ("tf_hvd.horovod.gradient_aggregation",),
+    "horovod.tensorflow.gradient_aggregation_eager": ("tf_hvd.horovod.gradient_aggregation_eager",),
     "horovod.tensorflow.keras": ("tf_hvd.keras",),
-    "horovod.tensorflow.keras.callbacks": ("tf_hvd.keras.callbacks",),
-    "horovod.tensorflow.mpi_ops": ("tf_hvd", "tf_hvd.helpers"),
+    "horovod.tensorflow.keras.callbacks": ("tf_hvd.horovod.tf_keras_callbacks",),
+    "horovod.tensorflow.mpi_ops": ("tf_hvd", "tf_hvd.helpers", "tf_hvd.horovod.mpi_ops"),
+    "horovod.tensorflow.sync_batch_norm": ("tf_hvd.horovod.sync_batch_norm",),
     "horovod.tensorflow.util": ("tf_hvd.helpers",),
 }
 
 # What Horovod has and tf_hvd has not, and what to do instead.
+_NO_TORCH = "tf_hvd serves TensorFlow only"
+_NO_CLUSTER = "start the ranks with tf_hvd run or the cluster's MPI launcher"
 _ABSENT = {
-    "elastic": "there is no elastic training; start the job again from its last checkpoint",
     "data": "there is no tf.data service; use tf_hvd.shard",
-    "mxnet": "tf_hvd serves TensorFlow only",
-    "ray": "start the ranks with tf_hvd run or the cluster's MPI launcher",
+    "elastic": "there is no elastic training; start the job again from its last checkpoint",
+    "mxnet": _NO_TORCH,
+    "ray": _NO_CLUSTER,
     "run": "start the ranks with tf_hvd run",
     "runner": "start the ranks with tf_hvd run",
-    "spark": "start the ranks with tf_hvd run or the cluster's MPI launcher",
-    "torch": "tf_hvd serves TensorFlow only",
+    "spark": _NO_CLUSTER,
+    "torch": _NO_TORCH,
 }
 
 
 def _absent(module: str, name: str) -> str:
     why = _ABSENT.get(name, "docs/differences.md lists what is there")
     return f"{module} has no {name!r} here, for it is tf_hvd: {why}."
+
+
+def horovod_path() -> str:
+    """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
+    return str(pathlib.Path(__file__).resolve().parent / "_as_horovod")
+
+
+def _file_of(module: str) -> str:
+    """The file of one of Horovod's modules: the first that its names come from."""
+    for source in _SOURCES[module]:
+        spec = importlib.util.find_spec(source)
+        if spec is not None and spec.origin is not None:
+            return spec.origin
+    return str(pathlib.Path(horovod_path()) / "horovod" / "__init__.py")
 
 
 class _Alias(types.ModuleType):
@@ -59,7 +81,7 @@ class _Alias(types.ModuleType):
         full = f"{self.__name__}.{name}"
         if full in _SOURCES:
             return importlib.import_module(full)
-        if not name.startswith("__"):
+        if not name.startswith("__") and name not in _ABSENT:
             for source in _SOURCES[self.__name__]:
                 module = importlib.import_module(source)
                 if hasattr(module, name):
@@ -76,7 +98,7 @@ class _Alias(types.ModuleType):
             module = importlib.import_module(source)
             public = [name for name in vars(module) if not name.startswith("_")]
             names.update(getattr(module, "__all__", public))
-        return sorted(names)
+        return sorted(name for name in names if not name.startswith("_"))
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -93,7 +115,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname not in _SOURCES:
             parent, _, name = fullname.rpartition(".")
             raise ModuleNotFoundError(_absent(parent, name), name=fullname)
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        spec = importlib.machinery.ModuleSpec(
+            fullname, self, origin=_file_of(fullname), is_package=True
+        )
+        spec.has_location = True  # gives the module its __file__
+        return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return _Alias(spec.name, f"{spec.name}, served by tf_hvd.")
@@ -101,6 +127,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         if module.__name__ == "horovod":
             vars(module)["__version__"] = HOROVOD_VERSION
+        elif not module.__name__.startswith("horovod.common"):
+            importlib.import_module("tf_hvd.gradients").use_horovods()
 
 
 def install_as_horovod() -> None:
@@ -121,3 +149,21 @@ def install_as_horovod() -> None:
             "program, or start the program with tf_hvd run --as-horovod."
         )
     sys.meta_path.insert(0, _Finder())
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints what PYTHONPATH must begin with. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tf_hvd.horovod_names",
+        description="For launchers other than tf_hvd run: makes `import horovod` give tf_hvd.",
+    )
+    parser.add_argument(
+        "--path", action="store_true", required=True, help="print the folder for PYTHONPATH"
+    )
+    parser.parse_args(argv)
+    sys.stdout.write(f"{horovod_path()}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _GOOD, _FAILED = 0, 1

@@ -1,18 +1,35 @@
 """DistributedOptimizer for the optimizers of tf.compat.v1; hands on those of Keras."""
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd import basics
-from tf_hvd._autograph import verbatim
 from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.adasum import AdasumUpdates
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
+
+
+@dataclasses.dataclass
+class _Begun:
+    """One pass of which the gradients have been added up."""
+
+    complete: Any
+    variables: list[Any]
+    present: set[int]  # ids of those that have a gradient
+
+    def is_of(self, variables: list[Any]) -> bool:
+        return list(map(id, variables)) == list(map(id, self.variables))
+
+    def may_update(self, variables: list[Any]) -> bool:
+        return set(map(id, variables)) <= self.present
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
@@ -37,7 +54,11 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._local = LocalVariables()
         self._scale_local = scale_local_gradients
         self._aggregation = aggregation
-        self._complete: Any = None
+        self._begun: list[_Begun] = []
+
+    def __repr__(self) -> str:
+        # Scripts look for "horovod" in str(optimizer).
+        return f"<tf_hvd (horovod) {self.get_name()} of {self._optimizer!r}>"
 
     def register_local_var(self, var: Any) -> None:
         """From now on the gradient of `var` is not reduced."""
@@ -52,8 +73,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         if self._aggregation is None:
             reduced = self._reduce(gradients, variables)
         else:
-            self._complete, sums = self._aggregation.add(gradients)
-            reduced = self._reduce_if(self._complete, sums, variables)
+            complete, sums = self._aggregation.add(gradients, variables)
+            # Of a list, the last pass is the one that may be applied.
+            self._begun = [pass_ for pass_ in self._begun if not pass_.is_of(variables)]
+            present = {id(v) for g, v in pairs if g is not None}
+            self._begun.append(_Begun(complete, variables, present))
+            reduced = self._reduce_if(complete, sums, variables)
         return list(zip(reduced, variables, strict=True))
 
     def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -74,21 +99,31 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             results[i] = value
         return results
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's apply_gradients; reduces nothing.
 
         With backward_passes_per_step > 1 it does nothing, not even count a step,
         until the passes are complete.
         """
         if self._aggregation is None:
-            return self._optimizer.apply_gradients(*args, **kwargs)
-        if self._complete is None:
-            raise ValueError(
-                "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
-                "compute_gradients()."
-            )
+            return self._optimizer.apply_gradients(grads_and_vars, *args, **kwargs)
+        pairs = list(grads_and_vars)
+        begun = self._begun_with([variable for _, variable in pairs])
         return self._aggregation.when_complete(
-            self._complete, lambda: self._optimizer.apply_gradients(*args, **kwargs)
+            begun.complete,
+            lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs),
+            begun.variables,
+        )
+
+    def _begun_with(self, variables: list[Any]) -> "_Begun":
+        """The pass that the gradients of `variables` are of; some may have been left out."""
+        exactly = [pass_ for pass_ in self._begun if pass_.is_of(variables)]
+        partly = [pass_ for pass_ in reversed(self._begun) if pass_.may_update(variables)]
+        for pass_ in exactly + partly:
+            return pass_
+        raise ValueError(
+            "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
+            "compute_gradients()."
         )
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
@@ -185,22 +220,61 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         from tf_hvd.keras import optimizer as keras_optimizer
 
         return keras_optimizer.DistributedOptimizer(
-            optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
-            gradient_predivide_factor, op, backward_passes_per_step,
-            average_aggregated_gradients, num_groups, groups, process_set, scale_local_gradients,
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
             sparse=sparse,
-        )  # fmt: skip
+        )
+    options = ReductionOptions.of_gradients(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+        num_groups=num_groups,
+        gradient_predivide_factor=gradient_predivide_factor,
+    )
+    return _of_v1(
+        optimizer,
+        name or f"Distributed{type(optimizer).__name__}",
+        use_locking=use_locking,
+        options=options,
+        passes=check_passes(backward_passes_per_step),
+        average=average_aggregated_gradients,
+        scale_local=scale_local_gradients,
+    )
+
+
+def _of_v1(
+    optimizer: Any,
+    name: str,
+    *,
+    use_locking: bool,
+    options: ReductionOptions,
+    passes: int,
+    average: bool,
+    scale_local: bool,
+) -> _DistributedOptimizer:
+    """DistributedOptimizer for the optimizers of tf.compat.v1."""
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is distributed already; it would reduce twice.")
-    name = name or f"Distributed{type(optimizer).__name__}"
-    reducer = GradientReducer(
-        name, device_dense, device_sparse, compression, sparse_as_dense, op,
-        gradient_predivide_factor, num_groups, groups, process_set, sparse,
-        takes_adasum=True,
-    )  # fmt: skip
-    passes = check_passes(backward_passes_per_step)
-    if op == basics.Adasum:
-        if average_aggregated_gradients:
+    reducer = GradientReducer(name, options)
+    if options.op == basics.Adasum:
+        if average:
             raise ValueError(
                 "op=Adasum applies each pass by itself: average_aggregated_gradients=True has no "
                 "meaning; pass False."
@@ -209,8 +283,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     aggregation = None
     if passes > 1:
         aggregation = GradientAggregation(
-            backward_passes_per_step, average_aggregated_gradients, sparse_as_dense
+            passes, average=average, sparse_as_dense=options.sparse_as_dense
         )
-    return _DistributedOptimizer(
-        optimizer, name, use_locking, reducer, scale_local_gradients, aggregation
-    )
+    return _DistributedOptimizer(optimizer, name, use_locking, reducer, scale_local, aggregation)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd._state import state_variable
+from tf_hvd._tensorflow import ByVariables, state_variable, tf_variable
 
 # Averages tensors of any dtypes over the ranks, as one step under a name.
 Average = Callable[[list[Any], str], list[Any]]
@@ -30,7 +30,7 @@ class _Matrix:
 
 
 class PowerSGD:
-    """Low-rank compression of one optimizer's or tape's gradients; give each its own.
+    """Low-rank compression of the gradients of an optimizer or a tape.
 
     `hvd.DistributedOptimizer(optimizer, compression=hvd.PowerSGD(rank=4))`. Only for
     op=Average. Gradients of fewer than two dimensions, and those that would not get
@@ -57,14 +57,18 @@ class PowerSGD:
         self.rank = rank
         self.min_ratio = min_ratio
         self.error_feedback = error_feedback
-        self._matrices: dict[int, _Matrix | None] | None = None
+        self._matrices: ByVariables[_Matrix | None] = ByVariables()
+        self._of_tensors: ByVariables[dict[int, _Matrix | None]] = ByVariables()
 
-    def average(self, gradients: Sequence[Any], average: Average) -> list[Any]:
+    def average(
+        self, gradients: Sequence[Any], variables: Sequence[Any], average: Average
+    ) -> list[Any]:
         """Approximate averages over the ranks.
 
         Args:
-          gradients: tensors with known shapes, the same ones in each call; None stays
-            None.
+          gradients: tensors with known shapes; None stays None.
+          variables: what they belong to. What is kept from step to step is kept for
+            each variable; of a source that is no variable, for its place among those.
           average: how tensors are averaged exactly.
 
         Returns:
@@ -72,10 +76,14 @@ class PowerSGD:
           ranks.
 
         Raises:
-          ValueError: other gradients than in the call before.
+          ValueError: a shape is not known, or not that of the step before.
         """
-        matrices = self._prepare(gradients)
-        thin = [i for i, matrix in matrices.items() if matrix is not None]
+        matrices = {
+            i: self._matrix_of(i, gradient, variables)
+            for i, gradient in enumerate(gradients)
+            if gradient is not None
+        }
+        thin = {i: matrix for i, matrix in matrices.items() if matrix is not None}
         whole = [i for i, matrix in matrices.items() if matrix is None]
         results = list(gradients)
         if whole:
@@ -87,19 +95,18 @@ class PowerSGD:
         return results
 
     def _approximate(
-        self, thin: list[int], gradients: Sequence[Any], average: Average
+        self, states: dict[int, _Matrix], gradients: Sequence[Any], average: Average
     ) -> dict[int, Any]:
-        if not thin:
+        if not states:
             return {}
-        states = {i: self._state(i) for i in thin}
         wanted = {}
         for i, state in states.items():
             flat = tf.reshape(gradients[i], [state.rows, state.columns])
             wanted[i] = tf.cast(flat, state.error.dtype) + state.error
-        products = average([tf.matmul(wanted[i], states[i].basis) for i in thin], "p")
-        left = {i: tf.linalg.qr(p).q for i, p in zip(thin, products, strict=True)}
-        transposed = [tf.matmul(wanted[i], left[i], transpose_a=True) for i in thin]
-        right = dict(zip(thin, average(transposed, "q"), strict=True))
+        products = average([tf.matmul(wanted[i], states[i].basis) for i in states], "p")
+        left = {i: tf.linalg.qr(p).q for i, p in zip(states, products, strict=True)}
+        transposed = [tf.matmul(wanted[i], left[i], transpose_a=True) for i in states]
+        right = dict(zip(states, average(transposed, "q"), strict=True))
         results = {}
         for i, state in states.items():
             approximation = tf.matmul(left[i], right[i], transpose_b=True)
@@ -111,22 +118,26 @@ class PowerSGD:
                 results[i] = tf.cast(shaped, gradients[i].dtype)
         return results
 
-    def _state(self, index: int) -> _Matrix:
-        assert self._matrices is not None
-        state = self._matrices[index]
-        assert state is not None
-        return state
+    def _matrix_of(self, index: int, gradient: Any, variables: Sequence[Any]) -> _Matrix | None:
+        variable = tf_variable(variables[index])
 
-    def _prepare(self, gradients: Sequence[Any]) -> dict[int, _Matrix | None]:
-        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        if self._matrices is None:
-            self._matrices = {i: self._matrix(i, gradients[i]) for i in present}
-        if list(self._matrices) != present:
+        def make() -> _Matrix | None:
+            return self._matrix(index, gradient)
+
+        if isinstance(variable, tf.Variable):
+            return self._matrices.get([variable], make)
+        # Tensors are others in each step: known by the variables beside them.
+        places = self._of_tensors.get([v for v in variables if _is_variable(v)], dict)
+        if index not in places:
+            places[index] = make()
+        matrix = places[index]
+        if matrix is not None and gradient.shape.num_elements() != matrix.rows * matrix.columns:
             raise ValueError(
-                "PowerSGD needs gradients for the same variables in each step; give each "
-                "optimizer or tape a PowerSGD of its own, and make it once, not in each step."
+                f"PowerSGD: the gradient of source {index}, a tensor, had {matrix.rows} x "
+                f"{matrix.columns} numbers in the step before and has the shape {gradient.shape} "
+                "now; give each list of tensors a PowerSGD of its own, or use variables."
             )
-        return self._matrices
+        return matrix
 
     def _matrix(self, index: int, gradient: Any) -> _Matrix | None:
         shape = gradient.shape
@@ -149,3 +160,7 @@ class PowerSGD:
                 state_variable(tf.zeros([rows, columns], dtype), f"powersgd/error_{index}"),
                 state_variable(basis, f"powersgd/basis_{index}"),
             )
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(tf_variable(source), tf.Variable)

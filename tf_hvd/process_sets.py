@@ -160,15 +160,22 @@ def id_of(process_set: ProcessSet) -> int:
     """The number of a registered set.
 
     Raises:
-      ValueError: not a process set, not registered, or removed.
+      ValueError: not a process set, not registered, removed, or of a wrong number.
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(
             f"process_set={process_set!r} is not a process set; pass tf_hvd.global_process_set or "
             "what tf_hvd.add_process_set returned."
         )
-    if process_set.process_set_id is not None:
-        return process_set.process_set_id
+    number = process_set.process_set_id
+    if number is not None:
+        # The number is public, and a wrong one would only be told in the op.
+        if number != _WORLD and _own_rank() >= 0 and _native.process_set_ranks(number) is None:
+            raise ValueError(
+                f"there is no process set {number}; pass a set that add_process_set returned and "
+                "that was not removed."
+            )
+        return number
     if process_set._removed:
         raise ValueError(
             "the process set was removed with remove_process_set and cannot be used any more; add "
@@ -341,6 +348,21 @@ def find(job: _communicators.Job, sets: Iterable[ProcessSet]) -> None:
         for one in sets:
             if one.process_set_id is None:
                 _find(one)
+
+
+def registered() -> dict[int, list[int]]:
+    """The members of all registered sets that this process knows of, by their numbers."""
+    with _Registry.lock:
+        others = {number for known in _Registry.sets.values() for number in known[0]._numbers}
+    ranks = {number: _native.process_set_ranks(number) for number in sorted({_WORLD, *others})}
+    return {number: members for number, members in ranks.items() if members is not None}
+
+
+def with_number(number: int) -> ProcessSet | None:
+    """The set that has a number; None if there is none, and for the set of all ranks."""
+    with _Registry.lock:
+        known = _Registry.sets.get(number)
+    return known[0] if known else None
 
 
 def _job_ranks() -> list[int]:

@@ -10,59 +10,38 @@ IndexedSlices are in no bucket; they are one grouped call of their own.
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
-from tf_hvd import basics, collectives, config
-from tf_hvd._sources import member_name
+from tf_hvd import collectives, config
+from tf_hvd._tensorflow import member_name
 from tf_hvd.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
-from tf_hvd.compression import Compression, Compressor
+from tf_hvd.compression import Compression
+from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
-from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
-from tf_hvd.sparse import resolve_sparse
-
-
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """How a planned list is reduced. Hashable: key of the compiled functions."""
-
-    scope: str
-    op: int
-    compression: type[Compressor]
-    prescale_factor: float
-    postscale_factor: float
-    device_dense: str
-    device_sparse: str
-    process_set: ProcessSet
-    ignore_name_scope: bool
-    sparse: str | None
+from tf_hvd.process_sets import ProcessSet, id_of
 
 
 def _reduce_planned(
-    settings: _Settings, plan: Plan, names: tuple[str, ...], gradients: Sequence[Any]
+    scope: str,
+    options: ReductionOptions,
+    plan: Plan,
+    names: tuple[str, ...],
+    gradients: Sequence[Any],
 ) -> list[Any]:
     """Issues one request for each bucket, and one grouped call for all IndexedSlices."""
     results = list(gradients)
     slices = tuple(i for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices))
     runs = [(f"bucket_{number}", bucket) for number, bucket in enumerate(plan)]
-    with tf.name_scope(settings.scope):
+    with tf.name_scope(scope):
         for name, members in [*runs, ("slices", slices)]:
-            reduced = collectives.grouped_allreduce(
+            reduced = collectives.reduce_group(
                 [gradients[i] for i in members],
-                device_dense=settings.device_dense,
-                device_sparse=settings.device_sparse,
-                compression=settings.compression,
-                op=settings.op,
-                prescale_factor=settings.prescale_factor,
-                postscale_factor=settings.postscale_factor,
-                process_set=settings.process_set,
-                ignore_name_scope=settings.ignore_name_scope,
+                options,
                 name=name,
                 member_names=[names[i] for i in members],
-                sparse=settings.sparse,
             )
             for index, tensor in zip(members, reduced, strict=True):
                 results[index] = tensor
@@ -71,11 +50,11 @@ def _reduce_planned(
 
 @functools.lru_cache(maxsize=64)
 def _compiled(
-    settings: _Settings, plan: Plan, names: tuple[str, ...]
+    scope: str, options: ReductionOptions, plan: Plan, names: tuple[str, ...]
 ) -> Callable[[list[Any]], list[Any]]:
     """`_reduce_planned` as one tf.function: in it the buckets travel side by side."""
     function: Callable[[list[Any]], list[Any]] = tf.function(
-        functools.partial(_reduce_planned, settings, plan, names),
+        functools.partial(_reduce_planned, scope, options, plan, names),
         autograph=False,
         reduce_retracing=True,
     )
@@ -83,51 +62,28 @@ def _compiled(
 
 
 def _reduce_by_powersgd(
-    powersgd: PowerSGD, settings: _Settings, names: tuple[str, ...], gradients: Sequence[Any]
+    powersgd: PowerSGD,
+    scope: str,
+    options: ReductionOptions,
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
 ) -> list[Any]:
     """Dense gradients are approximated, IndexedSlices travel as they always do."""
+    exact = dataclasses.replace(options, compression=Compression.none)
 
     def average(tensors: list[Any], step: str) -> list[Any]:
-        with tf.name_scope(settings.scope):
-            return collectives.grouped_allreduce(
-                tensors,
-                op=basics.Average,
-                device_dense=settings.device_dense,
-                process_set=settings.process_set,
-                ignore_name_scope=settings.ignore_name_scope,
-                name=f"powersgd_{step}",
-            )
+        with tf.name_scope(scope):
+            return collectives.reduce_group(tensors, exact, name=f"powersgd_{step}")
 
     is_sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     dense = [None if s else g for s, g in zip(is_sparse, gradients, strict=True)]
     slices = [g if s else None for s, g in zip(is_sparse, gradients, strict=True)]
-    results = powersgd.average(dense, average)
+    results = powersgd.average(dense, variables, average)
     if any(is_sparse):
-        reduced = _reduce_planned(settings, (), names, slices)
+        names = tuple(member_name(variable) for variable in variables)
+        reduced = _reduce_planned(scope, exact, (), names, slices)
         results = [r if s else g for s, r, g in zip(is_sparse, reduced, results, strict=True)]
     return results
-
-
-def _resolve_groups(groups: Any, num_groups: int) -> Any:
-    """None, a positive number, or a list of lists of variables.
-
-    Raises:
-      ValueError: anything else.
-    """
-    if num_groups:
-        warnings.warn("num_groups= is deprecated; use groups=.", DeprecationWarning, stacklevel=4)
-        groups = num_groups if groups is None else groups
-    if groups is None:
-        return None
-    if isinstance(groups, int):
-        if isinstance(groups, bool) or groups <= 0:
-            raise ValueError(f"groups={groups!r} must be a positive number or lists of variables.")
-        return groups
-    if not isinstance(groups, (list, tuple)) or not all(
-        isinstance(group, (list, tuple)) for group in groups
-    ):
-        raise ValueError("groups= must be a positive number or a list of lists of variables.")
-    return groups
 
 
 class GradientReducer:
@@ -135,62 +91,22 @@ class GradientReducer:
 
     Args:
       name: name scope of the requests is `<name>_Allreduce`.
-      takes_adasum: whether the caller knows what to do with op=Adasum.
-      The others: see `tf_hvd.DistributedGradientTape`.
-
-    Raises:
-      ValueError: no such op; `gradient_predivide_factor` with an op other than
-        Average; `groups` is neither a positive number nor lists of variables.
-      NotImplementedError: Adasum without `takes_adasum`.
+      options: made by `ReductionOptions.of_gradients`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        device_dense: str = "",
-        device_sparse: str = "",
-        compression: type[Compressor] | PowerSGD = Compression.none,
-        sparse_as_dense: bool = False,
-        op: int = basics.Average,
-        gradient_predivide_factor: float = 1.0,
-        num_groups: int = 0,
-        groups: Any = None,
-        process_set: ProcessSet = global_process_set,
-        sparse: str | None = None,
-        takes_adasum: bool = False,
-    ) -> None:
-        if collectives.check_op(op) == basics.Adasum and not takes_adasum:
-            raise NotImplementedError(
-                "op=Adasum combines updates, which Keras optimizers do not show; use op=Average, "
-                "an optimizer of tf.compat.v1.train, or DistributedGradientTape(op=Adasum)."
-            )
-        resolve_sparse(sparse)
-        if gradient_predivide_factor != 1.0 and op != basics.Average:
-            raise ValueError("gradient_predivide_factor needs op=Average.")
-        self._powersgd: PowerSGD | None = None
-        if isinstance(compression, PowerSGD):
-            if op != basics.Average or gradient_predivide_factor != 1.0:
-                raise ValueError("PowerSGD needs op=Average and gradient_predivide_factor=1.")
-            self._powersgd, compression = compression, Compression.none
-        self._sparse_as_dense = sparse_as_dense
-        self._groups = _resolve_groups(groups, num_groups)
-        self._settings = _Settings(
-            scope=f"{name}_Allreduce",
-            op=op,
-            compression=compression,
-            prescale_factor=1.0 / gradient_predivide_factor,
-            postscale_factor=gradient_predivide_factor,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            process_set=process_set,
-            ignore_name_scope=False,
-            sparse=sparse,
-        )
+    def __init__(self, name: str, options: ReductionOptions) -> None:
+        self._scope = f"{name}_Allreduce"
+        self._options = options
+
+    @property
+    def op(self) -> int:
+        """The reduce op."""
+        return self._options.op
 
     @property
     def process_set(self) -> ProcessSet:
         """The ranks that take part."""
-        return self._settings.process_set
+        return cast(ProcessSet, self._options.process_set)
 
     def reduce(
         self, gradients: Sequence[Any], variables: Sequence[Any], generic_names: bool = False
@@ -217,12 +133,14 @@ class GradientReducer:
             return gradients
         plan = self._plan(gradients, variables)
         names = tuple(member_name(variable) for variable in variables)
-        settings = dataclasses.replace(self._settings, ignore_name_scope=generic_names)
-        if self._powersgd is not None:
-            return _reduce_by_powersgd(self._powersgd, settings, names, gradients)
+        options = dataclasses.replace(self._options, ignore_name_scope=generic_names)
+        if isinstance(options.compression, PowerSGD):
+            return _reduce_by_powersgd(
+                options.compression, self._scope, options, gradients, variables
+            )
         if tf.executing_eagerly():
-            return list(_compiled(settings, plan, names)(gradients))
-        return _reduce_planned(settings, plan, names, gradients)
+            return list(_compiled(self._scope, options, plan, names)(gradients))
+        return _reduce_planned(self._scope, options, plan, names, gradients)
 
     def is_alone(self) -> bool:
         """Whether there is nobody to reduce with; False before `init`: the ops say so."""
@@ -239,12 +157,13 @@ class GradientReducer:
             if shape.is_fully_defined():
                 shape = tf.constant(shape.as_list(), tf.int64)
                 gradient = tf.IndexedSlices(gradient.values, gradient.indices, shape)
-        return tf.convert_to_tensor(gradient) if self._sparse_as_dense else gradient
+        return tf.convert_to_tensor(gradient) if self._options.sparse_as_dense else gradient
 
     def _plan(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Plan:
         specs = [spec_of(g, v) for g, v in zip(gradients, variables, strict=True)]
-        if self._groups is None:
+        groups = self._options.groups
+        if groups is None:
             return plan_buckets(specs, config.bucket_bytes())
-        if isinstance(self._groups, int):
-            return plan_chunks(specs, self._groups)
-        return plan_groups(specs, variables, self._groups)
+        if isinstance(groups, int):
+            return plan_chunks(specs, groups)
+        return plan_groups(specs, variables, groups)

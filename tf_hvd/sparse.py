@@ -19,13 +19,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import _calls, _native, basics, config
-from tf_hvd.compression import Compression, Compressor
-from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd import _calls, basics, config
+from tf_hvd.options import ReductionOptions, resolve_sparse
 
 _log = logging.getLogger(__name__)
-
-_NAMES = {basics.Adasum: "Adasum", basics.Min: "Min", basics.Max: "Max", basics.Product: "Product"}
 
 AUTO, ROWS, DENSE = config.SPARSE.choices
 # A tensor of at most so many bytes is sent dense at once: asking the other ranks
@@ -33,65 +30,37 @@ AUTO, ROWS, DENSE = config.SPARSE.choices
 SMALL_BYTES = 4096
 
 
-def check_slices(op: int, tensors: Sequence[Any]) -> None:
-    """Raises if there are IndexedSlices among `tensors` that `op` cannot reduce.
-
-    Raises:
-      NotImplementedError: `op` is neither Sum nor Average.
-    """
-    if op in _NAMES and any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
-        raise NotImplementedError(
-            f"allreduce of IndexedSlices with op={_NAMES[op]} is not defined; "
-            "use Sum or Average, or convert them with tf.convert_to_tensor."
-        )
-
-
-def resolve_sparse(sparse: str | None) -> str:
-    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE.
-
-    Raises:
-      ValueError: it is none of them.
-    """
-    if sparse is None:
-        return config.sparse()
-    if sparse not in config.SPARSE.choices:
-        known = ", ".join(repr(choice) for choice in config.SPARSE.choices)
-        raise ValueError(f"sparse={sparse!r} is not one of {known}.")
-    return sparse
-
-
 @dataclasses.dataclass(frozen=True)
 class _Request:
     """What the collectives of one IndexedSlices share."""
 
     name: str
-    op: int
-    postscale_factor: float
-    process_set: ProcessSet
-    ignore_name_scope: bool
+    options: ReductionOptions
 
     def allreduce(self, tensor: Any, suffix: str, op: int, postscale: float = 1.0) -> Any:
-        return _calls.run_allreduce(
-            tensor, op, 1.0, postscale, f"{self.name}_{suffix}", self.process_set,
-            self.ignore_name_scope,
-        )  # fmt: skip
+        options = dataclasses.replace(
+            self.options, op=op, prescale_factor=1.0, postscale_factor=postscale
+        )
+        return _calls.run_allreduce(tensor, options, f"{self.name}_{suffix}")
+
+    def reduce(self, tensor: Any, suffix: str) -> Any:
+        """As asked for, but for the factor before it, which the rows have already."""
+        return self.allreduce(tensor, suffix, self.options.op, self.options.postscale_factor)
 
     def allgather(self, tensor: Any, suffix: str) -> Any:
-        return _calls.run(
-            _native.ops.horovod_allgather,
-            "HorovodAllgather",
+        return _calls.run_allgather(
             tensor,
             f"{self.name}_{suffix}",
-            self.process_set,
-            ignore_name_scope=self.ignore_name_scope,
+            self.options.process_set,
+            self.options.ignore_name_scope,
         )
 
     def finish(self, sums: Any) -> Any:
         """Scales and averages, to the bit as the kernel does: integers are divided."""
-        factor = tf.constant(float(np.float32(self.postscale_factor)), tf.float64)
-        if self.op != basics.Average:
+        factor = tf.constant(float(np.float32(self.options.postscale_factor)), tf.float64)
+        if self.options.op != basics.Average:
             return _scaled(sums, factor)
-        count = tf.cast(basics.size_op(id_of(self.process_set)), tf.float64)
+        count = tf.cast(basics.size_op(self.options.set_id), tf.float64)
         if sums.dtype.is_integer:
             return tf.cast(tf.cast(sums, tf.float64) * factor / count, sums.dtype)
         return _scaled(sums, factor / count)
@@ -123,7 +92,7 @@ class _Rows:
 
     def ranks(self) -> int | None:
         """How many ranks take part; None before `init`."""
-        return self.request.process_set.size()
+        return self.request.options.set_size
 
 
 def _scaled(values: Any, factor: Any) -> Any:
@@ -162,7 +131,7 @@ def _send_rows(rows: _Rows) -> tuple[Any, Any]:
     values = request.allgather(rows.values, "values")
     indices = request.allgather(rows.indices, "indices")
     sums, indices = _sum_by_index(values, indices, ascending=True)
-    if request.op == basics.Average or request.postscale_factor != 1.0:
+    if request.options.op == basics.Average or request.options.postscale_factor != 1.0:
         sums = request.finish(sums)
     return tf.cast(sums, rows.values.dtype), indices
 
@@ -176,7 +145,7 @@ def _send_dense(rows: _Rows) -> tuple[Any, Any]:
     ones = tf.ones_like(places, tf.uint8)
     marks = tf.scatter_nd(places[:, tf.newaxis], ones, count[tf.newaxis])
     dense = tf.math.unsorted_segment_sum(rows.values, places, count)
-    dense = request.allreduce(dense, "dense", request.op, request.postscale_factor)
+    dense = request.reduce(dense, "dense")
     touched = tf.where(request.allreduce(marks, "touched", basics.Max))[:, 0]
     return tf.gather(dense, touched), tf.cast(touched, rows.indices.dtype)
 
@@ -203,7 +172,7 @@ def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
 
         def gradient(upstream: Any, _: Any) -> tuple[Any, None]:
             upstream = tf.convert_to_tensor(upstream)
-            total = request.allreduce(upstream, "gradient", request.op, request.postscale_factor)
+            total = request.reduce(upstream, "gradient")
             return tf.gather(total, tf.searchsorted(places, indices)), None
 
         return (sums, places), gradient
@@ -219,7 +188,7 @@ def _excess_bytes(rows: _Rows) -> Any:
     decides for rows: in the dense way it could only fail on one rank, while the
     others wait.
     """
-    ranks = tf.cast(basics.size_op(id_of(rows.request.process_set)), tf.int64)
+    ranks = tf.cast(basics.size_op(rows.request.options.set_id), tf.int64)
     row_bytes = rows.row_bytes()
     count = tf.cast(rows.dense_shape[0], tf.int64)
     as_rows = tf.size(rows.indices, out_type=tf.int64) * (row_bytes + rows.indices.dtype.size)
@@ -300,14 +269,7 @@ def _base_name(slices: tf.IndexedSlices, name: str | None) -> str:
 def allreduce_slices(
     tensors: Sequence[tf.IndexedSlices],
     names: Sequence[str | None],
-    op: int,
-    compression: type[Compressor] = Compression.none,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    sparse: str | None = None,
-    device: str = "",
+    options: ReductionOptions,
 ) -> list[tf.IndexedSlices]:
     """Sums or averages of IndexedSlices over all ranks.
 
@@ -315,15 +277,9 @@ def allreduce_slices(
       tensors: may have any number of rows on each rank, also none, and any
         index several times; the rest of their shapes is the same on all ranks.
       names: one for each, or None; the requests' names begin with it.
-      op: Sum or Average.
-      compression: how the rows are made smaller for the way, after they were
-        added up and scaled.
-      prescale_factor: factor before the reduction; applied on this rank.
-      postscale_factor: factor after it.
-      process_set: who takes part.
-      ignore_name_scope: see `tf_hvd.allreduce`.
-      sparse: "auto", "rows", "dense" or None for the setting TF_HVD_SPARSE.
-      device: for the ops, "" for the CPU, where they give the same bits each time.
+      options: the op is Sum or Average. `prescale_factor` is applied on this rank;
+        then the rows are compressed. `device_sparse` "" is the CPU, where the ops
+        give the same bits each time.
 
     Returns:
       IndexedSlices with each index that a rank has once, in ascending order,
@@ -331,19 +287,19 @@ def allreduce_slices(
 
     Raises:
       NotImplementedError: `op` is neither Sum nor Average.
-      ValueError: `sparse` is not one of its words.
     """
-    check_slices(op, tensors)
-    wanted = resolve_sparse(sparse)
+    options.check_slices(*tensors)
+    wanted = resolve_sparse(options.sparse)
+    compression = options.compressor
     parts = []
-    with tf.device(device or "CPU:0"):
+    with tf.device(options.device_sparse or "CPU:0"):
         for slices, name in zip(tensors, names, strict=True):
             base = _base_name(slices, name)
-            request = _Request(base, op, postscale_factor, process_set, ignore_name_scope)
+            request = _Request(base, options)
             values = tf.convert_to_tensor(slices.values)
             sums, indices = _sum_by_index(values, slices.indices, ascending=False)
-            if prescale_factor != 1.0:
-                sums = _scaled(sums, float(np.float32(prescale_factor)))
+            if options.prescale_factor != 1.0:
+                sums = _scaled(sums, float(np.float32(options.prescale_factor)))
             sent, context = compression.compress(tf.cast(sums, values.dtype))
             part = _Rows(request, sent, indices, context, slices.dense_shape, None)
             part = dataclasses.replace(part, way=_static_way(part, wanted))

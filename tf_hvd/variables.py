@@ -1,15 +1,35 @@
 """All ranks start from the same values: variables take those of one rank."""
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd import _calls, _native, collectives
-from tf_hvd._autograph import verbatim
-from tf_hvd._sources import tf_variable
+from tf_hvd._tensorflow import tf_variable, verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
+
+# How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
+_SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether the variable is the state of a Keras 3 layer's random numbers.
+
+    Ranks that had the same one would drop the same units and turn all their images
+    alike, as if a batch were one rank's, repeated.
+
+    Args:
+      variable: a tf.Variable or a Keras variable.
+    """
+    plain = tf_variable(variable)
+    return (
+        isinstance(plain, tf.Variable)
+        and plain.dtype.is_integer
+        and _SEED.fullmatch(plain.name) is not None
+    )
 
 
 def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any]) -> list[Any]:
@@ -162,6 +182,9 @@ def broadcast_variables(
 ) -> Any:
     """Sets variables to the values that they have on one rank (MPI_Bcast each).
 
+    The seeds of Keras 3's random layers, which `model.variables` holds, are left as
+    they are: each rank goes on with random numbers of its own.
+
     Args:
       variables: tf.Variables or Keras variables; number, order, dtypes and shapes
         the same on all ranks.
@@ -178,7 +201,7 @@ def broadcast_variables(
       tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
         variables do not fit together.
     """
-    plain = [tf_variable(variable) for variable in variables]
+    plain = [tf_variable(variable) for variable in variables if not is_seed(variable)]
     if inplace:
         values = _broadcast_in_place(plain, root_rank, process_set)
         return None if tf.executing_eagerly() else tf.group(*values)

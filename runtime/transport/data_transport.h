@@ -40,6 +40,12 @@ struct ReduceOptions {
 // wait ends with that Status.
 using Pump = std::function<Status()>;
 
+// How the call in progress, or the last one, is getting on.
+struct Progress {
+  uint64_t moved = 0;  // grows with each message and each piece of work
+  int awaited = -1;    // the rank whose message is waited for; -1: none is
+};
+
 class DataTransport {
  public:
   virtual ~DataTransport() = default;
@@ -78,6 +84,8 @@ class DataTransport {
                           const std::vector<int64_t>& send_bytes, void* output,
                           const std::vector<int64_t>& receive_bytes,
                           const Pump& pump) = 0;
+
+  virtual Progress progress() const { return {}; }
 
   // True if an earlier call ended early and its memory may still be touched.
   virtual bool memory_in_use() const = 0;

@@ -41,7 +41,7 @@ Status Flight::Send(size_t lane, int peer, const void* data, size_t bytes) {
     const size_t cut = std::min(bytes, options_.max_message_bytes);
     Messenger::Ticket ticket = 0;
     TF_HVD_RETURN_IF_ERROR(messenger_->Send(peer, next, cut, &ticket));
-    if (ticket != 0) LaneAt(lane).push_back(ticket);
+    if (ticket != 0) LaneAt(lane).push_back({ticket, peer});
     next += cut;
     bytes -= cut;
   }
@@ -54,7 +54,7 @@ Status Flight::Receive(size_t lane, int peer, void* data, size_t bytes) {
     const size_t cut = std::min(bytes, options_.max_message_bytes);
     Messenger::Ticket ticket = 0;
     TF_HVD_RETURN_IF_ERROR(messenger_->Receive(peer, next, cut, &ticket));
-    if (ticket != 0) LaneAt(lane).push_back(ticket);
+    if (ticket != 0) LaneAt(lane).push_back({ticket, peer});
     next += cut;
     bytes -= cut;
   }
@@ -64,11 +64,12 @@ Status Flight::Receive(size_t lane, int peer, void* data, size_t bytes) {
 Status Flight::TestAll(Lane* lane, bool* progress) {
   for (size_t i = 0; i < lane->size();) {
     bool done = false;
-    TF_HVD_RETURN_IF_ERROR(messenger_->Test((*lane)[i], &done));
+    TF_HVD_RETURN_IF_ERROR(messenger_->Test((*lane)[i].ticket, &done));
     if (done) {
       (*lane)[i] = lane->back();
       lane->pop_back();
       *progress = true;
+      NoteMoved();
     } else {
       ++i;
     }
@@ -83,11 +84,13 @@ Status Flight::Wait(size_t lane_index) {
     bool progress = false;
     TF_HVD_RETURN_IF_ERROR(TestAll(&lane, &progress));
     if (lane.empty()) break;
+    NoteAwaited(lane.front().peer);
     const Clock::time_point now = Clock::now();
     if (progress || last_progress == Clock::time_point{}) last_progress = now;
     TF_HVD_RETURN_IF_ERROR(BreatheAt(now));
     Rest(now - last_progress);
   }
+  NoteAwaited(-1);
   return Status::Ok();
 }
 
@@ -99,7 +102,18 @@ void Flight::Rest(Clock::duration waited) const {
   }
 }
 
-Status Flight::Breathe() { return BreatheAt(Clock::now()); }
+Status Flight::Breathe() {
+  NoteMoved();
+  return BreatheAt(Clock::now());
+}
+
+void Flight::NoteMoved() {
+  if (options_.progress != nullptr) ++options_.progress->moved;
+}
+
+void Flight::NoteAwaited(int peer) {
+  if (options_.progress != nullptr) options_.progress->awaited = peer;
+}
 
 Status Flight::BreatheAt(Clock::time_point now) {
   if (now - last_pump_ < kPumpEvery) return Status::Ok();
@@ -121,8 +135,8 @@ Status Flight::Copy(void* to, const void* from, size_t bytes) {
 
 bool Flight::Abandon() {
   for (Lane& lane : lanes_) {
-    for (const Messenger::Ticket ticket : lane) {
-      if (!messenger_->Abandon(ticket)) certain_ = false;
+    for (const Posted& posted : lane) {
+      if (!messenger_->Abandon(posted.ticket)) certain_ = false;
     }
     lane.clear();
   }

@@ -25,6 +25,8 @@ class Flight {
     bool yield_at_once = false;
     // Longer messages are cut.
     size_t max_message_bytes = Messenger::kMaxBytes;
+    // Kept up to date; outlives the flight. Null: nobody asks.
+    Progress* progress = nullptr;
   };
 
   Flight(Messenger* messenger, const Pump& pump, const Options& options);
@@ -52,12 +54,18 @@ class Flight {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Lane = std::vector<Messenger::Ticket>;
+  struct Posted {
+    Messenger::Ticket ticket = 0;
+    int peer = 0;
+  };
+  using Lane = std::vector<Posted>;
 
   Lane& LaneAt(size_t lane);
   // Tests each message once; drops what is done.
   Status TestAll(Lane* lane, bool* progress);
   Status BreatheAt(Clock::time_point now);
+  void NoteMoved();
+  void NoteAwaited(int peer);
   void Rest(Clock::duration waited) const;
 
   Messenger* const messenger_;

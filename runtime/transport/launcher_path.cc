@@ -3,9 +3,9 @@
 #include <limits.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <string>
+
+#include "runtime/transport/processes.h"
 
 namespace tf_hvd {
 namespace {
@@ -21,26 +21,6 @@ std::string ProgramOf(pid_t process) {
                      : std::string(path, static_cast<size_t>(length));
 }
 
-// 0 if it cannot be told.
-pid_t ParentOf(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  // The second field is a name in parentheses that may hold anything.
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos || name_end + 4 > line.size()) return 0;
-  return static_cast<pid_t>(std::atol(line.c_str() + name_end + 4));
-}
-
-bool IsLauncher(const std::string& name) {
-  for (const char* launcher :
-       {"hydra_pmi_proxy", "mpiexec.hydra", "prted", "prterun", "orted",
-        "orterun", "mpirun", "mpiexec"}) {
-    if (name == launcher) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::string LauncherLibraryDir() {
@@ -48,12 +28,16 @@ std::string LauncherLibraryDir() {
   for (int i = 0; i < kMaxAncestors && process > 1; ++i) {
     const std::string program = ProgramOf(process);
     const size_t slash = program.rfind('/');
-    if (slash != std::string::npos && IsLauncher(program.substr(slash + 1))) {
+    const std::string name =
+        slash == std::string::npos ? "" : program.substr(slash + 1);
+    // Slurm's daemon has no MPI beside it.
+    if (IsLauncher(name) && name != "slurmstepd") {
       const size_t parent = program.rfind('/', slash - 1);
       if (slash == 0 || parent == std::string::npos) return "";
       return program.substr(0, parent) + "/lib";
     }
-    process = ParentOf(process);
+    const auto found = FindProcess(process);
+    process = found ? found->parent : 0;
   }
   return "";
 }

@@ -137,7 +137,6 @@ class LoopbackWorld final : public World {
   std::optional<AbortRecord> PollAbort() override {
     return job_->Poll(topology_.rank);
   }
-  bool background_only() const override { return false; }
   bool oversubscribed() const override {
     return IsOversubscribed(topology_.size);
   }

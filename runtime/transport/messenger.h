@@ -32,7 +32,7 @@ class Messenger {
                          Ticket* ticket) = 0;
 
   // Moves things along. Once `*done` was true the ticket is gone and must not
-  // be tested again.
+  // be tested again; after an error it is to be abandoned.
   virtual Status Test(Ticket ticket, bool* done) = 0;
 
   // Lets go of an operation that will not be waited for (after an abort). True

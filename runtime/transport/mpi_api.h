@@ -4,7 +4,8 @@
 // mock.
 //
 // Functions return 0 (MPI_SUCCESS in every family) or the library's error code,
-// of which error_string tells the meaning. One thread at a time may call them.
+// of which error_string tells the meaning. One of our threads at a time calls
+// them; others of the process may call MPI meanwhile.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_API_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_API_H_
 

@@ -61,25 +61,31 @@ Status MpiMessenger::Test(Ticket ticket, bool* done) {
   int bytes = 0;
   const int code = api_->test(api_->state, &operation.request, &flag, &bytes);
   if (code != 0) {
-    Forget(ticket);
+    operation.failed = true;  // the ticket is still the caller's
     return MpiResult(*api_, "MPI_Test", code);
   }
   *done = flag != 0;
   if (!*done) return Status::Ok();
-  const bool receives = operation.receives;
-  const size_t expected = operation.bytes;
-  Forget(ticket);
-  if (receives && static_cast<size_t>(bytes) != expected) {
+  if (operation.receives && static_cast<size_t>(bytes) != operation.bytes) {
+    operation.failed = operation.arrived = true;
     return Internal("bug in tf_hvd: a message of " + std::to_string(bytes) +
-                    " bytes came where " + std::to_string(expected) +
+                    " bytes came where " + std::to_string(operation.bytes) +
                     " were expected");
   }
+  Forget(ticket);
   return Status::Ok();
 }
 
 bool MpiMessenger::Abandon(Ticket ticket) {
   if (ticket == 0) return true;
   Operation& operation = operations_[ticket - 1];
+  if (operation.failed) {
+    // There is no request any more. Nobody knows what MPI still does with the
+    // memory of one that it gave up.
+    const bool arrived = operation.arrived;
+    Forget(ticket);
+    return arrived;
+  }
   // A send cannot be taken back, and a receive only if nothing has come yet.
   if (operation.receives) api_->cancel(api_->state, &operation.request);
   int done = 0;

@@ -31,6 +31,9 @@ class MpiMessenger : public Messenger {
     MpiHandle request{nullptr};
     bool receives = false;
     size_t bytes = 0;
+    // MPI has taken the request back, with an error; or what came was wrong.
+    bool failed = false;
+    bool arrived = false;
   };
 
   Ticket Keep(const Operation& operation);

@@ -8,11 +8,30 @@
 namespace tf_hvd {
 namespace {
 
-// An MPI that runs because of a Start that failed. Guarded by the caller of
-// Start, as everything here.
-std::optional<MpiLibrary>& Leftover() {
-  static auto* const leftover = new std::optional<MpiLibrary>;
-  return *leftover;
+// An MPI that tf_hvd has initialised and not finalized. `in_use`: a job has
+// come of it. Guarded by the caller of Start, as everything here.
+struct OwnMpi {
+  MpiLibrary library;
+  bool in_use = false;
+};
+
+std::optional<OwnMpi>& Own() {
+  static auto* const own = new std::optional<OwnMpi>;
+  return *own;
+}
+
+const char* NameOf(MpiThreads level) {
+  switch (level) {
+    case MpiThreads::kSingle:
+      return "MPI_THREAD_SINGLE";
+    case MpiThreads::kFunneled:
+      return "MPI_THREAD_FUNNELED";
+    case MpiThreads::kSerialized:
+      return "MPI_THREAD_SERIALIZED";
+    case MpiThreads::kMultiple:
+      break;
+  }
+  return "MPI_THREAD_MULTIPLE";
 }
 
 std::string ListOf(const std::vector<int>& ranks) {
@@ -50,30 +69,32 @@ Status CheckRanks(const std::vector<int>& ranks, int rank, int count) {
 Status MpiSession::Start(const MpiSearch& search, const MpiMembers& members,
                          std::unique_ptr<MpiSession>* result) {
   MpiLibrary library;
-  if (Leftover().has_value()) {
-    library = *Leftover();
+  if (Own().has_value()) {
+    library = Own()->library;
   } else {
     TF_HVD_RETURN_IF_ERROR(OpenMpiLibrary(search, &library));
   }
   std::unique_ptr<MpiSession> session(new MpiSession(library));
   TF_HVD_RETURN_IF_ERROR(session->Initialise());
-  // From here on MPI runs. What this process alone finds wrong leaves it so:
-  // a later call may be right, and MPI cannot start twice.
-  if (session->owner_) Leftover() = library;
   TF_HVD_RETURN_IF_ERROR(session->Check(search.launch, members));
-  Leftover().reset();
   TF_HVD_RETURN_IF_ERROR(session->MakeCommunicators(members));
   *result = std::move(session);
   return Status::Ok();
 }
 
+void MpiSession::MarkInUse() {
+  if (owner_) Own()->in_use = true;
+}
+
 void MpiSession::FinalizeLeftover() {
-  if (!Leftover().has_value()) return;
-  const MpiApi api = Leftover()->api;
-  Leftover().reset();
+  if (!Own().has_value() || Own()->in_use) return;
+  const MpiApi api = Own()->library.api;
+  Own().reset();
   api.finalize(api.state);
 }
 
+// From here on MPI runs. What is found wrong afterwards leaves it so: a later
+// call may be right, and MPI cannot start twice.
 Status MpiSession::InitialiseOwn(MpiThreads* provided) {
   const MpiApi& mpi = library_.api;
   int ended = 0;
@@ -84,23 +105,22 @@ Status MpiSession::InitialiseOwn(MpiThreads* provided) {
         "MPI was finalized in this process and cannot start again: call "
         "init() once, or let mpi4py initialise MPI and finalize it at exit");
   }
-  return MpiResult(
-      mpi, "MPI_Init_thread",
-      mpi.init_thread(mpi.state, MpiThreads::kSerialized, provided));
+  // Our threads take turns, but nobody takes turns with the script's.
+  TF_HVD_RETURN_IF_ERROR(
+      MpiResult(mpi, "MPI_Init_thread",
+                mpi.init_thread(mpi.state, MpiThreads::kMultiple, provided)));
+  Own() = OwnMpi{library_};
+  return Status::Ok();
 }
 
 Status MpiSession::Initialise() {
   const MpiApi& mpi = library_.api;
-  MpiThreads provided = MpiThreads::kSingle;
-  if (library_.running || Leftover().has_value()) {
+  if (library_.running || Own().has_value()) {
     TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Query_thread",
-                                     mpi.query_thread(mpi.state, &provided)));
+                                     mpi.query_thread(mpi.state, &provided_)));
   } else {
-    TF_HVD_RETURN_IF_ERROR(InitialiseOwn(&provided));
+    TF_HVD_RETURN_IF_ERROR(InitialiseOwn(&provided_));
   }
-  // Whoever started it may call it on a thread of its own.
-  background_only_ =
-      provided < (owner_ ? MpiThreads::kSerialized : MpiThreads::kMultiple);
   std::vector<char> version(8192, '\0');
   TF_HVD_RETURN_IF_ERROR(
       MpiResult(mpi, "MPI_Get_library_version",
@@ -108,7 +128,7 @@ Status MpiSession::Initialise() {
   info_.version = version.data();
   info_.version = info_.version.substr(0, info_.version.find('\n'));
   info_.library = library_.path;
-  info_.threads_multiple = provided == MpiThreads::kMultiple;
+  info_.threads_multiple = provided_ == MpiThreads::kMultiple;
   return Status::Ok();
 }
 
@@ -122,6 +142,8 @@ Status MpiSession::Check(const LaunchInfo& launch, const MpiMembers& members) {
   TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Comm_rank",
                                    mpi.comm_rank(mpi.state, mpi.world, &rank)));
   TF_HVD_RETURN_IF_ERROR(CheckCount(launch, count));
+  // A process that is alone sends nothing.
+  if (count > 1) TF_HVD_RETURN_IF_ERROR(CheckThreads());
   if (members.communicator.has_value() && owner_) {
     return InvalidArgument(
         "init(comm=<communicator of mpi4py>): " + library_.path +
@@ -131,6 +153,27 @@ Status MpiSession::Check(const LaunchInfo& launch, const MpiMembers& members) {
   }
   return members.ranks.has_value() ? CheckRanks(*members.ranks, rank, count)
                                    : Status::Ok();
+}
+
+// tf_hvd calls MPI on the thread that submits and on one of its own. They take
+// turns; whoever else has initialised MPI calls it when it likes.
+Status MpiSession::CheckThreads() const {
+  if (owner_ && provided_ < MpiThreads::kSerialized) {
+    return FailedPrecondition(
+        library_.path + " (" + info_.version + ") provides " +
+        NameOf(provided_) +
+        " at most, which lets one thread alone call it; tf_hvd has a thread of "
+        "its own. Use an MPI that was built with support for threads.");
+  }
+  if (owner_ || provided_ == MpiThreads::kMultiple) return Status::Ok();
+  return FailedPrecondition(
+      std::string("MPI was initialised before init(), with ") +
+      NameOf(provided_) +
+      ": tf_hvd calls it on threads of its own, at any time, which needs "
+      "MPI_THREAD_MULTIPLE. Call hvd.init() before MPI is initialised (before "
+      "'from mpi4py import MPI'), or put 'import mpi4py; "
+      "mpi4py.rc.thread_level = \"multiple\"' (and no mpi4py.rc.threads = "
+      "False) before that import.");
 }
 
 Status MpiSession::CheckCount(const LaunchInfo& launch, int count) const {
@@ -174,7 +217,9 @@ void MpiSession::Finalize() {
   const MpiApi& mpi = library_.api;
   mpi.comm_free(mpi.state, &data_);
   mpi.comm_free(mpi.state, &control_);
-  if (owner_) mpi.finalize(mpi.state);
+  if (!owner_) return;
+  Own().reset();
+  mpi.finalize(mpi.state);
 }
 
 }  // namespace tf_hvd

@@ -33,15 +33,20 @@ struct MpiMembers {
 
 class MpiSession {
  public:
-  // Initialises MPI, or joins the one that runs already. Fails if MPI does not
-  // count as many ranks as the launcher, and on a process that is no member.
+  // Initialises MPI for any number of threads, or joins the one that runs
+  // already. Fails if MPI does not count as many ranks as the launcher, if it
+  // lets too few threads call it, and on a process that is no member.
   // Collective over the members; where this initialises MPI, over all ranks.
   static Status Start(const MpiSearch& search, const MpiMembers& members,
                       std::unique_ptr<MpiSession>* session);
 
-  // Ends an MPI that a Start has initialised which then failed on this process
-  // alone: without that, the launcher takes the process' exit for a failure.
+  // Ends an MPI that a Start has initialised and of which no job has come:
+  // without that, the launcher takes the process' exit for a failure.
   static void FinalizeLeftover();
+
+  // A job has come of it: Finalize alone ends MPI, and nothing does where the
+  // job is aborted.
+  void MarkInUse();
 
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
@@ -52,11 +57,6 @@ class MpiSession {
   MpiHandle control() const { return control_; }  // edges, aborts, set-up
   MpiHandle data() const { return data_; }
   const MpiInfo& info() const { return info_; }
-
-  // True if two threads may not take turns in calling MPI: it permits too
-  // little, or it was started by somebody whose calls we cannot take turns
-  // with.
-  bool background_only() const { return background_only_; }
 
   // Collective. MPI_Finalize if Start has initialised MPI, else only what was
   // made here is given back.
@@ -69,12 +69,13 @@ class MpiSession {
   Status InitialiseOwn(MpiThreads* provided);
   Status Check(const LaunchInfo& launch, const MpiMembers& members);
   Status CheckCount(const LaunchInfo& launch, int count) const;
+  Status CheckThreads() const;
   Status MakeCommunicators(const MpiMembers& members);
 
   const MpiLibrary library_;
   const bool owner_;  // MPI_Finalize is ours to call
   MpiInfo info_;
-  bool background_only_ = false;
+  MpiThreads provided_ = MpiThreads::kSingle;
   int rank_ = 0;
   int size_ = 1;
   MpiHandle control_{nullptr};

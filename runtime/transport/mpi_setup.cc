@@ -15,7 +15,6 @@ namespace {
 
 // What each rank tells the others.
 struct Card {
-  int32_t ranks_per_node;
   char host[256];
   cpu_set_t cores;  // those that this process may run on
 };
@@ -41,28 +40,16 @@ Status Gather(const MpiSession& session, const T& mine, std::vector<T>* all) {
                                  session.control()));
 }
 
-Status MakeCard(const MpiSession& session, int ranks_per_node, Card* card) {
+Status MakeCard(const MpiSession& session, Card* card) {
   const MpiApi& mpi = session.api();
   char host[512];
   TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Get_processor_name",
                                    mpi.processor_name(mpi.state, host)));
   *card = Card();
-  card->ranks_per_node = ranks_per_node;
   CopyText(host, &card->host);
   // More cores than a cpu_set_t holds: none are known, and none are missing.
   if (sched_getaffinity(0, sizeof(card->cores), &card->cores) != 0) {
     CPU_ZERO(&card->cores);
-  }
-  return Status::Ok();
-}
-
-Status CheckSameSetting(const std::vector<Card>& cards) {
-  for (size_t i = 1; i < cards.size(); ++i) {
-    if (cards[i].ranks_per_node == cards[0].ranks_per_node) continue;
-    return InvalidArgument(
-        "TF_HVD_RANKS_PER_NODE is " + std::to_string(cards[0].ranks_per_node) +
-        " on rank 0 but " + std::to_string(cards[i].ranks_per_node) +
-        " on rank " + std::to_string(i));
   }
   return Status::Ok();
 }
@@ -98,10 +85,9 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
                      NodeMap* map) {
   const MpiApi& mpi = session.api();
   Card mine;
-  TF_HVD_RETURN_IF_ERROR(MakeCard(session, ranks_per_node, &mine));
+  TF_HVD_RETURN_IF_ERROR(MakeCard(session, &mine));
   std::vector<Card> cards;
   TF_HVD_RETURN_IF_ERROR(Gather(session, mine, &cards));
-  TF_HVD_RETURN_IF_ERROR(CheckSameSetting(cards));
 
   TF_HVD_RETURN_IF_ERROR(SplitByNode(session, ranks_per_node, &map->node));
   int32_t leader = session.rank();

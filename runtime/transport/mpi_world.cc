@@ -7,14 +7,17 @@
 #include <utility>
 
 #include "runtime/clock.h"
+#include "runtime/log.h"
 #include "runtime/transport/abort_path.h"
 #include "runtime/transport/loopback.h"
 #include "runtime/transport/mpi_edge.h"
 #include "runtime/transport/mpi_messenger.h"
+#include "runtime/transport/mpi_settings.h"
 #include "runtime/transport/mpi_setup.h"
 #include "runtime/transport/p2p_transport.h"
 #include "runtime/transport/shm_edge.h"
 #include "runtime/transport/tree.h"
+#include "runtime/transport/tripwire.h"
 
 namespace tf_hvd {
 namespace {
@@ -49,6 +52,7 @@ class MpiWorld : public World {
     abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
                                          MakeFlood());
     MakeEdges();
+    tripwire_ = std::make_unique<Tripwire>([this] { FilesWereClosed(); });
   }
 
   ~MpiWorld() override {
@@ -86,11 +90,11 @@ class MpiWorld : public World {
     return abort_->Poll(NowNs());
   }
 
-  bool background_only() const override { return session_->background_only(); }
   bool oversubscribed() const override { return map_.oversubscribed; }
 
   void Finalize(bool clean) override {
     if (std::exchange(finalized_, true)) return;
+    tripwire_.reset();
     segment_->MarkLeft(map_.topology.LocalRank());
     clean_ = clean && StopRequests();
     if (!clean_) return;
@@ -100,6 +104,23 @@ class MpiWorld : public World {
   }
 
  private:
+  // The tripwire's thread. The launcher may take the process for dead, and end
+  // the job before any rank can raise this: it is printed here.
+  void FilesWereClosed() {
+    const int rank = map_.topology.rank;
+    const std::string who = "rank " + std::to_string(rank) + " (" +
+                            map_.topology.hosts[static_cast<size_t>(rank)] +
+                            ")";
+    const std::string text =
+        "the script has closed files that it did not open (os.closerange?), "
+        "those of tf_hvd and MPI among them: the job cannot go on. Close what "
+        "the script has opened, and nothing else; subprocess keeps files from "
+        "a child by itself";
+    segment_->LoseFile(map_.topology.LocalRank());
+    WriteLog(LogLevel::kError, who, text);
+    RaiseAbort({AbortRecord::kFailed, rank, who + ": " + text});
+  }
+
   std::unique_ptr<AbortFlood> MakeFlood() {
     if (map_.topology.nodes.size() == 1) return nullptr;
     return std::make_unique<AbortFlood>(&session_->api(), session_->control(),
@@ -160,6 +181,7 @@ class MpiWorld : public World {
   std::unique_ptr<MpiMessenger> messenger_;
   std::unique_ptr<P2PTransport> transport_;
   std::unique_ptr<AbortPath> abort_;
+  std::unique_ptr<Tripwire> tripwire_;
   std::map<int, std::unique_ptr<ShmEdge>> shm_edges_;
   std::map<int, std::unique_ptr<MpiEdge>> mpi_edges_;
   bool finalized_ = false;
@@ -184,11 +206,16 @@ Status CheckAlone(const MpiMembers& members) {
 
 }  // namespace
 
+MpiSearch SearchOf(const WorldOptions& options) {
+  return {options.config.mpi_library, options.launch, options.library_dir,
+          options.candidates};
+}
+
 Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
                  MpiInfo* info) {
-  const MpiSearch search{options.config.mpi_library, options.launch,
-                         options.library_dir, options.candidates};
-  if (options.launch.size == 1 && !MpiIsRunning(search)) {
+  const MpiSearch search = SearchOf(options);
+  const bool alone = options.launch.size == 1 && !MpiIsRunning(search);
+  if (alone || options.config.alone) {
     TF_HVD_RETURN_IF_ERROR(CheckAlone(options.members));
     *world = std::move(MakeLoopback(LoopbackOptions()).front());
     return Status::Ok();
@@ -196,11 +223,13 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   std::unique_ptr<MpiSession> session;
   TF_HVD_RETURN_IF_ERROR(MpiSession::Start(search, options.members, &session));
   if (info != nullptr) *info = session->info();
+  TF_HVD_RETURN_IF_ERROR(CompareSettings(*session, options.settings));
   NodeMap map;
   TF_HVD_RETURN_IF_ERROR(
       DiscoverNodes(*session, options.config.ranks_per_node, &map));
   std::unique_ptr<ShmSegment> segment;
   TF_HVD_RETURN_IF_ERROR(ShareSegment(*session, map, &segment));
+  session->MarkInUse();
   *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),
                                       std::move(segment));
   return Status::Ok();

@@ -20,7 +20,10 @@ struct WorldOptions {
   std::string library_dir;              // where the shims for the families lie
   std::vector<std::string> candidates;  // libmpi of the Python environment
   MpiMembers members;
+  Settings settings;  // what must be equal on all ranks, by name
 };
+
+MpiSearch SearchOf(const WorldOptions& options);
 
 // One rank without MPI where no launcher started more and nobody initialised
 // MPI; else the job's world. Never one of N worlds of one rank each: where the

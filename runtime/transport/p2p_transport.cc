@@ -44,7 +44,7 @@ P2PTransport::P2PTransport(Messenger* messenger, int rank, bool yield_at_once,
                            size_t max_message_bytes)
     : messenger_(messenger),
       rank_(rank),
-      options_{yield_at_once, max_message_bytes} {}
+      options_{yield_at_once, max_message_bytes, &progress_} {}
 
 char* P2PTransport::Stage(size_t bytes) {
   if (bytes > staging_bytes_) {
@@ -63,6 +63,7 @@ Status P2PTransport::Fly(const std::vector<int>& ranks, const Pump& pump,
                     " takes part in an operation of a set it is not in");
   }
   const RankGroup group{ranks, static_cast<size_t>(found - ranks.begin())};
+  progress_.awaited = -1;
   Flight flight(messenger_, pump, options_);
   const Status status = body(&flight, group);
   if (!status.ok() && !flight.Abandon()) {

@@ -42,6 +42,7 @@ class P2PTransport final : public DataTransport {
                   const std::vector<int64_t>& send_bytes, void* output,
                   const std::vector<int64_t>& receive_bytes,
                   const Pump& pump) override;
+  Progress progress() const override { return progress_; }
   bool memory_in_use() const override { return memory_in_use_; }
 
  private:
@@ -53,6 +54,7 @@ class P2PTransport final : public DataTransport {
 
   Messenger* const messenger_;
   const int rank_;
+  Progress progress_;
   const Flight::Options options_;
   std::unique_ptr<char[]> staging_;  // kept from call to call
   size_t staging_bytes_ = 0;

@@ -85,7 +85,7 @@ ShmSegment::~ShmSegment() {
   RemoveName();
   const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
   if (memory_ != nullptr) munmap(memory_, layout.bytes);
-  if (file_ >= 0) close(file_);
+  file_.Close();
 }
 
 Status ShmSegment::Create(int local_size, std::unique_ptr<ShmSegment>* result) {
@@ -106,18 +106,20 @@ Status ShmSegment::Attach(const std::string& name, int local_size,
 Status ShmSegment::Map(bool create) {
   const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
   // Sets close-on-exec by itself.
-  file_ = shm_open(name_.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0),
-                   S_IRUSR | S_IWUSR);
-  if (file_ < 0) return ShmError("shm_open(" + name_ + ")", layout.bytes);
+  const int file =
+      shm_open(name_.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0),
+               S_IRUSR | S_IWUSR);
+  file_ = OpenFile(file);
+  if (file < 0) return ShmError("shm_open(" + name_ + ")", layout.bytes);
   named_ = create;
   if (create) {
     const auto size = static_cast<off_t>(layout.bytes);
-    if (ftruncate(file_, size) != 0) return ShmError("ftruncate", layout.bytes);
-    errno = posix_fallocate(file_, 0, size);
+    if (ftruncate(file, size) != 0) return ShmError("ftruncate", layout.bytes);
+    errno = posix_fallocate(file, 0, size);
     if (errno != 0) return ShmError("posix_fallocate", layout.bytes);
   }
   void* memory =
-      mmap(nullptr, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+      mmap(nullptr, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED) return ShmError("mmap", layout.bytes);
   memory_ = static_cast<char*>(memory);
   return Status::Ok();
@@ -132,7 +134,8 @@ void ShmSegment::RemoveName() {
 // rank would keep the latter.
 Status ShmSegment::ClaimAlive(int local_rank) {
   struct flock lock = ByteOf(local_rank, F_WRLCK);
-  if (fcntl(file_, F_SETLK, &lock) != 0) return ShmError("fcntl(F_SETLK)", 0);
+  if (fcntl(file_.number(), F_SETLK, &lock) != 0)
+    return ShmError("fcntl(F_SETLK)", 0);
   return Status::Ok();
 }
 
@@ -142,9 +145,15 @@ bool ShmSegment::HasLeft(int local_rank) const {
   return rank_state(local_rank)->left != 0;
 }
 
+void ShmSegment::LoseFile(int local_rank) {
+  file_lost_ = true;
+  MarkLeft(local_rank);
+}
+
 bool ShmSegment::HasDied(int local_rank) const {
+  if (file_lost_) return false;
   struct flock lock = ByteOf(local_rank, F_WRLCK);
-  if (fcntl(file_, F_GETLK, &lock) != 0) return false;
+  if (fcntl(file_.number(), F_GETLK, &lock) != 0) return false;
   // Whoever leaves in order says so before the lock goes: this order of looks.
   return lock.l_type == F_UNLCK && !HasLeft(local_rank);
 }

@@ -6,6 +6,7 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "runtime/transport/abort_board.h"
 #include "runtime/transport/doorbell.h"
 #include "runtime/transport/shm_ring.h"
+#include "runtime/transport/tripwire.h"
 
 namespace tf_hvd {
 
@@ -44,6 +46,10 @@ class ShmSegment {
   // This rank leaves in order: from now on its end is no death.
   void MarkLeft(int local_rank);
 
+  // The script has closed this rank's file, and its claim went with it: nobody
+  // shall take that for its death, nor can this rank tell who has died.
+  void LoseFile(int local_rank);
+
   // True if the process of that other rank has ended without MarkLeft.
   bool HasDied(int local_rank) const;
   bool HasLeft(int local_rank) const;
@@ -66,7 +72,8 @@ class ShmSegment {
   const std::string name_;
   const int local_size_;
   bool named_ = false;  // this process must remove the name
-  int file_ = -1;
+  OpenFile file_;
+  std::atomic<bool> file_lost_{false};
   char* memory_ = nullptr;
 };
 

@@ -32,6 +32,17 @@ std::vector<int> RanksUnder(size_t top, const Nodes& nodes, size_t fan_out) {
   return ranks;
 }
 
+bool Covers(int rank, const TreePlace& place, const std::vector<int>& members) {
+  return std::all_of(members.begin(), members.end(), [&](int member) {
+    return member == rank ||
+           std::any_of(place.below.begin(), place.below.end(),
+                       [member](const std::vector<int>& below) {
+                         return std::binary_search(below.begin(), below.end(),
+                                                   member);
+                       });
+  });
+}
+
 }  // namespace
 
 TreePlace PlaceOf(int rank, const Nodes& nodes, int fan_out) {
@@ -55,6 +66,17 @@ TreePlace PlaceOf(int rank, const Nodes& nodes, int fan_out) {
     place.below.push_back(RanksUnder(i, nodes, arity));
   }
   return place;
+}
+
+std::vector<int> PathToCover(int rank, const std::vector<int>& members,
+                             const Nodes& nodes, int fan_out) {
+  std::vector<int> path;
+  for (;;) {
+    const TreePlace place = PlaceOf(rank, nodes, fan_out);
+    if (place.parent < 0 || Covers(rank, place, members)) return path;
+    rank = place.parent;
+    path.push_back(rank);
+  }
 }
 
 }  // namespace tf_hvd

@@ -73,10 +73,6 @@ class World {
   // neighbours about once a second.
   virtual std::optional<AbortRecord> PollAbort() = 0;
 
-  // True if only the background thread may run the cycle, because the MPI
-  // that was found does not allow a second thread.
-  virtual bool background_only() const = 0;
-
   // True if there are more ranks on this node than cores it may use: waiting
   // must yield instead of spin.
   virtual bool oversubscribed() const = 0;

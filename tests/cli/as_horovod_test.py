@@ -1,6 +1,7 @@
 """`tf_hvd run --as-horovod`: scripts written for Horovod, unchanged."""
 
 import os
+import subprocess
 import sys
 
 # As Horovod's users write it: eager loop, tape, broadcast, rank 0 reports.
@@ -42,9 +43,11 @@ if hvd.rank() == 0:
 def test_a_horovod_script_runs_unchanged(call, environ, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     code, output, errors = call(
-        "run", "-np", "2", "--as-horovod", sys.executable, "script.py", environ=environ
+        *("run", "-np", "2", "--as-horovod", "--require-init", sys.executable, "script.py"),
+        environ=environ,
     )
     assert code == 0, output + errors
+    assert "JOINED" not in errors
     assert "size 2 module tf_hvd" in output
 
 
@@ -57,3 +60,50 @@ def test_the_path_of_the_caller_stays(call, environ, program):
     ours, theirs = output.strip().split(os.pathsep)
     assert os.path.isdir(os.path.join(ours, "horovod"))
     assert theirs == "/else/where"
+
+
+# A console script as pip writes it, of a program that knows Horovod only.
+CONSOLE_SCRIPT = """#!{python}
+import sys
+import horovod.tensorflow as hvd
+
+hvd.init()
+ranks = hvd.allgather_object(hvd.rank())
+if hvd.rank() == 0:
+    print("ranks", ranks, "files", "tf_hvd" in hvd.__file__, "arguments", sys.argv[1:])
+"""
+
+
+def test_an_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes, tmp_path):
+    """As docs/horovod.md says: PYTHONPATH is all that it needs."""
+    script = tmp_path / "train"
+    script.write_text(CONSOLE_SCRIPT.format(python=sys.executable))
+    script.chmod(0o755)
+    shown = [sys.executable, "-P", "-m", "tf_hvd.horovod_names", "--path"]
+    path = subprocess.run(shown, capture_output=True, text=True, timeout=60, check=True).stdout
+    launcher = str(mpi_prefixes[family] / "bin" / "mpirun")
+    words = {
+        "openmpi": ["-x", f"PYTHONPATH={path.strip()}", "-H", "localhost:2"],
+        "mpich": ["-genv", "PYTHONPATH", path.strip()],
+    }[family]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    root["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+    ended = subprocess.run(
+        [launcher, "-np", "2", *words, str(script), "--fast"],
+        env={**environ, **root},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "ranks [0, 1] files True arguments ['--fast']" in ended.stdout
+
+
+def test_the_path_for_other_launchers_is_told_without_tensorflow():
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "tf_hvd.horovod_names", "--path"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert os.path.isdir(os.path.join(ended.stdout.strip(), "horovod"))
+    assert "| tf_hvd\n" in ended.stderr
+    assert "tensorflow" not in ended.stderr

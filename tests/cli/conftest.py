@@ -60,12 +60,12 @@ def start(tmp_path):
     """Starts `tf_hvd`; what still runs at the test's end is killed, its ranks with it."""
     started = []
 
-    def popen(*arguments, environ=None):
+    def popen(*arguments, environ=None, **options):
         process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=tmp_path,
             env=environ,
-            stdin=subprocess.DEVNULL,
+            **{"stdin": subprocess.DEVNULL, **options},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tf_hvd.cli.command_line import Job, command_line
+from tf_hvd.cli.environment import exported_names, rank_environment
 from tf_hvd.cli.hosts import Host
 from tf_hvd.cli.launchers import Launcher
-from tf_hvd.cli.run import Job, command_line, exported_names, rank_environment
 
 PROGRAM = ("python", "train.py", "--epochs", "2")
 TWO_HOSTS = (Host("a", 4), Host("b", 2))
@@ -78,16 +79,19 @@ def test_mpich(job, expected):
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        ({"ranks": 2, "cores": 2}, "--ntasks=2 --export=ALL --cpu-bind=cores"),
-        ({"ranks": 4, "cores": 2}, "--ntasks=4 --export=ALL --overcommit --cpu-bind=none"),
+        ({"ranks": 2, "cores": 2}, "--ntasks=2 --export=ALL --input=0 --cpu-bind=cores"),
+        (
+            {"ranks": 4, "cores": 2},
+            "--ntasks=4 --export=ALL --input=0 --overcommit --cpu-bind=none",
+        ),
         (
             {"ranks": 5, "cores": 4, "hosts": TWO_HOSTS},
-            "--ntasks=5 --export=ALL --distribution=arbitrary --nodelist=a,a,a,a,b "
+            "--ntasks=5 --export=ALL --input=0 --distribution=arbitrary --nodelist=a,a,a,a,b "
             "--cpu-bind=cores",
         ),
         (
             {"ranks": 2, "cores": 2, "launcher_args": ("--cpu-bind=rank",)},
-            "--ntasks=2 --export=ALL --cpu-bind=rank",
+            "--ntasks=2 --export=ALL --input=0 --cpu-bind=rank",
         ),
     ],
 )

@@ -61,6 +61,27 @@ std::vector<std::string> OutputShapes(
   return result;
 }
 
+// The step that a caller says it is at is an input more: a scalar, of which the
+// results' shapes say nothing.
+TEST(ShapesTest, TheStepIsNoTensorOfTheGroup) {
+  for (const char* op :
+       {"HorovodGroupedAllreduce", "HorovodGroupedAllgather"}) {
+    const tf::OpRegistrationData& data = Registered(op);
+    tf::NodeDef node;
+    node.set_op(op);
+    (*node.mutable_attr())["T"].set_type(tf::DT_FLOAT);
+    (*node.mutable_attr())["num_tensors"].set_i(1);
+    (*node.mutable_attr())["stamp_count"].set_i(1);
+    InferenceContext context(TF_GRAPH_DEF_VERSION, tf::AttrSlice(node),
+                             data.op_def, {{-1, 4}, tf::PartialTensorShape({})},
+                             {}, {}, {});
+    TF_CHECK_OK(context.construction_status());
+    TF_CHECK_OK(context.Run(data.shape_inference_fn));
+    ASSERT_EQ(context.num_outputs(), 1) << op;
+    EXPECT_EQ(context.DebugString(context.output(0)), "[?,4]") << op;
+  }
+}
+
 // They return tensors that other ranks had a part in, and have a T.
 const std::vector<std::string> kCollectives = {
     "HorovodAllreduce",     "HorovodGroupedAllreduce",
@@ -93,11 +114,12 @@ TEST(SignaturesTest, AttributesOfReductionsAreHorovodsAndOursHaveDefaults) {
       ElementsAre("T", "reduce_op", "prescale_factor", "postscale_factor",
                   "ignore_name_scope: false", "process_set_id: 0",
                   "wire_name: \"\"", "compression: \"\""));
-  EXPECT_THAT(Attributes("HorovodGroupedAllreduce"),
-              ElementsAre("T", "reduce_op", "prescale_factor",
-                          "postscale_factor", "ignore_name_scope: false",
-                          "process_set_id: 0", "num_tensors", "wire_name: \"\"",
-                          "compression: \"\"", "member_names: []"));
+  EXPECT_THAT(
+      Attributes("HorovodGroupedAllreduce"),
+      ElementsAre("T", "reduce_op", "prescale_factor", "postscale_factor",
+                  "ignore_name_scope: false", "process_set_id: 0",
+                  "num_tensors", "wire_name: \"\"", "compression: \"\"",
+                  "member_names: []", "stamp_count: 0"));
   EXPECT_THAT(
       Attributes("HorovodReducescatter"),
       ElementsAre("T", "reduce_op", "ignore_name_scope: false",
@@ -116,10 +138,10 @@ TEST(SignaturesTest, AttributesOfTheOthersAreHorovodsAndOursHaveDefaults) {
                 ElementsAre("T", "ignore_name_scope: false",
                             "process_set_id: 0", "wire_name: \"\""));
   }
-  EXPECT_THAT(
-      Attributes("HorovodGroupedAllgather"),
-      ElementsAre("T", "ignore_name_scope: false", "process_set_id: 0",
-                  "num_tensors", "wire_name: \"\"", "member_names: []"));
+  EXPECT_THAT(Attributes("HorovodGroupedAllgather"),
+              ElementsAre("T", "ignore_name_scope: false", "process_set_id: 0",
+                          "num_tensors", "wire_name: \"\"", "member_names: []",
+                          "stamp_count: 0"));
   EXPECT_THAT(Attributes("HorovodBroadcast"),
               ElementsAre("T", "root_rank", "ignore_name_scope: false",
                           "process_set_id: 0", "wire_name: \"\""));
@@ -169,9 +191,9 @@ TEST(SignaturesTest, InputsAndOutputsHaveHorovodsNames) {
   };
   const Row expected[] = {
       {"HorovodAllreduce", {"tensor"}, {"sum"}},
-      {"HorovodGroupedAllreduce", {"tensors*"}, {"sum*"}},
+      {"HorovodGroupedAllreduce", {"tensors*", "stamp*"}, {"sum*"}},
       {"HorovodAllgather", {"tensor"}, {"output"}},
-      {"HorovodGroupedAllgather", {"tensors*"}, {"outputs*"}},
+      {"HorovodGroupedAllgather", {"tensors*", "stamp*"}, {"outputs*"}},
       {"HorovodReducescatter", {"tensor"}, {"output"}},
       {"HorovodGroupedReducescatter", {"tensors*"}, {"outputs*"}},
       {"HorovodBroadcast", {"tensor"}, {"output"}},

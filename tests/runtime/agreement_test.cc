@@ -31,6 +31,7 @@ Vote RandomVote(int rank, std::mt19937* random) {
   if ((*random)() % 4 == 0) {
     vote.refusal = Refusal{rank, "refused by " + std::to_string(rank)};
   }
+  vote.step = static_cast<int64_t>((*random)() % 4) - 1;
   return vote;
 }
 
@@ -45,7 +46,26 @@ std::string Show(const Vote& vote) {
     text += " refused " + std::to_string(vote.refusal->rank) + ":" +
             vote.refusal->text;
   }
+  text += " step " + std::to_string(vote.step);
+  if (vote.off_step.has_value()) {
+    text += " off " + std::to_string(vote.off_step->rank) + ":" +
+            std::to_string(vote.off_step->step);
+  }
   return text + (vote.joined ? " joined" : "");
+}
+
+std::string StepText(const Vote& vote) {
+  const std::string rank = "rank " + std::to_string(vote.first.rank);
+  return vote.step < 0 ? rank + " gives no step"
+                       : rank + " is at step " + std::to_string(vote.step);
+}
+
+std::string StepsText(const Vote& first, const Vote& other) {
+  return "mismatch in allreduce 'x': " + StepText(first) + ", " +
+         StepText(other) +
+         "; all ranks must make the same steps: one that failed, was repeated "
+         "or was left out on one rank must be so on all of them, or all start "
+         "again from a checkpoint";
 }
 
 TEST(Agreement, MergeIsCommutative) {
@@ -93,6 +113,9 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
         std::find_if(votes.begin(), votes.end(), [&](const Vote& vote) {
           return vote.first.record != votes[0].first.record;
         });
+    const auto off_step = std::find_if(
+        votes.begin(), votes.end(),
+        [&](const Vote& vote) { return vote.step != votes[0].step; });
     std::string expected;
     if (refused != votes.end()) {
       const std::string rank = std::to_string(refused->refusal->rank);
@@ -100,6 +123,8 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
     } else if (differs != votes.end()) {
       expected = DescribeMismatch("x", 0, votes[0].first.record,
                                   differs->first.rank, differs->first.record);
+    } else if (off_step != votes.end()) {
+      expected = StepsText(votes[0], *off_step);
     }
     while (votes.size() > 1) {  // merges two random ones until one is left
       std::shuffle(votes.begin(), votes.end(), random);
@@ -123,6 +148,24 @@ TEST(Agreement, MismatchNamesBothRanks) {
   EXPECT_EQ(Verdict("g", merged),
             "mismatch in allreduce 'g': rank 0 has float32[3], rank 4 has "
             "float32[5]; the shapes must be equal on all ranks");
+}
+
+TEST(Agreement, StepsOfTheCallersAreCompared) {
+  const auto at = [](int rank, int64_t step) {
+    Vote vote = VoteOf(rank, Allreduce(3));
+    vote.step = step;
+    return vote;
+  };
+  const auto verdict = [](const Vote& a, const Vote& b) {
+    return Verdict("x", Merge(a, b));
+  };
+  EXPECT_EQ(verdict(at(0, 7), at(1, 7)), "");
+  EXPECT_EQ(verdict(at(0, 7), at(1, 6)), StepsText(at(0, 7), at(1, 6)));
+  EXPECT_EQ(verdict(at(0, -1), at(1, 0)), StepsText(at(0, -1), at(1, 0)));
+  // A rank that has joined has no vote.
+  Vote joined = at(2, 7);
+  joined.joined = true;
+  EXPECT_EQ(Verdict("x", joined), "");
 }
 
 TEST(Agreement, RefusalComesBeforeMismatch) {

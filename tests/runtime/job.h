@@ -91,6 +91,7 @@ struct CallOptions {
   double prescale = 1;
   double postscale = 1;
   std::vector<int64_t> shape = {};  // empty: one dimension
+  int64_t stamp = -1;
 };
 
 // One rank's side: makes requests of plain vectors. What is given by pointer
@@ -243,6 +244,7 @@ class Rank {
                         const std::vector<T>& input,
                         const CallOptions& options) {
     Entry entry = Plain(kind, name, options.set);
+    entry.stamp = options.stamp;
     const auto count = static_cast<int64_t>(input.size());
     entry.record.tensors.push_back(
         {DTypeOf<T>(),

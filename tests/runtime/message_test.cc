@@ -67,6 +67,8 @@ class Messages {
     }
     if (Below(2) == 0) vote.other = Witness{Below(100), Text()};
     if (Below(2) == 0) vote.refusal = Refusal{Below(100), Text()};
+    if (Below(2) == 0) vote.step = Below(1'000'000);
+    if (Below(2) == 0) vote.off_step = Stamp{Below(100), Below(9) - 1};
   }
 
   FrameEntry AnEntry() {
@@ -106,6 +108,12 @@ void ExpectEqual(const Vote& a, const Vote& b) {
   if (a.refusal.has_value()) {
     EXPECT_EQ(a.refusal->rank, b.refusal->rank);
     EXPECT_EQ(a.refusal->text, b.refusal->text);
+  }
+  EXPECT_EQ(a.step, b.step);
+  ASSERT_EQ(a.off_step.has_value(), b.off_step.has_value());
+  if (a.off_step.has_value()) {
+    EXPECT_EQ(a.off_step->rank, b.off_step->rank);
+    EXPECT_EQ(a.off_step->step, b.off_step->step);
   }
 }
 
@@ -230,6 +238,8 @@ TEST(Message, VoteBySlotIs24Bytes) {
   Message vote;
   vote.slot = 5;
   EXPECT_EQ(EncodeMessage(vote).size(), 24u);
+  vote.vote.step = 7;
+  EXPECT_EQ(EncodeMessage(vote).size(), 32u);
 }
 
 }  // namespace

@@ -243,6 +243,35 @@ TEST_P(DisagreementTest, RefusalOfOneRankFailsAll) {
   });
 }
 
+// The last rank's step failed after this name, and is made again there. Also
+// when the name travels as a number.
+TEST_P(DisagreementTest, StepRetriedOnOneRankFailsOnAll) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.Run([](Rank& self) {
+    const int last = self.size() - 1;
+    for (int64_t step = 0; step < 6; ++step) {
+      const bool retries = step == 1 || step == 4;
+      std::vector<int32_t> data = {1};
+      CallOptions options;
+      options.stamp = retries && self.rank() == last ? step - 1 : step;
+      const Status status = self.Allreduce("x", &data, options).status();
+      if (retries) {
+        EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+        const std::string text =
+            "mismatch in allreduce 'x': rank 0 is at step " +
+            std::to_string(step) + ", rank " + std::to_string(last) +
+            " is at step " + std::to_string(step - 1) + "; all ranks must ";
+        EXPECT_EQ(status.message().substr(0, text.size()), text);
+      } else {
+        EXPECT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(data[0], self.size());
+      }
+    }
+    ExpectNextWorks(&self, "x");
+  });
+}
+
 // Rank 0 submits a name twice. Its second call fails at once; the others'
 // second one fails with it instead of waiting for a third.
 TEST_P(DisagreementTest, DuplicateName) {

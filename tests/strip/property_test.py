@@ -23,9 +23,9 @@ def collective(ops, draw, known):
     reduce_op = draw(st.sampled_from([0, 1, 3, 4, 5]))
     calls = [
         lambda: [ops.horovod_allreduce(x, reduce_op=reduce_op, **scales(draw))],
-        lambda: ops.horovod_grouped_allreduce(group, reduce_op=reduce_op, **scales(draw)),
+        lambda: ops.horovod_grouped_allreduce(group, [], reduce_op=reduce_op, **scales(draw)),
         lambda: [ops.horovod_allgather(x)],
-        lambda: ops.horovod_grouped_allgather(group),
+        lambda: ops.horovod_grouped_allgather(group, []),
         lambda: [ops.horovod_broadcast(x, root_rank=0)],
         lambda: [ops.horovod_reducescatter(x, reduce_op=reduce_op, **scales(draw))],
         lambda: ops.horovod_grouped_reducescatter(group, reduce_op=reduce_op, **scales(draw)),

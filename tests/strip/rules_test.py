@@ -63,8 +63,8 @@ def test_groups(check_stripped, ops):
         members = [tf.constant([[1.5, -2.0]]), tf.constant([[7.0], [8.0]])]
         scales = {"prescale_factor": 0.1, "postscale_factor": 3.0}
         return [
-            *ops.horovod_grouped_allreduce(members, reduce_op=0, **scales),
-            *ops.horovod_grouped_allgather(members),
+            *ops.horovod_grouped_allreduce(members, [], reduce_op=0, **scales),
+            *ops.horovod_grouped_allgather(members, []),
             *ops.horovod_grouped_reducescatter(members, reduce_op=1, **scales),
         ]
 

@@ -91,8 +91,23 @@ def most_ranks_on_a_host(hosts: Sequence[Host], ranks: int) -> int:
 
 def all_local(hosts: Sequence[Host], this_host: str) -> bool:
     """True if every host of the list is the machine named `this_host`."""
-    names = _LOCAL_NAMES | {this_host, this_host.partition(".")[0]}
-    return all(host.name in names for host in hosts)
+    return all(_is_local(host, this_host) for host in hosts)
+
+
+def ranks_here(hosts: Sequence[Host], ranks: int, this_host: str) -> int:
+    """How many ranks the machine named `this_host` gets, hosts being filled in order."""
+    if not hosts:
+        return ranks
+    found = 0
+    for host in hosts:
+        taken = min(host.slots, ranks)
+        ranks -= taken
+        found += taken if _is_local(host, this_host) else 0
+    return found
+
+
+def _is_local(host: Host, this_host: str) -> bool:
+    return host.name in _LOCAL_NAMES | {this_host, this_host.partition(".")[0]}
 
 
 def _parse_entry(entry: str, where: str) -> Host:

@@ -34,6 +34,47 @@ def _rank_count(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds
+
+
+def _add_output(runner: argparse.ArgumentParser) -> None:
+    runner.add_argument(
+        "--output-filename",
+        metavar="FOLDER",
+        help="also write the output of rank N to FOLDER/rank.N/stdout and .../stderr",
+    )
+    runner.add_argument(
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="put the time before each line that a rank prints",
+    )
+    runner.add_argument(
+        "--tag-output",
+        action="store_true",
+        help="put the rank before each line that it prints, in the launcher's form",
+    )
+
+
+def _add_network(runner: argparse.ArgumentParser) -> None:
+    runner.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="of the other hosts")
+    runner.add_argument(
+        "-i", "--ssh-identity-file", metavar="FILE", help="the key for the other hosts"
+    )
+    runner.add_argument(
+        "--network-interfaces",
+        default="",
+        metavar="NAME,...",
+        help="the only ones that MPI shall use; MPICH takes the first",
+    )
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `start`, a function of the parsed options."""
     parser = _Parser(prog="tf_hvd", description="Distributed training for TensorFlow.")
@@ -77,6 +118,20 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the program is a Horovod script: its `import horovod` gets tf_hvd",
     )
+    _add_output(runner)
+    _add_network(runner)
+    runner.add_argument(
+        "--require-init",
+        action="store_true",
+        help="an exit code other than 0 if no rank ever called init()",
+    )
+    runner.add_argument(
+        "--start-timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end the job if its ranks on this machine have not started by then",
+    )
+    runner.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     runner.set_defaults(start=_start_run, parser=runner)
     strip_ops.add_command(commands)

@@ -3,107 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import shutil
 import socket
+import stat
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from tf_hvd.cli import watch as watching
+from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
+from tf_hvd.cli.environment import (
+    horovod_environment,
+    interface_environment,
+    is_rank,
+    rank_environment,
+    ssh_environment,
+    without_launcher,
+)
 from tf_hvd.cli.errors import UsageError
-from tf_hvd.cli.hosts import (
-    Host,
-    all_local,
-    check_slots,
-    most_ranks_on_a_host,
-    parse_hostfile,
-    parse_hosts,
-)
+from tf_hvd.cli.hosts import Host, all_local, check_slots, parse_hostfile, parse_hosts, ranks_here
 from tf_hvd.cli.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher, find_launcher
-from tf_hvd.cli.supervise import supervise
+from tf_hvd.cli.session import FOLDER_VARIABLE, Session
+from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
 
-# Open MPI hands to other machines only the variables that it is told to.
-_EXPORTED = frozenset({"LD_LIBRARY_PATH", "PATH", "TTY_COMPATIBLE", "VIRTUAL_ENV"})
-_EXPORTED_PREFIXES = (
-    *(
-        "CUDA_",
-        "HOROVOD_",
-        "KERAS_",
-        "KMP_",
-        "MKL_",
-        "NCCL_",
-        "OMP_",
-        "PYTHON",
-        "TF_",
-        "UCX_",
-        "XLA_",
-    ),
-)
-_BINDING_OPTIONS = ("bind-to", "map-by", "rank-by", "cpu-bind", "cpu-set", "rankfile")
-
-
-@dataclass(frozen=True)
-class Job:
-    """One start of a program: how many ranks, where, and what is known of this machine."""
-
-    ranks: int
-    command: tuple[str, ...]
-    hosts: tuple[Host, ...] = ()
-    launcher_args: tuple[str, ...] = ()
-    cores: int = 1
-    as_root: bool = False
-    environ: Mapping[str, str] = field(default_factory=dict)
-
-
-def command_line(launcher: Launcher, job: Job) -> list[str]:
-    """The whole command that starts a job: the launcher's options, then the program.
-
-    Hosts are taken to have as many cores as this one.
-
-    Args:
-        launcher: the program to start the ranks with.
-        job: what to start.
-
-    Returns:
-        The arguments, the launcher's own path first.
-    """
-    words = {"openmpi": _openmpi, "mpich": _mpich, "slurm": _slurm}[launcher.family]
-    cores_each = job.cores // most_ranks_on_a_host(job.hosts, job.ranks)
-    return [launcher.program, *words(job, cores_each), *job.launcher_args, *job.command]
-
-
-def exported_names(environ: Mapping[str, str]) -> list[str]:
-    """The variables of `environ` that the ranks on other machines need, sorted."""
-    return sorted(
-        name for name in environ if name in _EXPORTED or name.startswith(_EXPORTED_PREFIXES)
-    )
-
-
-def rank_environment(
-    launcher: Launcher, environ: Mapping[str, str], terminal: bool
-) -> dict[str, str]:
-    """The environment of the ranks: the caller's, the MPI library, and whether a terminal looks on.
-
-    Args:
-        launcher: its library is the one that the ranks shall open.
-        environ: the caller's environment.
-        terminal: whether the standard output ends at a terminal. Open MPI gives its ranks a
-            pseudo-terminal and MPICH a pipe whatever the output is, so programs cannot find out;
-            `TTY_COMPATIBLE` tells those that ask (rich does).
-    """
-    ranks = {"TTY_COMPATIBLE": str(int(terminal)), **environ, **launcher.environment}
-    if launcher.library:
-        ranks[LIBRARY_VARIABLE] = launcher.library
-    return ranks
-
-
-def horovod_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` with a `horovod` first on Python's path that is tf_hvd."""
-    ours = str(Path(__file__).resolve().parent.parent / "_as_horovod")
-    path = environ.get("PYTHONPATH", "")
-    return {**environ, "PYTHONPATH": f"{ours}{os.pathsep}{path}" if path else ours}
+_FAILED = 1
 
 
 def count_cores() -> int:
@@ -128,22 +55,24 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         UsageError: the job cannot be started as asked.
     """
-    if options.as_horovod:
-        environ = horovod_environment(environ)
+    if options.end_with_parent:
+        end_with_parent()
+    environ = _environment(options, environ)
     hosts = _read_hosts(options)
     if hosts:
         check_slots(hosts, options.np)
+    here = ranks_here(hosts, options.np, socket.gethostname())
     local = all_local(hosts, socket.gethostname())
     command = tuple(options.command)
-    if local and shutil.which(command[0], path=environ.get("PATH")) is None:
+    program = shutil.which(command[0], path=environ.get("PATH"))
+    if local and program is None:
         raise UsageError(
             f"no program {command[0]!r} on the PATH; activate its environment or give its path"
         )
-    if options.np == 1 and local:
-        _announce(options.verbose, command, "1 rank needs no MPI")
-        return supervise(command, environ)
-    launcher = find_launcher(options.mpi, environ)
-    ranks_environ = rank_environment(launcher, environ, sys.stdout.isatty())
+    if not here and options.require_init:
+        raise UsageError(
+            "--require-init needs a rank on this machine, which is not among the hosts"
+        )
     job = Job(
         ranks=options.np,
         command=command,
@@ -151,15 +80,89 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         launcher_args=_split(options.mpi_args),
         cores=count_cores(),
         as_root=os.geteuid() == 0,
-        environ=ranks_environ,
+        interfaces=options.network_interfaces,
+        output=_output(options),
+        environ=environ,
     )
-    line = command_line(launcher, job)
-    _announce(
-        options.verbose,
-        line,
-        f"{FAMILY_NAMES[launcher.family]}, {LIBRARY_VARIABLE}={launcher.library}",
-    )
-    return supervise(line, ranks_environ)
+    launcher = None
+    if options.np > 1 or not local:
+        launcher = find_launcher(options.mpi, environ)
+    known_here = None if launcher and launcher.family == "slurm" else here
+    with Session() as session:
+        watch = watching.JobWatch(session, options.np, known_here, options.start_timeout)
+        ending = _start(job, launcher, session, watch, options, local)
+        return _closing(options, ending, watch, session, program or command[0])
+
+
+def _environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    if is_rank(environ) and options.mpi != "auto":
+        # The library that the outer launcher chose, not one that the user named.
+        environ = {name: text for name, text in environ.items() if name != LIBRARY_VARIABLE}
+    environ = without_launcher(environ)
+    return horovod_environment(environ) if options.as_horovod else environ
+
+
+def _start(
+    job: Job,
+    launcher: Launcher | None,
+    session: Session,
+    watch: watching.JobWatch,
+    options: argparse.Namespace,
+    local: bool,
+) -> Ending:
+    environ = {**job.environ, FOLDER_VARIABLE: str(session.folder)}
+    if launcher is None:
+        line: Sequence[str] = job.command
+        if job.output.folder or job.output.timestamps:
+            line = by_way_of_rank("", job, str(session.folder), local)
+        _announce(options.verbose, line, "1 rank needs no MPI")
+        return supervise(line, environ, watch=watch)
+    environ = rank_environment(launcher, environ, sys.stdout.isatty())
+    environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
+    environ |= interface_environment(launcher.family, job.interfaces)
+    command = by_way_of_rank(launcher.family, job, str(session.folder), local)
+    if launcher.family == "slurm" and job.output.folder:
+        for rank in range(job.ranks):
+            Path(job.output.pattern(job.ranks).format(rank=rank)).mkdir(parents=True, exist_ok=True)
+    line = command_line(launcher, dataclasses.replace(job, command=command, environ=environ))
+    family = FAMILY_NAMES[launcher.family]
+    _announce(options.verbose, line, f"{family}, {LIBRARY_VARIABLE}={launcher.library}")
+    theirs = job.own_input or launcher.family == "slurm"
+    if not theirs:
+        _warn_of_lost_input(job.hosts)
+    return supervise(line, environ, watch=watch, stdin=None if theirs else subprocess.DEVNULL)
+
+
+def _closing(
+    options: argparse.Namespace,
+    ending: Ending,
+    watch: watching.JobWatch,
+    session: Session,
+    program: str,
+) -> int:
+    """Says what is to be said at a job's end; returns the exit code."""
+    if watch.late:
+        _say(f"tf_hvd run: {watch.late}")
+        return _FAILED
+    if ending.asked:
+        return ending.code
+    joined = watch.joined()
+    if ending.code and options.np > 1 and session.ranks:
+        _say(watching.end_text(ending, session.ranks))
+    if joined is None:
+        if options.require_init:
+            _say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
+        return ending.code
+    if joined is False and (options.require_init or (watch.trains_apart() and not ending.code)):
+        text = watching.apart_text(
+            options.np, options.command, options.as_horovod, options.require_init
+        )
+        _say(text)
+        return ending.code or (_FAILED if options.require_init else 0)
+    unaware = joined is False and options.np > 1 and not options.as_horovod
+    if ending.code and unaware and (watch.trains_apart() or watching.is_python(program)):
+        _say(watching.failed_text())
+    return ending.code
 
 
 def _read_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
@@ -175,6 +178,35 @@ def _read_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
     return parse_hostfile(text, options.hostfile)
 
 
+def _output(options: argparse.Namespace) -> Output:
+    folder = options.output_filename
+    if folder:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--output-filename {folder}: {error.strerror}") from error
+        folder = os.path.abspath(folder)
+    return Output(folder, options.prefix_output_with_timestamp, options.tag_output)
+
+
+def _ssh_arguments(options: argparse.Namespace) -> list[str]:
+    words = ["-p", str(options.ssh_port)] if options.ssh_port else []
+    if options.ssh_identity_file:
+        words += ["-i", os.path.abspath(options.ssh_identity_file)]
+    return words
+
+
+def _warn_of_lost_input(hosts: Sequence[Host]) -> None:
+    if sys.stdin is None or not hosts or all_local(hosts[:1], socket.gethostname()):
+        return
+    status = os.fstat(0)
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        _say(
+            f"tf_hvd run: rank 0 runs on {hosts[0].name}, where the standard input is empty; "
+            "list this machine first, or let the program open the file"
+        )
+
+
 def _split(mpi_args: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(mpi_args))
@@ -184,47 +216,8 @@ def _split(mpi_args: str) -> tuple[str, ...]:
 
 def _announce(verbose: bool, line: Sequence[str], why: str) -> None:
     if verbose:
-        print(f"tf_hvd run: {shlex.join(line)}  ({why})", file=sys.stderr, flush=True)
+        _say(f"tf_hvd run: {shlex.join(line)}  ({why})")
 
 
-def _binds_itself(job: Job) -> bool:
-    """True if the user's own launcher arguments say where ranks go: ours would contradict them."""
-    return any(argument.lstrip("-").startswith(_BINDING_OPTIONS) for argument in job.launcher_args)
-
-
-def _openmpi(job: Job, cores_each: int) -> list[str]:
-    words = ["-np", str(job.ranks)]
-    if job.as_root:
-        words.append("--allow-run-as-root")
-    if job.hosts:
-        words += ["--host", ",".join(map(str, job.hosts))]
-    if cores_each == 0:
-        words.append("--oversubscribe")
-    if not _binds_itself(job):
-        if cores_each > 1:
-            words += ["--map-by", f"slot:PE={cores_each}"]
-        words += ["--bind-to", "core" if cores_each else "none"]
-    for name in exported_names(job.environ):
-        words += ["-x", name]
-    return words
-
-
-def _mpich(job: Job, cores_each: int) -> list[str]:
-    words = ["-np", str(job.ranks), "-genvall"]
-    if job.hosts:
-        words += ["-hosts", ",".join(map(str, job.hosts))]
-    if not _binds_itself(job):
-        words += ["-bind-to", f"core:{cores_each}" if cores_each else "none"]
-    return words
-
-
-def _slurm(job: Job, cores_each: int) -> list[str]:
-    words = [f"--ntasks={job.ranks}", "--export=ALL"]
-    if job.hosts:
-        placed = [host.name for host in job.hosts for _ in range(host.slots)][: job.ranks]
-        words += ["--distribution=arbitrary", f"--nodelist={','.join(placed)}"]
-    if cores_each == 0:
-        words.append("--overcommit")
-    if not _binds_itself(job):
-        words.append(f"--cpu-bind={'cores' if cores_each else 'none'}")
-    return words
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

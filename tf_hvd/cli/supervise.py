@@ -9,7 +9,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 # linux/prctl.h and asm-generic/siginfo.h
 _PR_SET_PDEATHSIG = 1
@@ -20,7 +22,34 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCHED = (*_ENDING, signal.SIGCHLD)
 
 
-def supervise(command: Sequence[str], environ: Mapping[str, str], grace: float = 10.0) -> int:
+@dataclass(frozen=True)
+class Ending:
+    """How a command ended: its exit code, and whether that was what we were told to do."""
+
+    code: int
+    """The command's; 128 plus the signal's number if a signal ended it or us."""
+    asked: bool = False
+    """Whether a signal to this process ended the command."""
+
+
+class Watch(Protocol):
+    """Who is asked about a running command, by the thread that waits for it."""
+
+    def started(self) -> None:
+        """The command runs: from now on threads may be started."""
+
+    def look(self) -> float | None:
+        """Looks on. Returns seconds until the next time, or None: the command must end."""
+
+
+def supervise(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    watch: Watch | None = None,
+    stdin: int | None = None,
+    grace: float = 10.0,
+) -> Ending:
     """Runs a command and waits for it and all its descendants.
 
     SIGINT, SIGTERM and SIGHUP are handed on to the command; it and its descendants are killed if
@@ -30,10 +59,12 @@ def supervise(command: Sequence[str], environ: Mapping[str, str], grace: float =
     Args:
         command: the program, found on the PATH of `environ`, and its arguments.
         environ: the environment of the command.
+        watch: is asked now and then; it may end the command, as a signal would.
+        stdin: the command's standard input; None for this process's own.
         grace: seconds between a handed-on signal and SIGKILL.
 
     Returns:
-        The command's exit code; 128 plus the signal's number if a signal ended it or this call.
+        How it ended.
     """
     _prctl(
         _PR_SET_CHILD_SUBREAPER, 1
@@ -45,17 +76,24 @@ def supervise(command: Sequence[str], environ: Mapping[str, str], grace: float =
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
 
     try:
-        child = subprocess.Popen(command, env=dict(environ), preexec_fn=before_exec)
-        code, ended_by = _wait(child, grace)
+        child = subprocess.Popen(command, env=dict(environ), stdin=stdin, preexec_fn=before_exec)
+        if watch:
+            watch.started()
+        code, ended_by = _wait(child, grace, watch)
         _kill_descendants(child)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:
-        return 128 + ended_by
-    return code if code >= 0 else 128 - code
+        return Ending(128 + ended_by, asked=True)
+    return Ending(code if code >= 0 else 128 - code)
 
 
-def _wait(child: subprocess.Popen[bytes], grace: float) -> tuple[int, int]:
+def end_with_parent() -> None:
+    """From now on this process gets SIGTERM when its parent is gone."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _wait(child: subprocess.Popen[bytes], grace: float, watch: Watch | None) -> tuple[int, int]:
     """Waits for the child; returns its code and the signal that we were ended by, 0 if none."""
     ended_by = 0
     deadline = float("inf")
@@ -64,7 +102,15 @@ def _wait(child: subprocess.Popen[bytes], grace: float) -> tuple[int, int]:
         if child.returncode is not None:
             return child.returncode, ended_by
         # SIGCHLDs merge while they are pending: wake up now and then and look.
-        info = signal.sigtimedwait(_WATCHED, min(1.0, max(0.0, deadline - time.monotonic())))
+        pause = 1.0
+        if watch and not ended_by:
+            wanted = watch.look()
+            if wanted is None:
+                ended_by, deadline = signal.SIGTERM, time.monotonic() + grace
+                child.send_signal(ended_by)
+            else:
+                pause = min(pause, wanted)
+        info = signal.sigtimedwait(_WATCHED, min(pause, max(0.0, deadline - time.monotonic())))
         if info is not None and info.si_signo in _ENDING:
             if ended_by:
                 deadline = 0.0
@@ -91,7 +137,7 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
 def _kill_descendants(child: subprocess.Popen[bytes], patience: float = 5.0) -> None:
     """Kills every descendant of this process; gives up on those that SIGKILL does not end."""
     deadline = time.monotonic() + patience
-    while (living := _descendants()) and time.monotonic() < deadline:
+    while (living := descendants()) and time.monotonic() < deadline:
         for pid in living:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -99,7 +145,7 @@ def _kill_descendants(child: subprocess.Popen[bytes], patience: float = 5.0) -> 
         _reap(child)
 
 
-def _descendants() -> list[int]:
+def descendants() -> list[int]:
     """The ids of all living processes below this one; zombies do not count."""
     children: dict[int, list[int]] = {}
     zombies = set()

@@ -56,6 +56,7 @@ from tf_hvd.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from tf_hvd.timeline import start_timeline, stop_timeline
 from tf_hvd.variables import broadcast_variables
 
 __all__ = [
@@ -104,6 +105,8 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "unguarded",
 ]
 

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
-from tf_hvd._sources import tf_variable
+from tf_hvd._tensorflow import tf_variable
 from tf_hvd.process_sets import ProcessSet
 
 

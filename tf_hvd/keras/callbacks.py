@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
-from tf_hvd._sources import tf_variable
+from tf_hvd._tensorflow import tf_variable
 from tf_hvd.keras import learning_rate
 from tf_hvd.keras.flavours import Flavours, build_optimizer, variables_of
 from tf_hvd.variables import broadcast_variables

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
 # What an optimizer of each kind must have, to be hooked.
@@ -127,6 +127,11 @@ def _set(optimizer: Any, name: str, value: Any) -> None:
 def add_method(optimizer: Any, name: str, function: Callable[..., Any]) -> None:
     """Gives the instance a method, for the user."""
     _set(optimizer, name, function)
+
+
+def add_attribute(optimizer: Any, name: str, value: Any) -> None:
+    """Gives the instance an attribute, for the user."""
+    _set(optimizer, name, value)
 
 
 def hook_updates(optimizer: Any, kind: str, distribution: Distribution) -> None:

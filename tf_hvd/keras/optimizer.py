@@ -7,10 +7,13 @@ import tensorflow as tf
 
 from tf_hvd import basics, collectives, config
 from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.keras import agreement, compat
 from tf_hvd.keras.passes import hook_passes
+from tf_hvd.keras.reduced import ReducedByUser
+from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
@@ -47,6 +50,7 @@ class Distribution:
         self._reducer = reducer
         self._scale_local = scale_local
         self._check_steps = check_steps
+        self._reduced = ReducedByUser(reducer.op)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
         self._updates = _counter()
@@ -75,6 +79,8 @@ class Distribution:
         """
         if compat.in_xla():
             raise ValueError(_JIT)
+        if self._reduced.take(gradients):
+            return list(gradients)
         checks = self._checks()
         self._gradients, self._variables = [], []  # they hold the graph
         with tf.control_dependencies(checks):
@@ -86,6 +92,24 @@ class Distribution:
             gradient if exchanged and variable not in self.local else _each_row_once(gradient)
             for gradient, variable in zip(reduced, variables, strict=True)
         ]
+
+    @verbatim
+    def allreduce(
+        self,
+        grads: Sequence[Any],
+        vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
+    ) -> list[Any]:
+        """Horovod's `optimizer._allreduce`: reduces gradients; the next update does not again.
+
+        Args:
+          grads: tensors, IndexedSlices and None.
+          vars: what they belong to.
+        """
+        with tf.name_scope(compat.SCOPE):
+            self.begin(grads, vars)
+            reduced = self.reduce(grads, vars)
+        self._reduced.remember(reduced)
+        return reduced
 
     def all_finite(self, finite: Any) -> Any:
         """Whether the gradients of all ranks are finite: all take a step, or none does.
@@ -167,13 +191,13 @@ class _Wrapping:
         name: str | None,
         check_steps: int,
         scale_local: bool,
-        reducer: dict[str, Any],
+        options: ReductionOptions,
         aggregation: dict[str, Any],
     ) -> None:
         self._name = name
         self._check_steps = check_steps
         self._scale_local = scale_local
-        self._reducer = reducer
+        self._options = options
         self._aggregation = aggregation
         self._local = LocalVariables()
 
@@ -191,6 +215,7 @@ class _Wrapping:
         if compat.grows(optimizer):
             self._wrap_growing(optimizer)
         compat.add_method(optimizer, "register_local_var", self._local.register)
+        compat.add_attribute(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
         kind = compat.kind_of(optimizer)
@@ -203,11 +228,13 @@ class _Wrapping:
         compat.hook_updates(optimizer, kind, distribution)
         if self._aggregation["passes"] > 1:
             hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
+        else:
+            compat.add_method(optimizer, "_allreduce", distribution.allreduce)
         compat.mark(optimizer, distribution)
 
     def _distribution(self, optimizer: Any) -> Distribution:
         name = self._name or f"Distributed{type(optimizer).__name__}"
-        reducer = GradientReducer(name, **self._reducer)
+        reducer = GradientReducer(name, self._options)
         return Distribution(name, reducer, self._local, self._scale_local, self._check_steps)
 
     def _wrap_growing(self, optimizer: Any) -> None:
@@ -278,7 +305,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Returns:
       `optimizer`, which now has a method `register_local_var(variable)`: the
-      gradient of that variable stays on its rank.
+      gradient of that variable stays on its rank; and an attribute
+      `horovod_distributed`, which is True.
 
     Raises:
       ValueError: not an optimizer of Keras, distributed already, or an argument
@@ -292,22 +320,27 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     steps = config.check_weights_steps() if check_weights_steps is None else check_weights_steps
     if steps < 0:
         raise ValueError(f"check_weights_steps={steps} must be 0 or more.")
-    reducer = {
-        "device_dense": device_dense,
-        "device_sparse": device_sparse,
-        "compression": compression,
-        "sparse_as_dense": sparse_as_dense,
-        "op": op,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "num_groups": num_groups,
-        "groups": groups,
-        "process_set": process_set,
-        "sparse": sparse,
-    }
+    options = ReductionOptions.of_gradients(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+        num_groups=num_groups,
+        gradient_predivide_factor=gradient_predivide_factor,
+    )
+    if op == basics.Adasum:
+        raise NotImplementedError(
+            "op=Adasum combines updates, which Keras optimizers do not show; use op=Average, "
+            "an optimizer of tf.compat.v1.train, or DistributedGradientTape(op=Adasum)."
+        )
     aggregation = {
         "passes": passes,
         "average": average_aggregated_gradients,
         "sparse_as_dense": sparse_as_dense,
     }
-    _Wrapping(name, steps, scale_local_gradients, reducer, aggregation).wrap(optimizer)
+    _Wrapping(name, steps, scale_local_gradients, options, aggregation).wrap(optimizer)
     return optimizer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd._autograph import verbatim
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.aggregation import GradientAggregation
 from tf_hvd.keras import compat
 from tf_hvd.keras.flavours import build_optimizer
@@ -34,7 +34,7 @@ def _hook_apply(optimizer: Any, aggregation: GradientAggregation) -> None:
         if trainable_variables is not None:
             known = list(trainable_variables)
             build_optimizer(optimizer, known)
-        return _step(aggregation, list(grads), lambda sums: apply(sums, known))
+        return _step(aggregation, list(grads), known, lambda sums: apply(sums, known))
 
     compat.add_method(optimizer, "apply", apply_when_complete)
 
@@ -50,16 +50,19 @@ def _hook_apply_gradients(optimizer: Any, aggregation: GradientAggregation) -> N
         return _step(
             aggregation,
             [gradient for gradient, _ in pairs],
+            variables,
             lambda sums: apply_gradients(list(zip(sums, variables, strict=True)), *args, **kwargs),
         )
 
     compat.add_method(optimizer, "apply_gradients", apply_when_complete)
 
 
-def _step(aggregation: GradientAggregation, gradients: Sequence[Any], apply: Any) -> Any:
-    complete, sums = aggregation.add(gradients)
+def _step(
+    aggregation: GradientAggregation, gradients: Sequence[Any], variables: Sequence[Any], apply: Any
+) -> Any:
+    complete, sums = aggregation.add(gradients, variables)
 
     def update() -> None:
         apply(sums)
 
-    return aggregation.when_complete(complete, update)
+    return aggregation.when_complete(complete, update, variables)

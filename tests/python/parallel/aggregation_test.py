@@ -151,7 +151,7 @@ def test_what_does_not_add_up():
     np.testing.assert_array_equal(dense, [[0, 0], [1, 1], [0, 0]])
     aggregation = GradientAggregation(2)
     aggregation.add([tf.ones([1]), None])
-    with pytest.raises(ValueError, match="same variables"):
+    with pytest.raises(ValueError, match="the same ones of the variables"):
         aggregation.add([None, tf.ones([1])])
     with pytest.raises(ValueError, match="at least 1"):
         GradientAggregation(0)
@@ -162,3 +162,100 @@ def test_gradients_of_another_compute_gradients():
         optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
         with pytest.raises(ValueError, match="own compute_gradients"):
             optimizer.apply_gradients([])
+
+
+def in_turn(size, steps):
+    """Where a and b end whose gradients are 1 and 10 (times rank + 1), given in turn."""
+    mean = sum(range(1, size + 1)) / size
+    return -mean * steps, -10 * mean * steps
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy", "v1"])
+def test_two_lists_of_variables_in_turn(rank, size, kind, in_function):
+    """One optimizer for a generator and a discriminator; wanted -2, -20, got 0, -22."""
+    inner = {
+        "keras": lambda: keras.optimizers.SGD(1.0),
+        "tf_keras": lambda: tf_keras.optimizers.SGD(1.0),
+        "legacy": lambda: tf_keras.optimizers.legacy.SGD(1.0),
+        "v1": lambda: v1.train.GradientDescentOptimizer(1.0),
+    }[kind]()
+    optimizer = hvd.DistributedOptimizer(inner, backward_passes_per_step=2)
+    a, b = (tf.Variable(tf.zeros([1])) for _ in range(2))
+    if kind in ("keras", "tf_keras"):
+        optimizer.build([a, b])
+
+    def update(variable, value):
+        if kind == "v1":
+            pairs = optimizer.compute_gradients(lambda: variable * value, var_list=[variable])
+        else:
+            pairs = [(tf.fill([1], value), variable)]
+        optimizer.apply_gradients(pairs)
+
+    def step(value):
+        update(a, value)
+        update(b, 10.0 * value)
+
+    if in_function:
+        step = tf.function(step, autograph=False)
+    for _ in range(2):
+        step(tf.constant(rank + 1.0))
+    np.testing.assert_allclose([a.numpy()[0], b.numpy()[0]], in_turn(size, 2))
+
+
+def test_two_lists_of_variables_in_a_v1_graph(rank, size):
+    """Both losses' gradients are made before the first is applied."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        a, b = (v1.get_variable(n, initializer=tf.zeros([1]), use_resource=True) for n in "ab")
+        optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
+        losses = [a * (rank + 1.0), b * (rank + 1.0) * 10.0]
+        pairs = [
+            optimizer.compute_gradients(loss, var_list=[variable])
+            for loss, variable in zip(losses, (a, b), strict=True)
+        ]
+        first, second = [optimizer.apply_gradients(each) for each in pairs]
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for train in (first, second, second, first):
+            session.run(train)
+        np.testing.assert_allclose(np.ravel(session.run([a, b])), in_turn(size, 2))
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_layer_that_is_frozen(rank, size, flavour):
+    """The shorter list starts a step of its own; it was an error with the wrong cure."""
+    first = flavour.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="first")
+    last = flavour.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="last")
+    model = flavour.Sequential([flavour.layers.Input((1,)), first, last])
+    optimizer = hvd.DistributedOptimizer(
+        flavour.optimizers.SGD(1.0 / 64), backward_passes_per_step=2
+    )
+
+    def train(rows):
+        model.compile(optimizer=optimizer, loss=lambda truth, made: tf.reduce_sum(made))
+        for _ in range(rows):
+            model.train_on_batch(np.full((1, 1), rank + 1.0), np.zeros((1, 1)))
+        return [float(np.squeeze(layer.get_weights())) for layer in (first, last)]
+
+    mean = sum(range(1, size + 1)) / size
+    change = 2 * mean / 64
+    np.testing.assert_allclose(train(2), [1 - change, 1 - change], rtol=1e-6)
+    first.trainable = False
+    kept, changed = train(2)
+    np.testing.assert_allclose(kept, 1 - change, rtol=1e-6)
+    np.testing.assert_allclose(changed, (1 - change) - change * (1 - change), rtol=1e-6)
+
+
+def test_v1_adasum_of_two_lists_in_turn(rank, size):
+    """Each list's updates are combined after two of its own."""
+    adasum = hvd.DistributedOptimizer(
+        OPTIMIZERS["sgd"](), op=hvd.Adasum, backward_passes_per_step=2
+    )
+    a, b = (tf.Variable(tf.zeros([1])) for _ in range(2))
+    for _ in range(2):
+        for variable, value in ((a, 1.0), (b, 10.0)):
+            pairs = adasum.compute_gradients(
+                lambda variable=variable, value=value: variable * value, var_list=[variable]
+            )
+            adasum.apply_gradients(pairs)
+    # Equal changes are averaged.
+    np.testing.assert_allclose([a.numpy()[0], b.numpy()[0]], [-2.0, -20.0], rtol=1e-6)

@@ -25,7 +25,8 @@ def unknown(dataset):
 @pytest.mark.parametrize("known", [True, False])
 def test_each_element_once(size, count, known):
     dataset = tf.data.Dataset.range(count)
-    parts = everybody(hvd.shard(dataset if known else unknown(dataset)))
+    dataset = hvd.shard(dataset if known else unknown(dataset), uneven="keep")
+    parts = everybody(dataset)
     assert parts == [list(range(r, count, size)) for r in range(size)]
 
 
@@ -39,8 +40,10 @@ def test_drop(size, count, known):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 7, 12])
-def test_repeat(size, count):
-    parts = everybody(hvd.shard(tf.data.Dataset.range(count), uneven="repeat"))
+@pytest.mark.parametrize("known", [True, False])
+def test_even_by_default(size, count, known):
+    dataset = tf.data.Dataset.range(count)
+    parts = everybody(hvd.shard(dataset if known else unknown(dataset)))
     longest = -(-count // size)
     whole = [i % count for i in range(longest * size)]
     assert parts == [whole[r::size] for r in range(size)]
@@ -55,6 +58,10 @@ def test_structures_of_any_shape_whose_number_is_not_known(rank, size):
     assert [(x["x"].tolist(), int(y)) for x, y in got] == [(list(range(i)), i) for i in wanted]
     maps = unknown(rows).map(lambda x, _: x)
     assert [len(x["x"]) for x in hvd.shard(maps, uneven="drop")] == list(wanted)
+    filled = [i % count for i in range(rank, 3 * size, size)]
+    got = list(hvd.shard(unknown(rows)).as_numpy_iterator())
+    assert [(x["x"].tolist(), int(y)) for x, y in got] == [(list(range(i)), i) for i in filled]
+    assert [len(x["x"]) for x in hvd.shard(maps)] == filled
 
 
 @pytest.mark.parametrize("uneven", ["keep", "drop", "repeat"])
@@ -64,7 +71,7 @@ def test_without_end(rank, size, uneven):
 
 
 def test_batches_are_elements(rank, size):
-    dataset = hvd.shard(tf.data.Dataset.range(4 * size + 1).batch(4))
+    dataset = hvd.shard(tf.data.Dataset.range(4 * size + 1).batch(4), uneven="keep")
     batches = [batch.tolist() for batch in dataset.as_numpy_iterator()]
     wanted = [list(range(4 * rank, 4 * rank + 4))]
     assert batches == ([*wanted, [4 * size]] if rank == 0 else wanted)
@@ -74,8 +81,6 @@ def test_shard_refuses(size):
     dataset = tf.data.Dataset.range(3)
     with pytest.raises(ValueError, match=r"uneven='pad'.*'keep', 'drop', 'repeat'"):
         hvd.shard(dataset, uneven="pad")
-    with pytest.raises(ValueError, match="assert_cardinality"):
-        hvd.shard(unknown(dataset), uneven="repeat")
 
 
 @pytest.mark.parametrize("agree", ["min", "max"])
@@ -100,10 +105,11 @@ def test_steps_of_a_share(rank, size):
     """What shard leaves to each rank, brought to one number."""
     dataset = tf.data.Dataset.range(3 * size + 1)
     least = 3 if size > 1 else 4
-    assert hvd.steps_per_epoch(hvd.shard(dataset)) == least
-    assert hvd.steps_per_epoch(hvd.shard(dataset), agree="max") == 4
+    kept = hvd.shard(dataset, uneven="keep")
+    assert hvd.steps_per_epoch(kept) == least
+    assert hvd.steps_per_epoch(kept, agree="max") == 4
     assert hvd.steps_per_epoch(hvd.shard(dataset, uneven="drop")) == least
-    assert hvd.steps_per_epoch(hvd.shard(dataset, uneven="repeat")) == 4
+    assert hvd.steps_per_epoch(hvd.shard(dataset)) == 4
 
 
 @pytest.mark.parametrize("agree", ["min", "max"])
@@ -147,8 +153,8 @@ def test_in_a_process_set(rank, size):
     try:
         if rank in (0, size - 1):
             part = elements(hvd.shard(tf.data.Dataset.range(5), process_set=last))
-            assert part == ([0, 2, 4] if rank == 0 else [1, 3])
-            assert hvd.steps_per_epoch(len(part), process_set=last) == 2
+            assert part == ([0, 2, 4] if rank == 0 else [1, 3, 0])
+            assert hvd.steps_per_epoch(len(part), process_set=last) == 3
         else:
             with pytest.raises(ValueError, match=f"rank {rank} is not in"):
                 hvd.shard(tf.data.Dataset.range(5), process_set=last)

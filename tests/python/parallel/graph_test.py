@@ -1,6 +1,7 @@
 """Names, order and control flow: which call of one rank meets which of another."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
@@ -166,3 +167,70 @@ def test_same_bits_in_every_run(rank):
     for _ in range(10):
         assert tf.nest.map_structure(lambda t: t.numpy().tobytes(), reduce()) == first
     assert hvd.allgather_object(first) == [first] * hvd.size()
+
+
+def used_on(rank, root, result):
+    """A graph that differs between ranks: only one has a use for the result."""
+    return result + 1.0 if rank == root else tf.zeros_like(result)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrapped", ["function", "nested", "loop", "branch", "tape"])
+def test_a_result_that_one_rank_uses(rank, size, wrapped):
+    """The others' graphs left the call out, and the one waited until the stall limit."""
+
+    def call(x):
+        total = hvd.allreduce(x, op=hvd.Sum, name=f"used_{wrapped}")
+        rows = hvd.allgather(x, name=f"gathered_{wrapped}")
+        return used_on(rank, 0, total) + used_on(rank, size - 1, rows[:1])
+
+    def step(x):
+        if wrapped == "nested":
+            return tf.function(call, autograph=False)(x)
+        if wrapped == "loop":
+            return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, call(x)), [0, x])[1]
+        if wrapped == "branch":
+            return tf.cond(x[0] >= 0.0, lambda: call(x), lambda: x)
+        if wrapped == "tape":
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = call(x)
+            # Derivatives are collectives as well; here all ranks need them.
+            return result + 0.0 * tape.gradient(tf.reduce_sum(x * x), x)
+        return call(x)
+
+    result = tf.function(step, autograph=False)(tf.constant([float(rank)]))
+    total = size * (size - 1) / 2
+    np.testing.assert_array_equal(
+        result, [total + 1.0 if rank == 0 else 1.0 if rank == size - 1 else 0.0]
+    )
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrapped", ["function", "loop", "branch", "tape"])
+def test_unused_calls_in_another_order_on_each_rank(rank, size, wrapped):
+    """Run one after the other, the ranks would wait for each other."""
+
+    def call(x):
+        names = [f"first_{wrapped}", f"second_{wrapped}"]
+        for name in names if rank % 2 == 0 else reversed(names):
+            hvd.allreduce(x, op=hvd.Sum, name=name)
+        return x
+
+    def step(x):
+        if wrapped == "loop":
+            return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, call(y)), [0, x])[1]
+        if wrapped == "branch":
+            return tf.cond(x[0] >= 0.0, lambda: call(x), lambda: x)
+        if wrapped == "tape":
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                call(x)
+                loss = tf.reduce_sum(x)
+            return tape.gradient(loss, x)
+        return call(x)
+
+    before = hvd._native.library.tf_hvd_executed_count()
+    tf.function(step, autograph=False)(tf.constant([float(rank)]))
+    calls = hvd._native.library.tf_hvd_executed_count() - before
+    assert calls == (6 if wrapped == "loop" else 2)

@@ -147,7 +147,7 @@ def test_training_loop(rank, size, compiled):
     optimizer = tf.keras.optimizers.SGD(1.0)
     optimizer.build([table, weights])
     step = tf.function(step, autograph=False) if compiled else step
-    dataset = hvd.shard(tf.data.Dataset.range(size + 1)).batch(1)
+    dataset = hvd.shard(tf.data.Dataset.range(size + 1), uneven="keep").batch(1)
     for epoch in range(2):
         for batch in dataset:
             step(batch)

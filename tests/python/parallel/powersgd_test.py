@@ -81,13 +81,13 @@ def test_what_is_left_out_comes_later(rank, size):
 @pytest.mark.ranks(2)
 def test_fewer_numbers_travel(monkeypatch):
     sent = []
-    original = hvd.collectives.grouped_allreduce
+    original = hvd.collectives.reduce_group
 
     def record(tensors, *arguments, **options):
         sent.extend(int(np.prod(t.shape)) for t in tensors)
         return original(tensors, *arguments, **options)
 
-    monkeypatch.setattr(hvd.collectives, "grouped_allreduce", record)
+    monkeypatch.setattr(hvd.collectives, "reduce_group", record)
     variable = tf.Variable(tf.zeros([200, 300]))
     reduce_with(hvd.PowerSGD(rank=4), [np.ones((200, 300), np.float32)], [variable])
     assert sorted(sent) == [4 * 200, 4 * 300]
@@ -156,7 +156,56 @@ def test_what_it_cannot_do():
         with pytest.raises(ValueError, match="PowerSGD"):
             hvd.DistributedGradientTape(tf.GradientTape(), compression=hvd.PowerSGD(), **options)
     compression = hvd.PowerSGD(rank=1, min_ratio=1.0)
-    variables = [tf.Variable(tf.zeros([8, 8])), tf.Variable(tf.zeros([8, 8]))]
-    reduce_with(compression, [np.ones((8, 8), np.float32)] * 2, variables)
-    with pytest.raises(ValueError, match="of its own"):
-        reduce_with(compression, [np.ones((8, 8), np.float32)], variables[:1])
+    unknown = tf.function(lambda g: compression.average([g], [g], None))
+    with pytest.raises(ValueError, match="needs to know the shapes"):
+        unknown.get_concrete_function(tf.TensorSpec([None, 8]))
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+def test_each_variable_has_a_state_of_its_own(rank, in_function):
+    """Two lists of equal shapes in turn, a list that shrinks: as if each were alone."""
+    lists = [[tf.Variable(tf.zeros([24, 32], tf.float64)) for _ in range(2)] for _ in range(2)]
+    shared = hvd.PowerSGD(rank=1, min_ratio=1.0)
+    alone = [hvd.PowerSGD(rank=1, min_ratio=1.0) for _ in lists]
+
+    def reduce_by(compression, variables):
+        def call(*gradients):
+            return reduce_with(compression, gradients, variables)
+
+        return tf.function(call, autograph=False) if in_function else call
+
+    calls = [
+        (reduce_by(shared, variables), reduce_by(own, variables))
+        for variables, own in zip(lists, alone, strict=True)
+    ]
+    for number in range(4):
+        for which, (together, apart) in enumerate(calls):
+            gradients = [tf.constant(low_rank(rank, 10 * number + 2 * which + i)) for i in (0, 1)]
+            for one, other in zip(together(*gradients), apart(*gradients), strict=True):
+                np.testing.assert_array_equal(one, other)
+    # The second variable goes on alone, as when a layer is frozen.
+    last = tf.constant(low_rank(rank, 99))
+    both = reduce_by(alone[0], lists[0])(last, last)[1]
+    np.testing.assert_array_equal(reduce_by(shared, lists[0][1:])(last)[0], both)
+
+
+def test_tensors_have_states_by_their_places(rank):
+    """A source that is no variable is another object in each step."""
+    compression = hvd.PowerSGD(rank=1, min_ratio=1.0)
+    variable = tf.Variable(tf.zeros([24, 32], tf.float64))
+    others = [hvd.PowerSGD(rank=1, min_ratio=1.0), hvd.PowerSGD(rank=1, min_ratio=1.0)]
+
+    def reduce_tensor(compression, gradient, beside):
+        x = tf.zeros([24, 32], tf.float64)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(x * gradient) + sum(tf.reduce_sum(v * gradient) for v in beside)
+        tape = hvd.DistributedGradientTape(tape, compression=compression)
+        return tape.gradient(loss, [x, *beside])[0]
+
+    for number in range(3):
+        for beside, own in zip(([], [variable]), others, strict=True):
+            gradient = low_rank(rank, 2 * number + len(beside))
+            np.testing.assert_array_equal(
+                reduce_tensor(compression, gradient, beside), reduce_tensor(own, gradient, beside)
+            )

@@ -17,11 +17,11 @@ IMPORT_EACH = """
 import json, sys
 from tensorflow.python.framework import auto_control_deps
 
-ours = auto_control_deps.ASYNC_STATEFUL_OPS
+ours = auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS
 results = {}
 for case, folder in json.loads(sys.argv[1]).items():
     if case == "no set":
-        del auto_control_deps.ASYNC_STATEFUL_OPS
+        del auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS
     sys.path.insert(0, folder)
     try:
         import tf_hvd
@@ -29,7 +29,7 @@ for case, folder in json.loads(sys.argv[1]).items():
     except ImportError as error:
         results[case] = f"{type(error).__name__}: {error}"
     sys.path.pop(0)
-    auto_control_deps.ASYNC_STATEFUL_OPS = ours
+    auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = ours
     for name in [name for name in sys.modules if name.startswith("tf_hvd")]:
         del sys.modules[name]
 print(json.dumps(results))
@@ -98,6 +98,6 @@ def test_library_that_cannot_be_loaded(outcome):
     assert "install the tf_hvd wheel" in outcome["broken"]
 
 
-def test_tensorflow_without_its_set_of_asynchronous_ops(outcome):
+def test_tensorflow_without_its_set_of_ops_that_must_run(outcome):
     assert outcome["no set"].startswith("ImportError")
-    assert "ASYNC_STATEFUL_OPS" in outcome["no set"]
+    assert "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS" in outcome["no set"]

@@ -49,7 +49,7 @@ def refused(text, function, *args, **attributes):
 def test_every_type_passes_through_what_moves_it(dtype):
     x = rows(dtype)
     same(ops.horovod_allgather(x), x)
-    same(ops.horovod_grouped_allgather([x, x])[1], x)
+    same(ops.horovod_grouped_allgather([x, x], [])[1], x)
     same(ops.horovod_broadcast(x, 0), x)
     same(ops.horovod_alltoall(x, NONE)[0], x)
 
@@ -91,7 +91,7 @@ def test_reducescatter_refuses_what_it_cannot_do():
 def test_empty_and_many_dimensions(shape):
     x = rows(tf.float32, shape)
     same(ops.horovod_reducescatter(x, SUM, 1.0, 1.0), x)
-    same(ops.horovod_grouped_allgather([x])[0], x)
+    same(ops.horovod_grouped_allgather([x], [])[0], x)
     same(ops.horovod_alltoall(x, [shape[0]])[0], x)
 
 
@@ -109,7 +109,7 @@ def test_scalars_have_no_rows(call):
 
 def test_a_scalar_in_a_group_is_named():
     tensors = [tf.constant([1.0]), tf.constant(1.0)]
-    refused(r"tensor 1 is a scalar", ops.horovod_grouped_allgather, tensors)
+    refused(r"tensor 1 is a scalar", ops.horovod_grouped_allgather, tensors, [])
     refused(
         r"tensor 1 'b' is a scalar",
         ops.horovod_grouped_reducescatter,
@@ -122,8 +122,8 @@ def test_members_have_as_many_names_as_there_are():
     x = tf.constant([1.0])
     attributes = {"member_names": ["a", "b", "c"]}
     text = "3 names for 2 tensors"
-    refused(text, ops.horovod_grouped_allgather, [x, x], **attributes)
-    refused(text, ops.horovod_grouped_allreduce, [x, x], SUM, 1.0, 1.0, **attributes)
+    refused(text, ops.horovod_grouped_allgather, [x, x], [], **attributes)
+    refused(text, ops.horovod_grouped_allreduce, [x, x], [], SUM, 1.0, 1.0, **attributes)
     refused(text, ops.horovod_grouped_reducescatter, [x, x], SUM, 1.0, 1.0, **attributes)
 
 

@@ -211,7 +211,18 @@ say("rank", launched, "is", hvd.rank(), "of", hvd.size(), by_parts.process_set_i
 again = hvd.ProcessSet(pairs)
 hvd.init(process_sets=[again])
 assert again.process_set_id == by_parts.process_set_id
+from tf_hvd.horovod.mpi_ops import _basics
+known = _basics._get_process_set_ids_and_ranks()
+assert known[_basics.comm_process_set(pairs)] == by_parts.ranks and len(known) == 1 + len(
+    {tuple(ranks) for ranks in part.allgather(by_parts.ranks)})
+assert _basics.comm_process_set(part) == 0
 assert hvd.remove_process_set(by_parts) and again.process_set_id is None
+try:
+    _basics.comm_process_set(world if launched == 3 else pairs)
+except ValueError as error:
+    assert "is registered" in str(error), error
+else:
+    raise AssertionError("a set of no communicator was found")
 first = part.Create(part.Get_group().Incl([0]))
 added = hvd.add_process_set(first)
 assert added.ranks == [0] and added.included() == (hvd.rank() == 0)

@@ -1,5 +1,9 @@
 """How gradients are cut into requests, and what the optimizer and the tape refuse."""
 
+import dataclasses
+import inspect
+import warnings
+
 import keras
 import pytest
 import tensorflow as tf
@@ -8,7 +12,9 @@ from hypothesis import strategies as st
 
 import tf_hvd as hvd
 from tf_hvd import buckets, config, reduction
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.keras import compat
+from tf_hvd.options import ReductionOptions
 
 F, D = "float32", "float64"
 
@@ -85,6 +91,66 @@ def test_groups_that_are_none(groups):
 def test_num_groups_is_deprecated():
     with pytest.warns(DeprecationWarning, match="groups="):
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
+
+
+def test_deprecated_arguments_are_shown_where_the_program_gives_them():
+    """Not inside of this package, and not inside of TensorFlow's wrapper around its functions."""
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
+        hvd.DistributedOptimizer(optimizer, num_groups=2)
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), num_groups=2)
+        hvd.handle_average_backwards_compatibility(None, True)
+    ours = [each for each in caught if "deprecated" in str(each.message)]
+    assert [each.filename for each in ours] == [__file__] * 4
+
+
+def test_options_of_a_reduction_are_one_value_that_is_checked_once():
+    options = ReductionOptions(op=hvd.Sum, groups=[[]])
+    assert {options: 1}[ReductionOptions(op=hvd.Sum, groups=3)] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.op = hvd.Average
+    with pytest.raises(ValueError, match="PowerSGD needs op=Average"):
+        ReductionOptions(op=hvd.Sum, compression=hvd.PowerSGD())
+    with pytest.raises(ValueError, match="optimizer or a tape"):
+        hvd.allreduce([1.0], compression=hvd.PowerSGD())
+    divided = ReductionOptions.of_gradients(gradient_predivide_factor=4.0)
+    assert (divided.prescale_factor, divided.postscale_factor) == (0.25, 4.0)
+
+
+def test_verbatim_shows_signature_and_defaults():
+    """`__defaults__` was None, and getfullargspec saw (*args, **kwargs)."""
+
+    def plain(a, b=2, *, c=3, d):
+        """Doc."""
+        return a, b, c, d
+
+    wrapped = verbatim(plain)
+    assert wrapped is not plain
+    assert (wrapped.__defaults__, wrapped.__kwdefaults__) == ((2,), {"c": 3})
+    assert (wrapped.__wrapped__, wrapped.__name__, wrapped.__doc__) == (plain, "plain", "Doc.")
+    for follow in (True, False):
+        signature = inspect.signature(wrapped, follow_wrapped=follow)
+        assert str(signature) == "(a, b=2, *, c=3, d)"
+    assert inspect.getfullargspec(wrapped) == inspect.getfullargspec(plain)
+    # The defaults are there to be read; a call takes those of the function.
+    assert wrapped(1, d=4) == (1, 2, 3, 4)
+    assert wrapped(1, 5, c=6, d=4) == (1, 5, 6, 4)
+    with pytest.raises(TypeError, match="'d'"):
+        wrapped(1)
+
+
+def test_verbatim_of_a_method():
+    signature = inspect.signature(hvd.DistributedGradientTape(tf.GradientTape()).gradient)
+    assert [*signature.parameters][:3] == ["target", "sources", "output_gradients"]
+
+
+def test_public_functions_show_their_defaults():
+    names = inspect.signature(hvd.allreduce).parameters
+    assert len(hvd.allreduce.__defaults__) == len(names) - 2  # tensor, and sparse by keyword
+    assert hvd.allreduce.__kwdefaults__ == {"sparse": None}
+    assert hvd.broadcast.__defaults__[:2] == (None, False)
 
 
 @pytest.mark.parametrize("make", [hvd.DistributedGradientTape, hvd.DistributedOptimizer])
@@ -180,13 +246,13 @@ def test_alone_nothing_is_sent_and_gradients_stay_as_they_are():
     table, weights = tf.Variable(tf.ones([4, 2])), tf.Variable([1.0])
     slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([3, 3]))
     dense = tf.constant([0.1])
-    reducer = reduction.GradientReducer("Alone", compression=hvd.Compression.fp16)
+    reducer = reduction.GradientReducer("Alone", ReductionOptions(compression=hvd.Compression.fp16))
     sparse, same, none = reducer.reduce([slices, dense, None], [table, weights, weights])
     assert (same is dense, none) == (True, None)
     assert sparse.indices is slices.indices
     assert sparse.values is slices.values
     assert sparse.dense_shape.numpy().tolist() == [4, 2]  # the variable's
-    as_dense = reduction.GradientReducer("Alone", sparse_as_dense=True)
+    as_dense = reduction.GradientReducer("Alone", ReductionOptions(sparse_as_dense=True))
     assert as_dense.reduce([slices], [table])[0].numpy().tolist() == [[0, 0]] * 3 + [[2, 2]]
     with tf.Graph().as_default() as graph:
         reducer.reduce([tf.constant([1.0])], [None])

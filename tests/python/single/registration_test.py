@@ -8,6 +8,7 @@ enough: nothing here depends on what the others do.
 
 import threading
 
+import keras
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
@@ -44,7 +45,7 @@ def allreduce(tensor, **attributes):
 
 
 def grouped_allreduce(tensor):
-    return _native.ops.horovod_grouped_allreduce([tensor, tensor], SUM, 1.0, 1.0)[0]
+    return _native.ops.horovod_grouped_allreduce([tensor, tensor], [], SUM, 1.0, 1.0)[0]
 
 
 def allgather(tensor):
@@ -52,7 +53,7 @@ def allgather(tensor):
 
 
 def grouped_allgather(tensor):
-    return _native.ops.horovod_grouped_allgather([tensor, tensor])[0]
+    return _native.ops.horovod_grouped_allgather([tensor, tensor], [])[0]
 
 
 def broadcast(tensor):
@@ -140,16 +141,99 @@ def test_calls_on_constants_are_not_folded(call):
         assert executed(of_constant) == 1
 
 
+def unused(call, x):
+    """One call of no use and one whose result is returned."""
+    call(x)
+    return call(x * 2.0)
+
+
 @every_collective
-def test_a_call_whose_result_is_unused_is_left_out(call):
-    """On every rank alike: what a function runs follows from its graph alone."""
+def test_a_call_whose_result_is_unused_runs(call):
+    """A rank that left it out would keep those waiting that use the result."""
+    function = tf.function(lambda x: unused(call, x))
+    for _ in range(2):
+        assert executed(lambda: function(inputs())) == 2
 
-    @tf.function
-    def unused(x):
-        call(x)
-        return call(x * 2.0)
 
-    assert executed(lambda: unused(inputs())) == 1
+@every_collective
+def test_a_call_of_whose_result_only_the_shape_is_used_runs(call):
+    function = tf.function(lambda x: tf.shape(call(x)) + tf.size(call(x)))
+    for _ in range(2):
+        assert executed(lambda: function(inputs())) == 2
+
+
+def in_while_loop(call, x):
+    def body(i):
+        unused(call, x)
+        return i + 1
+
+    return tf.while_loop(lambda i: i < 3, body, [0])
+
+
+def in_branch(call, x):
+    return tf.cond(x[0] > 0.0, lambda: [unused(call, x), x][1], lambda: x)
+
+
+def in_nested_functions(call, x):
+    inner = tf.function(lambda y: unused(call, y))
+    middle = tf.function(lambda y: [inner(y), y][1])
+    return middle(x)
+
+
+def under_a_tape(call, x):
+    """The backward pass makes no call of a result that the loss does not depend on."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        unused(call, x)
+        loss = tf.reduce_sum(x * x)
+    return tape.gradient(loss, x)
+
+
+def of_a_dataset(call, x):
+    numbers = tf.data.Dataset.range(1).map(lambda _: [unused(call, x), x][1])
+    return numbers.reduce(tf.zeros_like(x), lambda total, y: total + y)
+
+
+@every_collective
+@pytest.mark.parametrize(
+    ("where", "calls"),
+    [
+        (in_while_loop, 6),
+        (in_branch, 2),
+        (in_nested_functions, 2),
+        (under_a_tape, 2),
+        (of_a_dataset, 2),
+    ],
+)
+def test_unused_calls_run_wherever_they_are(call, where, calls):
+    function = tf.function(lambda x: where(call, x))
+    for _ in range(2):
+        assert executed(lambda: function(inputs())) == calls
+
+
+@every_collective
+def test_unused_calls_run_without_grappler(call):
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        function = tf.function(lambda x: in_nested_functions(call, x))
+        assert executed(lambda: function(inputs())) == 2
+    finally:
+        restored = {"disable_meta_optimizer": before.get("disable_meta_optimizer", False)}
+        tf.config.optimizer.set_experimental_options(restored)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_unused_calls_run_in_each_step_of_keras(steps_per_execution):
+    class Model(keras.Model):
+        def call(self, x):
+            allreduce(x)
+            return x * 2.0
+
+    model = Model()
+    model.compile(loss="mse", steps_per_execution=steps_per_execution)
+    x = tf.ones([6, 2])
+    assert executed(lambda: model.fit(x, x, batch_size=1, epochs=2, verbose=0)) == 12
 
 
 @every_collective
@@ -379,10 +463,15 @@ def test_topology_is_read_when_the_graph_runs(op, value):
     assert read().numpy() == value
 
 
-def test_all_collectives_joined_tensorflows_asynchronous_ops():
-    assert set(COLLECTIVES) <= auto_control_deps.ASYNC_STATEFUL_OPS
+def test_all_collectives_joined_tensorflows_ops_that_always_run_in_any_order():
+    assert set(COLLECTIVES) <= auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS
+    assert not set(COLLECTIVES) & auto_control_deps.ASYNC_STATEFUL_OPS
 
 
 def test_effects_did_not():
-    """Among them, a call whose result nothing uses would not run."""
-    assert not set(EFFECTS) & auto_control_deps.ASYNC_STATEFUL_OPS
+    """They would lose their place among assignments."""
+    for ops in (
+        auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS,
+        auto_control_deps.ASYNC_STATEFUL_OPS,
+    ):
+        assert not set(EFFECTS) & ops

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native, collectives
+from tf_hvd import _native, options
 
 SHARED = "average=None, device_dense='', device_sparse='', compression=none, op=None"
 SCALES = "prescale_factor=1.0, postscale_factor=1.0"
@@ -91,7 +91,7 @@ def test_constants_are_horovods_and_those_of_the_native_table():
     names = [_native.library.tf_hvd_reduce_op_name(value).decode() for value in constants]
     assert names == ["Average", "Sum", "Adasum", "Min", "Max", "Product"]
     assert _native.library.tf_hvd_reduce_op_name(6) is None
-    for value, name in collectives._REDUCE_OPS.items():
+    for value, name in options._REDUCE_OPS.items():
         assert names[value] == name
 
 

@@ -47,7 +47,9 @@ bool RefusedHere(const Submission& s) {
 // waiters of the same age.
 std::string Cause(const Submission& s) {
   const std::string& text = s.status.message();
-  return text.substr(0, text.find("; seen by "));
+  const size_t end =
+      std::min(text.find("; seen by "), text.find("; no answer from "));
+  return Contains(text, " got no verdict ") ? text.substr(0, end) : text;
 }
 
 // What the errors of a scenario may say.
@@ -65,7 +67,7 @@ std::vector<std::string> ErrorsOf(Scenario scenario) {
     case Scenario::kDuplicateAll:
       return {"duplicate name"};
     case Scenario::kDuplicateOne:
-      return {"duplicate name", "stall: ", " left: "};
+      return {"duplicate name", "stall: ", " left: ", " is at step "};
     case Scenario::kMissing:
       // By name, not by a waiter's last limit.
       return {"mismatch", "; missing rank "};

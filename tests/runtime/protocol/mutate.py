@@ -45,6 +45,12 @@ MUTANTS = {
         "return offered_++;",
         "return static_cast<uint32_t>(slots_.size());",
     ),
+    # A rank that has left out a step goes on with what the others have of it.
+    "steps_not_compared": Mutant(
+        "agreement.cc",
+        "  KeepLowestOffStep({high.first.rank, high.step}, low.step, &merged.off_step);\n",
+        "",
+    ),
     # Nobody learns who is missing.
     "no_ask": Mutant(
         "stall_monitor.cc",

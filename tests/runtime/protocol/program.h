@@ -19,6 +19,7 @@ struct Call {
   std::string name;
   Record record;
   std::string refusal;
+  int64_t stamp = -1;
   int adds = -1;         // the number of the new set is that of this one
   int removes = -1;      // record.set is that of this one
   bool late = false;     // made between join() and its return

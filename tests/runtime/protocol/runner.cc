@@ -77,6 +77,7 @@ void Runner::Make(const Call& call, SimWorld::Done done) {
   Submission submission;
   submission.name = call.name;
   submission.refusal = call.refusal;
+  submission.stamp = call.stamp;
   submission.late = call.late;
   const auto set = set_numbers_.find(call.set);
   const auto removed = set_numbers_.find(std::max(call.removes, 0));

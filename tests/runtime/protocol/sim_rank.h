@@ -42,6 +42,8 @@ class SimRank : private VertexHost {
   // VertexHost
   void Send(int neighbour, std::string message) override;
   void Execute(std::vector<Run> frame) override;
+  uint64_t Moved() const override { return 0; }
+  int Awaited() const override { return -1; }
   size_t Backlog() const override {
     return frames_.size() - (running_ ? 1 : 0);
   }

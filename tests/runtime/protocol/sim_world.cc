@@ -71,6 +71,7 @@ void SimWorld::Submit(int rank, Submission submission, const Record& record,
   entry.record = record;
   entry.refusal = submission.refusal;
   entry.submitted_ns = events_.now();
+  entry.stamp = submission.stamp;
   entry.keepalive = std::make_shared<int>(submission.instance);
   const bool orphan = submission.orphan;
   history_.submissions.push_back(std::move(submission));
@@ -208,7 +209,11 @@ void SimWorld::Meet(int rank, const OrderKey& key, const ::tf_hvd::Run& run) {
     if (meeting.instance >= 0 && meeting.instance != instance) {
       history_.Fail("different instances of '" + run.name + "' met");
     }
+    if (meeting.instance >= 0 && meeting.stamp != run.own->stamp) {
+      history_.Fail("different steps of '" + run.name + "' met");
+    }
     meeting.instance = instance;
+    meeting.stamp = run.own->stamp;
   }
   if (meeting.ranks.size() < run.ranks->size()) return;
   const int64_t takes_ns = random_.Pick<int64_t>({kUs, 100 * kUs, 50 * kMs});

@@ -72,7 +72,8 @@ void Simulation::CheckQuiet() {
   for (int r = 0; r < world_.size(); ++r) {
     const Ledger& ledger = world_.rank(r)->vertex().ledger();
     if (!ledger.tallies.empty() || !ledger.ready.empty() ||
-        !ledger.executing.empty() || world_.rank(r)->vertex().Waiting()) {
+        !ledger.passed_up.empty() || !ledger.executing.empty() ||
+        world_.rank(r)->vertex().Waiting()) {
       history->Fail("rank " + std::to_string(r) +
                     " has something left although nobody waits");
     }

@@ -47,10 +47,14 @@ class FakeMpi {
   void HoldSends(bool hold) { hold_sends_ = hold; }
   // All later calls give kError.
   void Break() { broken_ = true; }
+  // While true, tests give kError and take the request back, as MPI does.
+  void FailTests(bool fail) { fail_tests_ = fail; }
 
   const std::vector<Message>& sent() const { return sent_; }
   // Receives that are posted and neither done nor cancelled.
   int open_receives() const { return open_receives_; }
+  // Requests that were cancelled after MPI had taken them back.
+  int null_cancels() const { return null_cancels_; }
 
  private:
   struct Rank {
@@ -110,6 +114,12 @@ class FakeMpi {
     FakeMpi& mpi = Of(state);
     if (mpi.broken_) return kError;
     Request& request = In(handle);
+    if (mpi.fail_tests_) {
+      handle->pointer = nullptr;
+      if (request.receives) --mpi.open_receives_;
+      request.done = true;
+      return kError;
+    }
     if (!request.receives) request.done = !mpi.hold_sends_;
     *done = request.done ? 1 : 0;
     if (bytes != nullptr) *bytes = static_cast<int>(request.bytes);
@@ -118,6 +128,10 @@ class FakeMpi {
   }
 
   static int Cancel(void* state, MpiHandle* handle) {
+    if (handle->pointer == nullptr) {
+      ++Of(state).null_cancels_;
+      return kError;
+    }
     Request& request = In(handle);
     if (request.done) return 0;
     request.cancelled = true;
@@ -155,6 +169,8 @@ class FakeMpi {
   std::vector<Message> sent_;
   bool hold_sends_ = false;
   bool broken_ = false;
+  bool fail_tests_ = false;
+  int null_cancels_ = 0;
   int open_receives_ = 0;
 };
 

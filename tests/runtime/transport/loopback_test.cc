@@ -38,7 +38,6 @@ TEST(Loopback, OneRankByDefault) {
   ASSERT_EQ(worlds.size(), 1u);
   EXPECT_EQ(worlds[0]->topology().size, 1);
   EXPECT_FALSE(worlds[0]->oversubscribed());
-  EXPECT_FALSE(worlds[0]->background_only());
   EXPECT_EQ(worlds[0]->PollAbort(), std::nullopt);
   worlds[0]->Finalize(true);
 }

@@ -163,6 +163,8 @@ TEST(MpiMessengerTest, AMessageOfAnotherLengthIsABug) {
   ASSERT_TRUE(self.Receive(0, data, 8, &receive).ok());
   ASSERT_TRUE(self.Send(0, data, 3, &send).ok());
   EXPECT_EQ(self.Test(receive, &done).code(), StatusCode::kInternal);
+  EXPECT_TRUE(self.Abandon(receive));
+  EXPECT_EQ(mpi.null_cancels(), 0);
 }
 
 TEST(MpiMessengerTest, AbandonTellsWhetherTheMemoryIsFree) {
@@ -177,6 +179,29 @@ TEST(MpiMessengerTest, AbandonTellsWhetherTheMemoryIsFree) {
   mpi.HoldSends(true);
   ASSERT_TRUE(messenger.Send(1, data, 8, &ticket).ok());
   EXPECT_FALSE(messenger.Abandon(ticket));
+}
+
+// MPI sets the request of a failed test to MPI_REQUEST_NULL, and ends the
+// process when that is cancelled.
+TEST(MpiMessengerTest, AFailedReceiveIsNotCancelled) {
+  FakeMpi mpi;
+  const MpiApi api = mpi.Api(0);
+  MpiMessenger messenger(&api, kComm, kTag);
+  char data[16] = "";
+  Messenger::Ticket failed = 0;
+  Messenger::Ticket next = 0;
+  bool done = false;
+  ASSERT_TRUE(messenger.Receive(1, data, 8, &failed).ok());
+  mpi.FailTests(true);
+  EXPECT_EQ(messenger.Test(failed, &done).code(), StatusCode::kAborted);
+  mpi.FailTests(false);
+  // The ticket is not given away while it is the caller's.
+  ASSERT_TRUE(messenger.Receive(1, data + 8, 8, &next).ok());
+  EXPECT_NE(next, failed);
+  EXPECT_FALSE(messenger.Abandon(failed));
+  EXPECT_EQ(mpi.null_cancels(), 0);
+  EXPECT_TRUE(messenger.Abandon(next));
+  EXPECT_EQ(mpi.open_receives(), 0);
 }
 
 TEST(MpiMessengerTest, ErrorsNameTheCall) {

@@ -168,7 +168,6 @@ void Collectives(Job* job) {
   Check(*job, Make(job));
   CheckTopology(*job);
   Check(*job, !job->info.version.empty(), "no version");
-  Check(*job, !job->world->background_only(), "MPI allows too little");
   PushThroughEdges(*job);
   CheckAllreduce(*job);
   Check(*job, !job->world->PollAbort(), "an abort out of nothing");
@@ -355,8 +354,6 @@ void Reuse(Job* job) {
     Check(*job, Make(job));
     Check(*job, job->info.threads_multiple == (provided == kMultiple),
           "thread level");
-    Check(*job, job->world->background_only() == (provided != kMultiple),
-          "background only");
     PushThroughEdges(*job);
     job->world->Finalize(true);
     job->world.reset();

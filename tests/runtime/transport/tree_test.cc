@@ -95,6 +95,30 @@ Topology TopologyOf(int rank, Nodes nodes) {
   return topology;
 }
 
+TEST(Tree, PathToTheVertexThatCovers) {
+  // 0..1, 2..3, 4..5; with fan-out 1 node 2 hangs under node 1.
+  const std::vector<std::vector<int>> nodes = {{0, 1}, {2, 3}, {4, 5}};
+  struct Row {
+    int rank;
+    std::vector<int> members;
+    std::vector<int> path;
+  };
+  const Row rows[] = {
+      {0, {0, 1, 2, 3, 4, 5}, {}},
+      {1, {0, 1, 2, 3, 4, 5}, {0}},
+      {5, {0, 5}, {4, 2, 0}},
+      {5, {3, 5}, {4, 2}},
+      {4, {4, 5}, {}},
+      {5, {4, 5}, {4}},
+      {3, {3, 5}, {2}},
+      {3, {3}, {}},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(PathToCover(row.rank, row.members, nodes, 1), row.path)
+        << row.rank;
+  }
+}
+
 TEST(Topology, OneRankAlone) {
   const Topology topology = TopologyOf(0, {{0}});
   EXPECT_EQ(topology.LocalRank(), 0);

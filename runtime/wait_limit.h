@@ -1,0 +1,42 @@
+// How long a rank's background thread may sleep (agreement.md, section 7).
+// Pure.
+#ifndef TF_HVD_RUNTIME_WAIT_LIMIT_H_
+#define TF_HVD_RUNTIME_WAIT_LIMIT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tf_hvd {
+
+struct WaitState {
+  int64_t idle_ns = 0;        // since anything was to be done
+  int64_t spin_ns = 0;        // for how long an own wait spins
+  bool has_outcomes = false;  // callers are to be told
+  bool has_output = false;    // an edge had no room: nobody rings when it has
+  bool aborting = false;      // a smaller abort record may still arrive
+  bool waiting = false;       // an own request is not in order yet
+  bool relays = false;        // others' requests wait for what comes to it
+  bool leaving = false;
+  bool polled = false;  // arrivals on some edge wake nobody
+};
+
+// 0: look again at once.
+inline int64_t WaitLimitNs(const WaitState& state) {
+  constexpr int64_t kUs = 1'000;
+  constexpr int64_t kMs = 1'000'000;
+  if (state.has_outcomes) return 0;
+  if (state.waiting && state.idle_ns < state.spin_ns) return 0;
+  if (state.has_output || state.aborting) return kMs;
+  // Whoever waits, wherever: an arrival that it depends on is found within a
+  // sixteenth of the time that it has waited.
+  const bool needed = state.waiting || state.relays || state.leaving;
+  if (state.polled) {
+    if (!needed) return 20 * kMs;
+    return std::clamp(state.idle_ns / 16, 50 * kUs, kMs);
+  }
+  return state.waiting || state.leaving ? 100 * kMs : 1000 * kMs;
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_WAIT_LIMIT_H_

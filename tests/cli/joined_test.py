@@ -1,0 +1,135 @@
+"""What `tf_hvd run` says about a job whose ranks never joined each other."""
+
+import argparse
+import mmap
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tf_hvd.cli import watch
+from tf_hvd.cli.run import _closing
+from tf_hvd.cli.session import JOINED, Session
+from tf_hvd.cli.supervise import Ending
+
+# As programs for Horovod begin that run without it as well.
+SERIAL = """
+try:
+    import horovod.tensorflow as hvd
+    hvd.init()
+except ImportError:
+    hvd = None
+import tensorflow as tf
+say("trained", float(tf.reduce_sum(tf.ones([3]))), hvd is None)
+"""
+
+
+def test_two_serial_trainings_are_told(environ, call, program):
+    code, output, errors = call("run", "-np", "2", *program(SERIAL), environ=environ)
+    assert code == 0, errors
+    assert output == "trained 3.0 True\n" * 2
+    assert "= NO RANK JOINED THE JOB: 2 copies of the program ran, each alone" in errors
+    assert f"=     tf_hvd run -np 2 --as-horovod {sys.executable} " in errors
+
+
+def test_require_init_is_an_error(environ, call, program):
+    quiet = program("import time")
+    code, _, errors = call("run", "-np", "2", "--require-init", *quiet, environ=environ)
+    assert code == 1
+    assert "NO RANK JOINED THE JOB" in errors
+    assert "This is an error because of --require-init." in errors
+    code, _, errors = call("run", "-np", "1", "--require-init", *quiet)
+    assert code == 1
+    assert "= THE PROGRAM DID NOT JOIN A JOB" in errors
+    failing = program("sys.exit(7)")
+    assert call("run", "-np", "2", "--require-init", *failing, environ=environ)[0] == 7
+
+
+def test_a_program_without_tensorflow_is_not_told(environ, call, program):
+    for command in (["hostname"], program("say('a tool')")):
+        code, _, errors = call("run", "-np", "2", *command, environ=environ)
+        assert (code, errors) == (0, "")
+
+
+def test_a_horovod_import_that_fails_is_told_the_cure(environ, call, program):
+    code, _, errors = call(
+        "run", "-np", "2", *program("import horovod.tensorflow"), environ=environ
+    )
+    assert code != 0
+    assert "No module named 'horovod'" in errors
+    assert "a program that is written for Horovod needs --as-horovod" in errors
+
+
+def test_require_init_without_a_rank_here(call):
+    code, _, errors = call("run", "-np", "1", "-H", "elsewhere:1", "--require-init", "true")
+    assert code == 2
+    assert "--require-init needs a rank on this machine" in errors
+
+
+def test_a_process_with_tensorflow_is_seen(tmp_path):
+    library = tmp_path / "libtensorflow_cc.so.2"
+    library.write_bytes(b"x" * mmap.PAGESIZE)
+    with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert watch.has_tensorflow(os.getpid())
+    with subprocess.Popen(["sleep", "300"]) as other:
+        assert not watch.has_tensorflow(other.pid)
+        other.kill()
+    assert not watch.has_tensorflow(2**22)
+
+
+@pytest.mark.parametrize(
+    ("first", "python"),
+    [("#!/usr/bin/env python3\n", True), ("#!/bin/sh\n", False), ("\0\1", False)],
+)
+def test_what_is_python(tmp_path, first, python):
+    script = tmp_path / "dp"
+    script.write_text(first)
+    assert watch.is_python(str(script)) is python
+    assert watch.is_python(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("here", "reported", "joined", "known"),
+    [
+        (2, {}, False, False),
+        (2, {}, True, True),
+        (0, {}, False, None),
+        (None, {}, False, None),
+        (None, {1: 9}, False, False),
+        (None, {}, True, True),
+    ],
+)
+def test_what_is_known_of_joining(here, reported, joined, known):
+    with Session() as session:
+        session.ranks.update(reported)
+        if joined:
+            (session.folder / f"{JOINED}1").touch()
+        assert watch.JobWatch(session, 2, here, None).joined() is known
+
+
+def closing(capsys, ending, joined=False, here=2, seen=True, **changed):
+    """The exit code and what is said, at the end of a job of two ranks."""
+    options = {"np": 2, "command": ["./train"], "as_horovod": False, "require_init": False}
+    with Session() as session:
+        looking = watch.JobWatch(session, 2, here, None)
+        looking._tensorflow = seen
+        if joined:
+            (session.folder / f"{JOINED}0").touch()
+        chosen = argparse.Namespace(**options | changed)
+        code = _closing(chosen, ending, looking, session, "./train")
+    return code, capsys.readouterr().err
+
+
+def test_what_is_said_at_the_end(capsys):
+    assert closing(capsys, Ending(0), joined=True) == (0, "")
+    assert closing(capsys, Ending(0), seen=False) == (0, "")
+    assert closing(capsys, Ending(130, asked=True), require_init=True) == (130, "")
+    code, said = closing(capsys, Ending(0), as_horovod=True)
+    assert code == 0
+    assert "The program did not use the Horovod that --as-horovod gives it" in said
+    code, said = closing(capsys, Ending(0), here=None, require_init=True)
+    assert code == 0
+    assert "nobody knows if any joined" in said
+    assert closing(capsys, Ending(3), as_horovod=True) == (3, "")
+    assert "needs --as-horovod" in closing(capsys, Ending(3))[1]

@@ -1,0 +1,196 @@
+"""A step fails while a collective of it is on its way: the step says why, at once.
+
+The other ranks are not disturbed: the call still takes part, whatever has become of its step.
+"""
+
+import re
+
+PREAMBLE = """
+import pathlib
+import numpy as np
+from tf_hvd import _native
+
+executed = _native.library.tf_hvd_executed_count
+
+FLAGS = pathlib.Path(FLAG_FOLDER)
+
+def wait_for(condition):
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise TimeoutError("60 s")
+
+def gate(name):
+    '''Rank 1 fails here once its collective is submitted; rank 0 lets that happen first.'''
+    before = executed()
+    def body(i):
+        if rank == 1:
+            wait_for(lambda: executed() > before + int(i))
+            raise ValueError(f"sample 17 of {name} is broken")
+        wait_for((FLAGS / name).exists)
+        return np.float32(0)
+    return body
+
+def attempt(name, step):
+    '''Rank 1 gets the step's own error, rank 0 what it would have got without it.'''
+    if rank == 0:
+        say(name, step())
+        return
+    try:
+        step()
+    except tf.errors.OpError as error:
+        found = f"sample 17 of {name} is broken" in str(error)
+        say(name, "raised" if found else str(error))
+    (FLAGS / name).touch()
+
+def both(name, collective):
+    '''The collective beside the failure on rank 1, after it on rank 0.'''
+    check = gate(name)
+    @tf.function
+    def step():
+        failed = tf.numpy_function(check, [0], tf.float32)
+        failed.set_shape([])
+        value = tf.constant([1.0 + rank])
+        if rank == 0:
+            value += failed
+        return failed, collective(value)
+    attempt(name, lambda: step()[1].numpy().tolist())
+"""
+
+LIMIT_IS_FAR = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "90"}
+
+
+def results(rank, output):
+    lines = (line.split(" ", 1) for line in re.findall(rf"\[{rank}\] (.*)", output))
+    return {line[0]: line[-1] for line in lines}
+
+
+def test_a_step_fails_beside_a_collective(job, tmp_path):
+    """In functions, a loop and a v1 session; what is in flight is of every kind of memory."""
+    program = PREAMBLE.replace("FLAG_FOLDER", repr(str(tmp_path)))
+    _, output = job(
+        program
+        + """
+both("allreduce", lambda x: hvd.allreduce(x, op=hvd.Sum, name="cancelled"))
+both("allgather", lambda x: hvd.allgather(x, name="gathered"))
+both("alltoall", lambda x: hvd.alltoall(tf.concat([x, x], 0), name="all"))
+both("broadcast", lambda x: hvd.broadcast(x, 1, name="sent"))
+variable = tf.Variable([7.0 + rank])
+def into_variable(x):
+    return hvd.broadcast_([variable], 1, name="in_place")[0] + 0 * x
+both("in_place", into_variable)
+
+check = gate("loop")
+@tf.function
+def loop():
+    def body(i, total):
+        failed = tf.cond(
+            i == 2, lambda: tf.numpy_function(check, [i], tf.float32), lambda: tf.constant(0.0))
+        failed = tf.ensure_shape(failed, [])
+        value = tf.constant([1.0 + rank])
+        if rank == 0:
+            value += failed
+        reduced = hvd.allreduce(value, op=hvd.Sum, name="looped")
+        return i + 1, total + reduced + failed
+    return tf.while_loop(lambda i, _: i < 3, body, (0, tf.constant([0.0])))
+attempt("loop", lambda: loop()[1].numpy().tolist())
+
+check = gate("session")
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    failed = tf.numpy_function(check, [0], tf.float32)
+    failed.set_shape([])
+    value = tf.constant([1.0 + rank])
+    if rank == 0:
+        value += failed
+    fetches = hvd.allreduce(value, op=hvd.Sum, name="in_session"), failed
+    attempt("session", lambda: session.run(fetches)[0].tolist())
+
+# The failed step is made again while its first call still waits.
+check = gate("again")
+@tf.function
+def again(fails):
+    reduced = hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="again")
+    if fails:
+        with tf.control_dependencies([tf.numpy_function(check, [0], tf.float32)]):
+            reduced = tf.identity(reduced)
+    return reduced
+if rank == 1:
+    attempt("again", lambda: again(True))
+    say("second", again(False).numpy().tolist())
+else:
+    wait_for((FLAGS / "again").exists)
+    say("again", again(False).numpy().tolist())
+    say("second", again(False).numpy().tolist())
+say("after", reduce())
+""",
+        **LIMIT_IS_FAR,
+    )
+    told = results(0, output), results(1, output)
+    assert told[0] == {
+        "allreduce": "[3.0]",
+        "allgather": "[1.0, 2.0]",
+        "alltoall": "[1.0, 2.0]",
+        "broadcast": "[2.0]",
+        "in_place": "[8.0]",
+        "loop": "[9.0]",
+        "session": "[3.0]",
+        "again": "[2.0]",
+        "second": "[2.0]",
+        "after": "2.0",
+    }, output
+    expected = dict.fromkeys(told[0], "raised") | {"second": "[2.0]", "after": "2.0"}
+    assert told[1] == expected, output
+
+
+def test_both_ranks_fail_beside_different_collectives(job, tmp_path):
+    """Each says its own error; neither waits for the other's collective."""
+    program = PREAMBLE.replace("FLAG_FOLDER", repr(str(tmp_path)))
+    code, output = job(
+        program
+        + """
+before = executed()
+def check():
+    wait_for(lambda: executed() > before)
+    raise ValueError(f"the loss of rank {rank} is not finite")
+@tf.function
+def step():
+    reduced = hvd.allreduce(tf.constant([1.0]), name=f"of_rank_{rank}")
+    return reduced, tf.numpy_function(check, [], tf.float32)
+step()
+""",
+        **LIMIT_IS_FAR,
+    )
+    assert code != 0
+    for rank in (0, 1):
+        assert f"the loss of rank {rank} is not finite" in output
+
+
+def test_a_failed_step_is_told_to_those_who_wait_for_the_next(job, tmp_path):
+    program = PREAMBLE.replace("FLAG_FOLDER", repr(str(tmp_path)))
+    code, output = job(
+        program
+        + """
+check = gate("step")
+@tf.function
+def step():
+    failed = tf.numpy_function(check, [0], tf.float32)
+    failed.set_shape([])
+    value = tf.constant([1.0])
+    if rank == 0:
+        value += failed
+    return failed, hvd.allreduce(value, op=hvd.Sum, name="reduced")
+if rank == 1:
+    try:
+        step()
+    finally:
+        (FLAGS / "step").touch()
+say("first", step()[1].numpy().tolist())
+error_of(reduce)
+""",
+        **LIMIT_IS_FAR,
+    )
+    assert code != 0
+    told = results(0, output)
+    assert told["first"] == "[2.0]", output
+    assert re.search(r"rank 1 .*left: .*sample 17 of step is broken", told["error:"]), output

@@ -1,0 +1,120 @@
+"""shard refuses datasets whose elements come in another order on each rank."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
+
+Dataset = tf.data.Dataset
+BY_CHANCE = r"depends on chance on rank 0 .*hvd\.shard\(dataset\)\.shuffle"
+SEEDS = r"not alike on all ranks.* on rank 0, .* on rank 1.*set_random_seed"
+
+
+@pytest.fixture(autouse=True)
+def no_global_seed():
+    yield
+    tf.random.set_seed(None)
+
+
+def numbers():
+    return Dataset.range(12)
+
+
+def files(folder, shuffle):
+    for number in range(4):
+        (folder / f"{number}.txt").touch()
+    return Dataset.list_files(str(folder / "*.txt"), shuffle=shuffle)
+
+
+def unordered():
+    options = tf.data.Options()
+    options.deterministic = False
+    return numbers().with_options(options)
+
+
+def inner(i):
+    return Dataset.range(i).shuffle(4)
+
+
+def same(i):
+    return i
+
+
+SHUFFLED = {
+    "shuffle": lambda: numbers().shuffle(12),
+    "then batch": lambda: numbers().shuffle(12).batch(2).prefetch(1),
+    "repeat": lambda: numbers().shuffle(12).repeat(2),
+    "zip": lambda: Dataset.zip((numbers().shuffle(12), numbers())),
+    "and repeat": lambda: numbers().apply(tf.data.experimental.shuffle_and_repeat(12, 2)),
+    "sample": lambda: Dataset.sample_from_datasets([numbers(), numbers()]),
+    "in interleave": lambda: numbers().interleave(inner),
+    "interleave": lambda: numbers().interleave(
+        Dataset.range, num_parallel_calls=2, deterministic=False
+    ),
+    "map": lambda: numbers().map(same, num_parallel_calls=2, deterministic=False),
+    "options": unordered,
+    "v1": lambda: tf.compat.v1.data.Dataset.range(12).shuffle(12),
+}
+
+
+@pytest.mark.parametrize("kind", list(SHUFFLED))
+def test_shard_refuses_a_shuffle_without_seed(kind):
+    with pytest.raises(ValueError, match=BY_CHANCE):
+        hvd.shard(SHUFFLED[kind]())
+
+
+def test_list_files_shuffles_by_itself(tmp_path):
+    with pytest.raises(ValueError, match=BY_CHANCE):
+        hvd.shard(files(tmp_path, shuffle=None))
+    assert len(list(hvd.shard(files(tmp_path, shuffle=False)))) == 2
+
+
+def test_overlapping_shards_of_a_seeded_shuffle(rank):
+    """set_random_seed(rank) enters into shuffle(seed=...): 8 of 12 elements were seen."""
+    tf.keras.utils.set_random_seed(rank)
+    with pytest.raises(ValueError, match=SEEDS) as raised:
+        hvd.shard(numbers().shuffle(12, seed=2017))
+    assert len(set(hvd.allgather_object(str(raised.value)))) == 1
+    with pytest.raises(ValueError, match=SEEDS):
+        hvd.shard(numbers().shuffle(12))
+    with pytest.raises(ValueError, match=SEEDS):
+        hvd.shard(numbers().interleave(lambda i: Dataset.range(i).shuffle(4, seed=1)))
+    with pytest.raises(ValueError, match=SEEDS):
+        hvd.shard(numbers().shuffle(12, seed=2017) if rank else numbers())
+
+
+@pytest.mark.parametrize("global_seed", [None, 7])
+def test_a_shuffle_that_is_alike_is_shared_out(global_seed):
+    tf.random.set_seed(global_seed)
+    shuffled = numbers().shuffle(12, seed=2017)
+    shares = hvd.allgather_object([[int(x) for x in hvd.shard(shuffled)] for _ in range(2)])
+    orders = []
+    for epoch in range(2):
+        assert sorted(shares[0][epoch] + shares[1][epoch]) == list(range(12))
+        orders.append(shares[0][epoch])
+    assert orders[0] != orders[1]
+
+
+def test_shuffle_of_a_share_is_each_ranks_own(rank):
+    tf.keras.utils.set_random_seed(rank)
+    shares = hvd.allgather_object(
+        [int(x) for _ in range(2) for x in hvd.shard(numbers()).shuffle(6)]
+    )
+    assert sorted(np.concatenate(shares).tolist()) == sorted(2 * list(range(12)))
+
+
+def test_datasets_that_are_not_the_same(rank):
+    with pytest.raises(ValueError, match=r"12 elements on rank 0, 6 elements on rank 1.*whole"):
+        hvd.shard(numbers() if rank == 0 else numbers().take(6))
+    with pytest.raises(ValueError, match="'keep' on rank 0, 'drop' on rank 1"):
+        hvd.shard(numbers(), uneven="keep" if rank == 0 else "drop")
+
+
+def test_in_a_graph():
+    with tf.Graph().as_default():
+        with pytest.raises(ValueError, match=BY_CHANCE):
+            hvd.shard(numbers().shuffle(12))
+        hvd.shard(numbers().shuffle(12, seed=1))

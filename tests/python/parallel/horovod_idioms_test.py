@@ -1,0 +1,368 @@
+"""What Horovod's users write, under Horovod's names: typical lines of scripts and tests.
+
+Horovod's names stay in a process for good; the fixture takes them back, because the
+other tests of this job are about tf_hvd under its own.
+"""
+
+import logging
+import os
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_hvd
+from tf_hvd import gradients, horovod_names
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
+
+
+@pytest.fixture(autouse=True)
+def horovod(monkeypatch):
+    """`import horovod.tensorflow` works and gives tf_hvd, in this test only."""
+    monkeypatch.setattr(gradients._Convention, "name", "tf_hvd")
+    monkeypatch.setattr(gradients._Convention, "asked", False)
+    tf_hvd.install_as_horovod()
+    yield
+    sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, horovod_names._Finder)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "horovod"]:
+        del sys.modules[name]
+
+
+def eagerly(function, array):
+    return tf.nest.map_structure(lambda x: x.numpy(), function(tf.constant(array)))
+
+
+def in_function(function, array):
+    return eagerly(tf.function(function, autograph=False), array)
+
+
+# Without v1's Session, which Keras 3 does not know.
+in_both_modes = pytest.mark.parametrize("evaluate", [eagerly, in_function])
+
+
+def test_import_makes_the_gradients_horovods():
+    import horovod.common.util as util
+
+    assert util.split_list([1], 1) == [[1]]
+    assert gradients.convention() == "tf_hvd"
+    import horovod.tensorflow as hvd
+
+    assert gradients.convention() == "horovod"
+    x = tf.constant([[1.0 + hvd.rank()]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        rows = hvd.allgather(x)
+    assert tape.gradient(rows, x).numpy() == 1.0
+
+
+def test_basics_of_mpi_ops():
+    import horovod.tensorflow as hvd
+
+    basics = hvd.mpi_ops._basics
+    assert (basics.rank(), basics.size()) == (hvd.rank(), hvd.size())
+    assert basics._get_process_set_ids_and_ranks() == {0: [0, 1]}
+    number = basics._add_process_set_impl([1])
+    try:
+        assert basics._add_process_set_impl([1]) is None
+        assert basics._get_process_set_ids_and_ranks() == {0: [0, 1], number: [1]}
+        assert basics._process_set_size(number) == 1
+        if hvd.rank() == 1:
+            assert basics._process_set_rank(number) == 0
+        else:
+            with pytest.raises(ValueError, match="not in process set"):
+                basics._process_set_rank(number)
+    finally:
+        assert basics._remove_process_set_impl(number) == number
+    assert basics._remove_process_set_impl(number) is None
+    assert basics._remove_process_set_impl(0) is None
+    with pytest.raises(ValueError, match="no process set 77"):
+        basics._process_set_size(77)
+    with pytest.raises(ValueError, match="not a communicator"):
+        basics.comm_process_set("world")
+    assert (basics.Average, basics.Product) == (hvd.Average, hvd.Product)
+
+
+def test_a_registered_set_with_a_wrong_id(evaluate):
+    import horovod.tensorflow as hvd
+
+    fake = hvd.ProcessSet([0, 1])
+    fake.process_set_id = 10
+    for collective in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        with pytest.raises(ValueError, match="no process set 10"):
+            evaluate(lambda x, call=collective: call(x, process_set=fake), np.ones([2]))
+    with pytest.raises(ValueError, match="no process set 10"):
+        fake.size()
+
+
+def test_common_util():
+    from horovod.common import util
+
+    assert util.is_version_greater_equal_than(tf.__version__, "2.6.0")
+    assert not util.is_version_greater_equal_than("2.10.0", "2.11.0")
+    for wrong in ((2.6, "2.6.0"), ("2.6.0", "2.6")):
+        with pytest.raises(ValueError, match=r"2\.6"):
+            util.is_version_greater_equal_than(*wrong)
+    assert util.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
+    assert util.split_list([1, 2, 3], 2) == [[1, 2], [3]]
+    assert [util.extension_available(name) for name in util.EXTENSIONS] == [True, False, False]
+    assert (util.mpi_built(), util.gloo_built(), util.nccl_built()) == (True, False, 0)
+    assert os.path.exists(util.get_extension_full_path("anything"))
+    with util.env(HOROVOD_IDIOM="1", HOROVOD_OTHER=None):
+        assert os.environ["HOROVOD_IDIOM"] == "1"
+        assert "HOROVOD_OTHER" not in os.environ
+    assert "HOROVOD_IDIOM" not in os.environ
+    util.check_installed_version("tensorflow", tf.__version__)
+    with pytest.warns(UserWarning, match=r"1\.15\.0 is installed"):
+        util.check_installed_version("tensorflow", "1.15.0")
+    with pytest.raises(ImportError, match=r"1\.15\.0 is installed"):
+        util.check_installed_version("tensorflow", "1.15.0", OSError("undefined symbol"))
+
+
+def test_files_and_star_imports():
+    import horovod
+    import horovod.tensorflow as hvd
+
+    assert os.path.isfile(horovod.__file__)
+    assert os.path.isfile(hvd.__file__)
+    for module in ("horovod.tensorflow.keras.callbacks", "horovod.keras.callbacks"):
+        names = {}
+        exec(f"from {module} import *", names)
+        found = sorted(name for name in names if name != "__builtins__")
+        assert found == [
+            "BestModelCheckpoint",
+            "BroadcastGlobalVariablesCallback",
+            "LearningRateScheduleCallback",
+            "LearningRateWarmupCallback",
+            "MetricAverageCallback",
+        ]
+        assert sorted(set(found) & set(dir(sys.modules[module]))) == found
+        assert names["BestModelCheckpoint"](monitor="loss").monitor == "loss"
+
+
+def test_names_are_read_as_keras_and_tensorflow_are():
+    """horovod.keras is for `import keras`, horovod.tensorflow.keras for tf.keras."""
+    import horovod.keras.callbacks as of_keras
+    import horovod.tensorflow.keras.callbacks as of_tf_keras
+
+    for kind in ("MetricAverageCallback", "BestModelCheckpoint"):
+        assert issubclass(getattr(of_keras, kind), keras.callbacks.Callback)
+        assert issubclass(getattr(of_tf_keras, kind), tf.keras.callbacks.Callback)
+    assert of_keras.BestModelCheckpoint("loss", 1, "min").verbose == 1
+
+
+def test_defaults_are_to_be_seen():
+    """Scripts read them past inspect.signature."""
+    import horovod.tensorflow as hvd
+    import horovod.tensorflow.keras as hvd_keras
+
+    assert hvd.allreduce.__defaults__[0] is None
+    assert hvd.allreduce.__defaults__[3] is hvd.Compression.none
+    assert len(hvd.broadcast_variables.__defaults__) == 2
+    assert hvd_keras.DistributedOptimizer.__defaults__[0] is None
+    for function in (hvd.allgather, hvd.broadcast, hvd.alltoall, hvd.size_op, hvd.join):
+        assert function.__defaults__ is not None
+
+
+def test_timeline_says_that_there_is_none(caplog):
+    import horovod.tensorflow as hvd
+    import horovod.tensorflow.keras as hvd_keras
+
+    caplog.set_level(logging.WARNING, "tf_hvd")
+    hvd.start_timeline("timeline.json", mark_cycles=True)
+    hvd_keras.stop_timeline()
+    told = [text for text in caplog.messages if "timeline.json" in text and "nothing" in text]
+    assert len(told) == (hvd.rank() == 0)
+
+
+@pytest.mark.parametrize("name", ["elastic", "data"])
+def test_what_is_not_there_is_told_when_it_is_used(name):
+    import horovod.tensorflow as hvd
+
+    with pytest.raises(AttributeError, match=r"last checkpoint|tf_hvd\.shard"):
+        getattr(hvd, name)
+    with pytest.raises(ModuleNotFoundError, match=name):
+        __import__(f"horovod.tensorflow.{name}")
+
+
+def test_objects_and_modes():
+    import horovod.tensorflow as hvd
+
+    assert hvd._executing_eagerly()
+    assert hvd.util._executing_eagerly()
+    assert hvd.broadcast_object({"rank": hvd.rank()}, root_rank=1) == {"rank": 1}
+    assert hvd.allgather_object(hvd.rank()) == [0, 1]
+    assert hvd.allreduce(tf.constant(float(hvd.rank())), average=False).numpy() == 1.0
+
+
+def test_a_step_of_tensorflow2_mnist():
+    import horovod.tensorflow as hvd
+
+    weights = tf.Variable([[1.0 + hvd.rank()]])
+    optimizer = tf.keras.optimizers.SGD(0.25 * hvd.size())
+
+    @tf.function
+    def training_step(x, first_batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.matmul(x, weights) - x) ** 2)
+        tape = hvd.DistributedGradientTape(tape)
+        grads = tape.gradient(loss, [weights])
+        optimizer.apply_gradients(zip(grads, [weights], strict=True))
+        if first_batch:
+            hvd.broadcast_variables([weights], root_rank=0)
+            hvd.broadcast_variables(optimizer.variables, root_rank=0)
+        return loss
+
+    for batch in range(3):
+        training_step(tf.constant([[1.0 + hvd.rank()]]), batch == 0)
+    assert len(set(hvd.allgather_object(weights.numpy().item()))) == 1
+
+
+def small_model(library):
+    dense = library.layers.Dense
+    return library.Sequential([library.Input([2]), dense(2), dense(1)])
+
+
+@pytest.mark.parametrize("module", ["tensorflow.keras", "keras"])
+def test_keras_fit_and_load_model(module, tmp_path):
+    import importlib
+
+    hvd = importlib.import_module(f"horovod.{module}")
+    library = tf.keras if module == "tensorflow.keras" else keras
+    model = small_model(library)
+    optimizer = hvd.DistributedOptimizer(
+        library.optimizers.Adam(0.001 * hvd.size()), backward_passes_per_step=2
+    )
+    model.compile(loss="mse", optimizer=optimizer)
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(
+            initial_lr=0.001 * hvd.size(), warmup_epochs=2, verbose=0
+        ),
+    ]
+    x = np.random.default_rng(hvd.rank()).normal(size=(8, 2)).astype("float32")
+    model.fit(x, x[:, :1], batch_size=2, epochs=2, verbose=0, callbacks=callbacks)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = hvd.load_model(str(path))
+    assert loaded.optimizer.horovod_distributed
+    sums = [float(hvd.allreduce(np.sum(w), name="sum")) for w in loaded.get_weights()]
+    np.testing.assert_allclose(sums, [np.sum(w) for w in model.get_weights()], rtol=1e-6)
+
+
+def test_load_model_with_legacy_optimizers(tmp_path):
+    import horovod.tensorflow.keras as hvd
+
+    model = small_model(tf_keras)
+    model.compile(loss="mse", optimizer=tf_keras.optimizers.legacy.SGD(0.1))
+    path = str(tmp_path / "model.h5")
+    model.save(path)
+    loaded = hvd.load_model(path, legacy_opts=True)
+    assert isinstance(loaded.optimizer, tf_keras.optimizers.legacy.SGD)
+    assert loaded.optimizer.horovod_distributed
+
+
+@in_both_modes
+def test_keras_optimizers_have_allreduce(evaluate):
+    """Horovod's private method reduces, and apply_gradients does not again."""
+    import horovod.tensorflow.keras as hvd
+
+    variable = keras.Variable(np.zeros(2, "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+    assert optimizer.horovod_distributed
+    optimizer.build([variable])
+
+    def step(gradient):
+        reduced = optimizer._allreduce([gradient], [variable])
+        optimizer.apply_gradients(zip(reduced, [variable], strict=True))
+        return reduced[0]
+
+    reduced = evaluate(step, np.array([1.0, 2.0], "float32"))
+    np.testing.assert_array_equal(reduced, [2.0, 4.0])
+    np.testing.assert_array_equal(variable.numpy(), [-2.0, -4.0])
+
+    def changed(gradient):
+        reduced = optimizer._allreduce([gradient], [variable])
+        optimizer.apply_gradients([(reduced[0] * 0.5, variable)])
+        return reduced[0]
+
+    with pytest.raises(ValueError, match="second time"):
+        evaluate(changed, np.array([1.0, 2.0], "float32"))
+    # The next update is one like any other.
+    optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
+    np.testing.assert_array_equal(variable.numpy(), [-4.0, -6.0])
+
+
+def test_optimizers_show_horovod():
+    import horovod.tensorflow as hvd
+
+    wrapped = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    assert "horovod" in str(wrapped)
+    assert isinstance(wrapped, hvd._DistributedOptimizer)
+    plain = keras.optimizers.SGD(0.1)
+    assert not getattr(plain, "horovod_distributed", False)
+    assert hvd.DistributedOptimizer(plain).horovod_distributed is True
+
+
+@in_both_modes
+@pytest.mark.parametrize("eager_helper", [False, True])
+def test_local_gradient_aggregation(evaluate, eager_helper):
+    """Two passes are added up; local variables stay on their rank, scaled."""
+    import horovod.tensorflow as hvd
+    from horovod.tensorflow.gradient_aggregation import get_not_none_from_list
+    from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+
+    reduce = hvd._make_allreduce_grads_fn(
+        "Idiom", "", "", hvd.Compression.none, False, hvd.Sum, 1.0, None, hvd.global_process_set
+    )
+    if eager_helper:
+        helper = LocalGradientAggregationHelperEager(2, reduce, False, True)
+    else:
+        kind = hvd.LocalGradientAggregationHelper._OPTIMIZER_TYPE_KERAS
+        helper = hvd.LocalGradientAggregationHelper(2, reduce, False, True, hvd.rank(), kind)
+    shared, local, unused = (tf.Variable([0.0]) for _ in range(3))
+    helper.register_local_var(local)
+    variables = [shared, local, unused]
+
+    def one_pass(gradient):
+        grads = helper.compute_gradients([gradient, gradient, None], variables)
+
+        def apply():
+            for grad, variable in zip(grads, variables, strict=True):
+                if grad is not None:
+                    variable.assign_sub(grad)
+            return tf.constant(True)
+
+        helper.apply_gradients(apply, None)
+        return get_not_none_from_list(grads)
+
+    with pytest.raises(ValueError, match="compute_gradients"):
+        helper.apply_gradients(lambda: None, None)
+    evaluate(one_pass, np.array([1.0], "float32"))
+    assert (float(shared[0]), float(local[0])) == (0.0, 0.0)
+    evaluate(one_pass, np.array([3.0], "float32"))
+    # The average of the passes is 2: summed over two ranks, and on one, halved.
+    assert (float(shared[0]), float(local[0])) == (-4.0, -1.0)
+
+
+def test_horovod_keras_allreduce_takes_average_and_op():
+    import horovod.keras as hvd
+
+    value = np.array([1.0 + hvd.rank()], "float32")
+    assert hvd.allreduce(value).numpy() == 1.5
+    assert hvd.allreduce(value, average=False).numpy() == 3.0
+    assert hvd.allreduce(value, op=hvd.Sum).numpy() == 3.0
+
+
+def test_a_partial_optimizer_of_horovod_keras():
+    import horovod.keras as hvd
+
+    model = small_model(keras)
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(1.0), local_layers=model.layers[0]
+    )
+    assert optimizer.horovod_distributed

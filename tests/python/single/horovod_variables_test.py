@@ -1,0 +1,104 @@
+"""Horovod's environment variables: each is told what it is here."""
+
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tf_hvd import horovod_variables
+
+# What the source of Horovod 0.28.1 reads at run time, without the prefix: native library,
+# Python, launcher.
+READ = """
+ADASUM_MPI_CHUNK_SIZE AUTOTUNE AUTOTUNE_BAYES_OPT_MAX_SAMPLES AUTOTUNE_GAUSSIAN_PROCESS_NOISE
+AUTOTUNE_LOG AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_WARMUP_SAMPLES BATCH_D2D_MEMCOPIES CACHE_CAPACITY
+CCL_CACHE CONTROLLER CPU_OPERATIONS CROSS_RANK CROSS_SIZE CYCLE_TIME DISABLE_GROUP_FUSION
+DISABLE_NVTX_RANGES DYNAMIC_PROCESS_SETS ELASTIC ELASTIC_TIMEOUT ENABLE_ASYNC_COMPLETION
+ENABLE_XLA_OPS FUSION_THRESHOLD GLOO_IFACE GLOO_RENDEZVOUS_ADDR GLOO_RENDEZVOUS_PORT
+GLOO_TIMEOUT_SECONDS HIERARCHICAL_ALLGATHER HIERARCHICAL_ALLREDUCE HOSTNAME LOCAL_RANK LOCAL_SIZE
+LOG_HIDE_TIME LOG_LEVEL MPI_THREADS_DISABLE NUM_NCCL_STREAMS RANK SIZE STALL_CHECK_DISABLE
+STALL_CHECK_TIME_SECONDS STALL_SHUTDOWN_TIME_SECONDS START_TIMEOUT THREAD_AFFINITY TIMELINE
+TIMELINE_MARK_CYCLES TORUS_ALLREDUCE
+SPARK_PYTHONPATH SPARK_START_TIMEOUT SPARK_USE_LOCAL_RANK_GPU_INDEX SPARK_WORK_DIR
+"""
+CONFIG = pathlib.Path(__file__).resolve().parents[3] / "docs" / "config.md"
+
+
+def test_every_variable_that_horovod_reads_is_in_the_table_and_on_the_page():
+    names = {f"HOROVOD_{name}" for name in READ.split()} | {"_HOROVOD_SECRET_KEY"}
+    assert set(horovod_variables.VARIABLES) == names
+    page = CONFIG.read_text().partition("## Horovod's variables")[2]
+    assert [name for name in names if f"| `{name}` | " not in page] == []
+
+
+def test_what_is_called_honoured_is_a_setting():
+    settings = CONFIG.read_text().partition("## Python")[0]
+    for name, variable in horovod_variables.VARIABLES.items():
+        assert variable.meaning.startswith("Honoured") == (f"| `{name}` | " in settings), name
+
+
+@pytest.mark.parametrize(
+    ("name", "asks", "asks_not"),
+    [
+        ("TIMELINE", "a.json", ""),
+        ("AUTOTUNE", "1", "0"),
+        ("ELASTIC", "1", "0"),
+        ("ENABLE_XLA_OPS", "1", "0"),
+        ("MPI_THREADS_DISABLE", "1", "0"),
+        ("THREAD_AFFINITY", "0,1", ""),
+        ("CPU_OPERATIONS", "gloo", "mpi"),
+        ("CPU_OPERATIONS", "CCL", "MPI"),
+        ("CONTROLLER", "gloo", "mpi"),
+    ],
+)
+def test_a_value_that_asks_for_what_is_not_there_is_warned_of(name, asks, asks_not):
+    name = f"HOROVOD_{name}"
+    (text,) = horovod_variables.warnings({name: asks})
+    assert text.startswith(f"{name}={asks} is not honoured: ")
+    assert horovod_variables.warnings({name: asks_not}) == []
+
+
+def test_what_has_no_meaning_and_what_belongs_to_the_build_is_not_warned_of():
+    silent = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITH_MPI": "1"}
+    assert horovod_variables.warnings(silent) == []
+
+
+def test_unknown_ones_get_one_warning_on_rank_0(caplog):
+    caplog.set_level(logging.WARNING, "tf_hvd")
+    values = {"HOROVOD_FUSION_TRESHOLD": "1", "HOROVOD_X": "2", "HOROVOD_CYCLE_TIME": "1"}
+    horovod_variables.check(values, rank=1, size=2)
+    assert caplog.messages == []
+    for _ in range(2):
+        horovod_variables.check(values, rank=0, size=2)
+    (text,) = caplog.messages
+    assert text.startswith("HOROVOD_FUSION_TRESHOLD, HOROVOD_X: no such variables")
+
+
+def started(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_init_warns():
+    code = "import tf_hvd; tf_hvd.init(); tf_hvd.init(); tf_hvd.shutdown(); tf_hvd.init()"
+    ended = started(code, HOROVOD_TIMELINE="a.json", HOROVOD_NONSENSE="1")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("HOROVOD_TIMELINE=a.json is not honoured") == 1
+    assert ended.stderr.count("HOROVOD_NONSENSE: no such variables") == 1
+
+
+def test_processes_of_horovods_own_launcher_do_not_train_alone():
+    ended = started("import tf_hvd; tf_hvd.init()", HOROVOD_SIZE="2", HOROVOD_RANK="1")
+    assert ended.returncode != 0
+    closing = ended.stderr.strip().split("\n")[-1]
+    assert "HorovodInitError: HOROVOD_SIZE=2" in closing
+    assert "tf_hvd run -np 2" in closing

@@ -1,0 +1,72 @@
+#include "runtime/caller.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+TEST(Caller, IsToldOnce) {
+  Caller caller;
+  EXPECT_FALSE(caller.gone());
+  EXPECT_TRUE(caller.Answer());
+  EXPECT_FALSE(caller.Answer());
+  EXPECT_FALSE(caller.GiveUp());
+  EXPECT_FALSE(caller.gone());
+  EXPECT_FALSE(caller.WhileWaiting([] { FAIL(); }));
+}
+
+TEST(Caller, GoesOnce) {
+  Caller caller;
+  int used = 0;
+  EXPECT_TRUE(caller.WhileWaiting([&] { ++used; }));
+  EXPECT_TRUE(caller.GiveUp());
+  EXPECT_TRUE(caller.gone());
+  EXPECT_FALSE(caller.GiveUp());
+  EXPECT_FALSE(caller.Answer());
+  EXPECT_FALSE(caller.WhileWaiting([&] { ++used; }));
+  EXPECT_EQ(used, 1);
+}
+
+// A cancellation, a completion and an allocation at the same time. What belongs
+// to the caller is freed by whoever tells it, and is used by nobody after that:
+// the sanitizers see it if not.
+TEST(Caller, EndsWhileItIsUsed) {
+  for (int round = 0; round < 2000; ++round) {
+    Caller caller;
+    auto context = std::make_unique<std::vector<int>>();
+    std::atomic<int> told{0};
+    std::atomic<int> ready{0};
+    const auto start = [&ready] {
+      ++ready;
+      while (ready < 3) std::this_thread::yield();
+    };
+    const auto tell = [&] {
+      context.reset();
+      ++told;
+    };
+    std::thread cancels([&] {
+      start();
+      if (caller.GiveUp()) tell();
+    });
+    std::thread completes([&] {
+      start();
+      if (caller.Answer()) tell();
+    });
+    start();
+    for (int i = 0; i < 3; ++i) {
+      caller.WhileWaiting([&] { context->push_back(i); });
+    }
+    cancels.join();
+    completes.join();
+    EXPECT_EQ(told, 1);
+    EXPECT_EQ(context, nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,226 @@
+// What of a single vertex the simulation does not look at.
+#include "runtime/vertex.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+class Host final : public VertexHost {
+ public:
+  std::vector<std::pair<int, Message>> sent;
+  std::vector<Run> runs;
+  std::vector<std::string> warnings;
+  std::vector<AbortRecord> aborts;
+  uint64_t moved = 0;
+  int awaited = -1;
+
+  void Send(int neighbour, std::string bytes) override {
+    Message message;
+    ASSERT_TRUE(DecodeMessage(bytes, &message).ok());
+    sent.emplace_back(neighbour, std::move(message));
+  }
+  void Execute(std::vector<Run> frame) override {
+    for (Run& run : frame) runs.push_back(std::move(run));
+  }
+  uint64_t Moved() const override { return moved; }
+  int Awaited() const override { return awaited; }
+  size_t Backlog() const override { return 0; }
+  void Complete(Completion done, Status status, int32_t value) override {
+    done.Fire(status, value);
+  }
+  void SetAdded(int32_t, const std::vector<int>&) override {}
+  void SetRemoved(int32_t) override {}
+  void Warn(const std::string& text) override { warnings.push_back(text); }
+  void Abort(AbortRecord::Class error_class, int32_t rank,
+             const std::string& text) override {
+    aborts.push_back({error_class, rank, text});
+  }
+};
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Ranks 0 and 1 on host a, 2 and 3 on host b.
+Topology TwoNodes(int rank) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = 4;
+  topology.nodes = {{0, 1}, {2, 3}};
+  topology.hosts = {"a", "a", "b", "b"};
+  return topology;
+}
+
+Entry Allreduce(const std::string& name) {
+  Entry entry;
+  entry.name = name;
+  entry.record.tensors.push_back({DType::kFloat32, {1}});
+  entry.tensors.emplace_back();
+  entry.submitted_ns = kSecond;
+  entry.done = Completion([](const Status&, int32_t) {});
+  return entry;
+}
+
+FrameEntry Ordered(const std::string& name, const Record& record) {
+  FrameEntry entry;
+  entry.name = name;
+  entry.record = EncodeRecord(record);
+  return entry;
+}
+
+std::string FrameOf(FrameEntry entry) {
+  Message frame;
+  frame.kind = MessageKind::kFrame;
+  frame.frame.push_back(std::move(entry));
+  return EncodeMessage(frame);
+}
+
+std::string VoteOf(int rank, int32_t set, const std::string& name) {
+  Message vote;
+  vote.set = set;
+  vote.name = name;
+  vote.vote.first = {rank, EncodeRecord(Allreduce(name).record)};
+  vote.vote.last = rank;
+  return EncodeMessage(vote);
+}
+
+// A leader that is no member of the set {1, 3} relays for it until the frame
+// has come, not only until the vote has gone.
+TEST(Vertex, RelaysUntilTheFrameHasCome) {
+  Host host;
+  Vertex vertex(TwoNodes(2), StallOptions(), &host);
+  FrameEntry add = Ordered("s", [] {
+    Record record;
+    record.kind = OpKind::kAddSet;
+    record.ranks = {1, 3};
+    return record;
+  }());
+  add.last = 1;
+  vertex.Receive(0, FrameOf(add), 0);
+  EXPECT_FALSE(vertex.RelaysForOthers());
+
+  vertex.Receive(3, VoteOf(3, 1, "x"), 0);
+  EXPECT_TRUE(vertex.RelaysForOthers());
+  EXPECT_FALSE(vertex.Waiting());
+  FrameEntry x = Ordered("x", Allreduce("x").record);
+  x.set = 1;
+  vertex.Receive(0, FrameOf(x), 0);
+  EXPECT_FALSE(vertex.RelaysForOthers());
+
+  vertex.Receive(3, VoteOf(3, 1, "y"), 0);
+  EXPECT_TRUE(vertex.RelaysForOthers());
+  FrameEntry remove = Ordered("r", [] {
+    Record record;
+    record.kind = OpKind::kRemoveSet;
+    record.set = 1;
+    return record;
+  }());
+  vertex.Receive(0, FrameOf(remove), 0);
+  EXPECT_FALSE(vertex.RelaysForOthers());
+}
+
+// Whoever should call the roll does not: the waiter says who that is, first in
+// a warning and then in the text that the job ends with.
+TEST(Vertex, NamesThoseAboveWhoDoNotAnswer) {
+  Host host;
+  Vertex vertex(TwoNodes(3), StallOptions(), &host);
+  vertex.Admit(Allreduce("g"));
+  for (int64_t s = 1; s <= 40; ++s) vertex.Tick(s * kSecond);
+  const std::string silent =
+      "; no answer from rank 2 (b) or rank 0 (a) (stopped, or its machine "
+      "cannot be reached), who should tell which ranks are missing";
+  ASSERT_EQ(host.warnings.size(), 1u);
+  EXPECT_EQ(host.warnings[0], "stall: 'g' (world) waited 34 s" + silent);
+  for (int64_t s = 41; s <= 320 && host.aborts.empty(); ++s) {
+    vertex.Tick(s * kSecond);
+  }
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].text, "'g' (world) got no verdict within 310 s" +
+                                     silent + "; seen by rank 3 (b)");
+  EXPECT_EQ(host.aborts[0].rank, 2);
+}
+
+// A roll that is called shows that those above are there.
+TEST(Vertex, NamesNobodyWhoHasAnswered) {
+  Host host;
+  Vertex vertex(TwoNodes(3), StallOptions(), &host);
+  vertex.Admit(Allreduce("g"));
+  Message roll;
+  roll.kind = MessageKind::kRoll;
+  roll.name = "g";
+  for (int64_t s = 1; s <= 311; ++s) {
+    if (s % 30 == 2) vertex.Receive(2, EncodeMessage(roll), s * kSecond);
+    vertex.Tick(s * kSecond);
+  }
+  EXPECT_EQ(host.warnings, std::vector<std::string>());
+  EXPECT_TRUE(host.aborts.empty());
+  vertex.Tick(312 * kSecond);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].text,
+            "'g' (world) got no verdict within 310 s; seen by rank 3 (b)");
+}
+
+// The limit of what is agreed counts from when it stopped moving, whatever the
+// caller has waited before.
+TEST(Vertex, ExecutionCountsFromItsLastMove) {
+  Host host;
+  Vertex vertex(TwoNodes(3), StallOptions(), &host);
+  vertex.Admit(Allreduce("g"));
+  vertex.Tick(299 * kSecond);
+  vertex.Receive(2, FrameOf(Ordered("g", Allreduce("g").record)),
+                 300 * kSecond);
+  vertex.Tick(300 * kSecond);
+  vertex.Tick(500 * kSecond);
+  host.moved = 1;
+  vertex.Tick(600 * kSecond);
+  host.awaited = 1;
+  vertex.Tick(910 * kSecond);
+  EXPECT_TRUE(host.aborts.empty());
+  vertex.Tick(911 * kSecond);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].text,
+            "'g' (world) was agreed by all ranks and has not moved for 310 s: "
+            "no data from rank 1 (a) (stopped, or its machine cannot be "
+            "reached, or it waits for another rank itself); seen by rank 3 "
+            "(b)");
+}
+
+// A step that failed is made again while its call is still on its way.
+TEST(Vertex, CallsOfCallersThatHaveGoneAreNoDuplicates) {
+  std::vector<std::string> ends(3);
+  Host host;
+  Vertex vertex(TwoNodes(3), StallOptions(), &host);
+  std::vector<std::shared_ptr<Caller>> callers;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    Entry entry = Allreduce("g");
+    callers.push_back(std::make_shared<Caller>());
+    entry.caller = callers.back();
+    entry.done = Completion([&ends, i](const Status& status, int32_t) {
+      ends[i] = status.ok() ? "ok" : status.message();
+    });
+    vertex.Admit(std::move(entry));
+    if (i == 0) callers[0]->GiveUp();
+  }
+  EXPECT_EQ(ends[0], "");
+  EXPECT_EQ(ends[1], "");
+  EXPECT_EQ(ends[2].substr(0, 14), "duplicate name");
+  // Nobody waits for the first one, but it is still given to the others.
+  ASSERT_EQ(host.sent.size(), 1u);
+  const std::string frame = FrameOf(Ordered("g", Allreduce("g").record));
+  vertex.Receive(2, frame, kSecond);
+  vertex.Receive(2, frame, kSecond);
+  ASSERT_EQ(host.runs.size(), 2u);
+  EXPECT_TRUE(host.runs[0].own.has_value());
+  EXPECT_TRUE(host.runs[1].own.has_value());
+  EXPECT_EQ(vertex.ledger().executing.size(), 2u);
+  vertex.Finished({kWorldSet, "g"});
+  vertex.Finished({kWorldSet, "g"});
+  EXPECT_TRUE(vertex.ledger().executing.empty());
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,19 @@
+"""What a rank tells the `tf_hvd run` that started it."""
+
+import contextlib
+import os
+
+from tf_hvd import config
+
+
+def tell_joined(rank: int) -> None:
+    """Lets the launcher know that this rank has joined the job; `init` calls it when it has.
+
+    A file in the launcher's folder, of which the name alone tells. Nothing happens where
+    the folder is not there: on other machines, and under another launcher.
+    """
+    folder = config.launcher_folder()
+    if folder:
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(os.path.join(folder, f"joined.{rank}"), flags, 0o600))

@@ -1,0 +1,115 @@
+"""What the package needs of TensorFlow around its collectives.
+
+AutoGraph, variables of TensorFlow and of Keras, devices, deprecated arguments.
+"""
+
+import contextlib
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+import tensorflow as tf
+
+F = TypeVar("F", bound=Callable[..., Any])
+State = TypeVar("State")
+
+
+def verbatim(function: F) -> F:
+    """Decorator: AutoGraph calls `function` as it is written.
+
+    A tf.function converts what it calls, and what that calls. Our functions need no
+    conversion, and it would cost seconds in each program's first step.
+
+    What is returned shows the signature and the defaults of `function` to everyone
+    who asks, also to those who do not look behind a wrapper.
+    """
+    wrapper: Any = tf.autograph.experimental.do_not_convert(function)
+    wrapper.__defaults__ = function.__defaults__
+    wrapper.__kwdefaults__ = function.__kwdefaults__
+    wrapper.__signature__ = inspect.signature(function)
+    return cast(F, wrapper)
+
+
+def state_variable(value: Any, name: str) -> Any:
+    """A variable for this rank's own state; call it inside `tf.init_scope`.
+
+    In a v1 graph it is a local variable, which `local_variables_initializer`
+    initialises and a Saver leaves out.
+
+    Args:
+      value: what it starts with.
+      name: its name; made unique in a v1 graph.
+    """
+    if tf.executing_eagerly():
+        return tf.Variable(value, trainable=False, name=name)
+    return tf.compat.v1.get_variable(
+        tf.compat.v1.get_default_graph().unique_name(name),
+        initializer=value,
+        trainable=False,
+        use_resource=True,
+        collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+    )
+
+
+def tf_variable(variable: Any) -> Any:
+    """The tf.Variable of a Keras 3 variable; anything else is returned as it is."""
+    inner = getattr(variable, "value", None)
+    return inner if isinstance(inner, tf.Variable) else variable
+
+
+class ByVariables(Generic[State]):
+    """What is kept for each list of variables, which is known by the variables in it.
+
+    Not by their places: one optimizer may be used on several lists in turn, and a
+    layer that is frozen makes another list of what was one.
+    """
+
+    def __init__(self) -> None:
+        # The variables with it, so that no id is used again.
+        self._kept: dict[tuple[int, ...] | None, tuple[list[Any], State]] = {}
+
+    def get(self, variables: Sequence[Any] | None, make: Callable[[], State]) -> State:
+        """What is kept for these variables; made if this is the first time.
+
+        Args:
+          variables: in their order; None for a caller that has one list only.
+          make: makes it.
+        """
+        held = [tf_variable(variable) for variable in variables or ()]
+        key = None if variables is None else tuple(map(id, held))
+        if key not in self._kept:
+            self._kept[key] = (held, make())
+        return self._kept[key][1]
+
+
+def member_name(variable: Any) -> str:
+    """What the ranks compare, to be sure that they reduce the same variables together.
+
+    Without what Keras appends to a name when it has given it before: that counts
+    what a process made until then, and may differ between ranks. Empty for a
+    source that is no variable.
+    """
+    path = getattr(variable, "path", None)
+    if not isinstance(path, str):
+        path = variable.name if isinstance(variable, tf.Variable) else ""
+    return re.sub(r"_\d+(?=/|$)", "", path.partition(":")[0])
+
+
+def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
+    """The device that a user asked for; "" for TensorFlow's choice."""
+    return tf.device(device) if device else contextlib.nullcontext()
+
+
+def warn_deprecated(text: str) -> None:
+    """A DeprecationWarning at the line of the program that called this package."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and _is_inside(frame.f_globals.get("__name__")):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, DeprecationWarning, stacklevel=level)
+
+
+def _is_inside(module: Any) -> bool:
+    return str(module).partition(".")[0] in ("tf_hvd", "tensorflow")

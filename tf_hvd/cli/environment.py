@@ -1,0 +1,110 @@
+"""The environment of the ranks: what is added to the caller's, what is taken away from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tf_hvd.cli.launchers import LIBRARY_VARIABLE, Launcher
+
+# Open MPI hands to other machines only the variables that it is told to.
+_EXPORTED = frozenset({"LD_LIBRARY_PATH", "PATH", "TTY_COMPATIBLE", "VIRTUAL_ENV"})
+_EXPORTED_PREFIXES = (
+    *("CUDA_", "FI_", "HOROVOD_", "KERAS_", "KMP_", "MKL_", "NCCL_", "OMP_"),
+    *("PYTHON", "TF_", "UCX_", "XLA_"),
+)
+
+# What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
+_TOLD = frozenset(
+    {
+        *("HYDI_CONTROL_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+        *("OMPI_APP_CTX_NUM_PROCS", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION"),
+        *("OMPI_FIRST_RANKS", "OMPI_LIBDIR_LOC", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type"),
+        *("OMPI_MCA_ess_base_jobid", "OMPI_MCA_ess_base_vpid", "OMPI_MCA_initial_wdir"),
+        *("OMPI_MCA_num_procs", "OMPI_MCA_orte_ess_num_procs", "OMPI_NUM_APP_CTX"),
+        *("OMPI_TOOL_NAME", "OMPI_UNIVERSE_SIZE", "OMPI_VERSION", "OPAL_USER_PARAMS_GIVEN"),
+        *("PRTE_LAUNCHED", "PRTE_SHARED_FS"),
+    }
+)
+_SETTINGS_PREFIX = "PMIX_MCA_"
+
+
+def is_rank(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher of MPI started the process that has this environment."""
+    return any(name in environ for name in _RANK)
+
+
+def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without what a launcher tells a rank: who starts with it starts a job of its own.
+
+    A program that starts MPI with these variables joins the job of the rank that started it, under
+    that rank's number.
+    """
+    if not is_rank(environ):
+        return dict(environ)
+    return {
+        name: text
+        for name, text in environ.items()
+        if name not in _TOLD
+        and (not name.startswith(_TOLD_PREFIXES) or name.startswith(_SETTINGS_PREFIX))
+    }
+
+
+def exported_names(environ: Mapping[str, str]) -> list[str]:
+    """The variables of `environ` that the ranks on other machines need, sorted."""
+    return sorted(
+        name for name in environ if name in _EXPORTED or name.startswith(_EXPORTED_PREFIXES)
+    )
+
+
+def rank_environment(
+    launcher: Launcher, environ: Mapping[str, str], terminal: bool
+) -> dict[str, str]:
+    """The environment of the ranks: the caller's, the MPI library, and whether a terminal looks on.
+
+    Args:
+        launcher: its library is the one that the ranks shall open.
+        environ: the caller's environment.
+        terminal: whether the standard output ends at a terminal. Open MPI gives its ranks a
+            pseudo-terminal and MPICH a pipe whatever the output is, so programs cannot find out;
+            `TTY_COMPATIBLE` tells those that ask (rich does).
+    """
+    ranks = {"TTY_COMPATIBLE": str(int(terminal)), **environ, **launcher.environment}
+    if launcher.library:
+        ranks[LIBRARY_VARIABLE] = launcher.library
+    return ranks
+
+
+def horovod_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with a `horovod` first on Python's path that is tf_hvd."""
+    ours = str(Path(__file__).resolve().parent.parent / "_as_horovod")
+    path = environ.get("PYTHONPATH", "")
+    return {**environ, "PYTHONPATH": f"{ours}{os.pathsep}{path}" if path else ours}
+
+
+def ssh_environment(
+    family: str, arguments: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What makes a launcher pass these arguments to ssh, after those that it passes already."""
+    # Open MPI 5's name, and that of the versions before.
+    names = {
+        "openmpi": ("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"),
+        "mpich": ("HYDRA_LAUNCHER_EXTRA_ARGS",),
+    }
+    if not arguments:
+        return {}
+    return {
+        name: " ".join([*environ.get(name, "").split(), *arguments])
+        for name in names.get(family, ())
+    }
+
+
+def interface_environment(family: str, interfaces: str) -> dict[str, str]:
+    """What keeps Open MPI to these network interfaces; MPICH is told on its command line."""
+    if family != "openmpi" or not interfaces:
+        return {}
+    names = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_if_include")
+    return dict.fromkeys(names, interfaces)

@@ -1,0 +1,123 @@
+"""What the launcher and the ranks on its machine know of each other: a private folder.
+
+In it lie a socket, at which each rank reports when it starts and rank 0 gets the standard input,
+and a file for each rank that has joined the job (tf_hvd/_launcher.py). Both are for this machine:
+on others the folder does not exist, and the ranks there say nothing.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from tf_hvd.cli import rank
+from tf_hvd.cli.errors import UsageError
+
+FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
+JOINED = "joined."
+_FOREGROUND_MILLISECONDS = 500
+
+
+class Session:
+    """The folder of one job. A context: the folder is gone at its end."""
+
+    def __init__(self) -> None:
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
+        except OSError as error:
+            raise UsageError(
+                f"no folder can be made in {error.filename or 'the temporary folder'}: "
+                f"{error.strerror}; set TMPDIR"
+            ) from error
+        self.ranks: dict[int, int] = {}
+        """The process id of each rank that has reported, by rank."""
+        self._input: int | None = None
+        self._listener = socket.socket(socket.AF_UNIX)
+        where = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self._listener.bind(f"/proc/self/fd/{where}/{rank.SOCKET}")
+        finally:
+            os.close(where)
+        self._listener.listen(socket.SOMAXCONN)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def serve(self) -> None:
+        """Begins to answer the ranks. Starts threads: call it when nothing will be forked."""
+        self._input = _standard_input()
+        threading.Thread(target=self._answer, name="ranks", daemon=True).start()
+
+    def joined(self) -> bool:
+        """Whether a rank of this machine has joined the job, which a rank does not do alone."""
+        return any(self.folder.glob(f"{JOINED}*"))
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):  # the listener is closed at the end
+            while True:
+                link, _ = self._listener.accept()
+                with link, contextlib.suppress(OSError, ValueError):
+                    link.settimeout(10.0)
+                    number, pid = link.makefile().readline().split()
+                    self._welcome(link, int(number))
+                    self.ranks[int(number)] = int(pid)
+
+    def _welcome(self, link: socket.socket, number: int) -> None:
+        if number == 0 and self._input is not None:
+            handed = array.array("i", [self._input])
+            link.sendmsg([b"0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handed)])
+            os.close(self._input)
+            self._input = None
+        else:
+            link.sendall(b"0")
+
+
+def _standard_input() -> int | None:
+    """What rank 0 reads: this process's own input, so that nothing but the rank consumes it."""
+    if sys.stdin is None:
+        return None
+    if not os.isatty(0):
+        return os.dup(0)
+    # A rank is in the terminal's background, where reading would stop it: we read for it.
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_copy_terminal, args=(write_end,), name="terminal", daemon=True).start()
+    return read_end
+
+
+def _copy_terminal(to: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
+    typed = select.poll()
+    typed.register(0, select.POLLIN)
+    foreground = select.poll()
+    with contextlib.suppress(OSError):
+        while True:
+            if not typed.poll(_FOREGROUND_MILLISECONDS):
+                continue
+            if os.tcgetpgrp(0) != os.getpgrp():
+                foreground.poll(_FOREGROUND_MILLISECONDS)
+                continue
+            text = os.read(0, 4096)
+            if not text:
+                break
+            while text:
+                text = text[os.write(to, text) :]
+    os.close(to)

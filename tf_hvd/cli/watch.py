@@ -1,0 +1,160 @@
+"""Looks on while a job runs: that it starts in time, and whether its ranks ever join each other."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import textwrap
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tf_hvd.cli.session import Session
+from tf_hvd.cli.supervise import Ending, descendants
+
+_WIDTH = 78
+_SOON, _SELDOM = 0.25, 5.0
+
+
+class JobWatch:
+    """Watches one job; after its end, says what there is to say about it.
+
+    Args:
+        session: what the ranks of this machine report to.
+        ranks: how many ranks the job has, on all machines.
+        here: how many of them run on this machine; None where that is not known.
+        start_timeout: seconds in which those must have started; None for any time.
+    """
+
+    def __init__(
+        self, session: Session, ranks: int, here: int | None, start_timeout: float | None
+    ) -> None:
+        self._session = session
+        self._ranks = ranks
+        self._here = here
+        self._start_timeout = start_timeout
+        self._began = time.monotonic()
+        self._tensorflow = False
+        self.late = ""
+        """Why the job was ended: it did not start in time. Empty if it did."""
+
+    def started(self) -> None:
+        """The launcher runs."""
+        self._began = time.monotonic()
+        self._session.serve()
+
+    def look(self) -> float | None:
+        """Looks on; None if the job must end."""
+        passed = time.monotonic() - self._began
+        if self._is_late(passed):
+            return None
+        if self._tensorflow or self._session.joined():
+            return _SELDOM
+        self._tensorflow = any(map(has_tensorflow, descendants()))
+        # A program that loads TensorFlow does so early, and keeps it.
+        return min(_SELDOM, _SOON + passed / 20)
+
+    def trains_apart(self) -> bool:
+        """Whether TensorFlow ran in several ranks of which none joined the job."""
+        return self._ranks > 1 and self._tensorflow and not self._session.joined()
+
+    def joined(self) -> bool | None:
+        """Whether ranks joined the job; None if no rank ran here, so that nothing is known."""
+        if self._session.joined():
+            return True
+        return False if self._here or self._session.ranks else None
+
+    def _is_late(self, passed: float) -> bool:
+        if self._start_timeout is None or not self._here or passed < self._start_timeout:
+            return False
+        came = sorted(self._session.ranks)
+        if len(came) >= self._here:
+            self._start_timeout = None
+            return False
+        who = (
+            f"only {_listed(came)} of {self._here} ranks" if came else f"none of {self._here} ranks"
+        )
+        self.late = (
+            f"{who} on this machine started within {self._start_timeout:g} s; see what the MPI "
+            "launcher waits for with --verbose, or give it longer with --start-timeout"
+        )
+        return True
+
+
+def has_tensorflow(pid: int) -> bool:
+    """Whether TensorFlow's library is loaded in a process."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            return any("/libtensorflow_" in line for line in maps)
+    except OSError:
+        return False
+
+
+def is_python(program: str) -> bool:
+    """Whether a program is Python or a script for it, told by its name and its first line."""
+    if Path(os.path.realpath(program)).name.startswith("python"):
+        return True
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
+def apart_text(ranks: int, command: Sequence[str], as_horovod: bool, error: bool) -> str:
+    """The paragraph for a job whose ranks never joined each other."""
+    program = shlex.join(command)
+    if ranks == 1:
+        said = ["THE PROGRAM DID NOT JOIN A JOB: it never called tf_hvd.init()."]
+    else:
+        said = [
+            f"NO RANK JOINED THE JOB: {ranks} copies of the program ran, each alone and over the "
+            "same data. None of them called tf_hvd.init(), so nothing was shared between them."
+        ]
+    if as_horovod:
+        cures = [
+            "The program did not use the Horovod that --as-horovod gives it: does its Python "
+            "have tf_hvd, is `import horovod` caught by an `except ImportError`, and is "
+            "hvd.init() reached?"
+        ]
+    else:
+        cures = [
+            "If it is written for Horovod, start it with --as-horovod:",
+            f"    tf_hvd run -np {ranks} --as-horovod {program}",
+            "If it is written for tf_hvd, it must call tf_hvd.init() before it trains.",
+        ]
+    if error:
+        cures.append("This is an error because of --require-init.")
+    else:
+        cures.append("--require-init makes this an error.")
+    return _paragraph([*said, *cures])
+
+
+def failed_text() -> str:
+    """The line for a job that failed before any rank had joined it."""
+    return (
+        "tf_hvd run: no rank had called tf_hvd.init() when the job failed; "
+        "a program that is written for Horovod needs --as-horovod"
+    )
+
+
+def end_text(ending: Ending, pids: dict[int, int]) -> str:
+    """The line for a job that failed: its exit code, and which process was which rank."""
+    who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
+    return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"
+
+
+def _paragraph(lines: Iterable[str]) -> str:
+    rule = "=" * _WIDTH
+    filled = []
+    for line in lines:
+        if line.startswith(" "):  # a command: not to be broken
+            filled.append(f"= {line}")
+        else:
+            filled += [f"= {part}" for part in textwrap.wrap(line, _WIDTH - 2)]
+    return "\n".join(["", rule, *filled, rule])
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,0 +1,140 @@
+"""horovod.tensorflow.gradient_aggregation: several backward passes, one reduction.
+
+`backward_passes_per_step` of the optimizers does not use it; here it is for programs
+that call Horovod's helper themselves. Sums are kept by tf_hvd.aggregation.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd import basics
+from tf_hvd._local import LocalVariables
+from tf_hvd.aggregation import GradientAggregation
+from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
+
+__all__ = [
+    "LocalGradientAggregationHelper",
+    "apply_op_to_not_none_tensors",
+    "get_not_none_from_list",
+]
+
+
+def apply_op_to_not_none_tensors(
+    tensor_op: Callable[..., Any], tensors: Sequence[Any], *args: Any
+) -> list[Any]:
+    """`tensor_op(tensor, *args)` of each tensor; None stays None."""
+    return [None if tensor is None else tensor_op(tensor, *args) for tensor in tensors]
+
+
+def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
+    """The list without its Nones."""
+    return [tensor for tensor in tensor_list if tensor is not None]
+
+
+class LocalGradientAggregationHelper:
+    """Adds up the gradients of several passes, reduces the sum, and applies it.
+
+    Between two steps nothing is applied and nothing counted: `iterations` and
+    `global_step` count updates, where Horovod's count passes.
+
+    Args:
+      backward_passes_per_step: how many passes make a step.
+      allreduce_func: called with gradients and variables; returns the reduced gradients.
+      sparse_as_dense: turn IndexedSlices into tensors first.
+      average_aggregated_gradients: divide the sums by the number of passes.
+      rank: Horovod's; not used.
+      optimizer_type: Horovod's; not used.
+      process_set: the ranks that train together.
+      scale_local_gradients: divide the gradients of local variables by their number.
+      name: Horovod's; not used.
+
+    Raises:
+      ValueError: `backward_passes_per_step` is not at least 1.
+    """
+
+    _OPTIMIZER_TYPE_KERAS = "optimizer_type_keras"
+    _OPTIMIZER_TYPE_LEGACY = "optimizer_type_legacy"
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Callable[[list[Any], list[Any]], Sequence[Any]],
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        rank: int,
+        optimizer_type: str,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        name: str = "",
+    ) -> None:
+        del rank, optimizer_type, name
+        self._aggregation = GradientAggregation(
+            backward_passes_per_step, average_aggregated_gradients, sparse_as_dense
+        )
+        self._allreduce = allreduce_func
+        self._process_set = process_set
+        self._scale_local = scale_local_gradients
+        self._local = LocalVariables()
+        self._complete: Any = None
+
+    def register_local_var(self, var: Any) -> None:
+        """From now on the gradient of `var` stays on this rank."""
+        self._local.register(var)
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:  # noqa: A002 - the argument is Horovod's
+        """Adds the gradients of one pass.
+
+        Args:
+          grads: tensors and None, the same ones in each pass.
+          vars: what they belong to.
+
+        Returns:
+          With the last pass of a step the reduced sums, before it the sums so far,
+          which `apply_gradients` does not apply.
+        """
+        self._complete, sums = self._aggregation.add(list(grads))
+        known = [i for i, total in enumerate(sums) if total is not None]
+        values = tf.cond(
+            self._complete,
+            lambda: [self._reduced(sums, list(vars))[i] for i in known],
+            lambda: [tf.identity(sums[i]) for i in known],
+        )
+        results: list[Any] = [None] * len(sums)
+        for i, value in zip(known, values, strict=True):
+            results[i] = value
+        return results
+
+    def apply_gradients(
+        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Calls the closure with the last pass of a step, and else does nothing.
+
+        Args:
+          apply_grads_closure: applies what `compute_gradients` returned.
+          optimizer: Horovod's; not used.
+          *args: Horovod's; not used.
+          **kwargs: Horovod's; not used.
+
+        Raises:
+          ValueError: `compute_gradients` was not called before.
+        """
+        del optimizer, args, kwargs
+        if self._complete is None:
+            raise ValueError("call compute_gradients() before apply_gradients().")
+        return self._aggregation.when_complete(self._complete, apply_grads_closure)
+
+    def _reduced(self, sums: list[Any], variables: list[Any]) -> list[Any]:
+        is_local = [variable in self._local for variable in variables]
+        shared = [i for i, mine in enumerate(is_local) if not mine]
+        results = [self._scaled(total) for total in sums]
+        reduced = self._allreduce([sums[i] for i in shared], [variables[i] for i in shared])
+        for i, value in zip(shared, reduced, strict=True):
+            results[i] = value
+        return results
+
+    def _scaled(self, total: Any) -> Any:
+        if total is None or not self._scale_local:
+            return total
+        return total / tf.cast(basics.size_op(id_of(self._process_set)), total.dtype)

@@ -1,0 +1,76 @@
+"""horovod.keras: where its arguments stand in another order than in horovod.tensorflow.keras."""
+
+from typing import Any
+
+from tf_hvd import basics
+from tf_hvd import keras as ours
+from tf_hvd.compression import Compression, Compressor
+from tf_hvd.powersgd import PowerSGD
+from tf_hvd.process_sets import ProcessSet, global_process_set
+
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "allreduce"]
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] | PowerSGD = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = basics.Average,
+    num_groups: int = 0,
+    groups: Any = None,
+    **options: Any,
+) -> Any:
+    """`tf_hvd.keras.DistributedOptimizer`, whose other arguments are taken by keyword."""
+    return ours.DistributedOptimizer(
+        optimizer, name=name, device_dense=device_dense, device_sparse=device_sparse,
+        compression=compression, sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor, op=op, num_groups=num_groups,
+        groups=groups, **options,
+    )  # fmt: skip
+
+
+def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] | PowerSGD = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = basics.Average,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> Any:
+    """`tf_hvd.keras.PartialDistributedOptimizer`, whose other arguments are taken by keyword."""
+    return ours.PartialDistributedOptimizer(
+        optimizer, name=name, device_dense=device_dense, device_sparse=device_sparse,
+        compression=compression, sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor, op=op, groups=groups,
+        process_set=process_set, local_layers=local_layers,
+        scale_local_gradients=scale_local_gradients, **options,
+    )  # fmt: skip
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool = True,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: type[Compressor] = Compression.none,
+) -> Any:
+    """`tf_hvd.keras.allreduce`; `op` counts for more than `average`, which is deprecated."""
+    if op is None:
+        op = basics.Average if average else basics.Sum
+    return ours.allreduce(
+        value, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+        op=op, compression=compression,
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""horovod.tensorflow: its private parts that scripts use."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_hvd.compression import Compressor
+from tf_hvd.helpers import refs_to_vars
+from tf_hvd.horovod.gradient_aggregation import LocalGradientAggregationHelper
+from tf_hvd.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
+from tf_hvd.options import ReductionOptions
+from tf_hvd.process_sets import ProcessSet
+from tf_hvd.reduction import GradientReducer
+
+__all__ = [
+    "LocalGradientAggregationHelper",
+    "_DistributedAdasumOptimizer",
+    "_DistributedOptimizer",
+    "_make_allreduce_grads_fn",
+]
+
+
+def _make_allreduce_grads_fn(
+    name: str,
+    device_dense: str,
+    device_sparse: str,
+    compression: type[Compressor],
+    sparse_as_dense: bool,
+    op: int,
+    gradient_predivide_factor: float,
+    groups: Any,
+    process_set: ProcessSet,
+) -> Callable[..., list[Any]]:
+    """A function of gradients and their variables that returns the reduced gradients.
+
+    Arguments and errors are those of `tf_hvd.DistributedGradientTape`. The function's
+    second argument may be left out where `groups` does not name variables.
+    """
+    options = ReductionOptions.of_gradients(
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=refs_to_vars(groups) if isinstance(groups, tuple) else groups,
+        process_set=process_set,
+    )
+    reducer = GradientReducer(name, options)
+
+    def allreduce_grads(
+        grads: Sequence[Any],
+        vars: Sequence[Any] | None = None,  # noqa: A002 - the argument is Horovod's
+        use_generic_names: bool = False,
+    ) -> list[Any]:
+        variables = [None] * len(grads) if vars is None else list(vars)
+        return reducer.reduce(list(grads), variables, use_generic_names)
+
+    return allreduce_grads

@@ -1,0 +1,57 @@
+"""Gradients that the user had reduced by Horovod's `optimizer._allreduce`."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd import basics
+
+# Reducing what is equal on all ranks changes nothing.
+_IDEMPOTENT = (basics.Average, basics.Min, basics.Max)
+
+
+class ReducedByUser:
+    """Keeps what an optimizer has reduced for its user from being reduced again.
+
+    Args:
+      op: the optimizer's reduce op.
+    """
+
+    def __init__(self, op: int) -> None:
+        self._op = op
+        self._gradients: list[Any] = []
+        self._graph: Any = None
+
+    def remember(self, gradients: Sequence[Any]) -> None:
+        """Takes down what the user was given."""
+        self._gradients = [gradient for gradient in gradients if gradient is not None]
+        self._graph = next(_graphs(), None)
+
+    def take(self, gradients: Sequence[Any]) -> bool:
+        """Whether these are the gradients that the user was given; asked once for each update.
+
+        Raises:
+          ValueError: they are others, and reducing them again might be wrong.
+        """
+        known, self._gradients = self._gradients, []
+        here = self._graph in list(_graphs()) if self._graph else tf.executing_eagerly()
+        if not known or not here:
+            return False
+        if all(g is None or any(g is one for one in known) for g in gradients):
+            return True
+        if self._op not in _IDEMPOTENT:
+            raise ValueError(
+                "the gradients of this update are not those that _allreduce() returned, and "
+                "apply_gradients() would reduce them a second time: do not call _allreduce(), or "
+                "change the gradients before it."
+            )
+        return False
+
+
+def _graphs() -> Iterator[Any]:
+    """The graph that is being built now, and those around it; none in eager mode."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
