@@ -103,7 +103,7 @@ def include_faults(path: str, text: str) -> list[str]:
 
 def getenv_faults(path: str, text: str) -> list[str]:
     """Environment variables read elsewhere than where they are documented."""
-    found = re.search(r"\b(?:secure_)?getenv\s*\(|\benviron\b", text)
+    found = re.search(r"\b(?:secure_)?getenv\s*\(|(?<!os\.)\benviron\b", text)
     return [f"{path} reads the environment"] if found and path not in CPP_GETENV else []
 
 

@@ -27,6 +27,7 @@ _TOLD = frozenset(
         *("OMPI_MCA_num_procs", "OMPI_MCA_orte_ess_num_procs", "OMPI_NUM_APP_CTX"),
         *("OMPI_TOOL_NAME", "OMPI_UNIVERSE_SIZE", "OMPI_VERSION", "OPAL_USER_PARAMS_GIVEN"),
         *("PRTE_LAUNCHED", "PRTE_SHARED_FS"),
+        "TF_HVD_STARTED_BY",  # what init tells the processes that a rank starts
     }
 )
 _SETTINGS_PREFIX = "PMIX_MCA_"
