@@ -32,12 +32,22 @@ def load(folder=None):
     return (_tidy(*train), _tidy(*test))
 
 
+def steps_per_epoch(images, batch, size):
+    """How many batches `batches` gives to each rank."""
+    whole, rest = divmod(len(images), batch * size)
+    return whole + (rest >= size)
+
+
 def batches(images, labels, batch, epoch, rank, size):
-    """One rank's batches of one epoch: all ranks shuffle alike and take turns, evenly."""
+    """One rank's batches of one epoch: all ranks shuffle alike, and share each step's images.
+
+    Together they have each image once. The last step's batches are smaller; what is left
+    then, if it is fewer images than there are ranks, waits for another epoch.
+    """
     order = np.random.default_rng((SEED, epoch)).permutation(len(images))
-    for step in range(len(images) // (batch * size)):
-        start = (step * size + rank) * batch
-        chosen = order[start : start + batch]
+    for step in range(steps_per_epoch(images, batch, size)):
+        together = order[step * size * batch :][: size * batch]
+        chosen = together[rank::size]
         yield images[chosen], labels[chosen]
 
 

@@ -41,6 +41,13 @@ def make_model(shape):
     )
 
 
+def make_dataset(images, labels, batch):
+    """This rank's share of the images, shuffled anew in each epoch."""
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+    share = hvd.shard(dataset)  # 2. Each rank takes its share, and then shuffles it.
+    return share.shuffle(len(images)).batch(batch)
+
+
 def main():
     arguments = parse_arguments()
     hvd.init()  # 1. Join the job.
@@ -50,11 +57,7 @@ def main():
     keras.utils.set_random_seed(hvd.rank())
 
     (images, labels), test = digits_data.load(arguments.data)
-    steps = len(images) // (arguments.batch * hvd.size())
-    dataset = tf.data.Dataset.from_tensor_slices((images, labels))
-    # 2. All ranks shuffle alike, and each takes its share.
-    dataset = dataset.shuffle(len(images), seed=digits_data.SEED)
-    dataset = dataset.shard(hvd.size(), hvd.rank()).batch(arguments.batch).take(steps)
+    dataset = make_dataset(images, labels, arguments.batch)
 
     model = make_model(images.shape[1:])
     rate = arguments.rate * hvd.size()  # 3. N times the images a step: N times the rate,

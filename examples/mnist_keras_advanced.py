@@ -52,7 +52,7 @@ def make_model(shape):
     )
 
 
-def make_dataset(images, labels, batch, steps):
+def make_dataset(images, labels, batch):
     """This rank's share, augmented: each rank shifts and turns its images in its own way."""
     augment = keras.Sequential(
         [
@@ -60,9 +60,8 @@ def make_dataset(images, labels, batch, steps):
             keras.layers.RandomRotation(0.03, fill_mode="constant"),
         ]
     )
-    dataset = tf.data.Dataset.from_tensor_slices((images, labels))
-    dataset = dataset.shuffle(len(images), seed=digits_data.SEED)
-    dataset = dataset.shard(hvd.size(), hvd.rank()).batch(batch).take(steps)
+    dataset = hvd.shard(tf.data.Dataset.from_tensor_slices((images, labels)))
+    dataset = dataset.shuffle(len(images)).batch(batch)
     return dataset.map(lambda x, y: (augment(x, training=True), y)).prefetch(2)
 
 
@@ -75,7 +74,6 @@ def main():
     keras.utils.set_random_seed(hvd.rank())
 
     (images, labels), test = digits_data.load(arguments.data)
-    steps = len(images) // (arguments.batch * hvd.size())
     model = make_model(images.shape[1:])
     rate = arguments.rate * hvd.size()
     optimizer = hvd.DistributedOptimizer(
@@ -87,7 +85,7 @@ def main():
         metrics=["accuracy"],
     )
     model.fit(
-        make_dataset(images, labels, arguments.batch, steps),
+        make_dataset(images, labels, arguments.batch),
         epochs=arguments.epochs,
         verbose=0,
         callbacks=[

@@ -53,7 +53,7 @@ def main():
     hvd.init()  # 1. Join the job.
     train, test = digits_data.load(arguments.data)
     mine = (hvd.rank(), hvd.size())
-    steps = len(train[0]) // (arguments.batch * hvd.size())
+    steps = digits_data.steps_per_epoch(train[0], arguments.batch, hvd.size())
 
     v1.disable_eager_execution()
     v1.logging.set_verbosity(v1.logging.ERROR)
@@ -85,7 +85,7 @@ def main():
             intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
         ),
     )
-    with session, Report(*mine, arguments.epochs, steps, arguments.batch * hvd.size()) as report:
+    with session, Report(*mine, arguments.epochs, steps, len(train[0])) as report:
 
         def feed(batch):
             return dict(zip((images, labels), batch, strict=True))

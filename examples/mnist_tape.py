@@ -48,7 +48,7 @@ def main():
 
     train, test = digits_data.load(arguments.data)
     mine = (hvd.rank(), hvd.size())
-    steps = len(train[0]) // (arguments.batch * hvd.size())
+    steps = digits_data.steps_per_epoch(train[0], arguments.batch, hvd.size())
     model = make_model()
     optimizer = tf.keras.optimizers.Adam()
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -72,7 +72,7 @@ def main():
         return int(hvd.allreduce(tf.constant(hits), op=hvd.Sum, name="hits")) / len(test[0])
 
     accuracy = 0.0
-    with Report(*mine, arguments.epochs, steps, arguments.batch * hvd.size()) as report:
+    with Report(*mine, arguments.epochs, steps, len(train[0])) as report:
         for epoch in range(arguments.epochs):
             losses = tf.constant(0.0)
             report.begin_epoch()

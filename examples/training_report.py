@@ -10,11 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class Report:
     """A progress bar, a line for each epoch, and the closing lines."""
 
-    def __init__(self, rank, size, epochs, steps, images_per_step):
+    def __init__(self, rank, size, epochs, steps, images):
         self._silent = rank != 0
         self._size = size
         self._epochs = epochs
-        self._images_per_epoch = steps * images_per_step
+        self._images_per_epoch = images
         self._seconds = []
         self._bar = Progress(
             TextColumn("{task.description}"),

@@ -154,14 +154,22 @@ def test_ranks_share_each_epoch(data):
         [list(batch) for batch, _ in data.batches(images, images, 10, 4, rank, 2)]
         for rank in range(2)
     ]
-    assert [len(share) for share in shares] == [5, 5]
+    assert [len(share) for share in shares] == [6, 6]
+    assert data.steps_per_epoch(images, 10, 2) == 6
     seen = [image for share in shares for batch in share for image in batch]
-    assert len(set(seen)) == len(seen) == 100
+    assert sorted(seen) == list(range(103))
     # With the same global batch, one rank sees in each step what two see together.
     alone = [set(batch) for batch, _ in data.batches(images, images, 20, 4, 0, 1)]
     assert [set(a) | set(b) for a, b in zip(*shares, strict=True)] == alone
     other = [list(batch) for batch, _ in data.batches(images, images, 10, 5, 0, 2)]
     assert other != shares[0]
+
+
+def test_no_rank_has_an_empty_batch(data):
+    images = np.arange(61)  # one is left over
+    shares = [list(data.batches(images, images, 10, 0, rank, 2)) for rank in range(2)]
+    assert [len(share) for share in shares] == [3, 3] == 2 * [data.steps_per_epoch(images, 10, 2)]
+    assert all(len(batch) == 10 for share in shares for batch, _ in share)
 
 
 def test_ranks_share_the_test_set(data):
@@ -173,7 +181,7 @@ def test_ranks_share_the_test_set(data):
 
 def test_different_weights_are_an_error():
     module = load_module("training_report")
-    report = module.Report(1, 2, epochs=1, steps=1, images_per_step=1)
+    report = module.Report(1, 2, epochs=1, steps=1, images=1)
     same = module.digest([np.float32([0.0, 1.0])])
     report.check_identical([same, same])
     with pytest.raises(RuntimeError, match="differ"):

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tf_hvd import basics, collectives
 from tf_hvd.exchange import join
-from tf_hvd.keras import agreement, backup, metrics, plans
+from tf_hvd.keras import agreement, backup, compat, metrics, plans
 from tf_hvd.keras.plans import by_rank
 from tf_hvd.objects import allgather_object
 from tf_hvd.process_sets import global_process_set
@@ -40,7 +40,7 @@ class _Fit:
         self._process_set = global_process_set
         self._steps: int | None = None
         self._averages = self._strict = self.stops_in_batches = False
-        self._began = False
+        self._began = self._in_epoch = False
         self._batches: list[int] = []
         self._updates = 0
         self._averaged: dict[str, float] = {}
@@ -138,36 +138,52 @@ class _Fit:
             return
         if not self._began:
             self._first_epoch(epoch)
+        self._in_epoch = True
         self._batches.clear()
-        self._updates = self._iterations()
+        self._updates = self._reductions()
 
-    def _iterations(self) -> int:
-        count = getattr(getattr(self._model, "optimizer", None), "iterations", None)
-        return 0 if count is None else int(count)
+    def _reductions(self) -> int:
+        """Of gradients, where they are counted: several in one call of Keras."""
+        distribution = compat.distribution_of(getattr(self._model, "optimizer", None))
+        return getattr(distribution, "updates", None) or 0
 
     def batch_end(self, batch: int) -> None:
         """Counts; may be called from several threads."""
         self._batches.append(batch)
 
-    def epoch_end(self, logs: dict[str, Any]) -> None:
-        """Compares the steps, and averages the metrics."""
-        if not self._together:
+    def steps_end(self) -> None:
+        """The epoch's last step has been made; called before validation. Compares the steps."""
+        if not self._together or not self._in_epoch:
             return
+        self._in_epoch = False
         made = max(self._batches, default=-1) + 1
-        if self._steps is None or made < self._steps:
-            # The others may still have data; then their next step waits for this rank.
+        # The others may still have data: then their next step waits for this rank. Or
+        # they had fewer, and have joined.
+        if made != self._steps or not self._all_here():
             join(self._process_set)
-        counts = (made, len(self._batches), self._iterations() - self._updates)
-        mine = (counts, metrics.numbers_of(logs))
-        everyone = self._gather("the end of an epoch", mine)
-        self._check_steps([counts for counts, _ in everyone])
+        counts = (made, len(self._batches), self._reductions() - self._updates)
+        self._check_steps(self._gather("the last step of an epoch", counts))
         # From here on Keras knows the number, too.
         self._steps = made if self._steps is None else self._steps
+
+    def _all_here(self) -> bool:
+        """Whether none has joined: such a rank counts 0."""
+        one = tf.constant(1)
+        here = collectives.allreduce(
+            one, op=basics.Sum, name="tf_hvd_fit_here", process_set=self._process_set
+        )
+        return int(here) == self._process_set.size()
+
+    def epoch_end(self, logs: dict[str, Any]) -> None:
+        """Averages the metrics."""
+        if not self._together:
+            return
+        self.steps_end()
+        everyone = self._gather("the end of an epoch", metrics.numbers_of(logs))
         if self._averages:
-            numbers = [found for _, found in everyone]
             if self._strict:
-                metrics.check_names(numbers, self._ranks)
-            self._averaged = metrics.means(numbers)
+                metrics.check_names(everyone, self._ranks)
+            self._averaged = metrics.means(everyone)
             logs.update(self._averaged)
 
     def _check_steps(self, counts: Sequence[tuple[int, int, int]]) -> None:
@@ -227,6 +243,9 @@ class _Opening:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.fit.epoch_end({} if logs is None else logs)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.fit.steps_end()
 
     def on_test_end(self, logs: Any = None) -> None:
         self.fit.test_end({} if logs is None else logs)

@@ -195,6 +195,8 @@ def test_stall_when_a_rank_has_one_batch_more(flavour, rank):
 
 @pytest.mark.parametrize("per_call", [1, 3])
 def test_stall_when_nobody_knew_the_number_of_batches(flavour, rank, per_call):
+    if per_call > 1 and flavour is tf_keras:
+        pytest.skip("tf_keras refuses this itself")
     x, y = data(4 + rank)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(1).filter(lambda *_: True)
     model = make_model(flavour, steps_per_execution=per_call)
@@ -220,8 +222,11 @@ def test_readme_stalled_with_an_odd_number_of_batches(flavour):
     for known in (True, False):
         batches = dataset.batch(1) if known else dataset.batch(1).filter(lambda *_: True)
         model = make_model(flavour)
-        model.fit(tf_hvd.shard(batches), epochs=2, verbose=0)
-        assert int(model.optimizer.iterations) == 8
+        steps = []
+        count = hook(flavour, on_train_batch_end=lambda *_, steps=steps: steps.append(1))
+        model.fit(tf_hvd.shard(batches), epochs=2, verbose=0, callbacks=[count])
+        assert len(steps) == 8
+        assert_alike(model)
 
 
 def test_callbacks_of_one_rank_only(flavour, rank):
