@@ -23,26 +23,44 @@ run_tests() {
     "${VENV}/bin/pytest" --ignore=tests/python/parallel "$@"
 }
 
-# Random programs of collectives, compared with NumPy. The same seed and number of
-# ranks give the same programs.
+# Random programs of collectives, compared with NumPy, and random trainings, compared
+# with one worker. The same seed and number of ranks give the same programs. Asked for
+# one kind, it runs that kind alone.
 fuzz() {
-  local ranks=2 programs=1000 seed=${RANDOM} argument value
+  local ranks=2 programs='' training='' seed=${RANDOM} argument value again choices=()
   while [[ $# -gt 0 ]]; do
     argument=$1 value=${2:-}
     [[ ${value} =~ ^[0-9]+$ ]] || die "fuzz: ${argument} needs a number, not '${value}'"
     case "${argument}" in
       -np) ranks=${value} ;;
       --programs) programs=${value} ;;
+      --training) training=${value} ;;
       --seed) seed=${value} ;;
-      *) die "fuzz has no argument '${argument}'; it takes --programs, --seed and -np" ;;
+      --only | --shrink | --known)
+        choices+=("${argument}" "${value}")
+        training=${training:-1}
+        ;;
+      *)
+        die "fuzz has no argument '${argument}'; it takes --programs, --training, --seed, -np," \
+          "and of one training program --only, --shrink and --known"
+        ;;
     esac
     shift 2
   done
+  [[ -n ${programs}${training} ]] || programs=1000 training=50
   build_wheel
   install_wheel
   stop_bazel
-  say "${programs} programs with ${ranks} rank(s); again with --programs ${programs} --seed ${seed} -np ${ranks}"
-  run_ranks "${ranks}" tests/python/parallel/programs_run.py --programs "${programs}" --seed "${seed}"
+  again="--seed ${seed} -np ${ranks}"
+  if [[ -n ${programs} ]]; then
+    say "${programs} programs with ${ranks} rank(s); again with --programs ${programs} ${again}"
+    run_ranks "${ranks}" tests/python/parallel/programs_run.py --programs "${programs}" --seed "${seed}"
+  fi
+  if [[ -n ${training} ]]; then
+    say "${training} trainings with ${ranks} rank(s); again with --training ${training} ${again}"
+    run_ranks "${ranks}" tests/python/parallel/training_run.py --programs "${training}" \
+      --seed "${seed}" ${choices[@]+"${choices[@]}"}
+  fi
 }
 
 lint() {

@@ -7,7 +7,7 @@ found here, at import, and said with what to do about it.
 import ctypes
 import importlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -111,6 +111,7 @@ class _InitOptions(ctypes.Structure):
         ("communicator", ctypes.POINTER(ctypes.c_int)),
         ("sets", ctypes.POINTER(ctypes.c_int)),
         ("set_length", ctypes.c_int),
+        ("settings", ctypes.c_char_p),
     )
 
 
@@ -122,6 +123,8 @@ def _declare(library: ctypes.CDLL) -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "init": (number, [ctypes.POINTER(_InitOptions), *error]),
         "shutdown": (None, [text]),
+        "forked_text": (text, []),
+        "process_mark": (text, []),
         "is_initialized": (number, []),
         "rank": (number, []),
         "size": (number, []),
@@ -173,24 +176,29 @@ def init(
     ranks: Sequence[int] | None,
     communicator: int | None,
     sets: Sequence[Sequence[int]],
+    settings: Mapping[str, str],
 ) -> tuple[int, str]:
     """Starts the runtime. Returns the native status code (0: well) and the error's text.
 
     Args:
       mpi_candidates: paths of libmpi to try.
       ranks: those of MPI_COMM_WORLD that form the job; None for all.
-      communicator: Fortran handle of the communicator that forms it; None for none.
+      communicator: Fortran handle of the communicator that forms it, of which `ranks` are
+        then the ranks; None for none.
       sets: what all ranks must give alike: ranks of process sets.
+      settings: values that must be equal on all ranks, by the name that an error tells.
     """
     options = _InitOptions(
         library_dir=str(DIRECTORY).encode(), mpi_candidates="\n".join(mpi_candidates).encode()
     )
     if ranks is not None:
         options.ranks, options.rank_count = _numbers(ranks), len(ranks)
-    elif communicator is not None:
+    if communicator is not None:
         options.communicator = _numbers([communicator])
     flat = [number for one in sets for number in (*one, _SET_END)]
     options.sets, options.set_length = _numbers(flat), len(flat)
+    lines = [f"{name}={value}".replace("\n", " ") for name, value in settings.items()]
+    options.settings = "\n".join(lines).encode()
     return _called(library.tf_hvd_init, ctypes.byref(options))
 
 
@@ -238,6 +246,16 @@ def process_set_ranks(number: int) -> list[int] | None:
 def shutdown(reason: str) -> None:
     """Ends the runtime; the other ranks are told `reason`."""
     library.tf_hvd_shutdown(reason.encode())
+
+
+def forked_text() -> str:
+    """Why this process, forked from a rank, is not in the job; empty in all others."""
+    return str(library.tf_hvd_forked_text().decode(errors="replace"))
+
+
+def process_mark() -> str:
+    """What stands for this process in the environment of those that it starts."""
+    return str(library.tf_hvd_process_mark().decode())
 
 
 def set_eager_name(name: str | None) -> None:

@@ -74,13 +74,29 @@ def _at_exit() -> None:
     _native.shutdown(_Exit.reason)
 
 
+def _must_be_equal() -> dict[str, str]:
+    """What `init` compares between ranks, besides the native side's settings, by name."""
+    try:
+        values = config.equal_settings()
+    except ValueError as error:
+        raise HorovodInitError(str(error)) from error
+    info = _native.build_info
+    # The wire is each version's own. Names of collectives come from TensorFlow's
+    # nodes, and a wheel serves all patches of one minor version.
+    values["the version of tf_hvd"] = info.VERSION
+    values["the version of TensorFlow"] = ".".join(info.TF_VERSION.split(".")[:2])
+    return values
+
+
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins this process to the job that its launcher started.
 
     Blocks until all processes have called it (MPI_Init_thread, or nothing for a
-    process that was started alone). A second call starts nothing: it only gives
-    its process sets the numbers that they have already. `shutdown` runs by itself
-    when the interpreter exits.
+    process that was started alone). Ranks that have not come are named after
+    HOROVOD_STALL_CHECK_TIME_SECONDS; after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or when
+    one of them has ended, the process ends with that text and status 1. A second call
+    starts nothing: it only gives its process sets the numbers that they have already.
+    `shutdown` runs by itself when the interpreter exits.
 
     Args:
       comm: which processes form the job: None for all that the launcher has started;
@@ -92,22 +108,25 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Raises:
       HorovodInitError: a setting is not one, MPI could not be opened, its count of
-        processes is not the launcher's, this process is not in `comm`, or the
-        process sets are wrong or differ between ranks.
+        processes is not the launcher's, it runs already and allows too few threads,
+        this process is not in `comm`, was forked from a rank or started by one, or
+        settings or process sets differ between ranks.
       HorovodInternalError: the job ended meanwhile, because another rank died.
       ValueError: `comm` or `process_sets` is not what it can be; or tf_hvd runs
         already, for other processes or without such a set.
     """
     job = _communicators.job_of(comm)
     sets = _sets.as_sets(process_sets)
+    forked = _native.forked_text()
+    if forked:
+        raise HorovodInitError(forked)
     if is_initialized():
         return _sets.find(job, sets)
+    # Where other ranks do not come the process ends without Python's exit.
+    sys.stdout.flush()
     # A set that a communicator gives need not be the same on all ranks.
     agreed = [[_COMMUNICATOR_SET] if s.ranks is None else s.ranks for s in sets]
-    handle = job.handle
-    code, text = _native.init(
-        mpi_candidates(), None if handle is not None else job.ranks, handle, agreed
-    )
+    code, text = _native.init(mpi_candidates(), job.ranks, job.handle, agreed, _must_be_equal())
     # Also where it failed: MPI may have been initialised, and must be finalized.
     if not _Exit.installed:
         _Exit.installed = True
@@ -117,6 +136,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise HorovodInternalError(text)
     if code != 0:
         raise HorovodInitError(text)
+    config.mark_children(_native.process_mark() if size() > 1 else "")
     try:
         _sets.start(job, sets)
         horovod_variables.check(config.horovods(), rank(), size())

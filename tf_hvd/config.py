@@ -11,9 +11,11 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tf_hvd import horovod_variables
+
+_STARTED_BY = "TF_HVD_STARTED_BY"  # as in runtime/config.cc
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,7 @@ class IntSetting:
     default: int
     minimum: int
     meaning: str
+    equal: bool = False  # on all ranks: init compares it
 
     def read(self) -> int:
         """The value in the environment now, or the default.
@@ -54,6 +57,7 @@ class ChoiceSetting:
     default: str
     choices: tuple[str, ...]
     meaning: str
+    equal: bool = False  # on all ranks: init compares it
 
     def read(self) -> str:
         """The value in the environment now, or the default.
@@ -76,8 +80,9 @@ BUCKET_BYTES = IntSetting(
     minimum=1,
     meaning=(
         "Bytes of gradients that the optimizer and the tape put in one bucket (one collective). "
-        "Must be the same on all ranks. A larger gradient has a bucket of its own."
+        "A larger gradient has a bucket of its own."
     ),
+    equal=True,
 )
 
 SPARSE = ChoiceSetting(
@@ -86,9 +91,9 @@ SPARSE = ChoiceSetting(
     choices=("auto", "rows", "dense"),
     meaning=(
         "How IndexedSlices are reduced where `sparse=` is not given: `rows` sends rows, `dense` "
-        "the whole tensor, `auto` what moves fewer bytes (docs/sparse.md). Must be the same on "
-        "all ranks."
+        "the whole tensor, `auto` what moves fewer bytes (docs/sparse.md)."
     ),
+    equal=True,
 )
 
 CHECK_WEIGHTS_STEPS = IntSetting(
@@ -97,9 +102,9 @@ CHECK_WEIGHTS_STEPS = IntSetting(
     minimum=0,
     meaning=(
         "A distributed Keras optimizer compares the ranks' weights every so many updates and stops "
-        "if they differ; 0: never. Must be the same on all ranks. Read when the optimizer is "
-        "wrapped."
+        "if they differ; 0: never. Read when the optimizer is wrapped."
     ),
+    equal=True,
 )
 
 GUARD = ChoiceSetting(
@@ -110,9 +115,34 @@ GUARD = ChoiceSetting(
         "Whether Keras training that does not train one model on all ranks is stopped "
         "(docs/keras.md)."
     ),
+    equal=True,
 )
 
 SETTINGS = (BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD)
+
+
+# More values that must be equal on all ranks: a name for the error's text, and
+# what gives the value at init. One line each.
+EQUAL_VALUES: dict[str, Callable[[], str]] = {}
+
+
+def equal_settings() -> dict[str, str]:
+    """What must be equal on all ranks, by name.
+
+    Raises:
+      ValueError: a setting is not one.
+    """
+    values = {setting.name: str(setting.read()) for setting in SETTINGS if setting.equal}
+    return values | {name: value() for name, value in EQUAL_VALUES.items()}
+
+
+def mark_children(mark: str) -> None:
+    """Tells the processes that this one starts from now on who did; "" tells nothing.
+
+    They have the launcher's variables too, and must not take this rank's place.
+    """
+    if mark:
+        os.environ[_STARTED_BY] = mark
 
 
 def bucket_bytes() -> int:
@@ -167,8 +197,12 @@ def launcher_folder() -> str:
 
 def python_markdown() -> str:
     """The table of this module as Markdown."""
-    rows = [f"| `{s.name}` | {s.default} | {s.meaning} |" for s in SETTINGS]
-    return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows]) + "\n"
+    rows = [
+        f"| `{s.name}` | {s.default} | {s.meaning} | {'yes' if s.equal else 'no'} |"
+        for s in SETTINGS
+    ]
+    head = ["| variable | default | meaning | equal on all ranks |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def markdown() -> str:
@@ -179,7 +213,8 @@ def markdown() -> str:
     return (
         f"{_native.config_markdown().strip()}\n\n"
         "## Python\n\n"
-        "Read by the Python side, when a collective is called or put in a graph.\n\n"
+        "Read by the Python side, when a collective is called or put in a graph; `init()` compares "
+        "the values that they have then.\n\n"
         f"{python_markdown()}\n"
         "## Horovod's variables\n\n"
         "Every one that Horovod 0.28.1 reads. `init` warns, once and on rank 0, of what is set and "

@@ -14,7 +14,8 @@ namespace {
 
 // Against a loop, should the kernel's numbers change while they are read.
 constexpr int kMaxAncestors = 64;
-constexpr size_t kCommandBytes = 60;
+constexpr size_t kCommandBytes = 80;
+constexpr size_t kShownStart = 20;
 
 std::string FolderOf(pid_t process) {
   return "/proc/" + std::to_string(process);
@@ -112,8 +113,10 @@ std::string Describe(const Process& process) {
       command.begin(), command.end(),
       [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   if (command.empty()) command = process.name;
+  // The script's name is at the end of its path.
+  command.erase(0, command.find_last_of('/', command.find(' ')) + 1);
   if (command.size() > kCommandBytes) {
-    command = command.substr(0, kCommandBytes) + "...";
+    command.replace(kShownStart, command.size() - kCommandBytes, "...");
   }
   return "process " + std::to_string(process.id) + " (" + command + ")";
 }

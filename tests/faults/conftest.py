@@ -51,16 +51,28 @@ def run_job(run_to_end):
 
 
 @pytest.fixture
-def job(tmp_path, run_job, mpi_library):
-    """Runs a program, after PREAMBLE, on some ranks; returns exit code and output."""
+def plain_job(tmp_path, run_job, mpi_library):
+    """Runs a program on some ranks; returns exit code and output."""
 
     def run(program, ranks=2, family="openmpi", **environment):
         script = tmp_path / "program.py"
-        script.write_text(PREAMBLE + program)
+        script.write_text(program)
         command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
         command += [*KEEP_THE_OTHERS[family], sys.executable, str(script)]
         library = str(mpi_library(family))
-        return run_job(command, {"TF_HVD_MPI_LIBRARY": library, **environment})
+        # mpi4py shall use the same one.
+        libraries = {"TF_HVD_MPI_LIBRARY": library, "MPI4PY_LIBMPI": library}
+        return run_job(command, {**libraries, **environment})
+
+    return run
+
+
+@pytest.fixture
+def job(plain_job):
+    """Runs a program, after PREAMBLE, on some ranks; returns exit code and output."""
+
+    def run(program, ranks=2, family="openmpi", **environment):
+        return plain_job(PREAMBLE + program, ranks, family, **environment)
 
     return run
 

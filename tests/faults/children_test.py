@@ -1,0 +1,135 @@
+"""Processes that a rank starts: they leave the job alone, whatever they do."""
+
+import re
+
+import pytest
+
+BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
+
+# What multiprocessing starts anew imports this, and no TensorFlow.
+WORKERS = """
+import multiprocessing, os, subprocess, sys
+
+def square(x):
+    return x * x
+
+def fail():
+    raise ValueError("a worker's own error")
+"""
+
+
+@BOTH
+def test_children_of_a_rank(plain_job, family):
+    """fork, multiprocessing and subprocess, then a sum that is right on all ranks."""
+    program = """
+def main():
+    import tensorflow as tf
+    import tf_hvd as hvd
+    hvd.init()
+    rank = hvd.rank()
+
+    def total(name):
+        return int(hvd.allreduce(tf.constant([rank + 1]), op=hvd.Sum, name=name)[0])
+
+    def forked(action):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            action()
+            sys.exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def collective():
+        try:
+            total("in a child")
+        except tf.errors.FailedPreconditionError as error:
+            print("child:", error.message, flush=True)
+        try:
+            hvd.init()
+        except hvd.HorovodInitError as error:
+            print("init:", error, flush=True)
+        hvd.shutdown()
+
+    def ask():
+        os._exit(10 * hvd.size() + hvd.rank())
+
+    assert total("before") == 3
+    if rank == 0:
+        assert forked(lambda: None) == 0
+        assert forked(ask) == 20
+        assert forked(collective) == 0
+        for method in ("fork", "spawn", "forkserver"):
+            context = multiprocessing.get_context(method)
+            with context.Pool(2) as pool:
+                assert pool.map(square, [1, 2, 3]) == [1, 4, 9]
+            worker = context.Process(target=fail)
+            worker.start()
+            worker.join()
+            assert worker.exitcode == 1
+        assert subprocess.run([sys.executable, "-c", "print()"]).returncode == 0
+    print("after:", total("after"), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+    code, output = plain_job(WORKERS + program, family=family)
+    told = re.search("child: (.*)", output)
+    assert told, output
+    assert re.search(r"'in a child': process \d+ was forked from rank 0 and is not in", told[1])
+    assert re.search(r"init: process \d+ was forked from rank 0", output), output
+    assert output.count("a worker's own error") == 3
+    assert output.count("after: 3") == 2, output
+    assert code == 0
+
+
+@BOTH
+def test_a_program_that_a_rank_starts_calls_init(plain_job, family):
+    """It has the launcher's variables of the rank, and must not take its place."""
+    program = """
+import os, subprocess, sys
+import tensorflow as tf
+import tf_hvd as hvd
+
+CHILD = '''
+import tf_hvd as hvd
+try:
+    hvd.init()
+    print("child:", hvd.rank(), "of", hvd.size(), flush=True)
+except hvd.HorovodInitError as error:
+    print("refused:", error, flush=True)
+'''
+early = dict(os.environ)
+hvd.init()
+late = dict(os.environ)
+if hvd.rank() == 0:
+    for environment in (early, late, {**late, "TF_HVD_ALONE": "1"}):
+        assert subprocess.run([sys.executable, "-P", "-c", CHILD], env=environment).returncode == 0
+print("after:", int(hvd.allreduce(tf.constant([hvd.rank() + 1]), op=hvd.Sum)[0]), flush=True)
+"""
+    code, output = plain_job(program, family=family)
+    refused = re.findall("refused: (.*)", output)
+    assert len(refused) == 2, output
+    for text in refused:
+        assert re.search(r"process \d+ was started by rank 0 of 2 \(process \d+\)", text)
+        assert "TF_HVD_ALONE" in text
+    assert re.findall("child: (.*)", output) == ["0 of 1"]
+    assert output.count("after: 3") == 2
+    assert code == 0
+
+
+@BOTH
+def test_files_closed_by_the_script(job, family):
+    """The launcher may end the job at once: what was wrong is in its output by then."""
+    code, output = job(
+        """
+if rank == 1:
+    os.closerange(3, 1024)
+error_of(reduce)
+""",
+        family=family,
+    )
+    assert re.search(
+        r"tf_hvd error, rank 1 \(.*\): the script has closed files that it did not open", output
+    )
+    assert " died" not in output
+    assert code != 0

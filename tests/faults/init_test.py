@@ -1,0 +1,175 @@
+"""Ranks that do not come to init(), or come with other settings: who is told what."""
+
+import re
+
+import pytest
+
+BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
+
+# Before anything else is imported: rank 1 is what a broken script makes of it.
+PLACE = """
+import os, pathlib, sys, time
+place = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))
+"""
+
+INIT = """
+import tf_hvd as hvd
+hvd.init()
+print("joined", hvd.rank(), flush=True)
+"""
+
+
+@BOTH
+def test_a_rank_exits_before_init(plain_job, family):
+    """Both MPIs wait for ever for a rank that ends well without having come."""
+    code, output = plain_job(PLACE + "if place == 1:\n    sys.exit(0)\n" + INIT, family=family)
+    assert re.search(
+        r"tf_hvd error, rank 0 \(.*\): init\(\) cannot come to an end: rank 1 has ended "
+        r"without calling it\. All ranks of the job must call hvd\.init\(\)",
+        output,
+    ), output
+    assert "joined" not in output
+    assert code != 0
+
+
+def test_a_rank_raises_before_init(plain_job):
+    """MPICH's launcher lets the others wait; Open MPI's ends them."""
+    program = PLACE + "if place == 1:\n    raise ValueError('no data')\n" + INIT
+    code, output = plain_job(program, family="mpich")
+    assert "rank 1 has ended without calling it" in output
+    assert "ValueError: no data" in output
+    assert code != 0
+
+
+@BOTH
+def test_a_rank_never_comes(plain_job, family):
+    program = PLACE + "while place == 1:\n    time.sleep(1)\n" + INIT
+    code, output = plain_job(
+        program,
+        family=family,
+        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="3",
+    )
+    who = r"rank 1, process \d+ \(.*python.*program\.py\), has not called it yet\. All ranks"
+    assert re.search(rf"tf_hvd warning, rank 0 \(.*\): init\(\) has waited \d+ s .*{who}", output)
+    error = rf"tf_hvd error, rank 0 \(.*\): init\(\) has waited \d+ s .*{who}.*ends here"
+    assert re.search(error, output), output
+    assert "joined" not in output
+    assert code != 0
+
+
+def test_a_rank_comes_late(plain_job, tmp_path):
+    """It is waited for; meanwhile the user learns for whom."""
+    program = f"""
+log = pathlib.Path({str(tmp_path / "told")!r})
+if place == 0:
+    os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+while place == 1 and not (log.exists() and "has not called it yet" in log.read_text()):
+    time.sleep(0.1)
+"""
+    code, output = plain_job(
+        PLACE + program + INIT,
+        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="90",
+    )
+    assert sorted(re.findall(r"joined (\d)", output)) == ["0", "1"]
+    assert code == 0
+
+
+@BOTH
+def test_settings_that_differ(plain_job, family):
+    """An error on all ranks; MPI stays tf_hvd's own, so that a right init can follow."""
+    code, output = plain_job(
+        PLACE
+        + """
+import ctypes
+os.environ["TF_HVD_SPARSE"] = "dense" if place == 0 else "rows"
+os.environ["HOROVOD_FUSION_THRESHOLD"] = "1" if place == 0 else "2"
+os.environ["HOROVOD_LOG_LEVEL"] = "warning" if place == 0 else "info"
+import tensorflow as tf
+import tf_hvd as hvd
+try:
+    hvd.init()
+except hvd.HorovodInitError as error:
+    print("refused:", error, flush=True)
+os.environ["TF_HVD_SPARSE"] = "rows"
+del os.environ["HOROVOD_FUSION_THRESHOLD"]
+hvd.init()
+print("sum", int(hvd.allreduce(tf.constant([place + 1]), op=hvd.Sum)[0]), flush=True)
+hvd.shutdown()
+ended = ctypes.c_int()
+ctypes.CDLL(os.environ["TF_HVD_MPI_LIBRARY"]).MPI_Finalized(ctypes.byref(ended))
+print("finalized", ended.value, flush=True)
+""",
+        family=family,
+    )
+    refused = re.findall("refused: (.*)", output)
+    assert len(refused) == 2
+    assert refused[0] == refused[1]
+    for name, first, second in (
+        ("TF_HVD_SPARSE", "dense", "rows"),
+        ("HOROVOD_FUSION_THRESHOLD", "1", "2"),
+    ):
+        text = rf"{name} is '{first}' on rank 0 \(.+?\) and '{second}' on rank 1 \("
+        assert re.search(text, refused[0]), output
+    assert "HOROVOD_LOG_LEVEL" not in refused[0]
+    assert output.count("sum 3") == 2
+    assert output.count("finalized 1") == 2
+    assert code == 0
+
+
+@BOTH
+def test_mpi_that_allows_too_few_threads(plain_job, family):
+    """tf_hvd's threads and the script's would call it at once."""
+    code, output = plain_job(
+        """
+import mpi4py
+mpi4py.rc.thread_level = "serialized"
+from mpi4py import MPI
+import tf_hvd as hvd
+try:
+    hvd.init()
+except hvd.HorovodInitError as error:
+    print("refused:", error, flush=True)
+""",
+        family=family,
+    )
+    refused = re.findall("refused: (.*)", output)
+    assert len(refused) == 2
+    for text in refused:
+        for part in ("MPI_THREAD_SERIALIZED", 'mpi4py.rc.thread_level = "multiple"', "hvd.init()"):
+            assert part in text
+    assert code == 0
+
+
+@BOTH
+def test_mpi4py_after_init_on_other_threads(job, family):
+    """MPI calls of the script beside tf_hvd's: MPI must have been asked for all threads."""
+    code, output = job(
+        """
+import threading
+from mpi4py import MPI
+assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
+assert hvd.mpi_threads_supported()
+wrong = []
+
+def theirs(comm):
+    for i in range(50):
+        if comm.allreduce(i + rank) != 2 * i + 1:
+            wrong.append(i)
+
+threads = [threading.Thread(target=theirs, args=(MPI.COMM_WORLD.Dup(),)) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for i in range(40):
+    n = 1 + i * 997 % 30000
+    if not (hvd.allreduce(tf.fill([n], i + rank), op=hvd.Sum, name="g").numpy() == 2 * i + 1).all():
+        wrong.append(("hvd", i))
+for thread in threads:
+    thread.join()
+say("wrong:", wrong)
+""",
+        family=family,
+    )
+    assert output.count("wrong: []") == 2
+    assert code == 0

@@ -1,0 +1,290 @@
+"""Random training programs: what they are made of, and how they are drawn.
+
+A Program is a model, an optimizer, the way it is trained and what the ranks do
+differently. Everything is told by its fields; those that say nothing are as usual,
+so that a failing program is shrunk by setting one after the other back.
+"""
+
+import dataclasses
+import random
+
+FIT, OWN_STEP, ON_BATCH, BY_HAND, TAPE, SESSION = (
+    "fit", "own train_step", "train_on_batch", "apply_gradients", "tape", "session",
+)  # fmt: skip
+FITS = (FIT, OWN_STEP)
+
+KERAS_OPTIMIZERS = (
+    "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor", "Lion", "Lamb", "Nadam",
+)  # fmt: skip
+V1_OPTIMIZERS = ("SGD", "Momentum", "Adam", "RMSprop", "Adagrad")
+# Their learning rate can be changed without a trace in what they remember.
+WITHOUT_TRACE = ("Adam", "AdamW", "Adagrad")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Program:
+    """One training. Options are pairs, in the order in which they were drawn."""
+
+    seed: int = 0
+    """Of the data and the first weights."""
+    library: str = "keras"
+    """keras, tf_keras or v1."""
+    model: str = "dense"
+    """Layers (dense, embedding) or variables alone (plain, table, linear)."""
+    layers: tuple[str, ...] = ()
+    policy: str = "float64"
+    optimizer: str = "SGD"
+    options: tuple[tuple[str, object], ...] = ()
+    """Arguments of the optimizer."""
+    wrap: tuple[tuple[str, object], ...] = ()
+    """Arguments of DistributedOptimizer or DistributedGradientTape."""
+    environment: tuple[tuple[str, str], ...] = ()
+    loop: str = FIT
+    eager: bool = False
+    lists: str = "one"
+    """one; two lists of variables under one optimizer, or each under its own."""
+    batch: int = 4
+    """Rows of each rank in each step."""
+    steps: int = 3
+    epochs: int = 1
+    fits: int = 1
+    between: str = ""
+    """What happens between two fits: save, freeze."""
+    steps_per_execution: int = 1
+    callbacks: tuple[str, ...] = ()
+    data: str = "arrays"
+    """arrays and shards of equal lengths (drop, repeat), or as each rank likes (join)."""
+    odd_rows: int = 0
+    """How many rows do not divide by the ranks or do not fill a batch."""
+    start: str = "same"
+    """The first weights: same, or other ones on each rank and then a broadcast."""
+    root: int = 0
+    left_out: str = ""
+    """What the last rank does that the others' process set leaves out: trains, waits."""
+
+    def __repr__(self):
+        """Without what is as usual."""
+        fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
+        said = [f"{name}={value!r}" for name, value, default in fields if value != default]
+        return f"Program({', '.join(said)})"
+
+    def option(self, name, default=None):
+        """An argument of the optimizer."""
+        return dict(self.options).get(name, default)
+
+    def wrapped(self, name, default=None):
+        """An argument of the wrapper."""
+        return dict(self.wrap).get(name, default)
+
+    @property
+    def in_layers(self):
+        """Whether the model is one of Keras."""
+        return self.model in ("dense", "embedding")
+
+    @property
+    def passes(self):
+        """How many steps make an update."""
+        return self.wrapped("backward_passes_per_step", 1)
+
+    def members(self, size):
+        """The ranks that train together."""
+        return list(range(size - 1 if self.left_out else size))
+
+
+def _has(program, *names):
+    """Whether any of these options, layers or callbacks is there."""
+    found = {*dict(program.options), *dict(program.wrap), *program.layers, *program.callbacks}
+    return bool(found & set(names))
+
+
+CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+PLANS = ("warmup", "schedule")
+NOTHING_ELSE = {"learning_rate", "momentum"}
+
+# What is not meant, or has another meaning on several ranks than on one.
+RULES = (
+    ("v1 has sessions, and nothing else", lambda p: (p.library == "v1") != (p.loop == SESSION)),
+    ("layers are trained by Keras", lambda p: p.in_layers and p.loop == SESSION),
+    ("variables are trained in a loop", lambda p: not p.in_layers
+     and p.loop not in (BY_HAND, TAPE, SESSION)),
+    ("variables have no layers", lambda p: not p.in_layers and p.layers),
+    ("these layers follow a dense one", lambda p: p.model == "embedding" and p.layers
+     and set(p.layers) - {"dropout", "l2", "two_outputs"}),
+    ("one batch normalization", lambda p: {"batch_norm", "sync_batch_norm"} <= set(p.layers)),
+    ("built late, a model is a chain", lambda p: _has(p, "late")
+     and (_has(p, "two_outputs", "groups") or p.loop != FIT or p.between)),
+    ("v1's optimizers", lambda p: p.library == "v1"
+     and (p.optimizer not in V1_OPTIMIZERS or p.options)),
+    ("Keras' optimizers", lambda p: p.library != "v1" and p.optimizer not in KERAS_OPTIMIZERS),
+    ("Keras 3 alone has it", lambda p: p.library == "tf_keras"
+     and (p.optimizer == "Lamb" or _has(p, "gradient_accumulation_steps"))),
+    ("exact sums need exact updates", lambda p: p.model == "linear"
+     and (p.optimizer not in ("SGD", "Momentum") or dict(p.options).keys() - NOTHING_ELSE
+          or p.batch == 3 or _has(p, "backward_passes_per_step", "compression"))),
+    ("momentum", lambda p: _has(p, "momentum") and p.optimizer not in ("SGD", "RMSprop")),
+    ("nesterov", lambda p: _has(p, "nesterov")
+     and not (p.optimizer == "SGD" and p.option("momentum"))),
+    ("one clip", lambda p: sum(name in dict(p.options) for name in CLIPS) > 1),
+    ("averages over time", lambda p: _has(p, "use_ema")
+     and (p.policy != "float64" or _has(p, "gradient_accumulation_steps"))),
+    ("half precision", lambda p: p.policy != "float64"
+     and (p.library != "keras" or p.loop not in (FIT, BY_HAND) or p.optimizer != "SGD" or p.wrap
+          or p.layers or p.options or not p.in_layers or p.fits > 1 or p.lists != "one"
+          or p.data == "join" or p.callbacks)),
+    ("sixteen bits", lambda p: _has(p, "compression")
+     and (p.optimizer != "SGD" or p.options or p.callbacks)),
+    ("factors around an average", lambda p: _has(p, "gradient_predivide_factor")
+     and _has(p, "op")),
+    ("an average of passes", lambda p: _has(p, "average_aggregated_gradients") and p.passes == 1),
+    ("passes of a tape", lambda p: p.loop == TAPE and p.passes > 1),
+    ("passes and accumulation", lambda p: p.passes > 1
+     and _has(p, "gradient_accumulation_steps", "sync_batch_norm", "use_ema")),
+    ("sums of passes are dense", lambda p: p.passes > 1 and p.model in ("embedding", "table")
+     and not _has(p, "sparse_as_dense")),
+    ("lists are for loops", lambda p: p.lists != "one"
+     and (p.loop not in (BY_HAND, TAPE, SESSION)
+          or _has(p, "gradient_accumulation_steps", "use_ema", "sync_batch_norm"))),
+    ("groups of lists", lambda p: p.lists != "one" and p.wrapped("groups") == "lists"),
+    ("Keras' way to run", lambda p: p.loop not in FITS and (p.steps_per_execution > 1
+     or p.callbacks or p.fits > 1 or p.between or p.data in ("drop", "repeat"))),
+    ("between fits", lambda p: bool(p.between) and p.fits == 1),
+    ("a file has the options of Keras alone", lambda p: p.between == "save"
+     and (p.loop != FIT or p.passes > 1 or _has(p, "use_ema") or p.wrapped("groups") == "lists")),
+    ("what is frozen", lambda p: p.between == "freeze"
+     and (p.model != "dense" or p.wrapped("groups") == "lists"
+          or _has(p, "gradient_accumulation_steps", "use_ema"))),
+    ("several steps at once", lambda p: p.eager and p.steps_per_execution > 1),
+    ("join", lambda p: p.data == "join" and (p.loop not in (BY_HAND, TAPE)
+     or p.passes > 1 or p.left_out
+     or _has(p, "gradient_accumulation_steps", "sync_batch_norm", "compression"))),
+    ("odd rows", lambda p: bool(p.odd_rows) and p.data not in ("drop", "repeat")),
+    ("those that decide need averages", lambda p: _has(p, "keras_stop", "plateau")
+     and not _has(p, "average")),
+    ("one plan of learning rates", lambda p: len({*PLANS, "plateau"} & set(p.callbacks)) > 1),
+    ("momentum correction", lambda p: _has(p, *PLANS)
+     and not (p.optimizer in WITHOUT_TRACE or (p.optimizer == "SGD" and not _has(p, "nesterov")))),
+    ("callbacks are for all ranks", lambda p: p.left_out
+     and (p.callbacks or p.start != "same" or p.between == "save" or _has(p, "sync_batch_norm"))),
+    ("one callback broadcasts", lambda p: p.loop in FITS
+     and (p.start == "broadcast") != _has(p, "broadcast")),
+)  # fmt: skip
+
+
+def refused(program, size):
+    """Why the program is not meant; empty if it is."""
+    if program.left_out and size < 2:
+        return "a set needs two ranks"
+    return next((reason for reason, rule in RULES if rule(program)), "")
+
+
+# How often each way to train is drawn, out of 100.
+LOOPS = {FIT: 32, OWN_STEP: 9, ON_BATCH: 7, BY_HAND: 22, TAPE: 15, SESSION: 15}
+
+# What may be added to a program: fields and their values; tuples are added to.
+ADDITIONS = (
+    *({"layers": (name,)} for name in (
+        "frozen", "batch_norm", "sync_batch_norm", "dropout", "l2", "two_outputs", "late")),
+    {"policy": "mixed_float16"},
+    {"options": (("momentum", 0.9),)},
+    {"options": (("momentum", 0.5), ("nesterov", True))},
+    *({"options": (pair,)} for pair in (
+        ("clipnorm", 0.05), ("clipvalue", 0.02), ("global_clipnorm", 0.05), ("weight_decay", 0.05),
+        ("use_ema", True), ("gradient_accumulation_steps", 2),
+        ("gradient_accumulation_steps", 3))),
+    *({"wrap": (pair,)} for pair in (
+        ("op", "Sum"), ("groups", 1), ("groups", 2), ("groups", "lists"),
+        ("gradient_predivide_factor", 2.0), ("sparse_as_dense", True), ("compression", "bf16"),
+        ("sparse", "rows"), ("sparse", "dense"), ("backward_passes_per_step", 2))),
+    {"wrap": (("backward_passes_per_step", 3), ("average_aggregated_gradients", True))},
+    {"wrap": (("backward_passes_per_step", 2), ("sparse_as_dense", True))},
+    *({"environment": (pair,)} for pair in (
+        ("TF_HVD_BUCKET_BYTES", "1"), ("TF_HVD_BUCKET_BYTES", "100"), ("TF_HVD_SPARSE", "rows"),
+        ("TF_HVD_SPARSE", "dense"), ("TF_HVD_CHECK_WEIGHTS_STEPS", "2"))),
+    {"eager": True},
+    {"lists": "two"},
+    {"lists": "two", "wrap": (("backward_passes_per_step", 2), ("sparse_as_dense", True))},
+    {"lists": "each its own"},
+    {"fits": 2},
+    {"fits": 2, "between": "save"},
+    {"fits": 2, "between": "freeze"},
+    {"steps_per_execution": 2},
+    {"steps_per_execution": 3},
+    *({"callbacks": (name,)} for name in (
+        "average", "stop", "warmup", "schedule", "checkpoint")),
+    {"epochs": 5, "callbacks": ("average", "keras_stop")},
+    {"epochs": 5, "callbacks": ("plateau", "average")},
+    {"epochs": 4, "callbacks": ("stop",)},
+    {"start": "broadcast"},
+    {"start": "broadcast", "callbacks": ("broadcast",)},
+    *({"data": "drop", "odd_rows": odd} for odd in (0, 1, 3, 5)),
+    *({"data": "repeat", "odd_rows": odd} for odd in (1, 3, 5)),
+    {"data": "join"},
+    {"left_out": "trains"},
+    {"left_out": "waits"},
+)  # fmt: skip
+CHANCE = 0.25
+
+
+def _frame(rng):
+    """A program without options."""
+    (loop,) = rng.choices(list(LOOPS), LOOPS.values())
+    variables, layers = ("plain", "table", "linear"), ("dense", "dense", "embedding")
+    model = rng.choice({BY_HAND: variables + layers, TAPE: variables + layers, SESSION: variables}
+                       .get(loop, layers))  # fmt: skip
+    library = "v1" if loop == SESSION else rng.choice(("keras", "keras", "tf_keras"))
+    optimizers = V1_OPTIMIZERS if loop == SESSION else (*KERAS_OPTIMIZERS, "SGD", "SGD", "Adam")
+    return Program(
+        seed=rng.randrange(1000),
+        library=library,
+        model=model,
+        optimizer="SGD" if model == "linear" else rng.choice(optimizers),
+        loop=loop,
+        batch=rng.choice((2, 4) if model == "linear" else (2, 3, 4)),
+        steps=rng.choice((2, 3, 4)),
+        epochs=rng.choice((1, 2, 3)),
+    )
+
+
+def _with(program, addition):
+    """The program with an addition; options of one name are not there twice."""
+    fields = {}
+    for name, value in addition.items():
+        before = getattr(program, name)
+        if not isinstance(value, tuple):
+            fields[name] = value
+        elif isinstance(value[0], tuple):
+            fields[name] = tuple({**dict(before), **dict(value)}.items())
+        else:
+            fields[name] = before + tuple(new for new in value if new not in before)
+    return dataclasses.replace(program, **fields)
+
+
+def draw(seed, number, size):
+    """The program of this number from a seed, for a job of `size` ranks."""
+    rng = random.Random(f"{seed} {number} {size}")
+    program = _frame(rng)
+    while refused(program, size):  # of one Keras alone
+        program = _frame(rng)
+    for addition in rng.sample(ADDITIONS, len(ADDITIONS)):
+        larger = _with(program, addition)
+        if rng.random() < CHANCE and not refused(larger, size):
+            program = larger
+    callbacks = rng.sample(program.callbacks, len(program.callbacks))
+    root = rng.randrange(size) if program.start == "broadcast" else 0
+    return dataclasses.replace(program, callbacks=tuple(callbacks), root=root)
+
+
+def simplifications(program, kept=()):
+    """The programs with one thing fewer; the fields `kept` stay."""
+    for field in dataclasses.fields(program):
+        value = getattr(program, field.name)
+        if value == field.default or field.name in kept:
+            continue
+        if isinstance(value, tuple) and len(value) > 1:
+            for i in range(len(value)):
+                yield dataclasses.replace(program, **{field.name: value[:i] + value[i + 1 :]})
+        elif field.name == "start":
+            callbacks = tuple(name for name in program.callbacks if name != "broadcast")
+            yield dataclasses.replace(program, start="same", callbacks=callbacks)
+        else:
+            yield dataclasses.replace(program, **{field.name: field.default})

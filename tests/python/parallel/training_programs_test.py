@@ -1,0 +1,106 @@
+"""Random training programs on all ranks have the weights of one worker.
+
+The first programs of a seed, the same ones each time; and mutants of tf_hvd, each of
+which one of these programs must notice. `./dev fuzz` runs more.
+"""
+
+import dataclasses
+import importlib
+import pathlib
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import reduction
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent))
+programs = importlib.import_module("training_programs")
+training_run = importlib.import_module("training_run")
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2, 3)]
+
+SEED, PROGRAMS = 8, {2: 10, 3: 8}
+reduce = reduction.GradientReducer.reduce
+
+
+def numbers():
+    return range(PROGRAMS[hvd.size()])
+
+
+def test_training_programs():
+    ran, failing = training_run.run_programs(numbers(), SEED)
+    assert not failing, "\n\n".join(training_run.told(SEED, *each) for each in failing)
+    assert ran > len(numbers()) // 2
+
+
+def skips_one(self, gradients, variables, *arguments):
+    """The last variable's gradient stays on its rank."""
+    return [*reduce(self, gradients, variables, *arguments)[:-1], gradients[-1]]
+
+
+def scaled(by):
+    def mutant(self, *arguments):
+        return tf.nest.map_structure(
+            lambda g: None if g is None else g * tf.cast(by(), g.dtype),
+            reduce(self, *arguments),
+        )
+
+    return mutant
+
+
+def mixes(self, gradients, variables, *arguments):
+    """Variables of equal shapes get each other's gradients."""
+    found = reduce(self, gradients, variables, *arguments)
+    for i, a in enumerate(found):
+        for j, b in enumerate(found[:i]):
+            dense = isinstance(a, tf.Tensor) and isinstance(b, tf.Tensor)
+            if dense and a.shape == b.shape:
+                found[i], found[j] = b, a
+    return found
+
+
+def of_rank_0(self, gradients, variables, *arguments):
+    """All ranks go on with what rank 0 has: no drift, and a batch too small."""
+    mine = [g if hvd.rank() == 0 or g is None else g * 0 for g in gradients]
+    return reduce(self, mine, variables, *arguments)
+
+
+MUTANTS = {
+    "one variable is not reduced": skips_one,
+    "an average is divided by the ranks twice": scaled(lambda: 1 / hvd.size()),
+    "a sum where an average was meant": scaled(hvd.size),
+    "one rank's gradients count": of_rank_0,
+    "variables of equal shapes are mixed": mixes,
+}
+
+
+@pytest.mark.jobs(2)
+@pytest.mark.parametrize("name", list(MUTANTS))
+def test_a_mutant_is_noticed(name, monkeypatch):
+    monkeypatch.setattr(reduction.GradientReducer, "reduce", MUTANTS[name])
+    _, failing = training_run.run_programs(numbers(), SEED, stop_at_first=True)
+    assert failing
+    number, program, faults = failing[0]
+    assert f"--only {number} --seed {SEED}" in training_run.told(SEED, number, program, faults)
+
+
+@pytest.mark.jobs(2)
+def test_a_failing_program_shrinks(monkeypatch):
+    monkeypatch.setattr(reduction.GradientReducer, "reduce", MUTANTS["one rank's gradients count"])
+    program = programs.Program(
+        seed=1, loop=programs.TAPE, model="linear", eager=True, batch=2, steps=2, epochs=2,
+        wrap=(("op", "Sum"), ("groups", 1)),
+    )  # fmt: skip
+    with training_run.all_but_last() as others:
+        smallest = training_run.shrink(program, others, kept=("loop", "model", "eager"))
+    assert smallest == dataclasses.replace(program, seed=0, wrap=(), epochs=1, batch=4, steps=3)
+
+
+def test_the_same_seed_draws_the_same_programs():
+    drawn = [programs.draw(SEED, number, 2) for number in range(50)]
+    assert drawn == [programs.draw(SEED, number, 2) for number in range(50)]
+    assert not any(programs.refused(program, 2) for program in drawn)
+    loops = {program.loop for program in drawn}
+    assert loops == set(programs.LOOPS)
