@@ -24,11 +24,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
+from tf_hvd.exchange import join
 from tf_hvd.keras import agreement, backup, metrics, plans
 from tf_hvd.keras.plans import by_rank
 from tf_hvd.objects import allgather_object
 from tf_hvd.process_sets import global_process_set
-from tf_hvd.synchronize import join
 
 
 class _Fit:
