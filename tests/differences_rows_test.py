@@ -53,7 +53,7 @@ ROWS = {
         "a parallel `tf.data`": f"{PARALLEL}/errors_test.py::"
         "test_parallel_dataset_function_is_refused",
         "a result that is not used": f"{SINGLE}/registration_test.py::"
-        "test_a_call_whose_result_is_unused_is_left_out",
+        "test_a_call_whose_result_is_unused_runs",
         "float16 sums": f"{PARALLEL}/allreduce_test.py::test_half_precisions_are_summed_in_float32",
         "sums depend": f"{PARALLEL}/graph_test.py::test_same_bits_in_every_run",
         "types: ten": f"{PARALLEL}/table_test.py::test_defined_cells",

@@ -78,6 +78,7 @@ class LocalGradientAggregationHelper:
         self._scale_local = scale_local_gradients
         self._local = LocalVariables()
         self._complete: Any = None
+        self._variables: list[Any] = []
 
     def register_local_var(self, var: Any) -> None:
         """From now on the gradient of `var` stays on this rank."""
@@ -94,11 +95,12 @@ class LocalGradientAggregationHelper:
           With the last pass of a step the reduced sums, before it the sums so far,
           which `apply_gradients` does not apply.
         """
-        self._complete, sums = self._aggregation.add(list(grads))
+        self._variables = list(vars)
+        self._complete, sums = self._aggregation.add(list(grads), self._variables)
         known = [i for i, total in enumerate(sums) if total is not None]
         values = tf.cond(
             self._complete,
-            lambda: [self._reduced(sums, list(vars))[i] for i in known],
+            lambda: [self._reduced(sums, self._variables)[i] for i in known],
             lambda: [tf.identity(sums[i]) for i in known],
         )
         results: list[Any] = [None] * len(sums)
@@ -123,7 +125,7 @@ class LocalGradientAggregationHelper:
         del optimizer, args, kwargs
         if self._complete is None:
             raise ValueError("call compute_gradients() before apply_gradients().")
-        return self._aggregation.when_complete(self._complete, apply_grads_closure)
+        return self._aggregation.when_complete(self._complete, apply_grads_closure, self._variables)
 
     def _reduced(self, sums: list[Any], variables: list[Any]) -> list[Any]:
         is_local = [variable in self._local for variable in variables]
