@@ -101,3 +101,18 @@ def test_the_installed_package_is_the_wheels():
     where = [sys.executable, "-P", "-c", "import tf_hvd; print(tf_hvd.__file__)"]
     (file,) = lines_of(*where)
     assert "site-packages" in pathlib.Path(file).parts
+
+
+def test_the_console_scripts(wheel):
+    scripts = member(wheel, "entry_points.txt").decode().splitlines()
+    assert scripts == [
+        "[console_scripts]",
+        "tf_hvd = tf_hvd.cli.main:main",
+        "horovodrun = tf_hvd.cli.horovodrun:main",
+    ]
+    for name in ("tf_hvd", "horovodrun"):
+        script = pathlib.Path(sys.executable).parent / name
+        assert (
+            "usage: " + name
+            in subprocess.run([script, "--help"], check=True, capture_output=True, text=True).stdout
+        )

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,7 +24,10 @@ import cloudpickle
 Result = TypeVar("Result")
 
 _TASK = pathlib.Path(__file__).parent / "cli" / "task.py"
-_CALL, _RESULT = "call", "result."
+# As in cli/task.py, which may not be imported here, nor this there.
+_CALL, _RESULT, _FAILED = "call", "result.", "failed."
+# How long the other ranks may still work when one has failed: to say what they saw.
+_GRACE = 5.0
 
 
 class RankError(RuntimeError):
@@ -89,7 +93,7 @@ def run(
         _leave_call(folder, (func, tuple(args), dict(kwargs or {})))
         command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", str(np), *where]
         command += ["--end-with-parent", *options, "--", python, str(_TASK), str(folder)]
-        code = _wait(command)
+        code = _wait(command, folder)
         return _results(folder, int(np), code)
 
 
@@ -131,10 +135,19 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(command: Sequence[str]) -> int:
+def _wait(command: Sequence[str], folder: pathlib.Path) -> int:
+    """The exit code of the job, which ends when a rank has failed: MPICH would wait for all."""
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    deadline = None
     try:
-        return job.wait()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return job.wait(timeout=0.5)
+            if deadline is None and any(folder.glob(f"{_FAILED}*")):
+                deadline = time.monotonic() + _GRACE
+            if deadline is not None and time.monotonic() > deadline:
+                job.send_signal(signal.SIGTERM)
+                return job.wait()
     except BaseException:
         job.send_signal(signal.SIGTERM)
         job.wait()

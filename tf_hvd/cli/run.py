@@ -88,8 +88,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.np > 1 or not local:
         launcher = find_launcher(options.mpi, environ)
     known_here = None if launcher and launcher.family == "slurm" else here
-    first_here = all_local(hosts[:1], socket.gethostname())
-    with Session(gives_input=launcher is not None and first_here) as session:
+    with Session(gives_input=_gives_input(job, launcher)) as session:
         watch = watching.JobWatch(session, options.np, known_here, options.start_timeout)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
@@ -128,10 +127,22 @@ def _start(
     line = command_line(launcher, dataclasses.replace(job, command=command, environ=environ))
     family = FAMILY_NAMES[launcher.family]
     _announce(options.verbose, line, f"{family}, {LIBRARY_VARIABLE}={launcher.library}")
-    theirs = job.own_input or launcher.family == "slurm"
-    if not theirs:
-        _warn_of_lost_input(job.hosts)
-    return supervise(line, environ, watch=watch, stdin=None if theirs else subprocess.DEVNULL)
+    if _is_launchers(job, launcher):
+        return supervise(line, environ, watch=watch)
+    _warn_of_lost_input(job.hosts)
+    return supervise(line, environ, watch=watch, stdin=subprocess.DEVNULL)
+
+
+def _is_launchers(job: Job, launcher: Launcher) -> bool:
+    """Whether the launcher itself hands the standard input on."""
+    return job.own_input or launcher.family == "slurm"
+
+
+def _gives_input(job: Job, launcher: Launcher | None) -> bool:
+    """Whether rank 0 gets the standard input from this process."""
+    if launcher is None or _is_launchers(job, launcher):
+        return False
+    return all_local(job.hosts[:1], socket.gethostname())
 
 
 def _closing(

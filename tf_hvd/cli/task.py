@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any
 
-CALL, RESULT = "call", "result."
+CALL, RESULT, FAILED = "call", "result.", "failed."
 _VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -38,6 +38,9 @@ def _leave(folder: str, rank: int, result: dict[str, Any]) -> None:
     with open(f"{path}.new", "wb") as file:
         file.write(data)
     os.rename(f"{path}.new", path)
+    if result["trace"] is not None:
+        with open(os.path.join(folder, f"{FAILED}{rank}"), "wb"):
+            pass
 
 
 def _unpickle(folder: str) -> tuple[Any, Any, Any]:
