@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 namespace tf_hvd {
 namespace {
+
+constexpr std::chrono::seconds kGrace{5};
 
 // True if the pipe was cut, false if it was told to end.
 bool AwaitCut(int read_end) {
@@ -50,8 +53,15 @@ Tripwire::Tripwire(std::function<void()> on_cut)
   alarm_->on_cut = std::move(on_cut);
   thread_ = std::thread([end = ends[0], alarm = alarm_] {
     if (!AwaitCut(end)) return;
-    const std::lock_guard<std::mutex> lock(alarm->mutex);
-    if (alarm->on_cut) alarm->on_cut();
+    {
+      const std::lock_guard<std::mutex> lock(alarm->mutex);
+      if (!alarm->on_cut) return;
+      alarm->on_cut();
+    }
+    // Time to raise the error and to end; MPI's threads, whose files are gone
+    // as well, may keep a process for ever.
+    std::this_thread::sleep_for(kGrace);
+    _exit(1);
   });
 }
 

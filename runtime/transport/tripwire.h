@@ -35,8 +35,8 @@ class OpenFile {
 class Tripwire {
  public:
   // `on_cut` is called at most once, on a thread of its own, and must not
-  // destroy this. Blind while a forked child lives that has not closed its
-  // copy.
+  // destroy this; some seconds after it the process ends, with status 1. Blind
+  // while a forked child lives that has not closed its copy.
   explicit Tripwire(std::function<void()> on_cut);
   ~Tripwire();
 

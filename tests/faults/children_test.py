@@ -77,7 +77,7 @@ if __name__ == "__main__":
     assert told, output
     assert re.search(r"'in a child': process \d+ was forked from rank 0 and is not in", told[1])
     assert re.search(r"init: process \d+ was forked from rank 0", output), output
-    assert output.count("a worker's own error") == 3
+    assert output.count("ValueError: a worker's own error") == 3
     assert output.count("after: 3") == 2, output
     assert code == 0
 

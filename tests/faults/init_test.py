@@ -76,6 +76,29 @@ while place == 1 and not (log.exists() and "has not called it yet" in log.read_t
     assert code == 0
 
 
+def test_shutdown_while_init_waits(plain_job, tmp_path):
+    """As at the end of a program whose init, on another thread, does not come back."""
+    program = f"""
+done = pathlib.Path({str(tmp_path / "done")!r})
+while place == 1:
+    time.sleep(0.1)
+    if done.exists():
+        os._exit(0)
+import threading
+import tf_hvd as hvd
+threading.Thread(target=hvd.init, daemon=True).start()
+names = pathlib.Path("/proc/self/task")
+while not any((task / "comm").read_text() == "tf_hvd_init\\n" for task in names.iterdir()):
+    time.sleep(0.01)
+hvd.shutdown()
+print("came back; initialized:", hvd.is_initialized(), flush=True)
+done.touch()
+os._exit(0)
+"""
+    _, output = plain_job(PLACE + program)
+    assert "came back; initialized: False" in output
+
+
 @BOTH
 def test_settings_that_differ(plain_job, family):
     """An error on all ranks; MPI stays tf_hvd's own, so that a right init can follow."""

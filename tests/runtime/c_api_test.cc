@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <thread>
@@ -100,6 +102,34 @@ TEST_F(CApiTest, WhoHoldsTheRuntimeKeepsIt) {
   entry.done = Completion([&](const Status& got, int32_t) { status = got; });
   held->Submit(std::move(entry));
   EXPECT_EQ(status.code(), StatusCode::kAborted);
+}
+
+// In a forked child, which tells by its exit status.
+TEST_F(CApiTest, AForkedChildMayAskButNotTakePart) {
+  ASSERT_EQ(Init(), 0) << error;
+  EXPECT_STREQ(tf_hvd_forked_text(), "");
+  const pid_t child = fork();
+  if (child == 0) {
+    Status status;
+    Entry entry;
+    entry.record.kind = OpKind::kBarrier;
+    entry.name = "b";
+    entry.done = Completion([&](const Status& got, int32_t) { status = got; });
+    DefaultRuntime()->Submit(std::move(entry));
+    tf_hvd_shutdown("exit");
+    const bool told =
+        status.message().find("'b': process " + std::to_string(getpid())) ==
+            0 &&
+        std::string(tf_hvd_forked_text()).find("rank 0") != std::string::npos;
+    const bool asked = tf_hvd_rank() == 0 && tf_hvd_size() == 1 &&
+                       tf_hvd_process_set_ranks(0, nullptr, 0) == 1;
+    _exit(told && asked ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(tf_hvd_is_initialized(), 1);
+  EXPECT_EQ(DefaultRuntime()->SubmittedCount(), 0);
 }
 
 TEST_F(CApiTest, WrongSettingIsAnError) {

@@ -1,6 +1,9 @@
 #include "runtime/config.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -23,6 +26,9 @@ const std::vector<std::string> kNames = {
     "TF_HVD_SPIN_MICROSECONDS",
     "TF_HVD_MPI_LIBRARY",
     "TF_HVD_RANKS_PER_NODE",
+    "TF_HVD_ALONE",
+    "TF_HVD_STARTED_BY",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_RANK",
     "OPAL_PREFIX",
@@ -121,10 +127,62 @@ TEST(ConfigTest, FailureMustComeAfterTheWarning) {
 
 TEST(ConfigTest, PageListsEveryVariable) {
   const std::string page = ConfigMarkdown();
-  for (size_t i = 0; i < 8; ++i) {
+  for (size_t i = 0; i < 9; ++i) {
     EXPECT_NE(page.find("| `" + kNames[i] + "` |"), std::string::npos)
         << kNames[i];
   }
+}
+
+TEST(ConfigTest, SettingsThatMustBeEqualAreTheirDefaultsOrTheEnvironments) {
+  SetEnvironment({{"TF_HVD_RANKS_PER_NODE", "2"},
+                  {"HOROVOD_LOG_LEVEL", "debug"},
+                  {"HOROVOD_STALL_CHECK_TIME_SECONDS", "9"}});
+  EXPECT_EQ(EqualSettings(), (Settings{{"HOROVOD_FUSION_THRESHOLD", "67108864"},
+                                       {"TF_HVD_RANKS_PER_NODE", "2"}}));
+}
+
+TEST(LaunchInfoTest, AloneOverrulesTheLauncher) {
+  SetEnvironment({{"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_COMM_WORLD_RANK", "3"},
+                  {"TF_HVD_ALONE", "1"},
+                  {"TF_HVD_STARTED_BY", "12:34"}});
+  Config config;
+  LaunchInfo info;
+  ASSERT_TRUE(ReadConfig(&config).ok());
+  EXPECT_TRUE(config.alone);
+  ASSERT_TRUE(ReadLaunchInfo(&info).ok());
+  EXPECT_EQ(info.family, LaunchInfo::Family::kNone);
+  EXPECT_EQ(info.size, 1);
+  EXPECT_EQ(info.rank_mark, "");
+}
+
+TEST(LaunchInfoTest, TellsWhereTheRankWasReadAndWhoStartedTheProcess) {
+  SetEnvironment({{"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_COMM_WORLD_RANK", "3"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                  {"TF_HVD_STARTED_BY", "12:34"}});
+  LaunchInfo info;
+  ASSERT_TRUE(ReadLaunchInfo(&info).ok());
+  EXPECT_EQ(info.rank_variable, "OMPI_COMM_WORLD_RANK");
+  EXPECT_EQ(info.local_size, 2);
+  EXPECT_EQ(info.rank_mark, "12:34");
+}
+
+// What a process was started with, not what it has made of that since.
+TEST(LaunchInfoTest, TheRankOfAnotherProcess) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("TEST_RANK", "17", 1);
+    execl("/bin/sleep", "sleep", "60", nullptr);
+    _exit(1);
+  }
+  std::optional<int> rank;
+  while (!rank) rank = LaunchedRankOf(child, "TEST_RANK");
+  EXPECT_EQ(rank, 17);
+  EXPECT_EQ(LaunchedRankOf(child, "EST_RANK"), std::nullopt);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(LaunchedRankOf(child, "TEST_RANK"), std::nullopt);
 }
 
 struct LaunchCase {

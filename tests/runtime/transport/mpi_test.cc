@@ -10,6 +10,7 @@
 #include "runtime/transport/mpi_edge.h"
 #include "runtime/transport/mpi_library.h"
 #include "runtime/transport/mpi_messenger.h"
+#include "runtime/transport/mpi_settings.h"
 #include "runtime/transport/shm_segment.h"
 #include "tests/runtime/transport/fake_mpi.h"
 
@@ -284,6 +285,26 @@ TEST(AbortFloodTest, TheNextRankStandsInForADeadLeader) {
   EXPECT_TRUE(mpi.sent().empty());
   static_cast<void>(rank.path.Poll(now + AbortPath::kLeaderGraceNs));
   EXPECT_EQ(mpi.sent().size(), FloodTargets(rank.topology).size());
+}
+
+TEST(MpiSettingsTest, DifferencesNameVariableRanksAndValues) {
+  const std::vector<std::string> hosts = {"a", "a", "b"};
+  const Settings same = {{"X", "1"}, {"Y", "2"}};
+  EXPECT_TRUE(DescribeDifferences({same, same, same}, hosts).ok());
+  const Settings other = {{"X", "3"}, {"Y", "2"}, {"Z", ""}};
+  const Status status = DescribeDifferences({same, other, same}, hosts);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message().find(
+                "X is '1' on ranks 0, 2 and '3' on rank 1 (a); Z is (unknown) "
+                "on ranks 0, 2 and '' on rank 1 (a). This must be equal"),
+            0u)
+      << status.message();
+  EXPECT_EQ(
+      DescribeDifferences({{{"X", "1"}}, {{"X", "2"}}, {{"X", "3"}}}, hosts)
+          .message()
+          .find("X is '1' on rank 0 (a), '2' on rank 1 (a) and '3' on "
+                "rank 2 (b). "),
+      0u);
 }
 
 TEST(MpiLibraryTest, KnowsFamiliesByNameAndBySymbols) {

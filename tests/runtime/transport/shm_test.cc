@@ -1,4 +1,5 @@
 // The shared segment and what lies in it, with threads and with processes.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include "runtime/transport/abort_path.h"
 #include "runtime/transport/shm_edge.h"
 #include "runtime/transport/shm_segment.h"
+#include "runtime/transport/tripwire.h"
 
 namespace tf_hvd {
 namespace {
@@ -288,6 +290,51 @@ TEST(AbortPathTest, FindsAllDeadAndLeavesTheLeftAlone) {
   EXPECT_EQ(record->error_class, AbortRecord::kDied);
   EXPECT_EQ(record->rank, 3);
   EXPECT_EQ(record->text.rfind("rank 3 (b) died", 0), 0u) << record->text;
+}
+
+TEST(ShmSegmentTest, AClosedFileIsNoDeath) {
+  const auto segment = NewSegment(2);
+  EXPECT_TRUE(segment->HasDied(1));  // nobody claims that one
+  segment->LoseFile(0);
+  // Who has no file cannot tell of others, and is not dead itself.
+  EXPECT_FALSE(segment->HasDied(1));
+  EXPECT_TRUE(segment->HasLeft(0));
+}
+
+TEST(TripwireTest, NoticesThatFilesAreClosed) {
+  constexpr int kNoticed = 7;
+  const pid_t child = fork();
+  if (child == 0) {
+    const Tripwire tripwire([] { _exit(kNoticed); });
+    for (int number = 3; number < 1024; ++number) close(number);
+    pause();
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), kNoticed);
+}
+
+TEST(TripwireTest, EndsQuietly) {
+  const int free_number = dup(0);
+  close(free_number);
+  {
+    const Tripwire tripwire([] { ADD_FAILURE() << "nobody closed anything"; });
+  }
+  const int still_free = dup(0);
+  close(still_free);
+  EXPECT_EQ(still_free, free_number);
+}
+
+TEST(OpenFileTest, ANumberOfAnotherFileIsLeftAlone) {
+  OpenFile file(open("/dev/null", O_RDONLY));
+  ASSERT_TRUE(file.IsThere());
+  close(file.number());
+  EXPECT_FALSE(file.IsThere());
+  const int other = open("/dev/zero", O_RDONLY);
+  ASSERT_EQ(other, file.number());
+  file.Close();
+  EXPECT_EQ(close(other), 0);
 }
 
 TEST(AbortPathTest, RaisingWakesTheNode) {
