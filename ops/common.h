@@ -17,11 +17,11 @@
 
 namespace tf_hvd {
 
-// The types of the table in runtime/types.h. Which reduce operations a type
-// allows is for IsReducible (kernels/buffer_ops.h) to say, when the op runs.
-inline constexpr char kTypeAttr[] =
-    "T: {uint8, int8, uint16, int16, int32, int64, half, float, double, bool, "
-    "bfloat16, uint32, uint64, complex64, complex128}";
+// Any type, although only those of the table in runtime/types.h are moved: what
+// TensorFlow refused here would fail on this rank alone, and the others would
+// wait for its call. The kernel tells all ranks. It also asks IsReducible
+// (kernels/buffer_ops.h) which reduce operations the type allows.
+inline constexpr char kTypeAttr[] = "T: type";
 
 inline constexpr char kReduceOpAttr[] = "reduce_op: int";
 // TensorFlow has no attribute of type double: a factor is a float32. No

@@ -35,6 +35,9 @@ class SlotTable {
   // The slot of `name` if its record is `record`, else kNoSlot.
   uint32_t Find(const std::string& name, const std::string& record) const;
 
+  // True if `name` has a slot: it was agreed at least twice.
+  bool Knows(const std::string& name) const { return numbers_.count(name) > 0; }
+
   // Null if there is no such slot.
   const Slot* Get(uint32_t slot) const;
 

@@ -279,11 +279,26 @@ void Vertex::FailQueued(const Status& status) {
   ledger_.ready.clear();
   ledger_.passed_up.clear();
   for (auto& [key, waiting] : ledger_.queue) {
-    for (Entry& entry : waiting) CompleteEntry(&entry, status);
+    const Status told = orderly_ ? ClosedStatus(key) : status;
+    for (Entry& entry : waiting) CompleteEntry(&entry, told);
   }
   ledger_.queue.clear();
   for (auto& [set, entry] : ledger_.want_join) CompleteEntry(&entry, status);
   ledger_.want_join.clear();
+}
+
+// A rank that was through has made fewer calls under this name. Where it left
+// one out, each of its calls after that has met another rank's earlier one:
+// that shows here, and nowhere before.
+Status Vertex::ClosedStatus(const Key& key) const {
+  const auto set = ledger_.sets.find(key.first);
+  if (set == ledger_.sets.end() || !set->second.slots.Knows(key.second)) {
+    return ended_;
+  }
+  return Aborted(ended_.message() + "; '" + key.second +
+                 "', which was reduced or moved before, has not been called as "
+                 "often on all ranks: if one of them left out a call, results "
+                 "since then are of calls that do not belong together");
 }
 
 void Vertex::CompleteEntry(Entry* entry, const Status& status) {

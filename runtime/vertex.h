@@ -90,6 +90,7 @@ class Vertex {
   void Close(const std::string& text);
 
   void FailQueued(const Status& status);
+  Status ClosedStatus(const Key& key) const;
   void CompleteEntry(Entry* entry, const Status& status);
   void Bug(const std::string& text);
   Status RemovedStatus(int32_t set) const;
@@ -100,6 +101,7 @@ class Vertex {
   VertexHost* const host_;
   StallMonitor stall_;
   Status ended_;
+  bool orderly_ = false;      // ended_ is that of a rank that was through
   std::set<int32_t> active_;  // sets with an agreed request since the last Tick
   uint64_t moved_ = 0;        // VertexHost::Moved at the last Tick
   bool finished_any_ = false;  // since then

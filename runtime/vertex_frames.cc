@@ -52,6 +52,11 @@ std::string SetChangeError(const Ledger& ledger, int32_t set,
          std::to_string(world.back());
 }
 
+bool EndsWith(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() &&
+         text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
 bool EndsSomething(const FrameEntry& entry) {
   return entry.close ||
          (entry.error.empty() && KindOf(entry.record) == OpKind::kRemoveSet);
@@ -249,6 +254,7 @@ void Vertex::RemoveSet(int32_t set) {
 
 void Vertex::Close(const std::string& text) {
   ended_ = Aborted(text);
+  orderly_ = EndsWith(text, ": exit") || EndsWith(text, ": shutdown()");
   FailQueued(ended_);
 }
 

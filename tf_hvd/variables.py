@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import _calls, _native, collectives
+from tf_hvd import _calls, _native, basics, collectives
 from tf_hvd._tensorflow import tf_variable, verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
@@ -32,6 +32,24 @@ def is_seed(variable: Any) -> bool:
     )
 
 
+def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> Any:
+    """Fails on all ranks if they do not have equally many variables.
+
+    The broadcasts are requests of their own: a rank that has fewer variables would
+    be through while the others wait for its next. One request with a tiny member for
+    each variable, and one that marks the end, is compared as a whole.
+    """
+    members = [f"variable {index}" for index in range(len(variables))]
+    members.append("end of the variables")
+    return collectives.grouped_allreduce(
+        [tf.zeros([1], tf.uint8)] * len(members),
+        op=basics.Sum,
+        name="variables",
+        member_names=members,
+        process_set=process_set,
+    )
+
+
 def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any]) -> list[Any]:
     """One broadcast and one assignment for each variable.
 
@@ -39,14 +57,16 @@ def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any
     may hold a number that this process counted for itself (Keras' do).
     """
     with tf.name_scope("broadcast_variables"):
-        return [
-            variable.assign(
-                collectives.broadcast(
-                    variable, root_rank, name=f"variable_{index}", process_set=process_set
+        agreed = _agree_on_variables(process_set, variables)
+        with tf.control_dependencies(agreed):
+            return [
+                variable.assign(
+                    collectives.broadcast(
+                        variable, root_rank, name=f"variable_{index}", process_set=process_set
+                    )
                 )
-            )
-            for index, variable in enumerate(variables)
-        ]
+                for index, variable in enumerate(variables)
+            ]
 
 
 @functools.lru_cache(maxsize=16)
@@ -206,8 +226,7 @@ def broadcast_variables(
         values = _broadcast_in_place(plain, root_rank, process_set)
         return None if tf.executing_eagerly() else tf.group(*values)
     if tf.executing_eagerly():
-        if plain:
-            _compiled(root_rank, process_set)(plain)
+        _compiled(root_rank, process_set)(plain)
         return None
     return tf.group(*_assign_all(root_rank, process_set, plain))
 

@@ -66,6 +66,65 @@ TEST_P(EndsTest, ShutdownInAnyOrder) {
   }
 }
 
+// One rank leaves out a call under a name that is used again: its later calls
+// meet the others' earlier ones, and what remains in the end says so.
+TEST_P(EndsTest, ACallLeftOutIsToldAtTheEnd) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.Run([](Rank& self) {
+    const bool skips = self.rank() == self.size() - 1;
+    for (int step = 0; step < (skips ? 3 : 4); ++step) {
+      std::vector<int32_t> data = {1};
+      const Status status = self.Allreduce("loss", &data).status();
+      EXPECT_EQ(status.ok(), step < 3);
+      if (step < 3) continue;
+      EXPECT_NE(status.message().find(
+                    " left: shutdown(); 'loss', which was reduced or moved "
+                    "before, has not been called as often on all ranks"),
+                std::string::npos)
+          << status.message();
+    }
+    if (!skips) return;
+    self.runtime()->Shutdown("shutdown()");
+  });
+}
+
+// A rank leaves while a peer is stuck inside an operation, and nobody checks
+// for stalls.
+TEST(Ends, ShutdownIsBoundedInsideAnOperation) {
+  Config config;
+  config.stall_warn_ns = 0;
+  Job job({1, 2}, config);
+  const int stuck = job.size() - 1;
+  std::promise<void> others_ended;
+  std::atomic<int> ended{0};
+  job.Run([&](Rank& self) {
+    std::vector<float> data(100000, 1);
+    if (self.rank() != stuck) {
+      const Pending gather = self.Allgather("x", data);
+      if (self.rank() == 0) self.runtime()->Shutdown("shutdown()");
+      const Status& status = gather.status();
+      EXPECT_EQ(status.code(), StatusCode::kAborted);
+      EXPECT_NE(status.message().find(
+                    "rank 0 (node0) left while an operation was going on that "
+                    "no longer moves: no data from rank "),
+                std::string::npos)
+          << status.message();
+      if (++ended == job.size() - 1) others_ended.set_value();
+      return;
+    }
+    Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
+    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.tensors.push_back({data.data(), nullptr, 100000, 100000});
+    entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
+      others_ended.get_future().wait();
+      return Internal("too late");
+    };
+    EXPECT_EQ(self.Submit(std::move(entry)).status().code(),
+              StatusCode::kAborted);
+  });
+}
+
 // A rank leaves in the middle of everything. Each request ends once, and alike
 // on all ranks that submitted it: the promise keeps both sides of that, since
 // a second call of a completion throws.

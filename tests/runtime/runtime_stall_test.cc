@@ -169,6 +169,8 @@ TEST(Stall, SilentTop) {
     const Status status = self.Allreduce("x", &data).status();
     EXPECT_EQ(status.code(), StatusCode::kAborted);
     ExpectPart(status, "'x' (world) got no verdict within");
+    ExpectPart(status, "; no answer from ");
+    ExpectPart(status, "rank 0 (node0) (stopped, or its machine cannot be");
   });
 }
 

@@ -1,0 +1,49 @@
+"""Calls that differ between ranks in what a record alone does not show: an error, no stall."""
+
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+pytestmark = pytest.mark.ranks(2)
+OURS = (tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError)
+
+
+def expect_error(function, *parts):
+    with pytest.raises(OURS) as caught:
+        function()
+    for part in parts:
+        assert part in str(caught.value)
+    assert hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="next").numpy() == [hvd.size()]
+
+
+def variables(count):
+    return [tf.Variable([float(hvd.rank())]) for _ in range(count)]
+
+
+@pytest.mark.parametrize("numbers", [(2, 3), (0, 1)])
+def test_broadcast_of_other_numbers_of_variables(numbers):
+    mine = variables(numbers[min(hvd.rank(), 1)])
+    fewer = numbers[0]
+    expect_error(
+        lambda: hvd.broadcast_variables(mine, 0),
+        f"rank 0 has 'end of the variables' as tensor {fewer}",
+        f"rank 1 has 'variable {fewer}' as tensor {fewer}",
+    )
+    assert all(value.numpy() == [hvd.rank()] for value in mine)
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+def test_a_type_that_no_collective_takes_on_one_rank(in_function):
+    value = tf.constant(["text"]) if hvd.rank() == 1 else tf.constant([1.0])
+    calls = {
+        "allreduce": lambda: hvd.allreduce(value, op=hvd.Sum, name="typed"),
+        "allgather": lambda: hvd.allgather(value, name="typed"),
+        "broadcast": lambda: hvd.broadcast(value, 0, name="typed"),
+        "alltoall": lambda: hvd.alltoall(value, name="typed"),
+    }
+    for call in calls.values():
+        expect_error(
+            tf.function(call) if in_function else call,
+            "no collective takes tensors of type string",
+        )
