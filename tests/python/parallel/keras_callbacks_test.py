@@ -165,13 +165,17 @@ def test_all_ranks_stop_early_together(flavour, rank):
 
 def test_only_rank_0_writes(flavour, rank, tmp_path):
     model = make_model(flavour, 1)
-    path = tmp_path / "model.keras"
+    path, batches = tmp_path / "model.keras", tmp_path / "batches.keras"
     best = callbacks.of(flavour).BestModelCheckpoint(monitor="loss")
     model.fit(
         *data(rank), batch_size=8, verbose=0,
-        callbacks=[callbacks.of(flavour).ModelCheckpoint(str(path), monitor="loss"), best],
+        callbacks=[
+            callbacks.of(flavour).ModelCheckpoint(str(path), monitor="loss"),
+            callbacks.of(flavour).ModelCheckpoint(str(batches), save_freq=1),
+            best,
+        ],
     )  # fmt: skip
-    assert path.exists() == (rank == 0)
+    assert path.exists() == batches.exists() == (rank == 0)
     best.filepath = str(tmp_path / "best.keras")
     model.fit(*data(rank), batch_size=8, verbose=0, callbacks=[best])
     assert (tmp_path / "best.keras").exists() == (rank == 0)
