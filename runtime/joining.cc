@@ -88,10 +88,9 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
       " (process " + std::to_string(above) +
       "), has that rank's variables of the launcher, and cannot take its place "
       "in the job. A program that needs no other rank is alone (rank 0 of 1) "
-      "with TF_HVD_ALONE=1 in its environment: subprocess.run(..., "
-      "env={**os.environ, \"TF_HVD_ALONE\": \"1\"}). Where multiprocessing "
-      "has started it, the main script runs again in it: put hvd.init() and "
-      "the training below 'if __name__ == \"__main__\":'");
+      "with TF_HVD_ALONE=1 in its environment (env= of subprocess). Where "
+      "multiprocessing has started it, the main script runs again in it: put "
+      "hvd.init() and the training below 'if __name__ == \"__main__\":'");
 }
 
 // The job's world; where ranks do not come, the process is ended after the

@@ -109,8 +109,8 @@ Status ShmSegment::Map(bool create) {
   const int file =
       shm_open(name_.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0),
                S_IRUSR | S_IWUSR);
-  file_ = OpenFile(file);
   if (file < 0) return ShmError("shm_open(" + name_ + ")", layout.bytes);
+  file_ = OpenFile(file);
   named_ = create;
   if (create) {
     const auto size = static_cast<off_t>(layout.bytes);
