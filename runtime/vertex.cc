@@ -296,7 +296,7 @@ Status Vertex::ClosedStatus(const Key& key) const {
     return ended_;
   }
   return Aborted(ended_.message() + "; '" + key.second +
-                 "', which was reduced or moved before, has not been called as "
+                 "', which has run before, has not been called as "
                  "often on all ranks: if one of them left out a call, results "
                  "since then are of calls that do not belong together");
 }

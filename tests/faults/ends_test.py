@@ -179,3 +179,34 @@ say(reduce())
     assert code == 0, output
     assert (lines_of(0, output), lines_of(1, output)) == (["2.0"], ["2.0"])
     assert "missing" not in output
+
+
+def test_shutdown_is_bounded_with_a_stopped_peer(job):
+    """In the middle of an operation, and without the stall check that would end it."""
+    _, output = job(
+        """
+import threading
+from tf_hvd import _native
+pids = hvd.allgather_object(os.getpid())
+large = tf.zeros([1 << 26])
+before = _native.library.tf_hvd_executed_count()
+def take_part():
+    error_of(lambda: hvd.allreduce(large, name="large"))
+thread = threading.Thread(target=take_part)
+thread.start()
+if rank == 0:
+    while _native.library.tf_hvd_executed_count() == before:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(pids[1], signal.SIGSTOP)
+    hvd.shutdown()
+    say("is down")
+    os.kill(pids[1], signal.SIGCONT)
+thread.join()
+""",
+        HOROVOD_STALL_CHECK_DISABLE="1",
+    )
+    assert "is down" in lines_of(0, output), output
+    moved = any(line == "no error" for line in lines_of(0, output))
+    told = "left while an operation was going on that no longer moves: no data from rank 1"
+    assert moved or told in output, output

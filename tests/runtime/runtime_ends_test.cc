@@ -79,7 +79,7 @@ TEST_P(EndsTest, ACallLeftOutIsToldAtTheEnd) {
       EXPECT_EQ(status.ok(), step < 3);
       if (step < 3) continue;
       EXPECT_NE(status.message().find(
-                    " left: shutdown(); 'loss', which was reduced or moved "
+                    " left: shutdown(); 'loss', which has run "
                     "before, has not been called as often on all ranks"),
                 std::string::npos)
           << status.message();
