@@ -53,9 +53,20 @@ error_of(tf.function(reduce))
 
 
 def test_a_rank_exits_early(job):
-    code, output = job("if rank == 1:\n    sys.exit(0)\nerror_of(reduce)\n")
-    (line,) = lines_of(0, output)
-    assert re.search(r"error: .*rank 1 .*left: exit", line), output
+    code, output = job(
+        """
+if rank == 1:
+    sys.exit(0)
+error_of(reduce)
+try:
+    hvd.add_process_set([0])
+except hvd.HorovodInternalError as error:
+    say("no set:", error)
+"""
+    )
+    call, process_set = lines_of(0, output)
+    assert re.search(r"error: .*rank 1 .*left: exit", call), output
+    assert re.search(r"no set: .*rank 1 .*left: exit", process_set), output
     assert code == 0
 
 

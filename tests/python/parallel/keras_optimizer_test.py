@@ -74,6 +74,25 @@ def test_apply_gradients_by_hand(make, in_function):
     assert_updated(variables)
 
 
+def test_aggregation_that_is_skipped():
+    """The caller says that the gradients are reduced already."""
+    optimizer, variables = sgd(tf_keras), make_variables(tf_keras)
+    pairs = list(zip(gradients_of(variables, hvd.rank()), variables, strict=True))
+    optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+    for i, variable in enumerate(variables):
+        np.testing.assert_array_equal(variable, np.full(variable.shape, -float(i + hvd.rank())))
+
+
+def test_variable_that_is_overwritten_by_its_gradient():
+    """As Keras' float8 scales are: each rank keeps its own, and the others are reduced."""
+    optimizer, variables = sgd(keras), make_variables(count=3)
+    variables[2].overwrite_with_gradient = True
+    gradients = gradients_of(variables, hvd.rank())
+    apply(optimizer, variables, list(gradients))
+    assert_updated(variables[:2])
+    np.testing.assert_array_equal(variables[2], gradients[2])
+
+
 @pytest.mark.parametrize("library", [tf_keras, tf_keras.optimizers.legacy])
 def test_minimize(library):
     variables = make_variables(tf_keras)

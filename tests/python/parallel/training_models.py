@@ -159,6 +159,13 @@ def lists_of(program, model):
     return [variables[:half], variables[half:]]
 
 
+def weights_of(program, model):
+    """The arrays of its layers, without those of metrics."""
+    if not program.in_layers:
+        return model.get_weights()
+    return [array for layer in model.layers for array in layer.get_weights()]
+
+
 def set_precision(program):
     """The numbers that both Kerases compute with; None for what they usually do."""
     policy = "float32" if program is None or program.model == "linear" else program.policy

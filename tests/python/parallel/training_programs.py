@@ -121,6 +121,8 @@ RULES = (
     ("exact sums need exact updates", lambda p: p.model == "linear"
      and (p.optimizer not in ("SGD", "Momentum") or dict(p.options).keys() - NOTHING_ELSE
           or p.batch == 3 or _has(p, "backward_passes_per_step", "compression"))),
+    ("tf_keras counts twice in a function", lambda p: p.library == "tf_keras"
+     and p.optimizer == "Nadam"),
     ("momentum", lambda p: _has(p, "momentum") and p.optimizer not in ("SGD", "RMSprop")),
     ("nesterov", lambda p: _has(p, "nesterov")
      and not (p.optimizer == "SGD" and p.option("momentum"))),

@@ -69,7 +69,7 @@ class Rank:
         loop = {FIT: self.fits, OWN_STEP: self.fits, ON_BATCH: self.on_batch}
         losses = loop.get(program.loop, self.by_hand)() or []
         state = reference.state_of(self.optimizers)
-        return reference.Outcome(self.model.get_weights(), state, losses)
+        return reference.Outcome(models.weights_of(program, self.model), state, losses)
 
     def wrapped_optimizer(self, optimizer=None):
         """One that reduces."""

@@ -130,7 +130,8 @@ class Worker:
                 self.model.get_layer("hidden").trainable = False
                 self.sums = {}
             losses.append(self._fit(number))
-        return Outcome(self.model.get_weights(), state_of(self.optimizers), losses)
+        weights = models.weights_of(program, self.model)
+        return Outcome(weights, state_of(self.optimizers), losses)
 
     def _fit(self, number):
         program, losses = self.program, []
