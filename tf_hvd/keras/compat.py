@@ -45,6 +45,9 @@ class Distribution(Protocol):
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """An update with these gradients, None among them, is about to be made."""
 
+    def applied(self, variables: Sequence[Any]) -> None:
+        """What an update has changed."""
+
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients, reduced; called once in each update."""
 
@@ -129,13 +132,6 @@ def add_method(optimizer: Any, name: str, function: Callable[..., Any]) -> None:
     _set(optimizer, name, function)
 
 
-def iterations_of(optimizer: Any) -> Any:
-    """How many updates an optimizer has applied, an integer scalar, now or when the graph runs."""
-    with tf.init_scope():  # a legacy one makes its variable when it is asked
-        optimizer.iterations  # noqa: B018
-    return tf.convert_to_tensor(optimizer.iterations)
-
-
 def hook_updates(optimizer: Any, kind: str, distribution: Distribution) -> None:
     """Puts `distribution` into one optimizer that makes updates itself.
 
@@ -168,7 +164,9 @@ def _hook_keras(optimizer: Any, distribution: Distribution) -> None:
     def hooked_apply_filtered(grads: Any, trainable_variables: Any) -> Any:
         current[:] = trainable_variables
         with tf.name_scope(SCOPE):
-            return apply_filtered(grads, trainable_variables)
+            result = apply_filtered(grads, trainable_variables)
+        distribution.applied(trainable_variables)
+        return result
 
     @verbatim
     def hooked_clip(grads: Any) -> Any:
@@ -181,6 +179,7 @@ def _hook_keras(optimizer: Any, distribution: Distribution) -> None:
 
 def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> None:
     aggregate = getattr(optimizer, name)
+    apply_gradients = optimizer.apply_gradients
 
     @verbatim
     def hooked_aggregate(grads_and_vars: Any) -> Any:
@@ -192,7 +191,15 @@ def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> 
             reduced = distribution.reduce(gradients, variables)
         return aggregate(list(zip(reduced, variables, strict=True)))
 
+    @verbatim
+    def hooked_apply_gradients(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        result = apply_gradients(pairs, *args, **kwargs)
+        distribution.applied([variable for _, variable in pairs])
+        return result
+
     _set(optimizer, name, hooked_aggregate)
+    _set(optimizer, "apply_gradients", hooked_apply_gradients)
 
 
 def hook_build(optimizer: Any, after: Callable[[], None]) -> None:
