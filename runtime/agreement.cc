@@ -33,9 +33,8 @@ std::string DescribeSteps(std::string_view name, const Vote& vote) {
          std::to_string(vote.off_step->rank) + " " +
          StepText(vote.off_step->step) +
          "; all ranks must make the same steps: one that failed, was repeated "
-         "or was left out on one rank must be so on all of them, and what one "
-         "rank loads from a checkpoint must be broadcast, the optimizer's "
-         "variables too; or let all start again from a checkpoint";
+         "or was left out on one rank must be so on all of them, or all start "
+         "again from a checkpoint";
 }
 
 // What a rank that has joined can take part in, with zeros or without rows.

@@ -64,9 +64,8 @@ std::string StepsText(const Vote& first, const Vote& other) {
   return "mismatch in allreduce 'x': " + StepText(first) + ", " +
          StepText(other) +
          "; all ranks must make the same steps: one that failed, was repeated "
-         "or was left out on one rank must be so on all of them, and what one "
-         "rank loads from a checkpoint must be broadcast, the optimizer's "
-         "variables too; or let all start again from a checkpoint";
+         "or was left out on one rank must be so on all of them, or all start "
+         "again from a checkpoint";
 }
 
 TEST(Agreement, MergeIsCommutative) {

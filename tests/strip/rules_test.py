@@ -74,6 +74,22 @@ def test_groups(check_stripped, ops):
         assert kinds[f"HorovodGrouped{name}"] == "IdentityN"
 
 
+def test_the_step_of_an_optimizer_is_dropped(check_stripped, ops):
+    def build():
+        members = [tf.constant([1.5, -2.0]), tf.constant([7.0])]
+        step = [tf.constant(7, tf.int64)]
+        scales = {"prescale_factor": 0.5, "postscale_factor": 3.0}
+        return [
+            *ops.horovod_grouped_allreduce(members, step, reduce_op=0, **scales),
+            *ops.horovod_grouped_allgather(members, step),
+        ]
+
+    for node in check_stripped(build).node:
+        assert "stamp_count" not in node.attr
+        if node.op == "IdentityN":
+            assert len([edge for edge in node.input if edge[0] != "^"]) == 2
+
+
 def test_tensors_that_travel(check_stripped, ops):
     def build():
         x = tf.constant(np.arange(6.0).reshape(3, 2))

@@ -51,6 +51,9 @@ class Distribution(Protocol):
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """An update with these gradients, None among them, is about to be made."""
 
+    def applied(self, variables: Sequence[Any]) -> None:
+        """What an update has changed."""
+
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients, reduced; called once in each update."""
 
@@ -140,7 +143,9 @@ def _hook_keras(optimizer: Any, distribution: Distribution) -> None:
         del target
         current[:] = trainable_variables
         with tf.name_scope(SCOPE):
-            return apply_filtered(grads, trainable_variables)
+            result = apply_filtered(grads, trainable_variables)
+        distribution.applied(trainable_variables)
+        return result
 
     def hooked_clip(target: Any, clip: Any, grads: Any) -> Any:
         del target
@@ -162,7 +167,17 @@ def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> 
             reduced = distribution.reduce(gradients, variables)
         return aggregate(list(zip(reduced, variables, strict=True)))
 
+    def hooked_apply_gradients(
+        target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        del target
+        pairs = list(grads_and_vars)
+        result = apply_gradients(pairs, *args, **kwargs)
+        distribution.applied([variable for _, variable in pairs])
+        return result
+
     methods.put_around(optimizer, name, hooked_aggregate)
+    methods.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
 
 
 def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:

@@ -1,8 +1,6 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
-import functools
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +8,7 @@ import tensorflow as tf
 from tf_hvd import basics, collectives, config
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd._strategy import refuse_replicas
-from tf_hvd._tensorflow import verbatim
+from tf_hvd._tensorflow import tf_variable, verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.keras import agreement, compat, methods
@@ -37,7 +35,6 @@ class Distribution:
       local: the variables that each rank trains for itself.
       scale_local: see `reduce_except_local`.
       check_steps: compare the ranks' weights every so many updates; 0: never.
-      iterations: the optimizer's count of applied updates, read when it is called.
     """
 
     def __init__(
@@ -47,7 +44,6 @@ class Distribution:
         local: LocalVariables,
         scale_local: bool,
         check_steps: int,
-        iterations: Callable[[], Any],
     ) -> None:
         self.name = name
         self.local = local
@@ -56,10 +52,10 @@ class Distribution:
         self._scale_local = scale_local
         self._check_steps = check_steps
         self._reduced = ReducedByUser(reducer.op)
-        self._iterations = iterations
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
         self._updates = _counter()
+        self._applied = _counter()
 
     @property
     def updates(self) -> int | None:
@@ -150,17 +146,24 @@ class Distribution:
             checks.append(tf.cond(due, self._check_weights, _nothing))
         return [] if tf.executing_eagerly() else checks
 
+    def applied(self, variables: Sequence[Any]) -> None:
+        """Counts an update, when all the variables that it changes have been changed."""
+        if self._applied is None or not agreement.takes_part(self.process_set):
+            return
+        eager = tf.executing_eagerly()
+        changed = [] if eager else [tf_variable(v).read_value() for v in variables]
+        with tf.control_dependencies(changed):
+            self._applied.assign_add(1)
+
     def _step(self) -> Any:
         """What the ranks compare, to see that they are at the same update.
 
-        Not in the first one: scripts broadcast after it what one rank has loaded, the
-        count of updates too. In a v1 graph the count may change while it is read.
+        Not the optimizer's own count: one rank may have loaded another from a
+        checkpoint, and Keras counts beside the update, also one that then fails.
         """
-        if self._updates is None or not agreement.takes_part(self.process_set):
+        if self._applied is None or not agreement.takes_part(self.process_set):
             return None
-        with tf.device("CPU:0"):
-            known = tf.cast(self._iterations(), tf.int64)
-            return tf.where(self._updates > 0, known, tf.constant(-1, tf.int64))
+        return tf.identity(self._applied)
 
     def _count(self, reduced: Sequence[Any]) -> None:
         """Counts the update when its gradients are there: one that failed before is none."""
@@ -211,11 +214,6 @@ def _counter() -> Any:
             return None
         with tf.device("CPU:0"):
             return tf.Variable(0, trainable=False, dtype=tf.int64, name="tf_hvd_updates")
-
-
-def _iterations(optimizer: Any) -> Any:
-    """Of a weak reference: what is hooked into an optimizer must not keep it alive."""
-    return compat.iterations_of(optimizer())
 
 
 class _Wrapping:
@@ -270,14 +268,7 @@ class _Wrapping:
     def _distribution(self, optimizer: Any) -> Distribution:
         name = self._name or f"Distributed{type(optimizer).__name__}"
         reducer = GradientReducer(name, self._options)
-        return Distribution(
-            name,
-            reducer,
-            self._local,
-            self._scale_local,
-            self._check_steps,
-            functools.partial(_iterations, weakref.ref(optimizer)),
-        )
+        return Distribution(name, reducer, self._local, self._scale_local, self._check_steps)
 
     def _wrap_growing(self, optimizer: Any) -> None:
         methods.note(optimizer, self._distribution(optimizer))

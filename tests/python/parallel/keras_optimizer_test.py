@@ -192,7 +192,7 @@ def test_groups_of_variables(library):
     assert_updated(variables)
     operations = step.get_concrete_function().graph.get_operations()
     found = [op for op in operations if op.type == "HorovodGroupedAllreduce"]
-    assert [len(op.inputs) for op in found] == ([2, 1, 1] if hvd.size() > 1 else [])
+    assert [len(op.outputs) for op in found] == ([2, 1, 1] if hvd.size() > 1 else [])
     # Keras counts its optimizers for itself: no such number may be in a request's name.
     assert not [op.name for op in found if optimizer.name.lower() in op.name.split("/")]
 
