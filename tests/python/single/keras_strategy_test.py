@@ -46,7 +46,7 @@ with mirrored.scope():
     said("keras fit", lambda: fit(keras, keras.optimizers.SGD()))
     said("tf_keras fit", lambda: fit(tf_keras, tf_keras.optimizers.SGD()))
 
-@tf.function
+@tf.function(autograph=False)
 def replica():
     return tf_hvd.allreduce(tf.constant(1.0))
 
