@@ -36,7 +36,9 @@ with tf.distribute.OneDeviceStrategy("CPU:0").scope():
     said("one device fit", lambda: fit(keras, hvd.DistributedOptimizer(keras.optimizers.SGD())))
 mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD())
-guard.watches = lambda: True  # as in a job of several ranks
+# As in a job of several ranks.
+guard.watches = lambda: True
+guard._Guard.watches = staticmethod(guard.watches)
 with mirrored.scope():
     said("collective", allreduce)
     said("wrap", lambda: hvd.DistributedOptimizer(keras.optimizers.SGD()))
@@ -44,7 +46,7 @@ with mirrored.scope():
     said("keras fit", lambda: fit(keras, keras.optimizers.SGD()))
     said("tf_keras fit", lambda: fit(tf_keras, tf_keras.optimizers.SGD()))
 
-@tf.function
+@tf.function(autograph=False)
 def replica():
     return tf_hvd.allreduce(tf.constant(1.0))
 
