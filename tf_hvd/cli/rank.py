@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -16,7 +17,7 @@ import sys
 import time
 from typing import NoReturn
 
-SOCKET = "ranks"
+SOCKET, ENDED = "ranks", "ended."
 _PIECE = 1 << 16
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
@@ -123,6 +124,38 @@ def _write(to: int, data: bytes) -> bool:
     return True
 
 
+def watch_child(folder: str, rank: int) -> None:
+    """Forks: the child returns and becomes the rank, this process writes down how it ends.
+
+    For MPICH, whose launcher does not say which rank it was that ended the job. A signal that the
+    launcher sends goes to both, as they are one process group.
+    """
+    child = os.fork()
+    if child == 0:
+        return
+    # The launcher waits for the end of some of these.
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, signal.SIG_IGN)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        try:
+            with open(os.path.join(folder, f"{ENDED}{rank}"), "w") as file:
+                file.write(str(code))
+        except OSError:
+            pass  # on another machine
+    if code < 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left one, if wanted
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
 def _become(command: list[str]) -> NoReturn:
     # Python ignores these, and what a process ignores, its successor ignores as well.
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -140,19 +173,21 @@ def main(arguments: list[str]) -> NoReturn:
 
     Args:
         arguments: the launcher's folder; the variables that may hold the rank, comma-separated;
-            what is wanted, comma-separated: `stdin`, `timestamps`; the output's folder with
-            `{rank:0Nd}` in it, or nothing; then the program and its arguments.
+            what is wanted, comma-separated: `stdin`, `timestamps`, `watch`; the output's folder
+            with `{rank:0Nd}` in it, or nothing; then the program and its arguments.
     """
-    folder, variables, wanted, output, *command = arguments
-    rank = _rank(variables)
+    folder, variables, chosen, output, *command = arguments
+    rank, wanted = _rank(variables), chosen.split(",")
+    if "watch" in wanted:
+        watch_child(folder, rank)
     descriptor = report(folder, rank)
-    if "stdin" in wanted.split(","):
+    if "stdin" in wanted:
         _take_input(descriptor)
     elif descriptor is not None:
         os.close(descriptor)
     if output:
         try:
-            copy_output(output.format(rank=rank), "timestamps" in wanted.split(","))
+            copy_output(output.format(rank=rank), "timestamps" in wanted)
         except OSError as error:
             sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
     _become(command)

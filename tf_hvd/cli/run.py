@@ -159,7 +159,7 @@ def _closing(
     if ending.asked:
         return ending.code
     if ending.code and options.np > 1 and session.ranks:
-        _say(watching.end_text(ending, session.ranks))
+        _say(watching.end_text(ending, session.ranks, session.first_ended()))
     joined = watch.joined()
     if joined is False:
         return _closing_apart(options, ending, watch, program)

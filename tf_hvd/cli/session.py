@@ -76,6 +76,16 @@ class Session:
         """Whether a rank of this machine has joined the job, which a rank does not do alone."""
         return any(self.folder.glob(f"{JOINED}*"))
 
+    def first_ended(self) -> tuple[int, int] | None:
+        """The rank that was the first to fail, and its exit code or minus its signal.
+
+        Known of MPICH's ranks on this machine alone; Open MPI's launcher says it itself.
+        """
+        files = sorted(self.folder.glob(f"{rank.ENDED}*"), key=lambda file: file.stat().st_mtime_ns)
+        for file in files:
+            return int(file.suffix[1:]), int(file.read_text())
+        return None
+
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # the listener is closed at the end
             while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
@@ -139,9 +140,16 @@ def failed_text() -> str:
     )
 
 
-def end_text(ending: Ending, pids: dict[int, int]) -> str:
-    """The line for a job that failed: its exit code, and which process was which rank."""
-    who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
+def end_text(ending: Ending, pids: dict[int, int], first: tuple[int, int] | None) -> str:
+    """The line for a job that failed: its exit code, and which rank or process failed first."""
+    if first:
+        number, code = first
+        how = f"exited with code {code}"
+        if code < 0:
+            how = f"was ended by signal {-code} ({signal.strsignal(-code)})"
+        who = f"rank {number} {how} and was the first to fail"
+    else:
+        who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
     return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"
 
 
