@@ -99,6 +99,7 @@ def loop():
         return i + 1, total + reduced + failed
     return tf.while_loop(lambda i, _: i < 1, body, (0, tf.constant([0.0])))
 attempt("loop", lambda: loop()[1].numpy().tolist())
+reduce("end")  # nobody leaves before
 """,
         **LIMIT_IS_FAR,
     )
