@@ -58,7 +58,8 @@ bool Vertex::IsExecuting(const Key& key) const {
 // for it.
 bool Vertex::AdmitLocally(Entry* entry) {
   if (!ended_.ok()) {
-    CompleteEntry(entry, ended_);
+    CompleteEntry(entry,
+                  orderly_ ? ClosedStatus({entry->set, entry->name}) : ended_);
     return false;
   }
   const std::string set_text = "process set " + std::to_string(entry->set);

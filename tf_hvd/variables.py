@@ -51,7 +51,7 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
 
 
 def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any]) -> list[Any]:
-    """One broadcast and one assignment for each variable.
+    """What is to be run: one broadcast and one assignment for each variable.
 
     The requests are numbered, not named after the variables: a variable's name
     may hold a number that this process counted for itself (Keras' do).
@@ -59,7 +59,7 @@ def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any
     with tf.name_scope("broadcast_variables"):
         agreed = _agree_on_variables(process_set, variables)
         with tf.control_dependencies(agreed):
-            return [
+            assigned = [
                 variable.assign(
                     collectives.broadcast(
                         variable, root_rank, name=f"variable_{index}", process_set=process_set
@@ -67,6 +67,8 @@ def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any
                 )
                 for index, variable in enumerate(variables)
             ]
+        # For ranks without variables: they must say so.
+        return assigned + list(agreed)
 
 
 @functools.lru_cache(maxsize=16)

@@ -44,7 +44,7 @@ def attempt(name, step):
         say(name, "raised" if found else str(error))
     (FLAGS / name).touch()
 
-def beside(check, collective, i):
+def beside(check, collective, i, in_loop=False):
     '''The collective beside the failure on rank 1, after it on rank 0.
 
     `i` is no constant, and the function has no state: TensorFlow neither runs it
@@ -52,7 +52,9 @@ def beside(check, collective, i):
     that become ready together TensorFlow gives the expensive one a thread of its own.
     '''
     failed = tf.ensure_shape(tf.numpy_function(check, [i], tf.float32, stateful=False), [])
-    value = tf.constant([1.0 + rank]) + tf.cast(i, tf.float32) * 0
+    value = tf.constant([1.0 + rank])  # ready before `i` in a loop, after it elsewhere
+    if not in_loop:
+        value += tf.cast(i, tf.float32) * 0
     if rank == 0:
         value += failed
     return collective(value), failed
@@ -93,10 +95,11 @@ check = gate("loop")
 @tf.function
 def loop():
     def body(i, total):
-        reduced, failed = beside(check, sum_as("looped"), i)
+        reduced, failed = beside(check, sum_as("looped"), i, in_loop=True)
         return i + 1, total + reduced + failed
     return tf.while_loop(lambda i, _: i < 1, body, (0, tf.constant([0.0])))
 attempt("loop", lambda: loop()[1].numpy().tolist())
+reduce("end")  # nobody leaves before
 """,
         **LIMIT_IS_FAR,
     )

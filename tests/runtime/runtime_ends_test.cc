@@ -96,12 +96,14 @@ TEST(Ends, ShutdownIsBoundedInsideAnOperation) {
   config.stall_warn_ns = 0;
   Job job({1, 2}, config);
   const int stuck = job.size() - 1;
+  std::promise<void> inside;
   std::promise<void> others_ended;
   std::atomic<int> ended{0};
   job.Run([&](Rank& self) {
     std::vector<float> data(100000, 1);
     if (self.rank() != stuck) {
       const Pending gather = self.Allgather("x", data);
+      if (self.rank() == 0) inside.get_future().wait();
       if (self.rank() == 0) self.runtime()->Shutdown("shutdown()");
       const Status& status = gather.status();
       EXPECT_EQ(status.code(), StatusCode::kAborted);
@@ -117,6 +119,7 @@ TEST(Ends, ShutdownIsBoundedInsideAnOperation) {
     entry.record.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.push_back({data.data(), nullptr, 100000, 100000});
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
+      inside.set_value();
       others_ended.get_future().wait();
       return Internal("too late");
     };
