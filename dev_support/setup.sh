@@ -5,6 +5,7 @@
 readonly BAZELISK_VERSION=1.28.1
 readonly MPICH_VERSION=5.0.2
 readonly TF_KERAS_VERSION=2.21.0
+readonly TENSORBOARD_VERSION=2.21.0
 readonly DEBIAN_BAZEL=/usr/bin/bazel-4
 readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
 
@@ -109,6 +110,7 @@ environment_hash() {
   {
     cat "${ROOT}/requirements-dev.txt"
     echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION} tf_keras ${TF_KERAS_VERSION}"
+    echo "tensorboard ${TENSORBOARD_VERSION}"
   } | sha256sum | cut -c 1-16
 }
 
@@ -129,6 +131,8 @@ make_environment() {
   pip install --requirement "${ROOT}/requirements-dev.txt"
   # It asks for `tensorflow`, which would overwrite tensorflow-cpu's files.
   pip install --no-deps "tf_keras==${TF_KERAS_VERSION}"
+  # Its writers of summaries, for Keras' callback; not its server, which needs the rest.
+  pip install --no-deps "tensorboard==${TENSORBOARD_VERSION}"
   if [[ ! -x ${VENV}/mpi/mpich/bin/mpiexec ]]; then
     pip install --no-deps --ignore-installed --prefix "${VENV}/mpi/mpich" "mpich==${MPICH_VERSION}"
   fi

@@ -165,6 +165,36 @@ def imported(text: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+KERAS_INSIDE = "tf_hvd/keras/compat.py"
+
+
+def keras_private_faults(path: str, text: str) -> list[str]:
+    """Names with an underscore that this file does not define: Keras' private parts.
+
+    As attributes of anything, and as strings for getattr and its like.
+    """
+    if path == KERAS_INSIDE:
+        return []
+    tree = ast.parse(text)
+    private = re.compile(r"_(?!tf_hvd)[a-z]\w*")
+    own = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    own |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and is_self(n.value)}
+    # Pieces of f-strings are no names.
+    pieces = {v for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
+    faults = []
+    for node in set(ast.walk(tree)) - pieces:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", "")
+        known = isinstance(node, ast.Attribute) and name in own
+        # Horovod gives a wrapped optimizer a method of this name; it is ours.
+        if isinstance(name, str) and private.fullmatch(name) and not known and name != "_allreduce":
+            faults.append(f"{path}:{node.lineno} knows {name}, which is for {KERAS_INSIDE} alone")
+    return faults
+
+
+def is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
 def length_faults(path: str, text: str) -> list[str]:
     """Files longer than a reader keeps in mind."""
     count, limit = text.count("\n"), MAX_TEST_FILE if path.startswith("tests/") else MAX_FILE
@@ -245,6 +275,7 @@ CODE = (*OURS, "tf_hvd/", "tests/", "examples/", "benchmarks/", "pip_package/", 
         (conditional_faults, CPP, OURS),
         (environ_faults, (".py",), ("tf_hvd/",)),
         (python_import_faults, (".py",), ("tf_hvd/",)),
+        (keras_private_faults, (".py",), ("tf_hvd/keras/",)),
         (length_faults, (*CPP, ".py", ".sh", ".bzl"), (*CODE, "build_defs/", "dev_support/")),
         (function_faults, (*CPP, ".py"), CODE),
         (path_faults, ("",), ("",)),
@@ -288,6 +319,8 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (environ_faults, "tf_hvd/basics.py", "from os import getenv\n"),
         (python_import_faults, "tf_hvd/basics.py", "import ctypes\n"),
         (python_import_faults, "tf_hvd/basics.py", "from tf_hvd.cli import main\n"),
+        (keras_private_faults, "tf_hvd/keras/x.py", "super()._save_model(x)\n"),
+        (keras_private_faults, "tf_hvd/keras/x.py", 'getattr(optimizer, "_built", False)\n'),
         (length_faults, "runtime/x.cc", "\n" * 401),
         (length_faults, "tests/x_test.py", "\n" * 501),
         (function_faults, "runtime/x.cc", LONG),
@@ -309,6 +342,8 @@ def test_the_rule_finds_a_fault(rule, path, text):
         (getenv_faults, "runtime/config.cc", 'std::getenv("X")\n'),
         (conditional_faults, "runtime/x.h", "#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_\n"),
         (environ_faults, "tf_hvd/cli/run.py", "import os\nos.environ\n"),
+        (keras_private_faults, "tf_hvd/keras/compat.py", "optimizer._built\n"),
+        (keras_private_faults, "tf_hvd/keras/x.py", "self._mine = 1\nother._mine\n"),
         (path_faults, "README.md", "../shared/" + "work/ https://x/" + "home/ build/tmp/x\n"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _native
+from tf_hvd._strategy import refuse_replicas
 from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
 
@@ -33,12 +34,9 @@ def _node_name(op_type: str, tensors: Sequence[Any]) -> str:
 _PARALLEL_DATASET = re.compile(r"_?Parallel\w*Dataset|_MapAndBatchDataset")
 
 
-def _refuse_parallel_dataset(op_type: str) -> None:
-    """Raises if a dataset that runs its function in parallel is tracing it now.
+def parallel_dataset() -> str | None:
+    """The class of the dataset that is tracing its parallel function now; None for none.
 
-    Its elements have one name and come in any order, so that element 3 of one
-    rank would be reduced with element 0 of another. Two at once are an error of
-    the runtime too, but calls that happen not to overlap would not be noticed.
     TensorFlow tells a function nothing about who calls it: the stack does.
     """
     frame = sys._getframe(1).f_back
@@ -46,14 +44,27 @@ def _refuse_parallel_dataset(op_type: str) -> None:
         if frame.f_code.co_name == "__init__":
             dataset = type(frame.f_locals.get("self")).__name__
             if _PARALLEL_DATASET.fullmatch(dataset):
-                raise tf.errors.InvalidArgumentError(
-                    None,
-                    None,
-                    f"{op_type} in a parallel tf.data function ({dataset}): the order of its "
-                    "elements differs between ranks. Use num_parallel_calls=None there, or call "
-                    "the collective outside of the dataset.",
-                )
+                return dataset
         frame = frame.f_back
+    return None
+
+
+def _refuse_parallel_dataset(op_type: str) -> None:
+    """Raises if a dataset that runs its function in parallel is tracing it now.
+
+    Its elements have one name and come in any order, so that element 3 of one
+    rank would be reduced with element 0 of another. Two at once are an error of
+    the runtime too, but calls that happen not to overlap would not be noticed.
+    """
+    dataset = parallel_dataset()
+    if dataset is not None:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            f"{op_type} in a parallel tf.data function ({dataset}): the order of its "
+            "elements differs between ranks. Use num_parallel_calls=None there, or call "
+            "the collective outside of the dataset.",
+        )
 
 
 def run(
@@ -78,7 +89,11 @@ def run(
       name: name of the request, None for the default.
       process_set: who takes part; an op's gradient knows the set's number only.
       attributes: the op's attributes, and its inputs after the first.
+
+    Raises:
+      RuntimeError: within a tf.distribute strategy of several replicas.
     """
+    refuse_replicas(f"{op_type} was called")
     number = process_set if isinstance(process_set, int) else id_of(process_set)
     attributes["process_set_id"] = number
     arguments = () if inputs is None else (inputs,)

@@ -7,8 +7,9 @@ Rules for all of them:
   name scope. In eager mode it is `name=`, or the op's type. No name contains a
   number that a process counts for itself.
 - Each call runs, in a tf.function too and whether or not its result is used, and
-  in no order but that of the data. Only the Session of a v1 graph runs what is
-  fetched and nothing else: there all ranks must fetch alike.
+  in no order but that of the data. A function returns, and an iteration of a loop
+  in it ends, when all of its calls have. Only the Session of a v1 graph runs what
+  is fetched and nothing else: there all ranks must fetch alike.
 - They raise tf.errors.FailedPreconditionError if `init` was not called or the
   ranks disagree (dtype, shape, operation, root: the text has both sides'
   values), InvalidArgumentError if one rank's call is wrong by itself, and

@@ -43,8 +43,9 @@ or put in a graph, and is a part of what the ranks compare: ranks that differ ge
 error. docs/differences.md says where Horovod's other gradients differ.
 """
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,25 @@ from tf_hvd.options import ReductionOptions
 _log = logging.getLogger(__name__)
 
 _HALVES = (tf.float16, tf.bfloat16)
+
+# The name scope of what is made here, by which tf_hvd.keras.dataflow knows it for a part
+# of the backward pass, also in a function that does not say so.
+DERIVATIVE = "tf_hvd_derivative"
+
+
+def _registered(op_type: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the op's derivative, whose ops have names in the scope DERIVATIVE."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def in_scope(op: Any, *gradients: Any) -> Any:
+            with tf.name_scope(DERIVATIVE):
+                return function(op, *gradients)
+
+        registered: Callable[..., Any] = tf.RegisterGradient(op_type)(in_scope)
+        return registered
+
+    return register
 
 
 class _Convention:
@@ -270,22 +290,22 @@ def _reduction_gradients(op: Any, gradients: Sequence[Any], scatters: bool) -> l
     raise LookupError(f"Adasum (reduce_op={reduction.kind}) has no gradient; use op=Average.")
 
 
-@tf.RegisterGradient("HorovodAllreduce")  # type: ignore[untyped-decorator]
+@_registered("HorovodAllreduce")
 def _allreduce_gradient(op: Any, gradient: Any) -> Any:
     return _reduction_gradients(op, [gradient], scatters=False)[0]
 
 
-@tf.RegisterGradient("HorovodGroupedAllreduce")  # type: ignore[untyped-decorator]
+@_registered("HorovodGroupedAllreduce")
 def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     return _reduction_gradients(op, gradients, scatters=False) + _no_step(op)
 
 
-@tf.RegisterGradient("HorovodReducescatter")  # type: ignore[untyped-decorator]
+@_registered("HorovodReducescatter")
 def _reducescatter_gradient(op: Any, gradient: Any) -> Any:
     return _reduction_gradients(op, [gradient], scatters=True)[0]
 
 
-@tf.RegisterGradient("HorovodGroupedReducescatter")  # type: ignore[untyped-decorator]
+@_registered("HorovodGroupedReducescatter")
 def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
     return _reduction_gradients(op, gradients, scatters=True)
 
@@ -317,17 +337,17 @@ def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
     return results
 
 
-@tf.RegisterGradient("HorovodAllgather")  # type: ignore[untyped-decorator]
+@_registered("HorovodAllgather")
 def _allgather_gradient(op: Any, gradient: Any) -> Any:
     return _allgather_gradients(op, [gradient])[0]
 
 
-@tf.RegisterGradient("HorovodGroupedAllgather")  # type: ignore[untyped-decorator]
+@_registered("HorovodGroupedAllgather")
 def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
     return _allgather_gradients(op, gradients) + _no_step(op)
 
 
-@tf.RegisterGradient("HorovodBroadcast")  # type: ignore[untyped-decorator]
+@_registered("HorovodBroadcast")
 def _broadcast_gradient(op: Any, gradient: Any) -> Any:
     total = _totals("broadcast", [_dense(gradient, op.inputs[0])], _options(op))[0]
     at_root = tf.equal(basics.rank_op(), op.get_attr("root_rank"))
@@ -335,7 +355,7 @@ def _broadcast_gradient(op: Any, gradient: Any) -> Any:
     return tf.where(at_root, total, tf.zeros_like(total))
 
 
-@tf.RegisterGradient("HorovodAlltoall")  # type: ignore[untyped-decorator]
+@_registered("HorovodAlltoall")
 def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> tuple[Any, None]:
     x, (output, received_splits) = op.inputs[0], op.outputs
     sent, _ = _calls.run_alltoall(_dense(gradient, output), received_splits, **_options(op))

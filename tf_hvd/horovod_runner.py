@@ -84,31 +84,9 @@ def run(
       ValueError: what is asked for is not there, or hosts are given twice.
     """
     given = dict(locals())
-    asked = [name for name in _ELASTIC if given[name] is not None]
-    if asked:
-        raise ValueError(
-            f"{', '.join(asked)}: there is no elastic training; give num_proc, and start again "
-            "from the last checkpoint."
-        )
-    if use_gloo:
-        raise ValueError("use_gloo=True: there is no Gloo; leave it out, MPI serves the job.")
-    if hosts is not None and hostfile is not None:
-        raise ValueError("hosts and hostfile were both given; give one of them.")
+    _refuse(given)
     if np is not None:
         warnings.warn("np is Horovod's older name of num_proc", DeprecationWarning, stacklevel=2)
-    options = ["--as-horovod"]
-    for option, value in (
-        ("--start-timeout", start_timeout),
-        ("--ssh-port", ssh_port),
-        ("--ssh-identity-file", ssh_identity_file),
-        ("--output-filename", output_filename),
-        ("--mpi-args", mpi_args),
-        ("--network-interfaces", _joined(network_interfaces or network_interface)),
-    ):
-        if value is not None:
-            options.append(f"{option}={value}")
-    if verbose:
-        options.append("--verbose")
     return _run(
         func,
         args,
@@ -117,8 +95,35 @@ def run(
         hosts=hosts,
         hostfile=hostfile,
         executable=executable,
-        options=options,
+        options=_options(given),
     )
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Raises a ValueError for what is not there."""
+    asked = [name for name in _ELASTIC if given[name] is not None]
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)}: there is no elastic training; give num_proc, and start again "
+            "from the last checkpoint."
+        )
+    if given["use_gloo"]:
+        raise ValueError("use_gloo=True: there is no Gloo; leave it out, MPI serves the job.")
+    if given["hosts"] is not None and given["hostfile"] is not None:
+        raise ValueError("hosts and hostfile were both given; give one of them.")
+
+
+def _options(given: Mapping[str, Any]) -> list[str]:
+    """The arguments as options of `tf_hvd run`."""
+    names = ("start_timeout", "ssh_port", "ssh_identity_file", "output_filename", "mpi_args")
+    values = {name: given[name] for name in names}
+    values["network_interfaces"] = _joined(
+        given["network_interfaces"] or given["network_interface"]
+    )
+    options = [
+        f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None
+    ]
+    return ["--as-horovod", *["--verbose"] * bool(given["verbose"]), *options]
 
 
 def _joined(names: str | Sequence[str] | None) -> str | None:

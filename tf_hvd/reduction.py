@@ -48,23 +48,33 @@ def _reduce_planned(
     gradients: Sequence[Any],
     step: Any,
 ) -> list[Any]:
-    """Issues one request for each bucket, and one grouped call for all IndexedSlices."""
+    """Issues one request for each bucket, and one grouped call for all IndexedSlices.
+
+    The latter after the first bucket, which tells of them: where it gets no verdict to
+    run, no rank waits for the rest. (Embeddings are a model's first layers, so that their
+    gradients come last anyway.)
+    """
     results = list(gradients)
     slices = tuple(i for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices))
     told = _telling(names, plan, slices)
-    runs = [(f"bucket_{number}", bucket) for number, bucket in enumerate(plan)]
+
+    def reduce(name: str, members: Sequence[int]) -> None:
+        reduced = collectives.reduce_group(
+            [gradients[i] for i in members],
+            options,
+            name=name,
+            member_names=[told[i] for i in members],
+            step=step,
+            opening="" if plan else "bucket_0",
+        )
+        for index, tensor in zip(members, reduced, strict=True):
+            results[index] = tensor
+
     with tf.name_scope(scope):
-        for name, members in [*runs, ("slices", slices)]:
-            reduced = collectives.reduce_group(
-                [gradients[i] for i in members],
-                options,
-                name=name,
-                member_names=[told[i] for i in members],
-                step=step,
-                opening="" if plan else "bucket_0",
-            )
-            for index, tensor in zip(members, reduced, strict=True):
-                results[index] = tensor
+        for number, bucket in enumerate(plan):
+            reduce(f"bucket_{number}", bucket)
+        with tf.control_dependencies([results[i] for i in plan[0]] if plan else []):
+            reduce("slices", slices)
     return results
 
 

@@ -10,6 +10,7 @@ sum is formed and applied as the kernel does it, and no negative zero enters a
 sum (every row has been added to a zero before).
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -52,6 +53,12 @@ class _Request:
         if self.step is None:
             return _calls.run_allreduce(tensor, options, name, words)
         return _calls.run_grouped_allreduce([tensor], options, name, words, step=self.step)[0]
+
+    def after_opening(self, result: Any) -> contextlib.AbstractContextManager[Any]:
+        """Nothing is sent beside the first request of all: it may get a verdict not to run."""
+        waits: contextlib.AbstractContextManager[Any]
+        waits = tf.control_dependencies([result] if self.opening else [])
+        return waits
 
     def _name_of(self, suffix: str) -> str:
         if self.opening and suffix in _FIRST:
@@ -143,7 +150,8 @@ def _send_rows(rows: _Rows) -> tuple[Any, Any]:
     """Two allgathers, after which every rank adds up all rows in the order of the ranks."""
     request = rows.request
     values = request.allgather(rows.values, "values")
-    indices = request.allgather(rows.indices, "indices")
+    with request.after_opening(values):
+        indices = request.allgather(rows.indices, "indices")
     sums, indices = _sum_by_index(values, indices, ascending=True)
     if request.options.op == basics.Average or request.options.postscale_factor != 1.0:
         sums = request.finish(sums)
@@ -160,7 +168,8 @@ def _send_dense(rows: _Rows) -> tuple[Any, Any]:
     marks = tf.scatter_nd(places[:, tf.newaxis], ones, count[tf.newaxis])
     dense = tf.math.unsorted_segment_sum(rows.values, places, count)
     dense = request.reduce(dense, "dense")
-    touched = tf.where(request.allreduce(marks, "touched", basics.Max))[:, 0]
+    with request.after_opening(dense):
+        touched = tf.where(request.allreduce(marks, "touched", basics.Max))[:, 0]
     return tf.gather(dense, touched), tf.cast(touched, rows.indices.dtype)
 
 
@@ -341,9 +350,12 @@ def allreduce_slices(
             parts.append(part)
         parts = _opened(parts, opening)
         choices = _choices(parts, parts[0].request.name if parts else "")
+        gate = [choice for choice in choices if choice is not None]
         results = []
         for part, is_dense in zip(parts, choices, strict=True):
-            values, indices = _exchange(part, is_dense)
+            with tf.control_dependencies(gate if opening else []):
+                values, indices = _exchange(part, is_dense)
+            gate = gate or [values]
             values = compression.decompress(values, part.context)
             results.append(tf.IndexedSlices(values, indices, part.dense_shape))
     return results

@@ -88,9 +88,20 @@ def test_exit_code_is_passed_on(environ, call, program):
     assert call("run", "-np", "2", *failing, environ=environ)[0] == 3
 
 
-def test_a_rank_that_dies_ends_the_job(environ, call, program):
-    dying = program("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(300)")
-    assert call("run", "-np", "2", *dying, environ=environ)[0] != 0
+def test_a_rank_that_dies_ends_the_job_and_is_named(environ, family, call, program):
+    dying = program(
+        "while rank == 1 and not os.path.exists('here'): time.sleep(0.02)\n"
+        "open('here', 'w').close()\n"
+        "os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(300)\n"
+    )
+    code, _, errors = call("run", "-np", "2", *dying, environ=environ)
+    assert code != 0
+    ours = re.search(
+        r"ended with exit code (\d+); rank 0 was process \d+, rank 1 was process (\d+)", errors
+    )
+    assert int(ours[1]) == code
+    theirs = {"openmpi": f"rank 1 with PID {ours[2]}", "mpich": f"PID {ours[2]} "}[family]
+    assert theirs in errors
 
 
 def wait_for(files):

@@ -204,6 +204,14 @@ TEST(Request, MismatchOfCompression) {
              "mismatch in allreduce 'g': rank 2 has fp16 of float32, rank 5 "
              "has bf16 of float32; the compression must be equal on all "
              "ranks");
+  // The first request of IndexedSlices says so; what it moves is of no account.
+  Record slices = OneTensor(DType::kInt64, {1});
+  slices.compression = "IndexedSlices";
+  ExpectText(smaller, slices,
+             "mismatch in allreduce 'g': rank 2 has a dense tensor, rank 5 has "
+             "IndexedSlices; it must be the one or the other on all ranks: "
+             "convert it with tf.convert_to_tensor, or pass "
+             "sparse_as_dense=True");
 }
 
 TEST(Request, MismatchOfOperations) {

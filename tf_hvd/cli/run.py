@@ -158,21 +158,26 @@ def _closing(
         return _FAILED
     if ending.asked:
         return ending.code
-    joined = watch.joined()
     if ending.code and options.np > 1 and session.ranks:
         _say(watching.end_text(ending, session.ranks))
-    if joined is None:
-        if options.require_init:
-            _say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
-        return ending.code
-    if joined is False and (options.require_init or (watch.trains_apart() and not ending.code)):
-        text = watching.apart_text(
-            options.np, options.command, options.as_horovod, options.require_init
-        )
-        _say(text)
-        return ending.code or (_FAILED if options.require_init else 0)
-    unaware = joined is False and options.np > 1 and not options.as_horovod
-    if ending.code and unaware and (watch.trains_apart() or watching.is_python(program)):
+    joined = watch.joined()
+    if joined is False:
+        return _closing_apart(options, ending, watch, program)
+    if joined is None and options.require_init:
+        _say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
+    return ending.code
+
+
+def _closing_apart(
+    options: argparse.Namespace, ending: Ending, watch: watching.JobWatch, program: str
+) -> int:
+    """The same, for a job of which no rank called `init()`."""
+    required = bool(options.require_init)
+    if required or (watch.trains_apart() and not ending.code):
+        _say(watching.apart_text(options.np, options.command, options.as_horovod, required))
+        return ending.code or (_FAILED if required else 0)
+    aware = options.as_horovod or options.np == 1
+    if ending.code and not aware and (watch.trains_apart() or watching.is_python(program)):
         _say(watching.failed_text())
     return ending.code
 

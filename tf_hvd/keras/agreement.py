@@ -34,21 +34,31 @@ def _fingerprint(variable: Any) -> Any:
 
 def fingerprints(variables: Sequence[Any]) -> Any:
     """One for each variable: int64, shape [n]."""
-    return tf.concat([_fingerprint(variable) for variable in variables], axis=0)
+    none = tf.zeros([0], tf.int64)
+    return tf.concat([none, *map(_fingerprint, variables)], axis=0)
+
+
+# What the ranks compare is from 1 to this, so that the zeros with which a rank that has
+# joined takes part are smaller than all of it.
+_LARGEST = 2**62
 
 
 def unequal(values: Any, process_set: ProcessSet, name: str) -> Any:
-    """Where int64 values differ between ranks; bool, the same on all of them.
+    """Where int64 values differ between the ranks that take part; the same on all of them.
 
-    The largest and the smallest are found by one request: the smallest of x is
-    the complement of the largest complement.
+    The largest and the smallest are found by one request: the smallest of x is that
+    of which the complement is largest. Two bits of each value do not count.
+
+    Returns:
+      bool, in the shape of `values`.
     """
-    both = tf.concat([values, tf.bitwise.invert(values)], axis=0)
+    positive = tf.bitwise.bitwise_and(values, tf.constant(_LARGEST - 1, tf.int64)) + 1
+    both = tf.concat([positive, _LARGEST + 1 - positive], axis=0)
     extremes = collectives.allreduce(
         both, op=basics.Max, name=name, process_set=process_set, ignore_name_scope=True
     )
-    largest, smallest = tf.split(extremes, 2)
-    return tf.not_equal(largest, tf.bitwise.invert(smallest))
+    largest, complement = tf.split(extremes, 2)
+    return tf.not_equal(largest, _LARGEST + 1 - complement)
 
 
 def _assert_none(wrong: Any, names: Sequence[str], before: str, after: str) -> Any:
@@ -78,11 +88,12 @@ def assert_present(
     """Raises InvalidArgumentError on all ranks if some have a gradient that others lack."""
     if not variables:
         return tf.constant(True)
-    mine = tf.constant([not there for there in present], tf.int32)
-    missing = collectives.allreduce(
+    # The last one counts who takes part: a rank that has joined does with zeros.
+    mine = tf.constant([*(not there for there in present), True], tf.int32)
+    sums = collectives.allreduce(
         mine, op=basics.Sum, name=name, process_set=process_set, ignore_name_scope=True
     )
-    ranks = process_set.size()
+    missing, ranks = sums[:-1], sums[-1]
     return _assert_none(
         tf.logical_and(missing > 0, missing < ranks),
         [name_of(variable) for variable in variables],
@@ -95,7 +106,8 @@ def assert_present(
 CAUSES = (
     "Likely: the first values were never broadcast (BroadcastGlobalVariablesCallback(0), or "
     "broadcast_variables(model.variables, 0)); gradients were not reduced (DistributedOptimizer); "
-    "or a branch that depends on the rank changes weights. Weights that shall differ: "
+    "or a branch or a callback that depends on the rank changes weights or the learning rate. "
+    "Weights that shall differ: "
     "optimizer.register_local_var(variable)."
 )
 """What makes the ranks' weights differ, and what to do."""

@@ -27,7 +27,8 @@ import tensorflow as tf
 from tf_hvd import basics
 from tf_hvd._tensorflow import tf_variable
 from tf_hvd.keras import backup, learning_rate, metrics
-from tf_hvd.keras.flavours import Flavours, build_optimizer, variables_of
+from tf_hvd.keras.compat import build_optimizer
+from tf_hvd.keras.flavours import Flavours, variables_of
 from tf_hvd.variables import broadcast_variables
 
 
@@ -174,13 +175,31 @@ class _EarlyStopping:
 
 
 class _ModelCheckpoint:
-    """Keras' ModelCheckpoint, written by rank 0 alone. Arguments are those of Keras."""
+    """Keras' ModelCheckpoint, on rank 0 alone. Arguments are those of Keras.
+
+    On the other ranks none of the methods runs by which Keras calls it.
+    """
 
     root_writes = True
 
-    def _save_model(self, *args: Any, **kwargs: Any) -> None:
-        if basics.rank() == 0:
-            super()._save_model(*args, **kwargs)  # type: ignore[misc]
+    def _is_to_run(self) -> bool:
+        return basics.rank() == 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self._is_to_run():
+            super().on_train_begin(logs)  # type: ignore[misc]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._is_to_run():
+            super().on_epoch_begin(epoch, logs)  # type: ignore[misc]
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._is_to_run():
+            super().on_train_batch_end(batch, logs)  # type: ignore[misc]
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._is_to_run():
+            super().on_epoch_end(epoch, logs)  # type: ignore[misc]
 
 
 class _BestModelCheckpoint(_ModelCheckpoint):
@@ -213,9 +232,8 @@ class _BestModelCheckpoint(_ModelCheckpoint):
         )
         self.filepath = filepath
 
-    def _save_model(self, *args: Any, **kwargs: Any) -> None:
-        if self.filepath is not None:
-            super()._save_model(*args, **kwargs)
+    def _is_to_run(self) -> bool:
+        return self.filepath is not None and super()._is_to_run()
 
 
 class _ProgbarLogger:

@@ -3,27 +3,31 @@
 Two Kerases are served: Keras 3 (`keras`) and Keras 2 (`tf_keras`), the latter with
 its present optimizers and the older `optimizers.legacy`. What is hooked:
 
-- Keras 3: `_clip_gradients` of the optimizer instance. Keras calls it exactly
-  once in each update, after unscaling and accumulation, before clipping and
-  weight decay. It is given no variables; `_backend_apply_gradients`, which calls
-  it, is, and `apply` sees which gradients are None.
-- tf_keras: `aggregate_gradients` of the instance (`_aggregate_gradients` of a
-  legacy one), made for this purpose: after unscaling, before clipping and before
-  LossScaleOptimizer looks whether they are finite.
+- Keras 3: `_clip_gradients` of the optimizer. Keras calls it exactly once in each
+  update, after unscaling and accumulation, before clipping and weight decay. It is
+  given no variables; `_backend_apply_gradients`, which calls it, is, and `apply` sees
+  which gradients are None.
+- tf_keras: `aggregate_gradients` (`_aggregate_gradients` of a legacy optimizer), made
+  for this purpose: after unscaling, before clipping and before LossScaleOptimizer
+  looks whether they are finite.
 - Classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile,
-  the `apply` of all optimizers and CallbackList, for what has no instance of ours.
+  and what is public: the `apply` of all optimizers, CallbackList, `fit` and
+  `train_on_batch`, ModelCheckpoint's `on_` methods (tf_hvd.keras.patches, .callbacks).
 
-`missing_hooks` names what a later Keras no longer has; a test holds it empty.
+`missing_hooks` names what a later Keras no longer has, when it is imported.
+`missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
-from tf_hvd._tensorflow import verbatim
+from tf_hvd._calls import parallel_dataset
+from tf_hvd._tensorflow import tf_variable
+from tf_hvd.keras import methods
 
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
 # What an optimizer of each kind must have, to be hooked.
@@ -32,11 +36,13 @@ HOOKS = {
     TF_KERAS: ("apply_gradients", "aggregate_gradients"),
     LEGACY: ("apply_gradients", "_aggregate_gradients"),
 }
-# Under this name an optimizer instance holds what was made for it here.
-_MARK = "_tf_hvd_distribution"
 # Names of the graph's requests must not hold Keras' names of optimizers ("adam_1"),
 # which a process counts for itself. The slash makes it a scope of its own.
 SCOPE = "tf_hvd/"
+# What Keras asks of callbacks that are not its own; without it tf_keras converts the logs.
+CALLBACK_TRAITS = {"_supports_tf_logs": True}
+# A tape puts what it computes under this name scope.
+BACKPROP = "gradient_tape/"
 
 
 class Distribution(Protocol):
@@ -50,25 +56,6 @@ class Distribution(Protocol):
 
     def all_finite(self, finite: Any) -> Any:
         """Whether the gradients of all ranks are finite, if this rank's are `finite`."""
-
-
-class Guard(Protocol):
-    """What looks on from outside; tf_hvd.keras.guard makes it."""
-
-    def before_update(self, optimizer: Any) -> None:
-        """Any optimizer is about to apply gradients."""
-
-    def watches(self) -> bool:
-        """Whether training is to be watched."""
-
-    def train_begin(self, model: Any) -> Any:
-        """`fit` begins; `epoch_end()` of the result is called after each epoch."""
-
-    def surround(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
-        """The callbacks of a `fit`, between those that make the ranks act as one."""
-
-    def no_jit(self, model: Any) -> bool:
-        """Whether jit_compile="auto" must mean False for this model, which would compile."""
 
 
 def kind_of(optimizer: Any) -> str | None:
@@ -109,39 +96,18 @@ def grows(optimizer: Any) -> bool:
 
 def distribution_of(optimizer: Any) -> Any:
     """What was hooked into `optimizer`, or into what it hands on to; None if nothing."""
-    mine = vars(optimizer).get(_MARK) if hasattr(optimizer, "__dict__") else None
+    mine = methods.noted(optimizer)
     if mine is not None:
         return mine
     found = [distribution_of(inner) for inner in inner_optimizers(optimizer) or ()]
     return found[0] if found and all(each is not None for each in found) else None
 
 
-def mark(optimizer: Any, distribution: Any) -> None:
-    """From now on `distribution_of` gives `distribution`."""
-    _set(optimizer, _MARK, distribution)
-
-
-def _set(optimizer: Any, name: str, value: Any) -> None:
-    # Past Keras' __setattr__, which would track it, save it, or take it for a
-    # hyperparameter.
-    vars(optimizer)[name] = value
-
-
-def add_method(optimizer: Any, name: str, function: Callable[..., Any]) -> None:
-    """Gives the instance a method, for the user."""
-    _set(optimizer, name, function)
-
-
-def add_attribute(optimizer: Any, name: str, value: Any) -> None:
-    """Gives the instance an attribute, for the user."""
-    _set(optimizer, name, value)
-
-
 def iterations_of(optimizer: Any) -> Any:
     """How many updates an optimizer has applied, an integer scalar, now or when the graph runs."""
     with tf.init_scope():  # a legacy one makes its variable when it is asked
         optimizer.iterations  # noqa: B018
-    return tf.convert_to_tensor(optimizer.iterations)
+    return tf.convert_to_tensor(tf_variable(optimizer.iterations))
 
 
 def hook_updates(optimizer: Any, kind: str, distribution: Distribution) -> None:
@@ -159,39 +125,35 @@ def hook_updates(optimizer: Any, kind: str, distribution: Distribution) -> None:
 
 
 def _hook_keras(optimizer: Any, distribution: Distribution) -> None:
-    apply = optimizer.apply
-    apply_filtered = optimizer._backend_apply_gradients
-    clip = optimizer._clip_gradients
     current: list[Any] = []
 
-    @verbatim
-    def hooked_apply(grads: Any, trainable_variables: Any = None) -> Any:
+    def hooked_apply(target: Any, apply: Any, grads: Any, trainable_variables: Any = None) -> Any:
         grads = list(grads)
         known = trainable_variables
-        known = optimizer._trainable_variables if known is None else list(known)
+        known = trained_by(target) if known is None else list(known)
         distribution.begin(grads, known)
         return apply(grads, trainable_variables if trainable_variables is None else known)
 
-    @verbatim
-    def hooked_apply_filtered(grads: Any, trainable_variables: Any) -> Any:
+    def hooked_apply_filtered(
+        target: Any, apply_filtered: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
+        del target
         current[:] = trainable_variables
         with tf.name_scope(SCOPE):
             return apply_filtered(grads, trainable_variables)
 
-    @verbatim
-    def hooked_clip(grads: Any) -> Any:
+    def hooked_clip(target: Any, clip: Any, grads: Any) -> Any:
+        del target
         return clip(distribution.reduce(grads, current))
 
-    _set(optimizer, "apply", hooked_apply)
-    _set(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
-    _set(optimizer, "_clip_gradients", hooked_clip)
+    methods.put_around(optimizer, "apply", hooked_apply)
+    methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
+    methods.put_around(optimizer, "_clip_gradients", hooked_clip)
 
 
 def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> None:
-    aggregate = getattr(optimizer, name)
-
-    @verbatim
-    def hooked_aggregate(grads_and_vars: Any) -> Any:
+    def hooked_aggregate(target: Any, aggregate: Any, grads_and_vars: Any) -> Any:
+        del target
         pairs = list(grads_and_vars)
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
@@ -200,18 +162,41 @@ def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> 
             reduced = distribution.reduce(gradients, variables)
         return aggregate(list(zip(reduced, variables, strict=True)))
 
-    _set(optimizer, name, hooked_aggregate)
+    methods.put_around(optimizer, name, hooked_aggregate)
 
 
-def hook_build(optimizer: Any, after: Callable[[], None]) -> None:
-    """Calls `after` each time a MultiOptimizer has been built, when it has all its own."""
-    build = optimizer.build
+def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:
+    """Calls `after` with a MultiOptimizer each time it was built, when it has all its own."""
 
-    def hooked_build(var_list: Any) -> None:
+    def hooked_build(target: Any, build: Any, var_list: Any) -> None:
         build(var_list)
-        after()
+        after(target)
 
-    _set(optimizer, "build", hooked_build)
+    methods.put_around(optimizer, "build", hooked_build)
+
+
+def trained_by(optimizer: Any) -> Any:
+    """The variables that a built optimizer of Keras 3 updates."""
+    return optimizer._trainable_variables
+
+
+def updates_of(optimizer: Any) -> int | None:
+    """How many updates the optimizer has counted; None where TensorFlow does not run eagerly."""
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            return None
+        return int(iterations_of(optimizer))
+
+
+def learning_rate_of(optimizer: Any) -> float:
+    """The learning rate of the next update, also of a schedule; 0 if it has none."""
+    rate = tf_variable(getattr(optimizer, "learning_rate", 0.0))
+    return float(tf.convert_to_tensor(rate(optimizer.iterations) if callable(rate) else rate))
+
+
+def in_loop(graphs: Sequence[Any]) -> bool:
+    """Whether one of these functions is the body of a loop."""
+    return any(isinstance(graph, WhileBodyFuncGraph) for graph in graphs)
 
 
 def in_xla() -> bool:
@@ -235,14 +220,44 @@ def has_own_values(variable: Any) -> bool:
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
-def _owner(kind: Any, name: str) -> Any:
+def build_optimizer(optimizer: Any, variables: Any) -> None:
+    """Makes the optimizer's variables, if it has not made them yet."""
+    # The optimizers of Keras 3 and tf_keras, then tf_keras' legacy ones.
+    for method in ("build", "_create_all_weights"):
+        if hasattr(optimizer, method):
+            if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+                with tf.init_scope():
+                    getattr(optimizer, method)(variables)
+            return
+
+
+def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
+    """The optimizer's variables that contain the learning rate; empty without momentum."""
+    momentum = getattr(optimizer, "momentum", None)
+    if momentum is None or not float(momentum) > 0.0:
+        return []
+    for attribute in ("momentums", "_momentums"):
+        if hasattr(optimizer, attribute):
+            return list(getattr(optimizer, attribute))
+    if not hasattr(optimizer, "get_slot"):
+        return []  # not built yet
+    # The legacy optimizers of tf_keras make slots when they are asked for them.
+    return [optimizer.get_slot(variable, "momentum") for variable in variables]
+
+
+# Of these the class counts that objects of the public class have them from.
+_TRAINING = ("fit", "train_on_batch")
+
+
+def owner_of(kind: Any, name: str) -> Any:
     """The class to which the method belongs: of several, the one they all call in the end."""
     if name in vars(kind) and name.startswith("__"):
         return kind
-    return next((base for base in reversed(kind.__mro__) if name in vars(base)), None)
+    order = kind.__mro__ if name in _TRAINING else reversed(kind.__mro__)
+    return next((base for base in order if name in vars(base)), None)
 
 
-def _roots(module: Any) -> list[tuple[str, Any, str]]:
+def roots(module: Any) -> list[tuple[str, Any, str]]:
     """What is replaced in classes: what for, the class to begin at, the method."""
     if module.__name__ == "keras":
         return [
@@ -250,19 +265,30 @@ def _roots(module: Any) -> list[tuple[str, Any, str]]:
             ("callbacks", module.callbacks.CallbackList, "__init__"),
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
+            *(("training", module.Model, name) for name in _TRAINING),
         ]
     return [
         ("update", module.optimizers.Optimizer, "apply_gradients"),
         ("update", module.optimizers.legacy.Optimizer, "apply_gradients"),
         ("callbacks", module.callbacks.CallbackList, "__init__"),
+        *(("training", module.Model, name) for name in _TRAINING),
     ]
+
+
+# By these Keras has ModelCheckpoint write; those that a version has not are no loss.
+_CHECKPOINT = ("on_train_batch_end", "on_epoch_end")
 
 
 def missing_hooks(module: Any) -> list[str]:
     """What tf_hvd needs in `keras` or `tf_keras` and does not find there."""
-    found = []
-    for _, kind, name in _roots(module):
-        if _owner(kind, name) is None:
+    checkpoint = module.callbacks.ModelCheckpoint
+    found = [
+        f"{module.__name__}: ModelCheckpoint.{name}"
+        for name in _CHECKPOINT
+        if name not in vars(checkpoint)
+    ]
+    for _, kind, name in roots(module):
+        if owner_of(kind, name) is None:
             found.append(f"{module.__name__}: {kind.__name__}.{name}")
     kinds = [(KERAS, module.optimizers.SGD)]
     if module.__name__ == "tf_keras":
@@ -274,90 +300,44 @@ def missing_hooks(module: Any) -> list[str]:
     return found
 
 
-def patch(module: Any, guard: Guard) -> None:
-    """Replaces the methods of classes in `keras` or `tf_keras`, once.
+def missing_traits() -> list[str]:
+    """What tf_hvd takes for granted of TensorFlow 2.21, tried; it would be missed in silence.
 
-    Keras 3 on another backend than TensorFlow is left alone.
-
-    Raises:
-      ImportError: a method is not there.
+    That a tape's ops are under a name scope, and that parallel datasets are classes
+    of certain names, which trace their function while they are made.
     """
-    if module.__name__ == "keras" and module.backend.backend() != "tensorflow":
-        return
-    missing = missing_hooks(module)
-    if missing:
-        raise ImportError(
-            f"{module.__name__} {module.__version__} has not what tf_hvd hooks into: "
-            f"{', '.join(missing)}. Install a newer tf_hvd, or an older {module.__name__}."
-        )
-    replacements: dict[str, Callable[[Any, Any], Any]] = {
-        "update": functools.partial(_watched_update, guard),
-        "callbacks": functools.partial(_watched_callbacks, guard, module.callbacks.Callback),
-        "finite": _common_finite,
-        "jit": functools.partial(_uncompiled, guard),
-    }
-    for purpose, kind, name in _roots(module):
-        owner = _owner(kind, name)
-        original = vars(owner)[name]
-        if not hasattr(original, _MARK):
-            replacement = functools.wraps(original)(replacements[purpose](original, name))
-            setattr(replacement, _MARK, True)
-            setattr(owner, name, verbatim(replacement))
 
+    def function(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+        return tape.gradient(y, x)
 
-def _watched_update(guard: Guard, original: Any, name: str) -> Any:
-    del name
+    traced = tf.function(function, autograph=False)
+    graph = traced.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
+    found = []
+    if not any(BACKPROP in op.name for op in graph.get_operations()):
+        found.append(f"the name scope {BACKPROP} of a tape")
+    numbers = tf.data.Dataset.range(2)
+    tries: Sequence[tuple[str, bool, Callable[[Any], Any]]] = (
+        ("map", False, lambda f: numbers.map(f)),
+        ("map in parallel", True, lambda f: numbers.map(f, num_parallel_calls=2)),
+        (
+            "interleave in parallel",
+            True,
+            lambda f: numbers.interleave(
+                lambda x: tf.data.Dataset.from_tensors(f(x)), num_parallel_calls=2
+            ),
+        ),
+    )
+    for name, expected, make in tries:
+        seen: list[str | None] = []
 
-    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        guard.before_update(self)
-        return original(self, *args, **kwargs)
+        def note(x: Any, seen: list[str | None] = seen) -> Any:
+            seen.append(parallel_dataset())
+            return x
 
-    return update
-
-
-def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any:
-    del name
-
-    class GuardCallback(base):  # type: ignore[misc]
-        """Calls the guard; Keras gives it the model."""
-
-        _supports_tf_logs = True  # tf_keras would convert the logs for it
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            del logs
-            self.watch = guard.train_begin(self.model)
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            del epoch, logs
-            self.watch.epoch_end()
-
-    def init(
-        self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any
-    ) -> None:
-        # `fit` wants a history, `evaluate` and `predict` do not.
-        if add_history and guard.watches():
-            callbacks = [*tf.nest.flatten(callbacks or []), GuardCallback()]
-            callbacks = guard.surround(base, callbacks)
-        original(self, callbacks, add_history, *args, **kwargs)
-
-    return init
-
-
-def _common_finite(original: Any, name: str) -> Any:
-    del name
-
-    def check_finite(self: Any, grads: Any) -> Any:
-        finite = original(self, grads)
-        distribution = distribution_of(self)
-        return finite if distribution is None else distribution.all_finite(finite)
-
-    return check_finite
-
-
-def _uncompiled(guard: Guard, original: Any, name: str) -> Any:
-    del name
-
-    def resolve_auto_jit_compile(self: Any) -> Any:
-        return bool(original(self)) and not guard.no_jit(self)
-
-    return resolve_auto_jit_compile
+        make(note)
+        if not seen or any((each is not None) != expected for each in seen):
+            found.append(f"who traces the function of a dataset's {name}")
+    return found

@@ -64,17 +64,6 @@ def variables_of(optimizer: Any) -> list[Any]:
     return found
 
 
-def build_optimizer(optimizer: Any, variables: Any) -> None:
-    """Makes the optimizer's variables, if it has not made them yet."""
-    # The optimizers of Keras 3 and tf_keras, then tf_keras' legacy ones.
-    for method in ("build", "_create_all_weights"):
-        if hasattr(optimizer, method):
-            if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-                with tf.init_scope():
-                    getattr(optimizer, method)(variables)
-            return
-
-
 def innermost(optimizer: Any) -> Any:
     """The optimizer inside of loss scaling wrappers."""
     while getattr(optimizer, "inner_optimizer", None) is not None:

@@ -2,11 +2,13 @@
 
 In a job of more than one rank it looks at two things:
 
-- An update by an optimizer that is not distributed, in a tf.function (`fit` is one)
-  that has computed the gradients and holds no collective that could have reduced
-  them: seen when TensorFlow builds the function, before anything is trained.
-- The ranks' weights at the end of the first epoch of each `fit`: 64 bits for each
-  trainable variable, compared by one small collective.
+- An update by an optimizer that is not distributed, in a tf.function (`fit` is one),
+  with gradients that nothing has reduced since they were computed: seen when
+  TensorFlow builds the function, before anything is trained. One such update, by which
+  an optimizer makes its variables, may pass (tf_hvd.keras.local_step).
+- What the ranks have at the end of each epoch of `fit`: their weights (62 bits for
+  each trainable variable), learning rates, numbers of updates, and whether they
+  stop; compared by one small collective.
 
 Not looked at: variables that each rank has for itself (`register_local_var`), and
 all that is not trained: moving statistics, metrics, seeds.
@@ -16,30 +18,21 @@ all that is not trained: moving statistics, metrics, seeds.
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+import wrapt
 
 from tf_hvd import basics, collectives, config
-from tf_hvd.keras import agreement, compat, late, together
+from tf_hvd._strategy import refuse_replicas
+from tf_hvd.keras import agreement, compat, dataflow, local_step, patches, together
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
-
-# One of them in a function may be what reduced the gradients.
-_REDUCES = (
-    "HorovodAllgather",
-    "HorovodAllreduce",
-    "HorovodAlltoall",
-    "HorovodGroupedAllgather",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
-    "HorovodReducescatter",
-)
-# A tape puts what it computes under this name scope.
-_BACKPROP = "gradient_tape/"
 
 _OFF = (
     "If each rank is to train by itself, do it under `with tf_hvd.keras.unguarded():`, or set "
@@ -78,42 +71,51 @@ def watches() -> bool:
     )
 
 
-def before_update(optimizer: Any) -> None:
+def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
     """Any Keras optimizer is about to apply gradients.
 
+    Returns:
+      None, or an op to run before it, which fails with a text for `failed`.
+
     Raises:
-      GuardError: nothing can have reduced them.
+      GuardError: nothing has reduced the gradients.
     """
     if compat.distribution_of(optimizer) is not None or not watches():
-        return
-    if _unreduced(compat.enclosing_graphs()):
-        kind = type(optimizer).__name__
-        raise GuardError(
-            f"this job has {basics.size()} ranks, and {kind} would apply gradients that were not "
-            "reduced over them, so that each rank would train a model of its own. Wrap it: "
-            f"optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). One that was wrapped and "
-            "then made again (from_config, deepcopy, load_model) must be wrapped again; "
-            f"tf_hvd.keras.load_model does so. {_OFF}"
-        )
+        return None
+    if compat.inner_optimizers(optimizer) is not None:
+        return None  # those that it hands on to come here
+    graphs = compat.enclosing_graphs()
+    if not graphs or not dataflow.unreduced(gradients, graphs):
+        return None
+    text = _not_reduced(type(optimizer).__name__)
+    if not local_step.may_pass(optimizer, graphs):
+        raise GuardError(text)
+    return local_step.check(optimizer, text)
 
 
-def _unreduced(graphs: Sequence[Any]) -> bool:
-    """Whether gradients are computed in these functions, and nothing reduces them there."""
-    operations = [op for graph in graphs for op in graph.get_operations()]
-    if not any(_BACKPROP in op.name for op in operations):
-        return False  # from elsewhere, and not known to be unreduced
-    if any(op.type in _REDUCES for op in operations):
-        return False
-    return not any(_calls_a_reduction(graph) for graph in graphs)
-
-
-def _calls_a_reduction(graph: Any) -> bool:
-    """Whether a function that `graph` calls, at any depth, holds a reduction."""
-    return any(
-        node.op in _REDUCES
-        for function in graph.as_graph_def().library.function
-        for node in function.node_def
+def _not_reduced(kind: str) -> str:
+    return (
+        f"this job has {basics.size()} ranks, and {kind} would apply gradients that were not "
+        "reduced over them, so that each rank would train a model of its own. Wrap it: "
+        f"optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). One that was wrapped and "
+        "then made again (from_config, copy, load_model) must be wrapped again; "
+        "tf_hvd.keras.load_model does so. A collective of the forward pass, on the loss or in "
+        f"SyncBatchNormalization, reduces no gradients. {_OFF}"
     )
+
+
+_PATTERN = re.compile(r"this job has \d+ ranks, and .*" + re.escape(_OFF[-20:]), re.DOTALL)
+
+
+def failed(error: tf.errors.InvalidArgumentError) -> None:
+    """Training has failed.
+
+    Raises:
+      GuardError: by an op of `before_update`.
+    """
+    found = _PATTERN.search(error.message)
+    if found is not None:
+        raise GuardError(found.group()) from error
 
 
 def _leaves(model: Any) -> list[Any]:
@@ -131,32 +133,54 @@ def _counts(optimizer: Any) -> tuple[int, int] | None:
 
 
 class Watch:
-    """Watches one `fit` of a model."""
+    """Watches one `fit` of a model.
 
-    def __init__(self, model: Any) -> None:
+    Raises:
+      RuntimeError: it is within a tf.distribute strategy of several replicas.
+    """
+
+    def __init__(self, model: Any, params: Any) -> None:
         self._model = model
-        self._checked = False
         self._counts = [_counts(leaf) for leaf in _leaves(model)]
+        if watches():
+            refuse_replicas("fit() was called", getattr(model, "distribute_strategy", None))
+        steps, epochs = (params or {}).get("steps"), (params or {}).get("epochs") or 1
+        self._steps = steps * epochs if steps else None
+        local_step.begin_fit(_leaves(model), self._steps)
+
+    def train_end(self) -> None:
+        """The `fit` has ended."""
+        local_step.end_fit(_leaves(self._model))
 
     def epoch_end(self) -> None:
-        """An epoch has ended: after the first one, compares the weights.
+        """An epoch has ended: compares what the ranks have.
 
         Raises:
           GuardError: on all ranks.
         """
-        if self._checked or not watches() or not tf.executing_eagerly():
+        if not watches() or not tf.executing_eagerly():
             return
-        self._checked = True
         self._check_counts()
-        found = [compat.distribution_of(leaf) for leaf in _leaves(self._model)]
+        leaves = _leaves(self._model)
+        found = [compat.distribution_of(leaf) for leaf in leaves]
+        if self._steps == 1 and any(
+            distribution is None and local_step.has_passed(leaf)
+            for leaf, distribution in zip(leaves, found, strict=True)
+        ):
+            return  # the ranks' own step: they differ until the broadcast
         distribution = found[0] if found else None
         variables = self._model.trainable_variables
+        stops = _Setting("model.stop_training", int(bool(self._model.stop_training)))
+        settings = [stops, *(setting for leaf in leaves for setting in _settings(leaf))]
         if distribution is None:
-            check_weights([v for v in variables if not compat.has_own_values(v)])
+            variables = [v for v in variables if not compat.has_own_values(v)]
+            _compare(variables, settings, global_process_set)
         else:
-            check_weights(distribution.shared(variables), distribution.process_set)
+            _compare(distribution.shared(variables), settings, distribution.process_set)
 
     def _check_counts(self) -> None:
+        if not self._model.trainable_variables:
+            return
         for leaf, before in zip(_leaves(self._model), self._counts, strict=False):
             after = _counts(leaf)
             if before is None or after is None:
@@ -171,8 +195,32 @@ class Watch:
                 )
 
 
+class _Setting:
+    """What ranks must have alike besides weights: a name, and a number of up to 62 bits."""
+
+    def __init__(self, name: str, bits: int, is_float: bool = False) -> None:
+        self.name = name
+        self.bits = bits
+        self._is_float = is_float
+
+    def shown(self, bits: int) -> str:
+        """The value that stands behind another rank's bits."""
+        return f"{np.uint32(bits).view(np.float32):g}" if self._is_float else str(bits)
+
+
+def _settings(optimizer: Any) -> list[_Setting]:
+    kind = type(optimizer).__name__
+    rate = int(np.float32(compat.learning_rate_of(optimizer)).view(np.uint32))
+    return [
+        _Setting(f"the learning rate of {kind}", rate, is_float=True),
+        _Setting(f"the number of updates of {kind}", compat.updates_of(optimizer) or 0),
+    ]
+
+
 def check_weights(variables: Sequence[Any], process_set: ProcessSet = global_process_set) -> None:
     """Compares the bits of variables between ranks; all ranks must call it.
+
+    Ranks that have joined are left out.
 
     Args:
       variables: tf.Variables or Keras variables, or a Keras model for its trainable
@@ -183,24 +231,52 @@ def check_weights(variables: Sequence[Any], process_set: ProcessSet = global_pro
       GuardError: they differ; on all ranks, with the same text.
     """
     variables = list(getattr(variables, "trainable_variables", variables))
-    if not variables or not agreement.takes_part(process_set):
+    _compare(variables, [], process_set)
+
+
+def _compare(
+    variables: Sequence[Any], settings: Sequence[_Setting], process_set: ProcessSet
+) -> None:
+    if not (variables or settings) or not agreement.takes_part(process_set):
         return
-    values = agreement.fingerprints(variables)
+    known = tf.constant([setting.bits for setting in settings], tf.int64)
+    values = tf.concat([agreement.fingerprints(variables), known], axis=0)
     wrong = agreement.unequal(values, process_set, "tf_hvd_guard_weights").numpy()
     if not wrong.any():
         return
-    first = int(wrong.argmax())
+    weights, others = wrong[: len(variables)], np.flatnonzero(wrong[len(variables) :])
+    # One of the weights is enough to say which ranks have them alike.
+    asked = [int(weights.argmax())] if weights.any() else []
+    asked += [len(variables) + int(index) for index in others]
+    mine = tf.concat([[basics.rank()], tf.gather(values, asked)], axis=0)
     everyone = collectives.allgather(
-        values[first : first + 1], name="tf_hvd_guard_first", process_set=process_set
+        mine[tf.newaxis], name="tf_hvd_guard_first", process_set=process_set
     ).numpy()
-    ranks = process_set.ranks or []
-    like = [rank for rank, value in zip(ranks, everyone, strict=True) if value == everyone[0]]
-    unlike = [rank for rank in ranks if rank not in like]
-    raise GuardError(
-        f"the ranks' weights differ in {int(wrong.sum())} of {len(variables)} variables, first in "
-        f"{agreement.name_of(variables[first])}: {_listed(unlike)} not as {_listed(like)}. "
-        f"{agreement.CAUSES} {_OFF}"
-    )
+    ranks, columns = [int(rank) for rank in everyone[:, 0]], everyone[:, 1:].T
+    texts = []
+    if weights.any():
+        texts.append(
+            f"the ranks' weights differ in {int(weights.sum())} of {len(variables)} variables, "
+            f"first in {agreement.name_of(variables[asked[0]])}: {_sides(ranks, columns[0])}."
+        )
+        columns = columns[1:]
+    for index, column in zip(others, columns, strict=True):
+        texts.append(_differs(settings[int(index)], ranks, column))
+    raise GuardError(f"{' '.join(texts)} {agreement.CAUSES} {_OFF}")
+
+
+def _sides(ranks: Sequence[int], values: Any) -> str:
+    like = [rank for rank, value in zip(ranks, values, strict=True) if value == values[0]]
+    return f"{_listed([rank for rank in ranks if rank not in like])} not as {_listed(like)}"
+
+
+def _differs(setting: _Setting, ranks: Sequence[int], values: Any) -> str:
+    of = dict(zip(ranks, map(int, values), strict=True))
+    shown = [
+        f"{setting.shown(bits)} on {_listed([rank for rank in ranks if of[rank] == bits])}"
+        for bits in dict.fromkeys(of.values())
+    ]
+    return f"The ranks differ in {setting.name}: {', '.join(shown)}."
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -228,9 +304,10 @@ def no_jit(model: Any) -> bool:
 
 
 class _Guard:
-    """The functions above, as tf_hvd.keras.compat calls them."""
+    """The functions above, as tf_hvd.keras.patches calls them."""
 
     before_update = staticmethod(before_update)
+    failed = staticmethod(failed)
     watches = staticmethod(watches)
     train_begin = Watch
     surround = staticmethod(together.surround)
@@ -247,7 +324,7 @@ def install() -> None:
         return
     _Installed.done = True
     for name in ("keras", "tf_keras"):
-        late.when_imported(name, lambda module: compat.patch(module, _Guard))
+        wrapt.register_post_import_hook(lambda module: patches.patch(module, _Guard), name)
 
 
 __all__ = ["GuardError", "check_weights", "install", "unguarded", "watches"]

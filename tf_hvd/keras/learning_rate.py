@@ -11,21 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_hvd import basics
+from tf_hvd.keras.compat import velocities_of
 from tf_hvd.keras.flavours import innermost
-
-
-def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
-    """The optimizer's variables that contain the learning rate; empty without momentum."""
-    momentum = getattr(optimizer, "momentum", None)
-    if momentum is None or not float(momentum) > 0.0:
-        return []
-    for attribute in ("momentums", "_momentums"):
-        if hasattr(optimizer, attribute):
-            return list(getattr(optimizer, attribute))
-    if not hasattr(optimizer, "get_slot"):
-        return []  # not built yet
-    # The legacy optimizers of tf_keras make slots when they are asked for them.
-    return [optimizer.get_slot(variable, "momentum") for variable in variables]
 
 
 def check_settable(optimizer: Any, callback: str) -> None:

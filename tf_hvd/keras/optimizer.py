@@ -1,6 +1,7 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,10 +9,11 @@ import tensorflow as tf
 
 from tf_hvd import basics, collectives, config
 from tf_hvd._local import LocalVariables, reduce_except_local
+from tf_hvd._strategy import refuse_replicas
 from tf_hvd._tensorflow import verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
-from tf_hvd.keras import agreement, compat
+from tf_hvd.keras import agreement, compat, methods
 from tf_hvd.keras.passes import hook_passes
 from tf_hvd.keras.reduced import ReducedByUser
 from tf_hvd.options import ReductionOptions
@@ -59,9 +61,6 @@ class Distribution:
         self._variables: list[Any] = []
         self._updates = _counter()
 
-    def __deepcopy__(self, memo: Any) -> "Distribution":
-        return self  # a copied optimizer whose hooks were copied along reduces as this one
-
     @property
     def updates(self) -> int | None:
         """Updates made so far, or None in a v1 graph, where they are not counted."""
@@ -80,7 +79,9 @@ class Distribution:
 
         Raises:
           ValueError: the step is compiled by XLA.
+          RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
+        refuse_replicas("a DistributedOptimizer was used")
         if compat.in_xla():
             raise ValueError(_JIT)
         if self._reduced.take(gradients):
@@ -212,6 +213,11 @@ def _counter() -> Any:
             return tf.Variable(0, trainable=False, dtype=tf.int64, name="tf_hvd_updates")
 
 
+def _iterations(optimizer: Any) -> Any:
+    """Of a weak reference: what is hooked into an optimizer must not keep it alive."""
+    return compat.iterations_of(optimizer())
+
+
 class _Wrapping:
     """Puts a Distribution into each optimizer that makes updates, for one call of the user's."""
 
@@ -243,8 +249,8 @@ class _Wrapping:
             self.wrap(each)
         if compat.grows(optimizer):
             self._wrap_growing(optimizer)
-        compat.add_method(optimizer, "register_local_var", self._local.register)
-        compat.add_attribute(optimizer, "horovod_distributed", True)
+        methods.add(optimizer, "register_local_var", self._local.register)
+        methods.add(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
         kind = compat.kind_of(optimizer)
@@ -258,8 +264,8 @@ class _Wrapping:
         if self._aggregation["passes"] > 1:
             hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
         else:
-            compat.add_method(optimizer, "_allreduce", distribution.allreduce)
-        compat.mark(optimizer, distribution)
+            methods.add(optimizer, "_allreduce", distribution.allreduce)
+        methods.note(optimizer, distribution)
 
     def _distribution(self, optimizer: Any) -> Distribution:
         name = self._name or f"Distributed{type(optimizer).__name__}"
@@ -270,14 +276,14 @@ class _Wrapping:
             self._local,
             self._scale_local,
             self._check_steps,
-            functools.partial(compat.iterations_of, optimizer),
+            functools.partial(_iterations, weakref.ref(optimizer)),
         )
 
     def _wrap_growing(self, optimizer: Any) -> None:
-        compat.mark(optimizer, self._distribution(optimizer))
+        methods.note(optimizer, self._distribution(optimizer))
 
-        def wrap_new() -> None:
-            for each in compat.inner_optimizers(optimizer) or ():
+        def wrap_new(target: Any) -> None:
+            for each in compat.inner_optimizers(target) or ():
                 if compat.distribution_of(each) is None:
                     self.wrap(each)
 
@@ -305,9 +311,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> Any:
     """Makes a Keras optimizer reduce its gradients over all ranks, once in each update.
 
-    The optimizer is changed in place and returned: it keeps its class, its state and
-    its config, and what is saved from it does not show that it was here. Copies made
-    from the config (`from_config`, `copy.deepcopy`, `load_model`) are plain again.
+    The optimizer is returned: it keeps its class, its state and its config, and what
+    is saved from it does not show that it was here. Copies of it, however made
+    (`from_config`, `copy`, `deepcopy`, pickle, `load_model`), are plain.
 
     Gradients are reduced after loss unscaling and accumulation, before clipping and
     weight decay, in `fit`, in a `train_step` of your own, and where you call
@@ -348,7 +354,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       ValueError: not an optimizer of Keras, distributed already, or an argument
         that makes no sense.
       NotImplementedError: Adasum.
+      RuntimeError: within a tf.distribute strategy of several replicas.
     """
+    refuse_replicas("DistributedOptimizer was called")
     passes = check_passes(backward_passes_per_step)
     known = [optimizer, *compat.leaves(optimizer)]
     if any(compat.distribution_of(each) is not None for each in known):

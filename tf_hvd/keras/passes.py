@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd._tensorflow import verbatim
 from tf_hvd.aggregation import GradientAggregation
-from tf_hvd.keras import compat
-from tf_hvd.keras.flavours import build_optimizer
+from tf_hvd.keras import compat, methods
 
 
 def hook_passes(optimizer: Any, kind: str, aggregation: GradientAggregation) -> None:
@@ -26,27 +24,26 @@ def hook_passes(optimizer: Any, kind: str, aggregation: GradientAggregation) -> 
 
 
 def _hook_apply(optimizer: Any, aggregation: GradientAggregation) -> None:
-    apply = optimizer.apply
-
-    @verbatim
-    def apply_when_complete(grads: Any, trainable_variables: Any = None) -> Any:
-        known = optimizer._trainable_variables
-        if trainable_variables is not None:
+    def apply_when_complete(
+        target: Any, apply: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        if trainable_variables is None:
+            known = compat.trained_by(target)
+        else:
             known = list(trainable_variables)
-            build_optimizer(optimizer, known)
+            compat.build_optimizer(target, known)
         return _step(aggregation, list(grads), known, lambda sums: apply(sums, known))
 
-    compat.add_method(optimizer, "apply", apply_when_complete)
+    methods.put_around(optimizer, "apply", apply_when_complete)
 
 
 def _hook_apply_gradients(optimizer: Any, aggregation: GradientAggregation) -> None:
-    apply_gradients = optimizer.apply_gradients
-
-    @verbatim
-    def apply_when_complete(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply_when_complete(
+        target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
-        build_optimizer(optimizer, variables)
+        compat.build_optimizer(target, variables)
         return _step(
             aggregation,
             [gradient for gradient, _ in pairs],
@@ -54,7 +51,7 @@ def _hook_apply_gradients(optimizer: Any, aggregation: GradientAggregation) -> N
             lambda sums: apply_gradients(list(zip(sums, variables, strict=True)), *args, **kwargs),
         )
 
-    compat.add_method(optimizer, "apply_gradients", apply_when_complete)
+    methods.put_around(optimizer, "apply_gradients", apply_when_complete)
 
 
 def _step(

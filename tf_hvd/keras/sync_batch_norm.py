@@ -6,15 +6,20 @@ Chan, Golub and LeVeque ("Updating Formulae and a Pairwise Algorithm for Computi
 Sample Variances", 1979). That is one allreduce of 3 * channels + 1 numbers. They
 are float64, so that the result is as exact as if one rank had seen everything.
 Ranks may have batches of different sizes, also empty ones.
+
+The layers have a `call` of their own, made of what Keras publishes; without training
+it is the plain layer's.
 """
 
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
+from tf_hvd._tensorflow import verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 
@@ -60,50 +65,139 @@ def global_moments(
     return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
 
 
-def _moments_of_keras_3(self: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
-    """Takes the place of keras.layers.BatchNormalization._moments."""
-    if mask is not None:
-        mask = tf.expand_dims(mask, -1)
-    mean, variance = global_moments(inputs, self._reduction_axes, mask)
-    return tf.reshape(mean, [-1]), tf.reshape(variance, [-1])
+def _mask_of(inputs: Any, mask: Any) -> Any:
+    """The mask with a last dimension for the channels; None stays None.
+
+    Raises:
+      ValueError: it has not one dimension less than the inputs.
+    """
+    if mask is None:
+        return None
+    if len(mask.shape) != len(inputs.shape) - 1:
+        raise ValueError(
+            f"the mask's shape {mask.shape} should have one dimension less than the inputs', "
+            f"{inputs.shape}."
+        )
+    return tf.expand_dims(mask, -1)
 
 
-def _moments_of_tf_keras(
-    self: Any, inputs: Any, reduction_axes: Sequence[int], keep_dims: bool, mask: Any = None
-) -> tuple[Any, Any]:
-    """Takes the place of tf_keras.layers.BatchNormalization._moments."""
-    del self
-    if mask is not None:
-        mask = tf.expand_dims(mask, -1)
-    mean, variance = global_moments(inputs, reduction_axes, mask)
-    if keep_dims:
-        return mean, variance
-    return tf.squeeze(mean, reduction_axes), tf.squeeze(variance, reduction_axes)
+def _call_of_keras_3(keras: Any, base: Any, process_set: ProcessSet) -> Callable[..., Any]:
+    """The `call` of a layer of Keras 3."""
+
+    @verbatim
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        if not training or not self.trainable or process_set.included() is False:
+            return base.call(self, inputs, training=training, mask=mask)
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        x = keras.ops.cast(inputs, dtype)
+        axes = [i for i in range(len(x.shape)) if i != self.axis % len(x.shape)]
+        mean, variance = global_moments(x, axes, _mask_of(x, mask), process_set)
+        mean, variance = tf.reshape(mean, [-1]), tf.reshape(variance, [-1])
+        for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            kept = keras.ops.cast(moving, dtype) * self.momentum
+            moving.assign(kept + value * (1.0 - self.momentum))
+        outputs = keras.ops.batch_normalization(
+            x=x,
+            mean=mean,
+            variance=variance,
+            axis=self.axis,
+            offset=keras.ops.cast(self.beta, dtype) if self.center else None,
+            scale=keras.ops.cast(self.gamma, dtype) if self.scale else None,
+            epsilon=self.epsilon,
+        )
+        return keras.ops.cast(outputs, self.compute_dtype)
+
+    return call
 
 
-def _is_keras_3(base: Any) -> bool:
-    return not hasattr(base, "_calculate_mean_and_var")
+def _train_tf_keras(self: Any, inputs: Any, mask: Any, process_set: ProcessSet) -> Any:
+    """What a layer of tf_keras does in training."""
+    inputs = tf.cast(inputs, self.compute_dtype)
+    x = tf.cast(inputs, tf.float32) if inputs.dtype in (tf.float16, tf.bfloat16) else inputs
+    axes = [i for i in range(len(x.shape)) if i not in self.axis]
+    mean, variance = global_moments(x, axes, _mask_of(x, mask), process_set)
+
+    def update(moving: Any, value: Any) -> None:
+        value = tf.cast(tf.reshape(value, tf.shape(moving)), moving.dtype)
+        decay = tf.cast(1.0 - self.momentum, moving.dtype)
+        self.add_update(lambda: moving.assign_sub((moving - value) * decay))
+
+    update(self.moving_mean, mean)
+    update(self.moving_variance, variance)
+
+    def spread(parameter: Any) -> Any:
+        if parameter is None:
+            return None
+        return tf.cast(tf.reshape(parameter, tf.shape(mean)), x.dtype)
+
+    outputs = tf.nn.batch_normalization(
+        x, mean, variance, spread(self.beta), spread(self.gamma), self.epsilon
+    )
+    outputs.set_shape(inputs.shape)
+    return tf.cast(outputs, inputs.dtype)
 
 
-@functools.lru_cache(maxsize=8)
-def synchronized(base: Any) -> Any:
+def _call_of_tf_keras(keras: Any, base: Any, process_set: ProcessSet) -> Callable[..., Any]:
+    """The `call` of a layer of tf_keras, where `training` may be a tensor."""
+
+    @verbatim
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        if training is None:
+            training = keras.backend.learning_phase()
+        if not self.trainable or process_set.included() is False:
+            return base.call(self, inputs, training=training, mask=mask)
+        known = tf.get_static_value(training)
+        if known is None:
+            return tf.cond(
+                tf.cast(training, tf.bool),
+                lambda: _train_tf_keras(self, inputs, mask, process_set),
+                lambda: base.call(self, inputs, training=False, mask=mask),
+            )
+        if known:
+            return _train_tf_keras(self, inputs, mask, process_set)
+        return base.call(self, inputs, training=False, mask=mask)
+
+    return call
+
+
+def _library_of(base: Any) -> Any:
+    """The module `keras` or `tf_keras` whose BatchNormalization `base` is.
+
+    Raises:
+      ValueError: it is of neither.
+    """
+    for name in ("keras", "tf_keras"):
+        library = sys.modules.get(name)
+        if library is not None and issubclass(base, library.layers.BatchNormalization):
+            return library
+    raise ValueError(f"{base!r} is not a class of BatchNormalization layers.")
+
+
+# What the plain layer can do and the synchronized one cannot.
+_REFUSED = ("renorm", "virtual_batch_size")
+
+
+@functools.lru_cache(maxsize=32)
+def synchronized(base: Any, process_set: ProcessSet = global_process_set) -> Any:
     """The class of synchronized layers for a class of BatchNormalization layers.
 
     Args:
       base: `keras.layers.BatchNormalization`, `tf_keras.layers.BatchNormalization`
         or a subclass of one.
+      process_set: the ranks whose batches count together; other ranks have the
+        plain layer.
 
     Returns:
       A subclass with the name and module of `base`: a model that is saved with it
       loads where tf_hvd is not installed, as the plain layer (the two differ in
-      training only).
+      training only). `from_config` of it, as in Keras' `clone_model`, makes layers
+      for the same process set.
 
     Raises:
-      ValueError: `base` computes no moments that could be synchronized.
+      ValueError: `base` is no such class.
     """
-    if not hasattr(base, "_moments"):
-        raise ValueError(f"{base!r} is not a class of BatchNormalization layers.")
-    keras_3 = _is_keras_3(base)
+    keras = _library_of(base)
+    keras_3 = keras.__name__ == "keras"
 
     def init(self: Any, fused: bool | None = False, **kwargs: Any) -> None:
         if fused or fused is None:
@@ -111,10 +205,17 @@ def synchronized(base: Any) -> Any:
                 f"SyncBatchNormalization(fused={fused}): the fused kernel computes its moments "
                 "by itself; leave fused= out."
             )
+        for name in _REFUSED:
+            if kwargs.get(name):
+                raise ValueError(
+                    f"SyncBatchNormalization({name}={kwargs[name]}): its moments are those of all "
+                    f"ranks' whole batches; leave {name}= out."
+                )
         if not keras_3:
             kwargs["fused"] = False
         super(made, self).__init__(**kwargs)
 
+    make_call = _call_of_keras_3 if keras_3 else _call_of_tf_keras
     made: Any = type(
         base.__name__,
         (base,),
@@ -123,25 +224,30 @@ def synchronized(base: Any) -> Any:
             "__module__": "keras.layers" if keras_3 else base.__module__,
             "__qualname__": base.__qualname__,
             "__doc__": "Normalizes over the batches of all ranks; arguments as the plain layer's.",
-            "_moments": _moments_of_keras_3 if keras_3 else _moments_of_tf_keras,
+            "call": make_call(keras, base, process_set),
         },
     )
     return made
 
 
-def SyncBatchNormalization(fused: bool | None = False, **kwargs: Any) -> Any:  # noqa: N802
+def SyncBatchNormalization(  # noqa: N802 - Horovod's name
+    fused: bool | None = False, process_set: ProcessSet = global_process_set, **kwargs: Any
+) -> Any:
     """A BatchNormalization layer over the batches of all ranks together.
 
     Of the Keras that `tf.keras` is; `synchronized` makes the class for another one.
 
     Args:
       fused: False; the fused kernel computes its moments by itself.
-      **kwargs: the arguments of the plain layer.
+      process_set: the ranks whose batches count together; on a rank that is no
+        member the layer is the plain one.
+      **kwargs: the arguments of the plain layer, but for `renorm` and
+        `virtual_batch_size`.
 
     Returns:
       A layer that is saved as the plain one.
 
     Raises:
-      ValueError: `fused` is True or None.
+      ValueError: `fused` is True or None, or an argument that has no meaning here.
     """
-    return synchronized(tf.keras.layers.BatchNormalization)(fused=fused, **kwargs)
+    return synchronized(tf.keras.layers.BatchNormalization, process_set)(fused=fused, **kwargs)

@@ -165,13 +165,17 @@ def test_all_ranks_stop_early_together(flavour, rank):
 
 def test_only_rank_0_writes(flavour, rank, tmp_path):
     model = make_model(flavour, 1)
-    path = tmp_path / "model.keras"
+    path, batches = tmp_path / "model.keras", tmp_path / "batches.keras"
     best = callbacks.of(flavour).BestModelCheckpoint(monitor="loss")
     model.fit(
         *data(rank), batch_size=8, verbose=0,
-        callbacks=[callbacks.of(flavour).ModelCheckpoint(str(path), monitor="loss"), best],
+        callbacks=[
+            callbacks.of(flavour).ModelCheckpoint(str(path), monitor="loss"),
+            callbacks.of(flavour).ModelCheckpoint(str(batches), save_freq=1),
+            best,
+        ],
     )  # fmt: skip
-    assert path.exists() == (rank == 0)
+    assert path.exists() == batches.exists() == (rank == 0)
     best.filepath = str(tmp_path / "best.keras")
     model.fit(*data(rank), batch_size=8, verbose=0, callbacks=[best])
     assert (tmp_path / "best.keras").exists() == (rank == 0)
@@ -291,29 +295,37 @@ def test_overridden_on_batch_end_is_called(flavour):
 @pytest.mark.parametrize("per_call", [1, 2])
 def test_variables_made_late_are_broadcast(flavour, rank, per_call):
     """With steps_per_execution > 1 they never were."""
-    model = make_model(flavour, 1)
-    optimizer = model.optimizer
-    model.compile(optimizer, "mse", steps_per_execution=per_call)
-    late = []
 
-    def make(m, batch, logs):
-        if not late:
-            late.append(
-                flavour.Variable(float(rank + 5), trainable=False, name="late")
-                if flavour is keras
-                else tf.Variable(float(rank + 5), trainable=False)
-            )
-            m.layers[0].late = late[0]
+    class Model(flavour.Model):
+        def __init__(self):
+            super().__init__()
+            self.main = flavour.layers.Dense(1)
+            start = flavour.initializers.Constant(rank + 5.0)
+            self.late = [flavour.layers.Dense(1, kernel_initializer=start) for _ in range(2)]
+
+        def call(self, inputs):
+            return self.main(inputs)
+
+    model = Model()
+    model(np.ones([2, 3], "float32"))
+    for layer in model.late:
+        layer.trainable = False
+    optimizer = hvd_keras.DistributedOptimizer(flavour.optimizers.SGD(0.0))
+    model.compile(optimizer, "mse", steps_per_execution=per_call)
+    makes = iter(model.late)
+
+    def make(m, number, logs):
+        next(makes).build((None, 3))
 
     model.fit(
-        *data(0), batch_size=2, epochs=2, verbose=0,
+        *data(0), batch_size=4, epochs=2, verbose=0, steps_per_epoch=per_call,
         callbacks=[
             Recorder(flavour, "on_train_batch_end", make),
             callbacks.of(flavour).BroadcastGlobalVariablesCallback(0),
         ],
     )  # fmt: skip
-    assert any(v is late[0] for v in model.weights)
-    assert float(late[0].numpy()) == 5.0
+    for layer in model.late:
+        np.testing.assert_array_equal(layer.get_weights()[0], np.full((3, 1), 5.0, np.float32))
 
 
 def test_learning_rate_schedule_objects_are_refused(flavour):

@@ -64,6 +64,80 @@ def test_as_one_large_batch(kind, shape, uneven, rank, size):
         close(layer.moving_variance.numpy(), plain.moving_variance.numpy())
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("kind", list(LAYERS))
+def test_process_set(kind, rank):
+    """Ranks 0 and 2 have one large batch; rank 1 has its own."""
+    pair = hvd.add_process_set([0, 2])
+    layer = synchronized(LAYERS[kind], pair)(dtype="float64", momentum=0.5)
+    again = type(layer).from_config(layer.get_config())
+    batches = [batch_of(r, 4) for r in range(3)]
+    members = [1] if rank == 1 else [0, 2]
+    plain = LAYERS[kind](dtype="float64", momentum=0.5)
+    all_y = plain(np.concatenate([batches[r] for r in members]), training=True).numpy()
+    mine = slice(4 * members.index(rank), 4 * members.index(rank) + 4)
+    for each in (layer, again):  # a clone is of the same set
+        close(each(batches[rank], training=True).numpy(), all_y[mine])
+        close(each.moving_mean.numpy(), plain.moving_mean.numpy())
+        close(each.moving_variance.numpy(), plain.moving_variance.numpy())
+    assert "process_set" not in layer.get_config()
+    assert type(hvd.SyncBatchNormalization(process_set=pair)) is not type(
+        hvd.SyncBatchNormalization()
+    )
+    hvd.remove_process_set(pair)
+
+
+@pytest.mark.parametrize("kind", list(LAYERS))
+def test_own_call_is_the_plain_one_in_all_but_the_ranks(kind, rank, size):
+    """Axes, masks, dtypes, training as a tensor, frozen: as the plain layer, on equal batches."""
+    options = [{"axis": 1}, {"center": False}, {"scale": False}, {"dtype": "mixed_float16"}]
+    for arguments in options:
+        layer = synchronized(LAYERS[kind])(momentum=0.5, **arguments)
+        plain = LAYERS[kind](momentum=0.5, **arguments)
+        x = batch_of(0, 6, (2, 5)).astype(np.float32)
+        for _ in range(2):
+            y, expected = layer(x, training=True), plain(x, training=True)
+            assert y.dtype == expected.dtype
+            np.testing.assert_allclose(y, expected, rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(layer.moving_mean, plain.moving_mean, rtol=1e-5, atol=1e-6)
+        for training in (False, None):
+            np.testing.assert_allclose(
+                layer(x, training=training), plain(x, training=training), rtol=2e-3, atol=2e-3
+            )
+    mask = np.random.default_rng(5).random((6, 2)) < 0.6
+    layer, plain = synchronized(LAYERS[kind])(), LAYERS[kind]()
+    np.testing.assert_allclose(
+        layer(x, training=True, mask=mask), plain(x, training=True, mask=mask), rtol=1e-3, atol=1e-3
+    )
+    with pytest.raises(ValueError, match="one dimension less"):
+        layer(x, training=True, mask=mask[0])
+    layer.trainable = False
+    before = np.array(layer.moving_mean)
+    layer(x, training=True)
+    assert (np.array(layer.moving_mean) == before).all()
+
+
+def test_training_may_be_a_tensor():
+    layer = synchronized(tf_keras.layers.BatchNormalization)(momentum=0.0)
+    x = tf.constant([[1.0], [3.0]])
+    layer(x, training=False)
+    function = tf.function(lambda training: layer(x, training=training), autograph=False)
+    assert (
+        function(tf.constant(False)).numpy().tolist() == layer(x, training=False).numpy().tolist()
+    )
+    assert layer.moving_mean.numpy().tolist() == [0.0]
+    np.testing.assert_allclose(function(tf.constant(True)), [[-1.0], [1.0]], rtol=1e-2)
+    assert layer.moving_mean.numpy().tolist() == [2.0]
+
+
+@pytest.mark.parametrize("argument", [{"renorm": True}, {"virtual_batch_size": 2}])
+def test_arguments_that_have_no_meaning(argument):
+    with pytest.raises(ValueError, match="those of all ranks' whole batches"):
+        synchronized(tf_keras.layers.BatchNormalization)(**argument)
+    with pytest.raises(ValueError, match="not a class of BatchNormalization"):
+        synchronized(tf_keras.layers.Dense)
+
+
 def test_masked_elements_do_not_count(rank, size):
     batches = [batch_of(r, 4, (5, 2)) for r in range(size)]
     masks = [np.random.default_rng(50 + r).random((4, 5)) < 0.6 for r in range(size)]

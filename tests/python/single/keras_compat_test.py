@@ -6,12 +6,29 @@ import keras
 import pytest
 import tf_keras
 
-from tf_hvd.keras import compat
+from tf_hvd.keras import compat, patches
 
 
 @pytest.mark.parametrize("library", [keras, tf_keras])
 def test_all_hooks_are_there(library):
     assert compat.missing_hooks(library) == []
+
+
+def test_what_tensorflow_does_and_nobody_promises():
+    assert compat.missing_traits() == []
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "named"),
+    [
+        ("BACKPROP", "another_scope/", "the name scope another_scope/ of a tape"),
+        ("parallel_dataset", lambda: None, "who traces the function of a dataset's map in"),
+        ("parallel_dataset", lambda: "Any", "who traces the function of a dataset's map"),
+    ],
+)
+def test_a_trait_that_is_gone_is_named(monkeypatch, attribute, value, named):
+    monkeypatch.setattr(compat, attribute, value)
+    assert compat.missing_traits()[0].startswith(named)
 
 
 class Base:
@@ -33,11 +50,16 @@ def without(*missing):
     sgd = type("SGD", (), dict.fromkeys(names, lambda self: None))
     scale = {"check_finite": None} if "check_finite" not in missing else {}
     trainer = {"_resolve_auto_jit_compile": None} if "jit" not in missing else {}
+    trainer |= {"fit": None, "train_on_batch": None}
+    checkpoint = {"on_train_batch_end", "on_epoch_end"} - set(missing)
     return types.SimpleNamespace(
         __name__="keras",
         __version__="99.0",
         backend=types.SimpleNamespace(backend=lambda: "tensorflow"),
-        callbacks=types.SimpleNamespace(CallbackList=Other),
+        callbacks=types.SimpleNamespace(
+            CallbackList=Other,
+            ModelCheckpoint=type("ModelCheckpoint", (), dict.fromkeys(checkpoint)),
+        ),
         optimizers=types.SimpleNamespace(
             Optimizer=sgd, SGD=sgd, LossScaleOptimizer=type("LossScaleOptimizer", (), scale)
         ),
@@ -52,19 +74,20 @@ def without(*missing):
         ("_backend_apply_gradients", "keras: SGD._backend_apply_gradients"),
         ("check_finite", "keras: LossScaleOptimizer.check_finite"),
         ("jit", "keras: Model._resolve_auto_jit_compile"),
+        ("on_epoch_end", "keras: ModelCheckpoint.on_epoch_end"),
     ],
 )
 def test_a_hook_that_is_gone_is_named(missing, named):
     module = without(missing)
     assert compat.missing_hooks(module) == [named]
     with pytest.raises(ImportError, match=r"keras 99\.0 has not .*" + missing.strip("_")):
-        compat.patch(module, None)
+        patches.patch(module, None)
 
 
 def test_another_backend_is_left_alone():
     module = without("_clip_gradients")
     module.backend.backend = lambda: "jax"
-    compat.patch(module, None)
+    patches.patch(module, None)
 
 
 @pytest.mark.parametrize(

@@ -361,22 +361,51 @@ def test_a_later_call_runs_while_an_earlier_one_has_no_input_yet():
     assert not gate.waited_in_vain
 
 
-def test_iterations_of_a_loop_run_side_by_side():
+def gated_loop(gate, x):
     """Iteration 0 gets its input only when iteration 1's collective is done."""
+
+    def body(i):
+        held = tf.cond(i == 0, lambda: gate.passed_by(x), lambda: tf.identity(x))
+        reduced = allreduce(tf.ensure_shape(held, [2]))
+        opened = tf.cond(i == 1, lambda: gate.opened_by(reduced), lambda: reduced)
+        return tf.ensure_shape(opened, [2])
+
+    return tf.map_fn(body, tf.range(2), fn_output_signature=tf.float32, parallel_iterations=2)
+
+
+def test_iterations_of_a_loop_run_side_by_side_in_a_session():
+    """In a tf.function an iteration ends when its collectives have: what must run is waited for."""
     gate = Gate()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loop = gated_loop(gate, tf.constant([1.0, 2.0]))
+        assert executed(lambda: session.run(loop)) == 2
+    assert not gate.waited_in_vain
+
+
+def test_iterations_of_a_loop_in_a_function_end_with_their_collectives():
+    """The same on all ranks: what follows from the graph alone holds up nobody."""
 
     @tf.function
     def loop(x):
         def body(i):
-            held = tf.cond(i == 0, lambda: gate.passed_by(x), lambda: tf.identity(x))
-            reduced = allreduce(tf.ensure_shape(held, [2]))
-            opened = tf.cond(i == 1, lambda: gate.opened_by(reduced), lambda: reduced)
-            return tf.ensure_shape(opened, [2])
+            unused(allreduce, x)
+            return i + 1
 
-        return tf.map_fn(body, tf.range(2), fn_output_signature=tf.float32, parallel_iterations=2)
+        return tf.while_loop(lambda i: i < 2, body, [0], parallel_iterations=2)
 
-    assert executed(lambda: loop(inputs())) == 2
-    assert not gate.waited_in_vain
+    (while_op,) = [
+        node
+        for node in loop.get_concrete_function(inputs()).graph.get_operations()
+        if node.type == "While"
+    ]
+    body = while_op.graph._get_function(while_op.get_attr("body").name).graph
+    waited_for = {
+        before.type
+        for node in body.get_operations()
+        if node.type == "NoOp"
+        for before in node.control_inputs
+    }
+    assert "HorovodAllreduce" in waited_for
 
 
 @every_effect

@@ -45,6 +45,8 @@ SIGNATURES = {
     "grouped_reducescatter": "tensors, device_dense='', compression=none, op=0, "
     f"process_set=world, {SCALES}, name=None, ignore_name_scope=False, member_names=None",
     "barrier": "process_set=world, name=None",
+    "run": "func, args=(), kwargs=None, np=1, hosts=None, hostfile=None, executable=None, "
+    "directory=None, options=()",
     "join": "process_set=world",
     "broadcast_": "variables, root_rank, name=None, process_set=world",
     "broadcast": "tensor, root_rank, name=None, ignore_name_scope=False, process_set=world",

@@ -1,0 +1,206 @@
+"""Which reductions the guard counts: those downstream of the gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_hvd
+import tf_hvd.keras as hvd
+from tf_hvd.keras.guard import GuardError
+from tf_hvd.keras.sync_batch_norm import synchronized
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2), pytest.mark.ranks(2)]
+
+NOT_REDUCED = r"this job has \d ranks, and SGD would apply gradients that were not reduced"
+LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras])
+
+
+def data():
+    return (np.arange(12.0).reshape(4, 3) / 10 + hvd.rank()).astype("float32"), np.ones([4, 1])
+
+
+def fit(model, **options):
+    options = {"batch_size": 1, "shuffle": False, "verbose": 0, **options}
+    return model.fit(*data(), **options)
+
+
+def make_model(library, *layers, optimizer=None, base=None):
+    inputs = library.Input([3])
+    outputs = inputs
+    for layer in (*layers, library.layers.Dense(1)):
+        outputs = layer(outputs)
+    model = (base or library.Model)(inputs, outputs)
+    hvd.broadcast_variables(model.variables, 0)
+    model.compile(optimizer or library.optimizers.SGD(0.1), "mse")
+    return model
+
+
+@LIBRARIES
+def test_plain_optimizer_next_to_sync_batch_normalization(library):
+    layer = synchronized(library.layers.BatchNormalization)()
+    model = make_model(library, layer)
+    with pytest.raises(GuardError, match=NOT_REDUCED + ".*SyncBatchNormalization"):
+        fit(model)
+    hvd.check_weights(model)
+    model.compile(hvd.DistributedOptimizer(library.optimizers.SGD(0.1)), "mse")
+    fit(model)
+
+
+@tf.function(autograph=False)
+def summed(x):
+    """A forward pass in a function of its own, with a collective in it."""
+    return tf_hvd.allreduce(x) * 2.0
+
+
+@tf.custom_gradient
+def doubled(x):
+    return x * 2.0, lambda dy: dy * 2.0
+
+
+FORWARD = {
+    "allreduce": lambda x: tf_hvd.allreduce(x),
+    "allgather": lambda x: tf.reduce_sum(tf_hvd.allgather(x), 0, keepdims=True) + x,
+    "function": summed,
+    "cond": lambda x: tf.cond(tf.reduce_sum(x) > -1e9, lambda: tf_hvd.allreduce(x), lambda: x),
+    "recompute": lambda x: tf.recompute_grad(lambda y: tf_hvd.allreduce(y))(x),
+    "custom gradient": lambda x: doubled(tf_hvd.allreduce(x)),
+}
+
+
+def train_step_of(model, optimizer, forward=None, after=None, scale_loss=None):
+    """A step of the user's own: a collective in the forward pass, and something afterwards."""
+    optimizer.build(model.trainable_variables)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = model(x)
+            loss = tf.reduce_mean((forward or tf.identity)(y) ** 2)
+            if scale_loss:
+                loss = scale_loss(loss)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = gradients if after is None else after(gradients)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    function = tf.function(step, autograph=False)
+    return lambda: function(tf.constant(data()[0]))
+
+
+def is_stopped(train):
+    """The first step may be the one that makes the optimizer's variables; the second not."""
+    train()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=NOT_REDUCED):
+        train()
+
+
+@pytest.mark.parametrize("forward", list(FORWARD))
+def test_reduction_of_the_forward_pass_and_its_derivative(forward):
+    model, optimizer = make_model(keras), keras.optimizers.SGD(0.1)
+    is_stopped(train_step_of(model, optimizer, FORWARD[forward]))
+
+
+def test_plain_optimizer_after_allreduce_of_the_loss():
+    model = make_model(keras)
+    scale = {"scale_loss": lambda loss: tf_hvd.allreduce(loss * 8.0) / 8.0}
+    is_stopped(train_step_of(model, keras.optimizers.SGD(0.1), **scale))
+
+    def metric_too(gradients):
+        norm = tf_hvd.allreduce(tf.constant(1.0), name="a_metric_of_nothing")
+        return [g + 0.0 * norm for g in gradients]
+
+    is_stopped(train_step_of(model, keras.optimizers.SGD(0.1), after=metric_too, **scale))
+
+
+@tf.function(autograph=False)
+def reduce_in_a_function(gradients):
+    return tf_hvd.grouped_allreduce(gradients)
+
+
+def through_variables():
+    """Sums of passes in variables, as a program that accumulates by itself has them."""
+    sums = []
+
+    def reduce(gradients):
+        if not sums:
+            sums[:] = [tf.Variable(tf.zeros(g.shape)) for g in gradients]
+        for total, gradient in zip(sums, gradients, strict=True):
+            total.assign_add(gradient)
+        return [tf_hvd.allreduce(total.read_value() / 2.0) for total in sums]
+
+    return reduce
+
+
+def in_a_loop(gradients):
+    def body(i, values):
+        return i + 1, [tf_hvd.allreduce(value) for value in values]
+
+    return tf.while_loop(lambda i, _: i < 1, body, (0, gradients))[1]
+
+
+def in_python(gradients):
+    def reduce(gradient):
+        return tf_hvd.allreduce(gradient, name="in_python")
+
+    reduced = []
+    for gradient in gradients:
+        with tf.control_dependencies(reduced):  # one after the other: they have one name
+            value = tf.py_function(reduce, [gradient], gradient.dtype)
+        value.set_shape(gradient.shape)
+        reduced.append(value)
+    return reduced
+
+
+def clipped(gradients):
+    return tf.clip_by_global_norm([tf_hvd.allreduce(g * 2.0) / 2.0 for g in gradients], 1.0)[0]
+
+
+REDUCE = {
+    "each": lambda gradients: [tf_hvd.allreduce(g) for g in gradients],
+    "grouped": lambda gradients: tf_hvd.grouped_allreduce(gradients),
+    "clipped": clipped,
+    "function": reduce_in_a_function,
+    "cond": lambda gradients: tf.cond(
+        tf.constant(True), lambda: tf_hvd.grouped_allreduce(gradients), lambda: gradients
+    ),
+    "loop": in_a_loop,
+    "python": in_python,
+    "variables": through_variables(),
+    "gathered": lambda gradients: [
+        tf.reduce_mean(tf_hvd.allgather(g[tf.newaxis]), 0) for g in gradients
+    ],
+    "scope": lambda gradients: reduce_in_scope(gradients),
+}
+
+
+def reduce_in_scope(gradients):
+    with tf.name_scope("gradients"):
+        return [tf_hvd.allreduce(g) for g in gradients]
+
+
+@pytest.mark.parametrize("how", list(REDUCE))
+def test_gradients_that_are_reduced_by_hand(how):
+    """Also beside a collective of the forward pass."""
+    model = make_model(keras)
+    train = train_step_of(model, keras.optimizers.SGD(0.1), FORWARD["allreduce"], REDUCE[how])
+    train()
+    train()
+    hvd.check_weights(model)
+
+
+def test_train_step_of_a_users_own_with_a_reducing_tape():
+    class Own(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf_hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    layer = synchronized(keras.layers.BatchNormalization)()
+    model = make_model(keras, layer, base=Own)
+    fit(model, epochs=2)
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    fit(model)

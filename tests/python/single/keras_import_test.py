@@ -1,0 +1,55 @@
+"""The guard is installed whichever finder has found Keras, and whenever it is imported."""
+
+import subprocess
+import sys
+
+# What an editable installation does: a finder of its own, here before Python's.
+PROGRAM = """
+import importlib.util, pathlib, sys
+
+root = pathlib.Path(sys.argv[1])
+
+class Editable:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "tf_keras":
+            return importlib.util.spec_from_file_location(name, root / "__init__.py")
+
+sys.meta_path.insert(0, Editable)
+import tf_hvd.keras
+import tensorflow
+
+assert "tf_keras" not in sys.modules, "imported too early for this test"
+try:
+    import tf_keras
+except ImportError as error:
+    print("said:", error)
+print("keras patched:", hasattr(__import__("keras").Model.fit, "_tf_hvd_watched"))
+"""
+LIBRARY = """
+import types
+
+__version__ = "99.0"
+empty = type("Empty", (), {})
+legacy = types.SimpleNamespace(Optimizer=empty, SGD=empty)
+optimizers = types.SimpleNamespace(Optimizer=empty, SGD=empty, legacy=legacy)
+callbacks = types.SimpleNamespace(CallbackList=empty, ModelCheckpoint=empty)
+Model = empty
+"""
+
+
+def test_editable_keras(tmp_path):
+    """The hooks are missed in it, which shows that they were looked for there."""
+    (tmp_path / "editable").mkdir()
+    (tmp_path / "editable" / "__init__.py").write_text(LIBRARY)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-P", str(tmp_path / "program.py"), str(tmp_path / "editable")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert "said: tf_keras 99.0 has not what tf_hvd hooks into: " in done.stdout, done.stderr
+    assert "tf_keras: Empty.apply_gradients" in done.stdout
+    assert "keras patched: True" in done.stdout

@@ -1,0 +1,27 @@
+"""tf.distribute and this package do the same work: not both at once."""
+
+import tensorflow as tf
+
+
+def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -> None:
+    """Raises within a strategy of several replicas; the default one and OneDevice pass.
+
+    Args:
+      what: what cannot be done there.
+      strategy: None for the one in whose scope this is called.
+
+    Raises:
+      RuntimeError: the strategy has several replicas.
+    """
+    if strategy is None:
+        if not tf.distribute.has_strategy():
+            return
+        strategy = tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise RuntimeError(
+            f"tf_hvd: {what} within tf.distribute's {type(strategy).__name__} of {replicas} "
+            "replicas: both would reduce the gradients, and each replica would call the rank's "
+            "collectives. Remove the strategy and start one rank for each device (tf_hvd run -np "
+            f"{replicas}), or remove tf_hvd."
+        )

@@ -1,0 +1,271 @@
+"""Whether gradients were reduced, by what TensorFlow's graphs say of where they come from.
+
+A reduction counts if it is downstream of the backward pass: between what a tape has
+computed and the update. One of the forward pass (SyncBatchNormalization, the mean
+loss) does not, nor does its derivative, which is part of the backward pass. Seen in
+functions that are called, in branches and in loops, too; what tf.py_function and its
+like do with gradients is taken for a reduction.
+
+What travels through variables (sums of several passes) cannot be followed: a reduction
+of what was read from variables alone counts, and gradients that come from a variable
+or from outside of the function are not known to be unreduced while there is any
+reduction beside them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.gradients import DERIVATIVE
+from tf_hvd.keras import compat
+
+_REDUCES = (
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+)
+# Programs in Python: nobody sees what they do.
+_OPAQUE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+# Data of no step.
+_NEUTRAL = ("HorovodSize", "HorovodRank")
+_DERIVATIVE = re.compile(rf"(^|/){DERIVATIVE}(_\d+)?/")
+
+
+class _Node:
+    """A node of a graph, or of a function in its library."""
+
+    def __init__(self, type_name: str, name: str, inputs: list[Any], calls: list[str]) -> None:
+        self.type = type_name
+        self.name = name
+        self.inputs = inputs  # keys of nodes
+        self.calls = calls  # names of the functions that it calls
+        self.backward = compat.BACKPROP in name
+        self.reduces = type_name in (*_REDUCES, *_OPAQUE) and not (
+            self.backward or _DERIVATIVE.search(name)
+        )
+
+
+def _functions_of(attributes: Iterable[Any]) -> list[str]:
+    """The functions that an op's attributes name."""
+    names = []
+    for value in attributes:
+        listed = value.list.func if value.WhichOneof("value") == "list" else [value.func]
+        names += [function.name for function in listed if function.name]
+    return names
+
+
+def _is_small(constant: Any) -> bool:
+    """Whether a constant is a scalar, or a shape, axes and the like, which are integers."""
+    value = constant.attr["value"].tensor
+    return not value.tensor_shape.dim or tf.as_dtype(value.dtype).is_integer
+
+
+class _Flow:
+    """Nodes, and what is upstream of them. Subclasses find nodes by their keys."""
+
+    def __init__(self, library: "_Library") -> None:
+        self._library = library
+        self._not_downstream: set[Any] = set()
+
+    def node(self, key: Any) -> _Node:
+        raise NotImplementedError
+
+    def holds_reduction(self, node: _Node) -> bool:
+        """Whether it is a reduction, or calls one."""
+        return node.reduces or any(self._library.body(name).reduces for name in node.calls)
+
+    def upstream(self, starts: Iterable[Any], seen: set[Any]) -> Iterator[tuple[Any, _Node]]:
+        """The nodes with these keys and all before them, up to the backward pass."""
+        waiting = list(starts)
+        while waiting:
+            key = waiting.pop()
+            if key in seen:
+                continue
+            seen.add(key)
+            node = self.node(key)
+            yield key, node
+            if not node.backward and node.type != "ReadVariableOp":
+                waiting += node.inputs
+
+    def _is_backward(self, node: _Node) -> bool:
+        return node.backward or any(self._library.body(name).backward for name in node.calls)
+
+    def _downstream(self, node: _Node) -> bool:
+        """Whether something of the backward pass is upstream of the node."""
+        seen = set(self._not_downstream)
+        if any(self._is_backward(each) for _, each in self.upstream(node.inputs, seen)):
+            return True
+        self._not_downstream = seen
+        return False
+
+    def _of_variables(self, node: _Node) -> bool:
+        """Whether the node is fed from variables, and from nothing else that changes."""
+        reads = False
+        for key, each in self.upstream(node.inputs, set()):
+            if each.type == "ReadVariableOp":
+                reads = True
+            elif not each.inputs and each.type not in _NEUTRAL and not self.is_constant(key):
+                return False
+        return reads
+
+    def is_constant(self, key: Any) -> bool:
+        """Whether it is a number, a shape or the like, and no data."""
+        raise NotImplementedError
+
+    def reduces_at(self, node: _Node) -> bool:
+        """Whether the node reduces what comes from the backward pass."""
+        if node.backward:
+            return False
+        bodies = [self._library.body(name) for name in node.calls]
+        if any(body.reduces_gradients for body in bodies):
+            return True
+        if not node.reduces and not any(body.reduces for body in bodies):
+            return False
+        if self._downstream(node):
+            return True
+        return node.type in _REDUCES and self._of_variables(node)
+
+
+class _Body(_Flow):
+    """A function of the library."""
+
+    def __init__(self, library: "_Library", definition: Any) -> None:
+        super().__init__(library)
+        self._nodes = {
+            node.name: _Node(
+                node.op,
+                node.name,
+                [name.partition(":")[0] for name in node.input if not name.startswith("^")],
+                _functions_of(node.attr.values()),
+            )
+            for node in definition.node_def
+        }
+        arguments = [argument.name for argument in definition.signature.input_arg]
+        self._arguments = {name: _Node("_Arg", name, [], []) for name in arguments}
+        self._constants = {
+            node.name for node in definition.node_def if node.op == "Const" and _is_small(node)
+        }
+        # In this order: a function that calls itself finds what is known so far.
+        self.backward = any(node.backward for node in self._nodes.values())
+        self.reduces = any(node.reduces for node in self._nodes.values())
+        self.reduces_gradients = False
+
+    def node(self, key: Any) -> _Node:
+        return self._nodes.get(key) or self._arguments[key]
+
+    def is_constant(self, key: Any) -> bool:
+        return key in self._constants
+
+    def look(self) -> None:
+        """Finds out the rest; apart from the constructor, for functions that call others."""
+        bodies = [self._library.body(name) for node in self._nodes.values() for name in node.calls]
+        self.backward |= any(body.backward for body in bodies)
+        self.reduces |= any(body.reduces for body in bodies)
+        self.reduces_gradients = any(map(self.reduces_at, self._nodes.values()))
+
+
+class _Library:
+    """The functions that the graphs call, at any depth; read when the first is asked for."""
+
+    def __init__(self, graphs: Sequence[Any]) -> None:
+        self._graphs = graphs
+        self._definitions: dict[str, Any] | None = None
+        self._bodies: dict[str, Any] = {}
+
+    def body(self, name: str) -> Any:
+        if self._definitions is None:
+            self._definitions = {
+                function.signature.name: function
+                for graph in self._graphs
+                for function in graph.as_graph_def().library.function
+            }
+        if name not in self._bodies:
+            if name not in self._definitions:
+                return _UNKNOWN
+            self._bodies[name] = _Body(self, self._definitions[name])
+            self._bodies[name].look()
+        return self._bodies[name]
+
+
+class _Unknown:
+    """A function that is in no library: nothing is known of it."""
+
+    backward = reduces = reduces_gradients = False
+
+
+_UNKNOWN = _Unknown()
+
+
+class _Tracing(_Flow):
+    """The functions that are being traced, which are inside of each other."""
+
+    def __init__(self, graphs: Sequence[Any]) -> None:
+        super().__init__(_Library(graphs))
+        self._graphs = graphs
+        self._outer = {
+            inner.op: getattr(outer, "op", None)
+            for graph in graphs
+            for outer, inner in graph.captures
+        }
+        self._nodes: dict[Any, _Node] = {}
+
+    def node(self, key: Any) -> _Node:
+        if key not in self._nodes:
+            outer = self._outer.get(key)
+            inputs = [tensor.op for tensor in key.inputs] + ([] if outer is None else [outer])
+            # A constant's definition holds its value.
+            calls = [] if key.type == "Const" else _functions_of(key.node_def.attr.values())
+            self._nodes[key] = _Node(key.type, key.name, inputs, calls)
+        return self._nodes[key]
+
+    def is_constant(self, key: Any) -> bool:
+        if key.type == "Const":
+            return _is_small(key.node_def)
+        # What was made eagerly: a number.
+        return key in self._outer and self._outer[key] is None and key.outputs[0].shape.rank == 0
+
+    def all_nodes(self) -> Iterator[_Node]:
+        for graph in self._graphs:
+            for op in graph.get_operations():
+                yield self.node(op)
+
+    def of(self, gradient: Any) -> str:
+        """Where a gradient comes from: "reduced", "backward" or "elsewhere"."""
+        found = "elsewhere"
+        for _, node in self.upstream([gradient.op], set()):
+            if self.reduces_at(node):
+                return "reduced"
+            if self._is_backward(node):
+                found = "backward"
+        return found
+
+
+def unreduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
+    """Whether it is known that nothing has reduced these gradients.
+
+    Args:
+      gradients: tensors and IndexedSlices of the innermost graph, and None.
+      graphs: of the functions being traced, the innermost first.
+
+    Returns:
+      True if one or more are of a backward pass in these graphs, or in a function
+      that they call, and no reduction is between it and any of the gradients. One
+      reduced gradient is enough for False: the others may be a rank's own.
+    """
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    values = [value for value in values if getattr(value, "graph", None) in graphs]
+    flow = _Tracing(graphs)
+    sources = {flow.of(value) for value in values}
+    if "reduced" in sources:
+        return False
+    if "backward" in sources or not values:
+        return "backward" in sources
+    nodes = list(flow.all_nodes())
+    beside = any(flow.holds_reduction(node) for node in nodes)
+    return not beside and any(node.backward for node in nodes)

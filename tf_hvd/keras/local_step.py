@@ -1,0 +1,55 @@
+"""The one update that each rank may make by itself: it makes the optimizer's variables.
+
+A common idiom: one step with an optimizer that is not distributed, then a broadcast of
+all variables, then training. The first update of an optimizer, alone in its function
+and in its `fit`, passes; that the function does not make a second one is checked when
+it runs.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.keras import compat
+
+# The innermost function in which an optimizer was let through last.
+_functions: weakref.WeakKeyDictionary[Any, weakref.ReferenceType[Any]] = weakref.WeakKeyDictionary()
+# The number of steps of the `fit` that an optimizer is used in, None if it is not known.
+_fits: weakref.WeakKeyDictionary[Any, int | None] = weakref.WeakKeyDictionary()
+
+
+def begin_fit(optimizers: Sequence[Any], steps: int | None) -> None:
+    """A `fit` with these optimizers begins."""
+    for optimizer in optimizers:
+        _fits[optimizer] = steps
+
+
+def end_fit(optimizers: Sequence[Any]) -> None:
+    """It has ended."""
+    for optimizer in optimizers:
+        _fits.pop(optimizer, None)
+
+
+def may_pass(optimizer: Any, graphs: Sequence[Any]) -> bool:
+    """Whether the update that is being traced in these functions may be its first one."""
+    if compat.in_xla() or compat.in_loop(graphs) or _fits.get(optimizer, 1) != 1:
+        return False
+    if compat.updates_of(optimizer) != 0:
+        return False
+    known = _functions.get(optimizer)
+    if known is not None and known() is graphs[0]:
+        return False  # twice in one function
+    _functions[optimizer] = weakref.ref(graphs[0])
+    return True
+
+
+def has_passed(optimizer: Any) -> bool:
+    """Whether the optimizer was let through once."""
+    return optimizer in _functions
+
+
+def check(optimizer: Any, text: str) -> Any:
+    """An op that fails with `text` from the second update on."""
+    return tf.debugging.Assert(tf.equal(compat.iterations_of(optimizer), 0), [text])

@@ -1,0 +1,121 @@
+"""Methods that one object has, and no copy of it.
+
+A function in an instance's `__dict__` goes along with `copy.copy`, `copy.deepcopy` and
+pickle, and still acts on the object that it was made for. Here the class has the
+function, and a table outside of all objects says for which of them it does something:
+a copy is not in the table, so it is as plain as if it had just been made.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tf_hvd._tensorflow import verbatim
+
+# Called with the object, the method that is replaced, and then its arguments.
+Around = Callable[..., Any]
+
+
+class _Own:
+    """What one object has."""
+
+    def __init__(self) -> None:
+        self.around: dict[str, list[Around]] = {}
+        self.attributes: dict[str, Any] = {}
+        self.note: Any = None
+
+
+_owned: weakref.WeakKeyDictionary[Any, _Own] = weakref.WeakKeyDictionary()
+
+
+def _own(target: Any) -> _Own:
+    return _owned.setdefault(target, _Own())
+
+
+def _of(target: Any) -> _Own | None:
+    try:
+        return _owned.get(target)
+    except TypeError:  # of a type without weak references or a hash: never in the table
+        return None
+
+
+class _Around:
+    """Marks a class' function that looks into the table."""
+
+
+def _inherited(kind: type, name: str) -> Callable[[Any], Any]:
+    """What gives an object's method as `kind` has it without us."""
+    if name in vars(kind):
+        original = vars(kind)[name]
+        return lambda target: original.__get__(target, kind)
+    return lambda target: getattr(super(kind, target), name)
+
+
+def _look_up(kind: type, name: str) -> None:
+    """Makes the method of a class look into the table, for objects of exactly that class."""
+    if hasattr(vars(kind).get(name), _Around.__name__):
+        return
+    inherited = _inherited(kind, name)
+
+    @functools.wraps(getattr(kind, name))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = inherited(self)
+        own = _of(self) if type(self) is kind else None
+        for around in own.around.get(name, ()) if own else ():
+            call = functools.partial(around, self, call)
+        return call(*args, **kwargs)
+
+    looked_up: Any = verbatim(method)
+    setattr(looked_up, _Around.__name__, True)
+    setattr(kind, name, looked_up)
+
+
+def put_around(target: Any, name: str, around: Around) -> None:
+    """From now on `target.name(...)` is `around(target, method, ...)`.
+
+    The last one that is put there is the outermost.
+
+    Raises:
+      ValueError: somebody else has replaced the method on this instance.
+    """
+    if name in getattr(target, "__dict__", {}):
+        raise ValueError(
+            f"this {type(target).__name__} has a {name}() of its own, put on the instance: wrap "
+            "the optimizer first, or replace the method in a subclass."
+        )
+    _look_up(type(target), name)
+    _own(target).around.setdefault(name, []).append(around)
+
+
+class _OwnAttribute:
+    """In a class: an attribute of those objects that the table gives one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, target: Any, kind: Any = None) -> Any:
+        if target is None:
+            return self
+        own = _of(target)
+        if own is None or self._name not in own.attributes:
+            raise AttributeError(f"{type(target).__name__!r} object has no attribute {self._name}")
+        return own.attributes[self._name]
+
+
+def add(target: Any, name: str, value: Any) -> None:
+    """Gives the object a method, or another attribute, that its class has not."""
+    if not isinstance(vars(type(target)).get(name), _OwnAttribute):
+        setattr(type(target), name, _OwnAttribute(name))
+    _own(target).attributes[name] = value
+
+
+def note(target: Any, value: Any) -> None:
+    """From now on `noted(target)` gives `value`."""
+    _own(target).note = value
+
+
+def noted(target: Any) -> Any:
+    """What was noted of this very object; None for nothing."""
+    own = _of(target)
+    return None if own is None else own.note
