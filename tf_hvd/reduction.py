@@ -15,13 +15,16 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from tf_hvd import collectives, config
+from tf_hvd import basics, collectives, config
 from tf_hvd._tensorflow import member_name
 from tf_hvd.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
 from tf_hvd.compression import Compression
 from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, id_of
+
+# The name scope of gradients that were to be reduced and stay, in a set without others.
+ALONE = "tf_hvd_alone"
 
 
 def _telling(names: Sequence[str], plan: Plan, slices: Sequence[int]) -> list[str]:
@@ -117,6 +120,19 @@ def _reduce_by_powersgd(
     return results
 
 
+def _marked(gradients: Sequence[Any]) -> list[Any]:
+    """The gradients of a rank that has nobody to reduce with, for the guard to see it."""
+
+    def marked(gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return None if gradient is None else tf.identity(gradient)
+        values = tf.identity(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+    with tf.name_scope(ALONE):
+        return [marked(gradient) for gradient in gradients]
+
+
 class GradientReducer:
     """Reduces the gradients of one optimizer or tape over all ranks.
 
@@ -166,8 +182,11 @@ class GradientReducer:
           ValueError: the process set is not registered.
         """
         gradients = [self._prepared(g, v) for g, v in zip(gradients, variables, strict=True)]
-        if all(gradient is None for gradient in gradients) or self.is_alone():
+        if all(gradient is None for gradient in gradients):
             return gradients
+        if self.is_alone():
+            unseen = tf.executing_eagerly() or basics.size() == 1
+            return gradients if unseen else _marked(gradients)
         plan = self._plan(gradients, variables)
         names = tuple(member_name(variable) for variable in variables)
         options = dataclasses.replace(self._options, ignore_name_scope=generic_names)

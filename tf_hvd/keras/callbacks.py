@@ -27,7 +27,7 @@ import tensorflow as tf
 from tf_hvd import basics
 from tf_hvd._tensorflow import tf_variable
 from tf_hvd.keras import backup, learning_rate, metrics
-from tf_hvd.keras.compat import build_optimizer
+from tf_hvd.keras.compat import build_optimizer, own_sums
 from tf_hvd.keras.flavours import Flavours, variables_of
 from tf_hvd.variables import broadcast_variables
 
@@ -115,7 +115,11 @@ class _Broadcast:
 
     def _state(self, optimizer: Any) -> list[Any]:
         # Keras 3's `weights` are the variables without seeds and metrics.
-        return [*self.model.weights, *([] if optimizer is None else variables_of(optimizer))]
+        if optimizer is None:
+            return list(self.model.weights)
+        own = {id(variable) for variable in own_sums(optimizer)}
+        state = [v for v in variables_of(optimizer) if id(v) not in own]
+        return [*self.model.weights, *state]
 
 
 def _build(model: Any, iterator: Any) -> bool:

@@ -92,6 +92,12 @@ def leaves(optimizer: Any) -> Iterator[Any]:
         yield from leaves(each)
 
 
+def own_sums(optimizer: Any) -> list[Any]:
+    """Keras 3's sums of gradients of an update that is not complete: each rank's own."""
+    sums = (getattr(leaf, "_accumulated_gradients", None) for leaf in leaves(optimizer))
+    return [variable for found in sums for variable in found or ()]
+
+
 def grows(optimizer: Any) -> bool:
     """Whether it is a MultiOptimizer, which may get inner ones when it is built."""
     return isinstance(getattr(optimizer, "optimizers", None), (list, tuple))

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tf_hvd.gradients import DERIVATIVE
 from tf_hvd.keras import compat
+from tf_hvd.reduction import ALONE
 
 _REDUCES = (
     "HorovodAllgather",
@@ -35,6 +36,7 @@ _OPAQUE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 # Data of no step.
 _NEUTRAL = ("HorovodSize", "HorovodRank")
 _DERIVATIVE = re.compile(rf"(^|/){DERIVATIVE}(_\d+)?/")
+_ALONE = re.compile(rf"(^|/){ALONE}(_\d+)?/")
 
 
 class _Node:
@@ -46,9 +48,8 @@ class _Node:
         self.inputs = inputs  # keys of nodes
         self.calls = calls  # names of the functions that it calls
         self.backward = compat.BACKPROP in name
-        self.reduces = type_name in (*_REDUCES, *_OPAQUE) and not (
-            self.backward or _DERIVATIVE.search(name)
-        )
+        reduces = type_name in (*_REDUCES, *_OPAQUE) or _ALONE.search(name) is not None
+        self.reduces = reduces and not (self.backward or _DERIVATIVE.search(name))
 
 
 def _functions_of(attributes: Iterable[Any]) -> list[str]:

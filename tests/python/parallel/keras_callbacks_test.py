@@ -383,3 +383,17 @@ def test_random_layers_keep_their_own_numbers(rank):
     assert [v.numpy().tolist() for v in seeds] == before
     outputs = hvd.allgather_object(model(np.ones([1, 8, 8, 3]), training=True).numpy())
     assert not np.array_equal(*outputs)
+
+
+def test_accumulated_gradients_stay_each_ranks_own(rank, size):
+    """A fit ends in the middle of an update, and the next one begins with a broadcast."""
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(
+        1, use_bias=False, kernel_initializer="zeros")])  # fmt: skip
+    optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    model.compile(hvd_keras.DistributedOptimizer(optimizer), loss=lambda t, p: tf.reduce_mean(p))
+    x = np.full((1, 1), rank + 1.0)
+    for _ in range(2):
+        broadcast = callbacks.of(keras).BroadcastGlobalVariablesCallback(0)
+        model.fit(x, x, batch_size=1, verbose=0, callbacks=[broadcast])
+    mean = sum(r + 1 for r in range(size)) / size
+    np.testing.assert_array_equal(model.get_weights()[0], [[-mean]])

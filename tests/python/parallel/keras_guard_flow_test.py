@@ -204,3 +204,24 @@ def test_train_step_of_a_users_own_with_a_reducing_tape():
     fit(model, epochs=2)
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
     fit(model)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("member", [0, 1])
+def test_tape_on_a_rank_that_has_nobody_to_reduce_with(library, member):
+    """All ranks may use the tape of a set; the guard lets those pass that it leaves alone."""
+    process_set = tf_hvd.add_process_set([member])
+    kind = keras.Variable if library is keras else tf.Variable
+    variable, optimizer = kind([1.0]), library.optimizers.SGD(1.0)
+    optimizer.build([variable])
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf_hvd.DistributedGradientTape(tf.GradientTape(), process_set=process_set) as tape:
+            loss = tf.reduce_sum(x * variable)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+    for _ in range(2):
+        step(tf.constant([hvd.rank() + 2.0]))
+    np.testing.assert_array_equal(np.asarray(variable), [1 - 2 * (hvd.rank() + 2.0)])
+    tf_hvd.remove_process_set(process_set)

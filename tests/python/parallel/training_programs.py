@@ -160,8 +160,6 @@ RULES = (
      or p.passes > 1 or p.left_out
      or _has(p, "gradient_accumulation_steps", "sync_batch_norm", "compression"))),
     ("odd rows", lambda p: bool(p.odd_rows) and p.data not in ("drop", "repeat")),
-    ("those that decide need averages", lambda p: _has(p, "keras_stop", "plateau")
-     and not _has(p, "average")),
     ("one plan of learning rates", lambda p: len({*PLANS, "plateau"} & set(p.callbacks)) > 1),
     ("momentum correction", lambda p: _has(p, *PLANS)
      and not (p.optimizer in WITHOUT_TRACE or (p.optimizer == "SGD" and not _has(p, "nesterov")))),
@@ -214,7 +212,7 @@ ADDITIONS = (
     *({"callbacks": (name,)} for name in (
         "average", "stop", "warmup", "schedule", "checkpoint")),
     {"epochs": 5, "callbacks": ("average", "keras_stop")},
-    {"epochs": 5, "callbacks": ("plateau", "average")},
+    {"epochs": 5, "callbacks": ("plateau",)},
     {"epochs": 4, "callbacks": ("stop",)},
     {"start": "broadcast"},
     {"start": "broadcast", "callbacks": ("broadcast",)},

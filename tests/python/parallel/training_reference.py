@@ -127,8 +127,9 @@ class Worker:
         program, losses = self.program, []
         for number in range(program.fits):
             if number and program.between == "freeze":
+                if "frozen" not in program.layers:  # another list of variables
+                    self.sums = {}
                 self.model.get_layer("hidden").trainable = False
-                self.sums = {}
             losses.append(self._fit(number))
         weights = models.weights_of(program, self.model)
         return Outcome(weights, state_of(self.optimizers), losses)

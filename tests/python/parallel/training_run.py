@@ -97,7 +97,7 @@ def faults_of(program, size, reports):
             f"the rank that is left out: {fault}"
             for fault in against(by_itself, 1, 1, reports[size - 1].outcome)
         ]
-    elif "average" in program.callbacks:
+    elif {"average", "keras_stop", "plateau"} & set(program.callbacks):
         faults += unlike(members, [reports[r].outcome.losses for r in members], "losses")
     faults += losses(program, size, [reports[r].outcome.losses for r in members])
     return faults
@@ -245,7 +245,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--only", type=int)
+    parser.add_argument("--only", type=int, action="append")
     parser.add_argument("--shrink", type=int, default=0)
     parser.add_argument("--known", type=int, default=0)
     arguments = parser.parse_args()
@@ -253,7 +253,7 @@ def main():
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "10")
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
     hvd.init()
-    numbers = range(arguments.programs) if arguments.only is None else [arguments.only]
+    numbers = range(arguments.programs) if arguments.only is None else arguments.only
 
     def tell(number, program, faults):
         if hvd.rank() == 0:
