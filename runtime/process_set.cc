@@ -55,4 +55,11 @@ ProcessSet::ProcessSet(std::vector<int> set_members, int rank,
   covered = here == members->size();
 }
 
+int64_t ProcessSet::SinceJoin(const std::string& name, int64_t step) {
+  if (!has_joined || step < 0) return step;
+  int64_t& first = first_steps.try_emplace(name, step).first->second;
+  first = std::min(first, step);  // an optimizer that was made anew counts anew
+  return step - first;
+}
+
 }  // namespace tf_hvd

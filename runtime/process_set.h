@@ -67,7 +67,14 @@ struct ProcessSet {
   bool covered = false;  // all members lie in this vertex' subtree
   bool member = false;   // this rank is one
   std::set<int> joined;  // children (or self) that voted JOIN
+  // After a join the ranks have made different numbers of steps, and go on
+  // together: from then on the steps of a name count from its first call.
+  bool has_joined = false;
+  std::map<std::string, int64_t> first_steps;
   SlotTable slots;
+
+  // The step to compare with other ranks' of a call of `name` at `step`.
+  int64_t SinceJoin(const std::string& name, int64_t step);
 };
 
 }  // namespace tf_hvd

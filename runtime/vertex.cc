@@ -106,7 +106,10 @@ void Vertex::CastVote(const Key& key, const Entry& entry) {
   Vote vote;
   vote.first = {ledger_.rank, EncodeRecord(entry.record)};
   vote.last = ledger_.rank;
-  vote.step = entry.stamp;
+  const auto set = ledger_.sets.find(key.first);
+  vote.step = set == ledger_.sets.end()
+                  ? entry.stamp
+                  : set->second.SinceJoin(key.second, entry.stamp);
   if (!entry.refusal.empty()) vote.refusal = {ledger_.rank, entry.refusal};
   Count(ledger_.rank, key, vote);
 }

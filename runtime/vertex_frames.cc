@@ -179,7 +179,11 @@ void Vertex::ApplyEntry(const FrameEntry& entry, std::vector<Run>* runs,
     return Bug("slot " + std::to_string(entry.slot) + " is out of step");
   }
   ledger_.passed_up.erase({entry.set, entry.name});
-  if (entry.name == kJoinName) set.joined.clear();
+  if (entry.name == kJoinName) {
+    set.joined.clear();
+    set.has_joined = true;
+    set.first_steps.clear();
+  }
   active_.insert(entry.set);
 
   Run run;

@@ -177,8 +177,7 @@ def keras_private_faults(path: str, text: str) -> list[str]:
         return []
     tree = ast.parse(text)
     private = re.compile(r"_(?!tf_hvd)[a-z]\w*")
-    own = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    own |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and is_self(n.value)}
+    own = defined(tree)
     # Pieces of f-strings are no names.
     pieces = {v for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
     faults = []
@@ -189,6 +188,13 @@ def keras_private_faults(path: str, text: str) -> list[str]:
         if isinstance(name, str) and private.fullmatch(name) and not known and name != "_allreduce":
             faults.append(f"{path}:{node.lineno} knows {name}, which is for {KERAS_INSIDE} alone")
     return faults
+
+
+def defined(tree: ast.AST) -> set[str]:
+    """The names of functions, classes and attributes that a file defines."""
+    names = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    attributes = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute))
+    return names | {node.attr for node in attributes if is_self(node.value)}
 
 
 def is_self(node: ast.AST) -> bool:

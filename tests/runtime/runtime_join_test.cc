@@ -34,6 +34,34 @@ TEST_P(JoinTest, JoinedRanksTakePartWithZeros) {
   });
 }
 
+// An optimizer's step is its number of updates, of which a rank that joins
+// early has made fewer: after the join this is no mismatch, and a step that one
+// rank repeats still is.
+TEST_P(JoinTest, StepsCountFromTheJoin) {
+  Job job(GetParam());
+  if (job.size() == 1) return;
+  job.Run([](Rank& self) {
+    int64_t updates = 0;
+    const auto step = [&](int64_t stamp) {
+      std::vector<int64_t> data = {1};
+      CallOptions options;
+      options.stamp = stamp;
+      return self.Allreduce("step", &data, options).status();
+    };
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for (int i = 0; i <= 2 * self.rank(); ++i) {
+        const Status status = step(updates++);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      ASSERT_TRUE(self.Join().status().ok());
+    }
+    ASSERT_TRUE(step(updates++).ok());
+    const bool repeats = self.rank() == self.size() - 1;
+    EXPECT_EQ(step(repeats ? updates - 1 : updates).code(),
+              StatusCode::kFailedPrecondition);
+  });
+}
+
 TEST_P(JoinTest, AllJoinAtOnceAgreeOnTheLast) {
   Job job(GetParam());
   std::vector<int32_t> last(static_cast<size_t>(job.size()));

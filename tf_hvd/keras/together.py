@@ -294,5 +294,6 @@ def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
     opening = type("Opening", (_Opening, base), contents)()
     closing = type("Closing", (_Closing, base), contents)()
     for each in (opening, closing):
-        each._supports_tf_logs = True  # tf_keras would convert the logs of each batch for it
+        for trait, value in compat.CALLBACK_TRAITS.items():
+            setattr(each, trait, value)
     return [opening, *callbacks, closing]

@@ -186,6 +186,27 @@ def test_a_rank_that_has_joined_is_not_compared(rank):
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     variable = tf.Variable([0.0])
     optimizer.build([variable])
-    for _ in range(2 if rank == 1 else 5):
+    for _ in range(3):
+        for _ in range(2 if rank == 1 else 5):
+            optimizer.apply_gradients([(tf.ones([1]), variable)])
+        hvd.join()
+
+
+def test_a_step_retried_after_a_join_is_noticed(rank):
+    """Ranks that have joined have made fewer updates: they count anew from there."""
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variable = tf.Variable([0.0])
+    optimizer.build([variable])
+
+    def update():
         optimizer.apply_gradients([(tf.ones([1]), variable)])
+
+    for _ in range(2 if rank == 1 else 5):
+        update()
     hvd.join()
+    update()
+    if rank != 1:
+        # Makes as if it had applied one more than the others.
+        methods.noted(optimizer)._applied.assign_add(1)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"is at step"):
+        update()
