@@ -50,6 +50,7 @@ std::vector<std::string> OutputShapes(
   (*node.mutable_attr())["T"].set_type(tf::DT_FLOAT);
   (*node.mutable_attr())["num_tensors"].set_i(inputs.size());
   (*node.mutable_attr())["num_variables"].set_i(inputs.size());
+  (*node.mutable_attr())["stamp_count"].set_i(0);
   InferenceContext context(TF_GRAPH_DEF_VERSION, tf::AttrSlice(node),
                            data.op_def, inputs, {}, {}, {});
   TF_CHECK_OK(context.construction_status());

@@ -337,8 +337,10 @@ def test_parallel_dataset_map_is_an_error(rank, size):
     if rank == 0:
         attempt(results, lambda: next(iterator).numpy()[0])
     else:
-        attempt(results, lambda: call(0).numpy()[0])
-        attempt(results, lambda: call(0).numpy()[0])
+        # One after the other, under the name that the call has within a dataset.
+        calls = iter(tf.data.Dataset.range(2).map(call))
+        attempt(results, lambda: next(calls).numpy()[0])
+        attempt(results, lambda: next(calls).numpy()[0])
     good, bad = results if rank > 0 else reversed(results)
     assert good == size
     assert isinstance(bad, tf.errors.OpError)

@@ -66,7 +66,7 @@ MUTANTS = {
     # A call after a refused one of the same name counts as a duplicate.
     "refused_call_stays_open": Mutant(
         "vertex.cc",
-        "[](const Entry& earlier) { return earlier.done.pending(); }",
+        "[](const Entry& earlier) { return !IsAnswered(earlier); }",
         "[](const Entry&) { return true; }",
     ),
     # A broadcast fails after a join although all ranks have submitted it.

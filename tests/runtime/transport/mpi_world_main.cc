@@ -49,7 +49,7 @@ void Check(const Job& job, const Status& status) {
 }
 
 Status Make(Job* job) {
-  return MakeWorld({job->config, job->launch, job->shims, {}, job->members},
+  return MakeWorld({job->config, job->launch, job->shims, {}, job->members, {}},
                    &job->world, &job->info);
 }
 
