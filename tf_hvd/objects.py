@@ -283,13 +283,18 @@ def allgather_object(
 
     Raises:
       RuntimeError: a rank could not pickle its object (there: what pickling
-        raised).
+        raised); or a rank has joined, and so has no object to give.
     """
     del session
     channel = channel_of(name or "allgather_object", process_set)
     mine = _pickle(obj)
     headers = channel.allgather(mine.header, ".sz").reshape(-1, 3).copy()
     roots = process_set.ranks or []
+    if len(headers) != len(roots):
+        raise RuntimeError(
+            f"allgather_object: {len(roots) - len(headers)} of the {len(roots)} ranks have called "
+            "join() and have no object to give. Call it before join(), or when join() has returned."
+        )
     for place in np.flatnonzero(headers[:, 0] == _FAILED)[:1]:
         root = roots[place]
         own = mine if place == process_set.rank() else None

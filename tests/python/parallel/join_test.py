@@ -119,6 +119,17 @@ def test_joined_with_nothing_done_before(rank, size):
     assert hvd.allgather_object(last) == [last] * size
 
 
+@pytest.mark.ranks(2)
+def test_objects_are_not_gathered_without_those_who_joined(rank, size):
+    if rank == 0:
+        hvd.join()
+    else:
+        with pytest.raises(RuntimeError, match=rf"1 of the {size} ranks have called join\(\)"):
+            hvd.allgather_object(rank)
+        hvd.join()
+    assert hvd.allgather_object(rank) == list(range(size))
+
+
 def test_round_after_round(rank, size):
     """Who has most changes from round to round; between them everything works."""
     for turn in range(2 * size):
