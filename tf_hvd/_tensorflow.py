@@ -89,13 +89,15 @@ def member_name(variable: Any) -> str:
     """What the ranks compare, to be sure that they reduce the same variables together.
 
     Without what Keras appends to a name when it has given it before: that counts
-    what a process made until then, and may differ between ranks. Empty for a
-    source that is no variable.
+    what a process made until then, and may differ between ranks. Of a path the last two
+    parts, layer and variable: a model that `load_model` has read names no model before them.
+    Empty for a source that is no variable.
     """
     path = getattr(variable, "path", None)
     if not isinstance(path, str):
         path = variable.name if isinstance(variable, tf.Variable) else ""
-    return re.sub(r"_\d+(?=/|$)", "", path.partition(":")[0])
+    plain = re.sub(r"_\d+(?=/|$)", "", path.partition(":")[0])
+    return "/".join(plain.split("/")[-2:])
 
 
 def on_device(device: str) -> contextlib.AbstractContextManager[Any]:

@@ -122,6 +122,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise HorovodInitError(forked)
     if is_initialized():
         return _sets.find(job, sets)
+    _launcher.tell_called()
     # Where other ranks do not come the process ends without Python's exit.
     sys.stdout.flush()
     # A set that a communicator gives need not be the same on all ranks.

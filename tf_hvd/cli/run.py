@@ -176,7 +176,7 @@ def _closing_apart(
     if required or (watch.trains_apart() and not ending.code):
         _say(watching.apart_text(options.np, options.command, options.as_horovod, required))
         return ending.code or (_FAILED if required else 0)
-    aware = options.as_horovod or options.np == 1
+    aware = options.as_horovod or options.np == 1 or watch.called()
     if ending.code and not aware and (watch.trains_apart() or watching.is_python(program)):
         _say(watching.failed_text())
     return ending.code

@@ -25,6 +25,7 @@ from tf_hvd.cli.errors import UsageError
 
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 JOINED = "joined."
+CALLED = "called."
 _FOREGROUND_MILLISECONDS = 500
 
 
@@ -75,6 +76,10 @@ class Session:
     def joined(self) -> bool:
         """Whether a rank of this machine has joined the job, which a rank does not do alone."""
         return any(self.folder.glob(f"{JOINED}*"))
+
+    def called(self) -> bool:
+        """Whether a process of this machine has called `init`, be it in vain."""
+        return any(self.folder.glob(f"{CALLED}*"))
 
     def first_ended(self) -> tuple[int, int] | None:
         """The rank that was the first to fail, and its exit code or minus its signal.

@@ -59,6 +59,10 @@ class JobWatch:
         """Whether TensorFlow ran in several ranks of which none joined the job."""
         return self._ranks > 1 and self._tensorflow and not self._session.joined()
 
+    def called(self) -> bool:
+        """Whether a rank has called `init`, be it in vain."""
+        return self._session.called()
+
     def joined(self) -> bool | None:
         """Whether ranks joined the job; None if no rank ran here, so that nothing is known."""
         if self._session.joined():

@@ -67,6 +67,11 @@ def _is_small(constant: Any) -> bool:
     return not value.tensor_shape.dim or tf.as_dtype(value.dtype).is_integer
 
 
+def _gives_numbers(op: Any) -> bool:
+    """Whether each result of an op is known to be one number."""
+    return bool(op.outputs) and all(each.shape.num_elements() == 1 for each in op.outputs)
+
+
 class _Flow:
     """Nodes, and what is upstream of them. Subclasses find nodes by their keys."""
 
@@ -236,11 +241,19 @@ class _Tracing(_Flow):
             for op in graph.get_operations():
                 yield self.node(op)
 
-    def of(self, gradient: Any) -> str:
-        """Where a gradient comes from: "reduced", "backward" or "elsewhere"."""
+    def of(self, gradients: Sequence[Any]) -> set[str]:
+        """Where gradients come from: "reduced", "backward" or "elsewhere".
+
+        The reduction of one number (a norm to clip by, whether all is finite) reduces no
+        gradients, unless all of them are one number each.
+        """
+        small = all(each.shape.num_elements() == 1 for each in gradients)
+        return {self._of(each, small) for each in gradients}
+
+    def _of(self, gradient: Any, small: bool) -> str:
         found = "elsewhere"
-        for _, node in self.upstream([gradient.op], set()):
-            if self.reduces_at(node):
+        for key, node in self.upstream([gradient.op], set()):
+            if self.reduces_at(node) and (small or not _gives_numbers(key)):
                 return "reduced"
             if self._is_backward(node):
                 found = "backward"
@@ -259,10 +272,9 @@ def unreduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
       that they call, and no reduction is between it and any of the gradients. One
       reduced gradient is enough for False: the others may be a rank's own.
     """
-    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    values = [value for value in values if getattr(value, "graph", None) in graphs]
+    values = _traced(gradients, graphs)
     flow = _Tracing(graphs)
-    sources = {flow.of(value) for value in values}
+    sources = flow.of(values)
     if "reduced" in sources:
         return False
     if "backward" in sources or not values:
@@ -270,3 +282,19 @@ def unreduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
     nodes = list(flow.all_nodes())
     beside = any(flow.holds_reduction(node) for node in nodes)
     return not beside and any(node.backward for node in nodes)
+
+
+def reduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
+    """Whether it is known that one of these gradients has been reduced.
+
+    Args:
+      gradients: see `unreduced`.
+      graphs: see there.
+    """
+    return "reduced" in _Tracing(graphs).of(_traced(gradients, graphs))
+
+
+def _traced(gradients: Sequence[Any], graphs: Sequence[Any]) -> list[Any]:
+    """Those that were computed in one of the graphs, as tensors."""
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    return [value for value in values if getattr(value, "graph", None) in graphs]

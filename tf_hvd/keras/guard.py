@@ -170,8 +170,7 @@ class Watch:
             return  # the ranks' own step: they differ until the broadcast
         distribution = found[0] if found else None
         variables = self._model.trainable_variables
-        stops = _Setting("model.stop_training", int(bool(self._model.stop_training)))
-        settings = [stops, *(setting for leaf in leaves for setting in _settings(leaf))]
+        settings = [setting for leaf in leaves for setting in _settings(leaf)]
         if distribution is None:
             variables = [v for v in variables if not compat.has_own_values(v)]
             _compare(variables, settings, global_process_set)

@@ -11,7 +11,7 @@ from tf_hvd._strategy import refuse_replicas
 from tf_hvd._tensorflow import tf_variable, verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
-from tf_hvd.keras import agreement, compat, methods
+from tf_hvd.keras import agreement, compat, dataflow, methods
 from tf_hvd.keras.passes import hook_passes
 from tf_hvd.keras.reduced import ReducedByUser
 from tf_hvd.options import ReductionOptions
@@ -75,6 +75,7 @@ class Distribution:
 
         Raises:
           ValueError: the step is compiled by XLA.
+          ValueError: with op=Sum or Product, the program has reduced them already.
           RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
         refuse_replicas("a DistributedOptimizer was used")
@@ -82,6 +83,7 @@ class Distribution:
             raise ValueError(_JIT)
         if self._reduced.take(gradients):
             return list(gradients)
+        self._refuse_twice(gradients)
         checks = self._checks()
         self._gradients, self._variables = [], []  # they hold the graph
         with tf.control_dependencies(checks):
@@ -100,6 +102,22 @@ class Distribution:
             gradient if exchanged and variable not in self.local else _each_row_once(gradient)
             for gradient, variable in zip(reduced, variables, strict=True)
         ]
+
+    def _refuse_twice(self, gradients: Sequence[Any]) -> None:
+        """Raises if the program has reduced the gradients, where a second time changes them.
+
+        A second Average, Min or Max leaves them as they are. In an eager loop it cannot
+        be seen.
+        """
+        if self._reducer.op not in (basics.Sum, basics.Product) or config.guard() != "on":
+            return
+        graphs = compat.enclosing_graphs()
+        if agreement.takes_part(self.process_set) and dataflow.reduced(gradients, graphs):
+            raise ValueError(
+                f"{self.name} would reduce these gradients a second time: they come from a "
+                "collective or a DistributedGradientTape already. Give the optimizer the gradients "
+                "of each rank, or do not wrap it."
+            )
 
     @verbatim
     def allreduce(

@@ -225,3 +225,34 @@ def test_tape_on_a_rank_that_has_nobody_to_reduce_with(library, member):
         step(tf.constant([hvd.rank() + 2.0]))
     np.testing.assert_array_equal(np.asarray(variable), [1 - 2 * (hvd.rank() + 2.0)])
     tf_hvd.remove_process_set(process_set)
+
+
+def clipped_by_the_common_norm(gradients):
+    norm = tf_hvd.allreduce(tf.linalg.global_norm(gradients))
+    return [gradient / norm for gradient in gradients]
+
+
+def kept_if_all_are_finite(gradients):
+    flag = tf_hvd.allreduce(tf.constant(1.0) + 0.0 * tf.reduce_sum(gradients[0]), op=tf_hvd.Min)
+    return [tf.where(flag > 0, gradient, 0.0) for gradient in gradients]
+
+
+@pytest.mark.parametrize("after", [clipped_by_the_common_norm, kept_if_all_are_finite])
+def test_reduction_of_one_number_is_none_of_the_gradients(after):
+    model = make_model(keras)
+    is_stopped(train_step_of(model, keras.optimizers.SGD(0.1), after=after))
+
+
+def test_gradients_are_not_summed_twice():
+    """The tape's, or the program's own, and then the optimizer's: N times too large."""
+
+    def summed_up(gradients):
+        return [tf_hvd.allreduce(gradient, op=tf_hvd.Sum) for gradient in gradients]
+
+    model = make_model(keras)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=tf_hvd.Sum)
+    with pytest.raises(ValueError, match="would reduce these gradients a second time"):
+        train_step_of(model, optimizer, after=summed_up)()
+    model = make_model(keras)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=tf_hvd.Sum)
+    train_step_of(model, optimizer, after=clipped_by_the_common_norm)()

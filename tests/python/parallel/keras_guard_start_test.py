@@ -132,8 +132,8 @@ def test_rank_that_stops_by_itself():
         def on_epoch_end(self, epoch, logs=None):
             self.model.stop_training = hvd.rank() == 0
 
-    with pytest.raises(GuardError, match=r"stop_training: 1 on rank 0, 0 on rank 1"):
-        fit(make_model(keras), epochs=4, callbacks=[Stop()])
+    history = fit(make_model(keras), epochs=4, callbacks=[Stop()])
+    assert len(history.epoch) == 1, "all stop with it"
 
 
 @LIBRARIES

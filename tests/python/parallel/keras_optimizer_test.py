@@ -312,13 +312,6 @@ def test_copies_are_plain():
     assert compat.distribution_of(copy.deepcopy(optimizer)) is None
 
 
-def test_copy_of_a_legacy_optimizer_reduces_too():
-    optimizer = copy.deepcopy(sgd(tf_keras.optimizers.legacy))
-    variables = make_variables(tf_keras)
-    apply(optimizer, variables)
-    assert_updated(variables)
-
-
 @pytest.mark.parametrize("check", ["updates", "none"])
 def test_weights_are_compared_every_so_many_updates(check):
     variables = make_variables()
