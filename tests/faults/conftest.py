@@ -43,9 +43,9 @@ def run_job(run_to_end):
     """Exit code and output of a job with these variables."""
 
     def run(command, environment):
-        return run_to_end(
-            command, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment}, LIMIT
-        )
+        # Buffered, a print is one write, and lines of several ranks do not mix.
+        defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": ""}
+        return run_to_end(command, {**os.environ, **defaults, **environment}, LIMIT)
 
     return run
 
