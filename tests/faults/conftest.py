@@ -54,11 +54,12 @@ def run_job(run_to_end):
 def plain_job(tmp_path, run_job, mpi_library):
     """Runs a program on some ranks; returns exit code and output."""
 
-    def run(program, ranks=2, family="openmpi", **environment):
+    def run(program, ranks=2, family="openmpi", keep_others=True, **environment):
         script = tmp_path / "program.py"
         script.write_text(program)
         command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
-        command += [*KEEP_THE_OTHERS[family], sys.executable, str(script)]
+        command += KEEP_THE_OTHERS[family] if keep_others else []
+        command += [sys.executable, str(script)]
         library = str(mpi_library(family))
         # mpi4py shall use the same one.
         libraries = {"TF_HVD_MPI_LIBRARY": library, "MPI4PY_LIBMPI": library}
@@ -71,8 +72,8 @@ def plain_job(tmp_path, run_job, mpi_library):
 def job(plain_job):
     """Runs a program, after PREAMBLE, on some ranks; returns exit code and output."""
 
-    def run(program, ranks=2, family="openmpi", **environment):
-        return plain_job(PREAMBLE + program, ranks, family, **environment)
+    def run(program, ranks=2, family="openmpi", keep_others=True, **environment):
+        return plain_job(PREAMBLE + program, ranks, family, keep_others, **environment)
 
     return run
 

@@ -229,7 +229,7 @@ thread.join()
 
 @BOTH
 def test_shutdown_of_an_idle_job_with_a_stopped_peer(job, family):
-    """MPI_Finalize would wait for it for as long as it is stopped."""
+    """MPI_Finalize would wait for it for as long as it is stopped; now the launcher ends it."""
     code, output = job(
         """
 pids = hvd.allgather_object(os.getpid())
@@ -242,6 +242,7 @@ else:
         time.sleep(1)
 """,
         family=family,
+        keep_others=False,
     )
     assert lines_of(0, output) == ["is down"]
     told = r"tf_hvd error, rank 0 \(.*\): rank 1 \(.*\) is stopped .*without MPI_Finalize"
