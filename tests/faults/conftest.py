@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+import tempfile
 
 import pytest
 
@@ -32,6 +33,11 @@ def error_of(function, kind=tf.errors.AbortedError):
     else:
         say("no error")
 
+# Limits that a test makes short count for init as well, and imports take long.
+meeting = os.environ["MEETING"]
+os.mkdir(os.path.join(meeting, str(os.getpid())))
+while len(os.listdir(meeting)) < int(os.environ["RANKS"]):
+    time.sleep(0.01)
 hvd.init()
 rank = hvd.rank()
 assert reduce("first") == hvd.size()
@@ -69,10 +75,12 @@ def plain_job(tmp_path, run_job, mpi_library):
 
 
 @pytest.fixture
-def job(plain_job):
+def job(plain_job, tmp_path):
     """Runs a program, after PREAMBLE, on some ranks; returns exit code and output."""
 
     def run(program, ranks=2, family="openmpi", keep_others=True, **environment):
+        environment["MEETING"] = tempfile.mkdtemp(dir=tmp_path)
+        environment["RANKS"] = str(ranks)
         return plain_job(PREAMBLE + program, ranks, family, keep_others, **environment)
 
     return run
