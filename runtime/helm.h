@@ -29,8 +29,12 @@ class Helm {
   Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue);
   ~Helm();
 
-  // Never waits for other ranks longer than the spin limit and what fits in
-  // kInPlaceBytes.
+  // Waits for other ranks to agree no longer than the spin limit. What all have
+  // agreed on and fits in kInPlaceBytes this thread may execute itself, which
+  // ends when the others' data is there. They have all submitted it, and what
+  // is before it in the order depends on no thread of a caller, so that only
+  // one that is stopped or has no core is late; the stall check's limits, and a
+  // Leave, end that wait as any other.
   void Submit(Entry entry);
 
   // Leaves the job for `reason` and returns when this rank owes nothing any

@@ -57,6 +57,8 @@ class MpiSession {
   MpiHandle control() const { return control_; }  // edges, aborts, set-up
   MpiHandle data() const { return data_; }
   const MpiInfo& info() const { return info_; }
+  // True if Finalize ends MPI, which waits for all ranks.
+  bool ends_mpi() const { return owner_; }
 
   // Collective. MPI_Finalize if Start has initialised MPI, else only what was
   // made here is given back.

@@ -9,6 +9,7 @@
 #include "runtime/clock.h"
 #include "runtime/log.h"
 #include "runtime/transport/abort_path.h"
+#include "runtime/transport/farewell.h"
 #include "runtime/transport/loopback.h"
 #include "runtime/transport/mpi_edge.h"
 #include "runtime/transport/mpi_messenger.h"
@@ -97,6 +98,7 @@ class MpiWorld : public World {
     tripwire_.reset();
     segment_->MarkLeft(map_.topology.LocalRank());
     clean_ = clean && StopRequests();
+    clean_ = EndsTogether(clean_);
     if (!clean_) return;
     const MpiApi& mpi = session_->api();
     mpi.comm_free(mpi.state, &map_.node);
@@ -104,13 +106,42 @@ class MpiWorld : public World {
   }
 
  private:
+  // `ready`: this rank can finalize MPI. True if all of the node's do.
+  bool EndsTogether(bool ready) {
+    if (!session_->ends_mpi()) return ready;
+    const Topology& topology = map_.topology;
+    Farewell farewell(segment_.get(), topology.LocalSize(),
+                      topology.LocalRank());
+    if (!ready) {
+      farewell.Refuse();
+      return false;
+    }
+    std::optional<Farewell::Absent> absent;
+    if (farewell.Wait(&absent)) return true;
+    if (!absent.has_value()) return false;  // another rank has said why
+    const auto& node =
+        topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
+    const int rank = node[static_cast<size_t>(absent->local_rank)];
+    const bool stopped = absent->life == Life::kStopped;
+    WriteLog(LogLevel::kError, RankText(topology.rank),
+             RankText(rank) +
+                 (stopped ? " is stopped (SIGSTOP, or a debugger)"
+                          : " has ended without shutdown()") +
+                 ": MPI, which would wait for it, is left without "
+                 "MPI_Finalize; the launcher may call that an error");
+    return false;
+  }
+
+  std::string RankText(int rank) const {
+    return "rank " + std::to_string(rank) + " (" +
+           map_.topology.hosts[static_cast<size_t>(rank)] + ")";
+  }
+
   // The tripwire's thread. The launcher may take the process for dead, and end
   // the job before any rank can raise this: it is printed here.
   void FilesWereClosed() {
     const int rank = map_.topology.rank;
-    const std::string who = "rank " + std::to_string(rank) + " (" +
-                            map_.topology.hosts[static_cast<size_t>(rank)] +
-                            ")";
+    const std::string who = RankText(rank);
     const std::string text =
         "the script has closed files that it did not open (os.closerange?), "
         "those of tf_hvd and MPI among them: the job cannot go on. Close what "
@@ -153,11 +184,8 @@ class MpiWorld : public World {
   void MakeMpiEdge(int neighbour) {
     const auto on_error = [this, neighbour](const Status& status) {
       RaiseAbort({AbortRecord::kFailed, map_.topology.rank,
-                  "rank " + std::to_string(map_.topology.rank) +
-                      " lost its connection to rank " +
-                      std::to_string(neighbour) + " (" +
-                      map_.topology.hosts[static_cast<size_t>(neighbour)] +
-                      "): " + status.message()});
+                  RankText(map_.topology.rank) + " lost its connection to " +
+                      RankText(neighbour) + ": " + status.message()});
     };
     auto edge = std::make_unique<MpiEdge>(&session_->api(), session_->control(),
                                           kEdgeTag, neighbour, on_error);

@@ -61,6 +61,7 @@ std::optional<Process> FindProcess(pid_t id) {
   std::string state;
   rest >> state >> process.parent;
   process.ended = state == "Z" || state == "X";
+  process.stopped = state == "T" || state == "t";
   constexpr int kFieldsBeforeStart = 17;  // proc(5): the 5th to the 21st
   for (int i = 0; i < kFieldsBeforeStart; ++i) rest >> state;
   rest >> process.start;

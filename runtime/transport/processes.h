@@ -17,9 +17,10 @@ namespace tf_hvd {
 struct Process {
   pid_t id = 0;
   pid_t parent = 0;
-  std::string name;    // as its program's, 15 characters at most
-  std::string start;   // when, in a form that only says whether it is equal
-  bool ended = false;  // a zombie
+  std::string name;      // as its program's, 15 characters at most
+  std::string start;     // when, in a form that only says whether it is equal
+  bool ended = false;    // a zombie
+  bool stopped = false;  // by a signal or a debugger
 };
 
 // Nothing if there is none.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -16,6 +17,7 @@ namespace tf_hvd {
 // All zero when new; zero is each part's first state.
 struct ShmSegment::Header {
   alignas(64) AbortState abort;
+  std::atomic<uint32_t> end;  // an End
 };
 
 struct ShmSegment::RankState {
@@ -24,6 +26,8 @@ struct ShmSegment::RankState {
 };
 
 namespace {
+
+enum End : uint32_t { kOpen = 0, kTogether = 1, kNever = 2 };
 
 size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -151,11 +155,29 @@ void ShmSegment::LoseFile(int local_rank) {
 }
 
 bool ShmSegment::HasDied(int local_rank) const {
-  if (file_lost_) return false;
-  struct flock lock = ByteOf(local_rank, F_WRLCK);
-  if (fcntl(file_.number(), F_GETLK, &lock) != 0) return false;
   // Whoever leaves in order says so before the lock goes: this order of looks.
-  return lock.l_type == F_UNLCK && !HasLeft(local_rank);
+  return !HolderOf(local_rank).has_value() && !HasLeft(local_rank);
+}
+
+std::optional<pid_t> ShmSegment::HolderOf(int local_rank) const {
+  if (file_lost_) return 0;
+  struct flock lock = ByteOf(local_rank, F_WRLCK);
+  if (fcntl(file_.number(), F_GETLK, &lock) != 0) return 0;
+  if (lock.l_type == F_UNLCK) return std::nullopt;
+  return std::max<pid_t>(lock.l_pid, 0);
+}
+
+bool ShmSegment::SettleEnd(bool together) {
+  uint32_t settled = kOpen;
+  const uint32_t wanted = together ? kTogether : kNever;
+  if (header()->end.compare_exchange_strong(settled, wanted)) return together;
+  return settled == kTogether;
+}
+
+std::optional<bool> ShmSegment::settled_end() const {
+  const uint32_t settled = header()->end;
+  if (settled == kOpen) return std::nullopt;
+  return settled == kTogether;
 }
 
 ShmSegment::RankState* ShmSegment::rank_state(int local_rank) const {
@@ -169,9 +191,7 @@ Doorbell* ShmSegment::doorbell(int local_rank) {
   return &rank_state(local_rank)->doorbell;
 }
 
-AbortState* ShmSegment::abort_state() {
-  return &reinterpret_cast<Header*>(memory_)->abort;
-}
+AbortState* ShmSegment::abort_state() { return &header()->abort; }
 
 AbortSlot* ShmSegment::abort_slots() {
   const Layout layout(local_size_, sizeof(Header), sizeof(RankState));

@@ -6,9 +6,12 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_SEGMENT_H_
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/status.h"
@@ -54,6 +57,15 @@ class ShmSegment {
   bool HasDied(int local_rank) const;
   bool HasLeft(int local_rank) const;
 
+  // The process that claims that other rank; nothing if none does any more, and
+  // 0 if it cannot be seen from here.
+  std::optional<pid_t> HolderOf(int local_rank) const;
+
+  // How the ranks of the node end MPI (Farewell): together, or not at all. The
+  // first who settles it decides for all; returns what counts.
+  bool SettleEnd(bool together);
+  std::optional<bool> settled_end() const;
+
   Doorbell* doorbell(int local_rank);
   AbortState* abort_state();
   AbortSlot* abort_slots();
@@ -67,6 +79,7 @@ class ShmSegment {
 
   ShmSegment(std::string name, int local_size);
   Status Map(bool create);
+  Header* header() const { return reinterpret_cast<Header*>(memory_); }
   RankState* rank_state(int local_rank) const;
 
   const std::string name_;

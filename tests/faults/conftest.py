@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+import tempfile
 
 import pytest
 
@@ -32,6 +33,11 @@ def error_of(function, kind=tf.errors.AbortedError):
     else:
         say("no error")
 
+# Limits that a test makes short count for init as well, and imports take long.
+meeting = os.environ["MEETING"]
+os.mkdir(os.path.join(meeting, str(os.getpid())))
+while len(os.listdir(meeting)) < int(os.environ["RANKS"]):
+    time.sleep(0.01)
 hvd.init()
 rank = hvd.rank()
 assert reduce("first") == hvd.size()
@@ -43,9 +49,9 @@ def run_job(run_to_end):
     """Exit code and output of a job with these variables."""
 
     def run(command, environment):
-        return run_to_end(
-            command, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment}, LIMIT
-        )
+        # Buffered, a print is one write, and lines of several ranks do not mix.
+        defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": ""}
+        return run_to_end(command, {**os.environ, **defaults, **environment}, LIMIT)
 
     return run
 
@@ -54,11 +60,12 @@ def run_job(run_to_end):
 def plain_job(tmp_path, run_job, mpi_library):
     """Runs a program on some ranks; returns exit code and output."""
 
-    def run(program, ranks=2, family="openmpi", **environment):
+    def run(program, ranks=2, family="openmpi", keep_others=True, **environment):
         script = tmp_path / "program.py"
         script.write_text(program)
         command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
-        command += [*KEEP_THE_OTHERS[family], sys.executable, str(script)]
+        command += KEEP_THE_OTHERS[family] if keep_others else []
+        command += [sys.executable, str(script)]
         library = str(mpi_library(family))
         # mpi4py shall use the same one.
         libraries = {"TF_HVD_MPI_LIBRARY": library, "MPI4PY_LIBMPI": library}
@@ -68,11 +75,13 @@ def plain_job(tmp_path, run_job, mpi_library):
 
 
 @pytest.fixture
-def job(plain_job):
+def job(plain_job, tmp_path):
     """Runs a program, after PREAMBLE, on some ranks; returns exit code and output."""
 
-    def run(program, ranks=2, family="openmpi", **environment):
-        return plain_job(PREAMBLE + program, ranks, family, **environment)
+    def run(program, ranks=2, family="openmpi", keep_others=True, **environment):
+        environment["MEETING"] = tempfile.mkdtemp(dir=tmp_path)
+        environment["RANKS"] = str(ranks)
+        return plain_job(PREAMBLE + program, ranks, family, keep_others, **environment)
 
     return run
 

@@ -2,6 +2,10 @@
 
 import re
 
+import pytest
+
+BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
+
 
 def lines_of(rank, output):
     return re.findall(rf"\[{rank}\] (.*)", output)
@@ -221,3 +225,26 @@ thread.join()
     moved = any(line == "no error" for line in lines_of(0, output))
     told = "left while an operation was going on that no longer moves: no data from rank 1"
     assert moved or told in output, output
+
+
+@BOTH
+def test_shutdown_of_an_idle_job_with_a_stopped_peer(job, family):
+    """MPI_Finalize would wait for it for as long as it is stopped; now the launcher ends it."""
+    code, output = job(
+        """
+pids = hvd.allgather_object(os.getpid())
+if rank == 0:
+    os.kill(pids[1], signal.SIGSTOP)
+    hvd.shutdown()
+    say("is down")
+else:
+    while True:
+        time.sleep(1)
+""",
+        family=family,
+        keep_others=False,
+    )
+    assert lines_of(0, output) == ["is down"]
+    told = r"tf_hvd error, rank 0 \(.*\): rank 1 \(.*\) is stopped .*without MPI_Finalize"
+    assert re.search(told, output), output
+    assert code != 0

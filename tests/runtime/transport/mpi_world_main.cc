@@ -249,6 +249,20 @@ void GivesUp(Job* job) {
   std::printf("ok: rank %d of %d\n", job->launch.rank, job->launch.size);
 }
 
+// The last rank is stopped and never comes to MPI_Finalize: the other one ends,
+// MPI's own exit handlers included.
+void Stopped(Job* job) {
+  Check(*job, Make(job));
+  CheckAllreduce(*job);
+  if (job->launch.rank == job->launch.size - 1) {
+    kill(getpid(), SIGSTOP);
+    while (true) pause();  // the launcher lets it go on before it ends it
+  }
+  job->world->Finalize(true);
+  job->world.reset();
+  std::printf("ok: rank %d of %d\n", job->launch.rank, job->launch.size);
+}
+
 // Waits for the record that ends the job, and what follows it.
 AbortRecord AwaitAbort(const Job& job) {
   const auto limit = steady_clock::now() + seconds(20);
@@ -377,6 +391,8 @@ int Main(const std::string& mode, const std::string& shims) {
     Outsider(&job);
   } else if (mode == "gives_up") {
     GivesUp(&job);
+  } else if (mode == "stopped") {
+    Stopped(&job);
   } else if (mode == "death") {
     Death(&job);
   } else if (mode == "raise") {

@@ -59,6 +59,7 @@ run 2 2 reuse
 run 4 4 part
 run 3 3 outsider
 run 2 2 gives_up
+run 1 2 stopped
 run 3 4 death "${survive}"
 run 4 4 raise "${survive}"
 export TF_HVD_RANKS_PER_NODE=1
