@@ -19,7 +19,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = pathlib.Path(sys.prefix)
-LIMIT = 900
+LIMIT = 1500
 
 
 @pytest.mark.timeout(LIMIT + 60)
