@@ -104,18 +104,8 @@ DTYPES = _native_names("dtype_name")
 REDUCE_OPS = _native_names("reduce_op_name")
 
 
-def _attribute_dtypes(op_type: str) -> set[str]:
-    """What the op's attribute T allows; all of the table's for ops that have none."""
-    for attribute in op_def_registry.get(op_type).attr:
-        if attribute.name == "T":
-            return {ops.dtypes.as_dtype(t).name for t in attribute.allowed_values.list.type}
-    return set(DTYPES)
-
-
 def _takes(operation: Operation, dtype: str) -> bool:
-    if dtype not in _attribute_dtypes(operation.op_type):
-        return False
-    if not operation.reduce_op:
+    if not operation.reduce_op:  # what moves tensors takes all types of the table
         return True
     return bool(
         _native.library.tf_hvd_is_reducible(
