@@ -24,6 +24,12 @@ ROWS = {
     "Names and start": {
         "`import horovod.tensorflow as hvd`": "cli/as_horovod_test.py::"
         "test_a_horovod_script_runs_unchanged",
+        "`horovodrun`: MPI": "cli/horovodrun_test.py::"
+        "test_each_flag_is_honoured_or_told_what_replaces_it",
+        "`horovod.run(func)`": "cli/run_function_test.py::test_the_folder_is_private_and_goes",
+        "`horovod.run`: the first": "cli/run_function_test.py::"
+        "test_an_exception_of_a_rank_is_raised_here",
+        "`horovodrun python": "cli/joined_test.py::test_two_serial_trainings_are_told",
         "`horovod.torch`": ABSENT,
         "`elastic`": ABSENT,
         "`start_timeline`": f"{IDIOMS}::test_timeline_says_that_there_is_none",

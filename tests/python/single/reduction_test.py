@@ -225,7 +225,7 @@ def test_way_of_slices_from_the_environment(monkeypatch):
     [
         ("dense/kernel", "dense/kernel"),
         ("dense_3/kernel", "dense/kernel"),
-        ("model_1/block2_a_12/bias_0", "model/block2_a/bias"),
+        ("model_1/block2_a_12/bias_0", "block2_a/bias"),
         ("layer2/w3", "layer2/w3"),
     ],
 )
