@@ -51,6 +51,8 @@ ROWS = {
         "a second `init()`": f"{SINGLE}/process_sets_test.py::test_init_again_under_mpi4py",
     },
     "Collectives": {
+        "`broadcast_variables(model.variables)`": f"{PARALLEL}/keras_callbacks_test.py::"
+        "test_random_layers_keep_their_own_numbers",
         "ops are stateless": f"{SINGLE}/registration_test.py::"
         "test_equal_calls_in_a_function_are_not_merged",
         "eager calls": f"{PARALLEL}/graph_test.py::test_eager_names_are_honoured",
@@ -98,6 +100,12 @@ ROWS = {
         "second derivatives": f"{GRADIENTS}::test_second_derivative_is_that_of_differences",
     },
     "Optimizers and tapes": {
+        "metrics are averaged": f"{PARALLEL}/keras_fit_test.py::"
+        "test_drift_by_reduce_lr_before_metric_average",
+        "ranks of a `fit`": f"{PARALLEL}/keras_fit_test.py::"
+        "test_stall_when_a_rank_has_one_batch_more",
+        "a LearningRateSchedule": f"{PARALLEL}/keras_callbacks_test.py::"
+        "test_learning_rate_schedule_objects_are_refused",
         "Keras 3: `fit`": f"{PARALLEL}/keras_training_test.py::test_ranks_train_as_one_worker",
         "the class of a wrapped": f"{KERAS}::test_the_instance_stays_what_it_is",
         "`optimizer._allreduce": f"{IDIOMS}::test_keras_optimizers_have_allreduce",

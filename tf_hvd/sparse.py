@@ -183,25 +183,32 @@ def _exchange(rows: _Rows, is_dense: Any) -> tf.IndexedSlices:
       rows: this rank's part.
       is_dense: where `rows.way` is None, a bool tensor, the same on all ranks.
     """
+    # As arguments: what comes from a variable otherwise is taken for one of the derivative's.
+    others = {"step": rows.request.step, "is_dense": is_dense}
+    others = {name: value for name, value in others.items() if value is not None}
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def exchange(values: Any, indices: Any) -> Any:
-        part = dataclasses.replace(rows, values=values, indices=indices)
+    def exchange(values: Any, indices: Any, *given: Any) -> Any:
+        known = dict(zip(others, given, strict=True))
+        request = dataclasses.replace(rows.request, step=known.get("step"))
+        part = dataclasses.replace(rows, values=values, indices=indices, request=request)
         if rows.way is None:
-            request = dataclasses.replace(rows.request, opening="")  # the count had it
+            request = dataclasses.replace(request, opening="")  # the count had it
             part = dataclasses.replace(part, request=request)
-            sums, places = tf.cond(is_dense, lambda: _send_dense(part), lambda: _send_rows(part))
+            sums, places = tf.cond(
+                known["is_dense"], lambda: _send_dense(part), lambda: _send_rows(part)
+            )
         else:
             sums, places = (_send_dense if rows.way == DENSE else _send_rows)(part)
 
-        def gradient(upstream: Any, _: Any) -> tuple[Any, None]:
+        def gradient(upstream: Any, _: Any) -> tuple[Any, ...]:
             upstream = tf.convert_to_tensor(upstream)
             total = rows.request.reduce(upstream, "gradient")
-            return tf.gather(total, tf.searchsorted(places, indices)), None
+            return (tf.gather(total, tf.searchsorted(places, indices)), None, *[None] * len(given))
 
         return (sums, places), gradient
 
-    return exchange(rows.values, rows.indices)
+    return exchange(rows.values, rows.indices, *others.values())
 
 
 def _excess_bytes(rows: _Rows) -> Any:
