@@ -132,4 +132,5 @@ error_of(reduce)
         r"tf_hvd error, rank 1 \(.*\): the script has closed files that it did not open", output
     )
     assert " died" not in output
-    assert code != 0
+    # --enable-recovery makes Open MPI's launcher overlook how that rank ended.
+    assert code != 0 or family == "openmpi"

@@ -35,7 +35,7 @@ def test_broadcast_of_other_numbers_of_variables(numbers):
 
 @pytest.mark.parametrize("in_function", [False, True])
 def test_a_type_that_no_collective_takes_on_one_rank(in_function):
-    value = tf.constant(["text"] * 2) if hvd.rank() == 1 else tf.ones([2])
+    value = tf.constant(["text"] * hvd.size()) if hvd.rank() == 1 else tf.ones([hvd.size()])
     calls = {
         "allreduce": lambda: hvd.allreduce(value, op=hvd.Sum, name="typed"),
         "allgather": lambda: hvd.allgather(value, name="typed"),
