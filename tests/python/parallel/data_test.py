@@ -58,7 +58,8 @@ def test_structures_of_any_shape_whose_number_is_not_known(rank, size):
     assert [(x["x"].tolist(), int(y)) for x, y in got] == [(list(range(i)), i) for i in wanted]
     maps = unknown(rows).map(lambda x, _: x)
     assert [len(x["x"]) for x in hvd.shard(maps, uneven="drop")] == list(wanted)
-    filled = [i % count for i in range(rank, 3 * size, size)]
+    rounds = -(-count // size)
+    filled = [i % count for i in range(rank, rounds * size, size)]
     got = list(hvd.shard(unknown(rows)).as_numpy_iterator())
     assert [(x["x"].tolist(), int(y)) for x, y in got] == [(list(range(i)), i) for i in filled]
     assert [len(x["x"]) for x in hvd.shard(maps)] == filled

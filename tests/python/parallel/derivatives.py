@@ -18,7 +18,7 @@ ROWS = 5
 def inputs(rank, rows=ROWS):
     """Row 0 is the same on all ranks; the next have one zero, two zeros, only zeros."""
     x = ((np.arange(rows * 2) * 3 + rank * 5) % 7 + 1.0).reshape(rows, 2)
-    x[0] = 2.0
+    x[:1] = 2.0
     for row, ranks in ((1, [0]), (2, [0, 1]), (3, range(99))):
         if row < rows and rank in ranks:
             x[row] = 0.0
