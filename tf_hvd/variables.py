@@ -43,7 +43,7 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
     members.append("end of the variables")
     return collectives.grouped_allreduce(
         [tf.zeros([1], tf.uint8)] * len(members),
-        op=basics.Sum,
+        op=basics.Min,  # one process has the value of all: nothing that strip-ops must ask about
         name="variables",
         member_names=members,
         process_set=process_set,
