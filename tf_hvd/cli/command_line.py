@@ -90,7 +90,7 @@ def by_way_of_rank(family: str, job: Job, folder: str, local: bool) -> tuple[str
     if family == "slurm":
         return job.command
     wanted = ["stdin"] * bool(family and not job.own_input)
-    wanted += ["timestamps"] * job.output.timestamps + ["watch"] * (family == "mpich")
+    wanted += ["timestamps"] * job.output.timestamps + ["watch"] * bool(family)
     starter = [
         *(sys.executable, "-I", "-S", str(Path(__file__).with_name("rank.py"))),
         *(folder, _RANK_VARIABLES.get(family, ""), ",".join(wanted)),

@@ -127,8 +127,8 @@ def _write(to: int, data: bytes) -> bool:
 def watch_child(folder: str, rank: int) -> None:
     """Forks: the child returns and becomes the rank, this process writes down how it ends.
 
-    For MPICH, whose launcher does not say which rank it was that ended the job. A signal that the
-    launcher sends goes to both, as they are one process group.
+    MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
+    others ran still. A signal that the launcher sends goes to both, as they are one process group.
     """
     child = os.fork()
     if child == 0:

@@ -84,7 +84,7 @@ class Session:
     def first_ended(self) -> tuple[int, int] | None:
         """The rank that was the first to fail, and its exit code or minus its signal.
 
-        Known of MPICH's ranks on this machine alone; Open MPI's launcher says it itself.
+        Known of this machine's ranks alone, and not of Slurm's, which start without our help.
         """
         files = sorted(self.folder.glob(f"{rank.ENDED}*"), key=lambda file: file.stat().st_mtime_ns)
         for file in files:
