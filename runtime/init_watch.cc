@@ -63,7 +63,7 @@ std::string SeenText(const InitView& view, const std::vector<int>& needed,
     if (found == view.ranks.end() || found->second.in_init) continue;
     if (++*missing > kShown) continue;
     text += "; rank " + std::to_string(rank) + ", " + found->second.process +
-            ", has not called it yet";
+            ", has not called it yet (still importing, or stuck before it)";
   }
   if (*missing > kShown) {
     text += "; " + std::to_string(*missing - kShown) + " more have not either";
@@ -131,7 +131,7 @@ std::string DescribeWait(const InitView& view, const LaunchInfo& launch,
   }
   const int elsewhere = launch.size - std::max(launch.local_size, here);
   if (elsewhere > 0) {
-    text += "; there is no word of the " + std::to_string(elsewhere) +
+    text += "; nothing is known of the " + std::to_string(elsewhere) +
             " ranks on other hosts";
   }
   if (missing == 0 && ended.empty() && absent <= 0) {

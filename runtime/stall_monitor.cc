@@ -329,8 +329,8 @@ std::string StallMonitor::StallText(const Key& key, const Roll& roll,
   return text +
          ". Ranks must make the same collective calls, with the same names and "
          "process sets: look for a branch that depends on the rank, fewer "
-         "batches on one rank, or a Session.run that fetches it on some ranks "
-         "only";
+         "batches on one rank, a step that one rank makes again, or a "
+         "Session.run that fetches it on some ranks only";
 }
 
 // The age of the wait is what the replies say. Whoever asked may have asked

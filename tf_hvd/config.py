@@ -102,7 +102,8 @@ CHECK_WEIGHTS_STEPS = IntSetting(
     minimum=0,
     meaning=(
         "A distributed Keras optimizer compares the ranks' weights every so many updates and stops "
-        "if they differ; 0: never. Read when the optimizer is wrapped."
+        "if they differ; 0: never. Read when the optimizer is wrapped; a loop with a tape calls "
+        "`tf_hvd.keras.check_weights` itself."
     ),
     equal=True,
 )
@@ -218,7 +219,7 @@ def markdown() -> str:
         f"{python_markdown()}\n"
         "## Horovod's variables\n\n"
         "Every one that Horovod 0.28.1 reads. `init` warns, once and on rank 0, of what is set and "
-        "not honoured, and of names that are none.\n\n"
+        "not honoured, and of names that Horovod does not have.\n\n"
         f"{horovod_variables.markdown()}\n"
         "This page is made by `python -m tf_hvd.config --markdown`; a test compares the two.\n"
     )

@@ -10,6 +10,7 @@ IndexedSlices are in no bucket; they are one grouped call of their own.
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -22,6 +23,8 @@ from tf_hvd.compression import Compression
 from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, id_of
+
+_log = logging.getLogger(__name__)
 
 # The name scope of gradients that were to be reduced and stay, in a set without others.
 ALONE = "tf_hvd_alone"
@@ -133,6 +136,17 @@ def _marked(gradients: Sequence[Any]) -> list[Any]:
         return [marked(gradient) for gradient in gradients]
 
 
+@functools.lru_cache(maxsize=None)
+def _tell_outsider(process_set: ProcessSet) -> None:
+    """Warns once for each set: it may be meant, as where each half of a job trains a model."""
+    _log.warning(
+        "rank %d is not in %s: an optimizer or tape of that set leaves its gradients as they are, "
+        "and this rank trains alone.",
+        basics.rank(),
+        process_set,
+    )
+
+
 class GradientReducer:
     """Reduces the gradients of one optimizer or tape over all ranks.
 
@@ -185,6 +199,8 @@ class GradientReducer:
         if all(gradient is None for gradient in gradients):
             return gradients
         if self.is_alone():
+            if self.process_set.included() is False:
+                _tell_outsider(self.process_set)
             unseen = tf.executing_eagerly() or basics.size() == 1
             return gradients if unseen else _marked(gradients)
         plan = self._plan(gradients, variables)

@@ -33,7 +33,7 @@ MISTAKES = {
     "not broadcast": ("train(wrapped(), broadcast=False)", "the ranks' weights differ in 1 of 2"),
     "made again": (
         "train(library.optimizers.SGD.from_config(wrapped().get_config()))",
-        "made again",
+        "from_config, copy and load_model give a plain optimizer again",
     ),
     "branch": (
         """

@@ -33,8 +33,8 @@ InitView Seen() {
 TEST(InitWatchTest, NamesWhoHasNotCalledInit) {
   EXPECT_EQ(DescribeWait(Seen(), LaunchOf(2, 2), {0, 1}, {}, 30),
             "init() has waited 30 s for other ranks; rank 1, process 11 "
-            "(python a.py), has not called it yet. All ranks of the job must "
-            "call hvd.init()");
+            "(python a.py), has not called it yet (still importing, or stuck "
+            "before it). All ranks of the job must call hvd.init()");
 }
 
 TEST(InitWatchTest, NamesWhoHasEnded) {
@@ -70,7 +70,7 @@ TEST(InitWatchTest, OfOtherHostsThereIsNoWord) {
   EXPECT_EQ(EndedRanks(Seen(), launch, {0, 1, 2, 3}, {0, 1, 3}),
             (std::vector<int>{3}));
   const std::string text = DescribeWait(Seen(), launch, {0, 1}, {}, 30);
-  EXPECT_NE(text.find("no word of the 6 ranks on other hosts"),
+  EXPECT_NE(text.find("nothing is known of the 6 ranks on other hosts"),
             std::string::npos)
       << text;
 }

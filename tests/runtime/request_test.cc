@@ -204,7 +204,7 @@ TEST(Request, MismatchOfCompression) {
              "mismatch in allreduce 'g': rank 2 has fp16 of float32, rank 5 "
              "has bf16 of float32; the compression must be equal on all "
              "ranks");
-  // The first request of IndexedSlices says so; what it moves is of no account.
+  // The first request of IndexedSlices says so; what it moves does not matter.
   Record slices = OneTensor(DType::kInt64, {1});
   slices.compression = "IndexedSlices";
   ExpectText(smaller, slices,

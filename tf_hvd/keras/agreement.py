@@ -104,10 +104,9 @@ def assert_present(
 
 
 CAUSES = (
-    "Likely: the first values were never broadcast (BroadcastGlobalVariablesCallback(0), or "
-    "broadcast_variables(model.variables, 0)); gradients were not reduced (DistributedOptimizer); "
-    "or a branch or a callback that depends on the rank changes weights or the learning rate. "
-    "Weights that shall differ: "
-    "optimizer.register_local_var(variable)."
+    "Likely: the first values were never broadcast (BroadcastGlobalVariablesCallback(0) or "
+    "broadcast_variables(model.variables, 0)), gradients were not reduced (DistributedOptimizer), "
+    "or a branch or callback that depends on the rank changed weights. "
+    "For weights that are meant to differ, call optimizer.register_local_var(variable)."
 )
 """What makes the ranks' weights differ, and what to do."""

@@ -35,8 +35,7 @@ from tf_hvd.process_sets import ProcessSet, global_process_set
 _log = logging.getLogger(__name__)
 
 _OFF = (
-    "If each rank is to train by itself, do it under `with tf_hvd.keras.unguarded():`, or set "
-    "TF_HVD_GUARD=off."
+    "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set TF_HVD_GUARD=off."
 )
 
 
@@ -97,10 +96,9 @@ def _not_reduced(kind: str) -> str:
     return (
         f"this job has {basics.size()} ranks, and {kind} would apply gradients that were not "
         "reduced over them, so that each rank would train a model of its own. Wrap it: "
-        f"optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). One that was wrapped and "
-        "then made again (from_config, copy, load_model) must be wrapped again; "
-        "tf_hvd.keras.load_model does so. A collective of the forward pass, on the loss or in "
-        f"SyncBatchNormalization, reduces no gradients. {_OFF}"
+        f"optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). from_config, copy and "
+        "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing the "
+        f"loss, or SyncBatchNormalization, is not enough. {_OFF}"
     )
 
 
@@ -194,6 +192,12 @@ class Watch:
                 )
 
 
+_SETTINGS_DIFFER = (
+    "A callback or a branch that depends on the rank changed it, or one rank made an update "
+    "that the others did not."
+)
+
+
 class _Setting:
     """What ranks must have alike besides weights: a name, and a number of up to 62 bits."""
 
@@ -261,7 +265,8 @@ def _compare(
         columns = columns[1:]
     for index, column in zip(others, columns, strict=True):
         texts.append(_differs(settings[int(index)], ranks, column))
-    raise GuardError(f"{' '.join(texts)} {agreement.CAUSES} {_OFF}")
+    causes = agreement.CAUSES if weights.any() else _SETTINGS_DIFFER
+    raise GuardError(f"{' '.join(texts)} {causes} {_OFF}")
 
 
 def _sides(ranks: Sequence[int], values: Any) -> str:

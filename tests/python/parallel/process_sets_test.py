@@ -1,5 +1,6 @@
 """Process sets: added and removed while the job runs, overlapping, and in use at the same time."""
 
+import logging
 import threading
 
 import numpy as np
@@ -257,6 +258,20 @@ def test_tape_reduces_over_its_set(rank, size, process_set):
     (gradient,) = tape.gradient(loss, [variable])
     expected = np.mean([r + 1 for r in members.ranks]) if members.included() else rank + 1
     np.testing.assert_array_equal(gradient, np.full([2], expected, np.float32))
+
+
+@pytest.mark.ranks(2)
+def test_who_is_outside_of_its_optimizers_set_is_told_once(caplog, rank, process_set):
+    members = process_set([0])
+    caplog.set_level(logging.WARNING, "tf_hvd")
+    variable = tf.Variable(1.0)
+    for _ in range(2):
+        with tf.GradientTape() as plain:
+            loss = variable * 2.0
+        hvd.DistributedGradientTape(plain, process_set=members).gradient(loss, variable)
+    told = [text for text in caplog.messages if "trains alone" in text]
+    assert len(told) == (0 if rank == 0 else 1)
+    assert all(f"rank {rank} is not in {members}" in text for text in told)
 
 
 def test_optimizer_reduces_over_its_set(rank, size, process_set):
