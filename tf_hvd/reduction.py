@@ -136,7 +136,7 @@ def _marked(gradients: Sequence[Any]) -> list[Any]:
         return [marked(gradient) for gradient in gradients]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _tell_outsider(process_set: ProcessSet) -> None:
     """Warns once for each set: it may be meant, as where each half of a job trains a model."""
     _log.warning(

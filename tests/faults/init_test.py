@@ -50,7 +50,10 @@ def test_a_rank_never_comes(plain_job, family):
         HOROVOD_STALL_CHECK_TIME_SECONDS="1",
         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="3",
     )
-    who = r"rank 1, process \d+ \(.*python.*program\.py\), has not called it yet \(still importing, or stuck before it\)\. All ranks"
+    who = (
+        r"rank 1, process \d+ \(.*python.*program\.py\), has not called it yet "
+        r"\(still importing, or stuck before it\)\. All ranks"
+    )
     assert re.search(rf"tf_hvd warning, rank 0 \(.*\): init\(\) has waited \d+ s .*{who}", output)
     error = rf"tf_hvd error, rank 0 \(.*\): init\(\) has waited \d+ s .*{who}.*ends here"
     assert re.search(error, output), output

@@ -34,9 +34,7 @@ from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
 
-_OFF = (
-    "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set TF_HVD_GUARD=off."
-)
+_OFF = "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set TF_HVD_GUARD=off."
 
 
 class GuardError(Exception):
