@@ -66,13 +66,13 @@ def test_as_one_large_batch(kind, shape, uneven, rank, size):
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("kind", list(LAYERS))
-def test_process_set(kind, rank):
-    """Ranks 0 and 2 have one large batch; rank 1 has its own."""
+def test_process_set(kind, rank, size):
+    """Ranks 0 and 2 have one large batch; every other rank has its own."""
     pair = hvd.add_process_set([0, 2])
     layer = synchronized(LAYERS[kind], pair)(dtype="float64", momentum=0.5)
     again = type(layer).from_config(layer.get_config())
-    batches = [batch_of(r, 4) for r in range(3)]
-    members = [1] if rank == 1 else [0, 2]
+    batches = [batch_of(r, 4) for r in range(size)]
+    members = [0, 2] if rank in (0, 2) else [rank]
     plain = LAYERS[kind](dtype="float64", momentum=0.5)
     all_y = plain(np.concatenate([batches[r] for r in members]), training=True).numpy()
     mine = slice(4 * members.index(rank), 4 * members.index(rank) + 4)
