@@ -34,7 +34,8 @@ struct FrameEntry {
   bool define = false;  // `name` and `record` are slot `slot` from now on
   bool close = false;   // the runtime ends; `error` says why
   bool joined = false;  // some members take part with zeros
-  int32_t last = 0;     // join: last rank; add_process_set: the new set
+  int32_t last = 0;     // join: last rank; add_process_set: the new set; close:
+                        // the rank that left
   std::string name;     // empty on the wire when the slot says it
   std::string record;
   std::string error;  // not empty: the request fails with this text

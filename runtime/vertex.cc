@@ -58,8 +58,8 @@ bool Vertex::IsExecuting(const Key& key) const {
 // for it.
 bool Vertex::AdmitLocally(Entry* entry) {
   if (!ended_.ok()) {
-    CompleteEntry(entry,
-                  orderly_ ? ClosedStatus({entry->set, entry->name}) : ended_);
+    CompleteEntry(entry, through_ >= 0 ? ClosedStatus({entry->set, entry->name})
+                                       : ended_);
     return false;
   }
   const std::string set_text = "process set " + std::to_string(entry->set);
@@ -200,6 +200,7 @@ void Vertex::TakeLeave(const Message& message) {
   }
   FrameEntry close;
   close.close = true;
+  close.last = message.rank;
   close.error = RankText(message.rank) + " left: " + message.text;
   Emit({std::move(close)});
 }
@@ -283,7 +284,7 @@ void Vertex::FailQueued(const Status& status) {
   ledger_.ready.clear();
   ledger_.passed_up.clear();
   for (auto& [key, waiting] : ledger_.queue) {
-    const Status told = orderly_ ? ClosedStatus(key) : status;
+    const Status told = through_ >= 0 ? ClosedStatus(key) : status;
     for (Entry& entry : waiting) CompleteEntry(&entry, told);
   }
   ledger_.queue.clear();
@@ -297,6 +298,10 @@ void Vertex::FailQueued(const Status& status) {
 Status Vertex::ClosedStatus(const Key& key) const {
   const auto set = ledger_.sets.find(key.first);
   if (set == ledger_.sets.end() || !set->second.slots.Knows(key.second)) {
+    return ended_;
+  }
+  const std::vector<int>& members = *set->second.members;
+  if (!std::binary_search(members.begin(), members.end(), through_)) {
     return ended_;
   }
   return Aborted(ended_.message() + "; '" + key.second +

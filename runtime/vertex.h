@@ -87,7 +87,7 @@ class Vertex {
                   std::vector<Key>* popped);
   void ApplySetChange(const FrameEntry& entry, const Record& record);
   void RemoveSet(int32_t set);
-  void Close(const std::string& text);
+  void Close(const FrameEntry& close);
 
   void FailQueued(const Status& status);
   Status ClosedStatus(const Key& key) const;
@@ -101,7 +101,7 @@ class Vertex {
   VertexHost* const host_;
   StallMonitor stall_;
   Status ended_;
-  bool orderly_ = false;      // ended_ is that of a rank that was through
+  int through_ = -1;          // the rank that was through, and left
   std::set<int32_t> active_;  // sets with an agreed request since the last Tick
   uint64_t moved_ = 0;        // VertexHost::Moved at the last Tick
   bool finished_any_ = false;  // since then

@@ -153,7 +153,7 @@ void Vertex::Apply(const std::vector<FrameEntry>& frame) {
   std::vector<Key> popped;
   for (const FrameEntry& entry : frame) {
     if (entry.close) {
-      Close(entry.error);
+      Close(entry);
       break;
     }
     ApplyEntry(entry, &runs, &popped);
@@ -256,9 +256,12 @@ void Vertex::RemoveSet(int32_t set) {
   host_->SetRemoved(set);
 }
 
-void Vertex::Close(const std::string& text) {
+void Vertex::Close(const FrameEntry& close) {
+  const std::string& text = close.error;
   ended_ = Aborted(text);
-  orderly_ = EndsWith(text, ": exit") || EndsWith(text, ": shutdown()");
+  if (EndsWith(text, ": exit") || EndsWith(text, ": shutdown()")) {
+    through_ = close.last;
+  }
   FailQueued(ended_);
 }
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_hvd import basics, config
@@ -52,10 +53,17 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     """The reduce op that `op` and Horovod's older argument `average` mean together.
 
     Raises:
-      ValueError: both are given, or `op` is none.
+      ValueError: both are given, `op` is none, or `average` is no bool.
     """
     if average is None:
         return check_op(basics.Average if op is None else op)
+    if not isinstance(average, bool | np.bool_):
+        # Average is 0 and Sum is 1: taken as truth values they are each other.
+        name = _REDUCE_OPS.get(average) if isinstance(average, int) else None
+        raise ValueError(
+            f"average={average!r} is not True or False; the reduce op has a name: "
+            f"op={name or 'tf_hvd.Average'}."
+        )
     if op is not None:
         raise ValueError("give either op= or average=, not both; average= is deprecated.")
     warn_deprecated("average= is deprecated; use op=tf_hvd.Average or op=tf_hvd.Sum.")

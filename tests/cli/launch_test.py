@@ -87,7 +87,7 @@ def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, progra
     failing = program("sys.exit(3 if rank == 1 else 0)")
     code, _, errors = call("run", "-np", "2", *failing, environ=environ)
     assert code == 3
-    assert "rank 1 exited with code 3 and was the first to fail" in errors
+    assert "rank 1 was the first to end with an error (exit code 3)" in errors
 
 
 def test_a_rank_that_dies_ends_the_job_and_is_named(environ, family, call, program):
@@ -99,7 +99,7 @@ def test_a_rank_that_dies_ends_the_job_and_is_named(environ, family, call, progr
     code, _, errors = call("run", "-np", "2", *dying, environ=environ)
     assert code != 0
     assert f"tf_hvd run: the job ended with exit code {code}; " in errors
-    assert "rank 1 was ended by signal 9 (Killed) and was the first to fail" in errors
+    assert "rank 1 was the first to end with an error (signal 9, Killed)" in errors
 
 
 def wait_for(files):

@@ -3,6 +3,7 @@
 import inspect
 import os
 import pathlib
+import re
 import signal
 import stat
 import subprocess
@@ -105,6 +106,38 @@ def test_an_exception_of_a_rank_is_raised_here():
 def test_a_rank_without_a_result_is_an_error():
     with pytest.raises(interactive.RankError, match="exit code 4 and without a result of rank 1"):
         interactive.run(lambda: os._exit(4) if rank_now() == 1 else 0, np=2)
+
+
+def fail_beside_others():
+    """Rank 1 raises, the others wait for it in a collective."""
+    import tensorflow as tf
+
+    import tf_hvd as hvd
+
+    hvd.init()
+    if hvd.rank() == 1:
+        raise KeyError("what")
+    try:
+        hvd.allreduce(tf.constant(1.0), name="loss")
+    except tf.errors.AbortedError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.usefixtures("mpi")
+def test_the_other_ranks_are_told_what_was_raised(monkeypatch, tmp_path):
+    told = tmp_path / "told"
+    monkeypatch.setenv("TOLD", str(told))
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+
+    def leave_word():
+        text = fail_beside_others()
+        with open(os.environ["TOLD"], "w") as file:
+            file.write(text)
+
+    with pytest.raises(interactive.RankError, match="rank 1 of 2 raised:"):
+        interactive.run(leave_word, np=2)
+    assert re.search(r"rank 1 \(.*\) left: KeyError: 'what'", told.read_text())
 
 
 def test_what_cannot_be_sent_or_brought_back():

@@ -89,6 +89,33 @@ TEST_P(EndsTest, ACallLeftOutIsToldAtTheEnd) {
   });
 }
 
+// Who leaves is no member of the set: its members have called alike.
+TEST(Ends, OtherSetsAreNotToldOfACallLeftOut) {
+  Job job({3});
+  job.Run([](Rank& self) {
+    const int32_t set = self.AddSet("pair", {0, 1}).value();
+    std::vector<int32_t> data = {1};
+    if (self.rank() == 2) {
+      EXPECT_TRUE(self.Barrier("all").status().ok());
+      return self.runtime()->Shutdown("exit");
+    }
+    CallOptions options;
+    options.set = set;
+    EXPECT_TRUE(self.Allreduce("loss", &data, options).status().ok());
+    EXPECT_TRUE(self.Barrier("all").status().ok());
+    if (self.rank() == 1) {
+      EXPECT_FALSE(self.Barrier("never").status().ok());
+      return;
+    }
+    const Status status = self.Allreduce("loss", &data, options).status();
+    EXPECT_NE(status.message().find(" left: exit"), std::string::npos)
+        << status.message();
+    EXPECT_EQ(status.message().find("has not been called as often"),
+              std::string::npos)
+        << status.message();
+  });
+}
+
 // A rank leaves while a peer is stuck inside an operation, and nobody checks
 // for stalls.
 TEST(Ends, ShutdownIsBoundedInsideAnOperation) {

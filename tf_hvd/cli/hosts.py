@@ -72,7 +72,7 @@ def check_slots(hosts: Sequence[Host], ranks: int) -> None:
     if ranks > slots:
         listed = ",".join(map(str, hosts))
         raise UsageError(
-            f"-np {ranks} is more than the {slots} slots of {listed}; "
+            f"-np {ranks} is more than the {slots} slot{'s' if slots != 1 else ''} of {listed}; "
             "ask for fewer ranks or give hosts more slots"
         )
 

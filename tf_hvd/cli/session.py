@@ -82,14 +82,15 @@ class Session:
         return any(self.folder.glob(f"{CALLED}*"))
 
     def first_ended(self) -> tuple[int, int] | None:
-        """The rank that was the first to fail, and its exit code or minus its signal.
+        """The rank that was the first to end badly, and its exit code or minus its signal.
+
+        Ranks that the launcher may have ended itself, by SIGTERM, do not count.
 
         Known of this machine's ranks alone, and not of Slurm's, which start without our help.
         """
         files = sorted(self.folder.glob(f"{rank.ENDED}*"), key=lambda file: file.stat().st_mtime_ns)
-        for file in files:
-            return int(file.suffix[1:]), int(file.read_text())
-        return None
+        ended = [(int(file.suffix[1:]), int(file.read_text())) for file in files]
+        return next((one for one in ended if one[1] != -signal.SIGTERM), None)
 
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # the listener is closed at the end

@@ -66,7 +66,8 @@ def main(folder: str) -> int:
         result["value"] = func(*args, **kwargs)
     except Exception as error:
         result |= {"error": error, "trace": traceback.format_exc(), "when": time.time()}
-        sys.stderr.write(result["trace"])
+        # Prints it; tf_hvd, where it is imported, tells the other ranks why this one leaves.
+        sys.excepthook(type(error), error, error.__traceback__)
     _leave(folder, rank, result)
     return 0 if result["trace"] is None else 1
 

@@ -148,10 +148,8 @@ def end_text(ending: Ending, pids: dict[int, int], first: tuple[int, int] | None
     """The line for a job that failed: its exit code, and which rank or process failed first."""
     if first:
         number, code = first
-        how = f"exited with code {code}"
-        if code < 0:
-            how = f"was ended by signal {-code} ({signal.strsignal(-code)})"
-        who = f"rank {number} {how} and was the first to fail"
+        how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+        who = f"rank {number} was the first to end with an error ({how})"
     else:
         who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
     return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"

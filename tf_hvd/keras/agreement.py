@@ -104,7 +104,7 @@ def assert_present(
 
 
 CAUSES = (
-    "Likely: the first values were never broadcast (BroadcastGlobalVariablesCallback(0) or "
+    "Likely cause: the initial values were never broadcast (BroadcastGlobalVariablesCallback(0) or "
     "broadcast_variables(model.variables, 0)), gradients were not reduced (DistributedOptimizer), "
     "or a branch or callback that depends on the rank changed weights. "
     "For weights that are meant to differ, call optimizer.register_local_var(variable)."

@@ -17,6 +17,20 @@ from tf_hvd._tensorflow import tf_variable
 Parts = Mapping[str, tuple[type, str]]
 
 
+# tf_keras asks each callback of a `fit` for this; Keras 3's have it not.
+_ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
+
+
+def _refusal(module: str, name: str) -> Any:
+    def refuse(_: Any) -> bool:
+        raise TypeError(
+            f"{module}.{name} is for Keras 3 here; a fit() of tf_keras takes "
+            f"{module}.of(tf_keras).{name}."
+        )
+
+    return refuse
+
+
 class Flavours:
     """The classes of a module for each Keras; those for `tf.keras` are its attributes.
 
@@ -43,6 +57,8 @@ class Flavours:
         for name, (behaviour, base) in self._parts.items():
             bases = (behaviour, getattr(keras.callbacks, base))
             contents = {"__module__": self._module, "__doc__": behaviour.__doc__}
+            if not hasattr(bases[1], _ASKED_BY_TF_KERAS):
+                contents[_ASKED_BY_TF_KERAS] = _refusal(self._module, name)
             setattr(made, name, type(name, bases, contents))
         return made
 

@@ -17,6 +17,13 @@ def test_op_and_average():
         resolve(hvd.Sum, True)
 
 
+def test_a_reduce_op_in_the_place_of_average():
+    """Average is 0 and Sum is 1: as truth values each would be the other."""
+    for op, name in ((hvd.Average, "Average"), (hvd.Sum, "Sum")):
+        with pytest.raises(ValueError, match=f"average={op} is not True or False; .*op={name}"):
+            hvd.handle_average_backwards_compatibility(None, op)
+
+
 def test_powers_of_two():
     found = [n for n in range(-2, 20) if hvd.check_num_rank_power_of_2(n)]
     assert found == [1, 2, 4, 8, 16]
