@@ -78,7 +78,7 @@ def shard(
     uneven: str = "repeat",
     process_set: ProcessSet = global_process_set,
 ) -> tf.data.Dataset:
-    """Shares a dataset out: of n ranks, rank r gets elements r, r + n, r + 2n, ...
+    """Shards a dataset: of n ranks, rank r gets elements r, r + n, r + 2n, ...
 
     All ranks get equally many, so that none waits for the others at the end of an
     epoch. The elements of a dataset that is batched already are its batches.
@@ -103,9 +103,9 @@ def shard(
 
     Raises:
       ValueError, on all ranks: the datasets differ in length or in order, as far as
-        can be seen: a shuffle without seed, or with seeds that differ between ranks,
-        or an order that is not deterministic. On this rank: `uneven` is none of its
-        words; before `init`; not in the set.
+        can be seen: a share already, a shuffle without seed, or with seeds that differ
+        between ranks, or an order that is not deterministic. On this rank: `uneven` is
+        none of its words; before `init`; not in the set.
     """
     _check("uneven", uneven, UNEVEN)
     count, place = _place(process_set)
@@ -141,23 +141,24 @@ def _agreed(steps: np.ndarray, ranks: list[int], agree: str) -> int:
     """
 
     def those(mask: np.ndarray) -> str:
-        return ", ".join(str(rank) for rank, wanted in zip(ranks, mask, strict=True) if wanted)
+        *others, last = [str(rank) for rank, wanted in zip(ranks, mask, strict=True) if wanted]
+        return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
     unknown = steps == tf.data.UNKNOWN_CARDINALITY
     if unknown.any():
         raise ValueError(
-            f"the number of batches is not known on rank {those(unknown)}: state it with "
+            f"the number of batches is not known on {those(unknown)}: state it with "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)), or give a number."
         )
     endless = steps == tf.data.INFINITE_CARDINALITY
     if endless.all() or (agree == "max" and endless.any()):
         raise ValueError(
-            f"the dataset has no end on rank {those(endless)}: choose a number of steps, and give "
-            "it to dataset.take()."
+            f"the dataset has no end on {those(endless)}: choose a number of steps, and give it "
+            "to dataset.take()."
         )
     if (steps == 0).any():
         raise ValueError(
-            f"rank {those(steps == 0)} has no batch: use fewer ranks, smaller batches, or "
+            f"there is no batch on {those(steps == 0)}: use fewer ranks, smaller batches, or "
             "shard(..., uneven='repeat')."
         )
     finite = steps[~endless]
