@@ -41,6 +41,8 @@ HOOKS = {
 SCOPE = "tf_hvd/"
 # What Keras asks of callbacks that are not its own; without it tf_keras converts the logs.
 CALLBACK_TRAITS = {"_supports_tf_logs": True}
+# What tf_keras asks each callback of a `fit`; Keras 3's do not have it.
+ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
 # A tape puts what it computes under this name scope.
 BACKPROP = "gradient_tape/"
 

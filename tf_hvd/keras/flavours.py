@@ -12,13 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd._tensorflow import tf_variable
+from tf_hvd.keras import compat
 
 # The name of each class, what it does, and the name of its base in keras.callbacks.
 Parts = Mapping[str, tuple[type, str]]
-
-
-# tf_keras asks each callback of a `fit` for this; Keras 3's have it not.
-_ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
 
 
 def _refusal(module: str, name: str) -> Any:
@@ -57,8 +54,8 @@ class Flavours:
         for name, (behaviour, base) in self._parts.items():
             bases = (behaviour, getattr(keras.callbacks, base))
             contents = {"__module__": self._module, "__doc__": behaviour.__doc__}
-            if not hasattr(bases[1], _ASKED_BY_TF_KERAS):
-                contents[_ASKED_BY_TF_KERAS] = _refusal(self._module, name)
+            if not hasattr(bases[1], compat.ASKED_BY_TF_KERAS):
+                contents[compat.ASKED_BY_TF_KERAS] = _refusal(self._module, name)
             setattr(made, name, type(name, bases, contents))
         return made
 

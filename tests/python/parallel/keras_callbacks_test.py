@@ -397,3 +397,11 @@ def test_accumulated_gradients_stay_each_ranks_own(rank, size):
         model.fit(x, x, batch_size=1, verbose=0, callbacks=[broadcast])
     mean = sum(r + 1 for r in range(size)) / size
     np.testing.assert_array_equal(model.get_weights()[0], [[-mean]])
+
+
+def test_callbacks_of_the_other_keras_name_the_cure():
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    wrong = callbacks.of(keras).MetricAverageCallback()
+    with pytest.raises(TypeError, match=r"is for Keras 3 .*callbacks\.of\(tf_keras\)"):
+        model.fit(np.ones([2, 1]), np.ones([2, 1]), verbose=0, callbacks=[wrong])
