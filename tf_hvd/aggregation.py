@@ -30,9 +30,17 @@ class _Passes:
 
     count: Any  # passes so far
     sums: list[Any]  # of the gradients; None where there is none
+    is_in_graph: bool  # of a v1 session, which may not have initialised them
 
     def live(self) -> list[Any]:
         return [total for total in self.sums if total is not None]
+
+    def reset(self) -> Any:
+        """Starts the step; an op, or a tensor, that waits for it."""
+        resets = [total.assign(tf.zeros(total.shape, total.dtype)) for total in self.live()]
+        resets.append(self.count.assign(0))
+        with tf.control_dependencies(_ops_of(resets)):
+            return tf.constant(True)
 
 
 class GradientAggregation:
@@ -75,15 +83,17 @@ class GradientAggregation:
           this equally often), and the sums or averages so far. None stays None.
 
         Raises:
-          ValueError: IndexedSlices, or other gradients than in the pass before.
+          ValueError: IndexedSlices, other gradients than in the pass before, or shapes
+            that neither the gradient nor the variable tells.
         """
         if self._sparse_as_dense:
             gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         step = self._step_of(gradients, variables)
-        added = [
-            None if total is None else total.assign_add(gradient)
-            for total, gradient in zip(step.sums, gradients, strict=True)
-        ]
+        with tf.control_dependencies(_ops_of([_begin_anew(step, self.passes)])):
+            added = [
+                None if total is None else total.assign_add(gradient)
+                for total, gradient in zip(step.sums, gradients, strict=True)
+            ]
         with tf.control_dependencies([total for total in added if total is not None]):
             count = tf.identity(step.count.assign_add(1))
         with tf.control_dependencies([count]):
@@ -108,10 +118,7 @@ class GradientAggregation:
         def finish() -> Any:
             done = step()
             with tf.control_dependencies(_ops_of(done)):
-                resets = [total.assign(tf.zeros_like(total)) for total in passes.live()]
-                resets.append(passes.count.assign(0))
-            with tf.control_dependencies(_ops_of(resets)):
-                return tf.constant(True)
+                return passes.reset()
 
         return tf.cond(complete, finish, lambda: tf.constant(False))
 
@@ -125,7 +132,7 @@ class GradientAggregation:
                 "backward_passes_per_step > 1 needs sparse_as_dense=True for IndexedSlices: sums "
                 "of passes are dense."
             )
-        step = self._steps.get(variables, lambda: _first_pass(gradients))
+        step = self._steps.get(variables, lambda: _first_pass(gradients, variables))
         present = [gradient is not None for gradient in gradients]
         if present != [total is not None for total in step.sums]:
             raise ValueError(
@@ -135,15 +142,51 @@ class GradientAggregation:
         return step
 
 
-def _first_pass(gradients: Sequence[Any]) -> _Passes:
+def _first_pass(gradients: Sequence[Any], variables: Sequence[Any] | None) -> _Passes:
+    owners = variables or [None] * len(gradients)
+    shapes = [
+        None if gradient is None else _shape_of(gradient, owner)
+        for gradient, owner in zip(gradients, owners, strict=True)
+    ]
     with tf.init_scope():
         sums = [
             None
             if gradient is None
-            else state_variable(tf.zeros(gradient.shape, gradient.dtype), f"aggregation/sum_{i}")
-            for i, gradient in enumerate(gradients)
+            else state_variable(tf.zeros(shape, gradient.dtype), f"aggregation/sum_{i}")
+            for i, (gradient, shape) in enumerate(zip(gradients, shapes, strict=True))
         ]
-        return _Passes(state_variable(tf.zeros([], tf.int64), "aggregation/passes"), sums)
+        count = state_variable(tf.zeros([], tf.int64), "aggregation/passes")
+        return _Passes(count, sums, is_in_graph=not tf.executing_eagerly())
+
+
+def _shape_of(gradient: Any, variable: Any) -> tf.TensorShape:
+    """The gradient's, as far as it is known: that of an embedding knows no rows."""
+    shape = gradient.shape
+    if not shape.is_fully_defined() and hasattr(variable, "shape"):
+        shape = tf.TensorShape(variable.shape)
+    if not shape.is_fully_defined():
+        raise ValueError(
+            f"backward_passes_per_step > 1 needs the whole shape of each gradient, not {shape}: "
+            "give the variables too, or call set_shape() on the gradient."
+        )
+    return shape
+
+
+def _begin_anew(step: _Passes, passes: int) -> Any:
+    """Starts the step again where the one before was complete and nobody applied it.
+
+    As where the program skips updates that are not finite. Also where no step was
+    yet, as in a session that has not initialised its local variables.
+    """
+
+    def is_over() -> Any:
+        return step.count.read_value() >= passes
+
+    if step.is_in_graph:
+        over = tf.cond(step.count.is_initialized(), is_over, lambda: tf.constant(True))
+    else:
+        over = is_over()
+    return tf.cond(over, step.reset, lambda: tf.constant(False))
 
 
 def _never_added() -> _Passes:

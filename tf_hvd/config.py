@@ -113,8 +113,8 @@ GUARD = ChoiceSetting(
     default="on",
     choices=("on", "off"),
     meaning=(
-        "Whether Keras training that does not train one model on all ranks is stopped "
-        "(docs/keras.md)."
+        "Whether training that does not train one model on all ranks is stopped: Keras "
+        "(docs/keras.md) and v1 optimizers (docs/optimizers.md)."
     ),
     equal=True,
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics
+from tf_hvd import basics, v1_guard
 from tf_hvd.variables import broadcast_variables
 
 # What writes to, or reads from, the disk: an argument, and its value on ranks that do not.
@@ -36,7 +36,12 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self._variables: list[Any] = []
 
     def begin(self) -> None:
-        """Adds the broadcasts to the graph, unless they are in this graph already."""
+        """Adds the broadcasts to the graph, unless they are in this graph already.
+
+        Raises:
+          ValueError: an optimizer in it updates by gradients that nothing has reduced.
+        """
+        v1_guard.check_graph(tf.compat.v1.get_default_graph())
         variables = tf.compat.v1.global_variables()
         same_graph = self.bcast_op is not None and (
             self.bcast_op.graph is tf.compat.v1.get_default_graph()
@@ -90,7 +95,8 @@ def MonitoredTrainingSession(  # noqa: N802 - TensorFlow's name
       A MonitoredSession.
 
     Raises:
-      ValueError: `is_chief` or `master` is given; `init` was not called.
+      ValueError: `is_chief` or `master` is given; `init` was not called; an optimizer
+        in the graph updates by gradients that nothing has reduced.
     """
     for name in ("is_chief", "master"):
         if name in arguments:

@@ -15,6 +15,7 @@ from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.reduction import GradientReducer
+from tf_hvd.v1_guard import AnsweredFor, GradientCheck, refuse_in_loss_scaler
 
 
 class _Updates:
@@ -93,6 +94,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._aggregation = aggregation
         self._begun: list[_Begun] = []
         self._applied: ByVariables[_Updates] = ByVariables()
+        self._check = GradientCheck()
 
     def __repr__(self) -> str:
         # Scripts look for "horovod" in str(optimizer).
@@ -104,7 +106,14 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
 
     @verbatim
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The inner optimizer's compute_gradients, then the reduction over all ranks."""
+        """The inner optimizer's compute_gradients, then the reduction over all ranks.
+
+        Raises:
+          ValueError: with backward_passes_per_step > 1 in an optimizer that scales the
+            loss by a number that changes.
+        """
+        if self._aggregation is not None:
+            refuse_in_loss_scaler(f"backward_passes_per_step={self._aggregation.passes}")
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
@@ -149,9 +158,27 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
 
         With backward_passes_per_step > 1 it does nothing, not even count a step,
         until the passes are complete.
+
+        Raises:
+          ValueError: nothing has reduced the gradients.
         """
         pairs = list(grads_and_vars)
         begun = self._begun_with([variable for _, variable in pairs])
+        self._check_reduced(begun, pairs)
+        with AnsweredFor():
+            return self._apply_if_complete(begun, pairs, *args, **kwargs)
+
+    @verbatim
+    def _check_reduced(self, begun: _Begun | None, pairs: list[Any]) -> None:
+        if not self._reducer.is_alone():
+            shared = [(g, v) for g, v in pairs if g is not None and v not in self._local]
+            # A pass that does not complete a step sends nothing.
+            only_added = begun is not None and self._aggregation is not None
+            self._check.before_update(self.get_name(), shared, only_added)
+
+    def _apply_if_complete(
+        self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any
+    ) -> Any:
         if self._aggregation is None:
             return self._apply(begun, pairs, *args, **kwargs)
         if begun is None:
@@ -210,7 +237,12 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
 
     @verbatim
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The inner optimizer's compute_gradients."""
+        """The inner optimizer's compute_gradients.
+
+        Raises:
+          ValueError: in an optimizer that scales the loss by a number that changes.
+        """
+        refuse_in_loss_scaler("op=Adasum")
         pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
         return pairs
 
@@ -218,10 +250,11 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's apply_gradients; then the ranks' updates are combined."""
         pairs = list(grads_and_vars)
-        return self._updates.apply(
-            lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs),
-            [variable for gradient, variable in pairs if gradient is not None],
-        )
+        with AnsweredFor():
+            return self._updates.apply(
+                lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs),
+                [variable for gradient, variable in pairs if gradient is not None],
+            )
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name

@@ -52,7 +52,7 @@ class _Node:
         self.reduces = reduces and not (self.backward or _DERIVATIVE.search(name))
 
 
-def _functions_of(attributes: Iterable[Any]) -> list[str]:
+def functions_of(attributes: Iterable[Any]) -> list[str]:
     """The functions that an op's attributes name."""
     names = []
     for value in attributes:
@@ -75,7 +75,7 @@ def _gives_numbers(op: Any) -> bool:
 class _Flow:
     """Nodes, and what is upstream of them. Subclasses find nodes by their keys."""
 
-    def __init__(self, library: "_Library") -> None:
+    def __init__(self, library: "Library") -> None:
         self._library = library
         self._not_downstream: set[Any] = set()
 
@@ -141,14 +141,14 @@ class _Flow:
 class _Body(_Flow):
     """A function of the library."""
 
-    def __init__(self, library: "_Library", definition: Any) -> None:
+    def __init__(self, library: "Library", definition: Any) -> None:
         super().__init__(library)
         self._nodes = {
             node.name: _Node(
                 node.op,
                 node.name,
                 [name.partition(":")[0] for name in node.input if not name.startswith("^")],
-                _functions_of(node.attr.values()),
+                functions_of(node.attr.values()),
             )
             for node in definition.node_def
         }
@@ -176,7 +176,7 @@ class _Body(_Flow):
         self.reduces_gradients = any(map(self.reduces_at, self._nodes.values()))
 
 
-class _Library:
+class Library:
     """The functions that the graphs call, at any depth; read when the first is asked for."""
 
     def __init__(self, graphs: Sequence[Any]) -> None:
@@ -185,6 +185,7 @@ class _Library:
         self._bodies: dict[str, Any] = {}
 
     def body(self, name: str) -> Any:
+        """What the function of that name does."""
         if self._definitions is None:
             self._definitions = {
                 function.signature.name: function
@@ -208,11 +209,11 @@ class _Unknown:
 _UNKNOWN = _Unknown()
 
 
-class _Tracing(_Flow):
+class Tracing(_Flow):
     """The functions that are being traced, which are inside of each other."""
 
     def __init__(self, graphs: Sequence[Any]) -> None:
-        super().__init__(_Library(graphs))
+        super().__init__(Library(graphs))
         self._graphs = graphs
         self._outer = {
             inner.op: getattr(outer, "op", None)
@@ -222,21 +223,24 @@ class _Tracing(_Flow):
         self._nodes: dict[Any, _Node] = {}
 
     def node(self, key: Any) -> _Node:
+        """What is known of an op."""
         if key not in self._nodes:
             outer = self._outer.get(key)
             inputs = [tensor.op for tensor in key.inputs] + ([] if outer is None else [outer])
             # A constant's definition holds its value.
-            calls = [] if key.type == "Const" else _functions_of(key.node_def.attr.values())
+            calls = [] if key.type == "Const" else functions_of(key.node_def.attr.values())
             self._nodes[key] = _Node(key.type, key.name, inputs, calls)
         return self._nodes[key]
 
     def is_constant(self, key: Any) -> bool:
+        """Whether an op gives a small constant."""
         if key.type == "Const":
             return _is_small(key.node_def)
         # What was made eagerly: a number.
         return key in self._outer and self._outer[key] is None and key.outputs[0].shape.rank == 0
 
     def all_nodes(self) -> Iterator[_Node]:
+        """All ops of the functions."""
         for graph in self._graphs:
             for op in graph.get_operations():
                 yield self.node(op)
@@ -272,8 +276,8 @@ def unreduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
       that they call, and no reduction is between it and any of the gradients. One
       reduced gradient is enough for False: the others may be a rank's own.
     """
-    values = _traced(gradients, graphs)
-    flow = _Tracing(graphs)
+    values = traced(gradients, graphs)
+    flow = Tracing(graphs)
     sources = flow.of(values)
     if "reduced" in sources:
         return False
@@ -291,10 +295,10 @@ def reduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
       gradients: see `unreduced`.
       graphs: see there.
     """
-    return "reduced" in _Tracing(graphs).of(_traced(gradients, graphs))
+    return "reduced" in Tracing(graphs).of(traced(gradients, graphs))
 
 
-def _traced(gradients: Sequence[Any], graphs: Sequence[Any]) -> list[Any]:
+def traced(gradients: Sequence[Any], graphs: Sequence[Any]) -> list[Any]:
     """Those that were computed in one of the graphs, as tensors."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     return [value for value in values if getattr(value, "graph", None) in graphs]

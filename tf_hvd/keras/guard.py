@@ -34,7 +34,7 @@ from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
 
-_OFF = "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set TF_HVD_GUARD=off."
+OFF = "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set TF_HVD_GUARD=off."
 
 
 class GuardError(Exception):
@@ -96,11 +96,11 @@ def _not_reduced(kind: str) -> str:
         "reduced over them, so that each rank would train a model of its own. Wrap it: "
         f"optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). from_config, copy and "
         "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing the "
-        f"loss, or SyncBatchNormalization, is not enough. {_OFF}"
+        f"loss, or SyncBatchNormalization, is not enough. {OFF}"
     )
 
 
-_PATTERN = re.compile(r"this job has \d+ ranks, and .*" + re.escape(_OFF[-20:]), re.DOTALL)
+_PATTERN = re.compile(r"this job has \d+ ranks, and .*" + re.escape(OFF[-20:]), re.DOTALL)
 
 
 def failed(error: tf.errors.InvalidArgumentError) -> None:
@@ -186,7 +186,7 @@ class Watch:
                     f"{type(leaf).__name__} counts {calls} updates and reduced no gradient: its "
                     "class makes updates past the methods that tf_hvd hooks into. Use an optimizer "
                     "of Keras, or do not wrap this one and reduce with "
-                    f"tf_hvd.DistributedGradientTape in a train_step of your own. {_OFF}"
+                    f"tf_hvd.DistributedGradientTape in a train_step of your own. {OFF}"
                 )
 
 
@@ -264,7 +264,7 @@ def _compare(
     for index, column in zip(others, columns, strict=True):
         texts.append(_differs(settings[int(index)], ranks, column))
     causes = agreement.CAUSES if weights.any() else _SETTINGS_DIFFER
-    raise GuardError(f"{' '.join(texts)} {causes} {_OFF}")
+    raise GuardError(f"{' '.join(texts)} {causes} {OFF}")
 
 
 def _sides(ranks: Sequence[int], values: Any) -> str:

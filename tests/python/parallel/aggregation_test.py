@@ -157,6 +157,62 @@ def test_what_does_not_add_up():
         GradientAggregation(0)
 
 
+@pytest.mark.parametrize("flavour", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_embedding_in_a_loss_scaler(rank, size, flavour):
+    """Within Keras' tf.cond the gradient of a table knows none of its rows."""
+    flavours = {keras: "optimizers", tf_keras: "mixed_precision"}
+    scaler = getattr(flavour, flavours[flavour]).LossScaleOptimizer
+    optimizer = hvd.DistributedOptimizer(
+        scaler(flavour.optimizers.SGD(1.0)), backward_passes_per_step=2, sparse_as_dense=True
+    )
+    table = flavour.layers.Embedding(3, 2, embeddings_initializer="zeros")
+    model = flavour.Sequential([flavour.layers.Input((1,), dtype="int32"), table])
+    model.compile(optimizer=optimizer, loss=lambda truth, made: tf.reduce_sum(made))
+    row = min(rank, 2)
+    model.fit(np.full((2, 1), row), np.zeros((2, 1, 2)), batch_size=1, verbose=0)
+    expected = np.zeros((3, 2))
+    for other in range(size):
+        expected[min(other, 2)] -= 2 / size
+    np.testing.assert_allclose(table.get_weights()[0], expected, rtol=1e-6)
+
+
+def test_shapes_come_from_the_variables():
+    @tf.function(autograph=False)
+    def add(gradient):
+        with_variables.add([gradient], [variable])
+        with pytest.raises(ValueError, match="give the variables too"):
+            GradientAggregation(2).add([gradient])
+
+    variable, with_variables = tf.Variable(tf.zeros([3, 2])), GradientAggregation(2)
+    add.get_concrete_function(tf.TensorSpec([None, 2]))
+
+
+@pytest.mark.parametrize("control_flow", ["v1", "v2"])
+def test_a_session_that_did_not_initialise_local_variables(rank, size, control_flow, request):
+    """It was NotFoundError: Resource localhost/aggregation/sum_0 does not exist."""
+    request.addfinalizer(v1.enable_control_flow_v2)
+    (v1.enable_control_flow_v2 if control_flow == "v2" else v1.disable_control_flow_v2)()
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("w", initializer=tf.zeros([2], tf.float64), use_resource=True)
+        given = v1.placeholder(tf.float64, [2])
+        optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=PASSES)
+        train = optimizer.minimize(tf.reduce_sum(variable * given))
+        session.run(v1.global_variables_initializer())
+        values = []
+        for number in range(7):
+            session.run(train, {given: gradient(rank, number)})
+            values.append(session.run(variable))
+        np.testing.assert_array_equal(values, expected(size, PASSES, False, 7))
+
+
+def test_a_complete_step_that_was_not_applied_starts_again():
+    aggregation = GradientAggregation(2)
+    given = [np.inf, 1.0, 1.0, 2.0, 4.0]
+    found = [aggregation.add([tf.constant([value])]) for value in given]
+    assert [bool(complete) for complete, _ in found] == [False, True, False, True, False]
+    assert [float(sums[0][0]) for _, sums in found] == [np.inf, np.inf, 1.0, 3.0, 4.0]
+
+
 def test_gradients_of_another_compute_gradients():
     with tf.Graph().as_default():
         optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), backward_passes_per_step=2)
