@@ -164,7 +164,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
 
 Status CollectiveKernel::Fill(Call* call) {
   call->entry.set = set_;
-  call->entry.record.kind = kind_;
+  call->entry.request.kind = kind_;
   TF_HVD_RETURN_IF_ERROR(ReadStamp(call));
   const auto inputs = static_cast<size_t>(TensorCount(*call));
   if (!member_names_.empty() && member_names_.size() != inputs) {
@@ -172,7 +172,7 @@ Status CollectiveKernel::Fill(Call* call) {
                            " names for " + std::to_string(inputs) +
                            " tensors; pass one for each, or none at all");
   }
-  call->entry.record.tensors.reserve(inputs);
+  call->entry.request.tensors.reserve(inputs);
   call->entry.tensors.reserve(inputs);
   return FillEntry(call);
 }
@@ -193,7 +193,7 @@ Status CollectiveKernel::ReadStamp(Call* call) const {
 
 void CollectiveKernel::Add(Call* call, TensorSpec spec,
                            const TensorBuffers& buffers) const {
-  std::vector<TensorSpec>& specs = call->entry.record.tensors;
+  std::vector<TensorSpec>& specs = call->entry.request.tensors;
   if (specs.size() < member_names_.size()) {
     spec.name = member_names_[specs.size()];
   }
@@ -202,7 +202,7 @@ void CollectiveKernel::Add(Call* call, TensorSpec spec,
 }
 
 Status CollectiveKernel::CheckHasRows(const Call& call) const {
-  const std::vector<TensorSpec>& specs = call.entry.record.tensors;
+  const std::vector<TensorSpec>& specs = call.entry.request.tensors;
   const TensorSpec& spec = specs.back();
   if (!spec.shape.empty()) return Status::Ok();
   std::string which = "the tensor";
@@ -243,7 +243,7 @@ Status CollectiveKernel::AddTensor(Call* call, int index, Output output) const {
 Status CollectiveKernel::AddRows(Call* call, int index) const {
   TF_HVD_RETURN_IF_ERROR(AddTensor(call, index, Output::kLater));
   Entry& entry = call->entry;
-  TensorSpec& spec = entry.record.tensors.back();
+  TensorSpec& spec = entry.request.tensors.back();
   TF_HVD_RETURN_IF_ERROR(CheckHasRows(*call));
   entry.tensors.back().first_dim = spec.shape[0];
   spec.shape[0] = -1;
@@ -253,8 +253,8 @@ Status CollectiveKernel::AddRows(Call* call, int index) const {
   call->rows->push_back(
       {call->ctx, index, input.dtype(), input.shape(), call->caller});
   if (!is_first) return Status::Ok();
-  // Called by the helm's holder, which completes the entry afterwards; `held`
-  // lives longer.
+  // Called by the holder of the progress lock, which completes the entry
+  // afterwards; `held` lives longer.
   entry.allocate = [rows = call->rows, held = call->held](
                        size_t tensor, const std::vector<int64_t>& first_dims,
                        void** output) {

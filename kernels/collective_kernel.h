@@ -60,11 +60,11 @@ class CollectiveKernel : public tf::AsyncOpKernel {
 
  protected:
   // Reads the attributes that all collectives have. `kind` goes into the
-  // record of each call.
+  // request of each call.
   CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind);
 
   // Fills in the tensors, the outputs and what is particular to the
-  // collective. The entry has its name, set and record.kind. An error is wrong
+  // collective. The entry has its name, set and request.kind. An error is wrong
   // on this rank alone and is told to the others as a refusal of the call.
   virtual Status FillEntry(Call* call) = 0;
 
@@ -76,7 +76,7 @@ class CollectiveKernel : public tf::AsyncOpKernel {
     kLater,      // Entry::allocate gives it, or the caller
   };
 
-  // Adds input `index` to the record and the buffers, and sets output `index`.
+  // Adds input `index` to the request and the buffers, and sets output `index`.
   Status AddTensor(Call* call, int index, Output output) const;
 
   // Adds input `index`, of which other ranks may have more rows or fewer;

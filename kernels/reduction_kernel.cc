@@ -50,11 +50,11 @@ Status ReductionKernel::Validate(int reduce_op, tf::DataType dtype) {
 
 Status ReductionKernel::FillEntry(Call* call) {
   TF_HVD_RETURN_IF_ERROR(valid_);
-  Record& record = call->entry.record;
-  record.reduce_op = reduce_op_;
-  record.prescale = prescale_;
-  record.postscale = postscale_;
-  record.compression = compression_;
+  Request& request = call->entry.request;
+  request.reduce_op = reduce_op_;
+  request.prescale = prescale_;
+  request.postscale = postscale_;
+  request.compression = compression_;
   for (int i = 0; i < TensorCount(*call); ++i) {
     TF_HVD_RETURN_IF_ERROR(AddReduced(call, i));
   }

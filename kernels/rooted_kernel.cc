@@ -13,7 +13,7 @@ RootedKernel::RootedKernel(tf::OpKernelConstruction* ctx)
 
 Status RootedKernel::FillEntry(Call* call) {
   TF_HVD_RETURN_IF_ERROR(CheckRoot(*call->runtime));
-  call->entry.record.root = root_;
+  call->entry.request.root = root_;
   return AddTensors(call, call->runtime->topology().rank == root_);
 }
 

@@ -4,10 +4,10 @@ namespace tf_hvd {
 namespace {
 
 // The lower-ranked of `best` and `candidate`, for candidates that differ from
-// `record`.
-void KeepLowestDiffering(const Witness& candidate, const std::string& record,
+// `request`.
+void KeepLowestDiffering(const Witness& candidate, const std::string& request,
                          std::optional<Witness>* best) {
-  if (candidate.record == record) return;
+  if (candidate.request == request) return;
   if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
 }
 
@@ -23,10 +23,10 @@ std::string StepText(int64_t step) {
 }
 
 std::string DescribeSteps(std::string_view name, const Vote& vote) {
-  Record record;
+  Request request;
   std::string what = "'" + std::string(name) + "'";
-  if (DecodeRecord(vote.first.record, &record).ok()) {
-    what = NameOf(record.kind) + (" " + what);
+  if (DecodeRequest(vote.first.request, &request).ok()) {
+    what = NameOf(request.kind) + (" " + what);
   }
   return "mismatch in " + what + ": rank " + std::to_string(vote.first.rank) +
          " " + StepText(vote.step) + ", rank " +
@@ -38,9 +38,9 @@ std::string DescribeSteps(std::string_view name, const Vote& vote) {
 }
 
 // What a rank that has joined can take part in, with zeros or without rows.
-bool RunsAfterJoin(std::string_view record) {
-  Record decoded;
-  if (!DecodeRecord(record, &decoded).ok()) return false;
+bool RunsAfterJoin(std::string_view request) {
+  Request decoded;
+  if (!DecodeRequest(request, &decoded).ok()) return false;
   switch (decoded.kind) {
     case OpKind::kBroadcast:
     case OpKind::kAlltoall:
@@ -61,9 +61,9 @@ Vote Merge(const Vote& earlier, const Vote& later) {
   Vote merged;
   merged.first = low.first;
   merged.other = low.other;
-  KeepLowestDiffering(high.first, low.first.record, &merged.other);
+  KeepLowestDiffering(high.first, low.first.request, &merged.other);
   if (high.other.has_value()) {
-    KeepLowestDiffering(*high.other, low.first.record, &merged.other);
+    KeepLowestDiffering(*high.other, low.first.request, &merged.other);
   }
   merged.refusal = low.refusal;
   if (high.refusal.has_value() && (!merged.refusal.has_value() ||
@@ -87,11 +87,11 @@ std::string Verdict(std::string_view name, const Vote& vote) {
            vote.refusal->text;
   }
   if (vote.other.has_value()) {
-    return DescribeMismatch(name, vote.first.rank, vote.first.record,
-                            vote.other->rank, vote.other->record);
+    return DescribeMismatch(name, vote.first.rank, vote.first.request,
+                            vote.other->rank, vote.other->request);
   }
   if (vote.off_step.has_value()) return DescribeSteps(name, vote);
-  if (vote.joined && !RunsAfterJoin(vote.first.record)) {
+  if (vote.joined && !RunsAfterJoin(vote.first.request)) {
     return "'" + std::string(name) +
            "' cannot run: a rank has already joined, and only allreduce, "
            "allgather and barrier go on without it";

@@ -15,7 +15,7 @@ namespace tf_hvd {
 // What one rank submitted under a name.
 struct Witness {
   int32_t rank = 0;
-  std::string record;  // EncodeRecord
+  std::string request;  // EncodeRequest
 };
 
 // Why one rank could not submit what it was asked for.
@@ -33,10 +33,10 @@ struct Stamp {
 // "Everybody of the set in my subtree has submitted this", merged.
 struct Vote {
   Witness first;                   // of the lowest rank
-  std::optional<Witness> other;    // the lowest rank whose record differs
+  std::optional<Witness> other;    // the lowest rank whose request differs
   std::optional<Refusal> refusal;  // of the lowest rank that refused
-  // Not in the record, which stays the same from step to step: slots stand for
-  // records.
+  // Not in the request, which stays the same from step to step: slots stand for
+  // requests.
   int64_t step = -1;              // of the lowest rank
   std::optional<Stamp> off_step;  // the lowest rank whose step differs from it
   bool joined = false;            // some ranks take part with zeros

@@ -17,7 +17,7 @@
 namespace tf_hvd {
 
 struct Config {
-  // Bytes that requests of one frame may have together to be fused; 0: never.
+  // Bytes that requests of one batch may have together to be fused; 0: never.
   int64_t fusion_threshold = 64 << 20;
   int64_t stall_warn_ns = 30'000'000'000;   // 0: no stall check at all
   int64_t stall_fail_ns = 300'000'000'000;  // 0: warn only

@@ -12,7 +12,7 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kAbortSettleNs = 500 * kMs;
 // How long a rank that leaves waits for the end to come down the tree.
 constexpr int64_t kLeaveNs = 5000 * kMs;
-// How long frames for the children are offered after the end.
+// How long batches for the children are offered after the end.
 constexpr int64_t kFarewellNs = 1000 * kMs;
 constexpr int64_t kTickNs = 100 * kMs;
 
@@ -21,7 +21,7 @@ StallOptions StallOptionsOf(const Config& config) {
   options.warn_ns = config.stall_warn_ns;
   options.fail_ns = config.stall_fail_ns;
   // Short limits are for tests and impatient users: all of it gets shorter.
-  options.roll_ns = std::min(options.roll_ns, options.warn_ns);
+  options.query_ns = std::min(options.query_ns, options.warn_ns);
   if (options.fail_ns > 0) {
     options.grace_ns =
         std::clamp(options.fail_ns, 1000 * kMs, options.grace_ns);
@@ -36,12 +36,8 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
     : world_(world),
       queue_(queue),
       on_set_(std::move(on_set)),
-      vertex_(world->topology(), StallOptionsOf(config), this),
-      executor_(world->data(), config.fusion_threshold, this),
-      pump_([this] {
-        Step();
-        return abort_status_;
-      }) {
+      controller_(world->topology(), StallOptionsOf(config), this),
+      executor_(world->backends(), config.fusion_threshold, this) {
   // The word was checked when the configuration was read.
   static_cast<void>(ParseLogLevel(config.log_level, &log_level_));
   const Topology& topology = world->topology();
@@ -50,8 +46,8 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
   std::vector<int> neighbours = place.children;
   if (place.parent >= 0) neighbours.push_back(place.parent);
   for (const int neighbour : neighbours) {
-    channels_.emplace_back(neighbour, world->edge(neighbour));
-    polled_ = polled_ || channels_.back().polled();
+    streams_.emplace_back(neighbour, world->edge(neighbour));
+    polled_ = polled_ || streams_.back().polled();
   }
 }
 
@@ -61,35 +57,35 @@ bool Cycle::Step() {
   CheckAbort(now_ns);
   bool busy = false;
   for (Entry& entry : queue_->Drain()) {
-    vertex_.Admit(std::move(entry));
+    controller_.Admit(std::move(entry));
     busy = true;
   }
-  for (Channel& channel : channels_) {
-    busy |= channel.Pull([&](std::string_view message) {
-      vertex_.Receive(channel.peer(), message, now_ns);
+  for (MessageStream& stream : streams_) {
+    busy |= stream.Pull([&](std::string_view message) {
+      controller_.Receive(stream.peer(), message, now_ns);
     });
   }
-  busy |= vertex_.EmitReady();
+  busy |= controller_.EmitReady();
   if (now_ns >= next_tick_ns_) {
     next_tick_ns_ = now_ns + kTickNs;
     // The reason is found: what comes later must not take its place.
-    if (!Aborting()) vertex_.Tick(now_ns);
+    if (!Aborting()) controller_.Tick(now_ns);
   }
-  for (Channel& channel : channels_) busy |= channel.Push();
-  if (closed_since_ns_ == 0 && !vertex_.ended().ok()) {
+  for (MessageStream& stream : streams_) busy |= stream.Push();
+  if (closed_since_ns_ == 0 && !controller_.ended().ok()) {
     closed_since_ns_ = now_ns;
   }
   return busy;
 }
 
-bool Cycle::Advance(int64_t max_bytes) {
+bool Cycle::Advance() {
   bool busy = Step();
   if (aborted()) {
     executor_.Fail(abort_status_);
     return busy;
   }
   Status status;
-  busy |= executor_.RunNext(max_bytes, pump_, &status);
+  busy |= executor_.Progress(&status);
   if (!status.ok() && !aborted()) {
     Abort(AbortRecord::kFailed, world_->topology().rank, status.message());
   }
@@ -102,11 +98,11 @@ void Cycle::CheckAbort(int64_t now_ns) {
   const auto record = world_->PollAbort();
   if (!record.has_value()) return;
   // After the end of an orderly shutdown the other ranks may go as they like.
-  if (!vertex_.ended().ok() && !executor_.HasWork()) return;
+  if (!controller_.ended().ok() && !executor_.HasWork()) return;
   if (abort_deadline_ns_ == 0) abort_deadline_ns_ = now_ns + kAbortSettleNs;
   if (now_ns < abort_deadline_ns_) return;
   abort_status_ = Aborted(record->text);
-  vertex_.Abort(abort_status_);
+  controller_.Abort(abort_status_);
 }
 
 void Cycle::AskToLeave(const std::string& reason) {
@@ -119,13 +115,13 @@ void Cycle::LeaveIfAsked(int64_t now_ns) {
   if (!leave_asked_ || Leaving()) return;
   leave_deadline_ns_ = now_ns + kLeaveNs;
   const std::lock_guard<std::mutex> lock(leave_mutex_);
-  vertex_.Leave(leave_reason_);
+  controller_.Leave(leave_reason_);
 }
 
 // Who leaves waits for the end to come down the tree, and then for what is
 // before the end. The latter may take as long as it likes while data moves.
 void Cycle::BoundLeave(int64_t now_ns) {
-  const bool closed = !vertex_.ended().ok();
+  const bool closed = !controller_.ended().ok();
   if (closed && !executor_.HasWork()) return;
   const uint64_t moved = Moved();
   if (closed && std::exchange(leave_moved_, moved) != moved) {
@@ -134,7 +130,7 @@ void Cycle::BoundLeave(int64_t now_ns) {
   if (now_ns <= leave_deadline_ns_) return;
   leave_deadline_ns_ = now_ns + kLeaveNs;
   // The top of the tree closes at once, so that here somebody is above.
-  const int silent = closed ? Awaited() : vertex_.ledger().place.parent;
+  const int silent = closed ? Awaited() : controller_.state().place.parent;
   std::string text = RankText(world_->topology().rank);
   text += closed ? " left while an operation was going on that no longer moves"
                  : " left and the other ranks did not answer";
@@ -147,29 +143,31 @@ void Cycle::BoundLeave(int64_t now_ns) {
 
 bool Cycle::AtEnd() const {
   if (aborted()) return !executor_.HasWork();
-  if (vertex_.ended().ok() || executor_.HasWork()) return false;
+  if (controller_.ended().ok() || executor_.HasWork()) return false;
   // A neighbour that has gone takes nothing any more.
   return !HasOutput() || NowNs() > closed_since_ns_ + kFarewellNs;
 }
 
 bool Cycle::HasOutput() const {
-  return std::any_of(channels_.begin(), channels_.end(),
-                     [](const Channel& c) { return c.HasOutput(); });
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const MessageStream& c) { return c.HasOutput(); });
 }
 
 bool Cycle::LooksBusy() const {
-  return !queue_->Empty() || executor_.CanRun() ||
-         std::any_of(channels_.begin(), channels_.end(),
-                     [](const Channel& c) { return c.Readable(); });
+  return !queue_->Empty() ||
+         std::any_of(streams_.begin(), streams_.end(),
+                     [](const MessageStream& c) { return c.Readable(); });
 }
 
 void Cycle::Send(int neighbour, std::string message) {
-  for (Channel& channel : channels_) {
-    if (channel.peer() == neighbour) return channel.Send(message);
+  for (MessageStream& stream : streams_) {
+    if (stream.peer() == neighbour) return stream.Send(message);
   }
 }
 
-void Cycle::Execute(std::vector<Run> frame) { executor_.Add(std::move(frame)); }
+void Cycle::Execute(std::vector<Task> batch) {
+  executor_.Add(std::move(batch));
+}
 
 void Cycle::Complete(Completion done, Status status, int32_t value) {
   outcomes_.push_back({std::move(done), std::move(status), value});
@@ -177,7 +175,7 @@ void Cycle::Complete(Completion done, Status status, int32_t value) {
 
 void Cycle::Ended(const Key& key, Completion done, const Status& status,
                   int32_t value) {
-  vertex_.Finished(key);
+  controller_.Finished(key);
   Complete(std::move(done), status, value);
 }
 

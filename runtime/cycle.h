@@ -1,8 +1,9 @@
 // Cycle: the whole loop of stages 4 to 8. Step() moves what can be moved
-// without waiting: submissions to the vertex, messages in, frames out.
-// Advance() also executes. Who calls it, and when, is the helm's matter.
+// without waiting: submissions to the controller, messages in, batches out.
+// Advance() also executes. Who calls it, and when, is the progress lock's
+// matter.
 //
-// Holder of the helm only, where not said otherwise.
+// Holder of the progress lock only, where not said otherwise.
 #ifndef TF_HVD_RUNTIME_CYCLE_H_
 #define TF_HVD_RUNTIME_CYCLE_H_
 
@@ -14,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/channel.h"
 #include "runtime/config.h"
+#include "runtime/controller.h"
 #include "runtime/executor.h"
 #include "runtime/log.h"
+#include "runtime/message_stream.h"
 #include "runtime/tensor_queue.h"
 #include "runtime/transport/world.h"
-#include "runtime/vertex.h"
 
 namespace tf_hvd {
 
@@ -33,7 +34,7 @@ struct Outcome {
   void Fire() { done.Fire(status, value); }
 };
 
-class Cycle : private VertexHost, private ExecutorHost {
+class Cycle : private ControllerHost, private ExecutorHost {
  public:
   // Told of process sets that come and go.
   using SetListener =
@@ -46,11 +47,10 @@ class Cycle : private VertexHost, private ExecutorHost {
   // Never blocks, never executes; true if it did something.
   bool Step();
 
-  // Step, then the next execution if it moves at most `max_bytes`. True if
-  // either did something.
-  bool Advance(int64_t max_bytes);
+  // Step, then moves operations on, for a moment. True if either did something.
+  bool Advance();
 
-  // Requests that ended since the last call; to be fired without the helm.
+  // Requests that ended since the last call; to be fired without the engine.
   std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
   bool HasOutcomes() const { return !outcomes_.empty(); }
   size_t OutcomeCount() const { return outcomes_.size(); }
@@ -64,8 +64,8 @@ class Cycle : private VertexHost, private ExecutorHost {
   bool aborted() const { return !abort_status_.ok(); }
 
   // True if an own request is not in order yet.
-  bool Waiting() const { return vertex_.Waiting(); }
-  bool RelaysForOthers() const { return vertex_.RelaysForOthers(); }
+  bool Waiting() const { return controller_.Waiting(); }
+  bool RelaysForOthers() const { return controller_.RelaysForOthers(); }
   // True if a look from time to time is needed although nobody will ring.
   bool Polled() const { return polled_; }
   bool HasOutput() const;
@@ -73,17 +73,21 @@ class Cycle : private VertexHost, private ExecutorHost {
   // True if an operation has failed and the abort that follows is under way.
   bool Failing() const { return executor_.HasWork() && !executor_.CanRun(); }
   bool Leaving() const { return leave_deadline_ns_ != 0; }
+  // True if operations are under way.
+  bool Moving() const { return executor_.Moving(); }
 
-  // Any thread: true if a Step or Advance would find something to do.
+  // Any thread: true if something has come that a Step would take.
   bool LooksBusy() const;
+  // Any thread: true if anything in order has not ended.
+  bool HasWork() const { return executor_.HasWork(); }
 
  private:
-  // VertexHost
+  // ControllerHost
   void Send(int neighbour, std::string message) override;
-  void Execute(std::vector<Run> frame) override;
-  uint64_t Moved() const override { return executor_.progress().moved; }
+  void Execute(std::vector<Task> batch) override;
+  uint64_t Moved() const override { return executor_.moved(); }
   int Awaited() const override {
-    return executor_.HasWork() ? executor_.progress().awaited : -1;
+    return executor_.HasWork() ? executor_.awaited() : -1;
   }
   size_t Backlog() const override { return executor_.Backlog(); }
   void Complete(Completion done, Status status, int32_t value) override;
@@ -105,12 +109,11 @@ class Cycle : private VertexHost, private ExecutorHost {
   TensorQueue* const queue_;
   const SetListener on_set_;
   LogLevel log_level_ = LogLevel::kWarning;
-  Vertex vertex_;
+  Controller controller_;
   Executor executor_;
-  std::vector<Channel> channels_;
+  std::vector<MessageStream> streams_;
   bool polled_ = false;
   std::vector<Outcome> outcomes_;
-  const Pump pump_;
   int64_t next_tick_ns_ = 0;
   std::atomic<bool> leave_asked_{false};
   std::mutex leave_mutex_;

@@ -2,7 +2,7 @@
 // it reads and writes and the caller's completion.
 //
 // Made by a kernel (or the C API) on any thread, handed over to the tensor
-// queue, from then on owned by whoever holds the helm.
+// queue, from then on owned by whoever holds the engine.
 #ifndef TF_HVD_RUNTIME_ENTRY_H_
 #define TF_HVD_RUNTIME_ENTRY_H_
 
@@ -30,15 +30,16 @@ struct TensorBuffers {
 struct Entry {
   int32_t set = kWorldSet;
   std::string name;
-  Record record;
+  Request request;
   std::vector<TensorBuffers> tensors;
 
   // Alltoall: how many rows go to each rank of the set.
   std::vector<int64_t> splits;
 
   // Allgather and alltoall: called once for each tensor, by the holder of the
-  // helm, when it is known how many rows come from each rank (`first_dims`, in
-  // the order of the set's ranks). Gives the memory for the whole result.
+  // progress lock, when it is known how many rows come from each rank
+  // (`first_dims`, in the order of the set's ranks). Gives the memory for the
+  // whole result.
   std::function<Status(size_t tensor, const std::vector<int64_t>& first_dims,
                        void** output)>
       allocate;
@@ -71,14 +72,14 @@ inline bool IsAnswered(const Entry& entry) {
 // What the entry moves through this rank's memory. Of allgather the other
 // ranks' rows are not known yet: as if all of them gave as much as this one.
 inline int64_t ExpectedBytes(const Entry& entry, size_t ranks) {
-  const OpKind kind = entry.record.kind;
+  const OpKind kind = entry.request.kind;
   if (kind != OpKind::kAllgather && kind != OpKind::kAlltoall) {
-    return TotalBytes(entry.record);
+    return TotalBytes(entry.request);
   }
   int64_t bytes = 0;
   for (size_t i = 0; i < entry.tensors.size(); ++i) {
     bytes += entry.tensors[i].count *
-             static_cast<int64_t>(SizeOf(entry.record.tensors[i].dtype));
+             static_cast<int64_t>(SizeOf(entry.request.tensors[i].dtype));
   }
   return kind == OpKind::kAlltoall ? bytes
                                    : bytes * static_cast<int64_t>(ranks);

@@ -1,9 +1,6 @@
 #include "runtime/executor.h"
 
-#include <cstring>
-#include <map>
 #include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "runtime/fusion_plan.h"
@@ -11,16 +8,9 @@
 namespace tf_hvd {
 namespace {
 
-int64_t GroupBytes(const std::vector<Run>& runs,
-                   const std::vector<size_t>& group) {
-  int64_t bytes = 0;
-  for (const size_t i : group) {
-    const Run& run = runs[i];
-    bytes += run.own.has_value() ? ExpectedBytes(*run.own, run.ranks->size())
-                                 : TotalBytes(run.record);
-  }
-  return bytes;
-}
+// For how long an operation moves before the others, and the agreement, are
+// looked at again.
+constexpr int64_t kBudgetNs = 100'000;
 
 // Nobody can say when a late message arrives, if at all.
 void KeepForEver(std::vector<std::shared_ptr<void>> memory) {
@@ -30,231 +20,151 @@ void KeepForEver(std::vector<std::shared_ptr<void>> memory) {
   for (std::shared_ptr<void>& one : memory) kept->push_back(std::move(one));
 }
 
-// Bytes of one row: of all dimensions but the first.
-int64_t RowBytes(const TensorSpec& tensor) {
-  auto bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
-  for (size_t i = 1; i < tensor.shape.size(); ++i) bytes *= tensor.shape[i];
-  return bytes;
-}
-
-ReduceOptions OptionsOf(const Record& record, DType dtype) {
-  return {dtype, record.reduce_op, record.prescale, record.postscale, 1.0};
-}
-
 }  // namespace
 
 Executor::~Executor() { KeepForEver(std::move(graveyard_)); }
 
-void Executor::Add(std::vector<Run> frame) {
-  Frame added;
-  added.plan = PlanFusion(frame, fusion_threshold_);
-  added.runs = std::move(frame);
-  frames_.push_back(std::move(added));
+void Executor::Add(std::vector<Task> batch) {
+  Batch added;
+  added.plan = PlanFusion(batch, fusion_threshold_);
+  added.tasks = std::move(batch);
+  batches_.push_back(std::move(added));
   has_work_ = true;
 }
 
-bool Executor::RunNext(int64_t max_bytes, const Pump& pump, Status* status) {
-  if (frames_.empty() || broken_ || running_) return false;
-  Frame& frame = frames_.front();  // stays in place while the pump adds others
-  const std::vector<size_t>& group = frame.plan[frame.next];
-  if (GroupBytes(frame.runs, group) > max_bytes) return false;
-  running_ = true;
-  *status = RunGroup(&frame, group, pump);
-  running_ = false;
+bool Executor::Progress(Status* status) {
+  bool moved = false;
+  if (!CanRun()) return moved;
+  awaited_ = -1;
+  for (auto one = under_way_.begin();
+       status->ok() && one != under_way_.end();) {
+    bool ended = false;
+    *status = Move(&*one, &moved, &ended);
+    if (awaited_ < 0) awaited_ = one->awaited;
+    one = ended ? under_way_.erase(one) : std::next(one);
+  }
+  if (status->ok()) *status = Begin(&moved);
   if (!status->ok()) {
-    broken_ = true;
-    return true;
+    broken_ = moved = true;
   }
-  if (++frame.next == frame.plan.size()) frames_.pop_front();
-  has_work_ = !frames_.empty();
-  return true;
+  if (moved) ++moved_;
+  NoteWork();
+  return moved;
 }
 
-Status Executor::RunGroup(Frame* frame, const std::vector<size_t>& group,
-                          const Pump& pump) {
-  std::vector<Run*> runs;
-  for (const size_t i : group) runs.push_back(&frame->runs[i]);
-  Run* first = runs.front();
-  if (!first->error.empty()) {
-    End(first, FailedPrecondition(first->error));
-    return Status::Ok();
+void Executor::NoteWork() {
+  has_work_ = !batches_.empty() || !under_way_.empty();
+}
+
+// In the agreed order: what comes after waits for a collective all of whose
+// operations have not been made yet, since they are numbered as they are made.
+Status Executor::Begin(bool* moved) {
+  while (!batches_.empty()) {
+    if (!under_way_.empty()) {
+      const UnderWay& last = under_way_.back();
+      if (last.waits || !last.collective.last_given()) break;
+    }
+    Batch& batch = batches_.front();
+    std::vector<Task> tasks;
+    for (const size_t i : batch.plan[batch.next]) {
+      tasks.push_back(std::move(batch.tasks[i]));
+    }
+    begun_ = ++batch.next < batch.plan.size();
+    if (!begun_) batches_.pop_front();
+    UnderWay& one = under_way_.emplace_back(std::move(tasks));
+    *moved = true;
+    bool ended = false;
+    TF_HVD_RETURN_IF_ERROR(MakeNext(&one, moved, &ended));
+    if (!ended) TF_HVD_RETURN_IF_ERROR(Move(&one, moved, &ended));
+    if (ended) under_way_.pop_back();
   }
-  const Status status = first->record.kind == OpKind::kAllreduce
-                            ? Allreduce(runs, pump)
-                            : RunOne(first, pump);
-  if (!status.ok()) {
-    return status.WithContext(std::string(NameOf(first->record.kind)) + " '" +
-                              first->name + "'");
-  }
-  for (Run* run : runs) End(run, Status::Ok());
   return Status::Ok();
 }
 
-Status Executor::RunOne(Run* run, const Pump& pump) {
-  switch (run->record.kind) {
-    case OpKind::kAllgather:
-      return Allgather(run, pump);
-    case OpKind::kBroadcast:
-      return Broadcast(run, pump);
-    case OpKind::kAlltoall:
-      return Alltoall(run, pump);
-    case OpKind::kReducescatter:
-      return Reducescatter(run, pump);
-    default:  // join, barrier and changes of sets are done by being in order
+// Makes the operation that is due, if the backend has room for it. Ends the
+// collective if there is none.
+Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
+  Collective& collective = one->collective;
+  if (!one->waits) {
+    const Status status = collective.Next(&one->next, &one->waits);
+    if (!status.ok()) return status.WithContext(collective.What());
+    if (!one->waits) {
+      const std::string& error = collective.first().error;
+      const Status how =
+          error.empty() ? Status::Ok() : FailedPrecondition(error);
+      for (Task& task : collective.tasks()) End(&task, how);
+      *ended = *moved = true;
       return Status::Ok();
-  }
-}
-
-// One reduction for each type: only a single group holds more than one.
-Status Executor::Allreduce(const std::vector<Run*>& runs, const Pump& pump) {
-  std::map<DType, std::vector<Span>> spans;
-  for (const Run* run : runs) {
-    for (size_t i = 0; i < run->record.tensors.size(); ++i) {
-      Span span;
-      span.count = ElementCount(run->record.tensors[i].shape);
-      if (run->own.has_value()) {  // else: joined, takes part with zeros
-        span.input = run->own->tensors[i].input;
-        span.output = run->own->tensors[i].output;
-      }
-      spans[run->record.tensors[i].dtype].push_back(span);
+    }
+    one->backend = BackendFor(one->next);
+    if (one->backend == nullptr) {
+      return Internal("bug in tf_hvd: nothing serves " + collective.What());
     }
   }
-  for (const auto& [dtype, of_type] : spans) {
-    TF_HVD_RETURN_IF_ERROR(
-        data_->Allreduce(*runs.front()->ranks, of_type,
-                         OptionsOf(runs.front()->record, dtype), pump));
-  }
-  return Status::Ok();
-}
-
-// First the first dimensions, which may differ between ranks, then the rows. A
-// rank that has joined has none, and takes those of the others only because
-// every rank passes them on.
-Status Executor::Allgather(Run* run, const Pump& pump) {
-  const std::vector<int>& ranks = *run->ranks;
-  const std::vector<TensorSpec>& tensors = run->record.tensors;
-
-  std::vector<int64_t> mine(tensors.size(), 0);
-  for (size_t t = 0; run->own.has_value() && t < tensors.size(); ++t) {
-    mine[t] = run->own->tensors[t].first_dim;
-  }
-  std::vector<int64_t> all(ranks.size() * mine.size());
-  const std::vector<int64_t> sizes(
-      ranks.size(), static_cast<int64_t>(mine.size() * sizeof(int64_t)));
-  TF_HVD_RETURN_IF_ERROR(
-      data_->Allgather(ranks, mine.data(), sizes, all.data(), pump));
-
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    std::vector<int64_t> first_dims;
-    std::vector<int64_t> bytes;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      first_dims.push_back(all[i * mine.size() + t]);
-      bytes.push_back(first_dims.back() * RowBytes(tensors[t]));
-    }
-    if (!run->own.has_value()) {
-      TF_HVD_RETURN_IF_ERROR(PassOnRows(ranks, bytes, pump));
-      continue;
-    }
-    TensorBuffers& own = run->own->tensors[t];
-    TF_HVD_RETURN_IF_ERROR(run->own->allocate(t, first_dims, &own.output));
-    TF_HVD_RETURN_IF_ERROR(
-        data_->Allgather(ranks, own.input, bytes, own.output, pump));
-  }
-  return Status::Ok();
-}
-
-Status Executor::PassOnRows(const std::vector<int>& ranks,
-                            const std::vector<int64_t>& bytes,
-                            const Pump& pump) {
-  const int64_t total = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-  const std::shared_ptr<char> unused(new char[static_cast<size_t>(total) + 1],
-                                     std::default_delete<char[]>());
+  if (UnderWayOn(one->backend) >= one->backend->window()) return Status::Ok();
+  one->waits = false;
+  one->next.number = numbers_[one->next.set]++;
   const Status status =
-      data_->Allgather(ranks, nullptr, bytes, unused.get(), pump);
-  if (!status.ok()) graveyard_.push_back(unused);
-  return status;
+      one->backend->Make(std::move(one->next), &one->operation);
+  return status.ok() ? status : status.WithContext(collective.What());
 }
 
-// As allgather, with other numbers for each pair of ranks.
-Status Executor::Alltoall(Run* run, const Pump& pump) {
-  if (!run->own.has_value()) return Internal("bug in tf_hvd: no own tensor");
-  const std::vector<int>& ranks = *run->ranks;
-  Entry& own = *run->own;
-  std::vector<int64_t> rows(ranks.size());  // from each rank
-  const std::vector<int64_t> one(ranks.size(), sizeof(int64_t));
-  TF_HVD_RETURN_IF_ERROR(
-      data_->Alltoall(ranks, own.splits.data(), one, rows.data(), one, pump));
-
-  const int64_t row_bytes = RowBytes(run->record.tensors[0]);
-  std::vector<int64_t> send;
-  std::vector<int64_t> receive;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    send.push_back(own.splits[i] * row_bytes);
-    receive.push_back(rows[i] * row_bytes);
-  }
-  TensorBuffers& tensor = own.tensors[0];
-  TF_HVD_RETURN_IF_ERROR(own.allocate(0, rows, &tensor.output));
-  return data_->Alltoall(ranks, tensor.input, send, tensor.output, receive,
-                         pump);
-}
-
-Status Executor::Reducescatter(Run* run, const Pump& pump) {
-  if (!run->own.has_value()) return Internal("bug in tf_hvd: no own tensor");
-  const std::vector<int>& ranks = *run->ranks;
-  for (size_t t = 0; t < run->record.tensors.size(); ++t) {
-    const TensorSpec& tensor = run->record.tensors[t];
-    const TensorBuffers& own = run->own->tensors[t];
-    const int64_t row_elements =
-        RowBytes(tensor) / static_cast<int64_t>(SizeOf(tensor.dtype));
-    std::vector<int64_t> counts;
-    for (size_t place = 0; place < ranks.size(); ++place) {
-      counts.push_back(row_elements *
-                       ScatteredRows(tensor.shape[0], ranks.size(), place));
+Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
+  one->awaited = -1;
+  while (!*ended) {
+    if (one->operation == nullptr) {
+      TF_HVD_RETURN_IF_ERROR(MakeNext(one, moved, ended));
+      if (one->operation == nullptr) break;
     }
-    TF_HVD_RETURN_IF_ERROR(
-        data_->Reducescatter(ranks, own.input, counts, own.output,
-                             OptionsOf(run->record, tensor.dtype), pump));
+    Poll poll;
+    const Status status = one->operation->Progress(kBudgetNs, &poll);
+    if (!status.ok()) return status.WithContext(one->collective.What());
+    *moved |= poll.moved || poll.done;
+    one->awaited = poll.awaited;
+    if (!poll.done) break;
+    one->operation.reset();
   }
   return Status::Ok();
 }
 
-Status Executor::Broadcast(Run* run, const Pump& pump) {
-  if (!run->own.has_value()) return Internal("bug in tf_hvd: no own tensor");
-  const int root = run->record.root;
-  for (size_t t = 0; t < run->record.tensors.size(); ++t) {
-    TensorBuffers& tensor = run->own->tensors[t];
-    const int64_t bytes =
-        tensor.count *
-        static_cast<int64_t>(SizeOf(run->record.tensors[t].dtype));
-    // The root only reads, so it may send from memory that is not its own.
-    void* data = run->is_root ? const_cast<void*>(tensor.input) : tensor.output;
-    TF_HVD_RETURN_IF_ERROR(
-        data_->Broadcast(*run->ranks, root, data, bytes, pump));
-    if (run->is_root && tensor.output != tensor.input && bytes > 0) {
-      std::memcpy(tensor.output, tensor.input, static_cast<size_t>(bytes));
-    }
+Backend* Executor::BackendFor(const OperationSpec& spec) const {
+  for (Backend* backend : backends_) {
+    if (backend->Serves(spec)) return backend;
   }
-  return Status::Ok();
+  return nullptr;
 }
 
-void Executor::End(Run* run, const Status& status) {
-  if (!run->own.has_value()) return;
-  Entry own = std::move(*run->own);
-  run->own.reset();
-  host_->Ended({run->set, run->name}, std::move(own.done), status, run->last);
+size_t Executor::UnderWayOn(const Backend* backend) const {
+  size_t count = 0;
+  for (const UnderWay& one : under_way_) {
+    count += one.operation != nullptr && one.backend == backend ? 1 : 0;
+  }
+  return count;
+}
+
+void Executor::End(Task* task, const Status& status) {
+  if (!task->own.has_value()) return;
+  Entry own = std::move(*task->own);
+  task->own.reset();
+  host_->Ended({task->set, task->name}, std::move(own.done), status,
+               task->last);
 }
 
 void Executor::Fail(const Status& status) {
-  const bool in_use = data_->memory_in_use();
-  for (Frame& frame : frames_) {
-    for (Run& run : frame.runs) {
-      if (in_use && run.own.has_value()) {
-        graveyard_.push_back(run.own->keepalive);
+  for (UnderWay& one : under_way_) {
+    if (one.operation != nullptr && !one.operation->Abandon()) {
+      for (auto& memory : one.collective.Memory()) {
+        graveyard_.push_back(std::move(memory));
       }
-      End(&run, status);
     }
+    for (Task& task : one.collective.tasks()) End(&task, status);
   }
-  frames_.clear();
+  under_way_.clear();
+  for (Batch& batch : batches_) {
+    for (Task& task : batch.tasks) End(&task, status);
+  }
+  batches_.clear();
+  begun_ = false;
   has_work_ = false;
 }
 

@@ -1,18 +1,23 @@
-// Executor: runs requests that are in order, strictly in that order (stage 7),
-// and fires nothing itself: outcomes go to its host.
+// Executor: keeps operations under way (stage 7). Collectives begin strictly
+// in the agreed order and may end in any; a window says how many are under way
+// at once. Fires nothing itself: outcomes go to its host.
 //
-// Holder of the helm only, where not said otherwise.
+// Holder of the progress lock only, where not said otherwise.
 #ifndef TF_HVD_RUNTIME_EXECUTOR_H_
 #define TF_HVD_RUNTIME_EXECUTOR_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
+#include <map>
 #include <memory>
 #include <vector>
 
-#include "runtime/ledger.h"
-#include "runtime/transport/data_transport.h"
+#include "runtime/collective.h"
+#include "runtime/controller_state.h"
+#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 
@@ -26,27 +31,35 @@ class ExecutorHost {
 
 class Executor {
  public:
-  Executor(DataTransport* data, int64_t fusion_threshold, ExecutorHost* host)
-      : data_(data), fusion_threshold_(fusion_threshold), host_(host) {}
+  // The first of `backends` that serves an operation gets it; they and `host`
+  // outlive the executor.
+  Executor(std::vector<Backend*> backends, int64_t fusion_threshold,
+           ExecutorHost* host)
+      : backends_(std::move(backends)),
+        fusion_threshold_(fusion_threshold),
+        host_(host) {}
   ~Executor();
 
-  // What a frame gives this rank to do. May be called inside RunNext, by the
-  // pump.
-  void Add(std::vector<Run> frame);
+  // What a batch of responses gives this rank to do.
+  void Add(std::vector<Task> batch);
 
-  // Runs the next group of fused requests; false if there is none, or if the
-  // next one has more than `max_bytes`. A Status that is not ok means that
-  // the data streams are out of step: nothing runs any more, Fail must follow.
-  bool RunNext(int64_t max_bytes, const Pump& pump, Status* status);
+  // Begins what may begin and moves what is under way, without waiting. True
+  // if it did something. A Status that is not ok means that the data of the
+  // ranks is out of step: nothing moves any more, Fail must follow.
+  bool Progress(Status* status);
 
   // Completes everything that is left with `status`.
   void Fail(const Status& status);
 
-  // Frames that have not begun.
-  size_t Backlog() const { return frames_.size() - (running_ ? 1 : 0); }
+  // Batches of which nothing has begun.
+  size_t Backlog() const { return batches_.size() - (begun_ ? 1 : 0); }
 
-  // How the operation in progress is getting on.
-  Progress progress() const { return data_->progress(); }
+  // Grows while something moves.
+  uint64_t moved() const { return moved_; }
+  // The rank whose data the oldest operation waits for; -1 if none.
+  int awaited() const { return awaited_; }
+  // True if operations are under way.
+  bool Moving() const { return !under_way_.empty(); }
 
   // Any thread.
   bool HasWork() const { return has_work_; }
@@ -54,32 +67,42 @@ class Executor {
   bool CanRun() const { return has_work_ && !broken_; }
 
  private:
-  struct Frame {
-    std::vector<Run> runs;
+  struct Batch {
+    std::vector<Task> tasks;
     std::vector<std::vector<size_t>> plan;
     size_t next = 0;  // of plan
   };
+  struct UnderWay {
+    explicit UnderWay(std::vector<Task> tasks) : collective(std::move(tasks)) {}
 
-  Status RunGroup(Frame* frame, const std::vector<size_t>& group,
-                  const Pump& pump);
-  Status RunOne(Run* run, const Pump& pump);
-  Status Allreduce(const std::vector<Run*>& runs, const Pump& pump);
-  Status Allgather(Run* run, const Pump& pump);
-  Status PassOnRows(const std::vector<int>& ranks,
-                    const std::vector<int64_t>& bytes, const Pump& pump);
-  Status Broadcast(Run* run, const Pump& pump);
-  Status Alltoall(Run* run, const Pump& pump);
-  Status Reducescatter(Run* run, const Pump& pump);
-  void End(Run* run, const Status& status);
+    Collective collective;
+    OperationSpec next;  // to be made when the backend has room
+    bool waits = false;  // `next` is there
+    Backend* backend = nullptr;
+    std::unique_ptr<Operation> operation;
+    int awaited = -1;
+  };
 
-  DataTransport* const data_;
+  Status Begin(bool* moved);
+  Status Move(UnderWay* one, bool* moved, bool* ended);
+  Status MakeNext(UnderWay* one, bool* moved, bool* ended);
+  Backend* BackendFor(const OperationSpec& spec) const;
+  size_t UnderWayOn(const Backend* backend) const;
+  void End(Task* task, const Status& status);
+  void NoteWork();
+
+  const std::vector<Backend*> backends_;
   const int64_t fusion_threshold_;
   ExecutorHost* const host_;
-  std::deque<Frame> frames_;
-  bool running_ = false;
+  std::deque<Batch> batches_;
+  bool begun_ = false;  // the first batch has
+  std::list<UnderWay> under_way_;
+  std::map<int32_t, uint64_t> numbers_;  // operations made, by set
+  uint64_t moved_ = 0;
+  int awaited_ = -1;
   std::atomic<bool> broken_{false};
   std::atomic<bool> has_work_{false};
-  // Memory that a transport may still touch after an abort.
+  // Memory that a backend may still touch after an abort.
   std::vector<std::shared_ptr<void>> graveyard_;
 };
 

@@ -8,9 +8,9 @@ namespace tf_hvd {
 namespace {
 
 // A group of several types is several reductions: it stays alone.
-bool Fusable(const Run& run) {
-  const auto& tensors = run.record.tensors;
-  return run.error.empty() && run.record.kind == OpKind::kAllreduce &&
+bool Fusable(const Task& run) {
+  const auto& tensors = run.request.tensors;
+  return run.error.empty() && run.request.kind == OpKind::kAllreduce &&
          !tensors.empty() &&
          std::all_of(tensors.begin(), tensors.end(),
                      [&](const TensorSpec& tensor) {
@@ -18,29 +18,29 @@ bool Fusable(const Run& run) {
                      });
 }
 
-auto FusionKey(const Run& run) {
-  const Record& record = run.record;
-  return std::make_tuple(run.set, record.tensors[0].dtype, record.reduce_op,
-                         record.prescale, record.postscale, record.device);
+auto FusionKey(const Task& run) {
+  const Request& request = run.request;
+  return std::make_tuple(run.set, request.tensors[0].dtype, request.reduce_op,
+                         request.prescale, request.postscale, request.device);
 }
 
 }  // namespace
 
-std::vector<std::vector<size_t>> PlanFusion(const std::vector<Run>& frame,
+std::vector<std::vector<size_t>> PlanFusion(const std::vector<Task>& batch,
                                             int64_t threshold) {
   struct Open {
     size_t list;
     int64_t bytes;
   };
-  std::map<decltype(FusionKey(frame[0])), Open> open;
+  std::map<decltype(FusionKey(batch[0])), Open> open;
   std::vector<std::vector<size_t>> plan;
-  for (size_t i = 0; i < frame.size(); ++i) {
-    if (threshold <= 0 || !Fusable(frame[i])) {
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (threshold <= 0 || !Fusable(batch[i])) {
       plan.push_back({i});
       continue;
     }
-    const int64_t bytes = TotalBytes(frame[i].record);
-    const auto key = FusionKey(frame[i]);
+    const int64_t bytes = TotalBytes(batch[i].request);
+    const auto key = FusionKey(batch[i]);
     const auto it = open.find(key);
     if (it != open.end() && it->second.bytes + bytes <= threshold) {
       plan[it->second.list].push_back(i);

@@ -10,8 +10,8 @@
 
 #include "runtime/config.h"
 #include "runtime/forks.h"
-#include "runtime/helm.h"
 #include "runtime/init_watch.h"
+#include "runtime/progress_engine.h"
 #include "runtime/set_calls.h"
 #include "runtime/transport/mpi_world.h"
 #include "runtime/transport/processes.h"
@@ -81,7 +81,7 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
         "Start it anew (subprocess, or multiprocessing with \"spawn\") with "
         "TF_HVD_ALONE=1 in its environment to be alone");
   }
-  const pid_t above = RankAbove(launch.rank_mark, Helm::kThreadName);
+  const pid_t above = RankAbove(launch.rank_mark, ProgressEngine::kThreadName);
   if (above == 0) return Status::Ok();
   return FailedPrecondition(
       "process " + std::to_string(getpid()) + " was started by " + rank +

@@ -15,7 +15,7 @@ constexpr uint8_t kVoteRefused = 4;
 constexpr uint8_t kVoteStamped = 8;
 constexpr uint8_t kVoteOffStep = 16;
 
-// Flags of an entry in a frame.
+// Flags of an entry in a batch.
 constexpr uint8_t kEntryNamed = 1;
 constexpr uint8_t kEntryDefine = 2;
 constexpr uint8_t kEntryError = 4;
@@ -38,11 +38,11 @@ void PutVote(const Message& message, Writer* out) {
   out->Put(vote.first.rank);
   if (message.slot == kNoSlot) {
     out->PutText(message.name);
-    out->PutText(vote.first.record);
+    out->PutText(vote.first.request);
   }
   if (vote.other.has_value()) {
     out->Put(vote.other->rank);
-    out->PutText(vote.other->record);
+    out->PutText(vote.other->request);
   }
   if (vote.refusal.has_value()) {
     out->Put(vote.refusal->rank);
@@ -63,7 +63,7 @@ void GetVote(uint8_t flags, Reader* in, Message* message) {
   vote.first.rank = in->Get<int32_t>();
   if (message->slot == kNoSlot) {
     message->name = in->GetText();
-    vote.first.record = in->GetText();
+    vote.first.request = in->GetText();
   }
   vote.joined = (flags & kVoteJoined) != 0;
   if ((flags & kVoteDiffers) != 0) {
@@ -81,9 +81,9 @@ void GetVote(uint8_t flags, Reader* in, Message* message) {
   }
 }
 
-void PutFrame(const std::vector<FrameEntry>& frame, Writer* out) {
-  out->Put(static_cast<uint32_t>(frame.size()));
-  for (const FrameEntry& entry : frame) {
+void PutBatch(const std::vector<Response>& batch, Writer* out) {
+  out->Put(static_cast<uint32_t>(batch.size()));
+  for (const Response& entry : batch) {
     const bool named = entry.slot == kNoSlot || entry.define;
     out->Put(static_cast<uint8_t>(
         (named ? kEntryNamed : 0) | (entry.define ? kEntryDefine : 0) |
@@ -94,15 +94,15 @@ void PutFrame(const std::vector<FrameEntry>& frame, Writer* out) {
     out->Put(entry.last);
     if (named) {
       out->PutText(entry.name);
-      out->PutText(entry.record);
+      out->PutText(entry.request);
     }
     if (!entry.error.empty()) out->PutText(entry.error);
   }
 }
 
-void GetFrame(Reader* in, std::vector<FrameEntry>* frame) {
+void GetBatch(Reader* in, std::vector<Response>* batch) {
   for (uint32_t n = in->Get<uint32_t>(); n > 0 && in->ok(); --n) {
-    FrameEntry entry;
+    Response entry;
     const auto flags = in->Get<uint8_t>();
     entry.define = (flags & kEntryDefine) != 0;
     entry.joined = (flags & kEntryJoined) != 0;
@@ -112,10 +112,10 @@ void GetFrame(Reader* in, std::vector<FrameEntry>* frame) {
     entry.last = in->Get<int32_t>();
     if ((flags & kEntryNamed) != 0) {
       entry.name = in->GetText();
-      entry.record = in->GetText();
+      entry.request = in->GetText();
     }
     if ((flags & kEntryError) != 0) entry.error = in->GetText();
-    frame->push_back(std::move(entry));
+    batch->push_back(std::move(entry));
   }
 }
 
@@ -123,13 +123,13 @@ void PutBody(const Message& message, Writer* out) {
   switch (message.kind) {
     case MessageKind::kVote:
       return PutVote(message, out);
-    case MessageKind::kFrame:
-      return PutFrame(message.frame, out);
+    case MessageKind::kResponses:
+      return PutBatch(message.batch, out);
     case MessageKind::kLeave:
       out->Put(message.rank);
       return out->PutText(message.text);
     case MessageKind::kAsk:
-    case MessageKind::kRoll:
+    case MessageKind::kQuery:
       out->Put(message.set);
       return out->PutText(message.name);
     case MessageKind::kAnswer:
@@ -149,15 +149,15 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
     case MessageKind::kVote:
       GetVote(flags, in, message);
       return true;
-    case MessageKind::kFrame:
-      GetFrame(in, &message->frame);
+    case MessageKind::kResponses:
+      GetBatch(in, &message->batch);
       return true;
     case MessageKind::kLeave:
       message->rank = in->Get<int32_t>();
       message->text = in->GetText();
       return true;
     case MessageKind::kAsk:
-    case MessageKind::kRoll:
+    case MessageKind::kQuery:
       message->set = in->Get<int32_t>();
       message->name = in->GetText();
       return true;
@@ -165,7 +165,7 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
       message->set = in->Get<int32_t>();
       message->name = in->GetText();
       message->rank = in->Get<int32_t>();
-      message->state = static_cast<RollState>(in->Get<uint8_t>());
+      message->state = static_cast<QueryState>(in->Get<uint8_t>());
       message->age_ms = in->Get<uint32_t>();
       for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
         message->waits_for.emplace_back(in->GetText());

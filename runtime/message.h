@@ -19,42 +19,42 @@ inline constexpr uint32_t kNoSlot = 0xffffffffu;
 inline constexpr size_t kHeaderBytes = 8;
 
 enum class MessageKind : uint8_t {
-  kVote = 1,    // up
-  kFrame = 2,   // down
-  kLeave = 3,   // up
-  kAsk = 4,     // up
-  kRoll = 5,    // down
-  kAnswer = 6,  // up
+  kVote = 1,       // up
+  kResponses = 2,  // down
+  kLeave = 3,      // up
+  kAsk = 4,        // up
+  kQuery = 5,      // down
+  kAnswer = 6,     // up
 };
 
-// One agreed request in a frame.
-struct FrameEntry {
+// One agreed request in a batch.
+struct Response {
   int32_t set = kWorldSet;
   uint32_t slot = kNoSlot;
-  bool define = false;  // `name` and `record` are slot `slot` from now on
+  bool define = false;  // `name` and `request` are slot `slot` from now on
   bool close = false;   // the runtime ends; `error` says why
   bool joined = false;  // some members take part with zeros
   int32_t last = 0;     // join: last rank; add_process_set: the new set; close:
                         // the rank that left
   std::string name;     // empty on the wire when the slot says it
-  std::string record;
+  std::string request;
   std::string error;  // not empty: the request fails with this text
 };
 
-// How a member of the set answers a roll call.
-enum class RollState : uint8_t { kVoted = 0, kMissing = 1, kAgreed = 2 };
+// How a member of the set answers a stall query.
+enum class QueryState : uint8_t { kVoted = 0, kMissing = 1, kAgreed = 2 };
 
 // One type for all kinds: which members count is said by `kind`.
 struct Message {
   MessageKind kind = MessageKind::kVote;
-  int32_t set = kWorldSet;        // vote, ask, roll, answer
-  uint32_t slot = kNoSlot;        // vote
-  std::string name;               // vote without slot, ask, roll, answer
-  Vote vote;                      // vote; without `first.record` if by slot
-  std::vector<FrameEntry> frame;  // frame
-  int32_t rank = 0;               // leave, answer
-  std::string text;               // leave
-  RollState state = RollState::kVoted;  // answer
+  int32_t set = kWorldSet;      // vote, ask, query, answer
+  uint32_t slot = kNoSlot;      // vote
+  std::string name;             // vote without slot, ask, query, answer
+  Vote vote;                    // vote; without `first.request` if by slot
+  std::vector<Response> batch;  // batch
+  int32_t rank = 0;             // leave, answer
+  std::string text;             // leave
+  QueryState state = QueryState::kVoted;  // answer
   uint32_t age_ms = 0;  // answer: for how long this rank has waited
   std::vector<std::string> waits_for;  // answer: at most 2, for people
 };

@@ -6,9 +6,9 @@
 namespace tf_hvd {
 
 uint32_t SlotTable::Find(const std::string& name,
-                         const std::string& record) const {
+                         const std::string& request) const {
   const auto it = numbers_.find(name);
-  if (it == numbers_.end() || slots_[it->second].record != record) {
+  if (it == numbers_.end() || slots_[it->second].request != request) {
     return kNoSlot;
   }
   return it->second;
@@ -26,10 +26,10 @@ uint32_t SlotTable::Offer(const std::string& name) {
   return kNoSlot;
 }
 
-bool SlotTable::Define(uint32_t slot, std::string name, std::string record) {
+bool SlotTable::Define(uint32_t slot, std::string name, std::string request) {
   if (slot != slots_.size()) return false;
   numbers_.emplace(name, slot);
-  slots_.push_back({std::move(name), std::move(record)});
+  slots_.push_back({std::move(name), std::move(request)});
   return true;
 }
 

@@ -1,8 +1,8 @@
-// ProcessSet: one set of ranks as a vertex of the tree sees it: who of it lies
-// in which child's subtree, who has joined, and the slots that stand for the
-// names in use.
+// ProcessSet: one set of ranks as a controller of the tree sees it: who of it
+// lies in which child's subtree, who has joined, and the slots that stand for
+// the names in use.
 //
-// Owned by the holder of the helm.
+// Owned by the holder of the engine.
 #ifndef TF_HVD_RUNTIME_PROCESS_SET_H_
 #define TF_HVD_RUNTIME_PROCESS_SET_H_
 
@@ -21,19 +21,19 @@
 
 namespace tf_hvd {
 
-// Slots shorten messages: a number for a (name, record) that was agreed before.
-// Numbers count up and are never reused.
+// Slots shorten messages: a number for a (name, request) that was agreed
+// before. Numbers count up and are never reused.
 class SlotTable {
  public:
   static constexpr uint32_t kMaxSlots = 4096;
 
   struct Slot {
     std::string name;
-    std::string record;
+    std::string request;
   };
 
-  // The slot of `name` if its record is `record`, else kNoSlot.
-  uint32_t Find(const std::string& name, const std::string& record) const;
+  // The slot of `name` if its request is `request`, else kNoSlot.
+  uint32_t Find(const std::string& name, const std::string& request) const;
 
   // True if `name` has a slot: it was agreed at least twice.
   bool Knows(const std::string& name) const { return numbers_.count(name) > 0; }
@@ -41,18 +41,19 @@ class SlotTable {
   // Null if there is no such slot.
   const Slot* Get(uint32_t slot) const;
 
-  // Covering vertex: `name` was agreed. The number of a new slot for it when
-  // that is the second time (kNoSlot otherwise); the frame then defines it.
+  // Covering controller: `name` was agreed. The number of a new slot for it
+  // when that is the second time (kNoSlot otherwise); the batch then defines
+  // it.
   uint32_t Offer(const std::string& name);
 
-  // What a frame said. False if the numbers are out of step (a bug).
+  // What a batch said. False if the numbers are out of step (a bug).
   [[nodiscard]] bool Define(uint32_t slot, std::string name,
-                            std::string record);
+                            std::string request);
 
  private:
   std::vector<Slot> slots_;
   std::unordered_map<std::string, uint32_t> numbers_;
-  uint32_t offered_ = 0;  // runs ahead of slots_ by what is in this frame
+  uint32_t offered_ = 0;  // runs ahead of slots_ by what is in this batch
   // Names agreed once; emptied when full, so one-time names cost no memory.
   std::unordered_set<std::string> seen_;
 };
@@ -64,7 +65,7 @@ struct ProcessSet {
   std::shared_ptr<const std::vector<int>> members;  // ascending
   // Child (or this rank itself) -> number of members in its subtree, all > 0.
   std::map<int, int> need;
-  bool covered = false;  // all members lie in this vertex' subtree
+  bool covered = false;  // all members lie in this controller' subtree
   bool member = false;   // this rank is one
   std::set<int> joined;  // children (or self) that voted JOIN
   // After a join the ranks have made different numbers of steps, and go on

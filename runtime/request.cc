@@ -14,9 +14,9 @@ std::string Number(double value) {
   return text;
 }
 
-std::string Scales(const Record& record) {
-  return "prescale " + Number(record.prescale) + " and postscale " +
-         Number(record.postscale);
+std::string Scales(const Request& request) {
+  return "prescale " + Number(request.prescale) + " and postscale " +
+         Number(request.postscale);
 }
 
 // One side's value for a check, and the rule that it broke.
@@ -26,13 +26,13 @@ struct Difference {
   const char* rule;
 };
 
-bool IsGroup(const Record& a, const Record& b) {
+bool IsGroup(const Request& a, const Request& b) {
   return a.tensors.size() > 1 || b.tensors.size() > 1;
 }
 
 // The first tensor that both have and for which `differ` holds.
 template <typename Differ>
-std::optional<size_t> FirstTensor(const Record& a, const Record& b,
+std::optional<size_t> FirstTensor(const Request& a, const Request& b,
                                   const Differ& differ) {
   for (size_t i = 0; i < a.tensors.size() && i < b.tensors.size(); ++i) {
     if (differ(a.tensors[i], b.tensors[i])) return i;
@@ -48,7 +48,7 @@ std::string TensorText(const TensorSpec& tensor, size_t index, bool group) {
   return tensor.name.empty() ? text : text + " ('" + tensor.name + "')";
 }
 
-Difference TensorTexts(const Record& a, const Record& b, size_t index,
+Difference TensorTexts(const Request& a, const Request& b, size_t index,
                        const char* rule) {
   const bool group = IsGroup(a, b);
   return {TensorText(a.tensors[index], index, group),
@@ -62,7 +62,7 @@ std::string NameText(const TensorSpec& tensor, size_t index) {
 }
 
 // Which tensors a group has, by their names; no rule if they are the same.
-Difference MemberDifference(const Record& a, const Record& b) {
+Difference MemberDifference(const Request& a, const Request& b) {
   const auto other_name =
       FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
         return x.name != y.name;
@@ -73,8 +73,8 @@ Difference MemberDifference(const Record& a, const Record& b) {
           "a group must have the same tensors in the same order on all ranks"};
 }
 
-std::string CountText(const Record& record) {
-  const size_t count = record.tensors.size();
+std::string CountText(const Request& request) {
+  const size_t count = request.tensors.size();
   return std::to_string(count) + (count == 1 ? " tensor" : " tensors");
 }
 
@@ -88,7 +88,7 @@ const char* ShapeRule(OpKind kind) {
   }
 }
 
-Difference TensorDifference(const Record& a, const Record& b) {
+Difference TensorDifference(const Request& a, const Request& b) {
   const auto other_type =
       FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
         return x.dtype != y.dtype;
@@ -112,7 +112,7 @@ Difference TensorDifference(const Record& a, const Record& b) {
 // How the caller says that the tensor stands for something that is not dense.
 constexpr char kSlices[] = "IndexedSlices";
 
-Difference CompressionDifference(const Record& a, const Record& b) {
+Difference CompressionDifference(const Request& a, const Request& b) {
   if (a.compression == b.compression) return {"", "", nullptr};
   if (a.compression == kSlices || b.compression == kSlices) {
     const std::string dense = "a dense tensor";
@@ -127,19 +127,19 @@ Difference CompressionDifference(const Record& a, const Record& b) {
           "the compression must be equal on all ranks"};
 }
 
-std::string RanksText(const Record& record) {
+std::string RanksText(const Request& request) {
   std::string text = "ranks";
-  for (const int32_t rank : record.ranks) {
+  for (const int32_t rank : request.ranks) {
     text += (text.back() == 's' ? " " : ", ") + std::to_string(rank);
   }
   return text;
 }
 
 // "process sets [0, 1], [2]": what a rank gave to init.
-std::string SetsText(const Record& record) {
+std::string SetsText(const Request& request) {
   std::string text;
   std::string set;
-  for (const int32_t rank : record.ranks) {
+  for (const int32_t rank : request.ranks) {
     if (rank == kSetEnd) {
       text += (text.empty() ? "process sets " : ", ") + ("[" + set + "]");
       set.clear();
@@ -153,7 +153,7 @@ std::string SetsText(const Record& record) {
 }
 
 // Add and remove: what differs is which set is meant.
-Difference SetDifference(const Record& a, const Record& b) {
+Difference SetDifference(const Request& a, const Request& b) {
   const char* rule = "process sets must be equal on all ranks";
   if (a.kind == OpKind::kBarrier) return {SetsText(a), SetsText(b), rule};
   if (a.kind == OpKind::kRemoveSet) {
@@ -164,7 +164,7 @@ Difference SetDifference(const Record& a, const Record& b) {
 }
 
 // The checks in their documented order; the first that fails is told.
-Difference FirstDifference(const Record& a, const Record& b) {
+Difference FirstDifference(const Request& a, const Request& b) {
   if (a.kind != b.kind) {
     return {NameOf(a.kind), NameOf(b.kind),
             "the operations must be equal on all ranks; if two are meant, give "
@@ -204,20 +204,20 @@ std::string Side(int32_t rank, const std::string& value) {
 
 }  // namespace
 
-std::string EncodeRecord(const Record& record) {
+std::string EncodeRequest(const Request& request) {
   Writer out;
-  out.Put(static_cast<uint8_t>(record.kind));
-  out.Put(static_cast<uint8_t>(record.device));
-  out.Put(static_cast<uint8_t>(record.reduce_op));
-  out.Put(record.prescale);
-  out.Put(record.postscale);
-  out.Put(record.root);
-  out.Put(record.set);
-  out.PutText(record.compression);
-  out.Put(static_cast<uint32_t>(record.ranks.size()));
-  for (const int32_t rank : record.ranks) out.Put(rank);
-  out.Put(static_cast<uint32_t>(record.tensors.size()));
-  for (const TensorSpec& tensor : record.tensors) {
+  out.Put(static_cast<uint8_t>(request.kind));
+  out.Put(static_cast<uint8_t>(request.device));
+  out.Put(static_cast<uint8_t>(request.reduce_op));
+  out.Put(request.prescale);
+  out.Put(request.postscale);
+  out.Put(request.root);
+  out.Put(request.set);
+  out.PutText(request.compression);
+  out.Put(static_cast<uint32_t>(request.ranks.size()));
+  for (const int32_t rank : request.ranks) out.Put(rank);
+  out.Put(static_cast<uint32_t>(request.tensors.size()));
+  for (const TensorSpec& tensor : request.tensors) {
     out.Put(static_cast<uint8_t>(tensor.dtype));
     out.Put(static_cast<uint8_t>(tensor.shape.size()));
     for (const int64_t dim : tensor.shape) out.Put(dim);
@@ -226,19 +226,19 @@ std::string EncodeRecord(const Record& record) {
   return out.Take();
 }
 
-Status DecodeRecord(std::string_view bytes, Record* record) {
+Status DecodeRequest(std::string_view bytes, Request* request) {
   Reader in(bytes);
-  *record = Record();
-  record->kind = static_cast<OpKind>(in.Get<uint8_t>());
-  record->device = static_cast<DeviceKind>(in.Get<uint8_t>());
-  record->reduce_op = static_cast<ReduceOp>(in.Get<uint8_t>());
-  record->prescale = in.Get<double>();
-  record->postscale = in.Get<double>();
-  record->root = in.Get<int32_t>();
-  record->set = in.Get<int32_t>();
-  record->compression = in.GetText();
+  *request = Request();
+  request->kind = static_cast<OpKind>(in.Get<uint8_t>());
+  request->device = static_cast<DeviceKind>(in.Get<uint8_t>());
+  request->reduce_op = static_cast<ReduceOp>(in.Get<uint8_t>());
+  request->prescale = in.Get<double>();
+  request->postscale = in.Get<double>();
+  request->root = in.Get<int32_t>();
+  request->set = in.Get<int32_t>();
+  request->compression = in.GetText();
   for (uint32_t n = in.Get<uint32_t>(); n > 0 && in.ok(); --n) {
-    record->ranks.push_back(in.Get<int32_t>());
+    request->ranks.push_back(in.Get<int32_t>());
   }
   for (uint32_t n = in.Get<uint32_t>(); n > 0 && in.ok(); --n) {
     TensorSpec tensor;
@@ -247,9 +247,9 @@ Status DecodeRecord(std::string_view bytes, Record* record) {
       tensor.shape.push_back(in.Get<int64_t>());
     }
     tensor.name = in.GetText();
-    record->tensors.push_back(std::move(tensor));
+    request->tensors.push_back(std::move(tensor));
   }
-  if (!in.AtEnd()) return Internal("bug in tf_hvd: a record is malformed");
+  if (!in.AtEnd()) return Internal("bug in tf_hvd: a request is malformed");
   return Status::Ok();
 }
 
@@ -258,9 +258,9 @@ int64_t ScatteredRows(int64_t rows, size_t ranks, size_t place) {
   return rows / count + (static_cast<int64_t>(place) < rows % count ? 1 : 0);
 }
 
-int64_t TotalBytes(const Record& record) {
+int64_t TotalBytes(const Request& request) {
   int64_t bytes = 0;
-  for (const TensorSpec& tensor : record.tensors) {
+  for (const TensorSpec& tensor : request.tensors) {
     int64_t count = 1;
     for (const int64_t dim : tensor.shape) count *= dim < 0 ? 1 : dim;
     bytes += count * static_cast<int64_t>(SizeOf(tensor.dtype));
@@ -269,13 +269,14 @@ int64_t TotalBytes(const Record& record) {
 }
 
 std::string DescribeMismatch(std::string_view name, int32_t rank_a,
-                             std::string_view record_a, int32_t rank_b,
-                             std::string_view record_b) {
-  Record a;
-  Record b;
+                             std::string_view request_a, int32_t rank_b,
+                             std::string_view request_b) {
+  Request a;
+  Request b;
   const std::string quoted = "'" + std::string(name) + "'";
-  if (!DecodeRecord(record_a, &a).ok() || !DecodeRecord(record_b, &b).ok()) {
-    return "bug in tf_hvd: a malformed record for " + quoted;
+  if (!DecodeRequest(request_a, &a).ok() ||
+      !DecodeRequest(request_b, &b).ok()) {
+    return "bug in tf_hvd: a malformed request for " + quoted;
   }
   const Difference found = FirstDifference(a, b);
   const std::string what =

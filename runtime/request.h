@@ -1,5 +1,5 @@
 // Request: what is asked of all ranks of a process set under one name, and its
-// wire form. A Record holds what must be equal on all of them; what may differ
+// wire form. A Request holds what must be equal on all of them; what may differ
 // (the first dimension of allgather) is not in it.
 #ifndef TF_HVD_RUNTIME_REQUEST_H_
 #define TF_HVD_RUNTIME_REQUEST_H_
@@ -28,7 +28,7 @@ struct TensorSpec {
   std::string name = {};       // of a group's member; empty if not known
 };
 
-struct Record {
+struct Request {
   OpKind kind = OpKind::kAllreduce;
   DeviceKind device = DeviceKind::kCpu;
   ReduceOp reduce_op = ReduceOp::kSum;  // allreduce, reducescatter
@@ -44,23 +44,23 @@ struct Record {
   std::vector<TensorSpec> tensors;  // more than one: a group or bucket
 };
 
-// Little-endian, the same bytes for equal records: records are compared as
+// Little-endian, the same bytes for equal requests: requests are compared as
 // bytes.
-std::string EncodeRecord(const Record& record);
-Status DecodeRecord(std::string_view bytes, Record* record);
+std::string EncodeRequest(const Request& request);
+Status DecodeRequest(std::string_view bytes, Request* request);
 
 // Reducescatter of `rows` rows: how many of them the rank at `place` of a set
 // of `ranks` gets. What is left over goes to the first ranks, one row each.
 int64_t ScatteredRows(int64_t rows, size_t ranks, size_t place);
 
 // The sum of the tensors' sizes in bytes, a dimension of -1 counting as 1.
-int64_t TotalBytes(const Record& record);
+int64_t TotalBytes(const Request& request);
 
-// The first difference of two records, as a sentence with both sides' values
+// The first difference of two requests, as a sentence with both sides' values
 // and both ranks' numbers, in the order of the checks in docs/errors.md.
 std::string DescribeMismatch(std::string_view name, int32_t rank_a,
-                             std::string_view record_a, int32_t rank_b,
-                             std::string_view record_b);
+                             std::string_view request_a, int32_t rank_b,
+                             std::string_view request_b);
 
 }  // namespace tf_hvd
 

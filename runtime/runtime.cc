@@ -9,7 +9,7 @@
 
 #include "runtime/cycle.h"
 #include "runtime/forks.h"
-#include "runtime/helm.h"
+#include "runtime/progress_engine.h"
 #include "runtime/tensor_queue.h"
 
 namespace tf_hvd {
@@ -22,7 +22,7 @@ class Runtime::Impl {
                [this](int32_t set, const std::vector<int>& ranks) {
                  OnSet(set, ranks);
                }),
-        helm_(config, world_.get(), &cycle_, &queue_) {
+        engine_(config, world_.get(), &cycle_, &queue_) {
     std::vector<int> world_ranks;
     for (int r = 0; r < world_->topology().size; ++r) world_ranks.push_back(r);
     OnSet(kWorldSet, world_ranks);
@@ -40,7 +40,7 @@ class Runtime::Impl {
       entry.done.Fire(Aborted("tf_hvd has been shut down on this rank"));
     } else {
       ++submitted_;
-      helm_.Submit(std::move(entry));
+      engine_.Submit(std::move(entry));
     }
     --submitting_;
   }
@@ -49,7 +49,7 @@ class Runtime::Impl {
     if (InForkedChild()) return;
     const std::lock_guard<std::mutex> lock(shutdown_mutex_);
     if (finished_) return;
-    helm_.Leave(reason);
+    engine_.Leave(reason);
     finished_ = true;
     while (submitting_ > 0) sched_yield();
     world_->Finalize(!cycle_.aborted());
@@ -74,7 +74,7 @@ class Runtime::Impl {
   int64_t submitted() const { return submitted_; }
 
  private:
-  // Called by the helm's holder.
+  // Called by the holder of the progress lock.
   void OnSet(int32_t set, const std::vector<int>& ranks) {
     const std::lock_guard<std::mutex> lock(ForkSafeMutex());
     if (ranks.empty()) {
@@ -91,11 +91,11 @@ class Runtime::Impl {
   std::atomic<int> submitting_{0};  // threads inside Submit
   std::atomic<int64_t> submitted_{0};
 
-  // Destroyed in the reverse order: the helm's thread ends first.
+  // Destroyed in the reverse order: the progress lock's thread ends first.
   const std::unique_ptr<World> world_;
   TensorQueue queue_;
   Cycle cycle_;
-  Helm helm_;
+  ProgressEngine engine_;
 };
 
 Runtime::Runtime(const Config& config, std::unique_ptr<World> world)

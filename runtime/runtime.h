@@ -1,4 +1,4 @@
-// Runtime: one rank's part of the job. Owns the queue, the vertex of the
+// Runtime: one rank's part of the job. Owns the queue, the controller of the
 // counting tree, the executor, the background thread and the world, and ends
 // them in the right order.
 //

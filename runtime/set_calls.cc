@@ -15,7 +15,7 @@ constexpr char kInitName[] = "init";
 Entry EntryOf(OpKind kind, const char* name) {
   Entry entry;
   entry.name = name;
-  entry.record.kind = kind;
+  entry.request.kind = kind;
   return entry;
 }
 
@@ -65,7 +65,7 @@ std::string WrongRanks(const Runtime& runtime,
 
 Status AgreeOnSets(Runtime* runtime, std::vector<int32_t> sets) {
   Entry entry = EntryOf(OpKind::kBarrier, kInitName);
-  entry.record.ranks = std::move(sets);
+  entry.request.ranks = std::move(sets);
   return SubmitAndWait(runtime, std::move(entry));
 }
 
@@ -75,13 +75,13 @@ Status AddSet(Runtime* runtime, std::vector<int32_t> ranks, int32_t* number) {
   if (!wrong.empty()) {
     entry.refusal = std::string(kAddName) + "(" + ListOf(ranks) + "): " + wrong;
   }
-  entry.record.ranks = std::move(ranks);
+  entry.request.ranks = std::move(ranks);
   return SubmitAndWait(runtime, std::move(entry), number);
 }
 
 Status RemoveSet(Runtime* runtime, int32_t number) {
   Entry entry = EntryOf(OpKind::kRemoveSet, kRemoveName);
-  entry.record.set = number;
+  entry.request.set = number;
   return SubmitAndWait(runtime, std::move(entry));
 }
 
@@ -99,7 +99,7 @@ Status GatherRanks(Runtime* runtime, const std::vector<int32_t>& mine,
   // without this one is told so.
   Entry entry = EntryOf(OpKind::kAllgather, kAddName);
   const auto count = static_cast<int64_t>(mine.size());
-  entry.record.tensors = {{DType::kInt32, {-1}}};
+  entry.request.tensors = {{DType::kInt32, {-1}}};
   entry.tensors = {{result->sent.data(), nullptr, count, count}};
   entry.keepalive = result;
   entry.allocate = [result](size_t, const std::vector<int64_t>& counts,

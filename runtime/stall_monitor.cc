@@ -67,13 +67,13 @@ std::string Seconds(int64_t ns) {
 // only others wait for it.
 std::map<Key, int64_t> StallMonitor::Waits() const {
   std::map<Key, int64_t> since_ns;
-  for (const auto& [key, entries] : ledger_.queue) {
+  for (const auto& [key, entries] : state_.queue) {
     const auto waiting =
         std::find_if(entries.begin(), entries.end(),
                      [](const Entry& entry) { return !IsAnswered(entry); });
     if (waiting != entries.end()) since_ns[key] = waiting->submitted_ns;
   }
-  for (const auto& [set, entry] : ledger_.want_join) {
+  for (const auto& [set, entry] : state_.want_join) {
     since_ns[{set, kJoinName}] = entry.submitted_ns;
   }
   return since_ns;
@@ -84,14 +84,14 @@ void StallMonitor::Tick(int64_t now_ns) {
   const std::map<Key, int64_t> waits = Waits();
   if (ExecutesTooLong(now_ns) || WaitsTooLong(waits, now_ns)) return;
   AskForWaits(waits, now_ns);
-  std::vector<std::pair<Key, Roll>> due;
-  for (const auto& [key, roll] : rolls_) {
-    if (now_ns - roll.started_ns >= options_.roll_ns)
-      due.emplace_back(key, roll);
+  std::vector<std::pair<Key, StallQuery>> due;
+  for (const auto& [key, query] : queries_) {
+    if (now_ns - query.started_ns >= options_.query_ns)
+      due.emplace_back(key, query);
   }
-  for (const auto& [key, roll] : due) {
-    rolls_.erase(key);
-    Report(key, roll, now_ns);
+  for (const auto& [key, query] : due) {
+    queries_.erase(key);
+    Report(key, query, now_ns);
   }
 }
 
@@ -111,8 +111,8 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
       return true;
     }
     // Those above are well. It may wait for what is before it.
-    if (now_ns - ledger_.moved_ns <= last_limit) continue;
-    AbortWait(key, ledger_.rank, what);
+    if (now_ns - state_.moved_ns <= last_limit) continue;
+    AbortWait(key, state_.rank, what);
     return true;
   }
   return false;
@@ -121,7 +121,7 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
 bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
   const int64_t last_limit = options_.fail_ns + options_.grace_ns;
   if (options_.fail_ns <= 0) return false;
-  for (const auto& [key, one] : ledger_.executing) {
+  for (const auto& [key, one] : state_.executing) {
     if (now_ns - one.since_ns <= last_limit) continue;
     std::string what =
         " was agreed by all ranks and has not moved for " + Seconds(last_limit);
@@ -130,7 +130,7 @@ bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
               " (stopped, or its machine cannot be reached, or it waits for "
               "another rank itself)";
     }
-    AbortWait(key, ledger_.rank, what);
+    AbortWait(key, state_.rank, what);
     return true;
   }
   return false;
@@ -139,7 +139,7 @@ bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
 void StallMonitor::AbortWait(const Key& key, int rank,
                              const std::string& what) {
   host_->Abort(AbortRecord::kStalled, rank,
-               Shown(key) + what + "; seen by " + RankText(ledger_.rank));
+               Shown(key) + what + "; seen by " + RankText(state_.rank));
 }
 
 void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
@@ -172,21 +172,21 @@ void StallMonitor::Ask(const Key& key, int64_t now_ns) {
   OnAsk(ask, now_ns);
 }
 
-// A roll that was called shortly before answers the question as well.
+// A query that was called shortly before answers the question as well.
 bool StallMonitor::Unanswered(const Asked& asked, int64_t now_ns) const {
   return asked.asked_ns > 0 &&
-         now_ns - asked.asked_ns >= 2 * options_.roll_ns &&
-         asked.heard_ns < asked.asked_ns - 2 * options_.roll_ns;
+         now_ns - asked.asked_ns >= 2 * options_.query_ns &&
+         asked.heard_ns < asked.asked_ns - 2 * options_.query_ns;
 }
 
 std::vector<int> StallMonitor::Above(const Key& key) const {
-  const auto set = ledger_.sets.find(key.first);
-  if (set == ledger_.sets.end()) return {};
-  return PathToCover(ledger_.rank, *set->second.members, topology_.nodes,
+  const auto set = state_.sets.find(key.first);
+  if (set == state_.sets.end()) return {};
+  return PathToCover(state_.rank, *set->second.members, topology_.nodes,
                      topology_.fan_out);
 }
 
-// Who should have passed the question on, or called the roll.
+// Who should have passed the question on, or called the query.
 std::string StallMonitor::NoAnswerText(const std::vector<int>& above) const {
   std::string text = "; no answer from ";
   for (size_t i = 0; i < above.size(); ++i) {
@@ -198,36 +198,36 @@ std::string StallMonitor::NoAnswerText(const std::vector<int>& above) const {
 }
 
 void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
-  const auto set = ledger_.sets.find(ask.set);
-  if (set == ledger_.sets.end()) return;
+  const auto set = state_.sets.find(ask.set);
+  if (set == state_.sets.end()) return;
   if (!set->second.covered) {
-    return host_->Send(ledger_.place.parent, EncodeMessage(ask));
+    return host_->Send(state_.place.parent, EncodeMessage(ask));
   }
   const Key key{ask.set, ask.name};
-  if (ledger_.ready.count(key) > 0) return;
-  const auto [it, is_new] = rolls_.try_emplace(key);
+  if (state_.ready.count(key) > 0) return;
+  const auto [it, is_new] = queries_.try_emplace(key);
   if (!is_new) return;
   it->second.started_ns = now_ns;
   Message call;
-  call.kind = MessageKind::kRoll;
+  call.kind = MessageKind::kQuery;
   call.set = ask.set;
   call.name = ask.name;
-  OnRoll(call, now_ns);
+  OnQuery(call, now_ns);
 }
 
-void StallMonitor::OnRoll(const Message& roll, int64_t now_ns) {
-  const auto set = ledger_.sets.find(roll.set);
-  if (set == ledger_.sets.end()) return;
+void StallMonitor::OnQuery(const Message& query, int64_t now_ns) {
+  const auto set = state_.sets.find(query.set);
+  if (set == state_.sets.end()) return;
   if (options_.warn_ns > 0) {
-    asked_[{roll.set, roll.name}].heard_ns = now_ns;
+    asked_[{query.set, query.name}].heard_ns = now_ns;
   }
-  for (const int child : ledger_.place.children) {
+  for (const int child : state_.place.children) {
     if (set->second.need.count(child) > 0) {
-      host_->Send(child, EncodeMessage(roll));
+      host_->Send(child, EncodeMessage(query));
     }
   }
   if (set->second.member)
-    OnAnswer(Answer({roll.set, roll.name}, now_ns), now_ns);
+    OnAnswer(Answer({query.set, query.name}, now_ns), now_ns);
 }
 
 Message StallMonitor::Answer(const Key& key, int64_t now_ns) const {
@@ -235,41 +235,41 @@ Message StallMonitor::Answer(const Key& key, int64_t now_ns) const {
   answer.kind = MessageKind::kAnswer;
   answer.set = key.first;
   answer.name = key.second;
-  answer.rank = ledger_.rank;
+  answer.rank = state_.rank;
   const bool wants_join =
-      key.second == kJoinName && ledger_.want_join.count(key.first) > 0;
-  if (ledger_.queue.count(key) > 0 || wants_join ||
-      ledger_.queue.count({key.first, kJoinName}) > 0) {
-    answer.state = RollState::kVoted;
+      key.second == kJoinName && state_.want_join.count(key.first) > 0;
+  if (state_.queue.count(key) > 0 || wants_join ||
+      state_.queue.count({key.first, kJoinName}) > 0) {
+    answer.state = QueryState::kVoted;
     const std::map<Key, int64_t> waits = Waits();
     const auto own = waits.find(key);
     const int64_t age_ns = own == waits.end() ? 0 : now_ns - own->second;
     answer.age_ms = static_cast<uint32_t>(
         std::clamp<int64_t>(age_ns / kNsPerMs, 0, 0xffffffff));
-  } else if (ledger_.executing.count(key) > 0) {
-    answer.state = RollState::kAgreed;
+  } else if (state_.executing.count(key) > 0) {
+    answer.state = QueryState::kAgreed;
   } else {
-    answer.state = RollState::kMissing;
+    answer.state = QueryState::kMissing;
     answer.waits_for = OtherWaits(Waits(), key);
   }
   return answer;
 }
 
 void StallMonitor::OnAnswer(const Message& answer, int64_t now_ns) {
-  const auto set = ledger_.sets.find(answer.set);
-  if (set == ledger_.sets.end()) return;
+  const auto set = state_.sets.find(answer.set);
+  if (set == state_.sets.end()) return;
   if (!set->second.covered) {
-    return host_->Send(ledger_.place.parent, EncodeMessage(answer));
+    return host_->Send(state_.place.parent, EncodeMessage(answer));
   }
-  const auto roll = rolls_.find({answer.set, answer.name});
-  if (roll == rolls_.end()) return;
-  roll->second.replies[answer.rank] = {
+  const auto query = queries_.find({answer.set, answer.name});
+  if (query == queries_.end()) return;
+  query->second.replies[answer.rank] = {
       answer, now_ns - int64_t{answer.age_ms} * kNsPerMs};
 }
 
 void StallMonitor::ForgetSet(int32_t set) {
-  for (auto it = rolls_.begin(); it != rolls_.end();) {
-    it = it->first.first == set ? rolls_.erase(it) : std::next(it);
+  for (auto it = queries_.begin(); it != queries_.end();) {
+    it = it->first.first == set ? queries_.erase(it) : std::next(it);
   }
 }
 
@@ -288,13 +288,13 @@ std::string StallMonitor::ListText(const std::vector<int>& ranks) const {
 
 // The missing ranks, and what they wait for instead: ranks that wait for the
 // same are named together.
-std::string StallMonitor::MissingText(const Roll& roll,
+std::string StallMonitor::MissingText(const StallQuery& query,
                                       const std::vector<int>& ranks) const {
   std::string text = "; missing " + ListText(ranks);
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const int rank : ranks) {
     std::string waits;
-    for (const std::string& wait : roll.replies.at(rank).answer.waits_for) {
+    for (const std::string& wait : query.replies.at(rank).answer.waits_for) {
       waits += (waits.empty() ? "" : ", ") + wait;
     }
     if (waits.empty()) waits = "no collective";
@@ -314,14 +314,14 @@ std::string StallMonitor::MissingText(const Roll& roll,
   return text;
 }
 
-std::string StallMonitor::StallText(const Key& key, const Roll& roll,
-                                    const RollResult& result) const {
+std::string StallMonitor::StallText(const Key& key, const StallQuery& query,
+                                    const QueryResult& result) const {
   std::string text =
       "stall: " + Shown(key) + " waited " + Seconds(result.age_ns);
   if (!result.voted.empty()) {
     text += ": submitted by " + ListText(result.voted);
   }
-  if (!result.missing.empty()) text += MissingText(roll, result.missing);
+  if (!result.missing.empty()) text += MissingText(query, result.missing);
   if (!result.silent.empty()) {
     text += "; no answer from " + ListText(result.silent) +
             " (stopped, or cut off behind a rank that is)";
@@ -336,25 +336,25 @@ std::string StallMonitor::StallText(const Key& key, const Roll& roll,
 // The age of the wait is what the replies say. Whoever asked may have asked
 // about a request that was put in order meanwhile, and the name be in use for
 // the next one.
-StallMonitor::RollResult StallMonitor::Evaluate(const Roll& roll,
-                                                const std::vector<int>& members,
-                                                int64_t now_ns) const {
-  RollResult result;
+StallMonitor::QueryResult StallMonitor::Evaluate(
+    const StallQuery& query, const std::vector<int>& members,
+    int64_t now_ns) const {
+  QueryResult result;
   for (const int rank : members) {
-    const auto reply = roll.replies.find(rank);
-    if (reply == roll.replies.end()) {
+    const auto reply = query.replies.find(rank);
+    if (reply == query.replies.end()) {
       result.silent.push_back(rank);
       continue;
     }
     switch (reply->second.answer.state) {
-      case RollState::kAgreed:
+      case QueryState::kAgreed:
         return {};  // it has been put in order meanwhile
-      case RollState::kVoted:
+      case QueryState::kVoted:
         result.voted.push_back(rank);
         result.age_ns =
             std::max(result.age_ns, now_ns - reply->second.since_ns);
         break;
-      case RollState::kMissing:
+      case QueryState::kMissing:
         result.missing.push_back(rank);
         break;
     }
@@ -362,13 +362,14 @@ StallMonitor::RollResult StallMonitor::Evaluate(const Roll& roll,
   return result;
 }
 
-void StallMonitor::Report(const Key& key, const Roll& roll, int64_t now_ns) {
-  const auto set = ledger_.sets.find(key.first);
-  if (set == ledger_.sets.end()) return;
-  const RollResult result = Evaluate(roll, *set->second.members, now_ns);
+void StallMonitor::Report(const Key& key, const StallQuery& query,
+                          int64_t now_ns) {
+  const auto set = state_.sets.find(key.first);
+  if (set == state_.sets.end()) return;
+  const QueryResult result = Evaluate(query, *set->second.members, now_ns);
   if (result.missing.empty() && result.silent.empty()) return;
   if (result.age_ns < options_.warn_ns) return;
-  const std::string text = StallText(key, roll, result);
+  const std::string text = StallText(key, query, result);
   if (options_.fail_ns > 0 && result.age_ns >= options_.fail_ns) {
     const int culprit =
         result.missing.empty() ? result.silent.front() : result.missing.front();

@@ -1,8 +1,8 @@
 // StallMonitor: sees to it that every wait ends (agreement.md, section 8). A
-// rank that has waited long asks; the vertex that covers the set calls the
-// roll of its members and tells who is missing; past the limit the job ends.
+// rank that has waited long asks; the controller that covers the set calls the
+// query of its members and tells who is missing; past the limit the job ends.
 //
-// Called by the vertex, hence by the holder of the helm.
+// Called by the controller, hence by the holder of the engine.
 #ifndef TF_HVD_RUNTIME_STALL_MONITOR_H_
 #define TF_HVD_RUNTIME_STALL_MONITOR_H_
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ledger.h"
+#include "runtime/controller_state.h"
 #include "runtime/message.h"
 
 namespace tf_hvd {
@@ -19,31 +19,31 @@ namespace tf_hvd {
 struct StallOptions {
   int64_t warn_ns = 30'000'000'000;   // 0: never ask
   int64_t fail_ns = 300'000'000'000;  // 0: only warn
-  int64_t roll_ns = 2'000'000'000;    // how long answers are waited for
+  int64_t query_ns = 2'000'000'000;   // how long answers are waited for
   int64_t grace_ns = 10'000'000'000;  // after fail_ns a waiter ends it itself
 };
 
 class StallMonitor {
  public:
-  // `ledger` and `host` outlive the monitor.
-  StallMonitor(const Ledger& ledger, const Topology& topology,
-               const StallOptions& options, VertexHost* host)
-      : ledger_(ledger), topology_(topology), options_(options), host_(host) {}
+  // `state` and `host` outlive the monitor.
+  StallMonitor(const ControllerState& state, const Topology& topology,
+               const StallOptions& options, ControllerHost* host)
+      : state_(state), topology_(topology), options_(options), host_(host) {}
 
-  // Asks for own requests that wait, ends roll calls that are due, and looks
+  // Asks for own requests that wait, ends stall queries that are due, and looks
   // at the last limit. To be called several times a second.
   void Tick(int64_t now_ns);
 
   void OnAsk(const Message& ask, int64_t now_ns);
-  void OnRoll(const Message& roll, int64_t now_ns);
+  void OnQuery(const Message& query, int64_t now_ns);
   void OnAnswer(const Message& answer, int64_t now_ns);
 
-  // The request is complete: a roll call about it is void.
-  void Forget(const Key& key) { rolls_.erase(key); }
+  // The request is complete: a stall query about it is void.
+  void Forget(const Key& key) { queries_.erase(key); }
   void ForgetSet(int32_t set);
   // The runtime has ended: nobody is missing any more.
   void ForgetAll() {
-    rolls_.clear();
+    queries_.clear();
     asked_.clear();
   }
 
@@ -52,7 +52,7 @@ class StallMonitor {
     Message answer;
     int64_t since_ns = 0;  // since when that rank waits
   };
-  struct Roll {
+  struct StallQuery {
     int64_t started_ns = 0;
     std::map<int, Reply> replies;  // each rank's latest
   };
@@ -60,7 +60,7 @@ class StallMonitor {
   // What is known of an own wait.
   struct Asked {
     int64_t asked_ns = 0;  // last; 0: not yet
-    int64_t heard_ns = 0;  // the roll was called last; 0: never
+    int64_t heard_ns = 0;  // the query was called last; 0: never
     bool warned = false;   // that nobody answers, since asked_ns
   };
 
@@ -75,29 +75,29 @@ class StallMonitor {
   std::string NoAnswerText(const std::vector<int>& above) const;
   Message Answer(const Key& key, int64_t now_ns) const;
   // Who is where with a request. Empty if it has been put in order meanwhile.
-  struct RollResult {
+  struct QueryResult {
     int64_t age_ns = 0;  // the longest wait
     std::vector<int> voted;
     std::vector<int> missing;
     std::vector<int> silent;
   };
 
-  RollResult Evaluate(const Roll& roll, const std::vector<int>& members,
-                      int64_t now_ns) const;
-  void Report(const Key& key, const Roll& roll, int64_t now_ns);
-  std::string StallText(const Key& key, const Roll& roll,
-                        const RollResult& result) const;
+  QueryResult Evaluate(const StallQuery& query, const std::vector<int>& members,
+                       int64_t now_ns) const;
+  void Report(const Key& key, const StallQuery& query, int64_t now_ns);
+  std::string StallText(const Key& key, const StallQuery& query,
+                        const QueryResult& result) const;
   std::string RankText(int rank) const;
   std::string ListText(const std::vector<int>& ranks) const;
-  std::string MissingText(const Roll& roll,
+  std::string MissingText(const StallQuery& query,
                           const std::vector<int>& ranks) const;
 
-  const Ledger& ledger_;
+  const ControllerState& state_;
   const Topology topology_;
   const StallOptions options_;
-  VertexHost* const host_;
-  std::map<Key, Roll> rolls_;   // covering vertex: calls in progress
-  std::map<Key, Asked> asked_;  // own waits
+  ControllerHost* const host_;
+  std::map<Key, StallQuery> queries_;  // covering controller: calls in progress
+  std::map<Key, Asked> asked_;         // own waits
 };
 
 }  // namespace tf_hvd

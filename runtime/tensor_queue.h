@@ -17,7 +17,7 @@ class TensorQueue {
   // Any thread.
   void Push(Entry entry);
 
-  // Holder of the helm: everything, in the order of submission.
+  // Holder of the progress lock: everything, in the order of submission.
   std::vector<Entry> Drain();
 
   // Any thread. After Push has returned, false until a Drain.

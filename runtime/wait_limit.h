@@ -17,6 +17,7 @@ struct WaitState {
   bool waiting = false;       // an own request is not in order yet
   bool relays = false;        // others' requests wait for what comes to it
   bool leaving = false;
+  bool moving = false;  // operations are under way: data wakes nobody
   bool polled = false;  // arrivals on some edge wake nobody
 };
 
@@ -26,11 +27,14 @@ inline int64_t WaitLimitNs(const WaitState& state) {
   constexpr int64_t kMs = 1'000'000;
   if (state.has_outcomes) return 0;
   if (state.waiting && state.idle_ns < state.spin_ns) return 0;
+  // Between processes of a node data takes less than this.
+  if (state.moving && state.idle_ns < kMs) return 0;
   if (state.has_output || state.aborting) return kMs;
   // Whoever waits, wherever: an arrival that it depends on is found within a
   // sixteenth of the time that it has waited.
-  const bool needed = state.waiting || state.relays || state.leaving;
-  if (state.polled) {
+  const bool needed =
+      state.waiting || state.relays || state.leaving || state.moving;
+  if (state.polled || state.moving) {
     if (!needed) return 20 * kMs;
     return std::clamp(state.idle_ns / 16, 50 * kUs, kMs);
   }

@@ -1,7 +1,7 @@
 // AbortFlood: passes abort records between nodes (agreement.md, section 8). A
 // record goes to the leaders that are this node's neighbours in the tree and
 // in a ring of all nodes; each node that has not sent one as small passes it
-// on. Calls MPI: the helm's holder only.
+// on. Calls MPI: the holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_ABORT_FLOOD_H_
 #define TF_HVD_RUNTIME_TRANSPORT_ABORT_FLOOD_H_
 

@@ -3,7 +3,7 @@
 // for ranks that have died.
 //
 // Raise may be called on any thread and touches shared memory only. Poll is
-// called by the helm's holder, because it may call MPI.
+// called by the holder of the progress lock, because it may call MPI.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_ABORT_PATH_H_
 #define TF_HVD_RUNTIME_TRANSPORT_ABORT_PATH_H_
 

@@ -1,8 +1,8 @@
 // Edge: a reliable first-in-first-out stream of bytes from and to one
 // neighbour in the tree (agreement.md, section 2). Never blocks.
 //
-// Read, Write and Flush are called by the holder of the helm only. Readable
-// may be called on any thread.
+// Read, Write and Flush are called by the holder of the progress lock only.
+// Readable may be called on any thread.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_EDGE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_EDGE_H_
 
@@ -25,7 +25,8 @@ class Edge {
   virtual size_t Read(char* data, size_t size) = 0;
 
   // True if Read would give something. May say false for an edge whose
-  // arrivals only the helm's holder can see (MPI); `polled` says so.
+  // arrivals only the holder of the progress lock can see (MPI); `polled` says
+  // so.
   virtual bool Readable() const = 0;
 
   // True if arrivals wake nobody: a sleeper must look from time to time.

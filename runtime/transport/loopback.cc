@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "runtime/transport/loopback_edge.h"
-#include "runtime/transport/loopback_messenger.h"
-#include "runtime/transport/p2p_transport.h"
+#include "runtime/transport/loopback_point_to_point.h"
+#include "runtime/transport/p2p_backend.h"
 #include "runtime/transport/tree.h"
 
 namespace tf_hvd {
@@ -115,8 +115,8 @@ class LoopbackWorld final : public World {
   LoopbackWorld(std::shared_ptr<Job> job, int rank)
       : job_(std::move(job)),
         topology_(job_->topology()),
-        messenger_(job_->mail(), rank),
-        data_(&messenger_, rank, IsOversubscribed(topology_.size)) {
+        p2p_(job_->mail(), rank),
+        backend_(&p2p_, rank) {
     topology_.rank = rank;
     for (int other = 0; other < topology_.size; ++other) {
       ByteRing* const in = job_->RingFrom(other, rank);
@@ -132,7 +132,7 @@ class LoopbackWorld final : public World {
     return found == edges_.end() ? nullptr : found->second.get();
   }
   Doorbell* doorbell() override { return job_->BellOf(topology_.rank); }
-  DataTransport* data() override { return &data_; }
+  std::vector<Backend*> backends() override { return {&backend_}; }
   void RaiseAbort(const AbortRecord& record) override { job_->Raise(record); }
   std::optional<AbortRecord> PollAbort() override {
     return job_->Poll(topology_.rank);
@@ -153,8 +153,8 @@ class LoopbackWorld final : public World {
 
   const std::shared_ptr<Job> job_;
   Topology topology_;
-  LoopbackMessenger messenger_;
-  P2PTransport data_;
+  LoopbackPointToPoint p2p_;
+  P2PBackend backend_;
   std::map<int, std::unique_ptr<LoopbackEdge>> edges_;
 };
 

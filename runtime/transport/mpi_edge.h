@@ -1,6 +1,7 @@
 // MpiEdge: an edge of the tree between the leaders of two nodes. The stream is
 // cut into fragments so short that MPI sends each at once, without asking the
-// receiver. All members but Readable call MPI: the helm's holder only.
+// receiver. All members but Readable call MPI: the holder of the progress lock
+// only.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_EDGE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_EDGE_H_
 

@@ -12,10 +12,10 @@
 #include "runtime/transport/farewell.h"
 #include "runtime/transport/loopback.h"
 #include "runtime/transport/mpi_edge.h"
-#include "runtime/transport/mpi_messenger.h"
+#include "runtime/transport/mpi_point_to_point.h"
 #include "runtime/transport/mpi_settings.h"
 #include "runtime/transport/mpi_setup.h"
-#include "runtime/transport/p2p_transport.h"
+#include "runtime/transport/p2p_backend.h"
 #include "runtime/transport/shm_edge.h"
 #include "runtime/transport/tree.h"
 #include "runtime/transport/tripwire.h"
@@ -46,10 +46,9 @@ class MpiWorld : public World {
       : map_(std::move(map)),
         session_(std::move(session)),
         segment_(std::move(segment)),
-        messenger_(std::make_unique<MpiMessenger>(&session_->api(),
-                                                  session_->data(), kDataTag)),
-        transport_(std::make_unique<P2PTransport>(
-            messenger_.get(), map_.topology.rank, map_.oversubscribed)) {
+        p2p_(std::make_unique<MpiPointToPoint>(&session_->api(),
+                                               session_->data(), kDataTag)),
+        backend_(std::make_unique<P2PBackend>(p2p_.get(), map_.topology.rank)) {
     abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
                                          MakeFlood());
     MakeEdges();
@@ -63,8 +62,8 @@ class MpiWorld : public World {
     // for as long as the process does.
     static_cast<void>(abort_.release());
     for (auto& item : mpi_edges_) static_cast<void>(item.second.release());
-    static_cast<void>(transport_.release());
-    static_cast<void>(messenger_.release());
+    static_cast<void>(backend_.release());
+    static_cast<void>(p2p_.release());
     static_cast<void>(session_.release());
     static_cast<void>(segment_.release());
   }
@@ -82,7 +81,7 @@ class MpiWorld : public World {
     return segment_->doorbell(map_.topology.LocalRank());
   }
 
-  DataTransport* data() override { return transport_.get(); }
+  std::vector<Backend*> backends() override { return {backend_.get()}; }
 
   void RaiseAbort(const AbortRecord& record) override { abort_->Raise(record); }
 
@@ -206,8 +205,8 @@ class MpiWorld : public World {
   NodeMap map_;
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<ShmSegment> segment_;
-  std::unique_ptr<MpiMessenger> messenger_;
-  std::unique_ptr<P2PTransport> transport_;
+  std::unique_ptr<MpiPointToPoint> p2p_;
+  std::unique_ptr<P2PBackend> backend_;
   std::unique_ptr<AbortPath> abort_;
   std::unique_ptr<Tripwire> tripwire_;
   std::map<int, std::unique_ptr<ShmEdge>> shm_edges_;

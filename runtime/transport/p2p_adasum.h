@@ -7,15 +7,14 @@
 // than two are combined pairwise in a binary tree over the places of the ranks;
 // each span is a vector of its own.
 //
-// Called by P2PTransport, on all ranks of the group with the same counts.
+// Written by P2PBackend, on all ranks of the group with the same counts.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_ADASUM_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_ADASUM_H_
 
-#include "runtime/status.h"
-#include "runtime/transport/data_transport.h"
-#include "runtime/transport/flight.h"
+#include "runtime/transport/operation.h"
 #include "runtime/transport/p2p_allreduce.h"
 #include "runtime/transport/rank_group.h"
+#include "runtime/transport/schedule.h"
 #include "runtime/transport/span_list.h"
 
 namespace tf_hvd {
@@ -26,9 +25,9 @@ namespace tf_hvd {
 // size of the spans. With a number of ranks that is no power of two, those
 // beyond the last power of two first combine their vectors with those of the
 // first ranks.
-Status ReduceAdasum(Flight* flight, const RankGroup& group,
-                    const SpanList& spans, const ReduceOptions& options,
-                    const Staging& staging);
+void ReduceAdasum(const RankGroup& group, const SpanList& spans,
+                  const ReduceOptions& options, const Staging& staging,
+                  Schedule* schedule);
 
 }  // namespace tf_hvd
 

@@ -1,6 +1,7 @@
 #include "runtime/transport/p2p_allreduce.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/buffer_ops.h"
 #include "runtime/transport/p2p_gather.h"
@@ -11,6 +12,7 @@ namespace {
 // Elements whose partial results stay in the first level of the cache.
 constexpr int64_t kBlock = 2048;
 constexpr size_t kLargestElement = 16;
+constexpr int64_t kZeroBytes = 256 * 1024;
 
 }  // namespace
 
@@ -23,29 +25,27 @@ ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
   return result;
 }
 
-Status ReduceInOrder(Flight* flight, const ReduceOptions& options,
-                     const std::vector<const char*>& inputs, int64_t count,
-                     char* output) {
-  alignas(64) char partial[kBlock * kLargestElement];
-  const size_t element_bytes = SizeOf(options.dtype);
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const int64_t block = std::min(kBlock, count - begin);
-    const size_t offset = static_cast<size_t>(begin) * element_bytes;
-    LoadAccumulator(options.dtype, partial, inputs[0] + offset, block,
-                    options.prescale);
-    for (size_t i = 1; i < inputs.size(); ++i) {
-      Accumulate(options.dtype, options.op, partial, inputs[i] + offset, block,
-                 options.prescale);
-    }
-    StoreAccumulator(options.dtype, output + offset, partial, block,
-                     options.postscale, options.divisor);
-    TF_HVD_RETURN_IF_ERROR(flight->Breathe());
-  }
-  return Status::Ok();
+void ReduceInOrder(const ReduceOptions& options,
+                   std::vector<const char*> inputs, int64_t count, char* output,
+                   Schedule* schedule) {
+  schedule->Do(count, kBlock,
+               [=, inputs = std::move(inputs)](int64_t begin, int64_t block) {
+                 alignas(64) char partial[kBlock * kLargestElement];
+                 const size_t offset =
+                     static_cast<size_t>(begin) * SizeOf(options.dtype);
+                 LoadAccumulator(options.dtype, partial, inputs[0] + offset,
+                                 block, options.prescale);
+                 for (size_t i = 1; i < inputs.size(); ++i) {
+                   Accumulate(options.dtype, options.op, partial,
+                              inputs[i] + offset, block, options.prescale);
+                 }
+                 StoreAccumulator(options.dtype, output + offset, partial,
+                                  block, options.postscale, options.divisor);
+               });
 }
 
-Status ReduceAlone(Flight* flight, const SpanList& spans,
-                   const ReduceOptions& options) {
+void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
+                 Schedule* schedule) {
   const bool copy_only = options.prescale == 1.0 && options.postscale == 1.0 &&
                          options.divisor == 1.0;
   for (const Span& span : spans.spans()) {
@@ -54,22 +54,22 @@ Status ReduceAlone(Flight* flight, const SpanList& spans,
         static_cast<size_t>(span.count) * spans.element_bytes();
     auto* const output = static_cast<char*>(span.output);
     if (span.input == nullptr) {
-      std::fill_n(output, bytes, '\0');
+      schedule->Do(static_cast<int64_t>(bytes), kZeroBytes,
+                   [=](int64_t begin, int64_t count) {
+                     std::fill_n(output + begin, count, '\0');
+                   });
     } else if (copy_only) {
-      TF_HVD_RETURN_IF_ERROR(flight->Copy(output, span.input, bytes));
+      schedule->Copy(output, span.input, bytes);
     } else {
-      const std::vector<const char*> inputs = {
-          static_cast<const char*>(span.input)};
-      TF_HVD_RETURN_IF_ERROR(
-          ReduceInOrder(flight, options, inputs, span.count, output));
+      ReduceInOrder(options, {static_cast<const char*>(span.input)}, span.count,
+                    output, schedule);
     }
   }
-  return Status::Ok();
 }
 
-Status ReduceSmall(Flight* flight, const RankGroup& group,
-                   const SpanList& spans, const ReduceOptions& options,
-                   const Staging& staging) {
+void ReduceSmall(const RankGroup& group, const SpanList& spans,
+                 const ReduceOptions& options, const Staging& staging,
+                 Schedule* schedule) {
   const int64_t count = spans.count();
   const size_t bytes = static_cast<size_t>(count) * spans.element_bytes();
   char* const blocks = staging((group.size() + 1) * bytes);
@@ -80,12 +80,10 @@ Status ReduceSmall(Flight* flight, const RankGroup& group,
     offsets[block + 1] = offsets[block] + bytes;
     inputs[group.Next(block)] = blocks + offsets[block];
   }
-  spans.Pack(0, count, blocks);
-  TF_HVD_RETURN_IF_ERROR(BruckGather(flight, group, offsets, blocks));
-  TF_HVD_RETURN_IF_ERROR(
-      ReduceInOrder(flight, options, inputs, count, reduced));
-  spans.Unpack(0, count, reduced);
-  return Status::Ok();
+  schedule->Do([=, &spans] { spans.Pack(0, count, blocks); });
+  BruckGather(group, offsets, blocks, schedule);
+  ReduceInOrder(options, std::move(inputs), count, reduced, schedule);
+  schedule->Do([=, &spans] { spans.Unpack(0, count, reduced); });
 }
 
 }  // namespace tf_hvd

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "runtime/transport/p2p_allreduce.h"
 
@@ -18,10 +20,11 @@ struct Range {
 
 class PieceReducer {
  public:
-  PieceReducer(Flight* flight, const RankGroup& group, const SpanList& spans,
+  PieceReducer(const RankGroup& group, const SpanList& spans,
                const ReduceOptions& options, const Staging& staging);
 
-  Status Run();
+  // The steps of the next piece; false when all are written.
+  bool Next(Schedule* schedule);
 
  private:
   // A piece has a slot from its posting until its results are there: one is
@@ -41,29 +44,29 @@ class PieceReducer {
   size_t BytesOf(const Range& range) const;
   char* PlaceIn(char* area, size_t place) const;
 
-  // This rank's input for a slice: where it lies, or packed.
-  const char* Contribution(int64_t piece, size_t place) const;
+  // This rank's input for a slice: where it lies, or packed by the schedule.
+  const char* Contribution(int64_t piece, size_t place,
+                           Schedule* schedule) const;
   // Where the result of a slice belongs.
   char* ResultOf(int64_t piece, size_t place) const;
 
-  Status Post(int64_t piece);
-  Status Reduce(int64_t piece);
-  Status Finish(int64_t piece);
+  void Post(int64_t piece, Schedule* schedule) const;
+  void Reduce(int64_t piece, Schedule* schedule) const;
+  void Finish(int64_t piece, Schedule* schedule) const;
 
-  Flight* const flight_;
   const RankGroup& group_;
   const SpanList& spans_;
-  const ReduceOptions& options_;
+  const ReduceOptions options_;
+  int64_t next_ = 0;
   int64_t pieces_ = 0;
   int64_t piece_count_ = 0;  // elements of a piece; the last may have fewer
   size_t slice_bytes_ = 0;   // the most that a slice has
   char* staging_ = nullptr;
 };
 
-PieceReducer::PieceReducer(Flight* flight, const RankGroup& group,
-                           const SpanList& spans, const ReduceOptions& options,
-                           const Staging& staging)
-    : flight_(flight), group_(group), spans_(spans), options_(options) {
+PieceReducer::PieceReducer(const RankGroup& group, const SpanList& spans,
+                           const ReduceOptions& options, const Staging& staging)
+    : group_(group), spans_(spans), options_(options) {
   const auto ranks = static_cast<int64_t>(group.size());
   const int64_t count = spans.count();
   const size_t element = spans.element_bytes();
@@ -105,12 +108,14 @@ char* PieceReducer::PlaceIn(char* area, size_t place) const {
   return area + place * slice_bytes_;
 }
 
-const char* PieceReducer::Contribution(int64_t piece, size_t place) const {
+const char* PieceReducer::Contribution(int64_t piece, size_t place,
+                                       Schedule* schedule) const {
   const Range slice = SliceOf(piece, place);
   const char* direct = spans_.DirectInput(slice.begin, slice.count);
   if (direct != nullptr) return direct;
   char* const packed = PlaceIn(SlotOf(piece).packed, place);
-  spans_.Pack(slice.begin, slice.count, packed);
+  schedule->Do(
+      [=, spans = &spans_] { spans->Pack(slice.begin, slice.count, packed); });
   return packed;
 }
 
@@ -120,88 +125,86 @@ char* PieceReducer::ResultOf(int64_t piece, size_t place) const {
   return direct != nullptr ? direct : PlaceIn(SlotOf(piece).reduced, place);
 }
 
-Status PieceReducer::Post(int64_t piece) {
+void PieceReducer::Post(int64_t piece, Schedule* schedule) const {
   const Slot slot = SlotOf(piece);
   const size_t my_bytes = BytesOf(SliceOf(piece, group_.me));
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t from = group_.Previous(step);
-    TF_HVD_RETURN_IF_ERROR(
-        flight_->Receive(slot.contributions, group_.ranks[from],
-                         PlaceIn(slot.incoming, from), my_bytes));
+    schedule->Receive(slot.contributions, group_.ranks[from],
+                      PlaceIn(slot.incoming, from), my_bytes);
   }
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t to = group_.Next(step);
-    TF_HVD_RETURN_IF_ERROR(flight_->Send(slot.contributions, group_.ranks[to],
-                                         Contribution(piece, to),
-                                         BytesOf(SliceOf(piece, to))));
-    TF_HVD_RETURN_IF_ERROR(flight_->Breathe());
+    schedule->Send(slot.contributions, group_.ranks[to],
+                   Contribution(piece, to, schedule),
+                   BytesOf(SliceOf(piece, to)));
   }
-  return Status::Ok();
 }
 
-Status PieceReducer::Reduce(int64_t piece) {
+void PieceReducer::Reduce(int64_t piece, Schedule* schedule) const {
   const Slot slot = SlotOf(piece);
   // My own messages have gone as well: from here on outputs may be written
   // where they share the inputs' memory.
-  TF_HVD_RETURN_IF_ERROR(flight_->Wait(slot.contributions));
+  schedule->Wait(slot.contributions);
   const Range mine = SliceOf(piece, group_.me);
   std::vector<const char*> inputs(group_.size());
   for (size_t place = 0; place < group_.size(); ++place) {
-    inputs[place] = place == group_.me ? Contribution(piece, place)
+    inputs[place] = place == group_.me ? Contribution(piece, place, schedule)
                                        : PlaceIn(slot.incoming, place);
   }
   char* const result = ResultOf(piece, group_.me);
-  TF_HVD_RETURN_IF_ERROR(
-      ReduceInOrder(flight_, options_, inputs, mine.count, result));
+  ReduceInOrder(options_, std::move(inputs), mine.count, result, schedule);
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t from = group_.Previous(step);
-    TF_HVD_RETURN_IF_ERROR(flight_->Receive(slot.results, group_.ranks[from],
-                                            ResultOf(piece, from),
-                                            BytesOf(SliceOf(piece, from))));
+    schedule->Receive(slot.results, group_.ranks[from], ResultOf(piece, from),
+                      BytesOf(SliceOf(piece, from)));
   }
   for (size_t step = 1; step < group_.size(); ++step) {
-    TF_HVD_RETURN_IF_ERROR(flight_->Send(
-        slot.results, group_.ranks[group_.Next(step)], result, BytesOf(mine)));
+    schedule->Send(slot.results, group_.ranks[group_.Next(step)], result,
+                   BytesOf(mine));
   }
-  return Status::Ok();
 }
 
-Status PieceReducer::Finish(int64_t piece) {
+void PieceReducer::Finish(int64_t piece, Schedule* schedule) const {
   const Slot slot = SlotOf(piece);
-  TF_HVD_RETURN_IF_ERROR(flight_->Wait(slot.results));
+  schedule->Wait(slot.results);
   for (size_t place = 0; place < group_.size(); ++place) {
     const Range slice = SliceOf(piece, place);
     if (spans_.DirectOutput(slice.begin, slice.count) != nullptr) continue;
-    spans_.Unpack(slice.begin, slice.count, PlaceIn(slot.reduced, place));
-    TF_HVD_RETURN_IF_ERROR(flight_->Breathe());
+    schedule->Do([=, spans = &spans_, from = PlaceIn(slot.reduced, place)] {
+      spans->Unpack(slice.begin, slice.count, from);
+    });
   }
-  return Status::Ok();
 }
 
-Status PieceReducer::Run() {
-  // Between two ranks messages are matched in the order of their posting: this
-  // order is the same on all ranks.
-  TF_HVD_RETURN_IF_ERROR(Post(0));
-  for (int64_t piece = 0; piece < pieces_; ++piece) {
-    if (piece + 1 >= kSlots) {
-      TF_HVD_RETURN_IF_ERROR(Finish(piece + 1 - kSlots));
+// Between two ranks messages match in the order of their posting: this order is
+// the same on all ranks. Turn 0 posts the first piece, turn i + 1 reduces piece
+// i, while the next is on its way in and the one before on its way out.
+bool PieceReducer::Next(Schedule* schedule) {
+  const int64_t piece = next_++ - 1;
+  if (piece < 0) {
+    Post(0, schedule);
+  } else if (piece < pieces_) {
+    if (piece + 1 >= kSlots) Finish(piece + 1 - kSlots, schedule);
+    if (piece + 1 < pieces_) Post(piece + 1, schedule);
+    Reduce(piece, schedule);
+  } else {
+    for (int64_t left = std::max<int64_t>(pieces_ + 1 - kSlots, 0);
+         left < pieces_; ++left) {
+      Finish(left, schedule);
     }
-    if (piece + 1 < pieces_) TF_HVD_RETURN_IF_ERROR(Post(piece + 1));
-    TF_HVD_RETURN_IF_ERROR(Reduce(piece));
+    return false;
   }
-  for (int64_t piece = std::max<int64_t>(pieces_ + 1 - kSlots, 0);
-       piece < pieces_; ++piece) {
-    TF_HVD_RETURN_IF_ERROR(Finish(piece));
-  }
-  return Status::Ok();
+  return true;
 }
 
 }  // namespace
 
-Status ReduceLarge(Flight* flight, const RankGroup& group,
-                   const SpanList& spans, const ReduceOptions& options,
-                   const Staging& staging) {
-  return PieceReducer(flight, group, spans, options, staging).Run();
+void ReduceLarge(const RankGroup& group, const SpanList& spans,
+                 const ReduceOptions& options, const Staging& staging,
+                 Schedule* schedule) {
+  auto reducer = std::make_shared<PieceReducer>(group, spans, options, staging);
+  schedule->ThenAsk([reducer](Schedule* more) { return reducer->Next(more); });
 }
 
 }  // namespace tf_hvd

@@ -1,6 +1,8 @@
 #include "runtime/transport/p2p_gather.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace tf_hvd {
 namespace {
@@ -10,20 +12,21 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kWindow = 4;
 
 // A place in the tree of a broadcast; all numbers are ranks.
-struct SpreadPlace {
+struct BroadcastPlace {
   bool is_root = false;
   int parent = 0;
   std::vector<int> children;
 };
 
-SpreadPlace PlaceInSpread(const RankGroup& group, size_t root, bool chain) {
+BroadcastPlace PlaceInBroadcast(const RankGroup& group, size_t root,
+                                bool chain) {
   const size_t size = group.size();
   // Places counted from the root on.
   const auto rank_at = [&](size_t place) {
     return group.ranks[(root + place) % size];
   };
   const size_t me = (group.me + size - root) % size;
-  SpreadPlace place;
+  BroadcastPlace place;
   place.is_root = me == 0;
   if (chain) {
     if (me > 0) place.parent = rank_at(me - 1);
@@ -42,94 +45,100 @@ SpreadPlace PlaceInSpread(const RankGroup& group, size_t root, bool chain) {
 }
 
 // One rank's part of a broadcast in pieces.
-class Spread {
+class Broadcaster {
  public:
-  Spread(Flight* flight, SpreadPlace place, char* data, size_t bytes)
-      : flight_(flight), place_(std::move(place)), data_(data), bytes_(bytes) {}
+  Broadcaster(BroadcastPlace place, char* data, size_t bytes)
+      : place_(std::move(place)),
+        data_(data),
+        bytes_(bytes),
+        pieces_((bytes + kPieceBytes - 1) / kPieceBytes) {}
 
-  Status Run() {
-    const size_t pieces = (bytes_ + kPieceBytes - 1) / kPieceBytes;
-    for (size_t piece = 0; piece < std::min(pieces, kWindow); ++piece) {
-      TF_HVD_RETURN_IF_ERROR(Expect(piece));
+  // The steps of the next piece; false when all are written.
+  bool Next(Schedule* schedule) {
+    const size_t piece = next_++;
+    if (piece == 0) {
+      for (size_t i = 0; i < std::min(pieces_, kWindow); ++i) {
+        Expect(i, schedule);
+      }
     }
-    for (size_t piece = 0; piece < pieces; ++piece) {
+    if (piece < pieces_) {
       const size_t lane = piece % kWindow;
-      TF_HVD_RETURN_IF_ERROR(flight_->Wait(lane));
-      if (piece + kWindow < pieces) {
-        TF_HVD_RETURN_IF_ERROR(Expect(piece + kWindow));
-      }
-      TF_HVD_RETURN_IF_ERROR(flight_->Wait(kWindow + lane));
+      schedule->Wait(lane);
+      if (piece + kWindow < pieces_) Expect(piece + kWindow, schedule);
+      schedule->Wait(kWindow + lane);
       for (const int child : place_.children) {
-        TF_HVD_RETURN_IF_ERROR(flight_->Send(
-            kWindow + lane, child, data_ + piece * kPieceBytes, Size(piece)));
+        schedule->Send(kWindow + lane, child, data_ + piece * kPieceBytes,
+                       Size(piece));
       }
+      return true;
     }
     for (size_t lane = 0; lane < kWindow; ++lane) {
-      TF_HVD_RETURN_IF_ERROR(flight_->Wait(kWindow + lane));
+      schedule->Wait(kWindow + lane);
     }
-    return Status::Ok();
+    return false;
   }
 
  private:
   size_t Size(size_t piece) const {
     return std::min(kPieceBytes, bytes_ - piece * kPieceBytes);
   }
-  Status Expect(size_t piece) {
-    if (place_.is_root) return Status::Ok();
-    return flight_->Receive(piece % kWindow, place_.parent,
-                            data_ + piece * kPieceBytes, Size(piece));
+  void Expect(size_t piece, Schedule* schedule) const {
+    if (place_.is_root) return;
+    schedule->Receive(piece % kWindow, place_.parent,
+                      data_ + piece * kPieceBytes, Size(piece));
   }
 
-  Flight* const flight_;
-  const SpreadPlace place_;
+  const BroadcastPlace place_;
   char* const data_;
   const size_t bytes_;
+  const size_t pieces_;
+  size_t next_ = 0;
 };
 
 }  // namespace
 
-Status BruckGather(Flight* flight, const RankGroup& group,
-                   const std::vector<size_t>& offsets, char* blocks) {
+void BruckGather(const RankGroup& group, const std::vector<size_t>& offsets,
+                 char* blocks, Schedule* schedule) {
   constexpr size_t kArriving = 0;
   constexpr size_t kLeaving = 1;
   for (size_t have = 1; have < group.size(); have *= 2) {
     // I hold the blocks [0, have); the rank `have` before me wants them, the
     // one `have` behind me gives me those that continue mine.
     const size_t count = std::min(have, group.size() - have);
-    TF_HVD_RETURN_IF_ERROR(flight->Receive(
-        kArriving, group.ranks[group.Next(have)], blocks + offsets[have],
-        offsets[have + count] - offsets[have]));
-    TF_HVD_RETURN_IF_ERROR(flight->Send(
-        kLeaving, group.ranks[group.Previous(have)], blocks, offsets[count]));
-    TF_HVD_RETURN_IF_ERROR(flight->Wait(kArriving));
+    schedule->Receive(kArriving, group.ranks[group.Next(have)],
+                      blocks + offsets[have],
+                      offsets[have + count] - offsets[have]);
+    schedule->Send(kLeaving, group.ranks[group.Previous(have)], blocks,
+                   offsets[count]);
+    schedule->Wait(kArriving);
   }
-  return flight->Wait(kLeaving);
+  schedule->Wait(kLeaving);
 }
 
-Status DirectGather(Flight* flight, const RankGroup& group, const void* mine,
-                    const std::vector<size_t>& offsets, char* blocks) {
+void DirectGather(const RankGroup& group, const void* mine,
+                  const std::vector<size_t>& offsets, char* blocks,
+                  Schedule* schedule) {
   constexpr size_t kAll = 0;
   // Each rank begins with another one, so that no rank is everybody's first.
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t from = group.Previous(step);
-    TF_HVD_RETURN_IF_ERROR(flight->Receive(kAll, group.ranks[from],
-                                           blocks + offsets[from],
-                                           offsets[from + 1] - offsets[from]));
+    schedule->Receive(kAll, group.ranks[from], blocks + offsets[from],
+                      offsets[from + 1] - offsets[from]);
   }
   const size_t my_bytes = offsets[group.me + 1] - offsets[group.me];
   for (size_t step = 1; step < group.size(); ++step) {
-    TF_HVD_RETURN_IF_ERROR(
-        flight->Send(kAll, group.ranks[group.Next(step)], mine, my_bytes));
+    schedule->Send(kAll, group.ranks[group.Next(step)], mine, my_bytes);
   }
-  TF_HVD_RETURN_IF_ERROR(
-      flight->Copy(blocks + offsets[group.me], mine, my_bytes));
-  return flight->Wait(kAll);
+  schedule->Copy(blocks + offsets[group.me], mine, my_bytes);
+  schedule->Wait(kAll);
 }
 
-Status SpreadFrom(Flight* flight, const RankGroup& group, size_t root,
-                  char* data, size_t bytes) {
+void BroadcastFrom(const RankGroup& group, size_t root, char* data,
+                   size_t bytes, Schedule* schedule) {
   const bool chain = bytes / kPieceBytes >= group.size();
-  return Spread(flight, PlaceInSpread(group, root, chain), data, bytes).Run();
+  auto part = std::make_shared<Broadcaster>(
+      PlaceInBroadcast(group, root, chain), data, bytes);
+  schedule->ThenAsk([part](Schedule* more) { return part->Next(more); });
 }
 
 }  // namespace tf_hvd

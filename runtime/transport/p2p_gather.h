@@ -1,16 +1,14 @@
-// Allgather and broadcast over messages between pairs of ranks.
+// Allgather and broadcast over messages between pairs of ranks, as schedules.
 //
-// Called by P2PTransport, on all ranks of the group with the same sizes.
+// Written by P2PBackend, on all ranks of the group with the same sizes.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_GATHER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_GATHER_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
-#include "runtime/status.h"
-#include "runtime/transport/flight.h"
 #include "runtime/transport/rank_group.h"
+#include "runtime/transport/schedule.h"
 
 namespace tf_hvd {
 
@@ -20,19 +18,20 @@ namespace tf_hvd {
 //
 // Block j is what the rank at place Next(j) gives; `offsets` (size + 1 of
 // them) says where it lies in `blocks`. Block 0, one's own, must be there.
-Status BruckGather(Flight* flight, const RankGroup& group,
-                   const std::vector<size_t>& offsets, char* blocks);
+void BruckGather(const RankGroup& group, const std::vector<size_t>& offsets,
+                 char* blocks, Schedule* schedule);
 
 // Gathers by one message between each pair: each byte travels once, straight
 // to where it belongs. Block i is what the rank at place i gives, at
 // `offsets[i]` of `blocks`; `mine` is copied to its own block.
-Status DirectGather(Flight* flight, const RankGroup& group, const void* mine,
-                    const std::vector<size_t>& offsets, char* blocks);
+void DirectGather(const RankGroup& group, const void* mine,
+                  const std::vector<size_t>& offsets, char* blocks,
+                  Schedule* schedule);
 
 // Sends `data` from the rank at place `root` to all: in pieces down a binomial
 // tree, or along a chain where there are enough pieces to keep all of it busy.
-Status SpreadFrom(Flight* flight, const RankGroup& group, size_t root,
-                  char* data, size_t bytes);
+void BroadcastFrom(const RankGroup& group, size_t root, char* data,
+                   size_t bytes, Schedule* schedule);
 
 }  // namespace tf_hvd
 

@@ -1,6 +1,8 @@
 #include "runtime/transport/p2p_scatter.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace tf_hvd {
 namespace {
@@ -13,11 +15,10 @@ constexpr size_t kSliceBytes = size_t{16} << 10;
 // One rank's part of a reducescatter.
 class Scatter {
  public:
-  Scatter(Flight* flight, const RankGroup& group, const char* input,
+  Scatter(const RankGroup& group, const char* input,
           const std::vector<int64_t>& offsets, char* output,
           const ReduceOptions& options, const Staging& staging)
-      : flight_(flight),
-        group_(group),
+      : group_(group),
         input_(input),
         offsets_(offsets),
         output_(output),
@@ -34,13 +35,12 @@ class Scatter {
     staging_ = staging(kSlots * group.size() * PieceBytes());
   }
 
-  Status Run() {
-    if (pieces_ > 0) TF_HVD_RETURN_IF_ERROR(Post(0));
-    for (int64_t piece = 0; piece < pieces_; ++piece) {
-      if (piece + 1 < pieces_) TF_HVD_RETURN_IF_ERROR(Post(piece + 1));
-      TF_HVD_RETURN_IF_ERROR(Reduce(piece));
-    }
-    return Status::Ok();
+  // The steps of the next piece; false when all are written.
+  bool Next(Schedule* schedule) {
+    const int64_t piece = next_++ - 1;
+    if (piece + 1 < pieces_) Post(piece + 1, schedule);
+    if (piece >= 0 && piece < pieces_) Reduce(piece, schedule);
+    return piece + 1 < pieces_;
   }
 
  private:
@@ -67,43 +67,41 @@ class Scatter {
     return staging_ + (SlotOf(piece) * group_.size() + from) * PieceBytes();
   }
 
-  Status Post(int64_t piece) {
+  void Post(int64_t piece, Schedule* schedule) const {
     const size_t lane = SlotOf(piece);
     const auto bytes = [&](size_t place) {
       return static_cast<size_t>(Count(piece, place)) * element_;
     };
     for (size_t step = 1; step < group_.size(); ++step) {
       const size_t from = group_.Previous(step);
-      TF_HVD_RETURN_IF_ERROR(flight_->Receive(
-          lane, group_.ranks[from], Incoming(piece, from), bytes(group_.me)));
+      schedule->Receive(lane, group_.ranks[from], Incoming(piece, from),
+                        bytes(group_.me));
     }
     for (size_t step = 1; step < group_.size(); ++step) {
       const size_t to = group_.Next(step);
-      TF_HVD_RETURN_IF_ERROR(
-          flight_->Send(lane, group_.ranks[to], Mine(piece, to), bytes(to)));
+      schedule->Send(lane, group_.ranks[to], Mine(piece, to), bytes(to));
     }
-    return Status::Ok();
   }
 
-  Status Reduce(int64_t piece) {
-    TF_HVD_RETURN_IF_ERROR(flight_->Wait(SlotOf(piece)));
+  void Reduce(int64_t piece, Schedule* schedule) const {
+    schedule->Wait(SlotOf(piece));
     std::vector<const char*> inputs(group_.size());
     for (size_t place = 0; place < group_.size(); ++place) {
       inputs[place] =
           place == group_.me ? Mine(piece, place) : Incoming(piece, place);
     }
     const int64_t done = Begin(piece, group_.me) - offsets_[group_.me];
-    return ReduceInOrder(flight_, options_, inputs, Count(piece, group_.me),
-                         output_ + static_cast<size_t>(done) * element_);
+    ReduceInOrder(options_, std::move(inputs), Count(piece, group_.me),
+                  output_ + static_cast<size_t>(done) * element_, schedule);
   }
 
-  Flight* const flight_;
   const RankGroup& group_;
   const char* const input_;
-  const std::vector<int64_t>& offsets_;
+  const std::vector<int64_t> offsets_;
   char* const output_;
-  const ReduceOptions& options_;
+  const ReduceOptions options_;
   const size_t element_;
+  int64_t next_ = 0;
   int64_t piece_count_ = 0;  // elements; a part's last piece may have fewer
   int64_t pieces_ = 0;
   char* staging_ = nullptr;
@@ -111,9 +109,10 @@ class Scatter {
 
 }  // namespace
 
-Status ExchangeAll(Flight* flight, const RankGroup& group, const char* input,
-                   const std::vector<size_t>& send_offsets, char* output,
-                   const std::vector<size_t>& receive_offsets) {
+void ExchangeAll(const RankGroup& group, const char* input,
+                 const std::vector<size_t>& send_offsets, char* output,
+                 const std::vector<size_t>& receive_offsets,
+                 Schedule* schedule) {
   constexpr size_t kAll = 0;
   const auto size_at = [](const std::vector<size_t>& offsets, size_t place) {
     return offsets[place + 1] - offsets[place];
@@ -121,28 +120,27 @@ Status ExchangeAll(Flight* flight, const RankGroup& group, const char* input,
   // Each rank begins with another one, so that no rank is everybody's first.
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t from = group.Previous(step);
-    TF_HVD_RETURN_IF_ERROR(flight->Receive(kAll, group.ranks[from],
-                                           output + receive_offsets[from],
-                                           size_at(receive_offsets, from)));
+    schedule->Receive(kAll, group.ranks[from], output + receive_offsets[from],
+                      size_at(receive_offsets, from));
   }
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t to = group.Next(step);
-    TF_HVD_RETURN_IF_ERROR(flight->Send(kAll, group.ranks[to],
-                                        input + send_offsets[to],
-                                        size_at(send_offsets, to)));
+    schedule->Send(kAll, group.ranks[to], input + send_offsets[to],
+                   size_at(send_offsets, to));
   }
-  TF_HVD_RETURN_IF_ERROR(flight->Copy(output + receive_offsets[group.me],
-                                      input + send_offsets[group.me],
-                                      size_at(send_offsets, group.me)));
-  return flight->Wait(kAll);
+  schedule->Copy(output + receive_offsets[group.me],
+                 input + send_offsets[group.me],
+                 size_at(send_offsets, group.me));
+  schedule->Wait(kAll);
 }
 
-Status ReduceScatterPieces(Flight* flight, const RankGroup& group,
-                           const char* input,
-                           const std::vector<int64_t>& offsets, char* output,
-                           const ReduceOptions& options,
-                           const Staging& staging) {
-  return Scatter(flight, group, input, offsets, output, options, staging).Run();
+void ReduceScatterPieces(const RankGroup& group, const char* input,
+                         const std::vector<int64_t>& offsets, char* output,
+                         const ReduceOptions& options, const Staging& staging,
+                         Schedule* schedule) {
+  auto scatter = std::make_shared<Scatter>(group, input, offsets, output,
+                                           options, staging);
+  schedule->ThenAsk([scatter](Schedule* more) { return scatter->Next(more); });
 }
 
 }  // namespace tf_hvd

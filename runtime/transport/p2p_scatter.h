@@ -1,7 +1,7 @@
 // Alltoall and reducescatter over messages between pairs of ranks: each byte
-// travels once, straight to where it belongs.
+// travels once, straight to where it belongs. As schedules.
 //
-// Called by P2PTransport, on all ranks of the group with sizes that fit.
+// Written by P2PBackend, on all ranks of the group with sizes that fit.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
 
@@ -9,29 +9,28 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/status.h"
-#include "runtime/transport/data_transport.h"
-#include "runtime/transport/flight.h"
+#include "runtime/transport/operation.h"
 #include "runtime/transport/p2p_allreduce.h"
 #include "runtime/transport/rank_group.h"
+#include "runtime/transport/schedule.h"
 
 namespace tf_hvd {
 
 // Offsets have one element more than the group has ranks: what goes to place i
 // begins at `send_offsets[i]` of `input`, what comes from there at
 // `receive_offsets[i]` of `output`; in bytes.
-Status ExchangeAll(Flight* flight, const RankGroup& group, const char* input,
-                   const std::vector<size_t>& send_offsets, char* output,
-                   const std::vector<size_t>& receive_offsets);
+void ExchangeAll(const RankGroup& group, const char* input,
+                 const std::vector<size_t>& send_offsets, char* output,
+                 const std::vector<size_t>& receive_offsets,
+                 Schedule* schedule);
 
 // Place i gets the elements from `offsets[i]` to `offsets[i + 1]`, reduced in
 // the order of the ranks. In pieces: while one is reduced the next is under
 // way. The operation must not be Average: see AverageAsSum.
-Status ReduceScatterPieces(Flight* flight, const RankGroup& group,
-                           const char* input,
-                           const std::vector<int64_t>& offsets, char* output,
-                           const ReduceOptions& options,
-                           const Staging& staging);
+void ReduceScatterPieces(const RankGroup& group, const char* input,
+                         const std::vector<int64_t>& offsets, char* output,
+                         const ReduceOptions& options, const Staging& staging,
+                         Schedule* schedule);
 
 }  // namespace tf_hvd
 

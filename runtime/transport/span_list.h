@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/transport/data_transport.h"
+#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 

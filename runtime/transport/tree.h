@@ -21,8 +21,8 @@ struct TreePlace {
 TreePlace PlaceOf(int rank, const std::vector<std::vector<int>>& nodes,
                   int fan_out = kFanOut);
 
-// The vertices that a request of `rank` goes up through to be put in order: its
-// parent first, last the one that covers `members`. Empty if that is `rank`
+// The controllers that a request of `rank` goes up through to be put in order:
+// its parent first, last the one that covers `members`. Empty if that is `rank`
 // itself. Pure.
 std::vector<int> PathToCover(int rank, const std::vector<int>& members,
                              const std::vector<std::vector<int>>& nodes,

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "runtime/status.h"
-#include "runtime/transport/data_transport.h"
 #include "runtime/transport/doorbell.h"
 #include "runtime/transport/edge.h"
+#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 
@@ -62,15 +62,17 @@ class World {
   // This rank's own doorbell.
   virtual Doorbell* doorbell() = 0;
 
-  virtual DataTransport* data() = 0;
+  // The ways to move data, in the order in which they are asked whether they
+  // serve an operation; owned by the world. The same on all ranks.
+  virtual std::vector<Backend*> backends() = 0;
 
   // Writes the record where every rank of the job will find it, unless a
   // smaller one is there. Any thread.
   virtual void RaiseAbort(const AbortRecord& record) = 0;
 
   // Passes records on and gives the smallest that arrived at this node.
-  // Cheap; called by the helm's holder in every wait. Looks for dead
-  // neighbours about once a second.
+  // Cheap; called by the holder of the progress lock in every wait. Looks for
+  // dead neighbours about once a second.
   virtual std::optional<AbortRecord> PollAbort() = 0;
 
   // True if there are more ranks on this node than cores it may use: waiting

@@ -10,22 +10,22 @@
 namespace tf_hvd {
 namespace {
 
-Record Allreduce(int64_t rows, OpKind kind = OpKind::kAllreduce) {
-  Record record;
-  record.kind = kind;
-  record.tensors.push_back({DType::kFloat32, {rows}});
-  return record;
+Request Allreduce(int64_t rows, OpKind kind = OpKind::kAllreduce) {
+  Request request;
+  request.kind = kind;
+  request.tensors.push_back({DType::kFloat32, {rows}});
+  return request;
 }
 
-Vote VoteOf(int rank, const Record& record) {
+Vote VoteOf(int rank, const Request& request) {
   Vote vote;
-  vote.first = {rank, EncodeRecord(record)};
+  vote.first = {rank, EncodeRequest(request)};
   vote.last = rank;
   return vote;
 }
 
 Vote RandomVote(int rank, std::mt19937* random) {
-  // Few different records, so that all ways of agreeing happen.
+  // Few different requests, so that all ways of agreeing happen.
   Vote vote = VoteOf(rank, Allreduce((*random)() % 3));
   vote.joined = (*random)() % 4 == 0;
   if ((*random)() % 4 == 0) {
@@ -37,10 +37,10 @@ Vote RandomVote(int rank, std::mt19937* random) {
 
 // All but `last`, as text.
 std::string Show(const Vote& vote) {
-  std::string text = std::to_string(vote.first.rank) + ":" + vote.first.record;
+  std::string text = std::to_string(vote.first.rank) + ":" + vote.first.request;
   if (vote.other.has_value()) {
-    text +=
-        " other " + std::to_string(vote.other->rank) + ":" + vote.other->record;
+    text += " other " + std::to_string(vote.other->rank) + ":" +
+            vote.other->request;
   }
   if (vote.refusal.has_value()) {
     text += " refused " + std::to_string(vote.refusal->rank) + ":" +
@@ -111,7 +111,7 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
                      [](const Vote& vote) { return vote.refusal.has_value(); });
     const auto differs =
         std::find_if(votes.begin(), votes.end(), [&](const Vote& vote) {
-          return vote.first.record != votes[0].first.record;
+          return vote.first.request != votes[0].first.request;
         });
     const auto off_step = std::find_if(
         votes.begin(), votes.end(),
@@ -121,8 +121,8 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
       const std::string rank = std::to_string(refused->refusal->rank);
       expected = "rank " + rank + ": refused by " + rank;
     } else if (differs != votes.end()) {
-      expected = DescribeMismatch("x", 0, votes[0].first.record,
-                                  differs->first.rank, differs->first.record);
+      expected = DescribeMismatch("x", 0, votes[0].first.request,
+                                  differs->first.rank, differs->first.request);
     } else if (off_step != votes.end()) {
       expected = StepsText(votes[0], *off_step);
     }

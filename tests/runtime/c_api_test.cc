@@ -97,7 +97,7 @@ TEST_F(CApiTest, WhoHoldsTheRuntimeKeepsIt) {
   EXPECT_EQ(held->topology().size, 1);
   Status status;
   Entry entry;
-  entry.record.kind = OpKind::kBarrier;
+  entry.request.kind = OpKind::kBarrier;
   entry.name = "late";
   entry.done = Completion([&](const Status& got, int32_t) { status = got; });
   held->Submit(std::move(entry));
@@ -112,7 +112,7 @@ TEST_F(CApiTest, AForkedChildMayAskButNotTakePart) {
   if (child == 0) {
     Status status;
     Entry entry;
-    entry.record.kind = OpKind::kBarrier;
+    entry.request.kind = OpKind::kBarrier;
     entry.name = "b";
     entry.done = Completion([&](const Status& got, int32_t) { status = got; });
     DefaultRuntime()->Submit(std::move(entry));

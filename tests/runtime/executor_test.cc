@@ -1,10 +1,11 @@
-// The executor against a transport that only writes down what it is asked for.
+// The executor against a backend that only writes down what it is asked for.
 #include "runtime/executor.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,81 +13,101 @@
 namespace tf_hvd {
 namespace {
 
-using Request = tf_hvd::Run;  // not the test's own member of that name
-
-class FakeTransport final : public DataTransport {
+// Writes down what it is asked for. Operations end when they are looked at,
+// unless they are held.
+class FakeBackend final : public Backend {
  public:
-  Status Allreduce(const std::vector<int>&, const std::vector<Span>& spans,
-                   const ReduceOptions& options, const Pump& pump) override {
-    std::string text =
-        std::string(NameOf(options.op)) + " " + NameOf(options.dtype);
-    for (const Span& span : spans) {
-      text += " " + std::to_string(span.count);
-      if (span.input == nullptr && span.output == nullptr) text += "z";
-    }
-    return Called(text, pump);
+  const char* name() const override { return "fake"; }
+  bool Serves(const OperationSpec& spec) const override {
+    return spec.kind != OpKind::kBroadcast || serves_broadcast;
   }
-  Status Allgather(const std::vector<int>&, const void* mine,
-                   const std::vector<int64_t>& bytes, void* output,
-                   const Pump& pump) override {
-    std::string text = "gather";
-    for (const int64_t one : bytes) text += " " + std::to_string(one);
-    if (mine == nullptr) text += "z";
-    // The exchange of first dimensions: this rank's, for all of them.
-    if (calls.empty() && bytes[0] > 0) {
-      for (size_t i = 0; i < bytes.size(); ++i) {
-        const auto* from = static_cast<const char*>(mine);
-        std::copy(from, from + bytes[i],
-                  static_cast<char*>(output) + i * size_t(bytes[i]));
+  Status Make(OperationSpec spec,
+              std::unique_ptr<Operation>* operation) override {
+    numbers.push_back(spec.number);
+    calls.push_back(TextOf(spec));
+    // What is exchanged first: rows of all ranks, as if all gave what this one
+    // does; splits, as if the others sent what they get.
+    if (spec.kind == OpKind::kAllgather && spec.input != nullptr &&
+        calls.size() == 1) {
+      for (size_t i = 0; i < spec.receive.size(); ++i) {
+        const auto bytes = static_cast<size_t>(spec.receive[i]);
+        std::memcpy(static_cast<char*>(spec.output) + i * bytes, spec.input,
+                    bytes);
       }
     }
-    return Called(text, pump);
-  }
-  Status Broadcast(const std::vector<int>&, int root, void*, int64_t bytes,
-                   const Pump& pump) override {
-    return Called("copy " + std::to_string(root) + " " + std::to_string(bytes),
-                  pump);
-  }
-  Status Reducescatter(const std::vector<int>&, const void*,
-                       const std::vector<int64_t>& counts, void*,
-                       const ReduceOptions& options,
-                       const Pump& pump) override {
-    std::string text = std::string("scatter ") + NameOf(options.op) + " " +
-                       NameOf(options.dtype);
-    for (const int64_t one : counts) text += " " + std::to_string(one);
-    return Called(text, pump);
-  }
-  Status Alltoall(const std::vector<int>&, const void* input,
-                  const std::vector<int64_t>& send_bytes, void* output,
-                  const std::vector<int64_t>& receive_bytes,
-                  const Pump& pump) override {
-    std::string text = "all";
-    for (const int64_t one : send_bytes) text += " " + std::to_string(one);
-    text += " to";
-    for (const int64_t one : receive_bytes) text += " " + std::to_string(one);
-    // The exchange of splits: as if the others sent what they get.
-    if (calls.empty()) {
-      std::memcpy(output, input, send_bytes.size() * sizeof(int64_t));
+    if (spec.kind == OpKind::kAlltoall && calls.size() == 1) {
+      std::memcpy(spec.output, spec.input, spec.send.size() * sizeof(int64_t));
     }
-    return Called(text, pump);
+    *operation = std::make_unique<Fake>(this, spec.number);
+    return Status::Ok();
   }
-  bool memory_in_use() const override { return in_use; }
+  size_t window() const override { return room; }
 
   std::vector<std::string> calls;
+  std::vector<uint64_t> numbers;
+  std::set<uint64_t> held;  // operations that do not end
   Status answer;
   bool in_use = false;
+  bool serves_broadcast = true;
+  size_t room = 4;
 
  private:
-  Status Called(const std::string& text, const Pump& pump) {
-    calls.push_back(text);
-    if (const Status status = pump(); !status.ok()) return status;
-    return answer;
+  class Fake final : public Operation {
+   public:
+    Fake(FakeBackend* backend, uint64_t number)
+        : backend_(backend), number_(number) {}
+    Status Progress(int64_t, Poll* poll) override {
+      poll->done = backend_->held.count(number_) == 0;
+      if (!poll->done) poll->awaited = 1;
+      return backend_->answer;
+    }
+    bool Abandon() override { return !backend_->in_use; }
+
+   private:
+    FakeBackend* const backend_;
+    const uint64_t number_;
+  };
+
+  static std::string TextOf(const OperationSpec& spec) {
+    std::string text;
+    const auto add = [&text](const std::vector<int64_t>& numbers) {
+      for (const int64_t one : numbers) text += " " + std::to_string(one);
+    };
+    switch (spec.kind) {
+      case OpKind::kAllreduce:
+        text = std::string(NameOf(spec.reduce.op)) + " " +
+               NameOf(spec.reduce.dtype);
+        for (const Span& span : spec.spans) {
+          text += " " + std::to_string(span.count);
+          if (span.input == nullptr && span.output == nullptr) text += "z";
+        }
+        break;
+      case OpKind::kBroadcast:
+        text = "copy " + std::to_string(spec.root) + " " +
+               std::to_string(spec.spans[0].count);
+        break;
+      case OpKind::kAllgather:
+        text = "gather";
+        add(spec.receive);
+        if (spec.input == nullptr) text += "z";
+        break;
+      case OpKind::kAlltoall:
+        text = "all";
+        add(spec.send);
+        text += " to";
+        add(spec.receive);
+        break;
+      default:
+        text = std::string("scatter ") + NameOf(spec.reduce.op) + " " +
+               NameOf(spec.reduce.dtype);
+        add(spec.send);
+    }
+    return text;
   }
 };
 
 class ExecutorTest : public ::testing::Test, public ExecutorHost {
  protected:
-  static constexpr int64_t kNoLimit = int64_t{1} << 60;
   static constexpr int64_t kThreshold = 1000;
 
   void Ended(const Key& key, Completion done, const Status& status,
@@ -96,38 +117,38 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
     done.Fire(status);
   }
 
-  Request Make(OpKind kind, const std::string& name, int64_t count,
-               bool own = true) {
-    Request run;
+  Task Make(OpKind kind, const std::string& name, int64_t count,
+            bool own = true) {
+    Task run;
     run.name = name;
-    run.record.kind = kind;
-    run.record.tensors.push_back({DType::kFloat32, {count}});
+    run.request.kind = kind;
+    run.request.tensors.push_back({DType::kFloat32, {count}});
     run.ranks = ranks;
     if (!own) return run;
     run.own.emplace();
-    run.own->record = run.record;
+    run.own->request = run.request;
     run.own->tensors.push_back({memory, memory, count, count});
     run.own->done = Completion([this](const Status&, int32_t) { ++fired; });
     return run;
   }
-  Request Sum(const std::string& name, int64_t count, bool own = true) {
+  Task Sum(const std::string& name, int64_t count, bool own = true) {
     return Make(OpKind::kAllreduce, name, count, own);
   }
-  static std::vector<Request> Frame(Request a) {
-    std::vector<Request> frame;
-    frame.push_back(std::move(a));
-    return frame;
+  static std::vector<Task> Batch(Task a) {
+    std::vector<Task> batch;
+    batch.push_back(std::move(a));
+    return batch;
   }
-  static std::vector<Request> Frame(Request a, Request b) {
-    std::vector<Request> frame = Frame(std::move(a));
-    frame.push_back(std::move(b));
-    return frame;
+  static std::vector<Task> Batch(Task a, Task b) {
+    std::vector<Task> batch = Batch(std::move(a));
+    batch.push_back(std::move(b));
+    return batch;
   }
 
   // Runs until nothing is left.
   void RunAll() {
     Status status;
-    while (executor.RunNext(kNoLimit, pump, &status)) {
+    while (executor.Progress(&status)) {
       EXPECT_TRUE(status.ok()) << status.message();
     }
   }
@@ -137,12 +158,11 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
   float memory[4096] = {};
   std::shared_ptr<const std::vector<int>> ranks =
       std::make_shared<const std::vector<int>>(std::vector<int>{0, 1});
-  FakeTransport data;
-  Pump pump = [] { return Status::Ok(); };
+  FakeBackend data;
   Texts ended;
   std::vector<int32_t> values;
   int fired = 0;
-  Executor executor{&data, kThreshold, this};
+  Executor executor{{&data}, kThreshold, this};
 };
 
 TEST_F(ExecutorTest, NothingToDo) {
@@ -150,73 +170,138 @@ TEST_F(ExecutorTest, NothingToDo) {
   EXPECT_FALSE(executor.HasWork());
   EXPECT_FALSE(executor.CanRun());
   EXPECT_EQ(executor.Backlog(), 0u);
-  EXPECT_FALSE(executor.RunNext(kNoLimit, pump, &status));
+  EXPECT_FALSE(executor.Progress(&status));
 }
 
-TEST_F(ExecutorTest, OneGroupAtATimeInOrder) {
-  executor.Add(Frame(Sum("a", 1), Make(OpKind::kBroadcast, "b", 2)));
-  executor.Add(Frame(Sum("c", 3)));
+TEST_F(ExecutorTest, BeginsInOrder) {
+  executor.Add(Batch(Sum("a", 1), Make(OpKind::kBroadcast, "b", 2)));
+  executor.Add(Batch(Sum("c", 3)));
   EXPECT_TRUE(executor.HasWork());
   EXPECT_EQ(executor.Backlog(), 2u);
-  Status status;
-  EXPECT_TRUE(executor.RunNext(kNoLimit, pump, &status));
-  EXPECT_EQ(ended, (Texts{"a"}));
   RunAll();
-  EXPECT_EQ(data.calls, (Texts{"Sum float32 1", "copy -1 8", "Sum float32 3"}));
+  EXPECT_EQ(data.calls, (Texts{"Sum float32 1", "copy 0 8", "Sum float32 3"}));
+  EXPECT_EQ(data.numbers, (std::vector<uint64_t>{0, 1, 2}));
   EXPECT_EQ(ended, (Texts{"a", "b", "c"}));
   EXPECT_FALSE(executor.HasWork());
   EXPECT_EQ(fired, 3);
 }
 
-// Fused within a frame, never across frames.
+TEST_F(ExecutorTest, MayEndInAnyOrder) {
+  for (const char* name : {"a", "b", "c"}) executor.Add(Batch(Sum(name, 1)));
+  data.held = {0, 2};
+  RunAll();
+  EXPECT_EQ(ended, (Texts{"b"}));
+  EXPECT_TRUE(executor.Moving());
+  EXPECT_EQ(executor.awaited(), 1);
+  data.held = {0};
+  RunAll();
+  EXPECT_EQ(ended, (Texts{"b", "c"}));
+  data.held = {};
+  RunAll();
+  EXPECT_EQ(ended, (Texts{"b", "c", "a"}));
+  EXPECT_EQ(executor.awaited(), -1);
+}
+
+TEST_F(ExecutorTest, NoMoreThanTheBackendsWindow) {
+  data.room = 2;
+  data.held = {0, 1, 2, 3};
+  for (const char* name : {"a", "b", "c", "d"}) {
+    executor.Add(Batch(Sum(name, 1)));
+  }
+  RunAll();
+  EXPECT_EQ(data.calls.size(), 2u);
+  EXPECT_EQ(executor.Backlog(), 1u);  // the third waits for room
+  data.held = {0, 2, 3};
+  RunAll();
+  EXPECT_EQ(data.calls.size(), 3u);
+  EXPECT_EQ(ended, (Texts{"b"}));
+}
+
+// Its second operation is numbered when its first has ended: what comes behind
+// it must wait, or ranks would number in different orders.
+TEST_F(ExecutorTest, WhatIsBehindAnExchangeWaitsForIt) {
+  Task gather = Make(OpKind::kAllgather, "g", 3);
+  gather.request.tensors[0].shape = {-1};
+  gather.own->allocate = [&](size_t, const std::vector<int64_t>&, void** to) {
+    *to = memory;
+    return Status::Ok();
+  };
+  data.held = {0, 1};
+  executor.Add(Batch(std::move(gather), Sum("a", 1)));
+  RunAll();
+  EXPECT_EQ(data.calls, (Texts{"gather 8 8"}));
+  data.held = {1};
+  RunAll();
+  EXPECT_EQ(data.calls, (Texts{"gather 8 8", "gather 12 12", "Sum float32 1"}));
+  EXPECT_EQ(ended, (Texts{"a"}));
+}
+
+TEST_F(ExecutorTest, EachSetHasItsOwnNumbers) {
+  Task other = Sum("o", 1);
+  other.set = 5;
+  executor.Add(Batch(Sum("a", 1), std::move(other)));
+  executor.Add(Batch(Sum("b", 1)));
+  RunAll();
+  EXPECT_EQ(data.numbers, (std::vector<uint64_t>{0, 0, 1}));
+}
+
+TEST_F(ExecutorTest, WhatNobodyServesIsABug) {
+  data.serves_broadcast = false;
+  executor.Add(Batch(Make(OpKind::kBroadcast, "b", 1)));
+  Status status;
+  EXPECT_TRUE(executor.Progress(&status));
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+}
+
+// Fused within a batch, never across batches.
 TEST_F(ExecutorTest, FusesWithinAFrame) {
-  executor.Add(Frame(Sum("a", 1), Sum("b", 2)));
-  executor.Add(Frame(Sum("c", 3)));
+  executor.Add(Batch(Sum("a", 1), Sum("b", 2)));
+  executor.Add(Batch(Sum("c", 3)));
   RunAll();
   EXPECT_EQ(data.calls, (Texts{"Sum float32 1 2", "Sum float32 3"}));
   EXPECT_EQ(ended, (Texts{"a", "b", "c"}));
 }
 
 TEST_F(ExecutorTest, AGroupOfSeveralTypesIsSeveralReductions) {
-  Request group = Sum("g", 1);
-  group.record.tensors = {
+  Task group = Sum("g", 1);
+  group.request.tensors = {
       {DType::kInt32, {5}}, {DType::kFloat32, {6}}, {DType::kInt32, {}}};
   group.own->tensors = {
       {memory, memory, 5, 0}, {memory, memory, 6, 0}, {memory, memory, 1, 0}};
-  executor.Add(Frame(std::move(group), Sum("b", 2)));
+  executor.Add(Batch(std::move(group), Sum("b", 2)));
   RunAll();
   EXPECT_EQ(data.calls,
             (Texts{"Sum int32 5 1", "Sum float32 6", "Sum float32 2"}));
 }
 
 TEST_F(ExecutorTest, JoinedRanksGiveZerosAndEndNothing) {
-  executor.Add(Frame(Sum("a", 4, /*own=*/false), Sum("b", 5)));
+  executor.Add(Batch(Sum("a", 4, /*own=*/false), Sum("b", 5)));
   RunAll();
   EXPECT_EQ(data.calls, (Texts{"Sum float32 4z 5"}));
   EXPECT_EQ(ended, (Texts{"b"}));
 }
 
 TEST_F(ExecutorTest, ErrorsRunNothing) {
-  Request wrong = Sum("a", 1);
+  Task wrong = Sum("a", 1);
   wrong.error = "mismatch in a";
-  executor.Add(Frame(std::move(wrong), Sum("b", 1)));
+  executor.Add(Batch(std::move(wrong), Sum("b", 1)));
   RunAll();
   EXPECT_EQ(data.calls, (Texts{"Sum float32 1"}));
   EXPECT_EQ(ended, (Texts{"a: mismatch in a", "b"}));
 }
 
 TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
-  Request join = Make(OpKind::kJoin, "j", 0);
+  Task join = Make(OpKind::kJoin, "j", 0);
   join.last = 7;
-  executor.Add(Frame(std::move(join), Make(OpKind::kBarrier, "b", 0)));
+  executor.Add(Batch(std::move(join), Make(OpKind::kBarrier, "b", 0)));
   RunAll();
   EXPECT_TRUE(data.calls.empty());
   EXPECT_EQ(values, (std::vector<int32_t>{7, 0}));
 }
 
 TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
-  Request gather = Make(OpKind::kAllgather, "g", 3);
-  gather.record.tensors[0].shape = {-1, 2};
+  Task gather = Make(OpKind::kAllgather, "g", 3);
+  gather.request.tensors[0].shape = {-1, 2};
   gather.own->tensors[0].count = 6;
   std::vector<int64_t> asked;
   gather.own->allocate = [&](size_t tensor, const std::vector<int64_t>& dims,
@@ -226,7 +311,7 @@ TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
     *output = memory;
     return Status::Ok();
   };
-  executor.Add(Frame(std::move(gather)));
+  executor.Add(Batch(std::move(gather)));
   RunAll();
   EXPECT_EQ(asked, (std::vector<int64_t>{3, 3}));
   EXPECT_EQ(data.calls, (Texts{"gather 8 8", "gather 24 24"}));
@@ -235,9 +320,9 @@ TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
 
 // A rank that has joined takes the rows of the others, and gives none.
 TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
-  Request gather = Make(OpKind::kAllgather, "g", 0, /*own=*/false);
-  gather.record.tensors = {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}};
-  executor.Add(Frame(std::move(gather), Sum("a", 1)));
+  Task gather = Make(OpKind::kAllgather, "g", 0, /*own=*/false);
+  gather.request.tensors = {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}};
+  executor.Add(Batch(std::move(gather), Sum("a", 1)));
   RunAll();
   EXPECT_EQ(data.calls, (Texts{"gather 16 16", "gather 0 0z", "gather 0 0z",
                                "Sum float32 1"}));
@@ -245,9 +330,9 @@ TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
 }
 
 TEST_F(ExecutorTest, AllgatherOfAGroup) {
-  Request gather = Make(OpKind::kAllgather, "g", 3);
-  gather.record.tensors = {{DType::kFloat32, {-1}}, {DType::kInt64, {-1, 5}}};
-  gather.own->record = gather.record;
+  Task gather = Make(OpKind::kAllgather, "g", 3);
+  gather.request.tensors = {{DType::kFloat32, {-1}}, {DType::kInt64, {-1, 5}}};
+  gather.own->request = gather.request;
   gather.own->tensors = {{memory, nullptr, 3, 3}, {memory, nullptr, 10, 2}};
   Texts asked;
   gather.own->allocate = [&](size_t tensor, const std::vector<int64_t>& dims,
@@ -257,7 +342,7 @@ TEST_F(ExecutorTest, AllgatherOfAGroup) {
     *output = memory;
     return Status::Ok();
   };
-  executor.Add(Frame(std::move(gather)));
+  executor.Add(Batch(std::move(gather)));
   RunAll();
   // One exchange of first dimensions for the whole group.
   EXPECT_EQ(data.calls,
@@ -266,8 +351,8 @@ TEST_F(ExecutorTest, AllgatherOfAGroup) {
 }
 
 TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
-  Request all = Make(OpKind::kAlltoall, "a", 12);
-  all.record.tensors[0].shape = {-1, 3};
+  Task all = Make(OpKind::kAlltoall, "a", 12);
+  all.request.tensors[0].shape = {-1, 3};
   all.own->splits = {1, 3};
   std::vector<int64_t> asked;
   all.own->allocate = [&](size_t, const std::vector<int64_t>& rows,
@@ -276,7 +361,7 @@ TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
     *output = memory;
     return Status::Ok();
   };
-  executor.Add(Frame(std::move(all)));
+  executor.Add(Batch(std::move(all)));
   RunAll();
   EXPECT_EQ(asked, (std::vector<int64_t>{1, 3}));
   EXPECT_EQ(data.calls, (Texts{"all 8 8 to 8 8", "all 12 36 to 12 36"}));
@@ -285,17 +370,17 @@ TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
 
 TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
   for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall}) {
-    Executor one(&data, kThreshold, this);
-    Request run = Make(kind, "x", 4);
-    run.record.tensors[0].shape = {-1};
+    Executor one({&data}, kThreshold, this);
+    Task run = Make(kind, "x", 4);
+    run.request.tensors[0].shape = {-1};
     run.own->splits = {2, 2};
     run.own->allocate = [](size_t, const std::vector<int64_t>&, void**) {
       return Internal("no memory");
     };
-    one.Add(Frame(std::move(run)));
+    one.Add(Batch(std::move(run)));
     data.calls.clear();
     Status status;
-    EXPECT_TRUE(one.RunNext(kNoLimit, pump, &status));
+    EXPECT_TRUE(one.Progress(&status));
     EXPECT_EQ(status.message(), std::string(NameOf(kind)) + " 'x': no memory");
     EXPECT_EQ(data.calls.size(), 1u);
     one.Fail(status);
@@ -304,11 +389,11 @@ TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
 
 // Seven rows for two ranks: the first has one more. Never fused.
 TEST_F(ExecutorTest, ReducescatterGivesTheRestToTheFirst) {
-  Request group = Make(OpKind::kReducescatter, "g", 0);
-  group.record.reduce_op = ReduceOp::kAverage;
-  group.record.tensors = {{DType::kFloat32, {7, 3}}, {DType::kInt32, {0, 2}}};
+  Task group = Make(OpKind::kReducescatter, "g", 0);
+  group.request.reduce_op = ReduceOp::kAverage;
+  group.request.tensors = {{DType::kFloat32, {7, 3}}, {DType::kInt32, {0, 2}}};
   group.own->tensors = {{memory, memory, 21, 0}, {memory, memory, 0, 0}};
-  executor.Add(Frame(std::move(group), Make(OpKind::kReducescatter, "s", 1)));
+  executor.Add(Batch(std::move(group), Make(OpKind::kReducescatter, "s", 1)));
   RunAll();
   EXPECT_EQ(data.calls,
             (Texts{"scatter Average float32 12 9", "scatter Average int32 0 0",
@@ -316,83 +401,37 @@ TEST_F(ExecutorTest, ReducescatterGivesTheRestToTheFirst) {
   EXPECT_EQ(ended, (Texts{"g", "s"}));
 }
 
-// What is larger than a caller may run itself waits for the background.
-TEST_F(ExecutorTest, LimitOfACaller) {
-  executor.Add(Frame(Sum("a", 100)));
-  Status status;
-  EXPECT_FALSE(executor.RunNext(399, pump, &status));
-  EXPECT_TRUE(executor.CanRun());
-  EXPECT_TRUE(executor.RunNext(400, pump, &status));
-}
-
-// The rows of the other ranks count too, though the record does not tell them.
-TEST_F(ExecutorTest, AllgatherCountsTheRowsOfAll) {
-  Request gather = Make(OpKind::kAllgather, "g", 100);
-  gather.record.tensors[0].shape = {-1};
-  gather.own->record = gather.record;
-  executor.Add(Frame(std::move(gather)));
-  Status status;
-  EXPECT_FALSE(executor.RunNext(799, pump, &status));
-  EXPECT_TRUE(data.calls.empty());
-}
-
-TEST_F(ExecutorTest, FramesMayArriveWhileOneRuns) {
-  bool added = false;
-  pump = [&] {
-    if (!std::exchange(added, true)) {
-      EXPECT_EQ(executor.Backlog(), 0u);
-      for (int i = 0; i < 50; ++i) {
-        executor.Add(Frame(Sum("late" + std::to_string(i), 1)));
-      }
-      EXPECT_EQ(executor.Backlog(), 50u);
-      Status status;  // not from inside
-      EXPECT_FALSE(executor.RunNext(kNoLimit, pump, &status));
-    }
-    return Status::Ok();
-  };
-  executor.Add(Frame(Sum("a", 1)));
-  RunAll();
-  EXPECT_EQ(ended.size(), 51u);
-  EXPECT_EQ(ended[0], "a");
-  EXPECT_EQ(ended[50], "late49");
-}
-
 TEST_F(ExecutorTest, AfterAFailureNothingRunsUntilFail) {
-  executor.Add(Frame(Sum("a", 1), Sum("b", 1)));
-  executor.Add(Frame(Sum("c", 1)));
+  executor.Add(Batch(Sum("a", 1), Sum("b", 1)));
+  executor.Add(Batch(Sum("c", 1)));
   data.answer = Internal("wire cut");
   Status status;
-  EXPECT_TRUE(executor.RunNext(kNoLimit, pump, &status));
+  EXPECT_TRUE(executor.Progress(&status));
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_EQ(status.message(), "allreduce 'a': wire cut");
   EXPECT_TRUE(ended.empty());
   EXPECT_TRUE(executor.HasWork());
   EXPECT_FALSE(executor.CanRun());
-  EXPECT_FALSE(executor.RunNext(kNoLimit, pump, &status));
+  EXPECT_FALSE(executor.Progress(&status));
   executor.Fail(Aborted("gone"));
   EXPECT_EQ(ended, (Texts{"a: gone", "b: gone", "c: gone"}));
   EXPECT_FALSE(executor.HasWork());
   EXPECT_EQ(fired, 3);
 }
 
-TEST_F(ExecutorTest, PumpEndsTheWait) {
-  pump = [] { return Aborted("rank 1 died"); };
-  executor.Add(Frame(Sum("a", 1)));
-  Status status;
-  EXPECT_TRUE(executor.RunNext(kNoLimit, pump, &status));
-  EXPECT_EQ(status.code(), StatusCode::kAborted);
-}
-
-// Memory that a transport may still touch outlives the executor.
+// Memory that a backend may still touch outlives the executor.
 TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
   for (const bool in_use : {false, true}) {
     bool given_back = false;
     {
-      Executor one(&data, kThreshold, this);
-      Request run = Sum("a", 1);
+      Executor one({&data}, kThreshold, this);
+      Task run = Sum("a", 1);
       run.own->keepalive =
           std::shared_ptr<void>(memory, [&](void*) { given_back = true; });
-      one.Add(Frame(std::move(run)));
+      one.Add(Batch(std::move(run)));
+      data.held = {0};
+      Status status;
+      EXPECT_TRUE(one.Progress(&status));
       data.in_use = in_use;
       one.Fail(Aborted("gone"));
       EXPECT_EQ(given_back, !in_use);

@@ -9,24 +9,23 @@
 namespace tf_hvd {
 namespace {
 
-using Request = tf_hvd::Run;  // not the test's own member of that name
 using Plan = std::vector<std::vector<size_t>>;
 
 // An allreduce of `floats` float32.
-Request Allreduce(int64_t floats) {
-  Request run;
-  run.record.tensors.push_back({DType::kFloat32, {floats}});
+Task Allreduce(int64_t floats) {
+  Task run;
+  run.request.tensors.push_back({DType::kFloat32, {floats}});
   return run;
 }
 
-Request Kind(OpKind kind) {
-  Request run = Allreduce(1);
-  run.record.kind = kind;
+Task Kind(OpKind kind) {
+  Task run = Allreduce(1);
+  run.request.kind = kind;
   return run;
 }
 
-std::vector<Request> Runs(const std::vector<int64_t>& floats) {
-  std::vector<Request> runs;
+std::vector<Task> Runs(const std::vector<int64_t>& floats) {
+  std::vector<Task> runs;
   for (const int64_t count : floats) runs.push_back(Allreduce(count));
   return runs;
 }
@@ -49,81 +48,81 @@ TEST(FusionPlan, ZeroMeansNever) {
 }
 
 TEST(FusionPlan, LooksPastWhatDoesNotMatch) {
-  std::vector<Request> frame = Runs({1, 1, 1, 1});
-  frame[1].record.tensors[0].dtype = DType::kInt32;
-  EXPECT_EQ(PlanFusion(frame, 100), (Plan{{0, 2, 3}, {1}}));
-  frame[3].record.tensors[0].dtype = DType::kInt32;
-  EXPECT_EQ(PlanFusion(frame, 100), (Plan{{0, 2}, {1, 3}}));
+  std::vector<Task> batch = Runs({1, 1, 1, 1});
+  batch[1].request.tensors[0].dtype = DType::kInt32;
+  EXPECT_EQ(PlanFusion(batch, 100), (Plan{{0, 2, 3}, {1}}));
+  batch[3].request.tensors[0].dtype = DType::kInt32;
+  EXPECT_EQ(PlanFusion(batch, 100), (Plan{{0, 2}, {1, 3}}));
 }
 
 TEST(FusionPlan, OtherKindsAndErrorsStandAlone) {
-  std::vector<Request> frame = Runs({1, 1});
+  std::vector<Task> batch = Runs({1, 1});
   for (const OpKind kind :
        {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kJoin, OpKind::kBarrier,
         OpKind::kAddSet, OpKind::kRemoveSet}) {
-    frame.push_back(Kind(kind));
-    frame.push_back(Kind(kind));
+    batch.push_back(Kind(kind));
+    batch.push_back(Kind(kind));
   }
-  frame[1].error = "mismatch";
+  batch[1].error = "mismatch";
   Plan expected;
-  for (size_t i = 0; i < frame.size(); ++i) expected.push_back({i});
-  EXPECT_EQ(PlanFusion(frame, 1000), expected);
+  for (size_t i = 0; i < batch.size(); ++i) expected.push_back({i});
+  EXPECT_EQ(PlanFusion(batch, 1000), expected);
 }
 
 TEST(FusionPlan, WhatMustBeEqual) {
-  const auto apart = [](const char* what, void (*change)(Request*)) {
-    std::vector<Request> frame = Runs({1, 1});
-    change(&frame[1]);
-    EXPECT_EQ(PlanFusion(frame, 1000), (Plan{{0}, {1}})) << what;
+  const auto apart = [](const char* what, void (*change)(Task*)) {
+    std::vector<Task> batch = Runs({1, 1});
+    change(&batch[1]);
+    EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0}, {1}})) << what;
   };
-  apart("set", [](Request* run) { run->set = 3; });
+  apart("set", [](Task* run) { run->set = 3; });
   apart("type",
-        [](Request* run) { run->record.tensors[0].dtype = DType::kFloat64; });
+        [](Task* run) { run->request.tensors[0].dtype = DType::kFloat64; });
   apart("operation",
-        [](Request* run) { run->record.reduce_op = ReduceOp::kMax; });
-  apart("prescale", [](Request* run) { run->record.prescale = 2; });
-  apart("postscale", [](Request* run) { run->record.postscale = 2; });
-  apart("device", [](Request* run) { run->record.device = DeviceKind::kGpu; });
+        [](Task* run) { run->request.reduce_op = ReduceOp::kMax; });
+  apart("prescale", [](Task* run) { run->request.prescale = 2; });
+  apart("postscale", [](Task* run) { run->request.postscale = 2; });
+  apart("device", [](Task* run) { run->request.device = DeviceKind::kGpu; });
 }
 
 TEST(FusionPlan, GroupsCountAllTheirTensors) {
-  std::vector<Request> frame = Runs({1, 1});
-  frame[0].record.tensors.push_back({DType::kFloat32, {3}});
-  EXPECT_EQ(PlanFusion(frame, 20), (Plan{{0, 1}}));
-  EXPECT_EQ(PlanFusion(frame, 19), (Plan{{0}, {1}}));
+  std::vector<Task> batch = Runs({1, 1});
+  batch[0].request.tensors.push_back({DType::kFloat32, {3}});
+  EXPECT_EQ(PlanFusion(batch, 20), (Plan{{0, 1}}));
+  EXPECT_EQ(PlanFusion(batch, 19), (Plan{{0}, {1}}));
 }
 
 // A group of several types cannot be one reduction: it must not draw others in.
 TEST(FusionPlan, GroupsOfMixedTypesStandAlone) {
-  std::vector<Request> frame = Runs({1, 1, 1});
-  frame[1].record.tensors.push_back({DType::kInt32, {3}});
-  EXPECT_EQ(PlanFusion(frame, 1000), (Plan{{0, 2}, {1}}));
+  std::vector<Task> batch = Runs({1, 1, 1});
+  batch[1].request.tensors.push_back({DType::kInt32, {3}});
+  EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0, 2}, {1}}));
 }
 
 TEST(FusionPlan, EachIndexOnceAndWithinTheThreshold) {
   std::mt19937 random(1);
   for (int round = 0; round < 500; ++round) {
-    std::vector<Request> frame;
+    std::vector<Task> batch;
     for (size_t n = random() % 30; n > 0; --n) {
-      Request run = Allreduce(static_cast<int64_t>(random() % 20));
+      Task run = Allreduce(static_cast<int64_t>(random() % 20));
       run.set = static_cast<int32_t>(random() % 2);
-      if (random() % 3 == 0) run.record.kind = OpKind::kAllgather;
+      if (random() % 3 == 0) run.request.kind = OpKind::kAllgather;
       if (random() % 5 == 0) run.error = "no";
-      frame.push_back(std::move(run));
+      batch.push_back(std::move(run));
     }
     const auto threshold = static_cast<int64_t>(random() % 200);
     std::set<size_t> seen;
-    for (const auto& group : PlanFusion(frame, threshold)) {
+    for (const auto& group : PlanFusion(batch, threshold)) {
       int64_t bytes = 0;
       for (const size_t i : group) {
         EXPECT_TRUE(seen.insert(i).second);
-        EXPECT_EQ(frame[i].set, frame[group[0]].set);
-        bytes += TotalBytes(frame[i].record);
+        EXPECT_EQ(batch[i].set, batch[group[0]].set);
+        bytes += TotalBytes(batch[i].request);
       }
       EXPECT_TRUE(group.size() == 1 || bytes <= threshold);
       EXPECT_TRUE(std::is_sorted(group.begin(), group.end()));
     }
-    EXPECT_EQ(seen.size(), frame.size());
+    EXPECT_EQ(seen.size(), batch.size());
   }
 }
 

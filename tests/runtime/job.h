@@ -110,9 +110,9 @@ class Rank {
                     const CallOptions& options = {},
                     std::vector<T>* output = nullptr) {
     Entry entry = EntryFor<T>(OpKind::kAllreduce, name, *input, options);
-    entry.record.reduce_op = options.op;
-    entry.record.prescale = options.prescale;
-    entry.record.postscale = options.postscale;
+    entry.request.reduce_op = options.op;
+    entry.request.prescale = options.prescale;
+    entry.request.postscale = options.postscale;
     entry.tensors[0].output = (output == nullptr ? input : output)->data();
     return Submit(std::move(entry));
   }
@@ -124,7 +124,7 @@ class Rank {
     auto kept = std::make_shared<std::vector<T>>(input);
     Entry entry = EntryFor<T>(OpKind::kAllgather, name, *kept, options);
     entry.keepalive = kept;
-    std::vector<int64_t>& shape = entry.record.tensors[0].shape;
+    std::vector<int64_t>& shape = entry.request.tensors[0].shape;
     entry.tensors[0].first_dim = std::exchange(shape[0], -1);
     int64_t row = sizeof(T);
     for (size_t i = 1; i < shape.size(); ++i) row *= shape[i];
@@ -141,7 +141,7 @@ class Rank {
     entry.keepalive = kept;
     entry.splits = std::move(splits);
     entry.tensors[0].first_dim =
-        std::exchange(entry.record.tensors[0].shape[0], -1);
+        std::exchange(entry.request.tensors[0].shape[0], -1);
     return SubmitRows(std::move(entry), sizeof(T));
   }
 
@@ -153,9 +153,9 @@ class Rank {
     auto kept = std::make_shared<std::vector<T>>(input);
     Entry entry = EntryFor<T>(OpKind::kReducescatter, name, *kept, options);
     entry.keepalive = kept;
-    entry.record.reduce_op = options.op;
-    entry.record.prescale = options.prescale;
-    entry.record.postscale = options.postscale;
+    entry.request.reduce_op = options.op;
+    entry.request.prescale = options.prescale;
+    entry.request.postscale = options.postscale;
     entry.tensors[0].output = output->data();
     return Submit(std::move(entry));
   }
@@ -166,7 +166,7 @@ class Rank {
                     const CallOptions& options = {},
                     std::vector<T>* output = nullptr) {
     Entry entry = EntryFor<T>(OpKind::kBroadcast, name, *input, options);
-    entry.record.root = root;
+    entry.request.root = root;
     entry.tensors[0].output = (output == nullptr ? input : output)->data();
     return Submit(std::move(entry));
   }
@@ -187,12 +187,12 @@ class Rank {
   }
   Pending AddSet(const std::string& name, std::vector<int32_t> ranks) {
     Entry entry = Plain(OpKind::kAddSet, name, kWorldSet);
-    entry.record.ranks = std::move(ranks);
+    entry.request.ranks = std::move(ranks);
     return Submit(std::move(entry));
   }
   Pending RemoveSet(const std::string& name, int32_t set) {
     Entry entry = Plain(OpKind::kRemoveSet, name, kWorldSet);
-    entry.record.set = set;
+    entry.request.set = set;
     return Submit(std::move(entry));
   }
 
@@ -216,7 +216,7 @@ class Rank {
     Entry entry;
     entry.set = set;
     entry.name = name;
-    entry.record.kind = kind;
+    entry.request.kind = kind;
     return entry;
   }
 
@@ -246,7 +246,7 @@ class Rank {
     Entry entry = Plain(kind, name, options.set);
     entry.stamp = options.stamp;
     const auto count = static_cast<int64_t>(input.size());
-    entry.record.tensors.push_back(
+    entry.request.tensors.push_back(
         {DTypeOf<T>(),
          options.shape.empty() ? std::vector<int64_t>{count} : options.shape});
     TensorBuffers buffers;

@@ -21,8 +21,8 @@ class Messages {
       case MessageKind::kVote:
         FillVote(&message);
         break;
-      case MessageKind::kFrame:
-        for (int n = Below(6); n > 0; --n) message.frame.push_back(AnEntry());
+      case MessageKind::kResponses:
+        for (int n = Below(6); n > 0; --n) message.batch.push_back(AnEntry());
         break;
       case MessageKind::kLeave:
         message.rank = Below(1000);
@@ -30,11 +30,11 @@ class Messages {
         break;
       case MessageKind::kAnswer:
         message.rank = Below(1000);
-        message.state = static_cast<RollState>(Below(3));
+        message.state = static_cast<QueryState>(Below(3));
         for (int n = Below(3); n > 0; --n) message.waits_for.push_back(Text());
         [[fallthrough]];
       case MessageKind::kAsk:
-      case MessageKind::kRoll:
+      case MessageKind::kQuery:
         message.set = Below(10);
         message.name = Text();
         if (kind == MessageKind::kAnswer) message.age_ms = random_();
@@ -63,7 +63,7 @@ class Messages {
       message->slot = static_cast<uint32_t>(Below(5000));
     } else {
       message->name = Text();
-      vote.first.record = Text();
+      vote.first.request = Text();
     }
     if (Below(2) == 0) vote.other = Witness{Below(100), Text()};
     if (Below(2) == 0) vote.refusal = Refusal{Below(100), Text()};
@@ -71,8 +71,8 @@ class Messages {
     if (Below(2) == 0) vote.off_step = Stamp{Below(100), Below(9) - 1};
   }
 
-  FrameEntry AnEntry() {
-    FrameEntry entry;
+  Response AnEntry() {
+    Response entry;
     entry.set = Below(10);
     entry.last = Below(100);
     entry.joined = Below(2) == 0;
@@ -82,7 +82,7 @@ class Messages {
     entry.define = entry.slot != kNoSlot && Below(2) == 0;
     if (entry.slot == kNoSlot || entry.define) {
       entry.name = Text();
-      entry.record = Text();
+      entry.request = Text();
     }
     return entry;
   }
@@ -90,19 +90,19 @@ class Messages {
   std::mt19937 random_;
 };
 
-constexpr MessageKind kKinds[] = {MessageKind::kVote,  MessageKind::kFrame,
+constexpr MessageKind kKinds[] = {MessageKind::kVote,  MessageKind::kResponses,
                                   MessageKind::kLeave, MessageKind::kAsk,
-                                  MessageKind::kRoll,  MessageKind::kAnswer};
+                                  MessageKind::kQuery, MessageKind::kAnswer};
 
 void ExpectEqual(const Vote& a, const Vote& b) {
   EXPECT_EQ(a.first.rank, b.first.rank);
-  EXPECT_EQ(a.first.record, b.first.record);
+  EXPECT_EQ(a.first.request, b.first.request);
   EXPECT_EQ(a.joined, b.joined);
   EXPECT_EQ(a.last, b.last);
   ASSERT_EQ(a.other.has_value(), b.other.has_value());
   if (a.other.has_value()) {
     EXPECT_EQ(a.other->rank, b.other->rank);
-    EXPECT_EQ(a.other->record, b.other->record);
+    EXPECT_EQ(a.other->request, b.other->request);
   }
   ASSERT_EQ(a.refusal.has_value(), b.refusal.has_value());
   if (a.refusal.has_value()) {
@@ -117,7 +117,7 @@ void ExpectEqual(const Vote& a, const Vote& b) {
   }
 }
 
-void ExpectEqual(const FrameEntry& a, const FrameEntry& b) {
+void ExpectEqual(const Response& a, const Response& b) {
   EXPECT_EQ(a.set, b.set);
   EXPECT_EQ(a.slot, b.slot);
   EXPECT_EQ(a.define, b.define);
@@ -125,7 +125,7 @@ void ExpectEqual(const FrameEntry& a, const FrameEntry& b) {
   EXPECT_EQ(a.joined, b.joined);
   EXPECT_EQ(a.last, b.last);
   EXPECT_EQ(a.name, b.name);
-  EXPECT_EQ(a.record, b.record);
+  EXPECT_EQ(a.request, b.request);
   EXPECT_EQ(a.error, b.error);
 }
 
@@ -140,9 +140,9 @@ void ExpectEqual(const Message& a, const Message& b) {
   EXPECT_EQ(a.state, b.state);
   EXPECT_EQ(a.waits_for, b.waits_for);
   ExpectEqual(a.vote, b.vote);
-  ASSERT_EQ(a.frame.size(), b.frame.size());
-  for (size_t i = 0; i < a.frame.size(); ++i) {
-    ExpectEqual(a.frame[i], b.frame[i]);
+  ASSERT_EQ(a.batch.size(), b.batch.size());
+  for (size_t i = 0; i < a.batch.size(); ++i) {
+    ExpectEqual(a.batch[i], b.batch[i]);
   }
 }
 
@@ -225,7 +225,7 @@ TEST(Message, ImpossibleLengthIsAWholeMalformedMessage) {
   for (uint32_t length = 0; length < kHeaderBytes; ++length) {
     std::string bytes(kHeaderBytes, '\0');
     std::memcpy(bytes.data(), &length, sizeof(length));
-    bytes[4] = static_cast<char>(MessageKind::kRoll);
+    bytes[4] = static_cast<char>(MessageKind::kQuery);
     const size_t size = MessageBytes(bytes);
     ASSERT_EQ(size, kHeaderBytes) << length;
     Message decoded;

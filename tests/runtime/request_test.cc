@@ -8,28 +8,28 @@
 namespace tf_hvd {
 namespace {
 
-Record OneTensor(DType dtype, std::vector<int64_t> shape,
-                 OpKind kind = OpKind::kAllreduce) {
-  Record record;
-  record.kind = kind;
-  record.tensors.push_back({dtype, std::move(shape)});
-  return record;
+Request OneTensor(DType dtype, std::vector<int64_t> shape,
+                  OpKind kind = OpKind::kAllreduce) {
+  Request request;
+  request.kind = kind;
+  request.tensors.push_back({dtype, std::move(shape)});
+  return request;
 }
 
-Record RandomRecord(std::mt19937* random) {
+Request RandomRecord(std::mt19937* random) {
   const auto below = [random](int limit) {
     return static_cast<int>((*random)() % static_cast<unsigned>(limit));
   };
-  Record record;
-  record.kind = static_cast<OpKind>(below(9));
-  record.device = static_cast<DeviceKind>(below(2));
-  record.reduce_op = static_cast<ReduceOp>(below(6));
-  record.prescale = below(100) / 8.0 - 3;
-  record.postscale = 1.0 / (1 + below(5));
-  record.root = below(10) - 1;
-  record.set = below(5);
-  record.compression = std::string(static_cast<size_t>(below(9)), 'c');
-  for (int i = below(4); i > 0; --i) record.ranks.push_back(below(1 << 20));
+  Request request;
+  request.kind = static_cast<OpKind>(below(9));
+  request.device = static_cast<DeviceKind>(below(2));
+  request.reduce_op = static_cast<ReduceOp>(below(6));
+  request.prescale = below(100) / 8.0 - 3;
+  request.postscale = 1.0 / (1 + below(5));
+  request.root = below(10) - 1;
+  request.set = below(5);
+  request.compression = std::string(static_cast<size_t>(below(9)), 'c');
+  for (int i = below(4); i > 0; --i) request.ranks.push_back(below(1 << 20));
   for (int t = below(4); t > 0; --t) {
     TensorSpec tensor;
     tensor.dtype = static_cast<DType>(below(kDTypeCount));
@@ -37,12 +37,12 @@ Record RandomRecord(std::mt19937* random) {
       tensor.shape.push_back(below(1000) - 1);
     }
     tensor.name = std::string(static_cast<size_t>(below(9)), 'n');
-    record.tensors.push_back(std::move(tensor));
+    request.tensors.push_back(std::move(tensor));
   }
-  return record;
+  return request;
 }
 
-void ExpectEqual(const Record& a, const Record& b) {
+void ExpectEqual(const Request& a, const Request& b) {
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.device, b.device);
   EXPECT_EQ(a.reduce_op, b.reduce_op);
@@ -63,25 +63,25 @@ void ExpectEqual(const Record& a, const Record& b) {
 TEST(Request, RoundTrip) {
   std::mt19937 random(1);
   for (int i = 0; i < 500; ++i) {
-    const Record record = RandomRecord(&random);
-    Record decoded;
-    ASSERT_TRUE(DecodeRecord(EncodeRecord(record), &decoded).ok());
-    ExpectEqual(record, decoded);
+    const Request request = RandomRecord(&random);
+    Request decoded;
+    ASSERT_TRUE(DecodeRequest(EncodeRequest(request), &decoded).ok());
+    ExpectEqual(request, decoded);
   }
 }
 
 TEST(Request, TruncatedOrLongerIsAnError) {
   std::mt19937 random(2);
   for (int i = 0; i < 100; ++i) {
-    const std::string bytes = EncodeRecord(RandomRecord(&random));
-    Record decoded;
+    const std::string bytes = EncodeRequest(RandomRecord(&random));
+    Request decoded;
     for (size_t size = 0; size < bytes.size(); ++size) {
       // A buffer of its own, so that a read past its end is seen.
       const std::string cut(bytes, 0, size);
-      EXPECT_FALSE(DecodeRecord(cut, &decoded).ok());
+      EXPECT_FALSE(DecodeRequest(cut, &decoded).ok());
     }
-    EXPECT_EQ(DecodeRecord(bytes + "x", &decoded).message(),
-              "bug in tf_hvd: a record is malformed");
+    EXPECT_EQ(DecodeRequest(bytes + "x", &decoded).message(),
+              "bug in tf_hvd: a request is malformed");
   }
 }
 
@@ -90,31 +90,31 @@ TEST(Request, RandomBytesNeverHurt) {
   for (int i = 0; i < 5000; ++i) {
     std::string bytes(random() % 80, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    Record decoded;
-    static_cast<void>(DecodeRecord(bytes, &decoded).ok());
+    Request decoded;
+    static_cast<void>(DecodeRequest(bytes, &decoded).ok());
     const std::string text = DescribeMismatch("x", 0, bytes, 1, bytes);
     EXPECT_NE(text.find("'x'"), std::string::npos);
   }
 }
 
 TEST(Request, TotalBytes) {
-  Record record = OneTensor(DType::kFloat32, {3, 4});
-  EXPECT_EQ(TotalBytes(record), 48);
-  record.tensors.push_back({DType::kInt64, {}});
-  EXPECT_EQ(TotalBytes(record), 56);
+  Request request = OneTensor(DType::kFloat32, {3, 4});
+  EXPECT_EQ(TotalBytes(request), 48);
+  request.tensors.push_back({DType::kInt64, {}});
+  EXPECT_EQ(TotalBytes(request), 56);
   EXPECT_EQ(TotalBytes(OneTensor(DType::kFloat64, {-1, 5})), 40);
   EXPECT_EQ(TotalBytes(OneTensor(DType::kFloat64, {7, 0})), 0);
-  EXPECT_EQ(TotalBytes(Record()), 0);
+  EXPECT_EQ(TotalBytes(Request()), 0);
 }
 
 // Ranks 2 and 5 differ in one thing, and the text has all of it.
-void ExpectText(const Record& a, const Record& b, const char* text) {
-  EXPECT_EQ(DescribeMismatch("g", 2, EncodeRecord(a), 5, EncodeRecord(b)),
+void ExpectText(const Request& a, const Request& b, const char* text) {
+  EXPECT_EQ(DescribeMismatch("g", 2, EncodeRequest(a), 5, EncodeRequest(b)),
             text);
 }
 
 TEST(Request, MismatchOfTensors) {
-  const Record f34 = OneTensor(DType::kFloat32, {3, 4});
+  const Request f34 = OneTensor(DType::kFloat32, {3, 4});
   ExpectText(f34, OneTensor(DType::kInt32, {3, 4}),
              "mismatch in allreduce 'g': rank 2 has float32[3,4], rank 5 has "
              "int32[3,4]; the data types must be equal on all ranks");
@@ -141,13 +141,13 @@ TEST(Request, MismatchOfTensors) {
 }
 
 TEST(Request, MismatchOfGroups) {
-  const Record one = OneTensor(DType::kFloat32, {3, 4});
-  Record two = one;
+  const Request one = OneTensor(DType::kFloat32, {3, 4});
+  Request two = one;
   two.tensors.push_back({DType::kFloat32, {2}});
   ExpectText(two, one,
              "mismatch in allreduce 'g': rank 2 has 2 tensors, rank 5 has 1 "
              "tensor; a group must have the same tensors on all ranks");
-  Record other = two;
+  Request other = two;
   other.tensors[1].shape = {3};
   ExpectText(two, other,
              "mismatch in allreduce 'g': rank 2 has float32[2] as tensor 1, "
@@ -155,14 +155,14 @@ TEST(Request, MismatchOfGroups) {
              "all ranks");
 }
 
-Record Group(const std::vector<std::string>& names) {
-  Record record;
+Request Group(const std::vector<std::string>& names) {
+  Request request;
   for (const std::string& name : names) {
     // Lengths as shapes: of tensors in another order, shapes differ too.
-    record.tensors.push_back(
+    request.tensors.push_back(
         {DType::kFloat32, {static_cast<int64_t>(name.size())}, name});
   }
-  return record;
+  return request;
 }
 
 TEST(Request, MismatchOfMembers) {
@@ -182,7 +182,7 @@ TEST(Request, MismatchOfMembers) {
              "mismatch in allreduce 'g': rank 2 has 'w1' as tensor 1, rank 5 "
              "has tensor 1 without a name; a group must have the same tensors "
              "in the same order on all ranks");
-  Record wider = Group({"w0", "w1"});
+  Request wider = Group({"w0", "w1"});
   wider.tensors[1].shape = {7};
   ExpectText(Group({"w0", "w1"}), wider,
              "mismatch in allreduce 'g': rank 2 has float32[2] as tensor 1 "
@@ -192,20 +192,20 @@ TEST(Request, MismatchOfMembers) {
 
 // Compression on one rank makes the data types differ as well.
 TEST(Request, MismatchOfCompression) {
-  const Record plain = OneTensor(DType::kFloat32, {3});
-  Record smaller = OneTensor(DType::kFloat16, {3});
+  const Request plain = OneTensor(DType::kFloat32, {3});
+  Request smaller = OneTensor(DType::kFloat16, {3});
   smaller.compression = "fp16 of float32";
   ExpectText(smaller, plain,
              "mismatch in allreduce 'g': rank 2 has fp16 of float32, rank 5 "
              "has no compression; the compression must be equal on all ranks");
-  Record other = OneTensor(DType::kBfloat16, {3});
+  Request other = OneTensor(DType::kBfloat16, {3});
   other.compression = "bf16 of float32";
   ExpectText(smaller, other,
              "mismatch in allreduce 'g': rank 2 has fp16 of float32, rank 5 "
              "has bf16 of float32; the compression must be equal on all "
              "ranks");
   // The first request of IndexedSlices says so; what it moves does not matter.
-  Record slices = OneTensor(DType::kInt64, {1});
+  Request slices = OneTensor(DType::kInt64, {1});
   slices.compression = "IndexedSlices";
   ExpectText(smaller, slices,
              "mismatch in allreduce 'g': rank 2 has a dense tensor, rank 5 has "
@@ -215,31 +215,31 @@ TEST(Request, MismatchOfCompression) {
 }
 
 TEST(Request, MismatchOfOperations) {
-  const Record sum = OneTensor(DType::kFloat32, {3, 4});
+  const Request sum = OneTensor(DType::kFloat32, {3, 4});
   ExpectText(
       sum, OneTensor(DType::kFloat32, {3, 4}, OpKind::kBroadcast),
       "mismatch in 'g': rank 2 has allreduce, rank 5 has broadcast; "
       "the operations must be equal on all ranks; if two are meant, give "
       "them different names");
-  Record scaled = sum;
+  Request scaled = sum;
   scaled.prescale = 0.5;
   ExpectText(sum, scaled,
              "mismatch in allreduce 'g': rank 2 has prescale 1 and postscale "
              "1, rank 5 has prescale 0.5 and postscale 1; the scales must be "
              "equal on all ranks");
-  Record maximum = sum;
+  Request maximum = sum;
   maximum.reduce_op = ReduceOp::kMax;
   ExpectText(sum, maximum,
              "mismatch in allreduce 'g': rank 2 has Sum, rank 5 has Max; the "
              "reduce operations must be equal on all ranks");
-  Record from0 = OneTensor(DType::kFloat32, {1}, OpKind::kBroadcast);
-  Record from1 = from0;
+  Request from0 = OneTensor(DType::kFloat32, {1}, OpKind::kBroadcast);
+  Request from1 = from0;
   from0.root = 0;
   from1.root = 1;
   ExpectText(from0, from1,
              "mismatch in broadcast 'g': rank 2 has root rank 0, rank 5 has "
              "root rank 1; the root must be equal on all ranks");
-  Record on_gpu = sum;
+  Request on_gpu = sum;
   on_gpu.device = DeviceKind::kGpu;
   ExpectText(sum, on_gpu,
              "mismatch in allreduce 'g': rank 2 has a tensor on CPU, rank 5 "
@@ -248,18 +248,18 @@ TEST(Request, MismatchOfOperations) {
 }
 
 TEST(Request, MismatchOfProcessSets) {
-  Record set12;
+  Request set12;
   set12.kind = OpKind::kAddSet;
   set12.ranks = {1, 2};
-  Record set13 = set12;
+  Request set13 = set12;
   set13.ranks = {1, 3};
   ExpectText(set12, set13,
              "mismatch in add_process_set 'g': rank 2 has ranks 1, 2, rank 5 "
              "has ranks 1, 3; process sets must be equal on all ranks");
-  Record remove1;
+  Request remove1;
   remove1.kind = OpKind::kRemoveSet;
   remove1.set = 1;
-  Record remove2 = remove1;
+  Request remove2 = remove1;
   remove2.set = 2;
   ExpectText(remove1, remove2,
              "mismatch in remove_process_set 'g': rank 2 has process set 1, "
@@ -269,8 +269,8 @@ TEST(Request, MismatchOfProcessSets) {
 
 // When several things differ, the first of the documented order is told.
 TEST(Request, MismatchOrder) {
-  Record a = OneTensor(DType::kFloat32, {3}, OpKind::kBroadcast);
-  Record b = OneTensor(DType::kInt32, {4}, OpKind::kAllreduce);
+  Request a = OneTensor(DType::kFloat32, {3}, OpKind::kBroadcast);
+  Request b = OneTensor(DType::kInt32, {4}, OpKind::kAllreduce);
   a.tensors.push_back({DType::kInt8, {1}});
   b.compression = "fp16 of float32";
   b.tensors[0].name = "w";
@@ -279,7 +279,7 @@ TEST(Request, MismatchOrder) {
   b.root = 3;
   b.device = DeviceKind::kGpu;
   const auto text = [&] {
-    return DescribeMismatch("g", 0, EncodeRecord(a), 1, EncodeRecord(b));
+    return DescribeMismatch("g", 0, EncodeRequest(a), 1, EncodeRequest(b));
   };
   const auto expect = [&](const char* rule) {
     EXPECT_NE(text().find(rule), std::string::npos) << text();
@@ -306,11 +306,11 @@ TEST(Request, MismatchOrder) {
 }
 
 TEST(Request, DataTypeComesBeforeTheNumberOfTensors) {
-  Record a = OneTensor(DType::kFloat32, {3});
-  Record b = OneTensor(DType::kInt32, {3});
+  Request a = OneTensor(DType::kFloat32, {3});
+  Request b = OneTensor(DType::kInt32, {3});
   b.tensors.push_back({DType::kInt32, {3}});
   EXPECT_EQ(
-      DescribeMismatch("g", 0, EncodeRecord(a), 1, EncodeRecord(b)),
+      DescribeMismatch("g", 0, EncodeRequest(a), 1, EncodeRequest(b)),
       "mismatch in allreduce 'g': rank 0 has float32[3] as tensor 0, rank "
       "1 has int32[3] as tensor 0; the data types must be equal on all "
       "ranks");

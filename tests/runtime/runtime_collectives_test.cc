@@ -254,7 +254,7 @@ TEST_P(CollectivesTest, ScalarAllreduceAndBroadcast) {
   job.Run([](Rank& self) {
     std::vector<float> data = {static_cast<float>(self.rank())};
     Entry entry = Rank::Plain(OpKind::kAllreduce, "scalar", kWorldSet);
-    entry.record.tensors.push_back({DType::kFloat32, {}});
+    entry.request.tensors.push_back({DType::kFloat32, {}});
     entry.tensors.push_back({data.data(), data.data(), 1, 0});
     ASSERT_TRUE(self.Submit(std::move(entry)).status().ok());
     EXPECT_EQ(data[0], static_cast<float>(SumOfRanks(self.size())));
@@ -269,9 +269,9 @@ TEST_P(CollectivesTest, GroupOfTensors) {
     std::vector<int32_t> ints = Values<int32_t>(self.rank(), 10);
     std::vector<float> more = Values<float>(self.rank(), 1);
     Entry entry = Rank::Plain(OpKind::kAllreduce, "group", kWorldSet);
-    entry.record.tensors = {{DType::kFloat32, {1000}},
-                            {DType::kInt32, {10}},
-                            {DType::kFloat32, {1}}};
+    entry.request.tensors = {{DType::kFloat32, {1000}},
+                             {DType::kInt32, {10}},
+                             {DType::kFloat32, {1}}};
     entry.tensors = {{floats.data(), floats.data(), 1000, 0},
                      {ints.data(), ints.data(), 10, 0},
                      {more.data(), more.data(), 1, 0}};
@@ -282,7 +282,7 @@ TEST_P(CollectivesTest, GroupOfTensors) {
   });
 }
 
-// Many names in flight, in another order on each rank, from several threads.
+// Many names in requests, in another order on each rank, from several threads.
 TEST_P(CollectivesTest, AnyOrderFromSeveralThreads) {
   constexpr int kThreads = 3;
   constexpr int kNames = 60;

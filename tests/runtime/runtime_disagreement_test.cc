@@ -35,20 +35,20 @@ struct Case {
 Pending SubmitGroup(Rank* self, std::vector<TensorSpec> tensors,
                     const std::string& compression, std::vector<float>* data) {
   Entry entry = Rank::Plain(OpKind::kAllreduce, "x", kWorldSet);
-  entry.record.compression = compression;
+  entry.request.compression = compression;
   for (const TensorSpec& tensor : tensors) {
     entry.tensors.push_back({data->data(), data->data(), tensor.shape[0], 0});
   }
-  entry.record.tensors = std::move(tensors);
+  entry.request.tensors = std::move(tensors);
   return self->Submit(std::move(entry));
 }
 
-// A request whose record alone matters: it is never run.
+// A request whose request alone matters: it is never run.
 Pending SubmitOne(Rank* self, OpKind kind, std::vector<int64_t> shape,
                   ReduceOp op, std::vector<float>* data) {
   Entry entry = Rank::Plain(kind, "x", kWorldSet);
-  entry.record.reduce_op = op;
-  entry.record.tensors.push_back({DType::kFloat32, std::move(shape)});
+  entry.request.reduce_op = op;
+  entry.request.tensors.push_back({DType::kFloat32, std::move(shape)});
   entry.tensors.push_back({data->data(), nullptr, 6, 0});
   return self->Submit(std::move(entry));
 }
@@ -131,7 +131,7 @@ std::vector<Case> Cases() {
        [=](Rank* self, bool odd, std::vector<float>* data) {
          if (!odd) return allreduce(self, data, {});
          Entry entry = Rank::Plain(OpKind::kAllreduce, "x", kWorldSet);
-         entry.record.tensors.push_back({DType::kInt32, {6}});
+         entry.request.tensors.push_back({DType::kInt32, {6}});
          entry.tensors.push_back({data->data(), data->data(), 6, 0});
          return self->Submit(std::move(entry));
        },

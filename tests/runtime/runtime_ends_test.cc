@@ -16,7 +16,7 @@ class EndsTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, EndsTest, ::testing::ValuesIn(AllNodes()),
                          TreeName);
 
-// The tests that wait until a smaller abort record can no longer come.
+// The tests that wait until a smaller abort request can no longer come.
 class DeathTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, DeathTest,
                          ::testing::Values(std::vector<int>{2},
@@ -143,7 +143,7 @@ TEST(Ends, ShutdownIsBoundedInsideAnOperation) {
       return;
     }
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.request.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.push_back({data.data(), nullptr, 100000, 100000});
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
       inside.set_value();
@@ -291,9 +291,9 @@ TEST_P(DeathTest, InTheMiddleOfAnOperation) {
       if (++ended == job.size() - 1) others_ended.set_value();
       return;
     }
-    // It stops where its memory is asked for, holding its helm.
+    // It stops where its memory is asked for, holding its engine.
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.request.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.push_back({data.data(), nullptr, 100000, 100000});
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
       LoopbackKill(job.world(dead));
@@ -311,7 +311,7 @@ TEST_P(DeathTest, FailureInsideAnOperationEndsTheJob) {
   job.Run([&](Rank& self) {
     std::vector<float> data(10, 1);
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.request.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.push_back({data.data(), nullptr, 10, 10});
     entry.allocate = [](size_t, const std::vector<int64_t>&, void**) {
       return Internal("no memory");
@@ -328,7 +328,7 @@ TEST(Ends, FailureInsideAnOperationOfOneRank) {
   Job job({1});
   job.Run([](Rank& self) {
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.request.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.emplace_back();
     entry.allocate = [](size_t, const std::vector<int64_t>&, void**) {
       return Internal("no memory");

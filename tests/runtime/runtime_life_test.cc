@@ -74,8 +74,8 @@ void RunChain(Rank* self, int length) {
   std::atomic<int> nested{0};
   std::function<void(int)> next = [&](int step) {
     Entry entry = Rank::Plain(OpKind::kAllreduce, "chain", kWorldSet);
-    entry.record.reduce_op = ReduceOp::kMax;
-    entry.record.tensors.push_back({DType::kInt64, {1}});
+    entry.request.reduce_op = ReduceOp::kMax;
+    entry.request.tensors.push_back({DType::kInt64, {1}});
     entry.tensors.push_back({data.data(), data.data(), 1, 0});
     entry.done = Completion([&, step](const Status& status, int32_t) {
       thread_local int depth = 0;

@@ -126,7 +126,7 @@ TEST_P(SetsTest, NumbersAreNotUsedAgain) {
   });
 }
 
-// Several added in one frame, in another order than that of their names.
+// Several added in one batch, in another order than that of their names.
 TEST_P(SetsTest, AddedTogetherGetDifferentNumbers) {
   Job job(GetParam());
   job.Run([](Rank& self) {

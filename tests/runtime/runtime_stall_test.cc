@@ -162,7 +162,7 @@ TEST_P(StallTest, SilentRank) {
   });
 }
 
-// The rank that would call the roll is the one that is stopped.
+// The rank that would call the query is the one that is stopped.
 TEST(Stall, SilentTop) {
   Job job({2, 2}, Impatient());
   job.NeverStart(0);
@@ -185,7 +185,7 @@ TEST(Stall, StuckInsideAnOperation) {
   job.Run([&](Rank& self) {
     std::vector<float> data(1000, 1);
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.request.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.push_back({data.data(), nullptr, 1000, 1000});
     std::vector<float> all(1000 * static_cast<size_t>(self.size()));
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void** output) {
@@ -215,7 +215,7 @@ bool CallerIsTold() {
     std::vector<float> data(10, 1);
     std::vector<float> all(20);
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
-    entry.record.tensors.push_back({DType::kFloat32, {-1}});
+    entry.request.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.push_back({data.data(), nullptr, 10, 10});
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void** output) {
       if (self.rank() == 0) in_place = std::this_thread::get_id() == caller;
@@ -233,8 +233,8 @@ bool CallerIsTold() {
   return in_place;
 }
 
-// The background thread may have the helm when the request comes: then that
-// thread executes it.
+// The background thread may have the progress lock when the request comes: then
+// that thread executes it.
 TEST(Stall, ACallerInsideAnOperationIsTold) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins";
   int attempts = 0;

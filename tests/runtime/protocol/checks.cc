@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "runtime/ledger.h"
+#include "runtime/controller_state.h"
 #include "runtime/stall_monitor.h"
 #include "tests/runtime/protocol/event_queue.h"
 
@@ -13,11 +13,11 @@ namespace {
 
 // The last limit, two looks, an ABORT's way and the callback.
 constexpr int64_t kLongestWaitNs = 316 * kSecond;
-// One's own limit of a roll call, and the longest time between two looks.
+// One's own limit of a stall query, and the longest time between two looks.
 constexpr int64_t kRollNs = 3 * kSecond;
 
-// The longest way of a frame down the tree, and the callback.
-constexpr int64_t kFrameNs = kSecond / 2;
+// The longest way of a batch down the tree, and the callback.
+constexpr int64_t kBatchNs = kSecond / 2;
 
 using Instance = std::tuple<int32_t, std::string, int>;
 
@@ -300,7 +300,7 @@ void Checker::CheckReport(const StallReport& report) {
   const bool waited = std::any_of(
       h_.submissions.begin(), h_.submissions.end(), [&](const Submission& s) {
         return Waits(s, subject->first, subject->second,
-                     report.time_ns - age_ns, report.time_ns - kFrameNs);
+                     report.time_ns - age_ns, report.time_ns - kBatchNs);
       });
   if (!waited) return Fail("nobody has waited so long: " + report.text);
   CheckNamed(report, set, name);

@@ -1,4 +1,4 @@
-"""Tests that a flaw in the vertex is noticed."""
+"""Tests that a flaw in the controller is noticed."""
 
 load("@tensorflow//:defs.bzl", "TF_PYTHON")
 load("//build_defs:tf_hvd.bzl", "tf_hvd_cc_test")
@@ -31,6 +31,6 @@ def mutant_test(name, source):
         tags = ["no_sanitizer"],
         deps = [
             ":simulation",
-            "//runtime:vertex",
+            "//runtime:controller",
         ],
     )

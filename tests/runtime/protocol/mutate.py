@@ -1,7 +1,7 @@
 """Writes a copy of a source file with one known flaw in it.
 
 The flaws are those that agreement.md lists, and the bugs that the simulation
-has found in the vertex. A copy is made only if the text to be replaced is in
+has found in the controller. A copy is made only if the text to be replaced is in
 the file exactly once: who changes that text must look at the flaw again.
 """
 
@@ -20,26 +20,26 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    # A rank is inside a frame before the frame is sent on.
+    # A rank is inside a batch before the batch is sent on.
     "execute_before_forward": Mutant(
-        "vertex_frames.cc",
-        "  Forward(frame);\n  Apply(frame);\n",
-        "  Apply(frame);\n  Forward(frame);\n",
+        "controller_responses.cc",
+        "  Forward(batch);\n  Apply(batch);\n",
+        "  Apply(batch);\n  Forward(batch);\n",
     ),
     # The parent counts the child as joined and meets its late votes.
     "join_settled_first": Mutant(
-        "vertex.cc",
+        "controller.cc",
         "  for (const Key& other : open) Settle(other);\n  Settle(key);\n",
         "  Settle(key);\n  for (const Key& other : open) Settle(other);\n",
     ),
     # The other ranks' calls pair with the next one.
     "duplicate_refused_locally_only": Mutant(
-        "vertex.cc",
+        "controller.cc",
         '"give concurrent collectives different names";\n',
         '"give concurrent collectives different names";\n'
         "    return CompleteEntry(&entry, InvalidArgument(entry.refusal));\n",
     ),
-    # Two requests of one frame get the same slot.
+    # Two requests of one batch get the same slot.
     "slot_number_twice_in_a_frame": Mutant(
         "process_set.cc",
         "return offered_++;",
@@ -57,21 +57,21 @@ MUTANTS = {
         "  ask.name = key.second;\n  OnAsk(ask, now_ns);\n",
         "  ask.name = key.second;\n  static_cast<void>(now_ns);\n",
     ),
-    # Sets added in one frame: their order there is not that of their numbers.
+    # Sets added in one batch: their order there is not that of their numbers.
     "set_number_used_twice": Mutant(
-        "vertex_frames.cc",
+        "controller_responses.cc",
         "next_set_ = std::max(next_set_, entry.last + 1);",
         "next_set_ = entry.last + 1;",
     ),
     # A call after a refused one of the same name counts as a duplicate.
     "refused_call_stays_open": Mutant(
-        "vertex.cc",
+        "controller.cc",
         "[](const Entry& earlier) { return !IsAnswered(earlier); }",
         "[](const Entry&) { return true; }",
     ),
     # A broadcast fails after a join although all ranks have submitted it.
     "join_counts_for_older_calls": Mutant(
-        "vertex.cc",
+        "controller.cc",
         "if (it->second.voted.size() < set.need.size()) vote.joined = true;",
         "if (key.second != kJoinName && !set.joined.empty()) {\n    vote.joined = true;\n  }",
     ),
@@ -83,7 +83,7 @@ MUTANTS = {
     ),
     # The calls of a removed set fail with one text before and one after.
     "removed_in_other_words": Mutant(
-        "vertex_frames.cc",
+        "controller_responses.cc",
         "const Status status = RemovedStatus(set);",
         'const Status status = Aborted("the process set is gone");',
     ),

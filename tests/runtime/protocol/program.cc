@@ -4,21 +4,21 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/ledger.h"
+#include "runtime/controller_state.h"
 #include "tests/runtime/protocol/event_queue.h"
 
 namespace tf_hvd::protocol_test {
 namespace {
 
-Record RecordOf(OpKind kind, int64_t rows) {
-  Record record;
-  record.kind = kind;
-  if (kind == OpKind::kBroadcast) record.root = 0;
+Request RecordOf(OpKind kind, int64_t rows) {
+  Request request;
+  request.kind = kind;
+  if (kind == OpKind::kBroadcast) request.root = 0;
   if (kind == OpKind::kAllgather) rows = -1;
   if (kind <= OpKind::kBroadcast) {
-    record.tensors.push_back({DType::kFloat32, {rows, 2}});
+    request.tensors.push_back({DType::kFloat32, {rows, 2}});
   }
-  return record;
+  return request;
 }
 
 class Author {
@@ -104,7 +104,7 @@ void Author::WriteCalls() {
         Call call;
         call.set = set;
         call.name = "g" + std::to_string(k);
-        call.record = RecordOf(OpKind::kAllreduce, k + 1);
+        call.request = RecordOf(OpKind::kAllreduce, k + 1);
         // As an optimizer does; other calls have no steps.
         if (set % 2 == 0) call.stamp = it;
         calls_.push_back({it, static_cast<int>(calls_.size()), call});
@@ -115,7 +115,7 @@ void Author::WriteCalls() {
       call.set =
           static_cast<int>(random_->Below(static_cast<int64_t>(sets_.size())));
       call.name = "new" + std::to_string(it) + "_" + std::to_string(k);
-      call.record =
+      call.request =
           RecordOf(random_->Pick({OpKind::kAllreduce, OpKind::kBroadcast,
                                   OpKind::kAllgather, OpKind::kBarrier}),
                    it + 1);
@@ -163,10 +163,10 @@ void Author::AppendCall(int rank, const Placed& placed,
   const Scenario s = history_->scenario;
   if (faulty && s == Scenario::kMissing) return;
   if (faulty && s == Scenario::kMismatch) {
-    if (call.record.tensors.empty()) {
-      call.record = RecordOf(OpKind::kAllreduce, 1);
+    if (call.request.tensors.empty()) {
+      call.request = RecordOf(OpKind::kAllreduce, 1);
     } else {
-      call.record.tensors[0].dtype = DType::kFloat64;
+      call.request.tensors[0].dtype = DType::kFloat64;
     }
   }
   if (faulty && (s == Scenario::kRefusal || Joins())) {
@@ -186,8 +186,8 @@ Phase Author::AddPhase() {
   for (size_t i = 1; i < sets_.size(); ++i) {
     Call call;
     call.name = "add" + std::to_string(i);
-    call.record.kind = OpKind::kAddSet;
-    call.record.ranks.assign(sets_[i].begin(), sets_[i].end());
+    call.request.kind = OpKind::kAddSet;
+    call.request.ranks.assign(sets_[i].begin(), sets_[i].end());
     call.adds = static_cast<int>(i);
     lane.calls.push_back(call);
   }
@@ -226,13 +226,13 @@ Phase Author::JoinPhase(int rank) {
     Call join;
     join.set = set;
     join.name = kJoinName;
-    join.record.kind = OpKind::kJoin;
+    join.request.kind = OpKind::kJoin;
     lane.calls.push_back(join);
     if (!random_->Percent(10)) continue;
     Call late;
     late.set = set;
     late.name = "late";
-    late.record = RecordOf(OpKind::kAllreduce, 1);
+    late.request = RecordOf(OpKind::kAllreduce, 1);
     late.late = true;
     late.at_once = true;
     lane.calls.push_back(late);
@@ -259,26 +259,26 @@ void Author::AppendDynamic(int rank, int number, int set, Phase* add,
                            Phase* use, Phase* remove) {
   Call call;
   call.name = "dynamic" + std::to_string(number);
-  call.record.kind = OpKind::kAddSet;
+  call.request.kind = OpKind::kAddSet;
   for (int r = number % size_; r < size_; r += 1 + number % 2) {
-    call.record.ranks.push_back(r);
+    call.request.ranks.push_back(r);
   }
   call.adds = set;
-  const auto& ranks = call.record.ranks;
+  const auto& ranks = call.request.ranks;
   if (std::binary_search(ranks.begin(), ranks.end(), rank)) {
     use->lanes.emplace_back();
     for (int i = 0; i < 3; ++i) {
       Call one;
       one.set = set;
       one.name = "d" + std::to_string(i);
-      one.record = RecordOf(OpKind::kAllreduce, i + 1);
+      one.request = RecordOf(OpKind::kAllreduce, i + 1);
       use->lanes.back().calls.push_back(one);
     }
   }
   add->lanes[0].calls.push_back(call);
   Call end;
   end.name = "remove" + std::to_string(set);
-  end.record.kind = OpKind::kRemoveSet;
+  end.request.kind = OpKind::kRemoveSet;
   end.removes = set;
   remove->lanes[0].calls.push_back(end);
 }

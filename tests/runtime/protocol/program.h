@@ -17,11 +17,11 @@ namespace tf_hvd::protocol_test {
 struct Call {
   int set = 0;  // which of the job's sets; 0 is the world
   std::string name;
-  Record record;
+  Request request;
   std::string refusal;
   int64_t stamp = -1;
   int adds = -1;         // the number of the new set is that of this one
-  int removes = -1;      // record.set is that of this one
+  int removes = -1;      // request.set is that of this one
   bool late = false;     // made between join() and its return
   bool at_once = false;  // in the same instant as the call before
 };

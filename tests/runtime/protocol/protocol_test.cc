@@ -1,5 +1,5 @@
-// The vertex against its invariants, on a virtual clock: thousands of random
-// jobs, each from one seed.
+// The controller against its invariants, on a virtual clock: thousands of
+// random jobs, each from one seed.
 //
 //   protocol_test --seeds=FIRST:COUNT    other seeds than the usual ones
 //   protocol_test --seed=N               one, as a failure names it

@@ -85,10 +85,10 @@ void Runner::Make(const Call& call, SimWorld::Done done) {
     return done(submission);  // it could not be added
   }
   submission.set = set->second;
-  Record record = call.record;
-  if (call.removes >= 0) record.set = removed->second;
+  Request request = call.request;
+  if (call.removes >= 0) request.set = removed->second;
   const int adds = call.adds;
-  world_->Submit(rank_, std::move(submission), record,
+  world_->Submit(rank_, std::move(submission), request,
                  [this, adds, done = std::move(done)](const Submission& ended) {
                    if (adds >= 0 && ended.status.ok()) {
                      set_numbers_[adds] = ended.value;

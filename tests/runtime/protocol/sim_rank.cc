@@ -20,7 +20,7 @@ SimRank::SimRank(SimWorld* world, const Topology& topology, bool steps_inside,
       rank_(topology.rank),
       steps_inside_(steps_inside),
       slowness_(slowness),
-      vertex_(topology, StallOptions(), this) {}
+      controller_(topology, StallOptions(), this) {}
 
 void SimRank::Submit(Entry entry) {
   submitted_.push_back(std::move(entry));
@@ -34,7 +34,7 @@ void SimRank::Deliver(int from, std::string message) {
 }
 
 void SimRank::Tick() {
-  if (alive_) vertex_.Tick(world_->events()->now());
+  if (alive_) controller_.Tick(world_->events()->now());
 }
 
 void SimRank::Leave(const std::string& reason) {
@@ -55,25 +55,25 @@ void SimRank::Step() {
   scheduled_ = false;
   if (!alive_ || Inside()) return;
   if (!leaving_.empty()) {
-    vertex_.Leave(std::exchange(leaving_, ""));
+    controller_.Leave(std::exchange(leaving_, ""));
     world_->AwaitClose(rank_);
   }
   while (!submitted_.empty()) {
     Entry entry = std::move(submitted_.front());
     submitted_.pop_front();
-    vertex_.Admit(std::move(entry));
+    controller_.Admit(std::move(entry));
   }
   while (!inbox_.empty() && !Inside()) {
     const auto [from, message] = std::move(inbox_.front());
     inbox_.pop_front();
-    vertex_.Receive(from, message, world_->events()->now());
+    controller_.Receive(from, message, world_->events()->now());
     if (!steps_inside_) RunExecutor();
   }
-  if (!Inside()) vertex_.EmitReady();
+  if (!Inside()) controller_.EmitReady();
   RunExecutor();
 }
 
-// What a vertex sends after it has handed over a frame waits for that frame
+// What a controller sends after it has handed over a batch waits for that batch
 // if execution happens in place.
 void SimRank::Send(int neighbour, std::string message) {
   if (Inside()) {
@@ -84,31 +84,31 @@ void SimRank::Send(int neighbour, std::string message) {
 }
 
 void SimRank::SendHeld() {
-  while (!held_.empty() && held_.front().frames <= frames_finished_) {
+  while (!held_.empty() && held_.front().batches <= frames_finished_) {
     Held held = std::move(held_.front());
     held_.pop_front();
     world_->Carry(rank_, held.neighbour, std::move(held.message));
   }
 }
 
-void SimRank::Execute(std::vector<Run> frame) {
-  std::deque<Run> runs;
-  for (Run& run : frame) runs.push_back(std::move(run));
-  frames_.push_back(std::move(runs));
+void SimRank::Execute(std::vector<Task> batch) {
+  std::deque<Task> runs;
+  for (Task& run : batch) runs.push_back(std::move(run));
+  batches_.push_back(std::move(runs));
   ++frames_given_;
 }
 
 void SimRank::RunExecutor() {
-  const bool had_work = !frames_.empty();
-  while (!running_ && !frames_.empty()) RunFront();
-  if (had_work && frames_.empty()) Poke();
+  const bool had_work = !batches_.empty();
+  while (!running_ && !batches_.empty()) RunFront();
+  if (had_work && batches_.empty()) Poke();
 }
 
 void SimRank::RunFront() {
-  Run& run = frames_.front().front();
+  Task& run = batches_.front().front();
   const OrderKey key{run.set, places_[run.set]++};
   world_->Executes(rank_, key, run);
-  if (run.error.empty() && MovesData(run.record.kind)) {
+  if (run.error.empty() && MovesData(run.request.kind)) {
     running_ = true;
     meeting_ = key;
     return world_->Meet(rank_, key, run);
@@ -118,9 +118,9 @@ void SimRank::RunFront() {
 }
 
 void SimRank::PopFront() {
-  frames_.front().pop_front();
-  if (!frames_.front().empty()) return;
-  frames_.pop_front();
+  batches_.front().pop_front();
+  if (!batches_.front().empty()) return;
+  batches_.pop_front();
   ++frames_finished_;
   SendHeld();
 }
@@ -128,21 +128,21 @@ void SimRank::PopFront() {
 void SimRank::MeetingEnded(const OrderKey& key) {
   if (!alive_ || !running_ || meeting_ != key) return;
   running_ = false;
-  End(&frames_.front().front(), Status::Ok());
+  End(&batches_.front().front(), Status::Ok());
   PopFront();
   RunExecutor();
   Poke();
 }
 
-void SimRank::End(Run* run, const Status& status) {
+void SimRank::End(Task* run, const Status& status) {
   if (!run->own.has_value()) return;
   Entry own = std::move(*run->own);
   run->own.reset();
-  vertex_.Finished({run->set, run->name});
+  controller_.Finished({run->set, run->name});
   Complete(std::move(own.done), status, run->last);
 }
 
-// Callers are told some time after the helm is free.
+// Callers are told some time after the progress lock is free.
 void SimRank::Complete(Completion done, Status status, int32_t value) {
   const auto shared = std::make_shared<Completion>(std::move(done));
   world_->events()->After(
@@ -171,12 +171,12 @@ void SimRank::Abort(AbortRecord::Class error_class, int32_t rank,
 }
 
 void SimRank::AbortWith(const std::string& text) {
-  if (!alive_ || (ended() && frames_.empty())) return;
+  if (!alive_ || (ended() && batches_.empty())) return;
   const Status status = Aborted(text);
-  vertex_.Abort(status);
+  controller_.Abort(status);
   running_ = false;
-  for (auto& frame : std::exchange(frames_, {})) {
-    for (Run& run : frame) End(&run, status);
+  for (auto& batch : std::exchange(batches_, {})) {
+    for (Task& run : batch) End(&run, status);
   }
   held_.clear();
   Poke();

@@ -1,5 +1,5 @@
-// SimRank: one simulated rank: a real Vertex, an inbox, and an executor whose
-// every piece of data takes part in a meeting of the set's members.
+// SimRank: one simulated rank: a real Controller, an inbox, and an executor
+// whose every piece of data takes part in a meeting of the set's members.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_RANK_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_RANK_H_
 
@@ -10,16 +10,16 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/vertex.h"
+#include "runtime/controller.h"
 #include "tests/runtime/protocol/history.h"
 
 namespace tf_hvd::protocol_test {
 
 class SimWorld;
 
-class SimRank : private VertexHost {
+class SimRank : private ControllerHost {
  public:
-  // `steps_inside`: the executor's waits call step(). Without, a frame is
+  // `steps_inside`: the executor's waits call step(). Without, a batch is
   // executed where it arrives, and the rank does nothing else meanwhile.
   SimRank(SimWorld* world, const Topology& topology, bool steps_inside,
           int slowness);
@@ -34,18 +34,18 @@ class SimRank : private VertexHost {
   void MeetingEnded(const OrderKey& key);
 
   bool alive() const { return alive_; }
-  bool ended() const { return !vertex_.ended().ok(); }
-  const Vertex& vertex() const { return vertex_; }
-  bool Idle() const { return frames_.empty() && held_.empty(); }
+  bool ended() const { return !controller_.ended().ok(); }
+  const Controller& controller() const { return controller_; }
+  bool Idle() const { return batches_.empty() && held_.empty(); }
 
  private:
-  // VertexHost
+  // ControllerHost
   void Send(int neighbour, std::string message) override;
-  void Execute(std::vector<Run> frame) override;
+  void Execute(std::vector<Task> batch) override;
   uint64_t Moved() const override { return 0; }
   int Awaited() const override { return -1; }
   size_t Backlog() const override {
-    return frames_.size() - (running_ ? 1 : 0);
+    return batches_.size() - (running_ ? 1 : 0);
   }
   void Complete(Completion done, Status status, int32_t value) override;
   void SetAdded(int32_t set, const std::vector<int>& ranks) override;
@@ -56,28 +56,28 @@ class SimRank : private VertexHost {
 
   void Poke();
   void Step();
-  bool Inside() const { return !steps_inside_ && !frames_.empty(); }
+  bool Inside() const { return !steps_inside_ && !batches_.empty(); }
   void RunExecutor();
   void RunFront();
   void PopFront();
-  void End(Run* run, const Status& status);
+  void End(Task* run, const Status& status);
   void SendHeld();
 
   SimWorld* const world_;
   const int rank_;
   const bool steps_inside_;
   const int slowness_;  // a factor on the time until it looks
-  Vertex vertex_;
+  Controller controller_;
   bool alive_ = true;
   bool scheduled_ = false;
   bool running_ = false;  // in a meeting
   OrderKey meeting_;
-  std::string leaving_;  // reason, until the vertex has been told
+  std::string leaving_;  // reason, until the controller has been told
   std::deque<Entry> submitted_;
   std::deque<std::pair<int, std::string>> inbox_;
-  std::deque<std::deque<Run>> frames_;
+  std::deque<std::deque<Task>> batches_;
   struct Held {
-    int64_t frames = 0;  // that are to be finished first
+    int64_t batches = 0;  // that are to be finished first
     int neighbour = 0;
     std::string message;
   };

@@ -8,7 +8,7 @@
 namespace tf_hvd::protocol_test {
 namespace {
 
-constexpr int64_t kSettleNs = 500 * kMs;   // a smaller record may arrive
+constexpr int64_t kSettleNs = 500 * kMs;   // a smaller request may arrive
 constexpr int64_t kStandInNs = 200 * kMs;  // the leader has not passed it on
 constexpr int64_t kLeaveNs = 5 * kSecond;
 
@@ -57,18 +57,18 @@ void SimWorld::BuildTree() {
   }
 }
 
-void SimWorld::Submit(int rank, Submission submission, const Record& record,
+void SimWorld::Submit(int rank, Submission submission, const Request& request,
                       Done done) {
   const size_t index = history_.submissions.size();
   submission.rank = rank;
   submission.start_ns = events_.now();
   submission.orphan = !this->rank(rank)->alive();
-  submission.kind = record.kind;
+  submission.kind = request.kind;
   submission.instance = NumberOf(submission);
   Entry entry;
   entry.set = submission.set;
   entry.name = submission.name;
-  entry.record = record;
+  entry.request = request;
   entry.refusal = submission.refusal;
   entry.submitted_ns = events_.now();
   entry.stamp = submission.stamp;
@@ -144,7 +144,7 @@ int64_t SimWorld::Latency(int from, int to) {
 }
 
 void SimWorld::Carry(int from, int to, std::string message) {
-  const TreePlace& place = rank(from)->vertex().ledger().place;
+  const TreePlace& place = rank(from)->controller().state().place;
   if (to != place.parent &&
       std::count(place.children.begin(), place.children.end(), to) == 0) {
     return history_.Fail("sent to a rank that is no neighbour");
@@ -156,18 +156,18 @@ void SimWorld::Carry(int from, int to, std::string message) {
   if (!DecodeMessage(message, &decoded).ok()) {
     return history_.Fail("malformed message");
   }
-  if (decoded.kind != MessageKind::kFrame) {
+  if (decoded.kind != MessageKind::kResponses) {
     return CarryOn({from, to, 0}, std::move(message));
   }
-  SplitFrame(from, to, decoded);
+  SplitBatch(from, to, decoded);
 }
 
-void SimWorld::SplitFrame(int from, int to, const Message& message) {
+void SimWorld::SplitBatch(int from, int to, const Message& message) {
   std::map<int32_t, Message> by_set;
-  for (const FrameEntry& entry : message.frame) {
+  for (const Response& entry : message.batch) {
     Message& part = by_set[entry.set];
-    part.kind = MessageKind::kFrame;
-    part.frame.push_back(entry);
+    part.kind = MessageKind::kResponses;
+    part.batch.push_back(entry);
   }
   for (const auto& [set, part] : by_set) {
     CarryOn({from, to, set}, EncodeMessage(part));
@@ -186,7 +186,7 @@ void SimWorld::CarryOn(const std::tuple<int, int, int32_t>& stream,
 }
 
 void SimWorld::Executes(int rank, const OrderKey& key,
-                        const ::tf_hvd::Run& run) {
+                        const ::tf_hvd::Task& run) {
   history_.executed[rank].push_back(key);
   const auto [it, is_new] = history_.order.try_emplace(key);
   Ordered& ordered = it->second;
@@ -201,7 +201,7 @@ void SimWorld::Executes(int rank, const OrderKey& key,
 }
 
 // A collective call: nobody is done before every member is inside.
-void SimWorld::Meet(int rank, const OrderKey& key, const ::tf_hvd::Run& run) {
+void SimWorld::Meet(int rank, const OrderKey& key, const ::tf_hvd::Task& run) {
   Meeting& meeting = meetings_[key];
   meeting.ranks.push_back(rank);
   if (run.own.has_value()) {
@@ -251,10 +251,10 @@ void SimWorld::Kill(int rank) {
 // Its node's other ranks find its lock free; without any, MPI may tell its
 // neighbours in the tree.
 void SimWorld::Detect(int rank, const std::string& text) {
-  const AbortRecord record{AbortRecord::kDied, rank, text};
+  const AbortRecord request{AbortRecord::kDied, rank, text};
   const auto node = static_cast<size_t>(topology_.NodeOf(rank));
   for (const int other : topology_.nodes[node]) {
-    if (history_.Alive(other)) return RaiseAbort(other, record);
+    if (history_.Alive(other)) return RaiseAbort(other, request);
   }
   if (!neighbours_told_) {
     history_.unseen_death = true;
@@ -265,7 +265,7 @@ void SimWorld::Detect(int rank, const std::string& text) {
   std::vector<int> neighbours = place.children;
   if (place.parent >= 0) neighbours.push_back(place.parent);
   for (const int other : neighbours) {
-    if (history_.Alive(other)) RaiseAbort(other, record);
+    if (history_.Alive(other)) RaiseAbort(other, request);
   }
 }
 
@@ -292,16 +292,16 @@ void SimWorld::AwaitClose(int rank) {
   });
 }
 
-void SimWorld::RaiseAbort(int rank, const AbortRecord& record) {
+void SimWorld::RaiseAbort(int rank, const AbortRecord& request) {
   if (history_.abort_ns < 0) history_.abort_ns = events_.now();
-  Spread(static_cast<size_t>(topology_.NodeOf(rank)), record);
+  Spread(static_cast<size_t>(topology_.NodeOf(rank)), request);
 }
 
-void SimWorld::Spread(size_t node, const AbortRecord& record) {
+void SimWorld::Spread(size_t node, const AbortRecord& request) {
   Cell& cell = cells_[node];
-  if (cell.written && !Before(record, cell.record)) return;
+  if (cell.written && !Before(request, cell.request)) return;
   const bool is_first = !std::exchange(cell.written, true);
-  cell.record = record;
+  cell.request = request;
   const std::vector<int>& ranks = topology_.nodes[node];
   const auto live = std::find_if(ranks.begin(), ranks.end(),
                                  [this](int r) { return history_.Alive(r); });
@@ -309,7 +309,7 @@ void SimWorld::Spread(size_t node, const AbortRecord& record) {
   if (is_first) {
     events_.After(kSettleNs, [this, node] {
       for (const int r : topology_.nodes[node]) {
-        rank(r)->AbortWith(cells_[node].record.text);
+        rank(r)->AbortWith(cells_[node].request.text);
       }
     });
   }
@@ -327,7 +327,7 @@ void SimWorld::Spread(size_t node, const AbortRecord& record) {
   const int64_t wait_ns = live == ranks.begin() ? 0 : kStandInNs;
   for (const size_t target : targets) {
     events_.After(wait_ns + kMs + latency_ns_,
-                  [this, target, record] { Spread(target, record); });
+                  [this, target, request] { Spread(target, request); });
   }
 }
 

@@ -1,7 +1,7 @@
 // SimWorld: the ranks of a simulated job and what lies between them: edges
 // that keep the order and take their time, meetings of the data, the flood of
 // an ABORT, death and detection. A model of the surroundings; what is tested
-// is the Vertex in each rank.
+// is the Controller in each rank.
 #ifndef TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_WORLD_H_
 #define TF_HVD_TESTS_RUNTIME_PROTOCOL_SIM_WORLD_H_
 
@@ -26,7 +26,7 @@ namespace tf_hvd::protocol_test {
 // Surroundings that are known to be wrong, to see that the checks notice.
 struct SimOptions {
   bool separate_streams =
-      false;                  // each set's frames have a stream of their own
+      false;                  // each set's batches have a stream of their own
   bool stall_closes = false;  // a stall ends in CLOSE instead of ABORT
 };
 
@@ -46,22 +46,23 @@ class SimWorld {
 
   // Calls `done` when the request has ended; not if its rank died before.
   using Done = std::function<void(const Submission&)>;
-  void Submit(int rank, Submission submission, const Record& record, Done done);
+  void Submit(int rank, Submission submission, const Request& request,
+              Done done);
 
   // Every edge takes as long as the slowest ones.
   void SlowDown() { latency_ns_ = 10 * kMs; }
   void Kill(int rank);
   void Stop(int rank);
   void Leave(int rank, const std::string& reason);
-  void RaiseAbort(int rank, const AbortRecord& record);
+  void RaiseAbort(int rank, const AbortRecord& request);
 
   // Until nothing happens any more, or something was found wrong.
   void Run(int64_t limit_ns);
 
   // For SimRank.
   void Carry(int from, int to, std::string message);
-  void Executes(int rank, const OrderKey& key, const ::tf_hvd::Run& run);
-  void Meet(int rank, const OrderKey& key, const ::tf_hvd::Run& run);
+  void Executes(int rank, const OrderKey& key, const ::tf_hvd::Task& run);
+  void Meet(int rank, const OrderKey& key, const ::tf_hvd::Task& run);
   void SetAdded(int32_t set, const std::vector<int>& ranks);
   void Reported(const std::string& text, bool fatal);
   void AwaitClose(int rank);
@@ -74,20 +75,20 @@ class SimWorld {
   };
   struct Cell {  // of a node's segment
     bool written = false;
-    AbortRecord record;
+    AbortRecord request;
   };
 
   void BuildTree();
   int64_t Latency(int from, int to);
   void CarryOn(const std::tuple<int, int, int32_t>& stream,
                std::string message);
-  void SplitFrame(int from, int to, const Message& message);
+  void SplitBatch(int from, int to, const Message& message);
   int NumberOf(const Submission& submission);
   void Fired(size_t index, const Status& status, int32_t value);
   void StartTicks();
   void TickRank(int rank);
   void Detect(int rank, const std::string& text);
-  void Spread(size_t node, const AbortRecord& record);
+  void Spread(size_t node, const AbortRecord& request);
 
   const SimOptions options_;
   Random random_;

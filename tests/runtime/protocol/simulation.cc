@@ -70,10 +70,10 @@ void Simulation::CheckQuiet() {
     return;
   }
   for (int r = 0; r < world_.size(); ++r) {
-    const Ledger& ledger = world_.rank(r)->vertex().ledger();
-    if (!ledger.tallies.empty() || !ledger.ready.empty() ||
-        !ledger.passed_up.empty() || !ledger.executing.empty() ||
-        world_.rank(r)->vertex().Waiting()) {
+    const ControllerState& state = world_.rank(r)->controller().state();
+    if (!state.tallies.empty() || !state.ready.empty() ||
+        !state.passed_up.empty() || !state.executing.empty() ||
+        world_.rank(r)->controller().Waiting()) {
       history->Fail("rank " + std::to_string(r) +
                     " has something left although nobody waits");
     }
@@ -99,7 +99,7 @@ void Simulation::CloseAll() {
     world_.events()->After(random->Below(20 * kMs), [this, r] {
       Submission submission;
       submission.name = "after the end";
-      world_.Submit(r, submission, Record(), [](const Submission&) {});
+      world_.Submit(r, submission, Request(), [](const Submission&) {});
     });
   }
   world_.Run(world_.events()->now() + kEndNs);
@@ -108,14 +108,14 @@ void Simulation::CloseAll() {
 void Simulation::CheckEmpty() {
   for (int r = 0; r < world_.size(); ++r) {
     if (!world_.history()->Alive(r)) continue;
-    const Vertex& vertex = world_.rank(r)->vertex();
-    const Ledger& ledger = vertex.ledger();
+    const Controller& controller = world_.rank(r)->controller();
+    const ControllerState& state = controller.state();
     if (!world_.rank(r)->ended()) {
       world_.history()->Fail("rank " + std::to_string(r) + " has not ended");
     }
-    if (!ledger.tallies.empty() || !ledger.ready.empty() ||
-        !ledger.queue.empty() || !ledger.want_join.empty() ||
-        !ledger.executing.empty() || !world_.rank(r)->Idle()) {
+    if (!state.tallies.empty() || !state.ready.empty() ||
+        !state.queue.empty() || !state.want_join.empty() ||
+        !state.executing.empty() || !world_.rank(r)->Idle()) {
       world_.history()->Fail("rank " + std::to_string(r) +
                              " has something left after the end");
     }

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/transport/loopback_messenger.h"
+#include "runtime/transport/loopback_point_to_point.h"
 #include "tests/runtime/rank_threads.h"
 
 namespace tf_hvd {
@@ -166,26 +166,26 @@ TEST(Loopback, WorldsMayGoInAnyOrder) {
 
 class LoopbackMessages : public ::testing::Test {
  protected:
-  static bool Done(Messenger* messenger, Messenger::Ticket ticket) {
+  static bool Done(PointToPoint* p2p, PointToPoint::Request request) {
     bool done = false;
-    EXPECT_TRUE(messenger->Test(ticket, &done).ok());
+    EXPECT_TRUE(p2p->Test(request, &done).ok());
     return done;
   }
 
   std::shared_ptr<MailRoom> room_ = std::make_shared<MailRoom>(2);
-  LoopbackMessenger left_{room_, 0};
-  LoopbackMessenger right_{room_, 1};
+  LoopbackPointToPoint left_{room_, 0};
+  LoopbackPointToPoint right_{room_, 1};
 };
 
 TEST_F(LoopbackMessages, ShortOnesAreCopiedWhenSent) {
   std::string data = "abc";
-  Messenger::Ticket sent = 7;
-  ASSERT_TRUE(left_.Send(1, data.data(), 3, &sent).ok());
+  PointToPoint::Request sent = 7;
+  ASSERT_TRUE(left_.Send(1, 0, data.data(), 3, &sent).ok());
   EXPECT_TRUE(Done(&left_, sent));
   data = "xyz";
   char got[4] = {};
-  Messenger::Ticket received = 7;
-  ASSERT_TRUE(right_.Receive(0, got, 3, &received).ok());
+  PointToPoint::Request received = 7;
+  ASSERT_TRUE(right_.Receive(0, 0, got, 3, &received).ok());
   EXPECT_TRUE(Done(&right_, received));
   EXPECT_STREQ(got, "abc");
 }
@@ -193,11 +193,11 @@ TEST_F(LoopbackMessages, ShortOnesAreCopiedWhenSent) {
 TEST_F(LoopbackMessages, LongOnesWaitForTheReceiver) {
   const std::string data(200000, 'q');
   std::string got(200000, ' ');
-  Messenger::Ticket sent = 0;
-  Messenger::Ticket received = 0;
-  ASSERT_TRUE(left_.Send(1, data.data(), data.size(), &sent).ok());
+  PointToPoint::Request sent = 0;
+  PointToPoint::Request received = 0;
+  ASSERT_TRUE(left_.Send(1, 0, data.data(), data.size(), &sent).ok());
   EXPECT_FALSE(Done(&left_, sent));
-  ASSERT_TRUE(right_.Receive(0, got.data(), got.size(), &received).ok());
+  ASSERT_TRUE(right_.Receive(0, 0, got.data(), got.size(), &received).ok());
   EXPECT_TRUE(Done(&right_, received));
   EXPECT_TRUE(Done(&left_, sent));
   EXPECT_EQ(got, data);
@@ -205,14 +205,14 @@ TEST_F(LoopbackMessages, LongOnesWaitForTheReceiver) {
 
 TEST_F(LoopbackMessages, ArriveInTheOrderOfPosting) {
   char got[3] = {};
-  Messenger::Ticket received[3];
+  PointToPoint::Request received[3];
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(right_.Receive(0, got + i, 1, &received[i]).ok());
+    ASSERT_TRUE(right_.Receive(0, 0, got + i, 1, &received[i]).ok());
   }
   for (int i = 0; i < 3; ++i) {
     EXPECT_FALSE(Done(&right_, received[i]));
-    Messenger::Ticket sent = 0;
-    ASSERT_TRUE(left_.Send(1, &"abc"[i], 1, &sent).ok());
+    PointToPoint::Request sent = 0;
+    ASSERT_TRUE(left_.Send(1, 0, &"abc"[i], 1, &sent).ok());
     EXPECT_TRUE(Done(&left_, sent));
     EXPECT_TRUE(Done(&right_, received[i]));
   }
@@ -220,34 +220,35 @@ TEST_F(LoopbackMessages, ArriveInTheOrderOfPosting) {
 }
 
 TEST_F(LoopbackMessages, OfAnotherLengthAreABug) {
-  Messenger::Ticket ticket = 0;
+  PointToPoint::Request request = 0;
   char got[4];
-  ASSERT_TRUE(right_.Receive(0, got, 4, &ticket).ok());
-  const Status status = left_.Send(1, "abc", 3, &ticket);
+  ASSERT_TRUE(right_.Receive(0, 0, got, 4, &request).ok());
+  const Status status = left_.Send(1, 0, "abc", 3, &request);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
 }
 
 TEST_F(LoopbackMessages, AbandonedOnesAreNotTouchedAnyMore) {
   char got = 'o';
-  Messenger::Ticket ticket = 0;
-  ASSERT_TRUE(right_.Receive(0, &got, 1, &ticket).ok());
-  EXPECT_TRUE(right_.Abandon(ticket));
-  Messenger::Ticket sent = 0;
-  ASSERT_TRUE(left_.Send(1, "n", 1, &sent).ok());
+  PointToPoint::Request request = 0;
+  ASSERT_TRUE(right_.Receive(0, 0, &got, 1, &request).ok());
+  EXPECT_TRUE(right_.Abandon(request));
+  PointToPoint::Request sent = 0;
+  ASSERT_TRUE(left_.Send(1, 0, "n", 1, &sent).ok());
   EXPECT_EQ(got, 'o');
 }
 
 TEST_F(LoopbackMessages, WhatADestroyedRankPostedIsGone) {
   {
     std::string data(200000, 'q');
-    Messenger::Ticket ticket = 0;
-    LoopbackMessenger short_lived(room_, 0);
-    ASSERT_TRUE(short_lived.Send(1, data.data(), data.size(), &ticket).ok());
+    PointToPoint::Request request = 0;
+    LoopbackPointToPoint short_lived(room_, 0);
+    ASSERT_TRUE(
+        short_lived.Send(1, 0, data.data(), data.size(), &request).ok());
   }
   char got[3];
-  Messenger::Ticket ticket = 0;
-  ASSERT_TRUE(right_.Receive(0, got, 3, &ticket).ok());
-  EXPECT_FALSE(Done(&right_, ticket));
+  PointToPoint::Request request = 0;
+  ASSERT_TRUE(right_.Receive(0, 0, got, 3, &request).ok());
+  EXPECT_FALSE(Done(&right_, request));
 }
 
 }  // namespace

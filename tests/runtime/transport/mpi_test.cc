@@ -9,7 +9,7 @@
 #include "runtime/transport/abort_path.h"
 #include "runtime/transport/mpi_edge.h"
 #include "runtime/transport/mpi_library.h"
-#include "runtime/transport/mpi_messenger.h"
+#include "runtime/transport/mpi_point_to_point.h"
 #include "runtime/transport/mpi_settings.h"
 #include "runtime/transport/shm_segment.h"
 #include "tests/runtime/transport/fake_mpi.h"
@@ -121,29 +121,29 @@ TEST_F(MpiEdgeTest, AnErrorIsToldOnce) {
   EXPECT_EQ(errors_[0].message(), "MPI_Isend failed: fake error 42 (error 42)");
 }
 
-TEST(MpiMessengerTest, TicketsComeAndGo) {
+TEST(MpiPointToPointTest, RequestsComeAndGo) {
   FakeMpi mpi;
   const MpiApi api_zero = mpi.Api(0);
   const MpiApi api_one = mpi.Api(1);
-  MpiMessenger zero(&api_zero, kComm, kTag);
-  MpiMessenger one(&api_one, kComm, kTag);
+  MpiPointToPoint zero(&api_zero, kComm, kTag);
+  MpiPointToPoint one(&api_one, kComm, kTag);
   const std::string text = Pattern(100);
   std::string heard(100, ' ');
-  Messenger::Ticket first = 0;
-  Messenger::Ticket second = 0;
+  PointToPoint::Request first = 0;
+  PointToPoint::Request second = 0;
   bool done = true;
-  ASSERT_TRUE(one.Receive(0, &heard[0], 60, &first).ok());
-  ASSERT_TRUE(one.Receive(0, &heard[60], 40, &second).ok());
+  ASSERT_TRUE(one.Receive(0, 0, &heard[0], 60, &first).ok());
+  ASSERT_TRUE(one.Receive(0, 0, &heard[60], 40, &second).ok());
   EXPECT_NE(first, second);
   ASSERT_TRUE(one.Test(second, &done).ok());
   EXPECT_FALSE(done);
-  Messenger::Ticket send = 0;
-  ASSERT_TRUE(zero.Send(1, text.data(), 60, &send).ok());
+  PointToPoint::Request send = 0;
+  ASSERT_TRUE(zero.Send(1, 0, text.data(), 60, &send).ok());
   ASSERT_TRUE(zero.Test(send, &done).ok());
   EXPECT_TRUE(done);
   ASSERT_TRUE(one.Test(second, &done).ok());
   EXPECT_FALSE(done);
-  ASSERT_TRUE(zero.Send(1, text.data() + 60, 40, &send).ok());
+  ASSERT_TRUE(zero.Send(1, 0, text.data() + 60, 40, &send).ok());
   ASSERT_TRUE(one.Test(second, &done).ok());
   EXPECT_TRUE(done);
   ASSERT_TRUE(one.Test(first, &done).ok());
@@ -153,66 +153,66 @@ TEST(MpiMessengerTest, TicketsComeAndGo) {
   EXPECT_TRUE(done);
 }
 
-TEST(MpiMessengerTest, AMessageOfAnotherLengthIsABug) {
+TEST(MpiPointToPointTest, AMessageOfAnotherLengthIsABug) {
   FakeMpi mpi;
   const MpiApi api = mpi.Api(0);
-  MpiMessenger self(&api, kComm, kTag);
+  MpiPointToPoint self(&api, kComm, kTag);
   char data[8] = "";
-  Messenger::Ticket send = 0;
-  Messenger::Ticket receive = 0;
+  PointToPoint::Request send = 0;
+  PointToPoint::Request receive = 0;
   bool done = false;
-  ASSERT_TRUE(self.Receive(0, data, 8, &receive).ok());
-  ASSERT_TRUE(self.Send(0, data, 3, &send).ok());
+  ASSERT_TRUE(self.Receive(0, 0, data, 8, &receive).ok());
+  ASSERT_TRUE(self.Send(0, 0, data, 3, &send).ok());
   EXPECT_EQ(self.Test(receive, &done).code(), StatusCode::kInternal);
   EXPECT_TRUE(self.Abandon(receive));
   EXPECT_EQ(mpi.null_cancels(), 0);
 }
 
-TEST(MpiMessengerTest, AbandonTellsWhetherTheMemoryIsFree) {
+TEST(MpiPointToPointTest, AbandonTellsWhetherTheMemoryIsFree) {
   FakeMpi mpi;
   const MpiApi api = mpi.Api(0);
-  MpiMessenger messenger(&api, kComm, kTag);
+  MpiPointToPoint p2p(&api, kComm, kTag);
   char data[8] = "";
-  Messenger::Ticket ticket = 0;
-  ASSERT_TRUE(messenger.Receive(1, data, 8, &ticket).ok());
-  EXPECT_TRUE(messenger.Abandon(ticket));
+  PointToPoint::Request request = 0;
+  ASSERT_TRUE(p2p.Receive(1, 0, data, 8, &request).ok());
+  EXPECT_TRUE(p2p.Abandon(request));
   EXPECT_EQ(mpi.open_receives(), 0);
   mpi.HoldSends(true);
-  ASSERT_TRUE(messenger.Send(1, data, 8, &ticket).ok());
-  EXPECT_FALSE(messenger.Abandon(ticket));
+  ASSERT_TRUE(p2p.Send(1, 0, data, 8, &request).ok());
+  EXPECT_FALSE(p2p.Abandon(request));
 }
 
 // MPI sets the request of a failed test to MPI_REQUEST_NULL, and ends the
 // process when that is cancelled.
-TEST(MpiMessengerTest, AFailedReceiveIsNotCancelled) {
+TEST(MpiPointToPointTest, AFailedReceiveIsNotCancelled) {
   FakeMpi mpi;
   const MpiApi api = mpi.Api(0);
-  MpiMessenger messenger(&api, kComm, kTag);
+  MpiPointToPoint p2p(&api, kComm, kTag);
   char data[16] = "";
-  Messenger::Ticket failed = 0;
-  Messenger::Ticket next = 0;
+  PointToPoint::Request failed = 0;
+  PointToPoint::Request next = 0;
   bool done = false;
-  ASSERT_TRUE(messenger.Receive(1, data, 8, &failed).ok());
+  ASSERT_TRUE(p2p.Receive(1, 0, data, 8, &failed).ok());
   mpi.FailTests(true);
-  EXPECT_EQ(messenger.Test(failed, &done).code(), StatusCode::kAborted);
+  EXPECT_EQ(p2p.Test(failed, &done).code(), StatusCode::kAborted);
   mpi.FailTests(false);
-  // The ticket is not given away while it is the caller's.
-  ASSERT_TRUE(messenger.Receive(1, data + 8, 8, &next).ok());
+  // The request is not given away while it is the caller's.
+  ASSERT_TRUE(p2p.Receive(1, 0, data + 8, 8, &next).ok());
   EXPECT_NE(next, failed);
-  EXPECT_FALSE(messenger.Abandon(failed));
+  EXPECT_FALSE(p2p.Abandon(failed));
   EXPECT_EQ(mpi.null_cancels(), 0);
-  EXPECT_TRUE(messenger.Abandon(next));
+  EXPECT_TRUE(p2p.Abandon(next));
   EXPECT_EQ(mpi.open_receives(), 0);
 }
 
-TEST(MpiMessengerTest, ErrorsNameTheCall) {
+TEST(MpiPointToPointTest, ErrorsNameTheCall) {
   FakeMpi mpi;
   const MpiApi api = mpi.Api(0);
-  MpiMessenger messenger(&api, kComm, kTag);
+  MpiPointToPoint p2p(&api, kComm, kTag);
   mpi.Break();
   char data = 'x';
-  Messenger::Ticket ticket = 0;
-  const Status status = messenger.Receive(1, &data, 1, &ticket);
+  PointToPoint::Request request = 0;
+  const Status status = p2p.Receive(1, 0, &data, 1, &request);
   EXPECT_EQ(status.code(), StatusCode::kAborted);
   EXPECT_EQ(status.message(), "MPI_Irecv failed: fake error 42 (error 42)");
 }

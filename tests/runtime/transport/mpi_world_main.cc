@@ -18,6 +18,7 @@
 #include "runtime/config.h"
 #include "runtime/transport/mpi_world.h"
 #include "runtime/transport/tree.h"
+#include "tests/runtime/transport/collectives.h"
 
 namespace tf_hvd {
 namespace {
@@ -116,7 +117,7 @@ void PushThroughEdges(const Job& job) {
 }
 
 // Gives up on the job's abort, and after a time that only a bug can reach.
-Pump MakePump(const Job& job) {
+Collectives::Meanwhile MakeMeanwhile(const Job& job) {
   const auto limit = steady_clock::now() + seconds(30);
   return [&job, limit]() {
     if (steady_clock::now() > limit) return Internal("the test's time is up");
@@ -129,15 +130,16 @@ void CheckAllreduce(const Job& job) {
   const Topology& topology = job.world->topology();
   std::vector<int> ranks(static_cast<size_t>(topology.size));
   std::iota(ranks.begin(), ranks.end(), 0);
+  Collectives data(job.world->backends().front());
   for (const int64_t count : {1, 1000, 1'000'003}) {
     std::vector<float> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] =
           static_cast<float>(static_cast<int>(i % 1000) + topology.rank);
     }
-    const Status status = job.world->data()->Allreduce(
-        ranks, {{values.data(), values.data(), count}}, ReduceOptions(),
-        MakePump(job));
+    const Status status =
+        data.Allreduce(ranks, {{values.data(), values.data(), count}},
+                       ReduceOptions(), MakeMeanwhile(job));
     Check(job, status);
     const int sum_of_ranks = topology.size * (topology.size - 1) / 2;
     for (size_t i = 0; i < values.size(); ++i) {

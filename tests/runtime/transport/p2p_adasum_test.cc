@@ -68,14 +68,14 @@ std::vector<std::vector<T>> Reduce(std::vector<std::vector<T>> values,
                                    const std::vector<size_t>& sizes,
                                    const ReduceOptions& options) {
   P2PCluster cluster(static_cast<int>(values.size()));
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     std::vector<Span> spans;
     T* at = values[static_cast<size_t>(rank)].data();
     for (const size_t size : sizes) {
       spans.push_back({at, at, static_cast<int64_t>(size)});
       at += size;
     }
-    return data->Allreduce(cluster.all, spans, options, P2PCluster::NoPump);
+    return data->Allreduce(cluster.all, spans, options);
   });
   return values;
 }
@@ -159,11 +159,10 @@ TEST(Adasum, HalfPrecisionsAreCombinedInFloat32) {
 TEST(Adasum, WhoHasJoinedAddsNothing) {
   std::vector<float> values = {1.0f, 2.0f};
   P2PCluster cluster(3);
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     Span span{nullptr, nullptr, 2};
     if (rank == 1) span = {values.data(), values.data(), 2};
-    return data->Allreduce(cluster.all, {span}, Adasum(DType::kFloat32),
-                           P2PCluster::NoPump);
+    return data->Allreduce(cluster.all, {span}, Adasum(DType::kFloat32));
   });
   EXPECT_EQ(values, (std::vector<float>{1.0f, 2.0f}));
 }

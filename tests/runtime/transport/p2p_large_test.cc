@@ -53,10 +53,10 @@ TEST(P2PLarge, AllreduceOfMoreThanAnIntCounts) {
   Mark(buffer.data());
   ReduceOptions sum;
   sum.dtype = DType::kUint8;
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     Span span = {buffer.data(), buffer.data(), static_cast<int64_t>(kCount)};
     if (rank == 1) span.input = span.output = nullptr;  // has joined
-    return data->Allreduce(cluster.all, {span}, sum, P2PCluster::NoPump);
+    return data->Allreduce(cluster.all, {span}, sum);
   });
   ExpectMarks(buffer.data());
 }
@@ -66,25 +66,24 @@ TEST(P2PLarge, BroadcastOfMoreThanTwoGibibytes) {
   LargeBuffer from;
   LargeBuffer to;
   Mark(from.data());
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     return data->Broadcast(cluster.all, 0, rank == 0 ? from.data() : to.data(),
-                           static_cast<int64_t>(kCount), P2PCluster::NoPump);
+                           static_cast<int64_t>(kCount));
   });
   ExpectMarks(to.data());
 }
 
-// One message of more than Messenger::kMaxBytes.
+// One message of more than PointToPoint::kMaxBytes.
 TEST(P2PLarge, AllgatherCutsLongMessages) {
   P2PCluster cluster(2);
   LargeBuffer mine;
   LargeBuffer to;
   Mark(mine.data());
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     // The rank that gives has it where it belongs.
     uint8_t* const output = rank == 0 ? mine.data() : to.data();
     return data->Allgather(cluster.all, rank == 0 ? mine.data() : nullptr,
-                           {static_cast<int64_t>(kCount), 0}, output,
-                           P2PCluster::NoPump);
+                           {static_cast<int64_t>(kCount), 0}, output);
   });
   ExpectMarks(to.data());
 }
@@ -94,12 +93,12 @@ TEST(P2PLarge, AlltoallCutsLongMessages) {
   LargeBuffer mine;
   LargeBuffer to;
   Mark(mine.data());
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     constexpr auto kBytes = static_cast<int64_t>(kCount);
     return rank == 0 ? data->Alltoall(cluster.all, mine.data(), {0, kBytes},
-                                      nullptr, {0, 0}, P2PCluster::NoPump)
+                                      nullptr, {0, 0})
                      : data->Alltoall(cluster.all, nullptr, {0, 0}, to.data(),
-                                      {kBytes, 0}, P2PCluster::NoPump);
+                                      {kBytes, 0});
   });
   ExpectMarks(to.data());
 }

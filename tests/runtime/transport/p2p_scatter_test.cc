@@ -34,7 +34,7 @@ std::string Bytes(int from, int to, int64_t count) {
 void CheckAlltoall(const std::vector<Sizes>& matrix, size_t cut) {
   const int ranks = static_cast<int>(matrix.size());
   P2PCluster cluster(ranks, cut);
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     std::string input;
     std::string expected;
     Sizes receive;
@@ -45,9 +45,9 @@ void CheckAlltoall(const std::vector<Sizes>& matrix, size_t cut) {
     }
     const std::string sent = input;
     std::string output(expected.size() + 8, '?');
-    const Status status = data->Alltoall(
-        cluster.all, input.empty() ? nullptr : input.data(), matrix[rank],
-        output.data(), receive, P2PCluster::NoPump);
+    const Status status =
+        data->Alltoall(cluster.all, input.empty() ? nullptr : input.data(),
+                       matrix[rank], output.data(), receive);
     EXPECT_TRUE(output == expected + "????????") << rank;
     EXPECT_TRUE(input == sent) << rank;
     return status;
@@ -61,7 +61,7 @@ TEST_P(P2PScatter, AlltoallOfEqualParts) {
   const auto ranks = static_cast<size_t>(GetParam());
   for (const int64_t part : {0, 1, 1000, 200000}) {
     CheckAlltoall(std::vector<Sizes>(ranks, Sizes(ranks, part)),
-                  Messenger::kMaxBytes);
+                  PointToPoint::kMaxBytes);
   }
 }
 
@@ -69,7 +69,7 @@ TEST_P(P2PScatter, AlltoallOfEqualParts) {
 TEST_P(P2PScatter, AlltoallOfUnequalParts) {
   const auto ranks = static_cast<size_t>(GetParam());
   std::mt19937 random(ranks);
-  for (const size_t cut : {Messenger::kMaxBytes, size_t{1000}}) {
+  for (const size_t cut : {PointToPoint::kMaxBytes, size_t{1000}}) {
     std::vector<Sizes> matrix(ranks, Sizes(ranks));
     for (Sizes& row : matrix) {
       for (int64_t& bytes : row) {
@@ -86,14 +86,14 @@ TEST_P(P2PScatter, AlltoallWithItselfOnly) {
   for (size_t rank = 0; rank < ranks; ++rank) {
     matrix[rank][rank] = static_cast<int64_t>(rank * 1000);
   }
-  CheckAlltoall(matrix, Messenger::kMaxBytes);
+  CheckAlltoall(matrix, PointToPoint::kMaxBytes);
 }
 
 TEST_P(P2PScatter, AlltoallFromOneToOne) {
   const auto ranks = static_cast<size_t>(GetParam());
   std::vector<Sizes> matrix(ranks, Sizes(ranks));
   matrix[0][ranks - 1] = 100000;
-  CheckAlltoall(matrix, Messenger::kMaxBytes);
+  CheckAlltoall(matrix, PointToPoint::kMaxBytes);
 }
 
 // Reduces the ranks' `inputs` both ways and compares every byte of the parts.
@@ -101,13 +101,12 @@ void CheckSlices(const std::vector<std::string>& inputs, const Sizes& counts,
                  const ReduceOptions& options) {
   const size_t element = SizeOf(options.dtype);
   P2PCluster cluster(static_cast<int>(inputs.size()), 100000);
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     const auto place = static_cast<size_t>(rank);
     const std::string& input = inputs[place];
     std::string whole(input.size(), '?');
     const Span span = {input.data(), whole.data(), Total(counts)};
-    Status status =
-        data->Allreduce(cluster.all, {span}, options, P2PCluster::NoPump);
+    Status status = data->Allreduce(cluster.all, {span}, options);
     if (!status.ok()) return status;
     const int64_t before =
         std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
@@ -117,7 +116,7 @@ void CheckSlices(const std::vector<std::string>& inputs, const Sizes& counts,
     std::string part(expected.size() + 8, '?');
     const std::string sent = input;
     status = data->Reducescatter(cluster.all, input.data(), counts, part.data(),
-                                 options, P2PCluster::NoPump);
+                                 options);
     EXPECT_TRUE(part == expected + "????????") << rank;
     EXPECT_TRUE(input == sent) << rank;
     return status;
@@ -176,14 +175,14 @@ TEST_P(P2PScatter, ReducescatterOfUnequalParts) {
 TEST_P(P2PScatter, ReducescatterSums) {
   const int ranks = GetParam();
   P2PCluster cluster(ranks);
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     const auto size = static_cast<size_t>(ranks);
     std::vector<int32_t> input(size * 3);
     std::iota(input.begin(), input.end(), rank * 1000);
     std::vector<int32_t> output(3, -1);
     const Status status = data->Reducescatter(
         cluster.all, input.data(), Sizes(size, 3), output.data(),
-        {DType::kInt32, ReduceOp::kSum, 1, 1}, P2PCluster::NoPump);
+        {DType::kInt32, ReduceOp::kSum, 1, 1});
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(output[static_cast<size_t>(i)],
                 500 * ranks * (ranks - 1) + ranks * (rank * 3 + i));
@@ -194,32 +193,31 @@ TEST_P(P2PScatter, ReducescatterSums) {
 
 TEST(P2PScatterOfASet, OnlyItsMembersTakePart) {
   P2PCluster cluster(4);
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     const std::vector<int> set =
         rank % 2 == 1 ? std::vector<int>{1, 3} : std::vector<int>{0, 2};
     const std::vector<int64_t> input = {10 * rank, 10 * rank + 1};
     std::vector<int64_t> swapped(2);
-    Status status = data->Alltoall(set, input.data(), {8, 8}, swapped.data(),
-                                   {8, 8}, P2PCluster::NoPump);
+    Status status =
+        data->Alltoall(set, input.data(), {8, 8}, swapped.data(), {8, 8});
     const int64_t place = rank / 2;
     EXPECT_EQ(swapped,
               (std::vector<int64_t>{10 * set[0] + place, 10 * set[1] + place}));
     if (!status.ok()) return status;
     int64_t sum = -1;
     status = data->Reducescatter(set, input.data(), {1, 1}, &sum,
-                                 {DType::kInt64, ReduceOp::kSum, 1, 1},
-                                 P2PCluster::NoPump);
+                                 {DType::kInt64, ReduceOp::kSum, 1, 1});
     EXPECT_EQ(sum, 10 * (set[0] + set[1]) + 2 * place);
     return status;
   });
 }
 
-TEST(P2PScatterEnds, APumpThatFailsEndsTheWait) {
-  const Pump failing = [] { return Aborted("rank 2 died"); };
+TEST(P2PScatterEnds, AnAbandonedOperationLetsGo) {
+  const Collectives::Meanwhile failing = [] { return Aborted("rank 2 died"); };
   for (const bool reduce : {true, false}) {
     P2PCluster cluster(3);  // rank 2 does not take part
     RunRanks(2, [&](int rank) {
-      DataTransport* const data = cluster.transports[rank].get();
+      Collectives* const data = cluster.collectives[rank].get();
       const std::vector<float> input(3000, 1.0f);
       std::vector<float> output(3000);
       const Sizes bytes(3, 4000);
@@ -236,7 +234,8 @@ TEST(P2PScatterEnds, APumpThatFailsEndsTheWait) {
 }
 
 TEST(P2PScatterEnds, RefusesWhatCannotBe) {
-  P2PTransport transport(nullptr, 0, true);
+  P2PBackend backend(nullptr, 0);
+  Collectives transport(&backend);
   const float input[2] = {1, 2};
   float output[2];
   for (const ReduceOptions& options :

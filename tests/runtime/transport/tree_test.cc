@@ -51,8 +51,8 @@ TEST(Tree, FanOutOfEightByDefault) {
   EXPECT_EQ(PlaceOf(2, nodes).children, (Ranks{17, 18, 19}));
 }
 
-// Parents and children agree, and each vertex's own rank and what is below its
-// children make up what its parent has below it.
+// Parents and children agree, and each controller's own rank and what is below
+// its children make up what its parent has below it.
 TEST(Tree, PlacesFitTogetherForRandomNodes) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {

@@ -1,4 +1,4 @@
-#include "runtime/channel.h"
+#include "runtime/message_stream.h"
 
 #include "runtime/message.h"
 
@@ -7,7 +7,7 @@ namespace {
 constexpr size_t kReadBytes = 16 * 1024;
 }  // namespace
 
-bool Channel::Push() {
+bool MessageStream::Push() {
   if (!HasOutput()) return false;
   const size_t before = out_begin_;
   size_t taken = 0;
@@ -30,7 +30,7 @@ bool Channel::Push() {
   return moved;
 }
 
-bool Channel::Pull(const std::function<void(std::string_view)>& receive) {
+bool MessageStream::Pull(const std::function<void(std::string_view)>& receive) {
   char buffer[kReadBytes];
   bool moved = false;
   while (const size_t got = edge_->Read(buffer, sizeof(buffer))) {

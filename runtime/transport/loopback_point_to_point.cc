@@ -1,4 +1,4 @@
-#include "runtime/transport/loopback_messenger.h"
+#include "runtime/transport/loopback_point_to_point.h"
 
 #include <algorithm>
 #include <cstring>
@@ -23,31 +23,35 @@ Status Mailbox::Deliver(Operation* send, Operation* receive) {
   return Status::Ok();
 }
 
+Mailbox::Shared Mailbox::TakeOldest(int tag, std::deque<Shared>* queue) {
+  const auto found =
+      std::find_if(queue->begin(), queue->end(),
+                   [tag](const Shared& one) { return one->tag == tag; });
+  if (found == queue->end()) return nullptr;
+  Shared taken = std::move(*found);
+  queue->erase(found);
+  return taken;
+}
+
 Status Mailbox::Send(const Shared& send) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (receives_.empty()) {
-    if (send->bytes <= kCopiedBytes) {
-      send->copy.assign(static_cast<const char*>(send->from), send->bytes);
-      send->from = send->copy.data();
-      send->done.store(true, std::memory_order_release);
-    }
-    sends_.push_back(send);
-    return Status::Ok();
+  const Shared receive = TakeOldest(send->tag, &receives_);
+  if (receive != nullptr) return Deliver(send.get(), receive.get());
+  if (send->bytes <= kCopiedBytes) {
+    send->copy.assign(static_cast<const char*>(send->from), send->bytes);
+    send->from = send->copy.data();
+    send->done.store(true, std::memory_order_release);
   }
-  const Shared receive = std::move(receives_.front());
-  receives_.pop_front();
-  return Deliver(send.get(), receive.get());
+  sends_.push_back(send);
+  return Status::Ok();
 }
 
 Status Mailbox::Receive(const Shared& receive) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (sends_.empty()) {
-    receives_.push_back(receive);
-    return Status::Ok();
-  }
-  const Shared send = std::move(sends_.front());
-  sends_.pop_front();
-  return Deliver(send.get(), receive.get());
+  const Shared send = TakeOldest(receive->tag, &sends_);
+  if (send != nullptr) return Deliver(send.get(), receive.get());
+  receives_.push_back(receive);
+  return Status::Ok();
 }
 
 void Mailbox::Withdraw(const Shared& operation) {
@@ -71,52 +75,54 @@ Mailbox* MailRoom::Between(int sender, int receiver) {
       .get();
 }
 
-LoopbackMessenger::~LoopbackMessenger() {
-  for (const auto& [ticket, pending] : pending_) {
+LoopbackPointToPoint::~LoopbackPointToPoint() {
+  for (const auto& [request, pending] : pending_) {
     pending.mailbox->Withdraw(pending.operation);
   }
 }
 
-Messenger::Ticket LoopbackMessenger::TicketFor(Mailbox* mailbox,
-                                               Mailbox::Shared operation) {
+PointToPoint::Request LoopbackPointToPoint::RequestFor(
+    Mailbox* mailbox, Mailbox::Shared operation) {
   if (operation->done.load(std::memory_order_acquire)) return 0;
-  pending_.emplace(++last_ticket_, Pending{mailbox, std::move(operation)});
-  return last_ticket_;
+  pending_.emplace(++last_request_, Pending{mailbox, std::move(operation)});
+  return last_request_;
 }
 
-Status LoopbackMessenger::Send(int peer, const void* data, size_t bytes,
-                               Ticket* ticket) {
+Status LoopbackPointToPoint::Send(int peer, int tag, const void* data,
+                                  size_t bytes, Request* request) {
   Mailbox* const mailbox = room_->Between(rank_, peer);
   auto send = std::make_shared<Mailbox::Operation>();
   send->from = data;
   send->bytes = bytes;
+  send->tag = tag;
   TF_HVD_RETURN_IF_ERROR(mailbox->Send(send));
-  *ticket = TicketFor(mailbox, std::move(send));
+  *request = RequestFor(mailbox, std::move(send));
   return Status::Ok();
 }
 
-Status LoopbackMessenger::Receive(int peer, void* data, size_t bytes,
-                                  Ticket* ticket) {
+Status LoopbackPointToPoint::Receive(int peer, int tag, void* data,
+                                     size_t bytes, Request* request) {
   Mailbox* const mailbox = room_->Between(peer, rank_);
   auto receive = std::make_shared<Mailbox::Operation>();
   receive->to = data;
   receive->bytes = bytes;
+  receive->tag = tag;
   TF_HVD_RETURN_IF_ERROR(mailbox->Receive(receive));
-  *ticket = TicketFor(mailbox, std::move(receive));
+  *request = RequestFor(mailbox, std::move(receive));
   return Status::Ok();
 }
 
-Status LoopbackMessenger::Test(Ticket ticket, bool* done) {
+Status LoopbackPointToPoint::Test(Request request, bool* done) {
   *done = true;
-  const auto found = pending_.find(ticket);
+  const auto found = pending_.find(request);
   if (found == pending_.end()) return Status::Ok();
   *done = found->second.operation->done.load(std::memory_order_acquire);
   if (*done) pending_.erase(found);
   return Status::Ok();
 }
 
-bool LoopbackMessenger::Abandon(Ticket ticket) {
-  const auto found = pending_.find(ticket);
+bool LoopbackPointToPoint::Abandon(Request request) {
+  const auto found = pending_.find(request);
   if (found != pending_.end()) {
     found->second.mailbox->Withdraw(found->second.operation);
     pending_.erase(found);

@@ -1,4 +1,4 @@
-#include "runtime/transport/p2p_transport.h"
+#include "runtime/transport/p2p_backend.h"
 
 #include <gtest/gtest.h>
 
@@ -41,9 +41,8 @@ template <typename T>
 PerRank<T> Allreduce(int ranks, PerRank<T> values,
                      const ReduceOptions& options) {
   P2PCluster cluster(ranks);
-  cluster.Run([&](int rank, DataTransport* data) {
-    return data->Allreduce(cluster.all, {InPlace(&values[rank])}, options,
-                           P2PCluster::NoPump);
+  cluster.Run([&](int rank, Collectives* data) {
+    return data->Allreduce(cluster.all, {InPlace(&values[rank])}, options);
   });
   return values;
 }
@@ -112,7 +111,7 @@ TEST_P(P2PAllreduce, FusionDoesNotChangeABit) {
       cuts.push_back(std::min(kCount, cuts.back() + random() % largest));
     }
     P2PCluster cluster(ranks);
-    cluster.Run([&](int rank, DataTransport* data) {
+    cluster.Run([&](int rank, Collectives* data) {
       const std::vector<float>& mine = values[rank];
       std::vector<float> other(1 + largest / 3, 1.0f);
       std::vector<float> outputs(kCount);
@@ -123,8 +122,7 @@ TEST_P(P2PAllreduce, FusionDoesNotChangeABit) {
                          static_cast<int64_t>(cuts[i] - cuts[i - 1])});
       }
       Status status = data->Allreduce(cluster.all, spans,
-                                      Options(DType::kFloat32, ReduceOp::kSum),
-                                      P2PCluster::NoPump);
+                                      Options(DType::kFloat32, ReduceOp::kSum));
       EXPECT_TRUE(SameBits(outputs, expected)) << largest;
       return status;
     });
@@ -161,7 +159,7 @@ TEST_P(P2PAllreduce, JoinedRanksGiveZerosAndTakeNothing) {
       values[rank].assign(count, 1 << rank);
     }
     P2PCluster cluster(ranks);
-    cluster.Run([&](int rank, DataTransport* data) {
+    cluster.Run([&](int rank, Collectives* data) {
       std::vector<int32_t>& mine = values[rank];
       const auto half = static_cast<int64_t>(count / 2);
       std::vector<Span> spans = {{mine.data(), mine.data(), half},
@@ -171,8 +169,7 @@ TEST_P(P2PAllreduce, JoinedRanksGiveZerosAndTakeNothing) {
         for (Span& span : spans) span.input = span.output = nullptr;
       }
       return data->Allreduce(cluster.all, spans,
-                             Options(DType::kInt32, ReduceOp::kSum),
-                             P2PCluster::NoPump);
+                             Options(DType::kInt32, ReduceOp::kSum));
     });
     for (int rank = 0; rank < ranks; ++rank) {
       const int32_t expected = rank == 1 ? 2 : (1 << ranks) - 1 - 2;
@@ -205,7 +202,7 @@ TEST_P(P2PAllreduce, OtherOperations) {
   }
 }
 
-TEST(P2PTransport, ScalesBeforeAndAfter) {
+TEST(P2PBackend, ScalesBeforeAndAfter) {
   for (const size_t count : {3u, 100000u}) {
     const PerRank<double> values = {std::vector<double>(count, 1.0),
                                     std::vector<double>(count, 2.0)};
@@ -216,7 +213,7 @@ TEST(P2PTransport, ScalesBeforeAndAfter) {
   }
 }
 
-TEST(P2PTransport, BoolIsOrAndAnd) {
+TEST(P2PBackend, BoolIsOrAndAnd) {
   const PerRank<uint8_t> values = {{0, 1, 0, 1}, {0, 0, 1, 1}};
   EXPECT_EQ(Allreduce(2, values, Options(DType::kBool, ReduceOp::kMax))[0],
             (std::vector<uint8_t>{0, 1, 1, 1}));
@@ -224,8 +221,9 @@ TEST(P2PTransport, BoolIsOrAndAnd) {
             (std::vector<uint8_t>{0, 0, 0, 1}));
 }
 
-TEST(P2PTransport, OneRankNeedsNoMessenger) {
-  P2PTransport alone(nullptr, 0, false);
+TEST(P2PBackend, OneRankNeedsNoMessages) {
+  P2PBackend backend(nullptr, 0);
+  Collectives alone(&backend);
   std::vector<float> values = {1, 2, 3};
   std::vector<float> output(3);
   std::vector<float> zeros(2, 9.0f);
@@ -250,27 +248,25 @@ TEST(P2PTransport, OneRankNeedsNoMessenger) {
   EXPECT_TRUE(alone.Broadcast({0}, 0, values.data(), 12, {}).ok());
 }
 
-TEST(P2PTransport, NothingToReduce) {
+TEST(P2PBackend, NothingToReduce) {
   P2PCluster cluster(3);
-  cluster.Run([&](int, DataTransport* data) {
+  cluster.Run([&](int, Collectives* data) {
     const ReduceOptions sum = Options(DType::kFloat32, ReduceOp::kSum);
-    Status none = data->Allreduce(cluster.all, {}, sum, P2PCluster::NoPump);
+    Status none = data->Allreduce(cluster.all, {}, sum);
     if (!none.ok()) return none;
-    return data->Allreduce(cluster.all, {Span{}, Span{}}, sum,
-                           P2PCluster::NoPump);
+    return data->Allreduce(cluster.all, {Span{}, Span{}}, sum);
   });
 }
 
 // Two sets at once, one of which is not made of neighbours.
-TEST(P2PTransport, SetsOfRanks) {
+TEST(P2PBackend, SetsOfRanks) {
   P2PCluster cluster(4);
-  cluster.Run([&](int rank, DataTransport* data) {
+  cluster.Run([&](int rank, Collectives* data) {
     const std::vector<int> set =
         rank % 2 == 1 ? std::vector<int>{1, 3} : std::vector<int>{0, 2};
     std::vector<int32_t> values(50000, 1 << rank);
     Status status = data->Allreduce(set, {InPlace(&values)},
-                                    Options(DType::kInt32, ReduceOp::kSum),
-                                    P2PCluster::NoPump);
+                                    Options(DType::kInt32, ReduceOp::kSum));
     EXPECT_EQ(values,
               std::vector<int32_t>(50000, (1 << set[0]) + (1 << set[1])));
     return status;
@@ -287,7 +283,7 @@ std::string Bytes(int rank, size_t count) {
   return bytes;
 }
 
-TEST(P2PTransport, AllgatherOfDifferentSizes) {
+TEST(P2PBackend, AllgatherOfDifferentSizes) {
   const std::vector<std::vector<int64_t>> cases = {{3, 5},
                                                    {0, 0},
                                                    {0, 7, 0},
@@ -299,19 +295,19 @@ TEST(P2PTransport, AllgatherOfDifferentSizes) {
                                                    {4, 100000, 2, 50000, 9}};
   for (const auto& sizes : cases) {
     // The second limit cuts all messages.
-    for (const size_t cut : {Messenger::kMaxBytes, size_t{1000}}) {
+    for (const size_t cut : {PointToPoint::kMaxBytes, size_t{1000}}) {
       std::string expected;
       for (size_t rank = 0; rank < sizes.size(); ++rank) {
         expected +=
             Bytes(static_cast<int>(rank), static_cast<size_t>(sizes[rank]));
       }
       P2PCluster cluster(static_cast<int>(sizes.size()), cut);
-      cluster.Run([&](int rank, DataTransport* data) {
+      cluster.Run([&](int rank, Collectives* data) {
         const std::string mine = Bytes(rank, static_cast<size_t>(sizes[rank]));
         std::string output(expected.size(), '?');
         Status status =
             data->Allgather(cluster.all, mine.empty() ? nullptr : mine.data(),
-                            sizes, output.data(), P2PCluster::NoPump);
+                            sizes, output.data());
         EXPECT_EQ(output == expected, true) << rank;
         return status;
       });
@@ -319,7 +315,7 @@ TEST(P2PTransport, AllgatherOfDifferentSizes) {
   }
 }
 
-TEST(P2PTransport, BroadcastFromEveryRank) {
+TEST(P2PBackend, BroadcastFromEveryRank) {
   for (const int ranks : {2, 3, 4, 5, 7}) {
     // Nothing; one piece; pieces in a tree; pieces in a chain.
     for (const size_t count :
@@ -328,11 +324,10 @@ TEST(P2PTransport, BroadcastFromEveryRank) {
       for (int root = 0; root < ranks; root += count > 5000 ? 2 : 1) {
         P2PCluster cluster(ranks, 700000);
         const std::string expected = Bytes(root, count);
-        cluster.Run([&](int rank, DataTransport* data) {
+        cluster.Run([&](int rank, Collectives* data) {
           std::string mine = rank == root ? expected : std::string(count, '?');
-          Status status =
-              data->Broadcast(cluster.all, root, mine.data(),
-                              static_cast<int64_t>(count), P2PCluster::NoPump);
+          Status status = data->Broadcast(cluster.all, root, mine.data(),
+                                          static_cast<int64_t>(count));
           EXPECT_EQ(mine == expected, true) << rank;
           return status;
         });
@@ -343,10 +338,10 @@ TEST(P2PTransport, BroadcastFromEveryRank) {
 
 // Operations of all kinds and sizes one after the other, without a pause
 // between them: messages of one must not be taken for another's.
-TEST(P2PTransport, ManyOperationsInARow) {
+TEST(P2PBackend, ManyOperationsInARow) {
   for (const int ranks : {2, 3, 5}) {
     P2PCluster cluster(ranks, 200000);
-    cluster.Run([&](int rank, DataTransport* data) {
+    cluster.Run([&](int rank, Collectives* data) {
       std::mt19937 random(17);  // the same on all ranks
       for (int round = 0; round < 120; ++round) {
         const size_t count = 1 + random() % (random() % 4 == 0 ? 200000 : 3000);
@@ -356,12 +351,10 @@ TEST(P2PTransport, ManyOperationsInARow) {
         Status status;
         if (reduce) {
           status = data->Allreduce(cluster.all, {InPlace(&values)},
-                                   Options(DType::kInt32, ReduceOp::kSum),
-                                   P2PCluster::NoPump);
+                                   Options(DType::kInt32, ReduceOp::kSum));
         } else {
           status = data->Broadcast(cluster.all, std::abs(root), values.data(),
-                                   static_cast<int64_t>(count * 4),
-                                   P2PCluster::NoPump);
+                                   static_cast<int64_t>(count * 4));
         }
         const int32_t factor =
             reduce ? ranks * (ranks + 1) / 2 : std::abs(root) + 1;
@@ -373,28 +366,28 @@ TEST(P2PTransport, ManyOperationsInARow) {
   }
 }
 
-TEST(P2PTransport, PumpsWhileItWaits) {
+TEST(P2PBackend, GivesBackControlWhileItWaits) {
   P2PCluster cluster(2);
-  std::atomic<int> pumped{0};
-  cluster.Run([&](int rank, DataTransport* data) {
-    // Rank 1 comes when rank 0 has pumped: without pumping this hangs.
-    while (rank == 1 && pumped < 3) std::this_thread::yield();
+  std::atomic<int> looked{0};
+  cluster.Run([&](int rank, Collectives* data) {
+    // Rank 1 comes when rank 0 has waited.
+    while (rank == 1 && looked < 3) std::this_thread::yield();
     std::vector<float> values(100000, 1.0f);
     return data->Allreduce(cluster.all, {InPlace(&values)},
                            Options(DType::kFloat32, ReduceOp::kSum), [&] {
-                             if (rank == 0) ++pumped;
+                             if (rank == 0) ++looked;
                              return Status::Ok();
                            });
   });
 }
 
-TEST(P2PTransport, APumpThatFailsEndsTheWait) {
-  const Pump failing = [] { return Aborted("rank 2 died"); };
+TEST(P2PBackend, AnAbandonedOperationLetsGo) {
+  const Collectives::Meanwhile failing = [] { return Aborted("rank 2 died"); };
   for (const size_t count : {1u, 100000u}) {
     for (const bool reduce : {true, false}) {
       P2PCluster cluster(3);  // rank 2 does not take part
       RunRanks(2, [&](int rank) {
-        DataTransport* const data = cluster.transports[rank].get();
+        Collectives* const data = cluster.collectives[rank].get();
         std::vector<float> values(count, 1.0f);
         const Status status =
             reduce ? data->Allreduce(cluster.all, {InPlace(&values)},
@@ -411,23 +404,24 @@ TEST(P2PTransport, APumpThatFailsEndsTheWait) {
 }
 
 // Stands for an MPI that cannot take back what was posted.
-class StubbornMessenger final : public Messenger {
+class StubbornLink final : public PointToPoint {
  public:
-  Status Send(int, const void*, size_t, Ticket* ticket) override {
-    *ticket = 1;
+  Status Send(int, int, const void*, size_t, Request* request) override {
+    *request = 1;
     return Status::Ok();
   }
-  Status Receive(int, void* data, size_t bytes, Ticket* ticket) override {
+  Status Receive(int, int, void* data, size_t bytes,
+                 Request* request) override {
     received_ = std::string_view(static_cast<char*>(data), bytes);
     target_ = static_cast<char*>(data);
-    *ticket = 2;
+    *request = 2;
     return Status::Ok();
   }
-  Status Test(Ticket, bool* done) override {
+  Status Test(Request, bool* done) override {
     *done = false;
     return Status::Ok();
   }
-  bool Abandon(Ticket) override { return false; }
+  bool Abandon(Request) override { return false; }
 
   // The message that comes too late.
   void Arrive() { std::memset(target_, 'x', received_.size()); }
@@ -437,14 +431,15 @@ class StubbornMessenger final : public Messenger {
   char* target_ = nullptr;
 };
 
-TEST(P2PTransport, KeepsMemoryThatMayStillBeWritten) {
+TEST(P2PBackend, KeepsMemoryThatMayStillBeWritten) {
 #if defined(__SANITIZE_ADDRESS__)
   const __lsan::ScopedDisabler leak_is_meant;
 #endif
-  StubbornMessenger messenger;
+  StubbornLink p2p;
   float value = 1.0f;
   {
-    P2PTransport transport(&messenger, 0, true);
+    P2PBackend backend(&p2p, 0);
+    Collectives transport(&backend);
     EXPECT_FALSE(transport.memory_in_use());
     const Status status = transport.Allreduce(
         {0, 1}, {{&value, &value, 1}}, Options(DType::kFloat32, ReduceOp::kSum),
@@ -452,12 +447,13 @@ TEST(P2PTransport, KeepsMemoryThatMayStillBeWritten) {
     EXPECT_EQ(status.message(), "stop");
     EXPECT_TRUE(transport.memory_in_use());
   }
-  messenger.Arrive();  // AddressSanitizer would see it
+  p2p.Arrive();  // AddressSanitizer would see it
   EXPECT_EQ(value, 1.0f);
 }
 
-TEST(P2PTransport, RefusesWhatCannotBe) {
-  P2PTransport transport(nullptr, 0, true);
+TEST(P2PBackend, RefusesWhatCannotBe) {
+  P2PBackend backend(nullptr, 0);
+  Collectives transport(&backend);
   bool value = true;
   const std::vector<Span> spans = {{&value, &value, 1}};
   EXPECT_EQ(

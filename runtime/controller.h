@@ -1,12 +1,12 @@
-// Vertex: a rank's place in the counting tree. Votes are counted up, frames
-// come down; whoever first sees that a request is complete puts it in order.
-// agreement.md sections 4 to 8 are the rules and the reasons.
+// Controller: a rank's place in the counting tree. Votes are counted up,
+// batches come down; whoever first sees that a request is complete puts it in
+// order. agreement.md sections 4 to 8 are the rules and the reasons.
 //
 // No thread, no clock, no transport: messages and times are handed in, what is
-// to be done goes out through VertexHost. That is how it is tested on a virtual
-// clock. Called by the holder of the helm only.
-#ifndef TF_HVD_RUNTIME_VERTEX_H_
-#define TF_HVD_RUNTIME_VERTEX_H_
+// to be done goes out through ControllerHost. That is how it is tested on a
+// virtual clock. Called by the holder of the progress lock only.
+#ifndef TF_HVD_RUNTIME_CONTROLLER_H_
+#define TF_HVD_RUNTIME_CONTROLLER_H_
 
 #include <cstdint>
 #include <set>
@@ -14,17 +14,18 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/ledger.h"
+#include "runtime/controller_state.h"
 #include "runtime/message.h"
 #include "runtime/stall_monitor.h"
 #include "runtime/status.h"
 
 namespace tf_hvd {
 
-class Vertex {
+class Controller {
  public:
-  // `host` outlives the vertex.
-  Vertex(const Topology& topology, const StallOptions& stall, VertexHost* host);
+  // `host` outlives the controller.
+  Controller(const Topology& topology, const StallOptions& stall,
+             ControllerHost* host);
 
   // A request of this rank.
   void Admit(Entry entry);
@@ -32,7 +33,7 @@ class Vertex {
   // A whole message from a neighbour in the tree.
   void Receive(int neighbour, std::string_view message, int64_t now_ns);
 
-  // Puts what is ready in a frame if the executor has room. True if it did.
+  // Puts what is ready in a batch if the executor has room. True if it did.
   bool EmitReady();
 
   // The executor has finished an own request.
@@ -53,15 +54,15 @@ class Vertex {
 
   // True if this rank has requests that are not in order yet.
   bool Waiting() const {
-    return !ledger_.queue.empty() || !ledger_.want_join.empty();
+    return !state_.queue.empty() || !state_.want_join.empty();
   }
-  // True if others wait for what this vertex, no member of their set, is to
-  // pass on: it holds votes of theirs, or has passed them up and no frame has
+  // True if others wait for what this controller, no member of their set, is to
+  // pass on: it holds votes of theirs, or has passed them up and no batch has
   // come.
   bool RelaysForOthers() const;
 
   // For tests.
-  const Ledger& ledger() const { return ledger_; }
+  const ControllerState& state() const { return state_; }
 
  private:
   // Voting.
@@ -76,18 +77,18 @@ class Vertex {
   void TakeVote(int child, Message message);
   void TakeLeave(const Message& message);
 
-  // Frames (vertex_frames.cc).
+  // Frames (controller_responses.cc).
   void EmitReadyNow();
-  FrameEntry MakeEntry(const Key& key, const Vote& vote);
-  void TakeFrame(std::vector<FrameEntry> frame);
-  void Emit(std::vector<FrameEntry> frame);
-  void Forward(const std::vector<FrameEntry>& frame);
-  void Apply(const std::vector<FrameEntry>& frame);
-  void ApplyEntry(const FrameEntry& entry, std::vector<Run>* runs,
-                  std::vector<Key>* popped);
-  void ApplySetChange(const FrameEntry& entry, const Record& record);
+  Response MakeResponse(const Key& key, const Vote& vote);
+  void TakeResponses(std::vector<Response> batch);
+  void Emit(std::vector<Response> batch);
+  void Forward(const std::vector<Response>& batch);
+  void Apply(const std::vector<Response>& batch);
+  void ApplyResponse(const Response& entry, std::vector<Task>* runs,
+                     std::vector<Key>* popped);
+  void ApplySetChange(const Response& entry, const Request& request);
   void RemoveSet(int32_t set);
-  void Close(const FrameEntry& close);
+  void Close(const Response& close);
 
   void FailQueued(const Status& status);
   Status ClosedStatus(const Key& key) const;
@@ -96,18 +97,18 @@ class Vertex {
   Status RemovedStatus(int32_t set) const;
   std::string RankText(int rank) const;
 
-  Ledger ledger_;
+  ControllerState state_;
   const std::vector<std::string> hosts_;
-  VertexHost* const host_;
+  ControllerHost* const host_;
   StallMonitor stall_;
   Status ended_;
   int through_ = -1;          // the rank that was through, and left
   std::set<int32_t> active_;  // sets with an agreed request since the last Tick
-  uint64_t moved_ = 0;        // VertexHost::Moved at the last Tick
+  uint64_t moved_ = 0;        // ControllerHost::Moved at the last Tick
   bool finished_any_ = false;  // since then
   int32_t next_set_ = 1;       // the top's number for the next added set
 };
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_VERTEX_H_
+#endif  // TF_HVD_RUNTIME_CONTROLLER_H_

@@ -1,4 +1,4 @@
-#include "runtime/channel.h"
+#include "runtime/message_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -47,126 +47,126 @@ std::string Leave(const std::string& text) {
   return EncodeMessage(message);
 }
 
-std::vector<std::string> PullAll(Channel* channel) {
+std::vector<std::string> PullAll(MessageStream* stream) {
   std::vector<std::string> got;
-  channel->Pull([&](std::string_view m) { got.emplace_back(m); });
+  stream->Pull([&](std::string_view m) { got.emplace_back(m); });
   return got;
 }
 
-TEST(Channel, NothingToDo) {
+TEST(MessageStream, NothingToDo) {
   FakeEdge edge;
-  Channel channel(3, &edge);
-  EXPECT_EQ(channel.peer(), 3);
-  EXPECT_FALSE(channel.Push());
-  EXPECT_FALSE(channel.HasOutput());
-  EXPECT_FALSE(channel.Readable());
-  EXPECT_TRUE(PullAll(&channel).empty());
+  MessageStream stream(3, &edge);
+  EXPECT_EQ(stream.peer(), 3);
+  EXPECT_FALSE(stream.Push());
+  EXPECT_FALSE(stream.HasOutput());
+  EXPECT_FALSE(stream.Readable());
+  EXPECT_TRUE(PullAll(&stream).empty());
   EXPECT_EQ(edge.flushes, 0);
-  EXPECT_FALSE(channel.polled());
+  EXPECT_FALSE(stream.polled());
   edge.polled_answer = true;
-  EXPECT_TRUE(channel.polled());
+  EXPECT_TRUE(stream.polled());
 }
 
-TEST(Channel, KeepsWhatDoesNotFit) {
+TEST(MessageStream, KeepsWhatDoesNotFit) {
   FakeEdge edge;
-  Channel channel(0, &edge);
-  channel.Send("abcdef");
-  EXPECT_TRUE(channel.HasOutput());
-  EXPECT_FALSE(channel.Push());  // nothing moved
+  MessageStream stream(0, &edge);
+  stream.Send("abcdef");
+  EXPECT_TRUE(stream.HasOutput());
+  EXPECT_FALSE(stream.Push());  // nothing moved
   edge.room = 4;
-  EXPECT_TRUE(channel.Push());
+  EXPECT_TRUE(stream.Push());
   EXPECT_EQ(edge.written, "abcd");
   EXPECT_GE(edge.flushes, 1);
-  EXPECT_TRUE(channel.HasOutput());
-  channel.Send("gh");
+  EXPECT_TRUE(stream.HasOutput());
+  stream.Send("gh");
   edge.room = 100;
-  EXPECT_TRUE(channel.Push());
+  EXPECT_TRUE(stream.Push());
   EXPECT_EQ(edge.written, "abcdefgh");
-  EXPECT_FALSE(channel.HasOutput());
-  EXPECT_FALSE(channel.Push());
+  EXPECT_FALSE(stream.HasOutput());
+  EXPECT_FALSE(stream.Push());
 }
 
-TEST(Channel, StreamSurvivesAnyPartialWrites) {
+TEST(MessageStream, StreamSurvivesAnyPartialWrites) {
   std::mt19937 random(1);
   FakeEdge edge;
-  Channel channel(0, &edge);
+  MessageStream stream(0, &edge);
   std::string all;
   for (int i = 0; i < 2000; ++i) {
     std::string piece(random() % 50, 'a');
     for (char& c : piece) c = static_cast<char>(random());
     all += piece;
-    channel.Send(piece);
+    stream.Send(piece);
     edge.room = random() % 60;
-    channel.Push();
+    stream.Push();
   }
   edge.room = all.size();
-  channel.Push();
-  EXPECT_FALSE(channel.HasOutput());
+  stream.Push();
+  EXPECT_FALSE(stream.HasOutput());
   EXPECT_EQ(edge.written, all);
 }
 
-TEST(Channel, GivesWholeMessagesOnly) {
+TEST(MessageStream, GivesWholeMessagesOnly) {
   FakeEdge edge;
-  Channel channel(0, &edge);
+  MessageStream stream(0, &edge);
   const std::string one = Leave("one");
   const std::string two = Leave("the second one");
   edge.arrived = one + two.substr(0, 10);
-  EXPECT_EQ(PullAll(&channel), (std::vector<std::string>{one}));
-  EXPECT_TRUE(PullAll(&channel).empty());
+  EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{one}));
+  EXPECT_TRUE(PullAll(&stream).empty());
   edge.arrived = two.substr(10) + one;
-  EXPECT_EQ(PullAll(&channel), (std::vector<std::string>{two, one}));
+  EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{two, one}));
 }
 
-TEST(Channel, MessagesCutAnywhere) {
+TEST(MessageStream, MessagesCutAnywhere) {
   std::mt19937 random(2);
-  std::string stream;
+  std::string bytes;
   std::vector<std::string> expected;
   for (int i = 0; i < 200; ++i) {
     expected.push_back(Leave(std::string(random() % 100, 'x')));
-    stream += expected.back();
+    bytes += expected.back();
   }
   FakeEdge edge;
   edge.limit_once = true;
-  Channel channel(0, &edge);
+  MessageStream stream(0, &edge);
   std::vector<std::string> got;
-  edge.arrived = stream;
+  edge.arrived = bytes;
   while (!edge.arrived.empty()) {
     edge.limit = 1 + random() % 40;
-    channel.Pull([&](std::string_view m) { got.emplace_back(m); });
+    stream.Pull([&](std::string_view m) { got.emplace_back(m); });
   }
   EXPECT_EQ(got, expected);
 }
 
-TEST(Channel, MessagesLargerThanOneRead) {
+TEST(MessageStream, MessagesLargerThanOneRead) {
   FakeEdge edge;
-  Channel channel(0, &edge);
+  MessageStream stream(0, &edge);
   const std::string large = Leave(std::string(100'000, 'y'));
   edge.arrived = large + large;
-  EXPECT_EQ(PullAll(&channel), (std::vector<std::string>{large, large}));
+  EXPECT_EQ(PullAll(&stream), (std::vector<std::string>{large, large}));
 }
 
-TEST(Channel, ReceiverMaySend) {
+TEST(MessageStream, ReceiverMaySend) {
   FakeEdge edge;
   edge.room = 1000;
   edge.arrived = Leave("a") + Leave("b");
-  Channel channel(0, &edge);
+  MessageStream stream(0, &edge);
   int calls = 0;
-  EXPECT_TRUE(channel.Pull([&](std::string_view) {
-    channel.Send("reply");
+  EXPECT_TRUE(stream.Pull([&](std::string_view) {
+    stream.Send("reply");
     ++calls;
   }));
   EXPECT_EQ(calls, 2);
-  EXPECT_TRUE(channel.Push());
+  EXPECT_TRUE(stream.Push());
   EXPECT_EQ(edge.written, "replyreply");
 }
 
-// Bytes that are no message are handed on, for the vertex to report, and do
+// Bytes that are no message are handed on, for the controller to report, and do
 // not stop the stream silently.
-TEST(Channel, ImpossibleLengthIsHandedOn) {
+TEST(MessageStream, ImpossibleLengthIsHandedOn) {
   FakeEdge edge;
-  Channel channel(0, &edge);
+  MessageStream stream(0, &edge);
   edge.arrived = std::string(kHeaderBytes, '\0');
-  ASSERT_EQ(PullAll(&channel).size(), 1u);
+  ASSERT_EQ(PullAll(&stream).size(), 1u);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// All interleavings of helm and doorbell: the background thread, callers with a
-// request each, completions that submit another one, a sender with messages,
-// and a thread that leaves; in jobs small enough to visit every state. A model
-// of the steps in runtime/helm.cc, one atomic access a step; a change there
-// belongs here too.
+// All interleavings of progress lock and doorbell: the background thread,
+// callers with a request each, completions that submit another one, a sender
+// with messages, and a thread that leaves; in jobs small enough to visit every
+// state. A model of the steps in runtime/progress_engine.cc, one atomic access
+// a step; a change there belongs here too.
 //
 // A wait for the doorbell has no limit here, but where said otherwise, so a
 // wake-up that is lost shows as a state in which nothing can go on.
@@ -25,14 +25,14 @@ namespace {
 enum class Flaw {
   kNone,
   kNoBackgroundLook,    // after `asleep = 1`, before it waits
-  kNoCallerLook,        // after it has let go of the helm
+  kNoCallerLook,        // after it has let go of the progress lock
   kCallerLeavesAwake,   // no `asleep = 1` after a caller's turn
   kNoLookAfterFiring,   // for what a completion has submitted
-  kNoRingByBusyCaller,  // one that does not try to take the helm
+  kNoRingByBusyCaller,  // one that does not try to take the progress lock
   kNoRingBySender,
-  kNoLimitWithoutHelm,  // the wait of a background without the helm
+  kNoLimitWithoutLock,  // the wait of a background without the progress lock
   kNoDriveAfterEnd,     // for what was submitted before it was seen
-  kNoLookDrivingAlone,  // after the helm, without a background thread
+  kNoLookDrivingAlone,  // after the progress lock, without a background thread
 };
 
 // Who takes part.
@@ -65,8 +65,8 @@ enum Step : uint8_t {
   kLookAtQueue,
   kLookAtEdges,
   kWait,
-  kAsleepWithoutHelm,
-  kWaitWithoutHelm,
+  kAsleepWithoutLock,
+  kWaitWithoutLock,
   kAwake,
   kGone,
   // Submit, CallerTurn.
@@ -243,7 +243,7 @@ void Explorer::Background(State s, Step step) {
   constexpr int me = kBackground;
   switch (step) {
     case kTake:
-      if (s.taken != 0) return Go(s, me, kAsleepWithoutHelm);
+      if (s.taken != 0) return Go(s, me, kAsleepWithoutLock);
       s.taken = 1;
       return Go(s, me, kAskedToLeave);
     case kAskedToLeave:
@@ -292,12 +292,12 @@ void Explorer::BackgroundSleep(State s, Step step) {
       return Go(s, me, s.queue > 0 ? kAwake : kLookAtEdges);
     case kLookAtEdges:
       return Go(s, me, s.ring > 0 ? kAwake : kWait);
-    case kAsleepWithoutHelm:
+    case kAsleepWithoutLock:
       s.asleep = 1;
-      return Go(s, me, kWaitWithoutHelm);
-    case kWaitWithoutHelm:
+      return Go(s, me, kWaitWithoutLock);
+    case kWaitWithoutLock:
       // Time has passed, which it does only while somebody else does not stop.
-      if (!Has(Flaw::kNoLimitWithoutHelm)) Go(s, me, kAwake);
+      if (!Has(Flaw::kNoLimitWithoutLock)) Go(s, me, kAwake);
       [[fallthrough]];
     case kWait:
       if (s.bell == 0) return;
@@ -436,7 +436,7 @@ TEST_P(CastTest, NoWakeUpIsLost) {
   std::printf("%zu states\n", explorer.states());
 }
 
-INSTANTIATE_TEST_SUITE_P(HelmModel, CastTest,
+INSTANTIATE_TEST_SUITE_P(ProgressModel, CastTest,
                          testing::Values(kRequests, kMessages, kCompletions,
                                          kEnding, kEndingCompletions),
                          [](const auto& one) {
@@ -444,9 +444,9 @@ INSTANTIATE_TEST_SUITE_P(HelmModel, CastTest,
                          });
 
 // The limit of that wait is needed for Leave and for nothing else.
-TEST(HelmModelTest, RequestsAndMessagesNeedNoLimit) {
+TEST(ProgressModelTest, RequestsAndMessagesNeedNoLimit) {
   for (const Cast& cast : {kRequests, kMessages, kCompletions}) {
-    Explorer explorer(cast, Flaw::kNoLimitWithoutHelm);
+    Explorer explorer(cast, Flaw::kNoLimitWithoutLock);
     EXPECT_FALSE(explorer.LosesAWakeUp()) << cast.name;
   }
 }
@@ -464,7 +464,7 @@ TEST_P(LeftOutTest, LosesAWakeUp) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    HelmModel, LeftOutTest,
+    ProgressModel, LeftOutTest,
     testing::Values(
         LeftOut{"BackgroundLook", Flaw::kNoBackgroundLook, kRequests},
         LeftOut{"CallerLook", Flaw::kNoCallerLook, kRequests},
@@ -472,7 +472,7 @@ INSTANTIATE_TEST_SUITE_P(
         LeftOut{"LookAfterFiring", Flaw::kNoLookAfterFiring, kCompletions},
         LeftOut{"RingByBusyCaller", Flaw::kNoRingByBusyCaller, kRequests},
         LeftOut{"RingBySender", Flaw::kNoRingBySender, kMessages},
-        LeftOut{"LimitWithoutHelm", Flaw::kNoLimitWithoutHelm, kEnding},
+        LeftOut{"LimitWithoutLock", Flaw::kNoLimitWithoutLock, kEnding},
         LeftOut{"DriveAfterEnd", Flaw::kNoDriveAfterEnd, kEnding},
         LeftOut{"LookDrivingAlone", Flaw::kNoLookDrivingAlone,
                 kEndingCompletions}),

@@ -1,9 +1,9 @@
-// Channel: whole messages over the byte stream of an Edge. What does not fit
-// into the edge waits here, so that sending never blocks.
+// MessageStream: whole messages over the byte stream of an Edge. What does not
+// fit into the edge waits here, so that sending never blocks.
 //
-// Holder of the helm only, but for Readable().
-#ifndef TF_HVD_RUNTIME_CHANNEL_H_
-#define TF_HVD_RUNTIME_CHANNEL_H_
+// Holder of the progress lock only, but for Readable().
+#ifndef TF_HVD_RUNTIME_MESSAGE_STREAM_H_
+#define TF_HVD_RUNTIME_MESSAGE_STREAM_H_
 
 #include <cstddef>
 #include <functional>
@@ -14,10 +14,10 @@
 
 namespace tf_hvd {
 
-class Channel {
+class MessageStream {
  public:
-  // `edge` outlives the channel.
-  Channel(int peer, Edge* edge) : peer_(peer), edge_(edge) {}
+  // `edge` outlives the stream.
+  MessageStream(int peer, Edge* edge) : peer_(peer), edge_(edge) {}
 
   int peer() const { return peer_; }
 
@@ -46,4 +46,4 @@ class Channel {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_CHANNEL_H_
+#endif  // TF_HVD_RUNTIME_MESSAGE_STREAM_H_

@@ -1,5 +1,5 @@
-// What of a single vertex the simulation does not look at.
-#include "runtime/vertex.h"
+// What of a single controller the simulation does not look at.
+#include "runtime/controller.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 namespace tf_hvd {
 namespace {
 
-class Host final : public VertexHost {
+class Host final : public ControllerHost {
  public:
   std::vector<std::pair<int, Message>> sent;
-  std::vector<Run> runs;
+  std::vector<Task> runs;
   std::vector<std::string> warnings;
   std::vector<AbortRecord> aborts;
   uint64_t moved = 0;
@@ -25,8 +25,8 @@ class Host final : public VertexHost {
     ASSERT_TRUE(DecodeMessage(bytes, &message).ok());
     sent.emplace_back(neighbour, std::move(message));
   }
-  void Execute(std::vector<Run> frame) override {
-    for (Run& run : frame) runs.push_back(std::move(run));
+  void Execute(std::vector<Task> batch) override {
+    for (Task& run : batch) runs.push_back(std::move(run));
   }
   uint64_t Moved() const override { return moved; }
   int Awaited() const override { return awaited; }
@@ -58,85 +58,85 @@ Topology TwoNodes(int rank) {
 Entry Allreduce(const std::string& name) {
   Entry entry;
   entry.name = name;
-  entry.record.tensors.push_back({DType::kFloat32, {1}});
+  entry.request.tensors.push_back({DType::kFloat32, {1}});
   entry.tensors.emplace_back();
   entry.submitted_ns = kSecond;
   entry.done = Completion([](const Status&, int32_t) {});
   return entry;
 }
 
-FrameEntry Ordered(const std::string& name, const Record& record) {
-  FrameEntry entry;
+Response Ordered(const std::string& name, const Request& request) {
+  Response entry;
   entry.name = name;
-  entry.record = EncodeRecord(record);
+  entry.request = EncodeRequest(request);
   return entry;
 }
 
-std::string FrameOf(FrameEntry entry) {
-  Message frame;
-  frame.kind = MessageKind::kFrame;
-  frame.frame.push_back(std::move(entry));
-  return EncodeMessage(frame);
+std::string FrameOf(Response entry) {
+  Message batch;
+  batch.kind = MessageKind::kResponses;
+  batch.batch.push_back(std::move(entry));
+  return EncodeMessage(batch);
 }
 
 std::string VoteOf(int rank, int32_t set, const std::string& name) {
   Message vote;
   vote.set = set;
   vote.name = name;
-  vote.vote.first = {rank, EncodeRecord(Allreduce(name).record)};
+  vote.vote.first = {rank, EncodeRequest(Allreduce(name).request)};
   vote.vote.last = rank;
   return EncodeMessage(vote);
 }
 
-// A leader that is no member of the set {1, 3} relays for it until the frame
+// A leader that is no member of the set {1, 3} relays for it until the batch
 // has come, not only until the vote has gone.
-TEST(Vertex, RelaysUntilTheFrameHasCome) {
+TEST(Controller, RelaysUntilTheBatchHasCome) {
   Host host;
-  Vertex vertex(TwoNodes(2), StallOptions(), &host);
-  FrameEntry add = Ordered("s", [] {
-    Record record;
-    record.kind = OpKind::kAddSet;
-    record.ranks = {1, 3};
-    return record;
+  Controller controller(TwoNodes(2), StallOptions(), &host);
+  Response add = Ordered("s", [] {
+    Request request;
+    request.kind = OpKind::kAddSet;
+    request.ranks = {1, 3};
+    return request;
   }());
   add.last = 1;
-  vertex.Receive(0, FrameOf(add), 0);
-  EXPECT_FALSE(vertex.RelaysForOthers());
+  controller.Receive(0, FrameOf(add), 0);
+  EXPECT_FALSE(controller.RelaysForOthers());
 
-  vertex.Receive(3, VoteOf(3, 1, "x"), 0);
-  EXPECT_TRUE(vertex.RelaysForOthers());
-  EXPECT_FALSE(vertex.Waiting());
-  FrameEntry x = Ordered("x", Allreduce("x").record);
+  controller.Receive(3, VoteOf(3, 1, "x"), 0);
+  EXPECT_TRUE(controller.RelaysForOthers());
+  EXPECT_FALSE(controller.Waiting());
+  Response x = Ordered("x", Allreduce("x").request);
   x.set = 1;
-  vertex.Receive(0, FrameOf(x), 0);
-  EXPECT_FALSE(vertex.RelaysForOthers());
+  controller.Receive(0, FrameOf(x), 0);
+  EXPECT_FALSE(controller.RelaysForOthers());
 
-  vertex.Receive(3, VoteOf(3, 1, "y"), 0);
-  EXPECT_TRUE(vertex.RelaysForOthers());
-  FrameEntry remove = Ordered("r", [] {
-    Record record;
-    record.kind = OpKind::kRemoveSet;
-    record.set = 1;
-    return record;
+  controller.Receive(3, VoteOf(3, 1, "y"), 0);
+  EXPECT_TRUE(controller.RelaysForOthers());
+  Response remove = Ordered("r", [] {
+    Request request;
+    request.kind = OpKind::kRemoveSet;
+    request.set = 1;
+    return request;
   }());
-  vertex.Receive(0, FrameOf(remove), 0);
-  EXPECT_FALSE(vertex.RelaysForOthers());
+  controller.Receive(0, FrameOf(remove), 0);
+  EXPECT_FALSE(controller.RelaysForOthers());
 }
 
-// Whoever should call the roll does not: the waiter says who that is, first in
+// Whoever should call the query does not: the waiter says who that is, first in
 // a warning and then in the text that the job ends with.
-TEST(Vertex, NamesThoseAboveWhoDoNotAnswer) {
+TEST(Controller, NamesThoseAboveWhoDoNotAnswer) {
   Host host;
-  Vertex vertex(TwoNodes(3), StallOptions(), &host);
-  vertex.Admit(Allreduce("g"));
-  for (int64_t s = 1; s <= 40; ++s) vertex.Tick(s * kSecond);
+  Controller controller(TwoNodes(3), StallOptions(), &host);
+  controller.Admit(Allreduce("g"));
+  for (int64_t s = 1; s <= 40; ++s) controller.Tick(s * kSecond);
   const std::string silent =
       "; no answer from rank 2 (b) or rank 0 (a) (stopped, or its machine "
       "cannot be reached), who should tell which ranks are missing";
   ASSERT_EQ(host.warnings.size(), 1u);
   EXPECT_EQ(host.warnings[0], "stall: 'g' (world) waited 34 s" + silent);
   for (int64_t s = 41; s <= 320 && host.aborts.empty(); ++s) {
-    vertex.Tick(s * kSecond);
+    controller.Tick(s * kSecond);
   }
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].text, "'g' (world) got no verdict within 310 s" +
@@ -144,21 +144,21 @@ TEST(Vertex, NamesThoseAboveWhoDoNotAnswer) {
   EXPECT_EQ(host.aborts[0].rank, 2);
 }
 
-// A roll that is called shows that those above are there.
-TEST(Vertex, NamesNobodyWhoHasAnswered) {
+// A query that is called shows that those above are there.
+TEST(Controller, NamesNobodyWhoHasAnswered) {
   Host host;
-  Vertex vertex(TwoNodes(3), StallOptions(), &host);
-  vertex.Admit(Allreduce("g"));
-  Message roll;
-  roll.kind = MessageKind::kRoll;
-  roll.name = "g";
+  Controller controller(TwoNodes(3), StallOptions(), &host);
+  controller.Admit(Allreduce("g"));
+  Message query;
+  query.kind = MessageKind::kQuery;
+  query.name = "g";
   for (int64_t s = 1; s <= 311; ++s) {
-    if (s % 30 == 2) vertex.Receive(2, EncodeMessage(roll), s * kSecond);
-    vertex.Tick(s * kSecond);
+    if (s % 30 == 2) controller.Receive(2, EncodeMessage(query), s * kSecond);
+    controller.Tick(s * kSecond);
   }
   EXPECT_EQ(host.warnings, std::vector<std::string>());
   EXPECT_TRUE(host.aborts.empty());
-  vertex.Tick(312 * kSecond);
+  controller.Tick(312 * kSecond);
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].text,
             "'g' (world) got no verdict within 310 s; seen by rank 3 (b)");
@@ -166,21 +166,21 @@ TEST(Vertex, NamesNobodyWhoHasAnswered) {
 
 // The limit of what is agreed counts from when it stopped moving, whatever the
 // caller has waited before.
-TEST(Vertex, ExecutionCountsFromItsLastMove) {
+TEST(Controller, ExecutionCountsFromItsLastMove) {
   Host host;
-  Vertex vertex(TwoNodes(3), StallOptions(), &host);
-  vertex.Admit(Allreduce("g"));
-  vertex.Tick(299 * kSecond);
-  vertex.Receive(2, FrameOf(Ordered("g", Allreduce("g").record)),
-                 300 * kSecond);
-  vertex.Tick(300 * kSecond);
-  vertex.Tick(500 * kSecond);
+  Controller controller(TwoNodes(3), StallOptions(), &host);
+  controller.Admit(Allreduce("g"));
+  controller.Tick(299 * kSecond);
+  controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)),
+                     300 * kSecond);
+  controller.Tick(300 * kSecond);
+  controller.Tick(500 * kSecond);
   host.moved = 1;
-  vertex.Tick(600 * kSecond);
+  controller.Tick(600 * kSecond);
   host.awaited = 1;
-  vertex.Tick(910 * kSecond);
+  controller.Tick(910 * kSecond);
   EXPECT_TRUE(host.aborts.empty());
-  vertex.Tick(911 * kSecond);
+  controller.Tick(911 * kSecond);
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].text,
             "'g' (world) was agreed by all ranks and has not moved for 310 s: "
@@ -190,10 +190,10 @@ TEST(Vertex, ExecutionCountsFromItsLastMove) {
 }
 
 // A step that failed is made again while its call is still on its way.
-TEST(Vertex, CallsOfCallersThatHaveGoneAreNoDuplicates) {
+TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   std::vector<std::string> ends(3);
   Host host;
-  Vertex vertex(TwoNodes(3), StallOptions(), &host);
+  Controller controller(TwoNodes(3), StallOptions(), &host);
   std::vector<std::shared_ptr<Caller>> callers;
   for (size_t i = 0; i < ends.size(); ++i) {
     Entry entry = Allreduce("g");
@@ -202,7 +202,7 @@ TEST(Vertex, CallsOfCallersThatHaveGoneAreNoDuplicates) {
     entry.done = Completion([&ends, i](const Status& status, int32_t) {
       ends[i] = status.ok() ? "ok" : status.message();
     });
-    vertex.Admit(std::move(entry));
+    controller.Admit(std::move(entry));
     if (i == 0) callers[0]->GiveUp();
   }
   EXPECT_EQ(ends[0], "");
@@ -210,16 +210,16 @@ TEST(Vertex, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   EXPECT_EQ(ends[2].substr(0, 14), "duplicate name");
   // Nobody waits for the first one, but it is still given to the others.
   ASSERT_EQ(host.sent.size(), 1u);
-  const std::string frame = FrameOf(Ordered("g", Allreduce("g").record));
-  vertex.Receive(2, frame, kSecond);
-  vertex.Receive(2, frame, kSecond);
+  const std::string batch = FrameOf(Ordered("g", Allreduce("g").request));
+  controller.Receive(2, batch, kSecond);
+  controller.Receive(2, batch, kSecond);
   ASSERT_EQ(host.runs.size(), 2u);
   EXPECT_TRUE(host.runs[0].own.has_value());
   EXPECT_TRUE(host.runs[1].own.has_value());
-  EXPECT_EQ(vertex.ledger().executing.size(), 2u);
-  vertex.Finished({kWorldSet, "g"});
-  vertex.Finished({kWorldSet, "g"});
-  EXPECT_TRUE(vertex.ledger().executing.empty());
+  EXPECT_EQ(controller.state().executing.size(), 2u);
+  controller.Finished({kWorldSet, "g"});
+  controller.Finished({kWorldSet, "g"});
+  EXPECT_TRUE(controller.state().executing.empty());
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Helm: who runs the cycle. One thread at a time: the background thread, or a
-// caller that has just submitted and finds nothing else pending (agreement.md,
-// section 7). The holder alone touches edges, vertex, executor and transports.
+// ProgressEngine: who runs the cycle. One thread at a time: the background
+// thread, or a caller that has just submitted and finds nothing else pending
+// (agreement.md, section 7). The holder alone touches edges, controller,
+// executor and transports.
 //
 // Submit and Leave may be called on any thread.
-#ifndef TF_HVD_RUNTIME_HELM_H_
-#define TF_HVD_RUNTIME_HELM_H_
+#ifndef TF_HVD_RUNTIME_PROGRESS_ENGINE_H_
+#define TF_HVD_RUNTIME_PROGRESS_ENGINE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -20,21 +21,19 @@
 
 namespace tf_hvd {
 
-class Helm {
+class ProgressEngine {
  public:
   // The background thread's: processes that a rank starts know it by that.
   static constexpr char kThreadName[] = "tf_hvd";
 
-  // All outlive the helm. One rank alone gets no thread.
-  Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue);
-  ~Helm();
+  // All outlive the engine. One rank alone gets no thread.
+  ProgressEngine(const Config& config, World* world, Cycle* cycle,
+                 TensorQueue* queue);
+  ~ProgressEngine();
 
-  // Waits for other ranks to agree no longer than the spin limit. What all have
-  // agreed on and fits in kInPlaceBytes this thread may execute itself, which
-  // ends when the others' data is there. They have all submitted it, and what
-  // is before it in the order depends on no thread of a caller, so that only
-  // one that is stopped or has no core is late; the stall check's limits, and a
-  // Leave, end that wait as any other.
+  // This thread may move a request of up to kInPlaceBytes on itself, for no
+  // longer than the spin limit. What is under way then is left to the
+  // background thread.
   void Submit(Entry entry);
 
   // Leaves the job for `reason` and returns when this rank owes nothing any
@@ -67,4 +66,4 @@ class Helm {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_HELM_H_
+#endif  // TF_HVD_RUNTIME_PROGRESS_ENGINE_H_

@@ -1,9 +1,10 @@
-// Ledger: the state of a vertex of the counting tree (agreement.md, section 4).
-// Plain data; vertex.cc has the rules, stall_monitor.cc reads it.
+// ControllerState: the state of a controller of the counting tree
+// (agreement.md, section 4). Plain data; controller.cc has the rules,
+// stall_monitor.cc reads it.
 //
-// Owned by the holder of the helm.
-#ifndef TF_HVD_RUNTIME_LEDGER_H_
-#define TF_HVD_RUNTIME_LEDGER_H_
+// Owned by the holder of the engine.
+#ifndef TF_HVD_RUNTIME_CONTROLLER_STATE_H_
+#define TF_HVD_RUNTIME_CONTROLLER_STATE_H_
 
 #include <cstdint>
 #include <deque>
@@ -28,17 +29,17 @@ inline const std::string kJoinName = "\x01join";
 
 using Key = std::pair<int32_t, std::string>;  // (set, name)
 
-// The votes that a vertex holds for an open request.
+// The votes that a controller holds for an open request.
 struct Tally {
   std::set<int> voted;  // children, or this rank itself
   Vote vote;            // merged; meaningless while nobody has voted
 };
 
 // One agreed request, as the executor gets it.
-struct Run {
+struct Task {
   int32_t set = kWorldSet;
   std::string name;
-  Record record;
+  Request request;
   std::string error;  // not empty: it fails with this text
   int32_t last = 0;   // join: the last rank; add_process_set: the new set
   std::shared_ptr<const std::vector<int>> ranks;  // of the set
@@ -52,38 +53,39 @@ struct Executing {
   std::shared_ptr<const Caller> caller;
 };
 
-struct Ledger {
+struct ControllerState {
   int rank = 0;
   TreePlace place;
   std::map<int32_t, ProcessSet> sets;
   std::set<int32_t> gone;  // removed sets
   std::map<Key, Tally> tallies;
-  std::map<Key, Vote> ready;               // complete, not yet in a frame
+  std::map<Key, Vote> ready;               // complete, not yet in a batch
   std::map<Key, std::deque<Entry>> queue;  // own, only the front one is voted
   std::map<int32_t, Entry> want_join;      // join waits for open votes
   // Own, agreed, oldest first. Of one name more than one only if the callers
   // of the earlier ones have gone.
   std::multimap<Key, Executing> executing;
   int64_t moved_ns = 0;     // when the executor was last seen to move
-  std::set<Key> passed_up;  // voted to the parent, not yet in a frame
+  std::set<Key> passed_up;  // voted to the parent, not yet in a batch
 };
 
-// What a vertex needs of its surroundings. All are called by the holder of the
-// helm, inside a call of the vertex, and must not call the vertex back.
-class VertexHost {
+// What a controller needs of its surroundings. All are called by the holder of
+// the progress lock, inside a call of the controller, and must not call the
+// controller back.
+class ControllerHost {
  public:
-  virtual ~VertexHost() = default;
+  virtual ~ControllerHost() = default;
   // Never blocks: what does not fit waits in an out-queue.
   virtual void Send(int neighbour, std::string message) = 0;
-  // What one frame gives this rank to do, in order.
-  virtual void Execute(std::vector<Run> frame) = 0;
+  // What one batch gives this rank to do, in order.
+  virtual void Execute(std::vector<Task> batch) = 0;
   // Grows while what was handed to Execute moves.
   virtual uint64_t Moved() const = 0;
   // The rank whose data is waited for; -1 if none is.
   virtual int Awaited() const = 0;
   // Frames handed to Execute that are not finished.
   virtual size_t Backlog() const = 0;
-  // To be fired when the helm is free.
+  // To be fired when the progress lock is free.
   virtual void Complete(Completion done, Status status, int32_t value) = 0;
   virtual void SetAdded(int32_t set, const std::vector<int>& ranks) = 0;
   virtual void SetRemoved(int32_t set) = 0;
@@ -95,4 +97,4 @@ class VertexHost {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_LEDGER_H_
+#endif  // TF_HVD_RUNTIME_CONTROLLER_STATE_H_

@@ -3,8 +3,8 @@
 // Short messages are copied when they are sent, so that the sender need not
 // wait; long ones go straight from the sender's memory to the receiver's, by
 // whichever side comes second.
-#ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_MESSENGER_H_
-#define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_MESSENGER_H_
+#ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_
+#define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_
 
 #include <atomic>
 #include <cstddef>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/status.h"
-#include "runtime/transport/messenger.h"
+#include "runtime/transport/point_to_point.h"
 
 namespace tf_hvd {
 
@@ -27,12 +27,14 @@ class Mailbox {
     const void* from = nullptr;
     void* to = nullptr;
     size_t bytes = 0;
+    int tag = 0;
     std::string copy;  // what `from` points to, if the message is short
     std::atomic<bool> done{false};
   };
   using Shared = std::shared_ptr<Operation>;
 
-  // Matches the operation with the oldest one of the other side, or queues it.
+  // Matches the operation with the oldest one of its tag on the other side, or
+  // queues it.
   Status Send(const Shared& send);
   Status Receive(const Shared& receive);
 
@@ -42,8 +44,11 @@ class Mailbox {
  private:
   static Status Deliver(Operation* send, Operation* receive);
 
+  // Takes the oldest of a tag from a queue; null if there is none.
+  static Shared TakeOldest(int tag, std::deque<Shared>* queue);
+
   std::mutex mutex_;
-  std::deque<Shared> sends_;  // of the two queues one is empty
+  std::deque<Shared> sends_;  // of a tag one of the two queues has none
   std::deque<Shared> receives_;
 };
 
@@ -58,34 +63,35 @@ class MailRoom {
   std::vector<std::unique_ptr<Mailbox>> boxes_;
 };
 
-// As Messenger: one rank, the holder of its helm. Withdraws what is left when
-// it is destroyed.
-class LoopbackMessenger final : public Messenger {
+// As PointToPoint: one rank, the holder of its engine. Withdraws what is left
+// when it is destroyed.
+class LoopbackPointToPoint final : public PointToPoint {
  public:
-  LoopbackMessenger(std::shared_ptr<MailRoom> room, int rank)
+  LoopbackPointToPoint(std::shared_ptr<MailRoom> room, int rank)
       : room_(std::move(room)), rank_(rank) {}
-  ~LoopbackMessenger() override;
+  ~LoopbackPointToPoint() override;
 
-  Status Send(int peer, const void* data, size_t bytes,
-              Ticket* ticket) override;
-  Status Receive(int peer, void* data, size_t bytes, Ticket* ticket) override;
-  Status Test(Ticket ticket, bool* done) override;
-  bool Abandon(Ticket ticket) override;
+  Status Send(int peer, int tag, const void* data, size_t bytes,
+              Request* request) override;
+  Status Receive(int peer, int tag, void* data, size_t bytes,
+                 Request* request) override;
+  Status Test(Request request, bool* done) override;
+  bool Abandon(Request request) override;
 
  private:
   struct Pending {
     Mailbox* mailbox;
     Mailbox::Shared operation;
   };
-  // The ticket of an operation; 0 if it is done.
-  Ticket TicketFor(Mailbox* mailbox, Mailbox::Shared operation);
+  // The request of an operation; 0 if it is done.
+  Request RequestFor(Mailbox* mailbox, Mailbox::Shared operation);
 
   const std::shared_ptr<MailRoom> room_;
   const int rank_;
-  Ticket last_ticket_ = 0;
-  std::unordered_map<Ticket, Pending> pending_;
+  Request last_request_ = 0;
+  std::unordered_map<Request, Pending> pending_;
 };
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_MESSENGER_H_
+#endif  // TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_

@@ -1,4 +1,4 @@
-#include "runtime/transport/mpi_messenger.h"
+#include "runtime/transport/mpi_point_to_point.h"
 
 #include <string>
 
@@ -8,60 +8,60 @@ namespace tf_hvd {
 namespace {
 
 Status CheckLength(size_t bytes) {
-  if (bytes <= Messenger::kMaxBytes) return Status::Ok();
+  if (bytes <= PointToPoint::kMaxBytes) return Status::Ok();
   return Internal("bug in tf_hvd: a message of " + std::to_string(bytes) +
                   " bytes");
 }
 
 }  // namespace
 
-Messenger::Ticket MpiMessenger::Keep(const Operation& operation) {
+PointToPoint::Request MpiPointToPoint::Keep(const Operation& operation) {
   if (free_.empty()) {
     operations_.push_back(operation);
     return operations_.size();
   }
-  const Ticket ticket = free_.back();
+  const Request request = free_.back();
   free_.pop_back();
-  operations_[ticket - 1] = operation;
-  return ticket;
+  operations_[request - 1] = operation;
+  return request;
 }
 
-void MpiMessenger::Forget(Ticket ticket) { free_.push_back(ticket); }
+void MpiPointToPoint::Forget(Request request) { free_.push_back(request); }
 
-Status MpiMessenger::Send(int peer, const void* data, size_t bytes,
-                          Ticket* ticket) {
+Status MpiPointToPoint::Send(int peer, int tag, const void* data, size_t bytes,
+                             Request* request) {
   TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
   Operation operation;
   operation.bytes = bytes;
   const int code = api_->isend(api_->state, data, static_cast<int>(bytes), peer,
-                               tag_, comm_, &operation.request);
+                               first_tag_ + tag, comm_, &operation.request);
   TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Isend", code));
-  *ticket = Keep(operation);
+  *request = Keep(operation);
   return Status::Ok();
 }
 
-Status MpiMessenger::Receive(int peer, void* data, size_t bytes,
-                             Ticket* ticket) {
+Status MpiPointToPoint::Receive(int peer, int tag, void* data, size_t bytes,
+                                Request* request) {
   TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
   Operation operation;
   operation.bytes = bytes;
   operation.receives = true;
   const int code = api_->irecv(api_->state, data, static_cast<int>(bytes), peer,
-                               tag_, comm_, &operation.request);
+                               first_tag_ + tag, comm_, &operation.request);
   TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Irecv", code));
-  *ticket = Keep(operation);
+  *request = Keep(operation);
   return Status::Ok();
 }
 
-Status MpiMessenger::Test(Ticket ticket, bool* done) {
+Status MpiPointToPoint::Test(Request request, bool* done) {
   *done = true;
-  if (ticket == 0) return Status::Ok();
-  Operation& operation = operations_[ticket - 1];
+  if (request == 0) return Status::Ok();
+  Operation& operation = operations_[request - 1];
   int flag = 0;
   int bytes = 0;
   const int code = api_->test(api_->state, &operation.request, &flag, &bytes);
   if (code != 0) {
-    operation.failed = true;  // the ticket is still the caller's
+    operation.failed = true;  // the request is still the caller's
     return MpiResult(*api_, "MPI_Test", code);
   }
   *done = flag != 0;
@@ -72,18 +72,18 @@ Status MpiMessenger::Test(Ticket ticket, bool* done) {
                     " bytes came where " + std::to_string(operation.bytes) +
                     " were expected");
   }
-  Forget(ticket);
+  Forget(request);
   return Status::Ok();
 }
 
-bool MpiMessenger::Abandon(Ticket ticket) {
-  if (ticket == 0) return true;
-  Operation& operation = operations_[ticket - 1];
+bool MpiPointToPoint::Abandon(Request request) {
+  if (request == 0) return true;
+  Operation& operation = operations_[request - 1];
   if (operation.failed) {
     // There is no request any more. Nobody knows what MPI still does with the
     // memory of one that it gave up.
     const bool arrived = operation.arrived;
-    Forget(ticket);
+    Forget(request);
     return arrived;
   }
   // A send cannot be taken back, and a receive only if nothing has come yet.
@@ -91,7 +91,7 @@ bool MpiMessenger::Abandon(Ticket ticket) {
   int done = 0;
   const int code = api_->test(api_->state, &operation.request, &done, nullptr);
   const bool over = code == 0 && done != 0;
-  if (over) Forget(ticket);
+  if (over) Forget(request);
   return over;
 }
 

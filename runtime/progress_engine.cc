@@ -1,11 +1,10 @@
-#include "runtime/helm.h"
+#include "runtime/progress_engine.h"
 
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
 #include "runtime/clock.h"
@@ -14,19 +13,19 @@ namespace tf_hvd {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// A caller executes no more than this itself: it must not keep a thread of
+// A caller moves no more than this itself: it must not keep a thread of
 // TensorFlow.
 constexpr int64_t kInPlaceBytes = 64 * 1024;
-// Between two looks at an abort that is under way, without a background thread.
-constexpr std::chrono::milliseconds kFailingPause{1};
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+// Between two looks at what is under way, without a background thread.
+constexpr std::chrono::milliseconds kPause{1};
 
-// The helm whose completions this thread is firing.
-thread_local const void* firing_helm = nullptr;
+// The engine whose completions this thread is firing.
+thread_local const void* firing_engine = nullptr;
 
 }  // namespace
 
-Helm::Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue)
+ProgressEngine::ProgressEngine(const Config& config, World* world, Cycle* cycle,
+                               TensorQueue* queue)
     : spin_ns_(world->oversubscribed() ? 0 : config.spin_ns),
       world_(world),
       cycle_(cycle),
@@ -38,39 +37,42 @@ Helm::Helm(const Config& config, World* world, Cycle* cycle, TensorQueue* queue)
   }
 }
 
-Helm::~Helm() {
+ProgressEngine::~ProgressEngine() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Helm::Submit(Entry entry) {
+void ProgressEngine::Submit(Entry entry) {
   const int64_t bytes =
       ExpectedBytes(entry, static_cast<size_t>(world_->topology().size));
   const bool quiet = open_.fetch_add(1) == 0;
   queue_->Push(std::move(entry));
   // In a completion: driving from here would nest without bound, and whoever
   // fires it looks again afterwards.
-  if (firing_helm == this) return;
+  if (firing_engine == this) return;
   if (!has_background_) return DriveAlone();
   if (quiet && bytes <= kInPlaceBytes) return CallerTurn();
-  // If somebody holds the helm, they look again after letting go of it.
+  // If somebody holds the progress lock, they look again after letting go of
+  // it.
   world_->doorbell()->RingIfAsleep();
 }
 
-void Helm::CallerTurn() {
+void ProgressEngine::CallerTurn() {
   if (!TryTake()) return world_->doorbell()->RingIfAsleep();
   world_->doorbell()->SetAsleep(false);
   const int64_t deadline_ns = NowNs() + spin_ns_;
   do {
     // A rank of this node that is needed may wait for this core.
-    if (!cycle_->Advance(kInPlaceBytes)) sched_yield();
-  } while (static_cast<size_t>(open_) > cycle_->OutcomeCount() &&
-           NowNs() < deadline_ns && !cycle_->aborted());
+    if (!cycle_->Advance()) sched_yield();
+  } while (open_ > 0 && !cycle_->HasOutcomes() && NowNs() < deadline_ns &&
+           !cycle_->aborted());
   std::vector<Outcome> outcomes = TakeOutcomes();
   // Nobody rings when an edge has room again.
   const bool unsent = cycle_->HasOutput();
   Release();
   world_->doorbell()->SetAsleep(true);
-  if (open_ > 0 || unsent || cycle_->LooksBusy()) world_->doorbell()->Ring();
+  if (open_ > 0 || unsent || cycle_->HasWork() || cycle_->LooksBusy()) {
+    world_->doorbell()->Ring();
+  }
   FireAll(std::move(outcomes));
   if (queue_->Empty()) return;
   if (!has_background_) return DriveAlone();
@@ -78,19 +80,19 @@ void Helm::CallerTurn() {
 }
 
 // Without a background thread: one rank, or the time after the end.
-void Helm::DriveAlone() {
+void ProgressEngine::DriveAlone() {
   do {
     if (!TryTake()) return;  // the holder looks again
-    while (cycle_->Advance(kNoLimit)) {
+    while (cycle_->Advance()) {
     }
     std::vector<Outcome> outcomes = TakeOutcomes();
     Release();
     FireAll(std::move(outcomes));
-    if (cycle_->Failing()) std::this_thread::sleep_for(kFailingPause);
-  } while (cycle_->LooksBusy() || cycle_->Failing());
+    if (cycle_->HasWork()) std::this_thread::sleep_for(kPause);
+  } while (cycle_->LooksBusy() || cycle_->HasWork());
 }
 
-void Helm::Background() {
+void ProgressEngine::Background() {
   Doorbell* const bell = world_->doorbell();
   for (;;) {
     const bool held = TryTake();
@@ -119,16 +121,16 @@ void Helm::Background() {
 }
 
 // True when the runtime has ended.
-bool Helm::BackgroundTurn() {
+bool ProgressEngine::BackgroundTurn() {
   bool busy = false;
   do {
-    busy = cycle_->Advance(kNoLimit);
+    busy = cycle_->Advance();
     if (busy) last_progress_ns_ = NowNs();
   } while (busy && !cycle_->HasOutcomes());
   return cycle_->AtEnd();
 }
 
-WaitState Helm::StateOfWait() const {
+WaitState ProgressEngine::StateOfWait() const {
   WaitState state;
   state.idle_ns = NowNs() - last_progress_ns_;
   state.spin_ns = spin_ns_;
@@ -138,27 +140,28 @@ WaitState Helm::StateOfWait() const {
   state.waiting = cycle_->Waiting();
   state.relays = cycle_->RelaysForOthers();
   state.leaving = cycle_->Leaving();
+  state.moving = cycle_->Moving();
   state.polled = cycle_->Polled();
   return state;
 }
 
-void Helm::Leave(const std::string& reason) {
+void ProgressEngine::Leave(const std::string& reason) {
   cycle_->AskToLeave(reason);
   if (!thread_.joinable()) return DriveAlone();
   world_->doorbell()->Ring();
   thread_.join();
 }
 
-std::vector<Outcome> Helm::TakeOutcomes() {
+std::vector<Outcome> ProgressEngine::TakeOutcomes() {
   std::vector<Outcome> outcomes = cycle_->TakeOutcomes();
   open_ -= static_cast<int64_t>(outcomes.size());
   return outcomes;
 }
 
-void Helm::FireAll(std::vector<Outcome> outcomes) {
-  const void* const outer = std::exchange(firing_helm, this);
+void ProgressEngine::FireAll(std::vector<Outcome> outcomes) {
+  const void* const outer = std::exchange(firing_engine, this);
   for (Outcome& outcome : outcomes) outcome.Fire();
-  firing_helm = outer;
+  firing_engine = outer;
 }
 
 }  // namespace tf_hvd

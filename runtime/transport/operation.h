@@ -1,0 +1,121 @@
+// Operation and Backend: the contract under which tensors move (data-plane
+// contract, docs/adr/0009). An operation is one collective on its way; a
+// backend is one way to move data. Operations are started and polled: nothing
+// here waits.
+//
+// All members are called by the holder of the progress lock only. The ranks of
+// a set make the same operations of it in the same order; operations that are
+// under way at the same time may end in any.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_OPERATION_H_
+#define TF_HVD_RUNTIME_TRANSPORT_OPERATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/status.h"
+#include "runtime/types.h"
+
+namespace tf_hvd {
+
+// Where the tensors of an operation lie.
+enum class MemoryKind : uint8_t { kHost, kPinned, kDevice };
+
+struct Memory {
+  MemoryKind kind = MemoryKind::kHost;
+  int device = -1;        // of kDevice
+  void* ready = nullptr;  // of kDevice: the event after which it may be used
+};
+
+// `input` is read, `output` is written; they may be equal. A null `input`
+// stands for zeros (a rank that has joined), a null `output` for nowhere.
+struct Span {
+  const void* input = nullptr;
+  void* output = nullptr;
+  int64_t count = 0;  // elements
+};
+
+struct ReduceOptions {
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;   // on each input, before the reduction
+  double postscale = 1.0;  // on the result
+  double divisor = 1.0;    // of the result; see StoreAccumulator
+};
+
+// What is to be done, in the words of one rank. `kind` says what the members
+// mean. Lists of numbers have one for each rank of the set, in their order.
+//
+// kAllreduce: all `spans`, seen as one run of elements, are reduced as `reduce`
+//   says. Each element of the result is reduced in the order of `ranks`,
+//   wherever it lies: how requests are fused does not change a bit. Half
+//   precisions are summed in float32 and rounded once. Average divides by the
+//   number of ranks. Scales of integers: in float64, then truncated toward
+//   zero.
+// kBroadcast: `input` of the one span, in bytes, of the rank at place `root`
+//   goes to `output` on all ranks; the others' `input` is not looked at.
+// kAllgather: each rank gives `receive[me]` bytes at `input`; what the ranks
+//   give is laid out in their order at `output`.
+// kAlltoall: `send[i]` bytes of `input` go to the i-th rank, `receive[i]` come
+//   from there and are laid out at `output`. They do not overlap.
+// kReducescatter: the inputs are reduced as above, and the i-th rank gets
+//   `send[i]` elements of the result at `output`. They do not overlap.
+struct OperationSpec {
+  OpKind kind = OpKind::kAllreduce;
+  std::shared_ptr<const std::vector<int>> ranks;  // sorted; holds this rank
+  int32_t set = 0;
+  // Of this operation among those of the set: on all ranks the same.
+  uint64_t number = 0;
+  Memory memory;
+  ReduceOptions reduce;
+  std::vector<Span> spans;  // allreduce, broadcast
+  size_t root = 0;
+  const void* input = nullptr;  // the other kinds
+  void* output = nullptr;
+  std::vector<int64_t> send;
+  std::vector<int64_t> receive;
+};
+
+// How a look at an operation found it.
+struct Poll {
+  bool done = false;
+  bool moved = false;  // a message came or went, a piece of work was done
+  int awaited = -1;    // the rank whose data is waited for; -1: none is
+};
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  // Moves on for at most about `budget_ns`, or as far as it goes without
+  // waiting. After an error it is never called again, and the data of the
+  // ranks is out of step: the job must end.
+  virtual Status Progress(int64_t budget_ns, Poll* poll) = 0;
+
+  // Lets go of what is under way; called before an operation that has not
+  // ended is destroyed. False if something may still write to its memory.
+  virtual bool Abandon() = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const char* name() const = 0;
+
+  // Pure, and equal on all ranks of the set.
+  virtual bool Serves(const OperationSpec& spec) const = 0;
+
+  // Makes the operation; it starts with its first Progress. Called in the
+  // agreed order.
+  virtual Status Make(OperationSpec spec,
+                      std::unique_ptr<Operation>* operation) = 0;
+
+  // The most operations that may be under way at once.
+  virtual size_t window() const = 0;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_OPERATION_H_

@@ -1,0 +1,46 @@
+// PointToPoint: point-to-point messages between any two ranks, the ground on
+// which the collectives of p2p_backend stand. Never blocks.
+//
+// Between two ranks messages of one tag arrive in the order of their posting.
+// All members are called by the holder of the progress lock only.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_POINT_TO_POINT_H_
+#define TF_HVD_RUNTIME_TRANSPORT_POINT_TO_POINT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/status.h"
+
+namespace tf_hvd {
+
+class PointToPoint {
+ public:
+  // An operation in progress. 0 is none: it tests as done.
+  using Request = uint64_t;
+
+  // No message is longer; callers cut.
+  static constexpr size_t kMaxBytes = size_t{1} << 30;
+
+  virtual ~PointToPoint() = default;
+
+  // Posts a message. `data` must stay as it is until the request is done.
+  // `tag` is from 0 to 8191.
+  virtual Status Send(int peer, int tag, const void* data, size_t bytes,
+                      Request* request) = 0;
+
+  // Posts the receipt of a message of exactly `bytes` bytes.
+  virtual Status Receive(int peer, int tag, void* data, size_t bytes,
+                         Request* request) = 0;
+
+  // Moves things along. Once `*done` was true the request is gone and must not
+  // be tested again; after an error it is to be abandoned.
+  virtual Status Test(Request request, bool* done) = 0;
+
+  // Lets go of an operation that will not be waited for (after an abort). True
+  // if its memory is certainly not touched any more.
+  virtual bool Abandon(Request request) = 0;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_POINT_TO_POINT_H_

@@ -1,0 +1,112 @@
+// The operations of a backend as calls that return when the result is there.
+#ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_COLLECTIVES_H_
+#define TF_HVD_TESTS_RUNTIME_TRANSPORT_COLLECTIVES_H_
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/transport/operation.h"
+
+namespace tf_hvd {
+
+// A backend's operations as calls that return when the result is there.
+class Collectives {
+ public:
+  // Called while an operation waits; ends it with what it returns, unless ok.
+  using Meanwhile = std::function<Status()>;
+
+  explicit Collectives(Backend* backend) : backend_(backend) {}
+
+  Status Allreduce(const std::vector<int>& ranks,
+                   const std::vector<Span>& spans, const ReduceOptions& options,
+                   const Meanwhile& meanwhile = nullptr) {
+    OperationSpec spec = Spec(OpKind::kAllreduce, ranks);
+    spec.spans = spans;
+    spec.reduce = options;
+    return Run(std::move(spec), meanwhile);
+  }
+  Status Allgather(const std::vector<int>& ranks, const void* mine,
+                   const std::vector<int64_t>& bytes, void* output,
+                   const Meanwhile& meanwhile = nullptr) {
+    OperationSpec spec = Spec(OpKind::kAllgather, ranks);
+    spec.input = mine;
+    spec.receive = bytes;
+    spec.output = output;
+    return Run(std::move(spec), meanwhile);
+  }
+  // `data` of the rank `root`, a member.
+  Status Broadcast(const std::vector<int>& ranks, int root, void* data,
+                   int64_t bytes, const Meanwhile& meanwhile = nullptr) {
+    OperationSpec spec = Spec(OpKind::kBroadcast, ranks);
+    const auto found = std::lower_bound(ranks.begin(), ranks.end(), root);
+    spec.root = found != ranks.end() && *found == root
+                    ? static_cast<size_t>(found - ranks.begin())
+                    : ranks.size();
+    spec.spans = {{data, data, bytes}};
+    return Run(std::move(spec), meanwhile);
+  }
+  Status Reducescatter(const std::vector<int>& ranks, const void* input,
+                       const std::vector<int64_t>& counts, void* output,
+                       const ReduceOptions& options,
+                       const Meanwhile& meanwhile = nullptr) {
+    OperationSpec spec = Spec(OpKind::kReducescatter, ranks);
+    spec.input = input;
+    spec.output = output;
+    spec.send = counts;
+    spec.reduce = options;
+    return Run(std::move(spec), meanwhile);
+  }
+  Status Alltoall(const std::vector<int>& ranks, const void* input,
+                  const std::vector<int64_t>& send_bytes, void* output,
+                  const std::vector<int64_t>& receive_bytes,
+                  const Meanwhile& meanwhile = nullptr) {
+    OperationSpec spec = Spec(OpKind::kAlltoall, ranks);
+    spec.input = input;
+    spec.output = output;
+    spec.send = send_bytes;
+    spec.receive = receive_bytes;
+    return Run(std::move(spec), meanwhile);
+  }
+
+  // Whether the memory of an operation that failed may still be written.
+  bool memory_in_use() const { return memory_in_use_; }
+
+ private:
+  OperationSpec Spec(OpKind kind, const std::vector<int>& ranks) {
+    OperationSpec spec;
+    spec.kind = kind;
+    spec.ranks = std::make_shared<const std::vector<int>>(ranks);
+    // The same number for the same ranks.
+    for (const int rank : ranks) spec.set = (spec.set * 31 + rank + 1) % 499;
+    spec.number = numbers_[ranks]++;
+    return spec;
+  }
+
+  Status Run(OperationSpec spec, const Meanwhile& meanwhile) {
+    std::unique_ptr<Operation> operation;
+    TF_HVD_RETURN_IF_ERROR(backend_->Make(std::move(spec), &operation));
+    Poll poll;
+    Status status;
+    while (status.ok() && !poll.done) {
+      poll = Poll();
+      status = operation->Progress(/*budget_ns=*/20'000, &poll);
+      if (status.ok() && meanwhile) status = meanwhile();
+      if (!poll.moved) std::this_thread::yield();
+    }
+    if (!status.ok() && !operation->Abandon()) memory_in_use_ = true;
+    return status;
+  }
+
+  Backend* const backend_;
+  std::map<std::vector<int>, uint64_t> numbers_;
+  bool memory_in_use_ = false;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_TESTS_RUNTIME_TRANSPORT_COLLECTIVES_H_
