@@ -36,14 +36,17 @@ bool Executor::Progress(Status* status) {
   bool moved = false;
   if (!CanRun()) return moved;
   awaited_ = -1;
+  // What is behind an operation moves while that waits, and not instead of it.
+  bool busy = false;
   for (auto one = under_way_.begin();
-       status->ok() && one != under_way_.end();) {
+       status->ok() && !busy && one != under_way_.end();) {
     bool ended = false;
     *status = Move(&*one, &moved, &ended);
     if (awaited_ < 0) awaited_ = one->awaited;
+    busy = !ended && one->busy;
     one = ended ? under_way_.erase(one) : std::next(one);
   }
-  if (status->ok()) *status = Begin(&moved);
+  if (status->ok() && !busy) *status = Begin(&moved);
   if (!status->ok()) {
     broken_ = moved = true;
   }
@@ -62,7 +65,7 @@ Status Executor::Begin(bool* moved) {
   while (!batches_.empty()) {
     if (!under_way_.empty()) {
       const UnderWay& last = under_way_.back();
-      if (last.waits || !last.collective.last_given()) break;
+      if (last.busy || last.waits || !last.collective.last_given()) break;
     }
     Batch& batch = batches_.front();
     std::vector<Task> tasks;
@@ -121,6 +124,7 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     if (!status.ok()) return status.WithContext(one->collective.What());
     *moved |= poll.moved || poll.done;
     one->awaited = poll.awaited;
+    one->busy = poll.moved && poll.awaited < 0;
     if (!poll.done) break;
     one->operation.reset();
   }

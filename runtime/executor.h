@@ -81,6 +81,7 @@ class Executor {
     Backend* backend = nullptr;
     std::unique_ptr<Operation> operation;
     int awaited = -1;
+    bool busy = false;  // it has not gone as far as it can without waiting
   };
 
   Status Begin(bool* moved);

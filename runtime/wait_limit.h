@@ -21,6 +21,16 @@ struct WaitState {
   bool polled = false;  // arrivals on some edge wake nobody
 };
 
+// True if nothing rings when what is waited for comes.
+inline bool MustLook(const WaitState& state) {
+  return state.polled || state.moving;
+}
+
+// True if somebody waits, here or elsewhere, for what comes to this rank.
+inline bool IsNeeded(const WaitState& state) {
+  return state.waiting || state.relays || state.leaving || state.moving;
+}
+
 // 0: look again at once.
 inline int64_t WaitLimitNs(const WaitState& state) {
   constexpr int64_t kUs = 1'000;
@@ -30,12 +40,9 @@ inline int64_t WaitLimitNs(const WaitState& state) {
   // Between processes of a node data takes less than this.
   if (state.moving && state.idle_ns < kMs) return 0;
   if (state.has_output || state.aborting) return kMs;
-  // Whoever waits, wherever: an arrival that it depends on is found within a
-  // sixteenth of the time that it has waited.
-  const bool needed =
-      state.waiting || state.relays || state.leaving || state.moving;
-  if (state.polled || state.moving) {
-    if (!needed) return 20 * kMs;
+  if (MustLook(state)) {
+    if (!IsNeeded(state)) return 20 * kMs;
+    // An arrival is found within a sixteenth of the time that was waited.
     return std::clamp(state.idle_ns / 16, 50 * kUs, kMs);
   }
   return state.waiting || state.leaving ? 100 * kMs : 1000 * kMs;

@@ -46,6 +46,7 @@ class FakeBackend final : public Backend {
   std::vector<std::string> calls;
   std::vector<uint64_t> numbers;
   std::set<uint64_t> held;  // operations that do not end
+  std::set<uint64_t> busy;  // of these, those that could go on
   Status answer;
   bool in_use = false;
   bool serves_broadcast = true;
@@ -58,7 +59,8 @@ class FakeBackend final : public Backend {
         : backend_(backend), number_(number) {}
     Status Progress(int64_t, Poll* poll) override {
       poll->done = backend_->held.count(number_) == 0;
-      if (!poll->done) poll->awaited = 1;
+      poll->moved = backend_->busy.count(number_) > 0;
+      if (!poll->done && !poll->moved) poll->awaited = 1;
       return backend_->answer;
     }
     bool Abandon() override { return !backend_->in_use; }
@@ -200,6 +202,19 @@ TEST_F(ExecutorTest, MayEndInAnyOrder) {
   RunAll();
   EXPECT_EQ(ended, (Texts{"b", "c", "a"}));
   EXPECT_EQ(executor.awaited(), -1);
+}
+
+TEST_F(ExecutorTest, WhatIsBehindABusyOperationStands) {
+  for (const char* name : {"a", "b"}) executor.Add(Batch(Sum(name, 1)));
+  data.busy = data.held = {0};
+  Status status;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(executor.Progress(&status));
+    EXPECT_EQ(data.calls.size(), 1u);
+  }
+  data.busy = {};  // now it waits
+  RunAll();
+  EXPECT_EQ(ended, (Texts{"b"}));
 }
 
 TEST_F(ExecutorTest, NoMoreThanTheBackendsWindow) {

@@ -35,6 +35,7 @@ TEST(WaitLimit, Table) {
   const WaitState rung = Idle(8 * kMs, false);
   const auto waits = [](WaitState* s) { s->waiting = true; };
   const auto relays = [](WaitState* s) { s->relays = true; };
+  const auto moves = [](WaitState* s) { s->moving = true; };
   const auto leaves = [](WaitState* s) { s->leaving = true; };
   const Row rows[] = {
       {"outcomes", With(rung, [](auto* s) { s->has_outcomes = true; }), 0},
@@ -49,6 +50,10 @@ TEST(WaitLimit, Table) {
       {"relays long", With(long_ago, relays), kMs},
       {"leaves", With(later, leaves), 500 * kUs},
       {"nothing to do", later, 20 * kMs},
+      // Operations are under way: data rings no bell.
+      {"moves", With(Idle(900 * kUs, false), moves), 0},
+      {"moves, late", With(rung, moves), 500 * kUs},
+      {"moves, very late", With(long_ago, moves), kMs},
       {"rung, waits", With(rung, waits), 100 * kMs},
       {"rung, relays", With(rung, relays), 1000 * kMs},
       {"rung, leaves", With(rung, leaves), 100 * kMs},
