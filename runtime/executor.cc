@@ -43,7 +43,7 @@ bool Executor::Progress(Status* status) {
     bool ended = false;
     *status = Move(&*one, &moved, &ended);
     if (awaited_ < 0) awaited_ = one->awaited;
-    busy = !ended && one->busy;
+    busy = one->busy;
     one = ended ? under_way_.erase(one) : std::next(one);
   }
   if (status->ok() && !busy) *status = Begin(&moved);
@@ -77,8 +77,7 @@ Status Executor::Begin(bool* moved) {
     UnderWay& one = under_way_.emplace_back(std::move(tasks));
     *moved = true;
     bool ended = false;
-    TF_HVD_RETURN_IF_ERROR(MakeNext(&one, moved, &ended));
-    if (!ended) TF_HVD_RETURN_IF_ERROR(Move(&one, moved, &ended));
+    TF_HVD_RETURN_IF_ERROR(Move(&one, moved, &ended));
     if (ended) under_way_.pop_back();
   }
   return Status::Ok();
@@ -114,6 +113,7 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
 
 Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
   one->awaited = -1;
+  one->busy = false;
   while (!*ended) {
     if (one->operation == nullptr) {
       TF_HVD_RETURN_IF_ERROR(MakeNext(one, moved, ended));
@@ -124,8 +124,10 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     if (!status.ok()) return status.WithContext(one->collective.What());
     *moved |= poll.moved || poll.done;
     one->awaited = poll.awaited;
-    one->busy = poll.moved && poll.awaited < 0;
-    if (!poll.done) break;
+    if (!poll.done) {
+      one->busy = poll.moved && poll.awaited < 0;
+      break;
+    }
     one->operation.reset();
   }
   return Status::Ok();

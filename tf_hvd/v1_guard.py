@@ -29,12 +29,7 @@ _UPDATE = "/update_"
 
 
 class _Flow(dataflow.Tracing):
-    """Where gradients of a v1 graph come from, too; that may be the outermost one."""
-
-    def __init__(self, graphs: Sequence[Any]) -> None:
-        super().__init__([graph for graph in graphs if hasattr(graph, "captures")])
-        self._graphs = graphs
-        self._library = dataflow.Library(graphs)
+    """Where gradients come from, those that tf.gradients has made too."""
 
     def node(self, key: Any) -> Any:
         node = super().node(key)
@@ -153,7 +148,7 @@ def check_graph(graph: Any) -> None:
     if not guard.watches():
         return
     flow = _Flow([graph])
-    for name, updates in _updates(graph).items():
+    for name, updates in _updates(graph, flow.library).items():
         inputs = [tensor for op in updates for tensor in op.inputs if _is_data(tensor)]
         if _nothing_reduced(flow, inputs, [graph]):
             raise ValueError(
@@ -169,14 +164,14 @@ def _is_data(tensor: Any) -> bool:
     return tensor.dtype not in (tf.resource, tf.variant) and not tensor.dtype._is_ref_dtype
 
 
-def _updates(graph: Any) -> dict[str, list[Any]]:
+def _updates(graph: Any, library: dataflow.Library) -> dict[str, list[Any]]:
     """Ops that train and that nobody answers for, for each optimizer, by its name."""
     trained = {
         (variable.handle if hasattr(variable, "handle") else variable._ref()).op
         for variable in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
     }
     answered = _answered.get(graph, set())
-    functions = _training_functions(graph)
+    functions = _training_functions(library)
     found: dict[str, list[Any]] = {}
     for op in graph.get_operations():
         if op.name in answered or op._original_op is not None:
@@ -197,16 +192,16 @@ def _called(node: Any) -> set[str]:
     return set(dataflow.functions_of(node.attr.values()))
 
 
-def _training_functions(graph: Any) -> set[str]:
+def _training_functions(library: dataflow.Library) -> set[str]:
     """The functions in which an optimizer updates, those that tf.cond has made among them."""
     try:
-        library = graph.as_graph_def().library.function
+        definitions = library.definitions()
     except ValueError:  # constants of more than two gigabytes
         return set()
-    calls = {each.signature.name: [_called(node) for node in each.node_def] for each in library}
+    calls = {name: [_called(node) for node in each.node_def] for name, each in definitions.items()}
     training = {
-        each.signature.name
-        for each in library
+        name
+        for name, each in definitions.items()
         for node in each.node_def
         if node.op.startswith(_TRAINING) or _trains(node.op, node.name)
     }

@@ -102,8 +102,6 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual const char* name() const = 0;
-
   // Pure, and equal on all ranks of the set.
   virtual bool Serves(const OperationSpec& spec) const = 0;
 

@@ -18,7 +18,7 @@ namespace tf_hvd {
 
 class P2PBackend final : public Backend {
  public:
-  // Tags of messages are from 0 to this.
+  // Tags of messages are from 0 to below this.
   static constexpr int kTags = 8192;
 
   // `p2p` belongs to the caller and must outlive the backend; it may be null
@@ -28,7 +28,6 @@ class P2PBackend final : public Backend {
              size_t max_message_bytes = PointToPoint::kMaxBytes)
       : p2p_(p2p), rank_(rank), max_message_bytes_(max_message_bytes) {}
 
-  const char* name() const override { return "p2p"; }
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override;

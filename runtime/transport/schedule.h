@@ -1,6 +1,6 @@
 // Schedule: what one rank does in an operation, as data: messages that it
 // posts, waits for them, and pieces of work, one after the other. Algorithms
-// write schedules; p2p_operation goes through them and never waits.
+// write schedules; p2p_backend goes through them and never waits.
 //
 // Messages are posted in lanes, and a lane is waited for as a whole. Between
 // two ranks messages of an operation match in the order of their posting: an

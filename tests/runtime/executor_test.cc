@@ -17,7 +17,6 @@ namespace {
 // unless they are held.
 class FakeBackend final : public Backend {
  public:
-  const char* name() const override { return "fake"; }
   bool Serves(const OperationSpec& spec) const override {
     return spec.kind != OpKind::kBroadcast || serves_broadcast;
   }

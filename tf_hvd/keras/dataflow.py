@@ -76,7 +76,7 @@ class _Flow:
     """Nodes, and what is upstream of them. Subclasses find nodes by their keys."""
 
     def __init__(self, library: "Library") -> None:
-        self._library = library
+        self.library = library
         self._not_downstream: set[Any] = set()
 
     def node(self, key: Any) -> _Node:
@@ -84,7 +84,7 @@ class _Flow:
 
     def holds_reduction(self, node: _Node) -> bool:
         """Whether it is a reduction, or calls one."""
-        return node.reduces or any(self._library.body(name).reduces for name in node.calls)
+        return node.reduces or any(self.library.body(name).reduces for name in node.calls)
 
     def upstream(self, starts: Iterable[Any], seen: set[Any]) -> Iterator[tuple[Any, _Node]]:
         """The nodes with these keys and all before them, up to the backward pass."""
@@ -100,7 +100,7 @@ class _Flow:
                 waiting += node.inputs
 
     def _is_backward(self, node: _Node) -> bool:
-        return node.backward or any(self._library.body(name).backward for name in node.calls)
+        return node.backward or any(self.library.body(name).backward for name in node.calls)
 
     def _downstream(self, node: _Node) -> bool:
         """Whether something of the backward pass is upstream of the node."""
@@ -128,7 +128,7 @@ class _Flow:
         """Whether the node reduces what comes from the backward pass."""
         if node.backward:
             return False
-        bodies = [self._library.body(name) for name in node.calls]
+        bodies = [self.library.body(name) for name in node.calls]
         if any(body.reduces_gradients for body in bodies):
             return True
         if not node.reduces and not any(body.reduces for body in bodies):
@@ -170,7 +170,7 @@ class _Body(_Flow):
 
     def look(self) -> None:
         """Finds out the rest; apart from the constructor, for functions that call others."""
-        bodies = [self._library.body(name) for node in self._nodes.values() for name in node.calls]
+        bodies = [self.library.body(name) for node in self._nodes.values() for name in node.calls]
         self.backward |= any(body.backward for body in bodies)
         self.reduces |= any(body.reduces for body in bodies)
         self.reduces_gradients = any(map(self.reduces_at, self._nodes.values()))
@@ -184,18 +184,22 @@ class Library:
         self._definitions: dict[str, Any] | None = None
         self._bodies: dict[str, Any] = {}
 
-    def body(self, name: str) -> Any:
-        """What the function of that name does."""
+    def definitions(self) -> dict[str, Any]:
+        """The FunctionDef of each function, by its name."""
         if self._definitions is None:
             self._definitions = {
                 function.signature.name: function
                 for graph in self._graphs
                 for function in graph.as_graph_def().library.function
             }
+        return self._definitions
+
+    def body(self, name: str) -> Any:
+        """What the function of that name does."""
         if name not in self._bodies:
-            if name not in self._definitions:
+            if name not in self.definitions():
                 return _UNKNOWN
-            self._bodies[name] = _Body(self, self._definitions[name])
+            self._bodies[name] = _Body(self, self.definitions()[name])
             self._bodies[name].look()
         return self._bodies[name]
 
@@ -210,7 +214,10 @@ _UNKNOWN = _Unknown()
 
 
 class Tracing(_Flow):
-    """The functions that are being traced, which are inside of each other."""
+    """The functions that are being traced, which are inside of each other.
+
+    Or a v1 graph and those in it: what is outermost captures nothing.
+    """
 
     def __init__(self, graphs: Sequence[Any]) -> None:
         super().__init__(Library(graphs))
@@ -218,7 +225,7 @@ class Tracing(_Flow):
         self._outer = {
             inner.op: getattr(outer, "op", None)
             for graph in graphs
-            for outer, inner in graph.captures
+            for outer, inner in getattr(graph, "captures", ())
         }
         self._nodes: dict[Any, _Node] = {}
 
