@@ -122,6 +122,8 @@ ROWS = {
         "test_broadcast_before_the_first_update",
         "momentum correction": f"{PARALLEL}/keras_callbacks_test.py::"
         "test_momentum_correction_scales_the_velocity",
+        "a saved `SyncBatchNormalization`": f"{PARALLEL}/sync_batch_norm_test.py::"
+        "test_a_loaded_model_goes_on_with_the_batches_of_all_ranks",
         "`SyncBatchNormalization`": f"{PARALLEL}/sync_batch_norm_test.py::test_as_one_large_batch",
     },
     "Errors": {

@@ -9,6 +9,7 @@ from tf_hvd import basics
 from tf_hvd._tensorflow import tf_variable
 from tf_hvd.process_sets import id_of
 from tf_hvd.reduction import GradientReducer
+from tf_hvd.sparse import each_row_once
 
 
 class LocalVariables:
@@ -52,7 +53,7 @@ def reduce_except_local(
     results = reducer.reduce(shared, variables, generic_names, step)
     for index, mine in enumerate(is_local):
         if mine:
-            gradient = gradients[index]
+            gradient = each_row_once(gradients[index])
             results[index] = _scaled(gradient, reducer) if scale_local else gradient
     return results
 

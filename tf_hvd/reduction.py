@@ -23,6 +23,7 @@ from tf_hvd.compression import Compression
 from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, id_of
+from tf_hvd.sparse import each_row_once
 
 _log = logging.getLogger(__name__)
 
@@ -179,8 +180,8 @@ class GradientReducer:
         """Reduced gradients, in the order given; None stays None.
 
         In eager mode one compiled function does all of it. On a rank that is no
-        member of the process set, and where the set has one member, gradients are
-        returned as they are, and nothing is sent.
+        member of the process set, and where the set has one member, nothing is sent:
+        gradients are returned as they are, IndexedSlices with each index once.
 
         Args:
           gradients: tensors, IndexedSlices and None. Which of them are None must
@@ -201,6 +202,7 @@ class GradientReducer:
         if self.is_alone():
             if self.process_set.included() is False:
                 _tell_outsider(self.process_set)
+            gradients = [each_row_once(gradient) for gradient in gradients]
             unseen = tf.executing_eagerly() or basics.size() == 1
             return gradients if unseen else _marked(gradients)
         plan = self._plan(gradients, variables)

@@ -146,6 +146,19 @@ def _sum_by_index(values: Any, indices: Any, ascending: bool) -> tuple[Any, Any]
     return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
 
 
+def each_row_once(gradient: Any) -> Any:
+    """IndexedSlices that stay on this rank, as if they had been reduced; others as they are.
+
+    A function of the rows, such as a norm that clips, or Keras 3's square of each of them,
+    is then the same on one rank and on several.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    values = tf.convert_to_tensor(gradient.values)
+    sums, indices = _sum_by_index(values, gradient.indices, ascending=True)
+    return tf.IndexedSlices(tf.cast(sums, values.dtype), indices, gradient.dense_shape)
+
+
 def _send_rows(rows: _Rows) -> tuple[Any, Any]:
     """Two allgathers, after which every rank adds up all rows in the order of the ranks."""
     request = rows.request

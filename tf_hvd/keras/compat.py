@@ -12,7 +12,8 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
   looks whether they are finite.
 - Classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile,
   and what is public: the `apply` of all optimizers, CallbackList, `fit` and
-  `train_on_batch`, ModelCheckpoint's `on_` methods (tf_hvd.keras.patches, .callbacks).
+  `train_on_batch`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods
+  (tf_hvd.keras.patches, .callbacks).
 
 `missing_hooks` names what a later Keras no longer has, when it is imported.
 `missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
@@ -268,15 +269,21 @@ def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
     return [optimizer.get_slot(variable, "momentum") for variable in variables]
 
 
-# Of these the class counts that objects of the public class have them from.
 _TRAINING = ("fit", "train_on_batch")
+# Of these the class counts that objects of the public class have them from.
+_NEAREST = (*_TRAINING, "call")
+
+
+def layers_of(model: Any) -> list[Any]:
+    """All layers of a model, also those inside of others."""
+    return list(model._flatten_layers())
 
 
 def owner_of(kind: Any, name: str) -> Any:
     """The class to which the method belongs: of several, the one they all call in the end."""
     if name in vars(kind) and name.startswith("__"):
         return kind
-    order = kind.__mro__ if name in _TRAINING else reversed(kind.__mro__)
+    order = kind.__mro__ if name in _NEAREST else reversed(kind.__mro__)
     return next((base for base in order if name in vars(base)), None)
 
 
@@ -286,6 +293,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
         return [
             ("update", module.optimizers.Optimizer, "apply"),
             ("callbacks", module.callbacks.CallbackList, "__init__"),
+            ("batch norm", module.layers.BatchNormalization, "call"),
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
             *(("training", module.Model, name) for name in _TRAINING),
@@ -294,6 +302,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
         ("update", module.optimizers.Optimizer, "apply_gradients"),
         ("update", module.optimizers.legacy.Optimizer, "apply_gradients"),
         ("callbacks", module.callbacks.CallbackList, "__init__"),
+        ("batch norm", module.layers.BatchNormalization, "call"),
         *(("training", module.Model, name) for name in _TRAINING),
     ]
 
@@ -310,6 +319,8 @@ def missing_hooks(module: Any) -> list[str]:
         for name in _CHECKPOINT
         if name not in vars(checkpoint)
     ]
+    if not callable(getattr(module.Model, "_flatten_layers", None)):
+        found.append(f"{module.__name__}: Model._flatten_layers")
     for _, kind, name in roots(module):
         if owner_of(kind, name) is None:
             found.append(f"{module.__name__}: {kind.__name__}.{name}")

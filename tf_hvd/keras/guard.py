@@ -100,6 +100,21 @@ def _not_reduced(kind: str) -> str:
     )
 
 
+def before_batch_norm(layer: Any) -> None:
+    """A layer of Keras with synchronized=True is about to normalize in training.
+
+    Raises:
+      GuardError: it would do so over this rank's batch alone.
+    """
+    if watches():
+        raise GuardError(
+            f"layer {layer.name!r} has synchronized=True, by which Keras means the replicas of "
+            f"tf.distribute, not the {basics.size()} ranks of this job: each would normalize by "
+            "its own batch. Use tf_hvd.SyncBatchNormalization; a saved model that has it is to "
+            f"be loaded by tf_hvd.keras.load_model. {OFF}"
+        )
+
+
 _PATTERN = re.compile(r"this job has \d+ ranks, and .*" + re.escape(OFF[-20:]), re.DOTALL)
 
 
@@ -309,6 +324,7 @@ class _Guard:
     """The functions above, as tf_hvd.keras.patches calls them."""
 
     before_update = staticmethod(before_update)
+    before_batch_norm = staticmethod(before_batch_norm)
     failed = staticmethod(failed)
     watches = staticmethod(watches)
     train_begin = Watch

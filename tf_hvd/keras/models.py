@@ -11,7 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.keras import compat
 from tf_hvd.keras.optimizer import DistributedOptimizer
+from tf_hvd.keras.sync_batch_norm import synchronize_again
+from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +53,15 @@ def load_model(
     custom_objects: dict[str, Any] | None = None,
     compression: type[Compressor] = Compression.none,
     legacy_opts: bool = False,
+    *,
+    process_set: ProcessSet = global_process_set,
+    **options: Any,
 ) -> Any:
-    """Loads a model that Keras has saved, with its optimizer distributed again.
+    """Loads a model that Keras has saved, as one that trains on all ranks again.
 
-    `keras.models.load_model` gives the same model with a plain optimizer.
+    Its optimizer is distributed, its SyncBatchNormalization layers normalize over the
+    batches of all ranks. `keras.models.load_model` gives the same model with a plain optimizer and
+    plain layers.
 
     Args:
       filepath: a file of Keras 3 (.keras, .h5) or of tf_keras (these, and a
@@ -63,6 +71,8 @@ def load_model(
       compression: see `tf_hvd.keras.DistributedOptimizer`.
       legacy_opts: the file is one of tf_keras with an optimizer of
         `optimizers.legacy`; only needed where the file says no version.
+      process_set: the ranks over which both are.
+      **options: other arguments of `tf_hvd.keras.DistributedOptimizer`; no file has them.
 
     Returns:
       The model. If the file has no optimizer, neither has the model, and a warning
@@ -76,6 +86,7 @@ def load_model(
     objects.update(custom_objects or {})
     keras = _keras_for(filepath, legacy_opts)
     model = keras.models.load_model(filepath, custom_objects=objects)
+    synchronize_again(compat.layers_of(model), keras.layers.BatchNormalization, process_set)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         _log.warning(
@@ -83,5 +94,5 @@ def load_model(
             filepath,
         )
     else:
-        DistributedOptimizer(optimizer, compression=compression)
+        DistributedOptimizer(optimizer, compression=compression, process_set=process_set, **options)
     return model

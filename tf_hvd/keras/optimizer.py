@@ -1,5 +1,7 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
+import collections
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +26,20 @@ _JIT = (
     'jit_compile=True; use model.compile(..., jit_compile="auto") or False (in your own '
     "tf.function: False)."
 )
+
+_names: weakref.WeakKeyDictionary[ProcessSet, collections.Counter[str]]
+_names = weakref.WeakKeyDictionary()
+
+
+def _own_name(name: str, process_set: ProcessSet) -> str:
+    """A name that no other optimizer of the set has; the same on all its ranks.
+
+    The checks of several optimizers may be under way at once, and have no scope. They are
+    told apart by the order of their first updates, in which the ranks must agree anyway.
+    """
+    used = _names.setdefault(process_set, collections.Counter())
+    used[name] += 1
+    return name if used[name] == 1 else f"{name}_{used[name] - 1}"
 
 
 class Distribution:
@@ -56,6 +72,7 @@ class Distribution:
         self._variables: list[Any] = []
         self._updates = _counter()
         self._applied = _counter()
+        self._own_name = ""
 
     @property
     def updates(self) -> int | None:
@@ -95,13 +112,9 @@ class Distribution:
                 variables,
                 step=self._step(),
             )
-        exchanged = agreement.takes_part(self.process_set)
-        if exchanged:
+        if agreement.takes_part(self.process_set):
             self._count(reduced)
-        return [
-            gradient if exchanged and variable not in self.local else _each_row_once(gradient)
-            for gradient, variable in zip(reduced, variables, strict=True)
-        ]
+        return reduced
 
     def _refuse_twice(self, gradients: Sequence[Any]) -> None:
         """Raises if the program has reduced the gradients, where a second time changes them.
@@ -157,6 +170,7 @@ class Distribution:
         """Ops that must have run before the gradients are reduced."""
         if self._updates is None or not agreement.takes_part(self.process_set):
             return []
+        self._own_name = self._own_name or _own_name(self.name, self.process_set)
         done = tf.identity(self._updates)
         checks = [tf.cond(tf.equal(done, 0), self._check_presence, _nothing)]
         if self._check_steps:
@@ -199,26 +213,13 @@ class Distribution:
             [present[id(variable)] for variable in variables],
             variables,
             self.process_set,
-            f"{self.name}_gradients",
+            f"{self._own_name}_gradients",
         )
 
     def _check_weights(self) -> Any:
         return agreement.assert_equal(
-            self.shared(self._variables), self.process_set, f"{self.name}_weights"
+            self.shared(self._variables), self.process_set, f"{self._own_name}_weights"
         )
-
-
-def _each_row_once(gradient: Any) -> Any:
-    """IndexedSlices with one slice for each row, the sum; anything else as it is.
-
-    What was exchanged between ranks is so already; what stayed on one is not, and
-    Keras 3's optimizers square each of several slices before they add them up.
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, number = tf.unique(gradient.indices)
-    sums = tf.math.unsorted_segment_sum(gradient.values, number, tf.size(rows))
-    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
 
 
 def _nothing() -> Any:

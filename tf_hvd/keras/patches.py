@@ -21,6 +21,9 @@ class Guard(Protocol):
     def before_update(self, optimizer: Any, gradients: Sequence[Any]) -> Any:
         """Any optimizer is about to apply gradients; an op to run before it, or None."""
 
+    def before_batch_norm(self, layer: Any) -> None:
+        """A layer with Keras' synchronized=True is about to normalize in training."""
+
     def failed(self, error: tf.errors.InvalidArgumentError) -> None:
         """Training has failed: raises the guard's own error if it was such an op."""
 
@@ -56,6 +59,7 @@ def patch(module: Any, guard: Guard) -> None:
     replacements: dict[str, Callable[[Any, Any], Any]] = {
         "update": functools.partial(_watched_update, guard),
         "callbacks": functools.partial(_watched_callbacks, guard, module.callbacks.Callback),
+        "batch norm": functools.partial(_watched_batch_norm, guard),
         "finite": _common_finite,
         "jit": functools.partial(_uncompiled, guard),
         "training": functools.partial(_watched_training, guard),
@@ -83,6 +87,18 @@ def _watched_update(guard: Guard, original: Any, name: str) -> Any:
             return original(self, given, *args[1:], **kwargs)
 
     return update
+
+
+def _watched_batch_norm(guard: Guard, original: Any, name: str) -> Any:
+    del name
+
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        known = tf.get_static_value(training) if tf.is_tensor(training) else bool(training)
+        if self.synchronized and self.trainable and (known is None or known):
+            guard.before_batch_norm(self)
+        return original(self, inputs, training=training, mask=mask)
+
+    return call
 
 
 def _watched_training(guard: Guard, original: Any, name: str) -> Any:

@@ -8,10 +8,12 @@ are float64, so that the result is as exact as if one rank had seen everything.
 Ranks may have batches of different sizes, also empty ones.
 
 The layers have a `call` of their own, made of what Keras publishes; without training
-it is the plain layer's.
+it is the plain layer's. Their config says `synchronized=True`, Keras' own word for such
+a layer, by which `synchronize_again` finds it in a model that was loaded.
 """
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -173,6 +175,15 @@ def _library_of(base: Any) -> Any:
     raise ValueError(f"{base!r} is not a class of BatchNormalization layers.")
 
 
+_SYNCHRONIZED = "synchronized"
+
+
+def _takes_synchronized(base: Any) -> bool:
+    """Whether the plain class can be made with Keras' argument of that name."""
+    kinds = {name: p.kind for name, p in inspect.signature(base.__init__).parameters.items()}
+    return _SYNCHRONIZED in kinds or inspect.Parameter.VAR_KEYWORD in kinds.values()
+
+
 # What the plain layer can do and the synchronized one cannot.
 _REFUSED = ("renorm", "virtual_batch_size")
 
@@ -189,9 +200,9 @@ def synchronized(base: Any, process_set: ProcessSet = global_process_set) -> Any
 
     Returns:
       A subclass with the name and module of `base`: a model that is saved with it
-      loads where tf_hvd is not installed, as the plain layer (the two differ in
-      training only). `from_config` of it, as in Keras' `clone_model`, makes layers
-      for the same process set.
+      loads where tf_hvd is not installed, as the plain layer with `synchronized=True`
+      (the two differ in training only). `from_config` of it, as in Keras'
+      `clone_model`, makes layers for the same process set.
 
     Raises:
       ValueError: `base` is no such class.
@@ -211,9 +222,16 @@ def synchronized(base: Any, process_set: ProcessSet = global_process_set) -> Any
                     f"SyncBatchNormalization({name}={kwargs[name]}): its moments are those of all "
                     f"ranks' whole batches; leave {name}= out."
                 )
+        kwargs.pop(_SYNCHRONIZED, None)  # of a config; base would ask tf.distribute
         if not keras_3:
             kwargs["fused"] = False
         super(made, self).__init__(**kwargs)
+
+    def get_config(self: Any) -> dict[str, Any]:
+        config: dict[str, Any] = super(made, self).get_config()
+        if _takes_synchronized(base):
+            config[_SYNCHRONIZED] = True
+        return config
 
     make_call = _call_of_keras_3 if keras_3 else _call_of_tf_keras
     made: Any = type(
@@ -225,9 +243,26 @@ def synchronized(base: Any, process_set: ProcessSet = global_process_set) -> Any
             "__qualname__": base.__qualname__,
             "__doc__": "Normalizes over the batches of all ranks; arguments as the plain layer's.",
             "call": make_call(keras, base, process_set),
+            "get_config": get_config,
         },
     )
     return made
+
+
+def synchronize_again(layers: Sequence[Any], base: Any, process_set: ProcessSet) -> None:
+    """Makes the batch normalizations of a loaded model what they were when it was saved.
+
+    Args:
+      layers: of the model; those with `synchronized=True` become layers over the
+        batches of all members, in place.
+      base: the BatchNormalization of their Keras.
+      process_set: the members.
+    """
+    for layer in layers:
+        if isinstance(layer, base) and layer.synchronized:
+            plain: Any = type(layer)
+            layer.__class__ = synchronized(plain, process_set)
+            layer.synchronized = False
 
 
 def SyncBatchNormalization(  # noqa: N802 - Horovod's name
@@ -245,7 +280,7 @@ def SyncBatchNormalization(  # noqa: N802 - Horovod's name
         `virtual_batch_size`.
 
     Returns:
-      A layer that is saved as the plain one.
+      A layer that is saved as the plain one with `synchronized=True`.
 
     Raises:
       ValueError: `fused` is True or None, or an argument that has no meaning here.

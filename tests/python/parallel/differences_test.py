@@ -110,6 +110,35 @@ def test_duplicate_rows_are_summed_before_keras_squares_them(rank, alone):
             hvd.remove_process_set(one)
 
 
+@pytest.mark.jobs(1, 2)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("local", [False, True])
+def test_duplicate_rows_are_summed_by_a_tape_that_has_nobody_to_reduce_with(
+    rank, size, compiled, local
+):
+    """global_clipnorm found it: the norm of duplicate rows is not that of their sum."""
+    members = [hvd.add_process_set([r]) for r in range(size)] if size > 1 else []
+    mine = members[rank] if members else hvd.global_process_set
+    table = tf.Variable(tf.zeros([4, 1]))
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            rows = tf.gather(table, [3, 1, 3])
+            loss = tf.reduce_sum(rows * [[1.0], [2.0], [4.0]])
+        tape = hvd.DistributedGradientTape(tape, process_set=mine)
+        if local:
+            tape.register_local_source(table)
+        return tape.gradient(loss, table)
+
+    try:
+        found = (tf.function(gradient) if compiled else gradient)()
+    finally:
+        for each in members:
+            hvd.remove_process_set(each)
+    assert found.indices.numpy().tolist() == [1, 3]
+    assert found.values.numpy().tolist() == [[2.0], [5.0]]
+
+
 @pytest.mark.parametrize(
     ("group", "requests"), [(hvd.grouped_allgather, 2), (hvd.grouped_reducescatter, 1)]
 )

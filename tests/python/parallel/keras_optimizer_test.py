@@ -1,6 +1,7 @@
 """tf_hvd.keras.DistributedOptimizer: what is reduced, how often, and what stays Keras' own."""
 
 import copy
+import functools
 import subprocess
 import sys
 
@@ -395,6 +396,64 @@ def test_load_model_with_a_custom_optimizer(tmp_path):
     loaded = hvd.load_model(path, custom_optimizers=[Own])
     assert type(loaded.optimizer) is Own
     assert compat.distribution_of(loaded.optimizer) is not None
+
+
+def test_load_model_with_options_of_the_optimizer(tmp_path):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.25)), "mse")
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    loaded = hvd.load_model(path, op=hvd.Sum)
+    loaded.fit(np.ones([2, 3]), np.ones([2, 1]), batch_size=2, verbose=0)  # slopes of -2
+    np.testing.assert_array_equal(loaded.get_weights()[0], np.full([3, 1], 0.5 * hvd.size()))
+
+
+def test_a_file_has_its_writers_part_of_an_update(tmp_path):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1, kernel_initializer="zeros")])
+    rank, size = hvd.rank(), hvd.size()
+    sgd = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+    model.compile(hvd.DistributedOptimizer(sgd), "mse")
+    step = {"batch_size": 2, "epochs": 1, "verbose": 0}
+    model.fit(np.ones([2, 3]), np.ones([2, 1]) * (1 + rank), **step)
+    path = hvd.broadcast_object(str(tmp_path / "model.keras"), 0)
+    if rank == 0:
+        model.save(path)
+    tf_hvd.barrier()
+    loaded = hvd.load_model(path)
+    for each, parts in ((model, sum(range(1, 1 + size)) / size), (loaded, 1)):
+        each.fit(np.ones([2, 3]), np.ones([2, 1]), **step)  # completes the update
+        slopes = [-2 * parts, -2 * 1]
+        np.testing.assert_allclose(each.get_weights()[0], -0.5 * np.mean(slopes), rtol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_optimizers_of_one_name_check_at_the_same_time(inner, rank):
+    """A random program found it: with equal names, one's check was taken for the other's."""
+    variables = [keras.Variable(np.ones([8]), name="w", dtype="float64") for _ in range(4)]
+    optimizers = [
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.25), check_weights_steps=2)
+        for _ in variables
+    ]
+
+    def step(i):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variables[i].value * float(1 + i + rank))
+        gradients = tape.gradient(loss, [variables[i].value])
+        optimizers[i].apply_gradients(zip(gradients, [variables[i]], strict=True))
+
+    steps = [functools.partial(step, i) for i in range(4)]
+    steps = [tf.function(each) for each in steps] if inner else steps
+
+    @tf.function
+    def together():
+        for each in steps:
+            each()
+
+    for _ in range(8):
+        together()
+    for i, variable in enumerate(variables):
+        slope = 1 + i + (hvd.size() - 1) / 2
+        np.testing.assert_allclose(variable.numpy(), 1 - 8 * 0.25 * slope, rtol=1e-12)
 
 
 def test_jit_compile(monkeypatch):

@@ -7,16 +7,14 @@ import tensorflow as tf
 import tf_keras
 
 import tf_hvd as hvd
-from tf_hvd.keras import DistributedOptimizer
+from tf_hvd.keras import DistributedOptimizer, GuardError, load_model, unguarded
 from tf_hvd.keras.callbacks import of
 from tf_hvd.keras.sync_batch_norm import global_moments, synchronized
 
 pytestmark = pytest.mark.framework
 
-LAYERS = {
-    "keras": keras.layers.BatchNormalization,
-    "tf_keras": tf_keras.layers.BatchNormalization,
-}
+LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
+LAYERS = {kind: library.layers.BatchNormalization for kind, library in LIBRARIES.items()}
 
 
 def batch_of(rank, rows, shape=(3,)):
@@ -165,7 +163,7 @@ def test_nothing_at_all():
 @pytest.mark.parametrize("kind", list(LAYERS))
 def test_in_fit(kind, rank, size):
     """Moving statistics after a step of `fit` are those of all ranks' data."""
-    layers = keras if kind == "keras" else tf_keras
+    layers = LIBRARIES[kind]
     layer = synchronized(LAYERS[kind])(momentum=0.0)
     model = layers.Sequential([layers.Input((3,)), layer, layers.layers.Dense(1)])
     model.compile(optimizer=DistributedOptimizer(layers.optimizers.SGD()), loss="mse")
@@ -183,10 +181,66 @@ def test_fused_is_refused():
 
 
 def test_config_says_the_plain_layer():
+    """With Keras' own word for such a layer."""
     layer = hvd.SyncBatchNormalization(momentum=0.25)
     saved = keras.saving.serialize_keras_object(layer)
     assert (saved["module"], saved["class_name"]) == ("keras.layers", "BatchNormalization")
     loaded = keras.saving.deserialize_keras_object(saved)
     assert type(loaded) is keras.layers.BatchNormalization
-    assert loaded.momentum == 0.25
+    assert (loaded.momentum, loaded.synchronized) == (0.25, True)
     assert type(type(layer).from_config(layer.get_config())) is type(layer)
+
+
+def small_model(kind, layer):
+    """A layer within a model within a model."""
+    library = LIBRARIES[kind]
+    inputs = library.Input((3,))
+    inner = library.Model(inputs, layer(inputs))
+    outer = library.Input((3,))
+    return library.Model(outer, library.layers.Dense(1, kernel_initializer="ones")(inner(outer)))
+
+
+def fit(model, rank):
+    x = batch_of(rank, 8).astype(np.float32)
+    model.fit(x, x.sum(1, keepdims=True), batch_size=4, shuffle=False, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [(kind, ending) for kind in LAYERS for ending in (".keras", ".h5")] + [("tf_keras", "")],
+)
+def test_a_loaded_model_goes_on_with_the_batches_of_all_ranks(kind, ending, rank, tmp_path):
+    """A random program found it: Keras loads the plain layer, without a word."""
+    library = LIBRARIES[kind]
+    model = small_model(kind, synchronized(LAYERS[kind])(momentum=0.5))
+    loss = library.losses.MeanSquaredError()  # by name Keras 3 cannot load it from an .h5
+    model.compile(DistributedOptimizer(library.optimizers.SGD(0.01)), loss)
+    fit(model, rank)
+    path = hvd.broadcast_object(str(tmp_path / f"model{ending}"), 0)
+    if rank == 0:
+        model.save(path)
+    hvd.barrier()
+    loaded, plain = load_model(path), library.models.load_model(path)
+    hvd.barrier()
+    if (kind, ending) == ("keras", ".h5"):  # Keras 3 loads an optimizer that it cannot use
+        loaded.compile(DistributedOptimizer(library.optimizers.SGD(0.01)), loss)
+        plain.compile(library.optimizers.SGD(0.01), loss)
+    for each in (model, loaded):
+        fit(each, rank)
+    for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    DistributedOptimizer(plain.optimizer)
+    with pytest.raises(GuardError, match=r"synchronized=True.*SyncBatchNormalization"):
+        fit(plain, rank)
+
+
+@pytest.mark.parametrize("kind", list(LAYERS))
+def test_synchronized_of_keras_is_not_over_ranks(kind):
+    layer = LAYERS[kind](synchronized=True)
+    x = tf.ones([2, 3])
+    assert layer(x, training=False).shape == x.shape
+    for train in (layer, tf.function(layer)):
+        with pytest.raises(GuardError, match=r"synchronized=True.*not the \d+ ranks"):
+            train(x, training=True)
+    with unguarded():
+        assert layer(x, training=True).shape == x.shape

@@ -152,6 +152,9 @@ RULES = (
     ("between fits", lambda p: bool(p.between) and p.fits == 1),
     ("a file has the options of Keras alone", lambda p: p.between == "save"
      and (p.loop != FIT or p.passes > 1 or _has(p, "use_ema") or p.wrapped("groups") == "lists")),
+    ("a file has rank 0's part of an update that is not complete", lambda p: p.between == "save"
+     and _has(p, "gradient_accumulation_steps")
+     and (p.steps % p.option("gradient_accumulation_steps") or p.odd_rows)),
     ("what is frozen", lambda p: p.between == "freeze"
      and (p.model != "dense" or p.wrapped("groups") == "lists"
           or _has(p, "gradient_accumulation_steps", "use_ema"))),

@@ -122,11 +122,7 @@ class Rank:
         if self.rank == 0:
             self.model.save(path)
         tf_hvd.barrier()
-        if self.program.wrap:
-            self.model = models.LIBRARIES[self.program.library].models.load_model(path)
-            self.wrapped_optimizer(self.model.optimizer)
-        else:
-            self.model = hvd.load_model(path)
+        self.model = hvd.load_model(path, **self.wrap_options(()))
         # The file does not say them.
         self.compile(self.model.optimizer)
         tf_hvd.barrier()

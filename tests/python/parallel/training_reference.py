@@ -219,6 +219,8 @@ class Worker:
                 gradients = [a + b for a, b in zip(sums, gradients, strict=True)]
             self.sums[key] = (count + 1, gradients)
             if count + 1 < passes:
+                if not self.program.eager:  # a function has made the state for all passes
+                    optimizer.build(variables)
                 return
             average = passes if self.program.wrapped("average_aggregated_gradients") else 1
             gradients = [total / average for total in gradients]
