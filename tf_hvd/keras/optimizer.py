@@ -1,8 +1,7 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
-import collections
-import weakref
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,20 +25,6 @@ _JIT = (
     'jit_compile=True; use model.compile(..., jit_compile="auto") or False (in your own '
     "tf.function: False)."
 )
-
-_names: weakref.WeakKeyDictionary[ProcessSet, collections.Counter[str]]
-_names = weakref.WeakKeyDictionary()
-
-
-def _own_name(name: str, process_set: ProcessSet) -> str:
-    """A name that no other optimizer of the set has; the same on all its ranks.
-
-    The checks of several optimizers may be under way at once, and have no scope. They are
-    told apart by the order of their first updates, in which the ranks must agree anyway.
-    """
-    used = _names.setdefault(process_set, collections.Counter())
-    used[name] += 1
-    return name if used[name] == 1 else f"{name}_{used[name] - 1}"
 
 
 class Distribution:
@@ -72,7 +57,6 @@ class Distribution:
         self._variables: list[Any] = []
         self._updates = _counter()
         self._applied = _counter()
-        self._own_name = ""
 
     @property
     def updates(self) -> int | None:
@@ -170,12 +154,11 @@ class Distribution:
         """Ops that must have run before the gradients are reduced."""
         if self._updates is None or not agreement.takes_part(self.process_set):
             return []
-        self._own_name = self._own_name or _own_name(self.name, self.process_set)
         done = tf.identity(self._updates)
-        checks = [tf.cond(tf.equal(done, 0), self._check_presence, _nothing)]
+        checks = [_check_if(tf.equal(done, 0), self._check_presence)]
         if self._check_steps:
             due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
-            checks.append(tf.cond(due, self._check_weights, _nothing))
+            checks.append(_check_if(due, self._check_weights))
         return [] if tf.executing_eagerly() else checks
 
     def applied(self, variables: Sequence[Any]) -> None:
@@ -213,17 +196,34 @@ class Distribution:
             [present[id(variable)] for variable in variables],
             variables,
             self.process_set,
-            f"{self._own_name}_gradients",
+            f"{self.name}_gradients",
         )
 
     def _check_weights(self) -> Any:
         return agreement.assert_equal(
-            self.shared(self._variables), self.process_set, f"{self._own_name}_weights"
+            self.shared(self._variables), self.process_set, f"{self.name}_weights"
         )
 
 
-def _nothing() -> Any:
-    return tf.constant(True)
+@functools.cache
+def _turn() -> Any:
+    """What all checks of this process write to, so that no two of a function run side by side."""
+    return _counter()
+
+
+def _check_if(due: Any, check: Callable[[], Any]) -> Any:
+    """Runs a check where it is due; after those before it in the program, of all optimizers.
+
+    Their requests have no scope and so may have one name. TensorFlow keeps the order of
+    what writes to one variable, also where functions are called by another.
+    """
+
+    def in_turn() -> Any:
+        with tf.control_dependencies([check()]):
+            _turn().assign_add(1)
+        return tf.constant(True)
+
+    return tf.cond(due, in_turn, lambda: tf.constant(True))
 
 
 def _counter() -> Any:
