@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "runtime/types.h"
 
@@ -48,6 +49,23 @@ void Accumulate(DType dtype, ReduceOp op, void* accumulator, const void* input,
 // `accumulator` when the types are equal.
 void StoreAccumulator(DType dtype, void* output, const void* accumulator,
                       int64_t count, double scale, double divisor = 1.0);
+
+// What is done with the elements of several inputs.
+struct Reduction {
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;   // as in LoadAccumulator and Accumulate
+  double postscale = 1.0;  // as in StoreAccumulator
+  double divisor = 1.0;
+};
+
+// output[i] = inputs[0][i] (op) inputs[1][i] (op) ..., in this order, as the
+// three functions above do it one after the other; a null input stands for
+// zeros. `copy`, if not null, gets the same. Both may equal inputs. Only for
+// what IsReducible allows, and not for Average.
+void ReduceInputs(const Reduction& reduction,
+                  const std::vector<const void*>& inputs, int64_t count,
+                  void* output, void* copy = nullptr);
 
 }  // namespace tf_hvd
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <complex>
 #include <cstring>
 
@@ -207,6 +208,38 @@ void StoreAccumulator(DType dtype, void* output, const void* accumulator,
   }
   scale /= divisor;
   LoopsOf(dtype).store[scale != 1.0](output, accumulator, count, scale);
+}
+
+void ReduceInputs(const Reduction& reduction,
+                  const std::vector<const void*>& inputs, int64_t count,
+                  void* output, void* copy) {
+  // Elements whose partial results stay in the first level of the cache.
+  constexpr int64_t kBlock = 2048;
+  constexpr size_t kLargestElement = 16;
+  alignas(64) static const char zeros[kBlock * kLargestElement] = {};
+  alignas(64) char partial[kBlock * kLargestElement];
+  const size_t element = SizeOf(reduction.dtype);
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t block = std::min(kBlock, count - begin);
+    const size_t offset = static_cast<size_t>(begin) * element;
+    const auto at = [offset](const void* input) {
+      return input == nullptr ? zeros
+                              : static_cast<const char*>(input) + offset;
+    };
+    LoadAccumulator(reduction.dtype, partial, at(inputs[0]), block,
+                    reduction.prescale);
+    for (size_t i = 1; i < inputs.size(); ++i) {
+      Accumulate(reduction.dtype, reduction.op, partial, at(inputs[i]), block,
+                 reduction.prescale);
+    }
+    char* const to = static_cast<char*>(output) + offset;
+    StoreAccumulator(reduction.dtype, to, partial, block, reduction.postscale,
+                     reduction.divisor);
+    if (copy != nullptr) {
+      std::memcpy(static_cast<char*>(copy) + offset, to,
+                  static_cast<size_t>(block) * element);
+    }
+  }
 }
 
 }  // namespace tf_hvd

@@ -135,6 +135,15 @@ constexpr Variable kVariables[] = {
        return true;
      },
      true},
+    {"TF_HVD_NODE_DATA", "shm", "shm or mpi",
+     "How tensors move between the ranks of one machine: through its shared "
+     "memory, of which /dev/shm must have room for about 4 MiB for each of its "
+     "ranks, or by messages of MPI, which is slower.",
+     [](const std::string& text, Config* config) {
+       config->node_data_shm = text == "shm";
+       return text == "shm" || text == "mpi";
+     },
+     true},
     {kAlone, "0", "0 or 1",
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "
      "that a rank starts.",

@@ -25,6 +25,8 @@ struct Config {
   int64_t spin_ns = 50'000;
   // 0: find the nodes; k: pretend that each node has k ranks (for tests).
   int ranks_per_node = 0;
+  // Whether tensors move through shared memory inside a node, or by MPI.
+  bool node_data_shm = true;
   std::string mpi_library;  // path of the libmpi to open; empty: find one
   std::string log_level = "warning";
   bool alone = false;  // rank 0 of 1, whatever the launcher says

@@ -1,6 +1,8 @@
 #include "runtime/transport/loopback.h"
 
 #include <atomic>
+#include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,6 +13,7 @@
 #include "runtime/transport/loopback_edge.h"
 #include "runtime/transport/loopback_point_to_point.h"
 #include "runtime/transport/p2p_backend.h"
+#include "runtime/transport/shm_backend.h"
 #include "runtime/transport/tree.h"
 
 namespace tf_hvd {
@@ -24,6 +27,8 @@ class Job {
   const Topology& topology() const { return topology_; }
   const std::shared_ptr<MailRoom>& mail() const { return mail_; }
   Doorbell* BellOf(int rank) { return &bells_[static_cast<size_t>(rank)]; }
+  // Of the ranks of that node; nothing if they are few or share none.
+  std::optional<ShmArena> ArenaOf(int node);
   // Null if the ranks are no neighbours.
   ByteRing* RingFrom(int sender, int receiver);
 
@@ -39,6 +44,8 @@ class Job {
   std::shared_ptr<MailRoom> mail_;
   std::unique_ptr<Doorbell[]> bells_;
   std::map<std::pair<int, int>, std::unique_ptr<ByteRing>> rings_;
+  // By node; pages that nobody has touched cost nothing.
+  std::map<int, std::unique_ptr<char, decltype(&std::free)>> arenas_;
 
   std::atomic<bool> troubled_{false};  // a record or a dead rank is there
   std::mutex mutex_;
@@ -51,6 +58,13 @@ Job::Job(const LoopbackOptions& options) {
   topology_.size = 0;
   for (size_t node = 0; node < options.nodes.size(); ++node) {
     topology_.nodes.emplace_back();
+    if (options.node_data_shm && options.nodes[node] > 1) {
+      const size_t bytes = ShmArena::BytesFor(options.nodes[node]);
+      auto* const memory = std::calloc(bytes + alignof(ShmLine), 1);
+      arenas_.emplace(static_cast<int>(node),
+                      std::unique_ptr<char, decltype(&std::free)>(
+                          static_cast<char*>(memory), &std::free));
+    }
     for (int i = 0; i < options.nodes[node]; ++i) {
       topology_.nodes.back().push_back(topology_.size++);
       topology_.hosts.push_back("node" + std::to_string(node));
@@ -65,6 +79,17 @@ Job::Job(const LoopbackOptions& options) {
       rings_[{child, rank}] = std::make_unique<ByteRing>(options.edge_bytes);
     }
   }
+}
+
+std::optional<ShmArena> Job::ArenaOf(int node) {
+  const auto found = arenas_.find(node);
+  if (found == arenas_.end()) return std::nullopt;
+  const auto& ranks = topology_.nodes[static_cast<size_t>(node)];
+  const auto address = reinterpret_cast<uintptr_t>(found->second.get());
+  const size_t skipped =
+      (alignof(ShmLine) - address % alignof(ShmLine)) % alignof(ShmLine);
+  return ShmArena(found->second.get() + skipped,
+                  static_cast<int>(ranks.size()));
 }
 
 ByteRing* Job::RingFrom(int sender, int receiver) {
@@ -116,8 +141,16 @@ class LoopbackWorld final : public World {
       : job_(std::move(job)),
         topology_(job_->topology()),
         p2p_(job_->mail(), rank),
-        backend_(&p2p_, rank) {
+        p2p_backend_(&p2p_, rank) {
     topology_.rank = rank;
+    const int node = topology_.NodeOf(rank);
+    const auto& ranks = topology_.nodes[static_cast<size_t>(node)];
+    if (const auto arena = job_->ArenaOf(node)) {
+      shm_backend_.emplace(
+          *arena, ranks, rank, [this, first = ranks[0]](size_t i) {
+            job_->BellOf(first + static_cast<int>(i))->RingIfAsleep();
+          });
+    }
     for (int other = 0; other < topology_.size; ++other) {
       ByteRing* const in = job_->RingFrom(other, rank);
       if (in == nullptr) continue;
@@ -132,7 +165,10 @@ class LoopbackWorld final : public World {
     return found == edges_.end() ? nullptr : found->second.get();
   }
   Doorbell* doorbell() override { return job_->BellOf(topology_.rank); }
-  std::vector<Backend*> backends() override { return {&backend_}; }
+  std::vector<Backend*> backends() override {
+    if (!shm_backend_.has_value()) return {&p2p_backend_};
+    return {&*shm_backend_, &p2p_backend_};
+  }
   void RaiseAbort(const AbortRecord& record) override { job_->Raise(record); }
   std::optional<AbortRecord> PollAbort() override {
     return job_->Poll(topology_.rank);
@@ -154,7 +190,8 @@ class LoopbackWorld final : public World {
   const std::shared_ptr<Job> job_;
   Topology topology_;
   LoopbackPointToPoint p2p_;
-  P2PBackend backend_;
+  P2PBackend p2p_backend_;
+  std::optional<ShmBackend> shm_backend_;
   std::map<int, std::unique_ptr<LoopbackEdge>> edges_;
 };
 

@@ -127,21 +127,22 @@ Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
 }
 
 Status ShareSegment(const MpiSession& session, const NodeMap& map,
-                    std::unique_ptr<ShmSegment>* segment) {
+                    bool has_arena, std::unique_ptr<ShmSegment>* segment) {
   const MpiApi& mpi = session.api();
   const int local_rank = map.topology.LocalRank();
   const int local_size = map.topology.LocalSize();
+  const ShmShape shape = {local_size, has_arena && local_size > 1};
   Status status;
   char name[64] = "";  // stays empty if the leader failed
   if (local_rank == 0) {
-    status = ShmSegment::Create(local_size, segment);
+    status = ShmSegment::Create(shape, segment);
     if (status.ok()) CopyText((*segment)->name(), &name);
   }
   TF_HVD_RETURN_IF_ERROR(
       MpiResult(mpi, "MPI_Bcast",
                 mpi.broadcast(mpi.state, name, sizeof(name), 0, map.node)));
   if (local_rank != 0 && name[0] != '\0') {
-    status = ShmSegment::Attach(name, local_size, segment);
+    status = ShmSegment::Attach(name, shape, segment);
   }
   if (status.ok() && *segment != nullptr) {
     status = (*segment)->ClaimAlive(local_rank);

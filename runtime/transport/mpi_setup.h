@@ -23,8 +23,9 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
                      NodeMap* map);
 
 // Makes the segment of this node's ranks and claims this rank alive in it.
+// `has_arena`: tensors move through it.
 Status ShareSegment(const MpiSession& session, const NodeMap& map,
-                    std::unique_ptr<ShmSegment>* segment);
+                    bool has_arena, std::unique_ptr<ShmSegment>* segment);
 
 // Ok on all ranks, or on all ranks the Status of the lowest one that failed.
 Status AgreeOnStatus(const MpiSession& session, const Topology& topology,

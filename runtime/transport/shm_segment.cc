@@ -33,16 +33,19 @@ size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Where the parts lie.
 struct Layout {
-  Layout(int local_size, size_t header_bytes, size_t rank_bytes) {
-    const auto ranks = static_cast<size_t>(local_size);
+  Layout(const ShmShape& shape, size_t header_bytes, size_t rank_bytes) {
+    const auto ranks = static_cast<size_t>(shape.local_size);
     ranks_at = RoundUp(header_bytes);
     slots_at = ranks_at + ranks * RoundUp(rank_bytes);
     rings_at = slots_at + RoundUp(ranks * sizeof(AbortSlot));
-    bytes = rings_at + 2 * (ranks - 1) * sizeof(ShmRing);
+    arena_at = RoundUp(rings_at + 2 * (ranks - 1) * sizeof(ShmRing));
+    bytes = arena_at;
+    if (shape.has_arena) bytes += ShmArena::BytesFor(shape.local_size);
   }
   size_t ranks_at;
   size_t slots_at;
   size_t rings_at;
+  size_t arena_at;
   size_t bytes;
 };
 
@@ -60,9 +63,11 @@ Status ShmError(const std::string& what, size_t bytes) {
   std::string text = "shared memory between the ranks of a machine: " + what +
                      " failed: " + std::strerror(error) + ".";
   if (error == ENOSPC || error == ENOMEM) {
-    text += " /dev/shm has no room for " + std::to_string(bytes) +
-            " bytes: remove old files there, or give it more (docker run "
-            "--shm-size=1g).";
+    text +=
+        " /dev/shm has no room for " + std::to_string(bytes) +
+        " bytes: remove old files there, give it more (docker run "
+        "--shm-size=1g), or set TF_HVD_NODE_DATA=mpi, which needs little of "
+        "it and is slower.";
   } else if (error == ENOENT || error == ENOSYS || error == EACCES) {
     text +=
         " /dev/shm must be there, writable, and the same for all ranks of "
@@ -82,33 +87,34 @@ struct flock ByteOf(int local_rank, int type) {
 
 }  // namespace
 
-ShmSegment::ShmSegment(std::string name, int local_size)
-    : name_(std::move(name)), local_size_(local_size) {}
+ShmSegment::ShmSegment(std::string name, const ShmShape& shape)
+    : name_(std::move(name)), shape_(shape) {}
 
 ShmSegment::~ShmSegment() {
   RemoveName();
-  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  const Layout layout(shape_, sizeof(Header), sizeof(RankState));
   if (memory_ != nullptr) munmap(memory_, layout.bytes);
   file_.Close();
 }
 
-Status ShmSegment::Create(int local_size, std::unique_ptr<ShmSegment>* result) {
-  std::unique_ptr<ShmSegment> segment(new ShmSegment(RandomName(), local_size));
+Status ShmSegment::Create(const ShmShape& shape,
+                          std::unique_ptr<ShmSegment>* result) {
+  std::unique_ptr<ShmSegment> segment(new ShmSegment(RandomName(), shape));
   TF_HVD_RETURN_IF_ERROR(segment->Map(true));
   *result = std::move(segment);
   return Status::Ok();
 }
 
-Status ShmSegment::Attach(const std::string& name, int local_size,
+Status ShmSegment::Attach(const std::string& name, const ShmShape& shape,
                           std::unique_ptr<ShmSegment>* result) {
-  std::unique_ptr<ShmSegment> segment(new ShmSegment(name, local_size));
+  std::unique_ptr<ShmSegment> segment(new ShmSegment(name, shape));
   TF_HVD_RETURN_IF_ERROR(segment->Map(false));
   *result = std::move(segment);
   return Status::Ok();
 }
 
 Status ShmSegment::Map(bool create) {
-  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  const Layout layout(shape_, sizeof(Header), sizeof(RankState));
   // Sets close-on-exec by itself.
   const int file =
       shm_open(name_.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0),
@@ -181,7 +187,7 @@ std::optional<bool> ShmSegment::settled_end() const {
 }
 
 ShmSegment::RankState* ShmSegment::rank_state(int local_rank) const {
-  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  const Layout layout(shape_, sizeof(Header), sizeof(RankState));
   return reinterpret_cast<RankState*>(memory_ + layout.ranks_at +
                                       static_cast<size_t>(local_rank) *
                                           RoundUp(sizeof(RankState)));
@@ -194,16 +200,22 @@ Doorbell* ShmSegment::doorbell(int local_rank) {
 AbortState* ShmSegment::abort_state() { return &header()->abort; }
 
 AbortSlot* ShmSegment::abort_slots() {
-  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  const Layout layout(shape_, sizeof(Header), sizeof(RankState));
   return reinterpret_cast<AbortSlot*>(memory_ + layout.slots_at);
 }
 
 ShmRing* ShmSegment::ring(int from, int to) {
-  const Layout layout(local_size_, sizeof(Header), sizeof(RankState));
+  const Layout layout(shape_, sizeof(Header), sizeof(RankState));
   const bool down = from == 0;
   const auto pair = static_cast<size_t>(down ? to : from) - 1;
   auto* rings = reinterpret_cast<ShmRing*>(memory_ + layout.rings_at);
   return rings + 2 * pair + (down ? 1 : 0);
+}
+
+std::optional<ShmArena> ShmSegment::arena() {
+  if (!shape_.has_arena) return std::nullopt;
+  const Layout layout(shape_, sizeof(Header), sizeof(RankState));
+  return ShmArena(memory_ + layout.arena_at, shape_.local_size);
 }
 
 }  // namespace tf_hvd

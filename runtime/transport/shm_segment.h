@@ -1,5 +1,5 @@
 // ShmSegment: the memory that the ranks of one node share: doorbells, rings of
-// the tree's edges, the abort board, and who is alive.
+// the tree's edges, the abort board, who is alive, and where tensors move.
 //
 // The node's leader makes it, the others map it, then its name is removed: it
 // vanishes with the last process however that ends.
@@ -17,19 +17,27 @@
 #include "runtime/status.h"
 #include "runtime/transport/abort_board.h"
 #include "runtime/transport/doorbell.h"
+#include "runtime/transport/shm_arena.h"
 #include "runtime/transport/shm_ring.h"
 #include "runtime/transport/tripwire.h"
 
 namespace tf_hvd {
 
+// What decides the size of a segment; the same on all ranks of the node.
+struct ShmShape {
+  int local_size = 1;
+  bool has_arena = false;
+};
+
 class ShmSegment {
  public:
   // The leader: a new segment for `local_size` ranks. Room is reserved now, so
   // that a full /dev/shm is this error and not a SIGBUS later.
-  static Status Create(int local_size, std::unique_ptr<ShmSegment>* segment);
+  static Status Create(const ShmShape& shape,
+                       std::unique_ptr<ShmSegment>* segment);
 
   // The others: maps the segment of that name.
-  static Status Attach(const std::string& name, int local_size,
+  static Status Attach(const std::string& name, const ShmShape& shape,
                        std::unique_ptr<ShmSegment>* segment);
 
   ShmSegment(const ShmSegment&) = delete;
@@ -73,17 +81,20 @@ class ShmSegment {
   // The ring from local rank `from` to `to`; one of them is 0, the leader.
   ShmRing* ring(int from, int to);
 
+  // Through which tensors move; nothing if the shape is without.
+  std::optional<ShmArena> arena();
+
  private:
   struct Header;
   struct RankState;
 
-  ShmSegment(std::string name, int local_size);
+  ShmSegment(std::string name, const ShmShape& shape);
   Status Map(bool create);
   Header* header() const { return reinterpret_cast<Header*>(memory_); }
   RankState* rank_state(int local_rank) const;
 
   const std::string name_;
-  const int local_size_;
+  const ShmShape shape_;
   bool named_ = false;  // this process must remove the name
   OpenFile file_;
   std::atomic<bool> file_lost_{false};

@@ -44,35 +44,37 @@ char* SpanList::DirectOutput(int64_t begin, int64_t count) const {
   return static_cast<char*>(spans_[span].output) + offset;
 }
 
-template <typename Visit>
 void SpanList::ForEach(int64_t begin, int64_t count, const Visit& visit) const {
   const int64_t end = begin + count;
-  for (size_t span = Find(begin); begin < end; ++span) {
-    const int64_t until = std::min(end, ends_[span]);
+  for (size_t i = Find(begin); begin < end; ++i) {
+    const int64_t until = std::min(end, ends_[i]);
     if (until == begin) continue;
-    visit(spans_[span],
-          static_cast<size_t>(OffsetIn(span, begin, until - begin)),
-          static_cast<size_t>(until - begin) * element_bytes_);
+    const Span& span = spans_[i];
+    const ptrdiff_t offset = OffsetIn(i, begin, until - begin);
+    const auto* const input = static_cast<const char*>(span.input);
+    auto* const output = static_cast<char*>(span.output);
+    visit(input == nullptr ? nullptr : input + offset,
+          output == nullptr ? nullptr : output + offset, until - begin);
     begin = until;
   }
 }
 
 void SpanList::Pack(int64_t begin, int64_t count, char* packed) const {
-  ForEach(begin, count, [&](const Span& span, size_t offset, size_t bytes) {
-    if (span.input == nullptr) {
+  ForEach(begin, count, [&](const char* input, char*, int64_t elements) {
+    const size_t bytes = static_cast<size_t>(elements) * element_bytes_;
+    if (input == nullptr) {
       std::memset(packed, 0, bytes);
     } else {
-      std::memcpy(packed, static_cast<const char*>(span.input) + offset, bytes);
+      std::memcpy(packed, input, bytes);
     }
     packed += bytes;
   });
 }
 
 void SpanList::Unpack(int64_t begin, int64_t count, const char* packed) const {
-  ForEach(begin, count, [&](const Span& span, size_t offset, size_t bytes) {
-    if (span.output != nullptr) {
-      std::memcpy(static_cast<char*>(span.output) + offset, packed, bytes);
-    }
+  ForEach(begin, count, [&](const char*, char* output, int64_t elements) {
+    const size_t bytes = static_cast<size_t>(elements) * element_bytes_;
+    if (output != nullptr) std::memcpy(output, packed, bytes);
     packed += bytes;
   });
 }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "runtime/transport/operation.h"
@@ -25,6 +26,11 @@ class SpanList {
   const char* DirectInput(int64_t begin, int64_t count) const;
   char* DirectOutput(int64_t begin, int64_t count) const;
 
+  // Calls visit(input, output, elements) for what lies together of the range,
+  // in order; null for a span without.
+  using Visit = std::function<void(const char*, char*, int64_t)>;
+  void ForEach(int64_t begin, int64_t count, const Visit& visit) const;
+
   // Copies inputs to `packed` (zeros for null ones) and `packed` to outputs
   // (nothing to null ones).
   void Pack(int64_t begin, int64_t count, char* packed) const;
@@ -36,10 +42,6 @@ class SpanList {
   // Offset of the element in the span, in bytes; -1 if [begin, begin + count)
   // goes beyond the span.
   ptrdiff_t OffsetIn(size_t span, int64_t begin, int64_t count) const;
-  // Calls visit(span, offset in bytes, bytes) for each part of the range.
-  template <typename Visit>
-  void ForEach(int64_t begin, int64_t count, const Visit& visit) const;
-
   const std::vector<Span>& spans_;
   const size_t element_bytes_;
   std::vector<int64_t> ends_;  // elements before the end of each span

@@ -26,6 +26,7 @@ const std::vector<std::string> kNames = {
     "TF_HVD_SPIN_MICROSECONDS",
     "TF_HVD_MPI_LIBRARY",
     "TF_HVD_RANKS_PER_NODE",
+    "TF_HVD_NODE_DATA",
     "TF_HVD_ALONE",
     "TF_HVD_STARTED_BY",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -57,6 +58,7 @@ TEST(ConfigTest, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(config.stall_fail_ns, 300'000'000'000);
   EXPECT_EQ(config.spin_ns, 50'000);
   EXPECT_EQ(config.ranks_per_node, 0);
+  EXPECT_TRUE(config.node_data_shm);
   EXPECT_EQ(config.mpi_library, "");
   EXPECT_EQ(config.log_level, "warning");
 }
@@ -68,6 +70,7 @@ TEST(ConfigTest, ReadsEachVariable) {
                   {"HOROVOD_LOG_LEVEL", "debug"},
                   {"TF_HVD_SPIN_MICROSECONDS", "7"},
                   {"TF_HVD_MPI_LIBRARY", "/a/libmpi.so"},
+                  {"TF_HVD_NODE_DATA", "mpi"},
                   {"TF_HVD_RANKS_PER_NODE", "2"}});
   Config config;
   ASSERT_TRUE(ReadConfig(&config).ok());
@@ -77,6 +80,7 @@ TEST(ConfigTest, ReadsEachVariable) {
   EXPECT_EQ(config.log_level, "debug");
   EXPECT_EQ(config.spin_ns, 7'000);
   EXPECT_EQ(config.mpi_library, "/a/libmpi.so");
+  EXPECT_FALSE(config.node_data_shm);
   EXPECT_EQ(config.ranks_per_node, 2);
 }
 
@@ -107,6 +111,7 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
       {"HOROVOD_LOG_LEVEL", "loud"},
       {"TF_HVD_SPIN_MICROSECONDS", "1e999"},
       {"TF_HVD_RANKS_PER_NODE", "two"},
+      {"TF_HVD_NODE_DATA", "tcp"},
   };
   for (const auto& [name, value] : cases) {
     SetEnvironment({{name, value}});
@@ -127,7 +132,7 @@ TEST(ConfigTest, FailureMustComeAfterTheWarning) {
 
 TEST(ConfigTest, PageListsEveryVariable) {
   const std::string page = ConfigMarkdown();
-  for (size_t i = 0; i < 9; ++i) {
+  for (size_t i = 0; i < 10; ++i) {
     EXPECT_NE(page.find("| `" + kNames[i] + "` |"), std::string::npos)
         << kNames[i];
   }
@@ -138,7 +143,8 @@ TEST(ConfigTest, SettingsThatMustBeEqualAreTheirDefaultsOrTheEnvironments) {
                   {"HOROVOD_LOG_LEVEL", "debug"},
                   {"HOROVOD_STALL_CHECK_TIME_SECONDS", "9"}});
   EXPECT_EQ(EqualSettings(), (Settings{{"HOROVOD_FUSION_THRESHOLD", "67108864"},
-                                       {"TF_HVD_RANKS_PER_NODE", "2"}}));
+                                       {"TF_HVD_RANKS_PER_NODE", "2"},
+                                       {"TF_HVD_NODE_DATA", "shm"}}));
 }
 
 TEST(LaunchInfoTest, AloneOverrulesTheLauncher) {

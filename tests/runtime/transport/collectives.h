@@ -1,4 +1,4 @@
-// The operations of a backend as calls that return when the result is there.
+// The operations of backends as calls that return when the result is there.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_COLLECTIVES_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_COLLECTIVES_H_
 
@@ -14,13 +14,17 @@
 
 namespace tf_hvd {
 
-// A backend's operations as calls that return when the result is there.
+// Backends' operations as calls that return when the result is there.
 class Collectives {
  public:
   // Called while an operation waits; ends it with what it returns, unless ok.
   using Meanwhile = std::function<Status()>;
 
-  explicit Collectives(Backend* backend) : backend_(backend) {}
+  explicit Collectives(Backend* backend)
+      : Collectives(std::vector<Backend*>{backend}) {}
+  // The first that serves an operation gets it.
+  explicit Collectives(std::vector<Backend*> backends)
+      : backends_(std::move(backends)) {}
 
   Status Allreduce(const std::vector<int>& ranks,
                    const std::vector<Span>& spans, const ReduceOptions& options,
@@ -89,7 +93,10 @@ class Collectives {
 
   Status Run(OperationSpec spec, const Meanwhile& meanwhile) {
     std::unique_ptr<Operation> operation;
-    TF_HVD_RETURN_IF_ERROR(backend_->Make(std::move(spec), &operation));
+    Backend* const backend =
+        *std::find_if(backends_.begin(), backends_.end() - 1,
+                      [&](const Backend* one) { return one->Serves(spec); });
+    TF_HVD_RETURN_IF_ERROR(backend->Make(std::move(spec), &operation));
     Poll poll;
     Status status;
     while (status.ok() && !poll.done) {
@@ -102,7 +109,7 @@ class Collectives {
     return status;
   }
 
-  Backend* const backend_;
+  const std::vector<Backend*> backends_;
   std::map<std::vector<int>, uint64_t> numbers_;
   bool memory_in_use_ = false;
 };

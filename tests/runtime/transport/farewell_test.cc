@@ -18,7 +18,7 @@ namespace {
 
 std::unique_ptr<ShmSegment> NewSegment(int local_size) {
   std::unique_ptr<ShmSegment> segment;
-  EXPECT_TRUE(ShmSegment::Create(local_size, &segment).ok());
+  EXPECT_TRUE(ShmSegment::Create({local_size}, &segment).ok());
   return segment;
 }
 
@@ -32,7 +32,7 @@ class Peer {
     process_ = fork();
     if (process_ == 0) {
       std::unique_ptr<ShmSegment> segment;
-      if (!ShmSegment::Attach(name, local_size, &segment).ok()) _exit(1);
+      if (!ShmSegment::Attach(name, {local_size}, &segment).ok()) _exit(1);
       if (!segment->ClaimAlive(local_rank).ok()) _exit(1);
       if (write(claimed[1], "c", 1) != 1) _exit(1);
       work(segment.get());

@@ -256,7 +256,7 @@ TEST(AbortFloodTest, ReachesEveryNodeAndTheSmallestWins) {
   std::vector<std::unique_ptr<FloodedRank>> leaders;
   for (int node = 0; node < 12; ++node) {
     auto& segment = segments[static_cast<size_t>(node)];
-    ASSERT_TRUE(ShmSegment::Create(2, &segment).ok());
+    ASSERT_TRUE(ShmSegment::Create({2}, &segment).ok());
     segment->MarkLeft(1);
     leaders.push_back(
         std::make_unique<FloodedRank>(&mpi, 2 * node, segment.get()));
@@ -277,7 +277,7 @@ TEST(AbortFloodTest, ReachesEveryNodeAndTheSmallestWins) {
 TEST(AbortFloodTest, TheNextRankStandsInForADeadLeader) {
   FakeMpi mpi;
   std::unique_ptr<ShmSegment> segment;
-  ASSERT_TRUE(ShmSegment::Create(2, &segment).ok());
+  ASSERT_TRUE(ShmSegment::Create({2}, &segment).ok());
   FloodedRank rank(&mpi, 1, segment.get());
   // Nobody holds the leader's claim: it is dead, which the first look finds.
   const int64_t now = AbortPath::kLookNs;

@@ -130,7 +130,7 @@ void CheckAllreduce(const Job& job) {
   const Topology& topology = job.world->topology();
   std::vector<int> ranks(static_cast<size_t>(topology.size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  Collectives data(job.world->backends().front());
+  Collectives data(job.world->backends());
   for (const int64_t count : {1, 1000, 1'000'003}) {
     std::vector<float> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) {

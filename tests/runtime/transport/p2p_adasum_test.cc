@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/half_float.h"
-#include "tests/runtime/transport/p2p_cluster.h"
+#include "tests/runtime/transport/cluster.h"
 
 namespace tf_hvd {
 namespace {
@@ -67,7 +67,7 @@ template <typename T>
 std::vector<std::vector<T>> Reduce(std::vector<std::vector<T>> values,
                                    const std::vector<size_t>& sizes,
                                    const ReduceOptions& options) {
-  P2PCluster cluster(static_cast<int>(values.size()));
+  Cluster cluster(static_cast<int>(values.size()));
   cluster.Run([&](int rank, Collectives* data) {
     std::vector<Span> spans;
     T* at = values[static_cast<size_t>(rank)].data();
@@ -158,7 +158,7 @@ TEST(Adasum, HalfPrecisionsAreCombinedInFloat32) {
 
 TEST(Adasum, WhoHasJoinedAddsNothing) {
   std::vector<float> values = {1.0f, 2.0f};
-  P2PCluster cluster(3);
+  Cluster cluster(3);
   cluster.Run([&](int rank, Collectives* data) {
     Span span{nullptr, nullptr, 2};
     if (rank == 1) span = {values.data(), values.data(), 2};

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "tests/runtime/transport/p2p_cluster.h"
+#include "tests/runtime/transport/cluster.h"
 
 namespace tf_hvd {
 namespace {
@@ -48,7 +48,7 @@ void ExpectMarks(const uint8_t* data) {
 }
 
 TEST(P2PLarge, AllreduceOfMoreThanAnIntCounts) {
-  P2PCluster cluster(2);
+  Cluster cluster(2);
   LargeBuffer buffer;
   Mark(buffer.data());
   ReduceOptions sum;
@@ -62,7 +62,7 @@ TEST(P2PLarge, AllreduceOfMoreThanAnIntCounts) {
 }
 
 TEST(P2PLarge, BroadcastOfMoreThanTwoGibibytes) {
-  P2PCluster cluster(2);
+  Cluster cluster(2);
   LargeBuffer from;
   LargeBuffer to;
   Mark(from.data());
@@ -75,7 +75,7 @@ TEST(P2PLarge, BroadcastOfMoreThanTwoGibibytes) {
 
 // One message of more than PointToPoint::kMaxBytes.
 TEST(P2PLarge, AllgatherCutsLongMessages) {
-  P2PCluster cluster(2);
+  Cluster cluster(2);
   LargeBuffer mine;
   LargeBuffer to;
   Mark(mine.data());
@@ -89,7 +89,7 @@ TEST(P2PLarge, AllgatherCutsLongMessages) {
 }
 
 TEST(P2PLarge, AlltoallCutsLongMessages) {
-  P2PCluster cluster(2);
+  Cluster cluster(2);
   LargeBuffer mine;
   LargeBuffer to;
   Mark(mine.data());

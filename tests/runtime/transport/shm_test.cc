@@ -22,7 +22,7 @@ namespace {
 
 std::unique_ptr<ShmSegment> NewSegment(int local_size) {
   std::unique_ptr<ShmSegment> segment;
-  const Status status = ShmSegment::Create(local_size, &segment);
+  const Status status = ShmSegment::Create({local_size}, &segment);
   EXPECT_TRUE(status.ok()) << status.message();
   return segment;
 }
@@ -106,7 +106,7 @@ TEST(ShmSegmentTest, IsPrivateAndItsNameGoes) {
   ASSERT_EQ(stat(path.c_str(), &file), 0);
   EXPECT_EQ(file.st_mode & 0777, 0600u);
   std::unique_ptr<ShmSegment> other;
-  ASSERT_TRUE(ShmSegment::Attach(segment->name(), 3, &other).ok());
+  ASSERT_TRUE(ShmSegment::Attach(segment->name(), {3}, &other).ok());
   segment->RemoveName();
   EXPECT_NE(stat(path.c_str(), &file), 0);
 
@@ -122,7 +122,7 @@ TEST(ShmSegmentTest, IsPrivateAndItsNameGoes) {
 
 TEST(ShmSegmentTest, AMissingOneIsTheEnvironmentsFault) {
   std::unique_ptr<ShmSegment> segment;
-  const Status status = ShmSegment::Attach("/tf_hvd_no_such", 2, &segment);
+  const Status status = ShmSegment::Attach("/tf_hvd_no_such", {2}, &segment);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);
 }
@@ -147,7 +147,7 @@ class Holder {
   [[noreturn]] void Live(const std::string& name, int local_size,
                          int local_rank, int claimed) {
     std::unique_ptr<ShmSegment> segment;
-    if (!ShmSegment::Attach(name, local_size, &segment).ok()) _exit(1);
+    if (!ShmSegment::Attach(name, {local_size}, &segment).ok()) _exit(1);
     if (!segment->ClaimAlive(local_rank).ok()) _exit(1);
     if (write(claimed, "c", 1) != 1) _exit(1);
     char order = '\0';
@@ -190,7 +190,7 @@ TEST(ShmSegmentTest, AChildThatOutlivesARankDoesNotHideItsDeath) {
   const pid_t rank = fork();
   if (rank == 0) {
     std::unique_ptr<ShmSegment> mine;
-    if (!ShmSegment::Attach(segment->name(), 2, &mine).ok()) _exit(1);
+    if (!ShmSegment::Attach(segment->name(), {2}, &mine).ok()) _exit(1);
     if (!mine->ClaimAlive(1).ok()) _exit(1);
     if (fork() == 0) {
       char order;

@@ -1,4 +1,4 @@
-// Alltoall and reducescatter on messages between ranks that are threads.
+// Alltoall and reducescatter; run over each way to move data (cluster.h).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/buffer_ops.h"
-#include "tests/runtime/transport/p2p_cluster.h"
+#include "tests/runtime/transport/cluster.h"
 
 namespace tf_hvd {
 namespace {
@@ -33,7 +33,7 @@ std::string Bytes(int from, int to, int64_t count) {
 // matrix[from][to] bytes travel.
 void CheckAlltoall(const std::vector<Sizes>& matrix, size_t cut) {
   const int ranks = static_cast<int>(matrix.size());
-  P2PCluster cluster(ranks, cut);
+  Cluster cluster(ranks, cut);
   cluster.Run([&](int rank, Collectives* data) {
     std::string input;
     std::string expected;
@@ -54,10 +54,10 @@ void CheckAlltoall(const std::vector<Sizes>& matrix, size_t cut) {
   });
 }
 
-class P2PScatter : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, P2PScatter, ::testing::Values(1, 2, 3, 4, 5));
+class ScatterTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ScatterTest, ::testing::Values(1, 2, 3, 4, 5));
 
-TEST_P(P2PScatter, AlltoallOfEqualParts) {
+TEST_P(ScatterTest, AlltoallOfEqualParts) {
   const auto ranks = static_cast<size_t>(GetParam());
   for (const int64_t part : {0, 1, 1000, 200000}) {
     CheckAlltoall(std::vector<Sizes>(ranks, Sizes(ranks, part)),
@@ -66,7 +66,7 @@ TEST_P(P2PScatter, AlltoallOfEqualParts) {
 }
 
 // Some pairs exchange nothing, others much, in messages of 1000 bytes or one.
-TEST_P(P2PScatter, AlltoallOfUnequalParts) {
+TEST_P(ScatterTest, AlltoallOfUnequalParts) {
   const auto ranks = static_cast<size_t>(GetParam());
   std::mt19937 random(ranks);
   for (const size_t cut : {PointToPoint::kMaxBytes, size_t{1000}}) {
@@ -80,7 +80,7 @@ TEST_P(P2PScatter, AlltoallOfUnequalParts) {
   }
 }
 
-TEST_P(P2PScatter, AlltoallWithItselfOnly) {
+TEST_P(ScatterTest, AlltoallWithItselfOnly) {
   const auto ranks = static_cast<size_t>(GetParam());
   std::vector<Sizes> matrix(ranks, Sizes(ranks));
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -89,7 +89,7 @@ TEST_P(P2PScatter, AlltoallWithItselfOnly) {
   CheckAlltoall(matrix, PointToPoint::kMaxBytes);
 }
 
-TEST_P(P2PScatter, AlltoallFromOneToOne) {
+TEST_P(ScatterTest, AlltoallFromOneToOne) {
   const auto ranks = static_cast<size_t>(GetParam());
   std::vector<Sizes> matrix(ranks, Sizes(ranks));
   matrix[0][ranks - 1] = 100000;
@@ -100,7 +100,7 @@ TEST_P(P2PScatter, AlltoallFromOneToOne) {
 void CheckSlices(const std::vector<std::string>& inputs, const Sizes& counts,
                  const ReduceOptions& options) {
   const size_t element = SizeOf(options.dtype);
-  P2PCluster cluster(static_cast<int>(inputs.size()), 100000);
+  Cluster cluster(static_cast<int>(inputs.size()), 100000);
   cluster.Run([&](int rank, Collectives* data) {
     const auto place = static_cast<size_t>(rank);
     const std::string& input = inputs[place];
@@ -132,7 +132,7 @@ std::vector<std::string> RandomInputs(size_t ranks, size_t bytes) {
   return inputs;
 }
 
-TEST_P(P2PScatter, ReducescatterHasTheBitsOfAllreduceInEveryType) {
+TEST_P(ScatterTest, ReducescatterHasTheBitsOfAllreduceInEveryType) {
   const auto ranks = static_cast<size_t>(GetParam());
   const Sizes counts = [&] {
     Sizes uneven(ranks, 40);
@@ -155,7 +155,7 @@ TEST_P(P2PScatter, ReducescatterHasTheBitsOfAllreduceInEveryType) {
 }
 
 // Parts of no, one and several pieces, which are not cut at the same places.
-TEST_P(P2PScatter, ReducescatterOfUnequalParts) {
+TEST_P(ScatterTest, ReducescatterOfUnequalParts) {
   const auto ranks = static_cast<size_t>(GetParam());
   for (const int64_t most : {0, 1, 5000, 400001}) {
     Sizes counts(ranks);
@@ -172,9 +172,9 @@ TEST_P(P2PScatter, ReducescatterOfUnequalParts) {
 }
 
 // Values that can be said, not only compared with allreduce's.
-TEST_P(P2PScatter, ReducescatterSums) {
+TEST_P(ScatterTest, ReducescatterSums) {
   const int ranks = GetParam();
-  P2PCluster cluster(ranks);
+  Cluster cluster(ranks);
   cluster.Run([&](int rank, Collectives* data) {
     const auto size = static_cast<size_t>(ranks);
     std::vector<int32_t> input(size * 3);
@@ -191,8 +191,8 @@ TEST_P(P2PScatter, ReducescatterSums) {
   });
 }
 
-TEST(P2PScatterOfASet, OnlyItsMembersTakePart) {
-  P2PCluster cluster(4);
+TEST(ScatterTestOfASet, OnlyItsMembersTakePart) {
+  Cluster cluster(4);
   cluster.Run([&](int rank, Collectives* data) {
     const std::vector<int> set =
         rank % 2 == 1 ? std::vector<int>{1, 3} : std::vector<int>{0, 2};
@@ -212,10 +212,10 @@ TEST(P2PScatterOfASet, OnlyItsMembersTakePart) {
   });
 }
 
-TEST(P2PScatterEnds, AnAbandonedOperationLetsGo) {
+TEST(ScatterTestEnds, AnAbandonedOperationLetsGo) {
   const Collectives::Meanwhile failing = [] { return Aborted("rank 2 died"); };
   for (const bool reduce : {true, false}) {
-    P2PCluster cluster(3);  // rank 2 does not take part
+    Cluster cluster(3);  // rank 2 does not take part
     RunRanks(2, [&](int rank) {
       Collectives* const data = cluster.collectives[rank].get();
       const std::vector<float> input(3000, 1.0f);
@@ -233,7 +233,7 @@ TEST(P2PScatterEnds, AnAbandonedOperationLetsGo) {
   }
 }
 
-TEST(P2PScatterEnds, RefusesWhatCannotBe) {
+TEST(ScatterTestEnds, RefusesWhatCannotBe) {
   P2PBackend backend(nullptr, 0);
   Collectives transport(&backend);
   const float input[2] = {1, 2};

@@ -1,0 +1,240 @@
+#include "runtime/transport/shm_allreduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "kernels/buffer_ops.h"
+#include "runtime/transport/span_list.h"
+
+namespace tf_hvd {
+namespace {
+
+// Up to this length all ranks reduce all: there is one wait less.
+constexpr size_t kSmallBytes = size_t{16} << 10;
+// Pieces of long ones: enough of them for one to be on its way in while another
+// is reduced, and none so short that waiting counts.
+constexpr size_t kLeastPieceBytes = size_t{128} << 10;
+constexpr int64_t kPieces = 4;
+// Slices begin at cache lines of a slot.
+constexpr int64_t kAlign = 64;
+
+struct Range {
+  int64_t begin;
+  int64_t count;
+};
+
+Reduction ReductionOf(const ReduceOptions& options, size_t ranks) {
+  Reduction reduction = {options.dtype, options.op, options.prescale,
+                         options.postscale, options.divisor};
+  if (options.op == ReduceOp::kAverage) {
+    reduction.op = ReduceOp::kSum;
+    reduction.divisor = static_cast<double>(ranks);
+  }
+  return reduction;
+}
+
+class SmallAllreduce final : public ShmPieces {
+ public:
+  SmallAllreduce(const OperationSpec& spec, size_t me)
+      : reduction_(ReductionOf(spec.reduce, spec.ranks->size())),
+        spans_(spec.spans, SizeOf(spec.reduce.dtype)),
+        me_(me),
+        inputs_(spec.ranks->size()) {}
+
+  uint64_t count() const override { return spans_.count() > 0 ? 1 : 0; }
+  bool Gives(size_t) const override { return true; }
+  bool Takes(size_t place) const override { return place != me_; }
+
+  void Give(uint64_t, char* slot) override {
+    spans_.Pack(0, spans_.count(), slot);
+  }
+
+  void Take(uint64_t, const ShmSlots& slots) override {
+    size_t offset = 0;
+    spans_.ForEach(0, spans_.count(),
+                   [&](const char*, char* output, int64_t n) {
+                     for (size_t i = 0; i < slots.size(); ++i)
+                       inputs_[i] = slots[i] + offset;
+                     if (output != nullptr)
+                       ReduceInputs(reduction_, inputs_, n, output);
+                     offset += static_cast<size_t>(n) * spans_.element_bytes();
+                   });
+  }
+
+ private:
+  const Reduction reduction_;
+  const SpanList spans_;
+  const size_t me_;
+  std::vector<const void*> inputs_;
+};
+
+class LargeAllreduce final : public ShmPieces {
+ public:
+  LargeAllreduce(const OperationSpec& spec, size_t me, size_t slot_bytes)
+      : reduction_(ReductionOf(spec.reduce, spec.ranks->size())),
+        spans_(spec.spans, SizeOf(spec.reduce.dtype)),
+        me_(me),
+        ranks_(spec.ranks->size()),
+        inputs_(ranks_) {
+    const auto element = static_cast<int64_t>(spans_.element_bytes());
+    const int64_t most = static_cast<int64_t>(slot_bytes) / element;
+    const int64_t least = static_cast<int64_t>(kLeastPieceBytes) / element;
+    const int64_t wanted = (spans_.count() + kPieces - 1) / kPieces;
+    piece_count_ = std::clamp((wanted + kAlign - 1) / kAlign * kAlign,
+                              std::min(least, most), most);
+  }
+
+  uint64_t count() const override {
+    return static_cast<uint64_t>((spans_.count() + piece_count_ - 1) /
+                                 piece_count_);
+  }
+  bool Gives(size_t) const override { return true; }
+  bool Takes(size_t place) const override { return place != me_; }
+  bool has_results() const override { return true; }
+
+  // All but this rank's own slice.
+  void Give(uint64_t piece, char* slot) override {
+    for (size_t place = 0; place < ranks_; ++place) {
+      if (place == me_) continue;
+      const Range slice = SliceOf(piece, place);
+      spans_.Pack(slice.begin, slice.count, slot + OffsetOf(piece, slice));
+    }
+  }
+
+  void Take(uint64_t piece, const ShmSlots& slots) override {
+    const Range slice = SliceOf(piece, me_);
+    size_t offset = OffsetOf(piece, slice);
+    const auto reduce = [&](const char* input, char* output, int64_t n) {
+      for (size_t i = 0; i < ranks_; ++i) inputs_[i] = slots[i] + offset;
+      inputs_[me_] = input;
+      char* const result = slots[me_] + offset;
+      ReduceInputs(reduction_, inputs_, n, result, output);
+      offset += static_cast<size_t>(n) * spans_.element_bytes();
+    };
+    spans_.ForEach(slice.begin, slice.count, reduce);
+  }
+
+  void Fetch(uint64_t piece, const ShmSlots& slots) override {
+    for (size_t place = 0; place < ranks_; ++place) {
+      if (place == me_) continue;
+      const Range slice = SliceOf(piece, place);
+      spans_.Unpack(slice.begin, slice.count,
+                    slots[place] + OffsetOf(piece, slice));
+    }
+  }
+
+ private:
+  Range SliceOf(uint64_t piece, size_t place) const {
+    const int64_t begin = static_cast<int64_t>(piece) * piece_count_;
+    const int64_t count = std::min(piece_count_, spans_.count() - begin);
+    const int64_t from = CutOf(count, place);
+    return {begin + from, CutOf(count, place + 1) - from};
+  }
+  int64_t CutOf(int64_t count, size_t place) const {
+    if (place == ranks_) return count;
+    const auto cut =
+        count * static_cast<int64_t>(place) / static_cast<int64_t>(ranks_);
+    return cut / kAlign * kAlign;
+  }
+  size_t OffsetOf(uint64_t piece, const Range& slice) const {
+    return static_cast<size_t>(slice.begin -
+                               static_cast<int64_t>(piece) * piece_count_) *
+           spans_.element_bytes();
+  }
+
+  const Reduction reduction_;
+  const SpanList spans_;
+  const size_t me_;
+  const size_t ranks_;
+  int64_t piece_count_ = 0;  // elements of a piece; the last may have fewer
+  std::vector<const void*> inputs_;
+};
+
+// Piece k has the k-th part of what each rank gets.
+class Reducescatter final : public ShmPieces {
+ public:
+  Reducescatter(const OperationSpec& spec, size_t me, size_t slot_bytes)
+      : reduction_(ReductionOf(spec.reduce, spec.ranks->size())),
+        element_(SizeOf(spec.reduce.dtype)),
+        input_(static_cast<const char*>(spec.input)),
+        output_(static_cast<char*>(spec.output)),
+        counts_(spec.send),
+        me_(me),
+        inputs_(counts_.size()) {
+    part_bytes_ = slot_bytes / counts_.size() / kAlign * kAlign;
+    part_ = static_cast<int64_t>(part_bytes_ / element_);
+    const int64_t longest = *std::max_element(counts_.begin(), counts_.end());
+    count_ = static_cast<uint64_t>((longest + part_ - 1) / part_);
+    begins_.resize(counts_.size());
+    for (size_t i = 1; i < counts_.size(); ++i) {
+      begins_[i] = begins_[i - 1] + counts_[i - 1];
+    }
+  }
+
+  uint64_t count() const override { return count_; }
+  bool Gives(size_t) const override { return true; }
+  bool Takes(size_t place) const override { return place != me_; }
+
+  void Give(uint64_t piece, char* slot) override {
+    for (size_t place = 0; place < counts_.size(); ++place) {
+      const Range part = PartOf(piece, place);
+      if (place == me_ || part.count == 0) continue;
+      std::memcpy(slot + place * part_bytes_, InputOf(part, place),
+                  static_cast<size_t>(part.count) * element_);
+    }
+  }
+
+  void Take(uint64_t piece, const ShmSlots& slots) override {
+    const Range part = PartOf(piece, me_);
+    if (part.count == 0) return;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      inputs_[i] = slots[i] + me_ * part_bytes_;
+    }
+    inputs_[me_] = InputOf(part, me_);
+    ReduceInputs(reduction_, inputs_, part.count,
+                 output_ + static_cast<size_t>(part.begin) * element_);
+  }
+
+ private:
+  // Of what that rank gets, counted from its beginning.
+  Range PartOf(uint64_t piece, size_t place) const {
+    const int64_t begin = static_cast<int64_t>(piece) * part_;
+    return {begin, std::clamp<int64_t>(counts_[place] - begin, 0, part_)};
+  }
+  const char* InputOf(const Range& part, size_t place) const {
+    return input_ + static_cast<size_t>(begins_[place] + part.begin) * element_;
+  }
+
+  const Reduction reduction_;
+  const size_t element_;
+  const char* const input_;
+  char* const output_;
+  const std::vector<int64_t>& counts_;
+  const size_t me_;
+  std::vector<const void*> inputs_;
+  std::vector<int64_t> begins_;
+  size_t part_bytes_ = 0;
+  int64_t part_ = 0;
+  uint64_t count_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes) {
+  int64_t elements = 0;
+  for (const Span& span : spec.spans) elements += span.count;
+  const size_t bytes =
+      static_cast<size_t>(elements) * SizeOf(spec.reduce.dtype);
+  if (bytes <= kSmallBytes) return std::make_unique<SmallAllreduce>(spec, me);
+  return std::make_unique<LargeAllreduce>(spec, me, slot_bytes);
+}
+
+std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,
+                                               size_t me, size_t slot_bytes) {
+  return std::make_unique<Reducescatter>(spec, me, slot_bytes);
+}
+
+}  // namespace tf_hvd

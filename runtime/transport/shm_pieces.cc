@@ -1,0 +1,26 @@
+#include "runtime/transport/shm_pieces.h"
+
+#include "runtime/transport/shm_allreduce.h"
+#include "runtime/transport/shm_gather.h"
+
+namespace tf_hvd {
+
+void ShmPieces::Fetch(uint64_t /*piece*/, const ShmSlots& /*slots*/) {}
+
+std::unique_ptr<ShmPieces> CutIntoPieces(const OperationSpec& spec, size_t me,
+                                         size_t slot_bytes) {
+  switch (spec.kind) {
+    case OpKind::kAllreduce:
+      return AllreducePieces(spec, me, slot_bytes);
+    case OpKind::kBroadcast:
+      return BroadcastPieces(spec, me, slot_bytes);
+    case OpKind::kAllgather:
+      return AllgatherPieces(spec, me, slot_bytes);
+    case OpKind::kAlltoall:
+      return AlltoallPieces(spec, me, slot_bytes);
+    default:
+      return ReducescatterPieces(spec, me, slot_bytes);
+  }
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,52 @@
+// ShmPieces: one operation through a node's shared memory, cut into pieces, in
+// the view of one rank. What is done with each piece; when is ShmBackend's.
+//
+// Pure but for the memory of the operation and of the slots.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_PIECES_H_
+#define TF_HVD_RUNTIME_TRANSPORT_SHM_PIECES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/transport/operation.h"
+
+namespace tf_hvd {
+
+// The slots of one piece, by the places of the ranks in the set. Null for a
+// rank that gives nothing.
+using ShmSlots = std::vector<char*>;
+
+class ShmPieces {
+ public:
+  virtual ~ShmPieces() = default;
+
+  // The number of pieces, equal on all ranks.
+  virtual uint64_t count() const = 0;
+  // False before the first Take, where the number grows with it.
+  virtual bool counted() const { return true; }
+
+  // Whether the rank at that place puts something into its slots.
+  virtual bool Gives(size_t place) const = 0;
+  // Whether this rank takes what that one gives.
+  virtual bool Takes(size_t place) const = 0;
+
+  // First: puts what the others need of this rank into its slot.
+  virtual void Give(uint64_t piece, char* slot) = 0;
+  // Then, when all that it takes is given: uses it.
+  virtual void Take(uint64_t piece, const ShmSlots& slots) = 0;
+
+  // True if Take leaves results for the others in this rank's slot. Then last,
+  // when all have taken: fetches theirs.
+  virtual bool has_results() const { return false; }
+  virtual void Fetch(uint64_t piece, const ShmSlots& slots);
+};
+
+// The pieces of an operation that ShmBackend serves; `spec` stays.
+std::unique_ptr<ShmPieces> CutIntoPieces(const OperationSpec& spec, size_t me,
+                                         size_t slot_bytes);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_PIECES_H_

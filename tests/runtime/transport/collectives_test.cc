@@ -1,0 +1,375 @@
+// All collectives; run over each way to move data (cluster.h).
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/half_float.h"
+#include "tests/runtime/transport/cluster.h"
+
+namespace tf_hvd {
+namespace {
+
+template <typename T>
+using PerRank = std::vector<std::vector<T>>;
+
+ReduceOptions Options(DType dtype, ReduceOp op, double prescale = 1.0,
+                      double postscale = 1.0) {
+  ReduceOptions options;
+  options.dtype = dtype;
+  options.op = op;
+  options.prescale = prescale;
+  options.postscale = postscale;
+  return options;
+}
+
+template <typename T>
+Span InPlace(std::vector<T>* values) {
+  return {values->data(), values->data(), static_cast<int64_t>(values->size())};
+}
+
+// Allreduces one tensor per rank, in place.
+template <typename T>
+PerRank<T> Allreduce(int ranks, PerRank<T> values,
+                     const ReduceOptions& options) {
+  Cluster cluster(ranks);
+  cluster.Run([&](int rank, Collectives* data) {
+    return data->Allreduce(cluster.all, {InPlace(&values[rank])}, options);
+  });
+  return values;
+}
+
+// 0.xxx times a power of two: sums of these round differently in each order.
+PerRank<float> RandomFloats(int ranks, size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  PerRank<float> values(static_cast<size_t>(ranks), std::vector<float>(count));
+  for (auto& mine : values) {
+    for (float& value : mine) {
+      value = std::ldexp(static_cast<float>(random()) / 4294967296.0f - 0.5f,
+                         static_cast<int>(random() % 12));
+    }
+  }
+  return values;
+}
+
+// Sums in the order of the ranks, as the contract says.
+std::vector<float> SequentialSum(const PerRank<float>& values,
+                                 double postscale) {
+  std::vector<float> sums = values[0];
+  for (size_t i = 0; i < sums.size(); ++i) {
+    for (size_t rank = 1; rank < values.size(); ++rank) {
+      sums[i] += values[rank][i];
+    }
+    sums[i] = static_cast<float>(sums[i] * postscale);
+  }
+  return sums;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class AllreduceTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, AllreduceTest, ::testing::Values(2, 3, 4, 5));
+
+TEST_P(AllreduceTest, EverySizeSumsInTheOrderOfRanks) {
+  const int ranks = GetParam();
+  // Below, at and above the limit of small ones; two pieces; several.
+  for (const size_t count :
+       {1u, 2u, 3u, 7u, 4096u, 16384u, 16385u, 70001u, 700001u}) {
+    const PerRank<float> values =
+        RandomFloats(ranks, count, static_cast<unsigned>(count));
+    const PerRank<float> results =
+        Allreduce(ranks, values, Options(DType::kFloat32, ReduceOp::kAverage));
+    const std::vector<float> expected = SequentialSum(values, 1.0 / ranks);
+    for (const auto& result : results) {
+      EXPECT_TRUE(SameBits(result, expected)) << count;
+    }
+  }
+}
+
+// The same elements cut into spans in other ways, behind other ones, and a few
+// alone: promise 4 of the design.
+TEST_P(AllreduceTest, FusionDoesNotChangeABit) {
+  const int ranks = GetParam();
+  constexpr size_t kCount = 400000;
+  const PerRank<float> values = RandomFloats(ranks, kCount, 3);
+  const std::vector<float> expected = SequentialSum(values, 1.0);
+  std::mt19937 random(11);
+  for (const size_t largest : {100u, 5000u, 300000u}) {
+    std::vector<size_t> cuts = {0, 0};  // an empty span, and more below
+    while (cuts.back() < kCount) {
+      cuts.push_back(std::min(kCount, cuts.back() + random() % largest));
+    }
+    Cluster cluster(ranks);
+    cluster.Run([&](int rank, Collectives* data) {
+      const std::vector<float>& mine = values[rank];
+      std::vector<float> other(1 + largest / 3, 1.0f);
+      std::vector<float> outputs(kCount);
+      std::vector<Span> spans = {InPlace(&other)};
+      for (size_t i = 1; i < cuts.size(); ++i) {
+        spans.push_back({mine.data() + cuts[i - 1],
+                         outputs.data() + cuts[i - 1],
+                         static_cast<int64_t>(cuts[i] - cuts[i - 1])});
+      }
+      Status status = data->Allreduce(cluster.all, spans,
+                                      Options(DType::kFloat32, ReduceOp::kSum));
+      EXPECT_TRUE(SameBits(outputs, expected)) << largest;
+      return status;
+    });
+  }
+}
+
+TEST_P(AllreduceTest, HalvesAreSummedInFloat32AndRoundedOnce) {
+  const int ranks = GetParam();
+  for (const size_t count : {33u, 300000u}) {
+    const PerRank<float> values = RandomFloats(ranks, count, 5);
+    PerRank<uint16_t> halves(values.size());
+    PerRank<float> exact(values.size());
+    for (size_t rank = 0; rank < values.size(); ++rank) {
+      for (const float value : values[rank]) {
+        halves[rank].push_back(FloatToHalf(value));
+        exact[rank].push_back(HalfToFloat(halves[rank].back()));
+      }
+    }
+    std::vector<uint16_t> expected;
+    for (const float sum : SequentialSum(exact, 1.0 / ranks)) {
+      expected.push_back(FloatToHalf(sum));
+    }
+    const auto results =
+        Allreduce(ranks, halves, Options(DType::kFloat16, ReduceOp::kAverage));
+    for (const auto& result : results) EXPECT_EQ(result, expected) << count;
+  }
+}
+
+TEST_P(AllreduceTest, JoinedRanksGiveZerosAndTakeNothing) {
+  const int ranks = GetParam();
+  for (const size_t count : {10u, 200000u}) {
+    PerRank<int32_t> values(static_cast<size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      values[rank].assign(count, 1 << rank);
+    }
+    Cluster cluster(ranks);
+    cluster.Run([&](int rank, Collectives* data) {
+      std::vector<int32_t>& mine = values[rank];
+      const auto half = static_cast<int64_t>(count / 2);
+      std::vector<Span> spans = {{mine.data(), mine.data(), half},
+                                 {mine.data() + half, mine.data() + half,
+                                  static_cast<int64_t>(count) - half}};
+      if (rank == 1) {
+        for (Span& span : spans) span.input = span.output = nullptr;
+      }
+      return data->Allreduce(cluster.all, spans,
+                             Options(DType::kInt32, ReduceOp::kSum));
+    });
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int32_t expected = rank == 1 ? 2 : (1 << ranks) - 1 - 2;
+      EXPECT_EQ(values[rank], std::vector<int32_t>(count, expected));
+    }
+  }
+}
+
+TEST_P(AllreduceTest, OtherOperations) {
+  const int ranks = GetParam();
+  for (const size_t count : {5u, 100000u}) {
+    PerRank<int64_t> values(static_cast<size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      values[rank].assign(count, rank - 7);
+    }
+    int64_t product = 1;
+    for (int rank = 0; rank < ranks; ++rank) product *= rank - 7;
+    const std::vector<std::pair<ReduceOp, int64_t>> expected = {
+        {ReduceOp::kMin, -7},
+        {ReduceOp::kMax, ranks - 8},
+        {ReduceOp::kProduct, product},
+        // The mean is -7 + (ranks - 1) / 2, truncated toward zero.
+        {ReduceOp::kAverage, -(15 - ranks) / 2}};
+    for (const auto& [op, result] : expected) {
+      for (const auto& got :
+           Allreduce(ranks, values, Options(DType::kInt64, op))) {
+        EXPECT_EQ(got, std::vector<int64_t>(count, result)) << NameOf(op);
+      }
+    }
+  }
+}
+
+TEST(CollectivesTest, ScalesBeforeAndAfter) {
+  for (const size_t count : {3u, 100000u}) {
+    const PerRank<double> values = {std::vector<double>(count, 1.0),
+                                    std::vector<double>(count, 2.0)};
+    for (const auto& got : Allreduce(
+             2, values, Options(DType::kFloat64, ReduceOp::kSum, 0.25, 8.0))) {
+      EXPECT_EQ(got, std::vector<double>(count, 6.0));
+    }
+  }
+}
+
+TEST(CollectivesTest, BoolIsOrAndAnd) {
+  const PerRank<uint8_t> values = {{0, 1, 0, 1}, {0, 0, 1, 1}};
+  EXPECT_EQ(Allreduce(2, values, Options(DType::kBool, ReduceOp::kMax))[0],
+            (std::vector<uint8_t>{0, 1, 1, 1}));
+  EXPECT_EQ(Allreduce(2, values, Options(DType::kBool, ReduceOp::kMin))[1],
+            (std::vector<uint8_t>{0, 0, 0, 1}));
+}
+
+TEST(CollectivesTest, NothingToReduce) {
+  Cluster cluster(3);
+  cluster.Run([&](int, Collectives* data) {
+    const ReduceOptions sum = Options(DType::kFloat32, ReduceOp::kSum);
+    Status none = data->Allreduce(cluster.all, {}, sum);
+    if (!none.ok()) return none;
+    return data->Allreduce(cluster.all, {Span{}, Span{}}, sum);
+  });
+}
+
+// Two sets at once, one of which is not made of neighbours.
+TEST(CollectivesTest, SetsOfRanks) {
+  Cluster cluster(4);
+  cluster.Run([&](int rank, Collectives* data) {
+    const std::vector<int> set =
+        rank % 2 == 1 ? std::vector<int>{1, 3} : std::vector<int>{0, 2};
+    std::vector<int32_t> values(50000, 1 << rank);
+    Status status = data->Allreduce(set, {InPlace(&values)},
+                                    Options(DType::kInt32, ReduceOp::kSum));
+    EXPECT_EQ(values,
+              std::vector<int32_t>(50000, (1 << set[0]) + (1 << set[1])));
+    return status;
+  });
+}
+
+char ByteOf(int rank, size_t i) {
+  return static_cast<char>(i * 31 + static_cast<size_t>(rank) * 101 + 7);
+}
+
+std::string Bytes(int rank, size_t count) {
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) bytes += ByteOf(rank, i);
+  return bytes;
+}
+
+TEST(CollectivesTest, AllgatherOfDifferentSizes) {
+  const std::vector<std::vector<int64_t>> cases = {{3, 5},
+                                                   {0, 0},
+                                                   {0, 7, 0},
+                                                   {1, 2, 3, 4, 5, 6, 7},
+                                                   {70000, 0, 123},
+                                                   {65536, 1},
+                                                   {65535, 1},
+                                                   {0, 300000},
+                                                   {4, 100000, 2, 50000, 9}};
+  for (const auto& sizes : cases) {
+    // The second limit cuts all messages.
+    for (const size_t cut : {PointToPoint::kMaxBytes, size_t{1000}}) {
+      std::string expected;
+      for (size_t rank = 0; rank < sizes.size(); ++rank) {
+        expected +=
+            Bytes(static_cast<int>(rank), static_cast<size_t>(sizes[rank]));
+      }
+      Cluster cluster(static_cast<int>(sizes.size()), cut);
+      cluster.Run([&](int rank, Collectives* data) {
+        const std::string mine = Bytes(rank, static_cast<size_t>(sizes[rank]));
+        std::string output(expected.size(), '?');
+        Status status =
+            data->Allgather(cluster.all, mine.empty() ? nullptr : mine.data(),
+                            sizes, output.data());
+        EXPECT_EQ(output == expected, true) << rank;
+        return status;
+      });
+    }
+  }
+}
+
+TEST(CollectivesTest, BroadcastFromEveryRank) {
+  for (const int ranks : {2, 3, 4, 5, 7}) {
+    // Nothing; one piece; pieces in a tree; pieces in a chain.
+    for (const size_t count :
+         {size_t{0}, size_t{1}, size_t{5000}, size_t{1500000},
+          (static_cast<size_t>(ranks) << 20) + 3}) {
+      for (int root = 0; root < ranks; root += count > 5000 ? 2 : 1) {
+        Cluster cluster(ranks, 700000);
+        const std::string expected = Bytes(root, count);
+        cluster.Run([&](int rank, Collectives* data) {
+          std::string mine = rank == root ? expected : std::string(count, '?');
+          Status status = data->Broadcast(cluster.all, root, mine.data(),
+                                          static_cast<int64_t>(count));
+          EXPECT_EQ(mine == expected, true) << rank;
+          return status;
+        });
+      }
+    }
+  }
+}
+
+// Operations of all kinds and sizes one after the other, without a pause
+// between them: messages of one must not be taken for another's.
+TEST(CollectivesTest, ManyOperationsInARow) {
+  for (const int ranks : {2, 3, 5}) {
+    Cluster cluster(ranks, 200000);
+    cluster.Run([&](int rank, Collectives* data) {
+      std::mt19937 random(17);  // the same on all ranks
+      for (int round = 0; round < 120; ++round) {
+        const size_t count = 1 + random() % (random() % 4 == 0 ? 200000 : 3000);
+        const int root = static_cast<int>(random()) % ranks;
+        const bool reduce = random() % 2 == 0;
+        std::vector<int32_t> values(count, (rank + 1) * (round + 1));
+        Status status;
+        if (reduce) {
+          status = data->Allreduce(cluster.all, {InPlace(&values)},
+                                   Options(DType::kInt32, ReduceOp::kSum));
+        } else {
+          status = data->Broadcast(cluster.all, std::abs(root), values.data(),
+                                   static_cast<int64_t>(count * 4));
+        }
+        const int32_t factor =
+            reduce ? ranks * (ranks + 1) / 2 : std::abs(root) + 1;
+        EXPECT_EQ(values, std::vector<int32_t>(count, factor * (round + 1)));
+        if (!status.ok()) return status;
+      }
+      return Status::Ok();
+    });
+  }
+}
+
+TEST(CollectivesTest, GivesBackControlWhileItWaits) {
+  Cluster cluster(2);
+  std::atomic<int> looked{0};
+  cluster.Run([&](int rank, Collectives* data) {
+    // Rank 1 comes when rank 0 has waited.
+    while (rank == 1 && looked < 3) std::this_thread::yield();
+    std::vector<float> values(100000, 1.0f);
+    return data->Allreduce(cluster.all, {InPlace(&values)},
+                           Options(DType::kFloat32, ReduceOp::kSum), [&] {
+                             if (rank == 0) ++looked;
+                             return Status::Ok();
+                           });
+  });
+}
+
+TEST(CollectivesTest, AnAbandonedOperationLetsGo) {
+  const Collectives::Meanwhile failing = [] { return Aborted("rank 2 died"); };
+  for (const size_t count : {1u, 100000u}) {
+    for (const bool reduce : {true, false}) {
+      Cluster cluster(3);  // rank 2 does not take part
+      RunRanks(2, [&](int rank) {
+        Collectives* const data = cluster.collectives[rank].get();
+        std::vector<float> values(count, 1.0f);
+        const Status status =
+            reduce ? data->Allreduce(cluster.all, {InPlace(&values)},
+                                     Options(DType::kFloat32, ReduceOp::kSum),
+                                     failing)
+                   : data->Broadcast(cluster.all, 2, values.data(),
+                                     static_cast<int64_t>(count), failing);
+        EXPECT_EQ(status.code(), StatusCode::kAborted);
+        EXPECT_EQ(status.message(), "rank 2 died");
+        EXPECT_FALSE(data->memory_in_use());
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tf_hvd
