@@ -5,6 +5,7 @@
 #include "kernels/buffer_ops.h"
 #include "kernels/buffer_ops_elements.h"
 #include "kernels/float_environment.h"
+#include "kernels/fused_loops.h"
 
 namespace tf_hvd {
 namespace {
@@ -210,10 +211,13 @@ void StoreAccumulator(DType dtype, void* output, const void* accumulator,
   LoopsOf(dtype).store[scale != 1.0](output, accumulator, count, scale);
 }
 
-void ReduceInputs(const Reduction& reduction,
-                  const std::vector<const void*>& inputs, int64_t count,
-                  void* output, void* copy) {
-  // Elements whose partial results stay in the first level of the cache.
+namespace {
+
+// Where no loop does all in one pass: block by block, so that partial results
+// stay in the first level of the cache.
+void ReduceInBlocks(const Reduction& reduction,
+                    const std::vector<const void*>& inputs, int64_t count,
+                    void* output, void* copy) {
   constexpr int64_t kBlock = 2048;
   constexpr size_t kLargestElement = 16;
   alignas(64) static const char zeros[kBlock * kLargestElement] = {};
@@ -240,6 +244,26 @@ void ReduceInputs(const Reduction& reduction,
                   static_cast<size_t>(block) * element);
     }
   }
+}
+
+}  // namespace
+
+void ReduceInputs(const Reduction& reduction,
+                  const std::vector<const void*>& inputs, int64_t count,
+                  void* output, void* copy) {
+  const double scale = reduction.postscale / reduction.divisor;
+  const FusedLoop loop =
+      FusedLoopOf(reduction.dtype, reduction.op, scale != 1.0);
+  const bool some_null =
+      std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end();
+  // An integer's quotient is not what a scale of 1 / divisor gives.
+  const bool divided =
+      reduction.divisor != 1.0 && LoopsOf(reduction.dtype).quotient != nullptr;
+  if (loop == nullptr || some_null || divided || reduction.prescale != 1.0) {
+    return ReduceInBlocks(reduction, inputs, count, output, copy);
+  }
+  const StandardFloatEnvironment environment;
+  loop(inputs.data(), inputs.size(), count, scale, output, copy);
 }
 
 }  // namespace tf_hvd

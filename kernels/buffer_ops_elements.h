@@ -18,30 +18,40 @@ template <typename T>
 struct NativeElement {
   using Stored = T;
   using Accumulated = T;
-  static T Load(T stored) { return stored; }
-  static T Store(T value) { return value; }
+  static TF_HVD_INLINE T Load(T stored) { return stored; }
+  static TF_HVD_INLINE T Store(T value) { return value; }
 };
 
 struct HalfElement {
   using Stored = uint16_t;
   using Accumulated = float;
-  static float Load(uint16_t stored) { return HalfToFloat(stored); }
-  static uint16_t Store(float value) { return FloatToHalf(value); }
+  static TF_HVD_INLINE float Load(uint16_t stored) {
+    return HalfToFloat(stored);
+  }
+  static TF_HVD_INLINE uint16_t Store(float value) {
+    return FloatToHalf(value);
+  }
 };
 
 struct BfloatElement {
   using Stored = uint16_t;
   using Accumulated = float;
-  static float Load(uint16_t stored) { return BfloatToFloat(stored); }
-  static uint16_t Store(float value) { return FloatToBfloat(value); }
+  static TF_HVD_INLINE float Load(uint16_t stored) {
+    return BfloatToFloat(stored);
+  }
+  static TF_HVD_INLINE uint16_t Store(float value) {
+    return FloatToBfloat(value);
+  }
 };
 
 // Any byte but 0 counts as true, so that and, or work on single bits.
 struct BoolElement {
   using Stored = uint8_t;
   using Accumulated = uint8_t;
-  static uint8_t Load(uint8_t stored) { return stored != 0 ? 1 : 0; }
-  static uint8_t Store(uint8_t value) { return value; }
+  static TF_HVD_INLINE uint8_t Load(uint8_t stored) {
+    return stored != 0 ? 1 : 0;
+  }
+  static TF_HVD_INLINE uint8_t Store(uint8_t value) { return value; }
 };
 
 template <typename T>
@@ -57,7 +67,7 @@ using Wrapping =
 
 struct AddOp {
   template <typename T>
-  static T Apply(T a, T b) {
+  static TF_HVD_INLINE T Apply(T a, T b) {
     if constexpr (std::is_floating_point_v<T> || IsComplexNumber<T>::value) {
       return a + b;
     } else {
@@ -69,7 +79,7 @@ struct AddOp {
 
 struct MultiplyOp {
   template <typename T>
-  static T Apply(T a, T b) {
+  static TF_HVD_INLINE T Apply(T a, T b) {
     if constexpr (std::is_floating_point_v<T>) {
       return a * b;
     } else if constexpr (IsComplexNumber<T>::value) {
@@ -88,30 +98,30 @@ struct MultiplyOp {
 // every comparison and is taken.
 struct MinOp {
   template <typename T>
-  static T Apply(T a, T b) {
+  static TF_HVD_INLINE T Apply(T a, T b) {
     return (a < b || a != a) ? a : b;
   }
 };
 
 struct MaxOp {
   template <typename T>
-  static T Apply(T a, T b) {
+  static TF_HVD_INLINE T Apply(T a, T b) {
     return (a > b || a != a) ? a : b;
   }
 };
 
 struct AndOp {
-  static uint8_t Apply(uint8_t a, uint8_t b) { return a & b; }
+  static TF_HVD_INLINE uint8_t Apply(uint8_t a, uint8_t b) { return a & b; }
 };
 
 struct OrOp {
-  static uint8_t Apply(uint8_t a, uint8_t b) { return a | b; }
+  static TF_HVD_INLINE uint8_t Apply(uint8_t a, uint8_t b) { return a | b; }
 };
 
 // The integer nearest to `value` in the direction of zero; the end of the
 // range for what is outside of it, 0 for NaN.
 template <typename T>
-T TruncateSaturating(double value) {
+TF_HVD_INLINE T TruncateSaturating(double value) {
   using Limits = std::numeric_limits<T>;
   const double end = std::ldexp(1.0, Limits::digits);  // one past the largest
   if (value >= end) return Limits::max();
@@ -120,7 +130,7 @@ T TruncateSaturating(double value) {
 }
 
 template <typename T>
-T ScaledReal(T value, double scale) {
+TF_HVD_INLINE T ScaledReal(T value, double scale) {
   const double product = static_cast<double>(value) * scale;
   if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(product);
@@ -132,7 +142,7 @@ T ScaledReal(T value, double scale) {
 // The product is formed in float64 and rounded once to T; of a complex number
 // each part by itself.
 template <typename T>
-T Scaled(T value, double scale) {
+TF_HVD_INLINE T Scaled(T value, double scale) {
   if constexpr (IsComplexNumber<T>::value) {
     return {ScaledReal(value.real(), scale), ScaledReal(value.imag(), scale)};
   } else {

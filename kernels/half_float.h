@@ -11,15 +11,19 @@
 #include <cstdint>
 #include <cstring>
 
+// Files for other instruction sets include this: a function of one of them must
+// not stand in for the others'.
+#define TF_HVD_INLINE inline __attribute__((always_inline))
+
 namespace tf_hvd {
 
-inline float FloatOfBits(uint32_t bits) {
+TF_HVD_INLINE float FloatOfBits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
-inline uint32_t BitsOfFloat(float value) {
+TF_HVD_INLINE uint32_t BitsOfFloat(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
@@ -27,12 +31,12 @@ inline uint32_t BitsOfFloat(float value) {
 
 // `a` if the condition holds, else `b`. By a mask: for `?:` compilers keep a
 // branch where one side is an addition of floats, which might trap.
-inline uint32_t Select(bool condition, uint32_t a, uint32_t b) {
+TF_HVD_INLINE uint32_t Select(bool condition, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (a & mask) | (b & ~mask);
 }
 
-inline float HalfToFloat(uint16_t half) {
+TF_HVD_INLINE float HalfToFloat(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
   constexpr uint32_t kRebias = (127u - 15u) << 23;
@@ -49,7 +53,7 @@ inline float HalfToFloat(uint16_t half) {
   return FloatOfBits(bits | sign);
 }
 
-inline uint16_t FloatToHalf(float value) {
+TF_HVD_INLINE uint16_t FloatToHalf(float value) {
   const uint32_t bits = BitsOfFloat(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   // The sign is gone: compared as signed, which old vector units can do.
@@ -71,11 +75,11 @@ inline uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(result | sign);
 }
 
-inline float BfloatToFloat(uint16_t bfloat) {
+TF_HVD_INLINE float BfloatToFloat(uint16_t bfloat) {
   return FloatOfBits(static_cast<uint32_t>(bfloat) << 16);
 }
 
-inline uint16_t FloatToBfloat(float value) {
+TF_HVD_INLINE uint16_t FloatToBfloat(float value) {
   const uint32_t bits = BitsOfFloat(value);
   const int32_t magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;

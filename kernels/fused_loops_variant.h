@@ -1,0 +1,206 @@
+// The source of one variant of the fused loops. Included once by each file that
+// is compiled for an instruction set; everything in it has internal linkage,
+// and what it calls is always inlined: no code for one processor is called on
+// another.
+//
+// Sums are not contracted with products (-ffp-contract=off), or some variants
+// would round less often than others.
+#ifndef TF_HVD_KERNELS_FUSED_LOOPS_VARIANT_H_
+#define TF_HVD_KERNELS_FUSED_LOOPS_VARIANT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/buffer_ops_elements.h"
+#include "kernels/fused_loops.h"
+
+namespace tf_hvd {
+namespace {
+
+// Elements that are held in registers and the first level of the cache.
+constexpr int64_t kChunk = 64;
+
+template <typename E>
+inline void LoadChunk(const typename E::Stored* from, int64_t count,
+                      typename E::Accumulated* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = E::Load(from[i]);
+}
+
+template <typename E>
+inline void StoreChunk(const typename E::Accumulated* from, int64_t count,
+                       typename E::Stored* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = E::Store(from[i]);
+}
+
+#if defined(__AVX2__) && defined(__F16C__)
+// Eight elements at once, where compilers find no good way by themselves; the
+// last few one by one.
+constexpr int64_t WholeVectors(int64_t count) { return count & ~int64_t{7}; }
+
+// The processor's conversions give the bits of half_float.h but for signalling
+// NaNs; those become quiet here as they do there when they are stored.
+template <>
+inline void LoadChunk<HalfElement>(const uint16_t* from, int64_t count,
+                                   float* to) {
+  const int64_t whole = WholeVectors(count);
+  for (int64_t i = 0; i < whole; i += 8) {
+    const __m128i halves =
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+  }
+  for (int64_t i = whole; i < count; ++i) to[i] = HalfElement::Load(from[i]);
+}
+
+template <>
+inline void StoreChunk<HalfElement>(const float* from, int64_t count,
+                                    uint16_t* to) {
+  const int64_t whole = WholeVectors(count);
+  for (int64_t i = 0; i < whole; i += 8) {
+    const __m128i halves =
+        _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+  }
+  for (int64_t i = whole; i < count; ++i) to[i] = HalfElement::Store(from[i]);
+}
+
+template <>
+inline void LoadChunk<BfloatElement>(const uint16_t* from, int64_t count,
+                                     float* to) {
+  const int64_t whole = WholeVectors(count);
+  for (int64_t i = 0; i < whole; i += 8) {
+    const __m256i wide = _mm256_cvtepu16_epi32(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+    _mm256_storeu_ps(to + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+  }
+  for (int64_t i = whole; i < count; ++i) to[i] = BfloatElement::Load(from[i]);
+}
+
+// Line by line what FloatToBfloat does.
+template <>
+inline void StoreChunk<BfloatElement>(const float* from, int64_t count,
+                                      uint16_t* to) {
+  const __m256i one = _mm256_set1_epi32(1);
+  const __m256i half = _mm256_set1_epi32(0x7fff);
+  const __m256i quiet = _mm256_set1_epi32(0x40);
+  const int64_t whole = WholeVectors(count);
+  for (int64_t i = 0; i < whole; i += 8) {
+    const __m256 value = _mm256_loadu_ps(from + i);
+    const __m256i bits = _mm256_castps_si256(value);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, one);
+    const __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(_mm256_add_epi32(bits, half), odd), 16);
+    const __m256i nan =
+        _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m256i chosen =
+        _mm256_blendv_epi8(rounded, _mm256_or_si256(high, quiet), nan);
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(chosen),
+                                            _mm256_extracti128_si256(chosen, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), packed);
+  }
+  for (int64_t i = whole; i < count; ++i) to[i] = BfloatElement::Store(from[i]);
+}
+#endif
+
+// As Scaled: the product of a float and a scale that is a float is the same,
+// rounded once, in float32 as in float64.
+inline void ScaleChunk(float* values, int64_t count, double scale) {
+  const auto narrow = static_cast<float>(scale);
+  if (static_cast<double>(narrow) == scale) {
+    for (int64_t i = 0; i < count; ++i) values[i] *= narrow;
+  } else {
+    for (int64_t i = 0; i < count; ++i) values[i] = Scaled(values[i], scale);
+  }
+}
+
+inline void ScaleChunk(double* values, int64_t count, double scale) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= scale;
+}
+
+// `count` is a constant in all chunks but the last.
+template <typename E, typename Op, bool kScale>
+inline void ReduceChunk(const void* const* inputs, size_t ranks, int64_t begin,
+                        int64_t count, double scale, void* output, void* copy) {
+  using Stored = typename E::Stored;
+  using Accumulated = typename E::Accumulated;
+  alignas(64) Accumulated sums[kChunk];
+  alignas(64) Accumulated next[kChunk];
+  const auto at = [&](size_t rank) {
+    return static_cast<const Stored*>(inputs[rank]) + begin;
+  };
+  LoadChunk<E>(at(0), count, sums);
+  for (size_t rank = 1; rank < ranks; ++rank) {
+    LoadChunk<E>(at(rank), count, next);
+    for (int64_t i = 0; i < count; ++i) sums[i] = Op::Apply(sums[i], next[i]);
+  }
+  if constexpr (kScale) ScaleChunk(sums, count, scale);
+  StoreChunk<E>(sums, count, static_cast<Stored*>(output) + begin);
+  if (copy != nullptr) {
+    __builtin_memcpy(static_cast<Stored*>(copy) + begin,
+                     static_cast<Stored*>(output) + begin,
+                     static_cast<size_t>(count) * sizeof(Stored));
+  }
+}
+
+template <typename E, typename Op, bool kScale>
+__attribute__((noinline)) void Reduce(const void* const* inputs, size_t ranks,
+                                      int64_t count, double scale, void* output,
+                                      void* copy) {
+  int64_t begin = 0;
+  for (; begin + kChunk <= count; begin += kChunk) {
+    ReduceChunk<E, Op, kScale>(inputs, ranks, begin, kChunk, scale, output,
+                               copy);
+  }
+  if (begin < count) {
+    ReduceChunk<E, Op, kScale>(inputs, ranks, begin, count - begin, scale,
+                               output, copy);
+  }
+}
+
+template <typename E, typename Op>
+constexpr FusedLoop LoopOf(bool scaled) {
+  if (!scaled) return Reduce<E, Op, false>;
+  // Integers are scaled by a division, and saturate.
+  if constexpr (std::is_floating_point_v<typename E::Accumulated>) {
+    return Reduce<E, Op, true>;
+  } else {
+    return nullptr;
+  }
+}
+
+template <typename E>
+constexpr FusedLoops NumberLoops() {
+  return {{LoopOf<E, AddOp>(false), LoopOf<E, AddOp>(true)},
+          {LoopOf<E, MinOp>(false), LoopOf<E, MinOp>(true)},
+          {LoopOf<E, MaxOp>(false), LoopOf<E, MaxOp>(true)},
+          {LoopOf<E, MultiplyOp>(false), LoopOf<E, MultiplyOp>(true)}};
+}
+
+// In the order of DType's numbers. Not served: bool, complex.
+constexpr FusedLoops kLoops[kDTypeCount] = {
+    NumberLoops<NativeElement<uint8_t>>(),
+    NumberLoops<NativeElement<int8_t>>(),
+    NumberLoops<NativeElement<uint16_t>>(),
+    NumberLoops<NativeElement<int16_t>>(),
+    NumberLoops<NativeElement<int32_t>>(),
+    NumberLoops<NativeElement<int64_t>>(),
+    NumberLoops<HalfElement>(),
+    NumberLoops<NativeElement<float>>(),
+    NumberLoops<NativeElement<double>>(),
+    {},
+    NumberLoops<BfloatElement>(),
+    NumberLoops<NativeElement<uint32_t>>(),
+    NumberLoops<NativeElement<uint64_t>>(),
+    {},
+    {},
+};
+
+}  // namespace
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_FUSED_LOOPS_VARIANT_H_

@@ -1,0 +1,112 @@
+// Every variant that this processor can run gives what the loops of
+// buffer_ops_cpu.cc give one after the other.
+#include "kernels/fused_loops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/buffer_ops.h"
+#include "kernels/half_float.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                             ReduceOp::kProduct};
+
+bool IsNan(DType dtype, const char* element) {
+  const auto read = [element](auto value) {
+    std::memcpy(&value, element, sizeof(value));
+    return value;
+  };
+  switch (dtype) {
+    case DType::kFloat16:
+      return std::isnan(HalfToFloat(read(uint16_t{})));
+    case DType::kBfloat16:
+      return std::isnan(BfloatToFloat(read(uint16_t{})));
+    case DType::kFloat32:
+      return std::isnan(read(float{}));
+    case DType::kFloat64:
+      return std::isnan(read(double{}));
+    default:
+      return false;
+  }
+}
+
+// The same bits, but for those of NaNs: which of two NaNs a sum keeps depends
+// on the order in which a compiler writes its operands.
+void ExpectSame(DType dtype, const std::vector<char>& got,
+                const std::vector<char>& expected) {
+  const size_t element = SizeOf(dtype);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); i += element) {
+    if (std::memcmp(&got[i], &expected[i], element) == 0) continue;
+    ASSERT_TRUE(IsNan(dtype, &got[i]) && IsNan(dtype, &expected[i]))
+        << "element " << i / element << " of " << got.size() / element;
+  }
+}
+
+void Check(const FusedVariant& variant, DType dtype, ReduceOp op, double scale,
+           size_t ranks, int64_t count) {
+  const FusedLoop loop = FusedLoopOf(variant, dtype, op, scale != 1.0);
+  if (loop == nullptr) return;
+  std::mt19937_64 random(static_cast<uint64_t>(count) * 31 + ranks);
+  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+  std::vector<std::vector<char>> inputs(ranks, std::vector<char>(bytes));
+  std::vector<const void*> pointers;
+  for (auto& input : inputs) {
+    for (char& byte : input) byte = static_cast<char>(random());
+    pointers.push_back(input.data());
+  }
+  std::vector<char> sums(static_cast<size_t>(count) *
+                         SizeOf(AccumulatorOf(dtype)));
+  std::vector<char> expected(bytes);
+  LoadAccumulator(dtype, sums.data(), inputs[0].data(), count, 1.0);
+  for (size_t i = 1; i < ranks; ++i) {
+    Accumulate(dtype, op, sums.data(), inputs[i].data(), count, 1.0);
+  }
+  StoreAccumulator(dtype, expected.data(), sums.data(), count, scale);
+  std::vector<char> output(bytes);
+  // In place, as an allreduce does.
+  loop(pointers.data(), ranks, count, scale, output.data(), inputs[0].data());
+  ExpectSame(dtype, output, expected);
+  ExpectSame(dtype, inputs[0], expected);
+}
+
+TEST(FusedLoops, EveryVariantGivesTheSameBits) {
+  for (const FusedVariant& variant : FusedVariants()) {
+    if (!variant.supported()) continue;
+    for (int number = 0; number < kDTypeCount; ++number) {
+      const auto dtype = static_cast<DType>(number);
+      for (const ReduceOp op : kOps) {
+        SCOPED_TRACE(std::string(variant.name) + " " + NameOf(dtype) + " " +
+                     NameOf(op));
+        for (const double scale : {1.0, 1.0 / 3.0}) {
+          for (const size_t ranks : {1u, 2u, 3u, 5u}) {
+            for (const int64_t count : {1, 7, 64, 1003}) {
+              Check(variant, dtype, op, scale, ranks, count);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FusedLoops, TheBaselineIsAlwaysThere) {
+  EXPECT_STREQ(FusedVariants().back().name, "baseline");
+  EXPECT_TRUE(FusedVariants().back().supported());
+  EXPECT_NE(FusedLoopOf(DType::kFloat32, ReduceOp::kSum, true), nullptr);
+  EXPECT_NE(FusedLoopOf(DType::kInt64, ReduceOp::kSum, false), nullptr);
+  EXPECT_EQ(FusedLoopOf(DType::kInt64, ReduceOp::kSum, true), nullptr)
+      << "integers are divided";
+  EXPECT_EQ(FusedLoopOf(DType::kBool, ReduceOp::kSum, false), nullptr);
+}
+
+}  // namespace
+}  // namespace tf_hvd
