@@ -138,7 +138,8 @@ constexpr Variable kVariables[] = {
     {"TF_HVD_NODE_DATA", "shm", "shm or mpi",
      "How tensors move between the ranks of one machine: through its shared "
      "memory, of which /dev/shm must have room for about 4 MiB for each of its "
-     "ranks, or by messages of MPI, which is slower.",
+     "ranks (1 MiB if they are more than eight), or by messages of MPI, which "
+     "is slower.",
      [](const std::string& text, Config* config) {
        config->node_data_shm = text == "shm";
        return text == "shm" || text == "mpi";
