@@ -58,12 +58,16 @@ def run_job(run_to_end):
 
 @pytest.fixture
 def plain_job(tmp_path, run_job, mpi_library):
-    """Runs a program on some ranks; returns exit code and output."""
+    """Runs a program on some ranks; returns exit code and output.
 
-    def run(program, ranks=2, family="openmpi", keep_others=True, **environment):
+    within: what the job's command is an argument of.
+    """
+
+    def run(program, ranks=2, family="openmpi", keep_others=True, within=(), **environment):
         script = tmp_path / "program.py"
         script.write_text(program)
-        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
+        command = [*within, sys.executable, "-P"]
+        command += ["-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
         command += KEEP_THE_OTHERS[family] if keep_others else []
         command += [sys.executable, str(script)]
         library = str(mpi_library(family))
@@ -81,7 +85,8 @@ def job(plain_job, tmp_path):
     def run(program, ranks=2, family="openmpi", keep_others=True, **environment):
         environment["MEETING"] = tempfile.mkdtemp(dir=tmp_path)
         environment["RANKS"] = str(ranks)
-        return plain_job(PREAMBLE + program, ranks, family, keep_others, **environment)
+        program = PREAMBLE + program
+        return plain_job(program, ranks, family, keep_others, **environment)
 
     return run
 

@@ -1,6 +1,7 @@
 """Ranks that do not come to init(), or come with other settings: who is told what."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -199,3 +200,23 @@ say("wrong:", wrong)
     )
     assert output.count("wrong: []") == 2
     assert code == 0
+
+
+@pytest.mark.parametrize("node_data", ["shm", "mpi"])
+def test_too_little_shared_memory(plain_job, node_data):
+    """A container's /dev/shm may be small: who needs more says how much, and what does without."""
+    mount = 'mount -t tmpfs -o size=7m tmpfs /dev/shm && exec "$@"'
+    within = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    if subprocess.run([*within, "true"], capture_output=True).returncode != 0:
+        pytest.skip("a /dev/shm of one's own cannot be mounted here")
+    program = INIT + "print('sum', float(hvd.allreduce(1.0 + hvd.rank(), op=hvd.Sum)))\n"
+    code, output = plain_job(program, within=within, TF_HVD_NODE_DATA=node_data)
+    if node_data == "mpi":
+        assert (code, output.count("sum 3.0")) == (0, 2), output
+        return
+    assert code != 0
+    assert re.search(
+        r"posix_fallocate failed: No space left on device\. /dev/shm has no room for \d{7} bytes: "
+        r"remove old files there, .* or set TF_HVD_NODE_DATA=mpi",
+        output,
+    ), output
