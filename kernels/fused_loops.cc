@@ -8,11 +8,12 @@ bool HasAvx512() {
   return __builtin_cpu_supports("avx512f") &&
          __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("f16c");
 }
 
-// Every processor with AVX2 has F16C.
-bool HasAvx2() { return __builtin_cpu_supports("avx2"); }
+bool HasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+}
 #endif
 
 bool Always() { return true; }
