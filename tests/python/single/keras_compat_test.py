@@ -51,6 +51,8 @@ def without(*missing):
     scale = {"check_finite": None} if "check_finite" not in missing else {}
     trainer = {"_resolve_auto_jit_compile": None} if "jit" not in missing else {}
     trainer |= {"fit": None, "train_on_batch": None}
+    trainer |= {"_flatten_layers": list} if "_flatten_layers" not in missing else {}
+    layer = {"call": None} if "call" not in missing else {}
     checkpoint = {"on_train_batch_end", "on_epoch_end"} - set(missing)
     return types.SimpleNamespace(
         __name__="keras",
@@ -63,6 +65,7 @@ def without(*missing):
         optimizers=types.SimpleNamespace(
             Optimizer=sgd, SGD=sgd, LossScaleOptimizer=type("LossScaleOptimizer", (), scale)
         ),
+        layers=types.SimpleNamespace(BatchNormalization=type("BatchNormalization", (), layer)),
         Model=type("Model", (), trainer),
     )
 
@@ -74,6 +77,8 @@ def without(*missing):
         ("_backend_apply_gradients", "keras: SGD._backend_apply_gradients"),
         ("check_finite", "keras: LossScaleOptimizer.check_finite"),
         ("jit", "keras: Model._resolve_auto_jit_compile"),
+        ("_flatten_layers", "keras: Model._flatten_layers"),
+        ("call", "keras: BatchNormalization.call"),
         ("on_epoch_end", "keras: ModelCheckpoint.on_epoch_end"),
     ],
 )

@@ -34,6 +34,7 @@ empty = type("Empty", (), {})
 legacy = types.SimpleNamespace(Optimizer=empty, SGD=empty)
 optimizers = types.SimpleNamespace(Optimizer=empty, SGD=empty, legacy=legacy)
 callbacks = types.SimpleNamespace(CallbackList=empty, ModelCheckpoint=empty)
+layers = types.SimpleNamespace(BatchNormalization=empty)
 Model = empty
 """
 

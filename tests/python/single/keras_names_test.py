@@ -75,7 +75,7 @@ def test_arguments_come_in_horovods_order():
         "scale_local_gradients",
     ]
     names = list(inspect.signature(hvd.load_model).parameters)
-    assert names == [
+    assert names[:5] == [
         "filepath",
         "custom_optimizers",
         "custom_objects",
