@@ -99,8 +99,8 @@ inline void StoreChunk<BfloatElement>(const float* from, int64_t count,
         _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     const __m256i chosen =
         _mm256_blendv_epi8(rounded, _mm256_or_si256(high, quiet), nan);
-    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(chosen),
-                                            _mm256_extracti128_si256(chosen, 1));
+    const __m128i packed = _mm_packus_epi32(
+        _mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), packed);
   }
   for (int64_t i = whole; i < count; ++i) to[i] = BfloatElement::Store(from[i]);

@@ -37,7 +37,9 @@ ARROWS = {
     "kernels": ("kernels/", "runtime/", "tensorflow/", "absl/", "Eigen/", "unsupported/Eigen/"),
 }
 # The leaf of the kernels, which the runtime uses, knows no TensorFlow and no runtime.
-BUFFER_OPS = ("kernels/buffer_ops", "kernels/half_float", "kernels/float_environment")
+BUFFER_OPS = (
+    "kernels/buffer_ops", "kernels/fused_loops", "kernels/half_float", "kernels/float_environment",
+)  # fmt: skip
 BUFFER_OPS_INCLUDES = (*BUFFER_OPS, "runtime/types.h")
 # Headers of other libraries, and who alone may include them.
 ALONE = {
