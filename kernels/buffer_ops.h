@@ -51,19 +51,22 @@ void StoreAccumulator(DType dtype, void* output, const void* accumulator,
                       int64_t count, double scale, double divisor = 1.0);
 
 // What is done with the elements of several inputs.
-struct Reduction {
+struct ReduceOptions {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  double prescale = 1.0;   // as in LoadAccumulator and Accumulate
-  double postscale = 1.0;  // as in StoreAccumulator
-  double divisor = 1.0;
+  double prescale = 1.0;   // on each input, before the reduction
+  double postscale = 1.0;  // on the result
+  double divisor = 1.0;    // of the result; see StoreAccumulator
 };
+
+// An average as a sum that is divided by the number of ranks.
+ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks);
 
 // output[i] = inputs[0][i] (op) inputs[1][i] (op) ..., in this order, as the
 // three functions above do it one after the other; a null input stands for
 // zeros. `copy`, if not null, gets the same. Both may equal inputs. Only for
-// what IsReducible allows, and not for Average.
-void ReduceInputs(const Reduction& reduction,
+// what IsReducible allows, and not for Average: see AverageAsSum.
+void ReduceInputs(const ReduceOptions& options,
                   const std::vector<const void*>& inputs, int64_t count,
                   void* output, void* copy = nullptr);
 

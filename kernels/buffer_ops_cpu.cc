@@ -211,18 +211,27 @@ void StoreAccumulator(DType dtype, void* output, const void* accumulator,
   LoopsOf(dtype).store[scale != 1.0](output, accumulator, count, scale);
 }
 
+ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
+  ReduceOptions result = options;
+  if (options.op == ReduceOp::kAverage) {
+    result.op = ReduceOp::kSum;
+    result.divisor = static_cast<double>(ranks);
+  }
+  return result;
+}
+
 namespace {
 
 // Where no loop does all in one pass: block by block, so that partial results
 // stay in the first level of the cache.
-void ReduceInBlocks(const Reduction& reduction,
+void ReduceInBlocks(const ReduceOptions& options,
                     const std::vector<const void*>& inputs, int64_t count,
                     void* output, void* copy) {
   constexpr int64_t kBlock = 2048;
   constexpr size_t kLargestElement = 16;
   alignas(64) static const char zeros[kBlock * kLargestElement] = {};
   alignas(64) char partial[kBlock * kLargestElement];
-  const size_t element = SizeOf(reduction.dtype);
+  const size_t element = SizeOf(options.dtype);
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t block = std::min(kBlock, count - begin);
     const size_t offset = static_cast<size_t>(begin) * element;
@@ -230,15 +239,15 @@ void ReduceInBlocks(const Reduction& reduction,
       return input == nullptr ? zeros
                               : static_cast<const char*>(input) + offset;
     };
-    LoadAccumulator(reduction.dtype, partial, at(inputs[0]), block,
-                    reduction.prescale);
+    LoadAccumulator(options.dtype, partial, at(inputs[0]), block,
+                    options.prescale);
     for (size_t i = 1; i < inputs.size(); ++i) {
-      Accumulate(reduction.dtype, reduction.op, partial, at(inputs[i]), block,
-                 reduction.prescale);
+      Accumulate(options.dtype, options.op, partial, at(inputs[i]), block,
+                 options.prescale);
     }
     char* const to = static_cast<char*>(output) + offset;
-    StoreAccumulator(reduction.dtype, to, partial, block, reduction.postscale,
-                     reduction.divisor);
+    StoreAccumulator(options.dtype, to, partial, block, options.postscale,
+                     options.divisor);
     if (copy != nullptr) {
       std::memcpy(static_cast<char*>(copy) + offset, to,
                   static_cast<size_t>(block) * element);
@@ -248,19 +257,18 @@ void ReduceInBlocks(const Reduction& reduction,
 
 }  // namespace
 
-void ReduceInputs(const Reduction& reduction,
+void ReduceInputs(const ReduceOptions& options,
                   const std::vector<const void*>& inputs, int64_t count,
                   void* output, void* copy) {
-  const double scale = reduction.postscale / reduction.divisor;
-  const FusedLoop loop =
-      FusedLoopOf(reduction.dtype, reduction.op, scale != 1.0);
+  const double scale = options.postscale / options.divisor;
+  const FusedLoop loop = FusedLoopOf(options.dtype, options.op, scale != 1.0);
   const bool some_null =
       std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end();
   // An integer's quotient is not what a scale of 1 / divisor gives.
   const bool divided =
-      reduction.divisor != 1.0 && LoopsOf(reduction.dtype).quotient != nullptr;
-  if (loop == nullptr || some_null || divided || reduction.prescale != 1.0) {
-    return ReduceInBlocks(reduction, inputs, count, output, copy);
+      options.divisor != 1.0 && LoopsOf(options.dtype).quotient != nullptr;
+  if (loop == nullptr || some_null || divided || options.prescale != 1.0) {
+    return ReduceInBlocks(options, inputs, count, output, copy);
   }
   const StandardFloatEnvironment environment;
   loop(inputs.data(), inputs.size(), count, scale, output, copy);

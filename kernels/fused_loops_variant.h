@@ -38,72 +38,81 @@ inline void StoreChunk(const typename E::Accumulated* from, int64_t count,
 }
 
 #if defined(__AVX2__) && defined(__F16C__)
-// Eight elements at once, where compilers find no good way by themselves; the
-// last few one by one.
-constexpr int64_t WholeVectors(int64_t count) { return count & ~int64_t{7}; }
+// Eight elements at once, where compilers find no good way by themselves.
 
 // The processor's conversions give the bits of half_float.h but for signalling
 // NaNs; those become quiet here as they do there when they are stored.
+struct HalfVector {
+  static TF_HVD_INLINE __m256 Load(__m128i halves) {
+    return _mm256_cvtph_ps(halves);
+  }
+  static TF_HVD_INLINE __m128i Store(__m256 values) {
+    return _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT);
+  }
+};
+
+struct BfloatVector {
+  static TF_HVD_INLINE __m256 Load(__m128i bfloats) {
+    const __m256i wide = _mm256_cvtepu16_epi32(bfloats);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  // Line by line what FloatToBfloat does.
+  static TF_HVD_INLINE __m128i Store(__m256 values) {
+    const __m256i bits = _mm256_castps_si256(values);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i raised = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(raised, odd), 16);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i is_nan =
+        _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+    const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, is_nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(chosen),
+                            _mm256_extracti128_si256(chosen, 1));
+  }
+};
+
+// The last few one by one.
+template <typename E, typename Vector>
+inline void LoadVectors(const uint16_t* from, int64_t count, float* to) {
+  const int64_t whole = count & ~int64_t{7};
+  for (int64_t i = 0; i < whole; i += 8) {
+    const auto* const at = reinterpret_cast<const __m128i*>(from + i);
+    _mm256_storeu_ps(to + i, Vector::Load(_mm_loadu_si128(at)));
+  }
+  for (int64_t i = whole; i < count; ++i) to[i] = E::Load(from[i]);
+}
+
+template <typename E, typename Vector>
+inline void StoreVectors(const float* from, int64_t count, uint16_t* to) {
+  const int64_t whole = count & ~int64_t{7};
+  for (int64_t i = 0; i < whole; i += 8) {
+    auto* const at = reinterpret_cast<__m128i*>(to + i);
+    _mm_storeu_si128(at, Vector::Store(_mm256_loadu_ps(from + i)));
+  }
+  for (int64_t i = whole; i < count; ++i) to[i] = E::Store(from[i]);
+}
+
 template <>
 inline void LoadChunk<HalfElement>(const uint16_t* from, int64_t count,
                                    float* to) {
-  const int64_t whole = WholeVectors(count);
-  for (int64_t i = 0; i < whole; i += 8) {
-    const __m128i halves =
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
-  }
-  for (int64_t i = whole; i < count; ++i) to[i] = HalfElement::Load(from[i]);
+  LoadVectors<HalfElement, HalfVector>(from, count, to);
 }
-
 template <>
 inline void StoreChunk<HalfElement>(const float* from, int64_t count,
                                     uint16_t* to) {
-  const int64_t whole = WholeVectors(count);
-  for (int64_t i = 0; i < whole; i += 8) {
-    const __m128i halves =
-        _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
-  }
-  for (int64_t i = whole; i < count; ++i) to[i] = HalfElement::Store(from[i]);
+  StoreVectors<HalfElement, HalfVector>(from, count, to);
 }
-
 template <>
 inline void LoadChunk<BfloatElement>(const uint16_t* from, int64_t count,
                                      float* to) {
-  const int64_t whole = WholeVectors(count);
-  for (int64_t i = 0; i < whole; i += 8) {
-    const __m256i wide = _mm256_cvtepu16_epi32(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-    _mm256_storeu_ps(to + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
-  }
-  for (int64_t i = whole; i < count; ++i) to[i] = BfloatElement::Load(from[i]);
+  LoadVectors<BfloatElement, BfloatVector>(from, count, to);
 }
-
-// Line by line what FloatToBfloat does.
 template <>
 inline void StoreChunk<BfloatElement>(const float* from, int64_t count,
                                       uint16_t* to) {
-  const __m256i one = _mm256_set1_epi32(1);
-  const __m256i half = _mm256_set1_epi32(0x7fff);
-  const __m256i quiet = _mm256_set1_epi32(0x40);
-  const int64_t whole = WholeVectors(count);
-  for (int64_t i = 0; i < whole; i += 8) {
-    const __m256 value = _mm256_loadu_ps(from + i);
-    const __m256i bits = _mm256_castps_si256(value);
-    const __m256i high = _mm256_srli_epi32(bits, 16);
-    const __m256i odd = _mm256_and_si256(high, one);
-    const __m256i rounded = _mm256_srli_epi32(
-        _mm256_add_epi32(_mm256_add_epi32(bits, half), odd), 16);
-    const __m256i nan =
-        _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    const __m256i chosen =
-        _mm256_blendv_epi8(rounded, _mm256_or_si256(high, quiet), nan);
-    const __m128i packed = _mm_packus_epi32(
-        _mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), packed);
-  }
-  for (int64_t i = whole; i < count; ++i) to[i] = BfloatElement::Store(from[i]);
+  StoreVectors<BfloatElement, BfloatVector>(from, count, to);
 }
 #endif
 

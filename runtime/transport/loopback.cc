@@ -1,8 +1,6 @@
 #include "runtime/transport/loopback.h"
 
 #include <atomic>
-#include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/transport/loopback_arena.h"
 #include "runtime/transport/loopback_edge.h"
 #include "runtime/transport/loopback_point_to_point.h"
 #include "runtime/transport/p2p_backend.h"
@@ -27,7 +26,7 @@ class Job {
   const Topology& topology() const { return topology_; }
   const std::shared_ptr<MailRoom>& mail() const { return mail_; }
   Doorbell* BellOf(int rank) { return &bells_[static_cast<size_t>(rank)]; }
-  // Of the ranks of that node; nothing if they are few or share none.
+  // Of the ranks of that node; nothing if there is only one.
   std::optional<ShmArena> ArenaOf(int node);
   // Null if the ranks are no neighbours.
   ByteRing* RingFrom(int sender, int receiver);
@@ -44,8 +43,7 @@ class Job {
   std::shared_ptr<MailRoom> mail_;
   std::unique_ptr<Doorbell[]> bells_;
   std::map<std::pair<int, int>, std::unique_ptr<ByteRing>> rings_;
-  // By node; pages that nobody has touched cost nothing.
-  std::map<int, std::unique_ptr<char, decltype(&std::free)>> arenas_;
+  std::map<int, std::unique_ptr<LoopbackArena>> arenas_;  // by node
 
   std::atomic<bool> troubled_{false};  // a record or a dead rank is there
   std::mutex mutex_;
@@ -58,12 +56,9 @@ Job::Job(const LoopbackOptions& options) {
   topology_.size = 0;
   for (size_t node = 0; node < options.nodes.size(); ++node) {
     topology_.nodes.emplace_back();
-    if (options.node_data_shm && options.nodes[node] > 1) {
-      const size_t bytes = ShmArena::BytesFor(options.nodes[node]);
-      auto* const memory = std::calloc(bytes + alignof(ShmLine), 1);
-      arenas_.emplace(static_cast<int>(node),
-                      std::unique_ptr<char, decltype(&std::free)>(
-                          static_cast<char*>(memory), &std::free));
+    if (options.nodes[node] > 1) {
+      arenas_[static_cast<int>(node)] =
+          std::make_unique<LoopbackArena>(options.nodes[node]);
     }
     for (int i = 0; i < options.nodes[node]; ++i) {
       topology_.nodes.back().push_back(topology_.size++);
@@ -84,12 +79,7 @@ Job::Job(const LoopbackOptions& options) {
 std::optional<ShmArena> Job::ArenaOf(int node) {
   const auto found = arenas_.find(node);
   if (found == arenas_.end()) return std::nullopt;
-  const auto& ranks = topology_.nodes[static_cast<size_t>(node)];
-  const auto address = reinterpret_cast<uintptr_t>(found->second.get());
-  const size_t skipped =
-      (alignof(ShmLine) - address % alignof(ShmLine)) % alignof(ShmLine);
-  return ShmArena(found->second.get() + skipped,
-                  static_cast<int>(ranks.size()));
+  return found->second->arena();
 }
 
 ByteRing* Job::RingFrom(int sender, int receiver) {

@@ -16,9 +16,6 @@ struct LoopbackOptions {
   std::vector<int> nodes = {1};
   // Bytes that an edge holds before a write takes only a part.
   size_t edge_bytes = 64 * 1024;
-  // Whether tensors move through memory that a node's ranks share, as between
-  // processes, or by messages.
-  bool node_data_shm = true;
   // Fan-out of the tree of leaders, for tests.
   int fan_out = 8;
 };

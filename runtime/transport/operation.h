@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/buffer_ops.h"
 #include "runtime/status.h"
 #include "runtime/types.h"
 
@@ -34,14 +35,6 @@ struct Span {
   const void* input = nullptr;
   void* output = nullptr;
   int64_t count = 0;  // elements
-};
-
-struct ReduceOptions {
-  DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  double prescale = 1.0;   // on each input, before the reduction
-  double postscale = 1.0;  // on the result
-  double divisor = 1.0;    // of the result; see StoreAccumulator
 };
 
 // What is to be done, in the words of one rank. `kind` says what the members

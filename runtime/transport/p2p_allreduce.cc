@@ -9,38 +9,22 @@
 namespace tf_hvd {
 namespace {
 
-// Elements whose partial results stay in the first level of the cache.
+// Elements that are reduced at once.
 constexpr int64_t kBlock = 2048;
-constexpr size_t kLargestElement = 16;
 constexpr int64_t kZeroBytes = 256 * 1024;
 
 }  // namespace
-
-ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
-  ReduceOptions result = options;
-  if (options.op == ReduceOp::kAverage) {
-    result.op = ReduceOp::kSum;
-    result.divisor = static_cast<double>(ranks);
-  }
-  return result;
-}
 
 void ReduceInOrder(const ReduceOptions& options,
                    std::vector<const char*> inputs, int64_t count, char* output,
                    Schedule* schedule) {
   schedule->Do(count, kBlock,
                [=, inputs = std::move(inputs)](int64_t begin, int64_t block) {
-                 alignas(64) char partial[kBlock * kLargestElement];
                  const size_t offset =
                      static_cast<size_t>(begin) * SizeOf(options.dtype);
-                 LoadAccumulator(options.dtype, partial, inputs[0] + offset,
-                                 block, options.prescale);
-                 for (size_t i = 1; i < inputs.size(); ++i) {
-                   Accumulate(options.dtype, options.op, partial,
-                              inputs[i] + offset, block, options.prescale);
-                 }
-                 StoreAccumulator(options.dtype, output + offset, partial,
-                                  block, options.postscale, options.divisor);
+                 std::vector<const void*> at;
+                 for (const char* input : inputs) at.push_back(input + offset);
+                 ReduceInputs(options, at, block, output + offset);
                });
 }
 

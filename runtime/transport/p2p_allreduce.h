@@ -26,9 +26,6 @@ namespace tf_hvd {
 // operation. Called once for an operation.
 using Staging = std::function<char*(size_t bytes)>;
 
-// An average as a sum that is divided by the number of ranks.
-ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks);
-
 // Reduces `count` elements of inputs[0], inputs[1] and so on, in this order.
 // `output` may be one of them.
 void ReduceInOrder(const ReduceOptions& options,

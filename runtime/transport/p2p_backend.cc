@@ -6,6 +6,7 @@
 
 #include "kernels/buffer_ops.h"
 #include "runtime/clock.h"
+#include "runtime/transport/offsets.h"
 #include "runtime/transport/p2p_adasum.h"
 #include "runtime/transport/p2p_allreduce.h"
 #include "runtime/transport/p2p_gather.h"
@@ -35,16 +36,6 @@ Status CheckReducible(OpKind kind, const ReduceOptions& options) {
   if (IsReducible(options.dtype, options.op)) return Status::Ok();
   return Internal(std::string("bug in tf_hvd: no reduction ") +
                   NameOf(options.op) + " of " + NameOf(options.dtype));
-}
-
-// Where each of consecutive parts begins, and where the last one ends.
-template <typename Offset>
-std::vector<Offset> OffsetsOf(const std::vector<int64_t>& sizes) {
-  std::vector<Offset> offsets(sizes.size() + 1);
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    offsets[i + 1] = offsets[i] + static_cast<Offset>(sizes[i]);
-  }
-  return offsets;
 }
 
 // Operations that may be under way at the same time have different tags, or one
@@ -236,19 +227,11 @@ bool P2PBackend::Serves(const OperationSpec& spec) const {
 
 Status P2PBackend::Make(OperationSpec spec,
                         std::unique_ptr<Operation>* operation) {
-  const std::vector<int>& ranks = *spec.ranks;
-  const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank_);
-  if (found == ranks.end() || *found != rank_) {
-    return Internal("bug in tf_hvd: rank " + std::to_string(rank_) +
-                    " takes part in an operation of a set it is not in");
-  }
+  size_t me = 0;
+  TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
   if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter) {
     TF_HVD_RETURN_IF_ERROR(CheckReducible(spec.kind, spec.reduce));
   }
-  if (spec.kind == OpKind::kBroadcast && spec.root >= ranks.size()) {
-    return Internal("bug in tf_hvd: broadcast from a rank not in the set");
-  }
-  const auto me = static_cast<size_t>(found - ranks.begin());
   *operation = std::make_unique<P2POperation>(this, std::move(spec), me);
   return Status::Ok();
 }

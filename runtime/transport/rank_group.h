@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <vector>
 
+#include "runtime/status.h"
+#include "runtime/transport/operation.h"
+
 namespace tf_hvd {
 
 // `ranks` is sorted and must outlive the group. Places count from 0.
@@ -17,6 +20,10 @@ struct RankGroup {
   size_t Next(size_t steps) const { return (me + steps) % size(); }
   size_t Previous(size_t steps) const { return (me + size() - steps) % size(); }
 };
+
+// The place of `rank` in the set of an operation. A rank, or a root, that is
+// not there is a bug of the caller's.
+Status FindPlace(const OperationSpec& spec, int rank, size_t* place);
 
 }  // namespace tf_hvd
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/buffer_ops.h"
+#include "runtime/transport/offsets.h"
 #include "runtime/transport/span_list.h"
 
 namespace tf_hvd {
@@ -25,27 +26,15 @@ struct Range {
   int64_t count;
 };
 
-Reduction ReductionOf(const ReduceOptions& options, size_t ranks) {
-  Reduction reduction = {options.dtype, options.op, options.prescale,
-                         options.postscale, options.divisor};
-  if (options.op == ReduceOp::kAverage) {
-    reduction.op = ReduceOp::kSum;
-    reduction.divisor = static_cast<double>(ranks);
-  }
-  return reduction;
-}
-
 class SmallAllreduce final : public ShmPieces {
  public:
-  SmallAllreduce(const OperationSpec& spec, size_t me)
-      : reduction_(ReductionOf(spec.reduce, spec.ranks->size())),
+  explicit SmallAllreduce(const OperationSpec& spec)
+      : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
         spans_(spec.spans, SizeOf(spec.reduce.dtype)),
-        me_(me),
         inputs_(spec.ranks->size()) {}
 
   uint64_t count() const override { return spans_.count() > 0 ? 1 : 0; }
   bool Gives(size_t) const override { return true; }
-  bool Takes(size_t place) const override { return place != me_; }
 
   void Give(uint64_t, char* slot) override {
     spans_.Pack(0, spans_.count(), slot);
@@ -58,22 +47,21 @@ class SmallAllreduce final : public ShmPieces {
                      for (size_t i = 0; i < slots.size(); ++i)
                        inputs_[i] = slots[i] + offset;
                      if (output != nullptr)
-                       ReduceInputs(reduction_, inputs_, n, output);
+                       ReduceInputs(options_, inputs_, n, output);
                      offset += static_cast<size_t>(n) * spans_.element_bytes();
                    });
   }
 
  private:
-  const Reduction reduction_;
+  const ReduceOptions options_;
   const SpanList spans_;
-  const size_t me_;
   std::vector<const void*> inputs_;
 };
 
 class LargeAllreduce final : public ShmPieces {
  public:
   LargeAllreduce(const OperationSpec& spec, size_t me, size_t slot_bytes)
-      : reduction_(ReductionOf(spec.reduce, spec.ranks->size())),
+      : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
         spans_(spec.spans, SizeOf(spec.reduce.dtype)),
         me_(me),
         ranks_(spec.ranks->size()),
@@ -91,7 +79,6 @@ class LargeAllreduce final : public ShmPieces {
                                  piece_count_);
   }
   bool Gives(size_t) const override { return true; }
-  bool Takes(size_t place) const override { return place != me_; }
   bool has_results() const override { return true; }
 
   // All but this rank's own slice.
@@ -110,7 +97,7 @@ class LargeAllreduce final : public ShmPieces {
       for (size_t i = 0; i < ranks_; ++i) inputs_[i] = slots[i] + offset;
       inputs_[me_] = input;
       char* const result = slots[me_] + offset;
-      ReduceInputs(reduction_, inputs_, n, result, output);
+      ReduceInputs(options_, inputs_, n, result, output);
       offset += static_cast<size_t>(n) * spans_.element_bytes();
     };
     spans_.ForEach(slice.begin, slice.count, reduce);
@@ -144,7 +131,7 @@ class LargeAllreduce final : public ShmPieces {
            spans_.element_bytes();
   }
 
-  const Reduction reduction_;
+  const ReduceOptions options_;
   const SpanList spans_;
   const size_t me_;
   const size_t ranks_;
@@ -156,26 +143,22 @@ class LargeAllreduce final : public ShmPieces {
 class Reducescatter final : public ShmPieces {
  public:
   Reducescatter(const OperationSpec& spec, size_t me, size_t slot_bytes)
-      : reduction_(ReductionOf(spec.reduce, spec.ranks->size())),
+      : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
         element_(SizeOf(spec.reduce.dtype)),
         input_(static_cast<const char*>(spec.input)),
         output_(static_cast<char*>(spec.output)),
         counts_(spec.send),
+        begins_(OffsetsOf<int64_t>(counts_)),
         me_(me),
         inputs_(counts_.size()) {
     part_bytes_ = slot_bytes / counts_.size() / kAlign * kAlign;
     part_ = static_cast<int64_t>(part_bytes_ / element_);
     const int64_t longest = *std::max_element(counts_.begin(), counts_.end());
     count_ = static_cast<uint64_t>((longest + part_ - 1) / part_);
-    begins_.resize(counts_.size());
-    for (size_t i = 1; i < counts_.size(); ++i) {
-      begins_[i] = begins_[i - 1] + counts_[i - 1];
-    }
   }
 
   uint64_t count() const override { return count_; }
   bool Gives(size_t) const override { return true; }
-  bool Takes(size_t place) const override { return place != me_; }
 
   void Give(uint64_t piece, char* slot) override {
     for (size_t place = 0; place < counts_.size(); ++place) {
@@ -193,7 +176,7 @@ class Reducescatter final : public ShmPieces {
       inputs_[i] = slots[i] + me_ * part_bytes_;
     }
     inputs_[me_] = InputOf(part, me_);
-    ReduceInputs(reduction_, inputs_, part.count,
+    ReduceInputs(options_, inputs_, part.count,
                  output_ + static_cast<size_t>(part.begin) * element_);
   }
 
@@ -207,14 +190,14 @@ class Reducescatter final : public ShmPieces {
     return input_ + static_cast<size_t>(begins_[place] + part.begin) * element_;
   }
 
-  const Reduction reduction_;
+  const ReduceOptions options_;
   const size_t element_;
   const char* const input_;
   char* const output_;
   const std::vector<int64_t>& counts_;
+  const std::vector<int64_t> begins_;
   const size_t me_;
   std::vector<const void*> inputs_;
-  std::vector<int64_t> begins_;
   size_t part_bytes_ = 0;
   int64_t part_ = 0;
   uint64_t count_ = 0;
@@ -228,7 +211,7 @@ std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
   for (const Span& span : spec.spans) elements += span.count;
   const size_t bytes =
       static_cast<size_t>(elements) * SizeOf(spec.reduce.dtype);
-  if (bytes <= kSmallBytes) return std::make_unique<SmallAllreduce>(spec, me);
+  if (bytes <= kSmallBytes) return std::make_unique<SmallAllreduce>(spec);
   return std::make_unique<LargeAllreduce>(spec, me, slot_bytes);
 }
 

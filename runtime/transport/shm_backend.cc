@@ -1,11 +1,11 @@
 #include "runtime/transport/shm_backend.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "kernels/buffer_ops.h"
 #include "runtime/clock.h"
+#include "runtime/transport/rank_group.h"
 #include "runtime/transport/shm_pieces.h"
 
 namespace tf_hvd {
@@ -43,7 +43,8 @@ class ShmOperation final : public Operation {
   const size_t me_;
   const std::unique_ptr<ShmPieces> pieces_;
   ShmBackend::Stream* const stream_;
-  std::vector<ShmLine*> lines_;  // by place
+  std::vector<size_t> local_ranks_;  // by place
+  std::vector<ShmLine*> lines_;      // by place
   bool begun_ = false;
   uint64_t first_ = 0;  // of the stream
   // Pieces of this operation that were given and so on.
@@ -60,8 +61,8 @@ ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me)
       pieces_(CutIntoPieces(spec_, me, backend->arena_.slot_bytes())),
       stream_(&backend->streams_[spec_.set]) {
   for (const int rank : *spec_.ranks) {
-    lines_.push_back(
-        backend->arena_.line(spec_.set, backend->LocalRankOf(rank)));
+    local_ranks_.push_back(backend->LocalRankOf(rank));
+    lines_.push_back(backend->arena_.line(spec_.set, local_ranks_.back()));
   }
   backend_->giving_.push_back(this);
 }
@@ -113,7 +114,7 @@ void ShmOperation::Publish(Counter counter, uint64_t pieces) {
   lines_[me_]->*counter = pieces;
   for (size_t place = 0; place < lines_.size(); ++place) {
     if (place == me_) continue;
-    backend_->wake_(backend_->LocalRankOf((*spec_.ranks)[place]));
+    backend_->wake_(local_ranks_[place]);
   }
 }
 
@@ -123,8 +124,7 @@ ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
     if (!pieces_->Gives(place)) continue;
     const uint32_t slot = lines_[place]->slots[piece % ShmArena::kSlots].load(
         std::memory_order_relaxed);
-    slots[place] = backend_->arena_.slot(
-        backend_->LocalRankOf((*spec_.ranks)[place]), slot);
+    slots[place] = backend_->arena_.slot(local_ranks_[place], slot);
   }
   return slots;
 }
@@ -142,9 +142,8 @@ bool ShmOperation::GiveOne() {
   if (pieces_->Gives(me_)) {
     const int slot = backend_->FreeSlot();
     if (slot < 0) return false;
-    pieces_->Give(given_, backend_->arena_.slot(
-                              backend_->LocalRankOf((*spec_.ranks)[me_]),
-                              static_cast<size_t>(slot)));
+    pieces_->Give(given_, backend_->arena_.slot(local_ranks_[me_],
+                                                static_cast<size_t>(slot)));
     lines_[me_]->slots[piece % ShmArena::kSlots].store(
         static_cast<uint32_t>(slot), std::memory_order_relaxed);
     backend_->lent_.push_back(
@@ -162,7 +161,7 @@ bool ShmOperation::TakeOne() {
   const bool last = !pieces_->has_results();
   if (last && stream_->done != piece) return false;
   if (!AllBeyond(piece, &ShmLine::given,
-                 [this](size_t place) { return pieces_->Takes(place); })) {
+                 [this](size_t place) { return pieces_->Gives(place); })) {
     return false;
   }
   pieces_->Take(taken_, SlotsOf(piece));
@@ -236,16 +235,8 @@ bool ShmBackend::Serves(const OperationSpec& spec) const {
 
 Status ShmBackend::Make(OperationSpec spec,
                         std::unique_ptr<Operation>* operation) {
-  const std::vector<int>& ranks = *spec.ranks;
-  const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank_);
-  if (found == ranks.end() || *found != rank_) {
-    return Internal("bug in tf_hvd: rank " + std::to_string(rank_) +
-                    " takes part in an operation of a set it is not in");
-  }
-  if (spec.kind == OpKind::kBroadcast && spec.root >= ranks.size()) {
-    return Internal("bug in tf_hvd: broadcast from a rank not in the set");
-  }
-  const auto me = static_cast<size_t>(found - ranks.begin());
+  size_t me = 0;
+  TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
   *operation = std::make_unique<ShmOperation>(this, std::move(spec), me);
   return Status::Ok();
 }

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/transport/offsets.h"
+
 namespace tf_hvd {
 namespace {
 
@@ -28,14 +30,6 @@ void CopyAt(void* to, size_t to_at, const void* from, size_t from_at,
   if (target != source) std::memmove(target, source, bytes);
 }
 
-std::vector<size_t> BeginsOf(const std::vector<int64_t>& sizes) {
-  std::vector<size_t> begins(sizes.size());
-  for (size_t i = 1; i < sizes.size(); ++i) {
-    begins[i] = begins[i - 1] + static_cast<size_t>(sizes[i - 1]);
-  }
-  return begins;
-}
-
 class Broadcast final : public ShmPieces {
  public:
   Broadcast(const OperationSpec& spec, size_t me, size_t slot_bytes)
@@ -48,9 +42,6 @@ class Broadcast final : public ShmPieces {
     return PiecesOf(span_.count, piece_bytes_);
   }
   bool Gives(size_t place) const override { return place == root_; }
-  bool Takes(size_t place) const override {
-    return place == root_ && me_ != root_;
-  }
 
   void Give(uint64_t piece, char* slot) override {
     CopyAt(slot, 0, span_.input, piece * piece_bytes_, Bytes(piece));
@@ -79,7 +70,7 @@ class Allgather final : public ShmPieces {
       : input_(spec.input),
         output_(spec.output),
         sizes_(spec.receive),
-        begins_(BeginsOf(sizes_)),
+        begins_(OffsetsOf<size_t>(sizes_)),
         me_(me),
         piece_bytes_(slot_bytes) {}
 
@@ -88,9 +79,6 @@ class Allgather final : public ShmPieces {
                     piece_bytes_);
   }
   bool Gives(size_t place) const override { return sizes_[place] > 0; }
-  bool Takes(size_t place) const override {
-    return place != me_ && sizes_[place] > 0;
-  }
 
   void Give(uint64_t piece, char* slot) override {
     CopyAt(slot, 0, input_, piece * piece_bytes_, Bytes(piece, me_));
@@ -120,8 +108,8 @@ class Alltoall final : public ShmPieces {
  public:
   Alltoall(const OperationSpec& spec, size_t me, size_t slot_bytes)
       : spec_(spec),
-        send_begins_(BeginsOf(spec.send)),
-        receive_begins_(BeginsOf(spec.receive)),
+        send_begins_(OffsetsOf<size_t>(spec.send)),
+        receive_begins_(OffsetsOf<size_t>(spec.receive)),
         me_(me),
         piece_bytes_((slot_bytes - kHeader) / spec.send.size() / kHeader *
                      kHeader),
@@ -131,7 +119,6 @@ class Alltoall final : public ShmPieces {
   uint64_t count() const override { return count_; }
   bool counted() const override { return counted_; }
   bool Gives(size_t) const override { return true; }
-  bool Takes(size_t place) const override { return place != me_; }
 
   void Give(uint64_t piece, char* slot) override {
     std::memcpy(slot, &needed_, sizeof(needed_));

@@ -27,14 +27,13 @@ class ShmPieces {
   // False before the first Take, where the number grows with it.
   virtual bool counted() const { return true; }
 
-  // Whether the rank at that place puts something into its slots.
+  // Whether the rank at that place puts something into its slots, which all
+  // others take.
   virtual bool Gives(size_t place) const = 0;
-  // Whether this rank takes what that one gives.
-  virtual bool Takes(size_t place) const = 0;
 
   // First: puts what the others need of this rank into its slot.
   virtual void Give(uint64_t piece, char* slot) = 0;
-  // Then, when all that it takes is given: uses it.
+  // Then, when all of the others' is given: uses it.
   virtual void Take(uint64_t piece, const ShmSlots& slots) = 0;
 
   // True if Take leaves results for the others in this rank's slot. Then last,

@@ -4,38 +4,20 @@
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_CLUSTER_H_
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <vector>
 
+#include "runtime/transport/loopback_arena.h"
 #include "runtime/transport/loopback_point_to_point.h"
 #include "runtime/transport/p2p_backend.h"
-#include "runtime/transport/shm_arena.h"
 #include "runtime/transport/shm_backend.h"
 #include "tests/runtime/rank_threads.h"
 #include "tests/runtime/transport/collectives.h"
 
 namespace tf_hvd {
-
-// Zeros for an arena; pages that nobody touches cost nothing.
-class ArenaMemory {
- public:
-  explicit ArenaMemory(int ranks)
-      : bytes_(ShmArena::BytesFor(ranks)),
-        data_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
-  ~ArenaMemory() { munmap(data_, bytes_); }
-  ArenaMemory(const ArenaMemory&) = delete;
-  ArenaMemory& operator=(const ArenaMemory&) = delete;
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  const size_t bytes_;
-  void* const data_;
-};
 
 class Cluster {
  public:
@@ -49,8 +31,8 @@ class Cluster {
                                                  max_message_bytes));
       std::vector<Backend*> backends = {p2p.back().get()};
 #ifdef TF_HVD_TEST_SHM
-      shm.push_back(std::make_unique<ShmBackend>(ShmArena(memory.data(), size),
-                                                 all, rank, [](size_t) {}));
+      shm.push_back(std::make_unique<ShmBackend>(memory.arena(), all, rank,
+                                                 [](size_t) {}));
       backends.insert(backends.begin(), shm.back().get());
 #endif
       collectives.push_back(std::make_unique<Collectives>(backends));
@@ -71,7 +53,7 @@ class Cluster {
   std::vector<int> all;  // the ranks
   std::vector<std::unique_ptr<LoopbackPointToPoint>> links;
   std::vector<std::unique_ptr<P2PBackend>> p2p;
-  ArenaMemory memory;
+  LoopbackArena memory;
   std::vector<std::unique_ptr<ShmBackend>> shm;
   std::vector<std::unique_ptr<Collectives>> collectives;
 };

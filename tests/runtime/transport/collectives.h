@@ -14,6 +14,16 @@
 
 namespace tf_hvd {
 
+inline ReduceOptions Options(DType dtype, ReduceOp op, double prescale = 1.0,
+                             double postscale = 1.0) {
+  ReduceOptions options;
+  options.dtype = dtype;
+  options.op = op;
+  options.prescale = prescale;
+  options.postscale = postscale;
+  return options;
+}
+
 // Backends' operations as calls that return when the result is there.
 class Collectives {
  public:

@@ -16,16 +16,6 @@
 namespace tf_hvd {
 namespace {
 
-ReduceOptions Options(DType dtype, ReduceOp op, double prescale = 1.0,
-                      double postscale = 1.0) {
-  ReduceOptions options;
-  options.dtype = dtype;
-  options.op = op;
-  options.prescale = prescale;
-  options.postscale = postscale;
-  return options;
-}
-
 template <typename T>
 Span InPlace(std::vector<T>* values) {
   return {values->data(), values->data(), static_cast<int64_t>(values->size())};

@@ -16,27 +16,20 @@
 namespace tf_hvd {
 namespace {
 
-ReduceOptions Sum(DType dtype) {
-  ReduceOptions options;
-  options.dtype = dtype;
-  return options;
-}
-
 OperationSpec AllreduceOf(const std::vector<int>& ranks, int32_t set,
                           std::vector<int64_t>* values) {
   OperationSpec spec;
   spec.ranks = std::make_shared<const std::vector<int>>(ranks);
   spec.set = set;
-  spec.reduce = Sum(DType::kInt64);
+  spec.reduce = Options(DType::kInt64, ReduceOp::kSum);
   spec.spans = {
       {values->data(), values->data(), static_cast<int64_t>(values->size())}};
   return spec;
 }
 
 TEST(ShmBackend, ServesSetsOfTheMachineAlone) {
-  const ArenaMemory memory(3);
-  const ShmBackend backend(ShmArena(memory.data(), 3), {4, 6, 7}, 6,
-                           [](size_t) {});
+  const LoopbackArena memory(3);
+  const ShmBackend backend(memory.arena(), {4, 6, 7}, 6, [](size_t) {});
   std::vector<int64_t> values(4);
   const auto serves = [&](const std::vector<int>& ranks, int32_t set) {
     return backend.Serves(AllreduceOf(ranks, set, &values));
