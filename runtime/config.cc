@@ -139,7 +139,7 @@ constexpr Variable kVariables[] = {
      "How tensors move between the ranks of one machine: through its shared "
      "memory, of which /dev/shm must have room for about 4 MiB for each of its "
      "ranks (1 MiB if they are more than eight), or by messages of MPI, which "
-     "is slower.",
+     "is slower, and between machines as if each rank had its own.",
      [](const std::string& text, Config* config) {
        config->node_data_shm = text == "shm";
        return text == "shm" || text == "mpi";

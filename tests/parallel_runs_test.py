@@ -3,7 +3,8 @@
 The same wheel serves all of them. A single rank uses no MPI, whichever family
 started it, so that job runs once. MPICH waits by spinning: with more ranks than the
 two cores of a small machine it takes ten times as long as Open MPI, so it runs with
-2 and 3 ranks, and without what is marked as being about TensorFlow alone.
+2 and 3 ranks, and without what is marked as being about TensorFlow alone. 4 ranks
+take themselves for two machines.
 
 The launcher is started as a user starts it, in a process group of its own, so that a
 hang leaves nothing behind.
@@ -32,6 +33,8 @@ def test_parallel(family, ranks, run_to_end, mpi_library):
     assert launcher, "the wheel is not installed: run ./dev test"
     environment = dict(os.environ, TF_HVD_MPI_LIBRARY=str(mpi_library(family)), PYTHONSAFEPATH="1")
     pytest_run = [sys.executable, "-m", "pytest", "python/parallel", "-q", "-p", "no:cacheprovider"]
+    if ranks == 4:
+        environment["TF_HVD_RANKS_PER_NODE"] = "2"
     if family == "mpich":
         pytest_run += ["-m", "not framework"]
     command = [launcher, "run", "-np", str(ranks), *pytest_run]

@@ -8,11 +8,10 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/transport/data_backends.h"
 #include "runtime/transport/loopback_arena.h"
 #include "runtime/transport/loopback_edge.h"
 #include "runtime/transport/loopback_point_to_point.h"
-#include "runtime/transport/p2p_backend.h"
-#include "runtime/transport/shm_backend.h"
 #include "runtime/transport/tree.h"
 
 namespace tf_hvd {
@@ -26,7 +25,7 @@ class Job {
   const Topology& topology() const { return topology_; }
   const std::shared_ptr<MailRoom>& mail() const { return mail_; }
   Doorbell* BellOf(int rank) { return &bells_[static_cast<size_t>(rank)]; }
-  // Of the ranks of that node; nothing if there is only one.
+  // Of the ranks of that node.
   std::optional<ShmArena> ArenaOf(int node);
   // Null if the ranks are no neighbours.
   ByteRing* RingFrom(int sender, int receiver);
@@ -43,7 +42,7 @@ class Job {
   std::shared_ptr<MailRoom> mail_;
   std::unique_ptr<Doorbell[]> bells_;
   std::map<std::pair<int, int>, std::unique_ptr<ByteRing>> rings_;
-  std::map<int, std::unique_ptr<LoopbackArena>> arenas_;  // by node
+  std::vector<std::unique_ptr<LoopbackArena>> arenas_;  // by node, or none
 
   std::atomic<bool> troubled_{false};  // a record or a dead rank is there
   std::mutex mutex_;
@@ -56,14 +55,15 @@ Job::Job(const LoopbackOptions& options) {
   topology_.size = 0;
   for (size_t node = 0; node < options.nodes.size(); ++node) {
     topology_.nodes.emplace_back();
-    if (options.nodes[node] > 1) {
-      arenas_[static_cast<int>(node)] =
-          std::make_unique<LoopbackArena>(options.nodes[node]);
-    }
     for (int i = 0; i < options.nodes[node]; ++i) {
       topology_.nodes.back().push_back(topology_.size++);
       topology_.hosts.push_back("node" + std::to_string(node));
     }
+  }
+  for (size_t node = 0;
+       DataBackends::NeedArenas(topology_) && node < options.nodes.size();
+       ++node) {
+    arenas_.push_back(std::make_unique<LoopbackArena>(options.nodes[node]));
   }
   mail_ = std::make_shared<MailRoom>(topology_.size);
   bells_ = std::make_unique<Doorbell[]>(static_cast<size_t>(topology_.size));
@@ -77,9 +77,8 @@ Job::Job(const LoopbackOptions& options) {
 }
 
 std::optional<ShmArena> Job::ArenaOf(int node) {
-  const auto found = arenas_.find(node);
-  if (found == arenas_.end()) return std::nullopt;
-  return found->second->arena();
+  if (arenas_.empty()) return std::nullopt;
+  return arenas_[static_cast<size_t>(node)]->arena();
 }
 
 ByteRing* Job::RingFrom(int sender, int receiver) {
@@ -130,17 +129,16 @@ class LoopbackWorld final : public World {
   LoopbackWorld(std::shared_ptr<Job> job, int rank)
       : job_(std::move(job)),
         topology_(job_->topology()),
-        p2p_(job_->mail(), rank),
-        p2p_backend_(&p2p_, rank) {
+        p2p_(job_->mail(), rank) {
     topology_.rank = rank;
     const int node = topology_.NodeOf(rank);
-    const auto& ranks = topology_.nodes[static_cast<size_t>(node)];
-    if (const auto arena = job_->ArenaOf(node)) {
-      shm_backend_.emplace(
-          *arena, ranks, rank, [this, first = ranks[0]](size_t i) {
-            job_->BellOf(first + static_cast<int>(i))->RingIfAsleep();
-          });
-    }
+    const int first = topology_.nodes[static_cast<size_t>(node)].front();
+    data_.emplace(
+        topology_, job_->ArenaOf(node),
+        [this, first](size_t local_rank) {
+          job_->BellOf(first + static_cast<int>(local_rank))->RingIfAsleep();
+        },
+        &p2p_);
     for (int other = 0; other < topology_.size; ++other) {
       ByteRing* const in = job_->RingFrom(other, rank);
       if (in == nullptr) continue;
@@ -155,10 +153,7 @@ class LoopbackWorld final : public World {
     return found == edges_.end() ? nullptr : found->second.get();
   }
   Doorbell* doorbell() override { return job_->BellOf(topology_.rank); }
-  std::vector<Backend*> backends() override {
-    if (!shm_backend_.has_value()) return {&p2p_backend_};
-    return {&*shm_backend_, &p2p_backend_};
-  }
+  std::vector<Backend*> backends() override { return data_->all(); }
   void RaiseAbort(const AbortRecord& record) override { job_->Raise(record); }
   std::optional<AbortRecord> PollAbort() override {
     return job_->Poll(topology_.rank);
@@ -180,8 +175,7 @@ class LoopbackWorld final : public World {
   const std::shared_ptr<Job> job_;
   Topology topology_;
   LoopbackPointToPoint p2p_;
-  P2PBackend p2p_backend_;
-  std::optional<ShmBackend> shm_backend_;
+  std::optional<DataBackends> data_;
   std::map<int, std::unique_ptr<LoopbackEdge>> edges_;
 };
 

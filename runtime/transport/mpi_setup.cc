@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/transport/data_backends.h"
 #include "runtime/transport/mpi_error.h"
 
 namespace tf_hvd {
@@ -131,7 +132,8 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
   const MpiApi& mpi = session.api();
   const int local_rank = map.topology.LocalRank();
   const int local_size = map.topology.LocalSize();
-  const ShmShape shape = {local_size, has_arena && local_size > 1};
+  const ShmShape shape = {local_size,
+                          has_arena && DataBackends::NeedArenas(map.topology)};
   Status status;
   char name[64] = "";  // stays empty if the leader failed
   if (local_rank == 0) {

@@ -9,14 +9,13 @@
 #include "runtime/clock.h"
 #include "runtime/log.h"
 #include "runtime/transport/abort_path.h"
+#include "runtime/transport/data_backends.h"
 #include "runtime/transport/farewell.h"
 #include "runtime/transport/loopback.h"
 #include "runtime/transport/mpi_edge.h"
 #include "runtime/transport/mpi_point_to_point.h"
 #include "runtime/transport/mpi_settings.h"
 #include "runtime/transport/mpi_setup.h"
-#include "runtime/transport/p2p_backend.h"
-#include "runtime/transport/shm_backend.h"
 #include "runtime/transport/shm_edge.h"
 #include "runtime/transport/tree.h"
 #include "runtime/transport/tripwire.h"
@@ -49,12 +48,15 @@ class MpiWorld : public World {
         segment_(std::move(segment)),
         p2p_(std::make_unique<MpiPointToPoint>(&session_->api(),
                                                session_->data(), kDataTag)),
-        p2p_backend_(
-            std::make_unique<P2PBackend>(p2p_.get(), map_.topology.rank)) {
+        data_(std::make_unique<DataBackends>(
+            map_.topology, segment_->arena(),
+            [this](size_t local_rank) {
+              segment_->doorbell(static_cast<int>(local_rank))->RingIfAsleep();
+            },
+            p2p_.get())) {
     abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
                                          MakeFlood());
     MakeEdges();
-    MakeShmBackend();
     tripwire_ = std::make_unique<Tripwire>([this] { FilesWereClosed(); });
   }
 
@@ -65,7 +67,7 @@ class MpiWorld : public World {
     // for as long as the process does.
     static_cast<void>(abort_.release());
     for (auto& item : mpi_edges_) static_cast<void>(item.second.release());
-    static_cast<void>(p2p_backend_.release());
+    static_cast<void>(data_.release());
     static_cast<void>(p2p_.release());
     static_cast<void>(session_.release());
     static_cast<void>(segment_.release());
@@ -84,10 +86,7 @@ class MpiWorld : public World {
     return segment_->doorbell(map_.topology.LocalRank());
   }
 
-  std::vector<Backend*> backends() override {
-    if (shm_backend_ == nullptr) return {p2p_backend_.get()};
-    return {shm_backend_.get(), p2p_backend_.get()};
-  }
+  std::vector<Backend*> backends() override { return data_->all(); }
 
   void RaiseAbort(const AbortRecord& record) override { abort_->Raise(record); }
 
@@ -178,18 +177,6 @@ class MpiWorld : public World {
     }
   }
 
-  void MakeShmBackend() {
-    const auto arena = segment_->arena();
-    if (!arena.has_value()) return;
-    const Topology& topology = map_.topology;
-    shm_backend_ = std::make_unique<ShmBackend>(
-        *arena,
-        topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))],
-        topology.rank, [this](size_t local_rank) {
-          segment_->doorbell(static_cast<int>(local_rank))->RingIfAsleep();
-        });
-  }
-
   void MakeShmEdge(int neighbour) {
     const int mine = map_.topology.LocalRank();
     const int theirs = PlaceOnNode(map_.topology, neighbour);
@@ -224,8 +211,7 @@ class MpiWorld : public World {
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<ShmSegment> segment_;
   std::unique_ptr<MpiPointToPoint> p2p_;
-  std::unique_ptr<P2PBackend> p2p_backend_;
-  std::unique_ptr<ShmBackend> shm_backend_;
+  std::unique_ptr<DataBackends> data_;
   std::unique_ptr<AbortPath> abort_;
   std::unique_ptr<Tripwire> tripwire_;
   std::map<int, std::unique_ptr<ShmEdge>> shm_edges_;

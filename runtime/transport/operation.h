@@ -41,11 +41,12 @@ struct Span {
 // mean. Lists of numbers have one for each rank of the set, in their order.
 //
 // kAllreduce: all `spans`, seen as one run of elements, are reduced as `reduce`
-//   says. Each element of the result is reduced in the order of `ranks`,
-//   wherever it lies: how requests are fused does not change a bit. Half
-//   precisions are summed in float32 and rounded once. Average divides by the
-//   number of ranks. Scales of integers: in float64, then truncated toward
-//   zero.
+//   says. Each element of the result is reduced in one order, wherever it
+//   lies: how requests are fused does not change a bit. That is the order of
+//   `ranks`; across nodes first of each node, then of the nodes. Half
+//   precisions are summed in float32 and rounded once, and before they cross.
+//   Average divides by the number of ranks. Scales of integers: in float64,
+//   then truncated toward zero.
 // kBroadcast: `input` of the one span, in bytes, of the rank at place `root`
 //   goes to `output` on all ranks; the others' `input` is not looked at.
 // kAllgather: each rank gives `receive[me]` bytes at `input`; what the ranks

@@ -38,12 +38,16 @@ Status CheckReducible(OpKind kind, const ReduceOptions& options) {
                   NameOf(options.op) + " of " + NameOf(options.dtype));
 }
 
+// Blocks of memory that stay for later operations: as many as are under way at
+// once, as a rule.
+constexpr size_t kKept = 4;
+
 // Operations that may be under way at the same time have different tags, or one
 // of them waits for the other on all ranks that they share.
 int TagOf(const OperationSpec& spec) {
-  constexpr uint64_t kOfOneSet = 16;
+  constexpr uint64_t of_one_set = P2PBackend::kOfOneSet;
   const uint64_t place =
-      static_cast<uint64_t>(spec.set) * kOfOneSet + spec.number % kOfOneSet;
+      static_cast<uint64_t>(spec.set) * of_one_set + spec.number % of_one_set;
   return static_cast<int>(place % P2PBackend::kTags);
 }
 
@@ -58,7 +62,7 @@ class P2POperation final : public Operation {
         spans_(spec_.spans, spec_.kind == OpKind::kBroadcast
                                 ? 1
                                 : SizeOf(spec_.reduce.dtype)),
-        tag_(TagOf(spec_)),
+        tag_(backend->first_tag_ + TagOf(spec_)),
         requests_(backend->p2p_, tag_, backend->max_message_bytes_) {}
 
   ~P2POperation() override {
@@ -254,7 +258,7 @@ P2PBackend::Block P2PBackend::Take(size_t bytes) {
 }
 
 void P2PBackend::GiveBack(Block block) {
-  if (free_.size() < window()) free_.push_back(std::move(block));
+  if (free_.size() < kKept) free_.push_back(std::move(block));
 }
 
 }  // namespace tf_hvd

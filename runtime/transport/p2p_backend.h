@@ -18,15 +18,23 @@ namespace tf_hvd {
 
 class P2PBackend final : public Backend {
  public:
-  // Tags of messages are from 0 to below this.
-  static constexpr int kTags = 8192;
+  // Its messages have so many tags, from a first one on. Operations of sets
+  // whose numbers are below kSets, and that are less than kOfOneSet apart in
+  // their set, have different ones.
+  static constexpr int kTags = PointToPoint::kTags / 2;
+  static constexpr int kOfOneSet = 16;
+  static constexpr int kSets = kTags / kOfOneSet;
 
   // `p2p` belongs to the caller and must outlive the backend; it may be null
   // for a job of one rank. `max_message_bytes`: where longer messages are cut,
   // for tests.
   P2PBackend(PointToPoint* p2p, int rank,
-             size_t max_message_bytes = PointToPoint::kMaxBytes)
-      : p2p_(p2p), rank_(rank), max_message_bytes_(max_message_bytes) {}
+             size_t max_message_bytes = PointToPoint::kMaxBytes,
+             int first_tag = 0)
+      : p2p_(p2p),
+        rank_(rank),
+        max_message_bytes_(max_message_bytes),
+        first_tag_(first_tag) {}
 
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,
@@ -49,6 +57,7 @@ class P2PBackend final : public Backend {
   PointToPoint* const p2p_;
   const int rank_;
   const size_t max_message_bytes_;
+  const int first_tag_;
   std::vector<Block> free_;
   // Of the operations that have begun. One whose tag is taken waits.
   std::set<int> tags_;

@@ -20,11 +20,12 @@ class PointToPoint {
 
   // No message is longer; callers cut.
   static constexpr size_t kMaxBytes = size_t{1} << 30;
+  // Tags are from 0 to below this. MPI has at least twice as many.
+  static constexpr int kTags = 16384;
 
   virtual ~PointToPoint() = default;
 
   // Posts a message. `data` must stay as it is until the request is done.
-  // `tag` is from 0 to 8191.
   virtual Status Send(int peer, int tag, const void* data, size_t bytes,
                       Request* request) = 0;
 

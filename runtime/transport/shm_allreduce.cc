@@ -60,12 +60,13 @@ class SmallAllreduce final : public ShmPieces {
 
 class LargeAllreduce final : public ShmPieces {
  public:
-  LargeAllreduce(const OperationSpec& spec, size_t me, size_t slot_bytes)
+  LargeAllreduce(const OperationSpec& spec, size_t me, size_t slot_bytes,
+                 const SliceRule& rule)
       : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
         spans_(spec.spans, SizeOf(spec.reduce.dtype)),
+        rule_(rule),
         me_(me),
-        ranks_(spec.ranks->size()),
-        inputs_(ranks_) {
+        inputs_(spec.ranks->size()) {
     const auto element = static_cast<int64_t>(spans_.element_bytes());
     const int64_t most = static_cast<int64_t>(slot_bytes) / element;
     const int64_t least = static_cast<int64_t>(kLeastPieceBytes) / element;
@@ -83,7 +84,7 @@ class LargeAllreduce final : public ShmPieces {
 
   // All but this rank's own slice.
   void Give(uint64_t piece, char* slot) override {
-    for (size_t place = 0; place < ranks_; ++place) {
+    for (size_t place = 0; place < rule_.owners; ++place) {
       if (place == me_) continue;
       const Range slice = SliceOf(piece, place);
       spans_.Pack(slice.begin, slice.count, slot + OffsetOf(piece, slice));
@@ -94,25 +95,33 @@ class LargeAllreduce final : public ShmPieces {
     const Range slice = SliceOf(piece, me_);
     size_t offset = OffsetOf(piece, slice);
     const auto reduce = [&](const char* input, char* output, int64_t n) {
-      for (size_t i = 0; i < ranks_; ++i) inputs_[i] = slots[i] + offset;
+      for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + offset;
       inputs_[me_] = input;
       char* const result = slots[me_] + offset;
-      ReduceInputs(options_, inputs_, n, result, output);
+      ReduceInputs(options_, inputs_, n, result,
+                   rule_.crosses ? nullptr : output);
       offset += static_cast<size_t>(n) * spans_.element_bytes();
     };
     spans_.ForEach(slice.begin, slice.count, reduce);
   }
 
   void Fetch(uint64_t piece, const ShmSlots& slots) override {
-    for (size_t place = 0; place < ranks_; ++place) {
-      if (place == me_) continue;
+    for (size_t place = 0; place < rule_.owners; ++place) {
+      if (place == me_ && !rule_.crosses) continue;
       const Range slice = SliceOf(piece, place);
       spans_.Unpack(slice.begin, slice.count,
                     slots[place] + OffsetOf(piece, slice));
     }
   }
 
+  Span Slice(uint64_t piece, char* slot) const override {
+    const Range slice = SliceOf(piece, me_);
+    char* const data = slot + OffsetOf(piece, slice);
+    return {data, data, slice.count};
+  }
+
  private:
+  // Empty for a rank that owns none.
   Range SliceOf(uint64_t piece, size_t place) const {
     const int64_t begin = static_cast<int64_t>(piece) * piece_count_;
     const int64_t count = std::min(piece_count_, spans_.count() - begin);
@@ -120,9 +129,9 @@ class LargeAllreduce final : public ShmPieces {
     return {begin + from, CutOf(count, place + 1) - from};
   }
   int64_t CutOf(int64_t count, size_t place) const {
-    if (place == ranks_) return count;
-    const auto cut =
-        count * static_cast<int64_t>(place) / static_cast<int64_t>(ranks_);
+    if (place >= rule_.owners) return count;
+    const auto cut = count * static_cast<int64_t>(place) /
+                     static_cast<int64_t>(rule_.owners);
     return cut / kAlign * kAlign;
   }
   size_t OffsetOf(uint64_t piece, const Range& slice) const {
@@ -133,8 +142,8 @@ class LargeAllreduce final : public ShmPieces {
 
   const ReduceOptions options_;
   const SpanList spans_;
+  const SliceRule rule_;
   const size_t me_;
-  const size_t ranks_;
   int64_t piece_count_ = 0;  // elements of a piece; the last may have fewer
   std::vector<const void*> inputs_;
 };
@@ -212,7 +221,13 @@ std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
   const size_t bytes =
       static_cast<size_t>(elements) * SizeOf(spec.reduce.dtype);
   if (bytes <= kSmallBytes) return std::make_unique<SmallAllreduce>(spec);
-  return std::make_unique<LargeAllreduce>(spec, me, slot_bytes);
+  return SlicedAllreduce(spec, me, slot_bytes, {spec.ranks->size(), false});
+}
+
+std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes,
+                                           const SliceRule& rule) {
+  return std::make_unique<LargeAllreduce>(spec, me, slot_bytes, rule);
 }
 
 std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,

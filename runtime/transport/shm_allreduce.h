@@ -1,6 +1,6 @@
 // Allreduce and reducescatter in pieces through shared memory.
 //
-// Each element is reduced in the order of the ranks, as everywhere.
+// Each element is reduced in the order of the ranks.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_ALLREDUCE_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_ALLREDUCE_H_
 
@@ -16,6 +16,17 @@ namespace tf_hvd {
 // reduces its slice of a piece and the others fetch the result.
 std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
                                            size_t slot_bytes);
+
+// Who reduces what of a piece.
+struct SliceRule {
+  size_t owners;  // the first so many ranks have a slice each
+  bool crosses;   // other nodes have their part of the results
+};
+
+// By slices, however short.
+std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes,
+                                           const SliceRule& rule);
 
 std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,
                                                size_t me, size_t slot_bytes);

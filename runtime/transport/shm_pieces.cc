@@ -7,6 +7,8 @@ namespace tf_hvd {
 
 void ShmPieces::Fetch(uint64_t /*piece*/, const ShmSlots& /*slots*/) {}
 
+Span ShmPieces::Slice(uint64_t /*piece*/, char* /*slot*/) const { return {}; }
+
 std::unique_ptr<ShmPieces> CutIntoPieces(const OperationSpec& spec, size_t me,
                                          size_t slot_bytes) {
   switch (spec.kind) {

@@ -40,6 +40,9 @@ class ShmPieces {
   // when all have taken: fetches theirs.
   virtual bool has_results() const { return false; }
   virtual void Fetch(uint64_t piece, const ShmSlots& slots);
+  // What Take has left in this rank's slot, if other nodes have their part of
+  // it too.
+  virtual Span Slice(uint64_t piece, char* slot) const;
 };
 
 // The pieces of an operation that ShmBackend serves; `spec` stays.

@@ -1,5 +1,6 @@
-// Ranks as threads, each with the backends that TF_HVD_TEST_SHM says: messages
-// in memory, or before them the memory that the ranks of one machine share.
+// Ranks as threads, each with the backends that its test is compiled for:
+// messages in memory; with TF_HVD_TEST_SHM before them the memory that the
+// ranks of one machine share; with TF_HVD_TEST_TWO_LEVEL several machines.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_CLUSTER_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_CLUSTER_H_
 
@@ -14,28 +15,53 @@
 #include "runtime/transport/loopback_point_to_point.h"
 #include "runtime/transport/p2p_backend.h"
 #include "runtime/transport/shm_backend.h"
+#include "runtime/transport/two_level.h"
 #include "tests/runtime/rank_threads.h"
 #include "tests/runtime/transport/collectives.h"
 
 namespace tf_hvd {
 
+using Nodes = std::vector<std::vector<int>>;  // the ranks of each
+
+// So many ranks on nodes with so many each, in this order.
+inline Nodes NodesOf(const std::vector<int>& sizes) {
+  Nodes nodes;
+  int next = 0;
+  for (const int size : sizes) {
+    nodes.emplace_back(static_cast<size_t>(size));
+    std::iota(nodes.back().begin(), nodes.back().end(), next);
+    next += size;
+  }
+  return nodes;
+}
+
+inline Nodes UsualNodes(int size) {
+#ifdef TF_HVD_TEST_TWO_LEVEL
+  if (size == 3) return NodesOf({2, 1});
+  if (size == 4) return NodesOf({2, 2});
+  if (size > 4) return NodesOf({1, 3, size - 4});
+#endif
+  return NodesOf({size});
+}
+
 class Cluster {
  public:
   explicit Cluster(int size, size_t max_message_bytes = PointToPoint::kMaxBytes)
-      : all(static_cast<size_t>(size)), memory(size) {
-    std::iota(all.begin(), all.end(), 0);
-    const auto room = std::make_shared<MailRoom>(size);
-    for (int rank = 0; rank < size; ++rank) {
-      links.push_back(std::make_unique<LoopbackPointToPoint>(room, rank));
-      p2p.push_back(std::make_unique<P2PBackend>(links.back().get(), rank,
-                                                 max_message_bytes));
-      std::vector<Backend*> backends = {p2p.back().get()};
-#ifdef TF_HVD_TEST_SHM
-      shm.push_back(std::make_unique<ShmBackend>(memory.arena(), all, rank,
-                                                 [](size_t) {}));
-      backends.insert(backends.begin(), shm.back().get());
-#endif
-      collectives.push_back(std::make_unique<Collectives>(backends));
+      : Cluster(UsualNodes(size), max_message_bytes) {}
+
+  explicit Cluster(const Nodes& on,
+                   size_t max_message_bytes = PointToPoint::kMaxBytes)
+      : nodes(on) {
+    for (const auto& node : nodes) {
+      memory.push_back(
+          std::make_unique<LoopbackArena>(static_cast<int>(node.size())));
+      all.insert(all.end(), node.begin(), node.end());
+    }
+    const auto room = std::make_shared<MailRoom>(size());
+    for (size_t node = 0; node < nodes.size(); ++node) {
+      for (const int rank : nodes[node]) {
+        AddRank(room, node, rank, max_message_bytes);
+      }
     }
   }
 
@@ -50,12 +76,35 @@ class Cluster {
     });
   }
 
+  const Nodes nodes;
   std::vector<int> all;  // the ranks
   std::vector<std::unique_ptr<LoopbackPointToPoint>> links;
   std::vector<std::unique_ptr<P2PBackend>> p2p;
-  LoopbackArena memory;
+  std::vector<std::unique_ptr<LoopbackArena>> memory;  // by node
   std::vector<std::unique_ptr<ShmBackend>> shm;
+  std::vector<std::unique_ptr<TwoLevelBackend>> two_level;
   std::vector<std::unique_ptr<Collectives>> collectives;
+
+ private:
+  void AddRank(const std::shared_ptr<MailRoom>& room, size_t node, int rank,
+               size_t max_message_bytes) {
+    PointToPoint* const link =
+        links.emplace_back(std::make_unique<LoopbackPointToPoint>(room, rank))
+            .get();
+    p2p.push_back(std::make_unique<P2PBackend>(link, rank, max_message_bytes));
+    std::vector<Backend*> backends;
+#if defined(TF_HVD_TEST_SHM) || defined(TF_HVD_TEST_TWO_LEVEL)
+    shm.push_back(std::make_unique<ShmBackend>(
+        memory[node]->arena(), nodes[node], rank, [](size_t) {}));
+    two_level.push_back(std::make_unique<TwoLevelBackend>(
+        nodes, rank, shm.back().get(), link, max_message_bytes));
+    backends = {shm.back().get(), two_level.back().get()};
+#else
+    static_cast<void>(node);
+#endif
+    backends.push_back(p2p.back().get());
+    collectives.push_back(std::make_unique<Collectives>(backends));
+  }
 };
 
 }  // namespace tf_hvd

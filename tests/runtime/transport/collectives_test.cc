@@ -45,17 +45,37 @@ PerRank<float> RandomFloats(int ranks, size_t count, unsigned seed) {
   return values;
 }
 
-// Sums in the order of the ranks, as the contract says.
-std::vector<float> SequentialSum(const PerRank<float>& values,
-                                 double postscale) {
-  std::vector<float> sums = values[0];
+using Floats = std::vector<float>;
+
+Floats SumOf(const std::vector<Floats>& values) {
+  Floats sums = values[0];
   for (size_t i = 0; i < sums.size(); ++i) {
     for (size_t rank = 1; rank < values.size(); ++rank) {
       sums[i] += values[rank][i];
     }
-    sums[i] = static_cast<float>(sums[i] * postscale);
   }
   return sums;
+}
+
+Floats Scaled(Floats values, double scale) {
+  for (float& value : values) value = static_cast<float>(value * scale);
+  return values;
+}
+
+// Of each node, in the order of its ranks.
+std::vector<Floats> SumsOfNodes(const PerRank<float>& values) {
+  std::vector<Floats> sums;
+  for (const auto& node : UsualNodes(static_cast<int>(values.size()))) {
+    std::vector<Floats> here;
+    for (const int rank : node) here.push_back(values[rank]);
+    sums.push_back(SumOf(here));
+  }
+  return sums;
+}
+
+// Sums in the order of the ranks of a node, then of the nodes: the contract.
+Floats SequentialSum(const PerRank<float>& values, double postscale) {
+  return Scaled(SumOf(SumsOfNodes(values)), postscale);
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -114,7 +134,7 @@ TEST_P(AllreduceTest, FusionDoesNotChangeABit) {
   }
 }
 
-TEST_P(AllreduceTest, HalvesAreSummedInFloat32AndRoundedOnce) {
+TEST_P(AllreduceTest, HalvesAreSummedInFloat32AndRoundedOnceInANode) {
   const int ranks = GetParam();
   for (const size_t count : {33u, 300000u}) {
     const PerRank<float> values = RandomFloats(ranks, count, 5);
@@ -126,10 +146,14 @@ TEST_P(AllreduceTest, HalvesAreSummedInFloat32AndRoundedOnce) {
         exact[rank].push_back(HalfToFloat(halves[rank].back()));
       }
     }
-    std::vector<uint16_t> expected;
-    for (const float sum : SequentialSum(exact, 1.0 / ranks)) {
-      expected.push_back(FloatToHalf(sum));
+    // The sum of a node is rounded, and made smaller before, if it travels.
+    std::vector<Floats> sums = SumsOfNodes(exact);
+    for (Floats& sum : sums) {
+      sum = Scaled(std::move(sum), 1.0 / ranks);
+      for (float& value : sum) value = HalfToFloat(FloatToHalf(value));
     }
+    std::vector<uint16_t> expected;
+    for (const float sum : SumOf(sums)) expected.push_back(FloatToHalf(sum));
     const auto results =
         Allreduce(ranks, halves, Options(DType::kFloat16, ReduceOp::kAverage));
     for (const auto& result : results) EXPECT_EQ(result, expected) << count;

@@ -4,28 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <list>
 #include <memory>
-#include <random>
-#include <thread>
 #include <vector>
 
 #include "tests/runtime/transport/cluster.h"
+#include "tests/runtime/transport/juggler.h"
 
 namespace tf_hvd {
 namespace {
-
-OperationSpec AllreduceOf(const std::vector<int>& ranks, int32_t set,
-                          std::vector<int64_t>* values) {
-  OperationSpec spec;
-  spec.ranks = std::make_shared<const std::vector<int>>(ranks);
-  spec.set = set;
-  spec.reduce = Options(DType::kInt64, ReduceOp::kSum);
-  spec.spans = {
-      {values->data(), values->data(), static_cast<int64_t>(values->size())}};
-  return spec;
-}
 
 TEST(ShmBackend, ServesSetsOfTheMachineAlone) {
   const LoopbackArena memory(3);
@@ -47,69 +33,6 @@ TEST(ShmBackend, ServesSetsOfTheMachineAlone) {
   EXPECT_FALSE(backend.Serves(spec));
 }
 
-// Keeps several allreduces under way and goes on with one or another of them.
-// The sets overlap, so that slots are lent to several at once.
-class Juggler {
- public:
-  Juggler(int rank, const std::vector<std::vector<int>>& sets,
-          ShmBackend* backend)
-      : rank_(rank),
-        sets_(sets),
-        backend_(backend),
-        own_(static_cast<unsigned>(rank + 1)) {}
-
-  bool busy() const { return left_ > 0 || !running_.empty(); }
-
-  void Turn() {
-    if (left_ > 0 && running_.size() < backend_->window()) Begin();
-    running_.remove_if([this](Running& one) { return Move(&one); });
-    if (own_() % 4 == 0) std::this_thread::yield();
-  }
-
- private:
-  struct Running {
-    std::vector<int64_t> values;
-    int64_t expected = 0;
-    std::unique_ptr<Operation> operation;
-  };
-
-  // The same operations on all ranks; this one makes those of its sets.
-  void Begin() {
-    const size_t set = agreed_() % sets_.size();
-    const size_t count = 1 + agreed_() % (agreed_() % 5 == 0 ? 500000 : 4000);
-    --left_;
-    const auto& members = sets_[set];
-    if (!std::binary_search(members.begin(), members.end(), rank_)) return;
-    Running& one = running_.emplace_back();
-    one.values.assign(count, (rank_ + 1) * left_);
-    for (const int other : members) one.expected += (other + 1) * left_;
-    EXPECT_TRUE(
-        backend_
-            ->Make(AllreduceOf(members, static_cast<int32_t>(set), &one.values),
-                   &one.operation)
-            .ok());
-  }
-
-  // True if it has ended.
-  bool Move(Running* one) {
-    if (own_() % 3 == 0) return false;
-    Poll poll;
-    EXPECT_TRUE(one->operation->Progress(1'000, &poll).ok());
-    if (!poll.done) return false;
-    const std::vector<int64_t> expected(one->values.size(), one->expected);
-    EXPECT_TRUE(one->values == expected) << one->values[0] << expected[0];
-    return true;
-  }
-
-  const int rank_;
-  const std::vector<std::vector<int>>& sets_;
-  ShmBackend* const backend_;
-  std::mt19937 agreed_{7};  // the same on all ranks
-  std::mt19937 own_;        // of this rank's pace
-  std::list<Running> running_;
-  int left_ = 150;
-};
-
 class ShmInFlight : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ShmInFlight, ::testing::Values(2, 3, 4, 8, 16));
 
@@ -123,7 +46,7 @@ TEST_P(ShmInFlight, OperationsOfOverlappingSets) {
   }
   Cluster cluster(ranks);
   RunRanks(ranks, [&](int rank) {
-    Juggler juggler(rank, sets, cluster.shm[static_cast<size_t>(rank)].get());
+    Juggler juggler(rank, sets, {cluster.shm[static_cast<size_t>(rank)].get()});
     while (juggler.busy()) juggler.Turn();
   });
 }

@@ -1,0 +1,47 @@
+// DataBackends: the ways to move data that a rank of a world has, in the order
+// in which they are asked. The first that serves an operation gets it:
+//
+//   shm        all members of the set share this node
+//   two_level  allreduce; some node has several members
+//   p2p        everything else
+//
+// Which there are is the same on all ranks.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_DATA_BACKENDS_H_
+#define TF_HVD_RUNTIME_TRANSPORT_DATA_BACKENDS_H_
+
+#include <optional>
+#include <vector>
+
+#include "runtime/transport/operation.h"
+#include "runtime/transport/p2p_backend.h"
+#include "runtime/transport/point_to_point.h"
+#include "runtime/transport/shm_arena.h"
+#include "runtime/transport/shm_backend.h"
+#include "runtime/transport/two_level.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+class DataBackends {
+ public:
+  // `arena`: of this node; nothing if the job's data goes by messages. `p2p`,
+  // and what `wake` uses, outlive the backends.
+  DataBackends(const Topology& topology, const std::optional<ShmArena>& arena,
+               ShmBackend::Wake wake, PointToPoint* p2p);
+
+  // Whether a job's nodes share memory for data, if they may: a node of one
+  // rank has such memory for itself where others have several.
+  static bool NeedArenas(const Topology& topology);
+
+  std::vector<Backend*> all() { return all_; }
+
+ private:
+  P2PBackend p2p_;
+  std::optional<ShmBackend> shm_;
+  std::optional<TwoLevelBackend> two_level_;
+  std::vector<Backend*> all_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_DATA_BACKENDS_H_

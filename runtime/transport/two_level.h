@@ -1,0 +1,62 @@
+// TwoLevelBackend: allreduce of sets with members on several nodes (ADR 11).
+// The members on a node reduce among themselves through its shared memory, each
+// its slice; the ranks that own the same slice, one on each node, exchange it
+// by messages; then the node's members fetch the results. All slices cross at
+// once, and each byte once for each node.
+//
+// As Backend: holder of the progress lock only.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_TWO_LEVEL_H_
+#define TF_HVD_RUNTIME_TRANSPORT_TWO_LEVEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/status.h"
+#include "runtime/transport/operation.h"
+#include "runtime/transport/p2p_backend.h"
+#include "runtime/transport/point_to_point.h"
+#include "runtime/transport/shm_arena.h"
+#include "runtime/transport/shm_backend.h"
+
+namespace tf_hvd {
+
+class TwoLevelBackend final : public Backend {
+ public:
+  // `nodes`: the ranks of each node of the job, ascending; `rank`: this one.
+  // `shm`, of this node, and `p2p` outlive the backend.
+  TwoLevelBackend(std::vector<std::vector<int>> nodes, int rank,
+                  ShmBackend* shm, PointToPoint* p2p,
+                  size_t max_message_bytes = PointToPoint::kMaxBytes);
+
+  bool Serves(const OperationSpec& spec) const override;
+  Status Make(OperationSpec spec,
+              std::unique_ptr<Operation>* operation) override;
+  size_t window() const override { return ShmArena::kSlots; }
+
+ private:
+  using Ranks = std::shared_ptr<const std::vector<int>>;
+  // A set as it lies on the nodes.
+  struct Layout {
+    size_t nodes = 0;   // with members
+    size_t owners = 0;  // of slices, on each node: its members, or the fewest
+    size_t most = 0;    // members on one node
+    Ranks local;        // members on this node
+    Ranks group;        // who owns this rank's slice; null if it owns none
+  };
+
+  const Layout& LayoutOf(const OperationSpec& spec) const;
+
+  const std::vector<std::vector<int>> nodes_;
+  const int rank_;
+  ShmBackend* const shm_;
+  const size_t slot_bytes_;  // that every node's slots have
+  P2PBackend across_;
+  mutable std::map<int32_t, Layout> layouts_;  // by set
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_TWO_LEVEL_H_

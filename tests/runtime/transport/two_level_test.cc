@@ -1,0 +1,219 @@
+// What is TwoLevelBackend's own: nodes of all shapes, sets that cover them in
+// part, what crosses the network, and types that are rounded on their way.
+// collectives_test.cc has what all backends do.
+#include "runtime/transport/two_level.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/half_float.h"
+#include "tests/runtime/transport/cluster.h"
+#include "tests/runtime/transport/juggler.h"
+
+namespace tf_hvd {
+namespace {
+
+// `values[rank]` of all ranks of the nodes, reduced in place.
+template <typename T>
+void Allreduce(const std::vector<int>& sizes, const ReduceOptions& options,
+               std::vector<std::vector<T>>* values) {
+  Cluster cluster(NodesOf(sizes));
+  cluster.Run([&](int rank, Collectives* data) {
+    std::vector<T>& mine = (*values)[static_cast<size_t>(rank)];
+    const auto count = static_cast<int64_t>(mine.size());
+    return data->Allreduce(cluster.all, {{mine.data(), mine.data(), count}},
+                           options);
+  });
+}
+
+TEST(TwoLevel, ServesAllreducesOfSetsOnSeveralNodes) {
+  Cluster cluster(NodesOf({2, 1, 3}));
+  const Backend& backend = *cluster.two_level[0];
+  std::vector<int64_t> values(4);
+  const auto serves = [&](const std::vector<int>& ranks, int32_t set) {
+    return backend.Serves(AllreduceOf(ranks, set, &values));
+  };
+  EXPECT_TRUE(serves({0, 1, 2, 3, 4, 5}, 0));
+  EXPECT_TRUE(serves({0, 1, 2}, 1));
+  EXPECT_TRUE(serves({0, 1, 2}, P2PBackend::kSets - 1));
+  EXPECT_FALSE(serves({0, 1, 2}, P2PBackend::kSets)) << "no tags";
+  EXPECT_FALSE(serves({0, 1}, 2)) << "shm's";
+  EXPECT_FALSE(serves({0, 2, 4}, 3)) << "no two ranks share a node";
+  OperationSpec spec = AllreduceOf({0, 1, 2}, 1, &values);
+  spec.reduce.op = ReduceOp::kAdasum;
+  EXPECT_FALSE(backend.Serves(spec));
+  spec = AllreduceOf({0, 1, 2}, 1, &values);
+  spec.memory.kind = MemoryKind::kDevice;
+  EXPECT_FALSE(backend.Serves(spec));
+  spec = AllreduceOf({0, 1, 2}, 1, &values);
+  spec.kind = OpKind::kBroadcast;
+  EXPECT_FALSE(backend.Serves(spec));
+}
+
+class TwoLevelShapes : public ::testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(
+    Nodes, TwoLevelShapes,
+    ::testing::Values(std::vector<int>{2, 1}, std::vector<int>{1, 2},
+                      std::vector<int>{2, 2}, std::vector<int>{1, 3, 2},
+                      std::vector<int>{4, 4}, std::vector<int>{3, 1, 1, 3}));
+
+// Each rank's own power of two: a sum says who is in it, and how often.
+TEST_P(TwoLevelShapes, EverybodyCountsOnce) {
+  const Nodes nodes = NodesOf(GetParam());
+  const size_t ranks = static_cast<size_t>(nodes.back().back()) + 1;
+  // One element; slices that are empty; one piece; several.
+  for (const size_t count : {1u, 63u, 65u, 200u, 5000u, 700001u}) {
+    std::vector<std::vector<int64_t>> values;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      values.emplace_back(count, int64_t{1} << (4 * rank));
+      values.back()[count / 2] = -1;
+    }
+    Allreduce(GetParam(), Options(DType::kInt64, ReduceOp::kSum), &values);
+    std::vector<int64_t> expected(count, 0);
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      for (int64_t& value : expected) value += int64_t{1} << (4 * rank);
+    }
+    expected[count / 2] = -static_cast<int64_t>(ranks);
+    for (const auto& result : values) EXPECT_TRUE(result == expected) << count;
+  }
+}
+
+TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
+  const Nodes nodes = NodesOf(GetParam());
+  std::vector<std::vector<int>> sets(3);
+  for (const auto& node : nodes) {
+    for (const int rank : node) {
+      sets[0].push_back(rank);
+      if (rank > 0) sets[1].push_back(rank);
+      if (rank % 2 == 0) sets[2].push_back(rank);
+    }
+    if (node.size() > 1) sets.push_back(node);
+  }
+  Cluster cluster(nodes);
+  RunRanks(cluster.size(), [&](int rank) {
+    const auto place = static_cast<size_t>(rank);
+    Juggler juggler(rank, sets,
+                    {cluster.shm[place].get(), cluster.two_level[place].get(),
+                     cluster.p2p[place].get()});
+    while (juggler.busy()) juggler.Turn();
+  });
+}
+
+// A node's float16 sum would overflow before it is divided.
+TEST(TwoLevel, AverageOfLargeHalvesDoesNotOverflowOnItsWay) {
+  std::vector<std::vector<uint16_t>> values(
+      4, std::vector<uint16_t>(1000, FloatToHalf(60000.0f)));
+  Allreduce({2, 2}, Options(DType::kFloat16, ReduceOp::kAverage), &values);
+  for (const auto& result : values) {
+    EXPECT_EQ(HalfToFloat(result[0]), 60000.0f);
+    EXPECT_EQ(HalfToFloat(result[999]), 60000.0f);
+  }
+}
+
+// Scales are applied once, and where they change the order, at the end.
+TEST(TwoLevel, ScalesOfEveryOperation) {
+  const auto reduce = [](ReduceOp op, double postscale) {
+    std::vector<std::vector<float>> values = {{1}, {-2}, {3}, {5}};
+    Allreduce({2, 2}, Options(DType::kFloat32, op, 2.0, postscale), &values);
+    EXPECT_EQ(values[0], values[3]);
+    return values[0][0];
+  };
+  EXPECT_EQ(reduce(ReduceOp::kSum, 0.5), 7.0f);
+  EXPECT_EQ(reduce(ReduceOp::kAverage, 4.0), 14.0f);
+  EXPECT_EQ(reduce(ReduceOp::kMin, -1.0), 4.0f);
+  EXPECT_EQ(reduce(ReduceOp::kMax, -1.0), -10.0f);
+  EXPECT_EQ(reduce(ReduceOp::kProduct, 0.125), -60.0f);
+}
+
+TEST(TwoLevel, ScalesOfHalfProducts) {
+  std::vector<std::vector<uint16_t>> values(4, {FloatToHalf(2.0f)});
+  Allreduce({2, 2}, Options(DType::kFloat16, ReduceOp::kProduct, 1.0, 0.25),
+            &values);
+  EXPECT_EQ(HalfToFloat(values[1][0]), 4.0f);
+}
+
+TEST(TwoLevel, AveragesOfIntegersAreTruncatedOnce) {
+  std::vector<std::vector<int32_t>> values = {{1}, {0}, {1}, {1}, {-5}};
+  Allreduce({2, 3}, Options(DType::kInt32, ReduceOp::kAverage), &values);
+  for (const auto& result : values) EXPECT_EQ(result[0], 0) << "-2 / 5";
+}
+
+// Counts the bytes that leave a rank.
+class Meter final : public PointToPoint {
+ public:
+  Meter(PointToPoint* to, std::atomic<size_t>* bytes)
+      : to_(to), bytes_(bytes) {}
+  Status Send(int peer, int tag, const void* data, size_t bytes,
+              Request* request) override {
+    *bytes_ += bytes;
+    return to_->Send(peer, tag, data, bytes, request);
+  }
+  Status Receive(int peer, int tag, void* data, size_t bytes,
+                 Request* request) override {
+    return to_->Receive(peer, tag, data, bytes, request);
+  }
+  Status Test(Request request, bool* done) override {
+    return to_->Test(request, done);
+  }
+  bool Abandon(Request request) override { return to_->Abandon(request); }
+
+ private:
+  PointToPoint* const to_;
+  std::atomic<size_t>* const bytes_;
+};
+
+// However many ranks a node has: 2 (n - 1) / n of the tensor, n nodes.
+TEST(TwoLevel, EachByteCrossesOnceForEachNode) {
+  constexpr size_t kCount = 1 << 20;
+  for (const auto& sizes :
+       {std::vector<int>{2, 2}, {4, 4}, {1, 3}, {2, 2, 2, 2}}) {
+    Cluster cluster(NodesOf(sizes));
+    std::atomic<size_t> sent{0};
+    std::vector<std::unique_ptr<Meter>> meters;
+    std::vector<std::unique_ptr<TwoLevelBackend>> backends;
+    for (int rank = 0; rank < cluster.size(); ++rank) {
+      const auto place = static_cast<size_t>(rank);
+      meters.push_back(
+          std::make_unique<Meter>(cluster.links[place].get(), &sent));
+      backends.push_back(std::make_unique<TwoLevelBackend>(
+          cluster.nodes, rank, cluster.shm[place].get(), meters.back().get()));
+    }
+    RunRanks(cluster.size(), [&](int rank) {
+      std::vector<float> values(kCount, 1.0f);
+      Collectives data(backends[static_cast<size_t>(rank)].get());
+      const Status status =
+          data.Allreduce(cluster.all, {{values.data(), values.data(), kCount}},
+                         Options(DType::kFloat32, ReduceOp::kSum));
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(values[kCount - 1], static_cast<float>(cluster.size()));
+    });
+    EXPECT_EQ(sent, 2 * (sizes.size() - 1) * kCount * sizeof(float));
+  }
+}
+
+// What was awaited is a rank of another node; letting go harms nobody.
+TEST(TwoLevel, AnAbandonedOperationLetsGo) {
+  Cluster cluster(NodesOf({1, 2}));
+  std::vector<int64_t> values(300000, 1);
+  std::unique_ptr<Operation> operation;
+  Backend& backend = *cluster.two_level[0];
+  ASSERT_TRUE(
+      backend.Make(AllreduceOf({0, 1, 2}, 0, &values), &operation).ok());
+  Poll poll;
+  do {
+    poll = Poll();
+    ASSERT_TRUE(operation->Progress(1'000'000, &poll).ok());
+  } while (poll.moved);
+  EXPECT_FALSE(poll.done);
+  EXPECT_EQ(poll.awaited, 1);
+  EXPECT_TRUE(operation->Abandon());
+  operation.reset();
+  EXPECT_EQ(values, std::vector<int64_t>(300000, 1));
+}
+
+}  // namespace
+}  // namespace tf_hvd
