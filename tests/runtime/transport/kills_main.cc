@@ -1,0 +1,128 @@
+// One rank of a job, run by kills_test.sh:
+//   kills_main <seed> <folder of the shims>
+// Calls one collective after the other, some of them in flight, until the last
+// rank is killed in the midst of them. Prints "ok: ..." on every other rank if
+// that heard who died, or what went wrong, and exits with 1.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/config.h"
+#include "runtime/runtime.h"
+#include "runtime/transport/mpi_world.h"
+#include "tests/runtime/job.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr auto kHeardLimit = std::chrono::seconds(30);
+constexpr size_t kInFlight = 4;
+
+[[noreturn]] void End(int code, const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+  // The launcher waits for nobody; MPI's own exit handlers would.
+  _exit(code);
+}
+
+struct Call {
+  Pending pending;
+  std::vector<int64_t> data;
+  std::vector<int64_t> output;
+};
+
+// The same calls on all ranks: `random` has the same seed.
+void Submit(Rank* rank, int number, std::mt19937* random, Call* call) {
+  const auto size = static_cast<size_t>(rank->size());
+  constexpr size_t kCounts[] = {1, 3000, 100'000, 1'000'000};
+  const size_t count = size * kCounts[(*random)() % 4];
+  call->data.assign(count, rank->rank() + 1);
+  call->output.resize(count);
+  const std::string name = "call " + std::to_string(number);
+  switch ((*random)() % 6) {
+    case 0:
+      call->pending = rank->Allgather(name, call->data);
+      break;
+    case 1:
+      call->pending = rank->Alltoall(
+          name, call->data,
+          std::vector<int64_t>(size, static_cast<int64_t>(count / size)));
+      break;
+    case 2:
+      call->pending = rank->Broadcast(name, rank->size() - 1, &call->data);
+      break;
+    case 3:
+      call->pending = rank->Reducescatter(name, call->data, &call->output);
+      break;
+    default:
+      call->pending = rank->Allreduce(name, &call->data);
+  }
+}
+
+// The error that ends the calls.
+Status CallUntilDeath(Rank* rank, unsigned seed) {
+  std::mt19937 random(seed);
+  std::deque<Call> calls;
+  for (int number = 0;; ++number) {
+    Submit(rank, number, &random, &calls.emplace_back());
+    if (calls.size() < kInFlight) continue;
+    const auto& ended = calls.front().pending.ended;
+    if (ended.wait_for(kHeardLimit) != std::future_status::ready) {
+      return Internal("nothing was heard");
+    }
+    if (!ended.get().status.ok()) return ended.get().status;
+    calls.pop_front();
+  }
+}
+
+int Main(unsigned seed, const std::string& shims) {
+  Config config;
+  LaunchInfo launch;
+  std::unique_ptr<World> world;
+  MpiInfo info;
+  Status status = ReadConfig(&config);
+  if (status.ok()) status = ReadLaunchInfo(&launch);
+  if (status.ok()) {
+    status =
+        MakeWorld({config, launch, shims, {}, MpiMembers(), {}}, &world, &info);
+  }
+  if (!status.ok()) End(1, "FAILED: " + status.message());
+  const int victim = launch.size - 1;
+  auto runtime = std::make_unique<Runtime>(config, std::move(world));
+  if (launch.rank == victim) {
+    std::mt19937 random(seed + 1);
+    const std::chrono::microseconds moment(random() % 100'000);
+    std::thread([moment] {
+      std::this_thread::sleep_for(moment);
+      kill(getpid(), SIGKILL);
+    }).detach();
+  }
+  OpenRequests open;
+  Rank rank(runtime.get(), &open);
+  status = CallUntilDeath(&rank, seed);
+  const std::string who = "rank " + std::to_string(victim) + " (";
+  const bool heard = status.message().find(who) != std::string::npos &&
+                     status.message().find(" died") != std::string::npos;
+  runtime.reset();
+  End(heard ? 0 : 1, (heard ? "ok: " : "FAILED: ") + status.message());
+}
+
+}  // namespace
+}  // namespace tf_hvd
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: kills_main SEED SHIM_FOLDER\n");
+    return 2;
+  }
+  return tf_hvd::Main(static_cast<unsigned>(std::atoi(argv[1])), argv[2]);
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# kill -9 at random moments inside operations: everybody else hears who died,
+# and nothing is left, neither a process nor memory.
+#   kills_test.sh <Open MPI's prefix> <program> <folder of the shims>
+# TF_HVD_KILLS: how many (bazel test --test_env=TF_HVD_KILLS=200).
+set -euo pipefail
+prefix=$1 program=$2 shims=$3
+kills=${TF_HVD_KILLS:-24}
+export HOME="${HOME:-${TEST_TMPDIR:-/tmp}}"  # Open MPI wants one
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+export TF_HVD_MPI_LIBRARY="${prefix}/lib/libmpi.so.40"
+
+fail() {
+  echo "kill $1: $2"
+  exit 1
+}
+
+for ((seed = 1; seed <= kills; ++seed)); do
+  # One machine; two machines, where the other rank of the dead one's tells;
+  # messages alone.
+  ranks=3
+  case $((seed % 3)) in
+    0) shape=() ;;
+    1) shape=(TF_HVD_RANKS_PER_NODE=2) ranks=4 ;;
+    2) shape=(TF_HVD_NODE_DATA=mpi) ;;
+  esac
+  output=$(env "${shape[@]}" "${prefix}/bin/mpirun" --enable-recovery -n "${ranks}" \
+    "${program}" "${seed}" "${shims}" 2>&1) || true
+  good=$(grep -c '^ok: ' <<<"${output}") || true
+  if [[ "${good}" != $((ranks - 1)) ]] || grep -q FAILED <<<"${output}"; then
+    fail "${seed}" "${shape[*]}: ${output}"
+  fi
+  pgrep -f "^${program} " >/dev/null && fail "${seed}" "a process is left"
+done
+
+# Another job on this machine has its segment's name there for a moment only.
+for _ in $(seq 50); do
+  leftover=$(find /dev/shm -maxdepth 1 -name 'tf_hvd_*' 2>/dev/null | wc -l)
+  [[ "${leftover}" == 0 ]] && break
+  sleep 0.1
+done
+[[ "${leftover}" == 0 ]] || fail "${seed}" "segments left in /dev/shm: ${leftover}"
+echo "${kills} kills: all heard, nothing left"
