@@ -151,6 +151,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   }
   entry.keepalive = std::move(call.held);
   entry.caller = pending->caller();
+  entry.caller_waits = eager_;
   entry.done = Completion([pending, finish = std::move(call.finish)](
                               const Status& status, int32_t value) {
     pending->End(status, value, finish);

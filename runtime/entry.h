@@ -59,6 +59,10 @@ struct Entry {
   // Null: the caller stays until `done` is fired.
   std::shared_ptr<const Caller> caller;
 
+  // The thread that submits has nothing to do before `done` is fired, as that
+  // of an eager call: it may move the request itself, of any size.
+  bool caller_waits = false;
+
   int64_t submitted_ns = 0;  // set by the queue: for the stall report
 };
 

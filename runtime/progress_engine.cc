@@ -13,8 +13,8 @@ namespace tf_hvd {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// A caller moves no more than this itself: it must not keep a thread of
-// TensorFlow.
+// A caller that has other things to do moves no more than this itself: it must
+// not keep a thread of TensorFlow.
 constexpr int64_t kInPlaceBytes = 64 * 1024;
 // Between two looks at what is under way, without a background thread.
 constexpr std::chrono::milliseconds kPause{1};
@@ -44,25 +44,30 @@ ProgressEngine::~ProgressEngine() {
 void ProgressEngine::Submit(Entry entry) {
   const int64_t bytes =
       ExpectedBytes(entry, static_cast<size_t>(world_->topology().size));
+  const bool waits = entry.caller_waits;
   const bool quiet = open_.fetch_add(1) == 0;
   queue_->Push(std::move(entry));
   // In a completion: driving from here would nest without bound, and whoever
   // fires it looks again afterwards.
   if (firing_engine == this) return;
   if (!has_background_) return DriveAlone();
-  if (quiet && bytes <= kInPlaceBytes) return CallerTurn();
+  if (quiet && (waits || bytes <= kInPlaceBytes)) return CallerTurn(waits);
   // If somebody holds the progress lock, they look again after letting go of
   // it.
   world_->doorbell()->RingIfAsleep();
 }
 
-void ProgressEngine::CallerTurn() {
+void ProgressEngine::CallerTurn(bool waits) {
   if (!TryTake()) return world_->doorbell()->RingIfAsleep();
   world_->doorbell()->SetAsleep(false);
-  const int64_t deadline_ns = NowNs() + spin_ns_;
+  int64_t deadline_ns = NowNs() + spin_ns_;
   do {
-    // A rank of this node that is needed may wait for this core.
-    if (!cycle_->Advance()) sched_yield();
+    if (!cycle_->Advance()) {
+      // A rank of this node that is needed may wait for this core.
+      sched_yield();
+    } else if (waits) {
+      deadline_ns = NowNs() + spin_ns_;
+    }
   } while (open_ > 0 && !cycle_->HasOutcomes() && NowNs() < deadline_ns &&
            !cycle_->aborted());
   std::vector<Outcome> outcomes = TakeOutcomes();

@@ -31,9 +31,10 @@ class ProgressEngine {
                  TensorQueue* queue);
   ~ProgressEngine();
 
-  // This thread may move a request of up to kInPlaceBytes on itself, for no
-  // longer than the spin limit. What is under way then is left to the
-  // background thread.
+  // This thread may move the request on itself, for no longer than the spin
+  // limit: one of up to kInPlaceBytes, or of any size if the caller waits, who
+  // then stays for as long as something moves. What is under way at the end is
+  // left to the background thread.
   void Submit(Entry entry);
 
   // Leaves the job for `reason` and returns when this rank owes nothing any
@@ -47,7 +48,7 @@ class ProgressEngine {
   void Background();
   bool BackgroundTurn();
   WaitState StateOfWait() const;
-  void CallerTurn();
+  void CallerTurn(bool waits);
   void DriveAlone();
   void FireAll(std::vector<Outcome> outcomes);
   std::vector<Outcome> TakeOutcomes();

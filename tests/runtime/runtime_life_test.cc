@@ -157,5 +157,41 @@ TEST_P(LifeTest, StartedAndEndedOften) {
   }
 }
 
+// True if rank 0's thread moved an allreduce of 4 MB to its end inside Submit.
+bool MovedByItsCaller(bool caller_waits) {
+  Config config;
+  config.spin_ns = 60'000'000'000;  // it takes part as long as it may
+  Job job({2}, config);
+  std::atomic<bool> moved{false};
+  job.Run([&](Rank& self) {
+    std::vector<float> data(1'000'000, 1);
+    Entry entry = Rank::Plain(OpKind::kAllreduce, "x", kWorldSet);
+    entry.request.tensors.push_back({DType::kFloat32, {1'000'000}});
+    entry.tensors.push_back({data.data(), data.data(), 1'000'000});
+    entry.caller_waits = caller_waits;
+    Pending pending;
+    std::promise<Ended> promise;
+    pending.ended = promise.get_future().share();
+    const std::thread::id caller = std::this_thread::get_id();
+    entry.done = Completion([&](const Status& status, int32_t value) {
+      if (self.rank() == 0) moved = std::this_thread::get_id() == caller;
+      promise.set_value({status, value});
+    });
+    self.runtime()->Submit(std::move(entry));
+    EXPECT_TRUE(pending.status().ok());
+    EXPECT_EQ(data, std::vector<float>(1'000'000, 2));
+  });
+  return moved;
+}
+
+// The background thread may have the progress lock when the request comes: then
+// that thread moves it.
+TEST(Life, ACallerThatWaitsMovesItsRequestOfAnySize) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "nobody spins";
+  int attempts = 0;
+  while (!MovedByItsCaller(true)) ASSERT_LT(++attempts, 20);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(MovedByItsCaller(false));
+}
+
 }  // namespace
 }  // namespace tf_hvd
