@@ -145,6 +145,17 @@ constexpr Variable kVariables[] = {
        return text == "shm" || text == "mpi";
      },
      true},
+    {"TF_HVD_CROSS", "messages", "messages or mpi",
+     "How an allreduce of all ranks goes between machines, each of which has "
+     "reduced by itself: by messages, in a fixed order, or by MPI's own "
+     "MPI_Iallreduce, for switches that add in the network; the order of its "
+     "sums is the library's. Half precisions, bool and process sets go by "
+     "messages in any case.",
+     [](const std::string& text, Config* config) {
+       config->cross_mpi = text == "mpi";
+       return text == "messages" || text == "mpi";
+     },
+     true},
     {kAlone, "0", "0 or 1",
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "
      "that a rank starts.",

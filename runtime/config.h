@@ -27,6 +27,8 @@ struct Config {
   int ranks_per_node = 0;
   // Whether tensors move through shared memory inside a node, or by MPI.
   bool node_data_shm = true;
+  // Whether MPI itself reduces between nodes.
+  bool cross_mpi = false;
   std::string mpi_library;  // path of the libmpi to open; empty: find one
   std::string log_level = "warning";
   bool alone = false;  // rank 0 of 1, whatever the launcher says

@@ -14,8 +14,6 @@
 
 namespace tf_hvd {
 
-inline constexpr int32_t kWorldSet = 0;
-
 // In the ranks of the barrier that init makes: what ends each set, and what
 // stands for the ranks of a set that a communicator gives.
 inline constexpr int32_t kSetEnd = -1;

@@ -52,6 +52,9 @@ enum class OpKind : uint8_t {
   kReducescatter = 8,
 };
 
+// The process set of all ranks.
+inline constexpr int32_t kWorldSet = 0;
+
 enum class DeviceKind : uint8_t { kCpu = 0, kGpu = 1 };
 
 size_t SizeOf(DType dtype);

@@ -29,6 +29,11 @@ class DataBackends {
   DataBackends(const Topology& topology, const std::optional<ShmArena>& arena,
                ShmBackend::Wake wake, PointToPoint* p2p);
 
+  // See TwoLevelBackend::CrossBy; nothing without two levels.
+  void CrossBy(Backend* other) {
+    if (two_level_.has_value()) two_level_->CrossBy(other);
+  }
+
   // Whether a job's nodes share memory for data, if they may: a node of one
   // rank has such memory for itself where others have several.
   static bool NeedArenas(const Topology& topology);

@@ -111,6 +111,15 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
   return Status::Ok();
 }
 
+Status ConnectNodes(const MpiSession& session, NodeMap* map) {
+  if (map->topology.nodes.size() == 1) return Status::Ok();
+  const MpiApi& mpi = session.api();
+  map->cross.emplace();
+  return MpiResult(mpi, "MPI_Comm_split",
+                   mpi.split(mpi.state, session.data(),
+                             map->topology.LocalRank(), &*map->cross));
+}
+
 Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
                      const Status& mine) {
   Outcome outcome = {};

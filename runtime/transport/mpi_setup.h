@@ -4,6 +4,7 @@
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_SETUP_H_
 
 #include <memory>
+#include <optional>
 
 #include "runtime/status.h"
 #include "runtime/transport/mpi_session.h"
@@ -16,11 +17,17 @@ struct NodeMap {
   Topology topology;
   bool oversubscribed = false;
   MpiHandle node{nullptr};  // a communicator of this node's ranks
+  // Of the ranks with this one's place on their nodes; where asked for, of a
+  // job on several nodes.
+  std::optional<MpiHandle> cross;
 };
 
 // Who shares a machine with whom. `ranks_per_node`: as in Config.
 Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
                      NodeMap* map);
+
+// Makes map->cross.
+Status ConnectNodes(const MpiSession& session, NodeMap* map);
 
 // Makes the segment of this node's ranks and claims this rank alive in it.
 // `has_arena`: tensors move through it.

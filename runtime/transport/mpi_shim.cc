@@ -40,6 +40,7 @@ struct Calls {
   decltype(&MPI_Bcast) bcast = nullptr;
   decltype(&MPI_Isend) isend = nullptr;
   decltype(&MPI_Irecv) irecv = nullptr;
+  decltype(&MPI_Iallreduce) iallreduce = nullptr;
   decltype(&MPI_Test) test = nullptr;
   decltype(&MPI_Get_count) get_count = nullptr;
   decltype(&MPI_Cancel) cancel = nullptr;
@@ -48,6 +49,8 @@ struct Calls {
   MPI_Datatype byte;
   MPI_Info info_null;
   MPI_Errhandler errors_return;
+  MPI_Datatype types[kMpiNumberCount];  // in the order of MpiNumber
+  MPI_Op ops[kMpiReductionCount];       // in the order of MpiReduction
 };
 
 const Calls& Of(void* state) { return *static_cast<Calls*>(state); }
@@ -230,6 +233,17 @@ int Irecv(void* state, void* data, int bytes, int peer, int tag, MpiHandle comm,
   return error;
 }
 
+int Iallreduce(void* state, void* data, int count, MpiNumber type,
+               MpiReduction op, MpiHandle comm, MpiHandle* request) {
+  const Calls& calls = Of(state);
+  MPI_Request value;
+  const int error = calls.iallreduce(
+      MPI_IN_PLACE, data, count, calls.types[static_cast<int>(type)],
+      calls.ops[static_cast<int>(op)], In<MPI_Comm>(comm), &value);
+  if (error == MPI_SUCCESS) Out(value, request);
+  return error;
+}
+
 int Test(void* state, MpiHandle* request, int* done, int* bytes) {
   const Calls& calls = Of(state);
   MPI_Request value = In<MPI_Request>(*request);
@@ -297,9 +311,40 @@ void LoadFunctions(Symbols* symbols, Calls* calls) {
   symbols->Function("MPI_Bcast", &calls->bcast);
   symbols->Function("MPI_Isend", &calls->isend);
   symbols->Function("MPI_Irecv", &calls->irecv);
+  symbols->Function("MPI_Iallreduce", &calls->iallreduce);
   symbols->Function("MPI_Test", &calls->test);
   symbols->Function("MPI_Get_count", &calls->get_count);
   symbols->Function("MPI_Cancel", &calls->cancel);
+}
+
+void LoadNumbers(Symbols* symbols, Calls* calls) {
+#ifdef OPEN_MPI
+  constexpr const char* kTypes[kMpiNumberCount] = {
+      "ompi_mpi_uint8_t",         "ompi_mpi_int8_t",
+      "ompi_mpi_uint16_t",        "ompi_mpi_int16_t",
+      "ompi_mpi_uint32_t",        "ompi_mpi_int32_t",
+      "ompi_mpi_uint64_t",        "ompi_mpi_int64_t",
+      "ompi_mpi_float",           "ompi_mpi_double",
+      "ompi_mpi_c_float_complex", "ompi_mpi_c_double_complex"};
+  constexpr const char* kOps[kMpiReductionCount] = {
+      "ompi_mpi_op_sum", "ompi_mpi_op_min", "ompi_mpi_op_max",
+      "ompi_mpi_op_prod"};
+  for (int i = 0; i < kMpiNumberCount; ++i) {
+    calls->types[i] = static_cast<MPI_Datatype>(symbols->Address(kTypes[i]));
+  }
+  for (int i = 0; i < kMpiReductionCount; ++i) {
+    calls->ops[i] = static_cast<MPI_Op>(symbols->Address(kOps[i]));
+  }
+#else
+  static_cast<void>(symbols);
+  const MPI_Datatype types[kMpiNumberCount] = {
+      MPI_UINT8_T,  MPI_INT8_T,  MPI_UINT16_T,        MPI_INT16_T,
+      MPI_UINT32_T, MPI_INT32_T, MPI_UINT64_T,        MPI_INT64_T,
+      MPI_FLOAT,    MPI_DOUBLE,  MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX};
+  const MPI_Op ops[kMpiReductionCount] = {MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD};
+  std::memcpy(calls->types, types, sizeof(types));
+  std::memcpy(calls->ops, ops, sizeof(ops));
+#endif
 }
 
 void LoadHandles(Symbols* symbols, Calls* calls) {
@@ -343,6 +388,7 @@ void FillTable(Calls* calls, MpiApi* api) {
   api->broadcast = Broadcast;
   api->isend = Isend;
   api->irecv = Irecv;
+  api->iallreduce = Iallreduce;
   api->test = Test;
   api->cancel = Cancel;
 }
@@ -356,6 +402,7 @@ extern "C" __attribute__((visibility("default"))) int tf_hvd_mpi_load(
   auto* calls = new tf_hvd::Calls();
   tf_hvd::LoadFunctions(&symbols, calls);
   tf_hvd::LoadHandles(&symbols, calls);
+  tf_hvd::LoadNumbers(&symbols, calls);
   if (symbols.missing() != nullptr) {
     std::snprintf(error, error_bytes, "it has no %s", symbols.missing());
     delete calls;

@@ -12,6 +12,7 @@
 #include "runtime/transport/data_backends.h"
 #include "runtime/transport/farewell.h"
 #include "runtime/transport/loopback.h"
+#include "runtime/transport/mpi_allreduce.h"
 #include "runtime/transport/mpi_edge.h"
 #include "runtime/transport/mpi_point_to_point.h"
 #include "runtime/transport/mpi_settings.h"
@@ -57,6 +58,11 @@ class MpiWorld : public World {
     abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
                                          MakeFlood());
     MakeEdges();
+    if (map_.cross.has_value()) {
+      cross_ =
+          std::make_unique<MpiAllreduceBackend>(&session_->api(), *map_.cross);
+      data_->CrossBy(cross_.get());
+    }
     tripwire_ = std::make_unique<Tripwire>([this] { FilesWereClosed(); });
   }
 
@@ -68,6 +74,7 @@ class MpiWorld : public World {
     static_cast<void>(abort_.release());
     for (auto& item : mpi_edges_) static_cast<void>(item.second.release());
     static_cast<void>(data_.release());
+    static_cast<void>(cross_.release());
     static_cast<void>(p2p_.release());
     static_cast<void>(session_.release());
     static_cast<void>(segment_.release());
@@ -106,6 +113,7 @@ class MpiWorld : public World {
     if (!clean_) return;
     const MpiApi& mpi = session_->api();
     mpi.comm_free(mpi.state, &map_.node);
+    if (map_.cross.has_value()) mpi.comm_free(mpi.state, &*map_.cross);
     session_->Finalize();
   }
 
@@ -211,6 +219,7 @@ class MpiWorld : public World {
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<ShmSegment> segment_;
   std::unique_ptr<MpiPointToPoint> p2p_;
+  std::unique_ptr<MpiAllreduceBackend> cross_;  // null: by messages
   std::unique_ptr<DataBackends> data_;
   std::unique_ptr<AbortPath> abort_;
   std::unique_ptr<Tripwire> tripwire_;
@@ -259,6 +268,9 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   NodeMap map;
   TF_HVD_RETURN_IF_ERROR(
       DiscoverNodes(*session, options.config.ranks_per_node, &map));
+  if (options.config.cross_mpi) {
+    TF_HVD_RETURN_IF_ERROR(ConnectNodes(*session, &map));
+  }
   std::unique_ptr<ShmSegment> segment;
   TF_HVD_RETURN_IF_ERROR(
       ShareSegment(*session, map, options.config.node_data_shm, &segment));

@@ -42,23 +42,23 @@ size_t LeastSlotBytes(const std::vector<std::vector<int>>& nodes) {
   return least;
 }
 
-// An allreduce by messages between the owners of a slice.
+// An allreduce between the owners of a slice.
 class Exchange final : public ShmCross {
  public:
-  Exchange(OperationSpec spec, P2PBackend* p2p)
-      : spec_(std::move(spec)), p2p_(p2p) {}
+  Exchange(OperationSpec spec, Backend* backend)
+      : spec_(std::move(spec)), backend_(backend) {}
 
   Status Make(const Span& slice, uint64_t number,
               std::unique_ptr<Operation>* operation) override {
     OperationSpec spec = spec_;
     spec.number = number;
     spec.spans = {slice};
-    return p2p_->Make(std::move(spec), operation);
+    return backend_->Make(std::move(spec), operation);
   }
 
  private:
   const OperationSpec spec_;
-  P2PBackend* const p2p_;
+  Backend* const backend_;
 };
 
 }  // namespace
@@ -136,7 +136,9 @@ Status TwoLevelBackend::Make(OperationSpec spec,
   ShmAcross across;
   across.slot_bytes = slot_bytes_;
   across.owners = layout.owners;
-  across.cross = std::make_unique<Exchange>(std::move(exchange), &across_);
+  const bool other = other_ != nullptr && other_->Serves(exchange);
+  across.cross = std::make_unique<Exchange>(
+      std::move(exchange), other ? other_ : static_cast<Backend*>(&across_));
   return shm_->MakeAcross(std::move(local), std::move(across), operation);
 }
 

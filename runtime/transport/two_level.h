@@ -31,6 +31,10 @@ class TwoLevelBackend final : public Backend {
                   ShmBackend* shm, PointToPoint* p2p,
                   size_t max_message_bytes = PointToPoint::kMaxBytes);
 
+  // What serves of the exchanges between owners goes through `other`, which
+  // outlives the backend. Before the first Make.
+  void CrossBy(Backend* other) { other_ = other; }
+
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override;
@@ -54,6 +58,7 @@ class TwoLevelBackend final : public Backend {
   ShmBackend* const shm_;
   const size_t slot_bytes_;  // that every node's slots have
   P2PBackend across_;
+  Backend* other_ = nullptr;
   mutable std::map<int32_t, Layout> layouts_;  // by set
 };
 

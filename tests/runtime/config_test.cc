@@ -26,6 +26,7 @@ const std::vector<std::string> kNames = {
     "TF_HVD_SPIN_MICROSECONDS",
     "TF_HVD_MPI_LIBRARY",
     "TF_HVD_RANKS_PER_NODE",
+    "TF_HVD_CROSS",
     "TF_HVD_NODE_DATA",
     "TF_HVD_ALONE",
     "TF_HVD_STARTED_BY",
@@ -59,6 +60,7 @@ TEST(ConfigTest, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(config.spin_ns, 50'000);
   EXPECT_EQ(config.ranks_per_node, 0);
   EXPECT_TRUE(config.node_data_shm);
+  EXPECT_FALSE(config.cross_mpi);
   EXPECT_EQ(config.mpi_library, "");
   EXPECT_EQ(config.log_level, "warning");
 }
@@ -71,6 +73,7 @@ TEST(ConfigTest, ReadsEachVariable) {
                   {"TF_HVD_SPIN_MICROSECONDS", "7"},
                   {"TF_HVD_MPI_LIBRARY", "/a/libmpi.so"},
                   {"TF_HVD_NODE_DATA", "mpi"},
+                  {"TF_HVD_CROSS", "mpi"},
                   {"TF_HVD_RANKS_PER_NODE", "2"}});
   Config config;
   ASSERT_TRUE(ReadConfig(&config).ok());
@@ -81,6 +84,7 @@ TEST(ConfigTest, ReadsEachVariable) {
   EXPECT_EQ(config.spin_ns, 7'000);
   EXPECT_EQ(config.mpi_library, "/a/libmpi.so");
   EXPECT_FALSE(config.node_data_shm);
+  EXPECT_TRUE(config.cross_mpi);
   EXPECT_EQ(config.ranks_per_node, 2);
 }
 
@@ -111,6 +115,7 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
       {"HOROVOD_LOG_LEVEL", "loud"},
       {"TF_HVD_SPIN_MICROSECONDS", "1e999"},
       {"TF_HVD_RANKS_PER_NODE", "two"},
+      {"TF_HVD_CROSS", "MPI"},
       {"TF_HVD_NODE_DATA", "tcp"},
   };
   for (const auto& [name, value] : cases) {
@@ -144,7 +149,8 @@ TEST(ConfigTest, SettingsThatMustBeEqualAreTheirDefaultsOrTheEnvironments) {
                   {"HOROVOD_STALL_CHECK_TIME_SECONDS", "9"}});
   EXPECT_EQ(EqualSettings(), (Settings{{"HOROVOD_FUSION_THRESHOLD", "67108864"},
                                        {"TF_HVD_RANKS_PER_NODE", "2"},
-                                       {"TF_HVD_NODE_DATA", "shm"}}));
+                                       {"TF_HVD_NODE_DATA", "shm"},
+                                       {"TF_HVD_CROSS", "messages"}}));
 }
 
 TEST(LaunchInfoTest, AloneOverrulesTheLauncher) {

@@ -195,6 +195,52 @@ TEST(TwoLevel, EachByteCrossesOnceForEachNode) {
   }
 }
 
+// Serves sums of int64, and counts them.
+class Other final : public Backend {
+ public:
+  explicit Other(Backend* to) : to_(to) {}
+  bool Serves(const OperationSpec& spec) const override {
+    return spec.reduce.dtype == DType::kInt64;
+  }
+  Status Make(OperationSpec spec,
+              std::unique_ptr<Operation>* operation) override {
+    ++made;
+    return to_->Make(std::move(spec), operation);
+  }
+  size_t window() const override { return to_->window(); }
+
+  int made = 0;
+
+ private:
+  Backend* const to_;
+};
+
+TEST(TwoLevel, CrossesByWhatServesTheExchange) {
+  Cluster cluster(NodesOf({2, 2}));
+  std::vector<std::unique_ptr<Other>> others;
+  for (size_t rank = 0; rank < 4; ++rank) {
+    others.push_back(std::make_unique<Other>(cluster.p2p[rank].get()));
+    cluster.two_level[rank]->CrossBy(others.back().get());
+  }
+  cluster.Run([&](int rank, Collectives* data) {
+    const auto place = static_cast<size_t>(rank);
+    std::vector<int64_t> integers(1000, rank);
+    Status status =
+        data->Allreduce(cluster.all, {{integers.data(), integers.data(), 1000}},
+                        Options(DType::kInt64, ReduceOp::kSum));
+    EXPECT_EQ(integers, std::vector<int64_t>(1000, 6));
+    EXPECT_EQ(others[place]->made, 1) << "each rank owns a slice";
+    if (!status.ok()) return status;
+    std::vector<float> floats(1000, 1.0f);
+    status =
+        data->Allreduce(cluster.all, {{floats.data(), floats.data(), 1000}},
+                        Options(DType::kFloat32, ReduceOp::kSum));
+    EXPECT_EQ(floats, std::vector<float>(1000, 4.0f));
+    EXPECT_EQ(others[place]->made, 1);
+    return status;
+  });
+}
+
 // What was awaited is a rank of another node; letting go harms nobody.
 TEST(TwoLevel, AnAbandonedOperationLetsGo) {
   Cluster cluster(NodesOf({1, 2}));
