@@ -1,5 +1,6 @@
 // The second half of Controller: requests that are in order, on their way down.
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <tuple>
 #include <utility>
@@ -134,18 +135,20 @@ void Controller::Emit(std::vector<Response> batch) {
 }
 
 void Controller::Forward(const std::vector<Response>& batch) {
+  BatchEncoder encoder(batch);
   for (const int child : state_.place.children) {
-    Message message;
-    message.kind = MessageKind::kResponses;
-    for (const Response& entry : batch) {
+    std::vector<size_t> places;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const Response& entry = batch[i];
       const auto set = state_.sets.find(entry.set);
       const bool concerned =
           entry.close || entry.set == kWorldSet ||
           (set != state_.sets.end() && set->second.need.count(child) > 0);
-      if (concerned) message.batch.push_back(entry);
+      if (concerned) places.push_back(i);
     }
-    if (!message.batch.empty()) host_->Send(child, EncodeMessage(message));
+    if (!places.empty()) host_->Send(child, encoder.Encode(places));
   }
+  state_.responses_encoded += encoder.responses_encoded();
 }
 
 void Controller::Apply(const std::vector<Response>& batch) {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,8 @@ struct ControllerState {
   std::multimap<Key, Executing> executing;
   int64_t moved_ns = 0;     // when the executor was last seen to move
   std::set<Key> passed_up;  // voted to the parent, not yet in a batch
+  // For tests: responses that were encoded, for whichever children.
+  uint64_t responses_encoded = 0;
 };
 
 // What a controller needs of its surroundings. All are called by the holder of
@@ -75,8 +78,9 @@ struct ControllerState {
 class ControllerHost {
  public:
   virtual ~ControllerHost() = default;
-  // Never blocks: what does not fit waits in an out-queue.
-  virtual void Send(int neighbour, std::string message) = 0;
+  // Never blocks: what does not fit waits in an out-queue. Several neighbours
+  // may be sent the same bytes, which need not stay after the call.
+  virtual void Send(int neighbour, std::string_view message) = 0;
   // What one batch gives this rank to do, in order.
   virtual void Execute(std::vector<Task> batch) = 0;
   // Grows while what was handed to Execute moves.

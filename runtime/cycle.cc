@@ -159,7 +159,7 @@ bool Cycle::LooksBusy() const {
                      [](const MessageStream& c) { return c.Readable(); });
 }
 
-void Cycle::Send(int neighbour, std::string message) {
+void Cycle::Send(int neighbour, std::string_view message) {
   for (MessageStream& stream : streams_) {
     if (stream.peer() == neighbour) return stream.Send(message);
   }

@@ -83,7 +83,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
 
  private:
   // ControllerHost
-  void Send(int neighbour, std::string message) override;
+  void Send(int neighbour, std::string_view message) override;
   void Execute(std::vector<Task> batch) override;
   uint64_t Moved() const override { return executor_.moved(); }
   int Awaited() const override {

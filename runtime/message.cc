@@ -81,23 +81,25 @@ void GetVote(uint8_t flags, Reader* in, Message* message) {
   }
 }
 
+void PutResponse(const Response& entry, Writer* out) {
+  const bool named = entry.slot == kNoSlot || entry.define;
+  out->Put(static_cast<uint8_t>(
+      (named ? kEntryNamed : 0) | (entry.define ? kEntryDefine : 0) |
+      (entry.error.empty() ? 0 : kEntryError) |
+      (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0)));
+  out->Put(entry.set);
+  out->Put(entry.slot);
+  out->Put(entry.last);
+  if (named) {
+    out->PutText(entry.name);
+    out->PutText(entry.request);
+  }
+  if (!entry.error.empty()) out->PutText(entry.error);
+}
+
 void PutBatch(const std::vector<Response>& batch, Writer* out) {
   out->Put(static_cast<uint32_t>(batch.size()));
-  for (const Response& entry : batch) {
-    const bool named = entry.slot == kNoSlot || entry.define;
-    out->Put(static_cast<uint8_t>(
-        (named ? kEntryNamed : 0) | (entry.define ? kEntryDefine : 0) |
-        (entry.error.empty() ? 0 : kEntryError) |
-        (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0)));
-    out->Put(entry.set);
-    out->Put(entry.slot);
-    out->Put(entry.last);
-    if (named) {
-      out->PutText(entry.name);
-      out->PutText(entry.request);
-    }
-    if (!entry.error.empty()) out->PutText(entry.error);
-  }
+  for (const Response& entry : batch) PutResponse(entry, out);
 }
 
 void GetBatch(Reader* in, std::vector<Response>* batch) {
@@ -175,18 +177,49 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
   return false;
 }
 
+void PutHeader(MessageKind kind, uint8_t flags, Writer* out) {
+  out->Put(uint32_t{0});
+  out->Put(static_cast<uint8_t>(kind));
+  out->Put(flags);
+  out->Put(uint16_t{0});
+}
+
+// The whole length is known at the end.
+std::string Finish(Writer* out) {
+  out->PatchU32(0, static_cast<uint32_t>(out->size()));
+  return out->Take();
+}
+
 }  // namespace
 
 std::string EncodeMessage(const Message& message) {
   Writer out;
-  out.Put(uint32_t{0});
-  out.Put(static_cast<uint8_t>(message.kind));
-  out.Put(message.kind == MessageKind::kVote ? VoteFlags(message.vote)
-                                             : uint8_t{0});
-  out.Put(uint16_t{0});
+  PutHeader(
+      message.kind,
+      message.kind == MessageKind::kVote ? VoteFlags(message.vote) : uint8_t{0},
+      &out);
   PutBody(message, &out);
-  out.PatchU32(0, static_cast<uint32_t>(out.size()));
-  return out.Take();
+  return Finish(&out);
+}
+
+std::string_view BatchEncoder::Encode(const std::vector<size_t>& places) {
+  const auto [it, is_new] = messages_.try_emplace(places);
+  if (!is_new) return it->second;
+  Writer out;
+  PutHeader(MessageKind::kResponses, 0, &out);
+  out.Put(static_cast<uint32_t>(places.size()));
+  for (const size_t place : places) {
+    std::string& bytes = encoded_[place];
+    if (bytes.empty()) {
+      Writer one;
+      PutResponse(batch_[place], &one);
+      bytes = one.Take();
+      ++responses_encoded_;
+    }
+    out.PutBytes(bytes);
+  }
+  it->second = Finish(&out);
+  return it->second;
 }
 
 Status DecodeMessage(std::string_view bytes, Message* message) {

@@ -5,7 +5,9 @@
 #ifndef TF_HVD_RUNTIME_MESSAGE_H_
 #define TF_HVD_RUNTIME_MESSAGE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +62,29 @@ struct Message {
 };
 
 std::string EncodeMessage(const Message& message);
+
+// The messages in which one batch goes to several neighbours. What is equal for
+// several is encoded once: a response whoever gets it, and a message that has
+// the same responses as one before is that one.
+class BatchEncoder {
+ public:
+  // `batch` outlives the encoder.
+  explicit BatchEncoder(const std::vector<Response>& batch)
+      : batch_(batch), encoded_(batch.size()) {}
+
+  // The message of the responses at `places`, which ascend. It stays as long as
+  // the encoder.
+  std::string_view Encode(const std::vector<size_t>& places);
+
+  // For tests: how many responses have been encoded.
+  size_t responses_encoded() const { return responses_encoded_; }
+
+ private:
+  const std::vector<Response>& batch_;
+  std::vector<std::string> encoded_;  // by place; empty: not needed yet
+  std::map<std::vector<size_t>, std::string> messages_;
+  size_t responses_encoded_ = 0;
+};
 
 // `bytes` is one whole message, header included.
 Status DecodeMessage(std::string_view bytes, Message* message);

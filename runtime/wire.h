@@ -26,6 +26,8 @@ class Writer {
     Put(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
   }
+  // What another Writer has made.
+  void PutBytes(std::string_view bytes) { bytes_.append(bytes); }
   // Overwrites what was put at `offset`.
   void PatchU32(size_t offset, uint32_t value) {
     std::memcpy(&bytes_[offset], &value, sizeof(value));

@@ -20,7 +20,7 @@ class Host final : public ControllerHost {
   uint64_t moved = 0;
   int awaited = -1;
 
-  void Send(int neighbour, std::string bytes) override {
+  void Send(int neighbour, std::string_view bytes) override {
     Message message;
     ASSERT_TRUE(DecodeMessage(bytes, &message).ok());
     sent.emplace_back(neighbour, std::move(message));
@@ -86,6 +86,66 @@ std::string VoteOf(int rank, int32_t set, const std::string& name) {
   vote.vote.first = {rank, EncodeRequest(Allreduce(name).request)};
   vote.vote.last = rank;
   return EncodeMessage(vote);
+}
+
+// Nine ranks on one node; this one is above the others.
+Topology OneNode() {
+  Topology topology;
+  topology.size = 9;
+  topology.nodes = {{0, 1, 2, 3, 4, 5, 6, 7, 8}};
+  topology.hosts.assign(9, "a");
+  return topology;
+}
+
+// A set is added and the ranks vote for one call each in the world and in it.
+void OrderOneInTheWorldAndOneInTheSet(Controller* controller,
+                                      const std::vector<int>& members) {
+  Entry add;
+  add.name = "s";
+  add.request.kind = OpKind::kAddSet;
+  add.request.ranks.assign(members.begin(), members.end());
+  for (int rank = 1; rank < 9; ++rank) {
+    Message vote;
+    vote.name = "s";
+    vote.vote.first = {rank, EncodeRequest(add.request)};
+    controller->Receive(rank, EncodeMessage(vote), 0);
+  }
+  controller->Admit(std::move(add));
+  ASSERT_TRUE(controller->EmitReady());
+  for (int rank = 1; rank < 9; ++rank) {
+    controller->Receive(rank, VoteOf(rank, kWorldSet, "w"), 0);
+  }
+  controller->Admit(Allreduce("w"));
+  for (const int rank : members) {
+    controller->Receive(rank, VoteOf(rank, 1, "x"), 0);
+  }
+  ASSERT_TRUE(controller->EmitReady());
+}
+
+// However many children get a response, and with whichever others.
+TEST(Controller, EncodesEachResponseOnce) {
+  Host host;
+  Controller controller(OneNode(), StallOptions(), &host);
+  OrderOneInTheWorldAndOneInTheSet(&controller, {2, 3, 7});
+  EXPECT_EQ(controller.state().responses_encoded, 3u);
+  ASSERT_EQ(host.sent.size(), 16u);
+  for (size_t i = 8; i < host.sent.size(); ++i) {
+    const auto& [child, message] = host.sent[i];
+    const bool member = child == 2 || child == 3 || child == 7;
+    ASSERT_EQ(message.batch.size(), member ? 2u : 1u) << child;
+    EXPECT_EQ(message.batch[0].name, "w");
+    if (member) {
+      EXPECT_EQ(message.batch[1].name, "x");
+    }
+  }
+}
+
+// A leaf has nobody to encode for.
+TEST(Controller, EncodesNothingForNobody) {
+  Host host;
+  Controller controller(TwoNodes(3), StallOptions(), &host);
+  controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)), 0);
+  EXPECT_EQ(controller.state().responses_encoded, 0u);
 }
 
 // A leader that is no member of the set {1, 3} relays for it until the batch

@@ -163,6 +163,42 @@ TEST(Message, RoundTripOfEveryKind) {
 
 // Each prefix lies in a buffer of its own: a read past its end is seen by the
 // address sanitizer.
+// A batch of which neighbours get different parts: the bytes are those of a
+// batch of that part alone.
+TEST(BatchEncoder, EncodesEachResponseOnce) {
+  Messages messages(4);
+  Message batch = messages.Next(MessageKind::kResponses);
+  while (batch.batch.size() < 5) {
+    batch = messages.Next(MessageKind::kResponses);
+  }
+  BatchEncoder encoder(batch.batch);
+  EXPECT_EQ(encoder.responses_encoded(), 0u);
+  for (const std::vector<size_t>& places :
+       {std::vector<size_t>{1}, {0, 1, 3}, {0, 3}, {1}, {0, 1, 2, 3, 4}}) {
+    Message part;
+    part.kind = MessageKind::kResponses;
+    for (const size_t place : places) {
+      part.batch.push_back(batch.batch[place]);
+    }
+    EXPECT_EQ(encoder.Encode(places), EncodeMessage(part));
+  }
+  EXPECT_EQ(encoder.responses_encoded(), 5u);
+}
+
+TEST(BatchEncoder, GivesNeighboursTheSameBytes) {
+  Messages messages(5);
+  Message batch;
+  while (batch.batch.size() < 2) {
+    batch = messages.Next(MessageKind::kResponses);
+  }
+  std::vector<size_t> all(batch.batch.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  BatchEncoder encoder(batch.batch);
+  const std::string_view first = encoder.Encode(all);
+  encoder.Encode({0});
+  EXPECT_EQ(encoder.Encode(all).data(), first.data());
+}
+
 TEST(Message, TruncatedOrLongerIsAnError) {
   Messages messages(2);
   for (int i = 0; i < 20; ++i) {

@@ -75,11 +75,11 @@ void SimRank::Step() {
 
 // What a controller sends after it has handed over a batch waits for that batch
 // if execution happens in place.
-void SimRank::Send(int neighbour, std::string message) {
+void SimRank::Send(int neighbour, std::string_view message) {
   if (Inside()) {
-    held_.push_back({frames_given_, neighbour, std::move(message)});
+    held_.push_back({frames_given_, neighbour, std::string(message)});
   } else {
-    world_->Carry(rank_, neighbour, std::move(message));
+    world_->Carry(rank_, neighbour, std::string(message));
   }
 }
 

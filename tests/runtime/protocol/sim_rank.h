@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,7 +41,7 @@ class SimRank : private ControllerHost {
 
  private:
   // ControllerHost
-  void Send(int neighbour, std::string message) override;
+  void Send(int neighbour, std::string_view message) override;
   void Execute(std::vector<Task> batch) override;
   uint64_t Moved() const override { return 0; }
   int Awaited() const override { return -1; }
