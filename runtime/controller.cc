@@ -225,7 +225,7 @@ void Controller::Receive(int neighbour, std::string_view bytes,
     case MessageKind::kQuery:
       return stall_.OnQuery(message, now_ns);
     case MessageKind::kAnswer:
-      return stall_.OnAnswer(message, now_ns);
+      return stall_.OnAnswer(neighbour, message, now_ns);
   }
 }
 

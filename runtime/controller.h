@@ -39,8 +39,11 @@ class Controller {
   // The executor has finished an own request.
   void Finished(const Key& key);
 
-  // Stall checks; to be called several times a second.
+  // Stall checks; to be called several times a second, and at due_ns().
   void Tick(int64_t now_ns);
+  // When others wait for what a Tick of this rank sends; far away if they do
+  // not.
+  int64_t due_ns() const { return stall_.due_ns(); }
 
   // This rank ends, for `reason`. All ranks' requests that are not in order
   // yet will fail with that text.

@@ -66,7 +66,7 @@ bool Cycle::Step() {
     });
   }
   busy |= controller_.EmitReady();
-  if (now_ns >= next_tick_ns_) {
+  if (now_ns >= std::min(next_tick_ns_, controller_.due_ns())) {
     next_tick_ns_ = now_ns + kTickNs;
     // The reason is found: what comes later must not take its place.
     if (!Aborting()) controller_.Tick(now_ns);

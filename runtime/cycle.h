@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -70,6 +71,12 @@ class Cycle : private ControllerHost, private ExecutorHost {
   bool Polled() const { return polled_; }
   bool HasOutput() const;
   bool Aborting() const { return abort_deadline_ns_ != 0 && !aborted(); }
+  // When a Step is needed although nothing has come: others wait for what it
+  // sends. Far away if none is.
+  int64_t DueNs() const {
+    return Aborting() ? std::numeric_limits<int64_t>::max()
+                      : controller_.due_ns();
+  }
   // True if an operation has failed and the abort that follows is under way.
   bool Failing() const { return executor_.HasWork() && !executor_.CanRun(); }
   bool Leaving() const { return leave_deadline_ns_ != 0; }

@@ -121,6 +121,48 @@ void GetBatch(Reader* in, std::vector<Response>* batch) {
   }
 }
 
+void PutRanks(const RankList& ranks, Writer* out) {
+  out->Put(ranks.count);
+  out->Put(static_cast<uint8_t>(ranks.named.size()));
+  for (const int32_t rank : ranks.named) out->Put(rank);
+}
+
+RankList GetRanks(Reader* in) {
+  RankList ranks;
+  ranks.count = in->Get<uint32_t>();
+  for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
+    ranks.named.push_back(in->Get<int32_t>());
+  }
+  return ranks;
+}
+
+void PutAnswer(const StallAnswer& answer, Writer* out) {
+  out->Put(static_cast<uint8_t>(answer.agreed));
+  out->Put(answer.age_ms);
+  PutRanks(answer.voted, out);
+  PutRanks(answer.missing, out);
+  PutRanks(answer.silent, out);
+  out->Put(static_cast<uint8_t>(answer.waits.size()));
+  for (const WaitGroup& group : answer.waits) {
+    out->PutText(group.waits_for);
+    PutRanks(group.ranks, out);
+  }
+}
+
+void GetAnswer(Reader* in, StallAnswer* answer) {
+  answer->agreed = in->Get<uint8_t>() != 0;
+  answer->age_ms = in->Get<uint32_t>();
+  answer->voted = GetRanks(in);
+  answer->missing = GetRanks(in);
+  answer->silent = GetRanks(in);
+  for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
+    WaitGroup group;
+    group.waits_for = in->GetText();
+    group.ranks = GetRanks(in);
+    answer->waits.push_back(std::move(group));
+  }
+}
+
 void PutBody(const Message& message, Writer* out) {
   switch (message.kind) {
     case MessageKind::kVote:
@@ -131,18 +173,18 @@ void PutBody(const Message& message, Writer* out) {
       out->Put(message.rank);
       return out->PutText(message.text);
     case MessageKind::kAsk:
-    case MessageKind::kQuery:
       out->Put(message.set);
       return out->PutText(message.name);
+    case MessageKind::kQuery:
+      out->Put(message.set);
+      out->PutText(message.name);
+      out->Put(message.query);
+      return out->Put(message.wait_ns);
     case MessageKind::kAnswer:
       out->Put(message.set);
       out->PutText(message.name);
-      out->Put(message.rank);
-      out->Put(static_cast<uint8_t>(message.state));
-      out->Put(message.age_ms);
-      out->Put(static_cast<uint8_t>(message.waits_for.size()));
-      for (const std::string& name : message.waits_for) out->PutText(name);
-      return;
+      out->Put(message.query);
+      return PutAnswer(message.answer, out);
   }
 }
 
@@ -159,19 +201,20 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
       message->text = in->GetText();
       return true;
     case MessageKind::kAsk:
+      message->set = in->Get<int32_t>();
+      message->name = in->GetText();
+      return true;
     case MessageKind::kQuery:
       message->set = in->Get<int32_t>();
       message->name = in->GetText();
+      message->query = in->Get<uint32_t>();
+      message->wait_ns = in->Get<int64_t>();
       return true;
     case MessageKind::kAnswer:
       message->set = in->Get<int32_t>();
       message->name = in->GetText();
-      message->rank = in->Get<int32_t>();
-      message->state = static_cast<QueryState>(in->Get<uint8_t>());
-      message->age_ms = in->Get<uint32_t>();
-      for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
-        message->waits_for.emplace_back(in->GetText());
-      }
+      message->query = in->Get<uint32_t>();
+      GetAnswer(in, &message->answer);
       return true;
   }
   return false;

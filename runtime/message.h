@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/agreement.h"
+#include "runtime/stall_answer.h"
 #include "runtime/status.h"
 
 namespace tf_hvd {
@@ -43,9 +44,6 @@ struct Response {
   std::string error;  // not empty: the request fails with this text
 };
 
-// How a member of the set answers a stall query.
-enum class QueryState : uint8_t { kVoted = 0, kMissing = 1, kAgreed = 2 };
-
 // One type for all kinds: which members count is said by `kind`.
 struct Message {
   MessageKind kind = MessageKind::kVote;
@@ -54,11 +52,11 @@ struct Message {
   std::string name;             // vote without slot, ask, query, answer
   Vote vote;                    // vote; without `first.request` if by slot
   std::vector<Response> batch;  // batch
-  int32_t rank = 0;             // leave, answer
+  int32_t rank = 0;             // leave
   std::string text;             // leave
-  QueryState state = QueryState::kVoted;  // answer
-  uint32_t age_ms = 0;  // answer: for how long this rank has waited
-  std::vector<std::string> waits_for;  // answer: at most 2, for people
+  uint32_t query = 0;   // query, answer: the covering controller's number of it
+  int64_t wait_ns = 0;  // query: how long answers from below are waited for
+  StallAnswer answer;   // answer
 };
 
 std::string EncodeMessage(const Message& message);

@@ -137,7 +137,8 @@ bool ProgressEngine::BackgroundTurn() {
 
 WaitState ProgressEngine::StateOfWait() const {
   WaitState state;
-  state.idle_ns = NowNs() - last_progress_ns_;
+  const int64_t now_ns = NowNs();
+  state.idle_ns = now_ns - last_progress_ns_;
   state.spin_ns = spin_ns_;
   state.has_outcomes = cycle_->HasOutcomes();
   state.has_output = cycle_->HasOutput();
@@ -147,6 +148,7 @@ WaitState ProgressEngine::StateOfWait() const {
   state.leaving = cycle_->Leaving();
   state.moving = cycle_->Moving();
   state.polled = cycle_->Polled();
+  state.due_in_ns = cycle_->DueNs() - now_ns;
   return state;
 }
 

@@ -1,66 +1,36 @@
 #include "runtime/stall_monitor.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
+
+#include "runtime/stall_text.h"
 
 namespace tf_hvd {
 namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
-constexpr size_t kMaxRanksInText = 16;
-constexpr size_t kMaxWaitsInText = 2;   // of one rank
-constexpr size_t kMaxGroupsInText = 3;  // of ranks that wait for other things
 
-std::string Shown(const std::string& name) {
-  return name == kJoinName ? "join()" : "'" + name + "'";
-}
-
-std::string SetText(int32_t set) {
-  return set == kWorldSet ? "world" : "process set " + std::to_string(set);
-}
-
-std::string Shown(const Key& key) {
-  return Shown(key.second) + " (" + SetText(key.first) + ")";
-}
-
-std::string MoreText(const std::vector<int>& ranks) {
-  if (ranks.size() <= kMaxRanksInText) return "";
-  return " and " + std::to_string(ranks.size() - kMaxRanksInText) + " more";
-}
-
-// What a rank that has not submitted `missed` waits for instead, for people to
-// read. First what has the same name, which is then in another process set.
-std::vector<std::string> OtherWaits(const std::map<Key, int64_t>& waits,
-                                    const Key& missed) {
-  std::vector<std::string> texts;
-  for (const auto& [key, since_ns] : waits) {
-    const bool same_name = key.second == missed.second;
-    texts.insert(
-        same_name ? texts.begin() : texts.end(),
-        Shown(key) +
-            (same_name ? ": the same name in another process set" : ""));
-  }
-  if (texts.size() > kMaxWaitsInText) {
-    const size_t more = texts.size() - kMaxWaitsInText;
-    texts.resize(kMaxWaitsInText);
-    texts.back() += " and " + std::to_string(more) + " more";
-  }
-  return texts;
-}
-
-std::string NumbersText(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < ranks.size() && i < kMaxRanksInText; ++i) {
-    text += (i > 0 ? ", " : " ") + std::to_string(ranks[i]);
-  }
-  return text + MoreText(ranks);
-}
-
-std::string Seconds(int64_t ns) {
-  return std::to_string((ns + 500 * kNsPerMs) / (1000 * kNsPerMs)) + " s";
+// Levels of the tree below `rank`, of which some may not be there.
+int HeightBelow(int rank, const Topology& topology) {
+  int height = 1;  // the other ranks of its node
+  const auto arity = static_cast<size_t>(topology.fan_out);
+  auto node = static_cast<size_t>(topology.NodeOf(rank));
+  while ((node = node * arity + 1) < topology.nodes.size()) ++height;
+  return height;
 }
 
 }  // namespace
+
+StallMonitor::StallMonitor(const ControllerState& state,
+                           const Topology& topology,
+                           const StallOptions& options, ControllerHost* host)
+    : state_(state),
+      topology_(topology),
+      options_(options),
+      host_(host),
+      height_(HeightBelow(topology.rank, topology)) {}
 
 // This rank's requests that are not in order yet, and since when their callers
 // wait. One that was refused here, or whose caller has gone, has been answered:
@@ -80,19 +50,30 @@ std::map<Key, int64_t> StallMonitor::Waits() const {
 }
 
 void StallMonitor::Tick(int64_t now_ns) {
-  if (options_.warn_ns <= 0) return;
-  const std::map<Key, int64_t> waits = Waits();
-  if (ExecutesTooLong(now_ns) || WaitsTooLong(waits, now_ns)) return;
-  AskForWaits(waits, now_ns);
-  std::vector<std::pair<Key, StallQuery>> due;
+  if (options_.warn_ns > 0) {
+    const std::map<Key, int64_t> waits = Waits();
+    if (ExecutesTooLong(now_ns) || WaitsTooLong(waits, now_ns)) return;
+    AskForWaits(waits, now_ns);
+  }
+  for (auto it = quiet_since_.begin(); it != quiet_since_.end();) {
+    const bool over = now_ns - it->second >= options_.query_ns;
+    it = over ? quiet_since_.erase(it) : std::next(it);
+  }
+  std::vector<Key> due;
   for (const auto& [key, query] : queries_) {
-    if (now_ns - query.started_ns >= options_.query_ns)
-      due.emplace_back(key, query);
+    if (now_ns >= query.due_ns) due.push_back(key);
   }
-  for (const auto& [key, query] : due) {
-    queries_.erase(key);
-    Report(key, query, now_ns);
+  for (const Key& key : due) EndQuery(key, now_ns);
+}
+
+int64_t StallMonitor::due_ns() const {
+  int64_t due_ns = std::numeric_limits<int64_t>::max();
+  for (const auto& [key, query] : queries_) {
+    const auto set = state_.sets.find(key.first);
+    if (set == state_.sets.end() || set->second.covered) continue;
+    due_ns = std::min(due_ns, query.due_ns);
   }
+  return due_ns;
 }
 
 // The rank that waits ends it itself: whoever should have may be stopped.
@@ -102,12 +83,14 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
   if (options_.fail_ns <= 0) return false;
   for (const auto& [key, since_ns] : waits) {
     if (now_ns - since_ns <= last_limit) continue;
-    const std::string what = " got no verdict within " + Seconds(last_limit);
+    const std::string what =
+        " got no verdict within " + SecondsText(last_limit);
     const std::vector<int> above = Above(key);
     if (!above.empty() && Unanswered(asked_[key], now_ns)) {
       // Who is nearer to the top knows better who it is, and blames a lower
       // rank: of several texts that one wins.
-      AbortWait(key, above.front(), what + NoAnswerText(above));
+      AbortWait(key, above.front(),
+                what + NoAnswerText(above, topology_.hosts));
       return true;
     }
     // Those above are well. It may wait for what is before it.
@@ -123,10 +106,10 @@ bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
   if (options_.fail_ns <= 0) return false;
   for (const auto& [key, one] : state_.executing) {
     if (now_ns - one.since_ns <= last_limit) continue;
-    std::string what =
-        " was agreed by all ranks and has not moved for " + Seconds(last_limit);
+    std::string what = " was agreed by all ranks and has not moved for " +
+                       SecondsText(last_limit);
     if (const int awaited = host_->Awaited(); awaited >= 0) {
-      what += ": no data from " + RankText(awaited) +
+      what += ": no data from " + RankText(awaited, topology_.hosts) +
               " (stopped, or its machine cannot be reached, or it waits for "
               "another rank itself)";
     }
@@ -139,7 +122,8 @@ bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
 void StallMonitor::AbortWait(const Key& key, int rank,
                              const std::string& what) {
   host_->Abort(AbortRecord::kStalled, rank,
-               Shown(key) + what + "; seen by " + RankText(state_.rank));
+               Shown(key) + what + "; seen by " +
+                   RankText(state_.rank, topology_.hosts));
 }
 
 void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
@@ -159,7 +143,8 @@ void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
       const std::vector<int> above = Above(key);
       if (above.empty()) continue;
       host_->Warn("stall: " + Shown(key) + " waited " +
-                  Seconds(now_ns - since_ns) + NoAnswerText(above));
+                  SecondsText(now_ns - since_ns) +
+                  NoAnswerText(above, topology_.hosts));
     }
   }
 }
@@ -186,194 +171,167 @@ std::vector<int> StallMonitor::Above(const Key& key) const {
                      topology_.fan_out);
 }
 
-// Who should have passed the question on, or called the query.
-std::string StallMonitor::NoAnswerText(const std::vector<int>& above) const {
-  std::string text = "; no answer from ";
-  for (size_t i = 0; i < above.size(); ++i) {
-    text += (i > 0 ? " or " : "") + RankText(above[i]);
-  }
-  return text +
-         " (stopped, or its machine cannot be reached), who should tell which "
-         "ranks are missing";
-}
-
+// A question that was passed on shortly before, or its query, stands for all of
+// them: the covering controller would take no notice of this one.
 void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
   const auto set = state_.sets.find(ask.set);
   if (set == state_.sets.end()) return;
+  const Key key{ask.set, ask.name};
   if (!set->second.covered) {
+    const auto [passed, is_new] = quiet_since_.try_emplace(key, now_ns);
+    if (!is_new && now_ns - passed->second < options_.query_ns) return;
+    passed->second = now_ns;
     return host_->Send(state_.place.parent, EncodeMessage(ask));
   }
-  const Key key{ask.set, ask.name};
-  if (state_.ready.count(key) > 0) return;
-  const auto [it, is_new] = queries_.try_emplace(key);
-  if (!is_new) return;
-  it->second.started_ns = now_ns;
+  if (state_.ready.count(key) > 0 || queries_.count(key) > 0) return;
   Message call;
   call.kind = MessageKind::kQuery;
   call.set = ask.set;
   call.name = ask.name;
+  call.query = ++last_query_;
+  call.wait_ns = options_.query_ns;
   OnQuery(call, now_ns);
 }
 
+// Those below have less time the farther down they are: what they have by then
+// is to arrive before the time is over here.
 void StallMonitor::OnQuery(const Message& query, int64_t now_ns) {
   const auto set = state_.sets.find(query.set);
   if (set == state_.sets.end()) return;
-  if (options_.warn_ns > 0) {
-    asked_[{query.set, query.name}].heard_ns = now_ns;
-  }
+  const Key key{query.set, query.name};
+  if (options_.warn_ns > 0) asked_[key].heard_ns = now_ns;
+  quiet_since_[key] = now_ns;
+  StallQuery& open = queries_[key];
+  open = StallQuery();
+  open.number = query.query;
+  open.due_ns = now_ns + query.wait_ns;
+  Message call = query;
+  call.wait_ns = query.wait_ns / height_ * (height_ - 1);
+  const std::string bytes = EncodeMessage(call);
   for (const int child : state_.place.children) {
-    if (set->second.need.count(child) > 0) {
-      host_->Send(child, EncodeMessage(query));
-    }
+    if (set->second.need.count(child) == 0) continue;
+    open.awaited.insert(child);
+    host_->Send(child, bytes);
   }
-  if (set->second.member)
-    OnAnswer(Answer({query.set, query.name}, now_ns), now_ns);
+  if (set->second.member) Take(OwnAnswer(key, now_ns), now_ns, &open);
+  EndIfComplete(key, now_ns);
 }
 
-Message StallMonitor::Answer(const Key& key, int64_t now_ns) const {
-  Message answer;
-  answer.kind = MessageKind::kAnswer;
-  answer.set = key.first;
-  answer.name = key.second;
-  answer.rank = state_.rank;
+StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
+  StallAnswer answer;
+  const RankList self(std::vector<int>{state_.rank});
   const bool wants_join =
       key.second == kJoinName && state_.want_join.count(key.first) > 0;
+  const std::map<Key, int64_t> waits = Waits();
   if (state_.queue.count(key) > 0 || wants_join ||
       state_.queue.count({key.first, kJoinName}) > 0) {
-    answer.state = QueryState::kVoted;
-    const std::map<Key, int64_t> waits = Waits();
+    answer.voted = self;
     const auto own = waits.find(key);
     const int64_t age_ns = own == waits.end() ? 0 : now_ns - own->second;
     answer.age_ms = static_cast<uint32_t>(
         std::clamp<int64_t>(age_ns / kNsPerMs, 0, 0xffffffff));
   } else if (state_.executing.count(key) > 0) {
-    answer.state = QueryState::kAgreed;
+    answer.agreed = true;
   } else {
-    answer.state = QueryState::kMissing;
-    answer.waits_for = OtherWaits(Waits(), key);
+    answer.missing = self;
+    answer.waits.push_back({OtherWaitsText(waits, key), self});
   }
   return answer;
 }
 
-void StallMonitor::OnAnswer(const Message& answer, int64_t now_ns) {
-  const auto set = state_.sets.find(answer.set);
-  if (set == state_.sets.end()) return;
-  if (!set->second.covered) {
-    return host_->Send(state_.place.parent, EncodeMessage(answer));
+// An answer to an earlier query, of a rank that was stopped meanwhile, says
+// nothing about this one.
+void StallMonitor::OnAnswer(int child, const Message& answer, int64_t now_ns) {
+  const Key key{answer.set, answer.name};
+  const auto query = queries_.find(key);
+  if (query == queries_.end() || query->second.number != answer.query ||
+      query->second.awaited.erase(child) == 0) {
+    return;
   }
-  const auto query = queries_.find({answer.set, answer.name});
-  if (query == queries_.end()) return;
-  query->second.replies[answer.rank] = {
-      answer, now_ns - int64_t{answer.age_ms} * kNsPerMs};
+  Take(answer.answer, now_ns, &query->second);
+  EndIfComplete(key, now_ns);
+}
+
+// The age of a wait is kept as the time when it began.
+void StallMonitor::Take(const StallAnswer& answer, int64_t now_ns,
+                        StallQuery* query) {
+  query->answer = Merge(query->answer, answer);
+  if (answer.voted.empty()) return;
+  const int64_t since_ns = now_ns - int64_t{answer.age_ms} * kNsPerMs;
+  query->since_ns = std::min(query->since_ns, since_ns);
+}
+
+// The covering controller waits also when all have answered: the request may be
+// about to be complete.
+void StallMonitor::EndIfComplete(const Key& key, int64_t now_ns) {
+  const bool complete = queries_.at(key).awaited.empty();
+  const auto set = state_.sets.find(key.first);
+  if (!complete || set == state_.sets.end() || set->second.covered) return;
+  EndQuery(key, now_ns);
+}
+
+// What has not come by now comes too late.
+void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
+  const auto found = queries_.find(key);
+  const StallQuery query = std::move(found->second);
+  queries_.erase(found);
+  const auto set = state_.sets.find(key.first);
+  if (set == state_.sets.end()) return;
+  StallReport report;
+  report.answer = query.answer;
+  report.answer.silent = Silent(query, *set->second.members);
+  report.age_ns = query.answer.voted.empty() ? 0 : now_ns - query.since_ns;
+  if (set->second.covered) return Report(key, report);
+  Message message;
+  message.kind = MessageKind::kAnswer;
+  message.set = key.first;
+  message.name = key.second;
+  message.query = query.number;
+  message.answer = std::move(report.answer);
+  message.answer.age_ms = static_cast<uint32_t>(
+      std::clamp<int64_t>(report.age_ns / kNsPerMs, 0, 0xffffffff));
+  host_->Send(state_.place.parent, EncodeMessage(message));
+}
+
+// With the members below a child that has not answered.
+RankList StallMonitor::Silent(const StallQuery& query,
+                              const std::vector<int>& members) const {
+  RankList silent = query.answer.silent;
+  for (size_t i = 0; i < state_.place.children.size(); ++i) {
+    if (query.awaited.count(state_.place.children[i]) == 0) continue;
+    const std::vector<int>& below = state_.place.below[i];
+    std::vector<int> ranks;
+    std::set_intersection(below.begin(), below.end(), members.begin(),
+                          members.end(), std::back_inserter(ranks));
+    silent = Merge(silent, RankList(ranks));
+  }
+  return silent;
 }
 
 void StallMonitor::ForgetSet(int32_t set) {
-  for (auto it = queries_.begin(); it != queries_.end();) {
-    it = it->first.first == set ? queries_.erase(it) : std::next(it);
-  }
-}
-
-std::string StallMonitor::RankText(int rank) const {
-  return "rank " + std::to_string(rank) + " (" +
-         topology_.hosts[static_cast<size_t>(rank)] + ")";
-}
-
-std::string StallMonitor::ListText(const std::vector<int>& ranks) const {
-  std::string text;
-  for (size_t i = 0; i < ranks.size() && i < kMaxRanksInText; ++i) {
-    text += (i > 0 ? ", " : "") + RankText(ranks[i]);
-  }
-  return text + MoreText(ranks);
-}
-
-// The missing ranks, and what they wait for instead: ranks that wait for the
-// same are named together.
-std::string StallMonitor::MissingText(const StallQuery& query,
-                                      const std::vector<int>& ranks) const {
-  std::string text = "; missing " + ListText(ranks);
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
-  for (const int rank : ranks) {
-    std::string waits;
-    for (const std::string& wait : query.replies.at(rank).answer.waits_for) {
-      waits += (waits.empty() ? "" : ", ") + wait;
+  const auto drop = [set](auto* table) {
+    for (auto it = table->begin(); it != table->end();) {
+      it = it->first.first == set ? table->erase(it) : std::next(it);
     }
-    if (waits.empty()) waits = "no collective";
-    const auto same =
-        std::find_if(groups.begin(), groups.end(),
-                     [&](const auto& group) { return group.first == waits; });
-    if (same != groups.end()) {
-      same->second.push_back(rank);
-    } else if (groups.size() < kMaxGroupsInText) {
-      groups.push_back({waits, {rank}});
-    }
-  }
-  for (const auto& [waits, waiting] : groups) {
-    text += "; " + NumbersText(waiting) +
-            (waiting.size() == 1 ? " waits for " : " wait for ") + waits;
-  }
-  return text;
+  };
+  drop(&queries_);
+  drop(&quiet_since_);
 }
 
-std::string StallMonitor::StallText(const Key& key, const StallQuery& query,
-                                    const QueryResult& result) const {
-  std::string text =
-      "stall: " + Shown(key) + " waited " + Seconds(result.age_ns);
-  if (!result.voted.empty()) {
-    text += ": submitted by " + ListText(result.voted);
-  }
-  if (!result.missing.empty()) text += MissingText(query, result.missing);
-  if (!result.silent.empty()) {
-    text += "; no answer from " + ListText(result.silent) +
-            " (stopped, or cut off behind a rank that is)";
-  }
-  return text +
-         ". Ranks must make the same collective calls, with the same names and "
-         "process sets: look for a branch that depends on the rank, fewer "
-         "batches on one rank, a step that one rank makes again, or a "
-         "Session.run that fetches it on some ranks only";
-}
-
-// The age of the wait is what the replies say. Whoever asked may have asked
+// The age of the wait is what the answers say. Whoever asked may have asked
 // about a request that was put in order meanwhile, and the name be in use for
 // the next one.
-StallMonitor::QueryResult StallMonitor::Evaluate(
-    const StallQuery& query, const std::vector<int>& members,
-    int64_t now_ns) const {
-  QueryResult result;
-  for (const int rank : members) {
-    const auto reply = query.replies.find(rank);
-    if (reply == query.replies.end()) {
-      result.silent.push_back(rank);
-      continue;
-    }
-    switch (reply->second.answer.state) {
-      case QueryState::kAgreed:
-        return {};  // it has been put in order meanwhile
-      case QueryState::kVoted:
-        result.voted.push_back(rank);
-        result.age_ns =
-            std::max(result.age_ns, now_ns - reply->second.since_ns);
-        break;
-      case QueryState::kMissing:
-        result.missing.push_back(rank);
-        break;
-    }
-  }
-  return result;
-}
-
-void StallMonitor::Report(const Key& key, const StallQuery& query,
-                          int64_t now_ns) {
-  const auto set = state_.sets.find(key.first);
-  if (set == state_.sets.end()) return;
-  const QueryResult result = Evaluate(query, *set->second.members, now_ns);
-  if (result.missing.empty() && result.silent.empty()) return;
+void StallMonitor::Report(const Key& key, const StallReport& result) {
+  const StallAnswer& answer = result.answer;
+  if (options_.warn_ns <= 0 || answer.agreed) return;
+  if (answer.missing.empty() && answer.silent.empty()) return;
   if (result.age_ns < options_.warn_ns) return;
-  const std::string text = StallText(key, query, result);
+  const std::string text =
+      StallText(key, result.age_ns, answer, topology_.hosts);
   if (options_.fail_ns > 0 && result.age_ns >= options_.fail_ns) {
-    const int culprit =
-        result.missing.empty() ? result.silent.front() : result.missing.front();
-    host_->Abort(AbortRecord::kStalled, culprit, text);
+    const RankList& culprits =
+        answer.missing.empty() ? answer.silent : answer.missing;
+    host_->Abort(AbortRecord::kStalled, culprits.named.front(), text);
   } else {
     host_->Warn(text);
   }

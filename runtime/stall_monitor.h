@@ -1,18 +1,24 @@
 // StallMonitor: sees to it that every wait ends (agreement.md, section 8). A
 // rank that has waited long asks; the controller that covers the set calls the
 // query of its members and tells who is missing; past the limit the job ends.
+// Questions and answers go through the tree: each controller passes up one
+// question, and one answer for all that is below it, so that a query costs it a
+// message to and from each neighbour and not one for each member.
 //
 // Called by the controller, hence by the holder of the engine.
 #ifndef TF_HVD_RUNTIME_STALL_MONITOR_H_
 #define TF_HVD_RUNTIME_STALL_MONITOR_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/controller_state.h"
 #include "runtime/message.h"
+#include "runtime/stall_answer.h"
 
 namespace tf_hvd {
 
@@ -27,16 +33,19 @@ class StallMonitor {
  public:
   // `state` and `host` outlive the monitor.
   StallMonitor(const ControllerState& state, const Topology& topology,
-               const StallOptions& options, ControllerHost* host)
-      : state_(state), topology_(topology), options_(options), host_(host) {}
+               const StallOptions& options, ControllerHost* host);
 
   // Asks for own requests that wait, ends stall queries that are due, and looks
   // at the last limit. To be called several times a second.
   void Tick(int64_t now_ns);
 
+  // When Tick is to be called at the latest, because the controller above waits
+  // for what has been answered by then.
+  int64_t due_ns() const;
+
   void OnAsk(const Message& ask, int64_t now_ns);
   void OnQuery(const Message& query, int64_t now_ns);
-  void OnAnswer(const Message& answer, int64_t now_ns);
+  void OnAnswer(int child, const Message& answer, int64_t now_ns);
 
   // The request is complete: a stall query about it is void.
   void Forget(const Key& key) { queries_.erase(key); }
@@ -45,16 +54,24 @@ class StallMonitor {
   void ForgetAll() {
     queries_.clear();
     asked_.clear();
+    quiet_since_.clear();
   }
 
  private:
-  struct Reply {
-    Message answer;
-    int64_t since_ns = 0;  // since when that rank waits
-  };
+  // One that is under way, at the covering controller or on its way up.
   struct StallQuery {
-    int64_t started_ns = 0;
-    std::map<int, Reply> replies;  // each rank's latest
+    uint32_t number = 0;
+    int64_t due_ns = 0;     // when what has not been answered counts as silent
+    std::set<int> awaited;  // children that have not answered
+    StallAnswer answer;     // merged; `silent` without those below `awaited`
+    int64_t since_ns = std::numeric_limits<int64_t>::max();  // of the longest
+                                                             // wait
+  };
+
+  // What has become of a query.
+  struct StallReport {
+    StallAnswer answer;
+    int64_t age_ns = 0;  // the longest wait
   };
 
   // What is known of an own wait.
@@ -72,32 +89,25 @@ class StallMonitor {
   void Ask(const Key& key, int64_t now_ns);
   bool Unanswered(const Asked& asked, int64_t now_ns) const;
   std::vector<int> Above(const Key& key) const;
-  std::string NoAnswerText(const std::vector<int>& above) const;
-  Message Answer(const Key& key, int64_t now_ns) const;
-  // Who is where with a request. Empty if it has been put in order meanwhile.
-  struct QueryResult {
-    int64_t age_ns = 0;  // the longest wait
-    std::vector<int> voted;
-    std::vector<int> missing;
-    std::vector<int> silent;
-  };
-
-  QueryResult Evaluate(const StallQuery& query, const std::vector<int>& members,
-                       int64_t now_ns) const;
-  void Report(const Key& key, const StallQuery& query, int64_t now_ns);
-  std::string StallText(const Key& key, const StallQuery& query,
-                        const QueryResult& result) const;
-  std::string RankText(int rank) const;
-  std::string ListText(const std::vector<int>& ranks) const;
-  std::string MissingText(const StallQuery& query,
-                          const std::vector<int>& ranks) const;
+  StallAnswer OwnAnswer(const Key& key, int64_t now_ns) const;
+  static void Take(const StallAnswer& answer, int64_t now_ns,
+                   StallQuery* query);
+  void EndIfComplete(const Key& key, int64_t now_ns);
+  void EndQuery(const Key& key, int64_t now_ns);
+  RankList Silent(const StallQuery& query,
+                  const std::vector<int>& members) const;
+  void Report(const Key& key, const StallReport& result);
 
   const ControllerState& state_;
   const Topology topology_;
   const StallOptions options_;
   ControllerHost* const host_;
-  std::map<Key, StallQuery> queries_;  // covering controller: calls in progress
-  std::map<Key, Asked> asked_;         // own waits
+  const int height_;  // of the tree below
+  std::map<Key, StallQuery> queries_;
+  uint32_t last_query_ = 0;     // covering controller: its number
+  std::map<Key, Asked> asked_;  // own waits
+  // When a question was last passed up, or its query came.
+  std::map<Key, int64_t> quiet_since_;
 };
 
 }  // namespace tf_hvd

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 namespace tf_hvd {
 
@@ -19,6 +20,8 @@ struct WaitState {
   bool leaving = false;
   bool moving = false;  // operations are under way: data wakes nobody
   bool polled = false;  // arrivals on some edge wake nobody
+  // Until a look is needed although nothing comes.
+  int64_t due_in_ns = std::numeric_limits<int64_t>::max();
 };
 
 // True if nothing rings when what is waited for comes.
@@ -31,8 +34,8 @@ inline bool IsNeeded(const WaitState& state) {
   return state.waiting || state.relays || state.leaving || state.moving;
 }
 
-// 0: look again at once.
-inline int64_t WaitLimitNs(const WaitState& state) {
+// Without regard to due_in_ns.
+inline int64_t WaitForArrivalsNs(const WaitState& state) {
   constexpr int64_t kUs = 1'000;
   constexpr int64_t kMs = 1'000'000;
   if (state.has_outcomes) return 0;
@@ -46,6 +49,12 @@ inline int64_t WaitLimitNs(const WaitState& state) {
     return std::clamp(state.idle_ns / 16, 50 * kUs, kMs);
   }
   return state.waiting || state.leaving ? 100 * kMs : 1000 * kMs;
+}
+
+// 0: look again at once.
+inline int64_t WaitLimitNs(const WaitState& state) {
+  return std::min(WaitForArrivalsNs(state),
+                  std::max<int64_t>(state.due_in_ns, 0));
 }
 
 }  // namespace tf_hvd

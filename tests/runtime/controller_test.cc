@@ -224,6 +224,132 @@ TEST(Controller, NamesNobodyWhoHasAnswered) {
             "'g' (world) got no verdict within 310 s; seen by rank 3 (b)");
 }
 
+// The leader of node b, with three ranks below it.
+Topology LeaderBelow() {
+  Topology topology;
+  topology.rank = 1;
+  topology.size = 5;
+  topology.nodes = {{0}, {1, 2, 3, 4}};
+  topology.hosts = {"a", "b", "b", "b", "b"};
+  return topology;
+}
+
+std::string QueryOf(const std::string& name, uint32_t number) {
+  Message query;
+  query.kind = MessageKind::kQuery;
+  query.name = name;
+  query.query = number;
+  query.wait_ns = 2 * kSecond;
+  return EncodeMessage(query);
+}
+
+std::string AnswerOf(int rank, const std::string& name, uint32_t number,
+                     const std::string& waits_for) {
+  const RankList self(std::vector<int>{rank});
+  Message answer;
+  answer.kind = MessageKind::kAnswer;
+  answer.name = name;
+  answer.query = number;
+  answer.answer.missing = self;
+  answer.answer.waits.push_back({waits_for, self});
+  return EncodeMessage(answer);
+}
+
+// What the controller has sent up of this kind.
+std::vector<Message> SentUp(const Host& host, MessageKind kind) {
+  std::vector<Message> messages;
+  for (const auto& [neighbour, message] : host.sent) {
+    if (neighbour == 0 && message.kind == kind) messages.push_back(message);
+  }
+  return messages;
+}
+
+// As many as are below: one answer goes up, when all have answered.
+TEST(Controller, PassesUpOneAnswerForAllBelow) {
+  Host host;
+  Controller controller(LeaderBelow(), StallOptions(), &host);
+  controller.Admit(Allreduce("g"));
+  controller.Receive(0, QueryOf("g", 7), 31 * kSecond);
+  controller.Receive(2, AnswerOf(2, "g", 7, "'h' (world)"), 31 * kSecond);
+  controller.Receive(4, AnswerOf(4, "g", 7, "'h' (world)"), 31 * kSecond);
+  EXPECT_TRUE(SentUp(host, MessageKind::kAnswer).empty());
+  controller.Receive(3, AnswerOf(3, "g", 7, ""), 31 * kSecond);
+  const std::vector<Message> answers = SentUp(host, MessageKind::kAnswer);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].query, 7u);
+  const StallAnswer& answer = answers[0].answer;
+  EXPECT_EQ(answer.voted.named, (std::vector<int32_t>{1}));
+  EXPECT_EQ(answer.age_ms, 30'000u);
+  EXPECT_EQ(answer.missing.named, (std::vector<int32_t>{2, 3, 4}));
+  EXPECT_TRUE(answer.silent.empty());
+  ASSERT_EQ(answer.waits.size(), 2u);
+  EXPECT_EQ(answer.waits[0].waits_for, "'h' (world)");
+  EXPECT_EQ(answer.waits[0].ranks.named, (std::vector<int32_t>{2, 4}));
+  EXPECT_EQ(answer.waits[1].ranks.named, (std::vector<int32_t>{3}));
+}
+
+// A rank below is stopped: what the others have answered goes up in time, and
+// says who has not.
+TEST(Controller, DoesNotWaitForASilentRankBelow) {
+  Host host;
+  Controller controller(LeaderBelow(), StallOptions(), &host);
+  controller.Receive(0, QueryOf("g", 7), 31 * kSecond);
+  controller.Receive(2, AnswerOf(2, "g", 7, ""), 31 * kSecond);
+  controller.Receive(4, AnswerOf(4, "g", 7, ""), 31 * kSecond);
+  EXPECT_EQ(controller.due_ns(), 33 * kSecond);
+  controller.Tick(controller.due_ns() - 1);
+  EXPECT_TRUE(SentUp(host, MessageKind::kAnswer).empty());
+  controller.Tick(controller.due_ns());
+  const std::vector<Message> answers = SentUp(host, MessageKind::kAnswer);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].answer.missing.named, (std::vector<int32_t>{1, 2, 4}));
+  EXPECT_EQ(answers[0].answer.silent.named, (std::vector<int32_t>{3}));
+  EXPECT_GT(controller.due_ns(), 1000 * kSecond);
+  // It comes too late for this query, and is none to the next.
+  controller.Receive(0, QueryOf("g", 8), 61 * kSecond);
+  controller.Receive(3, AnswerOf(3, "g", 7, ""), 61 * kSecond);
+  controller.Receive(2, AnswerOf(2, "g", 8, ""), 61 * kSecond);
+  controller.Receive(4, AnswerOf(4, "g", 8, ""), 61 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAnswer).size(), 1u);
+  controller.Receive(3, AnswerOf(3, "g", 8, ""), 61 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAnswer).size(), 2u);
+}
+
+// The lower a controller is, the less time it has to wait for answers.
+TEST(Controller, GivesThoseBelowLessTime) {
+  Topology topology = LeaderBelow();
+  topology.rank = 0;
+  Host host;
+  Controller controller(topology, StallOptions(), &host);
+  Message ask;
+  ask.kind = MessageKind::kAsk;
+  ask.name = "g";
+  controller.Receive(1, EncodeMessage(ask), 30 * kSecond);
+  ASSERT_EQ(host.sent.size(), 1u);
+  EXPECT_EQ(host.sent[0].second.kind, MessageKind::kQuery);
+  EXPECT_EQ(host.sent[0].second.wait_ns, kSecond);
+}
+
+// However many ranks ask, one question goes up, and none where the query has
+// just come.
+TEST(Controller, PassesUpOneQuestionForAllBelow) {
+  Host host;
+  Controller controller(LeaderBelow(), StallOptions(), &host);
+  Message ask;
+  ask.kind = MessageKind::kAsk;
+  ask.name = "g";
+  const std::string bytes = EncodeMessage(ask);
+  for (const int child : {2, 3, 4}) controller.Receive(child, bytes, kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 1u);
+  controller.Receive(2, bytes, 31 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 2u);
+  controller.Receive(0, QueryOf("g", 1), 61 * kSecond);
+  controller.Receive(2, bytes, 62 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 2u);
+  controller.Receive(2, bytes, 63 * kSecond);
+  EXPECT_EQ(SentUp(host, MessageKind::kAsk).size(), 3u);
+}
+
 // The limit of what is agreed counts from when it stopped moving, whatever the
 // caller has waited before.
 TEST(Controller, ExecutionCountsFromItsLastMove) {

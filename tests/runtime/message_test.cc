@@ -29,15 +29,14 @@ class Messages {
         message.text = Text();
         break;
       case MessageKind::kAnswer:
-        message.rank = Below(1000);
-        message.state = static_cast<QueryState>(Below(3));
-        for (int n = Below(3); n > 0; --n) message.waits_for.push_back(Text());
+        FillAnswer(&message.answer);
         [[fallthrough]];
       case MessageKind::kAsk:
       case MessageKind::kQuery:
         message.set = Below(10);
         message.name = Text();
-        if (kind == MessageKind::kAnswer) message.age_ms = random_();
+        if (kind != MessageKind::kAsk) message.query = random_();
+        if (kind == MessageKind::kQuery) message.wait_ns = Below(1'000'000);
     }
     return message;
   }
@@ -69,6 +68,24 @@ class Messages {
     if (Below(2) == 0) vote.refusal = Refusal{Below(100), Text()};
     if (Below(2) == 0) vote.step = Below(1'000'000);
     if (Below(2) == 0) vote.off_step = Stamp{Below(100), Below(9) - 1};
+  }
+
+  RankList SomeRanks() {
+    RankList ranks;
+    for (int n = Below(17); n > 0; --n) ranks.named.push_back(Below(1000));
+    ranks.count = random_();
+    return ranks;
+  }
+
+  void FillAnswer(StallAnswer* answer) {
+    answer->agreed = Below(2) == 0;
+    answer->age_ms = random_();
+    answer->voted = SomeRanks();
+    answer->missing = SomeRanks();
+    answer->silent = SomeRanks();
+    for (int n = Below(3); n > 0; --n) {
+      answer->waits.push_back({Text(), SomeRanks()});
+    }
   }
 
   Response AnEntry() {
@@ -129,6 +146,24 @@ void ExpectEqual(const Response& a, const Response& b) {
   EXPECT_EQ(a.error, b.error);
 }
 
+void ExpectEqual(const RankList& a, const RankList& b) {
+  EXPECT_EQ(a.named, b.named);
+  EXPECT_EQ(a.count, b.count);
+}
+
+void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
+  EXPECT_EQ(a.agreed, b.agreed);
+  EXPECT_EQ(a.age_ms, b.age_ms);
+  ExpectEqual(a.voted, b.voted);
+  ExpectEqual(a.missing, b.missing);
+  ExpectEqual(a.silent, b.silent);
+  ASSERT_EQ(a.waits.size(), b.waits.size());
+  for (size_t i = 0; i < a.waits.size(); ++i) {
+    EXPECT_EQ(a.waits[i].waits_for, b.waits[i].waits_for);
+    ExpectEqual(a.waits[i].ranks, b.waits[i].ranks);
+  }
+}
+
 void ExpectEqual(const Message& a, const Message& b) {
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.set, b.set);
@@ -136,9 +171,9 @@ void ExpectEqual(const Message& a, const Message& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.rank, b.rank);
   EXPECT_EQ(a.text, b.text);
-  EXPECT_EQ(a.age_ms, b.age_ms);
-  EXPECT_EQ(a.state, b.state);
-  EXPECT_EQ(a.waits_for, b.waits_for);
+  EXPECT_EQ(a.query, b.query);
+  EXPECT_EQ(a.wait_ns, b.wait_ns);
+  ExpectEqual(a.answer, b.answer);
   ExpectEqual(a.vote, b.vote);
   ASSERT_EQ(a.batch.size(), b.batch.size());
   for (size_t i = 0; i < a.batch.size(); ++i) {

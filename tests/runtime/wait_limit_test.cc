@@ -58,6 +58,9 @@ TEST(WaitLimit, Table) {
       {"rung, relays", With(rung, relays), 1000 * kMs},
       {"rung, leaves", With(rung, leaves), 100 * kMs},
       {"rung, nothing to do", rung, 1000 * kMs},
+      // Others wait for what is to be sent then, whatever comes.
+      {"due", With(rung, [](auto* s) { s->due_in_ns = 7 * kMs; }), 7 * kMs},
+      {"overdue", With(rung, [](auto* s) { s->due_in_ns = -kMs; }), 0},
   };
   for (const Row& row : rows) {
     EXPECT_EQ(WaitLimitNs(row.state), row.limit_ns) << row.name;

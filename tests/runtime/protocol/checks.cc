@@ -140,6 +140,7 @@ class Checker {
   void CheckReport(const StallReport& report);
   void CheckNamed(const StallReport& report, int32_t set,
                   const std::string& name);
+  bool CouldAnswer(int rank, const StallReport& report) const;
   void CheckDeath();
   void CheckJoins();
   void CheckSetNumbers();
@@ -324,6 +325,9 @@ void Checker::CheckNamed(const StallReport& report, int32_t set,
       if (!missing && h_.dead.empty() && h_.stopped.empty()) {
         return Fail("silent but alive: " + report.text);
       }
+      if (!missing && CouldAnswer(rank, report)) {
+        return Fail("silent though it could answer: " + report.text);
+      }
       for (const Submission& s : h_.submissions) {
         if (missing && s.rank == rank &&
             Waits(s, set, name, report.time_ns - kRollNs, report.time_ns)) {
@@ -332,6 +336,19 @@ void Checker::CheckNamed(const StallReport& report, int32_t set,
       }
     }
   }
+}
+
+// Nobody between it and the top is gone, and it looks at what comes. A waiter
+// that hears nothing names all those of whom one may be gone.
+bool Checker::CouldAnswer(int rank, const StallReport& report) const {
+  if (!h_.executor_steps || Contains(report.text, "who should tell")) {
+    return false;
+  }
+  if (h_.abort_ns >= 0 && report.time_ns > h_.abort_ns) return false;
+  for (; rank >= 0; rank = h_.parent.at(rank)) {
+    if (!h_.Alive(rank)) return false;
+  }
+  return true;
 }
 
 // A dead rank is named, and soon, where anybody can know of its death.

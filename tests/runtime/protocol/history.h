@@ -73,6 +73,7 @@ struct History {
   std::map<OrderKey, Ordered> order;
   std::map<int, std::vector<OrderKey>> executed;  // by rank
   std::map<int32_t, std::vector<int>> members;    // of each set ever added
+  std::map<int, int> parent;                      // in the tree; -1: none
   std::set<int> dead;
   std::set<int> stopped;
   bool unseen_death = false;  // of a whole node, and MPI does not tell

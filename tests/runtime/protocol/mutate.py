@@ -57,6 +57,18 @@ MUTANTS = {
         "  ask.name = key.second;\n  OnAsk(ask, now_ns);\n",
         "  ask.name = key.second;\n  static_cast<void>(now_ns);\n",
     ),
+    # What was answered below a stopped rank's parent comes when the report is made.
+    "no_time_for_answers_on_their_way": Mutant(
+        "stall_monitor.cc",
+        "call.wait_ns = query.wait_ns / height_ * (height_ - 1);",
+        "call.wait_ns = query.wait_ns;",
+    ),
+    # Who is at the top gets a question from everybody.
+    "every_question_is_passed_on": Mutant(
+        "stall_monitor.cc",
+        "    if (!is_new && now_ns - passed->second < options_.query_ns) return;\n",
+        "",
+    ),
     # Sets added in one batch: their order there is not that of their numbers.
     "set_number_used_twice": Mutant(
         "controller_responses.cc",

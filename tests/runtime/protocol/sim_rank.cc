@@ -1,5 +1,7 @@
 #include "tests/runtime/protocol/sim_rank.h"
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "tests/runtime/protocol/sim_world.h"
@@ -35,6 +37,19 @@ void SimRank::Deliver(int from, std::string message) {
 
 void SimRank::Tick() {
   if (alive_) controller_.Tick(world_->events()->now());
+  WatchDue();
+}
+
+// A rank sleeps no longer than until others wait for what it has to send.
+void SimRank::WatchDue() {
+  const int64_t due_ns = controller_.due_ns();
+  if (due_ns == std::numeric_limits<int64_t>::max() || due_ns == watched_ns_) {
+    return;
+  }
+  watched_ns_ = due_ns;
+  world_->events()->At(std::max(due_ns, world_->events()->now()), [this] {
+    if (controller_.due_ns() <= world_->events()->now()) Tick();
+  });
 }
 
 void SimRank::Leave(const std::string& reason) {
@@ -71,11 +86,13 @@ void SimRank::Step() {
   }
   if (!Inside()) controller_.EmitReady();
   RunExecutor();
+  WatchDue();
 }
 
 // What a controller sends after it has handed over a batch waits for that batch
 // if execution happens in place.
 void SimRank::Send(int neighbour, std::string_view message) {
+  world_->Sends(rank_, neighbour, message);
   if (Inside()) {
     held_.push_back({frames_given_, neighbour, std::string(message)});
   } else {

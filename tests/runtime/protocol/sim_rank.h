@@ -57,6 +57,7 @@ class SimRank : private ControllerHost {
 
   void Poke();
   void Step();
+  void WatchDue();
   bool Inside() const { return !steps_inside_ && !batches_.empty(); }
   void RunExecutor();
   void RunFront();
@@ -71,7 +72,8 @@ class SimRank : private ControllerHost {
   Controller controller_;
   bool alive_ = true;
   bool scheduled_ = false;
-  bool running_ = false;  // in a meeting
+  int64_t watched_ns_ = 0;  // the due time for which a look is scheduled
+  bool running_ = false;    // in a meeting
   OrderKey meeting_;
   std::string leaving_;  // reason, until the controller has been told
   std::deque<Entry> submitted_;

@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t kSettleNs = 500 * kMs;   // a smaller request may arrive
 constexpr int64_t kStandInNs = 200 * kMs;  // the leader has not passed it on
 constexpr int64_t kLeaveNs = 5 * kSecond;
+constexpr int64_t kAskNs = 2 * kSecond;  // a query takes at least this long
 
 // Smallest first, and no ties: ranks must not differ in what they take.
 bool Before(const AbortRecord& a, const AbortRecord& b) {
@@ -54,6 +55,7 @@ void SimWorld::BuildTree() {
   topology_.fan_out = random_.Pick({1, 2, 8});
   for (int r = 0; r < topology_.size; ++r) {
     history_.members[kWorldSet].push_back(r);
+    history_.parent[r] = PlaceOf(r, topology_.nodes, topology_.fan_out).parent;
   }
 }
 
@@ -160,6 +162,35 @@ void SimWorld::Carry(int from, int to, std::string message) {
     return CarryOn({from, to, 0}, std::move(message));
   }
   SplitBatch(from, to, decoded);
+}
+
+// However many ranks ask and are asked, what it costs a rank depends on the
+// number of its neighbours alone: an edge takes one question at a time, and one
+// answer for each query.
+void SimWorld::Sends(int from, int to, std::string_view bytes) {
+  const auto kind = static_cast<MessageKind>(bytes[4]);
+  if (kind != MessageKind::kAsk && kind != MessageKind::kQuery &&
+      kind != MessageKind::kAnswer) {
+    return;
+  }
+  Message message;
+  if (!DecodeMessage(bytes, &message).ok()) {
+    return history_.Fail("malformed message");
+  }
+  const std::string subject = std::to_string(message.set) + "/" + message.name;
+  if (kind == MessageKind::kQuery) {
+    unanswered_.insert({from, to, subject, message.query});
+  } else if (kind == MessageKind::kAnswer &&
+             unanswered_.erase({to, from, subject, message.query}) == 0) {
+    history_.Fail("more than one answer to a query on an edge");
+  } else if (kind == MessageKind::kAsk) {
+    int64_t& last_ns =
+        last_ask_ns_.try_emplace({from, subject}, -kAskNs).first->second;
+    if (events_.now() - last_ns < kAskNs) {
+      history_.Fail("the same question twice in a moment on an edge");
+    }
+    last_ns = events_.now();
+  }
 }
 
 void SimWorld::SplitBatch(int from, int to, const Message& message) {

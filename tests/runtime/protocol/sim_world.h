@@ -9,7 +9,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -59,7 +61,8 @@ class SimWorld {
   // Until nothing happens any more, or something was found wrong.
   void Run(int64_t limit_ns);
 
-  // For SimRank.
+  // For SimRank. A message is sent, and perhaps carried later.
+  void Sends(int from, int to, std::string_view message);
   void Carry(int from, int to, std::string message);
   void Executes(int rank, const OrderKey& key, const ::tf_hvd::Task& run);
   void Meet(int rank, const OrderKey& key, const ::tf_hvd::Task& run);
@@ -103,6 +106,9 @@ class SimWorld {
   std::map<std::pair<int, int>, int64_t> edge_latency_ns_;
   std::map<std::tuple<int, int, int32_t>, int64_t> stream_end_ns_;
   std::map<OrderKey, Meeting> meetings_;
+  // Stall queries on edges: from whom, to whom, about what, their number.
+  std::set<std::tuple<int, int, std::string, uint32_t>> unanswered_;
+  std::map<std::pair<int, std::string>, int64_t> last_ask_ns_;
   // By rank, set, joins so far and name.
   std::map<std::tuple<int, int32_t, int, std::string>, int> instances_;
   std::map<std::pair<int, int32_t>, int> joins_;
