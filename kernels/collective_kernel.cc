@@ -31,8 +31,9 @@ Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
                    static_cast<size_t>(rank)};
     return Status::Ok();
   }
-  const std::vector<int> ranks = runtime.SetRanks(set);
-  if (ranks.empty()) return UnknownSet(set);
+  const SetMembers members = runtime.SetRanks(set);
+  if (members == nullptr) return UnknownSet(set);
+  const std::vector<int>& ranks = *members;
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end() || *found != rank) {
     return InvalidArgument("rank " + std::to_string(rank) +

@@ -25,8 +25,10 @@ Status RootedKernel::CheckRoot(const Runtime& runtime) const {
         "there is no rank " + std::to_string(root_) + "; root_rank must be 0 " +
         (size > 1 ? "to " + std::to_string(size - 1) : "in a job of one rank"));
   }
-  const std::vector<int> ranks = runtime.SetRanks(set());
-  if (std::binary_search(ranks.begin(), ranks.end(), root_)) {
+  // Null: it has been removed since the kernel looked.
+  const SetMembers members = runtime.SetRanks(set());
+  if (members != nullptr &&
+      std::binary_search(members->begin(), members->end(), root_)) {
     return Status::Ok();
   }
   return InvalidArgument(

@@ -45,9 +45,9 @@ class SetKernel final : public TopologyKernel {
 
  private:
   Status Read(const Runtime& runtime, int* value) const override {
-    const std::vector<int> ranks = runtime.SetRanks(set_);
-    if (ranks.empty()) return UnknownSet(set_);
-    *value = Get(runtime.topology().rank, ranks);
+    const SetMembers members = runtime.SetRanks(set_);
+    if (members == nullptr) return UnknownSet(set_);
+    *value = Get(runtime.topology().rank, *members);
     return Status::Ok();
   }
 

@@ -244,9 +244,10 @@ int tf_hvd_gather_ranks(const int* ranks, int count, int* all, int capacity,
 int tf_hvd_process_set_ranks(int set, int* ranks, int capacity) {
   const auto runtime = tf_hvd::DefaultRuntime();
   if (runtime == nullptr) return -1;
-  const std::vector<int> members = runtime->SetRanks(set);
-  tf_hvd::CopyNumbers(members, ranks, capacity);
-  return members.empty() ? -1 : static_cast<int>(members.size());
+  const tf_hvd::SetMembers members = runtime->SetRanks(set);
+  if (members == nullptr) return -1;
+  tf_hvd::CopyNumbers(*members, ranks, capacity);
+  return static_cast<int>(members->size());
 }
 
 int64_t tf_hvd_executed_count() {

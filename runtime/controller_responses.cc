@@ -222,11 +222,12 @@ void Controller::ApplyResponse(const Response& entry, std::vector<Task>* runs,
 void Controller::ApplySetChange(const Response& entry, const Request& request) {
   if (request.kind == OpKind::kRemoveSet) return RemoveSet(request.set);
   if (request.kind != OpKind::kAddSet) return;
-  const std::vector<int> ranks(request.ranks.begin(), request.ranks.end());
-  state_.sets.emplace(entry.last, ProcessSet(ranks, state_.rank, state_.place));
+  const auto added = state_.sets.emplace(
+      entry.last, ProcessSet({request.ranks.begin(), request.ranks.end()},
+                             state_.rank, state_.place));
   // Numbers were given in the order of names, which is not that of the batch.
   next_set_ = std::max(next_set_, entry.last + 1);
-  host_->SetAdded(entry.last, ranks);
+  host_->SetAdded(entry.last, added.first->second.members);
 }
 
 // Each request of the set either is before this in the order on all members,

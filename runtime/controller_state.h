@@ -43,7 +43,7 @@ struct Task {
   Request request;
   std::string error;  // not empty: it fails with this text
   int32_t last = 0;   // join: the last rank; add_process_set: the new set
-  std::shared_ptr<const std::vector<int>> ranks;  // of the set
+  SetMembers ranks;   // of the set
   std::optional<Entry> own;  // absent if this rank has joined, or refused
   bool is_root = false;      // broadcast: this rank is the root
 };
@@ -91,7 +91,7 @@ class ControllerHost {
   virtual size_t Backlog() const = 0;
   // To be fired when the progress lock is free.
   virtual void Complete(Completion done, Status status, int32_t value) = 0;
-  virtual void SetAdded(int32_t set, const std::vector<int>& ranks) = 0;
+  virtual void SetAdded(int32_t set, const SetMembers& members) = 0;
   virtual void SetRemoved(int32_t set) = 0;
   virtual void Warn(const std::string& text) = 0;
   // The job cannot go on.

@@ -179,11 +179,11 @@ void Cycle::Ended(const Key& key, Completion done, const Status& status,
   Complete(std::move(done), status, value);
 }
 
-void Cycle::SetAdded(int32_t set, const std::vector<int>& ranks) {
-  on_set_(set, ranks);
+void Cycle::SetAdded(int32_t set, const SetMembers& members) {
+  on_set_(set, members);
 }
 
-void Cycle::SetRemoved(int32_t set) { on_set_(set, {}); }
+void Cycle::SetRemoved(int32_t set) { on_set_(set, nullptr); }
 
 void Cycle::Warn(const std::string& text) {
   if (log_level_ <= LogLevel::kWarning) {

@@ -37,9 +37,9 @@ struct Outcome {
 
 class Cycle : private ControllerHost, private ExecutorHost {
  public:
-  // Told of process sets that come and go.
+  // Told of process sets that come, and of those that go, with null.
   using SetListener =
-      std::function<void(int32_t set, const std::vector<int>& ranks)>;
+      std::function<void(int32_t set, const SetMembers& members)>;
 
   // `world` and `queue` outlive the cycle.
   Cycle(const Config& config, World* world, TensorQueue* queue,
@@ -63,6 +63,11 @@ class Cycle : private ControllerHost, private ExecutorHost {
   // True when this rank owes nothing to anybody any more.
   bool AtEnd() const;
   bool aborted() const { return !abort_status_.ok(); }
+
+  // All ranks.
+  const SetMembers& world_members() const {
+    return controller_.state().sets.at(kWorldSet).members;
+  }
 
   // True if an own request is not in order yet.
   bool Waiting() const { return controller_.Waiting(); }
@@ -98,7 +103,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
   }
   size_t Backlog() const override { return executor_.Backlog(); }
   void Complete(Completion done, Status status, int32_t value) override;
-  void SetAdded(int32_t set, const std::vector<int>& ranks) override;
+  void SetAdded(int32_t set, const SetMembers& members) override;
   void SetRemoved(int32_t set) override;
   void Warn(const std::string& text) override;
   void Abort(AbortRecord::Class error_class, int32_t rank,

@@ -62,7 +62,7 @@ struct ProcessSet {
   // `place` is that of `rank` in the tree.
   ProcessSet(std::vector<int> members, int rank, const TreePlace& place);
 
-  std::shared_ptr<const std::vector<int>> members;  // ascending
+  SetMembers members;
   // Child (or this rank itself) -> number of members in its subtree, all > 0.
   std::map<int, int> need;
   bool covered = false;  // all members lie in this controller' subtree

@@ -5,6 +5,7 @@
 #define TF_HVD_RUNTIME_REQUEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,11 @@
 #include "runtime/types.h"
 
 namespace tf_hvd {
+
+// The ranks of a process set, ascending. One list for all who speak of the set,
+// from when it is added until nobody does any more: in a large job a copy for
+// each call would cost more than the call.
+using SetMembers = std::shared_ptr<const std::vector<int>>;
 
 // In the ranks of the barrier that init makes: what ends each set, and what
 // stands for the ranks of a set that a communicator gives.

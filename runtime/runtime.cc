@@ -19,13 +19,11 @@ class Runtime::Impl {
   Impl(const Config& config, std::unique_ptr<World> world)
       : world_(std::move(world)),
         cycle_(config, world_.get(), &queue_,
-               [this](int32_t set, const std::vector<int>& ranks) {
-                 OnSet(set, ranks);
+               [this](int32_t set, const SetMembers& members) {
+                 OnSet(set, members);
                }),
         engine_(config, world_.get(), &cycle_, &queue_) {
-    std::vector<int> world_ranks;
-    for (int r = 0; r < world_->topology().size; ++r) world_ranks.push_back(r);
-    OnSet(kWorldSet, world_ranks);
+    OnSet(kWorldSet, cycle_.world_members());
   }
 
   ~Impl() { Shutdown("runtime destroyed"); }
@@ -57,16 +55,16 @@ class Runtime::Impl {
 
   const Topology& topology() const { return world_->topology(); }
 
-  std::vector<int> SetRanks(int32_t set) const {
+  SetMembers SetRanks(int32_t set) const {
     const std::lock_guard<std::mutex> lock(ForkSafeMutex());
     const auto it = sets_.find(set);
-    return it == sets_.end() ? std::vector<int>() : it->second;
+    return it == sets_.end() ? nullptr : it->second;
   }
 
   int32_t FindSet(const std::vector<int>& ranks) const {
     const std::lock_guard<std::mutex> lock(ForkSafeMutex());
     for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) {
-      if (it->second == ranks) return it->first;
+      if (*it->second == ranks) return it->first;
     }
     return -1;
   }
@@ -75,17 +73,17 @@ class Runtime::Impl {
 
  private:
   // Called by the holder of the progress lock.
-  void OnSet(int32_t set, const std::vector<int>& ranks) {
+  void OnSet(int32_t set, const SetMembers& members) {
     const std::lock_guard<std::mutex> lock(ForkSafeMutex());
-    if (ranks.empty()) {
+    if (members == nullptr) {
       sets_.erase(set);
     } else {
-      sets_[set] = ranks;
+      sets_[set] = members;
     }
   }
 
   // Guarded by ForkSafeMutex.
-  std::map<int32_t, std::vector<int>> sets_;
+  std::map<int32_t, SetMembers> sets_;
   std::mutex shutdown_mutex_;  // one Shutdown at a time
   std::atomic<bool> finished_{false};
   std::atomic<int> submitting_{0};  // threads inside Submit
@@ -109,9 +107,7 @@ void Runtime::Shutdown(const std::string& reason) { impl_->Shutdown(reason); }
 
 const Topology& Runtime::topology() const { return impl_->topology(); }
 
-std::vector<int> Runtime::SetRanks(int32_t set) const {
-  return impl_->SetRanks(set);
-}
+SetMembers Runtime::SetRanks(int32_t set) const { return impl_->SetRanks(set); }
 
 int32_t Runtime::FindSet(const std::vector<int>& ranks) const {
   return impl_->FindSet(ranks);

@@ -42,8 +42,8 @@ class Runtime {
 
   const Topology& topology() const;
 
-  // Ranks of a set, ascending; empty if there is no such set. Any thread.
-  std::vector<int> SetRanks(int32_t set) const;
+  // Ranks of a set; null if there is no such set. Any thread.
+  SetMembers SetRanks(int32_t set) const;
 
   // The highest number of a set with these ranks; -1 if there is none. Any
   // thread.

@@ -17,6 +17,7 @@ class Host final : public ControllerHost {
   std::vector<Task> runs;
   std::vector<std::string> warnings;
   std::vector<AbortRecord> aborts;
+  std::vector<SetMembers> added;
   uint64_t moved = 0;
   int awaited = -1;
 
@@ -34,7 +35,9 @@ class Host final : public ControllerHost {
   void Complete(Completion done, Status status, int32_t value) override {
     done.Fire(status, value);
   }
-  void SetAdded(int32_t, const std::vector<int>&) override {}
+  void SetAdded(int32_t, const SetMembers& members) override {
+    added.push_back(members);
+  }
   void SetRemoved(int32_t) override {}
   void Warn(const std::string& text) override { warnings.push_back(text); }
   void Abort(AbortRecord::Class error_class, int32_t rank,
@@ -117,7 +120,7 @@ void OrderOneInTheWorldAndOneInTheSet(Controller* controller,
   }
   controller->Admit(Allreduce("w"));
   for (const int rank : members) {
-    controller->Receive(rank, VoteOf(rank, 1, "x"), 0);
+    if (rank > 0) controller->Receive(rank, VoteOf(rank, 1, "x"), 0);
   }
   ASSERT_TRUE(controller->EmitReady());
 }
@@ -138,6 +141,25 @@ TEST(Controller, EncodesEachResponseOnce) {
       EXPECT_EQ(message.batch[1].name, "x");
     }
   }
+}
+
+// From the controller to the tasks, and to those who are told of sets: one
+// list.
+TEST(Controller, MembersAreNotCopied) {
+  Host host;
+  Controller controller(OneNode(), StallOptions(), &host);
+  OrderOneInTheWorldAndOneInTheSet(&controller, {0, 2, 3});
+  const auto& sets = controller.state().sets;
+  ASSERT_EQ(host.added.size(), 1u);
+  EXPECT_EQ(host.added[0].get(), sets.at(1).members.get());
+  EXPECT_EQ(*host.added[0], (std::vector<int>{0, 2, 3}));
+  Entry x = Allreduce("x");
+  x.set = 1;
+  controller.Admit(std::move(x));
+  ASSERT_TRUE(controller.EmitReady());
+  ASSERT_EQ(host.runs.size(), 3u);
+  EXPECT_EQ(host.runs[1].ranks.get(), sets.at(kWorldSet).members.get());
+  EXPECT_EQ(host.runs[2].ranks.get(), sets.at(1).members.get());
 }
 
 // A leaf has nobody to encode for.

@@ -23,6 +23,7 @@ class FakeBackend final : public Backend {
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override {
     numbers.push_back(spec.number);
+    members.insert(spec.ranks);
     calls.push_back(TextOf(spec));
     // What is exchanged first: rows of all ranks, as if all gave what this one
     // does; splits, as if the others sent what they get.
@@ -44,8 +45,9 @@ class FakeBackend final : public Backend {
 
   std::vector<std::string> calls;
   std::vector<uint64_t> numbers;
-  std::set<uint64_t> held;  // operations that do not end
-  std::set<uint64_t> busy;  // of these, those that could go on
+  std::set<SetMembers> members;  // by address
+  std::set<uint64_t> held;       // operations that do not end
+  std::set<uint64_t> busy;       // of these, those that could go on
   Status answer;
   bool in_use = false;
   bool serves_broadcast = true;
@@ -157,7 +159,7 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
   using Texts = std::vector<std::string>;
 
   float memory[4096] = {};
-  std::shared_ptr<const std::vector<int>> ranks =
+  SetMembers ranks =
       std::make_shared<const std::vector<int>>(std::vector<int>{0, 1});
   FakeBackend data;
   Texts ended;
@@ -185,6 +187,15 @@ TEST_F(ExecutorTest, BeginsInOrder) {
   EXPECT_EQ(ended, (Texts{"a", "b", "c"}));
   EXPECT_FALSE(executor.HasWork());
   EXPECT_EQ(fired, 3);
+}
+
+// All operations refer to the list that came with the tasks.
+TEST_F(ExecutorTest, MembersAreNotCopied) {
+  executor.Add(Batch(Sum("a", 1), Make(OpKind::kAllgather, "b", 2, false)));
+  executor.Add(Batch(Sum("c", 1)));
+  RunAll();
+  EXPECT_EQ(data.calls.size(), 4u);
+  EXPECT_EQ(data.members, (std::set<SetMembers>{ranks}));
 }
 
 TEST_F(ExecutorTest, MayEndInAnyOrder) {

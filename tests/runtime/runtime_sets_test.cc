@@ -46,7 +46,7 @@ TEST_P(SetsTest, EveryOverlapAtOnce) {
       ASSERT_TRUE(added.status().ok()) << added.status().message();
       numbers.push_back(added.value());
       EXPECT_EQ(numbers.back(), static_cast<int32_t>(i) + 1);
-      EXPECT_EQ(self.runtime()->SetRanks(numbers.back()),
+      EXPECT_EQ(*self.runtime()->SetRanks(numbers.back()),
                 std::vector<int>(subsets[i].begin(), subsets[i].end()));
     }
     for (int round = 0; round < 3; ++round) {
@@ -106,6 +106,20 @@ TEST_P(SetsTest, AllKindsInASet) {
   });
 }
 
+// Every call looks up its set's members: all get one list.
+TEST_P(SetsTest, MembersAreNotCopied) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    const Pending added = self.AddSet("add", {0});
+    ASSERT_TRUE(added.status().ok());
+    for (const int32_t set : {kWorldSet, added.value()}) {
+      const SetMembers members = self.runtime()->SetRanks(set);
+      ASSERT_NE(members, nullptr);
+      EXPECT_EQ(self.runtime()->SetRanks(set).get(), members.get());
+    }
+  });
+}
+
 TEST_P(SetsTest, NumbersAreNotUsedAgain) {
   Job job(GetParam());
   job.Run([](Rank& self) {
@@ -114,7 +128,7 @@ TEST_P(SetsTest, NumbersAreNotUsedAgain) {
       ASSERT_TRUE(added.status().ok());
       EXPECT_EQ(added.value(), round);
       ASSERT_TRUE(self.RemoveSet("remove", added.value()).status().ok());
-      EXPECT_TRUE(self.runtime()->SetRanks(added.value()).empty());
+      EXPECT_EQ(self.runtime()->SetRanks(added.value()), nullptr);
       if (self.rank() != 0) continue;
       std::vector<float> data = {1};
       CallOptions options;

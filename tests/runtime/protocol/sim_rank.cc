@@ -167,8 +167,8 @@ void SimRank::Complete(Completion done, Status status, int32_t value) {
       [shared, status, value] { shared->Fire(status, value); });
 }
 
-void SimRank::SetAdded(int32_t set, const std::vector<int>& ranks) {
-  world_->SetAdded(set, ranks);
+void SimRank::SetAdded(int32_t set, const SetMembers& members) {
+  world_->SetAdded(set, *members);
 }
 
 void SimRank::SetRemoved(int32_t) {}

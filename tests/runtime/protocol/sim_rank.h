@@ -49,7 +49,7 @@ class SimRank : private ControllerHost {
     return batches_.size() - (running_ ? 1 : 0);
   }
   void Complete(Completion done, Status status, int32_t value) override;
-  void SetAdded(int32_t set, const std::vector<int>& ranks) override;
+  void SetAdded(int32_t set, const SetMembers& members) override;
   void SetRemoved(int32_t set) override;
   void Warn(const std::string& text) override;
   void Abort(AbortRecord::Class error_class, int32_t rank,
