@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from absl.flags import argparse_flags
 
-from tf_hvd.cli import run, strip_ops
+from tf_hvd.cli import bench, run, strip_ops
 from tf_hvd.cli.errors import UsageError
 
 
@@ -88,6 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_run_options(runner)
     strip_ops.add_command(commands)
+    bench.add_command(commands, _rank_count)
     return parser
 
 
@@ -165,7 +166,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: the command's own, or 2, with one line on standard error, for what cannot be
         done as asked.
     """
-    return start(make_parser().parse_args(arguments))
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = make_parser().parse_args(words)
+    options.words = words
+    return start(options)
 
 
 def start(options: argparse.Namespace) -> int:

@@ -1,0 +1,43 @@
+"""The job that a benchmark runs in."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tf_hvd import _native, basics, exchange, objects
+from tf_hvd.bench.native import RawMpi, SharedMemory
+
+
+class RunningJob:
+    """All ranks. Joins them when it is made; `Job` of peers/base.py."""
+
+    def __init__(self) -> None:
+        basics.init()
+        self.rank, self.size = basics.rank(), basics.size()
+        self.shared = SharedMemory(self.rank, self.size, self.gather)
+        self.mpi = RawMpi()
+        self._barrier: Callable[[], Any] = exchange.barrier
+        if not self.shared.missing:
+            self._barrier = self.shared.barrier
+        elif not self.mpi.missing and basics.mpi_threads_supported():
+            self._barrier = self.mpi.call("Barrier")
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank has given, in the order of ranks; any object."""
+        return objects.allgather_object(value)
+
+    def barrier(self) -> None:
+        """Spins in shared memory where all ranks share it; else MPI's."""
+        self._barrier()
+
+    def about(self) -> dict[str, Any]:
+        """What a report says of it; the same on all ranks."""
+        version = _native.mpi_version()
+        return {
+            "ranks": self.size,
+            "hosts": self.gather(os.uname().nodename),
+            "cores": self.gather(sorted(os.sched_getaffinity(0))),
+            "mpi": version.split(",")[0].splitlines()[0] if version else None,
+            "tf_hvd": _native.build_info.VERSION,
+            "tensorflow": _native.build_info.TF_VERSION,
+        }

@@ -1,0 +1,135 @@
+"""Times the peers in turns: what disturbs the machine meanwhile disturbs them all."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from tf_hvd.bench import values
+from tf_hvd.bench.errors import BenchError
+from tf_hvd.bench.peers.base import Job, Peer
+from tf_hvd.bench.workloads import Workload
+
+_SMALL_BYTES = 1 << 16
+_SMALL_CALLS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How often each peer runs."""
+
+    repetitions: int = 30
+    warmup: int = 3
+    """Repetitions before those that count."""
+    calls: int = 0
+    """Calls in a repetition, which follow on one barrier; 0: more than one for a small workload."""
+
+    def calls_of(self, workload: Workload) -> int:
+        """How many calls a repetition of this workload has."""
+        small = workload.size_bytes <= _SMALL_BYTES
+        return self.calls or (_SMALL_CALLS if small else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What one peer took for one workload."""
+
+    workload: Workload
+    peer: str
+    is_collective: bool
+    seconds: tuple[float, ...] = ()
+    """Of a call, for each repetition: the slowest rank's."""
+    missing: str | None = None
+    """Why there are none."""
+
+    @property
+    def median(self) -> float:
+        """Of the repetitions, in seconds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """The workload's bytes per second."""
+        return self.workload.size_bytes / self.median
+
+    @property
+    def bus_bandwidth(self) -> float | None:
+        """Bytes per second of a link; None if none is used."""
+        if not self.is_collective or self.workload.ranks == 1:
+            return None
+        return self.algorithm_bandwidth * self.workload.bus_factor
+
+
+def usable(peers: Sequence[Peer], job: Job) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that every rank has, and why the others are not among them."""
+    reasons = {peer.name: _first(job, peer.missing()) for peer in peers}
+    missing = {name: reason for name, reason in reasons.items() if reason}
+    return [peer for peer in peers if peer.name not in missing], missing
+
+
+def measure(peers: Sequence[Peer], workload: Workload, plan: Plan, job: Job) -> list[Measurement]:
+    """Checks each peer's result, then times all in turns.
+
+    Returns:
+      A measurement of each peer, in their order, the same on all ranks.
+
+    Raises:
+      BenchError: a result is wrong, or a peer failed, on some rank.
+    """
+    inputs = values.inputs(workload, job.rank)
+    reasons = {peer.name: _first(job, peer.prepare(workload, inputs)) for peer in peers}
+    ready = [peer for peer in peers if not reasons[peer.name]]
+    try:
+        outputs = values.outputs(workload, job.rank)
+        for peer in ready:
+            _check(peer, workload, peer.expected(inputs, outputs), job)
+        del outputs
+        seconds = _turns(ready, plan, plan.calls_of(workload), job)
+    finally:
+        for peer in peers:
+            peer.release()
+    return [
+        Measurement(
+            workload,
+            peer.name,
+            peer.is_collective,
+            tuple(seconds.get(peer.name, ())),
+            reasons[peer.name],
+        )
+        for peer in peers
+    ]
+
+
+def _turns(peers: Sequence[Peer], plan: Plan, calls: int, job: Job) -> dict[str, list[float]]:
+    """The slowest rank's time of each repetition, by peer."""
+    mine: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    for repetition in range(plan.warmup + plan.repetitions):
+        for peer in peers:
+            seconds = peer.seconds(calls, job.barrier)
+            if repetition >= plan.warmup:
+                mine[peer.name].append(seconds)
+    ranks = job.gather(mine)
+    return {name: slowest([rank[name] for rank in ranks]) for name in mine}
+
+
+def slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
+    """The largest of the ranks' times, for each repetition."""
+    return [max(each) for each in zip(*ranks, strict=True)]
+
+
+def _first(job: Job, reason: str | None) -> str | None:
+    """The reason of the first rank that has one; the same on all ranks."""
+    return next((each for each in job.gather(reason) if each), None)
+
+
+def _check(peer: Peer, workload: Workload, expected: list[np.ndarray], job: Job) -> None:
+    found = peer.results()
+    fault = None
+    for number, (value, right) in enumerate(zip(found, expected, strict=True)):
+        if value.shape != right.shape or not np.array_equal(value, right):
+            fault = f"{peer.name}: wrong result of {workload}, tensor {number}, on rank {job.rank}"
+            break
+    fault = _first(job, fault)
+    if fault:
+        raise BenchError(fault)

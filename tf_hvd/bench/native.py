@@ -1,0 +1,178 @@
+"""The native code of the benchmark: the machine's limits (limits.cc), and the MPI that runs."""
+
+import ctypes
+import mmap
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tf_hvd.bench.errors import BenchError
+
+_LIBRARY = pathlib.Path(__file__).resolve().parent.parent / "libtf_hvd_limits.so"
+_FOLDER = "/dev/shm"
+_LIBMPI = re.compile(r"\S+/libmpi(?:cxx)?\.so[.\d]*$")
+_SUCCESS = 0
+
+
+def address(array: np.ndarray) -> ctypes.c_void_p:
+    """Where an array's values lie."""
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+class SharedMemory:
+    """A segment that all ranks of one machine see, with a barrier and an allreduce on it."""
+
+    PIECE_BYTES = 1 << 19
+
+    def __init__(self, rank: int, ranks: int, gather: Callable[[Any], list[Any]]) -> None:
+        self._rank, self._ranks = rank, ranks
+        self._library = library = ctypes.CDLL(str(_LIBRARY))
+        number, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+        library.tf_hvd_limits_segment_bytes.restype = long
+        library.tf_hvd_limits_segment_bytes.argtypes = [number, long]
+        library.tf_hvd_limits_barrier.argtypes = [pointer, number, number]
+        library.tf_hvd_limits_allreduce.argtypes = [
+            *(pointer, number, number, long, number, pointer, pointer, long)
+        ]
+        size = library.tf_hvd_limits_segment_bytes(ranks, self.PIECE_BYTES)
+        name, failure = "", ""
+        if rank == 0:
+            name, failure = _create(size)
+        name = gather(name)[0]
+        self._segment = None if failure else _open(name, size)
+        reasons = gather(failure if self._segment else failure or f"{name} is not to be seen")
+        if rank == 0 and name:
+            os.unlink(name)
+        self.missing: str | None = next((reason for reason in reasons if reason), None)
+        """Why there is no such segment."""
+        if self._segment and not self.missing:
+            self._base = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._segment)))
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it; spins.
+
+        Raises:
+          BenchError: a rank has not come within a minute.
+        """
+        if self._library.tf_hvd_limits_barrier(self._base, self._rank, self._ranks) != _SUCCESS:
+            raise BenchError("a rank did not come to the barrier within a minute")
+
+    def allreduce(self, values: np.ndarray) -> Callable[[], None]:
+        """A call that sums float32 or float64 in place, to be made many times.
+
+        It raises BenchError if a rank has not come within a minute.
+        """
+        function = self._library.tf_hvd_limits_allreduce
+        data = address(values)
+        words = (
+            *(self._base, self._rank, self._ranks, self.PIECE_BYTES),
+            *(values.dtype == np.float64, data, data, values.size),
+        )
+
+        def call() -> None:
+            if function(*words) != _SUCCESS:
+                raise BenchError("a rank did not come to the allreduce within a minute")
+
+        return call
+
+
+def _create(size: int) -> tuple[str, str]:
+    """A file of zeros: its path, or empty and the reason why there is none."""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="tf_hvd_bench.", dir=_FOLDER)
+    except OSError as error:
+        return "", f"{_FOLDER}: {error.strerror}"
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        os.unlink(name)
+        return "", f"{_FOLDER}: {error.strerror}"
+    finally:
+        os.close(descriptor)
+    return name, ""
+
+
+def _open(name: str, size: int) -> mmap.mmap | None:
+    try:
+        descriptor = os.open(name, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+# MPICH's handles are numbers that its ABI fixes; Open MPI's are addresses of its symbols.
+_MPICH = {
+    "world": 0x44000000,
+    "sum": 0x58000003,
+    "byte": 0x4C00010D,
+    "float32": 0x4C00040A,
+    "float64": 0x4C00080B,
+}
+_MPICH_IN_PLACE = -1
+_OPEN_MPI = {
+    "world": "ompi_mpi_comm_world",
+    "sum": "ompi_mpi_op_sum",
+    "byte": "ompi_mpi_byte",
+    "float32": "ompi_mpi_float",
+    "float64": "ompi_mpi_double",
+}
+_OPEN_MPI_IN_PLACE = 1
+MOST_VALUES = 2**31 - 1
+"""MPI counts with an int."""
+
+
+class RawMpi:
+    """The MPI library that this process has loaded, called without anything between."""
+
+    def __init__(self) -> None:
+        path = _loaded_mpi()
+        self.missing = None if path else "no MPI runs in this process"
+        """Why it cannot be called."""
+        self.summed = frozenset({"float32", "float64"})
+        """The types that MPI knows how to add."""
+        if path is None:
+            return
+        self._library = ctypes.CDLL(path)
+        open_mpi = hasattr(self._library, _OPEN_MPI["world"])
+        self.in_place = ctypes.c_void_p(_OPEN_MPI_IN_PLACE if open_mpi else _MPICH_IN_PLACE)
+        self._handles = {
+            name: self._address(symbol) if open_mpi else ctypes.c_int(_MPICH[name])
+            for name, symbol in _OPEN_MPI.items()
+        }
+
+    def _address(self, symbol: str) -> ctypes.c_void_p:
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(self._library, symbol)))
+
+    def call(self, function: str, *arguments: Any) -> Callable[[], None]:
+        """A call of MPI on all ranks, to be made many times.
+
+        Args:
+          function: the name, without `MPI_`.
+          *arguments: buffers, counts, and names of handles; the communicator is added.
+        """
+        words = [self._handles[word] if isinstance(word, str) else word for word in arguments]
+        entry = getattr(self._library, f"MPI_{function}")
+        world = self._handles["world"]
+
+        def call() -> None:
+            code = entry(*words, world)
+            if code != _SUCCESS:
+                raise BenchError(f"MPI_{function} failed with code {code}")
+
+        return call
+
+
+def _loaded_mpi() -> str | None:
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        found = _LIBMPI.search(line)
+        if found:
+            return found[0]
+    return None

@@ -1,0 +1,1 @@
+"""What is compared: this library, what else reduces tensors here, and what the machine allows."""

@@ -1,0 +1,82 @@
+"""What a peer is to the measurement."""
+
+import abc
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from tf_hvd.bench.workloads import Workload
+
+
+class Job(Protocol):
+    """The ranks, as a benchmark needs them."""
+
+    rank: int
+    size: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank has given, in the order of ranks; any object."""
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it, on all ranks as much at once as can be."""
+
+
+class Peer(abc.ABC):
+    """One way to do an operation. All ranks call the same methods in the same order."""
+
+    name: str
+    is_collective = True
+    """Whether something goes from rank to rank: if not, there is no bus bandwidth."""
+
+    def missing(self) -> str | None:
+        """Why this peer cannot be used here at all; None if it can."""
+        return None
+
+    @abc.abstractmethod
+    def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
+        """Gets ready for `run`; why this cannot be done, if so.
+
+        Args:
+          workload: what to do.
+          inputs: what this rank gives; not to be written to.
+        """
+
+    @abc.abstractmethod
+    def run(self) -> Any:
+        """Does the operation once, on all tensors of the workload."""
+
+    @abc.abstractmethod
+    def results(self) -> list[np.ndarray]:
+        """Runs once and gives what came of it, to be checked."""
+
+    def expected(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> list[np.ndarray]:
+        """What `results` must be: the operation's outputs."""
+        return outputs if self.is_collective else inputs
+
+    def seconds(self, calls: int, barrier: Callable[[], None]) -> float:
+        """The time of one of so many calls, in seconds, that follow on a barrier."""
+        barrier()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            self.run()
+        return (time.perf_counter() - begin) / calls
+
+    def release(self) -> None:  # noqa: B027
+        """Forgets what `prepare` made."""
+
+    def close(self) -> None:  # noqa: B027
+        """Ends what the peer has started."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What peers are made from."""
+
+    job: Job
+    environ: Mapping[str, str]
+    """Of the processes that a peer starts: without what a launcher tells a rank."""
+    horovod: str = ""
+    """The folder of the Python environment in which Horovod is installed."""

@@ -1,0 +1,93 @@
+"""Raw MPI: the same library that serves tf_hvd, called from the same thread."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tf_hvd import basics
+from tf_hvd.bench import values
+from tf_hvd.bench.native import MOST_VALUES, RawMpi, address
+from tf_hvd.bench.peers.base import Peer
+from tf_hvd.bench.workloads import Workload
+
+_ROOT = 0
+
+
+class Mpi(Peer):
+    """One blocking call for each tensor."""
+
+    name = "mpi"
+
+    def __init__(self, mpi: RawMpi, in_place: bool = False) -> None:
+        self._mpi, self._in_place = mpi, in_place
+        if in_place:
+            self.name = "mpi in place"
+        self._calls: list[Callable[[], None]] = []
+        self._inputs: list[np.ndarray] = []
+        self._outputs: list[np.ndarray] = []
+
+    def missing(self) -> str | None:
+        """If no MPI runs, as in a job of one rank, or it allows calls from one thread only."""
+        if self._mpi.missing:
+            return self._mpi.missing
+        several = basics.mpi_threads_supported()
+        return None if several else "this MPI allows no calls beside tf_hvd's own thread"
+
+    def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
+        """Makes room, and binds the arguments of each call."""
+        adds = workload.operation in ("allreduce", "reducescatter")
+        if adds and workload.dtype not in self._mpi.summed:
+            return f"MPI does not add {workload.dtype}"
+        if self._in_place and workload.operation != "allreduce":
+            return "only allreduce is measured in place"
+        dtype = values.numpy_type(workload.dtype)
+        shapes = values.output_shapes(workload)
+        self._inputs, self._outputs = inputs, [np.zeros(shape, dtype) for shape in shapes]
+        if any(each.nbytes > MOST_VALUES for each in (*inputs, *self._outputs)):
+            return "MPI counts up to 2^31 - 1"
+        if workload.operation == "broadcast":
+            self._outputs = [value.copy() for value in inputs]
+        self._calls = [
+            self._call(workload, send, to)
+            for send, to in zip(self._inputs, self._outputs, strict=True)
+        ]
+        return None
+
+    def _call(self, workload: Workload, send: np.ndarray, to: np.ndarray) -> Callable[[], None]:
+        buffers = address(send), address(to)
+        if workload.operation == "allreduce":
+            source = self._mpi.in_place if self._in_place else buffers[0]
+            words = (source, buffers[1], to.size, workload.dtype, "sum")
+            return self._mpi.call("Allreduce", *words)
+        if workload.operation == "reducescatter":
+            words = (*buffers, to.size, workload.dtype, "sum")
+            return self._mpi.call("Reduce_scatter_block", *words)
+        if workload.operation == "broadcast":
+            return self._mpi.call("Bcast", buffers[1], to.nbytes, "byte", _ROOT)
+        part = min(send.nbytes, to.nbytes)
+        if workload.operation == "alltoall":
+            part = send.nbytes // workload.ranks
+        function = "Allgather" if workload.operation == "allgather" else "Alltoall"
+        return self._mpi.call(function, buffers[0], part, "byte", buffers[1], part, "byte")
+
+    def run(self) -> Any:
+        """One call after the other."""
+        for call in self._calls:
+            call()
+
+    def results(self) -> list[np.ndarray]:
+        """What came; in place zeros are added from now on, so that sums cannot grow."""
+        if self._in_place:
+            for to, value in zip(self._outputs, self._inputs, strict=True):
+                np.copyto(to, value)
+        self.run()
+        found = [to.copy() for to in self._outputs]
+        if self._in_place:
+            for to in self._outputs:
+                to.fill(0)
+        return found
+
+    def release(self) -> None:
+        """Forgets the buffers."""
+        self._calls, self._inputs, self._outputs = [], [], []

@@ -1,0 +1,81 @@
+"""tf_hvd itself, and the least that a call into TensorFlow costs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd import basics, collectives, exchange
+from tf_hvd.bench.peers.base import Peer
+from tf_hvd.bench.workloads import Workload
+
+_SINGLE: dict[str, Callable[[Any], Any]] = {
+    "allreduce": lambda tensor: collectives.allreduce(tensor, op=basics.Sum),
+    "allgather": lambda tensor: collectives.allgather(tensor),
+    "broadcast": lambda tensor: collectives.broadcast(tensor, root_rank=0),
+    "alltoall": lambda tensor: exchange.alltoall(tensor),
+    "reducescatter": lambda tensor: exchange.reducescatter(tensor, op=basics.Sum),
+}
+_GROUPED: dict[str, Callable[[Any], Any]] = {
+    "allreduce": lambda tensors: collectives.grouped_allreduce(tensors, op=basics.Sum),
+    "allgather": lambda tensors: collectives.grouped_allgather(tensors),
+    "reducescatter": lambda tensors: exchange.grouped_reducescatter(tensors, op=basics.Sum),
+}
+
+
+class TensorFlowPeer(Peer):
+    """Calls a function on tensors: eagerly, or in one tf.function."""
+
+    def __init__(self) -> None:
+        self._call: Callable[[list[Any]], list[Any]] = list
+        self._tensors: list[Any] = []
+
+    def body(self, workload: Workload) -> Callable[[list[Any]], list[Any]]:
+        """What to do with the tensors."""
+        raise NotImplementedError
+
+    def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
+        """Makes the tensors and traces the function."""
+        self._tensors = [tf.constant(value) for value in inputs]
+        self._call = self.body(workload)
+        if workload.mode != "eager":
+            self._call = tf.function(self._call, autograph=False)
+        return None
+
+    def run(self) -> Any:
+        """One call of the function."""
+        return self._call(self._tensors)
+
+    def results(self) -> list[np.ndarray]:
+        """Of one call."""
+        return [tensor.numpy() for tensor in self.run()]
+
+    def release(self) -> None:
+        """Forgets the tensors and the function."""
+        self._call, self._tensors = list, []
+
+
+class Ours(TensorFlowPeer):
+    """tf_hvd, as a program uses it."""
+
+    name = "tf_hvd"
+
+    def body(self, workload: Workload) -> Callable[[list[Any]], list[Any]]:
+        """One call for each tensor, or one for all."""
+        if workload.mode == "grouped":
+            grouped = _GROUPED[workload.operation]
+            return lambda tensors: list(grouped(tensors))
+        single = _SINGLE[workload.operation]
+        return lambda tensors: [single(tensor) for tensor in tensors]
+
+
+class Identity(TensorFlowPeer):
+    """tf.identity, below which no op of TensorFlow can be."""
+
+    name = "tf.identity"
+    is_collective = False
+
+    def body(self, workload: Workload) -> Callable[[list[Any]], list[Any]]:
+        """The same whatever the operation."""
+        return lambda tensors: [tf.identity(tensor) for tensor in tensors]

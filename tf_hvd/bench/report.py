@@ -1,0 +1,206 @@
+"""What rank 0 shows: a table that grows, plain lines where no terminal looks on, or JSON."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tf_hvd.bench.measure import Measurement
+from tf_hvd.bench.training import StepTimes
+
+REFERENCE = "tf_hvd"
+"""The peer that the others' times are compared with."""
+JSON_VERSION = 1
+_HEADINGS = ("workload", "peer", "time", "algorithm GB/s", "bus GB/s", "of tf_hvd")
+_WIDTHS = (34, 16, 12, 14, 10, 10)
+_GIGA = 1e9
+
+
+def duration(seconds: float) -> str:
+    """Three digits or more, with the unit that suits."""
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{seconds * factor:.1f} {unit}"
+    return f"{seconds:.2f} s"
+
+
+def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
+    """A row of the table.
+
+    Args:
+      measurement: what was measured.
+      reference: the seconds that REFERENCE took for this workload, if it did.
+    """
+    bus = measurement.bus_bandwidth
+    return (
+        str(measurement.workload),
+        measurement.peer,
+        duration(measurement.median),
+        f"{measurement.algorithm_bandwidth / _GIGA:.2f}",
+        "" if bus is None else f"{bus / _GIGA:.2f}",
+        "" if reference is None else f"{measurement.median / reference:.2f} x",
+    )
+
+
+def rows(measurements: Sequence[Measurement]) -> Iterator[tuple[str, ...]]:
+    """The table's rows for one workload; the first names it."""
+    times = {each.peer: each.median for each in measurements if not each.missing}
+    name = str(measurements[0].workload) if measurements else ""
+    for each in measurements:
+        if each.missing:
+            yield (name, each.peer, f"no: {each.missing}", "", "", "")
+        else:
+            yield (name, *cells(each, times.get(REFERENCE))[1:])
+        name = ""
+
+
+def heading(about: Mapping[str, Any]) -> str:
+    """What runs where, in a line."""
+    hosts = dict.fromkeys(about["hosts"])
+    cores = "; ".join(f"rank {rank}: {_span(of)}" for rank, of in enumerate(about["cores"]))
+    mpi = about["mpi"] or "no MPI"
+    return (
+        f"tf_hvd {about['tf_hvd']}, TensorFlow {about['tensorflow']}, {mpi}; {about['ranks']} "
+        f"ranks on {len(hosts)} machine{'s' * (len(hosts) > 1)}; cores: {cores}"
+    )
+
+
+def _span(cores: Sequence[int]) -> str:
+    whole = len(cores) > 2 and cores[-1] - cores[0] == len(cores) - 1
+    return f"{cores[0]}-{cores[-1]}" if whole else ",".join(map(str, cores))
+
+
+class Report(contextlib.AbstractContextManager["Report"]):
+    """Shows nothing: what all ranks but one do."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is to be ended."""
+
+    def begin(self, about: Mapping[str, Any], missing: Mapping[str, str]) -> None:
+        """What runs where, and which peers are not here, with the reason."""
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """All peers of one workload."""
+
+    def add_training(self, times: StepTimes) -> None:
+        """The times of a training step."""
+
+    def end(self, command: str) -> None:
+        """How it is repeated."""
+
+
+class Shown(Report):
+    """A table of rich, or lines."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._table = Table(box=box.SIMPLE_HEAD)
+        for number, name in enumerate(_HEADINGS):
+            self._table.add_column(name, justify="left" if number < 2 else "right")
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Shown":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    def begin(self, about: Mapping[str, Any], missing: Mapping[str, str]) -> None:
+        """Says it, and starts the table."""
+        self._say(heading(about))
+        for name, reason in missing.items():
+            self._say(f"without {name}: {reason}")
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """The table's next rows."""
+        for row in rows(measurements):
+            if self._console.is_terminal:
+                self._table.add_row(*row)
+            else:
+                self._line(row)
+        if self._console.is_terminal and self._live is None:
+            self._live = Live(self._table, console=self._console, auto_refresh=False)
+            self._live.start()
+        if self._live:
+            self._live.update(self._table, refresh=True)
+
+    def _line(self, row: Sequence[str]) -> None:
+        if not self._table.row_count:
+            self._say(_aligned(_HEADINGS))
+            self._table.add_row()  # the heading is there now
+        self._say(_aligned(row))
+
+    def add_training(self, times: StepTimes) -> None:
+        """In words."""
+        self.__exit__()
+        self._say(times.text())
+
+    def end(self, command: str) -> None:
+        """In a line."""
+        self.__exit__()
+        self._say(f"repeat with: {command}")
+
+
+def _aligned(row: Sequence[str]) -> str:
+    left = [f"{text:{width}}" for text, width in zip(row[:2], _WIDTHS, strict=False)]
+    right = [f"{text:>{width}}" for text, width in zip(row[2:], _WIDTHS[2:], strict=True)]
+    return " ".join([*left, *right]).rstrip()
+
+
+class AsJson(Report):
+    """One JSON object, at the end."""
+
+    def __init__(self) -> None:
+        self._document: dict[str, Any] = {"version": JSON_VERSION, "results": []}
+
+    def begin(self, about: Mapping[str, Any], missing: Mapping[str, str]) -> None:
+        """Keeps it."""
+        self._document |= {"job": dict(about), "missing": dict(missing)}
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Keeps them."""
+        self._document["results"] += [as_json(each) for each in measurements]
+
+    def add_training(self, times: StepTimes) -> None:
+        """Keeps them."""
+        self._document["training"] = times.as_json()
+
+    def end(self, command: str) -> None:
+        """Prints it all."""
+        self._document["command"] = command
+        json.dump(self._document, sys.stdout, indent=1)
+        print(flush=True)
+
+
+def as_json(measurement: Measurement) -> dict[str, Any]:
+    """A measurement's values: times in seconds, bandwidths in bytes per second."""
+    work = measurement.workload
+    values: dict[str, Any] = {
+        "operation": work.operation,
+        "workload": work.name,
+        "dtype": work.dtype,
+        "mode": work.mode,
+        "tensors": len(work.shapes),
+        "bytes": work.size_bytes,
+        "peer": measurement.peer,
+        "missing": measurement.missing,
+    }
+    if not measurement.missing:
+        values |= {
+            "seconds": list(measurement.seconds),
+            "median_seconds": measurement.median,
+            "algorithm_bandwidth": measurement.algorithm_bandwidth,
+            "bus_bandwidth": measurement.bus_bandwidth,
+        }
+    return values

@@ -1,0 +1,173 @@
+"""What is measured: tensors of one size, or the gradients of a model, and one operation on them."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+Shape = tuple[int, ...]
+
+OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+SET_OPERATIONS = ("allreduce", "broadcast")
+"""What is done with gradients and weights."""
+GROUPED = ("allreduce", "allgather", "reducescatter")
+"""What has a grouped form."""
+MODES = ("eager", "function", "grouped")
+"""One eager call for each tensor; all of them in a tf.function; one grouped call in a function."""
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One operation on tensors of these shapes, the same on all ranks."""
+
+    name: str
+    """A size as the user gave it, or the name of a gradient set."""
+    operation: str
+    dtype: str
+    mode: str
+    shapes: tuple[Shape, ...]
+    """Of the whole data: of what all ranks have gathered, and of what each has to scatter."""
+    ranks: int
+
+    @property
+    def elements(self) -> int:
+        """Of all tensors together."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size by which nccl-tests computes bandwidths."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+    @property
+    def bus_factor(self) -> float:
+        """Bus bandwidth over algorithm bandwidth."""
+        return bus_factor(self.operation, self.ranks)
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.name} {self.dtype} {self.mode}"
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """What a link carries for each byte of the size, as nccl-tests' PERFORMANCE.md defines it.
+
+    Args:
+      operation: one of OPERATIONS.
+      ranks: how many take part.
+
+    Raises:
+      ValueError: there is no such operation.
+    """
+    others = (ranks - 1) / ranks
+    if operation not in OPERATIONS:
+        raise ValueError(f"there is no operation {operation!r}: {', '.join(OPERATIONS)}")
+    return {"allreduce": 2 * others, "broadcast": 1.0}.get(operation, others)
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes that a text such as `4`, `64K` or `1M` stands for: K is 1024.
+
+    Raises:
+      ValueError: it is not a size.
+    """
+    number, unit = text.strip().upper().removesuffix("B").removesuffix("I"), ""
+    if number[-1:] in _UNITS:
+        number, unit = number[:-1], number[-1:]
+    if not (number.isascii() and number.isdigit() and int(number) > 0):
+        raise ValueError(f"{text!r} is not a size: for example 4, 64K or 16M")
+    return int(number) << _UNITS[unit]
+
+
+def of_size(size: str, operation: str, dtype: str, mode: str, ranks: int) -> Workload:
+    """One tensor of about this size: at least a value for each rank, the same number for each.
+
+    Raises:
+      ValueError: it is not a size, or there is no grouped form.
+    """
+    count = max(1, parse_bytes(size) // ITEM_BYTES[dtype])
+    if operation not in ("allreduce", "broadcast"):
+        count = max(1, count // ranks) * ranks
+    _check_mode(operation, mode)
+    return Workload(size, operation, dtype, mode, ((count,),), ranks)
+
+
+def of_gradients(name: str, operation: str, dtype: str, mode: str, ranks: int) -> Workload:
+    """The gradients of a model.
+
+    Raises:
+      ValueError: there is no such model, no grouped form, or the operation is not made for it.
+    """
+    if name not in GRADIENT_SETS:
+        raise ValueError(f"there are no gradients of {name!r}: {', '.join(GRADIENT_SETS)}")
+    if operation not in SET_OPERATIONS:
+        raise ValueError(f"gradients have no {operation}: {', '.join(SET_OPERATIONS)}")
+    _check_mode(operation, mode)
+    return Workload(name, operation, dtype, mode, GRADIENT_SETS[name], ranks)
+
+
+def _check_mode(operation: str, mode: str) -> None:
+    if mode == "grouped" and operation not in GROUPED:
+        raise ValueError(f"there is no grouped {operation}: {', '.join(GROUPED)}")
+
+
+def _with_norm(kernel: Shape) -> Iterator[Shape]:
+    """A kernel and the scale and offset of the normalization behind it."""
+    yield kernel
+    yield from [(kernel[-1],)] * 2
+
+
+def _with_bias(kernel: Shape) -> Iterator[Shape]:
+    yield kernel
+    yield (kernel[-1],)
+
+
+def _resnet50() -> Iterator[Shape]:
+    """He et al. 2015, table 1, 50 layers; convolutions have no biases."""
+    yield from _with_norm((7, 7, 3, 64))
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            yield from _with_norm((1, 1, inputs, width))
+            yield from _with_norm((3, 3, width, width))
+            yield from _with_norm((1, 1, width, 4 * width))
+            if block == 0:
+                yield from _with_norm((1, 1, inputs, 4 * width))
+            inputs = 4 * width
+    yield from _with_bias((inputs, 1000))
+
+
+def _vgg16() -> Iterator[Shape]:
+    """Simonyan and Zisserman 2014, table 1, column D."""
+    inputs = 3
+    for width, layers in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(layers):
+            yield from _with_bias((3, 3, inputs, width))
+            inputs = width
+    yield from _with_bias((7 * 7 * 512, 4096))
+    yield from _with_bias((4096, 4096))
+    yield from _with_bias((4096, 1000))
+
+
+def _bert_large() -> Iterator[Shape]:
+    """Devlin et al. 2018, BERT-large uncased, with the pooler and without a head."""
+    width, inner = 1024, 4096
+    for rows in (30522, 512, 2):  # words, positions, segments
+        yield (rows, width)
+    yield from [(width,)] * 2
+    for _ in range(24):
+        for _ in range(4):  # query, key, value, output
+            yield from _with_bias((width, width))
+        yield from [(width,)] * 2
+        yield from _with_bias((width, inner))
+        yield from _with_bias((inner, width))
+        yield from [(width,)] * 2
+    yield from _with_bias((width, width))
+
+
+GRADIENT_SETS: dict[str, tuple[Shape, ...]] = {
+    "resnet50": tuple(_resnet50()),
+    "vgg16": tuple(_vgg16()),
+    "bert-large": tuple(_bert_large()),
+}
