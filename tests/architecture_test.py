@@ -50,8 +50,8 @@ ALONE = {
 
 CPP_GETENV = ("runtime/config.cc",)
 PYTHON_ENVIRON = ("tf_hvd/config.py", "tf_hvd/cli/")
-# The C API's one caller, and the launcher's calls to the kernel.
-CTYPES = ("tf_hvd/_native.py", "tf_hvd/cli/supervise.py")
+# The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
+CTYPES = ("tf_hvd/_native.py", "tf_hvd/cli/supervise.py", "tf_hvd/bench/native.py")
 # Files that BUILD selects, or that exist to hide a difference.
 CONDITIONAL = ("runtime/transport/mpi_shim", "kernels/tf_compat.h")
 

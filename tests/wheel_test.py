@@ -15,7 +15,12 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NATIVE = ["_tf_hvd.so", "libtf_hvd_mpi_mpich.so", "libtf_hvd_mpi_openmpi.so"]
+NATIVE = [
+    "_tf_hvd.so",
+    "libtf_hvd_limits.so",
+    "libtf_hvd_mpi_mpich.so",
+    "libtf_hvd_mpi_openmpi.so",
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def test_metadata(wheel):
     said = tomllib.loads((ROOT / "pip_package/metadata.toml").read_text())
     metadata = email.message_from_bytes(member(wheel, "METADATA"))
     assert metadata["Name"] == "tf_hvd"
-    assert metadata.get_all("Provides-Extra") == ["cpu", "gpu", "openmpi", "mpich"]
+    assert metadata.get_all("Provides-Extra") == ["cpu", "gpu", "openmpi", "mpich", "bench"]
     required = metadata.get_all("Requires-Dist")
     assert set(said["dependencies"]) < set(required)
     assert 'tensorflow-cpu==2.21.*; extra == "cpu"' in required

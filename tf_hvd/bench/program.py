@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tf_hvd.bench import plot, report, training, workloads
 from tf_hvd.bench.job import RunningJob
@@ -11,8 +11,19 @@ from tf_hvd.bench.peers.base import Peer, Surroundings
 from tf_hvd.bench.peers.machine import Copy, Sketch
 from tf_hvd.bench.peers.mpi import Mpi
 from tf_hvd.bench.peers.ours import Identity, Ours
+from tf_hvd.bench.peers.outside import Distribute, Gloo, Horovod
 
-PEERS = ("tf_hvd", "tf.identity", "mpi", "mpi in place", "sketch", "copy")
+PEERS = (
+    "tf_hvd",
+    "tf.identity",
+    "mpi",
+    "mpi in place",
+    "sketch",
+    "copy",
+    "tf.distribute",
+    "gloo",
+    "horovod",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +65,16 @@ def chosen(settings: Settings, ranks: int) -> list[workloads.Workload]:
 
 def peers_of(names: tuple[str, ...], job: RunningJob, around: Surroundings) -> list[Peer]:
     """The peers of these names, in their order."""
-    makers = {
+    makers: dict[str, Callable[[], Peer]] = {
         "tf_hvd": Ours,
         "tf.identity": Identity,
         "mpi": lambda: Mpi(job.mpi),
         "mpi in place": lambda: Mpi(job.mpi, in_place=True),
         "sketch": lambda: Sketch(job.shared),
         "copy": Copy,
+        "tf.distribute": lambda: Distribute(around),
+        "gloo": lambda: Gloo(around),
+        "horovod": lambda: Horovod(around),
     }
     return [makers[name]() for name in names]
 

@@ -83,6 +83,12 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         "and a function for gradients",
     )
     parser.add_argument("--peers", type=_names, metavar="NAME,...", help="by default all")
+    parser.add_argument(
+        "--horovod",
+        default="",
+        metavar="FOLDER",
+        help="the Python environment in which Horovod is installed, to measure it as well",
+    )
     parser.add_argument("--repetitions", type=_count, default=30, metavar="N")
     parser.add_argument("--warmup", type=_count, default=3, metavar="N")
     parser.add_argument(
@@ -140,6 +146,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         json=options.json,
         plot=options.plot,
         training=options.training,
+        horovod=options.horovod,
         command=shlex.join(["tf_hvd", *(word for word in options.words if word != _IN_JOB)]),
         **({"peers": options.peers} if options.peers else {}),
     )

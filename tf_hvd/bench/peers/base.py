@@ -48,13 +48,22 @@ class Peer(abc.ABC):
     def run(self) -> Any:
         """Does the operation once, on all tensors of the workload."""
 
-    @abc.abstractmethod
     def results(self) -> list[np.ndarray]:
-        """Runs once and gives what came of it, to be checked."""
+        """Runs once and gives what came of it."""
+        raise NotImplementedError
 
-    def expected(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> list[np.ndarray]:
-        """What `results` must be: the operation's outputs."""
-        return outputs if self.is_collective else inputs
+    def check(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> int | None:
+        """Runs once; the number of a tensor that came out wrong, if one did.
+
+        Args:
+          inputs: as `prepare` got them.
+          outputs: what the operation makes of them.
+        """
+        wanted = outputs if self.is_collective else inputs
+        for number, (value, right) in enumerate(zip(self.results(), wanted, strict=True)):
+            if value.shape != right.shape or not np.array_equal(value, right):
+                return number
+        return None
 
     def seconds(self, calls: int, barrier: Callable[[], None]) -> float:
         """The time of one of so many calls, in seconds, that follow on a barrier."""

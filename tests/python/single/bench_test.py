@@ -1,0 +1,325 @@
+"""The parts of `tf_hvd bench` that need no job."""
+
+import dataclasses
+import json
+import math
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from tf_hvd.bench import measure, plot, report, training, values, workloads
+from tf_hvd.bench.errors import BenchError
+from tf_hvd.bench.native import SharedMemory
+from tf_hvd.bench.peers.base import Peer
+
+WORK = workloads.of_size("1K", "allreduce", "float32", "eager", 2)
+
+
+@pytest.mark.parametrize(
+    ("operation", "of_two", "of_four"),
+    [
+        ("allreduce", 1.0, 1.5),
+        ("allgather", 0.5, 0.75),
+        ("reducescatter", 0.5, 0.75),
+        ("alltoall", 0.5, 0.75),
+        ("broadcast", 1.0, 1.0),
+    ],
+)
+def test_bus_factors_are_those_of_nccl_tests(operation, of_two, of_four):
+    assert workloads.bus_factor(operation, 2) == of_two
+    assert workloads.bus_factor(operation, 4) == of_four
+
+
+def test_bandwidths_by_hand():
+    seconds = (2e-6, 4e-6, 9e-6)
+    found = measure.Measurement(dataclasses.replace(WORK, ranks=4), "x", True, seconds)
+    assert found.median == 4e-6
+    assert found.algorithm_bandwidth == 1024 / 4e-6
+    assert found.bus_bandwidth == 1.5 * 1024 / 4e-6
+    assert dataclasses.replace(found, is_collective=False).bus_bandwidth is None
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "elements"),
+    [
+        ("resnet50", 161, 25_557_032),
+        ("vgg16", 32, 138_357_544),
+        ("bert-large", 391, 335_141_888),  # uncased, with the pooler
+    ],
+)
+def test_gradient_sets(name, tensors, elements):
+    shapes = workloads.GRADIENT_SETS[name]
+    assert len(shapes) == tensors
+    assert sum(math.prod(shape) for shape in shapes) == elements
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4", 4), ("64K", 65536), ("1MiB", 1 << 20), ("2g", 2 << 30), ("16M", 16 << 20)],
+)
+def test_sizes(text, size):
+    assert workloads.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "K", "-4", "1.5M", "4 apples"])
+def test_what_is_no_size(text):
+    with pytest.raises(ValueError, match="is not a size"):
+        workloads.parse_bytes(text)
+
+
+@pytest.mark.parametrize("operation", ["allgather", "alltoall", "reducescatter"])
+def test_each_rank_has_the_same_number_of_values(operation):
+    assert workloads.of_size("4", operation, "float32", "eager", 3).elements == 3
+    assert workloads.of_size("40", operation, "float32", "eager", 3).elements == 9
+
+
+def test_refused_workloads():
+    with pytest.raises(ValueError, match="no grouped alltoall"):
+        workloads.of_size("4", "alltoall", "float32", "grouped", 2)
+    with pytest.raises(ValueError, match="gradients have no allgather"):
+        workloads.of_gradients("vgg16", "allgather", "float32", "function", 2)
+    with pytest.raises(ValueError, match="no gradients of 'vgg17'"):
+        workloads.of_gradients("vgg17", "allreduce", "float32", "function", 2)
+
+
+@pytest.mark.parametrize("operation", workloads.OPERATIONS)
+@pytest.mark.parametrize("dtype", list(workloads.ITEM_BYTES))
+def test_expected_outputs_by_the_definition(operation, dtype):
+    ranks = 3
+    work = workloads.of_size("120", operation, dtype, "eager", ranks)
+    given = [values.inputs(work, rank)[0].astype(np.float64) for rank in range(ranks)]
+    part = work.elements // ranks
+    for rank in range(ranks):
+        mine = slice(part * rank, part * (rank + 1))
+        right = {
+            "allreduce": sum(given),
+            "reducescatter": sum(given)[mine],
+            "broadcast": given[0],
+            "allgather": np.concatenate(given),
+            "alltoall": np.concatenate([each[mine] for each in given]),
+        }[operation]
+        (found,) = values.outputs(work, rank)
+        assert found.dtype == values.numpy_type(dtype)
+        assert found.shape == values.output_shapes(work)[0]
+        np.testing.assert_array_equal(found.astype(np.float64), right)
+
+
+class FakeJob:
+    """Rank 0 of two, of which the other has other times."""
+
+    rank, size = 0, 2
+
+    def __init__(self, log, other=lambda mine: mine):
+        self._log, self._other = log, other
+
+    def gather(self, value):
+        return [value, self._other(value)]
+
+    def barrier(self):
+        self._log.append("barrier")
+
+
+class FakePeer(Peer):
+    def __init__(self, name, log, reason=None, wrong=False):
+        self.name, self._log, self._reason, self._wrong = name, log, reason, wrong
+
+    def missing(self):
+        return self._reason
+
+    def prepare(self, workload, inputs):
+        self._work = workload
+
+    def run(self):
+        self._log.append(self.name)
+
+    def results(self):
+        self.run()
+        (right,) = values.outputs(self._work, 0)
+        return [right + 1 if self._wrong else right]
+
+
+def test_peers_take_turns_behind_barriers():
+    log = []
+    peers = [FakePeer(name, log) for name in "ab"]
+    found = measure.measure(peers, WORK, measure.Plan(2, warmup=1, calls=2), FakeJob(log))
+    turn = ["barrier", "a", "a", "barrier", "b", "b"]
+    assert log == ["a", "b", *turn * 3]  # each is checked, warmed up once, timed twice
+    assert [(each.peer, len(each.seconds)) for each in found] == [("a", 2), ("b", 2)]
+
+
+def test_median_over_repetitions_of_the_slowest_rank():
+    assert measure.slowest([[1.0, 5.0, 2.0], [3.0, 4.0, 1.0]]) == [3.0, 5.0, 2.0]
+
+    def other(mine):
+        return {name: [100.0] * len(each) for name, each in mine.items()} if mine else mine
+
+    log = []
+    (found,) = measure.measure([FakePeer("a", log)], WORK, measure.Plan(3), FakeJob(log, other))
+    assert found.median == 100.0
+
+
+def test_small_workloads_have_several_calls():
+    plan = measure.Plan()
+    assert plan.calls_of(WORK) > 1
+    assert plan.calls_of(workloads.of_size("1M", "allreduce", "float32", "eager", 2)) == 1
+    assert measure.Plan(calls=7).calls_of(WORK) == 7
+
+
+def test_wrong_result_is_an_error():
+    log = []
+    peers = [FakePeer("good", log), FakePeer("bad", log, wrong=True)]
+    with pytest.raises(
+        BenchError, match=r"bad: wrong result of allreduce 1K .* tensor 0, on rank 0"
+    ):
+        measure.measure(peers, WORK, measure.Plan(), FakeJob(log))
+    assert "barrier" not in log  # nothing was timed
+
+
+def test_missing_on_one_rank_is_missing():
+    log = []
+    peers = [FakePeer("a", log), FakePeer("b", log, reason="not installed")]
+    found, missing = measure.usable(peers, FakeJob(log))
+    assert [peer.name for peer in found] == ["a"]
+    assert missing == {"b": "not installed"}
+    found, missing = measure.usable(peers[:1], FakeJob(log, lambda _: "not there"))
+    assert (found, missing) == ([], {"a": "not there"})
+
+
+MEASURED = [
+    measure.Measurement(WORK, "tf_hvd", True, (2e-6,)),
+    measure.Measurement(WORK, "mpi", True, (1e-6,)),
+    measure.Measurement(WORK, "sketch", True, missing="it only has allreduce"),
+    measure.Measurement(WORK, "copy", False, (5e-7,)),
+]
+ABOUT = {
+    "ranks": 2,
+    "hosts": ["a", "a"],
+    "cores": [[0], [1, 2, 3]],
+    "mpi": "Some MPI 1.0",
+    "tf_hvd": "0.1.0",
+    "tensorflow": "2.21.0",
+}
+
+
+def test_lines_where_no_terminal_looks_on(capsys):
+    with report.Shown() as shown:
+        shown.begin(ABOUT, {"gloo": "torch is not installed"})
+        shown.add(MEASURED)
+        shown.end("tf_hvd bench -np 2")
+    lines = capsys.readouterr().out.splitlines()
+    assert "2 ranks on 1 machine; cores: rank 0: 0; rank 1: 1-3" in lines[0]
+    assert lines[1] == "without gloo: torch is not installed"
+    assert lines[2].split()[:3] == ["workload", "peer", "time"]
+    assert [" ".join(line.split()) for line in lines[3:7]] == [
+        "allreduce 1K float32 eager tf_hvd 2.0 us 0.51 0.51 1.00 x",
+        "mpi 1.0 us 1.02 1.02 0.50 x",
+        "sketch no: it only has allreduce",
+        "copy 0.5 us 2.05 0.25 x",
+    ]
+    assert lines[7] == "repeat with: tf_hvd bench -np 2"
+
+
+def test_json(capsys):
+    times = training.StepTimes("tape", 10, 40, with_reduction=3.0, without=2.0, reduction=4.0)
+    with report.AsJson() as shown:
+        shown.begin(ABOUT, {"gloo": "torch is not installed"})
+        shown.add(MEASURED)
+        shown.add_training(times)
+        shown.end("tf_hvd bench")
+    found = json.loads(capsys.readouterr().out)
+    assert found["version"] == report.JSON_VERSION
+    assert found["job"] == ABOUT
+    assert found["missing"] == {"gloo": "torch is not installed"}
+    assert found["command"] == "tf_hvd bench"
+    assert found["training"]["exposed"] == 0.25
+    assert found["results"][0] == {
+        "operation": "allreduce",
+        "workload": "1K",
+        "dtype": "float32",
+        "mode": "eager",
+        "tensors": 1,
+        "bytes": 1024,
+        "peer": "tf_hvd",
+        "missing": None,
+        "seconds": [2e-6],
+        "median_seconds": 2e-6,
+        "algorithm_bandwidth": 5.12e8,
+        "bus_bandwidth": 5.12e8,
+    }
+    assert found["results"][2]["missing"] == "it only has allreduce"
+    assert "median_seconds" not in found["results"][2]
+    assert found["results"][3]["bus_bandwidth"] is None
+
+
+def test_exposed_share():
+    times = training.StepTimes("tape", 1, 1, with_reduction=0.012, without=0.010, reduction=0.004)
+    assert times.exposed == pytest.approx(0.5)
+    assert "exposed 50% of it" in times.text()
+
+
+def test_plot(tmp_path):
+    gradients = workloads.of_gradients("resnet50", "allreduce", "float32", "function", 2)
+    more = [measure.Measurement(gradients, name, True, (0.1,)) for name in ("tf_hvd", "mpi")]
+    for name, head in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
+        plot.check(str(tmp_path / name))
+        plot.write(str(tmp_path / name), [*MEASURED, *more])
+        assert (tmp_path / name).read_bytes().startswith(head)
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"must end in \.png or \.svg"):
+        plot.check(str(tmp_path / "a.jpeg"))
+    with pytest.raises(ValueError, match="there is no folder"):
+        plot.check(str(tmp_path / "none" / "a.svg"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(BenchError, match=r"pip install 'tf_hvd\[bench\]'"):
+        plot.check(str(tmp_path / "a.svg"))
+
+
+class Threads:
+    """Ranks that are threads, for what needs no job."""
+
+    def __init__(self, ranks):
+        self._barrier, self._given = threading.Barrier(ranks, timeout=60), [None] * ranks
+
+    def gather_of(self, rank):
+        def gather(value):
+            self._given[rank] = value
+            self._barrier.wait()
+            everyone = list(self._given)
+            self._barrier.wait()
+            return everyone
+
+        return gather
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_sketch_adds(ranks, dtype):
+    threads, found = Threads(ranks), {}
+
+    def work(rank):
+        shared = SharedMemory(rank, ranks, threads.gather_of(rank))
+        assert shared.missing is None
+        sums = []
+        # One value, one piece and a value, and several pieces.
+        for count in (1, 2, SharedMemory.PIECE_BYTES // dtype().itemsize + 1, 500_001):
+            given = (np.arange(count) % 7 + rank).astype(dtype)
+            shared.allreduce(given)()
+            shared.barrier()
+            sums.append(given)
+        found[rank] = sums
+
+    workers = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    for sums in found.values():
+        for total in sums:
+            right = ranks * (np.arange(total.size) % 7) + sum(range(ranks))
+            np.testing.assert_array_equal(total, right)
+    assert len(found) == ranks
