@@ -49,7 +49,8 @@ ALONE = {
 }
 
 CPP_GETENV = ("runtime/config.cc",)
-PYTHON_ENVIRON = ("tf_hvd/config.py", "tf_hvd/cli/")
+# The last is run by another environment's Python, without this package.
+PYTHON_ENVIRON = ("tf_hvd/config.py", "tf_hvd/cli/", "tf_hvd/bench/peers/worker.py")
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
 CTYPES = ("tf_hvd/_native.py", "tf_hvd/cli/supervise.py", "tf_hvd/bench/native.py")
 # Files that BUILD selects, or that exist to hide a difference.

@@ -79,7 +79,7 @@ def test_libraries_in_processes_of_their_own(bench):
     ],
 )
 def test_what_is_refused_before_a_job(call, words, said):
-    code, _, errors = call("bench", *words)
+    code, _, errors = call("bench", "-np", "2", *words)
     assert code == 2
     assert said in errors
     assert len(errors.splitlines()) == 1

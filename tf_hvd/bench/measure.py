@@ -7,26 +7,8 @@ from collections.abc import Sequence
 from tf_hvd.bench import values
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.peers.base import Job, Peer
+from tf_hvd.bench.settings import Plan
 from tf_hvd.bench.workloads import Workload
-
-_SMALL_BYTES = 1 << 16
-_SMALL_CALLS = 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How often each peer runs."""
-
-    repetitions: int = 30
-    warmup: int = 3
-    """Repetitions before those that count."""
-    calls: int = 0
-    """Calls in a repetition, which follow on one barrier; 0: more than one for a small workload."""
-
-    def calls_of(self, workload: Workload) -> int:
-        """How many calls a repetition of this workload has."""
-        small = workload.size_bytes <= _SMALL_BYTES
-        return self.calls or (_SMALL_CALLS if small else 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tf_hvd.bench.errors import BenchError
 
 _LIBRARY = pathlib.Path(__file__).resolve().parent.parent / "libtf_hvd_limits.so"
 _FOLDER = "/dev/shm"
-_LIBMPI = re.compile(r"\S+/libmpi(?:cxx)?\.so[.\d]*$")
+_LIBMPI = re.compile(r"/.*/libmpi\.so[.\d]*$")
 _SUCCESS = 0
 
 

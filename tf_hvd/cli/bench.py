@@ -8,13 +8,11 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tf_hvd.bench.settings import Plan, Settings
 from tf_hvd.cli.environment import without_launcher
 from tf_hvd.cli.errors import UsageError
-
-if TYPE_CHECKING:
-    from tf_hvd.bench.program import Settings
 
 _SIZES = "4,1K,64K,1M,16M,64M"
 _IN_JOB = "--in-job"
@@ -112,6 +110,11 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
+    try:
+        settings = _settings(options)
+        settings.check()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     if options.np is not None and not options.in_job:
         return _start_job(options)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -120,9 +123,7 @@ def _start(options: argparse.Namespace) -> int:
     from tf_hvd.bench.errors import BenchError
 
     try:
-        program.run(_settings(options), without_launcher(os.environ))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+        program.run(settings, without_launcher(os.environ))
     except BenchError as error:
         print(f"tf_hvd bench: {error}", file=sys.stderr, flush=True)
         return _FAILED
@@ -130,9 +131,6 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    from tf_hvd.bench.measure import Plan
-    from tf_hvd.bench.program import Settings
-
     sizes = options.sizes
     if sizes is None:
         sizes = () if options.gradients or options.training else _names(_SIZES)

@@ -1,17 +1,20 @@
 """The parts of `tf_hvd bench` that need no job."""
 
 import dataclasses
+import hashlib
 import json
 import math
+import os
 import sys
 import threading
 
 import numpy as np
 import pytest
 
-from tf_hvd.bench import measure, plot, report, training, values, workloads
+from tf_hvd.bench import measure, plot, report, settings, training, values, workloads
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.native import SharedMemory
+from tf_hvd.bench.peers import outside
 from tf_hvd.bench.peers.base import Peer
 
 WORK = workloads.of_size("1K", "allreduce", "float32", "eager", 2)
@@ -143,7 +146,7 @@ class FakePeer(Peer):
 def test_peers_take_turns_behind_barriers():
     log = []
     peers = [FakePeer(name, log) for name in "ab"]
-    found = measure.measure(peers, WORK, measure.Plan(2, warmup=1, calls=2), FakeJob(log))
+    found = measure.measure(peers, WORK, settings.Plan(2, warmup=1, calls=2), FakeJob(log))
     turn = ["barrier", "a", "a", "barrier", "b", "b"]
     assert log == ["a", "b", *turn * 3]  # each is checked, warmed up once, timed twice
     assert [(each.peer, len(each.seconds)) for each in found] == [("a", 2), ("b", 2)]
@@ -156,15 +159,15 @@ def test_median_over_repetitions_of_the_slowest_rank():
         return {name: [100.0] * len(each) for name, each in mine.items()} if mine else mine
 
     log = []
-    (found,) = measure.measure([FakePeer("a", log)], WORK, measure.Plan(3), FakeJob(log, other))
+    (found,) = measure.measure([FakePeer("a", log)], WORK, settings.Plan(3), FakeJob(log, other))
     assert found.median == 100.0
 
 
 def test_small_workloads_have_several_calls():
-    plan = measure.Plan()
+    plan = settings.Plan()
     assert plan.calls_of(WORK) > 1
     assert plan.calls_of(workloads.of_size("1M", "allreduce", "float32", "eager", 2)) == 1
-    assert measure.Plan(calls=7).calls_of(WORK) == 7
+    assert settings.Plan(calls=7).calls_of(WORK) == 7
 
 
 def test_wrong_result_is_an_error():
@@ -173,7 +176,7 @@ def test_wrong_result_is_an_error():
     with pytest.raises(
         BenchError, match=r"bad: wrong result of allreduce 1K .* tensor 0, on rank 0"
     ):
-        measure.measure(peers, WORK, measure.Plan(), FakeJob(log))
+        measure.measure(peers, WORK, settings.Plan(), FakeJob(log))
     assert "barrier" not in log  # nothing was timed
 
 
@@ -263,20 +266,18 @@ def test_plot(tmp_path):
     gradients = workloads.of_gradients("resnet50", "allreduce", "float32", "function", 2)
     more = [measure.Measurement(gradients, name, True, (0.1,)) for name in ("tf_hvd", "mpi")]
     for name, head in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
-        plot.check(str(tmp_path / name))
         plot.write(str(tmp_path / name), [*MEASURED, *more])
         assert (tmp_path / name).read_bytes().startswith(head)
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 
 def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"must end in \.png or \.svg"):
-        plot.check(str(tmp_path / "a.jpeg"))
     with pytest.raises(ValueError, match="there is no folder"):
-        plot.check(str(tmp_path / "none" / "a.svg"))
+        settings.Settings(plot=str(tmp_path / "none" / "a.svg")).check()
+    settings.Settings(plot=str(tmp_path / "a.svg")).check()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BenchError, match=r"pip install 'tf_hvd\[bench\]'"):
-        plot.check(str(tmp_path / "a.svg"))
+        plot.check()
 
 
 class Threads:
@@ -323,3 +324,75 @@ def test_the_sketch_adds(ranks, dtype):
             right = ranks * (np.arange(total.size) % 7) + sum(range(ranks))
             np.testing.assert_array_equal(total, right)
     assert len(found) == ranks
+
+
+STUB = """
+import importlib.util, sys
+import numpy as np
+
+spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+
+
+class Stub(worker.System):
+    operations = ("allreduce",)
+
+    def make(self, request):
+        self._values = self.inputs(request, request["dtype"])
+
+    def run(self):
+        if self._values[0].size == 3:
+            raise OverflowError("three is too much")
+        return self._values
+
+    def barrier(self):
+        pass
+
+
+worker.SYSTEMS["stub"] = Stub
+worker.main("stub", *sys.argv[2:])
+"""
+
+
+@pytest.fixture
+def stub():
+    started = {"rank": 1, "size": 2}
+    worker = outside.Worker([sys.executable, "-c", STUB, outside.WORKER], started, os.environ)
+    yield worker
+    worker.end()
+
+
+def asked(shape, operation="allreduce"):
+    return {"do": "prepare", "operation": operation, "dtype": "float32", "inputs": [shape]}
+
+
+def test_worker_does_what_it_is_told(stub):
+    assert stub.ask(asked((4,), "alltoall")) == [
+        {"reason": "it is measured for allreduce alone"},
+    ]
+    assert stub.ask(asked((4,))) == [{"reason": None}]
+    (answer,) = stub.ask({"do": "run", "calls": 2})
+    assert answer["seconds"] >= 0
+    (answer,) = stub.ask({"do": "results"})
+    mine = values.inputs(workloads.of_size("16", "allreduce", "float32", "eager", 2), 1)
+    assert answer["hashes"] == [hashlib.sha256(value.tobytes()).hexdigest() for value in mine]
+
+
+def test_worker_that_fails_says_why(stub):
+    stub.ask(asked((3,)))
+    with pytest.raises(BenchError, match="OverflowError: three is too much"):
+        stub.ask({"do": "run", "calls": 1})
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["-c", "raise SystemExit('not today')"], "not today"),
+        (["-c", "raise SystemExit(3)"], "exit code 3"),
+        ([outside.WORKER, "no such system"], "KeyError: 'no such system'"),
+    ],
+)
+def test_worker_that_does_not_start(command, said):
+    with pytest.raises(BenchError, match=said):
+        outside.Worker([sys.executable, *command], {"rank": 0, "size": 1}, os.environ)

@@ -27,7 +27,8 @@ from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.peers.base import Job, Peer, Surroundings
 from tf_hvd.bench.workloads import Workload
 
-_WORKER = pathlib.Path(__file__).resolve().parent / "worker.py"
+WORKER = str(pathlib.Path(__file__).resolve().parent / "worker.py")
+"""The file that the other processes run."""
 _PATIENCE = 120.0  # seconds, for a worker to start and to answer
 _GRACE = 10.0  # seconds, to end
 _LOOK = 0.2
@@ -233,7 +234,7 @@ class Gloo(Outside):
         job = self._job
         address = job.gather(_free_address(job))[0]
         started = {"rank": job.rank, "size": job.size, "address": address}
-        return Worker([sys.executable, str(_WORKER), self.name], started, self._around.environ)
+        return Worker([sys.executable, WORKER, self.name], started, self._around.environ)
 
 
 class Distribute(Outside):
@@ -252,7 +253,7 @@ class Distribute(Outside):
         config = {"cluster": cluster, "task": {"type": "worker", "index": job.rank}}
         environ = {**self._around.environ, "TF_CONFIG": json.dumps(config)}
         started = {"rank": job.rank, "size": job.size}
-        return Worker([sys.executable, str(_WORKER), self.name], started, environ)
+        return Worker([sys.executable, WORKER, self.name], started, environ)
 
 
 class Horovod(Outside):
@@ -281,7 +282,7 @@ class Horovod(Outside):
         slots = ",".join(f"{host}:{hosts.count(host)}" for host in dict.fromkeys(hosts))
         command = [str(programs / "horovodrun"), "-np", str(job.size)]
         command += ["-H", slots] if several else []
-        command += [str(programs / "python"), str(_WORKER), self.name]
+        command += [str(programs / "python"), WORKER, self.name]
         mine = os.sched_getaffinity(0)
         # Its launcher gets the cores of all ranks; each worker takes those of its rank.
         os.sched_setaffinity(0, {core for each in cores for core in each})
