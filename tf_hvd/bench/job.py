@@ -32,12 +32,12 @@ class RunningJob:
 
     def about(self) -> dict[str, Any]:
         """What a report says of it; the same on all ranks."""
-        version = _native.mpi_version()
+        mpi = _native.mpi_version().split(",")[0].partition("\n")[0]
         return {
             "ranks": self.size,
             "hosts": self.gather(os.uname().nodename),
             "cores": self.gather(sorted(os.sched_getaffinity(0))),
-            "mpi": version.split(",")[0].splitlines()[0] if version else None,
+            "mpi": " ".join(mpi.replace("Version:", "").split()) or None,
             "tf_hvd": _native.build_info.VERSION,
             "tensorflow": _native.build_info.TF_VERSION,
         }
