@@ -63,19 +63,18 @@ class SharedMemory:
             raise BenchError("a rank did not come to the barrier within a minute")
 
     def allreduce(self, values: np.ndarray) -> Callable[[], None]:
-        """A call that sums float32 or float64 in place, to be made many times.
+        """A call that sums float32 or float64 in place, to be made as long as `values` are there.
 
         It raises BenchError if a rank has not come within a minute.
         """
-        function = self._library.tf_hvd_limits_allreduce
         data = address(values)
         words = (
             *(self._base, self._rank, self._ranks, self.PIECE_BYTES),
             *(values.dtype == np.float64, data, data, values.size),
         )
 
-        def call() -> None:
-            if function(*words) != _SUCCESS:
+        def call() -> None:  # keeps the segment, and with it what `words` point to
+            if self._library.tf_hvd_limits_allreduce(*words) != _SUCCESS:
                 raise BenchError("a rank did not come to the allreduce within a minute")
 
         return call
@@ -156,7 +155,8 @@ class RawMpi:
 
         Args:
           function: the name, without `MPI_`.
-          *arguments: buffers, counts, and names of handles; the communicator is added.
+          *arguments: addresses of buffers, which the caller keeps, counts, and names of handles;
+            the communicator is added.
         """
         words = [self._handles[word] if isinstance(word, str) else word for word in arguments]
         entry = getattr(self._library, f"MPI_{function}")
