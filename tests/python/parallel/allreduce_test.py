@@ -124,6 +124,7 @@ def test_bool(evaluate, rank, size):
         equal(result, expected)
 
 
+@pytest.mark.usefixtures("one_machine")
 def test_half_precisions_are_summed_in_float32(rank, size):
     # One by one, in the half precision, each addition of 1 would be lost.
     for dtype, big in ((tf.float16, 2048.0), (tf.bfloat16, 256.0)):

@@ -176,6 +176,7 @@ def test_reducescatter_of_shapes(rank, size, shape):
     equal(result, expected[rows_of(rank, size, shape[0])])
 
 
+@pytest.mark.usefixtures("one_machine")
 def test_reducescatter_has_the_bits_of_allreduce(rank, size):
     """Numbers that round, with scales and in half precision."""
     generator = np.random.default_rng(rank)

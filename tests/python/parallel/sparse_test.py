@@ -116,6 +116,7 @@ def test_int32_indices_and_the_dense_shape_stay(no_small, rank, size, way):
     equal(result.dense_shape, np.int32([ROWS, COLUMNS]))
 
 
+@pytest.mark.usefixtures("one_machine")
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 @pytest.mark.parametrize("op", ["Sum", "Average"])
 @pytest.mark.parametrize("compression", ["none", "fp16"])
