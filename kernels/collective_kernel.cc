@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/huge_pages.h"
 #include "kernels/tf_adapters.h"
 
 namespace tf_hvd {
@@ -71,7 +72,9 @@ struct RowsOutput {
     const bool waits = caller->WhileWaiting([&] {
       tf::Tensor* output = nullptr;
       status = FromTensorFlow(ctx->allocate_output(index, shape, &output));
-      if (status.ok()) *result = *output;
+      if (!status.ok()) return;
+      AdviseHugePages(output->data(), output->TotalBytes());
+      *result = *output;
     });
     return waits ? status : AllocateUnseen(dtype, shape, result);
   }
@@ -234,7 +237,10 @@ Status CollectiveKernel::AddTensor(Call* call, int index, Output output) const {
     TF_HVD_RETURN_IF_ERROR(FromTensorFlow(ctx->forward_input_or_allocate_output(
         {index}, index, input.shape(), &result)));
     buffers.output = result->data();
-    if (buffers.output != buffers.input) call->held->push_back(*result);
+    if (buffers.output != buffers.input) {
+      AdviseHugePages(buffers.output, result->TotalBytes());
+      call->held->push_back(*result);
+    }
   }
   // Not before: TensorFlow forwards only memory that nobody else refers to.
   call->held->push_back(input);

@@ -2,13 +2,13 @@
 // mpi.h into a shared object of its own, which links no MPI: every function is
 // looked up in the library that is handed over, and so are the objects behind
 // Open MPI's handles, because its macros for them would need linking.
-#include <dlfcn.h>
 #include <mpi.h>
 
 #include <cstdio>
 #include <cstring>
 
 #include "runtime/transport/mpi_api.h"
+#include "runtime/transport/mpi_symbols.h"
 
 namespace tf_hvd {
 namespace {
@@ -259,30 +259,7 @@ int Cancel(void* state, MpiHandle* request) {
   return Of(state).cancel(&value);
 }
 
-// Looks symbols up and remembers the first that is missing.
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename T>
-  void Function(const char* name, T* function) {
-    *function = reinterpret_cast<T>(Address(name));
-  }
-
-  void* Address(const char* name) {
-    void* address = dlsym(library_, name);
-    if (address == nullptr && missing_ == nullptr) missing_ = name;
-    return address;
-  }
-
-  const char* missing() const { return missing_; }
-
- private:
-  void* library_;
-  const char* missing_ = nullptr;
-};
-
-void LoadFunctions(Symbols* symbols, Calls* calls) {
+void LoadFunctions(MpiSymbols* symbols, Calls* calls) {
   symbols->Function("MPI_Initialized", &calls->initialized);
   symbols->Function("MPI_Finalized", &calls->finalized);
   symbols->Function("MPI_Init_thread", &calls->init_thread);
@@ -317,7 +294,7 @@ void LoadFunctions(Symbols* symbols, Calls* calls) {
   symbols->Function("MPI_Cancel", &calls->cancel);
 }
 
-void LoadNumbers(Symbols* symbols, Calls* calls) {
+void LoadNumbers(MpiSymbols* symbols, Calls* calls) {
 #ifdef OPEN_MPI
   constexpr const char* kTypes[kMpiNumberCount] = {
       "ompi_mpi_uint8_t",         "ompi_mpi_int8_t",
@@ -347,7 +324,7 @@ void LoadNumbers(Symbols* symbols, Calls* calls) {
 #endif
 }
 
-void LoadHandles(Symbols* symbols, Calls* calls) {
+void LoadHandles(MpiSymbols* symbols, Calls* calls) {
 #ifdef OPEN_MPI
   calls->world = static_cast<MPI_Comm>(symbols->Address("ompi_mpi_comm_world"));
   calls->byte = static_cast<MPI_Datatype>(symbols->Address("ompi_mpi_byte"));
@@ -398,7 +375,7 @@ void FillTable(Calls* calls, MpiApi* api) {
 
 extern "C" __attribute__((visibility("default"))) int tf_hvd_mpi_load(
     void* libmpi, tf_hvd::MpiApi* api, char* error, size_t error_bytes) {
-  tf_hvd::Symbols symbols(libmpi);
+  tf_hvd::MpiSymbols symbols(libmpi);
   auto* calls = new tf_hvd::Calls();
   tf_hvd::LoadFunctions(&symbols, calls);
   tf_hvd::LoadHandles(&symbols, calls);
