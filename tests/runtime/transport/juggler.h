@@ -1,4 +1,5 @@
-// Juggler: a rank with several allreduces under way, of sets that overlap.
+// Allreduces of one rank, seen from its side: several under way at once, of
+// sets that overlap (Juggler), and one that is given up.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_JUGGLER_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_JUGGLER_H_
 
@@ -28,6 +29,25 @@ inline OperationSpec AllreduceOf(const std::vector<int>& ranks, int32_t set,
   spec.spans = {
       {values->data(), values->data(), static_cast<int64_t>(values->size())}};
   return spec;
+}
+
+// An allreduce of rank 0, whose peers never come, gets as far as it can, waits
+// for rank 1, and is given up: its tensor is as it was.
+inline void CheckLettingGo(Backend* backend, const std::vector<int>& ranks) {
+  const std::vector<int64_t> before(300000, 1);
+  std::vector<int64_t> values = before;
+  std::unique_ptr<Operation> operation;
+  ASSERT_TRUE(backend->Make(AllreduceOf(ranks, 0, &values), &operation).ok());
+  Poll poll;
+  do {
+    poll = Poll();
+    ASSERT_TRUE(operation->Progress(1'000'000, &poll).ok());
+  } while (poll.moved);
+  EXPECT_FALSE(poll.done);
+  EXPECT_EQ(poll.awaited, 1);
+  EXPECT_TRUE(operation->Abandon());
+  operation.reset();
+  EXPECT_EQ(values, before);
 }
 
 // Keeps several allreduces under way and goes on with one or another of them.
