@@ -21,6 +21,12 @@ int HeightBelow(int rank, const Topology& topology) {
   return height;
 }
 
+// An age as it travels.
+uint32_t InMs(int64_t age_ns) {
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(age_ns / kNsPerMs, 0, 0xffffffff));
+}
+
 }  // namespace
 
 StallMonitor::StallMonitor(const ControllerState& state,
@@ -228,8 +234,7 @@ StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
     answer.voted = self;
     const auto own = waits.find(key);
     const int64_t age_ns = own == waits.end() ? 0 : now_ns - own->second;
-    answer.age_ms = static_cast<uint32_t>(
-        std::clamp<int64_t>(age_ns / kNsPerMs, 0, 0xffffffff));
+    answer.age_ms = InMs(age_ns);
   } else if (state_.executing.count(key) > 0) {
     answer.agreed = true;
   } else {
@@ -288,8 +293,7 @@ void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
   message.name = key.second;
   message.query = query.number;
   message.answer = std::move(report.answer);
-  message.answer.age_ms = static_cast<uint32_t>(
-      std::clamp<int64_t>(report.age_ns / kNsPerMs, 0, 0xffffffff));
+  message.answer.age_ms = InMs(report.age_ns);
   host_->Send(state_.place.parent, EncodeMessage(message));
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/buffer_ops.h"
+#include "runtime/transport/rank_group.h"
 
 namespace tf_hvd {
 namespace {
@@ -118,12 +119,9 @@ bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
 
 Status TwoLevelBackend::Make(OperationSpec spec,
                              std::unique_ptr<Operation>* operation) {
+  size_t place = 0;
+  TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &place));
   const Layout& layout = LayoutOf(spec);
-  if (layout.local == nullptr) {
-    return Internal(
-        "bug in tf_hvd: an operation of a set that this rank is "
-        "not in");
-  }
   const Parts parts = InTwo(spec.reduce, spec.ranks->size());
   OperationSpec exchange;
   exchange.kind = OpKind::kAllreduce;
