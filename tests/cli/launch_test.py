@@ -156,6 +156,27 @@ def test_a_killed_command_takes_its_ranks_along(environ, start, program, tmp_pat
     assert not any(map(is_running, pids))
 
 
+def test_what_a_killed_launcher_left_stops_no_later_one(call, program, mpi_prefixes, tmp_path):
+    """Open MPI's session has a file by its process id, and process ids come again."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").symlink_to(mpi_prefixes["openmpi"] / "lib")
+    launcher = tmp_path / "bin" / "mpirun"
+    launcher.write_text(
+        f"#!/bin/sh\n"
+        f'left="$TMPDIR/ompi.$$"; mkdir -p "$left"; touch "$left/pmix.$(hostname).tool.$$"\n'
+        f'exec "{mpi_prefixes["openmpi"] / "bin" / "mpirun"}" "$@"\n'
+    )
+    launcher.chmod(0o755)
+    environ = {
+        **os.environ,
+        "TF_HVD_MPI_LIBRARY": str(tmp_path / "lib" / "libmpi.so.40"),
+        "TMPDIR": str(tmp_path),
+    }
+    code, output, errors = call("run", "-np", "2", *program("say(rank)"), environ=environ)
+    assert (code, sorted(output.split())) == (0, ["0", "1"]), errors
+    assert list(tmp_path.glob("ompi.*/pmix.*")), "the launcher was not this one"
+
+
 def test_signals_end_a_single_rank(start, program, tmp_path):
     process = start("run", "-np", "1", *program(SLEEP))
     pids = wait_for([tmp_path / "pidNone"])

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tf_hvd.cli.command_line import Job, by_way_of_rank
-from tf_hvd.cli.environment import interface_environment, ssh_environment
+from tf_hvd.cli.environment import interface_environment, session_environment, ssh_environment
 
 SSH = """\
 #!/bin/sh
@@ -75,3 +75,11 @@ def test_what_launchers_are_told_of_the_network():
     assert ssh_environment("openmpi", [], before) == {}
     assert interface_environment("openmpi", "lo,eth0")["OMPI_MCA_btl_tcp_if_include"] == "lo,eth0"
     assert interface_environment("mpich", "lo") == interface_environment("openmpi", "") == {}
+
+
+def test_where_open_mpi_keeps_its_files():
+    name = "PRTE_MCA_prte_local_tmpdir_base"
+    assert session_environment("openmpi", "/job", {}) == {name: "/job"}
+    assert session_environment("openmpi", "/job", {name: "/mine"}) == {name: "/mine"}
+    assert session_environment("openmpi", "/job", {"PRTE_MCA_prte_tmpdir_base": "/x"}) == {}
+    assert session_environment("mpich", "/job", {}) == {}

@@ -102,6 +102,7 @@ def bare_mpirun(tmp_path, run_job):
         command += ["-H", f"localhost:{ranks}", sys.executable, str(script)]
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         root["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+        root["PRTE_MCA_prte_local_tmpdir_base"] = str(tmp_path)  # docs/launcher.md says why
         return run_job(command, {"TF_HVD_MPI_LIBRARY": str(library), **root})
 
     return run

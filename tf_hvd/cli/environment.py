@@ -109,3 +109,16 @@ def interface_environment(family: str, interfaces: str) -> dict[str, str]:
         return {}
     names = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_if_include")
     return dict.fromkeys(names, interfaces)
+
+
+def session_environment(family: str, folder: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What makes Open MPI 5 keep its session's files in `folder`, if the user names no other place.
+
+    Elsewhere they are at `ompi.<process id>` in the temporary folder. A launcher that is killed
+    leaves them there, and the launcher that gets the same process id later does not start ("The
+    PMIx server's listener thread failed to start").
+    """
+    if family != "openmpi" or "PRTE_MCA_prte_tmpdir_base" in environ:
+        return {}
+    name = "PRTE_MCA_prte_local_tmpdir_base"
+    return {name: environ.get(name, folder)}

@@ -21,6 +21,7 @@ from tf_hvd.cli.environment import (
     interface_environment,
     is_rank,
     rank_environment,
+    session_environment,
     ssh_environment,
     without_launcher,
 )
@@ -120,6 +121,7 @@ def _start(
     environ = rank_environment(launcher, environ, sys.stdout.isatty())
     environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
     environ |= interface_environment(launcher.family, job.interfaces)
+    environ |= session_environment(launcher.family, str(session.folder), environ)
     command = by_way_of_rank(launcher.family, job, str(session.folder), local)
     if launcher.family == "slurm" and job.output.folder:
         for rank in range(job.ranks):

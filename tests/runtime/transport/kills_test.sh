@@ -6,6 +6,9 @@
 set -euo pipefail
 prefix=$1 program=$2 shims=$3
 kills=${TF_HVD_KILLS:-24}
+session=$(mktemp -d)
+trap 'rm -rf "${session}"' EXIT
+export PRTE_MCA_prte_local_tmpdir_base="${session}"  # docs/launcher.md says why
 export HOME="${HOME:-${TEST_TMPDIR:-/tmp}}"  # Open MPI wants one
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe

@@ -4,7 +4,9 @@
 set -euo pipefail
 family=$1 prefix=$2 other=$3 program=$4 shims=$5
 started=$(mktemp)
-trap 'rm -f "${started}"' EXIT
+session=$(mktemp -d)
+trap 'rm -rf "${started}" "${session}"' EXIT
+export PRTE_MCA_prte_local_tmpdir_base="${session}"  # docs/launcher.md says why
 export HOME="${HOME:-${TEST_TMPDIR:-/tmp}}"  # Open MPI wants one
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
