@@ -16,6 +16,14 @@ constexpr int64_t kMs = 1'000'000;
 // A caller that has other things to do moves no more than this itself: it must
 // not keep a thread of TensorFlow.
 constexpr int64_t kInPlaceBytes = 64 * 1024;
+// A caller that waits stays so many times as long as one that does not: to hand
+// over to the background thread, and get word back from it, takes two switches
+// of threads.
+constexpr int64_t kPatience = 4;
+// For how long the background thread leaves arrivals to callers that come one
+// after the other. No longer than that is a message late for a rank whose
+// callers have stopped coming.
+constexpr int64_t kDozeNs = 1 * kMs;
 // Between two looks at what is under way, without a background thread.
 constexpr std::chrono::milliseconds kPause{1};
 
@@ -54,34 +62,51 @@ void ProgressEngine::Submit(Entry entry) {
   if (quiet && (waits || bytes <= kInPlaceBytes)) return CallerTurn(waits);
   // If somebody holds the progress lock, they look again after letting go of
   // it.
-  world_->doorbell()->RingIfAsleep();
+  WakeBackground();
+}
+
+void ProgressEngine::WakeBackground() {
+  Doorbell* const bell = world_->doorbell();
+  if (dozing_) return bell->Ring();
+  bell->RingIfAsleep();
 }
 
 void ProgressEngine::CallerTurn(bool waits) {
-  if (!TryTake()) return world_->doorbell()->RingIfAsleep();
-  world_->doorbell()->SetAsleep(false);
-  int64_t deadline_ns = NowNs() + spin_ns_;
+  if (!TryTake()) return WakeBackground();
+  ++caller_turns_;
+  Doorbell* const bell = world_->doorbell();
+  bell->SetAsleep(false);
+  Accompany(waits);
+  std::vector<Outcome> outcomes = TakeOutcomes();
+  // Nobody rings when an edge has room again.
+  const bool unsent = cycle_->HasOutput();
+  Release();
+  const bool dozing = dozing_;
+  if (!dozing) bell->SetAsleep(true);
+  if (open_ > 0 || unsent || cycle_->HasWork() ||
+      (!dozing && cycle_->LooksBusy())) {
+    bell->Ring();
+  }
+  FireAll(std::move(outcomes));
+  if (queue_->Empty()) return;
+  if (!has_background_) return DriveAlone();
+  bell->Ring();
+}
+
+// Moves what is under way until something has ended, or for no longer than a
+// caller may be kept.
+void ProgressEngine::Accompany(bool waits) {
+  const int64_t patience_ns = spin_ns_ * (waits ? kPatience : 1);
+  int64_t deadline_ns = NowNs() + patience_ns;
   do {
     if (!cycle_->Advance()) {
       // A rank of this node that is needed may wait for this core.
       sched_yield();
     } else if (waits) {
-      deadline_ns = NowNs() + spin_ns_;
+      deadline_ns = NowNs() + patience_ns;
     }
   } while (open_ > 0 && !cycle_->HasOutcomes() && NowNs() < deadline_ns &&
            !cycle_->aborted());
-  std::vector<Outcome> outcomes = TakeOutcomes();
-  // Nobody rings when an edge has room again.
-  const bool unsent = cycle_->HasOutput();
-  Release();
-  world_->doorbell()->SetAsleep(true);
-  if (open_ > 0 || unsent || cycle_->HasWork() || cycle_->LooksBusy()) {
-    world_->doorbell()->Ring();
-  }
-  FireAll(std::move(outcomes));
-  if (queue_->Empty()) return;
-  if (!has_background_) return DriveAlone();
-  world_->doorbell()->Ring();
 }
 
 // Without a background thread: one rank, or the time after the end.
@@ -111,6 +136,7 @@ void ProgressEngine::Background() {
       if (ended) break;
       if (limit_ns == 0 && !fired) sched_yield();
       if (fired || limit_ns == 0) continue;
+      if (Doze()) continue;
       bell->SetAsleep(true);
       if (!cycle_->LooksBusy()) bell->Wait(limit_ns);
     } else {
@@ -123,6 +149,31 @@ void ProgressEngine::Background() {
   }
   has_background_ = false;
   DriveAlone();  // what was submitted meanwhile
+}
+
+// While callers come one after the other, each looks at what has arrived. To be
+// woken by what a faster rank has sent already for the next call would cost a
+// switch of threads for each call, more than the call itself. False when nobody
+// has come for a while: what arrives is this thread's business again. True when
+// there may be something to do.
+bool ProgressEngine::Doze() {
+  const auto came = [this] {
+    const uint64_t turns = caller_turns_;
+    return std::exchange(seen_turns_, turns) != turns;
+  };
+  if (!came()) return false;
+  Doorbell* const bell = world_->doorbell();
+  dozing_ = true;
+  bell->SetAsleep(false);
+  // What was submitted before dozing_ was set has rung for nobody.
+  bool rung = open_ > 0;
+  if (!rung) {
+    do {
+      rung = bell->Wait(kDozeNs);
+    } while (!rung && came());
+  }
+  dozing_ = false;
+  return rung;
 }
 
 // True when the runtime has ended.

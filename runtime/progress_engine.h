@@ -33,8 +33,9 @@ class ProgressEngine {
 
   // This thread may move the request on itself, for no longer than the spin
   // limit: one of up to kInPlaceBytes, or of any size if the caller waits, who
-  // then stays for as long as something moves. What is under way at the end is
-  // left to the background thread.
+  // then stays for as long as something moves, and four times the limit while
+  // nothing does. What is under way at the end is left to the background
+  // thread.
   void Submit(Entry entry);
 
   // Leaves the job for `reason` and returns when this rank owes nothing any
@@ -47,8 +48,11 @@ class ProgressEngine {
 
   void Background();
   bool BackgroundTurn();
+  bool Doze();
+  void WakeBackground();
   WaitState StateOfWait() const;
   void CallerTurn(bool waits);
+  void Accompany(bool waits);
   void DriveAlone();
   void FireAll(std::vector<Outcome> outcomes);
   std::vector<Outcome> TakeOutcomes();
@@ -61,7 +65,11 @@ class ProgressEngine {
   std::atomic<bool> taken_{false};
   std::atomic<int64_t> open_{0};  // own requests that have not ended
   std::atomic<bool> has_background_{false};
+  std::atomic<uint64_t> caller_turns_{0};
+  // The background thread sleeps, and arrivals ring for nobody: callers do.
+  std::atomic<bool> dozing_{false};
   int64_t last_progress_ns_ = 0;  // background thread only
+  uint64_t seen_turns_ = 0;       // background thread only
   std::thread thread_;
 };
 

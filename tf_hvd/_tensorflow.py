@@ -4,6 +4,7 @@ AutoGraph, variables of TensorFlow and of Keras, devices, deprecated arguments.
 """
 
 import contextlib
+import functools
 import inspect
 import re
 import sys
@@ -26,11 +27,32 @@ def verbatim(function: F) -> F:
     What is returned shows the signature and the defaults of `function` to everyone
     who asks, also to those who do not look behind a wrapper.
     """
-    wrapper: Any = tf.autograph.experimental.do_not_convert(function)
+    unconverted: Any = tf.autograph.experimental.do_not_convert(function)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # AutoGraph works where functions are traced, and nowhere else.
+        if tf.executing_eagerly():
+            return function(*args, **kwargs)
+        return unconverted(*args, **kwargs)
+
+    # With what AutoGraph knows a function by that it shall leave as it is.
+    functools.update_wrapper(wrapper, unconverted)
+    wrapper.__wrapped__ = function  # type: ignore[attr-defined]
     wrapper.__defaults__ = function.__defaults__
     wrapper.__kwdefaults__ = function.__kwdefaults__
-    wrapper.__signature__ = inspect.signature(function)
+    wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return cast(F, wrapper)
+
+
+def to_tensor(value: Any) -> Any:
+    """`value` as a tensor of the graph that is being built, if one is.
+
+    Of an eager tensor tf.convert_to_tensor makes itself, in a third of the time that a
+    whole tf.identity takes.
+    """
+    if isinstance(value, tf.Tensor) and tf.executing_eagerly():
+        return value
+    return tf.convert_to_tensor(value)
 
 
 def state_variable(value: Any, name: str) -> Any:

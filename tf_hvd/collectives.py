@@ -35,7 +35,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _calls, _native
-from tf_hvd._tensorflow import on_device, verbatim
+from tf_hvd._tensorflow import on_device, to_tensor, verbatim
 from tf_hvd.compression import Compression, Compressor, describe, describe_all
 from tf_hvd.options import ReductionOptions, resolve_op
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -105,7 +105,7 @@ def allreduce(
         return allreduce_slices([tensor], [name], options, opening=opening)[0]
     compression = options.compressor
     with on_device(device_dense):
-        plain = tf.convert_to_tensor(tensor)
+        plain = to_tensor(tensor)
         compressed, context = compression.compress(plain)
         words = describe(compression, plain, compressed)
         reduced = _calls.run_allreduce(compressed, options, name, words)
@@ -199,7 +199,7 @@ def reduce_group(
     with on_device(options.device_dense):
         for i, tensor in enumerate(tensors):
             if not isinstance(tensor, tf.IndexedSlices):
-                plain = tf.convert_to_tensor(tensor)
+                plain = to_tensor(tensor)
                 sent[i], contexts[i] = compression.compress(plain)
                 words[i] = describe(compression, plain, sent[i])
         for i, tensor in _calls.run_by_dtype(sent, name, names, call).items():
@@ -242,7 +242,7 @@ def allgather(
     Raises:
       tf.errors.InvalidArgumentError: a scalar.
     """
-    return _calls.run_allgather(tf.convert_to_tensor(tensor), name, process_set, ignore_name_scope)
+    return _calls.run_allgather(to_tensor(tensor), name, process_set, ignore_name_scope)
 
 
 @verbatim
@@ -274,7 +274,7 @@ def grouped_allgather(
       tf.errors.InvalidArgumentError: one of them is a scalar.
     """
     names = _calls.check_member_names(member_names, len(tensors))
-    plain = {i: tf.convert_to_tensor(tensor) for i, tensor in enumerate(tensors)}
+    plain = {i: to_tensor(tensor) for i, tensor in enumerate(tensors)}
 
     def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
         return _calls.run_grouped_allgather(
@@ -315,7 +315,7 @@ def broadcast(
     return _calls.run(
         _native.ops.horovod_broadcast,
         "HorovodBroadcast",
-        tf.convert_to_tensor(tensor),
+        to_tensor(tensor),
         name,
         process_set,
         root_rank=root_rank,

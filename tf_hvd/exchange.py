@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _calls, _native, basics
-from tf_hvd._tensorflow import on_device, verbatim
+from tf_hvd._tensorflow import on_device, to_tensor, verbatim
 from tf_hvd.compression import Compression, Compressor, describe, describe_all
 from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -75,7 +75,7 @@ def alltoall(
     """
     given = tf.zeros([0], tf.int32) if splits is None else _splits_tensor(splits)
     output, received_splits = _calls.run_alltoall(
-        tf.convert_to_tensor(tensor), given, name, process_set, ignore_name_scope
+        to_tensor(tensor), given, name, process_set, ignore_name_scope
     )
     return output if splits is None else (output, received_splits)
 
@@ -189,7 +189,7 @@ def _scatter(
     names = _calls.check_member_names(member_names, len(tensors))
     compression = options.compressor
     with on_device(options.device_dense):
-        plain = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        plain = [to_tensor(tensor) for tensor in tensors]
         compressed = [compression.compress(tensor) for tensor in plain]
         words = [describe(compression, t, c) for t, (c, _) in zip(plain, compressed, strict=True)]
 

@@ -39,11 +39,11 @@ void Doorbell::Ring() {
   Futex(&bell_, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-void Doorbell::Wait(int64_t limit_ns) {
+bool Doorbell::Wait(int64_t limit_ns) {
   const int64_t start = Now();
   int64_t left = limit_ns;
   while (bell_.exchange(0) == 0) {
-    if (left <= 0) return;
+    if (left <= 0) return false;
     const timespec limit = {static_cast<time_t>(left / kSecond),
                             static_cast<long>(left % kSecond)};
     // Returns at once if the bell was rung in between. A signal or a wake-up
@@ -54,6 +54,7 @@ void Doorbell::Wait(int64_t limit_ns) {
       left = limit_ns - (Now() - start);
     }
   }
+  return true;
 }
 
 }  // namespace tf_hvd

@@ -22,9 +22,9 @@ class Doorbell {
   // Wakes the background thread whatever `asleep` says.
   void Ring();
 
-  // Owner's background thread: sleeps until rung or until `limit_ns` has
-  // passed; returns at once if rung since the last Wait.
-  void Wait(int64_t limit_ns);
+  // Owner's background thread: sleeps until rung (true) or until `limit_ns` has
+  // passed (false); returns at once if rung since the last Wait.
+  bool Wait(int64_t limit_ns);
 
  private:
   std::atomic<uint32_t> bell_{0};  // 1: rung and not yet seen; a futex word

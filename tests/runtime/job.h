@@ -92,6 +92,7 @@ struct CallOptions {
   double postscale = 1;
   std::vector<int64_t> shape = {};  // empty: one dimension
   int64_t stamp = -1;
+  bool caller_waits = false;
 };
 
 // One rank's side: makes requests of plain vectors. What is given by pointer
@@ -245,6 +246,7 @@ class Rank {
                         const CallOptions& options) {
     Entry entry = Plain(kind, name, options.set);
     entry.stamp = options.stamp;
+    entry.caller_waits = options.caller_waits;
     const auto count = static_cast<int64_t>(input.size());
     entry.request.tensors.push_back(
         {DTypeOf<T>(),

@@ -193,5 +193,24 @@ TEST(Life, ACallerThatWaitsMovesItsRequestOfAnySize) {
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(MovedByItsCaller(false));
 }
 
+// Callers that wait for moments only: some move their request to its end, and
+// the background thread leaves arrivals to them; others hand it over, at the
+// start or under way.
+TEST_P(LifeTest, CallersThatWaitHandOver) {
+  Config config;
+  config.spin_ns = 5'000;
+  Job job(GetParam(), config);
+  job.Run([](Rank& self) {
+    CallOptions options;
+    options.caller_waits = true;
+    std::vector<float> data(3000);
+    for (int round = 0; round < 200; ++round) {
+      data.assign(data.size(), 1);
+      ASSERT_TRUE(self.Allreduce("x", &data, options).status().ok());
+      ASSERT_EQ(data.back(), self.size());
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tf_hvd
