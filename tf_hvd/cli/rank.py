@@ -8,6 +8,7 @@ ranks a pipe that nobody writes to, and each has files of its own form for the o
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import resource
 import selectors
@@ -17,7 +18,7 @@ import sys
 import time
 from typing import NoReturn
 
-SOCKET, ENDED = "ranks", "ended."
+SOCKET, ENDED, RUNNING = "ranks", "ended.", "running."
 _PIECE = 1 << 16
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
@@ -125,11 +126,14 @@ def _write(to: int, data: bytes) -> bool:
 
 
 def watch_child(folder: str, rank: int) -> None:
-    """Forks: the child returns and becomes the rank, this process writes down how it ends.
+    """Forks: the child returns and becomes the rank, this process notes that it runs, how it ends.
 
     MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
     others ran still. A signal that the launcher sends goes to both, as they are one process group.
     """
+    running = os.path.join(folder, f"{RUNNING}{rank}")
+    with contextlib.suppress(OSError):  # on another machine
+        os.close(os.open(running, os.O_CREAT | os.O_WRONLY, 0o600))
     child = os.fork()
     if child == 0:
         return
@@ -147,6 +151,9 @@ def watch_child(folder: str, rank: int) -> None:
                 file.write(str(code))
         except OSError:
             pass  # on another machine
+    else:
+        with contextlib.suppress(OSError):  # on another machine
+            os.unlink(running)
     if code < 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
         if -code != signal.SIGKILL:

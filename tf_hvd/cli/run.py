@@ -160,6 +160,10 @@ def _closing(
         return _FAILED
     if ending.asked:
         return ending.code
+    cut_short = session.cut_short()
+    if not ending.code and cut_short:
+        _say(watching.cut_short_text(cut_short))
+        return _FAILED
     if ending.code and options.np > 1 and session.ranks:
         _say(watching.end_text(ending, session.ranks, session.first_ended()))
     joined = watch.joined()

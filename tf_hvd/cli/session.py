@@ -92,6 +92,10 @@ class Session:
         ended = [(int(file.suffix[1:]), int(file.read_text())) for file in files]
         return next((one for one in ended if one[1] != -signal.SIGTERM), None)
 
+    def cut_short(self) -> list[int]:
+        """The ranks that have not ended well, or not by themselves; of this machine alone."""
+        return sorted(int(file.suffix[1:]) for file in self.folder.glob(f"{rank.RUNNING}*"))
+
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # the listener is closed at the end
             while True:

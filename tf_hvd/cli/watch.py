@@ -155,6 +155,15 @@ def end_text(ending: Ending, pids: dict[int, int], first: tuple[int, int] | None
     return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"
 
 
+def cut_short_text(ranks: Sequence[int]) -> str:
+    """The line for a job that the launcher ended without calling that a failure."""
+    return (
+        "tf_hvd run: the job failed: the MPI launcher ended with exit code 0, but on this machine "
+        f"{_listed(ranks)} did not end by themselves, or not well; Open MPI does this when it "
+        "loses another machine"
+    )
+
+
 def _paragraph(lines: Iterable[str]) -> str:
     rule = "=" * _WIDTH
     filled = []

@@ -1,0 +1,132 @@
+"""Jobs on several machines: what they are told, what travels between them, what is lost.
+
+The machines are namespaces of this one (cluster.py). Where they cannot be had the tests are
+skipped, with the reason.
+"""
+
+import importlib
+import os
+import pathlib
+import re
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PARALLEL = HERE.parent / "python" / "parallel"
+sys.path.append(str(HERE))
+machines = importlib.import_module("cluster")
+
+LIMIT = 200
+
+PREAMBLE = """
+import socket, sys, time
+import tensorflow as tf
+import tf_hvd as hvd
+
+def say(*words):
+    sys.stdout.write(f"[{hvd.rank()}] " + " ".join(map(str, words)) + chr(10))
+    sys.stdout.flush()
+
+def sent():
+    with open("/proc/net/dev") as counters:
+        return int(counters.read().split("eth0:")[1].split()[8])
+
+hvd.init()
+"""
+
+
+@pytest.fixture(scope="module")
+def available():
+    reason = machines.why_not()
+    if reason:
+        pytest.skip(f"no nodes on this machine: {reason}")
+
+
+@pytest.fixture(scope="module")
+def three_nodes(available):
+    with machines.cluster(["alpha", "beta", "gamma"], rate="4gbit") as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def job(tmp_path, run_to_end, mpi_library):
+    """Runs a program, after PREAMBLE, on these hosts: (nodes, hosts, program) -> (code, output)."""
+
+    def run(nodes, hosts, program, family="openmpi", options=(), arguments=(), **environment):
+        if isinstance(program, str):
+            script = tmp_path / "program.py"
+            script.write_text(PREAMBLE + program)
+        else:
+            script = program
+        ranks = sum(int(host.split(":")[1]) for host in hosts.split(","))
+        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run"]
+        command += ["-np", str(ranks), "-H", hosts, *options]
+        command += [sys.executable, str(script), *arguments]
+        library = {"TF_HVD_MPI_LIBRARY": str(mpi_library(family)), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        inside = next(iter(nodes.values())).command(command)
+        return run_to_end(inside, {**os.environ, **library, **environment}, LIMIT)
+
+    return run
+
+
+def said(output):
+    """What each rank has said, by rank."""
+    lines = re.findall(r"^\[(\d+)\] (.*)$", output, re.MULTILINE)
+    return {rank: [text for r, text in lines if int(r) == rank] for rank in range(5)}
+
+
+SHOW = """
+total = hvd.allreduce(tf.range(5, dtype=tf.float32) + hvd.rank(), op=hvd.Sum)
+say(socket.gethostname(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), int(total[4]))
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_ranks_know_their_machines(job, three_nodes, family):
+    code, output = job(three_nodes, "alpha:2,beta:1,gamma:1", SHOW, family)
+    assert code == 0, output
+    assert said(output) == {
+        0: ["alpha 0 2 0 22"],
+        1: ["alpha 1 2 0 22"],
+        2: ["beta 0 1 1 22"],
+        3: ["gamma 0 1 2 22"],
+        4: [],
+    }
+
+
+@pytest.mark.parametrize("hosts", ["alpha:2,beta:1", "alpha:2,beta:2,gamma:1"])
+def test_random_programs_give_what_numpy_gives(job, three_nodes, hosts):
+    program = PARALLEL / "programs_run.py"
+    arguments = ["--programs", "10", "--seed", "31"]
+    code, output = job(three_nodes, hosts, program, arguments=arguments)
+    assert code == 0, output
+    assert "10 programs gave what NumPy gives" in output
+
+
+TRAFFIC = """
+tensor = tf.ones([4 << 20])
+hvd.allreduce(tensor, op=hvd.Sum, name="first")
+hvd.barrier()
+before = sent()
+for _ in range(4):
+    assert hvd.allreduce(tensor, op=hvd.Sum)[-1] == hvd.size()
+hvd.barrier()
+say(round((sent() - before) / (4 * 16 * 2**20), 2))
+"""
+
+
+def test_each_byte_of_an_allreduce_crosses_once_per_machine(job, three_nodes):
+    """Not once per rank; what is above 1 are the headers of the packets."""
+    code, output = job(three_nodes, "alpha:2,beta:2", TRAFFIC)
+    assert code == 0, output
+    shares = [float(text) for lines in said(output).values() for text in lines]
+    assert len(shares) == 4
+    assert 1 <= min(shares) <= max(shares) < 1.1, shares
+
+
+def test_a_host_that_nobody_knows(job, three_nodes):
+    code, output = job(three_nodes, "alpha:1,delta:1", SHOW)
+    assert code != 0
+    assert "delta" in output
+    assert not re.search(r"^\[\d\] ", output, re.MULTILINE)
