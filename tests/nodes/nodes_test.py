@@ -65,7 +65,9 @@ def job(tmp_path, run_to_end, mpi_library):
         command += [sys.executable, str(script), *arguments]
         library = {"TF_HVD_MPI_LIBRARY": str(mpi_library(family)), "TF_CPP_MIN_LOG_LEVEL": "2"}
         inside = next(iter(nodes.values())).command(command)
-        return run_to_end(inside, {**os.environ, **library, **environment}, LIMIT)
+        # In that mode programs_run.py would not find the modules beside it.
+        ours = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+        return run_to_end(inside, {**ours, **library, **environment}, LIMIT)
 
     return run
 
