@@ -10,6 +10,9 @@ import time
 
 import pytest
 
+from tf_hvd.cli import rank, watch
+from tf_hvd.cli.session import Session
+
 WAIT = 30
 
 
@@ -278,3 +281,29 @@ def test_the_command_does_not_load_tensorflow(tmp_path):
     assert "tf_hvd.cli.run" in modules
     assert not {"tensorflow", "numpy"} & modules
     assert "tf_hvd run" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("reported", "ended_ago", "running", "left_over"),
+    [
+        ([0, 1], [60, 40], [], True),
+        ([0, 1], [60], [0], True),  # rank 1 ended well
+        ([0, 1], [60, 1], [], False),  # the launcher has some time
+        ([0, 1], [60], [0, 1], False),  # rank 1 runs
+        ([0], [60], [], False),  # rank 1 has not started
+        ([0, 1], [], [], False),  # both ended well
+    ],
+)
+def test_a_launcher_that_outlives_its_ranks_is_ended(reported, ended_ago, running, left_over):
+    """Open MPI's waits for ever for a machine that cannot be reached."""
+    with Session() as session:
+        session.ranks.update(dict.fromkeys(reported, 9))
+        for number, ago in enumerate(ended_ago):
+            file = session.folder / f"{rank.ENDED}{number}"
+            file.touch()
+            os.utime(file, (time.time() - ago,) * 2)
+        for number in running:
+            (session.folder / f"{rank.RUNNING}{number}").touch()
+        looking = watch.JobWatch(session, 2, 2, None)
+        assert (looking.look() is None) is left_over
+        assert ("cannot be reached" in looking.ended_for) is left_over

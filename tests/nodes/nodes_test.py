@@ -9,6 +9,8 @@ import os
 import pathlib
 import re
 import sys
+import threading
+import time
 
 import pytest
 
@@ -132,3 +134,69 @@ def test_a_host_that_nobody_knows(job, three_nodes):
     assert code != 0
     assert "delta" in output
     assert not re.search(r"^\[\d\] ", output, re.MULTILINE)
+
+
+@pytest.fixture
+def two_nodes(available):
+    """For tests that break them."""
+    with machines.cluster(["alpha", "beta"]) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def once_running(tmp_path):
+    """Does something as soon as four ranks run; where they say so is what it returns."""
+    threads, done = [], []
+
+    def wait_and_do(action):
+        deadline = time.monotonic() + LIMIT
+        while len([*tmp_path.glob("running.*")]) < 4:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        action()
+        done.append(action)
+
+    def do(action):
+        threads.append(threading.Thread(target=wait_and_do, args=(action,)))
+        threads[-1].start()
+        return [str(tmp_path)]
+
+    yield do
+    for thread in threads:
+        thread.join()
+    assert len(done) == len(threads), "the ranks never ran"
+
+
+FOR_EVER = """
+tensor = tf.ones([1000])
+hvd.allreduce(tensor, op=hvd.Sum)
+open(f"{sys.argv[1]}/running.{hvd.rank()}", "w").close()
+try:
+    while True:
+        hvd.allreduce(tensor, op=hvd.Sum)
+except tf.errors.AbortedError as error:
+    say("told:", error.message.replace(chr(10), " "))
+    raise
+"""
+
+
+def test_a_job_that_loses_a_machine_fails(job, two_nodes, once_running):
+    """Its exit code was 0: that of Open MPI's launcher."""
+    where = once_running(two_nodes["beta"].lose)
+    code, output = job(two_nodes, "alpha:2,beta:2", FOR_EVER, arguments=where)
+    assert code != 0, output
+    assert "tf_hvd run: the job" in output
+
+
+def test_a_cable_that_is_unplugged(job, two_nodes, once_running):
+    """Who is silent is named, and the job ends although nobody can tell the other machine."""
+    where = once_running(two_nodes["beta"].unplug)
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"}
+    code, output = job(two_nodes, "alpha:2,beta:2", FOR_EVER, arguments=where, **limits)
+    assert code != 0, output
+    told = said(output)
+    assert len(told[0]) == len(told[1]) == 1, output
+    for text in told[0] + told[1]:
+        assert re.search(r"rank [23] \(beta\)", text), output
+    assert "it may be waiting for a machine that cannot be reached" in output

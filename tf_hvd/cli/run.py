@@ -155,8 +155,8 @@ def _closing(
     program: str,
 ) -> int:
     """Says what is to be said at a job's end; returns the exit code."""
-    if watch.late:
-        _say(f"tf_hvd run: {watch.late}")
+    if watch.ended_for:
+        _say(f"tf_hvd run: {watch.ended_for}")
         return _FAILED
     if ending.asked:
         return ending.code

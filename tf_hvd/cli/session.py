@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -95,6 +96,13 @@ class Session:
     def cut_short(self) -> list[int]:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
         return sorted(int(file.suffix[1:]) for file in self.folder.glob(f"{rank.RUNNING}*"))
+
+    def seconds_since_end(self, here: int) -> float | None:
+        """How long ago the last of this machine's `here` ranks ended, if all have, one badly."""
+        ended = {int(file.suffix[1:]): file for file in self.folder.glob(f"{rank.ENDED}*")}
+        if not ended or len(self.ranks) < here or set(self.cut_short()) - set(ended):
+            return None
+        return time.time() - max(file.stat().st_mtime for file in ended.values())
 
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # the listener is closed at the end

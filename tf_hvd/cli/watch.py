@@ -15,6 +15,8 @@ from tf_hvd.cli.supervise import Ending, descendants
 
 _WIDTH = 78
 _SOON, _SELDOM = 0.25, 5.0
+# How long a launcher may take to end a job of which all ranks of this machine have ended.
+TO_END = 15.0
 
 
 class JobWatch:
@@ -36,8 +38,8 @@ class JobWatch:
         self._start_timeout = start_timeout
         self._began = time.monotonic()
         self._tensorflow = False
-        self.late = ""
-        """Why the job was ended: it did not start in time. Empty if it did."""
+        self.ended_for = ""
+        """Why the job had to be ended: it did not start, or not end, in time. Empty if not so."""
 
     def started(self) -> None:
         """The launcher runs."""
@@ -47,7 +49,7 @@ class JobWatch:
     def look(self) -> float | None:
         """Looks on; None if the job must end."""
         passed = time.monotonic() - self._began
-        if self._is_late(passed):
+        if self._is_late(passed) or self._is_left_over():
             return None
         if self._tensorflow or self._session.joined():
             return _SELDOM
@@ -79,9 +81,20 @@ class JobWatch:
         who = (
             f"only {_listed(came)} of {self._here} ranks" if came else f"none of {self._here} ranks"
         )
-        self.late = (
+        self.ended_for = (
             f"{who} on this machine started within {self._start_timeout:g} s; see what the MPI "
             "launcher waits for with --verbose, or give it longer with --start-timeout"
+        )
+        return True
+
+    def _is_left_over(self) -> bool:
+        passed = self._session.seconds_since_end(self._here) if self._here else None
+        if passed is None or passed < TO_END:
+            return False
+        self.ended_for = (
+            "all ranks of this machine have ended, at least one of them badly, but the MPI "
+            f"launcher has not, within {TO_END:g} s: it may be waiting for a machine that cannot "
+            "be reached"
         )
         return True
 
