@@ -72,14 +72,14 @@ bool Controller::AdmitLocally(Entry* entry) {
     return false;
   }
   if (!set->second.member) {
-    CompleteEntry(entry, InvalidArgument(RankText(state_.rank) +
+    CompleteEntry(entry, InvalidArgument(RankText(state_.rank, hosts_) +
                                          " is no member of " + set_text));
     return false;
   }
   if (state_.want_join.count(entry->set) > 0 ||
       state_.queue.count({entry->set, kJoinName}) > 0) {
     CompleteEntry(entry,
-                  FailedPrecondition(RankText(state_.rank) +
+                  FailedPrecondition(RankText(state_.rank, hosts_) +
                                      " has joined and cannot submit '" +
                                      entry->name + "' before join() returns"));
     return false;
@@ -121,7 +121,8 @@ void Controller::Count(int child, const Key& key, const Vote& vote) {
   Tally& tally = state_.tallies[key];
   tally.vote = tally.voted.empty() ? vote : Merge(tally.vote, vote);
   if (!tally.voted.insert(child).second) {
-    return Bug("two votes for '" + key.second + "' from " + RankText(child));
+    return Bug("two votes for '" + key.second + "' from " +
+               RankText(child, hosts_));
   }
   if (key.second != kJoinName) return Settle(key);
 
@@ -202,7 +203,7 @@ void Controller::TakeLeave(const Message& message) {
   Response close;
   close.close = true;
   close.last = message.rank;
-  close.error = RankText(message.rank) + " left: " + message.text;
+  close.error = RankText(message.rank, hosts_) + " left: " + message.text;
   Emit({std::move(close)});
 }
 
@@ -318,8 +319,9 @@ void Controller::CompleteEntry(Entry* entry, const Status& status) {
 }
 
 void Controller::Bug(const std::string& text) {
-  host_->Abort(AbortRecord::kFailed, state_.rank,
-               "bug in tf_hvd, seen by " + RankText(state_.rank) + ": " + text);
+  host_->Abort(
+      AbortRecord::kFailed, state_.rank,
+      "bug in tf_hvd, seen by " + RankText(state_.rank, hosts_) + ": " + text);
 }
 
 // The same for requests that were pending and for those that come later: on
@@ -327,11 +329,6 @@ void Controller::Bug(const std::string& text) {
 Status Controller::RemovedStatus(int32_t set) const {
   return FailedPrecondition("process set " + std::to_string(set) +
                             " was removed");
-}
-
-std::string Controller::RankText(int rank) const {
-  return "rank " + std::to_string(rank) + " (" +
-         hosts_[static_cast<size_t>(rank)] + ")";
 }
 
 }  // namespace tf_hvd

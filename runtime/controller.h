@@ -98,7 +98,6 @@ class Controller {
   void CompleteEntry(Entry* entry, const Status& status);
   void Bug(const std::string& text);
   Status RemovedStatus(int32_t set) const;
-  std::string RankText(int rank) const;
 
   ControllerState state_;
   const std::vector<std::string> hosts_;

@@ -131,12 +131,13 @@ void Cycle::BoundLeave(int64_t now_ns) {
   leave_deadline_ns_ = now_ns + kLeaveNs;
   // The top of the tree closes at once, so that here somebody is above.
   const int silent = closed ? Awaited() : controller_.state().place.parent;
-  std::string text = RankText(world_->topology().rank);
+  std::string text = world_->topology().RankText(world_->topology().rank);
   text += closed ? " left while an operation was going on that no longer moves"
                  : " left and the other ranks did not answer";
   if (silent >= 0) {
     text += std::string(closed ? ": no data from " : ": no answer from ") +
-            RankText(silent) + " (stopped, or its machine cannot be reached)";
+            world_->topology().RankText(silent) +
+            " (stopped, or its machine cannot be reached)";
   }
   Abort(AbortRecord::kStalled, world_->topology().rank, text);
 }
@@ -187,7 +188,8 @@ void Cycle::SetRemoved(int32_t set) { on_set_(set, nullptr); }
 
 void Cycle::Warn(const std::string& text) {
   if (log_level_ <= LogLevel::kWarning) {
-    WriteLog(LogLevel::kWarning, RankText(world_->topology().rank), text);
+    WriteLog(LogLevel::kWarning,
+             world_->topology().RankText(world_->topology().rank), text);
   }
 }
 
@@ -198,11 +200,6 @@ void Cycle::Abort(AbortRecord::Class error_class, int32_t rank,
   record.rank = rank;
   record.text = text;
   world_->RaiseAbort(record);
-}
-
-std::string Cycle::RankText(int rank) const {
-  return "rank " + std::to_string(rank) + " (" +
-         world_->topology().hosts[static_cast<size_t>(rank)] + ")";
 }
 
 }  // namespace tf_hvd

@@ -115,7 +115,6 @@ class Cycle : private ControllerHost, private ExecutorHost {
   void LeaveIfAsked(int64_t now_ns);
   void BoundLeave(int64_t now_ns);
   void CheckAbort(int64_t now_ns);
-  std::string RankText(int rank) const;
 
   World* const world_;
   TensorQueue* const queue_;

@@ -63,11 +63,6 @@ std::string SecondsText(int64_t ns) {
   return std::to_string((ns + 500 * kNsPerMs) / (1000 * kNsPerMs)) + " s";
 }
 
-std::string RankText(int rank, const std::vector<std::string>& hosts) {
-  return "rank " + std::to_string(rank) + " (" +
-         hosts[static_cast<size_t>(rank)] + ")";
-}
-
 // First what has the same name, which is then in another process set.
 std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
                            const Key& missed) {

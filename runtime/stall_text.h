@@ -18,9 +18,6 @@ std::string Shown(const Key& key);
 // "30 s"
 std::string SecondsText(int64_t ns);
 
-// "rank 3 (host)"
-std::string RankText(int rank, const std::vector<std::string>& hosts);
-
 // What a rank that has not submitted `missed` waits for instead. Empty: no
 // collective.
 std::string OtherWaitsText(const std::map<Key, int64_t>& waits,

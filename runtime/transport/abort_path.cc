@@ -7,10 +7,9 @@ namespace tf_hvd {
 namespace {
 
 AbortRecord DiedRecord(const Topology& topology, int rank) {
-  return {AbortRecord::kDied, rank,
-          "rank " + std::to_string(rank) + " (" +
-              topology.hosts[static_cast<size_t>(rank)] +
-              ") died: its process ended without shutdown()"};
+  return {
+      AbortRecord::kDied, rank,
+      topology.RankText(rank) + " died: its process ended without shutdown()"};
 }
 
 }  // namespace

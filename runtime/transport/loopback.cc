@@ -116,9 +116,7 @@ std::optional<AbortRecord> Job::Poll(int rank) {
   }
   for (const int other : dead) {
     if (other == rank) continue;
-    Raise({AbortRecord::kDied, other,
-           "rank " + std::to_string(other) + " (" +
-               topology_.hosts[static_cast<size_t>(other)] + ") died"});
+    Raise({AbortRecord::kDied, other, topology_.RankText(other) + " died"});
   }
   std::lock_guard<std::mutex> lock(mutex_);
   return record_;

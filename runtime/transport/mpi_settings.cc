@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/transport/mpi_error.h"
+#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 namespace {
@@ -39,7 +40,7 @@ std::string RanksText(const std::vector<size_t>& ranks,
                       const std::vector<std::string>& hosts) {
   constexpr size_t kShown = 8;
   if (ranks.size() == 1) {
-    return "rank " + std::to_string(ranks[0]) + " (" + hosts[ranks[0]] + ")";
+    return RankText(static_cast<int>(ranks[0]), hosts);
   }
   std::string text = "ranks ";
   for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {

@@ -130,8 +130,8 @@ Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
   for (size_t i = 0; i < all.size(); ++i) {
     const auto code = static_cast<StatusCode>(all[i].code);
     if (code == StatusCode::kOk) continue;
-    return Status(code, "rank " + std::to_string(i) + " (" + topology.hosts[i] +
-                            "): " + all[i].text);
+    return Status(code,
+                  topology.RankText(static_cast<int>(i)) + ": " + all[i].text);
   }
   return Status::Ok();
 }

@@ -135,8 +135,8 @@ class MpiWorld : public World {
         topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
     const int rank = node[static_cast<size_t>(absent->local_rank)];
     const bool stopped = absent->life == Life::kStopped;
-    WriteLog(LogLevel::kError, RankText(topology.rank),
-             RankText(rank) +
+    WriteLog(LogLevel::kError, topology.RankText(topology.rank),
+             topology.RankText(rank) +
                  (stopped ? " is stopped (SIGSTOP, or a debugger)"
                           : " has ended without shutdown()") +
                  ": MPI, which would wait for it, is left without "
@@ -144,16 +144,11 @@ class MpiWorld : public World {
     return false;
   }
 
-  std::string RankText(int rank) const {
-    return "rank " + std::to_string(rank) + " (" +
-           map_.topology.hosts[static_cast<size_t>(rank)] + ")";
-  }
-
   // The tripwire's thread. The launcher may take the process for dead, and end
   // the job before any rank can raise this: it is printed here.
   void FilesWereClosed() {
     const int rank = map_.topology.rank;
-    const std::string who = RankText(rank);
+    const std::string who = map_.topology.RankText(rank);
     const std::string text =
         "the script has closed files that it did not open (os.closerange?), "
         "those of tf_hvd and MPI among them: the job cannot go on. Close what "
@@ -196,8 +191,10 @@ class MpiWorld : public World {
   void MakeMpiEdge(int neighbour) {
     const auto on_error = [this, neighbour](const Status& status) {
       RaiseAbort({AbortRecord::kFailed, map_.topology.rank,
-                  RankText(map_.topology.rank) + " lost its connection to " +
-                      RankText(neighbour) + ": " + status.message()});
+                  map_.topology.RankText(map_.topology.rank) +
+                      " lost its connection to " +
+                      map_.topology.RankText(neighbour) + ": " +
+                      status.message()});
     };
     auto edge = std::make_unique<MpiEdge>(&session_->api(), session_->control(),
                                           kEdgeTag, neighbour, on_error);

@@ -62,6 +62,15 @@ uint64_t AbortRecord::Key() const {
          (hash >> 8);
 }
 
+std::string Topology::RankText(int of_rank) const {
+  return tf_hvd::RankText(of_rank, hosts);
+}
+
+std::string RankText(int rank, const std::vector<std::string>& hosts) {
+  return "rank " + std::to_string(rank) + " (" +
+         hosts[static_cast<size_t>(rank)] + ")";
+}
+
 bool Topology::Homogeneous() const {
   return std::all_of(nodes.begin(), nodes.end(), [this](const auto& node) {
     return node.size() == nodes.front().size();

@@ -31,7 +31,11 @@ struct Topology {
   int CrossRank() const;  // my place among ranks with my local rank
   int CrossSize() const;
   bool Homogeneous() const;  // every node has the same number of ranks
+  std::string RankText(int of_rank) const;  // "rank 3 (host)"
 };
+
+// "rank 3 (host)"
+std::string RankText(int rank, const std::vector<std::string>& hosts);
 
 // Why a job cannot go on. The one with the smallest key wins, on all ranks.
 struct AbortRecord {
