@@ -8,12 +8,6 @@ namespace tf_hvd {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// A smaller abort record may still arrive within this time.
-constexpr int64_t kAbortSettleNs = 500 * kMs;
-// How long a rank that leaves waits for the end to come down the tree.
-constexpr int64_t kLeaveNs = 5000 * kMs;
-// How long batches for the children are offered after the end.
-constexpr int64_t kFarewellNs = 1000 * kMs;
 constexpr int64_t kTickNs = 100 * kMs;
 
 StallOptions StallOptionsOf(const Config& config) {
@@ -72,9 +66,7 @@ bool Cycle::Step() {
     if (!Aborting()) controller_.Tick(now_ns);
   }
   for (MessageStream& stream : streams_) busy |= stream.Push();
-  if (closed_since_ns_ == 0 && !controller_.ended().ok()) {
-    closed_since_ns_ = now_ns;
-  }
+  CloseAtEnd(now_ns);
   return busy;
 }
 
@@ -94,13 +86,14 @@ bool Cycle::Advance() {
 
 void Cycle::CheckAbort(int64_t now_ns) {
   if (aborted()) return;
-  if (Leaving()) BoundLeave(now_ns);
+  if (end_.LeavesInVain(now_ns, executor_.HasWork(), Moved())) {
+    Abort(AbortRecord::kStalled, world_->topology().rank, InVainText());
+  }
   const auto record = world_->PollAbort();
   if (!record.has_value()) return;
   // After the end of an orderly shutdown the other ranks may go as they like.
-  if (!controller_.ended().ok() && !executor_.HasWork()) return;
-  if (abort_deadline_ns_ == 0) abort_deadline_ns_ = now_ns + kAbortSettleNs;
-  if (now_ns < abort_deadline_ns_) return;
+  if (end_.closed() && !executor_.HasWork()) return;
+  if (!end_.AbortHolds(now_ns)) return;
   abort_status_ = Aborted(record->text);
   controller_.Abort(abort_status_);
 }
@@ -113,40 +106,40 @@ void Cycle::AskToLeave(const std::string& reason) {
 
 void Cycle::LeaveIfAsked(int64_t now_ns) {
   if (!leave_asked_ || Leaving()) return;
-  leave_deadline_ns_ = now_ns + kLeaveNs;
-  const std::lock_guard<std::mutex> lock(leave_mutex_);
-  controller_.Leave(leave_reason_);
+  end_.Leave(now_ns);
+  {
+    const std::lock_guard<std::mutex> lock(leave_mutex_);
+    controller_.Leave(leave_reason_);
+  }
+  CloseAtEnd(now_ns);
 }
 
-// Who leaves waits for the end to come down the tree, and then for what is
-// before the end. The latter may take as long as it likes while data moves.
-void Cycle::BoundLeave(int64_t now_ns) {
-  const bool closed = !controller_.ended().ok();
-  if (closed && !executor_.HasWork()) return;
-  const uint64_t moved = Moved();
-  if (closed && std::exchange(leave_moved_, moved) != moved) {
-    leave_deadline_ns_ = now_ns + kLeaveNs;
-  }
-  if (now_ns <= leave_deadline_ns_) return;
-  leave_deadline_ns_ = now_ns + kLeaveNs;
+void Cycle::CloseAtEnd(int64_t now_ns) {
+  if (!controller_.ended().ok()) end_.Close(now_ns);
+}
+
+std::string Cycle::InVainText() const {
+  const Topology& topology = world_->topology();
   // The top of the tree closes at once, so that here somebody is above.
-  const int silent = closed ? Awaited() : controller_.state().place.parent;
-  std::string text = world_->topology().RankText(world_->topology().rank);
-  text += closed ? " left while an operation was going on that no longer moves"
-                 : " left and the other ranks did not answer";
+  const int silent =
+      end_.closed() ? Awaited() : controller_.state().place.parent;
+  std::string text = topology.RankText(topology.rank);
+  text += end_.closed()
+              ? " left while an operation was going on that no longer moves"
+              : " left and the other ranks did not answer";
   if (silent >= 0) {
-    text += std::string(closed ? ": no data from " : ": no answer from ") +
-            world_->topology().RankText(silent) +
+    text +=
+        std::string(end_.closed() ? ": no data from " : ": no answer from ");
+    text += topology.RankText(silent) +
             " (stopped, or its machine cannot be reached)";
   }
-  Abort(AbortRecord::kStalled, world_->topology().rank, text);
+  return text;
 }
 
 bool Cycle::AtEnd() const {
   if (aborted()) return !executor_.HasWork();
   if (controller_.ended().ok() || executor_.HasWork()) return false;
-  // A neighbour that has gone takes nothing any more.
-  return !HasOutput() || NowNs() > closed_since_ns_ + kFarewellNs;
+  return !HasOutput() || !end_.OffersOutput(NowNs());
 }
 
 bool Cycle::HasOutput() const {

@@ -19,6 +19,7 @@
 #include "runtime/config.h"
 #include "runtime/controller.h"
 #include "runtime/executor.h"
+#include "runtime/job_end.h"
 #include "runtime/log.h"
 #include "runtime/message_stream.h"
 #include "runtime/tensor_queue.h"
@@ -75,7 +76,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
   // True if a look from time to time is needed although nobody will ring.
   bool Polled() const { return polled_; }
   bool HasOutput() const;
-  bool Aborting() const { return abort_deadline_ns_ != 0 && !aborted(); }
+  bool Aborting() const { return end_.aborting() && !aborted(); }
   // When a Step is needed although nothing has come: others wait for what it
   // sends. Far away if none is.
   int64_t DueNs() const {
@@ -84,7 +85,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
   }
   // True if an operation has failed and the abort that follows is under way.
   bool Failing() const { return executor_.HasWork() && !executor_.CanRun(); }
-  bool Leaving() const { return leave_deadline_ns_ != 0; }
+  bool Leaving() const { return end_.leaving(); }
   // True if operations are under way.
   bool Moving() const { return executor_.Moving(); }
 
@@ -113,8 +114,10 @@ class Cycle : private ControllerHost, private ExecutorHost {
              int32_t value) override;
 
   void LeaveIfAsked(int64_t now_ns);
-  void BoundLeave(int64_t now_ns);
+  void CloseAtEnd(int64_t now_ns);
   void CheckAbort(int64_t now_ns);
+  // Why this rank leaves in vain, and who is silent.
+  std::string InVainText() const;
 
   World* const world_;
   TensorQueue* const queue_;
@@ -128,11 +131,8 @@ class Cycle : private ControllerHost, private ExecutorHost {
   int64_t next_tick_ns_ = 0;
   std::atomic<bool> leave_asked_{false};
   std::mutex leave_mutex_;
-  std::string leave_reason_;       // guarded by leave_mutex_
-  int64_t leave_deadline_ns_ = 0;  // 0: not leaving
-  uint64_t leave_moved_ = 0;       // how far things were at the last look
-  int64_t closed_since_ns_ = 0;    // 0: not closed
-  int64_t abort_deadline_ns_ = 0;  // 0: no record seen
+  std::string leave_reason_;  // guarded by leave_mutex_
+  JobEnd end_;
   Status abort_status_;
 };
 
