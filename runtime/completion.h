@@ -2,9 +2,9 @@
 // exactly once. One that is dropped without having been fired completes with
 // an error, so that no caller can wait for ever on a request that got lost.
 //
-// Fire() is called by the holder of the progress lock, after it has let go of
-// the progress lock (a callback may submit again); the callback may therefore
-// run on any thread.
+// Fire() is called without the progress lock (a callback may submit again), by
+// whoever had it, or by the completion thread; the callback may therefore run
+// on any thread.
 #ifndef TF_HVD_RUNTIME_COMPLETION_H_
 #define TF_HVD_RUNTIME_COMPLETION_H_
 

@@ -37,7 +37,11 @@ ProgressEngine::ProgressEngine(const Config& config, World* world, Cycle* cycle,
     : spin_ns_(world->oversubscribed() ? 0 : config.spin_ns),
       world_(world),
       cycle_(cycle),
-      queue_(queue) {
+      queue_(queue),
+      completions_([this](std::vector<Outcome> outcomes) {
+        FireAll(std::move(outcomes));
+        if (!queue_->Empty()) WakeBackground();
+      }) {
   if (world->topology().size > 1) {
     has_background_ = true;
     thread_ = std::thread([this] { Background(); });
@@ -132,7 +136,7 @@ void ProgressEngine::Background() {
       std::vector<Outcome> outcomes = TakeOutcomes();
       Release();
       const bool fired = !outcomes.empty();
-      FireAll(std::move(outcomes));
+      FireMeanwhile(std::move(outcomes));
       if (ended) break;
       if (limit_ns == 0 && !fired) sched_yield();
       if (fired || limit_ns == 0) continue;
@@ -148,6 +152,7 @@ void ProgressEngine::Background() {
     bell->SetAsleep(false);
   }
   has_background_ = false;
+  completions_.Stop();
   DriveAlone();  // what was submitted meanwhile
 }
 
@@ -214,6 +219,14 @@ std::vector<Outcome> ProgressEngine::TakeOutcomes() {
   std::vector<Outcome> outcomes = cycle_->TakeOutcomes();
   open_ -= static_cast<int64_t>(outcomes.size());
   return outcomes;
+}
+
+// While data is under way, by a thread of its own.
+void ProgressEngine::FireMeanwhile(std::vector<Outcome> outcomes) {
+  if (outcomes.empty() || !cycle_->HasWork()) {
+    return FireAll(std::move(outcomes));
+  }
+  completions_.Add(std::move(outcomes));
 }
 
 void ProgressEngine::FireAll(std::vector<Outcome> outcomes) {

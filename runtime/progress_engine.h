@@ -3,7 +3,9 @@
 // (agreement.md, section 7). The holder alone touches edges, controller,
 // executor and transports.
 //
-// Submit and Leave may be called on any thread.
+// Submit and Leave may be called on any thread. Completions are fired by
+// whoever had the progress lock, or, while data is under way, by a thread that
+// does nothing else.
 #ifndef TF_HVD_RUNTIME_PROGRESS_ENGINE_H_
 #define TF_HVD_RUNTIME_PROGRESS_ENGINE_H_
 
@@ -13,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/completion_thread.h"
 #include "runtime/config.h"
 #include "runtime/cycle.h"
 #include "runtime/tensor_queue.h"
@@ -55,6 +58,7 @@ class ProgressEngine {
   void Accompany(bool waits);
   void DriveAlone();
   void FireAll(std::vector<Outcome> outcomes);
+  void FireMeanwhile(std::vector<Outcome> outcomes);
   std::vector<Outcome> TakeOutcomes();
 
   const int64_t spin_ns_;
@@ -70,6 +74,7 @@ class ProgressEngine {
   std::atomic<bool> dozing_{false};
   int64_t last_progress_ns_ = 0;  // background thread only
   uint64_t seen_turns_ = 0;       // background thread only
+  CompletionThread completions_;  // background thread only
   std::thread thread_;
 };
 

@@ -193,6 +193,39 @@ TEST(Life, ACallerThatWaitsMovesItsRequestOfAnySize) {
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(MovedByItsCaller(false));
 }
 
+// Two large allreduces are under way. Rank 0's first completion returns when
+// rank 1 has the second result, for which rank 0 must go on moving data
+// meanwhile.
+TEST(Life, ACompletionThatTakesLongHoldsUpNoData) {
+  Job job({1, 1});
+  std::promise<void> second;
+  const std::shared_future<void> second_is_there = second.get_future().share();
+  job.Run([&](Rank& self) {
+    constexpr int64_t kCount = 4'000'000;
+    std::vector<float> data[2];
+    for (std::vector<float>& one : data) one.assign(kCount, 1);
+    std::promise<void> fired[2];
+    for (int i = 0; i < 2; ++i) {
+      Entry entry =
+          Rank::Plain(OpKind::kAllreduce, i == 0 ? "a" : "b", kWorldSet);
+      // Not fused: they reduce otherwise.
+      entry.request.reduce_op = i == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+      entry.request.tensors.push_back({DType::kFloat32, {kCount}});
+      entry.tensors.push_back({data[i].data(), data[i].data(), kCount});
+      entry.done = Completion([&, i](const Status& status, int32_t) {
+        EXPECT_TRUE(status.ok()) << status.message();
+        if (self.rank() == 0 && i == 0) second_is_there.wait();
+        if (self.rank() == 1 && i == 1) second.set_value();
+        fired[i].set_value();
+      });
+      self.runtime()->Submit(std::move(entry));
+    }
+    for (std::promise<void>& one : fired) one.get_future().wait();
+    EXPECT_EQ(data[0].back(), 2);
+    EXPECT_EQ(data[1].back(), 1);
+  });
+}
+
 // Callers that wait for moments only: some move their request to its end, and
 // the background thread leaves arrivals to them; others hand it over, at the
 // start or under way.
