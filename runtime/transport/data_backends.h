@@ -2,7 +2,7 @@
 // in which they are asked. The first that serves an operation gets it:
 //
 //   shm        all members of the set share this node
-//   two_level  allreduce; some node has several members
+//   two_level  some node has several members; all but alltoall and Adasum
 //   p2p        everything else
 //
 // Which there are is the same on all ranks.

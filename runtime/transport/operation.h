@@ -57,7 +57,7 @@ struct Span {
 //   `send[i]` elements of the result at `output`. They do not overlap.
 struct OperationSpec {
   OpKind kind = OpKind::kAllreduce;
-  std::shared_ptr<const std::vector<int>> ranks;  // sorted; holds this rank
+  std::shared_ptr<const std::vector<int>> ranks;  // in order; holds this rank
   int32_t set = 0;
   // Of this operation among those of the set: on all ranks the same.
   uint64_t number = 0;
@@ -65,6 +65,8 @@ struct OperationSpec {
   ReduceOptions reduce;
   std::vector<Span> spans;  // allreduce, broadcast
   size_t root = 0;
+  // kBroadcast: this is one of so many alike, one after the other.
+  uint64_t of_pieces = 1;
   const void* input = nullptr;  // the other kinds
   void* output = nullptr;
   std::vector<int64_t> send;

@@ -174,7 +174,7 @@ class P2POperation final : public Operation {
     void* const data = is_root ? const_cast<void*>(span.input) : span.output;
     if (is_root) schedule_.Copy(span.output, span.input, bytes);
     BroadcastFrom(group_, spec_.root, static_cast<char*>(data), bytes,
-                  &schedule_);
+                  spec_.of_pieces, &schedule_);
   }
 
   void WriteAllgather() {

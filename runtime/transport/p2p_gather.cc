@@ -134,8 +134,9 @@ void DirectGather(const RankGroup& group, const void* mine,
 }
 
 void BroadcastFrom(const RankGroup& group, size_t root, char* data,
-                   size_t bytes, Schedule* schedule) {
-  const bool chain = bytes / kPieceBytes >= group.size();
+                   size_t bytes, uint64_t of_pieces, Schedule* schedule) {
+  const bool chain =
+      std::max<uint64_t>(bytes / kPieceBytes, of_pieces) >= group.size();
   auto part = std::make_shared<Broadcaster>(
       PlaceInBroadcast(group, root, chain), data, bytes);
   schedule->ThenAsk([part](Schedule* more) { return part->Next(more); });

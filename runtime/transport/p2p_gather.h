@@ -5,6 +5,7 @@
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_GATHER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "runtime/transport/rank_group.h"
@@ -29,9 +30,10 @@ void DirectGather(const RankGroup& group, const void* mine,
                   Schedule* schedule);
 
 // Sends `data` from the rank at place `root` to all: in pieces down a binomial
-// tree, or along a chain where there are enough pieces to keep all of it busy.
+// tree, or along a chain where there are enough pieces to keep all of it busy,
+// with those of the `of_pieces` broadcasts alike of which this is one.
 void BroadcastFrom(const RankGroup& group, size_t root, char* data,
-                   size_t bytes, Schedule* schedule);
+                   size_t bytes, uint64_t of_pieces, Schedule* schedule);
 
 }  // namespace tf_hvd
 

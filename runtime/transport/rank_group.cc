@@ -7,8 +7,8 @@ namespace tf_hvd {
 
 Status FindPlace(const OperationSpec& spec, int rank, size_t* place) {
   const std::vector<int>& ranks = *spec.ranks;
-  const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
-  if (found == ranks.end() || *found != rank) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  if (found == ranks.end()) {
     return Internal("bug in tf_hvd: rank " + std::to_string(rank) +
                     " takes part in an operation of a set it is not in");
   }

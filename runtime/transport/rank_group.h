@@ -10,7 +10,7 @@
 
 namespace tf_hvd {
 
-// `ranks` is sorted and must outlive the group. Places count from 0.
+// `ranks` must outlive the group. Places count from 0.
 struct RankGroup {
   const std::vector<int>& ranks;
   size_t me;  // this rank's place

@@ -114,10 +114,12 @@ class LargeAllreduce final : public ShmPieces {
     }
   }
 
-  Span Slice(uint64_t piece, char* slot) const override {
+  bool Exchange(uint64_t piece, const ShmSlots& slots,
+                OperationSpec* spec) const override {
     const Range slice = SliceOf(piece, me_);
-    char* const data = slot + OffsetOf(piece, slice);
-    return {data, data, slice.count};
+    char* const data = slots[me_] + OffsetOf(piece, slice);
+    spec->spans = {{data, data, slice.count}};
+    return slice.count > 0;
   }
 
  private:

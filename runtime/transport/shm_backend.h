@@ -20,28 +20,12 @@
 
 #include "runtime/status.h"
 #include "runtime/transport/operation.h"
+#include "runtime/transport/shm_across.h"
 #include "runtime/transport/shm_arena.h"
 
 namespace tf_hvd {
 
 class ShmOperation;
-
-// What is done across nodes with a slice that the ranks of a node have reduced,
-// before they fetch it.
-class ShmCross {
- public:
-  virtual ~ShmCross() = default;
-  // `number`: of the piece among all of the set, the same on all nodes.
-  virtual Status Make(const Span& slice, uint64_t number,
-                      std::unique_ptr<Operation>* operation) = 0;
-};
-
-// How an allreduce goes that other nodes have their part in.
-struct ShmAcross {
-  size_t slot_bytes = 0;  // no more than the slots of any of the nodes have
-  size_t owners = 1;      // the ranks of each node that own slices: the first
-  std::unique_ptr<ShmCross> cross;
-};
 
 class ShmBackend final : public Backend {
  public:
@@ -56,8 +40,9 @@ class ShmBackend final : public Backend {
               std::unique_ptr<Operation>* operation) override;
   size_t window() const override { return ShmArena::kSlots; }
 
-  // An allreduce of this node's members of a set, `local.ranks`, of which other
-  // nodes have some too. Called in the agreed order, among those of Make.
+  // An operation of this node's members of a set, `local.ranks`, of which other
+  // nodes have some too: see CutAcross. Called in the agreed order, among those
+  // of Make.
   Status MakeAcross(OperationSpec local, ShmAcross across,
                     std::unique_ptr<Operation>* operation);
 

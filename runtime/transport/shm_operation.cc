@@ -4,28 +4,17 @@
 #include <utility>
 
 #include "runtime/clock.h"
-#include "runtime/transport/shm_allreduce.h"
 
 namespace tf_hvd {
-namespace {
-
-std::unique_ptr<ShmPieces> PiecesFor(const OperationSpec& spec, size_t me,
-                                     const std::optional<ShmAcross>& across,
-                                     size_t slot_bytes) {
-  if (!across.has_value()) return CutIntoPieces(spec, me, slot_bytes);
-  return SlicedAllreduce(spec, me, across->slot_bytes,
-                         SliceRule{across->owners, true});
-}
-
-}  // namespace
-
 ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
                            std::optional<ShmAcross> across)
     : backend_(backend),
       spec_(std::move(spec)),
       me_(me),
-      cross_(across.has_value() ? std::move(across->cross) : nullptr),
-      pieces_(PiecesFor(spec_, me, across, backend->arena_.slot_bytes())),
+      across_(std::move(across)),
+      pieces_(across_.has_value()
+                  ? CutAcross(spec_, me, *across_)
+                  : CutIntoPieces(spec_, me, backend->arena_.slot_bytes())),
       stream_(&backend->streams_[spec_.set]) {
   for (const int rank : *spec_.ranks) {
     local_ranks_.push_back(backend->LocalRankOf(rank));
@@ -130,7 +119,7 @@ bool ShmOperation::TakeOne() {
   if (taken_ == given_ || stream_->taken != piece) return false;
   const bool last = !pieces_->has_results();
   // Others learn that pieces are reduced, and done, in their order.
-  if (cross_ == nullptr && stream_->reduced != piece) return false;
+  if (!across_.has_value() && stream_->reduced != piece) return false;
   if (last && stream_->done != piece) return false;
   if (!AllBeyond(piece, &ShmLine::given,
                  [this](size_t place) { return pieces_->Gives(place); })) {
@@ -145,8 +134,8 @@ bool ShmOperation::TakeOne() {
     stream_->reduced = stream_->done = piece + 1;
     lines_[me_]->reduced.store(piece + 1, std::memory_order_relaxed);
     Publish(&ShmLine::done, piece + 1);
-  } else if (cross_ != nullptr) {
-    SetOut(piece, slots[me_]);
+  } else if (across_.has_value()) {
+    SetOut(piece, slots);
   } else {
     PublishReduced(piece);
   }
@@ -158,10 +147,13 @@ void ShmOperation::PublishReduced(uint64_t piece) {
   Publish(&ShmLine::reduced, piece + 1);
 }
 
-void ShmOperation::SetOut(uint64_t piece, char* slot) {
+void ShmOperation::SetOut(uint64_t piece, const ShmSlots& slots) {
   Crossing& one = crossing_.emplace_back(Crossing{piece, nullptr});
-  const Span slice = pieces_->Slice(piece - first_, slot);
-  if (slice.count > 0) status_ = cross_->Make(slice, piece, &one.operation);
+  OperationSpec exchange = across_->exchange;
+  exchange.number = piece;
+  if (pieces_->Exchange(piece - first_, slots, &exchange)) {
+    status_ = across_->by->Make(std::move(exchange), &one.operation);
+  }
 }
 
 // All that are on their way move; they end in order.

@@ -1,7 +1,7 @@
 // ShmOperation: one operation through a node's shared memory, moved on piece by
 // piece; the pieces of a set follow each other through all of its operations.
 // If other nodes have their part in it, each piece goes across between being
-// reduced and being fetched.
+// taken and being fetched.
 //
 // As Operation: holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_OPERATION_H_
@@ -17,6 +17,7 @@
 
 #include "runtime/status.h"
 #include "runtime/transport/operation.h"
+#include "runtime/transport/shm_across.h"
 #include "runtime/transport/shm_arena.h"
 #include "runtime/transport/shm_backend.h"
 #include "runtime/transport/shm_pieces.h"
@@ -51,7 +52,7 @@ class ShmOperation final : public Operation {
   bool TakeOne();
   bool CrossOne(int64_t until_ns);
   bool FetchOne();
-  void SetOut(uint64_t piece, char* slot);
+  void SetOut(uint64_t piece, const ShmSlots& slots);
 
   // The first of the others, if `asked` says so, that is not beyond `piece`.
   template <typename Asked>
@@ -64,7 +65,7 @@ class ShmOperation final : public Operation {
   ShmBackend* const backend_;
   const OperationSpec spec_;
   const size_t me_;
-  const std::unique_ptr<ShmCross> cross_;  // null: nobody else has a part
+  const std::optional<ShmAcross> across_;  // nothing: nobody else has a part
   const std::unique_ptr<ShmPieces> pieces_;
   ShmBackend::Stream* const stream_;
   std::vector<size_t> local_ranks_;  // by place

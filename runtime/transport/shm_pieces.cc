@@ -7,7 +7,10 @@ namespace tf_hvd {
 
 void ShmPieces::Fetch(uint64_t /*piece*/, const ShmSlots& /*slots*/) {}
 
-Span ShmPieces::Slice(uint64_t /*piece*/, char* /*slot*/) const { return {}; }
+bool ShmPieces::Exchange(uint64_t /*piece*/, const ShmSlots& /*slots*/,
+                         OperationSpec* /*spec*/) const {
+  return false;
+}
 
 std::unique_ptr<ShmPieces> CutIntoPieces(const OperationSpec& spec, size_t me,
                                          size_t slot_bytes) {

@@ -40,9 +40,10 @@ class ShmPieces {
   // when all have taken: fetches theirs.
   virtual bool has_results() const { return false; }
   virtual void Fetch(uint64_t piece, const ShmSlots& slots);
-  // What Take has left in this rank's slot, if other nodes have their part of
-  // it too.
-  virtual Span Slice(uint64_t piece, char* slot) const;
+  // Between those, if other nodes have their part in it: what this rank gives
+  // them of its slot, and where what they give shall go. False: nothing.
+  virtual bool Exchange(uint64_t piece, const ShmSlots& slots,
+                        OperationSpec* spec) const;
 };
 
 // The pieces of an operation that ShmBackend serves; `spec` stays.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "kernels/buffer_ops.h"
@@ -43,25 +42,6 @@ size_t LeastSlotBytes(const std::vector<std::vector<int>>& nodes) {
   return least;
 }
 
-// An allreduce between the owners of a slice.
-class Exchange final : public ShmCross {
- public:
-  Exchange(OperationSpec spec, Backend* backend)
-      : spec_(std::move(spec)), backend_(backend) {}
-
-  Status Make(const Span& slice, uint64_t number,
-              std::unique_ptr<Operation>* operation) override {
-    OperationSpec spec = spec_;
-    spec.number = number;
-    spec.spans = {slice};
-    return backend_->Make(std::move(spec), operation);
-  }
-
- private:
-  const OperationSpec spec_;
-  Backend* const backend_;
-};
-
 }  // namespace
 
 TwoLevelBackend::TwoLevelBackend(std::vector<std::vector<int>> nodes, int rank,
@@ -78,43 +58,51 @@ const TwoLevelBackend::Layout& TwoLevelBackend::LayoutOf(
   const auto [found, added] = layouts_.try_emplace(spec.set);
   Layout& layout = found->second;
   if (!added) return layout;
-  std::vector<std::vector<int>> members;
+  const std::vector<int>& ranks = *spec.ranks;
+  const auto nodes = std::make_shared<NodeLayout>();
   size_t fewest = SIZE_MAX;
+  size_t me = 0;
   for (const auto& node : nodes_) {
-    std::vector<int> here;
-    std::set_intersection(node.begin(), node.end(), spec.ranks->begin(),
-                          spec.ranks->end(), std::back_inserter(here));
+    std::vector<size_t> here;
+    for (size_t place = 0; place < ranks.size(); ++place) {
+      if (!std::binary_search(node.begin(), node.end(), ranks[place])) continue;
+      if (ranks[place] == rank_) {
+        me = here.size();
+        nodes->here = nodes->members.size();
+      }
+      here.push_back(place);
+    }
     if (here.empty()) continue;
     fewest = std::min(fewest, here.size());
     layout.most = std::max(layout.most, here.size());
-    members.push_back(std::move(here));
+    nodes->members.push_back(std::move(here));
   }
-  layout.nodes = members.size();
-  layout.owners = fewest;
-  const auto mine =
-      std::find_if(members.begin(), members.end(), [this](const auto& here) {
-        return std::binary_search(here.begin(), here.end(), rank_);
-      });
-  if (mine == members.end()) return layout;
-  const auto place = static_cast<size_t>(
-      std::lower_bound(mine->begin(), mine->end(), rank_) - mine->begin());
-  layout.local = std::make_shared<const std::vector<int>>(*mine);
-  if (place < layout.owners) {
+  nodes->owners = fewest;
+  std::vector<int> local;
+  for (const size_t place : nodes->members[nodes->here]) {
+    local.push_back(ranks[place]);
+  }
+  layout.local = std::make_shared<const std::vector<int>>(std::move(local));
+  if (me < nodes->owners) {
     std::vector<int> group;
-    for (const auto& here : members) group.push_back(here[place]);
+    for (const auto& here : nodes->members) group.push_back(ranks[here[me]]);
     layout.group = std::make_shared<const std::vector<int>>(std::move(group));
   }
+  layout.nodes = nodes;
   return layout;
 }
 
 // Sets of which every node has one member have nothing to share.
 bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
-  if (spec.kind != OpKind::kAllreduce) return false;
+  if (spec.kind == OpKind::kAlltoall) return false;
   if (spec.memory.kind == MemoryKind::kDevice) return false;
   if (spec.set < 0 || spec.set >= P2PBackend::kSets) return false;
-  if (!IsReducible(spec.reduce.dtype, spec.reduce.op)) return false;
+  const bool reduces =
+      spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
+  if (reduces && !IsReducible(spec.reduce.dtype, spec.reduce.op)) return false;
   const Layout& layout = LayoutOf(spec);
-  return layout.nodes > 1 && layout.most > 1;
+  return layout.nodes->members.size() > 1 && layout.most > 1 &&
+         HasRoomAcross(spec.kind, *layout.nodes, slot_bytes_);
 }
 
 Status TwoLevelBackend::Make(OperationSpec spec,
@@ -123,20 +111,20 @@ Status TwoLevelBackend::Make(OperationSpec spec,
   TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &place));
   const Layout& layout = LayoutOf(spec);
   const Parts parts = InTwo(spec.reduce, spec.ranks->size());
-  OperationSpec exchange;
-  exchange.kind = OpKind::kAllreduce;
-  exchange.ranks = layout.group;
-  exchange.set = spec.set;
-  exchange.reduce = parts.across;
+  ShmAcross across;
+  across.layout = layout.nodes;
+  across.slot_bytes = slot_bytes_;
+  across.root = spec.root;
+  across.exchange.kind = spec.kind;
+  across.exchange.ranks = layout.group;
+  across.exchange.set = spec.set;
+  across.exchange.reduce = parts.across;
+  const bool other = other_ != nullptr && other_->Serves(across.exchange);
+  across.by = other ? other_ : static_cast<Backend*>(&across_);
   OperationSpec local = std::move(spec);
   local.ranks = layout.local;
+  local.root = 0;
   local.reduce = parts.inside;
-  ShmAcross across;
-  across.slot_bytes = slot_bytes_;
-  across.owners = layout.owners;
-  const bool other = other_ != nullptr && other_->Serves(exchange);
-  across.cross = std::make_unique<Exchange>(
-      std::move(exchange), other ? other_ : static_cast<Backend*>(&across_));
   return shm_->MakeAcross(std::move(local), std::move(across), operation);
 }
 

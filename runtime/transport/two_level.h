@@ -1,8 +1,9 @@
-// TwoLevelBackend: allreduce of sets with members on several nodes (ADR 11).
-// The members on a node reduce among themselves through its shared memory, each
-// its slice; the ranks that own the same slice, one on each node, exchange it
-// by messages; then the node's members fetch the results. All slices cross at
-// once, and each byte once for each node.
+// TwoLevelBackend: collectives of sets with members on several nodes (ADR 11),
+// all but alltoall, which has nothing to share. The members on a node reduce or
+// gather among themselves through its shared memory, each its slice; the ranks
+// that own the same slice, one on each node, exchange it by messages; then the
+// node's members fetch the results. All slices cross at once, and each byte
+// once for each node.
 //
 // As Backend: holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_TWO_LEVEL_H_
@@ -44,11 +45,10 @@ class TwoLevelBackend final : public Backend {
   using Ranks = std::shared_ptr<const std::vector<int>>;
   // A set as it lies on the nodes.
   struct Layout {
-    size_t nodes = 0;   // with members
-    size_t owners = 0;  // of slices, on each node: its members, or the fewest
-    size_t most = 0;    // members on one node
-    Ranks local;        // members on this node
-    Ranks group;        // who owns this rank's slice; null if it owns none
+    std::shared_ptr<const NodeLayout> nodes;
+    size_t most = 0;  // members on one node
+    Ranks local;      // members on this node
+    Ranks group;      // the owners of this rank's place; null if it is none
   };
 
   const Layout& LayoutOf(const OperationSpec& spec) const;

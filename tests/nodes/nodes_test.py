@@ -129,6 +129,43 @@ def test_each_byte_of_an_allreduce_crosses_once_per_machine(job, three_nodes):
     assert 1 <= min(shares) <= max(shares) < 1.1, shares
 
 
+OTHER_TRAFFIC = """
+tensor = tf.fill([4 << 20], float(hvd.rank()))
+
+def times(call):
+    call()
+    hvd.barrier()
+    before = sent()
+    for _ in range(4):
+        result = call()
+    hvd.barrier()
+    return result, round((sent() - before) / (4 * 16 * 2**20), 2)
+
+result, share = times(lambda: hvd.broadcast(tensor, root_rank=1))
+assert result[-1] == 1
+say("broadcast", share)
+result, share = times(lambda: hvd.allgather(tensor))
+assert result.shape == [4 * (4 << 20)] and result[-1] == 3
+say("allgather", share)
+result, share = times(lambda: hvd.reducescatter(tensor, op=hvd.Sum))
+assert result.shape == [1 << 20] and result[-1] == 6
+say("reducescatter", share)
+"""
+
+
+def test_what_of_other_collectives_crosses(job, three_nodes):
+    """As tensors of one rank: all that a machine has, once, and what the other one is to get."""
+    code, output = job(three_nodes, "alpha:2,beta:2", OTHER_TRAFFIC)
+    assert code == 0, output
+    for rank, lines in said(output).items():
+        shares = {line.split()[0]: float(line.split()[1]) for line in lines}
+        if rank < 4:
+            here = 1 if rank < 2 else 0
+            assert here <= shares["broadcast"] < here + 0.1, output
+            assert 2 <= shares["allgather"] < 2.2, output
+            assert 0.5 <= shares["reducescatter"] < 0.6, output
+
+
 def test_a_host_that_nobody_knows(job, three_nodes):
     code, output = job(three_nodes, "alpha:1,delta:1", SHOW)
     assert code != 0

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -52,16 +53,17 @@ class Cluster {
   explicit Cluster(const Nodes& on,
                    size_t max_message_bytes = PointToPoint::kMaxBytes)
       : nodes(on) {
+    std::map<int, size_t> node_of;
     for (const auto& node : nodes) {
+      for (const int rank : node) node_of[rank] = memory.size();
       memory.push_back(
           std::make_unique<LoopbackArena>(static_cast<int>(node.size())));
-      all.insert(all.end(), node.begin(), node.end());
     }
-    const auto room = std::make_shared<MailRoom>(size());
-    for (size_t node = 0; node < nodes.size(); ++node) {
-      for (const int rank : nodes[node]) {
-        AddRank(room, node, rank, max_message_bytes);
-      }
+    const auto room =
+        std::make_shared<MailRoom>(static_cast<int>(node_of.size()));
+    for (const auto& [rank, node] : node_of) {
+      all.push_back(rank);
+      AddRank(room, node, rank, max_message_bytes);
     }
   }
 

@@ -1,4 +1,4 @@
-// Allreduces of one rank, seen from its side: several under way at once, of
+// Operations of one rank, seen from its side: several under way at once, of
 // sets that overlap (Juggler), and one that is given up.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_JUGGLER_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_JUGGLER_H_
@@ -50,11 +50,11 @@ inline void CheckLettingGo(Backend* backend, const std::vector<int>& ranks) {
   EXPECT_EQ(values, before);
 }
 
-// Keeps several allreduces under way and goes on with one or another of them.
-// The sets overlap, so that slots are lent to several at once.
+// Keeps several operations of all kinds under way and goes on with one or
+// another of them. The sets overlap, so that slots are lent to several at once.
 class Juggler {
  public:
-  // The first of `backends` that serves a set gets its operations.
+  // The first of `backends` that serves an operation gets it.
   Juggler(int rank, const std::vector<std::vector<int>>& sets,
           std::vector<Backend*> backends)
       : rank_(rank),
@@ -71,29 +71,118 @@ class Juggler {
   }
 
  private:
+  using Values = std::vector<int64_t>;
+
   struct Running {
-    std::vector<int64_t> values;
-    int64_t expected = 0;
+    Values input;
+    Values output;
+    Values expected;
     std::unique_ptr<Operation> operation;
   };
 
   // The same operations on all ranks; this one makes those of its sets.
   void Begin() {
+    constexpr OpKind kKinds[] = {OpKind::kAllreduce, OpKind::kBroadcast,
+                                 OpKind::kAllgather, OpKind::kAlltoall,
+                                 OpKind::kReducescatter};
+    const OpKind kind = kKinds[agreed_() % 5];
     const size_t set = agreed_() % sets_.size();
-    const size_t count = 1 + agreed_() % (agreed_() % 5 == 0 ? 500000 : 4000);
+    const size_t most = 1 + agreed_() % (agreed_() % 5 == 0 ? 500000 : 4000);
+    const size_t root = agreed_() % sets_[set].size();
+    // What rank i has for rank j: at [i][j].
+    std::vector<std::vector<int64_t>> counts(sets_[set].size());
+    for (auto& row : counts) {
+      for (size_t i = 0; i < counts.size(); ++i) {
+        const size_t count = agreed_() % (most / counts.size() + 1);
+        row.push_back(static_cast<int64_t>(count));
+      }
+    }
     --left_;
     const auto& members = sets_[set];
-    if (!std::binary_search(members.begin(), members.end(), rank_)) return;
-    Running& one = running_.emplace_back();
-    one.values.assign(count, (rank_ + 1) * left_);
-    for (const int other : members) one.expected += (other + 1) * left_;
-    OperationSpec spec =
-        AllreduceOf(members, static_cast<int32_t>(set), &one.values);
+    const auto found = std::lower_bound(members.begin(), members.end(), rank_);
+    if (found == members.end() || *found != rank_) return;
+    OperationSpec spec;
+    spec.kind = kind;
+    spec.ranks = std::make_shared<const std::vector<int>>(members);
+    spec.set = static_cast<int32_t>(set);
     spec.number = numbers_[set]++;
+    spec.root = root;
+    spec.reduce = Options(DType::kInt64, ReduceOp::kSum);
+    Running& one = running_.emplace_back();
+    Fill(static_cast<size_t>(found - members.begin()),
+         static_cast<int64_t>(most), counts, &spec, &one);
     Backend* const backend =
         *std::find_if(backends_.begin(), backends_.end(),
                       [&](const Backend* b) { return b->Serves(spec); });
     EXPECT_TRUE(backend->Make(std::move(spec), &one.operation).ok());
+  }
+
+  // What a rank has for the one at place `to`; says who, for whom and where.
+  void Add(int rank, size_t to, int64_t count, Values* values) const {
+    for (int64_t i = 0; i < count; ++i) {
+      values->push_back(
+          ((rank + 1) * left_ * 64 + static_cast<int64_t>(to)) * 1'000'000 + i);
+    }
+  }
+
+  void Fill(size_t me, int64_t count,
+            const std::vector<std::vector<int64_t>>& counts,
+            OperationSpec* spec, Running* one) const {
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(int64_t));
+    const std::vector<int>& members = *spec->ranks;
+    std::vector<Values> inputs(members.size());  // of reductions
+    for (size_t place = 0; place < members.size(); ++place) {
+      const int rank = members[place];
+      const bool mine = place == me;
+      switch (spec->kind) {
+        case OpKind::kAllreduce:
+          Add(rank, 0, count, &inputs[place]);
+          break;
+        case OpKind::kBroadcast:
+          if (place == spec->root) Add(rank, 0, count, &one->expected);
+          if (mine) Add(rank, 0, count, &one->input);
+          break;
+        case OpKind::kAllgather:
+          Add(rank, 0, counts[0][place], &one->expected);
+          if (mine) Add(rank, 0, counts[0][place], &one->input);
+          spec->receive.push_back(counts[0][place] * kBytes);
+          break;
+        case OpKind::kAlltoall:
+          Add(rank, me, counts[place][me], &one->expected);
+          Add(rank_, place, counts[me][place], &one->input);
+          spec->receive.push_back(counts[place][me] * kBytes);
+          spec->send.push_back(counts[me][place] * kBytes);
+          break;
+        default:
+          for (size_t to = 0; to < members.size(); ++to) {
+            Add(rank, to, counts[0][to], &inputs[place]);
+          }
+          spec->send.push_back(counts[0][place]);
+      }
+    }
+    if (one->input.empty()) one->input = inputs[me];
+    if (one->expected.empty()) one->expected = PartOf(*spec, me, inputs);
+    one->output.assign(one->expected.size() + 1, -1);
+    spec->input = one->input.data();
+    spec->output = one->output.data();
+    const bool bytes = spec->kind == OpKind::kBroadcast;
+    spec->spans = {{one->input.data(), one->output.data(),
+                    bytes ? count * kBytes : count}};
+  }
+
+  // What the rank at that place gets of the sum.
+  static Values PartOf(const OperationSpec& spec, size_t me,
+                       const std::vector<Values>& inputs) {
+    Values sums = inputs[0];
+    for (size_t i = 0; i < sums.size(); ++i) {
+      for (size_t place = 1; place < inputs.size(); ++place) {
+        sums[i] += inputs[place][i];
+      }
+    }
+    if (spec.kind != OpKind::kReducescatter) return sums;
+    auto begin = sums.begin();
+    for (size_t place = 0; place < me; ++place) begin += spec.send[place];
+    return {begin, begin + spec.send[me]};
   }
 
   // True if it has ended.
@@ -102,8 +191,9 @@ class Juggler {
     Poll poll;
     EXPECT_TRUE(one->operation->Progress(1'000, &poll).ok());
     if (!poll.done) return false;
-    const std::vector<int64_t> expected(one->values.size(), one->expected);
-    EXPECT_TRUE(one->values == expected) << one->values[0] << expected[0];
+    EXPECT_EQ(one->output.back(), -1);
+    one->output.pop_back();
+    EXPECT_TRUE(one->output == one->expected) << one->output.size();
     return true;
   }
 
@@ -114,7 +204,7 @@ class Juggler {
   std::mt19937 own_;        // of this rank's pace
   std::list<Running> running_;
   std::map<size_t, uint64_t> numbers_;  // operations made, by set
-  int left_ = 150;
+  int64_t left_ = 150;
 };
 
 }  // namespace tf_hvd

@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "kernels/half_float.h"
@@ -19,9 +21,9 @@ namespace {
 
 // `values[rank]` of all ranks of the nodes, reduced in place.
 template <typename T>
-void Allreduce(const std::vector<int>& sizes, const ReduceOptions& options,
+void Allreduce(const Nodes& nodes, const ReduceOptions& options,
                std::vector<std::vector<T>>* values) {
-  Cluster cluster(NodesOf(sizes));
+  Cluster cluster(nodes);
   cluster.Run([&](int rank, Collectives* data) {
     std::vector<T>& mine = (*values)[static_cast<size_t>(rank)];
     const auto count = static_cast<int64_t>(mine.size());
@@ -30,7 +32,7 @@ void Allreduce(const std::vector<int>& sizes, const ReduceOptions& options,
   });
 }
 
-TEST(TwoLevel, ServesAllreducesOfSetsOnSeveralNodes) {
+TEST(TwoLevel, ServesSetsOnSeveralNodes) {
   Cluster cluster(NodesOf({2, 1, 3}));
   const Backend& backend = *cluster.two_level[0];
   std::vector<int64_t> values(4);
@@ -50,21 +52,58 @@ TEST(TwoLevel, ServesAllreducesOfSetsOnSeveralNodes) {
   spec.memory.kind = MemoryKind::kDevice;
   EXPECT_FALSE(backend.Serves(spec));
   spec = AllreduceOf({0, 1, 2}, 1, &values);
+  for (const OpKind kind :
+       {OpKind::kBroadcast, OpKind::kAllgather, OpKind::kReducescatter}) {
+    spec.kind = kind;
+    EXPECT_TRUE(backend.Serves(spec));
+  }
+  spec.kind = OpKind::kAlltoall;
+  EXPECT_FALSE(backend.Serves(spec)) << "nothing to share";
+}
+
+// 300 nodes: a slot of 1 MiB has no room for the parts of all.
+TEST(TwoLevel, LeavesManyShortPartsToMessages) {
+  Nodes nodes = NodesOf({2, 1});
+  for (int rank = 3; rank < 301; ++rank) nodes.push_back({rank});
+  LoopbackArena memory(2);
+  ShmBackend shm(memory.arena(), nodes[0], 0, [](size_t) {});
+  const TwoLevelBackend backend(nodes, 0, &shm, nullptr);
+  std::vector<int> ranks(301);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int64_t> values(4);
+  OperationSpec spec = AllreduceOf(ranks, 0, &values);
+  EXPECT_TRUE(backend.Serves(spec));
   spec.kind = OpKind::kBroadcast;
+  EXPECT_TRUE(backend.Serves(spec));
+  spec.kind = OpKind::kAllgather;
+  EXPECT_FALSE(backend.Serves(spec));
+  spec.kind = OpKind::kReducescatter;
   EXPECT_FALSE(backend.Serves(spec));
 }
 
-class TwoLevelShapes : public ::testing::TestWithParam<std::vector<int>> {};
+class TwoLevelShapes : public ::testing::TestWithParam<Nodes> {};
+INSTANTIATE_TEST_SUITE_P(InTurn, TwoLevelShapes,
+                         ::testing::Values(NodesOf({2, 1}), NodesOf({1, 2}),
+                                           NodesOf({2, 2}), NodesOf({1, 3, 2}),
+                                           NodesOf({4, 4}),
+                                           NodesOf({3, 1, 1, 3})));
+// As `--map-by node` and rank files lay ranks out: the ranks with one place on
+// their nodes need not ascend with the nodes.
 INSTANTIATE_TEST_SUITE_P(
-    Nodes, TwoLevelShapes,
-    ::testing::Values(std::vector<int>{2, 1}, std::vector<int>{1, 2},
-                      std::vector<int>{2, 2}, std::vector<int>{1, 3, 2},
-                      std::vector<int>{4, 4}, std::vector<int>{3, 1, 1, 3}));
+    Mixed, TwoLevelShapes,
+    ::testing::Values(Nodes{{0, 2}, {1, 3}}, Nodes{{0, 3}, {1, 2}},
+                      Nodes{{0, 5}, {1, 3, 4}, {2}},
+                      Nodes{{0, 5, 6}, {1, 4}, {2, 3, 7}}));
+
+size_t RanksOf(const Nodes& nodes) {
+  size_t ranks = 0;
+  for (const auto& node : nodes) ranks += node.size();
+  return ranks;
+}
 
 // Each rank's own power of two: a sum says who is in it, and how often.
 TEST_P(TwoLevelShapes, EverybodyCountsOnce) {
-  const Nodes nodes = NodesOf(GetParam());
-  const size_t ranks = static_cast<size_t>(nodes.back().back()) + 1;
+  const size_t ranks = RanksOf(GetParam());
   // One element; slices that are empty; one piece; several.
   for (const size_t count : {1u, 63u, 65u, 200u, 5000u, 700001u}) {
     std::vector<std::vector<int64_t>> values;
@@ -83,14 +122,14 @@ TEST_P(TwoLevelShapes, EverybodyCountsOnce) {
 }
 
 TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
-  const Nodes nodes = NodesOf(GetParam());
+  const Nodes& nodes = GetParam();
   std::vector<std::vector<int>> sets(3);
+  for (int rank = 0; rank < static_cast<int>(RanksOf(nodes)); ++rank) {
+    sets[0].push_back(rank);
+    if (rank > 0) sets[1].push_back(rank);
+    if (rank % 2 == 0) sets[2].push_back(rank);
+  }
   for (const auto& node : nodes) {
-    for (const int rank : node) {
-      sets[0].push_back(rank);
-      if (rank > 0) sets[1].push_back(rank);
-      if (rank % 2 == 0) sets[2].push_back(rank);
-    }
     if (node.size() > 1) sets.push_back(node);
   }
   Cluster cluster(nodes);
@@ -107,7 +146,8 @@ TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
 TEST(TwoLevel, AverageOfLargeHalvesDoesNotOverflowOnItsWay) {
   std::vector<std::vector<uint16_t>> values(
       4, std::vector<uint16_t>(1000, FloatToHalf(60000.0f)));
-  Allreduce({2, 2}, Options(DType::kFloat16, ReduceOp::kAverage), &values);
+  Allreduce(NodesOf({2, 2}), Options(DType::kFloat16, ReduceOp::kAverage),
+            &values);
   for (const auto& result : values) {
     EXPECT_EQ(HalfToFloat(result[0]), 60000.0f);
     EXPECT_EQ(HalfToFloat(result[999]), 60000.0f);
@@ -118,7 +158,8 @@ TEST(TwoLevel, AverageOfLargeHalvesDoesNotOverflowOnItsWay) {
 TEST(TwoLevel, ScalesOfEveryOperation) {
   const auto reduce = [](ReduceOp op, double postscale) {
     std::vector<std::vector<float>> values = {{1}, {-2}, {3}, {5}};
-    Allreduce({2, 2}, Options(DType::kFloat32, op, 2.0, postscale), &values);
+    Allreduce(NodesOf({2, 2}), Options(DType::kFloat32, op, 2.0, postscale),
+              &values);
     EXPECT_EQ(values[0], values[3]);
     return values[0][0];
   };
@@ -131,14 +172,15 @@ TEST(TwoLevel, ScalesOfEveryOperation) {
 
 TEST(TwoLevel, ScalesOfHalfProducts) {
   std::vector<std::vector<uint16_t>> values(4, {FloatToHalf(2.0f)});
-  Allreduce({2, 2}, Options(DType::kFloat16, ReduceOp::kProduct, 1.0, 0.25),
-            &values);
+  Allreduce(NodesOf({2, 2}),
+            Options(DType::kFloat16, ReduceOp::kProduct, 1.0, 0.25), &values);
   EXPECT_EQ(HalfToFloat(values[1][0]), 4.0f);
 }
 
 TEST(TwoLevel, AveragesOfIntegersAreTruncatedOnce) {
   std::vector<std::vector<int32_t>> values = {{1}, {0}, {1}, {1}, {-5}};
-  Allreduce({2, 3}, Options(DType::kInt32, ReduceOp::kAverage), &values);
+  Allreduce(NodesOf({2, 3}), Options(DType::kInt32, ReduceOp::kAverage),
+            &values);
   for (const auto& result : values) EXPECT_EQ(result[0], 0) << "-2 / 5";
 }
 
@@ -166,33 +208,93 @@ class Meter final : public PointToPoint {
   std::atomic<size_t>* const bytes_;
 };
 
-// However many ranks a node has: 2 (n - 1) / n of the tensor, n nodes.
-TEST(TwoLevel, EachByteCrossesOnceForEachNode) {
-  constexpr size_t kCount = 1 << 20;
-  for (const auto& sizes :
-       {std::vector<int>{2, 2}, {4, 4}, {1, 3}, {2, 2, 2, 2}}) {
-    Cluster cluster(NodesOf(sizes));
-    std::atomic<size_t> sent{0};
-    std::vector<std::unique_ptr<Meter>> meters;
-    std::vector<std::unique_ptr<TwoLevelBackend>> backends;
-    for (int rank = 0; rank < cluster.size(); ++rank) {
-      const auto place = static_cast<size_t>(rank);
-      meters.push_back(
-          std::make_unique<Meter>(cluster.links[place].get(), &sent));
-      backends.push_back(std::make_unique<TwoLevelBackend>(
-          cluster.nodes, rank, cluster.shm[place].get(), meters.back().get()));
-    }
-    RunRanks(cluster.size(), [&](int rank) {
-      std::vector<float> values(kCount, 1.0f);
-      Collectives data(backends[static_cast<size_t>(rank)].get());
-      const Status status =
-          data.Allreduce(cluster.all, {{values.data(), values.data(), kCount}},
-                         Options(DType::kFloat32, ReduceOp::kSum));
-      EXPECT_TRUE(status.ok()) << status.message();
-      EXPECT_EQ(values[kCount - 1], static_cast<float>(cluster.size()));
-    });
-    EXPECT_EQ(sent, 2 * (sizes.size() - 1) * kCount * sizeof(float));
+// The bytes that leave all ranks while `run` runs on each.
+size_t BytesSent(
+    const Nodes& nodes,
+    const std::function<Status(const Cluster&, Collectives*, int)>& run) {
+  Cluster cluster(nodes);
+  std::atomic<size_t> sent{0};
+  std::vector<std::unique_ptr<Meter>> meters;
+  std::vector<std::unique_ptr<TwoLevelBackend>> backends;
+  for (int rank = 0; rank < cluster.size(); ++rank) {
+    const auto place = static_cast<size_t>(rank);
+    meters.push_back(
+        std::make_unique<Meter>(cluster.links[place].get(), &sent));
+    backends.push_back(std::make_unique<TwoLevelBackend>(
+        cluster.nodes, rank, cluster.shm[place].get(), meters.back().get()));
   }
+  RunRanks(cluster.size(), [&](int rank) {
+    Collectives data(backends[static_cast<size_t>(rank)].get());
+    const Status status = run(cluster, &data, rank);
+    EXPECT_TRUE(status.ok()) << status.message();
+  });
+  return sent;
+}
+
+class TwoLevelBytes : public ::testing::TestWithParam<std::vector<int>> {
+ protected:
+  static constexpr int64_t kCount = 1 << 20;
+  static constexpr size_t kBytes = kCount * sizeof(float);
+
+  Nodes nodes_ = NodesOf(GetParam());
+  size_t others_ = nodes_.size() - 1;
+  ReduceOptions sum_ = Options(DType::kFloat32, ReduceOp::kSum);
+};
+INSTANTIATE_TEST_SUITE_P(Nodes, TwoLevelBytes,
+                         ::testing::Values(std::vector<int>{2, 2},
+                                           std::vector<int>{4, 4},
+                                           std::vector<int>{1, 3},
+                                           std::vector<int>{2, 2, 2, 2}));
+
+// However many ranks a node has: 2 (n - 1) / n of the tensor, n nodes.
+TEST_P(TwoLevelBytes, OfAllreduceCrossOnceForEachNode) {
+  const auto run = [&](const Cluster& cluster, Collectives* data, int) {
+    std::vector<float> values(kCount, 1.0f);
+    const Status status = data->Allreduce(
+        cluster.all, {{values.data(), values.data(), kCount}}, sum_);
+    EXPECT_EQ(values[kCount - 1], static_cast<float>(cluster.size()));
+    return status;
+  };
+  EXPECT_EQ(BytesSent(nodes_, run), 2 * others_ * kBytes);
+}
+
+TEST_P(TwoLevelBytes, OfBroadcastCrossOnceForEachNode) {
+  const auto run = [&](const Cluster& cluster, Collectives* data, int rank) {
+    const int root = cluster.size() - 1;
+    std::vector<float> values(kCount, rank == root ? 7.0f : 0.0f);
+    const Status status =
+        data->Broadcast(cluster.all, root, values.data(), kBytes);
+    EXPECT_EQ(values[kCount - 1], 7.0f);
+    return status;
+  };
+  EXPECT_EQ(BytesSent(nodes_, run), others_ * kBytes);
+}
+
+TEST_P(TwoLevelBytes, OfAllgatherCrossOnceForEachNode) {
+  const auto run = [&](const Cluster& cluster, Collectives* data, int rank) {
+    const std::vector<float> mine(kCount, static_cast<float>(rank));
+    std::vector<float> all(kCount * cluster.all.size());
+    const Status status = data->Allgather(
+        cluster.all, mine.data(),
+        std::vector<int64_t>(cluster.all.size(), kBytes), all.data());
+    EXPECT_EQ(all.back(), static_cast<float>(cluster.size() - 1));
+    return status;
+  };
+  EXPECT_EQ(BytesSent(nodes_, run), RanksOf(nodes_) * others_ * kBytes);
+}
+
+// Each node sends what belongs to the others.
+TEST_P(TwoLevelBytes, OfReducescatterCrossOnceForEachNode) {
+  const auto run = [&](const Cluster& cluster, Collectives* data, int) {
+    const std::vector<float> values(kCount * cluster.all.size(), 1.0f);
+    std::vector<float> mine(kCount);
+    const Status status = data->Reducescatter(
+        cluster.all, values.data(),
+        std::vector<int64_t>(cluster.all.size(), kCount), mine.data(), sum_);
+    EXPECT_EQ(mine.back(), static_cast<float>(cluster.size()));
+    return status;
+  };
+  EXPECT_EQ(BytesSent(nodes_, run), RanksOf(nodes_) * others_ * kBytes);
 }
 
 // Serves sums of int64, and counts them.
