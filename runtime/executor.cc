@@ -71,6 +71,7 @@ Status Executor::Begin(bool* moved) {
     std::vector<Task> tasks;
     for (const size_t i : batch.plan[batch.next]) {
       tasks.push_back(std::move(batch.tasks[i]));
+      batch.tasks[i].own.reset();  // what was moved is there still, and empty
     }
     begun_ = ++batch.next < batch.plan.size();
     if (!begun_) batches_.pop_front();
@@ -94,6 +95,7 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
       const std::string& error = collective.first().error;
       const Status how =
           error.empty() ? Status::Ok() : FailedPrecondition(error);
+      if (how.ok()) TF_HVD_RETURN_IF_ERROR(TellOfSets(collective.first()));
       for (Task& task : collective.tasks()) End(&task, how);
       *ended = *moved = true;
       return Status::Ok();
@@ -109,6 +111,19 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
   const Status status =
       one->backend->Make(std::move(one->next), &one->operation);
   return status.ok() ? status : status.WithContext(collective.What());
+}
+
+Status Executor::TellOfSets(const Task& task) {
+  for (Backend* backend : backends_) {
+    if (task.request.kind == OpKind::kAddSet) {
+      const std::vector<int> ranks(task.request.ranks.begin(),
+                                   task.request.ranks.end());
+      TF_HVD_RETURN_IF_ERROR(backend->SetAdded(task.last, ranks));
+    } else if (task.request.kind == OpKind::kRemoveSet) {
+      backend->SetRemoved(task.request.set);
+    }
+  }
+  return Status::Ok();
 }
 
 Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {

@@ -87,6 +87,7 @@ class Executor {
   Status Begin(bool* moved);
   Status Move(UnderWay* one, bool* moved, bool* ended);
   Status MakeNext(UnderWay* one, bool* moved, bool* ended);
+  Status TellOfSets(const Task& task);
   Backend* BackendFor(const OperationSpec& spec) const;
   size_t UnderWayOn(const Backend* backend) const;
   void End(Task* task, const Status& status);

@@ -108,6 +108,14 @@ class Backend {
 
   // The most operations that may be under way at once.
   virtual size_t window() const = 0;
+
+  // A process set comes, or goes: on all ranks, members or not, in the agreed
+  // order among what is made. Of one that goes operations may still be under
+  // way; none is made any more. The set of all ranks is there from the start.
+  virtual Status SetAdded(int32_t /*set*/, const std::vector<int>& /*ranks*/) {
+    return Status::Ok();
+  }
+  virtual void SetRemoved(int32_t /*set*/) {}
 };
 
 }  // namespace tf_hvd

@@ -51,14 +51,25 @@ TwoLevelBackend::TwoLevelBackend(std::vector<std::vector<int>> nodes, int rank,
       rank_(rank),
       shm_(shm),
       slot_bytes_(LeastSlotBytes(nodes_)),
-      across_(p2p, rank, max_message_bytes, /*first_tag=*/P2PBackend::kTags) {}
+      across_(p2p, rank, max_message_bytes, /*first_tag=*/P2PBackend::kTags) {
+  std::vector<int> all;
+  for (const auto& node : nodes_) {
+    all.insert(all.end(), node.begin(), node.end());
+  }
+  std::sort(all.begin(), all.end());
+  layouts_[kWorldSet] = LayoutOf(all);
+}
 
-const TwoLevelBackend::Layout& TwoLevelBackend::LayoutOf(
-    const OperationSpec& spec) const {
-  const auto [found, added] = layouts_.try_emplace(spec.set);
-  Layout& layout = found->second;
-  if (!added) return layout;
-  const std::vector<int>& ranks = *spec.ranks;
+Status TwoLevelBackend::SetAdded(int32_t set, const std::vector<int>& ranks) {
+  if (std::binary_search(ranks.begin(), ranks.end(), rank_)) {
+    layouts_[set] = LayoutOf(ranks);
+  }
+  return Status::Ok();
+}
+
+TwoLevelBackend::Layout TwoLevelBackend::LayoutOf(
+    const std::vector<int>& ranks) const {
+  Layout layout;
   const auto nodes = std::make_shared<NodeLayout>();
   size_t fewest = SIZE_MAX;
   size_t me = 0;
@@ -100,7 +111,9 @@ bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
   const bool reduces =
       spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
   if (reduces && !IsReducible(spec.reduce.dtype, spec.reduce.op)) return false;
-  const Layout& layout = LayoutOf(spec);
+  const auto found = layouts_.find(spec.set);
+  if (found == layouts_.end()) return false;
+  const Layout& layout = found->second;
   return layout.nodes->members.size() > 1 && layout.most > 1 &&
          HasRoomAcross(spec.kind, *layout.nodes, slot_bytes_);
 }
@@ -109,7 +122,7 @@ Status TwoLevelBackend::Make(OperationSpec spec,
                              std::unique_ptr<Operation>* operation) {
   size_t place = 0;
   TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &place));
-  const Layout& layout = LayoutOf(spec);
+  const Layout& layout = layouts_.at(spec.set);
   const Parts parts = InTwo(spec.reduce, spec.ranks->size());
   ShmAcross across;
   across.layout = layout.nodes;

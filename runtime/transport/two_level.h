@@ -40,6 +40,8 @@ class TwoLevelBackend final : public Backend {
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override;
   size_t window() const override { return ShmArena::kSlots; }
+  Status SetAdded(int32_t set, const std::vector<int>& ranks) override;
+  void SetRemoved(int32_t set) override { layouts_.erase(set); }
 
  private:
   using Ranks = std::shared_ptr<const std::vector<int>>;
@@ -51,7 +53,7 @@ class TwoLevelBackend final : public Backend {
     Ranks group;      // the owners of this rank's place; null if it is none
   };
 
-  const Layout& LayoutOf(const OperationSpec& spec) const;
+  Layout LayoutOf(const std::vector<int>& ranks) const;
 
   const std::vector<std::vector<int>> nodes_;
   const int rank_;
@@ -59,7 +61,7 @@ class TwoLevelBackend final : public Backend {
   const size_t slot_bytes_;  // that every node's slots have
   P2PBackend across_;
   Backend* other_ = nullptr;
-  mutable std::map<int32_t, Layout> layouts_;  // by set
+  std::map<int32_t, Layout> layouts_;  // by set, of those with this rank
 };
 
 }  // namespace tf_hvd

@@ -42,6 +42,14 @@ class FakeBackend final : public Backend {
     return Status::Ok();
   }
   size_t window() const override { return room; }
+  Status SetAdded(int32_t set, const std::vector<int>& ranks) override {
+    calls.push_back("add " + std::to_string(set) + " of " +
+                    std::to_string(ranks.size()));
+    return answer;
+  }
+  void SetRemoved(int32_t set) override {
+    calls.push_back("remove " + std::to_string(set));
+  }
 
   std::vector<std::string> calls;
   std::vector<uint64_t> numbers;
@@ -322,6 +330,35 @@ TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
   RunAll();
   EXPECT_TRUE(data.calls.empty());
   EXPECT_EQ(values, (std::vector<int32_t>{7, 0}));
+}
+
+TEST_F(ExecutorTest, BackendsHearOfSetsAmongWhatIsMade) {
+  const auto set_change = [this](OpKind kind, const std::string& name) {
+    Task task = Make(kind, name, 0);
+    task.request.set = 5;
+    task.request.ranks = {0, 2, 3};
+    task.last = 5;
+    return task;
+  };
+  Task refused = set_change(OpKind::kAddSet, "c");
+  refused.error = "no";
+  executor.Add(Batch(Sum("a", 1), set_change(OpKind::kAddSet, "b")));
+  executor.Add(Batch(std::move(refused), Sum("d", 2)));
+  executor.Add(Batch(set_change(OpKind::kRemoveSet, "e"), Sum("f", 3)));
+  RunAll();
+  EXPECT_EQ(data.calls, (Texts{"Sum float32 1", "add 5 of 3", "Sum float32 2",
+                               "remove 5", "Sum float32 3"}));
+  EXPECT_EQ(ended, (Texts{"a", "b", "c: no", "d", "e", "f"}));
+}
+
+TEST_F(ExecutorTest, ASetThatABackendCannotServeEndsTheJob) {
+  data.answer = Internal("no communicator");
+  executor.Add(Batch(Make(OpKind::kAddSet, "a", 0), Sum("b", 1)));
+  Status status;
+  executor.Progress(&status);
+  EXPECT_NE(status.message().find("no communicator"), std::string::npos);
+  executor.Fail(status);
+  EXPECT_EQ(ended.size(), 2u) << "each once";
 }
 
 TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {

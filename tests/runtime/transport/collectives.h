@@ -95,8 +95,14 @@ class Collectives {
     OperationSpec spec;
     spec.kind = kind;
     spec.ranks = std::make_shared<const std::vector<int>>(ranks);
-    // The same number for the same ranks.
+    // The same number for the same ranks, and never that of all ranks.
     for (const int rank : ranks) spec.set = (spec.set * 31 + rank + 1) % 499;
+    ++spec.set;
+    if (numbers_.count(ranks) == 0) {
+      for (Backend* backend : backends_) {
+        static_cast<void>(backend->SetAdded(spec.set, ranks));
+      }
+    }
     spec.number = numbers_[ranks]++;
     return spec;
   }

@@ -60,7 +60,14 @@ class Juggler {
       : rank_(rank),
         sets_(sets),
         backends_(std::move(backends)),
-        own_(static_cast<unsigned>(rank + 1)) {}
+        own_(static_cast<unsigned>(rank + 1)) {
+    for (size_t set = 1; set < sets.size(); ++set) {
+      for (Backend* backend : backends_) {
+        EXPECT_TRUE(
+            backend->SetAdded(static_cast<int32_t>(set), sets[set]).ok());
+      }
+    }
+  }
 
   bool busy() const { return left_ > 0 || !running_.empty(); }
 

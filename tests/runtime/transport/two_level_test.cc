@@ -34,9 +34,12 @@ void Allreduce(const Nodes& nodes, const ReduceOptions& options,
 
 TEST(TwoLevel, ServesSetsOnSeveralNodes) {
   Cluster cluster(NodesOf({2, 1, 3}));
-  const Backend& backend = *cluster.two_level[0];
+  Backend& backend = *cluster.two_level[0];
   std::vector<int64_t> values(4);
   const auto serves = [&](const std::vector<int>& ranks, int32_t set) {
+    if (set > 0) {
+      EXPECT_TRUE(backend.SetAdded(set, ranks).ok());
+    }
     return backend.Serves(AllreduceOf(ranks, set, &values));
   };
   EXPECT_TRUE(serves({0, 1, 2, 3, 4, 5}, 0));
@@ -45,6 +48,9 @@ TEST(TwoLevel, ServesSetsOnSeveralNodes) {
   EXPECT_FALSE(serves({0, 1, 2}, P2PBackend::kSets)) << "no tags";
   EXPECT_FALSE(serves({0, 1}, 2)) << "shm's";
   EXPECT_FALSE(serves({0, 2, 4}, 3)) << "no two ranks share a node";
+  EXPECT_TRUE(serves({0, 1, 2}, 4));
+  backend.SetRemoved(4);
+  EXPECT_FALSE(backend.Serves(AllreduceOf({0, 1, 2}, 4, &values)));
   OperationSpec spec = AllreduceOf({0, 1, 2}, 1, &values);
   spec.reduce.op = ReduceOp::kAdasum;
   EXPECT_FALSE(backend.Serves(spec));
