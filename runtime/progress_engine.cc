@@ -34,7 +34,7 @@ thread_local const void* firing_engine = nullptr;
 
 ProgressEngine::ProgressEngine(const Config& config, World* world, Cycle* cycle,
                                TensorQueue* queue)
-    : spin_ns_(world->oversubscribed() ? 0 : config.spin_ns),
+    : spin_ns_(config.spin_ns),
       world_(world),
       cycle_(cycle),
       queue_(queue),

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "runtime/transport/data_backends.h"
@@ -156,20 +155,12 @@ class LoopbackWorld final : public World {
   std::optional<AbortRecord> PollAbort() override {
     return job_->Poll(topology_.rank);
   }
-  bool oversubscribed() const override {
-    return IsOversubscribed(topology_.size);
-  }
   // Ranks of one process owe each other nothing when their threads have ended.
   void Finalize(bool) override {}
 
   void Kill() { job_->Kill(topology_.rank); }
 
  private:
-  static bool IsOversubscribed(int ranks) {
-    static const unsigned cores = std::thread::hardware_concurrency();
-    return static_cast<unsigned>(ranks) > cores;
-  }
-
   const std::shared_ptr<Job> job_;
   Topology topology_;
   LoopbackPointToPoint p2p_;

@@ -1,7 +1,5 @@
 #include "runtime/transport/mpi_setup.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -17,7 +15,6 @@ namespace {
 // What each rank tells the others.
 struct Card {
   char host[256];
-  cpu_set_t cores;  // those that this process may run on
 };
 
 struct Outcome {
@@ -48,10 +45,6 @@ Status MakeCard(const MpiSession& session, Card* card) {
                                    mpi.processor_name(mpi.state, host)));
   *card = Card();
   CopyText(host, &card->host);
-  // More cores than a cpu_set_t holds: none are known, and none are missing.
-  if (sched_getaffinity(0, sizeof(card->cores), &card->cores) != 0) {
-    CPU_ZERO(&card->cores);
-  }
   return Status::Ok();
 }
 
@@ -65,19 +58,6 @@ Status SplitByNode(const MpiSession& session, int ranks_per_node,
   }
   return MpiResult(mpi, "MPI_Comm_split_type",
                    mpi.split_shared(mpi.state, session.control(), node));
-}
-
-// Fewer cores than ranks on my node, all of its ranks' cores together.
-bool IsOversubscribed(const std::vector<int>& node,
-                      const std::vector<Card>& cards) {
-  cpu_set_t together;
-  CPU_ZERO(&together);
-  for (const int rank : node) {
-    const cpu_set_t& cores = cards[static_cast<size_t>(rank)].cores;
-    CPU_OR(&together, &together, &cores);
-  }
-  const int count = CPU_COUNT(&together);
-  return count > 0 && count < static_cast<int>(node.size());
 }
 
 }  // namespace
@@ -107,7 +87,6 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
   topology.size = session.size();
   for (const auto& [first, ranks] : nodes) topology.nodes.push_back(ranks);
   for (const Card& card : cards) topology.hosts.emplace_back(card.host);
-  map->oversubscribed = IsOversubscribed(nodes[leader], cards);
   return Status::Ok();
 }
 

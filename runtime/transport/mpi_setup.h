@@ -15,7 +15,6 @@ namespace tf_hvd {
 
 struct NodeMap {
   Topology topology;
-  bool oversubscribed = false;
   MpiHandle node{nullptr};  // a communicator of this node's ranks
   // Of the ranks with this one's place on their nodes; where asked for, of a
   // job on several nodes.

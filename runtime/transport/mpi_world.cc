@@ -102,7 +102,6 @@ class MpiWorld : public World {
     return abort_->Poll(NowNs());
   }
 
-  bool oversubscribed() const override { return map_.oversubscribed; }
 
   void Finalize(bool clean) override {
     if (std::exchange(finalized_, true)) return;

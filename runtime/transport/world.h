@@ -79,10 +79,6 @@ class World {
   // dead neighbours about once a second.
   virtual std::optional<AbortRecord> PollAbort() = 0;
 
-  // True if there are more ranks on this node than cores it may use: waiting
-  // must yield instead of spin.
-  virtual bool oversubscribed() const = 0;
-
   // Ends the world; called once, when the runtime's thread has ended. With
   // `clean` false nothing that waits for another rank is called.
   virtual void Finalize(bool clean) = 0;

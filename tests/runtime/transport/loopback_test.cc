@@ -37,15 +37,8 @@ TEST(Loopback, OneRankByDefault) {
   const auto worlds = MakeLoopback({});
   ASSERT_EQ(worlds.size(), 1u);
   EXPECT_EQ(worlds[0]->topology().size, 1);
-  EXPECT_FALSE(worlds[0]->oversubscribed());
   EXPECT_EQ(worlds[0]->PollAbort(), std::nullopt);
   worlds[0]->Finalize(true);
-}
-
-TEST(Loopback, OversubscribedWithMoreRanksThanCores) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  EXPECT_FALSE(MakeLoopback(Nodes({cores}))[0]->oversubscribed());
-  EXPECT_TRUE(MakeLoopback(Nodes({cores, 1}))[0]->oversubscribed());
 }
 
 TEST(Loopback, EdgesBetweenNeighboursInTheTreeOnly) {
