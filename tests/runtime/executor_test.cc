@@ -3,119 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/runtime/fake_backend.h"
+
 namespace tf_hvd {
 namespace {
-
-// Writes down what it is asked for. Operations end when they are looked at,
-// unless they are held.
-class FakeBackend final : public Backend {
- public:
-  bool Serves(const OperationSpec& spec) const override {
-    return spec.kind != OpKind::kBroadcast || serves_broadcast;
-  }
-  Status Make(OperationSpec spec,
-              std::unique_ptr<Operation>* operation) override {
-    numbers.push_back(spec.number);
-    members.insert(spec.ranks);
-    calls.push_back(TextOf(spec));
-    // What is exchanged first: rows of all ranks, as if all gave what this one
-    // does; splits, as if the others sent what they get.
-    if (spec.kind == OpKind::kAllgather && spec.input != nullptr &&
-        calls.size() == 1) {
-      for (size_t i = 0; i < spec.receive.size(); ++i) {
-        const auto bytes = static_cast<size_t>(spec.receive[i]);
-        std::memcpy(static_cast<char*>(spec.output) + i * bytes, spec.input,
-                    bytes);
-      }
-    }
-    if (spec.kind == OpKind::kAlltoall && calls.size() == 1) {
-      std::memcpy(spec.output, spec.input, spec.send.size() * sizeof(int64_t));
-    }
-    *operation = std::make_unique<Fake>(this, spec.number);
-    return Status::Ok();
-  }
-  size_t window() const override { return room; }
-  Status SetAdded(int32_t set, const std::vector<int>& ranks) override {
-    calls.push_back("add " + std::to_string(set) + " of " +
-                    std::to_string(ranks.size()));
-    return answer;
-  }
-  void SetRemoved(int32_t set) override {
-    calls.push_back("remove " + std::to_string(set));
-  }
-
-  std::vector<std::string> calls;
-  std::vector<uint64_t> numbers;
-  std::set<SetMembers> members;  // by address
-  std::set<uint64_t> held;       // operations that do not end
-  std::set<uint64_t> busy;       // of these, those that could go on
-  Status answer;
-  bool in_use = false;
-  bool serves_broadcast = true;
-  size_t room = 4;
-
- private:
-  class Fake final : public Operation {
-   public:
-    Fake(FakeBackend* backend, uint64_t number)
-        : backend_(backend), number_(number) {}
-    Status Progress(int64_t, Poll* poll) override {
-      poll->done = backend_->held.count(number_) == 0;
-      poll->moved = backend_->busy.count(number_) > 0;
-      if (!poll->done && !poll->moved) poll->awaited = 1;
-      return backend_->answer;
-    }
-    bool Abandon() override { return !backend_->in_use; }
-
-   private:
-    FakeBackend* const backend_;
-    const uint64_t number_;
-  };
-
-  static std::string TextOf(const OperationSpec& spec) {
-    std::string text;
-    const auto add = [&text](const std::vector<int64_t>& numbers) {
-      for (const int64_t one : numbers) text += " " + std::to_string(one);
-    };
-    switch (spec.kind) {
-      case OpKind::kAllreduce:
-        text = std::string(NameOf(spec.reduce.op)) + " " +
-               NameOf(spec.reduce.dtype);
-        for (const Span& span : spec.spans) {
-          text += " " + std::to_string(span.count);
-          if (span.input == nullptr && span.output == nullptr) text += "z";
-        }
-        break;
-      case OpKind::kBroadcast:
-        text = "copy " + std::to_string(spec.root) + " " +
-               std::to_string(spec.spans[0].count);
-        break;
-      case OpKind::kAllgather:
-        text = "gather";
-        add(spec.receive);
-        if (spec.input == nullptr) text += "z";
-        break;
-      case OpKind::kAlltoall:
-        text = "all";
-        add(spec.send);
-        text += " to";
-        add(spec.receive);
-        break;
-      default:
-        text = std::string("scatter ") + NameOf(spec.reduce.op) + " " +
-               NameOf(spec.reduce.dtype);
-        add(spec.send);
-    }
-    return text;
-  }
-};
 
 class ExecutorTest : public ::testing::Test, public ExecutorHost {
  protected:
