@@ -1,9 +1,12 @@
 """Launcher command lines and the ranks' environment by table."""
 
+import re
+
 import pytest
 
 from tf_hvd.cli.command_line import Job, Output, command_line
-from tf_hvd.cli.environment import exported_names, rank_environment
+from tf_hvd.cli.environment import asked_variables, exported_names, rank_environment
+from tf_hvd.cli.errors import UsageError
 from tf_hvd.cli.hosts import Host
 from tf_hvd.cli.launchers import Launcher
 
@@ -46,8 +49,12 @@ def words(family, **job):
             "-np 4 --oversubscribe --map-by node",
         ),
         (
-            {"ranks": 2, "cores": 2, "environ": {"TF_HVD_X": "1", "HOME": "/", "PATH": "/bin"}},
-            "-np 2 --bind-to core -x PATH -x TF_HVD_X",
+            {"ranks": 2, "cores": 2, "environ": {"LR": "1", "HOME": "/", "PATH": "/bin"}},
+            "-np 2 --bind-to core -x LR -x PATH",
+        ),
+        (
+            {"ranks": 2, "cores": 2, "environ": {"LR": "1", "HOME": "/"}, "asked": {"HOME"}},
+            "-np 2 --bind-to core -x HOME -x LR",
         ),
     ],
 )
@@ -62,8 +69,8 @@ def test_openmpi(job, expected):
         ({"ranks": 2, "cores": 16}, "-np 2 -genvall -bind-to core:8"),
         ({"ranks": 4, "cores": 2}, "-np 4 -genvall -bind-to none"),
         (
-            {"ranks": 6, "cores": 4, "hosts": TWO_HOSTS},
-            "-np 6 -genvall -hosts a:4,b:2 -bind-to core:1",
+            {"ranks": 6, "cores": 4, "hosts": TWO_HOSTS, "environ": {"A": "", "B": "", "PWD": "/"}},
+            "-np 6 -genvlist A,B -hosts a:4,b:2 -bind-to core:1",
         ),
         (
             {"ranks": 2, "cores": 2, "launcher_args": ("-bind-to", "numa")},
@@ -109,10 +116,46 @@ def test_slurm(job, expected):
 
 
 def test_what_is_exported():
-    needed = ["HOROVOD_FUSION_THRESHOLD", "NCCL_DEBUG", "OMP_NUM_THREADS", "PATH", "PYTHONPATH"]
-    needed += ["TF_CPP_MIN_LOG_LEVEL", "TF_HVD_STALL_CHECK_TIME", "TTY_COMPATIBLE", "XLA_FLAGS"]
-    others = ["HOME", "SSH_AUTH_SOCK", "OMPI_COMM_WORLD_RANK", "TERM"]
-    assert exported_names(dict.fromkeys([*others, *needed], "x")) == needed
+    needed = ["AWS_SECRET_ACCESS_KEY", "DATA_DIR", "HF_HOME", "HOROVOD_FUSION_THRESHOLD", "LR"]
+    needed += ["OMP_NUM_THREADS", "PATH", "PYTHONPATH", "TF_CPP_MIN_LOG_LEVEL", "WANDB_MODE"]
+    needed += ["SLURM_JOB_ID", "http_proxy"]
+    others = ["HOME", "HOSTNAME", "SSH_AUTH_SOCK", "OMPI_COMM_WORLD_RANK", "PRTE_MCA_x", "OLDPWD"]
+    others += ["CUDA_VISIBLE_DEVICES", "NVIDIA_CUDA_VISIBLE_DEVICES", "HOROVOD_SECRET_KEY"]
+    others += ["BASH_FUNC_module%%", "a.b", "_", "SLURM_PROCID", "SLURMD_NODENAME"]
+    environ = dict.fromkeys([*others, *needed], "x")
+    assert exported_names(environ) == sorted(needed)
+    asked = ["CUDA_VISIBLE_DEVICES", "HOME"]
+    assert exported_names(environ, asked) == sorted([*needed, *asked])
+
+
+def test_what_is_asked_for(tmp_path):
+    file = tmp_path / "variables"
+    file.write_text('# ours\n\nA=1\n  # not this\nB=a "b" $C\nHOME\nEMPTY=\n')
+    environ = {"HOME": "/me", "LR": "0.1"}
+    assert asked_variables(["A=2=3", "LR"], str(file), environ) == {
+        "A": "2=3",
+        "B": 'a "b" $C',
+        "HOME": "/me",
+        "EMPTY": "",
+        "LR": "0.1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines", "text"),
+    [
+        (["1A=2"], None, "-x: '1A=2' is neither NAME nor NAME=VALUE"),
+        (["LR"], None, "-x: the variable LR is not set; give its value, LR=VALUE"),
+        ([], "A=1\nexport B=2\n", "variables, line 2: 'export B=2' is neither NAME nor NAME=VALUE"),
+        ([], None, "variables: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path, settings, lines, text):
+    file = tmp_path / "variables"
+    if lines is not None:
+        file.write_text(lines)
+    with pytest.raises(UsageError, match=re.escape(text)):
+        asked_variables(settings, None if settings else str(file), {})
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,30 @@ def test_ranks_know_their_machines(job, three_nodes, family):
     }
 
 
+VARIABLES = """
+import os
+names = ["LR", "GIVEN", "HOME", "HOSTNAME", "CUDA_VISIBLE_DEVICES"]
+say(socket.gethostname(), *(os.environ.get(name, "-") for name in names))
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_the_environment_goes_along(job, three_nodes, family):
+    """LR=0.1 was seen on the first machine alone under Open MPI: another training there."""
+    environment = {"LR": "0.1 0.2", "HOSTNAME": "here", "CUDA_VISIBLE_DEVICES": "3"}
+    options = ["-x", "GIVEN=a=b"]
+    code, output = job(
+        three_nodes, "alpha:1,beta:1", VARIABLES, family, options=options, **environment
+    )
+    assert code == 0, output
+    home = os.environ["HOME"]
+    assert said(output)[0] == [f"alpha 0.1 0.2 a=b {home} here 3"]
+    (there,) = said(output)[1]
+    assert there.startswith(f"beta 0.1 0.2 a=b {home} "), output
+    assert there.endswith(" -"), output
+    assert "here" not in there, output
+
+
 @pytest.mark.parametrize("hosts", ["alpha:2,beta:1", "alpha:2,beta:2,gamma:1"])
 def test_random_programs_give_what_numpy_gives(job, three_nodes, hosts):
     program = PARALLEL / "programs_run.py"

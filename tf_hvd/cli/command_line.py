@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +54,8 @@ class Job:
     interfaces: str = ""
     output: Output = Output()
     environ: Mapping[str, str] = field(default_factory=dict)
+    asked: Collection[str] = ()
+    """The variables of `environ` that the user wants on all machines, whatever they are."""
 
     @property
     def own_input(self) -> bool:
@@ -118,15 +120,18 @@ def _openmpi(job: Job, cores_each: int) -> list[str]:
         words += ["--bind-to", "core" if cores_each else "none"]
     if job.output.tags:
         words.append("--tag-output")
-    for name in exported_names(job.environ):
+    for name in exported_names(job.environ, job.asked):
         words += ["-x", name]
     return words
 
 
 def _mpich(job: Job, cores_each: int) -> list[str]:
-    words = ["-np", str(job.ranks), "-genvall"]
+    words = ["-np", str(job.ranks)]
     if job.hosts:
+        words += ["-genvlist", ",".join(exported_names(job.environ, job.asked))]
         words += ["-hosts", ",".join(map(str, job.hosts))]
+    else:
+        words.append("-genvall")
     if job.interfaces:
         words += ["-iface", job.interfaces.partition(",")[0]]
     if not _binds_itself(job):

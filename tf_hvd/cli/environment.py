@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.cli.errors import UsageError
 from tf_hvd.cli.launchers import LIBRARY_VARIABLE, Launcher
 
-# Open MPI hands to other machines only the variables that it is told to.
-_EXPORTED = frozenset({"LD_LIBRARY_PATH", "PATH", "TTY_COMPATIBLE", "VIRTUAL_ENV"})
-_EXPORTED_PREFIXES = (
-    *("CUDA_", "FI_", "HOROVOD_", "KERAS_", "KMP_", "MKL_", "NCCL_", "OMP_"),
-    *("PYTHON", "TF_", "UCX_", "XLA_"),
+# What does not go to other machines: Horovod's rule (its util/env.py) ...
+_STAYS = r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|HOROVOD_SECRET_KEY"
+# ... what a login there sets for itself ...
+_OF_A_LOGIN = (
+    r"_|HOME|HOSTNAME|LOGNAME|MAIL|PWD|SHELL|SHLVL|SSH_.*|USER"
+    r"|DBUS_SESSION_BUS_ADDRESS|DISPLAY|XAUTHORITY|XDG_RUNTIME_DIR|XDG_SESSION_.*"
 )
+# ... and what launchers and schedulers hand on, or tell each machine and task.
+_OF_LAUNCHERS = (
+    r"(HYDRA|OMPI|PMI|PMIX|PRTE)_.*|SLURMD_NODENAME"
+    r"|SLURM_(CPUS_ON_NODE|GTIDS|LOCALID|NODEID|PROCID|STEP_.*|TASK_PID|TOPOLOGY_ADDR)"
+)
+_AT_HOME = re.compile(f"{_STAYS}|{_OF_A_LOGIN}|{_OF_LAUNCHERS}")
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 # What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -54,11 +64,57 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def exported_names(environ: Mapping[str, str]) -> list[str]:
-    """The variables of `environ` that the ranks on other machines need, sorted."""
+def exported_names(environ: Mapping[str, str], asked: Collection[str] = ()) -> list[str]:
+    """The variables of `environ` that go to other machines, sorted.
+
+    Args:
+        environ: the caller's.
+        asked: names that go whatever they are.
+    """
     return sorted(
-        name for name in environ if name in _EXPORTED or name.startswith(_EXPORTED_PREFIXES)
+        name
+        for name in environ
+        if name in asked or (_NAME.fullmatch(name) and not _AT_HOME.fullmatch(name))
     )
+
+
+def asked_variables(
+    settings: Sequence[str], file: str | None, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables that `-x` and `--env-file` name, with their values; `-x` counts more.
+
+    Args:
+        settings: each is `NAME=VALUE`, or `NAME` for the caller's value.
+        file: a path; a line of it is such a setting, or empty, or a comment (`#`). Nothing in it
+            is quoted or expanded, as in Docker's.
+        environ: the caller's.
+
+    Raises:
+        UsageError: a setting is none, a variable is not set, or the file cannot be read.
+    """
+    asked: dict[str, str] = {}
+    if file is not None:
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise UsageError(f"cannot read --env-file {file}: {reason}") from error
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                asked |= _variable(line, environ, f"{file}, line {number}")
+    for setting in settings:
+        asked |= _variable(setting, environ, "-x")
+    return asked
+
+
+def _variable(setting: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
+    name, equals, value = setting.partition("=")
+    name = name.strip()
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{where}: {setting!r} is neither NAME nor NAME=VALUE")
+    if not equals and name not in environ:
+        raise UsageError(f"{where}: the variable {name} is not set; give its value, {name}=VALUE")
+    return {name: value if equals else environ[name]}
 
 
 def rank_environment(

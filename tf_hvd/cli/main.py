@@ -63,6 +63,20 @@ def _add_output(runner: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_environment(runner: argparse.ArgumentParser) -> None:
+    runner.add_argument(
+        "-x",
+        dest="variables",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="set a variable for all ranks, or let one go to all machines that would not",
+    )
+    runner.add_argument(
+        "--env-file", metavar="FILE", help="a file with a line `NAME=VALUE` for each such variable"
+    )
+
+
 def _add_network(runner: argparse.ArgumentParser) -> None:
     runner.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="of the other hosts")
     runner.add_argument(
@@ -128,6 +142,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         help="the program is a Horovod script: its `import horovod` gets tf_hvd",
     )
     _add_output(runner)
+    _add_environment(runner)
     _add_network(runner)
     runner.add_argument(
         "--require-init",

@@ -17,6 +17,7 @@ from pathlib import Path
 from tf_hvd.cli import watch as watching
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.cli.environment import (
+    asked_variables,
     horovod_environment,
     interface_environment,
     is_rank,
@@ -59,6 +60,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.end_with_parent:
         end_with_parent()
     environ = _environment(options, environ)
+    asked = asked_variables(options.variables, options.env_file, environ)
+    environ |= asked
     hosts = _read_hosts(options)
     if hosts:
         check_slots(hosts, options.np)
@@ -84,6 +87,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         interfaces=options.network_interfaces,
         output=_output(options),
         environ=environ,
+        asked=frozenset(asked),
     )
     launcher = None
     if options.np > 1 or not local:
