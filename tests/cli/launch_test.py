@@ -284,26 +284,41 @@ def test_the_command_does_not_load_tensorflow(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reported", "ended_ago", "running", "left_over"),
+    ("ranks", "running", "left_over"),
     [
-        ([0, 1], [60, 40], [], True),
-        ([0, 1], [60], [0], True),  # rank 1 ended well
-        ([0, 1], [60, 1], [], False),  # the launcher has some time
-        ([0, 1], [60], [0, 1], False),  # rank 1 runs
-        ([0], [60], [], False),  # rank 1 has not started
-        ([0, 1], [], [], False),  # both ended well
+        (["ended", "ended"], [0, 1], True),
+        (["ended", "ended"], [0], True),  # rank 1 ended well
+        (["ended", "living"], [0, 1], False),
+        (["ended"], [0], False),  # rank 1 has not started
+        (["ended", "ended"], [], False),  # both ended well
     ],
 )
-def test_a_launcher_that_outlives_its_ranks_is_ended(reported, ended_ago, running, left_over):
+def test_a_launcher_that_outlives_its_ranks_is_ended(monkeypatch, ranks, running, left_over):
     """Open MPI's waits for ever for a machine that cannot be reached."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
     with Session() as session:
-        session.ranks.update(dict.fromkeys(reported, 9))
-        for number, ago in enumerate(ended_ago):
-            file = session.folder / f"{rank.ENDED}{number}"
-            file.touch()
-            os.utime(file, (time.time() - ago,) * 2)
+        processes = {"ended": gone.pid, "living": os.getpid()}
+        session.ranks.update(enumerate(processes[state] for state in ranks))
         for number in running:
             (session.folder / f"{rank.RUNNING}{number}").touch()
         looking = watch.JobWatch(session, 2, 2, None)
+        assert looking.look() is not None, "the launcher has some time"
+        monkeypatch.setattr(watch, "TO_END", 0.0)
         assert (looking.look() is None) is left_over
         assert ("cannot be reached" in looking.ended_for) is left_over
+
+
+def test_what_a_killed_rank_has_forked(environ, call, program):
+    """A data loader: the launchers waited for it for ever, and Open MPI's said nothing."""
+    forks = program("""
+if rank == 1:
+    if os.fork() == 0:
+        time.sleep(1000)
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(1000)
+""")
+    code, _, errors = call("run", "-np", "2", *forks, environ=environ)
+    assert code != 0, errors
+    assert re.search(r"had left running, which kept the job: \d+ \(\w+", errors), errors
+    assert "rank 1 was the first to end with an error (signal 9" in errors

@@ -159,6 +159,8 @@ def _closing(
     program: str,
 ) -> int:
     """Says what is to be said at a job's end; returns the exit code."""
+    if watch.killed:
+        _say(watching.killed_text(watch.killed))
     if watch.ended_for:
         _say(f"tf_hvd run: {watch.ended_for}")
         return _FAILED

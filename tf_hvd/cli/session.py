@@ -17,7 +17,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 
@@ -97,12 +96,14 @@ class Session:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
         return sorted(int(file.suffix[1:]) for file in self.folder.glob(f"{rank.RUNNING}*"))
 
-    def seconds_since_end(self, here: int) -> float | None:
-        """How long ago the last of this machine's `here` ranks ended, if all have, one badly."""
-        ended = {int(file.suffix[1:]): file for file in self.folder.glob(f"{rank.ENDED}*")}
-        if not ended or len(self.ranks) < here or set(self.cut_short()) - set(ended):
-            return None
-        return time.time() - max(file.stat().st_mtime for file in ended.values())
+    def failed(self) -> bool:
+        """Whether a rank has ended badly; for a moment also of one that has just ended well."""
+        ended = {number for number, process in self.ranks.items() if not is_alive(process)}
+        return bool(ended.intersection(self.cut_short()))
+
+    def all_ended(self, here: int) -> bool:
+        """Whether all of this machine's `here` ranks have started, and have ended."""
+        return len(self.ranks) >= here and not any(map(is_alive, self.ranks.values()))
 
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # the listener is closed at the end
@@ -122,6 +123,15 @@ class Session:
             self._input = None
         else:
             link.sendall(b"0")
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is such a process that has not ended; a zombie has."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _standard_input() -> int | None:

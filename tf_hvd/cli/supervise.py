@@ -35,8 +35,8 @@ class Ending:
 class Watch(Protocol):
     """Who is asked about a running command, by the thread that waits for it."""
 
-    def started(self) -> None:
-        """The command runs: from now on threads may be started."""
+    def started(self, process: int) -> None:
+        """The command runs, under that id: from now on threads may be started."""
 
     def look(self) -> float | None:
         """Looks on. Returns seconds until the next time, or None: the command must end."""
@@ -78,7 +78,7 @@ def supervise(
     try:
         child = subprocess.Popen(command, env=dict(environ), stdin=stdin, preexec_fn=before_exec)
         if watch:
-            watch.started()
+            watch.started(child.pid)
         code, ended_by = _wait(child, grace, watch)
         _kill_descendants(child)
     finally:
@@ -145,8 +145,13 @@ def _kill_descendants(child: subprocess.Popen[bytes], patience: float = 5.0) -> 
         _reap(child)
 
 
-def descendants() -> list[int]:
-    """The ids of all living processes below this one; zombies do not count."""
+def adopted(child: int) -> list[int]:
+    """The living processes that have become ours since those that started them have ended."""
+    return sorted({*descendants()} - {child, *descendants(child)})
+
+
+def descendants(of: int | None = None) -> list[int]:
+    """The ids of all living processes below that one, or this; zombies do not count."""
     children: dict[int, list[int]] = {}
     zombies = set()
     for entry in Path("/proc").iterdir():
@@ -163,7 +168,7 @@ def descendants() -> list[int]:
         if state in "ZX":
             zombies.add(int(entry.name))
     found = []
-    queue = [os.getpid()]
+    queue = [os.getpid() if of is None else of]
     while queue:
         below = children.get(queue.pop(), [])
         queue += below

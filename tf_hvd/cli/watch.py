@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.cli import rank
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Ending, descendants
+from tf_hvd.cli.supervise import Ending, adopted, descendants
 
 _WIDTH = 78
 _SOON, _SELDOM = 0.25, 5.0
-# How long a launcher may take to end a job of which all ranks of this machine have ended.
-TO_END = 15.0
+# How long what ranks have started may take to end when one of them has failed, and the launcher
+# when all ranks of this machine have ended.
+TO_LET_GO, TO_END = 3.0, 15.0
 
 
 class JobWatch:
@@ -38,11 +41,18 @@ class JobWatch:
         self._start_timeout = start_timeout
         self._began = time.monotonic()
         self._tensorflow = False
+        self._launcher = 0
+        # Since when a rank of this machine has failed, and all of them have ended.
+        self._failed: float | None = None
+        self._ended: float | None = None
+        self.killed: dict[int, str] = {}
+        """What ranks had started and left running, which kept the launcher: names by process id."""
         self.ended_for = ""
         """Why the job had to be ended: it did not start, or not end, in time. Empty if not so."""
 
-    def started(self) -> None:
+    def started(self, process: int) -> None:
         """The launcher runs."""
+        self._launcher = process
         self._began = time.monotonic()
         self._session.serve()
 
@@ -88,8 +98,18 @@ class JobWatch:
         return True
 
     def _is_left_over(self) -> bool:
-        passed = self._session.seconds_since_end(self._here) if self._here else None
-        if passed is None or passed < TO_END:
+        """A launcher ends the job when a rank has failed, unless something keeps it."""
+        if not self._here or not self._session.failed():
+            self._failed = self._ended = None
+            return False
+        now = time.monotonic()
+        self._failed = self._failed or now
+        if now - self._failed >= TO_LET_GO:
+            self._kill_left_running()
+        if not self._session.all_ended(self._here):
+            return False
+        self._ended = self._ended or now
+        if now - self._ended < TO_END:
             return False
         self.ended_for = (
             "all ranks of this machine have ended, at least one of them badly, but the MPI "
@@ -97,6 +117,29 @@ class JobWatch:
             "be reached"
         )
         return True
+
+    def _kill_left_running(self) -> None:
+        """Kills a data loader, say, that a killed rank has forked.
+
+        MPICH takes it for the rank itself, and both launchers wait until its output ends.
+        """
+        for process in adopted(self._launcher) if self._launcher else ():
+            name = _name_of(process)
+            if name:
+                self.killed[process] = name
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def _name_of(process: int) -> str:
+    """What a process is called; empty if it has gone, or copies a rank's output for us."""
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        if os.fsencode(rank.__file__) in words:
+            return ""
+        return Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def has_tensorflow(pid: int) -> bool:
@@ -166,6 +209,14 @@ def end_text(ending: Ending, pids: dict[int, int], first: tuple[int, int] | None
     else:
         who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
     return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"
+
+
+def killed_text(killed: Mapping[int, str]) -> str:
+    """The line for processes that had to be killed for the job to end."""
+    listed = ", ".join(f"{process} ({name})" for process, name in sorted(killed.items()))
+    return (
+        f"tf_hvd run: killed what ranks that failed had left running, which kept the job: {listed}"
+    )
 
 
 def cut_short_text(ranks: Sequence[int]) -> str:
