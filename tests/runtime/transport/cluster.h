@@ -85,6 +85,7 @@ class Cluster {
   std::vector<std::unique_ptr<LoopbackArena>> memory;  // by node
   std::vector<std::unique_ptr<ShmBackend>> shm;
   std::vector<std::unique_ptr<TwoLevelBackend>> two_level;
+  std::vector<std::vector<Backend*>> backends;  // in the order to be asked
   std::vector<std::unique_ptr<Collectives>> collectives;
 
  private:
@@ -94,18 +95,18 @@ class Cluster {
         links.emplace_back(std::make_unique<LoopbackPointToPoint>(room, rank))
             .get();
     p2p.push_back(std::make_unique<P2PBackend>(link, rank, max_message_bytes));
-    std::vector<Backend*> backends;
+    std::vector<Backend*>& mine = backends.emplace_back();
 #if defined(TF_HVD_TEST_SHM) || defined(TF_HVD_TEST_TWO_LEVEL)
     shm.push_back(std::make_unique<ShmBackend>(
         memory[node]->arena(), nodes[node], rank, [](size_t) {}));
     two_level.push_back(std::make_unique<TwoLevelBackend>(
         nodes, rank, shm.back().get(), link, max_message_bytes));
-    backends = {shm.back().get(), two_level.back().get()};
+    mine = {shm.back().get(), two_level.back().get()};
 #else
     static_cast<void>(node);
 #endif
-    backends.push_back(p2p.back().get());
-    collectives.push_back(std::make_unique<Collectives>(backends));
+    mine.push_back(p2p.back().get());
+    collectives.push_back(std::make_unique<Collectives>(mine));
   }
 };
 

@@ -56,11 +56,12 @@ class Juggler {
  public:
   // The first of `backends` that serves an operation gets it.
   Juggler(int rank, const std::vector<std::vector<int>>& sets,
-          std::vector<Backend*> backends)
+          std::vector<Backend*> backends, int operations = 150)
       : rank_(rank),
         sets_(sets),
         backends_(std::move(backends)),
-        own_(static_cast<unsigned>(rank + 1)) {
+        own_(static_cast<unsigned>(rank + 1)),
+        left_(operations) {
     for (size_t set = 1; set < sets.size(); ++set) {
       for (Backend* backend : backends_) {
         EXPECT_TRUE(
@@ -211,7 +212,7 @@ class Juggler {
   std::mt19937 own_;        // of this rank's pace
   std::list<Running> running_;
   std::map<size_t, uint64_t> numbers_;  // operations made, by set
-  int64_t left_ = 150;
+  int64_t left_;
 };
 
 }  // namespace tf_hvd

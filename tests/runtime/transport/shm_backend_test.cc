@@ -33,24 +33,6 @@ TEST(ShmBackend, ServesSetsOfTheMachineAlone) {
   EXPECT_FALSE(backend.Serves(spec));
 }
 
-class ShmInFlight : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, ShmInFlight, ::testing::Values(2, 3, 4, 8, 16));
-
-TEST_P(ShmInFlight, OperationsOfOverlappingSets) {
-  const int ranks = GetParam();
-  std::vector<std::vector<int>> sets(ranks > 2 ? 3 : 1);
-  for (int rank = 0; rank < ranks; ++rank) {
-    sets[0].push_back(rank);
-    if (ranks > 2 && rank > 0) sets[1].push_back(rank);
-    if (ranks > 2 && rank % 2 == 0) sets[2].push_back(rank);
-  }
-  Cluster cluster(ranks);
-  RunRanks(ranks, [&](int rank) {
-    Juggler juggler(rank, sets, {cluster.shm[static_cast<size_t>(rank)].get()});
-    while (juggler.busy()) juggler.Turn();
-  });
-}
-
 // An operation that is given up leaves the memory of its ranks alone, and its
 // rank's part of the arena to nobody.
 TEST(ShmBackend, AnAbandonedOperationLetsGo) {

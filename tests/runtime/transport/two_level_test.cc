@@ -140,10 +140,7 @@ TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
   }
   Cluster cluster(nodes);
   RunRanks(cluster.size(), [&](int rank) {
-    const auto place = static_cast<size_t>(rank);
-    Juggler juggler(rank, sets,
-                    {cluster.shm[place].get(), cluster.two_level[place].get(),
-                     cluster.p2p[place].get()});
+    Juggler juggler(rank, sets, cluster.backends[static_cast<size_t>(rank)]);
     while (juggler.busy()) juggler.Turn();
   });
 }
