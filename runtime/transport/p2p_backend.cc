@@ -193,7 +193,9 @@ class P2POperation final : public Operation {
     char* const blocks = Stage()(offsets[size]);
     schedule_.Copy(blocks, spec_.input, turned[1]);
     BruckGather(group_, turned, blocks, &schedule_);
-    for (size_t i = 0; i < size; ++i) {
+    // One's own from where it was: if that is its place, others may read it.
+    schedule_.Copy(result + offsets[group_.me], spec_.input, turned[1]);
+    for (size_t i = 1; i < size; ++i) {
       schedule_.Copy(result + offsets[group_.Next(i)], blocks + turned[i],
                      turned[i + 1] - turned[i]);
     }

@@ -26,7 +26,7 @@ TEST_P(InFlight, OperationsOfOverlappingSets) {
   Cluster cluster(ranks);
   RunRanks(ranks, [&](int rank) {
     Juggler juggler(rank, sets, cluster.backends[static_cast<size_t>(rank)],
-                    /*operations=*/ranks > 16 ? 20 : 150);
+                    ranks > 8 ? kOperations / 6 : kOperations);
     while (juggler.busy()) juggler.Turn();
   });
 }

@@ -236,7 +236,7 @@ size_t BytesSent(
 
 class TwoLevelBytes : public ::testing::TestWithParam<std::vector<int>> {
  protected:
-  static constexpr int64_t kCount = 1 << 20;
+  static constexpr int64_t kCount = 1 << 18;
   static constexpr size_t kBytes = kCount * sizeof(float);
 
   Nodes nodes_ = NodesOf(GetParam());
