@@ -9,6 +9,12 @@ from tf_hvd import config
 def tell_joined(rank: int) -> None:
     """Lets the launcher know that this rank has joined the job; `init` calls it when it has."""
     _tell(f"joined.{rank}")
+    _take_back(f"left.{rank}")
+
+
+def tell_left(rank: int) -> None:
+    """Lets the launcher know that this rank goes on without the job, by its own wish."""
+    _tell(f"left.{rank}")
 
 
 def tell_called() -> None:
@@ -27,3 +33,10 @@ def _tell(name: str) -> None:
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(os.path.join(folder, name), flags, 0o600))
+
+
+def _take_back(name: str) -> None:
+    folder = config.launcher_folder()
+    if folder:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))

@@ -156,6 +156,8 @@ def shutdown() -> None:
     The other ranks finish what was agreed before; their later collectives fail
     with an error that names this rank and "shutdown()".
     """
+    if is_initialized():
+        _launcher.tell_left(rank())
     _end("shutdown()")
 
 

@@ -102,7 +102,6 @@ class MpiWorld : public World {
     return abort_->Poll(NowNs());
   }
 
-
   void Finalize(bool clean) override {
     if (std::exchange(finalized_, true)) return;
     tripwire_.reset();

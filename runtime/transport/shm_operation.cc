@@ -6,6 +6,7 @@
 #include "runtime/clock.h"
 
 namespace tf_hvd {
+
 ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
                            std::optional<ShmAcross> across)
     : backend_(backend),

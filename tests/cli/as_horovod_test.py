@@ -105,6 +105,16 @@ def test_an_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes
     assert "ranks [0, 1] files True arguments ['--fast']" in ended.stdout
 
 
+def test_a_path_that_the_user_gives_comes_second(call, program):
+    """`-x PYTHONPATH=...`, as people write for mpirun, took our horovod away."""
+    words = ["run", "-np", "1", "--as-horovod", "-x", "PYTHONPATH=/project"]
+    code, output, errors = call(*words, *program("say(os.environ['PYTHONPATH'])"))
+    assert code == 0, errors
+    ours, theirs = output.strip().split(":")
+    assert ours.endswith("_as_horovod")
+    assert theirs == "/project"
+
+
 def test_the_path_for_other_launchers_is_told_without_tensorflow():
     command = [sys.executable, "-P", "-X", "importtime", "-m", "tf_hvd.horovod_names", "--path"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -309,6 +309,56 @@ def test_a_launcher_that_outlives_its_ranks_is_ended(monkeypatch, ranks, running
         assert ("cannot be reached" in looking.ended_for) is left_over
 
 
+@pytest.mark.parametrize(
+    ("code", "files", "failed"),
+    [
+        ("-9", [], [1]),
+        ("3", [], []),  # it never was in the job: MPICH lets the others go on
+        ("3", ["joined.1"], [1]),
+        ("3", ["joined.1", "left.1"], []),
+        ("", [], [1]),  # who was to write the code was killed as well
+    ],
+)
+def test_which_ends_are_those_of_the_job(code, files, failed):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with Session() as session:
+        session.ranks[1] = gone.pid
+        for name in [f"{rank.RUNNING}1", *files]:
+            (session.folder / name).touch()
+        (session.folder / f"{rank.ENDED}1").write_text(code)
+        assert session.failed() == failed
+
+
+def test_whose_process_it_is(tmp_path):
+    """Only what is surely a failed rank's may be killed while others run."""
+    with Session() as session:
+        folder = {"TF_HVD_LAUNCHER_FOLDER": str(session.folder)}
+        for environ, expected in [
+            ({**folder, "PMI_RANK": "1"}, 1),
+            ({**folder, "OMPI_COMM_WORLD_RANK": "0"}, 0),
+            (folder, None),
+            ({"TF_HVD_LAUNCHER_FOLDER": str(tmp_path), "PMI_RANK": "1"}, None),
+        ]:
+            process = subprocess.Popen(["sleep", "100"], env={**os.environ, **environ})
+            try:
+                assert session.rank_of(process.pid) == expected
+            finally:
+                process.kill()
+                process.wait()
+
+
+def test_background_jobs_of_the_script_that_becomes_us(tmp_path, program):
+    """`tensorboard & exec tf_hvd run ...`: what was there before is not the job's."""
+    words = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", "1", *program("say('ran')")]
+    script = f'sleep 100 >/dev/null 2>&1 & echo $! > {tmp_path}/pid; exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words], capture_output=True, text=True, timeout=WAIT
+    )
+    assert done.stdout == "ran\n", done.stderr
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # fails if it has gone
+
+
 def test_what_a_killed_rank_has_forked(environ, call, program):
     """A data loader: the launchers waited for it for ever, and Open MPI's said nothing."""
     forks = program("""

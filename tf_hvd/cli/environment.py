@@ -110,8 +110,8 @@ def asked_variables(
 def _variable(setting: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
     name, equals, value = setting.partition("=")
     name = name.strip()
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"{where}: {setting!r} is neither NAME nor NAME=VALUE")
+    if not _NAME.fullmatch(name):  # a value may be a secret
+        raise UsageError(f"{where}: {name!r} is no name of a variable; give NAME or NAME=VALUE")
     if not equals and name not in environ:
         raise UsageError(f"{where}: the variable {name} is not set; give its value, {name}=VALUE")
     return {name: value if equals else environ[name]}

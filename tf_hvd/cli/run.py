@@ -59,9 +59,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     if options.end_with_parent:
         end_with_parent()
-    environ = _environment(options, environ)
     asked = asked_variables(options.variables, options.env_file, environ)
-    environ |= asked
+    environ = _environment(options, {**environ, **asked})
     hosts = _read_hosts(options)
     if hosts:
         check_slots(hosts, options.np)
@@ -163,7 +162,7 @@ def _closing(
         _say(watching.killed_text(watch.killed))
     if watch.ended_for:
         _say(f"tf_hvd run: {watch.ended_for}")
-        return _FAILED
+        return watch.code
     if ending.asked:
         return ending.code
     cut_short = session.cut_short()

@@ -26,6 +26,9 @@ from tf_hvd.cli.errors import UsageError
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 JOINED = "joined."
 CALLED = "called."
+LEFT = "left."
+# Where the launchers tell a process its rank.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _FOREGROUND_MILLISECONDS = 500
 
 
@@ -96,14 +99,46 @@ class Session:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
         return sorted(int(file.suffix[1:]) for file in self.folder.glob(f"{rank.RUNNING}*"))
 
-    def failed(self) -> bool:
-        """Whether a rank has ended badly; for a moment also of one that has just ended well."""
-        ended = {number for number, process in self.ranks.items() if not is_alive(process)}
-        return bool(ended.intersection(self.cut_short()))
+    def failed(self) -> list[int]:
+        """The ranks of this machine at whose end the whole job is to end.
+
+        Those that a signal ended, and those that had joined the job and ended with an error,
+        unless they had left it by `shutdown()`. For a moment also one that has just ended well.
+        """
+        ended = {number for number, process in list(self.ranks.items()) if not is_alive(process)}
+        return sorted(ended & self._broken_off())
+
+    def _broken_off(self) -> set[int]:
+        """The ranks that did not end, or not by themselves, or in the job and with an error."""
+        broken = set()
+        for number in self.cut_short():
+            try:
+                code = int((self.folder / f"{rank.ENDED}{number}").read_text())
+            except (OSError, ValueError):
+                code = -signal.SIGKILL  # and with it the process that was to say so
+            joined = (self.folder / f"{JOINED}{number}").exists()
+            if code < 0 or (joined and not (self.folder / f"{LEFT}{number}").exists()):
+                broken.add(number)
+        return broken
+
+    def rank_of(self, process: int) -> int | None:
+        """The rank of this job that a process is of; none also of one that copies its output."""
+        try:
+            if os.fsencode(rank.__file__) in Path(f"/proc/{process}/cmdline").read_bytes():
+                return None
+            words = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        environ = dict(word.split(b"=", 1) for word in words if b"=" in word)
+        if environ.get(FOLDER_VARIABLE.encode()) != os.fsencode(self.folder):
+            return None
+        numbers = [environ.get(name.encode(), b"") for name in RANK_VARIABLES]
+        return next((int(number) for number in numbers if number.isdigit()), None)
 
     def all_ended(self, here: int) -> bool:
         """Whether all of this machine's `here` ranks have started, and have ended."""
-        return len(self.ranks) >= here and not any(map(is_alive, self.ranks.values()))
+        processes = list(self.ranks.values())
+        return len(processes) >= here and not any(map(is_alive, processes))
 
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # the listener is closed at the end

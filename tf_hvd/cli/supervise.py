@@ -69,6 +69,7 @@ def supervise(
     _prctl(
         _PR_SET_CHILD_SUBREAPER, 1
     )  # orphans of the launcher become our children, so that we can find them
+    others = frozenset(descendants())  # of a script that has become us by exec
     inherited = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
     def before_exec() -> None:
@@ -79,8 +80,8 @@ def supervise(
         child = subprocess.Popen(command, env=dict(environ), stdin=stdin, preexec_fn=before_exec)
         if watch:
             watch.started(child.pid)
-        code, ended_by = _wait(child, grace, watch)
-        _kill_descendants(child)
+        code, ended_by = _wait(child, grace, watch, others)
+        _kill_descendants(child, others)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:
@@ -93,7 +94,9 @@ def end_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _wait(child: subprocess.Popen[bytes], grace: float, watch: Watch | None) -> tuple[int, int]:
+def _wait(
+    child: subprocess.Popen[bytes], grace: float, watch: Watch | None, others: frozenset[int]
+) -> tuple[int, int]:
     """Waits for the child; returns its code and the signal that we were ended by, 0 if none."""
     ended_by = 0
     deadline = float("inf")
@@ -120,7 +123,7 @@ def _wait(child: subprocess.Popen[bytes], grace: float, watch: Watch | None) -> 
             if info.si_code != _SI_KERNEL:  # a terminal's Ctrl-C has reached the child already
                 child.send_signal(info.si_signo)
         if time.monotonic() >= deadline:
-            _kill_descendants(child)
+            _kill_descendants(child, others)
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:
@@ -134,12 +137,14 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
                 child.returncode = os.waitstatus_to_exitcode(status)
 
 
-def _kill_descendants(child: subprocess.Popen[bytes], patience: float = 5.0) -> None:
-    """Kills every descendant of this process; gives up on those that SIGKILL does not end."""
+def _kill_descendants(
+    child: subprocess.Popen[bytes], others: frozenset[int], patience: float = 5.0
+) -> None:
+    """Kills all descendants of this process but `others`; gives up on those that do not end."""
     deadline = time.monotonic() + patience
-    while (living := descendants()) and time.monotonic() < deadline:
+    while (living := {*descendants()} - others) and time.monotonic() < deadline:
         for pid in living:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
         _reap(child)

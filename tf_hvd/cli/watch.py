@@ -8,10 +8,9 @@ import shlex
 import signal
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.cli import rank
 from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Ending, adopted, descendants
 
@@ -49,6 +48,8 @@ class JobWatch:
         """What ranks had started and left running, which kept the launcher: names by process id."""
         self.ended_for = ""
         """Why the job had to be ended: it did not start, or not end, in time. Empty if not so."""
+        self.code = 1
+        """The exit code then."""
 
     def started(self, process: int) -> None:
         """The launcher runs."""
@@ -99,13 +100,14 @@ class JobWatch:
 
     def _is_left_over(self) -> bool:
         """A launcher ends the job when a rank has failed, unless something keeps it."""
-        if not self._here or not self._session.failed():
+        failed = self._session.failed() if self._here else []
+        if not self._here or not failed:
             self._failed = self._ended = None
             return False
         now = time.monotonic()
         self._failed = self._failed or now
         if now - self._failed >= TO_LET_GO:
-            self._kill_left_running()
+            self._kill_left_running(failed)
         if not self._session.all_ended(self._here):
             return False
         self._ended = self._ended or now
@@ -116,30 +118,24 @@ class JobWatch:
             f"launcher has not, within {TO_END:g} s: it may be waiting for a machine that cannot "
             "be reached"
         )
+        first = self._session.first_ended()
+        if first:
+            self.ended_for += f"; {_first_text(first)}"
+            self.code = first[1] if first[1] > 0 else 128 - first[1]
         return True
 
-    def _kill_left_running(self) -> None:
+    def _kill_left_running(self, failed: Collection[int]) -> None:
         """Kills a data loader, say, that a killed rank has forked.
 
         MPICH takes it for the rank itself, and both launchers wait until its output ends.
         """
         for process in adopted(self._launcher) if self._launcher else ():
-            name = _name_of(process)
-            if name:
+            if self._session.rank_of(process) not in failed:
+                continue
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
+                os.kill(process, signal.SIGKILL)
                 self.killed[process] = name
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-
-
-def _name_of(process: int) -> str:
-    """What a process is called; empty if it has gone, or copies a rank's output for us."""
-    try:
-        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        if os.fsencode(rank.__file__) in words:
-            return ""
-        return Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def has_tensorflow(pid: int) -> bool:
@@ -203,12 +199,16 @@ def failed_text() -> str:
 def end_text(ending: Ending, pids: dict[int, int], first: tuple[int, int] | None) -> str:
     """The line for a job that failed: its exit code, and which rank or process failed first."""
     if first:
-        number, code = first
-        how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
-        who = f"rank {number} was the first to end with an error ({how})"
+        who = _first_text(first)
     else:
         who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
     return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"
+
+
+def _first_text(first: tuple[int, int]) -> str:
+    number, code = first
+    how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+    return f"rank {number} was the first to end with an error ({how})"
 
 
 def killed_text(killed: Mapping[int, str]) -> str:

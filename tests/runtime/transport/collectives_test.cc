@@ -84,7 +84,8 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 class AllreduceTest : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, AllreduceTest, ::testing::Values(2, 3, 4, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, AllreduceTest,
+                         ::testing::Values(2, 3, 4, 5, 8));
 
 TEST_P(AllreduceTest, EverySizeSumsInTheOrderOfRanks) {
   const int ranks = GetParam();
