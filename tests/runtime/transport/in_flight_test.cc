@@ -25,7 +25,8 @@ TEST_P(InFlight, OperationsOfOverlappingSets) {
   }
   Cluster cluster(ranks);
   RunRanks(ranks, [&](int rank) {
-    Juggler juggler(rank, sets, cluster.backends[static_cast<size_t>(rank)],
+    const auto& backends = cluster.backends[static_cast<size_t>(rank)];
+    Juggler juggler(rank, sets, backends, backends.front()->window(),
                     ranks > 8 ? kOperations / 6 : kOperations);
     while (juggler.busy()) juggler.Turn();
   });

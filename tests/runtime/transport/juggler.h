@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "runtime/transport/operation.h"
-#include "runtime/transport/shm_arena.h"
 #include "tests/runtime/transport/collectives.h"
 
 namespace tf_hvd {
@@ -63,12 +62,15 @@ constexpr int kOperations = 150;
 // another of them. The sets overlap, so that slots are lent to several at once.
 class Juggler {
  public:
-  // The first of `backends` that serves an operation gets it.
+  // The first of `backends` that serves an operation gets it; `room`: the least
+  // window of those that get some.
   Juggler(int rank, const std::vector<std::vector<int>>& sets,
-          std::vector<Backend*> backends, int operations = kOperations)
+          std::vector<Backend*> backends, size_t room,
+          int operations = kOperations)
       : rank_(rank),
         sets_(sets),
         backends_(std::move(backends)),
+        room_(room),
         own_(static_cast<unsigned>(rank + 1)),
         left_(operations) {
     for (size_t set = 1; set < sets.size(); ++set) {
@@ -82,7 +84,7 @@ class Juggler {
   bool busy() const { return left_ > 0 || !running_.empty(); }
 
   void Turn() {
-    if (left_ > 0 && running_.size() < ShmArena::kSlots) Begin();
+    if (left_ > 0 && running_.size() < room_) Begin();
     running_.remove_if([this](Running& one) { return Move(&one); });
     if (own_() % 4 == 0) std::this_thread::yield();
   }
@@ -207,7 +209,8 @@ class Juggler {
   bool Move(Running* one) {
     if (own_() % 3 == 0) return false;
     Poll poll;
-    EXPECT_TRUE(one->operation->Progress(1'000, &poll).ok());
+    const Status status = one->operation->Progress(1'000, &poll);
+    EXPECT_TRUE(status.ok()) << status.message();
     if (!poll.done) return false;
     EXPECT_EQ(one->output.back(), -1);
     one->output.pop_back();
@@ -218,6 +221,7 @@ class Juggler {
   const int rank_;
   const std::vector<std::vector<int>>& sets_;
   const std::vector<Backend*> backends_;
+  const size_t room_;
   std::mt19937 agreed_{7};  // the same on all ranks
   std::mt19937 own_;        // of this rank's pace
   std::list<Running> running_;

@@ -140,7 +140,8 @@ TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
   }
   Cluster cluster(nodes);
   RunRanks(cluster.size(), [&](int rank) {
-    Juggler juggler(rank, sets, cluster.backends[static_cast<size_t>(rank)]);
+    const auto& backends = cluster.backends[static_cast<size_t>(rank)];
+    Juggler juggler(rank, sets, backends, backends.back()->window());
     while (juggler.busy()) juggler.Turn();
   });
 }
