@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.errors import UsageError, read_text
 from tf_hvd.cli.launchers import LIBRARY_VARIABLE, Launcher
 
 # What does not go to other machines: Horovod's rule (its util/env.py) ...
@@ -26,7 +26,7 @@ _AT_HOME = re.compile(f"{_STAYS}|{_OF_A_LOGIN}|{_OF_LAUNCHERS}")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 # What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
-_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(
     {
@@ -45,7 +45,7 @@ _SETTINGS_PREFIX = "PMIX_MCA_"
 
 def is_rank(environ: Mapping[str, str]) -> bool:
     """Whether a launcher of MPI started the process that has this environment."""
-    return any(name in environ for name in _RANK)
+    return any(name in environ for name in RANK_VARIABLES)
 
 
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
@@ -94,11 +94,7 @@ def asked_variables(
     """
     asked: dict[str, str] = {}
     if file is not None:
-        try:
-            lines = Path(file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise UsageError(f"cannot read --env-file {file}: {reason}") from error
+        lines = read_text(file, "--env-file").splitlines()
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.lstrip().startswith("#"):
                 asked |= _variable(line, environ, f"{file}, line {number}")

@@ -26,7 +26,7 @@ from tf_hvd.cli.environment import (
     ssh_environment,
     without_launcher,
 )
-from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.errors import UsageError, read_text
 from tf_hvd.cli.hosts import Host, all_local, check_slots, parse_hostfile, parse_hosts, ranks_here
 from tf_hvd.cli.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher, find_launcher
 from tf_hvd.cli.session import FOLDER_VARIABLE, Session
@@ -198,12 +198,7 @@ def _read_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
         return parse_hosts(options.hosts)
     if options.hostfile is None:
         return ()
-    try:
-        text = Path(options.hostfile).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"cannot read the host file {options.hostfile}: {reason}") from error
-    return parse_hostfile(text, options.hostfile)
+    return parse_hostfile(read_text(options.hostfile, "the host file"), options.hostfile)
 
 
 def _output(options: argparse.Namespace) -> Output:

@@ -21,14 +21,14 @@ from pathlib import Path
 from types import TracebackType
 
 from tf_hvd.cli import rank
+from tf_hvd.cli.environment import RANK_VARIABLES
 from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.supervise import is_alive
 
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 JOINED = "joined."
 CALLED = "called."
 LEFT = "left."
-# Where the launchers tell a process its rank.
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _FOREGROUND_MILLISECONDS = 500
 
 
@@ -106,20 +106,16 @@ class Session:
         unless they had left it by `shutdown()`. For a moment also one that has just ended well.
         """
         ended = {number for number, process in list(self.ranks.items()) if not is_alive(process)}
-        return sorted(ended & self._broken_off())
+        return [number for number in self.cut_short() if number in ended and self._broke(number)]
 
-    def _broken_off(self) -> set[int]:
-        """The ranks that did not end, or not by themselves, or in the job and with an error."""
-        broken = set()
-        for number in self.cut_short():
-            try:
-                code = int((self.folder / f"{rank.ENDED}{number}").read_text())
-            except (OSError, ValueError):
-                code = -signal.SIGKILL  # and with it the process that was to say so
-            joined = (self.folder / f"{JOINED}{number}").exists()
-            if code < 0 or (joined and not (self.folder / f"{LEFT}{number}").exists()):
-                broken.add(number)
-        return broken
+    def _broke(self, number: int) -> bool:
+        """Whether a rank did not end well: not by itself, or in the job and with an error."""
+        try:
+            code = int((self.folder / f"{rank.ENDED}{number}").read_text())
+        except (OSError, ValueError):
+            return True  # killed, and with it the process that was to say so
+        joined = (self.folder / f"{JOINED}{number}").exists()
+        return code < 0 or (joined and not (self.folder / f"{LEFT}{number}").exists())
 
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of one that copies its output."""
@@ -158,15 +154,6 @@ class Session:
             self._input = None
         else:
             link.sendall(b"0")
-
-
-def is_alive(process: int) -> bool:
-    """Whether there is such a process that has not ended; a zombie has."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _standard_input() -> int | None:

@@ -150,32 +150,42 @@ def _kill_descendants(
         _reap(child)
 
 
-def adopted(child: int) -> list[int]:
-    """The living processes that have become ours since those that started them have ended."""
-    return sorted({*descendants()} - {child, *descendants(child)})
+def is_alive(process: int) -> bool:
+    """Whether there is such a process that has not ended; a zombie has."""
+    try:
+        return _state_and_parent(Path(f"/proc/{process}"))[0] not in "ZX"
+    except OSError:
+        return False
 
 
-def descendants(of: int | None = None) -> list[int]:
-    """The ids of all living processes below that one, or this; zombies do not count."""
+def _state_and_parent(entry: Path) -> tuple[str, int]:
+    # The name in parentheses may hold anything, also spaces and parentheses.
+    words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return words[0], int(words[1])
+
+
+def descendants(without: int | None = None) -> list[int]:
+    """The ids of all living processes below this one; zombies do not count.
+
+    Args:
+        without: a process that is left out, with all that is below it.
+    """
     children: dict[int, list[int]] = {}
     zombies = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            # The name in parentheses may hold anything, also spaces and parentheses.
-            state, parent = (
-                (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-            )
+            state, parent = _state_and_parent(entry)
         except OSError:
             continue
-        children.setdefault(int(parent), []).append(int(entry.name))
+        children.setdefault(parent, []).append(int(entry.name))
         if state in "ZX":
             zombies.add(int(entry.name))
     found = []
-    queue = [os.getpid() if of is None else of]
+    queue = [os.getpid()]
     while queue:
-        below = children.get(queue.pop(), [])
+        below = [pid for pid in children.get(queue.pop(), []) if pid != without]
         queue += below
         found += [pid for pid in below if pid not in zombies]
     return found

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Ending, adopted, descendants
+from tf_hvd.cli.supervise import Ending, descendants
 
 _WIDTH = 78
 _SOON, _SELDOM = 0.25, 5.0
@@ -129,7 +129,8 @@ class JobWatch:
 
         MPICH takes it for the rank itself, and both launchers wait until its output ends.
         """
-        for process in adopted(self._launcher) if self._launcher else ():
+        # Ours are those, besides the launcher, that have outlived who started them.
+        for process in descendants(without=self._launcher):
             if self._session.rank_of(process) not in failed:
                 continue
             with contextlib.suppress(OSError):
