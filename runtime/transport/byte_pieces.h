@@ -20,6 +20,17 @@ inline size_t BytesIn(uint64_t piece, int64_t bytes, size_t piece_bytes) {
   return begin >= end ? 0 : std::min(piece_bytes, end - begin);
 }
 
+// Slices that several ranks work on begin at cache lines, counted in bytes as
+// in elements.
+constexpr size_t kSliceAlign = 64;
+
+// Where, of so many bytes or elements, the slice of the owner at `place`
+// begins.
+inline size_t CutAt(size_t count, size_t place, size_t owners) {
+  if (place >= owners) return count;
+  return count * place / owners / kSliceAlign * kSliceAlign;
+}
+
 // `to` and `from` are null only where `bytes` is 0.
 inline void CopyAt(void* to, size_t to_at, const void* from, size_t from_at,
                    size_t bytes) {

@@ -1,5 +1,5 @@
-// MpiPointToPoint: point-to-point messages as MPI_Isend and MPI_Irecv. MPI keeps
-// the order of those between two ranks with one tag.
+// MpiPointToPoint: point-to-point messages as MPI_Isend and MPI_Irecv. MPI
+// keeps the order of those between two ranks with one tag.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_POINT_TO_POINT_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_POINT_TO_POINT_H_
 

@@ -15,20 +15,10 @@ namespace {
 // What one member gives to or gets from one piece, at least: messages that are
 // shorter cost as much.
 constexpr size_t kLeastPartBytes = size_t{4} << 10;
-constexpr size_t kAlign = 64;  // a cache line
 
 // The members of a node that are served by the owner at a place, itself first.
-size_t ServedBy(const NodeLayout& layout, size_t members) {
-  return (members + layout.owners - 1) / layout.owners;
-}
-
-template <typename Visit>  // visit(place on the node)
-void ForServed(const NodeLayout& layout, size_t node, size_t owner,
-               const Visit& visit) {
-  const size_t members = layout.members[node].size();
-  for (size_t place = owner; place < members; place += layout.owners) {
-    visit(place);
-  }
+size_t ServedBy(const NodeLayout& layout, size_t members, size_t owner = 0) {
+  return (members - owner + layout.owners - 1) / layout.owners;
 }
 
 // The parts of an allgather that one slot has: what the members that one owner
@@ -54,8 +44,71 @@ size_t ScatterParts(const NodeLayout& layout) {
 }
 
 size_t PartBytes(size_t slot_bytes, size_t parts) {
-  return slot_bytes / parts / kAlign * kAlign;
+  return slot_bytes / parts / kSliceAlign * kSliceAlign;
 }
+
+// What one piece has of each member's share of the data (what it gives, or
+// gets): a part of at most so many bytes. By places in the set.
+class Parts {
+ public:
+  // The shares are `counts` elements of so many bytes.
+  Parts(const NodeLayout& layout, const std::vector<int64_t>& counts,
+        size_t element, size_t most_bytes)
+      : layout_(layout),
+        counts_(counts),
+        begins_(OffsetsOf<size_t>(counts)),
+        element_(element),
+        most_bytes_(most_bytes) {}
+
+  uint64_t pieces() const {
+    return PiecesOf(ShareOf(*std::max_element(counts_.begin(), counts_.end())),
+                    most_bytes_);
+  }
+  size_t most_bytes() const { return most_bytes_; }
+  size_t BytesOf(uint64_t piece, size_t place) const {
+    return BytesIn(piece, ShareOf(counts_[place]), most_bytes_);
+  }
+  // Where the part begins in its share, and in all shares.
+  size_t AtInShare(uint64_t piece) const { return piece * most_bytes_; }
+  size_t At(uint64_t piece, size_t place) const {
+    return begins_[place] * element_ + AtInShare(piece);
+  }
+
+  // Those that one owner serves on a node lie one behind the other.
+  template <typename Visit>  // visit(place in the set, offset, bytes)
+  size_t ForServed(uint64_t piece, size_t node, size_t owner, size_t at,
+                   const Visit& visit) const {
+    const std::vector<size_t>& members = layout_.members[node];
+    for (size_t i = owner; i < members.size(); i += layout_.owners) {
+      const size_t bytes = BytesOf(piece, members[i]);
+      visit(members[i], at, bytes);
+      at += bytes;
+    }
+    return at;
+  }
+  // And those of its place on all nodes, in the order of the nodes.
+  template <typename Visit>
+  void ForServedOnAll(uint64_t piece, size_t owner, size_t at,
+                      const Visit& visit) const {
+    for (size_t node = 0; node < layout_.members.size(); ++node) {
+      at = ForServed(piece, node, owner, at, visit);
+    }
+  }
+  size_t BytesServed(uint64_t piece, size_t node, size_t owner) const {
+    return ForServed(piece, node, owner, 0, [](size_t, size_t, size_t) {});
+  }
+
+ private:
+  int64_t ShareOf(int64_t count) const {
+    return count * static_cast<int64_t>(element_);
+  }
+
+  const NodeLayout& layout_;
+  const std::vector<int64_t>& counts_;
+  const std::vector<size_t> begins_;
+  const size_t element_;
+  const size_t most_bytes_;
+};
 
 // Each owner has a slice of what the root gives, and takes it to or from the
 // other nodes.
@@ -123,9 +176,7 @@ class BroadcastAcross final : public ShmPieces {
   }
   // Where an owner's slice begins.
   size_t CutOf(uint64_t piece, size_t owner) const {
-    const size_t bytes = Bytes(piece);
-    if (owner == layout_.owners) return bytes;
-    return bytes * owner / layout_.owners / kAlign * kAlign;
+    return CutAt(Bytes(piece), owner, layout_.owners);
   }
 
   const Span span_;
@@ -147,46 +198,43 @@ class AllgatherAcross final : public ShmPieces {
                   const ShmAcross& across)
       : input_(local.input),
         output_(local.output),
-        sizes_(local.receive),
-        begins_(OffsetsOf<size_t>(sizes_)),
         layout_(*across.layout),
         me_(me),
-        part_bytes_(PartBytes(across.slot_bytes, GatherParts(layout_))) {}
+        parts_(layout_, local.receive, 1,
+               PartBytes(across.slot_bytes, GatherParts(layout_))) {}
 
-  uint64_t count() const override {
-    return PiecesOf(*std::max_element(sizes_.begin(), sizes_.end()),
-                    part_bytes_);
-  }
+  uint64_t count() const override { return parts_.pieces(); }
   bool Gives(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
   void Give(uint64_t piece, char* slot) override {
-    CopyAt(slot, OwnAt(piece, me_), input_, piece * part_bytes_,
-           Bytes(piece, layout_.here, me_));
+    CopyAt(slot, OwnAt(piece, me_), input_, parts_.AtInShare(piece),
+           Bytes(piece, me_));
   }
   void Take(uint64_t piece, const ShmSlots& slots) override {
     for (size_t place = 0; place < slots.size(); ++place) {
       const bool mine = place == me_;
-      CopyAt(output_, OutputAt(piece, layout_.here, place),
+      CopyAt(output_, parts_.At(piece, Here(place)),
              mine ? input_ : slots[place],
-             mine ? piece * part_bytes_ : OwnAt(piece, place),
-             Bytes(piece, layout_.here, place));
+             mine ? parts_.AtInShare(piece) : OwnAt(piece, place),
+             Bytes(piece, place));
     }
     if (me_ >= layout_.owners) return;
     size_t at = OwnAt(piece, me_);
-    ForServed(layout_, layout_.here, me_, [&](size_t place) {
-      const size_t bytes = Bytes(piece, layout_.here, place);
+    for (size_t place = me_; place < slots.size(); place += layout_.owners) {
+      const size_t bytes = Bytes(piece, place);
       if (place != me_) CopyAt(slots[me_], at, slots[place], 0, bytes);
       at += bytes;
-    });
+    }
   }
   bool Exchange(uint64_t piece, const ShmSlots& slots,
                 OperationSpec* spec) const override {
     if (me_ >= layout_.owners) return false;
-    int64_t total = 0;
+    size_t total = 0;
     for (size_t node = 0; node < layout_.members.size(); ++node) {
-      spec->receive.push_back(BytesOfNode(piece, node, me_));
-      total += spec->receive.back();
+      const size_t bytes = parts_.BytesServed(piece, node, me_);
+      spec->receive.push_back(static_cast<int64_t>(bytes));
+      total += bytes;
     }
     spec->input = slots[me_] + OwnAt(piece, me_);
     spec->output = slots[me_];
@@ -196,48 +244,40 @@ class AllgatherAcross final : public ShmPieces {
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
       size_t at = 0;
       for (size_t node = 0; node < layout_.members.size(); ++node) {
-        ForServed(layout_, node, owner, [&](size_t place) {
-          const size_t bytes = Bytes(piece, node, place);
-          if (node != layout_.here) {
-            CopyAt(output_, OutputAt(piece, node, place), slots[owner], at,
-                   bytes);
-          }
-          at += bytes;
-        });
+        const bool here = node == layout_.here;
+        at = parts_.ForServed(piece, node, owner, at,
+                              [&](size_t place, size_t in_slot, size_t bytes) {
+                                if (here) return;
+                                CopyAt(output_, parts_.At(piece, place),
+                                       slots[owner], in_slot, bytes);
+                              });
       }
     }
   }
 
  private:
-  size_t Bytes(uint64_t piece, size_t node, size_t place) const {
-    return BytesIn(piece, sizes_[layout_.members[node][place]], part_bytes_);
+  // The place in the set of one on this node.
+  size_t Here(size_t place) const {
+    return layout_.members[layout_.here][place];
   }
-  size_t OutputAt(uint64_t piece, size_t node, size_t place) const {
-    return begins_[layout_.members[node][place]] + piece * part_bytes_;
-  }
-  int64_t BytesOfNode(uint64_t piece, size_t node, size_t owner) const {
-    size_t bytes = 0;
-    ForServed(layout_, node, owner,
-              [&](size_t place) { bytes += Bytes(piece, node, place); });
-    return static_cast<int64_t>(bytes);
+  size_t Bytes(uint64_t piece, size_t place) const {
+    return parts_.BytesOf(piece, Here(place));
   }
   // Where a rank of this node has put its own part into its slot.
   size_t OwnAt(uint64_t piece, size_t place) const {
     size_t at = 0;
     if (place >= layout_.owners) return at;
     for (size_t node = 0; node < layout_.here; ++node) {
-      at += static_cast<size_t>(BytesOfNode(piece, node, place));
+      at += parts_.BytesServed(piece, node, place);
     }
     return at;
   }
 
   const void* const input_;
   void* const output_;
-  const std::vector<int64_t>& sizes_;
-  const std::vector<size_t> begins_;
   const NodeLayout& layout_;
   const size_t me_;
-  const size_t part_bytes_;
+  const Parts parts_;
 };
 
 // Piece k has the k-th part of what each rank gets. A slot has a section for
@@ -253,112 +293,80 @@ class ReducescatterAcross final : public ShmPieces {
         element_(SizeOf(options_.dtype)),
         input_(static_cast<const char*>(local.input)),
         output_(static_cast<char*>(local.output)),
-        counts_(local.send),
-        begins_(OffsetsOf<size_t>(counts_)),
         layout_(*across.layout),
         me_(me),
-        part_bytes_(PartBytes(across.slot_bytes, ScatterParts(layout_))),
+        parts_(layout_, local.send, element_,
+               PartBytes(across.slot_bytes, ScatterParts(layout_))),
         inputs_(local.ranks->size()) {}
 
-  uint64_t count() const override {
-    const int64_t longest = *std::max_element(counts_.begin(), counts_.end());
-    return PiecesOf(longest * static_cast<int64_t>(element_), part_bytes_);
-  }
+  uint64_t count() const override { return parts_.pieces(); }
   bool Gives(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
   void Give(uint64_t piece, char* slot) override {
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
       if (owner == me_) continue;
-      ForSection(piece, owner, [&](size_t place, size_t at, size_t bytes) {
-        CopyAt(slot, at, input_, InputAt(piece, place), bytes);
-      });
+      parts_.ForServedOnAll(piece, owner, SectionAt(owner),
+                            [&](size_t place, size_t at, size_t bytes) {
+                              CopyAt(slot, at, input_, parts_.At(piece, place),
+                                     bytes);
+                            });
     }
   }
   void Take(uint64_t piece, const ShmSlots& slots) override {
     if (me_ >= layout_.owners) return;
-    ForSection(piece, me_, [&](size_t place, size_t at, size_t bytes) {
-      if (bytes == 0) return;
-      for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + at;
-      inputs_[me_] = input_ + InputAt(piece, place);
-      ReduceInputs(options_, inputs_, static_cast<int64_t>(bytes / element_),
-                   slots[me_] + at);
-    });
+    parts_.ForServedOnAll(
+        piece, me_, SectionAt(me_), [&](size_t place, size_t at, size_t bytes) {
+          if (bytes == 0) return;
+          for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + at;
+          inputs_[me_] = input_ + parts_.At(piece, place);
+          ReduceInputs(options_, inputs_,
+                       static_cast<int64_t>(bytes / element_), slots[me_] + at);
+        });
   }
   bool Exchange(uint64_t piece, const ShmSlots& slots,
                 OperationSpec* spec) const override {
     if (me_ >= layout_.owners) return false;
-    int64_t total = 0;
+    size_t total = 0;
     for (size_t node = 0; node < layout_.members.size(); ++node) {
-      size_t bytes = 0;
-      ForServed(layout_, node, me_, [&](size_t place) {
-        bytes += Bytes(piece, layout_.members[node][place]);
-      });
+      const size_t bytes = parts_.BytesServed(piece, node, me_);
       spec->send.push_back(static_cast<int64_t>(bytes / element_));
-      total += spec->send.back();
+      total += bytes;
     }
     spec->input = slots[me_] + SectionAt(me_);
-    spec->output = slots[me_] + ResultsAt();
+    spec->output = slots[me_] + SectionAt(layout_.owners);
     return total > 0;
   }
   void Fetch(uint64_t piece, const ShmSlots& slots) override {
     const size_t owner = me_ % layout_.owners;
-    size_t at = ResultsAt();
-    ForServed(layout_, layout_.here, owner, [&](size_t place) {
-      const size_t bytes = Bytes(piece, layout_.members[layout_.here][place]);
-      if (place == me_) {
-        CopyAt(output_, piece * part_bytes_, slots[owner], at, bytes);
-      }
-      at += bytes;
-    });
+    const size_t mine = layout_.members[layout_.here][me_];
+    parts_.ForServed(piece, layout_.here, owner, SectionAt(layout_.owners),
+                     [&](size_t place, size_t at, size_t bytes) {
+                       if (place != mine) return;
+                       CopyAt(output_, parts_.AtInShare(piece), slots[owner],
+                              at, bytes);
+                     });
   }
 
  private:
-  // By places in the set.
-  size_t Bytes(uint64_t piece, size_t place) const {
-    return BytesIn(piece, counts_[place] * static_cast<int64_t>(element_),
-                   part_bytes_);
-  }
-  size_t InputAt(uint64_t piece, size_t place) const {
-    return begins_[place] * element_ + piece * part_bytes_;
-  }
-
+  // That of the results comes behind that of the last owner.
   size_t SectionAt(size_t owner) const {
     size_t parts = 0;
     for (const auto& members : layout_.members) {
       for (size_t before = 0; before < owner; ++before) {
-        parts +=
-            (members.size() - before + layout_.owners - 1) / layout_.owners;
+        parts += ServedBy(layout_, members.size(), before);
       }
     }
-    return parts * part_bytes_;
-  }
-  size_t ResultsAt() const {
-    return begins_.size() * part_bytes_ - part_bytes_;
-  }
-
-  template <typename Visit>  // visit(place in the set, offset in slots, bytes)
-  void ForSection(uint64_t piece, size_t owner, const Visit& visit) const {
-    size_t at = SectionAt(owner);
-    for (size_t node = 0; node < layout_.members.size(); ++node) {
-      ForServed(layout_, node, owner, [&](size_t local) {
-        const size_t place = layout_.members[node][local];
-        const size_t bytes = Bytes(piece, place);
-        visit(place, at, bytes);
-        at += bytes;
-      });
-    }
+    return parts * parts_.most_bytes();
   }
 
   const ReduceOptions options_;
   const size_t element_;
   const char* const input_;
   char* const output_;
-  const std::vector<int64_t>& counts_;
-  const std::vector<size_t> begins_;
   const NodeLayout& layout_;
   const size_t me_;
-  const size_t part_bytes_;
+  const Parts parts_;
   std::vector<const void*> inputs_;
 };
 

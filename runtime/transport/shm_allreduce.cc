@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/buffer_ops.h"
+#include "runtime/transport/byte_pieces.h"
 #include "runtime/transport/offsets.h"
 #include "runtime/transport/span_list.h"
 
@@ -18,8 +19,7 @@ constexpr size_t kSmallBytes = size_t{16} << 10;
 // is reduced, and none so short that waiting counts.
 constexpr size_t kLeastPieceBytes = size_t{128} << 10;
 constexpr int64_t kPieces = 4;
-// Slices begin at cache lines of a slot.
-constexpr int64_t kAlign = 64;
+constexpr auto kAlign = static_cast<int64_t>(kSliceAlign);
 
 struct Range {
   int64_t begin;
@@ -131,10 +131,8 @@ class LargeAllreduce final : public ShmPieces {
     return {begin + from, CutOf(count, place + 1) - from};
   }
   int64_t CutOf(int64_t count, size_t place) const {
-    if (place >= rule_.owners) return count;
-    const auto cut = count * static_cast<int64_t>(place) /
-                     static_cast<int64_t>(rule_.owners);
-    return cut / kAlign * kAlign;
+    return static_cast<int64_t>(
+        CutAt(static_cast<size_t>(count), place, rule_.owners));
   }
   size_t OffsetOf(uint64_t piece, const Range& slice) const {
     return static_cast<size_t>(slice.begin -

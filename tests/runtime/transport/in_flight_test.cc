@@ -17,12 +17,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, InFlight,
 
 TEST_P(InFlight, OperationsOfOverlappingSets) {
   const int ranks = GetParam();
-  std::vector<std::vector<int>> sets(ranks > 2 ? 3 : 1);
-  for (int rank = 0; rank < ranks; ++rank) {
-    sets[0].push_back(rank);
-    if (ranks > 2 && rank > 0) sets[1].push_back(rank);
-    if (ranks > 2 && rank % 2 == 0) sets[2].push_back(rank);
-  }
+  const auto sets = OverlappingSets(ranks);
   Cluster cluster(ranks);
   RunRanks(ranks, [&](int rank) {
     const auto& backends = cluster.backends[static_cast<size_t>(rank)];

@@ -58,6 +58,18 @@ constexpr size_t kLarge = 500000;
 constexpr int kOperations = 150;
 #endif
 
+// All ranks; and where there are more than two, all but the first, and each
+// second one.
+inline std::vector<std::vector<int>> OverlappingSets(int ranks) {
+  std::vector<std::vector<int>> sets(ranks > 2 ? 3 : 1);
+  for (int rank = 0; rank < ranks; ++rank) {
+    sets[0].push_back(rank);
+    if (ranks > 2 && rank > 0) sets[1].push_back(rank);
+    if (ranks > 2 && rank % 2 == 0) sets[2].push_back(rank);
+  }
+  return sets;
+}
+
 // Keeps several operations of all kinds under way and goes on with one or
 // another of them. The sets overlap, so that slots are lent to several at once.
 class Juggler {

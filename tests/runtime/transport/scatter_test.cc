@@ -56,7 +56,8 @@ void CheckAlltoall(const std::vector<Sizes>& matrix, size_t cut) {
 }
 
 class ScatterTest : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, ScatterTest, ::testing::Values(1, 2, 3, 4, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, ScatterTest,
+                         ::testing::Values(1, 2, 3, 4, 5, 8));
 
 TEST_P(ScatterTest, AlltoallOfEqualParts) {
   const auto ranks = static_cast<size_t>(GetParam());

@@ -129,12 +129,7 @@ TEST_P(TwoLevelShapes, EverybodyCountsOnce) {
 
 TEST_P(TwoLevelShapes, OperationsOfOverlappingSetsInFlight) {
   const Nodes& nodes = GetParam();
-  std::vector<std::vector<int>> sets(3);
-  for (int rank = 0; rank < static_cast<int>(RanksOf(nodes)); ++rank) {
-    sets[0].push_back(rank);
-    if (rank > 0) sets[1].push_back(rank);
-    if (rank % 2 == 0) sets[2].push_back(rank);
-  }
+  auto sets = OverlappingSets(static_cast<int>(RanksOf(nodes)));
   for (const auto& node : nodes) {
     if (node.size() > 1) sets.push_back(node);
   }
