@@ -58,6 +58,11 @@ class CollectiveKernel : public tf::AsyncOpKernel {
  public:
   void ComputeAsync(tf::OpKernelContext* ctx, DoneCallback done) final;
 
+  // TensorFlow's executor starts it at once, where it is, before the next
+  // "expensive" kernel. Otherwise it would be put behind what else is to be
+  // computed, and travel when there is nothing left to hide it behind.
+  bool IsExpensive() final { return false; }
+
  protected:
   // Reads the attributes that all collectives have. `kind` goes into the
   // request of each call.

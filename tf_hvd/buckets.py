@@ -26,17 +26,28 @@ def spec_of(gradient: Any, variable: Any) -> Spec | None:
     return gradient.dtype.name, None if count is None else count * gradient.dtype.size
 
 
-def plan_buckets(specs: Sequence[Spec | None], limit: int) -> Plan:
-    """Cuts gradients into buckets: last to first, per dtype, up to `limit` bytes.
+# A bucket leaves when its last gradient is there, while the others are still
+# computed: one of all gradients would hide nothing. Below the least size, sending
+# it costs hardly less than sending more.
+_LEAST_BUCKETS = 8
+_LEAST_BYTES = 1 << 20
+
+
+def plan_buckets(specs: Sequence[Spec | None], most_bytes: int) -> Plan:
+    """Cuts gradients into buckets: last to first, per dtype, each an eighth of all.
+
+    Buckets have up to that many bytes, or 1 MiB if that is more, and in no case more
+    than `most_bytes`; but a larger gradient, or one of unknown size, has a bucket of its own.
 
     Args:
       specs: one for each gradient; None for those that are not in a bucket.
-      limit: bytes per bucket. A larger gradient, or one of unknown size, has a
-        bucket of its own.
+      most_bytes: of a bucket.
 
     Returns:
       Buckets, ordered by their first (that is, last) gradient.
     """
+    total = sum(spec[1] or 0 for spec in specs if spec is not None)
+    limit = min(most_bytes, max(_LEAST_BYTES, total // _LEAST_BUCKETS))
     buckets: list[list[int]] = []
     current: dict[str, tuple[list[int], int]] = {}  # by dtype: the open bucket, its bytes
     for index in range(len(specs) - 1, -1, -1):

@@ -79,8 +79,9 @@ BUCKET_BYTES = IntSetting(
     default=32 << 20,
     minimum=1,
     meaning=(
-        "Bytes of gradients that the optimizer and the tape put in one bucket (one collective). "
-        "A larger gradient has a bucket of its own."
+        "The most bytes of gradients that the optimizer and the tape put in one bucket (one "
+        "collective); a larger gradient has a bucket of its own. Small models have smaller "
+        "buckets: an eighth of all gradients, 1 MiB at least."
     ),
     equal=True,
 )

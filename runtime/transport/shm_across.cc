@@ -44,7 +44,7 @@ size_t ScatterParts(const NodeLayout& layout) {
 }
 
 size_t PartBytes(size_t slot_bytes, size_t parts) {
-  return slot_bytes / parts / kSliceAlign * kSliceAlign;
+  return slot_bytes / std::max<size_t>(parts, 1) / kSliceAlign * kSliceAlign;
 }
 
 // What one piece has of each member's share of the data (what it gives, or

@@ -1,5 +1,9 @@
 """Names, order and control flow: which call of one rank meets which of another."""
 
+import os
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,6 +33,53 @@ def test_each_rank_in_its_own_order(rank, size):
     for _ in range(3):
         for i, result in enumerate(all_at_once()):
             np.testing.assert_array_equal(result, np.full(i + 1, i * size, np.float32))
+
+
+def test_calls_are_made_before_what_takes_long(tmp_path, rank, size):
+    """More chains than TensorFlow has threads wait until the last rank has made its calls.
+
+    It has only when the others have made theirs, which were thus not queued behind the chains.
+    """
+    if size == 1:
+        pytest.skip("nobody waits for anybody")
+    last = size - 1
+    mark = Path(hvd.broadcast_object(str(tmp_path), root_rank=last)) / "made"
+    names = [f"early.{i}" for i in range(3)]
+    chains = 2 * len(os.sched_getaffinity(0))
+    waiting = list(range(chains * len(names)))
+
+    def wait_for_mark(value, _):
+        deadline = time.monotonic() + 30
+        while not mark.exists():
+            assert time.monotonic() < deadline, "the calls wait behind what takes long"
+            time.sleep(0.01)
+        return value
+
+    def waits(x):
+        # Stateful ones would wait for one another, equal ones would be merged.
+        return [
+            tf.numpy_function(wait_for_mark, [x, waiting.pop()], tf.float32, stateful=False)
+            for _ in range(chains)
+        ]
+
+    @tf.function(autograph=False)
+    def step(x):
+        x = tf.linalg.matmul(x, x)
+        results, waiters = [], []
+        for name in names:
+            results.append(hvd.allreduce(x, op=hvd.Sum, name=name))
+            waiters += waits(x)
+        return results, waiters
+
+    ones = tf.ones([2, 2])
+    if rank == last:
+        results = [hvd.allreduce(2 * ones, op=hvd.Sum, name=name) for name in names]
+        mark.touch()
+    else:
+        results, _ = step(ones)
+    hvd.barrier()
+    for result in results:
+        np.testing.assert_array_equal(result, np.full([2, 2], 2 * size, np.float32))
 
 
 def test_equal_calls_stay_apart(evaluate, size):

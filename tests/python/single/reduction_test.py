@@ -17,6 +17,7 @@ from tf_hvd.keras import compat
 from tf_hvd.options import ReductionOptions
 
 F, D = "float32", "float64"
+MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,10 @@ F, D = "float32", "float64"
         ([(F, 4), (D, 8), (F, 4), (D, 8)], 16, ((3, 1), (2, 0))),
         ([(F, 4), (F, None), (F, 4)], 8, ((2,), (1,), (0,))),
         ([(F, 0)] * 3, 1, ((2, 1, 0),)),
+        # An eighth of all each, but not less than 1 MiB.
+        ([(F, 2 * MIB)] * 16, 64 * MIB, tuple((i, i - 1) for i in range(15, 0, -2))),
+        ([(F, MIB // 2)] * 4, 64 * MIB, ((3, 2), (1, 0))),
+        ([(F, 100), (F, 4 * MIB), (F, 100)], 64 * MIB, ((2,), (1,), (0,))),
     ],
 )
 def test_buckets(specs, limit, plan):
