@@ -33,6 +33,18 @@ def test_two_serial_trainings_are_told(environ, call, program):
     assert f"=     tf_hvd run -np 2 --as-horovod {sys.executable} " in errors
 
 
+def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, program):
+    """The others' exit codes, or a launcher that killed them, do not tell who it was."""
+    leaving = program(
+        "import tf_hvd as hvd\nhvd.init()\nos._exit(0) if rank == 1 else hvd.barrier()\n"
+    )
+    code, _, errors = call("run", "-np", "2", *leaving, environ=environ)
+    assert code != 0
+    if family == "mpich":  # its launcher kills all, also who would tell the rank's end
+        return
+    assert f"ended with exit code {code}; rank 1 ended with exit code 0 while in the job" in errors
+
+
 def test_require_init_is_an_error(environ, call, program):
     quiet = program("import time")
     code, _, errors = call("run", "-np", "2", "--require-init", *quiet, environ=environ)

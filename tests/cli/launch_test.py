@@ -105,6 +105,20 @@ def test_a_rank_that_dies_ends_the_job_and_is_named(environ, family, call, progr
     assert "rank 1 was the first to end with an error (signal 9, Killed)" in errors
 
 
+def test_a_script_with_the_packages_name_is_refused(call, tmp_path):
+    """It would import itself, and `hvd` have no `init`."""
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+    own = tmp_path / "mine" / "tf_hvd.py"
+    own.parent.mkdir()
+    own.write_text("import tf_hvd as hvd\nhvd.init()\n")
+    (tmp_path / "train.py").symlink_to("mine/other.py")  # Python looks where a link leads
+    for script in ("mine/tf_hvd.py", "mine/other.py", "train.py"):
+        code, _, errors = call("run", "-np", "1", sys.executable, script, environ=environ)
+        assert (code, errors.count("\n")) == (2, 1), errors
+        assert f"would import {own} in place of the package tf_hvd; give that file" in errors
+    assert call("run", "-np", "1", "cat", "mine/tf_hvd.py", environ=environ)[0] == 0
+
+
 def wait_for(files):
     """The process ids that ranks have written, once all have."""
     deadline = time.monotonic() + WAIT
@@ -145,6 +159,21 @@ def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, 
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGTERM
+    assert not any(map(is_running, pids))
+
+
+def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path):
+    """At whatever moment of the end the next one comes; as from a terminal, all get it."""
+    silent = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
+    process = start("run", "-np", "2", *program(f"{silent}; {SLEEP}"), environ=environ)
+    pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
+    deadline = time.monotonic() + WAIT
+    while process.poll() is None and time.monotonic() < deadline:
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.02)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert "Traceback" not in errors
     assert not any(map(is_running, pids))
 
 

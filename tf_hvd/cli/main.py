@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -12,6 +13,8 @@ from absl.flags import argparse_flags
 
 from tf_hvd.cli import bench, run, strip_ops
 from tf_hvd.cli.errors import UsageError
+
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of shells
 
 
 class Parser(argparse_flags.ArgumentParser):
@@ -188,11 +191,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def start(options: argparse.Namespace) -> int:
-    """Does what the options say; returns the exit code."""
+    """Does what the options say; returns the exit code.
+
+    After Ctrl-C that is 130, without a traceback, and the process is about to end: pressing it
+    again changes nothing.
+    """
     try:
         code: int = options.start(options)
     except UsageError as error:
         options.parser.error(str(error))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
 
 

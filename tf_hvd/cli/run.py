@@ -72,6 +72,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise UsageError(
             f"no program {command[0]!r} on the PATH; activate its environment or give its path"
         )
+    if program and watching.is_python(program):
+        _check_own_name(command, environ)
     if not here and options.require_init:
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
@@ -96,6 +98,19 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         watch = watching.JobWatch(session, options.np, known_here, options.start_timeout)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
+
+
+def _check_own_name(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Python looks beside the script, or with -m in the folder it is in, before the packages."""
+    script = next((word for word in command if word == "-m" or word.endswith(".py")), None)
+    if script is None or environ.get("PYTHONSAFEPATH"):
+        return
+    folder = Path.cwd() if script == "-m" else Path(os.path.realpath(script)).parent
+    if (folder / "tf_hvd.py").is_file():
+        raise UsageError(
+            f"the program would import {folder / 'tf_hvd.py'} in place of the package tf_hvd; "
+            "give that file another name"
+        )
 
 
 def _environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +185,7 @@ def _closing(
         _say(watching.cut_short_text(cut_short))
         return _FAILED
     if ending.code and options.np > 1 and session.ranks:
-        _say(watching.end_text(ending, session.ranks, session.first_ended()))
+        _say(watching.end_text(ending, session))
     joined = watch.joined()
     if joined is False:
         return _closing_apart(options, ending, watch, program)

@@ -95,6 +95,16 @@ class Session:
         ended = [(int(file.suffix[1:]), int(file.read_text())) for file in files]
         return next((one for one in ended if one[1] != -signal.SIGTERM), None)
 
+    def ended_inside(self) -> list[int]:
+        """The ranks of this machine that ended with exit code 0 while they were in the job."""
+        joined = {int(file.suffix[1:]) for file in self.folder.glob(f"{JOINED}*")}
+        elsewhere = (LEFT, rank.RUNNING, rank.ENDED)
+        return sorted(
+            number
+            for number in joined
+            if not any((self.folder / f"{prefix}{number}").exists() for prefix in elsewhere)
+        )
+
     def cut_short(self) -> list[int]:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
         return sorted(int(file.suffix[1:]) for file in self.folder.glob(f"{rank.RUNNING}*"))

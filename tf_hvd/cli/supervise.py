@@ -82,6 +82,8 @@ def supervise(
             watch.started(child.pid)
         code, ended_by = _wait(child, grace, watch, others)
         _kill_descendants(child, others)
+        while ended_by and signal.sigtimedwait(_ENDING, 0):
+            pass  # it has been obeyed
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:

@@ -197,9 +197,15 @@ def failed_text() -> str:
     )
 
 
-def end_text(ending: Ending, pids: dict[int, int], first: tuple[int, int] | None) -> str:
+def end_text(ending: Ending, session: Session) -> str:
     """The line for a job that failed: its exit code, and which rank or process failed first."""
-    if first:
+    pids, first, inside = session.ranks, session.first_ended(), session.ended_inside()
+    if inside:
+        who = (
+            f"{_listed(inside)} ended with exit code 0 while in the job, as by os._exit, which "
+            "skips what leaves it; call hvd.shutdown() before"
+        )
+    elif first:
         who = _first_text(first)
     else:
         who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
