@@ -7,8 +7,11 @@ from tf_hvd import config
 
 
 def tell_joined(rank: int) -> None:
-    """Lets the launcher know that this rank has joined the job; `init` calls it when it has."""
-    _tell(f"joined.{rank}")
+    """Lets the launcher know that this rank has joined the job; `init` calls it when it has.
+
+    And in which shared memory it may leave something if it is killed: the launcher clears it.
+    """
+    _tell(f"joined.{rank}", "\n".join(_shared_memory()))
     _take_back(f"left.{rank}")
 
 
@@ -22,8 +25,8 @@ def tell_called() -> None:
     _tell(f"called.{os.getpid()}")
 
 
-def _tell(name: str) -> None:
-    """Makes a file in the launcher's folder, of which the name alone tells.
+def _tell(name: str, text: str = "") -> None:
+    """Makes a file in the launcher's folder.
 
     Nothing happens where the folder is not there: on other machines, and under another
     launcher.
@@ -31,8 +34,16 @@ def _tell(name: str) -> None:
     folder = config.launcher_folder()
     if folder:
         with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            os.close(os.open(os.path.join(folder, name), flags, 0o600))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(os.path.join(folder, name), flags, 0o600), "w") as file:
+                file.write(text)
+
+
+def _shared_memory() -> list[str]:
+    """The names in /dev/shm that this process uses: MPI's, for our own are gone already."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
+    return sorted(path for path in paths if path and not path.endswith(" (deleted)"))
 
 
 def _take_back(name: str) -> None:

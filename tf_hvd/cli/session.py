@@ -30,6 +30,8 @@ JOINED = "joined."
 CALLED = "called."
 LEFT = "left."
 _FOREGROUND_MILLISECONDS = 500
+_SHARED_MEMORY = Path("/dev/shm")
+_OF_MPI = ("mpich_shm_", "sm_segment.")  # MPICH and Open MPI name their files so
 
 
 class Session:
@@ -69,12 +71,21 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self._listener.close()
+        self._clear_shared_memory()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def serve(self) -> None:
         """Begins to answer the ranks. Starts threads: call it when nothing will be forked."""
         self._input = _standard_input() if self._gives_input else None
         threading.Thread(target=self._answer, name="ranks", daemon=True).start()
+
+    def _clear_shared_memory(self) -> None:
+        """Removes what ranks that were killed, or whose launcher was, have left of MPI's."""
+        for file in self.folder.glob(f"{JOINED}*"):
+            for name in file.read_text().splitlines():
+                if name.startswith(_OF_MPI) and "/" not in name:
+                    with contextlib.suppress(OSError):
+                        (_SHARED_MEMORY / name).unlink()
 
     def joined(self) -> bool:
         """Whether a rank of this machine has joined the job, which a rank does not do alone."""
