@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 
 from tf_hvd import config
 
@@ -11,8 +12,9 @@ def tell_joined(rank: int) -> None:
 
     And in which shared memory it may leave something if it is killed: the launcher clears it.
     """
-    _tell(f"joined.{rank}", "\n".join(_shared_memory()))
+    _tell(f"joined.{rank}", _shared_memory)
     _take_back(f"left.{rank}")
+    _take_back(f"exits.{rank}")
 
 
 def tell_left(rank: int) -> None:
@@ -20,12 +22,17 @@ def tell_left(rank: int) -> None:
     _tell(f"left.{rank}")
 
 
+def tell_exits(rank: int) -> None:
+    """Lets the launcher know that this rank leaves the job because its program ends."""
+    _tell(f"exits.{rank}")
+
+
 def tell_called() -> None:
     """Lets the launcher know that this process has called `init`, which may fail."""
     _tell(f"called.{os.getpid()}")
 
 
-def _tell(name: str, text: str = "") -> None:
+def _tell(name: str, text: Callable[[], str] = str) -> None:
     """Makes a file in the launcher's folder.
 
     Nothing happens where the folder is not there: on other machines, and under another
@@ -35,15 +42,17 @@ def _tell(name: str, text: str = "") -> None:
     if folder:
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(os.path.join(folder, name), flags, 0o600), "w") as file:
-                file.write(text)
+            with open(
+                os.open(os.path.join(folder, name), flags, 0o600), "w", encoding="utf-8"
+            ) as file:
+                file.write(text())
 
 
-def _shared_memory() -> list[str]:
+def _shared_memory() -> str:
     """The names in /dev/shm that this process uses: MPI's, for our own are gone already."""
-    with open("/proc/self/maps") as maps:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
-    return sorted(path for path in paths if path and not path.endswith(" (deleted)"))
+    return "\n".join(path for path in paths if path and not path.endswith(" (deleted)"))
 
 
 def _take_back(name: str) -> None:

@@ -34,9 +34,10 @@ _LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
 
 
 class _Exit:
-    """Why this process ends, for the message that the other ranks get."""
+    """What is told when this process ends: why, to the other ranks, and which it was."""
 
     reason = "exit"
+    rank: int | None = None
     installed = False
 
 
@@ -71,6 +72,8 @@ def _remember_exceptions() -> None:
 
 
 def _at_exit() -> None:
+    if _Exit.rank is not None:
+        _launcher.tell_exits(_Exit.rank)
     _native.shutdown(_Exit.reason)
 
 
@@ -147,7 +150,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     except HorovodInternalError:
         _end("init() failed")
         raise
-    _launcher.tell_joined(rank())
+    _Exit.rank = rank()
+    _launcher.tell_joined(_Exit.rank)
 
 
 def shutdown() -> None:

@@ -54,8 +54,10 @@ def plan_buckets(specs: Sequence[Spec | None], most_bytes: int) -> Plan:
         spec = specs[index]
         if spec is None:
             continue
-        dtype, known = spec
-        size = limit if known is None else known
+        dtype, size = spec
+        if size is None or size > limit:
+            buckets.append([index])
+            continue
         bucket, used = current.get(dtype, ([], 0))
         if not bucket or used + size > limit:
             bucket, used = [], 0

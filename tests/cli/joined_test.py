@@ -44,9 +44,17 @@ def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, pr
     )
     code, _, errors = call("run", "-np", "2", *leaving, environ=environ)
     assert code != 0
-    if family == "mpich":  # its launcher kills all, also who would tell the rank's end
-        return
-    assert f"ended with exit code {code}; rank 1 ended with exit code 0 while in the job" in errors
+    named = "rank 1 ended with exit code 0 without leaving the job"
+    # MPICH's launcher kills all, also who would tell the rank's end.
+    assert (f"ended with exit code {code}; {named}" in errors) == (family == "openmpi")
+
+
+def test_a_rank_that_ends_as_programs_do_is_not_to_blame(environ, call, program):
+    """The other one is, that ends with an error later."""
+    ending = program("import tf_hvd as hvd\nhvd.init()\nsys.exit(3 if rank == 1 else 0)\n")
+    code, _, errors = call("run", "-np", "2", *ending, environ=environ)
+    assert code == 3
+    assert "rank 1 was the first to end with an error (exit code 3)" in errors
 
 
 def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tmp_path):

@@ -115,8 +115,9 @@ def test_a_script_with_the_packages_name_is_refused(call, tmp_path):
     for script in ("mine/tf_hvd.py", "mine/other.py", "train.py"):
         code, _, errors = call("run", "-np", "1", sys.executable, script, environ=environ)
         assert (code, errors.count("\n")) == (2, 1), errors
-        assert f"would import {own} in place of the package tf_hvd; give that file" in errors
-    assert call("run", "-np", "1", "cat", "mine/tf_hvd.py", environ=environ)[0] == 0
+        assert f"would import {own} instead of the package tf_hvd; rename that file" in errors
+    for command in (["cat", "mine/tf_hvd.py"], [sys.executable, "-c", "", "mine/tf_hvd.py"]):
+        assert call("run", "-np", "1", *command, environ=environ)[0] == 0
 
 
 def wait_for(files):
@@ -165,7 +166,14 @@ def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, 
 def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path):
     """At whatever moment of the end the next one comes; as from a terminal, all get it."""
     silent = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
-    process = start("run", "-np", "2", *program(f"{silent}; {SLEEP}"), environ=environ)
+    (tmp_path / "folders").mkdir()
+    process = start(
+        "run",
+        "-np",
+        "2",
+        *program(f"{silent}; {SLEEP}"),
+        environ={**environ, "TMPDIR": str(tmp_path / "folders")},
+    )
     pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     deadline = time.monotonic() + WAIT
     while process.poll() is None and time.monotonic() < deadline:
@@ -175,6 +183,7 @@ def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path
     assert process.returncode == 128 + signal.SIGINT, errors
     assert "Traceback" not in errors
     assert not any(map(is_running, pids))
+    assert not list((tmp_path / "folders").glob("tf_hvd-*"))
 
 
 def test_a_killed_command_takes_its_ranks_along(environ, start, program, tmp_path):

@@ -14,8 +14,6 @@ from absl.flags import argparse_flags
 from tf_hvd.cli import bench, run, strip_ops
 from tf_hvd.cli.errors import UsageError
 
-INTERRUPTED = 128 + signal.SIGINT  # the exit code of shells
-
 
 class Parser(argparse_flags.ArgumentParser):
     """Says what is wrong in one line; no absl flags: a --flagfile of the program is not ours."""
@@ -171,7 +169,10 @@ def _start_run(options: argparse.Namespace) -> int:
             f"no program to run; for example: {options.parser.prog} -np {options.np} "
             "python train.py"
         )
-    return run.run(options, os.environ)
+    try:
+        return run.run(options, os.environ)
+    except KeyboardInterrupt:  # before the job has started; supervise() obeys it without
+        return 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,19 +192,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def start(options: argparse.Namespace) -> int:
-    """Does what the options say; returns the exit code.
-
-    After Ctrl-C that is 130, without a traceback, and the process is about to end: pressing it
-    again changes nothing.
-    """
+    """Does what the options say; returns the exit code."""
     try:
         code: int = options.start(options)
     except UsageError as error:
         options.parser.error(str(error))
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
 
 

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             f"no program {command[0]!r} on the PATH; activate its environment or give its path"
         )
     if program and watching.is_python(program):
-        _check_own_name(command, environ)
+        _check_own_name(program, command, environ)
     if not here and options.require_init:
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
@@ -100,16 +100,31 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return _closing(options, ending, watch, session, program or command[0])
 
 
-def _check_own_name(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Python looks beside the script, or with -m in the folder it is in, before the packages."""
-    script = next((word for word in command if word == "-m" or word.endswith(".py")), None)
-    if script is None or environ.get("PYTHONSAFEPATH"):
+def _import_folder(program: str, command: Sequence[str]) -> Path | None:
+    """Where Python looks for modules before all else; None if that is not known, or nowhere."""
+    if not Path(os.path.realpath(program)).name.startswith("python"):
+        return Path(os.path.realpath(program)).parent
+    words = iter(command[1:])
+    for word in words:
+        if word == "-m":
+            return Path.cwd()
+        if not word.startswith("-"):
+            return Path(os.path.realpath(word)).parent
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("--") and set(word) & set("cPI"):
+            return None
+    return None
+
+
+def _check_own_name(program: str, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    folder = _import_folder(program, command)
+    if folder is None or environ.get("PYTHONSAFEPATH"):
         return
-    folder = Path.cwd() if script == "-m" else Path(os.path.realpath(script)).parent
     if (folder / "tf_hvd.py").is_file():
         raise UsageError(
-            f"the program would import {folder / 'tf_hvd.py'} in place of the package tf_hvd; "
-            "give that file another name"
+            f"the program would import {folder / 'tf_hvd.py'} instead of the package tf_hvd; "
+            "rename that file"
         )
 
 

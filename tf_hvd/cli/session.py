@@ -29,9 +29,11 @@ FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 JOINED = "joined."
 CALLED = "called."
 LEFT = "left."
+EXITS = "exits."
 _FOREGROUND_MILLISECONDS = 500
 _SHARED_MEMORY = Path("/dev/shm")
-_OF_MPI = ("mpich_shm_", "sm_segment.")  # MPICH and Open MPI name their files so
+# MPICH, Open MPI, Open MPI before 5 and Intel MPI name their files so.
+_OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
 
 
 class Session:
@@ -82,7 +84,7 @@ class Session:
     def _clear_shared_memory(self) -> None:
         """Removes what ranks that were killed, or whose launcher was, have left of MPI's."""
         for file in self.folder.glob(f"{JOINED}*"):
-            for name in file.read_text().splitlines():
+            for name in file.read_text(errors="replace").splitlines():
                 if name.startswith(_OF_MPI) and "/" not in name:
                     with contextlib.suppress(OSError):
                         (_SHARED_MEMORY / name).unlink()
@@ -107,9 +109,9 @@ class Session:
         return next((one for one in ended if one[1] != -signal.SIGTERM), None)
 
     def ended_inside(self) -> list[int]:
-        """The ranks of this machine that ended with exit code 0 while they were in the job."""
+        """The ranks of this machine that ended with exit code 0 but never left the job."""
         joined = {int(file.suffix[1:]) for file in self.folder.glob(f"{JOINED}*")}
-        elsewhere = (LEFT, rank.RUNNING, rank.ENDED)
+        elsewhere = (LEFT, EXITS, rank.RUNNING, rank.ENDED)
         return sorted(
             number
             for number in joined

@@ -54,7 +54,8 @@ def supervise(
 
     SIGINT, SIGTERM and SIGHUP are handed on to the command; it and its descendants are killed if
     they have not ended `grace` seconds later, or when a second such signal comes. Descendants that
-    outlive the command are killed, and the command gets SIGTERM if this process is killed.
+    outlive the command are killed, and the command gets SIGTERM if this process is killed. After
+    such a signal this process ignores further ones: it is to clean up and end.
 
     Args:
         command: the program, found on the PATH of `environ`, and its arguments.
@@ -82,8 +83,12 @@ def supervise(
             watch.started(child.pid)
         code, ended_by = _wait(child, grace, watch, others)
         _kill_descendants(child, others)
-        while ended_by and signal.sigtimedwait(_ENDING, 0):
-            pass  # it has been obeyed
+        # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
+        late = signal.sigtimedwait(_ENDING, 0)
+        ended_by = ended_by or (late.si_signo if late else 0)
+        if ended_by:
+            for signum in _ENDING:
+                signal.signal(signum, signal.SIG_IGN)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:

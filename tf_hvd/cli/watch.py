@@ -202,8 +202,8 @@ def end_text(ending: Ending, session: Session) -> str:
     pids, first, inside = session.ranks, session.first_ended(), session.ended_inside()
     if inside:
         who = (
-            f"{_listed(inside)} ended with exit code 0 while in the job, as by os._exit, which "
-            "skips what leaves it; call hvd.shutdown() before"
+            f"{_listed(inside)} ended with exit code 0 without leaving the job (os._exit skips "
+            "Python's exit handlers); call hvd.shutdown() first"
         )
     elif first:
         who = _first_text(first)
