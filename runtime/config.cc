@@ -95,9 +95,9 @@ constexpr Variable kVariables[] = {
      },
      true},
     {"HOROVOD_STALL_CHECK_TIME_SECONDS", "30", "a number of seconds",
-     "A request that some ranks have not submitted for so long is reported, "
-     "and "
-     "an init() that waits for ranks; 0: never, and never fails either.",
+     "After so long a request that some ranks have not submitted is reported, "
+     "or an init() that still waits for ranks. 0: never, and it never fails "
+     "either.",
      [](const std::string& text, Config* config) {
        return ParseNanoseconds(text, 1e9, &config->stall_warn_ns);
      }},
@@ -114,7 +114,8 @@ constexpr Variable kVariables[] = {
      "Messages below this level are not printed.", ParseLogLevel},
     {"TF_HVD_SPIN_MICROSECONDS", "50", "a number of microseconds",
      "A caller runs the cycle itself for so long before the background thread "
-     "takes over; an eager call waits four times as long.",
+     "takes over; an eager call for as long as something moves, and four times "
+     "as long while nothing does.",
      [](const std::string& text, Config* config) {
        return ParseNanoseconds(text, 1e3, &config->spin_ns);
      }},
@@ -136,10 +137,11 @@ constexpr Variable kVariables[] = {
      },
      true},
     {"TF_HVD_NODE_DATA", "shm", "shm or mpi",
-     "How tensors move between the ranks of one machine: through its shared "
-     "memory, of which /dev/shm must have room for about 4 MiB for each of its "
-     "ranks (1 MiB if they are more than eight), or by messages of MPI, which "
-     "is slower, and between machines as if each rank had its own.",
+     "How tensors move between the ranks of one machine. shm: through its "
+     "shared memory; /dev/shm must have room for about 4 MiB for each of its "
+     "ranks (1 MiB if they are more than eight). mpi: by messages of MPI, "
+     "which is slower, and without the two levels across machines, so that "
+     "sums are formed in another order and TF_HVD_CROSS has no effect.",
      [](const std::string& text, Config* config) {
        config->node_data_shm = text == "shm";
        return text == "shm" || text == "mpi";
@@ -150,7 +152,7 @@ constexpr Variable kVariables[] = {
      "reduced by itself: by messages, in a fixed order, or by MPI's own "
      "MPI_Iallreduce, for switches that add in the network; the order of its "
      "sums is the library's. Half precisions, bool and process sets go by "
-     "messages in any case.",
+     "messages in any case, and all where no machine has two ranks.",
      [](const std::string& text, Config* config) {
        config->cross_mpi = text == "mpi";
        return text == "messages" || text == "mpi";

@@ -4,8 +4,8 @@
 // executor and transports.
 //
 // Submit and Leave may be called on any thread. Completions are fired by
-// whoever had the progress lock, or, while data is under way, by a thread that
-// does nothing else.
+// whoever had the progress lock; the background thread leaves its own to a
+// thread that does nothing else while data is under way.
 #ifndef TF_HVD_RUNTIME_PROGRESS_ENGINE_H_
 #define TF_HVD_RUNTIME_PROGRESS_ENGINE_H_
 

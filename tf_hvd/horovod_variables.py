@@ -46,7 +46,7 @@ _GPU = Variable("No meaning: collectives run on the CPU.")
 _RANK = Variable("No meaning: MPI's launcher gives ranks and sizes.")
 _TUNED = Variable("No meaning without HOROVOD_AUTOTUNE, which see.")
 _BUILD = Variable("No meaning: it is read when Horovod is built.")
-_NODES = Variable("Replaced: ranks of a node always use shared memory, and nodes MPI.")
+_NODES = Variable("Replaced by TF_HVD_NODE_DATA and TF_HVD_CROSS.")
 _SPARK = Variable("No meaning: it belongs to Horovod on Spark.")
 
 VARIABLES: dict[str, Variable] = {

@@ -41,9 +41,9 @@ class Flag:
         return f"refused: {self.refused}" if self.refused else f"no effect: {self.told}"
 
 
-_NO_CYCLE = "collectives start when they are ready, there is no cycle"
+_NO_CYCLE = "collectives start when they are ready, there is no timed cycle"
 _NO_CACHE = "agreement needs no cache"
-_NO_LAYERS = "how ranks of a node and of other nodes are reduced is not chosen by hand"
+_NO_LAYERS = "ranks of a node always reduce first; see TF_HVD_NODE_DATA and TF_HVD_CROSS"
 _NO_TUNING = "nothing is tuned while the job runs"
 _NO_TIMELINE = "there is no timeline yet; use TensorFlow's profiler"
 _NO_GPU = "collectives run on the CPU"
@@ -131,7 +131,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--mpi",), told="MPI serves every job"),
     Flag(
         ("--jsrun",),
-        refused="start the program with jsrun itself, see docs/launcher.md",
+        refused="start the program with jsrun itself",
     ),
 )
 

@@ -230,7 +230,7 @@ def cut_short_text(ranks: Sequence[int]) -> str:
     """The line for a job that the launcher ended without calling that a failure."""
     return (
         "tf_hvd run: the job failed: the MPI launcher ended with exit code 0, but on this machine "
-        f"{_listed(ranks)} did not end by themselves, or not well; Open MPI does this when it "
+        f"{_listed(ranks)} did not exit by themselves with code 0; Open MPI does this when it "
         "loses another machine"
     )
 
