@@ -152,7 +152,7 @@ constexpr Variable kVariables[] = {
      "reduced by itself: by messages, in a fixed order, or by MPI's own "
      "MPI_Iallreduce, for switches that add in the network; the order of its "
      "sums is the library's. Half precisions, bool and process sets go by "
-     "messages in any case, and all where no machine has two ranks.",
+     "messages in any case.",
      [](const std::string& text, Config* config) {
        config->cross_mpi = text == "mpi";
        return text == "messages" || text == "mpi";

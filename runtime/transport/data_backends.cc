@@ -21,7 +21,8 @@ DataBackends::DataBackends(const Topology& topology,
   all_.push_back(&p2p_);
 }
 
-bool DataBackends::NeedArenas(const Topology& topology) {
+bool DataBackends::NeedArenas(const Topology& topology, bool other_crosses) {
+  if (other_crosses && topology.nodes.size() > 1) return true;
   return std::any_of(topology.nodes.begin(), topology.nodes.end(),
                      [](const auto& node) { return node.size() > 1; });
 }

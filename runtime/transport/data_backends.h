@@ -2,7 +2,8 @@
 // in which they are asked. The first that serves an operation gets it:
 //
 //   shm        all members of the set share this node
-//   two_level  some node has several members; all but alltoall and Adasum
+//   two_level  some node has several members; all but alltoall and Adasum.
+//              Of sets with one on each node, what another backend crosses
 //   p2p        everything else
 //
 // Which there are is the same on all ranks.
@@ -35,8 +36,9 @@ class DataBackends {
   }
 
   // Whether a job's nodes share memory for data, if they may: a node of one
-  // rank has such memory for itself where others have several.
-  static bool NeedArenas(const Topology& topology);
+  // rank has such memory for itself where others have several, or where another
+  // backend crosses between nodes (CrossBy).
+  static bool NeedArenas(const Topology& topology, bool other_crosses = false);
 
   std::vector<Backend*> all() { return all_; }
 

@@ -120,8 +120,9 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
   const MpiApi& mpi = session.api();
   const int local_rank = map.topology.LocalRank();
   const int local_size = map.topology.LocalSize();
-  const ShmShape shape = {local_size,
-                          has_arena && DataBackends::NeedArenas(map.topology)};
+  const bool needs_arena =
+      DataBackends::NeedArenas(map.topology, map.cross.has_value());
+  const ShmShape shape = {local_size, has_arena && needs_arena};
   Status status;
   char name[64] = "";  // stays empty if the leader failed
   if (local_rank == 0) {

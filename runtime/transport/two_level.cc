@@ -103,7 +103,6 @@ TwoLevelBackend::Layout TwoLevelBackend::LayoutOf(
   return layout;
 }
 
-// Sets of which every node has one member have nothing to share.
 bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
   if (spec.kind == OpKind::kAlltoall) return false;
   if (spec.memory.kind == MemoryKind::kDevice) return false;
@@ -114,8 +113,25 @@ bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
   const auto found = layouts_.find(spec.set);
   if (found == layouts_.end()) return false;
   const Layout& layout = found->second;
-  return layout.nodes->members.size() > 1 && layout.most > 1 &&
-         HasRoomAcross(spec.kind, *layout.nodes, slot_bytes_);
+  if (layout.nodes->members.size() < 2) return false;
+  // Members that are alone on their nodes have nothing to share.
+  if (layout.most < 2 && !OtherServes(ExchangeOf(spec, layout))) return false;
+  return HasRoomAcross(spec.kind, *layout.nodes, slot_bytes_);
+}
+
+// What goes across, but for what each piece is.
+OperationSpec TwoLevelBackend::ExchangeOf(const OperationSpec& spec,
+                                          const Layout& layout) {
+  OperationSpec exchange;
+  exchange.kind = spec.kind;
+  exchange.ranks = layout.group;
+  exchange.set = spec.set;
+  exchange.reduce = InTwo(spec.reduce, spec.ranks->size()).across;
+  return exchange;
+}
+
+bool TwoLevelBackend::OtherServes(const OperationSpec& exchange) const {
+  return other_ != nullptr && other_->Serves(exchange);
 }
 
 Status TwoLevelBackend::Make(OperationSpec spec,
@@ -123,21 +139,18 @@ Status TwoLevelBackend::Make(OperationSpec spec,
   size_t place = 0;
   TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &place));
   const Layout& layout = layouts_.at(spec.set);
-  const Parts parts = InTwo(spec.reduce, spec.ranks->size());
   ShmAcross across;
   across.layout = layout.nodes;
   across.slot_bytes = slot_bytes_;
   across.root = spec.root;
-  across.exchange.kind = spec.kind;
-  across.exchange.ranks = layout.group;
-  across.exchange.set = spec.set;
-  across.exchange.reduce = parts.across;
-  const bool other = other_ != nullptr && other_->Serves(across.exchange);
+  across.exchange = ExchangeOf(spec, layout);
+  const bool other = OtherServes(across.exchange);
   across.by = other ? other_ : static_cast<Backend*>(&across_);
+  const ReduceOptions inside = InTwo(spec.reduce, spec.ranks->size()).inside;
   OperationSpec local = std::move(spec);
   local.ranks = layout.local;
   local.root = 0;
-  local.reduce = parts.inside;
+  local.reduce = inside;
   return shm_->MakeAcross(std::move(local), std::move(across), operation);
 }
 

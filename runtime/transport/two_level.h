@@ -32,8 +32,9 @@ class TwoLevelBackend final : public Backend {
                   ShmBackend* shm, PointToPoint* p2p,
                   size_t max_message_bytes = PointToPoint::kMaxBytes);
 
-  // What serves of the exchanges between owners goes through `other`, which
-  // outlives the backend. Before the first Make.
+  // The exchanges between owners that `other` serves go through it, also where
+  // each node has one member. Before the first Make; `other` outlives the
+  // backend.
   void CrossBy(Backend* other) { other_ = other; }
 
   bool Serves(const OperationSpec& spec) const override;
@@ -54,6 +55,9 @@ class TwoLevelBackend final : public Backend {
   };
 
   Layout LayoutOf(const std::vector<int>& ranks) const;
+  static OperationSpec ExchangeOf(const OperationSpec& spec,
+                                  const Layout& layout);
+  bool OtherServes(const OperationSpec& exchange) const;
 
   const std::vector<std::vector<int>> nodes_;
   const int rank_;

@@ -68,6 +68,34 @@ TEST(TwoLevel, ServesSetsOnSeveralNodes) {
 }
 
 // 300 nodes: a slot of 1 MiB has no room for the parts of all.
+// Stands for MPI's own allreduce.
+class CrossesAllreduces final : public Backend {
+ public:
+  bool Serves(const OperationSpec& spec) const override {
+    return spec.kind == OpKind::kAllreduce;
+  }
+  Status Make(OperationSpec, std::unique_ptr<Operation>*) override {
+    return Internal("nobody calls it here");
+  }
+  size_t window() const override { return 1; }
+};
+
+// Switches that add in the network are asked for where machines have one rank.
+TEST(TwoLevel, ServesNodesOfOneMemberForAnotherBackend) {
+  const Nodes nodes = NodesOf({1, 1});
+  LoopbackArena memory(1);
+  ShmBackend shm(memory.arena(), nodes[0], 0, [](size_t) {});
+  TwoLevelBackend backend(nodes, 0, &shm, nullptr);
+  std::vector<int64_t> values(4);
+  OperationSpec spec = AllreduceOf({0, 1}, 0, &values);
+  EXPECT_FALSE(backend.Serves(spec));
+  CrossesAllreduces other;
+  backend.CrossBy(&other);
+  EXPECT_TRUE(backend.Serves(spec));
+  spec.kind = OpKind::kBroadcast;
+  EXPECT_FALSE(backend.Serves(spec));
+}
+
 TEST(TwoLevel, LeavesManyShortPartsToMessages) {
   Nodes nodes = NodesOf({2, 1});
   for (int rank = 3; rank < 301; ++rank) nodes.push_back({rank});
