@@ -2,7 +2,7 @@
 // (agreement.md, section 4). Plain data; controller.cc has the rules,
 // stall_monitor.cc reads it.
 //
-// Owned by the holder of the engine.
+// Owned by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_CONTROLLER_STATE_H_
 #define TF_HVD_RUNTIME_CONTROLLER_STATE_H_
 
@@ -87,7 +87,7 @@ class ControllerHost {
   virtual uint64_t Moved() const = 0;
   // The rank whose data is waited for; -1 if none is.
   virtual int Awaited() const = 0;
-  // Frames handed to Execute that are not finished.
+  // Batches handed to Execute of which nothing has begun.
   virtual size_t Backlog() const = 0;
   // To be fired when the progress lock is free.
   virtual void Complete(Completion done, Status status, int32_t value) = 0;

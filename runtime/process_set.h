@@ -2,7 +2,7 @@
 // lies in which child's subtree, who has joined, and the slots that stand for
 // the names in use.
 //
-// Owned by the holder of the engine.
+// Owned by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_PROCESS_SET_H_
 #define TF_HVD_RUNTIME_PROCESS_SET_H_
 

@@ -5,7 +5,7 @@
 // question, and one answer for all that is below it, so that a query costs it a
 // message to and from each neighbour and not one for each member.
 //
-// Called by the controller, hence by the holder of the engine.
+// Called by the controller, hence by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_STALL_MONITOR_H_
 #define TF_HVD_RUNTIME_STALL_MONITOR_H_
 

@@ -18,7 +18,7 @@ struct WaitState {
   bool waiting = false;       // an own request is not in order yet
   bool relays = false;        // others' requests wait for what comes to it
   bool leaving = false;
-  bool moving = false;  // operations are under way: data wakes nobody
+  bool moving = false;  // operations are under way: messages wake nobody
   bool polled = false;  // arrivals on some edge wake nobody
   // Until a look is needed although nothing comes.
   int64_t due_in_ns = std::numeric_limits<int64_t>::max();
