@@ -108,13 +108,19 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
 }
 
 bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
-  const int64_t last_limit = options_.fail_ns + options_.grace_ns;
   if (options_.fail_ns <= 0) return false;
+  const int awaited = host_->Awaited();
+  // A rank of this node may wait for another node itself. It knows whom for,
+  // so it may speak first.
+  const bool here = awaited >= 0 && topology_.nodes.size() > 1 &&
+                    topology_.NodeOf(awaited) == topology_.NodeOf(state_.rank);
+  const int64_t last_limit =
+      options_.fail_ns + (here ? 2 : 1) * options_.grace_ns;
   for (const auto& [key, one] : state_.executing) {
     if (now_ns - one.since_ns <= last_limit) continue;
     std::string what = " was agreed by all ranks and has not moved for " +
                        SecondsText(last_limit);
-    if (const int awaited = host_->Awaited(); awaited >= 0) {
+    if (awaited >= 0) {
       what += ": no data from " + RankText(awaited, topology_.hosts) +
               " (stopped, or its machine cannot be reached, or it waits for "
               "another rank itself)";

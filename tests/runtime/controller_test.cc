@@ -397,6 +397,26 @@ TEST(Controller, ExecutionCountsFromItsLastMove) {
             "(b)");
 }
 
+// A rank of one's own node may wait for another node, and knows whom for: its
+// text is the better one. A cable that was unplugged was blamed on the own
+// node's rank that waited for it.
+TEST(Controller, WhoWaitsForAnotherNodeSpeaksFirst) {
+  Host host;
+  Controller controller(TwoNodes(3), StallOptions(), &host);
+  controller.Admit(Allreduce("g"));
+  controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)),
+                     1 * kSecond);
+  host.awaited = 2;
+  host.moved = 1;
+  controller.Tick(100 * kSecond);
+  controller.Tick(420 * kSecond);
+  EXPECT_TRUE(host.aborts.empty());
+  controller.Tick(421 * kSecond);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_NE(host.aborts[0].text.find("for 320 s: no data from rank 2 (b)"),
+            std::string::npos);
+}
+
 // A step that failed is made again while its call is still on its way.
 TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   std::vector<std::string> ends(3);
