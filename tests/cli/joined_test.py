@@ -3,12 +3,8 @@
 import argparse
 import mmap
 import os
-import re
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -47,38 +43,6 @@ def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, pr
     named = "rank 1 ended with exit code 0 without leaving the job"
     # MPICH's launcher kills all, also who would tell the rank's end.
     assert (f"ended with exit code {code}; {named}" in errors) == (family == "openmpi")
-
-
-def test_a_rank_that_ends_as_programs_do_is_not_to_blame(environ, call, program):
-    """The other one is, that ends with an error later."""
-    ending = program("import tf_hvd as hvd\nhvd.init()\nsys.exit(3 if rank == 1 else 0)\n")
-    code, _, errors = call("run", "-np", "2", *ending, environ=environ)
-    assert code == 3
-    assert "rank 1 was the first to end with an error (exit code 3)" in errors
-
-
-def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tmp_path):
-    process = start(
-        "run",
-        "-np",
-        "2",
-        *program(
-            "import tf_hvd as hvd\nhvd.init()\n"
-            "open(f'maps{rank}', 'w').write(open('/proc/self/maps').read())\n"
-            "hvd.barrier()\nopen('ready', 'w').close()\ntime.sleep(300)\n"
-        ),
-        environ=environ,
-    )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    maps = "".join((tmp_path / f"maps{rank}").read_text() for rank in range(2))
-    used = {path for path in re.findall(r"/dev/shm/[^ \n]+(?=\n)", maps) if os.path.exists(path)}
-    assert used, "MPI has no shared memory of its own here"
-    launcher = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
-    os.kill(int(launcher), signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert not [path for path in used if os.path.exists(path)]
 
 
 def test_require_init_is_an_error(environ, call, program):

@@ -86,8 +86,13 @@ def test_launcher_arguments_are_handed_on(environ, family, call, program):
     assert re.search(r"\b1\b.*here", output)
 
 
-def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, program):
-    failing = program("sys.exit(3 if rank == 1 else 0)")
+JOIN = "import tf_hvd as hvd; hvd.init()\n"
+
+
+@pytest.mark.parametrize("join", ["", JOIN], ids=["apart", "joined"])
+def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, program, join):
+    """Its rank, and not one that had joined and ended as programs do."""
+    failing = program(f"{join}sys.exit(3 if rank == 1 else 0)")
     code, _, errors = call("run", "-np", "2", *failing, environ=environ)
     assert code == 3
     assert "rank 1 was the first to end with an error (exit code 3)" in errors
@@ -120,9 +125,9 @@ def test_a_script_with_the_packages_name_is_refused(call, tmp_path):
         assert call("run", "-np", "1", *command, environ=environ)[0] == 0
 
 
-def wait_for(files):
+def wait_for(files, limit=WAIT):
     """The process ids that ranks have written, once all have."""
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         if all(file.is_file() and file.read_text().endswith("\n") for file in files):
             return [int(file.read_text()) for file in files]
@@ -195,6 +200,22 @@ def test_a_killed_command_takes_its_ranks_along(environ, start, program, tmp_pat
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_running, pids))
+
+
+def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tmp_path):
+    ranks = program(
+        f"{JOIN}open(f'maps{{rank}}', 'w').write(open('/proc/self/maps').read())\n"
+        f"hvd.barrier()\n{SLEEP}"
+    )
+    process = start("run", "-np", "2", *ranks, environ=environ)
+    wait_for([tmp_path / "pid0", tmp_path / "pid1"], limit=60)
+    maps = "".join((tmp_path / f"maps{number}").read_text() for number in range(2))
+    used = {path for path in re.findall(r"/dev/shm/[^ \n]+(?=\n)", maps) if os.path.exists(path)}
+    assert used, "MPI has no shared memory of its own here"
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    os.kill(int(children.split()[0]), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not [path for path in used if os.path.exists(path)]
 
 
 @pytest.fixture

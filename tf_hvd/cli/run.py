@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _import_folder(program: str, command: Sequence[str]) -> Path | None:
     """Where Python looks for modules before all else; None if that is not known, or nowhere."""
-    if not Path(os.path.realpath(program)).name.startswith("python"):
+    if not watching.is_interpreter(program):
         return Path(os.path.realpath(program)).parent
     words = iter(command[1:])
     for word in words:

@@ -110,17 +110,16 @@ class Session:
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
-        joined = {int(file.suffix[1:]) for file in self.folder.glob(f"{JOINED}*")}
-        elsewhere = (LEFT, EXITS, rank.RUNNING, rank.ENDED)
-        return sorted(
-            number
-            for number in joined
-            if not any((self.folder / f"{prefix}{number}").exists() for prefix in elsewhere)
-        )
+        elsewhere = (self._told(each) for each in (LEFT, EXITS, rank.RUNNING, rank.ENDED))
+        return sorted(self._told(JOINED).difference(*elsewhere))
 
     def cut_short(self) -> list[int]:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
-        return sorted(int(file.suffix[1:]) for file in self.folder.glob(f"{rank.RUNNING}*"))
+        return sorted(self._told(rank.RUNNING))
+
+    def _told(self, prefix: str) -> set[int]:
+        """The ranks of this machine that have such a file."""
+        return {int(file.suffix[1:]) for file in self.folder.glob(f"{prefix}*")}
 
     def failed(self) -> list[int]:
         """The ranks of this machine at whose end the whole job is to end.
@@ -137,8 +136,7 @@ class Session:
             code = int((self.folder / f"{rank.ENDED}{number}").read_text())
         except (OSError, ValueError):
             return True  # killed, and with it the process that was to say so
-        joined = (self.folder / f"{JOINED}{number}").exists()
-        return code < 0 or (joined and not (self.folder / f"{LEFT}{number}").exists())
+        return code < 0 or number in self._told(JOINED) - self._told(LEFT)
 
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of one that copies its output."""

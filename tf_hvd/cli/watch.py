@@ -148,9 +148,14 @@ def has_tensorflow(pid: int) -> bool:
         return False
 
 
+def is_interpreter(program: str) -> bool:
+    """Whether a program is Python itself, told by its name."""
+    return Path(os.path.realpath(program)).name.startswith("python")
+
+
 def is_python(program: str) -> bool:
     """Whether a program is Python or a script for it, told by its name and its first line."""
-    if Path(os.path.realpath(program)).name.startswith("python"):
+    if is_interpreter(program):
         return True
     try:
         with open(program, "rb") as file:

@@ -67,7 +67,6 @@ TEST(TwoLevel, ServesSetsOnSeveralNodes) {
   EXPECT_FALSE(backend.Serves(spec)) << "nothing to share";
 }
 
-// 300 nodes: a slot of 1 MiB has no room for the parts of all.
 // Stands for MPI's own allreduce.
 class CrossesAllreduces final : public Backend {
  public:
@@ -96,6 +95,7 @@ TEST(TwoLevel, ServesNodesOfOneMemberForAnotherBackend) {
   EXPECT_FALSE(backend.Serves(spec));
 }
 
+// 300 nodes: a slot of 1 MiB has no room for the parts of all.
 TEST(TwoLevel, LeavesManyShortPartsToMessages) {
   Nodes nodes = NodesOf({2, 1});
   for (int rank = 3; rank < 301; ++rank) nodes.push_back({rank});
