@@ -93,7 +93,7 @@ Status Collective::Plan() {
   return Status::Ok();
 }
 
-// One reduction for each type: only a single group holds more than one.
+// One operation for each type: only a single group holds more than one.
 void Collective::PlanAllreduce() {
   std::map<DType, std::vector<Span>> spans;
   for (const Task& task : tasks_) {
@@ -120,32 +120,41 @@ void Collective::PlanBroadcast() {
   const std::vector<int>& ranks = *task.ranks;
   const auto root =
       std::lower_bound(ranks.begin(), ranks.end(), task.request.root);
+  OperationSpec spec = Spec();
+  spec.root = static_cast<size_t>(root - ranks.begin());
   for (size_t t = 0; t < task.request.tensors.size(); ++t) {
     const TensorBuffers& tensor = task.own->tensors[t];
-    OperationSpec spec = Spec();
-    spec.root = static_cast<size_t>(root - ranks.begin());
     const auto element =
         static_cast<int64_t>(SizeOf(task.request.tensors[t].dtype));
-    spec.spans = {{task.is_root ? tensor.input : nullptr, tensor.output,
-                   tensor.count * element}};
-    specs_.push_back(std::move(spec));
+    spec.spans.push_back({task.is_root ? tensor.input : nullptr, tensor.output,
+                          tensor.count * element});
   }
+  specs_.push_back(std::move(spec));
 }
 
 void Collective::PlanReducescatter() {
   const Task& task = first();
-  for (size_t t = 0; t < task.request.tensors.size(); ++t) {
-    const TensorSpec& tensor = task.request.tensors[t];
-    const int64_t row_elements =
-        RowBytes(tensor) / static_cast<int64_t>(SizeOf(tensor.dtype));
+  const auto& tensors = task.request.tensors;
+  std::map<DType, std::vector<size_t>> of_types;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    of_types[tensors[t].dtype].push_back(t);
+  }
+  for (const auto& [dtype, of_type] : of_types) {
     OperationSpec spec = Spec();
-    spec.reduce = OptionsOf(task.request, tensor.dtype);
-    spec.input = task.own->tensors[t].input;
-    spec.output = task.own->tensors[t].output;
+    spec.reduce = OptionsOf(task.request, dtype);
+    // Elements of each tensor that the ranks before get.
+    std::vector<int64_t> before(tensors.size());
     for (size_t place = 0; place < task.ranks->size(); ++place) {
-      spec.send.push_back(row_elements * ScatteredRows(tensor.shape[0],
-                                                       task.ranks->size(),
-                                                       place));
+      for (const size_t t : of_type) {
+        const TensorBuffers& own = task.own->tensors[t];
+        const int64_t rows =
+            ScatteredRows(tensors[t].shape[0], task.ranks->size(), place);
+        const int64_t bytes = rows * RowBytes(tensors[t]);
+        spec.spans.push_back({static_cast<const char*>(own.input) + before[t],
+                              own.output,
+                              bytes / static_cast<int64_t>(SizeOf(dtype))});
+        before[t] += bytes;
+      }
     }
     specs_.push_back(std::move(spec));
   }
@@ -159,20 +168,24 @@ void Collective::PlanExchange() {
   constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
   OperationSpec spec = Spec();
   if (task.request.kind == OpKind::kAllgather) {
-    rows_.assign(task.request.tensors.size(), 0);
-    for (size_t t = 0; task.own.has_value() && t < rows_.size(); ++t) {
+    const size_t tensors = task.request.tensors.size();
+    rows_.assign(tensors, 0);
+    for (size_t t = 0; task.own.has_value() && t < tensors; ++t) {
       rows_[t] = task.own->tensors[t].first_dim;
     }
-    all_rows_.resize(ranks * rows_.size());
-    spec.receive.assign(ranks, static_cast<int64_t>(rows_.size()) * kNumber);
+    all_rows_.resize(ranks * tensors);
+    for (size_t place = 0; place < ranks; ++place) {
+      spec.spans.push_back({rows_.data(), &all_rows_[place * tensors],
+                            static_cast<int64_t>(tensors) * kNumber});
+    }
   } else {
     rows_ = task.own->splits;
     all_rows_.resize(ranks);
     spec.send.assign(ranks, kNumber);
     spec.receive.assign(ranks, kNumber);
+    spec.input = rows_.data();
+    spec.output = all_rows_.data();
   }
-  spec.input = rows_.data();
-  spec.output = all_rows_.data();
   specs_.push_back(std::move(spec));
 }
 
@@ -189,26 +202,34 @@ std::vector<int64_t> Collective::RowsFrom(size_t tensor) const {
 // because every rank passes them on.
 Status Collective::PlanAllgather() {
   Task& task = tasks_.front();
-  for (size_t t = 0; t < task.request.tensors.size(); ++t) {
+  const size_t tensors = task.request.tensors.size();
+  OperationSpec spec = Spec();
+  spec.spans.resize(all_rows_.size());
+  for (size_t t = 0; t < tensors; ++t) {
     const std::vector<int64_t> rows = RowsFrom(t);
-    OperationSpec spec = Spec();
-    for (const int64_t of_rank : rows) {
-      spec.receive.push_back(of_rank * RowBytes(task.request.tensors[t]));
-    }
+    const int64_t row_bytes = RowBytes(task.request.tensors[t]);
+    const void* input = nullptr;
+    void* output = nullptr;
     if (task.own.has_value()) {
       TensorBuffers& own = task.own->tensors[t];
       TF_HVD_RETURN_IF_ERROR(task.own->allocate(t, rows, &own.output));
-      spec.input = own.input;
-      spec.output = own.output;
+      input = own.input;
+      output = own.output;
     } else {
       const int64_t bytes =
-          std::accumulate(spec.receive.begin(), spec.receive.end(), int64_t{0});
+          std::accumulate(rows.begin(), rows.end(), int64_t{0}) * row_bytes;
       unused_.emplace_back(new char[static_cast<size_t>(bytes) + 1],
                            std::default_delete<char[]>());
-      spec.output = unused_.back().get();
+      output = unused_.back().get();
     }
-    specs_.push_back(std::move(spec));
+    auto* at = static_cast<char*>(output);
+    for (size_t place = 0; place < rows.size(); ++place) {
+      const int64_t bytes = rows[place] * row_bytes;
+      spec.spans[place * tensors + t] = {input, at, bytes};
+      at += bytes;
+    }
   }
+  specs_.push_back(std::move(spec));
   return Status::Ok();
 }
 

@@ -39,6 +39,8 @@ struct Span {
 
 // What is to be done, in the words of one rank. `kind` says what the members
 // mean. Lists of numbers have one for each rank of the set, in their order.
+// Several tensors are several spans, which are seen as one run: a group of them
+// is one operation.
 //
 // kAllreduce: all `spans`, seen as one run of elements, are reduced as `reduce`
 //   says. Each element of the result is reduced in one order, wherever it
@@ -47,14 +49,18 @@ struct Span {
 //   precisions are summed in float32 and rounded once, and before they cross.
 //   Average divides by the number of ranks. Scales of integers: in float64,
 //   then truncated toward zero.
-// kBroadcast: `input` of the one span, in bytes, of the rank at place `root`
-//   goes to `output` on all ranks; the others' `input` is not looked at.
-// kAllgather: each rank gives `receive[me]` bytes at `input`; what the ranks
-//   give is laid out in their order at `output`.
+// kBroadcast: the inputs of `spans`, in bytes, of the rank at place `root` go
+//   to the outputs on all ranks; the others' inputs are not looked at.
+// kAllgather: `spans`, in bytes, are as many for each rank, in the ranks'
+// order:
+//   what that rank gives, from its inputs to the outputs on all ranks. The
+//   inputs of other ranks' spans are not looked at.
+// kReducescatter: `spans` are as many for each rank, in the ranks' order: what
+//   is reduced for that rank, from the inputs of all to its outputs. The
+//   outputs of other ranks' spans are not looked at. Inputs and outputs do not
+//   overlap.
 // kAlltoall: `send[i]` bytes of `input` go to the i-th rank, `receive[i]` come
 //   from there and are laid out at `output`. They do not overlap.
-// kReducescatter: the inputs are reduced as above, and the i-th rank gets
-//   `send[i]` elements of the result at `output`. They do not overlap.
 struct OperationSpec {
   OpKind kind = OpKind::kAllreduce;
   std::shared_ptr<const std::vector<int>> ranks;  // in order; holds this rank
@@ -63,11 +69,11 @@ struct OperationSpec {
   uint64_t number = 0;
   Memory memory;
   ReduceOptions reduce;
-  std::vector<Span> spans;  // allreduce, broadcast
+  std::vector<Span> spans;  // all kinds but alltoall
   size_t root = 0;
   // kBroadcast: this is one of so many alike, one after the other.
   uint64_t of_pieces = 1;
-  const void* input = nullptr;  // the other kinds
+  const void* input = nullptr;  // alltoall
   void* output = nullptr;
   std::vector<int64_t> send;
   std::vector<int64_t> receive;

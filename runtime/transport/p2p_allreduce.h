@@ -12,19 +12,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "runtime/transport/operation.h"
 #include "runtime/transport/rank_group.h"
 #include "runtime/transport/schedule.h"
 #include "runtime/transport/span_list.h"
+#include "runtime/transport/staging.h"
 
 namespace tf_hvd {
-
-// Gives memory of at least so many bytes that stays until the end of the
-// operation. Called once for an operation.
-using Staging = std::function<char*(size_t bytes)>;
 
 // Reduces `count` elements of inputs[0], inputs[1] and so on, in this order.
 // `output` may be one of them.

@@ -12,6 +12,7 @@
 #include "runtime/transport/p2p_gather.h"
 #include "runtime/transport/p2p_scatter.h"
 #include "runtime/transport/rank_group.h"
+#include "runtime/transport/rank_runs.h"
 #include "runtime/transport/request_set.h"
 #include "runtime/transport/schedule.h"
 #include "runtime/transport/span_list.h"
@@ -59,9 +60,9 @@ class P2POperation final : public Operation {
       : backend_(backend),
         spec_(std::move(spec)),
         group_{*spec_.ranks, me},
-        spans_(spec_.spans, spec_.kind == OpKind::kBroadcast
-                                ? 1
-                                : SizeOf(spec_.reduce.dtype)),
+        runs_(spec_.spans, Reduces() ? SizeOf(spec_.reduce.dtype) : 1,
+              group_.size()),
+        spans_(runs_.list()),
         tag_(backend->first_tag_ + TagOf(spec_)),
         requests_(backend->p2p_, tag_, backend->max_message_bytes_) {}
 
@@ -167,58 +168,33 @@ class P2POperation final : public Operation {
   }
 
   void WriteBroadcast() {
-    const Span& span = spec_.spans[0];
-    const auto bytes = static_cast<size_t>(span.count);
-    const bool is_root = spec_.root == group_.me;
-    // The root only reads, so it may send from memory that is not its own.
-    void* const data = is_root ? const_cast<void*>(span.input) : span.output;
-    if (is_root) schedule_.Copy(span.output, span.input, bytes);
-    BroadcastFrom(group_, spec_.root, static_cast<char*>(data), bytes,
-                  spec_.of_pieces, &schedule_);
+    BroadcastFrom(group_, spec_.root, spans_, spec_.of_pieces, Stage(),
+                  &schedule_);
   }
 
   void WriteAllgather() {
-    const size_t size = group_.size();
-    const auto offsets = OffsetsOf<size_t>(spec_.receive);
-    auto* const result = static_cast<char*>(spec_.output);
-    if (offsets[size] > kSmallTogether || size == 1) {
-      return DirectGather(group_, spec_.input, offsets, result, &schedule_);
-    }
-    // In Bruck's order each rank's own block comes first.
-    std::vector<size_t> turned(size + 1);
-    for (size_t i = 0; i < size; ++i) {
-      turned[i + 1] =
-          turned[i] + static_cast<size_t>(spec_.receive[group_.Next(i)]);
-    }
-    char* const blocks = Stage()(offsets[size]);
-    schedule_.Copy(blocks, spec_.input, turned[1]);
-    BruckGather(group_, turned, blocks, &schedule_);
-    // One's own from where it was: if that is its place, others may read it.
-    schedule_.Copy(result + offsets[group_.me], spec_.input, turned[1]);
-    for (size_t i = 1; i < size; ++i) {
-      schedule_.Copy(result + offsets[group_.Next(i)], blocks + turned[i],
-                     turned[i + 1] - turned[i]);
-    }
+    const auto bytes = static_cast<size_t>(spans_.count());
+    const bool small = bytes <= kSmallTogether && group_.size() > 1;
+    const auto gather = small ? ShortGather : DirectGather;
+    gather(group_, runs_, Stage(), &schedule_);
   }
 
   void WriteReducescatter() {
     const ReduceOptions sums = AverageAsSum(spec_.reduce, group_.size());
-    if (group_.size() == 1) {
-      alone_ = {{spec_.input, spec_.output, spec_.send[0]}};
-      return ReduceAlone(SpanList(alone_, SizeOf(sums.dtype)), sums,
-                         &schedule_);
-    }
-    ReduceScatterPieces(group_, static_cast<const char*>(spec_.input),
-                        OffsetsOf<int64_t>(spec_.send),
-                        static_cast<char*>(spec_.output), sums, Stage(),
-                        &schedule_);
+    if (group_.size() == 1) return ReduceAlone(spans_, sums, &schedule_);
+    ReduceScatterPieces(group_, runs_, sums, Stage(), &schedule_);
+  }
+
+  bool Reduces() const {
+    return spec_.kind == OpKind::kAllreduce ||
+           spec_.kind == OpKind::kReducescatter;
   }
 
   P2PBackend* const backend_;
   const OperationSpec spec_;
   const RankGroup group_;
-  const SpanList spans_;
-  std::vector<Span> alone_;
+  const RankRuns runs_;
+  const SpanList& spans_;
   const int tag_;
   bool begun_ = false;
   P2PBackend::Block staging_;

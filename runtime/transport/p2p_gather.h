@@ -1,6 +1,7 @@
 // Allgather and broadcast over messages between pairs of ranks, as schedules.
 //
-// Written by P2PBackend, on all ranks of the group with the same sizes.
+// Written by P2PBackend, on all ranks of the group with the same sizes. What is
+// given by reference stays until the schedule has been gone through.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_GATHER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_GATHER_H_
 
@@ -9,7 +10,10 @@
 #include <vector>
 
 #include "runtime/transport/rank_group.h"
+#include "runtime/transport/rank_runs.h"
 #include "runtime/transport/schedule.h"
+#include "runtime/transport/span_list.h"
+#include "runtime/transport/staging.h"
 
 namespace tf_hvd {
 
@@ -22,18 +26,22 @@ namespace tf_hvd {
 void BruckGather(const RankGroup& group, const std::vector<size_t>& offsets,
                  char* blocks, Schedule* schedule);
 
-// Gathers by one message between each pair: each byte travels once, straight
-// to where it belongs. Block i is what the rank at place i gives, at
-// `offsets[i]` of `blocks`; `mine` is copied to its own block.
-void DirectGather(const RankGroup& group, const void* mine,
-                  const std::vector<size_t>& offsets, char* blocks,
-                  Schedule* schedule);
+// Each rank's run goes to all, as short ones do best: by BruckGather.
+void ShortGather(const RankGroup& group, const RankRuns& runs,
+                 const Staging& staging, Schedule* schedule);
 
-// Sends `data` from the rank at place `root` to all: in pieces down a binomial
-// tree, or along a chain where there are enough pieces to keep all of it busy,
-// with those of the `of_pieces` broadcasts alike of which this is one.
-void BroadcastFrom(const RankGroup& group, size_t root, char* data,
-                   size_t bytes, uint64_t of_pieces, Schedule* schedule);
+// As long ones do best: a message between each pair for each span, straight to
+// where it belongs. Many short spans of a group travel as one.
+void DirectGather(const RankGroup& group, const RankRuns& runs,
+                  const Staging& staging, Schedule* schedule);
+
+// The inputs of the rank at place `root` go to the outputs of all: in pieces
+// down a binomial tree, or along a chain where there are enough pieces to keep
+// all of it busy, with those of the `of_pieces` broadcasts alike of which this
+// is one.
+void BroadcastFrom(const RankGroup& group, size_t root, const SpanList& spans,
+                   uint64_t of_pieces, const Staging& staging,
+                   Schedule* schedule);
 
 }  // namespace tf_hvd
 

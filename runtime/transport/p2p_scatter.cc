@@ -15,24 +15,21 @@ constexpr size_t kSliceBytes = size_t{16} << 10;
 // One rank's part of a reducescatter.
 class Scatter {
  public:
-  Scatter(const RankGroup& group, const char* input,
-          const std::vector<int64_t>& offsets, char* output,
+  Scatter(const RankGroup& group, const RankRuns& runs,
           const ReduceOptions& options, const Staging& staging)
       : group_(group),
-        input_(input),
-        offsets_(offsets),
-        output_(output),
+        runs_(runs),
         options_(options),
-        element_(SizeOf(options.dtype)) {
+        element_(runs.list().element_bytes()) {
     const size_t wanted = std::max(kPieceBytes / group.size(), kSliceBytes);
-    piece_count_ = static_cast<int64_t>(wanted / element_);
-    int64_t most = 0;
-    for (size_t place = 0; place < group.size(); ++place) {
-      most = std::max(most, offsets[place + 1] - offsets[place]);
-    }
-    piece_count_ = std::min(piece_count_, std::max<int64_t>(most, 1));
+    const int64_t most = runs.Longest();
+    piece_count_ = std::min(static_cast<int64_t>(wanted / element_),
+                            std::max<int64_t>(most, 1));
     pieces_ = (most + piece_count_ - 1) / piece_count_;
-    staging_ = staging(kSlots * group.size() * PieceBytes());
+    // What arrives; of groups also what is packed, and a result.
+    const size_t places = runs.each() > 1 ? 2 * group.size() + 1 : group.size();
+    slot_bytes_ = places * PieceBytes();
+    staging_ = staging(kSlots * slot_bytes_);
   }
 
   // The steps of the next piece; false when all are written.
@@ -52,19 +49,35 @@ class Scatter {
   size_t SlotOf(int64_t piece) const {
     return static_cast<size_t>(piece) % kSlots;
   }
-  // Where in all ranks' inputs a piece of a place's part begins.
+  // Where among all runs a piece of a place's run begins.
   int64_t Begin(int64_t piece, size_t place) const {
-    return std::min(offsets_[place] + piece * piece_count_,
-                    offsets_[place + 1]);
+    return std::min(runs_.BeginOf(place) + piece * piece_count_,
+                    runs_.BeginOf(place + 1));
   }
   int64_t Count(int64_t piece, size_t place) const {
     return Begin(piece + 1, place) - Begin(piece, place);
   }
-  const char* Mine(int64_t piece, size_t place) const {
-    return input_ + static_cast<size_t>(Begin(piece, place)) * element_;
-  }
   char* Incoming(int64_t piece, size_t from) const {
-    return staging_ + (SlotOf(piece) * group_.size() + from) * PieceBytes();
+    return staging_ + SlotOf(piece) * slot_bytes_ + from * PieceBytes();
+  }
+  char* Packed(int64_t piece, size_t place) const {
+    return Incoming(piece, group_.size() + place);
+  }
+  // Where the result lies until it is unpacked.
+  char* Reduced(int64_t piece) const {
+    return Incoming(piece, 2 * group_.size());
+  }
+  // This rank's input for a place: where it lies, or packed by the schedule.
+  const char* Mine(int64_t piece, size_t place, Schedule* schedule) const {
+    const int64_t begin = Begin(piece, place);
+    const int64_t count = Count(piece, place);
+    const char* const direct = runs_.list().DirectInput(begin, count);
+    if (direct != nullptr || count == 0) return direct;
+    char* const packed = Packed(piece, place);
+    schedule->Do([list = &runs_.list(), begin, count, packed] {
+      list->Pack(begin, count, packed);
+    });
+    return packed;
   }
 
   void Post(int64_t piece, Schedule* schedule) const {
@@ -79,7 +92,8 @@ class Scatter {
     }
     for (size_t step = 1; step < group_.size(); ++step) {
       const size_t to = group_.Next(step);
-      schedule->Send(lane, group_.ranks[to], Mine(piece, to), bytes(to));
+      schedule->Send(lane, group_.ranks[to], Mine(piece, to, schedule),
+                     bytes(to));
     }
   }
 
@@ -87,23 +101,29 @@ class Scatter {
     schedule->Wait(SlotOf(piece));
     std::vector<const char*> inputs(group_.size());
     for (size_t place = 0; place < group_.size(); ++place) {
-      inputs[place] =
-          place == group_.me ? Mine(piece, place) : Incoming(piece, place);
+      inputs[place] = place == group_.me ? Mine(piece, place, schedule)
+                                         : Incoming(piece, place);
     }
-    const int64_t done = Begin(piece, group_.me) - offsets_[group_.me];
-    ReduceInOrder(options_, std::move(inputs), Count(piece, group_.me),
-                  output_ + static_cast<size_t>(done) * element_, schedule);
+    const int64_t begin = Begin(piece, group_.me);
+    const int64_t count = Count(piece, group_.me);
+    if (count == 0) return;
+    char* const direct = runs_.list().DirectOutput(begin, count);
+    char* const result = direct != nullptr ? direct : Reduced(piece);
+    ReduceInOrder(options_, std::move(inputs), count, result, schedule);
+    if (direct != nullptr) return;
+    schedule->Do([list = &runs_.list(), begin, count, result] {
+      list->Unpack(begin, count, result);
+    });
   }
 
   const RankGroup& group_;
-  const char* const input_;
-  const std::vector<int64_t> offsets_;
-  char* const output_;
+  const RankRuns& runs_;
   const ReduceOptions options_;
   const size_t element_;
   int64_t next_ = 0;
   int64_t piece_count_ = 0;  // elements; a part's last piece may have fewer
   int64_t pieces_ = 0;
+  size_t slot_bytes_ = 0;
   char* staging_ = nullptr;
 };
 
@@ -134,12 +154,10 @@ void ExchangeAll(const RankGroup& group, const char* input,
   schedule->Wait(kAll);
 }
 
-void ReduceScatterPieces(const RankGroup& group, const char* input,
-                         const std::vector<int64_t>& offsets, char* output,
+void ReduceScatterPieces(const RankGroup& group, const RankRuns& runs,
                          const ReduceOptions& options, const Staging& staging,
                          Schedule* schedule) {
-  auto scatter = std::make_shared<Scatter>(group, input, offsets, output,
-                                           options, staging);
+  auto scatter = std::make_shared<Scatter>(group, runs, options, staging);
   schedule->ThenAsk([scatter](Schedule* more) { return scatter->Next(more); });
 }
 

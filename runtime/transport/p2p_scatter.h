@@ -12,7 +12,9 @@
 #include "runtime/transport/operation.h"
 #include "runtime/transport/p2p_allreduce.h"
 #include "runtime/transport/rank_group.h"
+#include "runtime/transport/rank_runs.h"
 #include "runtime/transport/schedule.h"
+#include "runtime/transport/staging.h"
 
 namespace tf_hvd {
 
@@ -24,11 +26,10 @@ void ExchangeAll(const RankGroup& group, const char* input,
                  const std::vector<size_t>& receive_offsets,
                  Schedule* schedule);
 
-// Place i gets the elements from `offsets[i]` to `offsets[i + 1]`, reduced in
-// the order of the ranks. In pieces: while one is reduced the next is under
-// way. The operation must not be Average: see AverageAsSum.
-void ReduceScatterPieces(const RankGroup& group, const char* input,
-                         const std::vector<int64_t>& offsets, char* output,
+// Each rank gets its run, reduced in the order of the ranks. In pieces: while
+// one is reduced the next is under way. The operation must not be Average: see
+// AverageAsSum. `runs` stays until the schedule has been gone through.
+void ReduceScatterPieces(const RankGroup& group, const RankRuns& runs,
                          const ReduceOptions& options, const Staging& staging,
                          Schedule* schedule);
 

@@ -6,8 +6,9 @@
 
 #include "kernels/buffer_ops.h"
 #include "runtime/transport/byte_pieces.h"
-#include "runtime/transport/offsets.h"
+#include "runtime/transport/rank_runs.h"
 #include "runtime/transport/shm_allreduce.h"
+#include "runtime/transport/span_list.h"
 
 namespace tf_hvd {
 namespace {
@@ -15,6 +16,12 @@ namespace {
 // What one member gives to or gets from one piece, at least: messages that are
 // shorter cost as much.
 constexpr size_t kLeastPartBytes = size_t{4} << 10;
+
+size_t MembersOf(const NodeLayout& layout) {
+  size_t members = 0;
+  for (const auto& of_node : layout.members) members += of_node.size();
+  return members;
+}
 
 // The members of a node that are served by the owner at a place, itself first.
 size_t ServedBy(const NodeLayout& layout, size_t members, size_t owner = 0) {
@@ -34,13 +41,11 @@ size_t GatherParts(const NodeLayout& layout) {
 // Those of a reducescatter: one for each member of the set, and the results of
 // those that one owner serves on its node.
 size_t ScatterParts(const NodeLayout& layout) {
-  size_t parts = 0;
   size_t most = 0;
   for (const auto& members : layout.members) {
-    parts += members.size();
     most = std::max(most, members.size());
   }
-  return parts + ServedBy(layout, most);
+  return MembersOf(layout) + ServedBy(layout, most);
 }
 
 size_t PartBytes(size_t slot_bytes, size_t parts) {
@@ -51,27 +56,26 @@ size_t PartBytes(size_t slot_bytes, size_t parts) {
 // gets): a part of at most so many bytes. By places in the set.
 class Parts {
  public:
-  // The shares are `counts` elements of so many bytes.
-  Parts(const NodeLayout& layout, const std::vector<int64_t>& counts,
+  Parts(const NodeLayout& layout, const std::vector<Span>& spans,
         size_t element, size_t most_bytes)
       : layout_(layout),
-        counts_(counts),
-        begins_(OffsetsOf<size_t>(counts)),
-        element_(element),
+        runs_(spans, element, MembersOf(layout)),
         most_bytes_(most_bytes) {}
 
+  const SpanList& data() const { return runs_.list(); }
   uint64_t pieces() const {
-    return PiecesOf(ShareOf(*std::max_element(counts_.begin(), counts_.end())),
-                    most_bytes_);
+    return PiecesOf(ToBytes(runs_.Longest()), most_bytes_);
   }
   size_t most_bytes() const { return most_bytes_; }
   size_t BytesOf(uint64_t piece, size_t place) const {
-    return BytesIn(piece, ShareOf(counts_[place]), most_bytes_);
+    return BytesIn(piece, ToBytes(runs_.CountOf(place)), most_bytes_);
   }
-  // Where the part begins in its share, and in all shares.
-  size_t AtInShare(uint64_t piece) const { return piece * most_bytes_; }
-  size_t At(uint64_t piece, size_t place) const {
-    return begins_[place] * element_ + AtInShare(piece);
+  // Where the part begins in `data`, in elements.
+  int64_t At(uint64_t piece, size_t place) const {
+    return runs_.BeginOf(place) + ToCount(piece * most_bytes_);
+  }
+  int64_t ToCount(size_t bytes) const {
+    return static_cast<int64_t>(bytes / runs_.list().element_bytes());
   }
 
   // Those that one owner serves on a node lie one behind the other.
@@ -99,14 +103,12 @@ class Parts {
   }
 
  private:
-  int64_t ShareOf(int64_t count) const {
-    return count * static_cast<int64_t>(element_);
+  int64_t ToBytes(int64_t count) const {
+    return count * static_cast<int64_t>(runs_.list().element_bytes());
   }
 
   const NodeLayout& layout_;
-  const std::vector<int64_t>& counts_;
-  const std::vector<size_t> begins_;
-  const size_t element_;
+  const RankRuns runs_;
   const size_t most_bytes_;
 };
 
@@ -116,7 +118,7 @@ class BroadcastAcross final : public ShmPieces {
  public:
   BroadcastAcross(const OperationSpec& local, size_t me,
                   const ShmAcross& across)
-      : span_(local.spans[0]),
+      : spans_(local.spans, 1),
         layout_(*across.layout),
         me_(me),
         piece_bytes_(across.slot_bytes) {
@@ -132,7 +134,7 @@ class BroadcastAcross final : public ShmPieces {
   }
 
   uint64_t count() const override {
-    return PiecesOf(span_.count, piece_bytes_);
+    return PiecesOf(spans_.count(), piece_bytes_);
   }
   // Elsewhere, the slot is where an owner's slice arrives.
   bool Gives(size_t place) const override {
@@ -141,13 +143,12 @@ class BroadcastAcross final : public ShmPieces {
   bool has_results() const override { return true; }
 
   void Give(uint64_t piece, char* slot) override {
-    if (at_root_) CopyAt(slot, 0, span_.input, At(piece), Bytes(piece));
+    if (at_root_) spans_.Pack(At(piece), Bytes(piece), slot);
   }
   void Take(uint64_t piece, const ShmSlots& slots) override {
-    if (!at_root_ || span_.output == nullptr) return;
-    const bool mine = me_ == root_;
-    CopyAt(span_.output, At(piece), mine ? span_.input : slots[root_],
-           mine ? At(piece) : 0, Bytes(piece));
+    if (!at_root_) return;
+    if (me_ == root_) return spans_.Copy(At(piece), Bytes(piece));
+    spans_.Unpack(At(piece), Bytes(piece), slots[root_]);
   }
   bool Exchange(uint64_t piece, const ShmSlots& slots,
                 OperationSpec* spec) const override {
@@ -161,25 +162,28 @@ class BroadcastAcross final : public ShmPieces {
     return bytes > 0;
   }
   void Fetch(uint64_t piece, const ShmSlots& slots) override {
-    if (at_root_ || span_.output == nullptr) return;
+    if (at_root_) return;
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
       const size_t from = CutOf(piece, owner);
-      CopyAt(span_.output, At(piece) + from, slots[owner], from,
-             CutOf(piece, owner + 1) - from);
+      spans_.Unpack(At(piece) + static_cast<int64_t>(from),
+                    static_cast<int64_t>(CutOf(piece, owner + 1) - from),
+                    slots[owner] + from);
     }
   }
 
  private:
-  size_t At(uint64_t piece) const { return piece * piece_bytes_; }
-  size_t Bytes(uint64_t piece) const {
-    return BytesIn(piece, span_.count, piece_bytes_);
+  int64_t At(uint64_t piece) const {
+    return static_cast<int64_t>(piece * piece_bytes_);
+  }
+  int64_t Bytes(uint64_t piece) const {
+    return static_cast<int64_t>(BytesIn(piece, spans_.count(), piece_bytes_));
   }
   // Where an owner's slice begins.
   size_t CutOf(uint64_t piece, size_t owner) const {
-    return CutAt(Bytes(piece), owner, layout_.owners);
+    return CutAt(static_cast<size_t>(Bytes(piece)), owner, layout_.owners);
   }
 
-  const Span span_;
+  const SpanList spans_;
   const NodeLayout& layout_;
   const size_t me_;
   const size_t piece_bytes_;
@@ -196,11 +200,9 @@ class AllgatherAcross final : public ShmPieces {
  public:
   AllgatherAcross(const OperationSpec& local, size_t me,
                   const ShmAcross& across)
-      : input_(local.input),
-        output_(local.output),
-        layout_(*across.layout),
+      : layout_(*across.layout),
         me_(me),
-        parts_(layout_, local.receive, 1,
+        parts_(layout_, local.spans, 1,
                PartBytes(across.slot_bytes, GatherParts(layout_))) {}
 
   uint64_t count() const override { return parts_.pieces(); }
@@ -208,16 +210,19 @@ class AllgatherAcross final : public ShmPieces {
   bool has_results() const override { return true; }
 
   void Give(uint64_t piece, char* slot) override {
-    CopyAt(slot, OwnAt(piece, me_), input_, parts_.AtInShare(piece),
-           Bytes(piece, me_));
+    parts_.data().Pack(parts_.At(piece, Here(me_)),
+                       parts_.ToCount(Bytes(piece, me_)),
+                       slot + OwnAt(piece, me_));
   }
   void Take(uint64_t piece, const ShmSlots& slots) override {
     for (size_t place = 0; place < slots.size(); ++place) {
-      const bool mine = place == me_;
-      CopyAt(output_, parts_.At(piece, Here(place)),
-             mine ? input_ : slots[place],
-             mine ? parts_.AtInShare(piece) : OwnAt(piece, place),
-             Bytes(piece, place));
+      const int64_t at = parts_.At(piece, Here(place));
+      const int64_t count = parts_.ToCount(Bytes(piece, place));
+      if (place == me_) {
+        parts_.data().Copy(at, count);
+      } else {
+        parts_.data().Unpack(at, count, slots[place] + OwnAt(piece, place));
+      }
     }
     if (me_ >= layout_.owners) return;
     size_t at = OwnAt(piece, me_);
@@ -230,15 +235,14 @@ class AllgatherAcross final : public ShmPieces {
   bool Exchange(uint64_t piece, const ShmSlots& slots,
                 OperationSpec* spec) const override {
     if (me_ >= layout_.owners) return false;
-    size_t total = 0;
+    size_t at = 0;
     for (size_t node = 0; node < layout_.members.size(); ++node) {
       const size_t bytes = parts_.BytesServed(piece, node, me_);
-      spec->receive.push_back(static_cast<int64_t>(bytes));
-      total += bytes;
+      char* const data = slots[me_] + at;
+      spec->spans.push_back({data, data, static_cast<int64_t>(bytes)});
+      at += bytes;
     }
-    spec->input = slots[me_] + OwnAt(piece, me_);
-    spec->output = slots[me_];
-    return total > 0;
+    return at > 0;
   }
   void Fetch(uint64_t piece, const ShmSlots& slots) override {
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
@@ -248,8 +252,9 @@ class AllgatherAcross final : public ShmPieces {
         at = parts_.ForServed(piece, node, owner, at,
                               [&](size_t place, size_t in_slot, size_t bytes) {
                                 if (here) return;
-                                CopyAt(output_, parts_.At(piece, place),
-                                       slots[owner], in_slot, bytes);
+                                parts_.data().Unpack(parts_.At(piece, place),
+                                                     parts_.ToCount(bytes),
+                                                     slots[owner] + in_slot);
                               });
       }
     }
@@ -273,8 +278,6 @@ class AllgatherAcross final : public ShmPieces {
     return at;
   }
 
-  const void* const input_;
-  void* const output_;
   const NodeLayout& layout_;
   const size_t me_;
   const Parts parts_;
@@ -290,12 +293,9 @@ class ReducescatterAcross final : public ShmPieces {
   ReducescatterAcross(const OperationSpec& local, size_t me,
                       const ShmAcross& across)
       : options_(local.reduce),
-        element_(SizeOf(options_.dtype)),
-        input_(static_cast<const char*>(local.input)),
-        output_(static_cast<char*>(local.output)),
         layout_(*across.layout),
         me_(me),
-        parts_(layout_, local.send, element_,
+        parts_(layout_, local.spans, SizeOf(options_.dtype),
                PartBytes(across.slot_bytes, ScatterParts(layout_))),
         inputs_(local.ranks->size()) {}
 
@@ -308,8 +308,9 @@ class ReducescatterAcross final : public ShmPieces {
       if (owner == me_) continue;
       parts_.ForServedOnAll(piece, owner, SectionAt(owner),
                             [&](size_t place, size_t at, size_t bytes) {
-                              CopyAt(slot, at, input_, parts_.At(piece, place),
-                                     bytes);
+                              parts_.data().Pack(parts_.At(piece, place),
+                                                 parts_.ToCount(bytes),
+                                                 slot + at);
                             });
     }
   }
@@ -317,25 +318,30 @@ class ReducescatterAcross final : public ShmPieces {
     if (me_ >= layout_.owners) return;
     parts_.ForServedOnAll(
         piece, me_, SectionAt(me_), [&](size_t place, size_t at, size_t bytes) {
-          if (bytes == 0) return;
-          for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + at;
-          inputs_[me_] = input_ + parts_.At(piece, place);
-          ReduceInputs(options_, inputs_,
-                       static_cast<int64_t>(bytes / element_), slots[me_] + at);
+          const auto reduce = [&](const char* input, char*, int64_t n) {
+            for (size_t i = 0; i < slots.size(); ++i) {
+              inputs_[i] = slots[i] + at;
+            }
+            inputs_[me_] = input;
+            ReduceInputs(options_, inputs_, n, slots[me_] + at);
+            at += static_cast<size_t>(n) * parts_.data().element_bytes();
+          };
+          parts_.data().ForEach(parts_.At(piece, place), parts_.ToCount(bytes),
+                                reduce);
         });
   }
   bool Exchange(uint64_t piece, const ShmSlots& slots,
                 OperationSpec* spec) const override {
     if (me_ >= layout_.owners) return false;
-    size_t total = 0;
+    size_t at = 0;
+    char* const result = slots[me_] + SectionAt(layout_.owners);
     for (size_t node = 0; node < layout_.members.size(); ++node) {
       const size_t bytes = parts_.BytesServed(piece, node, me_);
-      spec->send.push_back(static_cast<int64_t>(bytes / element_));
-      total += bytes;
+      spec->spans.push_back(
+          {slots[me_] + SectionAt(me_) + at, result, parts_.ToCount(bytes)});
+      at += bytes;
     }
-    spec->input = slots[me_] + SectionAt(me_);
-    spec->output = slots[me_] + SectionAt(layout_.owners);
-    return total > 0;
+    return at > 0;
   }
   void Fetch(uint64_t piece, const ShmSlots& slots) override {
     const size_t owner = me_ % layout_.owners;
@@ -343,8 +349,9 @@ class ReducescatterAcross final : public ShmPieces {
     parts_.ForServed(piece, layout_.here, owner, SectionAt(layout_.owners),
                      [&](size_t place, size_t at, size_t bytes) {
                        if (place != mine) return;
-                       CopyAt(output_, parts_.AtInShare(piece), slots[owner],
-                              at, bytes);
+                       parts_.data().Unpack(parts_.At(piece, place),
+                                            parts_.ToCount(bytes),
+                                            slots[owner] + at);
                      });
   }
 
@@ -361,9 +368,6 @@ class ReducescatterAcross final : public ShmPieces {
   }
 
   const ReduceOptions options_;
-  const size_t element_;
-  const char* const input_;
-  char* const output_;
   const NodeLayout& layout_;
   const size_t me_;
   const Parts parts_;

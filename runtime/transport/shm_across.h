@@ -35,7 +35,7 @@ struct ShmAcross {
 bool HasRoomAcross(OpKind kind, const NodeLayout& layout, size_t slot_bytes);
 
 // `local`: in the words of this rank but with the ranks of this node, of which
-// it is the one at `me`. Lists of numbers have one for each rank of the set.
+// it is the one at `me`. Spans and numbers are those of all ranks of the set.
 // Both stay.
 std::unique_ptr<ShmPieces> CutAcross(const OperationSpec& local, size_t me,
                                      const ShmAcross& across);

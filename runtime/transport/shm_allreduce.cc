@@ -7,7 +7,7 @@
 
 #include "kernels/buffer_ops.h"
 #include "runtime/transport/byte_pieces.h"
-#include "runtime/transport/offsets.h"
+#include "runtime/transport/rank_runs.h"
 #include "runtime/transport/span_list.h"
 
 namespace tf_hvd {
@@ -153,58 +153,47 @@ class Reducescatter final : public ShmPieces {
  public:
   Reducescatter(const OperationSpec& spec, size_t me, size_t slot_bytes)
       : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
-        element_(SizeOf(spec.reduce.dtype)),
-        input_(static_cast<const char*>(spec.input)),
-        output_(static_cast<char*>(spec.output)),
-        counts_(spec.send),
-        begins_(OffsetsOf<int64_t>(counts_)),
+        runs_(spec.spans, SizeOf(spec.reduce.dtype), spec.ranks->size()),
         me_(me),
-        inputs_(counts_.size()) {
-    part_bytes_ = slot_bytes / counts_.size() / kAlign * kAlign;
-    part_ = static_cast<int64_t>(part_bytes_ / element_);
-    const int64_t longest = *std::max_element(counts_.begin(), counts_.end());
-    count_ = static_cast<uint64_t>((longest + part_ - 1) / part_);
+        inputs_(spec.ranks->size()) {
+    part_bytes_ = slot_bytes / inputs_.size() / kAlign * kAlign;
+    part_ = static_cast<int64_t>(part_bytes_ / runs_.list().element_bytes());
+    count_ = static_cast<uint64_t>((runs_.Longest() + part_ - 1) / part_);
   }
 
   uint64_t count() const override { return count_; }
   bool Gives(size_t) const override { return true; }
 
   void Give(uint64_t piece, char* slot) override {
-    for (size_t place = 0; place < counts_.size(); ++place) {
+    for (size_t place = 0; place < inputs_.size(); ++place) {
+      if (place == me_) continue;
       const Range part = PartOf(piece, place);
-      if (place == me_ || part.count == 0) continue;
-      std::memcpy(slot + place * part_bytes_, InputOf(part, place),
-                  static_cast<size_t>(part.count) * element_);
+      runs_.list().Pack(part.begin, part.count, slot + place * part_bytes_);
     }
   }
 
   void Take(uint64_t piece, const ShmSlots& slots) override {
     const Range part = PartOf(piece, me_);
-    if (part.count == 0) return;
-    for (size_t i = 0; i < slots.size(); ++i) {
-      inputs_[i] = slots[i] + me_ * part_bytes_;
-    }
-    inputs_[me_] = InputOf(part, me_);
-    ReduceInputs(options_, inputs_, part.count,
-                 output_ + static_cast<size_t>(part.begin) * element_);
+    size_t offset = me_ * part_bytes_;
+    const auto reduce = [&](const char* input, char* output, int64_t n) {
+      for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + offset;
+      inputs_[me_] = input;
+      ReduceInputs(options_, inputs_, n, output);
+      offset += static_cast<size_t>(n) * runs_.list().element_bytes();
+    };
+    runs_.list().ForEach(part.begin, part.count, reduce);
   }
 
  private:
-  // Of what that rank gets, counted from its beginning.
+  // Of what that rank gets; where in all that is reduced.
   Range PartOf(uint64_t piece, size_t place) const {
-    const int64_t begin = static_cast<int64_t>(piece) * part_;
-    return {begin, std::clamp<int64_t>(counts_[place] - begin, 0, part_)};
-  }
-  const char* InputOf(const Range& part, size_t place) const {
-    return input_ + static_cast<size_t>(begins_[place] + part.begin) * element_;
+    const int64_t before = static_cast<int64_t>(piece) * part_;
+    return {runs_.BeginOf(place) + before,
+            std::clamp<int64_t>(runs_.CountOf(place) - before, 0, part_)};
   }
 
   const ReduceOptions options_;
-  const size_t element_;
-  const char* const input_;
-  char* const output_;
-  const std::vector<int64_t>& counts_;
-  const std::vector<int64_t> begins_;
+  const RankRuns runs_;
   const size_t me_;
   std::vector<const void*> inputs_;
   size_t part_bytes_ = 0;

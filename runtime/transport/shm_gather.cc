@@ -7,6 +7,8 @@
 
 #include "runtime/transport/byte_pieces.h"
 #include "runtime/transport/offsets.h"
+#include "runtime/transport/rank_runs.h"
+#include "runtime/transport/span_list.h"
 
 namespace tf_hvd {
 namespace {
@@ -14,32 +16,33 @@ namespace {
 class Broadcast final : public ShmPieces {
  public:
   Broadcast(const OperationSpec& spec, size_t me, size_t slot_bytes)
-      : span_(spec.spans[0]),
+      : spans_(spec.spans, 1),
         root_(spec.root),
         me_(me),
         piece_bytes_(slot_bytes) {}
 
   uint64_t count() const override {
-    return PiecesOf(span_.count, piece_bytes_);
+    return PiecesOf(spans_.count(), piece_bytes_);
   }
   bool Gives(size_t place) const override { return place == root_; }
 
   void Give(uint64_t piece, char* slot) override {
-    CopyAt(slot, 0, span_.input, piece * piece_bytes_, Bytes(piece));
+    spans_.Pack(At(piece), Bytes(piece), slot);
   }
   void Take(uint64_t piece, const ShmSlots& slots) override {
-    if (span_.output == nullptr) return;
-    const size_t at = piece * piece_bytes_;
-    const void* const from = me_ == root_ ? span_.input : slots[root_];
-    CopyAt(span_.output, at, from, me_ == root_ ? at : 0, Bytes(piece));
+    if (me_ == root_) return spans_.Copy(At(piece), Bytes(piece));
+    spans_.Unpack(At(piece), Bytes(piece), slots[root_]);
   }
 
  private:
-  size_t Bytes(uint64_t piece) const {
-    return BytesIn(piece, span_.count, piece_bytes_);
+  int64_t At(uint64_t piece) const {
+    return static_cast<int64_t>(piece * piece_bytes_);
+  }
+  int64_t Bytes(uint64_t piece) const {
+    return static_cast<int64_t>(BytesIn(piece, spans_.count(), piece_bytes_));
   }
 
-  const Span span_;
+  const SpanList spans_;
   const size_t root_;
   const size_t me_;
   const size_t piece_bytes_;
@@ -48,39 +51,40 @@ class Broadcast final : public ShmPieces {
 class Allgather final : public ShmPieces {
  public:
   Allgather(const OperationSpec& spec, size_t me, size_t slot_bytes)
-      : input_(spec.input),
-        output_(spec.output),
-        sizes_(spec.receive),
-        begins_(OffsetsOf<size_t>(sizes_)),
+      : runs_(spec.spans, 1, spec.ranks->size()),
         me_(me),
         piece_bytes_(slot_bytes) {}
 
   uint64_t count() const override {
-    return PiecesOf(*std::max_element(sizes_.begin(), sizes_.end()),
-                    piece_bytes_);
+    return PiecesOf(runs_.Longest(), piece_bytes_);
   }
-  bool Gives(size_t place) const override { return sizes_[place] > 0; }
+  bool Gives(size_t place) const override { return runs_.CountOf(place) > 0; }
 
   void Give(uint64_t piece, char* slot) override {
-    CopyAt(slot, 0, input_, piece * piece_bytes_, Bytes(piece, me_));
+    runs_.list().Pack(At(piece, me_), Bytes(piece, me_), slot);
   }
   void Take(uint64_t piece, const ShmSlots& slots) override {
-    for (size_t place = 0; place < sizes_.size(); ++place) {
-      const size_t at = piece * piece_bytes_;
-      CopyAt(output_, begins_[place] + at, place == me_ ? input_ : slots[place],
-             place == me_ ? at : 0, Bytes(piece, place));
+    for (size_t place = 0; place < slots.size(); ++place) {
+      const int64_t at = At(piece, place);
+      const int64_t bytes = Bytes(piece, place);
+      if (place == me_) {
+        runs_.list().Copy(at, bytes);
+      } else {
+        runs_.list().Unpack(at, bytes, slots[place]);
+      }
     }
   }
 
  private:
-  size_t Bytes(uint64_t piece, size_t place) const {
-    return BytesIn(piece, sizes_[place], piece_bytes_);
+  int64_t At(uint64_t piece, size_t place) const {
+    return runs_.BeginOf(place) + static_cast<int64_t>(piece * piece_bytes_);
+  }
+  int64_t Bytes(uint64_t piece, size_t place) const {
+    return static_cast<int64_t>(
+        BytesIn(piece, runs_.CountOf(place), piece_bytes_));
   }
 
-  const void* const input_;
-  void* const output_;
-  const std::vector<int64_t>& sizes_;
-  const std::vector<size_t> begins_;
+  const RankRuns runs_;
   const size_t me_;
   const size_t piece_bytes_;
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/transport/byte_pieces.h"
+
 namespace tf_hvd {
 
 SpanList::SpanList(const std::vector<Span>& spans, size_t element_bytes)
@@ -76,6 +78,13 @@ void SpanList::Unpack(int64_t begin, int64_t count, const char* packed) const {
     const size_t bytes = static_cast<size_t>(elements) * element_bytes_;
     if (output != nullptr) std::memcpy(output, packed, bytes);
     packed += bytes;
+  });
+}
+
+void SpanList::Copy(int64_t begin, int64_t count) const {
+  ForEach(begin, count, [&](const char* input, char* output, int64_t elements) {
+    if (output == nullptr) return;
+    CopyAt(output, 0, input, 0, static_cast<size_t>(elements) * element_bytes_);
   });
 }
 

@@ -18,6 +18,8 @@ class SpanList {
   SpanList(const std::vector<Span>& spans, size_t element_bytes);
 
   int64_t count() const { return ends_.empty() ? 0 : ends_.back(); }
+  // Where a span begins; behind the last one, the end.
+  int64_t BeginOf(size_t span) const { return span == 0 ? 0 : ends_[span - 1]; }
   size_t element_bytes() const { return element_bytes_; }
   const std::vector<Span>& spans() const { return spans_; }
 
@@ -35,6 +37,8 @@ class SpanList {
   // (nothing to null ones).
   void Pack(int64_t begin, int64_t count, char* packed) const;
   void Unpack(int64_t begin, int64_t count, const char* packed) const;
+  // Copies inputs to outputs.
+  void Copy(int64_t begin, int64_t count) const;
 
  private:
   // Index of the span that holds the element.

@@ -87,7 +87,7 @@ TEST_F(ExecutorTest, BeginsInOrder) {
   EXPECT_TRUE(executor.HasWork());
   EXPECT_EQ(executor.Backlog(), 2u);
   RunAll();
-  EXPECT_EQ(data.calls, (Texts{"Sum float32 1", "copy 0 8", "Sum float32 3"}));
+  EXPECT_EQ(data.calls, (Texts{"Sum float32 1", "copy 0 8z", "Sum float32 3"}));
   EXPECT_EQ(data.numbers, (std::vector<uint64_t>{0, 1, 2}));
   EXPECT_EQ(ended, (Texts{"a", "b", "c"}));
   EXPECT_FALSE(executor.HasWork());
@@ -283,8 +283,8 @@ TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
   gather.request.tensors = {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}};
   executor.Add(Batch(std::move(gather), Sum("a", 1)));
   RunAll();
-  EXPECT_EQ(data.calls, (Texts{"gather 16 16", "gather 0 0z", "gather 0 0z",
-                               "Sum float32 1"}));
+  EXPECT_EQ(data.calls,
+            (Texts{"gather 16 16", "gather 0z 0z 0z 0z", "Sum float32 1"}));
   EXPECT_EQ(ended, (Texts{"a"}));
 }
 
@@ -304,9 +304,18 @@ TEST_F(ExecutorTest, AllgatherOfAGroup) {
   executor.Add(Batch(std::move(gather)));
   RunAll();
   // One exchange of first dimensions for the whole group.
-  EXPECT_EQ(data.calls,
-            (Texts{"gather 16 16", "gather 12 12", "gather 80 80"}));
+  EXPECT_EQ(data.calls, (Texts{"gather 16 16", "gather 12 80 12 80"}));
   EXPECT_EQ(asked, (Texts{"0: 3 3", "1: 2 2"}));
+}
+
+TEST_F(ExecutorTest, BroadcastOfAGroupIsOneOperation) {
+  Task group = Make(OpKind::kBroadcast, "g", 3);
+  group.is_root = true;
+  group.request.tensors = {{DType::kFloat32, {3}}, {DType::kInt64, {2}}};
+  group.own->tensors = {{memory, memory, 3, 0}, {memory, memory, 2, 0}};
+  executor.Add(Batch(std::move(group)));
+  RunAll();
+  EXPECT_EQ(data.calls, (Texts{"copy 0 12 16"}));
 }
 
 TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
@@ -346,17 +355,21 @@ TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
   }
 }
 
-// Seven rows for two ranks: the first has one more. Never fused.
+// Seven rows for two ranks: the first has one more. What is of one type is one
+// operation; groups are never fused with others.
 TEST_F(ExecutorTest, ReducescatterGivesTheRestToTheFirst) {
   Task group = Make(OpKind::kReducescatter, "g", 0);
   group.request.reduce_op = ReduceOp::kAverage;
-  group.request.tensors = {{DType::kFloat32, {7, 3}}, {DType::kInt32, {0, 2}}};
-  group.own->tensors = {{memory, memory, 21, 0}, {memory, memory, 0, 0}};
+  group.request.tensors = {{DType::kFloat32, {7, 3}},
+                           {DType::kInt32, {0, 2}},
+                           {DType::kFloat32, {3}}};
+  group.own->tensors = {
+      {memory, memory, 21, 0}, {memory, memory, 0, 0}, {memory, memory, 3, 0}};
   executor.Add(Batch(std::move(group), Make(OpKind::kReducescatter, "s", 1)));
   RunAll();
-  EXPECT_EQ(data.calls,
-            (Texts{"scatter Average float32 12 9", "scatter Average int32 0 0",
-                   "scatter Sum float32 1 0"}));
+  EXPECT_EQ(data.calls, (Texts{"scatter Average int32 0 0",
+                               "scatter Average float32 12 2 9 1",
+                               "scatter Sum float32 1 0"}));
   EXPECT_EQ(ended, (Texts{"g", "s"}));
 }
 

@@ -28,12 +28,9 @@ class FakeBackend final : public Backend {
     calls.push_back(TextOf(spec));
     // What is exchanged first: rows of all ranks, as if all gave what this one
     // does; splits, as if the others sent what they get.
-    if (spec.kind == OpKind::kAllgather && spec.input != nullptr &&
-        calls.size() == 1) {
-      for (size_t i = 0; i < spec.receive.size(); ++i) {
-        const auto bytes = static_cast<size_t>(spec.receive[i]);
-        std::memcpy(static_cast<char*>(spec.output) + i * bytes, spec.input,
-                    bytes);
+    if (spec.kind == OpKind::kAllgather && calls.size() == 1) {
+      for (const Span& span : spec.spans) {
+        std::memcpy(span.output, span.input, static_cast<size_t>(span.count));
       }
     }
     if (spec.kind == OpKind::kAlltoall && calls.size() == 1) {
@@ -85,23 +82,26 @@ class FakeBackend final : public Backend {
     const auto add = [&text](const std::vector<int64_t>& numbers) {
       for (const int64_t one : numbers) text += " " + std::to_string(one);
     };
+    const auto add_spans = [&] {
+      for (const Span& span : spec.spans) {
+        add({span.count});
+        if (span.input == nullptr) text += "z";
+      }
+    };
+    const std::string reduction =
+        std::string(NameOf(spec.reduce.op)) + " " + NameOf(spec.reduce.dtype);
     switch (spec.kind) {
       case OpKind::kAllreduce:
-        text = std::string(NameOf(spec.reduce.op)) + " " +
-               NameOf(spec.reduce.dtype);
-        for (const Span& span : spec.spans) {
-          text += " " + std::to_string(span.count);
-          if (span.input == nullptr && span.output == nullptr) text += "z";
-        }
+        text = reduction;
+        add_spans();
         break;
       case OpKind::kBroadcast:
-        text = "copy " + std::to_string(spec.root) + " " +
-               std::to_string(spec.spans[0].count);
+        text = "copy " + std::to_string(spec.root);
+        add_spans();
         break;
       case OpKind::kAllgather:
         text = "gather";
-        add(spec.receive);
-        if (spec.input == nullptr) text += "z";
+        add_spans();
         break;
       case OpKind::kAlltoall:
         text = "all";
@@ -110,9 +110,8 @@ class FakeBackend final : public Backend {
         add(spec.receive);
         break;
       default:
-        text = std::string("scatter ") + NameOf(spec.reduce.op) + " " +
-               NameOf(spec.reduce.dtype);
-        add(spec.send);
+        text = "scatter " + reduction;
+        add_spans();
     }
     return text;
   }

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 Shape = tuple[int, ...]
 
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
-SET_OPERATIONS = ("allreduce", "broadcast")
-"""What is done with gradients and weights."""
+WHOLE = ("allreduce", "broadcast")
+"""What takes tensors as they are; the others need equally many values for each rank."""
 GROUPED = ("allreduce", "allgather", "reducescatter")
 """What has a grouped form."""
 MODES = ("eager", "function", "grouped")
@@ -87,24 +87,27 @@ def of_size(size: str, operation: str, dtype: str, mode: str, ranks: int) -> Wor
       ValueError: it is not a size, or there is no grouped form.
     """
     count = max(1, parse_bytes(size) // ITEM_BYTES[dtype])
-    if operation not in ("allreduce", "broadcast"):
-        count = max(1, count // ranks) * ranks
     _check_mode(operation, mode)
-    return Workload(size, operation, dtype, mode, ((count,),), ranks)
+    return Workload(size, operation, dtype, mode, (_shared((count,), operation, ranks),), ranks)
 
 
 def of_gradients(name: str, operation: str, dtype: str, mode: str, ranks: int) -> Workload:
-    """The gradients of a model.
+    """The gradients of a model; for what needs a share for each rank, their values in one row.
 
     Raises:
-      ValueError: there is no such model, no grouped form, or the operation is not made for it.
+      ValueError: there is no such model, or no grouped form.
     """
     if name not in GRADIENT_SETS:
         raise ValueError(f"there are no gradients of {name!r}: {', '.join(GRADIENT_SETS)}")
-    if operation not in SET_OPERATIONS:
-        raise ValueError(f"gradients have no {operation}: {', '.join(SET_OPERATIONS)}")
     _check_mode(operation, mode)
-    return Workload(name, operation, dtype, mode, GRADIENT_SETS[name], ranks)
+    shapes = tuple(_shared(shape, operation, ranks) for shape in GRADIENT_SETS[name])
+    return Workload(name, operation, dtype, mode, shapes, ranks)
+
+
+def _shared(shape: Shape, operation: str, ranks: int) -> Shape:
+    if operation in WHOLE:
+        return shape
+    return (max(1, math.prod(shape) // ranks) * ranks,)
 
 
 def _check_mode(operation: str, mode: str) -> None:

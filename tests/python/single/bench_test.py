@@ -76,13 +76,17 @@ def test_what_is_no_size(text):
 def test_each_rank_has_the_same_number_of_values(operation):
     assert workloads.of_size("4", operation, "float32", "eager", 3).elements == 3
     assert workloads.of_size("40", operation, "float32", "eager", 3).elements == 9
+    shapes = workloads.of_gradients("resnet50", operation, "float32", "function", 3).shapes
+    assert len(shapes) == 161
+    assert shapes[-1] == (999,)
+    assert all(shape[0] % 3 == 0 for shape in shapes)
 
 
 def test_refused_workloads():
     with pytest.raises(ValueError, match="no grouped alltoall"):
         workloads.of_size("4", "alltoall", "float32", "grouped", 2)
-    with pytest.raises(ValueError, match="gradients have no allgather"):
-        workloads.of_gradients("vgg16", "allgather", "float32", "function", 2)
+    with pytest.raises(ValueError, match="no grouped broadcast"):
+        workloads.of_gradients("vgg16", "broadcast", "float32", "grouped", 2)
     with pytest.raises(ValueError, match="no gradients of 'vgg17'"):
         workloads.of_gradients("vgg17", "allreduce", "float32", "function", 2)
 

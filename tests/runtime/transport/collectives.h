@@ -48,20 +48,27 @@ class Collectives {
                    const std::vector<int64_t>& bytes, void* output,
                    const Meanwhile& meanwhile = nullptr) {
     OperationSpec spec = Spec(OpKind::kAllgather, ranks);
-    spec.input = mine;
-    spec.receive = bytes;
-    spec.output = output;
+    auto* at = static_cast<char*>(output);
+    for (const int64_t of_rank : bytes) {
+      spec.spans.push_back({mine, at, of_rank});
+      at += of_rank;
+    }
     return Run(std::move(spec), meanwhile);
   }
   // `data` of the rank `root`, a member.
   Status Broadcast(const std::vector<int>& ranks, int root, void* data,
                    int64_t bytes, const Meanwhile& meanwhile = nullptr) {
+    return BroadcastGroup(ranks, root, {{data, data, bytes}}, meanwhile);
+  }
+  Status BroadcastGroup(const std::vector<int>& ranks, int root,
+                        const std::vector<Span>& spans,
+                        const Meanwhile& meanwhile = nullptr) {
     OperationSpec spec = Spec(OpKind::kBroadcast, ranks);
     const auto found = std::lower_bound(ranks.begin(), ranks.end(), root);
     spec.root = found != ranks.end() && *found == root
                     ? static_cast<size_t>(found - ranks.begin())
                     : ranks.size();
-    spec.spans = {{data, data, bytes}};
+    spec.spans = spans;
     return Run(std::move(spec), meanwhile);
   }
   Status Reducescatter(const std::vector<int>& ranks, const void* input,
@@ -69,9 +76,11 @@ class Collectives {
                        const ReduceOptions& options,
                        const Meanwhile& meanwhile = nullptr) {
     OperationSpec spec = Spec(OpKind::kReducescatter, ranks);
-    spec.input = input;
-    spec.output = output;
-    spec.send = counts;
+    const auto* at = static_cast<const char*>(input);
+    for (const int64_t of_rank : counts) {
+      spec.spans.push_back({at, output, of_rank});
+      at += static_cast<size_t>(of_rank) * SizeOf(options.dtype);
+    }
     spec.reduce = options;
     return Run(std::move(spec), meanwhile);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <string>
@@ -316,6 +317,38 @@ TEST(CollectivesTest, BroadcastFromEveryRank) {
         });
       }
     }
+  }
+}
+
+// Pieces that lie in several tensors are packed, in a tree and in a chain; more
+// of them than are under way at once.
+TEST(CollectivesTest, BroadcastOfAGroup) {
+  for (const int ranks : {2, 12}) {
+    Cluster cluster(ranks);
+    std::vector<size_t> sizes(30, 350001);
+    sizes[1] = 0;
+    sizes[2] = 1;
+    cluster.Run([&](int rank, Collectives* data) {
+      std::vector<std::string> mine;
+      std::vector<Span> spans;
+      for (const size_t size : sizes) mine.emplace_back(size, '?');
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        if (rank == 1) mine[i] = Bytes(static_cast<int>(i), sizes[i]);
+        spans.push_back(
+            {mine[i].data(), mine[i].data(), static_cast<int64_t>(sizes[i])});
+      }
+      // The root is ahead: a piece is there before its memory is free.
+      const auto dawdle = [rank] {
+        if (rank != 1)
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        return Status::Ok();
+      };
+      Status status = data->BroadcastGroup(cluster.all, 1, spans, dawdle);
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        EXPECT_TRUE(mine[i] == Bytes(static_cast<int>(i), sizes[i])) << i;
+      }
+      return status;
+    });
   }
 }
 

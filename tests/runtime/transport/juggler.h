@@ -72,6 +72,7 @@ inline std::vector<std::vector<int>> OverlappingSets(int ranks) {
 
 // Keeps several operations of all kinds under way and goes on with one or
 // another of them. The sets overlap, so that slots are lent to several at once.
+// Each is of one tensor or of a group, whose tensors lie one before the other.
 class Juggler {
  public:
   // The first of `backends` that serves an operation gets it; `room`: the least
@@ -104,6 +105,12 @@ class Juggler {
  private:
   using Values = std::vector<int64_t>;
 
+  // What each rank gives or gets, in a group's memory.
+  struct Laid {
+    Values memory;
+    std::vector<std::vector<size_t>> at;  // of each rank's part of each tensor
+  };
+
   struct Running {
     Values input;
     Values output;
@@ -129,6 +136,11 @@ class Juggler {
         row.push_back(static_cast<int64_t>(count));
       }
     }
+    ends_.assign(1 + agreed_() % 3, 8);
+    for (size_t t = 0; t + 1 < ends_.size(); ++t) {
+      ends_[t] = static_cast<int64_t>(agreed_() % 9);
+    }
+    std::sort(ends_.begin(), ends_.end());
     --left_;
     const auto& members = sets_[set];
     const auto found = std::lower_bound(members.begin(), members.end(), rank_);
@@ -160,61 +172,106 @@ class Juggler {
   void Fill(size_t me, int64_t count,
             const std::vector<std::vector<int64_t>>& counts,
             OperationSpec* spec, Running* one) const {
-    constexpr auto kBytes = static_cast<int64_t>(sizeof(int64_t));
     const std::vector<int>& members = *spec->ranks;
-    std::vector<Values> inputs(members.size());  // of reductions
+    std::vector<Values> inputs(members.size());  // by rank, or for each rank
+    std::vector<Values> outputs(members.size());
     for (size_t place = 0; place < members.size(); ++place) {
       const int rank = members[place];
-      const bool mine = place == me;
       switch (spec->kind) {
         case OpKind::kAllreduce:
           Add(rank, 0, count, &inputs[place]);
           break;
         case OpKind::kBroadcast:
-          if (place == spec->root) Add(rank, 0, count, &one->expected);
-          if (mine) Add(rank, 0, count, &one->input);
+          Add(rank, 0, count, &inputs[place]);
+          if (place == spec->root) Add(rank, 0, count, &outputs[0]);
           break;
         case OpKind::kAllgather:
-          Add(rank, 0, counts[0][place], &one->expected);
-          if (mine) Add(rank, 0, counts[0][place], &one->input);
-          spec->receive.push_back(counts[0][place] * kBytes);
+          Add(rank, 0, counts[0][place], &outputs[place]);
+          if (place == me) inputs[place] = outputs[place];
           break;
         case OpKind::kAlltoall:
-          Add(rank, me, counts[place][me], &one->expected);
-          Add(rank_, place, counts[me][place], &one->input);
+          Add(rank, me, counts[place][me], &outputs[0]);
+          Add(rank_, place, counts[me][place], &inputs[0]);
           spec->receive.push_back(counts[place][me] * kBytes);
           spec->send.push_back(counts[me][place] * kBytes);
           break;
         default:
-          for (size_t to = 0; to < members.size(); ++to) {
-            Add(rank, to, counts[0][to], &inputs[place]);
+          Add(rank_, place, counts[0][place], &inputs[place]);
+          for (const int other : members) {
+            if (place != me) continue;
+            Values its;
+            Add(other, me, counts[0][me], &its);
+            AddTo(its, &outputs[me]);
           }
-          spec->send.push_back(counts[0][place]);
       }
     }
-    if (one->input.empty()) one->input = inputs[me];
-    if (one->expected.empty()) one->expected = PartOf(*spec, me, inputs);
+    if (spec->kind == OpKind::kAllreduce) {
+      for (const Values& input : inputs) AddTo(input, &outputs[0]);
+    }
+    if (spec->kind == OpKind::kAllreduce || spec->kind == OpKind::kBroadcast) {
+      inputs = {inputs[me]};
+      outputs = {outputs[0]};
+    }
+    Point(inputs, outputs, spec, one);
+  }
+
+  static void AddTo(const Values& values, Values* sums) {
+    sums->resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) (*sums)[i] += values[i];
+  }
+
+  // Where the part of a tensor in a run of so many values ends.
+  size_t EndOf(size_t tensor, size_t count) const {
+    return count * static_cast<size_t>(ends_[tensor]) / 8;
+  }
+  size_t BeginOf(size_t tensor, size_t count) const {
+    return tensor == 0 ? 0 : EndOf(tensor - 1, count);
+  }
+
+  // The last tensor first, and in each what the ranks have of it.
+  Laid Lay(const std::vector<Values>& runs) const {
+    Laid laid;
+    laid.at.assign(runs.size(), std::vector<size_t>(ends_.size()));
+    for (size_t t = ends_.size(); t-- > 0;) {
+      for (size_t place = 0; place < runs.size(); ++place) {
+        const Values& run = runs[place];
+        laid.at[place][t] = laid.memory.size();
+        for (size_t i = BeginOf(t, run.size()); i < EndOf(t, run.size()); ++i) {
+          laid.memory.push_back(run[i]);
+        }
+      }
+    }
+    return laid;
+  }
+
+  void Point(const std::vector<Values>& inputs,
+             const std::vector<Values>& outputs, OperationSpec* spec,
+             Running* one) const {
+    const bool flat = spec->kind == OpKind::kAlltoall;
+    Laid input = Lay(inputs);
+    Laid output = Lay(outputs);
+    one->input = flat ? inputs[0] : std::move(input.memory);
+    one->expected = flat ? outputs[0] : std::move(output.memory);
     one->output.assign(one->expected.size() + 1, -1);
     spec->input = one->input.data();
     spec->output = one->output.data();
-    const bool bytes = spec->kind == OpKind::kBroadcast;
-    spec->spans = {{one->input.data(), one->output.data(),
-                    bytes ? count * kBytes : count}};
-  }
-
-  // What the rank at that place gets of the sum.
-  static Values PartOf(const OperationSpec& spec, size_t me,
-                       const std::vector<Values>& inputs) {
-    Values sums = inputs[0];
-    for (size_t i = 0; i < sums.size(); ++i) {
-      for (size_t place = 1; place < inputs.size(); ++place) {
-        sums[i] += inputs[place][i];
+    if (flat) return;
+    const bool reduces = spec->kind == OpKind::kAllreduce ||
+                         spec->kind == OpKind::kReducescatter;
+    for (size_t place = 0; place < inputs.size(); ++place) {
+      const size_t count =
+          std::max(inputs[place].size(), outputs[place].size());
+      for (size_t t = 0; t < ends_.size(); ++t) {
+        const auto here =
+            static_cast<int64_t>(EndOf(t, count) - BeginOf(t, count));
+        const bool given = !inputs[place].empty();
+        const bool got = !outputs[place].empty();
+        spec->spans.push_back(
+            {given ? one->input.data() + input.at[place][t] : nullptr,
+             got ? one->output.data() + output.at[place][t] : nullptr,
+             reduces ? here : here * kBytes});
       }
     }
-    if (spec.kind != OpKind::kReducescatter) return sums;
-    auto begin = sums.begin();
-    for (size_t place = 0; place < me; ++place) begin += spec.send[place];
-    return {begin, begin + spec.send[me]};
   }
 
   // True if it has ended.
@@ -230,6 +287,8 @@ class Juggler {
     return true;
   }
 
+  static constexpr auto kBytes = static_cast<int64_t>(sizeof(int64_t));
+
   const int rank_;
   const std::vector<std::vector<int>>& sets_;
   const std::vector<Backend*> backends_;
@@ -239,6 +298,8 @@ class Juggler {
   std::list<Running> running_;
   std::map<size_t, uint64_t> numbers_;  // operations made, by set
   int64_t left_;
+  // Of the tensors of an operation, in eighths of what each rank has.
+  std::vector<int64_t> ends_;
 };
 
 }  // namespace tf_hvd
