@@ -6,7 +6,6 @@
 
 #include "kernels/buffer_ops.h"
 #include "runtime/transport/byte_pieces.h"
-#include "runtime/transport/rank_runs.h"
 #include "runtime/transport/shm_allreduce.h"
 #include "runtime/transport/span_list.h"
 
@@ -16,17 +15,6 @@ namespace {
 // What one member gives to or gets from one piece, at least: messages that are
 // shorter cost as much.
 constexpr size_t kLeastPartBytes = size_t{4} << 10;
-
-size_t MembersOf(const NodeLayout& layout) {
-  size_t members = 0;
-  for (const auto& of_node : layout.members) members += of_node.size();
-  return members;
-}
-
-// The members of a node that are served by the owner at a place, itself first.
-size_t ServedBy(const NodeLayout& layout, size_t members, size_t owner = 0) {
-  return (members - owner + layout.owners - 1) / layout.owners;
-}
 
 // The parts of an allgather that one slot has: what the members that one owner
 // serves give on all nodes.
@@ -51,66 +39,6 @@ size_t ScatterParts(const NodeLayout& layout) {
 size_t PartBytes(size_t slot_bytes, size_t parts) {
   return slot_bytes / std::max<size_t>(parts, 1) / kSliceAlign * kSliceAlign;
 }
-
-// What one piece has of each member's share of the data (what it gives, or
-// gets): a part of at most so many bytes. By places in the set.
-class Parts {
- public:
-  Parts(const NodeLayout& layout, const std::vector<Span>& spans,
-        size_t element, size_t most_bytes)
-      : layout_(layout),
-        runs_(spans, element, MembersOf(layout)),
-        most_bytes_(most_bytes) {}
-
-  const SpanList& data() const { return runs_.list(); }
-  uint64_t pieces() const {
-    return PiecesOf(ToBytes(runs_.Longest()), most_bytes_);
-  }
-  size_t most_bytes() const { return most_bytes_; }
-  size_t BytesOf(uint64_t piece, size_t place) const {
-    return BytesIn(piece, ToBytes(runs_.CountOf(place)), most_bytes_);
-  }
-  // Where the part begins in `data`, in elements.
-  int64_t At(uint64_t piece, size_t place) const {
-    return runs_.BeginOf(place) + ToCount(piece * most_bytes_);
-  }
-  int64_t ToCount(size_t bytes) const {
-    return static_cast<int64_t>(bytes / runs_.list().element_bytes());
-  }
-
-  // Those that one owner serves on a node lie one behind the other.
-  template <typename Visit>  // visit(place in the set, offset, bytes)
-  size_t ForServed(uint64_t piece, size_t node, size_t owner, size_t at,
-                   const Visit& visit) const {
-    const std::vector<size_t>& members = layout_.members[node];
-    for (size_t i = owner; i < members.size(); i += layout_.owners) {
-      const size_t bytes = BytesOf(piece, members[i]);
-      visit(members[i], at, bytes);
-      at += bytes;
-    }
-    return at;
-  }
-  // And those of its place on all nodes, in the order of the nodes.
-  template <typename Visit>
-  void ForServedOnAll(uint64_t piece, size_t owner, size_t at,
-                      const Visit& visit) const {
-    for (size_t node = 0; node < layout_.members.size(); ++node) {
-      at = ForServed(piece, node, owner, at, visit);
-    }
-  }
-  size_t BytesServed(uint64_t piece, size_t node, size_t owner) const {
-    return ForServed(piece, node, owner, 0, [](size_t, size_t, size_t) {});
-  }
-
- private:
-  int64_t ToBytes(int64_t count) const {
-    return count * static_cast<int64_t>(runs_.list().element_bytes());
-  }
-
-  const NodeLayout& layout_;
-  const RankRuns runs_;
-  const size_t most_bytes_;
-};
 
 // Each owner has a slice of what the root gives, and takes it to or from the
 // other nodes.
@@ -280,7 +208,7 @@ class AllgatherAcross final : public ShmPieces {
 
   const NodeLayout& layout_;
   const size_t me_;
-  const Parts parts_;
+  const NodeParts parts_;
 };
 
 // Piece k has the k-th part of what each rank gets. A slot has a section for
@@ -370,7 +298,7 @@ class ReducescatterAcross final : public ShmPieces {
   const ReduceOptions options_;
   const NodeLayout& layout_;
   const size_t me_;
-  const Parts parts_;
+  const NodeParts parts_;
   std::vector<const void*> inputs_;
 };
 

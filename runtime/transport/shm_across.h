@@ -6,20 +6,12 @@
 
 #include <cstddef>
 #include <memory>
-#include <vector>
 
+#include "runtime/transport/node_parts.h"
 #include "runtime/transport/operation.h"
 #include "runtime/transport/shm_pieces.h"
 
 namespace tf_hvd {
-
-// A process set as it lies on the nodes.
-struct NodeLayout {
-  // The places in the set of the members on each node that has some.
-  std::vector<std::vector<size_t>> members;
-  size_t here = 0;    // this node, among those
-  size_t owners = 0;  // of each node, the first: so many members have all
-};
 
 // What of an operation is this node's part, and what goes across.
 struct ShmAcross {
