@@ -111,7 +111,9 @@ constexpr Variable kVariables[] = {
      "1 turns both stall checks off.", ParseStallDisable},
     {"HOROVOD_LOG_LEVEL", "warning",
      "trace, debug, info, warning, error or fatal",
-     "Messages below this level are not printed.", ParseLogLevel},
+     "Messages below this level are not printed. At info the first rank says "
+     "which way tensors move between the ranks.",
+     ParseLogLevel},
     {"TF_HVD_SPIN_MICROSECONDS", "50", "a number of microseconds",
      "A caller runs the cycle itself for so long before the background thread "
      "takes over; an eager call for as long as something moves, and four times "

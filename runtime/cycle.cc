@@ -43,6 +43,13 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
     streams_.emplace_back(neighbour, world->edge(neighbour));
     polled_ = polled_ || streams_.back().polled();
   }
+  if (topology.rank == 0 && topology.size > 1 &&
+      log_level_ <= LogLevel::kInfo) {
+    WriteLog(LogLevel::kInfo, topology.RankText(0),
+             std::to_string(topology.size) +
+                 " ranks, machines: " + std::to_string(topology.nodes.size()) +
+                 "; tensors move " + world->DescribeData());
+  }
 }
 
 bool Cycle::Step() {

@@ -21,6 +21,16 @@ DataBackends::DataBackends(const Topology& topology,
   all_.push_back(&p2p_);
 }
 
+std::string DataBackends::Describe() const {
+  if (!shm_.has_value()) return "by messages";
+  if (!two_level_.has_value()) return "through shared memory";
+  const std::string across =
+      other_crosses_ ? "; allreduces cross by MPI_Iallreduce" : "";
+  return "through shared memory within a machine, by messages between "
+         "machines" +
+         across;
+}
+
 bool DataBackends::NeedArenas(const Topology& topology, bool other_crosses) {
   if (other_crosses && topology.nodes.size() > 1) return true;
   return std::any_of(topology.nodes.begin(), topology.nodes.end(),

@@ -11,6 +11,7 @@
 #define TF_HVD_RUNTIME_TRANSPORT_DATA_BACKENDS_H_
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/transport/operation.h"
@@ -32,7 +33,9 @@ class DataBackends {
 
   // See TwoLevelBackend::CrossBy; nothing without two levels.
   void CrossBy(Backend* other) {
-    if (two_level_.has_value()) two_level_->CrossBy(other);
+    if (!two_level_.has_value()) return;
+    two_level_->CrossBy(other);
+    other_crosses_ = true;
   }
 
   // Whether a job's nodes share memory for data, if they may: a node of one
@@ -42,10 +45,14 @@ class DataBackends {
 
   std::vector<Backend*> all() { return all_; }
 
+  // For the log: "through shared memory within a machine, by messages ...".
+  std::string Describe() const;
+
  private:
   P2PBackend p2p_;
   std::optional<ShmBackend> shm_;
   std::optional<TwoLevelBackend> two_level_;
+  bool other_crosses_ = false;
   std::vector<Backend*> all_;
 };
 

@@ -151,6 +151,7 @@ class LoopbackWorld final : public World {
   }
   Doorbell* doorbell() override { return job_->BellOf(topology_.rank); }
   std::vector<Backend*> backends() override { return data_->all(); }
+  std::string DescribeData() const override { return data_->Describe(); }
   void RaiseAbort(const AbortRecord& record) override { job_->Raise(record); }
   std::optional<AbortRecord> PollAbort() override {
     return job_->Poll(topology_.rank);

@@ -94,6 +94,7 @@ class MpiWorld : public World {
   }
 
   std::vector<Backend*> backends() override { return data_->all(); }
+  std::string DescribeData() const override { return data_->Describe(); }
 
   void RaiseAbort(const AbortRecord& record) override { abort_->Raise(record); }
 

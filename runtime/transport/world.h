@@ -69,6 +69,8 @@ class World {
   // The ways to move data, in the order in which they are asked whether they
   // serve an operation; owned by the world. The same on all ranks.
   virtual std::vector<Backend*> backends() = 0;
+  // Which ways these are, for the log.
+  virtual std::string DescribeData() const = 0;
 
   // Writes the record where every rank of the job will find it, unless a
   // smaller one is there. Any thread.

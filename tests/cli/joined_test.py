@@ -45,6 +45,23 @@ def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, pr
     assert (f"ended with exit code {code}; {named}" in errors) == (family == "openmpi")
 
 
+def test_which_way_data_takes_is_said_once(environ, call, program):
+    environ = environ | {
+        "HOROVOD_LOG_LEVEL": "info",
+        "TF_HVD_RANKS_PER_NODE": "2",
+        "TF_HVD_CROSS": "mpi",
+    }
+    joining = program("import tf_hvd as hvd\nhvd.init()\n")
+    code, _, errors = call("run", "-np", "3", *joining, environ=environ)
+    assert code == 0
+    said = [line for line in errors.splitlines() if "tensors move" in line]
+    assert len(said) == 1
+    assert said[0].endswith(
+        "3 ranks, machines: 2; tensors move through shared memory within a machine, "
+        "by messages between machines; allreduces cross by MPI_Iallreduce"
+    )
+
+
 def test_require_init_is_an_error(environ, call, program):
     quiet = program("import time")
     code, _, errors = call("run", "-np", "2", "--require-init", *quiet, environ=environ)

@@ -41,6 +41,17 @@ TEST(Loopback, OneRankByDefault) {
   worlds[0]->Finalize(true);
 }
 
+TEST(Loopback, SaysWhichWayDataTakes) {
+  const auto way = [](const std::vector<int>& nodes) {
+    return MakeLoopback(Nodes(nodes))[0]->DescribeData();
+  };
+  EXPECT_EQ(way({3}), "through shared memory");
+  EXPECT_EQ(way({1, 1}), "by messages");
+  EXPECT_EQ(way({2, 1}),
+            "through shared memory within a machine, by messages between "
+            "machines");
+}
+
 TEST(Loopback, EdgesBetweenNeighboursInTheTreeOnly) {
   LoopbackOptions options = Nodes({2, 1, 1});
   options.fan_out = 1;
