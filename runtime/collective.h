@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/controller_state.h"
+#include "runtime/task.h"
 #include "runtime/transport/operation.h"
 
 namespace tf_hvd {

@@ -1,173 +1,102 @@
 #include "runtime/controller.h"
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <utility>
 
 namespace tf_hvd {
+namespace {
+
+// The same for requests that were pending and for those that come later: on
+// other ranks they are one request.
+Status RemovedStatus(int32_t set) {
+  return FailedPrecondition("process set " + std::to_string(set) +
+                            " was removed");
+}
+
+bool EndsWith(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() &&
+         text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+}  // namespace
 
 Controller::Controller(const Topology& topology, const StallOptions& stall,
                        ControllerHost* host)
     : hosts_(topology.hosts),
       host_(host),
-      stall_(state_, topology, stall, host) {
-  state_.rank = topology.rank;
-  state_.place = PlaceOf(topology.rank, topology.nodes, topology.fan_out);
-  std::vector<int> world(static_cast<size_t>(topology.size));
-  std::iota(world.begin(), world.end(), 0);
-  state_.sets.emplace(kWorldSet,
-                      ProcessSet(std::move(world), state_.rank, state_.place));
-}
+      sets_(topology.rank, topology.size,
+            PlaceOf(topology.rank, topology.nodes, topology.fan_out)),
+      ordering_(&sets_),
+      own_([host](Completion done, const Status& status) {
+        host->Complete(std::move(done), status, 0);
+      }),
+      stall_(sets_, ordering_, own_, topology, stall, host) {}
 
 void Controller::Admit(Entry entry) {
-  if (!AdmitLocally(&entry)) return;
-  if (entry.request.kind == OpKind::kJoin) {
-    const int32_t set = entry.set;
-    entry.name = kJoinName;
-    state_.want_join.emplace(set, std::move(entry));
-    return TryJoin(set);
+  if (const Status status = Admissible(entry); !status.ok()) {
+    return own_.Answer(&entry, status);
   }
-  Key key{entry.set, entry.name};
-  auto& waiting = state_.queue[key];
-  // A call that was refused or given up is complete for its caller, though it
-  // still waits for its turn: a step that failed may be made again.
-  const bool open =
-      std::any_of(waiting.begin(), waiting.end(),
-                  [](const Entry& earlier) { return !IsAnswered(earlier); });
-  if (open || IsExecuting(key)) {
-    entry.refusal = "duplicate name: '" + entry.name +
-                    "' was submitted again before the first was complete; "
-                    "give concurrent collectives different names";
-  }
-  if (!entry.refusal.empty()) {
-    CompleteEntry(&entry, InvalidArgument(entry.refusal));
-  }
-  waiting.push_back(std::move(entry));
-  if (waiting.size() == 1) CastVote(key, waiting.front());
+  own_.Add(std::move(entry));
+  VoteInTurn();
 }
 
-bool Controller::IsExecuting(const Key& key) const {
-  const auto [begin, end] = state_.executing.equal_range(key);
-  return std::any_of(begin, end, [](const auto& one) {
-    const auto& caller = one.second.caller;
-    return caller == nullptr || !caller->gone();
-  });
+// Not ok: no other rank can be waiting for it.
+Status Controller::Admissible(const Entry& entry) const {
+  if (!ended_.ok()) return EndedStatus({entry.set, entry.name});
+  const std::string set_text = "process set " + std::to_string(entry.set);
+  const ProcessSet* const set = sets_.Find(entry.set);
+  if (set == nullptr) {
+    return sets_.Removed(entry.set)
+               ? RemovedStatus(entry.set)
+               : InvalidArgument(set_text + " does not exist");
+  }
+  if (!set->member) {
+    return InvalidArgument(RankText(sets_.rank(), hosts_) +
+                           " is no member of " + set_text);
+  }
+  if (own_.HasJoined(entry.set)) {
+    return FailedPrecondition(RankText(sets_.rank(), hosts_) +
+                              " has joined and cannot submit '" + entry.name +
+                              "' before join() returns");
+  }
+  return Status::Ok();
 }
 
-// False if the entry was completed here, because no other rank can be waiting
-// for it.
-bool Controller::AdmitLocally(Entry* entry) {
-  if (!ended_.ok()) {
-    CompleteEntry(entry, through_ >= 0 ? ClosedStatus({entry->set, entry->name})
-                                       : ended_);
-    return false;
-  }
-  const std::string set_text = "process set " + std::to_string(entry->set);
-  const auto set = state_.sets.find(entry->set);
-  if (set == state_.sets.end()) {
-    const bool removed = state_.gone.count(entry->set) > 0;
-    CompleteEntry(entry, removed
-                             ? RemovedStatus(entry->set)
-                             : InvalidArgument(set_text + " does not exist"));
-    return false;
-  }
-  if (!set->second.member) {
-    CompleteEntry(entry, InvalidArgument(RankText(state_.rank, hosts_) +
-                                         " is no member of " + set_text));
-    return false;
-  }
-  if (state_.want_join.count(entry->set) > 0 ||
-      state_.queue.count({entry->set, kJoinName}) > 0) {
-    CompleteEntry(entry,
-                  FailedPrecondition(RankText(state_.rank, hosts_) +
-                                     " has joined and cannot submit '" +
-                                     entry->name + "' before join() returns"));
-    return false;
-  }
-  return true;
-}
-
-// Join is voted when nothing of this rank in that set is still unvoted: its
-// vote counts for everything that others have open.
-void Controller::TryJoin(int32_t set) {
-  const auto join = state_.want_join.find(set);
-  if (join == state_.want_join.end()) return;
-  for (const auto& [key, waiting] : state_.queue) {
-    if (key.first == set && waiting.size() > 1) return;
-  }
-  const Key key{set, kJoinName};
-  auto& waiting = state_.queue[key];
-  waiting.push_back(std::move(join->second));
-  state_.want_join.erase(join);
-  CastVote(key, waiting.front());
+void Controller::VoteInTurn() {
+  for (const Key& key : own_.TakeTurns()) CastVote(key, own_.Front(key));
 }
 
 void Controller::CastVote(const Key& key, const Entry& entry) {
+  ProcessSet* const set = sets_.Find(key.first);
   Vote vote;
-  vote.first = {state_.rank, EncodeRequest(entry.request)};
-  vote.last = state_.rank;
-  const auto set = state_.sets.find(key.first);
-  vote.step = set == state_.sets.end()
-                  ? entry.stamp
-                  : set->second.SinceJoin(key.second, entry.stamp);
-  if (!entry.refusal.empty()) vote.refusal = {state_.rank, entry.refusal};
-  Count(state_.rank, key, vote);
+  vote.first = {sets_.rank(), EncodeRequest(entry.request)};
+  vote.last = sets_.rank();
+  vote.step = set->SinceJoin(key.second, entry.stamp);
+  if (!entry.refusal.empty()) vote.refusal = {sets_.rank(), entry.refusal};
+  Count(sets_.rank(), key, vote);
 }
 
 void Controller::Count(int child, const Key& key, const Vote& vote) {
-  const auto found = state_.sets.find(key.first);
-  if (!ended_.ok() || found == state_.sets.end()) return;
-  ProcessSet& set = found->second;
-  Tally& tally = state_.tallies[key];
-  tally.vote = tally.voted.empty() ? vote : Merge(tally.vote, vote);
-  if (!tally.voted.insert(child).second) {
+  const ProcessSet* const set = sets_.Find(key.first);
+  if (!ended_.ok() || set == nullptr) return;
+  auto complete = votes_.Count(*set, child, key, vote);
+  if (!complete.has_value()) {
     return Bug("two votes for '" + key.second + "' from " +
                RankText(child, hosts_));
   }
-  if (key.second != kJoinName) return Settle(key);
-
-  // What is open is settled before the join is passed on: otherwise the parent
-  // counts this child as joined, finishes without its vote, and takes the late
-  // vote for one of the next instance.
-  set.joined.insert(child);
-  std::vector<Key> open;
-  for (const auto& [other, unused] : state_.tallies) {
-    if (other.first == key.first && other.second != kJoinName) {
-      open.push_back(other);
+  for (CompleteVote& one : *complete) {
+    if (!set->covered) {
+      PassUp(*set, one.key, one.vote);
+      continue;
     }
-  }
-  for (const Key& other : open) Settle(other);
-  Settle(key);
-}
-
-// A child without members, or one that has joined, counts as having voted.
-bool Controller::Complete(const ProcessSet& set, const Tally& tally) const {
-  for (const auto& [child, members] : set.need) {
-    if (tally.voted.count(child) == 0 && set.joined.count(child) == 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void Controller::Settle(const Key& key) {
-  const auto it = state_.tallies.find(key);
-  const ProcessSet& set = state_.sets.at(key.first);
-  if (it == state_.tallies.end() || !Complete(set, it->second)) return;
-  Vote vote = std::move(it->second.vote);
-  // Who voted before it joined takes part with its data.
-  if (it->second.voted.size() < set.need.size()) vote.joined = true;
-  state_.tallies.erase(it);
-  if (set.covered) {
-    state_.ready.emplace(key, std::move(vote));
-    stall_.Forget(key);
-  } else {
-    SendVote(set, key, vote);
+    stall_.Forget(one.key);
+    ordering_.Add(one.key, std::move(one.vote));
   }
 }
 
-void Controller::SendVote(const ProcessSet& set, const Key& key,
-                          const Vote& vote) {
+void Controller::PassUp(const ProcessSet& set, const Key& key,
+                        const Vote& vote) {
   Message message;
   message.kind = MessageKind::kVote;
   message.set = key.first;
@@ -175,18 +104,17 @@ void Controller::SendVote(const ProcessSet& set, const Key& key,
   const bool plain = !vote.other.has_value() && !vote.refusal.has_value();
   if (plain) message.slot = set.slots.Find(key.second, vote.first.request);
   if (message.slot == kNoSlot) message.name = key.second;
-  state_.passed_up.insert(key);
-  host_->Send(state_.place.parent, EncodeMessage(message));
+  host_->Send(sets_.place().parent, EncodeMessage(message));
 }
 
 void Controller::TakeVote(int child, Message message) {
-  const auto set = state_.sets.find(message.set);
-  if (set == state_.sets.end()) {
-    if (state_.gone.count(message.set) > 0) return;  // was on its way
+  const ProcessSet* const set = sets_.Find(message.set);
+  if (set == nullptr) {
+    if (sets_.Removed(message.set)) return;  // was on its way
     return Bug("a vote for unknown process set " + std::to_string(message.set));
   }
   if (message.slot != kNoSlot) {
-    const SlotTable::Slot* slot = set->second.slots.Get(message.slot);
+    const SlotTable::Slot* slot = set->slots.Get(message.slot);
     if (slot == nullptr) {
       return Bug("a vote for unknown slot " + std::to_string(message.slot));
     }
@@ -197,8 +125,8 @@ void Controller::TakeVote(int child, Message message) {
 }
 
 void Controller::TakeLeave(const Message& message) {
-  if (state_.place.parent >= 0) {
-    return host_->Send(state_.place.parent, EncodeMessage(message));
+  if (sets_.place().parent >= 0) {
+    return host_->Send(sets_.place().parent, EncodeMessage(message));
   }
   Response close;
   close.close = true;
@@ -230,79 +158,153 @@ void Controller::Receive(int neighbour, std::string_view bytes,
   }
 }
 
-void Controller::Finished(const Key& key) {
-  const auto first = state_.executing.lower_bound(key);
-  if (first != state_.executing.end() && first->first == key) {
-    state_.executing.erase(first);
-  }
-  finished_any_ = true;
+void Controller::Tick(int64_t now_ns) {
+  own_.NoteProgress(host_->Moved(), now_ns);
+  if (ended_.ok() || !own_.executing().empty()) stall_.Tick(now_ns);
 }
 
-void Controller::Tick(int64_t now_ns) {
-  // Join waits for others to finish their work: as long as they do, it is no
-  // stall.
-  for (const int32_t set : std::exchange(active_, {})) {
-    const auto join = state_.queue.find({set, kJoinName});
-    if (join != state_.queue.end()) join->second.front().submitted_ns = now_ns;
+bool Controller::EmitReady() {
+  // Waiting for the executor is what makes batches big: the next one fills
+  // meanwhile.
+  if (ordering_.empty() || !ended_.ok() || host_->Backlog() > 1) return false;
+  Emit(ordering_.TakeBatch());
+  return true;
+}
+
+void Controller::TakeResponses(std::vector<Response> batch) {
+  for (Response& response : batch) {
+    if (response.close || response.slot == kNoSlot || response.define) continue;
+    const ProcessSet* const set = sets_.Find(response.set);
+    const SlotTable::Slot* slot =
+        set == nullptr ? nullptr : set->slots.Get(response.slot);
+    if (slot == nullptr) {
+      return Bug("a batch with unknown slot " + std::to_string(response.slot) +
+                 " of process set " + std::to_string(response.set));
+    }
+    response.name = slot->name;
+    response.request = slot->request;
   }
-  // What is in order waits for what is before it: as long as anything moves, it
-  // is no stall.
-  const uint64_t moved = host_->Moved();
-  const bool moves = std::exchange(finished_any_, false) ||
-                     std::exchange(moved_, moved) != moved;
-  if (moves) state_.moved_ns = now_ns;
-  for (auto& [key, one] : state_.executing) {
-    if (moves || one.since_ns == 0) one.since_ns = now_ns;
+  Emit(batch);
+}
+
+void Controller::Emit(const std::vector<Response>& batch) {
+  if (const auto first = ordering_.TakeBefore(batch); !first.empty()) {
+    Emit(first);
   }
-  if (ended_.ok() || !state_.executing.empty()) stall_.Tick(now_ns);
+  Forward(batch);
+  Apply(batch);
+}
+
+void Controller::Forward(const std::vector<Response>& batch) {
+  ordering_.Forward(batch, [this](int child, std::string_view message) {
+    host_->Send(child, message);
+  });
+}
+
+void Controller::Apply(const std::vector<Response>& batch) {
+  std::vector<Task> tasks;
+  for (const Response& response : batch) {
+    if (response.close) {
+      Close(response);
+      break;
+    }
+    ApplyResponse(response, &tasks);
+  }
+  if (!tasks.empty()) host_->Execute(std::move(tasks));
+  VoteInTurn();
+}
+
+void Controller::ApplyResponse(const Response& response,
+                               std::vector<Task>* tasks) {
+  ProcessSet* const set = sets_.Find(response.set);
+  if (set == nullptr) return;
+  if (response.define &&
+      !set->slots.Define(response.slot, response.name, response.request)) {
+    return Bug("slot " + std::to_string(response.slot) + " is out of step");
+  }
+  const Key key{response.set, response.name};
+  votes_.Ordered(key);
+  if (response.name == kJoinName) set->JoinEnded();
+
+  Task task;
+  if (const Status status = DecodeRequest(response.request, &task.request);
+      !status.ok()) {
+    return Bug(status.message());
+  }
+  if (set->member) {
+    task.set = response.set;
+    task.name = response.name;
+    task.error = response.error;
+    task.last = response.last;
+    task.ranks = set->members;
+    task.is_root = task.request.root == sets_.rank();
+    task.own = own_.Ordered(key);
+  }
+  if (response.error.empty()) ApplySetChange(response, task.request);
+  if (task.ranks != nullptr) tasks->push_back(std::move(task));
+}
+
+void Controller::ApplySetChange(const Response& response,
+                                const Request& request) {
+  if (request.kind == OpKind::kRemoveSet) return RemoveSet(request.set);
+  if (request.kind != OpKind::kAddSet) return;
+  const ProcessSet& added =
+      sets_.Add(response.last, {request.ranks.begin(), request.ranks.end()});
+  ordering_.SetAdded(response.last);
+  host_->SetAdded(response.last, added.members);
+}
+
+// Each request of the set either is before this in the order on all members,
+// or on none.
+void Controller::RemoveSet(int32_t set) {
+  if (!sets_.Remove(set)) return;
+  const Status status = RemovedStatus(set);
+  votes_.DropSet(set);
+  ordering_.DropSet(set);
+  own_.FailSet(set, status);
+  stall_.ForgetSet(set);
+  host_->SetRemoved(set);
 }
 
 void Controller::Leave(const std::string& reason) {
   if (!ended_.ok()) return;
   Message leave;
   leave.kind = MessageKind::kLeave;
-  leave.rank = state_.rank;
+  leave.rank = sets_.rank();
   leave.text = reason;
   TakeLeave(leave);
 }
 
+void Controller::Close(const Response& close) {
+  const std::string& text = close.error;
+  ended_ = Aborted(text);
+  if (EndsWith(text, ": exit") || EndsWith(text, ": shutdown()")) {
+    through_ = close.last;
+  }
+  FailAll();
+}
+
 void Controller::Abort(const Status& status) {
   ended_ = status;
-  FailQueued(status);
+  FailAll();
 }
 
-bool Controller::RelaysForOthers() const {
-  const auto others = [this](const Key& key) {
-    return !state_.sets.at(key.first).member;
-  };
-  return std::any_of(state_.tallies.begin(), state_.tallies.end(),
-                     [&](const auto& tally) { return others(tally.first); }) ||
-         std::any_of(state_.passed_up.begin(), state_.passed_up.end(), others);
-}
-
-void Controller::FailQueued(const Status& status) {
+void Controller::FailAll() {
   stall_.ForgetAll();
-  state_.tallies.clear();
-  state_.ready.clear();
-  state_.passed_up.clear();
-  for (auto& [key, waiting] : state_.queue) {
-    const Status told = through_ >= 0 ? ClosedStatus(key) : status;
-    for (Entry& entry : waiting) CompleteEntry(&entry, told);
-  }
-  state_.queue.clear();
-  for (auto& [set, entry] : state_.want_join) CompleteEntry(&entry, status);
-  state_.want_join.clear();
+  votes_.Clear();
+  ordering_.Clear();
+  own_.FailAll([this](const Key& key) { return EndedStatus(key); });
 }
 
 // A rank that was through has made fewer calls under this name. Where it left
 // one out, each of its calls after that has met another rank's earlier one:
 // that shows here, and nowhere before.
-Status Controller::ClosedStatus(const Key& key) const {
-  const auto set = state_.sets.find(key.first);
-  if (set == state_.sets.end() || !set->second.slots.Knows(key.second)) {
+Status Controller::EndedStatus(const Key& key) const {
+  const ProcessSet* const set = sets_.Find(key.first);
+  if (through_ < 0 || set == nullptr || !set->slots.Knows(key.second)) {
     return ended_;
   }
-  const std::vector<int>& members = *set->second.members;
+  const std::vector<int>& members = *set->members;
   if (!std::binary_search(members.begin(), members.end(), through_)) {
     return ended_;
   }
@@ -312,23 +314,10 @@ Status Controller::ClosedStatus(const Key& key) const {
                  "since then are of calls that do not belong together");
 }
 
-void Controller::CompleteEntry(Entry* entry, const Status& status) {
-  if (entry->done.pending()) {
-    host_->Complete(std::move(entry->done), status, 0);
-  }
-}
-
 void Controller::Bug(const std::string& text) {
   host_->Abort(
-      AbortRecord::kFailed, state_.rank,
-      "bug in tf_hvd, seen by " + RankText(state_.rank, hosts_) + ": " + text);
-}
-
-// The same for requests that were pending and for those that come later: on
-// other ranks they are one request.
-Status Controller::RemovedStatus(int32_t set) const {
-  return FailedPrecondition("process set " + std::to_string(set) +
-                            " was removed");
+      AbortRecord::kFailed, sets_.rank(),
+      "bug in tf_hvd, seen by " + RankText(sets_.rank(), hosts_) + ": " + text);
 }
 
 }  // namespace tf_hvd

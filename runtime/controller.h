@@ -2,6 +2,11 @@
 // batches come down; whoever first sees that a request is complete puts it in
 // order. agreement.md sections 4 to 8 are the rules and the reasons.
 //
+// Three classes have the rules: OwnQueue whose turn it is on this rank, Votes
+// when a request is complete, Ordering what becomes of it. Here messages and
+// own requests come in, what one of the three gives goes to the next, and the
+// runtime ends.
+//
 // No thread, no clock, no transport: messages and times are handed in, what is
 // to be done goes out through ControllerHost. That is how it is tested on a
 // virtual clock. Called by the holder of the progress lock only.
@@ -9,15 +14,19 @@
 #define TF_HVD_RUNTIME_CONTROLLER_H_
 
 #include <cstdint>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/controller_state.h"
+#include "runtime/controller_host.h"
+#include "runtime/key.h"
 #include "runtime/message.h"
+#include "runtime/ordering.h"
+#include "runtime/own_queue.h"
+#include "runtime/process_set.h"
 #include "runtime/stall_monitor.h"
 #include "runtime/status.h"
+#include "runtime/votes.h"
 
 namespace tf_hvd {
 
@@ -37,7 +46,7 @@ class Controller {
   bool EmitReady();
 
   // The executor has finished an own request.
-  void Finished(const Key& key);
+  void Finished(const Key& key) { own_.Finished(key); }
 
   // Stall checks; to be called several times a second, and at due_ns().
   void Tick(int64_t now_ns);
@@ -56,59 +65,54 @@ class Controller {
   const Status& ended() const { return ended_; }
 
   // True if this rank has requests that are not in order yet.
-  bool Waiting() const {
-    return !state_.queue.empty() || !state_.want_join.empty();
-  }
+  bool Waiting() const { return own_.Waiting(); }
   // True if others wait for what this controller, no member of their set, is to
   // pass on: it holds votes of theirs, or has passed them up and no batch has
   // come.
-  bool RelaysForOthers() const;
+  bool RelaysForOthers() const { return votes_.RelaysForOthers(sets_); }
+
+  const ProcessSets& sets() const { return sets_; }
 
   // For tests.
-  const ControllerState& state() const { return state_; }
+  const Votes& votes() const { return votes_; }
+  const Ordering& ordering() const { return ordering_; }
+  const OwnQueue& own() const { return own_; }
 
  private:
-  // Voting.
-  bool AdmitLocally(Entry* entry);
-  bool IsExecuting(const Key& key) const;
-  void TryJoin(int32_t set);
+  Status Admissible(const Entry& entry) const;
+
+  // Up.
+  void VoteInTurn();
   void CastVote(const Key& key, const Entry& entry);
-  void Count(int child, const Key& key, const Vote& vote);
-  void Settle(const Key& key);
-  bool Complete(const ProcessSet& set, const Tally& tally) const;
-  void SendVote(const ProcessSet& set, const Key& key, const Vote& vote);
   void TakeVote(int child, Message message);
+  void Count(int child, const Key& key, const Vote& vote);
+  void PassUp(const ProcessSet& set, const Key& key, const Vote& vote);
   void TakeLeave(const Message& message);
 
-  // Frames (controller_responses.cc).
-  void EmitReadyNow();
-  Response MakeResponse(const Key& key, const Vote& vote);
+  // Down.
   void TakeResponses(std::vector<Response> batch);
-  void Emit(std::vector<Response> batch);
+  void Emit(const std::vector<Response>& batch);
   void Forward(const std::vector<Response>& batch);
   void Apply(const std::vector<Response>& batch);
-  void ApplyResponse(const Response& entry, std::vector<Task>* runs,
-                     std::vector<Key>* popped);
-  void ApplySetChange(const Response& entry, const Request& request);
+  void ApplyResponse(const Response& response, std::vector<Task>* tasks);
+  void ApplySetChange(const Response& response, const Request& request);
   void RemoveSet(int32_t set);
+
+  // The end.
   void Close(const Response& close);
-
-  void FailQueued(const Status& status);
-  Status ClosedStatus(const Key& key) const;
-  void CompleteEntry(Entry* entry, const Status& status);
+  void FailAll();
+  Status EndedStatus(const Key& key) const;
   void Bug(const std::string& text);
-  Status RemovedStatus(int32_t set) const;
 
-  ControllerState state_;
   const std::vector<std::string> hosts_;
   ControllerHost* const host_;
+  ProcessSets sets_;
+  Votes votes_;
+  Ordering ordering_;
+  OwnQueue own_;
   StallMonitor stall_;
   Status ended_;
-  int through_ = -1;          // the rank that was through, and left
-  std::set<int32_t> active_;  // sets with an agreed request since the last Tick
-  uint64_t moved_ = 0;        // ControllerHost::Moved at the last Tick
-  bool finished_any_ = false;  // since then
-  int32_t next_set_ = 1;       // the top's number for the next added set
+  int through_ = -1;  // the rank that was through, and left
 };
 
 }  // namespace tf_hvd

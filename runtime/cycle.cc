@@ -129,7 +129,7 @@ std::string Cycle::InVainText() const {
   const Topology& topology = world_->topology();
   // The top of the tree closes at once, so that here somebody is above.
   const int silent =
-      end_.closed() ? Awaited() : controller_.state().place.parent;
+      end_.closed() ? Awaited() : controller_.sets().place().parent;
   std::string text = topology.RankText(topology.rank);
   text += end_.closed()
               ? " left while an operation was going on that no longer moves"

@@ -67,7 +67,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
 
   // All ranks.
   const SetMembers& world_members() const {
-    return controller_.state().sets.at(kWorldSet).members;
+    return controller_.sets().world().members;
   }
 
   // True if an own request is not in order yet.

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/collective.h"
-#include "runtime/controller_state.h"
+#include "runtime/task.h"
 #include "runtime/transport/operation.h"
 
 namespace tf_hvd {

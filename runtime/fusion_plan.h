@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/controller_state.h"
+#include "runtime/task.h"
 
 namespace tf_hvd {
 

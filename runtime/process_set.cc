@@ -1,6 +1,7 @@
 #include "runtime/process_set.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tf_hvd {
@@ -60,6 +61,39 @@ int64_t ProcessSet::SinceJoin(const std::string& name, int64_t step) {
   int64_t& first = first_steps.try_emplace(name, step).first->second;
   first = std::min(first, step);  // an optimizer that was made anew counts anew
   return step - first;
+}
+
+void ProcessSet::JoinEnded() {
+  has_joined = true;
+  first_steps.clear();
+}
+
+ProcessSets::ProcessSets(int rank, int size, TreePlace place)
+    : rank_(rank), place_(std::move(place)) {
+  std::vector<int> world(static_cast<size_t>(size));
+  std::iota(world.begin(), world.end(), 0);
+  Add(kWorldSet, std::move(world));
+}
+
+ProcessSet* ProcessSets::Find(int32_t set) {
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? nullptr : &found->second;
+}
+
+const ProcessSet* ProcessSets::Find(int32_t set) const {
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? nullptr : &found->second;
+}
+
+const ProcessSet& ProcessSets::Add(int32_t set, std::vector<int> members) {
+  return sets_.emplace(set, ProcessSet(std::move(members), rank_, place_))
+      .first->second;
+}
+
+bool ProcessSets::Remove(int32_t set) {
+  if (sets_.erase(set) == 0) return false;
+  removed_.insert(set);
+  return true;
 }
 
 }  // namespace tf_hvd

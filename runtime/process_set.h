@@ -1,6 +1,6 @@
 // ProcessSet: one set of ranks as a controller of the tree sees it: who of it
-// lies in which child's subtree, who has joined, and the slots that stand for
-// the names in use.
+// lies in which child's subtree, and the slots that stand for the names in use.
+// ProcessSets: all of them, and the place in the tree that they are seen from.
 //
 // Owned by the holder of the progress lock.
 #ifndef TF_HVD_RUNTIME_PROCESS_SET_H_
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/message.h"
+#include "runtime/request.h"
 #include "runtime/transport/tree.h"
 
 namespace tf_hvd {
@@ -65,9 +66,8 @@ struct ProcessSet {
   SetMembers members;
   // Child (or this rank itself) -> number of members in its subtree, all > 0.
   std::map<int, int> need;
-  bool covered = false;  // all members lie in this controller' subtree
+  bool covered = false;  // all members lie in this controller's subtree
   bool member = false;   // this rank is one
-  std::set<int> joined;  // children (or self) that voted JOIN
   // After a join the ranks have made different numbers of steps, and go on
   // together: from then on the steps of a name count from its first call.
   bool has_joined = false;
@@ -76,6 +76,34 @@ struct ProcessSet {
 
   // The step to compare with other ranks' of a call of `name` at `step`.
   int64_t SinceJoin(const std::string& name, int64_t step);
+  // The last member has joined.
+  void JoinEnded();
+};
+
+class ProcessSets {
+ public:
+  // The world, which is `size` ranks. `place` is that of `rank` in the tree.
+  ProcessSets(int rank, int size, TreePlace place);
+
+  int rank() const { return rank_; }
+  const TreePlace& place() const { return place_; }
+  const ProcessSet& world() const { return sets_.at(kWorldSet); }
+
+  // Null if there is no such set.
+  ProcessSet* Find(int32_t set);
+  const ProcessSet* Find(int32_t set) const;
+  // True if there was such a set, and it has been removed.
+  bool Removed(int32_t set) const { return removed_.count(set) > 0; }
+
+  const ProcessSet& Add(int32_t set, std::vector<int> members);
+  // False if there is no such set.
+  bool Remove(int32_t set);
+
+ private:
+  const int rank_;
+  const TreePlace place_;
+  std::map<int32_t, ProcessSet> sets_;
+  std::set<int32_t> removed_;
 };
 
 }  // namespace tf_hvd

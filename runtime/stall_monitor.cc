@@ -29,35 +29,20 @@ uint32_t InMs(int64_t age_ns) {
 
 }  // namespace
 
-StallMonitor::StallMonitor(const ControllerState& state,
-                           const Topology& topology,
+StallMonitor::StallMonitor(const ProcessSets& sets, const Ordering& ordering,
+                           const OwnQueue& own, const Topology& topology,
                            const StallOptions& options, ControllerHost* host)
-    : state_(state),
+    : sets_(sets),
+      ordering_(ordering),
+      own_(own),
       topology_(topology),
       options_(options),
       host_(host),
       height_(HeightBelow(topology.rank, topology)) {}
 
-// This rank's requests that are not in order yet, and since when their callers
-// wait. One that was refused here, or whose caller has gone, has been answered:
-// only others wait for it.
-std::map<Key, int64_t> StallMonitor::Waits() const {
-  std::map<Key, int64_t> since_ns;
-  for (const auto& [key, entries] : state_.queue) {
-    const auto waiting =
-        std::find_if(entries.begin(), entries.end(),
-                     [](const Entry& entry) { return !IsAnswered(entry); });
-    if (waiting != entries.end()) since_ns[key] = waiting->submitted_ns;
-  }
-  for (const auto& [set, entry] : state_.want_join) {
-    since_ns[{set, kJoinName}] = entry.submitted_ns;
-  }
-  return since_ns;
-}
-
 void StallMonitor::Tick(int64_t now_ns) {
   if (options_.warn_ns > 0) {
-    const std::map<Key, int64_t> waits = Waits();
+    const std::map<Key, int64_t> waits = own_.Waits();
     if (ExecutesTooLong(now_ns) || WaitsTooLong(waits, now_ns)) return;
     AskForWaits(waits, now_ns);
   }
@@ -75,8 +60,8 @@ void StallMonitor::Tick(int64_t now_ns) {
 int64_t StallMonitor::due_ns() const {
   int64_t due_ns = std::numeric_limits<int64_t>::max();
   for (const auto& [key, query] : queries_) {
-    const auto set = state_.sets.find(key.first);
-    if (set == state_.sets.end() || set->second.covered) continue;
+    const ProcessSet* const set = sets_.Find(key.first);
+    if (set == nullptr || set->covered) continue;
     due_ns = std::min(due_ns, query.due_ns);
   }
   return due_ns;
@@ -100,8 +85,8 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
       return true;
     }
     // Those above are well. It may wait for what is before it.
-    if (now_ns - state_.moved_ns <= last_limit) continue;
-    AbortWait(key, state_.rank, what);
+    if (now_ns - own_.moved_ns() <= last_limit) continue;
+    AbortWait(key, sets_.rank(), what);
     return true;
   }
   return false;
@@ -113,10 +98,10 @@ bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
   // A rank of this node may wait for another node itself. It knows whom for,
   // so it may speak first.
   const bool here = awaited >= 0 && topology_.nodes.size() > 1 &&
-                    topology_.NodeOf(awaited) == topology_.NodeOf(state_.rank);
+                    topology_.NodeOf(awaited) == topology_.NodeOf(sets_.rank());
   const int64_t last_limit =
       options_.fail_ns + (here ? 2 : 1) * options_.grace_ns;
-  for (const auto& [key, one] : state_.executing) {
+  for (const auto& [key, one] : own_.executing()) {
     if (now_ns - one.since_ns <= last_limit) continue;
     std::string what = " was agreed by all ranks and has not moved for " +
                        SecondsText(last_limit);
@@ -125,7 +110,7 @@ bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
               " (stopped, or its machine cannot be reached, or it waits for "
               "another rank itself)";
     }
-    AbortWait(key, state_.rank, what);
+    AbortWait(key, sets_.rank(), what);
     return true;
   }
   return false;
@@ -135,7 +120,7 @@ void StallMonitor::AbortWait(const Key& key, int rank,
                              const std::string& what) {
   host_->Abort(AbortRecord::kStalled, rank,
                Shown(key) + what + "; seen by " +
-                   RankText(state_.rank, topology_.hosts));
+                   RankText(sets_.rank(), topology_.hosts));
 }
 
 void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
@@ -177,25 +162,25 @@ bool StallMonitor::Unanswered(const Asked& asked, int64_t now_ns) const {
 }
 
 std::vector<int> StallMonitor::Above(const Key& key) const {
-  const auto set = state_.sets.find(key.first);
-  if (set == state_.sets.end()) return {};
-  return PathToCover(state_.rank, *set->second.members, topology_.nodes,
+  const ProcessSet* const set = sets_.Find(key.first);
+  if (set == nullptr) return {};
+  return PathToCover(sets_.rank(), *set->members, topology_.nodes,
                      topology_.fan_out);
 }
 
 // A question that was passed on shortly before, or its query, stands for all of
 // them: the covering controller would take no notice of this one.
 void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
-  const auto set = state_.sets.find(ask.set);
-  if (set == state_.sets.end()) return;
+  const ProcessSet* const set = sets_.Find(ask.set);
+  if (set == nullptr) return;
   const Key key{ask.set, ask.name};
-  if (!set->second.covered) {
+  if (!set->covered) {
     const auto [passed, is_new] = quiet_since_.try_emplace(key, now_ns);
     if (!is_new && now_ns - passed->second < options_.query_ns) return;
     passed->second = now_ns;
-    return host_->Send(state_.place.parent, EncodeMessage(ask));
+    return host_->Send(sets_.place().parent, EncodeMessage(ask));
   }
-  if (state_.ready.count(key) > 0 || queries_.count(key) > 0) return;
+  if (ordering_.Contains(key) || queries_.count(key) > 0) return;
   Message call;
   call.kind = MessageKind::kQuery;
   call.set = ask.set;
@@ -208,8 +193,8 @@ void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
 // Those below have less time the farther down they are: what they have by then
 // is to arrive before the time is over here.
 void StallMonitor::OnQuery(const Message& query, int64_t now_ns) {
-  const auto set = state_.sets.find(query.set);
-  if (set == state_.sets.end()) return;
+  const ProcessSet* const set = sets_.Find(query.set);
+  if (set == nullptr) return;
   const Key key{query.set, query.name};
   if (options_.warn_ns > 0) asked_[key].heard_ns = now_ns;
   quiet_since_[key] = now_ns;
@@ -220,28 +205,25 @@ void StallMonitor::OnQuery(const Message& query, int64_t now_ns) {
   Message call = query;
   call.wait_ns = query.wait_ns / height_ * (height_ - 1);
   const std::string bytes = EncodeMessage(call);
-  for (const int child : state_.place.children) {
-    if (set->second.need.count(child) == 0) continue;
+  for (const int child : sets_.place().children) {
+    if (set->need.count(child) == 0) continue;
     open.awaited.insert(child);
     host_->Send(child, bytes);
   }
-  if (set->second.member) Take(OwnAnswer(key, now_ns), now_ns, &open);
+  if (set->member) Take(OwnAnswer(key, now_ns), now_ns, &open);
   EndIfComplete(key, now_ns);
 }
 
 StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
   StallAnswer answer;
-  const RankList self(std::vector<int>{state_.rank});
-  const bool wants_join =
-      key.second == kJoinName && state_.want_join.count(key.first) > 0;
-  const std::map<Key, int64_t> waits = Waits();
-  if (state_.queue.count(key) > 0 || wants_join ||
-      state_.queue.count({key.first, kJoinName}) > 0) {
+  const RankList self(std::vector<int>{sets_.rank()});
+  const std::map<Key, int64_t> waits = own_.Waits();
+  if (own_.HasSubmitted(key)) {
     answer.voted = self;
     const auto own = waits.find(key);
     const int64_t age_ns = own == waits.end() ? 0 : now_ns - own->second;
     answer.age_ms = InMs(age_ns);
-  } else if (state_.executing.count(key) > 0) {
+  } else if (own_.executing().count(key) > 0) {
     answer.agreed = true;
   } else {
     answer.missing = self;
@@ -276,8 +258,8 @@ void StallMonitor::Take(const StallAnswer& answer, int64_t now_ns,
 // about to be complete.
 void StallMonitor::EndIfComplete(const Key& key, int64_t now_ns) {
   const bool complete = queries_.at(key).awaited.empty();
-  const auto set = state_.sets.find(key.first);
-  if (!complete || set == state_.sets.end() || set->second.covered) return;
+  const ProcessSet* const set = sets_.Find(key.first);
+  if (!complete || set == nullptr || set->covered) return;
   EndQuery(key, now_ns);
 }
 
@@ -286,13 +268,13 @@ void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
   const auto found = queries_.find(key);
   const StallQuery query = std::move(found->second);
   queries_.erase(found);
-  const auto set = state_.sets.find(key.first);
-  if (set == state_.sets.end()) return;
+  const ProcessSet* const set = sets_.Find(key.first);
+  if (set == nullptr) return;
   StallReport report;
   report.answer = query.answer;
-  report.answer.silent = Silent(query, *set->second.members);
+  report.answer.silent = Silent(query, *set->members);
   report.age_ns = query.answer.voted.empty() ? 0 : now_ns - query.since_ns;
-  if (set->second.covered) return Report(key, report);
+  if (set->covered) return Report(key, report);
   Message message;
   message.kind = MessageKind::kAnswer;
   message.set = key.first;
@@ -300,16 +282,16 @@ void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
   message.query = query.number;
   message.answer = std::move(report.answer);
   message.answer.age_ms = InMs(report.age_ns);
-  host_->Send(state_.place.parent, EncodeMessage(message));
+  host_->Send(sets_.place().parent, EncodeMessage(message));
 }
 
 // With the members below a child that has not answered.
 RankList StallMonitor::Silent(const StallQuery& query,
                               const std::vector<int>& members) const {
   RankList silent = query.answer.silent;
-  for (size_t i = 0; i < state_.place.children.size(); ++i) {
-    if (query.awaited.count(state_.place.children[i]) == 0) continue;
-    const std::vector<int>& below = state_.place.below[i];
+  for (size_t i = 0; i < sets_.place().children.size(); ++i) {
+    if (query.awaited.count(sets_.place().children[i]) == 0) continue;
+    const std::vector<int>& below = sets_.place().below[i];
     std::vector<int> ranks;
     std::set_intersection(below.begin(), below.end(), members.begin(),
                           members.end(), std::back_inserter(ranks));

@@ -16,9 +16,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/controller_state.h"
+#include "runtime/controller_host.h"
+#include "runtime/key.h"
 #include "runtime/message.h"
+#include "runtime/ordering.h"
+#include "runtime/own_queue.h"
+#include "runtime/process_set.h"
 #include "runtime/stall_answer.h"
+#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 
@@ -31,8 +36,10 @@ struct StallOptions {
 
 class StallMonitor {
  public:
-  // `state` and `host` outlive the monitor.
-  StallMonitor(const ControllerState& state, const Topology& topology,
+  // Looks at what the controller consists of; that and `host` outlive the
+  // monitor.
+  StallMonitor(const ProcessSets& sets, const Ordering& ordering,
+               const OwnQueue& own, const Topology& topology,
                const StallOptions& options, ControllerHost* host);
 
   // Asks for own requests that wait, ends stall queries that are due, and looks
@@ -81,7 +88,6 @@ class StallMonitor {
     bool warned = false;   // that nobody answers, since asked_ns
   };
 
-  std::map<Key, int64_t> Waits() const;
   bool WaitsTooLong(const std::map<Key, int64_t>& waits, int64_t now_ns);
   bool ExecutesTooLong(int64_t now_ns);
   void AbortWait(const Key& key, int rank, const std::string& what);
@@ -98,7 +104,9 @@ class StallMonitor {
                   const std::vector<int>& members) const;
   void Report(const Key& key, const StallReport& result);
 
-  const ControllerState& state_;
+  const ProcessSets& sets_;
+  const Ordering& ordering_;
+  const OwnQueue& own_;
   const Topology topology_;
   const StallOptions options_;
   ControllerHost* const host_;

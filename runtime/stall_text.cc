@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "runtime/transport/world.h"
+#include "runtime/types.h"
+
 namespace tf_hvd {
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/controller_state.h"
+#include "runtime/key.h"
 #include "runtime/stall_answer.h"
 
 namespace tf_hvd {

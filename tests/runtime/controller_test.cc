@@ -130,7 +130,7 @@ TEST(Controller, EncodesEachResponseOnce) {
   Host host;
   Controller controller(OneNode(), StallOptions(), &host);
   OrderOneInTheWorldAndOneInTheSet(&controller, {2, 3, 7});
-  EXPECT_EQ(controller.state().responses_encoded, 3u);
+  EXPECT_EQ(controller.ordering().responses_encoded(), 3u);
   ASSERT_EQ(host.sent.size(), 16u);
   for (size_t i = 8; i < host.sent.size(); ++i) {
     const auto& [child, message] = host.sent[i];
@@ -149,17 +149,17 @@ TEST(Controller, MembersAreNotCopied) {
   Host host;
   Controller controller(OneNode(), StallOptions(), &host);
   OrderOneInTheWorldAndOneInTheSet(&controller, {0, 2, 3});
-  const auto& sets = controller.state().sets;
+  const ProcessSets& sets = controller.sets();
   ASSERT_EQ(host.added.size(), 1u);
-  EXPECT_EQ(host.added[0].get(), sets.at(1).members.get());
+  EXPECT_EQ(host.added[0].get(), sets.Find(1)->members.get());
   EXPECT_EQ(*host.added[0], (std::vector<int>{0, 2, 3}));
   Entry x = Allreduce("x");
   x.set = 1;
   controller.Admit(std::move(x));
   ASSERT_TRUE(controller.EmitReady());
   ASSERT_EQ(host.runs.size(), 3u);
-  EXPECT_EQ(host.runs[1].ranks.get(), sets.at(kWorldSet).members.get());
-  EXPECT_EQ(host.runs[2].ranks.get(), sets.at(1).members.get());
+  EXPECT_EQ(host.runs[1].ranks.get(), sets.world().members.get());
+  EXPECT_EQ(host.runs[2].ranks.get(), sets.Find(1)->members.get());
 }
 
 // A leaf has nobody to encode for.
@@ -167,7 +167,7 @@ TEST(Controller, EncodesNothingForNobody) {
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host);
   controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)), 0);
-  EXPECT_EQ(controller.state().responses_encoded, 0u);
+  EXPECT_EQ(controller.ordering().responses_encoded(), 0u);
 }
 
 // A leader that is no member of the set {1, 3} relays for it until the batch
@@ -444,10 +444,10 @@ TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   ASSERT_EQ(host.runs.size(), 2u);
   EXPECT_TRUE(host.runs[0].own.has_value());
   EXPECT_TRUE(host.runs[1].own.has_value());
-  EXPECT_EQ(controller.state().executing.size(), 2u);
+  EXPECT_EQ(controller.own().executing().size(), 2u);
   controller.Finished({kWorldSet, "g"});
   controller.Finished({kWorldSet, "g"});
-  EXPECT_TRUE(controller.state().executing.empty());
+  EXPECT_TRUE(controller.own().executing().empty());
 }
 
 }  // namespace

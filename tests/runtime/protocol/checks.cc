@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "runtime/controller_state.h"
+#include "runtime/key.h"
 #include "runtime/stall_monitor.h"
 #include "tests/runtime/protocol/event_queue.h"
 

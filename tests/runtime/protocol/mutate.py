@@ -22,22 +22,24 @@ class Mutant(NamedTuple):
 MUTANTS = {
     # A rank is inside a batch before the batch is sent on.
     "execute_before_forward": Mutant(
-        "controller_responses.cc",
+        "controller.cc",
         "  Forward(batch);\n  Apply(batch);\n",
         "  Apply(batch);\n  Forward(batch);\n",
     ),
     # The parent counts the child as joined and meets its late votes.
     "join_settled_first": Mutant(
-        "controller.cc",
-        "  for (const Key& other : open) Settle(other);\n  Settle(key);\n",
-        "  Settle(key);\n  for (const Key& other : open) Settle(other);\n",
+        "votes.cc",
+        "  for (const Key& other : open) Settle(set, other, &complete);\n"
+        "  Settle(set, key, &complete);\n",
+        "  Settle(set, key, &complete);\n"
+        "  for (const Key& other : open) Settle(set, other, &complete);\n",
     ),
     # The other ranks' calls pair with the next one.
     "duplicate_refused_locally_only": Mutant(
-        "controller.cc",
+        "own_queue.cc",
         '"give concurrent collectives different names";\n',
         '"give concurrent collectives different names";\n'
-        "    return CompleteEntry(&entry, InvalidArgument(entry.refusal));\n",
+        "    return Answer(&entry, InvalidArgument(entry.refusal));\n",
     ),
     # Two requests of one batch get the same slot.
     "slot_number_twice_in_a_frame": Mutant(
@@ -71,21 +73,21 @@ MUTANTS = {
     ),
     # Sets added in one batch: their order there is not that of their numbers.
     "set_number_used_twice": Mutant(
-        "controller_responses.cc",
-        "next_set_ = std::max(next_set_, entry.last + 1);",
-        "next_set_ = entry.last + 1;",
+        "ordering.cc",
+        "next_set_ = std::max(next_set_, set + 1);",
+        "next_set_ = set + 1;",
     ),
     # A call after a refused one of the same name counts as a duplicate.
     "refused_call_stays_open": Mutant(
-        "controller.cc",
+        "own_queue.cc",
         "[](const Entry& earlier) { return !IsAnswered(earlier); }",
         "[](const Entry&) { return true; }",
     ),
     # A broadcast fails after a join although all ranks have submitted it.
     "join_counts_for_older_calls": Mutant(
-        "controller.cc",
+        "votes.cc",
         "if (it->second.voted.size() < set.need.size()) vote.joined = true;",
-        "if (key.second != kJoinName && !set.joined.empty()) {\n    vote.joined = true;\n  }",
+        "if (key.second != kJoinName && !joined.empty()) vote.joined = true;",
     ),
     # A question that comes too late makes a report about nobody's wait.
     "report_without_a_wait": Mutant(
@@ -95,7 +97,7 @@ MUTANTS = {
     ),
     # The calls of a removed set fail with one text before and one after.
     "removed_in_other_words": Mutant(
-        "controller_responses.cc",
+        "controller.cc",
         "const Status status = RemovedStatus(set);",
         'const Status status = Aborted("the process set is gone");',
     ),

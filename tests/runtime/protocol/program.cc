@@ -4,7 +4,7 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/controller_state.h"
+#include "runtime/key.h"
 #include "tests/runtime/protocol/event_queue.h"
 
 namespace tf_hvd::protocol_test {

@@ -146,7 +146,7 @@ int64_t SimWorld::Latency(int from, int to) {
 }
 
 void SimWorld::Carry(int from, int to, std::string message) {
-  const TreePlace& place = rank(from)->controller().state().place;
+  const TreePlace& place = rank(from)->controller().sets().place();
   if (to != place.parent &&
       std::count(place.children.begin(), place.children.end(), to) == 0) {
     return history_.Fail("sent to a rank that is no neighbour");

@@ -14,6 +14,11 @@ namespace {
 // Far beyond every limit of the protocol.
 constexpr int64_t kEndNs = 1000 * kSecond;
 
+bool IsEmpty(const Controller& controller) {
+  return controller.votes().empty() && controller.ordering().empty() &&
+         !controller.Waiting() && controller.own().executing().empty();
+}
+
 class Simulation {
  public:
   Simulation(uint64_t seed, const SimOptions& options)
@@ -70,10 +75,7 @@ void Simulation::CheckQuiet() {
     return;
   }
   for (int r = 0; r < world_.size(); ++r) {
-    const ControllerState& state = world_.rank(r)->controller().state();
-    if (!state.tallies.empty() || !state.ready.empty() ||
-        !state.passed_up.empty() || !state.executing.empty() ||
-        world_.rank(r)->controller().Waiting()) {
+    if (!IsEmpty(world_.rank(r)->controller())) {
       history->Fail("rank " + std::to_string(r) +
                     " has something left although nobody waits");
     }
@@ -108,14 +110,10 @@ void Simulation::CloseAll() {
 void Simulation::CheckEmpty() {
   for (int r = 0; r < world_.size(); ++r) {
     if (!world_.history()->Alive(r)) continue;
-    const Controller& controller = world_.rank(r)->controller();
-    const ControllerState& state = controller.state();
     if (!world_.rank(r)->ended()) {
       world_.history()->Fail("rank " + std::to_string(r) + " has not ended");
     }
-    if (!state.tallies.empty() || !state.ready.empty() ||
-        !state.queue.empty() || !state.want_join.empty() ||
-        !state.executing.empty() || !world_.rank(r)->Idle()) {
+    if (!IsEmpty(world_.rank(r)->controller()) || !world_.rank(r)->Idle()) {
       world_.history()->Fail("rank " + std::to_string(r) +
                              " has something left after the end");
     }

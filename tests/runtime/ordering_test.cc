@@ -1,0 +1,274 @@
+// What becomes of complete requests, in which order, and who is told.
+#include "runtime/ordering.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+// Three ranks on one node, seen from above.
+ProcessSets Top() { return {0, 3, PlaceOf(0, {{0, 1, 2}})}; }
+
+Vote VoteFor(const Request& request) {
+  Vote vote;
+  vote.first = {0, EncodeRequest(request)};
+  return vote;
+}
+
+Vote Allreduce(int64_t rows = 1) {
+  Request request;
+  request.tensors.push_back({DType::kFloat32, {rows}});
+  return VoteFor(request);
+}
+
+Vote Join() {
+  Request request;
+  request.kind = OpKind::kJoin;
+  return VoteFor(request);
+}
+
+Vote AddSet(std::vector<int32_t> ranks) {
+  Request request;
+  request.kind = OpKind::kAddSet;
+  request.ranks = std::move(ranks);
+  return VoteFor(request);
+}
+
+Vote RemoveSet(int32_t set) {
+  Request request;
+  request.kind = OpKind::kRemoveSet;
+  request.set = set;
+  return VoteFor(request);
+}
+
+std::vector<Key> KeysOf(const std::vector<Response>& batch) {
+  std::vector<Key> keys;
+  for (const Response& one : batch) keys.emplace_back(one.set, one.name);
+  return keys;
+}
+
+// The batch of one request.
+Response OrderOne(Ordering* ordering, const Key& key, const Vote& vote) {
+  ordering->Add(key, vote);
+  return ordering->TakeBatch().at(0);
+}
+
+// `response` is applied: from now on the slot it defines stands for the name.
+void Define(ProcessSets* sets, const Response& response) {
+  ASSERT_TRUE(response.define);
+  ASSERT_TRUE(
+      sets->Find(response.set)
+          ->slots.Define(response.slot, response.name, response.request));
+}
+
+// By set, slot and name, joins last, whatever became ready first.
+TEST(Ordering, SortsABatch) {
+  const std::vector<Key> expected = {{kWorldSet, "slot"},
+                                     {kWorldSet, "a"},
+                                     {1, "b"},
+                                     {kWorldSet, kJoinName},
+                                     {1, kJoinName}};
+  std::vector<Key> ready = expected;
+  std::sort(ready.begin(), ready.end());
+  ASSERT_NE(ready, expected);
+  do {
+    ProcessSets sets = Top();
+    sets.Add(1, {0, 1});
+    Ordering ordering(&sets);
+    OrderOne(&ordering, {kWorldSet, "slot"}, Allreduce());
+    Define(&sets, OrderOne(&ordering, {kWorldSet, "slot"}, Allreduce()));
+    for (const Key& key : ready) {
+      ordering.Add(key, key.second == kJoinName ? Join() : Allreduce());
+    }
+    EXPECT_EQ(KeysOf(ordering.TakeBatch()), expected);
+    EXPECT_TRUE(ordering.empty());
+  } while (std::next_permutation(ready.begin(), ready.end()));
+}
+
+// When a name is agreed for the second time, once.
+TEST(Ordering, OffersASlotOnce) {
+  ProcessSets sets = Top();
+  Ordering ordering(&sets);
+  const Key key = {kWorldSet, "g"};
+  const Response first = OrderOne(&ordering, key, Allreduce());
+  EXPECT_EQ(first.slot, kNoSlot);
+  EXPECT_FALSE(first.define);
+  const Response second = OrderOne(&ordering, key, Allreduce());
+  EXPECT_EQ(second.slot, 0u);
+  Define(&sets, second);
+  const Response third = OrderOne(&ordering, key, Allreduce());
+  EXPECT_EQ(third.slot, 0u);
+  EXPECT_FALSE(third.define);
+  // The slot stands for another request.
+  const Response changed = OrderOne(&ordering, key, Allreduce(2));
+  EXPECT_EQ(changed.slot, kNoSlot);
+  EXPECT_FALSE(changed.define);
+}
+
+TEST(Ordering, NumbersTheSlotsOfOneBatchApart) {
+  ProcessSets sets = Top();
+  Ordering ordering(&sets);
+  std::vector<Response> batch;
+  for (int time = 0; time < 2; ++time) {
+    ordering.Add({kWorldSet, "a"}, Allreduce());
+    ordering.Add({kWorldSet, "b"}, Allreduce());
+    ordering.Add({kWorldSet, kJoinName}, Join());
+    batch = ordering.TakeBatch();
+  }
+  ASSERT_EQ(batch.size(), 3u);
+  EXPECT_EQ(batch[0].slot, 0u);
+  EXPECT_EQ(batch[1].slot, 1u);
+  EXPECT_EQ(batch[2].slot, kNoSlot);
+}
+
+TEST(Ordering, GivesTheVerdict) {
+  ProcessSets sets = Top();
+  Ordering ordering(&sets);
+  Vote vote = Allreduce();
+  vote.joined = true;
+  vote.last = 2;
+  const Response runs = OrderOne(&ordering, {kWorldSet, "g"}, vote);
+  EXPECT_EQ(runs.error, "");
+  EXPECT_TRUE(runs.joined);
+  EXPECT_EQ(runs.last, 2);
+  vote.refusal = Refusal{1, "no"};
+  const Response fails = OrderOne(&ordering, {kWorldSet, "g"}, vote);
+  EXPECT_EQ(fails.error, "rank 1: no");
+  // It was not agreed: no slot.
+  EXPECT_EQ(fails.slot, kNoSlot);
+}
+
+// Numbers count up in each batch and over batches, also those of others, and
+// are not given to what fails.
+TEST(Ordering, NumbersNewSets) {
+  ProcessSets sets = Top();
+  Ordering ordering(&sets);
+  ordering.Add({kWorldSet, "a"}, AddSet({0, 1}));
+  ordering.Add({kWorldSet, "b"}, AddSet({5}));
+  ordering.Add({kWorldSet, "c"}, AddSet({0, 2}));
+  const std::vector<Response> batch = ordering.TakeBatch();
+  ASSERT_EQ(batch.size(), 3u);
+  EXPECT_EQ(batch[0].last, 1);
+  EXPECT_NE(batch[1].error, "");
+  EXPECT_EQ(batch[2].last, 2);
+  ordering.SetAdded(2);
+  ordering.SetAdded(1);
+  EXPECT_EQ(OrderOne(&ordering, {kWorldSet, "d"}, AddSet({1})).last, 3);
+  ordering.SetAdded(7);
+  EXPECT_EQ(OrderOne(&ordering, {kWorldSet, "e"}, AddSet({1})).last, 8);
+}
+
+TEST(Ordering, SaysWhyASetCannotBeChanged) {
+  const std::string needs =
+      "a process set needs at least one rank, each once, between 0 and 2";
+  const struct {
+    int32_t set;
+    Vote vote;
+    std::string error;
+  } kCases[] = {
+      {kWorldSet, AddSet({0, 2}), ""},
+      {kWorldSet, AddSet({}), needs},
+      {kWorldSet, AddSet({1, 1}), needs},
+      {kWorldSet, AddSet({2, 1}), needs},
+      {kWorldSet, AddSet({-1}), needs},
+      {kWorldSet, AddSet({3}), needs},
+      {1, AddSet({0, 1}), "process sets are changed by all ranks together"},
+      {kWorldSet, RemoveSet(1), ""},
+      {kWorldSet, RemoveSet(2), "there is no process set 2"},
+      {kWorldSet, RemoveSet(kWorldSet),
+       "process set 0, which is all ranks, cannot be removed"},
+      {1, RemoveSet(1), "process sets are changed by all ranks together"},
+  };
+  for (const auto& one : kCases) {
+    ProcessSets sets = Top();
+    sets.Add(1, {0, 1});
+    Ordering ordering(&sets);
+    EXPECT_EQ(OrderOne(&ordering, {one.set, "s"}, one.vote).error, one.error);
+  }
+}
+
+TEST(Ordering, WhatIsReadyGoesBeforeAnEnd) {
+  Response close;
+  close.close = true;
+  Response removes;
+  removes.request = RemoveSet(1).first.request;
+  Response does_not;
+  does_not.request = removes.request;
+  does_not.error = "there is no process set 1";
+  Response runs;
+  runs.request = Allreduce().first.request;
+
+  const struct {
+    std::vector<Response> batch;
+    bool ends;
+  } kCases[] = {
+      {{close}, true},
+      {{runs, removes}, true},
+      {{does_not}, false},
+      {{runs}, false},
+  };
+  for (const auto& one : kCases) {
+    ProcessSets sets = Top();
+    Ordering ordering(&sets);
+    EXPECT_TRUE(ordering.TakeBefore(one.batch).empty());
+    ordering.Add({kWorldSet, "g"}, Allreduce());
+    EXPECT_EQ(ordering.TakeBefore(one.batch).size(), one.ends ? 1u : 0u);
+    EXPECT_EQ(ordering.empty(), one.ends);
+  }
+}
+
+// A child gets what its members need, and each response is encoded once.
+TEST(Ordering, ForwardsWhatConcernsAChild) {
+  ProcessSets sets = Top();
+  sets.Add(1, {0, 1});
+  sets.Add(2, {0});
+  Ordering ordering(&sets);
+  std::vector<std::pair<int, std::vector<Key>>> sent;
+  const Ordering::Send send = [&sent](int child, std::string_view bytes) {
+    Message message;
+    ASSERT_TRUE(DecodeMessage(bytes, &message).ok());
+    sent.emplace_back(child, KeysOf(message.batch));
+  };
+  ordering.Add({kWorldSet, "w"}, Allreduce());
+  ordering.Add({1, "x"}, Allreduce());
+  ordering.Add({2, "y"}, Allreduce());
+  ordering.Forward(ordering.TakeBatch(), send);
+  const std::vector<std::pair<int, std::vector<Key>>> expected = {
+      {1, {{kWorldSet, "w"}, {1, "x"}}}, {2, {{kWorldSet, "w"}}}};
+  EXPECT_EQ(sent, expected);
+  EXPECT_EQ(ordering.responses_encoded(), 2u);
+
+  // No message of nothing.
+  ordering.Add({2, "y"}, Allreduce());
+  ordering.Forward(ordering.TakeBatch(), send);
+  EXPECT_EQ(sent, expected);
+
+  // What ends the runtime concerns all, whatever its set.
+  Response close;
+  close.set = 2;
+  close.close = true;
+  ordering.Forward({close}, send);
+  EXPECT_EQ(sent.size(), 4u);
+}
+
+TEST(Ordering, ForgetsARemovedSet) {
+  ProcessSets sets = Top();
+  sets.Add(1, {0, 1});
+  Ordering ordering(&sets);
+  ordering.Add({kWorldSet, "w"}, Allreduce());
+  ordering.Add({1, "x"}, Allreduce());
+  EXPECT_TRUE(ordering.Contains({1, "x"}));
+  ordering.DropSet(1);
+  EXPECT_FALSE(ordering.Contains({1, "x"}));
+  EXPECT_TRUE(ordering.Contains({kWorldSet, "w"}));
+  ordering.Clear();
+  EXPECT_TRUE(ordering.empty());
+}
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,277 @@
+// This rank's own requests: whose turn it is, and what their callers are told.
+#include "runtime/own_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+const Key kG = {kWorldSet, "g"};
+const Key kH = {kWorldSet, "h"};
+const Key kJoin = {kWorldSet, kJoinName};
+
+// A queue, and what each caller has been told, by the number of its call.
+class OwnQueueTest : public testing::Test {
+ protected:
+  // Gives the number of the call.
+  int Submit(const Key& key, int64_t submitted_ns = 0,
+             const std::string& refusal = "") {
+    return Submit(OpKind::kAllreduce, key, submitted_ns, refusal);
+  }
+
+  int Join(int32_t set = kWorldSet, int64_t submitted_ns = 0) {
+    return Submit(OpKind::kJoin, {set, "join"}, submitted_ns, "");
+  }
+
+  // The caller goes.
+  void GiveUp(int call) { callers_.at(static_cast<size_t>(call))->GiveUp(); }
+
+  // True if there is an entry for the executor, which keeps it.
+  bool Order(const Key& key) {
+    std::optional<Entry> own = queue_.Ordered(key);
+    if (!own.has_value()) return false;
+    executed_.push_back(std::move(*own));
+    return true;
+  }
+
+  std::map<int, std::vector<std::string>> told_;
+  int tells_ = 0;
+  OwnQueue queue_{[this](Completion done, const Status& status) {
+    ++tells_;
+    done.Fire(status, 0);
+  }};
+
+ private:
+  int Submit(OpKind kind, const Key& key, int64_t submitted_ns,
+             const std::string& refusal) {
+    const auto call = static_cast<int>(callers_.size());
+    callers_.push_back(std::make_shared<Caller>());
+    Entry entry;
+    entry.set = key.first;
+    entry.name = key.second;
+    entry.request.kind = kind;
+    entry.submitted_ns = submitted_ns;
+    entry.refusal = refusal;
+    entry.caller = callers_.back();
+    entry.done = Completion([this, call](const Status& status, int32_t) {
+      told_[call].push_back(status.message());
+    });
+    queue_.Add(std::move(entry));
+    return call;
+  }
+
+  std::vector<std::shared_ptr<Caller>> callers_;
+  std::vector<Entry> executed_;
+};
+
+using Keys = std::vector<Key>;
+
+TEST_F(OwnQueueTest, OneVotePerNameAtATime) {
+  GiveUp(Submit(kG));
+  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
+  GiveUp(Submit(kG));
+  GiveUp(Submit(kG));
+  EXPECT_EQ(queue_.TakeTurns(), Keys());
+  Submit(kH);
+  EXPECT_EQ(queue_.TakeTurns(), Keys{kH});
+  EXPECT_TRUE(Order(kG));
+  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
+  EXPECT_TRUE(Order(kG));
+  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
+  EXPECT_TRUE(Order(kG));
+  EXPECT_EQ(queue_.TakeTurns(), Keys());
+}
+
+TEST_F(OwnQueueTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
+  const struct {
+    const char* what;
+    bool refused, gone, ordered, gone_later, finished;
+    bool duplicate;
+  } kCases[] = {
+      {"waits", false, false, false, false, false, true},
+      {"refused", true, false, false, false, false, false},
+      {"given up", false, true, false, false, false, false},
+      {"executed", false, false, true, false, false, true},
+      {"given up, executed", false, true, true, false, false, false},
+      {"executed, given up", false, false, true, true, false, false},
+      {"finished", false, false, true, false, true, false},
+  };
+  for (size_t i = 0; i < std::size(kCases); ++i) {
+    const auto& one = kCases[i];
+    const Key key = {kWorldSet, "g" + std::to_string(i)};
+    const int first = Submit(key, 0, one.refused ? "wrong" : "");
+    if (one.gone) GiveUp(first);
+    if (one.ordered) Order(key);
+    if (one.gone_later) GiveUp(first);
+    if (one.finished) queue_.Finished(key);
+    const int second = Submit(key);
+    EXPECT_EQ(told_.count(second), one.duplicate ? 1u : 0u) << one.what;
+  }
+}
+
+// What is wrong here is told here at once, and still voted for: silently it
+// would pair with the others' next call.
+TEST_F(OwnQueueTest, ARefusedCallKeepsItsTurn) {
+  const int call = Submit(kG, 0, "wrong");
+  EXPECT_EQ(told_[call], std::vector<std::string>{"wrong"});
+  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
+  EXPECT_EQ(queue_.Front(kG).refusal, "wrong");
+  EXPECT_TRUE(queue_.Waiting());
+  EXPECT_FALSE(Order(kG));
+  EXPECT_TRUE(queue_.executing().empty());
+  EXPECT_FALSE(queue_.Waiting());
+  EXPECT_EQ(told_[call].size(), 1u);
+}
+
+TEST_F(OwnQueueTest, JoinWaitsUntilNothingOfItsSetIsUnvoted) {
+  GiveUp(Submit(kG));
+  Submit(kG);
+  Submit({1, "x"});
+  EXPECT_EQ(queue_.TakeTurns(), (Keys{kG, {1, "x"}}));
+  Join();
+  EXPECT_TRUE(queue_.HasJoined(kWorldSet));
+  EXPECT_FALSE(queue_.HasJoined(1));
+  EXPECT_EQ(queue_.TakeTurns(), Keys());
+  // Another set's is not held back.
+  Join(1);
+  EXPECT_EQ(queue_.TakeTurns(), (Keys{{1, kJoinName}}));
+  Order(kG);
+  EXPECT_EQ(queue_.TakeTurns(), (Keys{kG, kJoin}));
+  EXPECT_EQ(queue_.Front(kJoin).name, kJoinName);
+  EXPECT_TRUE(queue_.HasJoined(kWorldSet));
+  Order(kG);
+  EXPECT_TRUE(Order(kJoin));
+  EXPECT_FALSE(queue_.HasJoined(kWorldSet));
+}
+
+// A rank that has joined takes part in what others order, without an entry.
+TEST_F(OwnQueueTest, WhatWasNotSubmittedHasNoEntry) {
+  EXPECT_FALSE(Order(kG));
+  EXPECT_TRUE(queue_.executing().empty());
+}
+
+TEST_F(OwnQueueTest, TheOldestExecutingIsFinishedFirst) {
+  GiveUp(Submit(kG));
+  Order(kG);
+  queue_.NoteProgress(0, 10);
+  Submit(kG);
+  Order(kG);
+  queue_.NoteProgress(0, 20);
+  ASSERT_EQ(queue_.executing().count(kG), 2u);
+  queue_.Finished(kG);
+  ASSERT_EQ(queue_.executing().count(kG), 1u);
+  EXPECT_EQ(queue_.executing().find(kG)->second.since_ns, 20);
+  queue_.Finished(kG);
+  EXPECT_TRUE(queue_.executing().empty());
+}
+
+TEST_F(OwnQueueTest, FailsEverybodyOnce) {
+  const int g = Submit(kG);
+  const int refused = Submit(kH, 0, "wrong");
+  const int again = Submit(kH);
+  const int join = Join();
+  Submit({1, "x"});
+  Order({1, "x"});
+  queue_.FailAll(
+      [](const Key& key) { return Aborted("end of " + key.second); });
+  EXPECT_EQ(told_[g], std::vector<std::string>{"end of g"});
+  EXPECT_EQ(told_[refused], std::vector<std::string>{"wrong"});
+  EXPECT_EQ(told_[again], std::vector<std::string>{"end of h"});
+  EXPECT_EQ(told_[join], std::vector<std::string>{"end of \x01join"});
+  EXPECT_EQ(tells_, 4);
+  // The executor's to end.
+  EXPECT_EQ(queue_.executing().size(), 1u);
+  EXPECT_FALSE(queue_.Waiting());
+  EXPECT_EQ(queue_.TakeTurns(), Keys());
+}
+
+TEST_F(OwnQueueTest, FailsOneSet) {
+  const int g = Submit(kG);
+  const int x = Submit({1, "x"});
+  GiveUp(Submit({1, "y"}));
+  Submit({1, "y"});
+  const int join = Join(1);
+  queue_.FailSet(1, Aborted("removed"));
+  EXPECT_EQ(told_.count(g), 0u);
+  EXPECT_EQ(told_[x], std::vector<std::string>{"removed"});
+  EXPECT_EQ(told_[join], std::vector<std::string>{"removed"});
+  EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
+  EXPECT_FALSE(queue_.HasJoined(1));
+}
+
+using Since = std::map<Key, int64_t>;
+
+// Since the oldest call whose caller is still there.
+TEST_F(OwnQueueTest, SaysSinceWhenCallersWait) {
+  GiveUp(Submit(kG, 1));
+  Submit(kG, 2);
+  Submit(kH, 3, "wrong");
+  Join(kWorldSet, 4);
+  EXPECT_EQ(queue_.Waits(), (Since{{kG, 2}, {kJoin, 4}}));
+  Order(kG);
+  queue_.TakeTurns();
+  EXPECT_EQ(queue_.Waits(), (Since{{kG, 2}, {kJoin, 4}}));
+}
+
+TEST_F(OwnQueueTest, WhoHasJoinedHasSubmittedEverything) {
+  GiveUp(Submit(kG));
+  Submit(kG);
+  EXPECT_TRUE(queue_.HasSubmitted(kG));
+  EXPECT_FALSE(queue_.HasSubmitted(kH));
+  Join();
+  queue_.TakeTurns();
+  // The join is held back: nobody counts it yet.
+  EXPECT_TRUE(queue_.HasSubmitted(kJoin));
+  EXPECT_FALSE(queue_.HasSubmitted(kH));
+  Order(kG);
+  queue_.TakeTurns();
+  EXPECT_TRUE(queue_.HasSubmitted(kH));
+  EXPECT_FALSE(queue_.HasSubmitted({1, "h"}));
+}
+
+// As long as others go on, who has joined does not wait too long.
+TEST_F(OwnQueueTest, JoinsWaitBeginsAnewWhenOthersGoOn) {
+  Join(kWorldSet, 1);
+  Join(1, 1);
+  queue_.TakeTurns();
+  Order(kG);
+  queue_.NoteProgress(0, 10);
+  EXPECT_EQ(queue_.Waits(), (Since{{kJoin, 10}, {{1, kJoinName}, 1}}));
+  queue_.NoteProgress(0, 20);
+  EXPECT_EQ(queue_.Waits(), (Since{{kJoin, 10}, {{1, kJoinName}, 1}}));
+}
+
+TEST_F(OwnQueueTest, WhatExecutesWaitsFromTheLastMove) {
+  const auto since = [this] {
+    return queue_.executing().find(kG)->second.since_ns;
+  };
+  Submit(kG);
+  Submit(kH);
+  Order(kG);
+  Order(kH);
+  queue_.NoteProgress(0, 10);
+  EXPECT_EQ(since(), 10);
+  EXPECT_EQ(queue_.moved_ns(), 0);
+  queue_.NoteProgress(0, 20);
+  EXPECT_EQ(since(), 10);
+  queue_.NoteProgress(1, 30);
+  EXPECT_EQ(since(), 30);
+  EXPECT_EQ(queue_.moved_ns(), 30);
+  queue_.Finished(kH);
+  queue_.NoteProgress(1, 40);
+  EXPECT_EQ(since(), 40);
+  EXPECT_EQ(queue_.moved_ns(), 40);
+  queue_.NoteProgress(1, 50);
+  EXPECT_EQ(since(), 40);
+}
+
+}  // namespace
+}  // namespace tf_hvd
