@@ -226,29 +226,28 @@ void DirectGather(const RankGroup& group, const RankRuns& runs,
   const auto block_of = [&](size_t place) {
     return blocks + runs.BeginOf(place);
   };
+  // What a rank's run travels as.
+  const auto for_each_message = [&](size_t place, const auto& visit) {
+    if (packs) {
+      return visit({block_of(place), block_of(place), runs.CountOf(place)});
+    }
+    const Span* const spans = &runs.list().spans()[place * runs.each()];
+    for (size_t i = 0; i < runs.each(); ++i) visit(spans[i]);
+  };
   if (packs) PackOwn(group, runs, block_of(group.me), schedule);
   // Each rank begins with another one, so that no rank is everybody's first.
   for (size_t step = 1; step < group.size(); ++step) {
     const size_t from = group.Previous(step);
-    const int rank = group.ranks[from];
-    if (packs) {
-      schedule->Receive(kAll, rank, block_of(from), BytesOf(runs, from));
-    }
-    for (size_t i = 0; !packs && i < runs.each(); ++i) {
-      const Span& span = runs.list().spans()[from * runs.each() + i];
-      schedule->Receive(kAll, rank, span.output,
+    for_each_message(from, [&](const Span& span) {
+      schedule->Receive(kAll, group.ranks[from], span.output,
                         static_cast<size_t>(span.count));
-    }
+    });
   }
   for (size_t step = 1; step < group.size(); ++step) {
-    const int rank = group.ranks[group.Next(step)];
-    if (packs) {
-      schedule->Send(kAll, rank, block_of(group.me), BytesOf(runs, group.me));
-    }
-    for (size_t i = 0; !packs && i < runs.each(); ++i) {
-      const Span& span = runs.list().spans()[group.me * runs.each() + i];
-      schedule->Send(kAll, rank, span.input, static_cast<size_t>(span.count));
-    }
+    const int to = group.ranks[group.Next(step)];
+    for_each_message(group.me, [&](const Span& span) {
+      schedule->Send(kAll, to, span.input, static_cast<size_t>(span.count));
+    });
   }
   CopyOwn(group, runs, schedule);
   schedule->Wait(kAll);
