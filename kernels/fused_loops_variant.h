@@ -38,26 +38,87 @@ inline void StoreChunk(const typename E::Accumulated* from, int64_t count,
 }
 
 #if defined(__AVX2__) && defined(__F16C__)
-// Eight elements at once, where compilers find no good way by themselves.
+// Several elements at once, where compilers find no good way by themselves.
+//
+// Halves: the processor's conversions give the bits of half_float.h but for
+// signalling NaNs; those become quiet here as they do there when they are
+// stored. Bfloats: line by line what FloatToBfloat does; the processor's own
+// conversion would take the smallest numbers for zero.
+#if defined(__AVX512F__) && defined(__AVX512BW__)
 
-// The processor's conversions give the bits of half_float.h but for signalling
-// NaNs; those become quiet here as they do there when they are stored.
+constexpr int64_t kWidth = 16;
+using Floats = __m512;
+
+inline __m256i LoadPacked(const uint16_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+inline void StorePacked(__m256i values, uint16_t* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), values);
+}
+inline Floats LoadFloats(const float* from) { return _mm512_loadu_ps(from); }
+inline void StoreFloats(Floats values, float* to) {
+  _mm512_storeu_ps(to, values);
+}
+
 struct HalfVector {
-  static TF_HVD_INLINE __m256 Load(__m128i halves) {
+  static TF_HVD_INLINE Floats Load(__m256i halves) {
+    return _mm512_cvtph_ps(halves);
+  }
+  static TF_HVD_INLINE __m256i Store(Floats values) {
+    return _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT);
+  }
+};
+
+struct BfloatVector {
+  static TF_HVD_INLINE Floats Load(__m256i bfloats) {
+    const __m512i wide = _mm512_cvtepu16_epi32(bfloats);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static TF_HVD_INLINE __m256i Store(Floats values) {
+    const __m512i bits = _mm512_castps_si512(values);
+    const __m512i high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i raised = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(raised, odd), 16);
+    const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(
+        _mm512_mask_blend_epi32(is_nan, rounded, quiet));
+  }
+};
+
+#else
+
+constexpr int64_t kWidth = 8;
+using Floats = __m256;
+
+inline __m128i LoadPacked(const uint16_t* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+inline void StorePacked(__m128i values, uint16_t* to) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), values);
+}
+inline Floats LoadFloats(const float* from) { return _mm256_loadu_ps(from); }
+inline void StoreFloats(Floats values, float* to) {
+  _mm256_storeu_ps(to, values);
+}
+
+struct HalfVector {
+  static TF_HVD_INLINE Floats Load(__m128i halves) {
     return _mm256_cvtph_ps(halves);
   }
-  static TF_HVD_INLINE __m128i Store(__m256 values) {
+  static TF_HVD_INLINE __m128i Store(Floats values) {
     return _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT);
   }
 };
 
 struct BfloatVector {
-  static TF_HVD_INLINE __m256 Load(__m128i bfloats) {
+  static TF_HVD_INLINE Floats Load(__m128i bfloats) {
     const __m256i wide = _mm256_cvtepu16_epi32(bfloats);
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
-  // Line by line what FloatToBfloat does.
-  static TF_HVD_INLINE __m128i Store(__m256 values) {
+  static TF_HVD_INLINE __m128i Store(Floats values) {
     const __m256i bits = _mm256_castps_si256(values);
     const __m256i high = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
@@ -73,23 +134,23 @@ struct BfloatVector {
   }
 };
 
+#endif
+
 // The last few one by one.
 template <typename E, typename Vector>
 inline void LoadVectors(const uint16_t* from, int64_t count, float* to) {
-  const int64_t whole = count & ~int64_t{7};
-  for (int64_t i = 0; i < whole; i += 8) {
-    const auto* const at = reinterpret_cast<const __m128i*>(from + i);
-    _mm256_storeu_ps(to + i, Vector::Load(_mm_loadu_si128(at)));
+  const int64_t whole = count / kWidth * kWidth;
+  for (int64_t i = 0; i < whole; i += kWidth) {
+    StoreFloats(Vector::Load(LoadPacked(from + i)), to + i);
   }
   for (int64_t i = whole; i < count; ++i) to[i] = E::Load(from[i]);
 }
 
 template <typename E, typename Vector>
 inline void StoreVectors(const float* from, int64_t count, uint16_t* to) {
-  const int64_t whole = count & ~int64_t{7};
-  for (int64_t i = 0; i < whole; i += 8) {
-    auto* const at = reinterpret_cast<__m128i*>(to + i);
-    _mm_storeu_si128(at, Vector::Store(_mm256_loadu_ps(from + i)));
+  const int64_t whole = count / kWidth * kWidth;
+  for (int64_t i = 0; i < whole; i += kWidth) {
+    StorePacked(Vector::Store(LoadFloats(from + i)), to + i);
   }
   for (int64_t i = whole; i < count; ++i) to[i] = E::Store(from[i]);
 }
