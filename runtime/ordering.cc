@@ -13,7 +13,7 @@ namespace {
 
 // Joins come last, since what was open when the last rank joined still belongs
 // before its end.
-bool FrameOrder(const Response& a, const Response& b) {
+bool BatchOrder(const Response& a, const Response& b) {
   const bool a_join = a.name == kJoinName;
   const bool b_join = b.name == kJoinName;
   return std::tie(a_join, a.set, a.slot, a.name) <
@@ -71,7 +71,7 @@ std::vector<Response> Ordering::TakeBatch() {
     batch.push_back(MakeResponse(key, vote));
   }
   ready_.clear();
-  std::sort(batch.begin(), batch.end(), FrameOrder);
+  std::sort(batch.begin(), batch.end(), BatchOrder);
   return batch;
 }
 

@@ -42,7 +42,7 @@ MUTANTS = {
         "    return Answer(&entry, InvalidArgument(entry.refusal));\n",
     ),
     # Two requests of one batch get the same slot.
-    "slot_number_twice_in_a_frame": Mutant(
+    "slot_number_twice_in_a_batch": Mutant(
         "process_set.cc",
         "return offered_++;",
         "return static_cast<uint32_t>(slots_.size());",
