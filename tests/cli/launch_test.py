@@ -86,6 +86,12 @@ def test_launcher_arguments_are_handed_on(environ, family, call, program):
     assert re.search(r"\b1\b.*here", output)
 
 
+def test_version(call):
+    code, output, errors = call("--version")
+    assert (code, errors) == (0, "")
+    assert re.fullmatch(r"tf_hvd [\d.]+, built for TensorFlow [\d.]+\n", output)
+
+
 JOIN = "import tf_hvd as hvd; hvd.init()\n"
 
 

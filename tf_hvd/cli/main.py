@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
@@ -26,6 +27,16 @@ class Parser(argparse_flags.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends the process with exit code 2 and the message, without the usage."""
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+class _Version(argparse.Action):
+    """Prints which wheel this is. Works also beside a TensorFlow that it was not built for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Ends the process with exit code 0."""
+        info = importlib.import_module("tf_hvd._build_info")
+        print(f"tf_hvd {info.VERSION}, built for TensorFlow {info.TF_VERSION}")
+        parser.exit()
 
 
 def _rank_count(text: str) -> int:
@@ -94,6 +105,7 @@ def _add_network(runner: argparse.ArgumentParser) -> None:
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `start`, a function of the parsed options."""
     parser = Parser(prog="tf_hvd", description="Distributed training for TensorFlow.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     runner = commands.add_parser(
         "run",
