@@ -1,6 +1,9 @@
 #include "kernels/reduction_kernel.h"
 
+#include <cstdint>
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "kernels/buffer_ops.h"
 #include "kernels/tf_adapters.h"
@@ -16,13 +19,22 @@ ReductionKernel::ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
   OP_REQUIRES_OK(ctx, ctx->GetAttr("reduce_op", &reduce_op));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("prescale_factor", &prescale));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("postscale_factor", &postscale));
+  std::vector<int64_t> exact;
+  OP_REQUIRES_OK(ctx, ctx->GetAttr("exact_factors", &exact));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("compression", &compression_));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype));
   prescale_ = prescale;
   postscale_ = postscale;
+  if (exact.size() == 2) {
+    std::memcpy(&prescale_, &exact[0], sizeof(prescale_));
+    std::memcpy(&postscale_, &exact[1], sizeof(postscale_));
+  }
   // Not an error of the construction: the other ranks would wait for a call
   // that never comes.
   valid_ = Validate(reduce_op, dtype);
+  if (exact.size() != 2 && !exact.empty()) {
+    valid_ = InvalidArgument("exact_factors has two numbers, or none");
+  }
 }
 
 Status ReductionKernel::Validate(int reduce_op, tf::DataType dtype) {

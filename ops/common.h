@@ -24,9 +24,10 @@ namespace tf_hvd {
 inline constexpr char kTypeAttr[] = "T: type";
 
 inline constexpr char kReduceOpAttr[] = "reduce_op: int";
-// TensorFlow has no attribute of type double: a factor is a float32. No
-// defaults: the generated Python wrapper would write them as the int 1, which
-// costs each eager call that leaves them out several times what the call takes.
+// TensorFlow has no attribute of type double: kExactFactorsAttr holds the bits
+// of both factors where a float32 is not enough. No defaults: the generated
+// Python wrapper would write them as the int 1, which costs each eager call
+// that leaves them out several times what the call takes.
 inline constexpr char kPrescaleAttr[] = "prescale_factor: float";
 inline constexpr char kPostscaleAttr[] = "postscale_factor: float";
 inline constexpr char kIgnoreNameScopeAttr[] =
@@ -34,6 +35,7 @@ inline constexpr char kIgnoreNameScopeAttr[] =
 inline constexpr char kProcessSetAttr[] = "process_set_id: int = 0";
 inline constexpr char kWireNameAttr[] = "wire_name: string = ''";
 inline constexpr char kCompressionAttr[] = "compression: string = ''";
+inline constexpr char kExactFactorsAttr[] = "exact_factors: list(int) = []";
 inline constexpr char kNumTensorsAttr[] = "num_tensors: int >= 1";
 inline constexpr char kMemberNamesAttr[] = "member_names: list(string) = []";
 inline constexpr char kStampCountAttr[] = "stamp_count: int >= 0 = 0";
@@ -64,7 +66,7 @@ inline void AddAttributes(OpBuilder* op,
   for (const char* attribute : horovods) op->Attr(attribute);
   if (takes != Takes::kTensor) op->Attr(kNumTensorsAttr);
   op->Attr(kWireNameAttr);
-  if (reduces) op->Attr(kCompressionAttr);
+  if (reduces) op->Attr(kCompressionAttr).Attr(kExactFactorsAttr);
   if (takes != Takes::kTensor) op->Attr(kMemberNamesAttr);
   if (takes == Takes::kGroupAndStep) op->Attr(kStampCountAttr);
 }
@@ -117,6 +119,8 @@ prescale_factor: Multiplied with what goes in. Integers are scaled in float64
 postscale_factor: Multiplied with what comes out.
 compression: How the caller made the tensors smaller, in words; empty for not at
   all. Ranks that differ in it get an error that shows both.
+exact_factors: The bits of both factors as float64, where those are not what
+  float32 has; else nothing.
 )doc";
 }
 

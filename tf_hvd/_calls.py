@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import _native
+from tf_hvd import _native, scales
 from tf_hvd._strategy import refuse_replicas
 from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
@@ -125,6 +125,8 @@ def _reduction(
         "postscale_factor": options.postscale_factor,
         "ignore_name_scope": options.ignore_name_scope,
     }
+    if exact := scales.exact(options.prescale_factor, options.postscale_factor):
+        attributes[scales.ATTRIBUTE] = exact
     if compressed_as:
         attributes["compression"] = compressed_as
     if member_names:

@@ -73,7 +73,7 @@ def allreduce(
       device_sparse: the same for IndexedSlices.
       compression: how the tensor is made smaller for the way.
       op: Average (default), Sum, Min, Max or Product.
-      prescale_factor: factor before the reduction (an attribute of float32).
+      prescale_factor: factor before the reduction.
       postscale_factor: factor after the reduction.
       name: name of the request.
       process_set: who takes part.

@@ -107,7 +107,7 @@ def reducescatter(
       name: name of the request.
       process_set: who takes part.
       ignore_name_scope: see `tf_hvd.allreduce`.
-      prescale_factor: factor before the reduction (an attribute of float32).
+      prescale_factor: factor before the reduction.
       postscale_factor: factor after the reduction.
 
     Returns:

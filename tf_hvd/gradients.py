@@ -48,10 +48,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tf_hvd import _calls, basics
+from tf_hvd import _calls, basics, scales
 from tf_hvd.options import ReductionOptions
 
 _log = logging.getLogger(__name__)
@@ -150,9 +149,9 @@ def _no_step(op: Any) -> list[None]:
 
 
 def _scales(op: Any) -> tuple[float, float]:
-    """The factors as the kernel has them: float32, whatever Python gave."""
-    prescale, postscale = op.get_attr("prescale_factor"), op.get_attr("postscale_factor")
-    return float(np.float32(prescale)), float(np.float32(postscale))
+    """The factors as the kernel has them."""
+    names = ("prescale_factor", "postscale_factor", scales.ATTRIBUTE)
+    return scales.of_attributes(*map(op.get_attr, names))
 
 
 def _dense(gradient: Any, like: Any) -> Any:

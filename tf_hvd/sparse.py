@@ -17,7 +17,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_hvd import _calls, basics, config
@@ -78,7 +77,7 @@ class _Request:
 
     def finish(self, sums: Any) -> Any:
         """Scales and averages, to the bit as the kernel does: integers are divided."""
-        factor = tf.constant(float(np.float32(self.options.postscale_factor)), tf.float64)
+        factor = tf.constant(self.options.postscale_factor, tf.float64)
         if self.options.op != basics.Average:
             return _scaled(sums, factor)
         count = tf.cast(basics.size_op(self.options.set_id), tf.float64)
@@ -362,7 +361,7 @@ def allreduce_slices(
             values = tf.convert_to_tensor(slices.values)
             sums, indices = _sum_by_index(values, slices.indices, ascending=False)
             if options.prescale_factor != 1.0:
-                sums = _scaled(sums, float(np.float32(options.prescale_factor)))
+                sums = _scaled(sums, options.prescale_factor)
             sent, context = compression.compress(tf.cast(sums, values.dtype))
             part = _Rows(request, sent, indices, context, slices.dense_shape, None)
             part = dataclasses.replace(part, way=_static_way(part, wanted))

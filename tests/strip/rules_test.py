@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_hvd import scales
 from tf_hvd.strip.rules import RULES, Meaning, meaning_of
 
 v1 = tf.compat.v1
@@ -35,6 +36,7 @@ def reduced(ops, names, reduce_op, factors):
             reduce_op=reduce_op,
             prescale_factor=factors[0],
             postscale_factor=factors[1],
+            exact_factors=scales.exact(*factors),
             name=f"reduced_{name}",
         )
         for name in names

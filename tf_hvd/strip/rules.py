@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_hvd import scales
 from tf_hvd.strip.builder import Builder
 from tf_hvd.strip.errors import StripError
 from tf_hvd.strip.scaling import scaled
@@ -68,7 +69,9 @@ def _reduced(build: Builder) -> None:
     before, after = (
         attr[name].f if name in attr else 1.0 for name in ("prescale_factor", "postscale_factor")
     )
-    _pass_on(build, [scaled(build, edge, build.type(), (before, after)) for edge in build.data])
+    exact = attr[scales.ATTRIBUTE].list.i if scales.ATTRIBUTE in attr else ()
+    both = scales.of_attributes(before, after, exact)
+    _pass_on(build, [scaled(build, edge, build.type(), both) for edge in build.data])
 
 
 def _exchanged(build: Builder) -> None:

@@ -160,6 +160,34 @@ def test_scales(evaluate, rank, size):
     equal(integers, (sum(np.trunc(x * 0.5) for x in inputs) * 4.0).astype(np.int32))
 
 
+@pytest.mark.parametrize("factors", [(0.1, 1.0), (1.0, 1 / 3), (0.1, 1 / 3)])
+def test_factors_are_float64(evaluate, rank, size, factors):
+    """TensorFlow's attributes are float32: 0.1 was 0.10000000149, and 10 * 0.7 was 6."""
+    before, after = factors
+
+    def scaled(x, n, z):
+        options = {"op": hvd.Sum, "prescale_factor": before, "postscale_factor": after}
+        group = hvd.grouped_allreduce([x, n], **options)
+        scattered = hvd.reducescatter(tf.tile(x, [hvd.size(), 1]), **options)
+        return *group, hvd.allreduce(z, **options), scattered
+
+    inputs = [of(rank, dtype) for dtype in (tf.float64, tf.int64, tf.complex128)]
+    floats, integers, complexes, scattered = evaluate(scaled, *inputs)
+    # Where machines add first, they add in another order.
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-14)
+    expected = sum(x * before for x in everybody(size, tf.float64)) * after
+    close(floats, expected)
+    close(scattered, expected)
+    close(complexes, sum(x * before for x in everybody(size, tf.complex128)) * after)
+    whole = sum(np.trunc(x * before) for x in everybody(size, tf.float64))
+    equal(integers, np.trunc(whole * after).astype(np.int64))
+
+
+def test_a_maximum_is_scaled_in_float64():
+    ten = tf.constant([10])
+    equal(hvd.allreduce(ten, op=hvd.Max, prescale_factor=0.7).numpy(), np.int32([7]))
+
+
 def test_deprecated_average_argument(size):
     one = tf.constant([1.0])
     with pytest.warns(DeprecationWarning, match="op="):

@@ -28,7 +28,7 @@ DTYPES = [
     "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64", "bool", "complex64", "complex128",
 ]  # fmt: skip
-SCALES = [1.0, 1.0, 0.5, 2.0, -1.5]
+SCALES = [1.0, 1.0, 0.5, 2.0, -1.5, 0.1, 1 / 3]
 
 # What a rank may do otherwise than the others, and with which operations.
 MISTAKES = {

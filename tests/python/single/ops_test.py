@@ -127,6 +127,11 @@ def test_members_have_as_many_names_as_there_are():
     refused(text, ops.horovod_grouped_reducescatter, [x, x], SUM, 1.0, 1.0, **attributes)
 
 
+def test_exact_factors_are_two():
+    text = "exact_factors has two numbers, or none"
+    refused(text, ops.horovod_allreduce, tf.constant([1.0]), SUM, 1.0, 1.0, exact_factors=[1])
+
+
 def test_alltoall_says_what_was_received():
     x = rows(tf.int32)
     output, received = ops.horovod_alltoall(x, NONE)
