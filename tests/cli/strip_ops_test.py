@@ -154,7 +154,7 @@ def test_keras_exports_hold_none(run, tmp_path):
         (b"", "{path}: it is empty; save the graph again"),
         (b"not a graph at all", "it is no GraphDef, or it is truncated or damaged"),
         (b"\x89PNG\r\n\x1a\n\0\0\0", "it is no GraphDef, or it is truncated or damaged"),
-        (b"PK\x03\x04 a .keras file", "it is no GraphDef, or it is truncated or damaged"),
+        (b"PK\x03\x04 a .keras file", "it is no graph; if Keras has saved it (.keras, .h5)"),
         (b"node { name: 7 }", "it is no GraphDef in text form: 1:14"),
         (b"\x0a\x05\x0a\x01x\x12\x00", "it is no MetaGraphDef, or it is truncated or damaged"),
         (b"\x08\x02\x12\x00", "it is a SavedModel of version 2"),

@@ -47,8 +47,13 @@ class StepTimes:
             f"{self.kind}: a step with the reduction {self.with_reduction * 1e3:.2f} ms, without "
             f"{self.without * 1e3:.2f} ms; the reduction alone ({self.tensors} tensors, "
             f"{self.size_bytes / 2**20:.1f} MiB) {self.reduction * 1e3:.2f} ms; "
-            f"exposed {self.exposed:.0%} of it"
+            f"exposed {self.exposed:.0%} of it{self._doubt()}"
         )
+
+    def _doubt(self) -> str:
+        if self.exposed >= 0.0:
+            return ""
+        return " (noise: the machine is busy, or more repetitions are needed)"
 
     def as_json(self) -> dict[str, Any]:
         """Times in seconds."""

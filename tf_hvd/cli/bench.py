@@ -50,6 +50,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _repetitions(text: str) -> int:
+    if _count(text) == 0:
+        raise argparse.ArgumentTypeError("at least one repetition is measured")
+    return int(text)
+
+
 def _add_work(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=_names, help=f"bytes, with K, M or G; default {_SIZES}")
     parser.add_argument(
@@ -87,7 +93,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="the Python environment in which Horovod is installed, to measure it as well",
     )
-    parser.add_argument("--repetitions", type=_count, default=30, metavar="N")
+    parser.add_argument("--repetitions", type=_repetitions, default=30, metavar="N")
     parser.add_argument("--warmup", type=_count, default=3, metavar="N")
     parser.add_argument(
         "--calls",

@@ -113,6 +113,19 @@ class Session:
         elsewhere = (self._told(each) for each in (LEFT, EXITS, rank.RUNNING, rank.ENDED))
         return sorted(self._told(JOINED).difference(*elsewhere))
 
+    def ended_before(self) -> list[int]:
+        """The ranks of this machine that ended with exit code 0 and had not called `init`.
+
+        None if no other rank has called it: then nobody waited for them.
+        """
+        called = self._told(CALLED)  # processes
+        elsewhere = self._told(JOINED) | self._told(rank.RUNNING) | self._told(rank.ENDED)
+        return sorted(
+            number
+            for number, process in self.ranks.items()
+            if called and process not in called and number not in elsewhere
+        )
+
     def cut_short(self) -> list[int]:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
         return sorted(self._told(rank.RUNNING))

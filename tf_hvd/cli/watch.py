@@ -212,6 +212,8 @@ def end_text(ending: Ending, session: Session) -> str:
         )
     elif first:
         who = _first_text(first)
+    elif before := session.ended_before():
+        who = f"{_listed(before)} ended with exit code 0 before hvd.init(), where others waited"
     else:
         who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
     return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"

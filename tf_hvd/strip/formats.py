@@ -32,6 +32,8 @@ _FIRST_WORDS = {
     "saved_model_schema_version": "SavedModel",
     "meta_graphs": "SavedModel",
 }
+# A zip archive, and HDF5.
+_OF_KERAS = (b"PK\x03\x04", b"\x89HDF\r\n\x1a\n")
 _TEXT = re.compile(rb"\s*(?:#[^\n]*\n\s*)*([a-z_]+)\s*[:{]")
 
 
@@ -86,6 +88,11 @@ def strip_message(data: bytes | bytearray, kind: str, request: Request, report: 
     """
     if not data:
         raise StripError("it is empty; save the graph again")
+    if bytes(data[:8]).startswith(_OF_KERAS):
+        raise StripError(
+            "it is no graph; if Keras has saved it (.keras, .h5), it holds no ops of tf_hvd, and "
+            "there is nothing to strip"
+        )
     strip: Callable[..., Pieces] = {
         "GraphDef": strip_graph,
         "MetaGraphDef": _strip_meta_graph,
