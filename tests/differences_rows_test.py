@@ -65,6 +65,7 @@ ROWS = {
         "float16 sums": f"{PARALLEL}/allreduce_test.py::test_half_precisions_are_summed_in_float32",
         "sums depend": f"{PARALLEL}/graph_test.py::test_same_bits_in_every_run",
         "types: ten": f"{PARALLEL}/table_test.py::test_defined_cells",
+        "`prescale_factor`": f"{PARALLEL}/allreduce_test.py::test_factors_are_float64",
         "2^31 elements": f"{PARALLEL}/allreduce_test.py::test_more_than_2_to_the_31_elements",
         "`barrier`": f"{PARALLEL}/synchronize_test.py::test_nobody_leaves_before_all_have_come",
         "`join()` is for the world": f"{OWN}::test_join_takes_a_process_set",
