@@ -86,6 +86,8 @@ bool IsLauncher(const std::string& name) {
   return false;
 }
 
+bool IsKeeper(const std::string& name) { return name == "tf_hvd_run_rank"; }
+
 pid_t LauncherAbove(pid_t process, const std::map<pid_t, Process>& all) {
   auto found = all.find(process);
   for (int i = 0; i < kMaxAncestors && found != all.end(); ++i) {

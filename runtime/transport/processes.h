@@ -31,6 +31,9 @@ std::map<pid_t, Process> AllProcesses();
 // One of the programs that start ranks, or a launcher's daemon.
 bool IsLauncher(const std::string& name);
 
+// What `tf_hvd run` puts between the launcher and a rank, whose parent it is.
+bool IsKeeper(const std::string& name);
+
 // The nearest ancestor that is a launcher; 0 if none is to be seen.
 pid_t LauncherAbove(pid_t process, const std::map<pid_t, Process>& all);
 

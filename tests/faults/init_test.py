@@ -52,7 +52,7 @@ def test_a_rank_never_comes(plain_job, family):
         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="3",
     )
     who = (
-        r"rank 1, process \d+ \(.*python.*program\.py\), has not called it yet "
+        r"rank 1, process \d+ \(python[\d.]*( -u)? \S*program\.py\), has not called it yet "
         r"\(still importing, or stuck before it\)\. All ranks"
     )
     assert re.search(rf"tf_hvd warning, rank 0 \(.*\): init\(\) has waited \d+ s .*{who}", output)
