@@ -4,7 +4,8 @@
 #   kills_test.sh <Open MPI's prefix> <program> <folder of the shims>
 # TF_HVD_KILLS: how many (bazel test --test_env=TF_HVD_KILLS=200).
 set -euo pipefail
-prefix=$1 program=$2 shims=$3
+prefix=$1 shims=$3
+program=$(realpath "$2")  # not that of another checkout
 kills=${TF_HVD_KILLS:-24}
 session=$(mktemp -d)
 trap 'rm -rf "${session}"' EXIT
