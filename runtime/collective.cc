@@ -142,7 +142,7 @@ void Collective::PlanReducescatter() {
   for (const auto& [dtype, of_type] : of_types) {
     OperationSpec spec = Spec();
     spec.reduce = OptionsOf(task.request, dtype);
-    // Elements of each tensor that the ranks before get.
+    // Bytes of each tensor that the ranks before get.
     std::vector<int64_t> before(tensors.size());
     for (size_t place = 0; place < task.ranks->size(); ++place) {
       for (const size_t t : of_type) {

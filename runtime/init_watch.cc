@@ -82,14 +82,14 @@ InitView LookAtRanks(const LaunchInfo& launch) {
   for (const auto& [id, process] : all) {
     if (process.ended || LauncherAbove(id, all) != launcher) continue;
     const auto rank = LaunchedRankOf(id, launch.rank_variable);
-    const auto parent = all.find(process.parent);
-    const bool kept = parent != all.end() && IsKeeper(parent->second.name);
     const bool first = process.parent == launcher;
     if (!rank) {
       view.unknown += first ? 1 : 0;
       continue;
     }
     InitView::Rank& seen = view.ranks[*rank];
+    const auto parent = all.find(process.parent);
+    const bool kept = parent != all.end() && IsKeeper(parent->second.name);
     // Of a rank's processes the one that the others come from.
     const bool program = (first || kept) && !IsKeeper(process.name);
     if (seen.process.empty() || program) seen.process = Describe(process);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -126,10 +125,6 @@ void Ordering::SetAdded(int32_t set) {
   next_set_ = std::max(next_set_, set + 1);
 }
 
-void Ordering::DropSet(int32_t set) {
-  for (auto it = ready_.begin(); it != ready_.end();) {
-    it = it->first.first == set ? ready_.erase(it) : std::next(it);
-  }
-}
+void Ordering::DropSet(int32_t set) { EraseSet(set, &ready_); }
 
 }  // namespace tf_hvd

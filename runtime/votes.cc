@@ -1,7 +1,6 @@
 #include "runtime/votes.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace tf_hvd {
@@ -65,12 +64,8 @@ void Votes::Ordered(const Key& key) {
 
 void Votes::DropSet(int32_t set) {
   joined_.erase(set);
-  for (auto it = tallies_.begin(); it != tallies_.end();) {
-    it = it->first.first == set ? tallies_.erase(it) : std::next(it);
-  }
-  for (auto it = passed_up_.begin(); it != passed_up_.end();) {
-    it = it->first == set ? passed_up_.erase(it) : std::next(it);
-  }
+  EraseSet(set, &tallies_);
+  EraseSet(set, &passed_up_);
 }
 
 void Votes::Clear() {

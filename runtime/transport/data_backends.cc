@@ -25,7 +25,7 @@ std::string DataBackends::Describe() const {
   if (!shm_.has_value()) return "by messages";
   if (!two_level_.has_value()) return "through shared memory";
   const std::string across =
-      other_crosses_ ? "; allreduces cross by MPI_Iallreduce" : "";
+      two_level_->other_crosses() ? "; allreduces cross by MPI_Iallreduce" : "";
   return "through shared memory within a machine, by messages between "
          "machines" +
          across;

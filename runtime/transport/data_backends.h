@@ -33,9 +33,7 @@ class DataBackends {
 
   // See TwoLevelBackend::CrossBy; nothing without two levels.
   void CrossBy(Backend* other) {
-    if (!two_level_.has_value()) return;
-    two_level_->CrossBy(other);
-    other_crosses_ = true;
+    if (two_level_.has_value()) two_level_->CrossBy(other);
   }
 
   // Whether a job's nodes share memory for data, if they may: a node of one
@@ -52,7 +50,6 @@ class DataBackends {
   P2PBackend p2p_;
   std::optional<ShmBackend> shm_;
   std::optional<TwoLevelBackend> two_level_;
-  bool other_crosses_ = false;
   std::vector<Backend*> all_;
 };
 

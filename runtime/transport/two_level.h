@@ -36,6 +36,7 @@ class TwoLevelBackend final : public Backend {
   // each node has one member. Before the first Make; `other` outlives the
   // backend.
   void CrossBy(Backend* other) { other_ = other; }
+  bool other_crosses() const { return other_ != nullptr; }
 
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,

@@ -87,7 +87,7 @@ TEST_F(ExecutorTest, BeginsInOrder) {
   EXPECT_TRUE(executor.HasWork());
   EXPECT_EQ(executor.Backlog(), 2u);
   RunAll();
-  EXPECT_EQ(data.calls, (Texts{"Sum float32 1", "copy 0 8z", "Sum float32 3"}));
+  EXPECT_EQ(data.calls, (Texts{"Sum float32 1", "copy 0 8", "Sum float32 3"}));
   EXPECT_EQ(data.numbers, (std::vector<uint64_t>{0, 1, 2}));
   EXPECT_EQ(ended, (Texts{"a", "b", "c"}));
   EXPECT_FALSE(executor.HasWork());

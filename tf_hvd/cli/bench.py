@@ -51,9 +51,10 @@ def _count(text: str) -> int:
 
 
 def _repetitions(text: str) -> int:
-    if _count(text) == 0:
+    number = _count(text)
+    if number == 0:
         raise argparse.ArgumentTypeError("at least one repetition is measured")
-    return int(text)
+    return number
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
