@@ -51,6 +51,14 @@ void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
   }
 }
 
+const char* InputOf(const SpanList& spans, int64_t begin, int64_t count,
+                    char* packed, Schedule* schedule) {
+  const char* const direct = spans.DirectInput(begin, count);
+  if (direct != nullptr || count == 0) return direct;
+  schedule->Do([=, &spans] { spans.Pack(begin, count, packed); });
+  return packed;
+}
+
 void ReduceSmall(const RankGroup& group, const SpanList& spans,
                  const ReduceOptions& options, const Staging& staging,
                  Schedule* schedule) {

@@ -28,6 +28,11 @@ void ReduceInOrder(const ReduceOptions& options,
                    std::vector<const char*> inputs, int64_t count, char* output,
                    Schedule* schedule);
 
+// This rank's input for a range: where it lies, or packed by the schedule if it
+// lies in several spans.
+const char* InputOf(const SpanList& spans, int64_t begin, int64_t count,
+                    char* packed, Schedule* schedule);
+
 // One rank: scales and copies.
 void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
                  Schedule* schedule);

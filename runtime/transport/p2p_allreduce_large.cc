@@ -111,12 +111,8 @@ char* PieceReducer::PlaceIn(char* area, size_t place) const {
 const char* PieceReducer::Contribution(int64_t piece, size_t place,
                                        Schedule* schedule) const {
   const Range slice = SliceOf(piece, place);
-  const char* direct = spans_.DirectInput(slice.begin, slice.count);
-  if (direct != nullptr) return direct;
-  char* const packed = PlaceIn(SlotOf(piece).packed, place);
-  schedule->Do(
-      [=, spans = &spans_] { spans->Pack(slice.begin, slice.count, packed); });
-  return packed;
+  return InputOf(spans_, slice.begin, slice.count,
+                 PlaceIn(SlotOf(piece).packed, place), schedule);
 }
 
 char* PieceReducer::ResultOf(int64_t piece, size_t place) const {

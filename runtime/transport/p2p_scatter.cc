@@ -67,17 +67,10 @@ class Scatter {
   char* Reduced(int64_t piece) const {
     return Incoming(piece, 2 * group_.size());
   }
-  // This rank's input for a place: where it lies, or packed by the schedule.
+  // This rank's input for a place.
   const char* Mine(int64_t piece, size_t place, Schedule* schedule) const {
-    const int64_t begin = Begin(piece, place);
-    const int64_t count = Count(piece, place);
-    const char* const direct = runs_.list().DirectInput(begin, count);
-    if (direct != nullptr || count == 0) return direct;
-    char* const packed = Packed(piece, place);
-    schedule->Do([list = &runs_.list(), begin, count, packed] {
-      list->Pack(begin, count, packed);
-    });
-    return packed;
+    return InputOf(runs_.list(), Begin(piece, place), Count(piece, place),
+                   Packed(piece, place), schedule);
   }
 
   void Post(int64_t piece, Schedule* schedule) const {
