@@ -3,56 +3,14 @@
 #ifndef TF_HVD_KERNELS_BUFFER_OPS_ELEMENTS_H_
 #define TF_HVD_KERNELS_BUFFER_OPS_ELEMENTS_H_
 
-#include <cmath>
 #include <complex>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
-#include "kernels/half_float.h"
+#include "kernels/scaling.h"
+#include "kernels/stored_elements.h"
 
 namespace tf_hvd {
-
-// Stored: the type in memory. Accumulated: the type of partial results.
-template <typename T>
-struct NativeElement {
-  using Stored = T;
-  using Accumulated = T;
-  static TF_HVD_INLINE T Load(T stored) { return stored; }
-  static TF_HVD_INLINE T Store(T value) { return value; }
-};
-
-struct HalfElement {
-  using Stored = uint16_t;
-  using Accumulated = float;
-  static TF_HVD_INLINE float Load(uint16_t stored) {
-    return HalfToFloat(stored);
-  }
-  static TF_HVD_INLINE uint16_t Store(float value) {
-    return FloatToHalf(value);
-  }
-};
-
-struct BfloatElement {
-  using Stored = uint16_t;
-  using Accumulated = float;
-  static TF_HVD_INLINE float Load(uint16_t stored) {
-    return BfloatToFloat(stored);
-  }
-  static TF_HVD_INLINE uint16_t Store(float value) {
-    return FloatToBfloat(value);
-  }
-};
-
-// Any byte but 0 counts as true, so that and, or work on single bits.
-struct BoolElement {
-  using Stored = uint8_t;
-  using Accumulated = uint8_t;
-  static TF_HVD_INLINE uint8_t Load(uint8_t stored) {
-    return stored != 0 ? 1 : 0;
-  }
-  static TF_HVD_INLINE uint8_t Store(uint8_t value) { return value; }
-};
 
 template <typename T>
 struct IsComplexNumber : std::false_type {};
@@ -117,27 +75,6 @@ struct AndOp {
 struct OrOp {
   static TF_HVD_INLINE uint8_t Apply(uint8_t a, uint8_t b) { return a | b; }
 };
-
-// The integer nearest to `value` in the direction of zero; the end of the
-// range for what is outside of it, 0 for NaN.
-template <typename T>
-TF_HVD_INLINE T TruncateSaturating(double value) {
-  using Limits = std::numeric_limits<T>;
-  const double end = std::ldexp(1.0, Limits::digits);  // one past the largest
-  if (value >= end) return Limits::max();
-  if (value <= static_cast<double>(Limits::min())) return Limits::min();
-  return value == value ? static_cast<T>(value) : T{0};
-}
-
-template <typename T>
-TF_HVD_INLINE T ScaledReal(T value, double scale) {
-  const double product = static_cast<double>(value) * scale;
-  if constexpr (std::is_floating_point_v<T>) {
-    return static_cast<T>(product);
-  } else {
-    return TruncateSaturating<T>(product);
-  }
-}
 
 // The product is formed in float64 and rounded once to T; of a complex number
 // each part by itself.

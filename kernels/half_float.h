@@ -8,24 +8,19 @@
 #ifndef TF_HVD_KERNELS_HALF_FLOAT_H_
 #define TF_HVD_KERNELS_HALF_FLOAT_H_
 
-#include <cstdint>
-#include <cstring>
-
-// Files for other instruction sets include this: a function of one of them must
-// not stand in for the others'.
-#define TF_HVD_INLINE inline __attribute__((always_inline))
+#include "kernels/portable.h"
 
 namespace tf_hvd {
 
 TF_HVD_INLINE float FloatOfBits(uint32_t bits) {
   float value;
-  std::memcpy(&value, &bits, sizeof(value));
+  memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
 TF_HVD_INLINE uint32_t BitsOfFloat(float value) {
   uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
+  memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 

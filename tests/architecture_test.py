@@ -31,6 +31,8 @@ ARROWS = {
         "runtime/types.h",
         "runtime/wire.h",
         "kernels/buffer_ops.h",
+        "kernels/device_image.h",
+        "kernels/device_moves.h",
     ),
     "runtime": ("runtime/", "kernels/buffer_ops.h"),
     "ops": ("ops/", "tensorflow/", "absl/"),
@@ -39,6 +41,7 @@ ARROWS = {
 # The leaf of the kernels, which the runtime uses, knows no TensorFlow and no runtime.
 BUFFER_OPS = (
     "kernels/buffer_ops", "kernels/fused_loops", "kernels/half_float", "kernels/float_environment",
+    "kernels/device_", "kernels/portable", "kernels/scaling", "kernels/stored_elements",
 )  # fmt: skip
 BUFFER_OPS_INCLUDES = (*BUFFER_OPS, "runtime/types.h")
 # Headers of other libraries, and who alone may include them.
@@ -54,7 +57,7 @@ PYTHON_ENVIRON = ("tf_hvd/config.py", "tf_hvd/cli/", "tf_hvd/bench/peers/worker.
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
 CTYPES = ("tf_hvd/_native.py", "tf_hvd/cli/supervise.py", "tf_hvd/bench/native.py")
 # Files that BUILD selects, or that exist to hide a difference.
-CONDITIONAL = ("runtime/transport/mpi_shim", "kernels/tf_compat.h")
+CONDITIONAL = ("runtime/transport/mpi_shim", "kernels/tf_compat.h", "kernels/portable.h")
 
 MACHINE_PATHS = re.compile(
     r"(?<![\w./}$-])/(?:" + "|".join(["work", "root", "home", "tmp"]) + r")/"

@@ -20,13 +20,18 @@
 
 namespace tf_hvd {
 
+class GpuEvent;  // gpu/gpu_device.h
+
 // Where the tensors of an operation lie.
 enum class MemoryKind : uint8_t { kHost, kPinned, kDevice };
 
 struct Memory {
   MemoryKind kind = MemoryKind::kHost;
-  int device = -1;        // of kDevice
-  void* ready = nullptr;  // of kDevice: the event after which it may be used
+  // Of kDevice: which, among those that this process sees; -1 for a rank that
+  // has joined, and has no tensor.
+  int device = -1;
+  // Of kDevice: after this it may be used. Null: at once.
+  std::shared_ptr<GpuEvent> ready;
 };
 
 // `input` is read, `output` is written; they may be equal. A null `input`

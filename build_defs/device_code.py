@@ -1,0 +1,108 @@
+"""Compiles a .cu.cc file for GPUs with NVRTC and writes what comes out as a C++ file.
+
+Run by Bazel. NVRTC needs neither a GPU nor a CUDA toolkit. Machine code of CUDA 12 runs on
+the drivers of CUDA 12, also of older minor versions; PTX, of this NVRTC's and later ones.
+"""
+
+import argparse
+import ctypes
+import pathlib
+from collections.abc import Iterator, Sequence
+
+# Compute capabilities, and "ptx" for the one that later architectures compile.
+ARCHITECTURES = ("70", "75", "80", "86", "89", "90", "100", "103", "120")
+PTX = "90"
+
+HEAD = """// Written by build_defs/device_code.py.
+#include "kernels/device_image.h"
+
+namespace tf_hvd {
+namespace {
+
+"""
+
+
+class Nvrtc:
+    """The library's functions, which return 0 or an error."""
+
+    def __init__(self, library: pathlib.Path) -> None:
+        self.library = ctypes.CDLL(str(library))
+        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Ends the program if the function fails."""
+        error = getattr(self.library, name)(*arguments)
+        if error != 0:
+            meaning = self.library.nvrtcGetErrorString(error).decode()
+            raise SystemExit(f"device_code.py: {name} failed: {meaning}")
+
+    def text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        """What nvrtcGet<what> gives."""
+        size = ctypes.c_size_t()
+        self.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self.call(f"nvrtcGet{what}", program, buffer)
+        return buffer.raw
+
+    def compile(self, source: str, headers: Sequence[str], target: str) -> bytes:
+        """`target`: sm_90, or compute_90 for PTX."""
+        program = ctypes.c_void_p()
+        contents = [pathlib.Path(name).read_bytes() for name in headers]
+        self.call(
+            "nvrtcCreateProgram",
+            ctypes.byref(program),
+            pathlib.Path(source).read_bytes(),
+            source.encode(),
+            len(headers),
+            (ctypes.c_char_p * len(headers))(*contents),
+            (ctypes.c_char_p * len(headers))(*[name.encode() for name in headers]),
+        )
+        # The same bits as on the CPU: a product and a sum are rounded each.
+        options = [f"--gpu-architecture={target}", "--std=c++17", "--fmad=false", "-default-device"]
+        encoded = (ctypes.c_char_p * len(options))(*[text.encode() for text in options])
+        if self.library.nvrtcCompileProgram(program, len(options), encoded) != 0:
+            log = self.text(program, "ProgramLog").decode()
+            raise SystemExit(f"device_code.py: {source} for {target}:\n{log}")
+        return self.text(program, "CUBIN" if target.startswith("sm_") else "PTX")
+
+
+def array(name: str, code: bytes) -> Iterator[str]:
+    """The bytes as numbers of 64 bits, to which the loader wants them aligned."""
+    padded = code + b"\0" * (-len(code) % 8)
+    yield f"const uint64_t {name}[] = {{\n"
+    for at in range(0, len(padded), 64):
+        row = padded[at : at + 64]
+        numbers = (int.from_bytes(row[i : i + 8], "little") for i in range(0, len(row), 8))
+        yield ",".join(f"0x{number:x}" for number in numbers) + ",\n"
+    yield "};\n"
+
+
+def main() -> None:
+    """Writes the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nvrtc", required=True, help="path of libnvrtc, or empty for no code")
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("source")
+    parser.add_argument("headers", nargs="*")
+    arguments = parser.parse_args()
+    text, rows = [HEAD], []
+    if arguments.nvrtc:
+        nvrtc = Nvrtc(arguments.nvrtc)
+        for is_ptx, capability in [(False, one) for one in ARCHITECTURES] + [(True, PTX)]:
+            name = ("kPtx" if is_ptx else "kCode") + capability
+            target = ("compute_" if is_ptx else "sm_") + capability
+            code = nvrtc.compile(arguments.source, arguments.headers, target)
+            text.extend(array(name, code))
+            major, minor = capability[:-1], capability[-1]
+            rows.append(f"    {{{major}, {minor}, {str(is_ptx).lower()}, {name}, {len(code)}}},\n")
+    text.append("const DeviceCode kCodes[] = {\n")
+    text.extend(rows or ["    {0, 0, false, nullptr, 0},\n"])
+    text.append(
+        f"}};\n\n}}  // namespace\n\nconst DeviceCode* DeviceCodes(size_t* count) {{\n"
+        f"  *count = {len(rows)};\n  return kCodes;\n}}\n\n}}  // namespace tf_hvd\n"
+    )
+    arguments.output.write_text("".join(text))
+
+
+if __name__ == "__main__":
+    main()

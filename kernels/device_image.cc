@@ -1,0 +1,24 @@
+#include "kernels/device_image.h"
+
+namespace tf_hvd {
+
+const void* DeviceImage(int major, int minor) {
+  size_t count = 0;
+  const DeviceCode* const codes = DeviceCodes(&count);
+  const DeviceCode* best = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    const DeviceCode& code = codes[i];
+    const bool not_newer =
+        code.major < major || (code.major == major && code.minor <= minor);
+    if (!not_newer || (!code.is_ptx && code.major != major)) continue;
+    const bool better =
+        best == nullptr || (best->is_ptx && !code.is_ptx) ||
+        (best->is_ptx == code.is_ptx &&
+         (code.major > best->major ||
+          (code.major == best->major && code.minor > best->minor)));
+    if (better) best = &code;
+  }
+  return best == nullptr ? nullptr : best->image;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,154 @@
+#include "runtime/transport/gpu/gpu_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/transport/gpu/gpu_operation.h"
+#include "runtime/transport/rank_group.h"
+
+namespace tf_hvd {
+namespace {
+
+// The rows of most operations; memory for more is made when it is needed.
+constexpr size_t kRowBytes = size_t{64} << 10;
+
+}  // namespace
+
+GpuBackend::GpuBackend(GpuDevices* devices, const NcclApi* nccl, int rank,
+                       std::vector<std::string> names,
+                       std::vector<Backend*> hosts, const GpuOptions& options)
+    : devices_(devices),
+      nccl_(nccl),
+      rank_(rank),
+      names_(std::move(names)),
+      hosts_(std::move(hosts)),
+      options_(options) {}
+
+GpuBackend::~GpuBackend() { Close(/*clean=*/false); }
+
+bool GpuBackend::Serves(const OperationSpec& spec) const {
+  if (spec.memory.kind != MemoryKind::kDevice) return false;
+  return spec.ranks->size() == 1 || (nccl_ != nullptr && NcclCanDo(spec));
+}
+
+Status GpuBackend::Make(OperationSpec spec,
+                        std::unique_ptr<Operation>* operation) {
+  size_t me = 0;
+  TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
+  OnDevice* on = nullptr;
+  TF_HVD_RETURN_IF_ERROR(OnDeviceOf(spec, &on));
+  const bool alone = spec.ranks->size() == 1;
+  Backend* host = nullptr;
+  if (!alone) {
+    std::shared_ptr<NcclCommunicator>& communicator = members_[spec.set];
+    if (communicator == nullptr) {
+      communicator = NewCommunicator(on->device);
+      TF_HVD_RETURN_IF_ERROR(FindHost(spec, &host));
+    }
+    if (communicator->device() != on->device) {
+      return FailedPrecondition(
+          "a tensor lies on GPU " + std::to_string(on->device->ordinal()) +
+          ", and this rank has used GPU " +
+          std::to_string(communicator->device()->ordinal()) +
+          " in this process set; a rank has one GPU");
+    }
+  }
+  auto made = std::make_unique<GpuOperation>(this, std::move(spec), me, on);
+  if (host != nullptr) TF_HVD_RETURN_IF_ERROR(made->Meet(host));
+  *operation = std::move(made);
+  return Status::Ok();
+}
+
+Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
+  std::shared_ptr<GpuDevice> device;
+  const auto member = members_.find(spec.set);
+  if (spec.memory.device >= 0) {
+    TF_HVD_RETURN_IF_ERROR(devices_->OfOrdinal(spec.memory.device, &device));
+  } else if (member != members_.end()) {  // joined: where it was before
+    device = member->second->device();
+  } else {
+    TF_HVD_RETURN_IF_ERROR(devices_->Any(&device));
+  }
+  OnDevice& found = on_devices_[device->ordinal()];
+  if (found.device == nullptr) {
+    TF_HVD_RETURN_IF_ERROR(device->NewStream(&found.stream));
+    TF_HVD_RETURN_IF_ERROR(device->Allocate(
+        MemoryKind::kDevice, options_.staging_bytes, &found.staging));
+    found.device = device;
+  }
+  *on = &found;
+  return Status::Ok();
+}
+
+Status GpuBackend::TakeRows(const OnDevice& on, size_t bytes, Rows* rows) {
+  const int ordinal = on.device->ordinal();
+  const auto found =
+      std::find_if(free_rows_.begin(), free_rows_.end(), [&](const Rows& free) {
+        return free.ordinal == ordinal && free.bytes >= bytes;
+      });
+  if (found != free_rows_.end()) {
+    *rows = std::move(*found);
+    free_rows_.erase(found);
+    return Status::Ok();
+  }
+  Rows made;
+  made.ordinal = ordinal;
+  made.bytes = std::max(bytes, kRowBytes);
+  TF_HVD_RETURN_IF_ERROR(
+      on.device->Allocate(MemoryKind::kPinned, made.bytes, &made.pinned));
+  TF_HVD_RETURN_IF_ERROR(
+      on.device->Allocate(MemoryKind::kDevice, made.bytes, &made.on_device));
+  *rows = std::move(made);
+  return Status::Ok();
+}
+
+Status GpuBackend::FindHost(const OperationSpec& spec, Backend** host) const {
+  OperationSpec exchange;
+  exchange.kind = OpKind::kAllgather;
+  exchange.ranks = spec.ranks;
+  exchange.set = spec.set;
+  exchange.spans.resize(spec.ranks->size());
+  for (Backend* const one : hosts_) {
+    if (!one->Serves(exchange)) continue;
+    *host = one;
+    return Status::Ok();
+  }
+  return Internal("bug in tf_hvd: ranks cannot meet");
+}
+
+// What is left of a communicator when its last operation has ended takes time,
+// and waits for the other ranks, who may wait for this one's progress: a thread
+// of its own ends it.
+std::shared_ptr<NcclCommunicator> GpuBackend::NewCommunicator(
+    const std::shared_ptr<GpuDevice>& device) {
+  std::shared_ptr<NcclCommunicator> made(new NcclCommunicator(nccl_, device),
+                                         [this](NcclCommunicator* last) {
+                                           ending_.emplace_back([last] {
+                                             last->End();
+                                             delete last;
+                                           });
+                                         });
+  communicators_.push_back(made);
+  return made;
+}
+
+bool GpuBackend::AbortAll() {
+  if (std::exchange(aborted_, true)) return abort_ended_;
+  std::vector<std::shared_ptr<NcclCommunicator>> all;
+  for (const auto& one : communicators_) {
+    if (auto communicator = one.lock()) all.push_back(std::move(communicator));
+  }
+  abort_ended_ = NcclCommunicator::AbortAll(all);
+  return abort_ended_;
+}
+
+void GpuBackend::SetRemoved(int32_t set) { members_.erase(set); }
+
+void GpuBackend::Close(bool clean) {
+  if (!clean) static_cast<void>(AbortAll());
+  members_.clear();
+  for (std::thread& thread : ending_) thread.join();
+  ending_.clear();
+}
+
+}  // namespace tf_hvd

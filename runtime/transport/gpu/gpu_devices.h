@@ -1,0 +1,40 @@
+// GpuDevices: the GPUs of this process, each opened when it is first used.
+//
+// Any thread.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_DEVICES_H_
+#define TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_DEVICES_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "runtime/status.h"
+#include "runtime/transport/gpu/cuda_api.h"
+#include "runtime/transport/gpu/gpu_device.h"
+
+namespace tf_hvd {
+
+class GpuDevices {
+ public:
+  // `api` outlives the devices. `preferred`: the one that a rank takes that
+  // has shown no tensor yet, if there are so many; otherwise the first.
+  GpuDevices(const CudaApi* api, int preferred)
+      : api_(api), preferred_(preferred) {}
+
+  Status OfOrdinal(int ordinal, std::shared_ptr<GpuDevice>* device);
+  // Of a stream that TensorFlow works on.
+  Status OfStream(CudaStream stream, std::shared_ptr<GpuDevice>* device);
+  // Where this rank does its part if it has no tensor: the device that it has
+  // used, or the preferred one.
+  Status Any(std::shared_ptr<GpuDevice>* device);
+
+ private:
+  const CudaApi* const api_;
+  const int preferred_;
+  std::mutex mutex_;
+  std::map<int, std::shared_ptr<GpuDevice>> opened_;  // guarded by mutex_
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_DEVICES_H_

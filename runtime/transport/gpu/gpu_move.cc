@@ -1,0 +1,57 @@
+#include "runtime/transport/gpu/gpu_move.h"
+
+namespace tf_hvd {
+namespace {
+
+// Complex numbers are scaled part by part.
+DType PartsOf(DType dtype) {
+  if (dtype == DType::kComplex64) return DType::kFloat32;
+  return dtype == DType::kComplex128 ? DType::kFloat64 : dtype;
+}
+
+// Only integers are divided; see StoreAccumulator.
+bool IsInteger(DType dtype) {
+  return !IsFloating(dtype) && !IsComplex(dtype) && dtype != DType::kBool;
+}
+
+}  // namespace
+
+void MoveBuilder::Add(const void* input, void* output, int64_t bytes) {
+  const bool stays = input == output && !scaling_.needed();
+  if (output == nullptr || bytes == 0 || stays) return;
+  runs_.push_back({input, output, bytes});
+}
+
+GpuMove MoveBuilder::Build() const {
+  GpuMove move;
+  auto unit = static_cast<int64_t>(SizeOf(PartsOf(scaling_.dtype)));
+  if (scaling_.needed()) {
+    move.kernel =
+        std::string("tf_hvd_scale_") + NameOf(PartsOf(scaling_.dtype));
+    move.arguments.factor = scaling_.factor;
+    move.arguments.divisor = scaling_.divisor;
+    if (!IsInteger(scaling_.dtype)) {
+      move.arguments.factor /= scaling_.divisor;
+      move.arguments.divisor = 1.0;
+    }
+  } else {
+    // The widest unit that all rows are made of, and aligned to.
+    uintptr_t bits = 8;
+    for (const Run& run : runs_) {
+      bits |= reinterpret_cast<uintptr_t>(run.input) |
+              reinterpret_cast<uintptr_t>(run.output) |
+              static_cast<uintptr_t>(run.bytes);
+    }
+    unit = static_cast<int64_t>(bits & (~bits + 1));
+    move.kernel = "tf_hvd_copy_" + std::to_string(unit);
+  }
+  move.arguments.tile = GpuMove::kTileBytes / unit;
+  for (const Run& run : runs_) {
+    move.arguments.total += run.bytes / unit;
+    move.rows.push_back({run.input, run.output, move.arguments.total});
+  }
+  move.arguments.row_count = static_cast<int64_t>(move.rows.size());
+  return move;
+}
+
+}  // namespace tf_hvd

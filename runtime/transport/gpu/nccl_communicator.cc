@@ -1,0 +1,163 @@
+#include "runtime/transport/gpu/nccl_communicator.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+// What an end may take. The driver tears down connections to ranks that may
+// have died.
+constexpr std::chrono::seconds kEndLimit{10};
+
+// Calls all of `ends`, each on a thread of its own; false if some have not
+// returned in time, which may run on for as long as the process.
+bool WithinLimit(std::vector<std::function<void()>> ends) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable one_ended;
+    size_t left = 0;
+  };
+  const auto state = std::make_shared<State>();
+  state->left = ends.size();
+  for (std::function<void()>& end : ends) {
+    std::thread([state, end = std::move(end)] {
+      end();
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      --state->left;
+      state->one_ended.notify_all();
+    }).detach();
+  }
+  std::unique_lock<std::mutex> lock(state->mutex);
+  return state->one_ended.wait_for(lock, kEndLimit,
+                                   [&] { return state->left == 0; });
+}
+
+}  // namespace
+
+Status FromNccl(const NcclApi& api, const char* call, int error) {
+  if (error == kNcclSuccess || error == kNcclInProgress) return Status::Ok();
+  std::string text = std::string(call) + " failed: ";
+  const char* const meaning = api.get_error_string(error);
+  text += meaning != nullptr ? meaning : "error " + std::to_string(error);
+  const char* const last = api.get_last_error(nullptr);
+  if (last != nullptr && *last != '\0') text += std::string(" (") + last + ")";
+  return Aborted(text + "; NCCL_DEBUG=WARN says more");
+}
+
+Status NcclCommunicator::Begin(const NcclUniqueId& id, size_t ranks,
+                               size_t me) {
+  NcclConfig config;
+  return device_->Within([&] {
+    return Check(
+        "ncclCommInitRankConfig",
+        api_->comm_init_rank_config(&comm_, static_cast<int>(ranks), id,
+                                    static_cast<int>(me), &config));
+  });
+}
+
+Status NcclCommunicator::Ready(bool* ready) {
+  int error = kNcclSuccess;
+  TF_HVD_RETURN_IF_ERROR(Check("ncclCommGetAsyncError",
+                               api_->comm_get_async_error(comm_, &error)));
+  *ready = error == kNcclSuccess;
+  return Check("NCCL", error);
+}
+
+Status NcclCommunicator::Put(const NcclCall& call, CudaStream stream) {
+  return device_->Within([&]() -> Status {
+    switch (call.kind) {
+      case OpKind::kAllreduce:
+        return Check(
+            "ncclAllReduce",
+            api_->all_reduce(call.input, call.output, call.count, call.number,
+                             call.reduction, comm_, stream));
+      case OpKind::kReducescatter:
+        return Check(
+            "ncclReduceScatter",
+            api_->reduce_scatter(call.input, call.output, call.count,
+                                 call.number, call.reduction, comm_, stream));
+      case OpKind::kAllgather:
+        return Check("ncclAllGather",
+                     api_->all_gather(call.input, call.output, call.count,
+                                      call.number, comm_, stream));
+      case OpKind::kBroadcast:
+        return Check("ncclBroadcast",
+                     api_->broadcast(call.input, call.output, call.count,
+                                     call.number, call.root, comm_, stream));
+      case OpKind::kAlltoall:
+        return PutAlltoall(call, stream);
+      default:
+        return Internal("bug in tf_hvd: NCCL has no " +
+                        std::string(NameOf(call.kind)));
+    }
+  });
+}
+
+// A group must be ended once it has begun, whatever fails in it.
+Status NcclCommunicator::PutAlltoall(const NcclCall& call, CudaStream stream) {
+  TF_HVD_RETURN_IF_ERROR(Check("ncclGroupStart", api_->group_start()));
+  const auto* input = static_cast<const char*>(call.input);
+  auto* output = static_cast<char*>(call.output);
+  Status status;
+  for (size_t i = 0; i < call.send.size() && status.ok(); ++i) {
+    const int peer = static_cast<int>(i);
+    const auto sent = static_cast<size_t>(call.send[i]);
+    const auto received = static_cast<size_t>(call.receive[i]);
+    status = Check("ncclSend", api_->send(input, sent, NcclNumber::kUint8, peer,
+                                          comm_, stream));
+    if (!status.ok()) break;
+    status =
+        Check("ncclRecv", api_->receive(output, received, NcclNumber::kUint8,
+                                        peer, comm_, stream));
+    input += sent;
+    output += received;
+  }
+  const Status ended = Check("ncclGroupEnd", api_->group_end());
+  return status.ok() ? ended : status;
+}
+
+std::function<void()> NcclCommunicator::TakeForAbort() {
+  const NcclComm comm = std::exchange(comm_, nullptr);
+  if (comm == nullptr) return nullptr;
+  return [api = api_, device = device_, comm] {
+    static_cast<void>(device->Within([&] {
+      static_cast<void>(api->comm_abort(comm));
+      return Status::Ok();
+    }));
+  };
+}
+
+bool NcclCommunicator::AbortAll(
+    const std::vector<std::shared_ptr<NcclCommunicator>>& all) {
+  std::vector<std::function<void()>> aborts;
+  for (const auto& communicator : all) {
+    aborts.push_back(communicator->TakeForAbort());
+    if (aborts.back() == nullptr) aborts.pop_back();
+  }
+  return WithinLimit(std::move(aborts));
+}
+
+void NcclCommunicator::End() {
+  if (comm_ == nullptr) return;
+  Status status = device_->Within(
+      [&] { return Check("ncclCommFinalize", api_->comm_finalize(comm_)); });
+  const auto limit = std::chrono::steady_clock::now() + kEndLimit;
+  bool ready = false;
+  while (status.ok() && !ready && std::chrono::steady_clock::now() < limit) {
+    status = Ready(&ready);
+    if (!ready) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!ready) {
+    static_cast<void>(WithinLimit({TakeForAbort()}));
+    return;
+  }
+  const NcclComm comm = std::exchange(comm_, nullptr);
+  status = device_->Within(
+      [&] { return Check("ncclCommDestroy", api_->comm_destroy(comm)); });
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,73 @@
+// NcclCommunicator: NCCL between the ranks of one process set, seen from one of
+// them. It does not block: what takes time is asked for again and again. Only
+// its end may take time, which is given a limit.
+//
+// One thread at a time; but for End, the holder of the progress lock.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
+#define TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/status.h"
+#include "runtime/transport/gpu/gpu_device.h"
+#include "runtime/transport/gpu/gpu_plan.h"
+#include "runtime/transport/gpu/nccl_api.h"
+
+namespace tf_hvd {
+
+// An error of NCCL's, with what it said last: "ncclAllReduce failed: unhandled
+// system error (...)". Ok if `error` is none or in progress.
+Status FromNccl(const NcclApi& api, const char* call, int error);
+
+class NcclCommunicator {
+ public:
+  // `api` outlives the communicator. Begins to connect; `Ready` tells when all
+  // ranks have come.
+  NcclCommunicator(const NcclApi* api, std::shared_ptr<GpuDevice> device)
+      : api_(api), device_(std::move(device)) {}
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  Status Begin(const NcclUniqueId& id, size_t ranks, size_t me);
+
+  // Whether what was asked for last is under way, so that more may be asked.
+  // Tells errors of what was under way before, too, which come at any time.
+  Status Ready(bool* ready);
+
+  // Puts a call on the stream. Only when ready.
+  Status Put(const NcclCall& call, CudaStream stream);
+
+  const std::shared_ptr<GpuDevice>& device() const { return device_; }
+
+  // Ends what is under way of all of them, by force, at once: what waits in one
+  // may wait for another. False if NCCL did not manage to in time: then
+  // something may still write to the memory of its calls.
+  static bool AbortAll(
+      const std::vector<std::shared_ptr<NcclCommunicator>>& all);
+
+  // Ends it in peace, or by force if that takes too long; nothing is under way.
+  // Waits for the other ranks, so not with the progress lock. To be called
+  // before it is destroyed, or AbortAll.
+  void End();
+
+ private:
+  // What ends it by force, on any thread; refers to nothing that may go.
+  std::function<void()> TakeForAbort();
+  Status PutAlltoall(const NcclCall& call, CudaStream stream);
+  Status Check(const char* call, int error) const {
+    return FromNccl(*api_, call, error);
+  }
+
+  const NcclApi* const api_;
+  const std::shared_ptr<GpuDevice> device_;
+  NcclComm comm_ = nullptr;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_

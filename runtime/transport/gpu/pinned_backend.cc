@@ -1,0 +1,239 @@
+#include "runtime/transport/gpu/pinned_backend.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "runtime/transport/rank_group.h"
+
+namespace tf_hvd {
+namespace {
+
+// In pinned memory each tensor begins where a line of the cache does.
+constexpr size_t kAlign = 64;
+
+// A tensor, or a part of one, and where it lies in pinned memory.
+struct Transfer {
+  void* on_device = nullptr;
+  size_t offset = 0;
+  size_t bytes = 0;
+};
+
+// The same operation on memory of the host.
+OperationSpec OnHost(const OperationSpec& spec) {
+  OperationSpec host = spec;
+  host.memory = Memory();
+  return host;
+}
+
+// What is copied, and where to. Pure: pinned memory is an offset.
+class PinnedLayout {
+ public:
+  PinnedLayout(const OperationSpec& spec, size_t me) : spec_(spec) {
+    const size_t element =
+        spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter
+            ? SizeOf(spec.reduce.dtype)
+            : 1;
+    if (spec.kind == OpKind::kAlltoall) {
+      Add(spec.input, spec.output, Sum(spec.send), Sum(spec.receive));
+      return;
+    }
+    const size_t each = spec.spans.size() / spec.ranks->size();
+    for (size_t i = 0; i < spec.spans.size(); ++i) {
+      const Span& span = spec.spans[i];
+      const bool by_rank = spec.kind == OpKind::kAllgather ||
+                           spec.kind == OpKind::kReducescatter;
+      const bool mine = !by_rank || i / each == me;
+      // What an operation does not look at is not copied.
+      const bool reads = mine || spec.kind == OpKind::kReducescatter;
+      const bool writes = mine || spec.kind == OpKind::kAllgather;
+      const auto bytes = static_cast<size_t>(span.count) * element;
+      Add(reads ? span.input : nullptr, writes ? span.output : nullptr, bytes,
+          bytes);
+    }
+  }
+
+  size_t bytes() const { return bytes_; }
+  const std::vector<Transfer>& inputs() const { return inputs_; }
+  const std::vector<Transfer>& outputs() const { return outputs_; }
+
+  // The operation, with its tensors at `memory`.
+  OperationSpec At(char* memory) const {
+    OperationSpec host = OnHost(spec_);
+    const auto at = [memory](const void* was, const Place& place) {
+      return was == nullptr || !place.used ? nullptr : memory + place.offset;
+    };
+    if (spec_.kind == OpKind::kAlltoall) {
+      host.input = at(spec_.input, places_[0].input);
+      host.output = at(spec_.output, places_[0].output);
+      return host;
+    }
+    for (size_t i = 0; i < host.spans.size(); ++i) {
+      host.spans[i].input = at(spec_.spans[i].input, places_[i].input);
+      host.spans[i].output = at(spec_.spans[i].output, places_[i].output);
+    }
+    return host;
+  }
+
+ private:
+  struct Place {
+    bool used = false;
+    size_t offset = 0;
+  };
+  struct Places {
+    Place input;
+    Place output;
+  };
+
+  static size_t Sum(const std::vector<int64_t>& bytes) {
+    return static_cast<size_t>(
+        std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
+  }
+
+  size_t Reserve(size_t bytes) {
+    const size_t offset = bytes_;
+    bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    return offset;
+  }
+
+  void Add(const void* input, void* output, size_t input_bytes,
+           size_t output_bytes) {
+    Places places;
+    if (input != nullptr) {
+      places.input = {true, Reserve(input_bytes)};
+      inputs_.push_back(
+          {const_cast<void*>(input), places.input.offset, input_bytes});
+    }
+    if (output != nullptr) {
+      places.output =
+          output == input ? places.input : Place{true, Reserve(output_bytes)};
+      outputs_.push_back({output, places.output.offset, output_bytes});
+    }
+    places_.push_back(places);
+  }
+
+  const OperationSpec& spec_;
+  size_t bytes_ = 0;
+  std::vector<Places> places_;  // of the spans
+  std::vector<Transfer> inputs_;
+  std::vector<Transfer> outputs_;
+};
+
+}  // namespace
+
+class PinnedOperation final : public Operation {
+ public:
+  PinnedOperation(PinnedBackend* backend, std::shared_ptr<GpuDevice> device,
+                  CudaStream stream, PinnedBackend::Block block,
+                  std::vector<Transfer> outputs)
+      : backend_(backend),
+        device_(std::move(device)),
+        stream_(stream),
+        block_(std::move(block)),
+        outputs_(std::move(outputs)) {}
+  ~PinnedOperation() override { backend_->GiveBack(std::move(block_)); }
+
+  // Copies to pinned memory, once `ready` has fired.
+  Status Begin(const std::vector<Transfer>& inputs, const GpuEvent* ready) {
+    if (ready != nullptr) {
+      TF_HVD_RETURN_IF_ERROR(device_->Wait(stream_, *ready));
+    }
+    for (const Transfer& input : inputs) {
+      TF_HVD_RETURN_IF_ERROR(device_->Copy(stream_,
+                                           block_.memory.get() + input.offset,
+                                           input.on_device, input.bytes));
+    }
+    return device_->Record(stream_, &copied_);
+  }
+
+  std::unique_ptr<Operation>* host() { return &host_; }
+
+  Status Progress(int64_t budget_ns, Poll* poll) override {
+    if (copied_ != nullptr) {
+      bool fired = false;
+      TF_HVD_RETURN_IF_ERROR(device_->HasFired(*copied_, &fired));
+      if (!fired) return Status::Ok();
+      copied_.reset();
+      poll->moved = true;
+      poll->done = host_ == nullptr;
+      if (poll->done) return Status::Ok();
+    }
+    TF_HVD_RETURN_IF_ERROR(host_->Progress(budget_ns, poll));
+    if (!poll->done) return Status::Ok();
+    poll->done = false;
+    host_.reset();
+    for (const Transfer& output : outputs_) {
+      TF_HVD_RETURN_IF_ERROR(device_->Copy(stream_, output.on_device,
+                                           block_.memory.get() + output.offset,
+                                           output.bytes));
+    }
+    return device_->Record(stream_, &copied_);
+  }
+
+  // Copies that are on the stream will be made.
+  bool Abandon() override {
+    const bool let_go = host_ == nullptr || host_->Abandon();
+    return let_go && copied_ == nullptr;
+  }
+
+ private:
+  PinnedBackend* const backend_;
+  const std::shared_ptr<GpuDevice> device_;
+  const CudaStream stream_;
+  PinnedBackend::Block block_;
+  const std::vector<Transfer> outputs_;
+  std::unique_ptr<Operation> host_;   // until it has ended
+  std::shared_ptr<GpuEvent> copied_;  // null: no copies are under way
+};
+
+bool PinnedBackend::Serves(const OperationSpec& spec) const {
+  return spec.memory.kind == MemoryKind::kDevice && host_->Serves(OnHost(spec));
+}
+
+Status PinnedBackend::Make(OperationSpec spec,
+                           std::unique_ptr<Operation>* operation) {
+  size_t me = 0;
+  TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
+  std::shared_ptr<GpuDevice> device;
+  TF_HVD_RETURN_IF_ERROR(
+      spec.memory.device < 0
+          ? devices_->Any(&device)
+          : devices_->OfOrdinal(spec.memory.device, &device));
+  CudaStream stream = nullptr;
+  TF_HVD_RETURN_IF_ERROR(StreamOf(device, &stream));
+  const PinnedLayout layout(spec, me);
+  Block block;
+  TF_HVD_RETURN_IF_ERROR(Take(device.get(), layout.bytes(), &block));
+  OperationSpec host = layout.At(block.memory.get());
+  auto made = std::make_unique<PinnedOperation>(
+      this, std::move(device), stream, std::move(block), layout.outputs());
+  TF_HVD_RETURN_IF_ERROR(made->Begin(layout.inputs(), spec.memory.ready.get()));
+  TF_HVD_RETURN_IF_ERROR(host_->Make(std::move(host), made->host()));
+  *operation = std::move(made);
+  return Status::Ok();
+}
+
+Status PinnedBackend::StreamOf(const std::shared_ptr<GpuDevice>& device,
+                               CudaStream* stream) {
+  CudaStream& found = streams_[device->ordinal()];
+  if (found == nullptr) TF_HVD_RETURN_IF_ERROR(device->NewStream(&found));
+  *stream = found;
+  return Status::Ok();
+}
+
+Status PinnedBackend::Take(GpuDevice* device, size_t bytes, Block* block) {
+  const auto found =
+      std::find_if(free_.begin(), free_.end(),
+                   [bytes](const Block& free) { return free.bytes >= bytes; });
+  if (found != free_.end()) {
+    *block = std::move(*found);
+    free_.erase(found);
+    return Status::Ok();
+  }
+  // A larger one takes the place of one that is too small.
+  if (!free_.empty()) free_.pop_back();
+  block->bytes = std::max<size_t>(bytes, size_t{1} << 20);
+  return device->Allocate(MemoryKind::kPinned, block->bytes, &block->memory);
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,56 @@
+// PinnedBackend: collectives of tensors in the memory of GPUs by way of the
+// host's: copied to pinned memory, moved by a backend for the host's memory,
+// copied back. What NCCL cannot do, and everything where it is not there.
+//
+// The host's operation is made at once, in the agreed order, and moves on when
+// the copies have been made: other ranks' wait for it, no thread does.
+//
+// As Backend: holder of the progress lock only.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_PINNED_BACKEND_H_
+#define TF_HVD_RUNTIME_TRANSPORT_GPU_PINNED_BACKEND_H_
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/status.h"
+#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/operation.h"
+
+namespace tf_hvd {
+
+class PinnedBackend final : public Backend {
+ public:
+  // `devices` and `host` outlive the backend; `host` is told of sets by itself.
+  PinnedBackend(GpuDevices* devices, Backend* host, int rank)
+      : devices_(devices), host_(host), rank_(rank) {}
+
+  bool Serves(const OperationSpec& spec) const override;
+  Status Make(OperationSpec spec,
+              std::unique_ptr<Operation>* operation) override;
+  size_t window() const override { return host_->window(); }
+
+ private:
+  friend class PinnedOperation;
+
+  // Pinned memory, kept from one operation to the next.
+  struct Block {
+    std::shared_ptr<char> memory;
+    size_t bytes = 0;
+  };
+
+  Status StreamOf(const std::shared_ptr<GpuDevice>& device, CudaStream* stream);
+  Status Take(GpuDevice* device, size_t bytes, Block* block);
+  void GiveBack(Block block) { free_.push_back(std::move(block)); }
+
+  GpuDevices* const devices_;
+  Backend* const host_;
+  const int rank_;
+  std::map<int, CudaStream> streams_;  // by device
+  std::vector<Block> free_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_PINNED_BACKEND_H_

@@ -1,0 +1,90 @@
+// Random programs of collectives on software GPUs: every result, every access
+// to memory, and the order of NCCL's calls. --seeds=FROM:TO
+#include "tests/gpu/gpu_program.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "tests/gpu/gpu_ranks.h"
+
+namespace tf_hvd {
+namespace {
+
+uint64_t first_seed = 0;
+uint64_t last_seed = 300;
+
+// Ranks make the same operations in the same order, each at its own pace, and
+// go on with those under way.
+void RunProgram(uint64_t seed, bool with_nccl) {
+  std::mt19937_64 random(seed);
+  const int ranks = 1 + static_cast<int>(random() % 4);
+  GpuOptions options;
+  options.staging_bytes = 4096;
+  GpuRanks job(ranks, seed, with_nccl, options);
+  GpuProgram program(seed, ranks);
+  std::vector<std::deque<GpuRank::Call>> to_make(static_cast<size_t>(ranks));
+  for (int i = 0; i < 12; ++i) {
+    for (auto& [rank, call] : program.Next()) {
+      to_make[static_cast<size_t>(rank)].push_back(std::move(call));
+    }
+  }
+  for (bool left = true; left;) {
+    left = false;
+    for (size_t rank = 0; rank < job.all.size(); ++rank) {
+      auto& mine = to_make[rank];
+      if (!mine.empty() && job.all[rank]->under_way() < 4 &&
+          random() % 2 == 0) {
+        job.all[rank]->Make(std::move(mine.front()));
+        mine.pop_front();
+      }
+      left = left || !mine.empty();
+      job.all[rank]->Move(&random);
+    }
+  }
+  job.Finish(&random);
+  std::vector<std::thread> closing;
+  for (const auto& rank : job.all) {
+    closing.emplace_back([&rank] { rank->backend()->Close(/*clean=*/true); });
+  }
+  for (std::thread& thread : closing) thread.join();
+  EXPECT_EQ(job.nccl.communicators(), 0u);
+  for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
+}
+
+TEST(GpuProgram, ByNccl) {
+  for (uint64_t seed = first_seed; seed < last_seed; ++seed) {
+    SCOPED_TRACE(seed);
+    RunProgram(seed, true);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(GpuProgram, ThroughPinnedMemory) {
+  for (uint64_t seed = first_seed; seed < last_seed; seed += 4) {
+    SCOPED_TRACE(seed);
+    RunProgram(seed, false);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace tf_hvd
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    unsigned long from = 0;
+    unsigned long to = 0;
+    if (std::sscanf(argv[i], "--seeds=%lu:%lu", &from, &to) == 2) {
+      tf_hvd::first_seed = from;
+      tf_hvd::last_seed = to;
+    }
+  }
+  return RUN_ALL_TESTS();
+}

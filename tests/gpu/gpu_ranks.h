@@ -1,0 +1,225 @@
+// Ranks with a software GPU each, all on one thread: what happens depends on
+// nothing but the seed. Each has TensorFlow's side too: a stream that computes,
+// late, and memory that it uses for something else as soon as it may.
+#ifndef TF_HVD_TESTS_GPU_GPU_RANKS_H_
+#define TF_HVD_TESTS_GPU_GPU_RANKS_H_
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/transport/gpu/gpu_backend.h"
+#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/gpu/pinned_backend.h"
+#include "runtime/transport/loopback_point_to_point.h"
+#include "runtime/transport/p2p_backend.h"
+#include "tests/gpu/software_gpu.h"
+#include "tests/gpu/software_nccl.h"
+
+namespace tf_hvd {
+
+// One rank's tensors: bytes for each.
+using Tensors = std::vector<std::vector<char>>;
+
+class GpuRank {
+ public:
+  GpuRank(SoftwareGpu* gpu, const NcclApi* nccl,
+          const std::shared_ptr<MailRoom>& mail, int rank, int ranks,
+          const GpuOptions& options)
+      : gpu_(gpu),
+        rank_(rank),
+        link_(mail, rank),
+        p2p_(&link_, rank),
+        devices_(SoftwareGpu::Cuda(), rank),
+        backend_(&devices_, nccl, rank, Names(ranks), {&p2p_}, options),
+        pinned_(&devices_, &p2p_, rank),
+        compute_(gpu->NewStream(rank)) {}
+
+  // A collective whose spans are made of `inputs` and of memory for outputs of
+  // so many bytes each.
+  struct Call {
+    OperationSpec spec;
+    Tensors inputs;
+    std::vector<size_t> outputs;
+    bool in_place = false;  // as many inputs as outputs, alike
+    // Lays the addresses into the spec.
+    std::function<void(const std::vector<const char*>& inputs,
+                       const std::vector<char*>& outputs, OperationSpec* spec)>
+        point;
+    Tensors expected;
+    std::string what;
+    bool joined = false;  // takes part without a tensor
+  };
+
+  void Make(Call call) {
+    Running& one = running_.emplace_back();
+    one.call = std::move(call);
+    OperationSpec& spec = one.call.spec;
+    spec.memory.kind = MemoryKind::kDevice;
+    if (!one.call.joined) {
+      spec.memory.device = rank_;
+      Lay(&one);
+      std::shared_ptr<GpuDevice> device;
+      Expect(devices_.OfStream(compute_, &device), one);
+      Expect(device->Record(compute_, &spec.memory.ready), one);
+    }
+    one.call.point(one.inputs, one.outputs, &spec);
+    Backend* const backend =
+        backend_.Serves(spec) ? static_cast<Backend*>(&backend_) : &pinned_;
+    EXPECT_TRUE(backend->Serves(spec));
+    Expect(backend->Make(spec, &one.operation), one);
+    spec.memory.ready.reset();
+  }
+
+  // Goes on with all that is under way.
+  void Move(std::mt19937_64* random) {
+    for (auto one = running_.begin(); one != running_.end();) {
+      bool done = false;
+      if ((*random)() % 3 != 0) done = Look(&*one);
+      one = done ? running_.erase(one) : std::next(one);
+    }
+  }
+
+  bool idle() const { return running_.empty(); }
+  size_t under_way() const { return running_.size(); }
+
+  // What was to come out, once the streams have gone to their end.
+  void CheckResults() {
+    for (const Result& result : results_) {
+      EXPECT_TRUE(*result.got == result.expected) << result.what;
+    }
+    results_.clear();
+  }
+
+  GpuBackend* backend() { return &backend_; }
+  GpuDevices* devices() { return &devices_; }
+  CudaStream compute() const { return compute_; }
+  Operation* first() { return running_.front().operation.get(); }
+  void Forget() { running_.clear(); }
+
+ private:
+  struct Running {
+    Call call;
+    std::vector<const char*> inputs;
+    std::vector<char*> outputs;
+    std::unique_ptr<Operation> operation;
+  };
+  struct Result {
+    std::shared_ptr<std::vector<char>> got;
+    std::vector<char> expected;
+    std::string what;
+  };
+
+  static std::vector<std::string> Names(int ranks) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < ranks; ++rank) {
+      names.push_back("rank " + std::to_string(rank));
+    }
+    return names;
+  }
+
+  static void Expect(const Status& status, const Running& one) {
+    EXPECT_TRUE(status.ok()) << one.call.what << ": " << status.message();
+  }
+
+  // The inputs are made late; outputs were something else until a moment ago.
+  void Lay(Running* one) {
+    Call& call = one->call;
+    for (const std::vector<char>& input : call.inputs) {
+      char* const memory = gpu_->NewMemory(rank_, input.size(), "an input");
+      gpu_->Write(compute_, memory, input);
+      one->inputs.push_back(memory);
+    }
+    for (size_t i = 0; i < call.outputs.size(); ++i) {
+      if (call.in_place) {
+        one->outputs.push_back(const_cast<char*>(one->inputs[i]));
+        continue;
+      }
+      char* const memory = gpu_->NewMemory(rank_, call.outputs[i], "an output");
+      gpu_->Write(compute_, memory, std::vector<char>(call.outputs[i], 0x55));
+      one->outputs.push_back(memory);
+    }
+  }
+
+  bool Look(Running* one) {
+    Poll poll;
+    const Status status = one->operation->Progress(100'000, &poll);
+    Expect(status, *one);
+    if (!status.ok()) return true;  // it is not to be called again
+    if (!poll.done) return false;
+    one->operation.reset();
+    // As TensorFlow: what comes next reads the outputs, and the inputs' memory
+    // is for something else.
+    for (size_t i = 0; i < one->outputs.size(); ++i) {
+      const size_t bytes = one->call.outputs[i];
+      results_.push_back({gpu_->Read(compute_, one->outputs[i], bytes),
+                          one->call.expected[i], one->call.what});
+      gpu_->Write(compute_, one->outputs[i], std::vector<char>(bytes, 0x66));
+    }
+    for (size_t i = 0; i < one->inputs.size(); ++i) {
+      gpu_->Write(compute_, const_cast<char*>(one->inputs[i]),
+                  std::vector<char>(one->call.inputs[i].size(), 0x77));
+    }
+    return true;
+  }
+
+  SoftwareGpu* const gpu_;
+  const int rank_;
+  LoopbackPointToPoint link_;
+  P2PBackend p2p_;
+  GpuDevices devices_;
+  GpuBackend backend_;
+  PinnedBackend pinned_;
+  const CudaStream compute_;
+  std::list<Running> running_;
+  std::vector<Result> results_;
+};
+
+// The ranks of a job, in the same machine.
+class GpuRanks {
+ public:
+  GpuRanks(int ranks, uint64_t seed, bool with_nccl = true,
+           const GpuOptions& options = {})
+      : gpu(ranks, seed), nccl(&gpu) {
+    const auto mail = std::make_shared<MailRoom>(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      all.push_back(std::make_unique<GpuRank>(
+          &gpu, with_nccl ? SoftwareNccl::Api() : nullptr, mail, rank, ranks,
+          options));
+    }
+  }
+
+  // Until nothing is under way.
+  void Finish(std::mt19937_64* random) {
+    for (int looks = 0; looks < 1'000'000; ++looks) {
+      bool idle = true;
+      for (const auto& rank : all) {
+        rank->Move(random);
+        idle = idle && rank->idle();
+      }
+      if (idle) break;
+    }
+    gpu.Settle();
+    for (const auto& rank : all) {
+      EXPECT_TRUE(rank->idle()) << "it hangs";
+      rank->CheckResults();
+    }
+  }
+
+  SoftwareGpu gpu;
+  SoftwareNccl nccl;
+  std::vector<std::unique_ptr<GpuRank>> all;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_TESTS_GPU_GPU_RANKS_H_

@@ -1,0 +1,17 @@
+"""@nvrtc: the path of NVRTC 12, as PyPI has it, or none."""
+
+load("//third_party:python.bzl", "PYTHON_ENVIRON", "WORKSPACE_ATTR", "ask_python")
+
+def _impl(repository_ctx):
+    library = ask_python(repository_ctx, repository_ctx.attr._probe).get("library", "")
+    repository_ctx.file("BUILD", "")
+    repository_ctx.file("defs.bzl", '"""NVRTC; empty without one."""\n\nNVRTC_LIBRARY = "%s"\n' % library)
+
+nvrtc_configure = repository_rule(
+    implementation = _impl,
+    attrs = dict(
+        WORKSPACE_ATTR,
+        _probe = attr.label(default = "//third_party/nvrtc:probe.py", allow_single_file = True),
+    ),
+    environ = PYTHON_ENVIRON,
+)
