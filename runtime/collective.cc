@@ -31,7 +31,7 @@ std::string Collective::What() const {
   return std::string(NameOf(first().request.kind)) + " '" + first().name + "'";
 }
 
-std::vector<std::shared_ptr<void>> Collective::Memory() const {
+std::vector<std::shared_ptr<void>> Collective::KeptMemory() const {
   std::vector<std::shared_ptr<void>> memory(unused_.begin(), unused_.end());
   for (const Task& task : tasks_) {
     if (task.own.has_value()) memory.push_back(task.own->keepalive);
@@ -61,7 +61,15 @@ OperationSpec Collective::Spec() const {
   spec.kind = first().request.kind;
   spec.ranks = first().ranks;
   spec.set = first().set;
+  spec.memory = MemoryOfTensors();
   return spec;
+}
+
+Memory Collective::MemoryOfTensors() const {
+  if (first().own.has_value()) return first().own->memory;
+  Memory memory;
+  if (OnDevice()) memory.kind = MemoryKind::kDevice;
+  return memory;
 }
 
 Status Collective::Plan() {
@@ -167,6 +175,7 @@ void Collective::PlanExchange() {
   const size_t ranks = task.ranks->size();
   constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
   OperationSpec spec = Spec();
+  spec.memory = {};  // numbers of rows lie in the host's
   if (task.request.kind == OpKind::kAllgather) {
     const size_t tensors = task.request.tensors.size();
     rows_.assign(tensors, 0);
@@ -215,7 +224,7 @@ Status Collective::PlanAllgather() {
       TF_HVD_RETURN_IF_ERROR(task.own->allocate(t, rows, &own.output));
       input = own.input;
       output = own.output;
-    } else {
+    } else if (!OnDevice()) {
       const int64_t bytes =
           std::accumulate(rows.begin(), rows.end(), int64_t{0}) * row_bytes;
       unused_.emplace_back(new char[static_cast<size_t>(bytes) + 1],
@@ -226,9 +235,10 @@ Status Collective::PlanAllgather() {
     for (size_t place = 0; place < rows.size(); ++place) {
       const int64_t bytes = rows[place] * row_bytes;
       spec.spans[place * tensors + t] = {input, at, bytes};
-      at += bytes;
+      if (at != nullptr) at += bytes;
     }
   }
+  TF_HVD_RETURN_IF_ERROR(SeeAllocated(&spec));
   specs_.push_back(std::move(spec));
   return Status::Ok();
 }
@@ -245,8 +255,18 @@ Status Collective::PlanAlltoall() {
   TF_HVD_RETURN_IF_ERROR(task.own->allocate(0, all_rows_, &own.output));
   spec.input = own.input;
   spec.output = own.output;
+  TF_HVD_RETURN_IF_ERROR(SeeAllocated(&spec));
   specs_.push_back(std::move(spec));
   return Status::Ok();
+}
+
+// What the new memory of a device held before may still be in use.
+Status Collective::SeeAllocated(OperationSpec* spec) const {
+  const Task& task = first();
+  if (!task.own.has_value() || task.own->allocated == nullptr) {
+    return Status::Ok();
+  }
+  return task.own->allocated(&spec->memory.ready);
 }
 
 }  // namespace tf_hvd

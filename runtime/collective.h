@@ -40,10 +40,13 @@ class Collective {
 
   // What must stay while something may still write to the memory of the
   // operations.
-  std::vector<std::shared_ptr<void>> Memory() const;
+  std::vector<std::shared_ptr<void>> KeptMemory() const;
 
  private:
   OperationSpec Spec() const;
+  // Where the tensors lie; of a rank that has joined, where the others' do.
+  Memory MemoryOfTensors() const;
+  bool OnDevice() const { return first().request.device == DeviceKind::kGpu; }
   Status Plan();
   void PlanAllreduce();
   void PlanBroadcast();
@@ -51,6 +54,7 @@ class Collective {
   void PlanExchange();
   Status PlanAllgather();
   Status PlanAlltoall();
+  Status SeeAllocated(OperationSpec* spec) const;
   std::vector<int64_t> RowsFrom(size_t tensor) const;
 
   std::vector<Task> tasks_;

@@ -15,6 +15,7 @@
 #include "runtime/caller.h"
 #include "runtime/completion.h"
 #include "runtime/request.h"
+#include "runtime/transport/memory.h"
 
 namespace tf_hvd {
 
@@ -32,6 +33,8 @@ struct Entry {
   std::string name;
   Request request;
   std::vector<TensorBuffers> tensors;
+  // Where all of them lie; as request.device says.
+  Memory memory;
 
   // Alltoall: how many rows go to each rank of the set.
   std::vector<int64_t> splits;
@@ -43,6 +46,10 @@ struct Entry {
   std::function<Status(size_t tensor, const std::vector<int64_t>& first_dims,
                        void** output)>
       allocate;
+
+  // Of a device's memory: called when `allocate` has given all of it. Gives the
+  // event after which it may be used.
+  std::function<Status(std::shared_ptr<GpuEvent>* ready)> allocated;
 
   // Keeps the memory in `tensors` alive; the runtime lets go of it when no
   // transport can still touch that memory, which after an abort may be later

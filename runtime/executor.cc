@@ -174,7 +174,7 @@ void Executor::End(Task* task, const Status& status) {
 void Executor::Fail(const Status& status) {
   for (UnderWay& one : under_way_) {
     if (one.operation != nullptr && !one.operation->Abandon()) {
-      for (auto& memory : one.collective.Memory()) {
+      for (auto& memory : one.collective.KeptMemory()) {
         graveyard_.push_back(std::move(memory));
       }
     }

@@ -7,11 +7,13 @@
 namespace tf_hvd {
 namespace {
 
-// A group of several types is several reductions: it stays alone.
+// A group of several types is several reductions: it stays alone. On a GPU
+// others add, in an order that depends on how many elements there are, and what
+// is in a batch depends on time.
 bool Fusable(const Task& run) {
   const auto& tensors = run.request.tensors;
-  return run.error.empty() && run.request.kind == OpKind::kAllreduce &&
-         !tensors.empty() &&
+  return run.request.device == DeviceKind::kCpu && run.error.empty() &&
+         run.request.kind == OpKind::kAllreduce && !tensors.empty() &&
          std::all_of(tensors.begin(), tensors.end(),
                      [&](const TensorSpec& tensor) {
                        return tensor.dtype == tensors[0].dtype;

@@ -42,7 +42,9 @@ ProgressEngine::ProgressEngine(const Config& config, World* world, Cycle* cycle,
         FireAll(std::move(outcomes));
         if (!queue_->Empty()) WakeBackground();
       }) {
-  if (world->topology().size > 1) {
+  // What lies on a GPU's stream ends by itself; the caller must not wait for
+  // it.
+  if (world->topology().size > 1 || world->gpus() != nullptr) {
     has_background_ = true;
     thread_ = std::thread([this] { Background(); });
     pthread_setname_np(thread_.native_handle(), kThreadName);

@@ -54,6 +54,7 @@ class Runtime::Impl {
   }
 
   const Topology& topology() const { return world_->topology(); }
+  GpuDevices* gpus() const { return world_->gpus(); }
 
   SetMembers SetRanks(int32_t set) const {
     const std::lock_guard<std::mutex> lock(ForkSafeMutex());
@@ -106,6 +107,8 @@ void Runtime::Submit(Entry entry) { impl_->Submit(std::move(entry)); }
 void Runtime::Shutdown(const std::string& reason) { impl_->Shutdown(reason); }
 
 const Topology& Runtime::topology() const { return impl_->topology(); }
+
+GpuDevices* Runtime::gpus() const { return impl_->gpus(); }
 
 SetMembers Runtime::SetRanks(int32_t set) const { return impl_->SetRanks(set); }
 

@@ -42,6 +42,9 @@ class Runtime {
 
   const Topology& topology() const;
 
+  // This process' GPUs; null if there are none. Any thread.
+  GpuDevices* gpus() const;
+
   // Ranks of a set; null if there is no such set. Any thread.
   SetMembers SetRanks(int32_t set) const;
 

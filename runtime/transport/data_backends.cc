@@ -7,8 +7,9 @@ namespace tf_hvd {
 
 DataBackends::DataBackends(const Topology& topology,
                            const std::optional<ShmArena>& arena,
-                           ShmBackend::Wake wake, PointToPoint* p2p)
-    : p2p_(p2p, topology.rank) {
+                           ShmBackend::Wake wake, PointToPoint* p2p,
+                           const GpuAccess& gpu)
+    : p2p_(p2p, topology.rank), gpu_access_(gpu) {
   if (arena.has_value()) {
     const auto node = static_cast<size_t>(topology.NodeOf(topology.rank));
     shm_.emplace(*arena, topology.nodes[node], topology.rank, std::move(wake));
@@ -19,6 +20,22 @@ DataBackends::DataBackends(const Topology& topology,
     }
   }
   all_.push_back(&p2p_);
+  if (gpu.devices != nullptr) AddGpus(topology);
+}
+
+void DataBackends::AddGpus(const Topology& topology) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < topology.size; ++rank) {
+    names.push_back(topology.RankText(rank));
+  }
+  const std::vector<Backend*> hosts = all_;
+  gpu_.emplace(gpu_access_.devices.get(), gpu_access_.nccl, topology.rank,
+               std::move(names), hosts, gpu_access_.options);
+  all_.push_back(&*gpu_);
+  for (Backend* const host : hosts) {
+    pinned_.emplace_back(gpu_access_.devices.get(), host, topology.rank);
+    all_.push_back(&pinned_.back());
+  }
 }
 
 std::string DataBackends::Describe() const {

@@ -6,14 +6,24 @@
 //              Of sets with one on each node, what another backend crosses
 //   p2p        everything else
 //
+// and of tensors in the memory of GPUs
+//
+//   gpu        by NCCL; sets of one rank without
+//   pinned     by way of the host's memory and the ways above, in their order
+//
 // Which there are is the same on all ranks.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_DATA_BACKENDS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_DATA_BACKENDS_H_
 
+#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/transport/gpu/gpu_backend.h"
+#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/gpu/pinned_backend.h"
 #include "runtime/transport/operation.h"
 #include "runtime/transport/p2p_backend.h"
 #include "runtime/transport/point_to_point.h"
@@ -24,12 +34,20 @@
 
 namespace tf_hvd {
 
+// What a process has for tensors on GPUs.
+struct GpuAccess {
+  std::shared_ptr<GpuDevices> devices;  // null: it has no GPU
+  const NcclApi* nccl = nullptr;        // null: not all ranks have it
+  GpuOptions options;
+};
+
 class DataBackends {
  public:
   // `arena`: of this node; nothing if the job's data goes by messages. `p2p`,
   // and what `wake` uses, outlive the backends.
   DataBackends(const Topology& topology, const std::optional<ShmArena>& arena,
-               ShmBackend::Wake wake, PointToPoint* p2p);
+               ShmBackend::Wake wake, PointToPoint* p2p,
+               const GpuAccess& gpu = GpuAccess());
 
   // See TwoLevelBackend::CrossBy; nothing without two levels.
   void CrossBy(Backend* other) {
@@ -42,14 +60,25 @@ class DataBackends {
   static bool NeedArenas(const Topology& topology, bool other_crosses = false);
 
   std::vector<Backend*> all() { return all_; }
+  GpuDevices* gpus() { return gpu_access_.devices.get(); }
+
+  // No operation is under way any more. In peace it waits for the other ranks.
+  void Close(bool clean) {
+    if (gpu_.has_value()) gpu_->Close(clean);
+  }
 
   // For the log: "through shared memory within a machine, by messages ...".
   std::string Describe() const;
 
  private:
+  void AddGpus(const Topology& topology);
+
   P2PBackend p2p_;
   std::optional<ShmBackend> shm_;
   std::optional<TwoLevelBackend> two_level_;
+  const GpuAccess gpu_access_;
+  std::optional<GpuBackend> gpu_;
+  std::deque<PinnedBackend> pinned_;
   std::vector<Backend*> all_;
 };
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "runtime/transport/data_backends.h"
 #include "runtime/transport/loopback_arena.h"
 #include "runtime/transport/loopback_edge.h"
 #include "runtime/transport/loopback_point_to_point.h"
@@ -123,7 +122,7 @@ std::optional<AbortRecord> Job::Poll(int rank) {
 
 class LoopbackWorld final : public World {
  public:
-  LoopbackWorld(std::shared_ptr<Job> job, int rank)
+  LoopbackWorld(std::shared_ptr<Job> job, int rank, const GpuAccess& gpu)
       : job_(std::move(job)),
         topology_(job_->topology()),
         p2p_(job_->mail(), rank) {
@@ -135,7 +134,7 @@ class LoopbackWorld final : public World {
         [this, first](size_t local_rank) {
           job_->BellOf(first + static_cast<int>(local_rank))->RingIfAsleep();
         },
-        &p2p_);
+        &p2p_, gpu);
     for (int other = 0; other < topology_.size; ++other) {
       ByteRing* const in = job_->RingFrom(other, rank);
       if (in == nullptr) continue;
@@ -156,8 +155,10 @@ class LoopbackWorld final : public World {
   std::optional<AbortRecord> PollAbort() override {
     return job_->Poll(topology_.rank);
   }
-  // Ranks of one process owe each other nothing when their threads have ended.
-  void Finalize(bool) override {}
+  GpuDevices* gpus() override { return data_->gpus(); }
+  // Ranks of one process owe each other nothing else when their threads have
+  // ended.
+  void Finalize(bool clean) override { data_->Close(clean); }
 
   void Kill() { job_->Kill(topology_.rank); }
 
@@ -176,7 +177,8 @@ std::vector<std::unique_ptr<World>> MakeLoopback(
   const auto job = std::make_shared<Job>(options);
   std::vector<std::unique_ptr<World>> worlds;
   for (int rank = 0; rank < job->topology().size; ++rank) {
-    worlds.push_back(std::make_unique<LoopbackWorld>(job, rank));
+    worlds.push_back(std::make_unique<LoopbackWorld>(
+        job, rank, options.gpu == nullptr ? GpuAccess() : options.gpu(rank)));
   }
   return worlds;
 }

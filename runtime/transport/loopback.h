@@ -4,9 +4,11 @@
 #define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "runtime/transport/data_backends.h"
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {
@@ -18,6 +20,8 @@ struct LoopbackOptions {
   size_t edge_bytes = 64 * 1024;
   // Fan-out of the tree of leaders, for tests.
   int fan_out = 8;
+  // What each rank has for tensors on GPUs; null: nothing.
+  std::function<GpuAccess(int rank)> gpu;
 };
 
 // One World for each rank: the ranks count up through the nodes, whose hosts

@@ -94,6 +94,7 @@ class MpiWorld : public World {
   }
 
   std::vector<Backend*> backends() override { return data_->all(); }
+  GpuDevices* gpus() override { return data_->gpus(); }
   std::string DescribeData() const override { return data_->Describe(); }
 
   void RaiseAbort(const AbortRecord& record) override { abort_->Raise(record); }
@@ -106,6 +107,7 @@ class MpiWorld : public World {
   void Finalize(bool clean) override {
     if (std::exchange(finalized_, true)) return;
     tripwire_.reset();
+    data_->Close(clean);
     segment_->MarkLeft(map_.topology.LocalRank());
     clean_ = clean && StopRequests();
     clean_ = EndsTogether(clean_);

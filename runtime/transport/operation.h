@@ -16,23 +16,10 @@
 
 #include "kernels/buffer_ops.h"
 #include "runtime/status.h"
+#include "runtime/transport/memory.h"
 #include "runtime/types.h"
 
 namespace tf_hvd {
-
-class GpuEvent;  // gpu/gpu_device.h
-
-// Where the tensors of an operation lie.
-enum class MemoryKind : uint8_t { kHost, kPinned, kDevice };
-
-struct Memory {
-  MemoryKind kind = MemoryKind::kHost;
-  // Of kDevice: which, among those that this process sees; -1 for a rank that
-  // has joined, and has no tensor.
-  int device = -1;
-  // Of kDevice: after this it may be used. Null: at once.
-  std::shared_ptr<GpuEvent> ready;
-};
 
 // `input` is read, `output` is written; they may be equal. A null `input`
 // stands for zeros (a rank that has joined), a null `output` for nowhere.

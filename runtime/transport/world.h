@@ -17,6 +17,8 @@
 
 namespace tf_hvd {
 
+class GpuDevices;  // gpu/gpu_devices.h
+
 struct Topology {
   int rank = 0;
   int size = 1;
@@ -69,6 +71,8 @@ class World {
   // The ways to move data, in the order in which they are asked whether they
   // serve an operation; owned by the world. The same on all ranks.
   virtual std::vector<Backend*> backends() = 0;
+  // This process' GPUs; null if there are none.
+  virtual GpuDevices* gpus() { return nullptr; }
   // Which ways these are, for the log.
   virtual std::string DescribeData() const = 0;
 

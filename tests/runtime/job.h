@@ -265,9 +265,11 @@ class Rank {
 class Job {
  public:
   explicit Job(std::vector<int> nodes, const Config& config = Config(),
-               int fan_out = 8, size_t edge_bytes = 64 * 1024)
+               int fan_out = 8, size_t edge_bytes = 64 * 1024,
+               std::function<GpuAccess(int rank)> gpu = nullptr)
       : config_(config) {
     LoopbackOptions options;
+    options.gpu = std::move(gpu);
     options.nodes = std::move(nodes);
     options.fan_out = fan_out;
     options.edge_bytes = edge_bytes;

@@ -1,0 +1,352 @@
+// Whole jobs on software GPUs: ranks as threads, each with a Runtime, tensors
+// in the memory of devices.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/gpu/software_gpu.h"
+#include "tests/gpu/software_nccl.h"
+#include "tests/runtime/job.h"
+
+namespace tf_hvd {
+namespace {
+
+// A job whose rank r has device r.
+struct GpuJob {
+  GpuJob(int ranks, uint64_t seed, bool with_nccl = true,
+         std::vector<int> nodes = {})
+      : gpu(ranks, seed),
+        nccl(&gpu),
+        job(nodes.empty() ? std::vector<int>{ranks} : std::move(nodes),
+            Config(), 8, 64 * 1024, [&, with_nccl](int rank) {
+              GpuAccess access;
+              access.devices =
+                  std::make_shared<GpuDevices>(SoftwareGpu::Cuda(), rank);
+              if (with_nccl) access.nccl = SoftwareNccl::Api();
+              access.options.staging_bytes = 4096;
+              return access;
+            }) {}
+
+  void ExpectNoFaults() {
+    for (const std::string& fault : gpu.Faults()) ADD_FAILURE() << fault;
+  }
+
+  SoftwareGpu gpu;
+  SoftwareNccl nccl;
+  Job job;
+};
+
+// One rank's side of TensorFlow: a stream, and tensors on the device.
+class Side {
+ public:
+  Side(GpuJob* job, Rank* rank)
+      : gpu_(&job->gpu), rank_(rank), stream_(gpu_->NewStream(rank->rank())) {}
+
+  // Memory that a kernel fills with the numbers, later.
+  template <typename T>
+  char* Tensor(const std::vector<T>& values) {
+    const size_t bytes = values.size() * sizeof(T);
+    std::vector<char> raw(bytes);
+    std::memcpy(raw.data(), values.data(), bytes);
+    char* const memory = gpu_->NewMemory(rank_->rank(), bytes, "a tensor");
+    gpu_->Write(stream_, memory, std::move(raw));
+    return memory;
+  }
+
+  // What is there once the stream has come so far.
+  template <typename T>
+  std::vector<T> Values(const void* memory, size_t count) {
+    const auto raw = gpu_->Read(stream_, memory, count * sizeof(T));
+    gpu_->Settle();
+    std::vector<T> values(count);
+    std::memcpy(values.data(), raw->data(), raw->size());
+    return values;
+  }
+
+  Entry EntryOf(OpKind kind, const std::string& name, int32_t set = kWorldSet) {
+    Entry entry = Rank::Plain(kind, name, set);
+    entry.request.device = DeviceKind::kGpu;
+    entry.memory = Here();
+    return entry;
+  }
+
+  Memory Here() {
+    Memory memory;
+    memory.kind = MemoryKind::kDevice;
+    memory.device = rank_->rank();
+    EXPECT_TRUE(Ready(&memory.ready).ok());
+    return memory;
+  }
+
+  Status Ready(std::shared_ptr<GpuEvent>* ready) {
+    std::shared_ptr<GpuDevice> device;
+    TF_HVD_RETURN_IF_ERROR(
+        rank_->runtime()->gpus()->OfStream(stream_, &device));
+    return device->Record(stream_, ready);
+  }
+
+  // In place.
+  Pending Allreduce(const std::string& name, char* memory, int64_t count,
+                    DType dtype = DType::kFloat32,
+                    ReduceOp op = ReduceOp::kSum) {
+    Entry entry = EntryOf(OpKind::kAllreduce, name);
+    entry.request.reduce_op = op;
+    entry.request.tensors.push_back({dtype, {count}});
+    entry.tensors.push_back({memory, memory, count, 0});
+    return rank_->Submit(std::move(entry));
+  }
+
+  // The rows of all ranks, once the request has ended.
+  Pending Allgather(const std::string& name, const char* memory, int64_t rows,
+                    char** output) {
+    Entry entry = EntryOf(OpKind::kAllgather, name);
+    entry.request.tensors.push_back({DType::kInt64, {-1}});
+    entry.tensors.push_back({memory, nullptr, rows, rows});
+    entry.allocate = [this, output](size_t, const std::vector<int64_t>& dims,
+                                    void** given) {
+      int64_t all = 0;
+      for (const int64_t of_rank : dims) all += of_rank;
+      // Something else was there until a moment ago.
+      *output = Tensor(std::vector<int64_t>(static_cast<size_t>(all), -1));
+      *given = *output;
+      return Status::Ok();
+    };
+    entry.allocated = [this](std::shared_ptr<GpuEvent>* ready) {
+      return Ready(ready);
+    };
+    return rank_->Submit(std::move(entry));
+  }
+
+ private:
+  SoftwareGpu* const gpu_;
+  Rank* const rank_;
+  const CudaStream stream_;
+};
+
+class GpuJobs : public ::testing::TestWithParam<bool> {};
+
+TEST_P(GpuJobs, Allreduce) {
+  GpuJob job(3, 1, GetParam());
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    const auto mine = static_cast<float>(rank.rank() + 1);
+    char* const sum = side.Tensor(std::vector<float>(5000, mine));
+    char* const mean = side.Tensor(std::vector<float>(7, mine));
+    const Pending one = side.Allreduce("sum", sum, 5000);
+    const Pending two =
+        side.Allreduce("mean", mean, 7, DType::kFloat32, ReduceOp::kAverage);
+    ASSERT_TRUE(one.status().ok()) << one.status().message();
+    ASSERT_TRUE(two.status().ok()) << two.status().message();
+    EXPECT_EQ(side.Values<float>(sum, 5000), std::vector<float>(5000, 6));
+    EXPECT_EQ(side.Values<float>(mean, 7), std::vector<float>(7, 2));
+  });
+  job.ExpectNoFaults();
+}
+
+TEST_P(GpuJobs, TwoNodes) {
+  GpuJob job(4, 2, GetParam(), {2, 2});
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const sum = side.Tensor(std::vector<float>(3000, 1));
+    const Pending one = side.Allreduce("sum", sum, 3000);
+    ASSERT_TRUE(one.status().ok()) << one.status().message();
+    EXPECT_EQ(side.Values<float>(sum, 3000), std::vector<float>(3000, 4));
+  });
+  job.ExpectNoFaults();
+}
+
+TEST_P(GpuJobs, AllgatherOfDifferentRows) {
+  GpuJob job(3, 3, GetParam());
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    const std::vector<int64_t> mine(static_cast<size_t>(rank.rank()) * 2,
+                                    rank.rank());
+    char* all = nullptr;
+    const Pending pending = side.Allgather(
+        "rows", side.Tensor(mine), static_cast<int64_t>(mine.size()), &all);
+    ASSERT_TRUE(pending.status().ok()) << pending.status().message();
+    EXPECT_EQ(side.Values<int64_t>(all, 6),
+              (std::vector<int64_t>{1, 1, 2, 2, 2, 2}));
+  });
+  job.ExpectNoFaults();
+}
+
+// It has zeros, in the memory of a device that it may never have used.
+TEST_P(GpuJobs, JoinedRanksTakePart) {
+  GpuJob job(3, 4, GetParam());
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    if (rank.rank() > 0) {
+      char* const sum = side.Tensor(std::vector<float>(2000, 1));
+      const Pending pending = side.Allreduce("sum", sum, 2000);
+      ASSERT_TRUE(pending.status().ok()) << pending.status().message();
+      EXPECT_EQ(side.Values<float>(sum, 2000), std::vector<float>(2000, 2));
+      char* all = nullptr;
+      const Pending rows = side.Allgather(
+          "rows", side.Tensor(std::vector<int64_t>{rank.rank()}), 1, &all);
+      ASSERT_TRUE(rows.status().ok()) << rows.status().message();
+      EXPECT_EQ(side.Values<int64_t>(all, 2), (std::vector<int64_t>{1, 2}));
+    }
+    EXPECT_TRUE(rank.Join().status().ok());
+  });
+  job.ExpectNoFaults();
+}
+
+TEST_P(GpuJobs, OneRankAlone) {
+  GpuJob job(1, 5, GetParam());
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const same = side.Tensor(std::vector<float>(10, 3));
+    const Pending pending = side.Allreduce("sum", same, 10);
+    ASSERT_TRUE(pending.status().ok()) << pending.status().message();
+    EXPECT_EQ(side.Values<float>(same, 10), std::vector<float>(10, 3));
+  });
+  job.ExpectNoFaults();
+}
+
+// int16 is not among NCCL's types, and NCCL's Max drops NaN.
+TEST_P(GpuJobs, WhatNcclCannotDo) {
+  GpuJob job(2, 6, GetParam());
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const small = side.Tensor(std::vector<int16_t>(9, 5));
+    const Pending sum = side.Allreduce("sum", small, 9, DType::kInt16);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    char* const mixed = side.Tensor(std::vector<float>{
+        rank.rank() == 0 ? nan : 1.0f, static_cast<float>(rank.rank())});
+    const Pending max =
+        side.Allreduce("max", mixed, 2, DType::kFloat32, ReduceOp::kMax);
+    ASSERT_TRUE(sum.status().ok()) << sum.status().message();
+    ASSERT_TRUE(max.status().ok()) << max.status().message();
+    EXPECT_EQ(side.Values<int16_t>(small, 9), std::vector<int16_t>(9, 10));
+    const auto largest = side.Values<float>(mixed, 2);
+    EXPECT_TRUE(std::isnan(largest[0]));
+    EXPECT_EQ(largest[1], 1);
+  });
+  job.ExpectNoFaults();
+}
+
+INSTANTIATE_TEST_SUITE_P(, GpuJobs, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& with_nccl) {
+                           return std::string(with_nccl.param
+                                                  ? "ByNccl"
+                                                  : "ThroughPinnedMemory");
+                         });
+
+// A tensor on the CPU on one rank, on a GPU on another: both are told.
+TEST(GpuJob, CpuAndGpuDoNotMeet) {
+  GpuJob job(2, 7);
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    std::vector<float> values(4, 1);
+    const Pending pending = rank.rank() == 0
+                                ? rank.Allreduce("sum", &values)
+                                : side.Allreduce("sum", side.Tensor(values), 4);
+    EXPECT_EQ(pending.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(pending.status().message().find("kind of device"),
+              std::string::npos)
+        << pending.status().message();
+  });
+  job.ExpectNoFaults();
+}
+
+// Until the ranks are asked what they have, once for each set; then nothing is
+// allocated, and nothing is exchanged.
+TEST(GpuJob, AStepAllocatesNothing) {
+  GpuJob job(2, 8);
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const bucket = side.Tensor(std::vector<float>(5000, 0));
+    const auto step = [&](int number) {
+      const Pending pending =
+          side.Allreduce("bucket" + std::to_string(number % 2), bucket, 5000);
+      ASSERT_TRUE(pending.status().ok()) << pending.status().message();
+    };
+    for (int i = 0; i < 4; ++i) step(i);
+    ASSERT_TRUE(rank.Barrier("before").status().ok());
+    const SoftwareGpu::Counts before = job.gpu.counts();
+    ASSERT_TRUE(rank.Barrier("between").status().ok());
+    for (int i = 0; i < 50; ++i) step(i);
+    ASSERT_TRUE(rank.Barrier("after").status().ok());
+    const SoftwareGpu::Counts after = job.gpu.counts();
+    EXPECT_EQ(after.allocations, before.allocations);
+    EXPECT_EQ(after.collectives - before.collectives, 2 * 50 * 5);
+  });
+  job.ExpectNoFaults();
+}
+
+// What NCCL finds out later ends the job on all ranks, with its words.
+TEST(GpuJob, AsynchronousErrorsEndTheJob) {
+  GpuJob job(3, 9);
+  std::promise<void> failed;
+  auto has_failed = failed.get_future().share();
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const bucket = side.Tensor(std::vector<float>(100, 0));
+    ASSERT_TRUE(side.Allreduce("first", bucket, 100).status().ok());
+    if (rank.rank() == 1) {
+      job.nccl.FailAsync(1, 6);
+      failed.set_value();
+    }
+    has_failed.wait();
+    const Status status = side.Allreduce("second", bucket, 100).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    for (const char* words : {"allreduce 'second'", "remote process exited",
+                              "said by a software NCCL"}) {
+      EXPECT_NE(status.message().find(words), std::string::npos)
+          << status.message();
+    }
+  });
+  EXPECT_GT(job.nccl.aborts(), 0);
+  job.ExpectNoFaults();
+}
+
+// Its part never comes: the others' calls lie on their streams and do not end.
+TEST(GpuJob, ADeadRankEndsTheJob) {
+  GpuJob job(3, 10);
+  std::atomic<int> ready{0};
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const bucket = side.Tensor(std::vector<float>(100, 0));
+    ASSERT_TRUE(side.Allreduce("first", bucket, 100).status().ok());
+    ++ready;
+    while (ready < 3) std::this_thread::yield();
+    if (rank.rank() == 2) {
+      LoopbackKill(job.job.world(2));
+      return;
+    }
+    const Status status = side.Allreduce("second", bucket, 100).status();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_NE(status.message().find("rank 2 (node0) died"), std::string::npos)
+        << status.message();
+  });
+  job.ExpectNoFaults();
+}
+
+TEST(GpuJob, NoMemoryIsNamedWithItsCure) {
+  GpuJob job(2, 11);
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const bucket = side.Tensor(std::vector<float>(100, 0));
+    if (rank.rank() == 0) job.gpu.FailAllocation();
+    ASSERT_TRUE(rank.Barrier("before").status().ok());
+    const Status status = side.Allreduce("first", bucket, 100).status();
+    EXPECT_NE(status.message().find("TF_FORCE_GPU_ALLOW_GROWTH"),
+              std::string::npos)
+        << status.message();
+    EXPECT_NE(status.message().find("CUDA_ERROR_OUT_OF_MEMORY"),
+              std::string::npos)
+        << status.message();
+  });
+}
+
+}  // namespace
+}  // namespace tf_hvd
