@@ -54,8 +54,8 @@ class Side {
   template <typename T>
   char* Tensor(const std::vector<T>& values) {
     const size_t bytes = values.size() * sizeof(T);
-    std::vector<char> raw(bytes);
-    std::memcpy(raw.data(), values.data(), bytes);
+    const auto* const begin = reinterpret_cast<const char*>(values.data());
+    std::vector<char> raw(begin, begin + bytes);
     char* const memory = gpu_->NewMemory(rank_->rank(), bytes, "a tensor");
     gpu_->Write(stream_, memory, std::move(raw));
     return memory;

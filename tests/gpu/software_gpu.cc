@@ -320,7 +320,7 @@ struct SoftwareCuda {
   }
   static int MemAlloc(CudaPointer* memory, size_t bytes) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
-    if (std::exchange(gpu.fail_allocation_, false)) return kCudaOutOfMemory;
+    if (gpu.fail_allocation_.exchange(false)) return kCudaOutOfMemory;
     *memory = reinterpret_cast<CudaPointer>(
         gpu.NewMemory(gpu.CurrentDevice(), bytes, "memory of tf_hvd"));
     const Lock lock(gpu.mutex_);

@@ -14,6 +14,7 @@
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_GPU_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_GPU_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -149,7 +150,7 @@ class SoftwareGpu {
   AccessLog log_;
   std::vector<std::string> faults_;
   Counts counts_;
-  bool fail_allocation_ = false;
+  std::atomic<bool> fail_allocation_{false};  // not guarded
   // All devices' memory: an address range that nobody may touch.
   char* arena_ = nullptr;
   std::map<uintptr_t, size_t> used_;  // of the arena
