@@ -200,7 +200,7 @@ class GpuRanks {
 
   // Until nothing is under way.
   void Finish(std::mt19937_64* random) {
-    for (int looks = 0; looks < 1'000'000; ++looks) {
+    for (int looks = 0; looks < 100'000; ++looks) {
       bool idle = true;
       for (const auto& rank : all) {
         rank->Move(random);

@@ -213,7 +213,8 @@ class Planner {
   }
 
   // Allgather and reducescatter: each rank's run, padded to the longest, cut
-  // into pieces that lie one behind the other, rank by rank.
+  // into pieces that lie one behind the other, rank by rank. What the padding
+  // holds, and what becomes of it, nobody looks at.
   void PlanByRank() {
     const RankRuns runs(spec_.spans, element_, ranks_);
     if (spec_.kind == OpKind::kAllgather && IsOneTensor(runs)) {
@@ -255,8 +256,6 @@ class Planner {
             if (mine || gathers) unpack.Add(to, output, BytesOf(elements));
             to += BytesOf(elements);
           });
-      // What is added, and not what is only passed on, must be numbers.
-      if (!gathers) pack.Add(nullptr, to, BytesOf(count - here));
     }
     char* const mine =
         staging_.memory + BytesOf(count * static_cast<int64_t>(me_));

@@ -1,4 +1,4 @@
-// A flaw is built into the controller (mutate.py) or into its surroundings, and
+// A flaw is built into the controller (mutants.toml) or into its surroundings, and
 // the invariants must notice. What this shows is that the test can fail.
 //
 //   --flaw=separate_streams | stall_closes    a flaw of the surroundings
