@@ -7,6 +7,7 @@ that text must look at the flaw again.
 import argparse
 import pathlib
 import sys
+
 import tomllib
 
 
