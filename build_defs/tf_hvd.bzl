@@ -130,7 +130,7 @@ def tf_hvd_cc_test(name, deps = [], copts = [], linkopts = [], tags = [], tf = F
         **kwargs
     )
 
-def tf_hvd_tf_plugin(name, deps, **kwargs):
+def tf_hvd_tf_plugin(name, deps, exports = _EXPORTS, **kwargs):
     """The shared object that TensorFlow loads.
 
     It is linked to TensorFlow's framework library by name alone: the process
@@ -139,16 +139,17 @@ def tf_hvd_tf_plugin(name, deps, **kwargs):
     Args:
       name: of the file.
       deps: the libraries that go into it, whole.
+      exports: the linker's version script.
       **kwargs: cc_binary's.
     """
     native.cc_binary(
         name = name,
-        additional_linker_inputs = [_EXPORTS, "@tensorflow//:framework_library"],
+        additional_linker_inputs = [exports, "@tensorflow//:framework_library"],
         linkopts = [
             "-pthread",
             "-ldl",
             "-lrt",
-            "-Wl,--version-script=$(location %s)" % _EXPORTS,
+            "-Wl,--version-script=$(location %s)" % exports,
             "-Wl,-z,defs",
             "-L" + TF_LIBRARY_DIR,
             "-l:" + TF_LIBRARY,

@@ -15,6 +15,10 @@ run_tests() {
     bazel test --config=tsan //... || die "C++ tests failed under ThreadSanitizer"
     set -- tests
   fi
+  # For tests/gpu; the sanitizers' builds lie where it would be looked for.
+  bazel build //tests/gpu:libsoftware_device.so || die "the build failed: see the lines above"
+  mkdir -p build
+  install -m 644 bazel-bin/tests/gpu/libsoftware_device.so build/
   stop_bazel
   say "Python tests"
   # tests/parallel_runs_test.py starts what lies in tests/python/parallel, under

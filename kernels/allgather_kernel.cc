@@ -24,6 +24,11 @@ REGISTER_KERNEL_BUILDER(Name("HorovodAllgather").Device(tf::DEVICE_CPU),
 REGISTER_KERNEL_BUILDER(
     Name("HorovodGroupedAllgather").Device(tf::DEVICE_CPU).HostMemory("stamp"),
     AllgatherKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodAllgather").Device(tf::DEVICE_GPU),
+                        AllgatherKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedAllgather").Device(tf::DEVICE_GPU).HostMemory("stamp"),
+    AllgatherKernel);
 
 }  // namespace
 }  // namespace tf_hvd

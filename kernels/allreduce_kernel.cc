@@ -21,6 +21,11 @@ REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tf::DEVICE_CPU),
 REGISTER_KERNEL_BUILDER(
     Name("HorovodGroupedAllreduce").Device(tf::DEVICE_CPU).HostMemory("stamp"),
     AllreduceKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tf::DEVICE_GPU),
+                        AllreduceKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedAllreduce").Device(tf::DEVICE_GPU).HostMemory("stamp"),
+    AllreduceKernel);
 
 }  // namespace
 }  // namespace tf_hvd

@@ -94,6 +94,11 @@ class AlltoallKernel final : public CollectiveKernel {
 
 REGISTER_KERNEL_BUILDER(Name("HorovodAlltoall").Device(tf::DEVICE_CPU),
                         AlltoallKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodAlltoall")
+                            .Device(tf::DEVICE_GPU)
+                            .HostMemory("splits")
+                            .HostMemory("received_splits"),
+                        AlltoallKernel);
 
 }  // namespace
 }  // namespace tf_hvd

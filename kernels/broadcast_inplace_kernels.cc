@@ -183,6 +183,12 @@ REGISTER_KERNEL_BUILDER(
     InplaceResourceKernel);
 REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tf::DEVICE_CPU),
                         InplaceReferenceKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplaceResource")
+                            .Device(tf::DEVICE_GPU)
+                            .HostMemory("resources"),
+                        InplaceResourceKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tf::DEVICE_GPU),
+                        InplaceReferenceKernel);
 
 }  // namespace
 }  // namespace tf_hvd

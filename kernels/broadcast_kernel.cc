@@ -18,6 +18,8 @@ class BroadcastKernel final : public RootedKernel {
 
 REGISTER_KERNEL_BUILDER(Name("HorovodBroadcast").Device(tf::DEVICE_CPU),
                         BroadcastKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcast").Device(tf::DEVICE_GPU),
+                        BroadcastKernel);
 
 }  // namespace
 }  // namespace tf_hvd

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/gpu_memory.h"
 #include "kernels/huge_pages.h"
 #include "kernels/tf_adapters.h"
 
@@ -46,9 +47,9 @@ Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
 }
 
 // Memory of its own for a result that nobody wants any more.
-Status AllocateUnseen(tf::DataType dtype, const tf::TensorShape& shape,
-                      tf::Tensor* result) {
-  *result = tf::Tensor(dtype, shape);
+Status AllocateUnseen(tf::Allocator* allocator, tf::DataType dtype,
+                      const tf::TensorShape& shape, tf::Tensor* result) {
+  *result = tf::Tensor(allocator, dtype, shape);
   if (result->IsInitialized()) return Status::Ok();
   return Internal("no memory for a result of " + shape.DebugString());
 }
@@ -63,6 +64,8 @@ struct RowsOutput {
   tf::DataType dtype;
   tf::TensorShape shape;
   std::shared_ptr<Caller> caller;
+  tf::Allocator* allocator;  // of the device, which outlives the call
+  bool on_gpu;
 
   Status Allocate(const std::vector<int64_t>& first_dims, tf::Tensor* result) {
     const int64_t rows =
@@ -73,10 +76,10 @@ struct RowsOutput {
       tf::Tensor* output = nullptr;
       status = FromTensorFlow(ctx->allocate_output(index, shape, &output));
       if (!status.ok()) return;
-      AdviseHugePages(output->data(), output->TotalBytes());
+      if (!on_gpu) AdviseHugePages(output->data(), output->TotalBytes());
       *result = *output;
     });
-    return waits ? status : AllocateUnseen(dtype, shape, result);
+    return waits ? status : AllocateUnseen(allocator, dtype, shape, result);
   }
 };
 
@@ -87,7 +90,9 @@ Status UnknownSet(int32_t set) {
 }
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind)
-    : AsyncOpKernel(ctx), kind_(kind) {
+    : AsyncOpKernel(ctx),
+      kind_(kind),
+      on_gpu_(ctx->device_type() == tf::DeviceType(tf::DEVICE_GPU)) {
   bool ignore_name_scope = false;
   OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &set_));
   for (const char* attribute : kMemberNames) {
@@ -170,6 +175,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
 Status CollectiveKernel::Fill(Call* call) {
   call->entry.set = set_;
   call->entry.request.kind = kind_;
+  if (on_gpu_) call->entry.request.device = DeviceKind::kGpu;
   TF_HVD_RETURN_IF_ERROR(ReadStamp(call));
   const auto inputs = static_cast<size_t>(TensorCount(*call));
   if (!member_names_.empty() && member_names_.size() != inputs) {
@@ -179,7 +185,9 @@ Status CollectiveKernel::Fill(Call* call) {
   }
   call->entry.request.tensors.reserve(inputs);
   call->entry.tensors.reserve(inputs);
-  return FillEntry(call);
+  TF_HVD_RETURN_IF_ERROR(FillEntry(call));
+  return on_gpu_ ? PlaceOnGpu(*call->runtime, call->ctx, &call->entry)
+                 : Status::Ok();
 }
 
 int CollectiveKernel::TensorCount(const Call& call) const {
@@ -238,7 +246,7 @@ Status CollectiveKernel::AddTensor(Call* call, int index, Output output) const {
         {index}, index, input.shape(), &result)));
     buffers.output = result->data();
     if (buffers.output != buffers.input) {
-      AdviseHugePages(buffers.output, result->TotalBytes());
+      if (!on_gpu_) AdviseHugePages(buffers.output, result->TotalBytes());
       call->held->push_back(*result);
     }
   }
@@ -259,7 +267,8 @@ Status CollectiveKernel::AddRows(Call* call, int index) const {
   const bool is_first = call->rows == nullptr;
   if (is_first) call->rows = std::make_shared<std::vector<RowsOutput>>();
   call->rows->push_back(
-      {call->ctx, index, input.dtype(), input.shape(), call->caller});
+      {call->ctx, index, input.dtype(), input.shape(), call->caller,
+       call->ctx->get_allocator(call->ctx->output_alloc_attr(index)), on_gpu_});
   if (!is_first) return Status::Ok();
   // Called by the holder of the progress lock, which completes the entry
   // afterwards; `held` lives longer.

@@ -112,6 +112,7 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   Status ReadStamp(Call* call) const;
 
   const OpKind kind_;
+  const bool on_gpu_;
   int32_t set_ = kWorldSet;
   std::string name_;
   std::vector<std::string> member_names_;

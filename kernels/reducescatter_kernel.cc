@@ -33,6 +33,11 @@ REGISTER_KERNEL_BUILDER(Name("HorovodReducescatter").Device(tf::DEVICE_CPU),
 REGISTER_KERNEL_BUILDER(
     Name("HorovodGroupedReducescatter").Device(tf::DEVICE_CPU),
     ReducescatterKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodReducescatter").Device(tf::DEVICE_GPU),
+                        ReducescatterKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedReducescatter").Device(tf::DEVICE_GPU),
+    ReducescatterKernel);
 
 }  // namespace
 }  // namespace tf_hvd

@@ -6,6 +6,7 @@
 
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/control_flow.h"
+#include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -14,6 +15,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/mutex.h"
 #include "tensorflow/core/platform/status.h"
+#include "xla/stream_executor/stream.h"
 
 namespace tf_hvd {
 
@@ -23,6 +25,13 @@ namespace tf = ::tensorflow;
 // the same time and only their iteration tells them apart.
 inline bool InLoop(const tf::FrameAndIter& frame) {
   return frame.frame_id != 0 || frame.iter_id != 0;
+}
+
+// The stream (CUstream) on which the kernels of a GPU compute; null on the CPU.
+inline void* StreamOf(tf::OpKernelContext* ctx) {
+  const tf::DeviceContext* const context = ctx->op_device_context();
+  if (context == nullptr || context->stream() == nullptr) return nullptr;
+  return context->stream()->platform_specific_handle().stream;
 }
 
 // An error that follows from another one, which is the one to be shown.

@@ -160,6 +160,27 @@ constexpr Variable kVariables[] = {
        return text == "messages" || text == "mpi";
      },
      true},
+    {"TF_HVD_NCCL", "1", "0 or 1",
+     "Whether tensors in the memory of GPUs move by NCCL. 0: through the "
+     "host's memory, as where a rank has no NCCL.",
+     [](const std::string& text, Config* config) {
+       config->use_nccl = text == "1";
+       return text == "0" || text == "1";
+     },
+     true},
+    {"TF_HVD_NCCL_LIBRARY", "", "a path",
+     "The NCCL library (libnccl.so.2) to open. Unset: the one that TensorFlow "
+     "has opened, then the Python environment's, then the system's.",
+     [](const std::string& text, Config* config) {
+       config->nccl_library = text;
+       return true;
+     }},
+    {"TF_HVD_CUDA_LIBRARY", "", "a path",
+     "The CUDA driver (libcuda.so.1) to open, for tests. Unset: the system's.",
+     [](const std::string& text, Config* config) {
+       config->cuda_library = text;
+       return true;
+     }},
     {kAlone, "0", "0 or 1",
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "
      "that a rank starts.",

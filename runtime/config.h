@@ -30,6 +30,10 @@ struct Config {
   // Whether MPI itself reduces between nodes.
   bool cross_mpi = false;
   std::string mpi_library;  // path of the libmpi to open; empty: find one
+  // The CUDA driver and NCCL to open, by path; empty: find them.
+  std::string cuda_library;
+  std::string nccl_library;
+  bool use_nccl = true;
   std::string log_level = "warning";
   bool alone = false;  // rank 0 of 1, whatever the launcher says
 };

@@ -39,6 +39,14 @@ void DataBackends::AddGpus(const Topology& topology) {
 }
 
 std::string DataBackends::Describe() const {
+  if (!gpu_.has_value()) return DescribeHost();
+  return DescribeHost() + "; on GPUs " +
+         (gpu_access_.nccl != nullptr
+              ? "by NCCL"
+              : "by way of the host's memory, for " + gpu_access_.no_nccl);
+}
+
+std::string DataBackends::DescribeHost() const {
   if (!shm_.has_value()) return "by messages";
   if (!two_level_.has_value()) return "through shared memory";
   const std::string across =

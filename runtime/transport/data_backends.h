@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/transport/gpu/gpu_access.h"
 #include "runtime/transport/gpu/gpu_backend.h"
-#include "runtime/transport/gpu/gpu_devices.h"
 #include "runtime/transport/gpu/pinned_backend.h"
 #include "runtime/transport/operation.h"
 #include "runtime/transport/p2p_backend.h"
@@ -33,13 +33,6 @@
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {
-
-// What a process has for tensors on GPUs.
-struct GpuAccess {
-  std::shared_ptr<GpuDevices> devices;  // null: it has no GPU
-  const NcclApi* nccl = nullptr;        // null: not all ranks have it
-  GpuOptions options;
-};
 
 class DataBackends {
  public:
@@ -71,6 +64,7 @@ class DataBackends {
   std::string Describe() const;
 
  private:
+  std::string DescribeHost() const;
   void AddGpus(const Topology& topology);
 
   P2PBackend p2p_;

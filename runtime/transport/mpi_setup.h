@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "runtime/status.h"
+#include "runtime/transport/gpu/gpu_access.h"
 #include "runtime/transport/mpi_session.h"
 #include "runtime/transport/shm_segment.h"
 #include "runtime/transport/world.h"
@@ -36,6 +37,11 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
 // Ok on all ranks, or on all ranks the Status of the lowest one that failed.
 Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
                      const Status& mine);
+
+// What this rank has for tensors on GPUs: NCCL if each rank with a driver has
+// it.
+Status AgreeOnGpus(const MpiSession& session, const Topology& topology,
+                   const GpuLibraries& mine, GpuAccess* gpu);
 
 }  // namespace tf_hvd
 

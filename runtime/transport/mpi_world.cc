@@ -43,7 +43,7 @@ int PlaceOnNode(const Topology& topology, int rank) {
 class MpiWorld : public World {
  public:
   MpiWorld(NodeMap map, std::unique_ptr<MpiSession> session,
-           std::unique_ptr<ShmSegment> segment)
+           std::unique_ptr<ShmSegment> segment, const GpuAccess& gpu)
       : map_(std::move(map)),
         session_(std::move(session)),
         segment_(std::move(segment)),
@@ -54,7 +54,7 @@ class MpiWorld : public World {
             [this](size_t local_rank) {
               segment_->doorbell(static_cast<int>(local_rank))->RingIfAsleep();
             },
-            p2p_.get())) {
+            p2p_.get(), gpu)) {
     abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
                                          MakeFlood());
     MakeEdges();
@@ -243,6 +243,11 @@ Status CheckAlone(const MpiMembers& members) {
       "[0] is the only list; start the job with 'tf_hvd run' or mpirun");
 }
 
+GpuSearch GpuSearchOf(const WorldOptions& options) {
+  return {options.config.cuda_library, options.config.nccl_library,
+          options.config.use_nccl, options.library_dir};
+}
+
 }  // namespace
 
 MpiSearch SearchOf(const WorldOptions& options) {
@@ -256,7 +261,12 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   const bool alone = options.launch.size == 1 && !MpiIsRunning(search);
   if (alone || options.config.alone) {
     TF_HVD_RETURN_IF_ERROR(CheckAlone(options.members));
-    *world = std::move(MakeLoopback(LoopbackOptions()).front());
+    LoopbackOptions one;
+    one.gpu = [&](int) {
+      const GpuLibraries libraries = OpenGpuLibraries(GpuSearchOf(options));
+      return AccessOf(libraries, 0, libraries.no_nccl);
+    };
+    *world = std::move(MakeLoopback(one).front());
     return Status::Ok();
   }
   std::unique_ptr<MpiSession> session;
@@ -272,9 +282,12 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   std::unique_ptr<ShmSegment> segment;
   TF_HVD_RETURN_IF_ERROR(
       ShareSegment(*session, map, options.config.node_data_shm, &segment));
+  GpuAccess gpu;
+  TF_HVD_RETURN_IF_ERROR(AgreeOnGpus(
+      *session, map.topology, OpenGpuLibraries(GpuSearchOf(options)), &gpu));
   session->MarkInUse();
   *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),
-                                      std::move(segment));
+                                      std::move(segment), gpu);
   return Status::Ok();
 }
 

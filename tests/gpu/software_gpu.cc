@@ -146,12 +146,33 @@ char* SoftwareGpu::NewMemory(int, size_t bytes, const std::string& name) {
   return reinterpret_cast<char*>(at);
 }
 
-void SoftwareGpu::FreeMemory(void* memory) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto at = reinterpret_cast<uintptr_t>(memory);
+void SoftwareGpu::Free(uintptr_t at) {
   if (!log_.Has(at)) return Fault("memory is freed that is not there");
   log_.Remove(at);
   used_.erase(at);
+}
+
+void SoftwareGpu::FreeMemory(void* memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Free(reinterpret_cast<uintptr_t>(memory));
+}
+
+void SoftwareGpu::FreeOn(CudaStream stream, void* memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = reinterpret_cast<uintptr_t>(memory);
+  Put(stream, {"a free",
+               nullptr,
+               [this, at, memory](CUstream_st* of) {
+                 Touch(of, memory, used_[at], true, "what frees it");
+                 Free(at);
+               },
+               {}});
+}
+
+void SoftwareGpu::Copy(CudaStream stream, void* to, const void* from,
+                       size_t bytes) {
+  Cuda()->memcpy_async(reinterpret_cast<CudaPointer>(to),
+                       reinterpret_cast<CudaPointer>(from), bytes, stream);
 }
 
 void SoftwareGpu::Write(CudaStream stream, void* to, std::vector<char> bytes) {
@@ -359,7 +380,7 @@ struct SoftwareCuda {
     const Lock lock(gpu.mutex_);
     auto* const output = reinterpret_cast<char*>(to);
     const auto* const input = reinterpret_cast<const char*>(from);
-    const bool of_host = gpu.IsPinned(input);
+    const bool of_host = gpu.IsOfHost(input);
     const size_t hash = of_host ? HashOf(input, bytes) : 0;
     gpu.Put(stream,
             {"a copy",
@@ -413,7 +434,7 @@ struct SoftwareCuda {
   }
 };
 
-bool SoftwareGpu::IsPinned(const void* memory) const {
+bool SoftwareGpu::IsOfHost(const void* memory) const {
   const auto* const at = static_cast<const char*>(memory);
   return at < arena_ || at >= arena_ + kArenaBytes;
 }

@@ -102,6 +102,9 @@ class SoftwareGpu {
   CudaStream NewStream(int device);
   char* NewMemory(int device, size_t bytes, const std::string& name);
   void FreeMemory(void* memory);
+  // Lets go of it when the stream has come so far.
+  void FreeOn(CudaStream stream, void* memory);
+  void Copy(CudaStream stream, void* to, const void* from, size_t bytes);
   // Puts the writing of `bytes` on a stream, as a kernel of TensorFlow's would.
   void Write(CudaStream stream, void* to, std::vector<char> bytes);
   // Reads on a stream; the bytes are there when it has gone so far.
@@ -109,6 +112,8 @@ class SoftwareGpu {
                                           size_t bytes);
   // Lets all streams go as far as they can.
   void Settle();
+  // False for memory of a device.
+  bool IsOfHost(const void* memory) const;
   // The next allocation of a device's memory fails.
   void FailAllocation() { fail_allocation_ = true; }
 
@@ -133,8 +138,8 @@ class SoftwareGpu {
   friend struct SoftwareCuda;
 
   bool Step();
+  void Free(uintptr_t at);
   bool Runnable(const CUstream_st& stream) const;
-  bool IsPinned(const void* memory) const;
   void RunKernel(const SoftwareKernel& kernel, const MoveArguments& arguments,
                  unsigned blocks, int threads, CUstream_st* stream);
 

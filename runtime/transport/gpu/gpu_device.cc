@@ -192,7 +192,7 @@ Status GpuDevice::FindImage(const void** image) const {
       "this build of tf_hvd has no kernels for GPU " +
       std::to_string(ordinal_) + " (" + name_ + ", compute capability " +
       std::to_string(major) + "." + std::to_string(minor) +
-      "); TF_HVD_GPU=0 moves its tensors through the CPU's memory");
+      "); TF_HVD_NCCL=0 moves its tensors through the CPU's memory");
 }
 
 Status GpuDevice::FindKernel(const std::string& kernel,

@@ -4,9 +4,13 @@
   end, or all of their output if something failed there.
 - After a failure a rank stops and leaves the job, so the others' collectives
   fail at once with the name of the failed test. Nothing waits for a time-out.
+- With TF_HVD_CUDA_LIBRARY, the path of tests/gpu's libsoftware_device.so, tests run on a
+  GPU that is not there (tests/gpu/software_device.cc), as far as it has kernels, and fail
+  where something touches its memory that must not.
 - A rank that hangs inside the library is ended by pytest-timeout with its stacks.
 """
 
+import ctypes
 import io
 import os
 import re
@@ -23,6 +27,12 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 from tf_hvd import _native
+
+SOFTWARE_GPU = os.environ.get("TF_HVD_CUDA_LIBRARY")
+if SOFTWARE_GPU:
+    tf.load_library(SOFTWARE_GPU)
+    GPU = ctypes.CDLL(SOFTWARE_GPU)
+    GPU.tf_hvd_software_gpu_faults.restype = ctypes.c_char_p
 
 hvd.init()
 # Not to be had any more once a failure has ended the runtime.
@@ -61,6 +71,19 @@ def pytest_configure(config):
         writer._file = HIDDEN
 
 
+@pytest.fixture(autouse=bool(SOFTWARE_GPU))
+def on_software_gpu():
+    with tf.device("/GPU:0"):
+        yield
+    assert GPU.tf_hvd_software_gpu_faults().decode() == ""
+
+
+def pytest_terminal_summary(terminalreporter):
+    if SOFTWARE_GPU:
+        launches = GPU.tf_hvd_software_gpu_launches()
+        terminalreporter.write_line(f"{launches} launches and copies on the software GPU")
+
+
 def wanted(item):
     ranks = item.get_closest_marker("ranks")
     if ranks is not None and ranks.args[0] > SIZE:
@@ -68,7 +91,8 @@ def wanted(item):
     jobs = item.get_closest_marker("jobs")
     if jobs is not None and SIZE not in jobs.args:
         return False
-    return item.get_closest_marker("large") is None or (SIZE == 2 and ENOUGH_MEMORY)
+    large = SIZE == 2 and ENOUGH_MEMORY and not SOFTWARE_GPU
+    return item.get_closest_marker("large") is None or large
 
 
 def pytest_collection_modifyitems(items):

@@ -1,0 +1,43 @@
+// GpuAccess: what a process has for tensors on GPUs, as its ranks have agreed.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_ACCESS_H_
+#define TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_ACCESS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/gpu/gpu_backend.h"
+#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/gpu/gpu_libraries.h"
+
+namespace tf_hvd {
+
+struct GpuAccess {
+  std::shared_ptr<GpuDevices> devices;  // null: it has no driver
+  const NcclApi* nccl = nullptr;        // null: some rank has none
+  std::string no_nccl;                  // why, for the log
+  GpuOptions options;
+};
+
+// What a rank tells the others at init. Sent as it lies in memory.
+struct GpuLibrariesCard {
+  int has_driver = 0;
+  int has_nccl = 0;
+  char no_nccl[256] = "";
+};
+
+GpuLibrariesCard CardOf(const GpuLibraries& libraries);
+
+// Why the ranks do not use NCCL: the first that has a driver and no NCCL, by
+// its name. Empty if all have it. `names`: "rank 3 (host)", by rank.
+std::string NoNcclText(const std::vector<GpuLibrariesCard>& cards,
+                       const std::vector<std::string>& names);
+
+// `no_nccl`: as NoNcclText gives it. `local_rank`: of the GPUs that a process
+// sees, the one that it takes for itself if it has no tensor yet.
+GpuAccess AccessOf(const GpuLibraries& libraries, int local_rank,
+                   const std::string& no_nccl);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_ACCESS_H_

@@ -1,0 +1,43 @@
+"""Runs parts of tests/python/parallel on a GPU that is not there (software_device.cc).
+
+TensorFlow's placement, its copies, our GPU kernels and the runtime are the real ones; tensors
+go through the host's memory, for the software NCCL knows the ranks of one process only.
+What needs kernels that TensorFlow has for real GPUs alone is left out.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "build" / "libsoftware_device.so"
+FILES = (
+    "allreduce", "bits", "errors", "exchange", "gather_broadcast", "gradients",
+    "horovod_gradients", "objects", "process_sets", "sparse", "synchronize", "table", "verdicts",
+)  # fmt: skip
+LIMIT = 300
+
+
+@pytest.mark.timeout(LIMIT + 60)
+def test_parallel_on_a_software_gpu(run_to_end, mpi_library):
+    assert LIBRARY.exists(), "./dev test builds it"
+    launcher = shutil.which("tf_hvd", path=str(pathlib.Path(sys.prefix) / "bin"))
+    files = [f"python/parallel/{name}_test.py" for name in FILES]
+    environment = dict(
+        os.environ,
+        TF_HVD_MPI_LIBRARY=str(mpi_library("openmpi")),
+        TF_HVD_CUDA_LIBRARY=str(LIBRARY),
+        PYTHONSAFEPATH="1",
+    )
+    command = [launcher, "run", "-np", "2", sys.executable, "-m", "pytest", *files]
+    command += ["-q", "-p", "no:cacheprovider"]
+    code, output = run_to_end(command, environment, LIMIT, cwd=ROOT / "tests")
+    assert code == 0, output[-5000:]
+    # They did run there: nothing was placed on the CPU instead.
+    launches = re.search(r"(\d+) launches and copies on the software GPU", output)
+    assert launches is not None and int(launches[1]) > 2000, output[-2000:]
+    assert len(re.findall(r"\d{3} passed in ", output)) == 2
