@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -83,6 +84,24 @@ TEST(DeviceMoves, NothingButEmptyRows) {
     const std::string before = launch.outputs()->text();
     kernel.tile(launch.arguments(), 0, 0, 1);
     EXPECT_EQ(launch.outputs()->text(), before);
+  }
+}
+
+TEST(DeviceMoves, NullInputsGiveZeros) {
+  std::vector<Row> rows = AllOffsets();
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].zeros = i % 3 != 0;
+  CheckAll(rows, 64);
+}
+
+// As on the CPU: what a rank that has joined gives is no -0 and, with an
+// infinite factor, no NaN.
+TEST(DeviceMoves, ZerosOfNullInputsAreNotScaled) {
+  for (const Factors& factors : {Factors{-1, 1}, Factors{HUGE_VAL, 1}}) {
+    for (const SoftwareKernel& kernel : SoftwareKernels()) {
+      SCOPED_TRACE(kernel.name);
+      const Row zeros = {40, 0, 1, true};
+      Launch(kernel, {zeros}, 64, factors).Check(1);
+    }
   }
 }
 
