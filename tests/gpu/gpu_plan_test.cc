@@ -242,6 +242,20 @@ TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
   }
 }
 
+TEST(GpuPlan, EachTypeHasItsNumber) {
+  const std::pair<DType, const char*> kRows[] = {
+      {DType::kUint8, "3 uint8"},       {DType::kInt8, "3 int8"},
+      {DType::kInt32, "3 int32"},       {DType::kInt64, "3 int64"},
+      {DType::kUint32, "3 uint32"},     {DType::kUint64, "3 uint64"},
+      {DType::kFloat16, "3 float16"},   {DType::kBfloat16, "3 bfloat16"},
+      {DType::kFloat32, "3 float32"},   {DType::kFloat64, "3 float64"},
+      {DType::kComplex64, "6 float32"}, {DType::kComplex128, "6 float64"}};
+  for (const auto& [dtype, name] : kRows) {
+    EXPECT_EQ(Text(Plan(Allreduce({3}, Options(dtype)))),
+              std::string("allreduce ") + name + " sum");
+  }
+}
+
 // They are made 0 and 1 on the way in, and take no factor.
 TEST(GpuPlan, BoolsAreOrAndAnd) {
   const std::pair<ReduceOp, const char*> kRows[] = {
@@ -411,8 +425,12 @@ TEST(GpuPlan, UnevenAllgatherIsPaddedToTheLongest) {
 }
 
 TEST(GpuPlan, AllgatherOfSeveralTensorsIsOneCall) {
-  EXPECT_EQ(Text(Plan(ByRank(OpKind::kAllgather, {{8, 3}, {8, 3}}))),
-            "copy_1 x2, allgather 11 uint8, copy_1 x4");
+  const auto steps = Plan(ByRank(OpKind::kAllgather, {{8, 3}, {7, 3}}));
+  EXPECT_EQ(Text(steps), "copy_1 x2, allgather 11 uint8, copy_1 x4");
+  EXPECT_EQ(MoveAt(steps, 0).rows[1].input, Tensor(2));
+  EXPECT_EQ(MoveAt(steps, 0).rows[1].output, kStaging + 8);
+  EXPECT_EQ(MoveAt(steps, 2).rows[3].input, kStaging + 11 + 7);
+  EXPECT_EQ(MoveAt(steps, 2).rows[3].output, Tensor(3) + 3);
 }
 
 TEST(GpuPlan, AllgatherIsCutWhereTheBlocksOfAllRanksFillTheMemory) {

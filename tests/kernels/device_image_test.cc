@@ -21,6 +21,7 @@ constexpr DeviceCode kSome[] = {
     {9, 0, false, nullptr, 0}, {8, 6, false, nullptr, 0},
     {8, 0, true, nullptr, 0},  {8, 0, false, nullptr, 0},
     {10, 3, true, nullptr, 0}, {12, 0, false, nullptr, 0},
+    {8, 3, true, nullptr, 0},
 };
 
 std::string Choose(int major, int minor) {
@@ -35,14 +36,14 @@ TEST(ChooseCode, TheDevicesOwn) {
 }
 
 TEST(ChooseCode, OfTheSameMajorNumberAndTheNextLowerMinorOne) {
-  EXPECT_EQ(Choose(8, 5), "8.0");
+  EXPECT_EQ(Choose(8, 5), "8.0");  // rather than PTX of more
   EXPECT_EQ(Choose(8, 9), "8.6");
   EXPECT_EQ(Choose(9, 2), "9.0");
   EXPECT_EQ(Choose(12, 1), "12.0");
 }
 
 TEST(ChooseCode, NewestPtxWhereNoMachineCodeWillDo) {
-  EXPECT_EQ(Choose(10, 0), "ptx 8.0");
+  EXPECT_EQ(Choose(10, 0), "ptx 8.3");
   EXPECT_EQ(Choose(10, 3), "ptx 10.3");
   EXPECT_EQ(Choose(11, 0), "ptx 10.3");
   EXPECT_EQ(Choose(13, 0), "ptx 10.3");
