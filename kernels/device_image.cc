@@ -2,9 +2,8 @@
 
 namespace tf_hvd {
 
-const void* DeviceImage(int major, int minor) {
-  size_t count = 0;
-  const DeviceCode* const codes = DeviceCodes(&count);
+const DeviceCode* ChooseCode(const DeviceCode* codes, size_t count, int major,
+                             int minor) {
   const DeviceCode* best = nullptr;
   for (size_t i = 0; i < count; ++i) {
     const DeviceCode& code = codes[i];
@@ -18,7 +17,14 @@ const void* DeviceImage(int major, int minor) {
           (code.major == best->major && code.minor > best->minor)));
     if (better) best = &code;
   }
-  return best == nullptr ? nullptr : best->image;
+  return best;
+}
+
+const void* DeviceImage(int major, int minor) {
+  size_t count = 0;
+  const DeviceCode* const codes = DeviceCodes(&count);
+  const DeviceCode* const code = ChooseCode(codes, count, major, minor);
+  return code == nullptr ? nullptr : code->image;
 }
 
 }  // namespace tf_hvd

@@ -19,9 +19,12 @@ struct DeviceCode {
 // All that there is; none in a build without NVRTC.
 const DeviceCode* DeviceCodes(size_t* count);
 
-// For cuModuleLoadData: the machine code for the compute capability, or of the
-// same major number and a lower minor one; else PTX that is not newer. Null if
-// there is none.
+// The machine code for the compute capability, or of the same major number and
+// a lower minor one; else PTX that is not newer. Null if there is none.
+const DeviceCode* ChooseCode(const DeviceCode* codes, size_t count, int major,
+                             int minor);
+
+// Of all that there is, for cuModuleLoadData. Null if there is none.
 const void* DeviceImage(int major, int minor);
 
 }  // namespace tf_hvd

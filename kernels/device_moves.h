@@ -13,7 +13,7 @@ namespace tf_hvd {
 
 // One of the tensors that are moved, seen as one run of elements.
 struct MoveRow {
-  const void* input;  // null: zeros
+  const void* input;  // null: zeros, which are not scaled: 0 times -1 is -0
   void* output;
   int64_t end;  // elements of the run before its end
 };
@@ -135,20 +135,21 @@ TF_HVD_INLINE void MovePart(const typename Way::In::Stored* input,
           0;
   if (!aligned || head > count) head = count;
   for (int64_t i = thread; i < head; i += threads) {
-    output[i] = Way::Apply(input == nullptr ? In{0} : input[i], arguments);
+    output[i] = input == nullptr ? Out{0} : Way::Apply(input[i], arguments);
   }
   const int64_t packs = (count - head) / kPack;
   for (int64_t i = thread; i < packs; i += threads) {
-    InPack in{};
+    OutPack out{};
     if (input != nullptr) {
-      in = reinterpret_cast<const InPack*>(input + head)[i];
+      const InPack in = reinterpret_cast<const InPack*>(input + head)[i];
+      for (int k = 0; k < kPack; ++k) {
+        out.of[k] = Way::Apply(in.of[k], arguments);
+      }
     }
-    OutPack out;
-    for (int k = 0; k < kPack; ++k) out.of[k] = Way::Apply(in.of[k], arguments);
     reinterpret_cast<OutPack*>(output + head)[i] = out;
   }
   for (int64_t i = head + packs * kPack + thread; i < count; i += threads) {
-    output[i] = Way::Apply(input == nullptr ? In{0} : input[i], arguments);
+    output[i] = input == nullptr ? Out{0} : Way::Apply(input[i], arguments);
   }
 }
 

@@ -39,5 +39,6 @@ def test_parallel_on_a_software_gpu(run_to_end, mpi_library):
     assert code == 0, output[-5000:]
     # They did run there: nothing was placed on the CPU instead.
     launches = re.search(r"(\d+) launches and copies on the software GPU", output)
-    assert launches is not None and int(launches[1]) > 2000, output[-2000:]
+    assert launches, output[-2000:]
+    assert int(launches[1]) > 2000
     assert len(re.findall(r"\d{3} passed in ", output)) == 2

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "kernels/device_moves.h"
 
@@ -25,15 +26,19 @@ void SoftwareTile(const MoveArguments& arguments, int64_t tile, int thread,
   MoveTile<Way>(arguments, tile, thread, threads);
 }
 
-// Null if there is none.
-inline const SoftwareKernel* FindSoftwareKernel(std::string_view name) {
+inline const std::vector<SoftwareKernel>& SoftwareKernels() {
 #define TF_HVD_SOFTWARE_KERNEL(kernel, Way)                      \
   {#kernel, SoftwareTile<Way>, sizeof(typename Way::In::Stored), \
    sizeof(typename Way::Out::Stored)},
-  static const SoftwareKernel kernels[] = {
+  static const std::vector<SoftwareKernel> kernels = {
       TF_HVD_DEVICE_MOVES(TF_HVD_SOFTWARE_KERNEL)};
 #undef TF_HVD_SOFTWARE_KERNEL
-  for (const SoftwareKernel& kernel : kernels) {
+  return kernels;
+}
+
+// Null if there is none.
+inline const SoftwareKernel* FindSoftwareKernel(std::string_view name) {
+  for (const SoftwareKernel& kernel : SoftwareKernels()) {
     if (kernel.name == name) return &kernel;
   }
   return nullptr;

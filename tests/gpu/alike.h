@@ -1,0 +1,62 @@
+// Whether two types are passed to functions alike: tf_hvd's tables have types
+// of their own for the enumerations and structs of CUDA's and NCCL's headers.
+#ifndef TF_HVD_TESTS_GPU_ALIKE_H_
+#define TF_HVD_TESTS_GPU_ALIKE_H_
+
+#include <type_traits>
+
+namespace tf_hvd {
+
+template <typename A, typename B>
+constexpr bool AreAlike();
+
+// Integers and enumerations of one size; structs of one size and alignment,
+// whatever their members; pointers to what is alike, constant on both sides or
+// on neither. A pointer to void is like no other.
+template <typename A, typename B>
+struct Alike {
+  static constexpr bool Value() {
+    if constexpr (std::is_same_v<A, B>) {
+      return true;
+    } else if constexpr (std::is_pointer_v<A> && std::is_pointer_v<B>) {
+      using To = std::remove_pointer_t<A>;
+      using AlsoTo = std::remove_pointer_t<B>;
+      return std::is_const_v<To> == std::is_const_v<AlsoTo> &&
+             AreAlike<std::remove_cv_t<To>, std::remove_cv_t<AlsoTo>>();
+    } else if constexpr (IsNumber<A>() && IsNumber<B>()) {
+      return sizeof(A) == sizeof(B);
+    } else if constexpr (std::is_class_v<A> && std::is_class_v<B>) {
+      return sizeof(A) == sizeof(B) && alignof(A) == alignof(B) &&
+             std::is_trivially_copyable_v<A> == std::is_trivially_copyable_v<B>;
+    } else {
+      return false;
+    }
+  }
+
+ private:
+  template <typename T>
+  static constexpr bool IsNumber() {
+    return std::is_integral_v<T> || std::is_enum_v<T>;
+  }
+};
+
+// Functions, by their results and arguments.
+template <typename A, typename... As, typename B, typename... Bs>
+struct Alike<A(As...), B(Bs...)> {
+  static constexpr bool Value() {
+    if constexpr (sizeof...(As) == sizeof...(Bs)) {
+      return AreAlike<A, B>() && (AreAlike<As, Bs>() && ...);
+    } else {
+      return false;
+    }
+  }
+};
+
+template <typename A, typename B>
+constexpr bool AreAlike() {
+  return Alike<A, B>::Value();
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_TESTS_GPU_ALIKE_H_

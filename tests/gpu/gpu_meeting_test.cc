@@ -1,0 +1,66 @@
+#include "runtime/transport/gpu/gpu_meeting.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+GpuCard Card(int version, int ordinal, const char* uuid) {
+  GpuCard card;
+  card.nccl_version = version;
+  card.ordinal = ordinal;
+  std::strncpy(card.uuid.bytes, uuid, sizeof(card.uuid.bytes));
+  return card;
+}
+
+const std::vector<std::string> kNames = {"rank 0 (a)", "rank 2 (a)",
+                                         "rank 3 (b)"};
+
+TEST(GpuMeeting, OneGpuForEachRankIsWell) {
+  EXPECT_TRUE(CheckCards({Card(22105, 0, "x"), Card(22105, 1, "y"),
+                          Card(22105, 0, "z")},
+                         kNames, false)
+                  .ok());
+  EXPECT_TRUE(CheckCards({Card(21400, 0, "x")}, {"rank 0 (a)"}, false).ok());
+}
+
+TEST(GpuMeeting, VersionsThatDiffer) {
+  const Status status = CheckCards(
+      {Card(22105, 0, "x"), Card(22105, 1, "y"), Card(21403, 0, "z")}, kNames,
+      true);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "rank 0 (a) has NCCL 2.21.5 and rank 3 (b) has NCCL 2.14.3; "
+            "install the same on all machines, or name it with "
+            "TF_HVD_NCCL_LIBRARY");
+}
+
+TEST(GpuMeeting, TheSameGpuTwice) {
+  const std::vector<GpuCard> cards = {Card(22105, 0, "x"), Card(22105, 1, "y"),
+                                      Card(22105, 1, "y")};
+  const Status status = CheckCards(cards, kNames, false);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "rank 2 (a) and rank 3 (b) use the same GPU (number 1), and NCCL "
+            "needs one for each. Give each rank its own, before anything else "
+            "uses a GPU: gpus = tf.config.list_physical_devices('GPU'); "
+            "tf.config.set_visible_devices(gpus[hvd.local_rank()], 'GPU'). "
+            "With fewer GPUs than ranks: TF_HVD_NCCL=0");
+  EXPECT_TRUE(CheckCards(cards, kNames, true).ok());
+}
+
+// A UUID is 16 bytes, zeros among them.
+TEST(GpuMeeting, GpusDifferInAnyByte) {
+  GpuCard one = Card(22105, 0, "x");
+  GpuCard other = one;
+  other.uuid.bytes[15] = 1;
+  EXPECT_TRUE(
+      CheckCards({one, other}, {"rank 0 (a)", "rank 1 (a)"}, false).ok());
+}
+
+}  // namespace
+}  // namespace tf_hvd
