@@ -16,6 +16,7 @@
 #include "runtime/forks.h"
 #include "runtime/joining.h"
 #include "runtime/set_calls.h"
+#include "runtime/transport/gpu/gpu_libraries.h"
 #include "runtime/transport/mpi_world.h"
 #include "runtime/transport/processes.h"
 #include "runtime/types.h"
@@ -193,6 +194,14 @@ int tf_hvd_cross_size() {
 int tf_hvd_is_homogeneous() {
   return tf_hvd::FromTopology(
       [](const Topology& t) { return t.Homogeneous() ? 1 : 0; });
+}
+
+int tf_hvd_nccl_version(const char* library_dir) {
+  tf_hvd::Config config;
+  if (!tf_hvd::ReadConfig(&config).ok()) return 0;
+  const tf_hvd::GpuLibraries libraries = tf_hvd::OpenGpuLibraries(
+      {config.cuda_library, config.nccl_library, config.use_nccl, library_dir});
+  return libraries.nccl == nullptr ? 0 : libraries.nccl_version;
 }
 
 const char* tf_hvd_mpi_version() {

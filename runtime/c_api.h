@@ -69,6 +69,11 @@ TF_HVD_EXPORT const char* tf_hvd_mpi_version();
 // 1 if MPI_THREAD_MULTIPLE was provided, 0 if not, -1 if no MPI runs.
 TF_HVD_EXPORT int tf_hvd_mpi_threads_supported();
 
+// The version of the NCCL that this process would use, 22105 for 2.21.5; 0 if
+// there is none, or no CUDA driver. `library_dir`: as for init, which need not
+// have been called.
+TF_HVD_EXPORT int tf_hvd_nccl_version(const char* library_dir);
+
 // Process sets. All ranks call these alike, and each call waits for them.
 // `ranks` are ascending; `set` gets the number of the new set.
 TF_HVD_EXPORT int tf_hvd_add_process_set(const int* ranks, int count, int* set,

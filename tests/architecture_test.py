@@ -36,7 +36,15 @@ ARROWS = {
     ),
     "runtime": ("runtime/", "kernels/buffer_ops.h"),
     "ops": ("ops/", "tensorflow/", "absl/"),
-    "kernels": ("kernels/", "runtime/", "tensorflow/", "absl/", "Eigen/", "unsupported/Eigen/"),
+    "kernels": (
+        "kernels/",
+        "runtime/",
+        "tensorflow/",
+        "xla/stream_executor/stream.h",
+        "absl/",
+        "Eigen/",
+        "unsupported/Eigen/",
+    ),
 }
 # The leaf of the kernels, which the runtime uses, knows no TensorFlow and no runtime.
 BUFFER_OPS = (

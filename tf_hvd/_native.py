@@ -138,6 +138,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "gather_ranks": (number, [numbers, number, numbers, number, numbers, *error]),
         "process_set_ranks": (number, [number, numbers, number]),
         "mpi_version": (text, []),
+        "nccl_version": (number, [text]),
         "mpi_threads_supported": (number, []),
         "set_eager_name": (None, [text]),
         "config_markdown": (text, []),
@@ -261,6 +262,11 @@ def process_mark() -> str:
 def set_eager_name(name: str | None) -> None:
     """Names the next eager collective of this thread on the wire; None takes it back."""
     library.tf_hvd_set_eager_name(None if name is None else name.encode())
+
+
+def nccl_version() -> int:
+    """22105 for 2.21.5; 0 if this process has no NCCL, or no CUDA driver."""
+    return int(library.tf_hvd_nccl_version(str(DIRECTORY).encode()))
 
 
 def mpi_version() -> str:

@@ -260,8 +260,11 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """0: this version does not use NCCL."""
-    return 0
+    """The version of the NCCL that this process would use, 22105 for 2.21.5.
+
+    0 where there is none, no CUDA driver, or `TF_HVD_NCCL=0`. May be called before `init`.
+    """
+    return _native.nccl_version()
 
 
 def ddl_built() -> bool:

@@ -46,7 +46,7 @@ _NO_CACHE = "agreement needs no cache"
 _NO_LAYERS = "ranks of a node always reduce first; see TF_HVD_NODE_DATA and TF_HVD_CROSS"
 _NO_TUNING = "nothing is tuned while the job runs"
 _NO_TIMELINE = "there is no timeline yet; use TensorFlow's profiler"
-_NO_GPU = "collectives run on the CPU"
+_ONE_STREAM = "on a GPU there is one stream of tf_hvd's"
 _NO_GLOO = "there is no Gloo"
 _NO_TIME = "the log has no times; see --prefix-output-with-timestamp"
 _ELASTIC = "there is no elastic training; give -np, and start again from the last checkpoint"
@@ -108,7 +108,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--mpi-args",), "ARGS", option="--mpi-args"),
     Flag(("--tcp",), told="MPI's own settings say which network it takes: OMPI_MCA_*, UCX_*, FI_*"),
     Flag(("--binding-args",), "ARGS", option="--mpi-args"),
-    Flag(("--num-nccl-streams",), "N", told=_NO_GPU),
+    Flag(("--num-nccl-streams",), "N", told=_ONE_STREAM),
     Flag(("--thread-affinity",), "N", told="the launcher binds ranks to cores; see --binding-args"),
     Flag(("--gloo-timeout-seconds",), "SECONDS", told=_NO_GLOO),
     Flag(
