@@ -1,5 +1,5 @@
-// A flaw is built into the controller (mutants.toml) or into its surroundings, and
-// the invariants must notice. What this shows is that the test can fail.
+// A flaw is built into the controller (mutants.toml) or into its surroundings,
+// and the invariants must notice. What this shows is that the test can fail.
 //
 //   --flaw=separate_streams | stall_closes    a flaw of the surroundings
 #include <gtest/gtest.h>
