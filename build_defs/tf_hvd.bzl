@@ -62,38 +62,23 @@ def tf_hvd_op_library(name, **kwargs):
     """The registration of ops: signature, shape function, documentation."""
     tf_hvd_tf_library(name = name, **kwargs)
 
-def tf_hvd_cuda_library(name, srcs, stub_srcs, hdrs = [], deps = [], **kwargs):
-    """A library with device code, or its stub where there is no CUDA toolkit.
+def tf_hvd_nvcc_check(name, src, hdrs):
+    """Compiles code for GPUs with nvcc, for its warnings; with --config=cuda only.
+
+    Nothing depends on the object: what runs on GPUs is compiled by NVRTC.
 
     Args:
       name: of the target.
-      srcs: .cu.cc files, compiled by nvcc.
-      stub_srcs: .cc files that define the same functions without CUDA.
-      hdrs: what both implement; must not include CUDA's headers.
-      deps: of both. Only their headers are seen by nvcc.
-      **kwargs: cc_library's.
+      src: a .cu.cc file.
+      hdrs: what it includes.
     """
-    if not CUDA_TOOLKIT:
-        tf_hvd_cc_library(name = name, srcs = stub_srcs, hdrs = hdrs, deps = deps, **kwargs)
-        return
-    objects = []
-    for source in srcs:
-        out = "%s_%s.o" % (name, source.replace(".cu.cc", ""))
-        native.genrule(
-            name = out + "_nvcc",
-            srcs = [source] + hdrs,
-            outs = [out],
-            cmd = "$(location //build_defs:nvcc.sh) %s $@ $(location %s)" % (CUDA_TOOLKIT, source),
-            tools = ["//build_defs:nvcc.sh"],
-        )
-        objects.append(out)
-    tf_hvd_cc_library(
+    native.genrule(
         name = name,
-        srcs = objects,
-        hdrs = hdrs,
-        deps = deps,
-        linkopts = ["-L%s/lib64" % CUDA_TOOLKIT, "-l:libcudart_static.a", "-ldl", "-lrt"],
-        **kwargs
+        srcs = [src] + hdrs,
+        outs = [name + ".o"],
+        cmd = "$(location //build_defs:nvcc.sh) '%s' $@ $(location %s)" % (CUDA_TOOLKIT, src),
+        tags = ["no_sanitizer", "nvcc"],
+        tools = ["//build_defs:nvcc.sh"],
     )
 
 def tf_hvd_cc_test(name, deps = [], copts = [], linkopts = [], tags = [], tf = False, size = "small", **kwargs):

@@ -55,8 +55,10 @@ BUFFER_OPS_INCLUDES = (*BUFFER_OPS, "runtime/types.h")
 # Headers of other libraries, and who alone may include them.
 ALONE = {
     "mpi.h": "runtime/transport/mpi_",
-    "nccl.h": "runtime/transport/nccl_",
-    "cuda_runtime.h": "kernels/buffer_ops",
+    # The library is built without CUDA: these are compared with its tables of functions.
+    "nccl.h": "tests/gpu/nccl_api_test",
+    "cuda.h": "tests/gpu/cuda_api_test",
+    "cuda_runtime.h": "tests/gpu/",
 }
 
 CPP_GETENV = ("runtime/config.cc",)
@@ -330,6 +332,9 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (include_faults, "kernels/allreduce_kernel.cc", '#include "ops/common.h"\n'),
         (include_faults, "ops/allreduce.cc", '#include "kernels/tf_compat.h"\n'),
         (include_faults, "runtime/runtime.cc", "#include <mpi.h>\n"),
+        (include_faults, "runtime/transport/gpu/cuda_api.h", "#include <cuda.h>\n"),
+        (include_faults, "runtime/transport/gpu/nccl_api.h", "#include <nccl.h>\n"),
+        (include_faults, "kernels/device_moves.cu.cc", "#include <cuda_runtime.h>\n"),
         (include_faults, "kernels/x.cc", "#include <Python.h>\n"),
         (getenv_faults, "runtime/runtime.cc", 'auto* x = std::getenv("X");\n'),
         (conditional_faults, "runtime/runtime.cc", "#if TF_HVD_HAVE_NCCL\n"),

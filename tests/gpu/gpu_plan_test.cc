@@ -425,6 +425,8 @@ TEST(GpuPlan, UnevenAllgatherIsPaddedToTheLongest) {
 }
 
 TEST(GpuPlan, AllgatherOfSeveralTensorsIsOneCall) {
+  EXPECT_EQ(Text(Plan(ByRank(OpKind::kAllgather, {{8, 8}, {8, 8}}))),
+            "copy_8 x2, allgather 16 uint8, copy_8 x4");
   const auto steps = Plan(ByRank(OpKind::kAllgather, {{8, 3}, {7, 3}}));
   EXPECT_EQ(Text(steps), "copy_1 x2, allgather 11 uint8, copy_1 x4");
   EXPECT_EQ(MoveAt(steps, 0).rows[1].input, Tensor(2));

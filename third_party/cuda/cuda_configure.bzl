@@ -31,12 +31,21 @@ def _toolkit(repository_ctx):
     if asked:
         fail("TF_HVD_CUDA=%s holds no bin/nvcc; TF_HVD_CUDA=0 builds without CUDA" % asked)
     nvcc = repository_ctx.which("nvcc")
-    return nvcc.realpath.dirname.dirname if nvcc else None
+    return _toolkit_of(repository_ctx, nvcc) if nvcc else None
+
+def _toolkit_of(repository_ctx, nvcc):
+    # The nvcc on the PATH may be a script that calls the toolkit's: only that one
+    # knows where it lies, and says so as "#$ TOP=/usr/local/cuda/bin/..".
+    said = repository_ctx.execute([nvcc, "-dryrun", "-x", "cu", "-c", "/dev/null"]).stderr
+    for line in said.splitlines():
+        if line.startswith("#$ TOP="):
+            return repository_ctx.path(line[len("#$ TOP="):].strip())
+    return nvcc.realpath.dirname.dirname
 
 def _impl(repository_ctx):
     toolkit = _toolkit(repository_ctx)
 
-    # A machine may have nvcc's wrapper script alone: without headers, no CUDA.
+    # nvcc without the headers is of no use.
     usable = toolkit and toolkit.get_child("include").get_child("cuda_runtime.h").exists
     if usable:
         repository_ctx.symlink(toolkit.get_child("include"), "include")
