@@ -9,6 +9,10 @@ run_tests() {
   if [[ $# -eq 0 ]]; then
     say "C++ tests"
     bazel test //... || die "C++ tests failed"
+    if command -v nvcc >/dev/null; then
+      say "The code for GPUs, compiled by nvcc"
+      bazel build --config=cuda //... || die "nvcc found faults: see the lines above"
+    fi
     say "C++ tests with AddressSanitizer and UBSan"
     bazel test --config=asan //... || die "C++ tests failed under AddressSanitizer or UBSan"
     say "C++ tests with ThreadSanitizer"
