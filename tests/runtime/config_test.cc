@@ -150,7 +150,8 @@ TEST(ConfigTest, SettingsThatMustBeEqualAreTheirDefaultsOrTheEnvironments) {
   EXPECT_EQ(EqualSettings(), (Settings{{"HOROVOD_FUSION_THRESHOLD", "67108864"},
                                        {"TF_HVD_RANKS_PER_NODE", "2"},
                                        {"TF_HVD_NODE_DATA", "shm"},
-                                       {"TF_HVD_CROSS", "messages"}}));
+                                       {"TF_HVD_CROSS", "messages"},
+                                       {"TF_HVD_NCCL", "1"}}));
 }
 
 TEST(LaunchInfoTest, AloneOverrulesTheLauncher) {
