@@ -61,6 +61,9 @@ struct SoftwareCuda {
   static int DeviceGetUuid(CudaUuid* uuid, int device) {
     *uuid = {};
     uuid->bytes[0] = static_cast<char>(device + 1);
+    // Machines of several processes have different seeds, and GPUs.
+    const uint64_t seed = SoftwareGpu::Get().seed_;
+    std::memcpy(uuid->bytes + sizeof(seed), &seed, sizeof(seed));
     return 0;
   }
   static int DeviceGetAttribute(int* value, int attribute, int) {

@@ -20,6 +20,7 @@
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tests/gpu/software_gpu.h"
+#include "tests/gpu/software_nccl.h"
 #include "xla/stream_executor/stream.h"
 
 namespace tf_hvd {
@@ -28,9 +29,15 @@ namespace {
 namespace tf = ::tensorflow;
 namespace se = ::stream_executor;
 
+// With an NCCL for ranks in processes of this machine.
 SoftwareGpu& Machine() {
-  static auto* const gpu =
-      new SoftwareGpu(/*devices=*/1, static_cast<uint64_t>(getpid()));
+  static auto* const gpu = [] {
+    auto* const made =
+        new SoftwareGpu(/*devices=*/1, static_cast<uint64_t>(getpid()));
+    new SoftwareNccl(
+        made, std::make_unique<FileBoard>(P_tmpdir, "tf_hvd-software-nccl-"));
+    return made;
+  }();
   return *gpu;
 }
 

@@ -1,8 +1,8 @@
 """Runs parts of tests/python/parallel on a GPU that is not there (software_device.cc).
 
-TensorFlow's placement, its copies, our GPU kernels and the runtime are the real ones; tensors
-go through the host's memory, for the software NCCL knows the ranks of one process only.
-What needs kernels that TensorFlow has for real GPUs alone is left out.
+TensorFlow's placement, its copies, our GPU kernels and the runtime are the real ones. Once
+with NCCL, of software too, and once by way of the host's memory. What needs kernels that
+TensorFlow has for real GPUs alone is left out.
 """
 
 import os
@@ -19,26 +19,33 @@ FILES = (
     "allreduce", "bits", "errors", "exchange", "gather_broadcast", "gradients",
     "horovod_gradients", "objects", "process_sets", "sparse", "synchronize", "table", "verdicts",
 )  # fmt: skip
+# Through the host's memory: what the ways differ in.
+FEW = ("allreduce", "exchange", "gather_broadcast", "sparse")
 LIMIT = 300
 
 
 @pytest.mark.timeout(LIMIT + 60)
-def test_parallel_on_a_software_gpu(run_to_end, mpi_library):
+@pytest.mark.parametrize(("nccl", "names"), [("1", FILES), ("0", FEW)])
+def test_parallel_on_a_software_gpu(nccl, names, run_to_end, mpi_library):
     assert LIBRARY.exists(), "./dev test builds it"
     launcher = shutil.which("tf_hvd", path=str(pathlib.Path(sys.prefix) / "bin"))
-    files = [f"python/parallel/{name}_test.py" for name in FILES]
+    files = [f"python/parallel/{name}_test.py" for name in names]
     environment = dict(
         os.environ,
         TF_HVD_MPI_LIBRARY=str(mpi_library("openmpi")),
         TF_HVD_CUDA_LIBRARY=str(LIBRARY),
+        TF_HVD_NCCL_LIBRARY=str(LIBRARY),
+        TF_HVD_NCCL=nccl,
         PYTHONSAFEPATH="1",
     )
     command = [launcher, "run", "-np", "2", sys.executable, "-m", "pytest", *files]
     command += ["-q", "-p", "no:cacheprovider"]
+    if nccl == "1":  # which rounds half precisions before a factor does (docs/gpus.md)
+        command += ["-k", "not have_the_same_bits"]
     code, output = run_to_end(command, environment, LIMIT, cwd=ROOT / "tests")
     assert code == 0, output[-5000:]
     # They did run there: nothing was placed on the CPU instead.
     launches = re.search(r"(\d+) launches and copies on the software GPU", output)
     assert launches, output[-2000:]
-    assert int(launches[1]) > 2000
+    assert int(launches[1]) > 500
     assert len(re.findall(r"\d{3} passed in ", output)) == 2

@@ -1,6 +1,8 @@
-// The functions of libcuda that tf_hvd looks for, made of a SoftwareGpu's: what
-// is linked with this may be opened as the driver.
+// The functions of libcuda and libnccl that tf_hvd looks for, made of a
+// SoftwareGpu's and a SoftwareNccl's: what is linked with this may be opened as
+// either.
 #include "tests/gpu/software_gpu.h"
+#include "tests/gpu/software_nccl.h"
 
 using tf_hvd::CudaContext;
 using tf_hvd::CudaEvent;
@@ -9,12 +11,24 @@ using tf_hvd::CudaModule;
 using tf_hvd::CudaPointer;
 using tf_hvd::CudaStream;
 using tf_hvd::CudaUuid;
+using tf_hvd::NcclComm;
+using tf_hvd::NcclConfig;
+using tf_hvd::NcclNumber;
+using tf_hvd::NcclReduction;
+using tf_hvd::NcclUniqueId;
 using tf_hvd::SoftwareGpu;
+using tf_hvd::SoftwareNccl;
 
-#define TF_HVD_EXPORT(name, member, parameters, arguments)                \
-  extern "C" __attribute__((visibility("default"))) int name parameters { \
-    return SoftwareGpu::Cuda()->member arguments;                         \
+#define TF_HVD_EXPORT_OF(type, table, name, member, parameters, arguments) \
+  extern "C" __attribute__((visibility("default"))) type name parameters { \
+    return table->member arguments;                                        \
   }
+#define TF_HVD_EXPORT(name, member, parameters, arguments)             \
+  TF_HVD_EXPORT_OF(int, SoftwareGpu::Cuda(), name, member, parameters, \
+                   arguments)
+#define TF_HVD_EXPORT_NCCL(name, member, parameters, arguments)        \
+  TF_HVD_EXPORT_OF(int, SoftwareNccl::Api(), name, member, parameters, \
+                   arguments)
 
 TF_HVD_EXPORT(cuInit, init, (unsigned a), (a))
 TF_HVD_EXPORT(cuDriverGetVersion, driver_get_version, (int* a), (a))
@@ -67,3 +81,44 @@ TF_HVD_EXPORT(cuLaunchKernel, launch_kernel,
                unsigned f, unsigned g, unsigned h, CudaStream i, void** j,
                void** k),
               (a, b, c, d, e, f, g, h, i, j, k))
+
+TF_HVD_EXPORT_NCCL(ncclGetVersion, get_version, (int* a), (a))
+TF_HVD_EXPORT_NCCL(ncclGetUniqueId, get_unique_id, (NcclUniqueId * a), (a))
+TF_HVD_EXPORT_NCCL(ncclCommInitRankConfig, comm_init_rank_config,
+                   (NcclComm * a, int b, NcclUniqueId c, int d, NcclConfig* e),
+                   (a, b, c, d, e))
+TF_HVD_EXPORT_NCCL(ncclCommGetAsyncError, comm_get_async_error,
+                   (NcclComm a, int* b), (a, b))
+TF_HVD_EXPORT_NCCL(ncclCommFinalize, comm_finalize, (NcclComm a), (a))
+TF_HVD_EXPORT_NCCL(ncclCommDestroy, comm_destroy, (NcclComm a), (a))
+TF_HVD_EXPORT_NCCL(ncclCommAbort, comm_abort, (NcclComm a), (a))
+TF_HVD_EXPORT_OF(const char*, SoftwareNccl::Api(), ncclGetErrorString,
+                 get_error_string, (int a), (a))
+TF_HVD_EXPORT_OF(const char*, SoftwareNccl::Api(), ncclGetLastError,
+                 get_last_error, (NcclComm a), (a))
+TF_HVD_EXPORT_NCCL(ncclAllReduce, all_reduce,
+                   (const void* a, void* b, size_t c, NcclNumber d,
+                    NcclReduction e, NcclComm f, CudaStream g),
+                   (a, b, c, d, e, f, g))
+TF_HVD_EXPORT_NCCL(ncclReduceScatter, reduce_scatter,
+                   (const void* a, void* b, size_t c, NcclNumber d,
+                    NcclReduction e, NcclComm f, CudaStream g),
+                   (a, b, c, d, e, f, g))
+TF_HVD_EXPORT_NCCL(ncclAllGather, all_gather,
+                   (const void* a, void* b, size_t c, NcclNumber d, NcclComm e,
+                    CudaStream f),
+                   (a, b, c, d, e, f))
+TF_HVD_EXPORT_NCCL(ncclBroadcast, broadcast,
+                   (const void* a, void* b, size_t c, NcclNumber d, int e,
+                    NcclComm f, CudaStream g),
+                   (a, b, c, d, e, f, g))
+TF_HVD_EXPORT_NCCL(ncclSend, send,
+                   (const void* a, size_t b, NcclNumber c, int d, NcclComm e,
+                    CudaStream f),
+                   (a, b, c, d, e, f))
+TF_HVD_EXPORT_NCCL(ncclRecv, receive,
+                   (void* a, size_t b, NcclNumber c, int d, NcclComm e,
+                    CudaStream f),
+                   (a, b, c, d, e, f))
+TF_HVD_EXPORT_NCCL(ncclGroupStart, group_start, (), ())
+TF_HVD_EXPORT_NCCL(ncclGroupEnd, group_end, (), ())

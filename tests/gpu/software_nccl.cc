@@ -7,8 +7,6 @@
 #include <iterator>
 #include <thread>
 
-#include "kernels/buffer_ops.h"
-
 namespace tf_hvd {
 namespace {
 
@@ -19,42 +17,14 @@ constexpr int kSomeVersion = 22105;
 
 SoftwareNccl* library = nullptr;
 
-DType DTypeOfNumber(NcclNumber type) {
-  constexpr DType kTypes[] = {DType::kInt8,    DType::kUint8,   DType::kInt32,
-                              DType::kUint32,  DType::kInt64,   DType::kUint64,
-                              DType::kFloat16, DType::kFloat32, DType::kFloat64,
-                              DType::kBfloat16};
-  return kTypes[static_cast<size_t>(type)];
-}
-
-ReduceOp ReduceOpOf(NcclReduction op) {
-  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
-                               ReduceOp::kMax, ReduceOp::kMin};
-  return kOps[static_cast<size_t>(op)];
-}
-
-size_t BytesOf(size_t count, NcclNumber type) {
-  return count * SizeOf(DTypeOfNumber(type));
-}
-
-bool Is(const char* name, const char* other) {
-  return std::strcmp(name, other) == 0;
-}
-
 // Calls between ncclGroupStart and ncclGroupEnd of this thread.
 thread_local int group_depth = 0;
 thread_local std::vector<ncclComm*> group;
 
 }  // namespace
 
-std::string SoftwareNccl::Call::Describe() const {
-  return std::string(name) + " of " + std::to_string(count) + " of type " +
-         std::to_string(static_cast<int>(type)) + ", op " +
-         std::to_string(static_cast<int>(op)) + ", root " +
-         std::to_string(peer);
-}
-
-SoftwareNccl::SoftwareNccl(SoftwareGpu* gpu) : gpu_(gpu) {
+SoftwareNccl::SoftwareNccl(SoftwareGpu* gpu, std::unique_ptr<NcclBoard> board)
+    : gpu_(gpu), board_(std::move(board)) {
   assert(library == nullptr);
   library = this;
 }
@@ -90,20 +60,31 @@ size_t SoftwareNccl::communicators() {
 
 SoftwareNccl::Clique* SoftwareNccl::FindClique(const NcclUniqueId& id,
                                                int ranks) {
-  int number = 0;
-  std::memcpy(&number, id.bytes, sizeof(number));
-  std::unique_ptr<Clique>& clique = cliques_[number];
+  const std::string name = id.bytes;
+  std::unique_ptr<Clique>& clique = cliques_[name];
   if (clique == nullptr) {
     clique = std::make_unique<Clique>();
-    clique->number = number;
-    clique->devices.assign(static_cast<size_t>(ranks), -1);
+    clique->name = name;
+    clique->ranks = static_cast<size_t>(ranks);
   }
   return clique.get();
 }
 
-bool SoftwareNccl::Ready(const ncclComm& comm) const {
-  const std::vector<int>& devices = comm.clique->devices;
-  return std::find(devices.begin(), devices.end(), -1) == devices.end();
+std::string SoftwareNccl::KeyOf(const ncclComm& comm, size_t rank,
+                                const std::string& number) {
+  return comm.clique->name + "/" + number + "/" + std::to_string(rank);
+}
+
+bool SoftwareNccl::AllPosted(const ncclComm& comm, const std::string& number) {
+  for (size_t rank = 0; rank < comm.clique->ranks; ++rank) {
+    if (!board_->Has(KeyOf(comm, rank, number))) return false;
+  }
+  return true;
+}
+
+bool SoftwareNccl::Ready(ncclComm* comm) {
+  comm->all_here = comm->all_here || AllPosted(*comm, "here");
+  return comm->all_here;
 }
 
 // In the order in which a device's streams get them, all communicators
@@ -139,156 +120,78 @@ void SoftwareNccl::Launch(ncclComm* comm, std::vector<Call> calls,
                           CUstream_st* stream) {
   const size_t number = comm->launches++;
   CheckOrder(comm, number);
-  auto& together = comm->clique->done_together;
-  if (together.size() <= number) together.resize(number + 1);
-  Together& all = together[number];
-  all.parts.resize(comm->clique->devices.size());
-  Part& part = all.parts[static_cast<size_t>(comm->rank)];
-  part.calls = std::move(calls);
-  part.stream = stream;
   ++gpu_->MutableCounts().collectives;
-  const std::string what = std::string("nccl ") + part.calls.front().name;
+  const std::string what = NameOf(calls.front().request.kind);
   gpu_->Put(stream, {what,
                      nullptr,
-                     [this, comm, number](CUstream_st*) {
-                       if (!comm->aborted) Arrive(comm, number);
+                     [this, comm, number, calls](CUstream_st* of) {
+                       if (!comm->aborted) Arrive(comm, number, calls, of);
                      },
                      {}});
   gpu_->Put(stream, {what,
-                     [comm, number] {
+                     [this, comm, number] {
                        return comm->aborted ||
-                              comm->clique->done_together[number].computed;
+                              AllPosted(*comm, std::to_string(number));
                      },
-                     [this, comm, number](CUstream_st*) {
-                       if (!comm->aborted) Finish(comm, number);
+                     [this, comm, number, calls](CUstream_st* of) {
+                       if (!comm->aborted) Finish(comm, number, calls, of);
                      },
                      {}});
 }
 
-void SoftwareNccl::Arrive(ncclComm* comm, size_t number) {
-  Together& all = comm->clique->done_together[number];
-  Part& part = all.parts[static_cast<size_t>(comm->rank)];
-  part.clock = part.stream->clock;
-  for (const Call& call : part.calls) {
-    const size_t one = BytesOf(call.count, call.type);
-    const size_t whole = one * all.parts.size();
-    const bool reads = !Is(call.name, "receive") &&
-                       (!Is(call.name, "broadcast") || call.peer == comm->rank);
-    const std::string what = std::string("NCCL's ") + call.name;
-    if (reads) {
-      all.sound &= gpu_->Touch(part.stream, call.input,
-                               Is(call.name, "reduce_scatter") ? whole : one,
-                               false, what);
-    }
-    if (!Is(call.name, "send")) {
-      all.sound &=
-          gpu_->Touch(part.stream, call.output,
-                      Is(call.name, "all_gather") ? whole : one, true, what);
-    }
-  }
-  if (++all.arrived == all.parts.size()) Compute(&all);
-}
-
-std::string SoftwareNccl::Part::Describe() const {
-  std::string text;
+// The stream has come to the calls: from now on their outputs are written, and
+// what the inputs hold is told to the others.
+void SoftwareNccl::Arrive(ncclComm* comm, size_t number,
+                          const std::vector<Call>& calls, CUstream_st* stream) {
+  const size_t ranks = comm->clique->ranks;
+  const auto rank = static_cast<size_t>(comm->rank);
+  NcclPart part;
   for (const Call& call : calls) {
-    // Each rank has others to send to.
-    if (Is(call.name, "send") || Is(call.name, "receive")) return "alltoall";
-    text += call.Describe() + "; ";
+    const NcclRequest& request = call.request;
+    const size_t reads = request.InputBytes(rank, ranks);
+    const std::string what = NameOf(request.kind);
+    const bool sound = gpu_->Touch(stream, call.input, reads, false, what) &&
+                       gpu_->Touch(stream, call.output,
+                                   request.OutputBytes(ranks), true, what);
+    part.sound = part.sound && sound;
+    const auto* const input = static_cast<const char*>(call.input);
+    part.requests.push_back(request);
+    part.inputs.push_back(sound && reads > 0 ? std::string(input, reads)
+                                             : std::string(reads, '\0'));
   }
-  return text;
+  const std::string key = KeyOf(*comm, rank, std::to_string(number));
+  clocks_[key] = stream->clock;
+  board_->Post(key, part.Encode());
 }
 
-// Once all ranks' streams have come to it. Of what is not sound nothing is
-// made.
-void SoftwareNccl::Compute(Together* all) {
-  const std::string first = all->parts[0].Describe();
-  for (const Part& part : all->parts) {
-    if (part.Describe() == first) continue;
-    all->sound = false;
-    gpu_->Fault("ranks of a communicator make different calls: " + first +
-                " and " + part.Describe());
+// All ranks' streams have come to the calls.
+void SoftwareNccl::Finish(ncclComm* comm, size_t number,
+                          const std::vector<Call>& calls, CUstream_st* stream) {
+  const auto rank = static_cast<size_t>(comm->rank);
+  std::vector<NcclPart> parts;
+  bool sound = true;
+  for (size_t other = 0; other < comm->clique->ranks; ++other) {
+    const std::string key = KeyOf(*comm, other, std::to_string(number));
+    parts.push_back(NcclPart::Decode(board_->Get(key)));
+    stream->clock.Join(clocks_[key]);
+    sound = sound && parts.back().sound;
+    if (parts.back().Describe() == parts.front().Describe()) continue;
+    sound = false;
+    gpu_->Fault("ranks of a communicator make different calls: " +
+                parts.front().Describe() + " and " + parts.back().Describe());
   }
-  for (size_t rank = 0; all->sound && rank < all->parts.size(); ++rank) {
-    Part& part = all->parts[rank];
-    for (size_t i = 0; i < part.calls.size(); ++i) {
-      part.results.push_back(Is(part.calls[i].name, "receive")
-                                 ? Received(*all, rank, i)
-                                 : Result(*all, rank, i));
+  // All have read what was posted two launches ago.
+  if (number >= 2) {
+    board_->Remove(KeyOf(*comm, rank, std::to_string(number - 2)));
+  }
+  for (size_t i = 0; sound && i < calls.size(); ++i) {
+    std::string wrong;
+    const std::string result = ResultOf(parts, rank, i, &wrong);
+    if (!wrong.empty()) gpu_->Fault(wrong);
+    if (!result.empty() && gpu_->Touch(stream, calls[i].output, result.size(),
+                                       true, NameOf(calls[i].request.kind))) {
+      std::memcpy(calls[i].output, result.data(), result.size());
     }
-  }
-  all->computed = true;
-}
-
-// What the peer sends to this rank with the as many-th of its sends.
-std::vector<char> SoftwareNccl::Received(const Together& all, size_t rank,
-                                         size_t i) {
-  const Call& call = all.parts[rank].calls[i];
-  const auto among = [&](const char* name, size_t of, size_t peer) {
-    std::vector<const Call*> found;
-    for (const Call& one : all.parts[of].calls) {
-      if (Is(one.name, name) && one.peer == static_cast<int>(peer)) {
-        found.push_back(&one);
-      }
-    }
-    return found;
-  };
-  const auto peer = static_cast<size_t>(call.peer);
-  const auto mine = among("receive", rank, peer);
-  const auto theirs = among("send", peer, rank);
-  const auto place = static_cast<size_t>(
-      std::find(mine.begin(), mine.end(), &call) - mine.begin());
-  if (place >= theirs.size() || theirs[place]->count != call.count) {
-    gpu_->Fault("a receive that nobody sends to");
-    return {};
-  }
-  const auto* const sent = static_cast<const char*>(theirs[place]->input);
-  return {sent, sent + BytesOf(call.count, call.type)};
-}
-
-std::vector<char> SoftwareNccl::Result(const Together& all, size_t rank,
-                                       size_t i) const {
-  const Call& call = all.parts[rank].calls[i];
-  const size_t bytes = BytesOf(call.count, call.type);
-  const auto input_of = [&](size_t other) {
-    return static_cast<const char*>(all.parts[other].calls[i].input);
-  };
-  if (Is(call.name, "send")) return {};
-  if (Is(call.name, "broadcast")) {
-    const char* const root = input_of(static_cast<size_t>(call.peer));
-    return {root, root + bytes};
-  }
-  std::vector<char> result;
-  std::vector<const void*> inputs;
-  const size_t offset = Is(call.name, "reduce_scatter") ? rank * bytes : 0;
-  for (size_t other = 0; other < all.parts.size(); ++other) {
-    inputs.push_back(input_of(other) + offset);
-    if (Is(call.name, "all_gather")) {
-      result.insert(result.end(), input_of(other), input_of(other) + bytes);
-    }
-  }
-  if (Is(call.name, "all_gather")) return result;
-  result.resize(bytes);
-  ReduceOptions options;
-  options.dtype = DTypeOfNumber(call.type);
-  options.op = ReduceOpOf(call.op);
-  ReduceInputs(options, inputs, static_cast<int64_t>(call.count),
-               result.data());
-  return result;
-}
-
-void SoftwareNccl::Finish(ncclComm* comm, size_t number) {
-  Together& all = comm->clique->done_together[number];
-  Part& part = all.parts[static_cast<size_t>(comm->rank)];
-  for (const Part& other : all.parts) part.stream->clock.Join(other.clock);
-  for (size_t i = 0; i < part.results.size(); ++i) {
-    const std::vector<char>& result = part.results[i];
-    if (result.empty() ||
-        !gpu_->Touch(part.stream, part.calls[i].output, result.size(), true,
-                     std::string("NCCL's ") + part.calls[i].name)) {
-      continue;
-    }
-    std::memcpy(part.calls[i].output, result.data(), result.size());
   }
 }
 
@@ -302,8 +205,8 @@ struct SoftwareNcclCalls {
   static int GetUniqueId(NcclUniqueId* id) {
     const Lock lock(Gpu().mutex());
     *id = {};
-    const int number = ++library->next_id_;
-    std::memcpy(id->bytes, &number, sizeof(number));
+    std::snprintf(id->bytes, sizeof(id->bytes), "%d.%d", getpid(),
+                  ++library->next_id_);
     return 0;
   }
   static int Init(NcclComm* comm, int ranks, NcclUniqueId id, int rank,
@@ -316,13 +219,13 @@ struct SoftwareNcclCalls {
     if (device < 0) return kUnhandledCudaError;
     auto made = std::make_unique<ncclComm>();
     made->clique = library->FindClique(id, ranks);
-    std::vector<int>& devices = made->clique->devices;
-    if (std::count(devices.begin(), devices.end(), device) > 0) {
+    if (!made->clique->devices.insert(device).second) {
       Gpu().Fault("two ranks of a communicator have one device");
     }
-    devices[static_cast<size_t>(rank)] = device;
     made->rank = rank;
     made->device = device;
+    library->board_->Post(
+        SoftwareNccl::KeyOf(*made, static_cast<size_t>(rank), "here"), "");
     made->looks_left = static_cast<int>(Gpu().Draw(4));
     *comm = made.get();
     library->comms_.push_back(std::move(made));
@@ -339,7 +242,7 @@ struct SoftwareNcclCalls {
     } else if (comm->looks_left > 0) {
       --comm->looks_left;
       *error = kNcclInProgress;
-    } else if (!library->Ready(*comm)) {
+    } else if (!library->Ready(comm)) {
       *error = kNcclInProgress;
     } else if (!comm->waiting.empty()) {
       library->Launch(comm, std::move(comm->waiting), comm->waiting_on);
@@ -363,7 +266,7 @@ struct SoftwareNcclCalls {
     const bool in_group =
         std::find(group.begin(), group.end(), comm) != group.end();
     if (comm->gone || comm->aborted || comm->looks_left > 0 ||
-        !library->Ready(*comm) || (!comm->waiting.empty() && !in_group)) {
+        !library->Ready(comm) || (!comm->waiting.empty() && !in_group)) {
       Gpu().Fault("a communicator is used that is not ready");
       return kInvalidUsage;
     }
@@ -400,6 +303,12 @@ struct SoftwareNcclCalls {
     const Lock lock(Gpu().mutex());
     if (comm->gone) Gpu().Fault("a communicator is destroyed twice");
     comm->gone = true;
+    NcclBoard* const board = library->board_.get();
+    const auto rank = static_cast<size_t>(comm->rank);
+    board->Post(SoftwareNccl::KeyOf(*comm, rank, "gone"), "");
+    if (library->AllPosted(*comm, "gone")) {
+      board->RemoveAll(comm->clique->name + "/");
+    }
     return 0;
   }
   static int Abort(NcclComm comm) {
@@ -425,31 +334,35 @@ struct SoftwareNcclCalls {
   static int AllReduce(const void* input, void* output, size_t count,
                        NcclNumber type, NcclReduction op, NcclComm comm,
                        CudaStream stream) {
-    return Add({"all_reduce", input, output, count, type, op, 0}, comm, stream);
+    return Add({{NcclKind::kAllReduce, count, type, op, 0}, input, output},
+               comm, stream);
   }
   static int ReduceScatter(const void* input, void* output, size_t count,
                            NcclNumber type, NcclReduction op, NcclComm comm,
                            CudaStream stream) {
-    return Add({"reduce_scatter", input, output, count, type, op, 0}, comm,
-               stream);
+    return Add({{NcclKind::kReduceScatter, count, type, op, 0}, input, output},
+               comm, stream);
   }
   static int AllGather(const void* input, void* output, size_t count,
                        NcclNumber type, NcclComm comm, CudaStream stream) {
-    return Add({"all_gather", input, output, count, type, {}, 0}, comm, stream);
+    return Add({{NcclKind::kAllGather, count, type, {}, 0}, input, output},
+               comm, stream);
   }
   static int Broadcast(const void* input, void* output, size_t count,
                        NcclNumber type, int root, NcclComm comm,
                        CudaStream stream) {
-    return Add({"broadcast", input, output, count, type, {}, root}, comm,
-               stream);
+    return Add({{NcclKind::kBroadcast, count, type, {}, root}, input, output},
+               comm, stream);
   }
   static int Send(const void* data, size_t count, NcclNumber type, int peer,
                   NcclComm comm, CudaStream stream) {
-    return Add({"send", data, nullptr, count, type, {}, peer}, comm, stream);
+    return Add({{NcclKind::kSend, count, type, {}, peer}, data, nullptr}, comm,
+               stream);
   }
   static int Receive(void* data, size_t count, NcclNumber type, int peer,
                      NcclComm comm, CudaStream stream) {
-    return Add({"receive", nullptr, data, count, type, {}, peer}, comm, stream);
+    return Add({{NcclKind::kReceive, count, type, {}, peer}, nullptr, data},
+               comm, stream);
   }
 };
 

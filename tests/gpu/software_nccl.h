@@ -1,8 +1,9 @@
 // SoftwareNccl: NCCL on a SoftwareGpu's streams, between the devices of one
-// process. It really reduces. Communicators do not block: they are ready, and
-// their calls are on the streams, only some looks later. As of NCCL, ranks must
-// make the same calls in the same order, for all of their communicators
-// together; who does not is found, with the seed.
+// process or, with a board of files, of several. It really reduces.
+// Communicators do not block: they are ready, and their calls are on the
+// streams, only some looks later. As of NCCL, ranks must make the same calls in
+// the same order, for all of their communicators together; who does not is
+// found, with the seed (between processes, the same calls).
 //
 // One at a time in a process, on a machine that lives longer. Any thread.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_NCCL_H_
@@ -12,18 +13,22 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/transport/gpu/nccl_api.h"
+#include "tests/gpu/nccl_board.h"
+#include "tests/gpu/nccl_part.h"
 #include "tests/gpu/software_gpu.h"
 
 namespace tf_hvd {
 
 class SoftwareNccl {
  public:
-  explicit SoftwareNccl(SoftwareGpu* gpu);
+  explicit SoftwareNccl(SoftwareGpu* gpu, std::unique_ptr<NcclBoard> board =
+                                              std::make_unique<MemoryBoard>());
   ~SoftwareNccl();
 
   SoftwareNccl(const SoftwareNccl&) = delete;
@@ -44,57 +49,42 @@ class SoftwareNccl {
 
  private:
   friend struct SoftwareNcclCalls;
+  friend struct ::ncclComm;
 
   struct Call {
-    const char* name = "";
+    NcclRequest request;
     const void* input = nullptr;
     void* output = nullptr;
-    size_t count = 0;
-    NcclNumber type = NcclNumber::kUint8;
-    NcclReduction op = NcclReduction::kSum;
-    int peer = 0;  // or root
-
-    std::string Describe() const;
   };
-  // One rank's part in what the ranks of a clique do together.
-  struct Part {
-    std::vector<Call> calls;
-    CUstream_st* stream = nullptr;
-    VectorClock clock;                       // when its stream had come to it
-    std::vector<std::vector<char>> results;  // one for each call
-
-    // What all ranks must have alike.
-    std::string Describe() const;
-  };
-  struct Together {
-    std::vector<Part> parts;  // by rank
-    size_t arrived = 0;
-    bool sound = true;  // nobody touches what must not be touched
-    bool computed = false;
-  };
+  // All ranks of a communicator.
   struct Clique {
-    int number = 0;
-    std::vector<int> devices;  // by rank; -1: has not come yet
-    std::vector<Together> done_together;
+    std::string name;
+    size_t ranks = 0;
+    std::set<int> devices;  // those of this process
   };
-
-  friend struct ::ncclComm;
 
   Clique* FindClique(const NcclUniqueId& id, int ranks);
   void Launch(ncclComm* comm, std::vector<Call> calls, CUstream_st* stream);
-  void Arrive(ncclComm* comm, size_t number);
-  void Compute(Together* all);
-  std::vector<char> Received(const Together& all, size_t rank, size_t i);
-  std::vector<char> Result(const Together& all, size_t rank, size_t i) const;
-  void Finish(ncclComm* comm, size_t number);
+  void Arrive(ncclComm* comm, size_t number, const std::vector<Call>& calls,
+              CUstream_st* stream);
+  void Finish(ncclComm* comm, size_t number, const std::vector<Call>& calls,
+              CUstream_st* stream);
   void CheckOrder(ncclComm* comm, size_t number);
-  bool Ready(const ncclComm& comm) const;
+  bool Ready(ncclComm* comm);
+  // Where a rank's part in a launch is posted; that it is there at all without
+  // a number.
+  static std::string KeyOf(const ncclComm& comm, size_t rank,
+                           const std::string& number);
+  bool AllPosted(const ncclComm& comm, const std::string& number);
 
   SoftwareGpu* const gpu_;
   // All below: guarded by the machine's lock.
+  const std::unique_ptr<NcclBoard> board_;
   int next_id_ = 0;
-  std::map<int, std::unique_ptr<Clique>> cliques_;  // by id
+  std::map<std::string, std::unique_ptr<Clique>> cliques_;
   std::vector<std::unique_ptr<ncclComm>> comms_;
+  // When streams of this process came to their parts, by key.
+  std::map<std::string, VectorClock> clocks_;
   std::map<int, std::vector<std::pair<Clique*, size_t>>>
       launched_;                 // by device
   std::map<int, int> failing_;   // by device
@@ -110,6 +100,7 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   int looks_left = 0;  // until what was called is under way
+  bool all_here = false;
   bool aborted = false;
   bool gone = false;
   std::vector<tf_hvd::SoftwareNccl::Call> waiting;  // to be launched then
