@@ -21,7 +21,7 @@ FILES = (
 )  # fmt: skip
 # Through the host's memory: what the ways differ in.
 FEW = ("allreduce", "exchange", "gather_broadcast", "sparse")
-LIMIT = 300
+LIMIT = 600
 
 
 @pytest.mark.timeout(LIMIT + 60)
@@ -48,4 +48,4 @@ def test_parallel_on_a_software_gpu(nccl, names, run_to_end, mpi_library):
     launches = re.search(r"(\d+) launches and copies on the software GPU", output)
     assert launches, output[-2000:]
     assert int(launches[1]) > 500
-    assert len(re.findall(r"\d{3} passed in ", output)) == 2
+    assert len(re.findall(r"\d{3} passed(?:, \d+ deselected)? in ", output)) == 2
