@@ -7,6 +7,7 @@ import hashlib
 import io
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+EM_CUDA = 190  # the machine of an ELF file for NVIDIA's GPUs
 NATIVE = [
     "_tf_hvd.so",
     "libtf_hvd_limits.so",
@@ -100,6 +102,34 @@ def test_no_name_of_mpi_is_left_to_the_linker(library):
         line.split()[-1] for line in lines_of("nm", "-D", "--undefined-only", str(library))
     ]
     assert [name for name in undefined if re.match(r"(MPI|PMPI|ompi|opal)_", name)] == []
+
+
+def test_machine_without_a_gpu_needs_nothing_of_cuda(library):
+    undefined = [
+        line.split()[-1] for line in lines_of("nm", "-D", "--undefined-only", str(library))
+    ]
+    assert [name for name in undefined if re.match(r"(cu[A-Z]|cuda|nccl|nvrtc)", name)] == []
+    wanted = lines_of("readelf", "-d", str(library))
+    assert [line for line in wanted if re.search(r"NEEDED.*lib(cu|nccl|nv)", line)] == []
+
+
+def test_code_for_gpus(wheel):
+    """Machine code for each architecture, and PTX for those that come later."""
+    library = member(wheel, "/_tf_hvd.so")
+    capabilities = set()
+    for found in re.finditer(rb"\x7fELF\x02\x01", library):
+        machine = struct.unpack_from("<H", library, found.start() + 18)[0]
+        flags = struct.unpack_from("<I", library, found.start() + 48)[0]
+        if machine == EM_CUDA:
+            # Where the capability stands in the flags has changed with 10.0.
+            capabilities.add(flags & 0xFF if flags & 0xFF > 2 else flags >> 8 & 0xFF)
+    assert capabilities == {70, 75, 80, 86, 89, 90, 100, 103, 120}
+    assert re.findall(rb"\.target (sm_\d+)", library) == [b"sm_90"]
+
+
+def test_size(wheel):
+    size = pathlib.Path(wheel.filename).stat().st_size
+    assert size < 4 << 20, "code for GPUs takes half a megabyte of it"
 
 
 def test_the_installed_package_is_the_wheels():
