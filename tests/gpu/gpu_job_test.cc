@@ -32,6 +32,7 @@ struct GpuJob {
                   std::make_shared<GpuDevices>(SoftwareGpu::Cuda(), rank);
               if (with_nccl) access.nccl = SoftwareNccl::Api();
               access.options.staging_bytes = 4096;
+              access.options.end_limit = std::chrono::milliseconds(300);
               return access;
             }) {}
 
@@ -306,6 +307,34 @@ TEST(GpuJob, AsynchronousErrorsEndTheJob) {
     }
   });
   EXPECT_GT(job.nccl.aborts(), 0);
+  job.ExpectNoFaults();
+}
+
+// NCCL does not come back from an abort: the job ends all the same, and the
+// memory of what may still be written is kept.
+TEST(GpuJob, AbortsThatHangAreGivenUp) {
+  GpuJob job(2, 12);
+  job.nccl.HangAborts(0);
+  std::weak_ptr<int> kept;
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const bucket = side.Tensor(std::vector<float>(100, 0));
+    ASSERT_TRUE(side.Allreduce("first", bucket, 100).status().ok());
+    if (rank.rank() == 1) {
+      job.nccl.FailAsync(1, 6);
+      EXPECT_FALSE(side.Allreduce("second", bucket, 100).status().ok());
+      return;
+    }
+    Entry entry = side.EntryOf(OpKind::kAllreduce, "second");
+    entry.request.tensors.push_back({DType::kFloat32, {100}});
+    entry.tensors.push_back({bucket, bucket, 100, 0});
+    const auto held = std::make_shared<int>(0);
+    entry.keepalive = held;
+    kept = held;
+    EXPECT_FALSE(rank.Submit(std::move(entry)).status().ok());
+  });
+  EXPECT_FALSE(kept.expired());
+  job.nccl.Release();
   job.ExpectNoFaults();
 }
 

@@ -42,8 +42,13 @@ void SoftwareNccl::HangAborts(int device) {
 }
 
 void SoftwareNccl::Release() {
-  const std::lock_guard<std::mutex> lock(gpu_->mutex());
+  std::unique_lock<std::mutex> lock(gpu_->mutex());
   hanging_.clear();
+  while (aborting_ > 0) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.lock();
+  }
 }
 
 int SoftwareNccl::aborts() {
@@ -314,12 +319,14 @@ struct SoftwareNcclCalls {
   static int Abort(NcclComm comm) {
     Lock lock(Gpu().mutex());
     ++library->aborts_;
+    ++library->aborting_;
     comm->aborted = true;
     while (library->hanging_[comm->device]) {
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       lock.lock();
     }
+    --library->aborting_;
     comm->gone = true;
     return 0;
   }

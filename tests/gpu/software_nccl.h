@@ -39,7 +39,8 @@ class SoftwareNccl {
 
   // From now on the communicators of a device tell this error when asked.
   void FailAsync(int device, int error);
-  // ncclCommAbort of a device's communicators does not return before Release.
+  // ncclCommAbort of a device's communicators does not return before Release,
+  // which waits for them.
   void HangAborts(int device);
   void Release();
   // Aborts that were asked for.
@@ -90,6 +91,7 @@ class SoftwareNccl {
   std::map<int, int> failing_;   // by device
   std::map<int, bool> hanging_;  // by device
   int aborts_ = 0;
+  int aborting_ = 0;
 };
 
 }  // namespace tf_hvd

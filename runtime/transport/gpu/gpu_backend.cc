@@ -121,13 +121,14 @@ Status GpuBackend::FindHost(const OperationSpec& spec, Backend** host) const {
 // of its own ends it.
 std::shared_ptr<NcclCommunicator> GpuBackend::NewCommunicator(
     const std::shared_ptr<GpuDevice>& device) {
-  std::shared_ptr<NcclCommunicator> made(new NcclCommunicator(nccl_, device),
-                                         [this](NcclCommunicator* last) {
-                                           ending_.emplace_back([last] {
-                                             last->End();
-                                             delete last;
-                                           });
-                                         });
+  std::shared_ptr<NcclCommunicator> made(
+      new NcclCommunicator(nccl_, device, options_.end_limit),
+      [this](NcclCommunicator* last) {
+        ending_.emplace_back([last] {
+          last->End();
+          delete last;
+        });
+      });
   communicators_.push_back(made);
   return made;
 }
@@ -138,7 +139,7 @@ bool GpuBackend::AbortAll() {
   for (const auto& one : communicators_) {
     if (auto communicator = one.lock()) all.push_back(std::move(communicator));
   }
-  abort_ended_ = NcclCommunicator::AbortAll(all);
+  abort_ended_ = NcclCommunicator::AbortAll(all, options_.end_limit);
   return abort_ended_;
 }
 

@@ -11,6 +11,7 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_BACKEND_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_BACKEND_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,6 +37,8 @@ struct GpuOptions {
   // Whether ranks may share a device, as NCCL allows it where each of them
   // claims to be on a host of its own (NCCL_HOSTID).
   bool shared_devices = false;
+  // What NCCL may take to end a communicator, in peace or by force.
+  std::chrono::milliseconds end_limit{10'000};
 };
 
 class GpuBackend final : public Backend {

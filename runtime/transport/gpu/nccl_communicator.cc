@@ -9,13 +9,10 @@
 namespace tf_hvd {
 namespace {
 
-// What an end may take. The driver tears down connections to ranks that may
-// have died.
-constexpr std::chrono::seconds kEndLimit{10};
-
 // Calls all of `ends`, each on a thread of its own; false if some have not
 // returned in time, which may run on for as long as the process.
-bool WithinLimit(std::vector<std::function<void()>> ends) {
+bool WithinLimit(std::chrono::milliseconds limit,
+                 std::vector<std::function<void()>> ends) {
   struct State {
     std::mutex mutex;
     std::condition_variable one_ended;
@@ -32,7 +29,7 @@ bool WithinLimit(std::vector<std::function<void()>> ends) {
     }).detach();
   }
   std::unique_lock<std::mutex> lock(state->mutex);
-  return state->one_ended.wait_for(lock, kEndLimit,
+  return state->one_ended.wait_for(lock, limit,
                                    [&] { return state->left == 0; });
 }
 
@@ -132,27 +129,28 @@ std::function<void()> NcclCommunicator::TakeForAbort() {
 }
 
 bool NcclCommunicator::AbortAll(
-    const std::vector<std::shared_ptr<NcclCommunicator>>& all) {
+    const std::vector<std::shared_ptr<NcclCommunicator>>& all,
+    std::chrono::milliseconds limit) {
   std::vector<std::function<void()>> aborts;
   for (const auto& communicator : all) {
     aborts.push_back(communicator->TakeForAbort());
     if (aborts.back() == nullptr) aborts.pop_back();
   }
-  return WithinLimit(std::move(aborts));
+  return WithinLimit(limit, std::move(aborts));
 }
 
 void NcclCommunicator::End() {
   if (comm_ == nullptr) return;
   Status status = device_->Within(
       [&] { return Check("ncclCommFinalize", api_->comm_finalize(comm_)); });
-  const auto limit = std::chrono::steady_clock::now() + kEndLimit;
+  const auto limit = std::chrono::steady_clock::now() + end_limit_;
   bool ready = false;
   while (status.ok() && !ready && std::chrono::steady_clock::now() < limit) {
     status = Ready(&ready);
     if (!ready) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (!ready) {
-    static_cast<void>(WithinLimit({TakeForAbort()}));
+    static_cast<void>(WithinLimit(end_limit_, {TakeForAbort()}));
     return;
   }
   const NcclComm comm = std::exchange(comm_, nullptr);

@@ -6,6 +6,7 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -28,8 +29,10 @@ class NcclCommunicator {
  public:
   // `api` outlives the communicator. Begins to connect; `Ready` tells when all
   // ranks have come.
-  NcclCommunicator(const NcclApi* api, std::shared_ptr<GpuDevice> device)
-      : api_(api), device_(std::move(device)) {}
+  // `end_limit`: what its end may take.
+  NcclCommunicator(const NcclApi* api, std::shared_ptr<GpuDevice> device,
+                   std::chrono::milliseconds end_limit)
+      : api_(api), device_(std::move(device)), end_limit_(end_limit) {}
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
@@ -48,7 +51,8 @@ class NcclCommunicator {
   // may wait for another. False if NCCL did not manage to in time: then
   // something may still write to the memory of its calls.
   static bool AbortAll(
-      const std::vector<std::shared_ptr<NcclCommunicator>>& all);
+      const std::vector<std::shared_ptr<NcclCommunicator>>& all,
+      std::chrono::milliseconds limit);
 
   // Ends it in peace, or by force if that takes too long; nothing is under way.
   // Waits for the other ranks, so not with the progress lock. To be called
@@ -65,6 +69,7 @@ class NcclCommunicator {
 
   const NcclApi* const api_;
   const std::shared_ptr<GpuDevice> device_;
+  const std::chrono::milliseconds end_limit_;
   NcclComm comm_ = nullptr;
 };
 
