@@ -82,7 +82,10 @@ def main():
         checkpoint_dir=arguments.checkpoints if hvd.rank() == 0 else None,
         hooks=[hvd.BroadcastGlobalVariablesHook(0)],
         config=v1.ConfigProto(
-            intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
+            intra_op_parallelism_threads=threads,
+            inter_op_parallelism_threads=threads,
+            # Of GPUs, where there are some, each rank takes one.
+            gpu_options=v1.GPUOptions(visible_device_list=str(hvd.local_rank())),
         ),
     )
     with session, Report(*mine, arguments.epochs, steps, len(train[0])) as report:
