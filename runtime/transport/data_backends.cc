@@ -24,13 +24,9 @@ DataBackends::DataBackends(const Topology& topology,
 }
 
 void DataBackends::AddGpus(const Topology& topology) {
-  std::vector<std::string> names;
-  for (int rank = 0; rank < topology.size; ++rank) {
-    names.push_back(topology.RankText(rank));
-  }
   const std::vector<Backend*> hosts = all_;
   gpu_.emplace(gpu_access_.devices.get(), gpu_access_.nccl, topology.rank,
-               std::move(names), hosts, gpu_access_.options);
+               topology.RankTexts(), hosts, gpu_access_.options);
   all_.push_back(&*gpu_);
   for (Backend* const host : hosts) {
     pinned_.emplace_back(gpu_access_.devices.get(), host, topology.rank);

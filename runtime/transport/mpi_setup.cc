@@ -148,11 +148,8 @@ Status AgreeOnGpus(const MpiSession& session, const Topology& topology,
                    const GpuLibraries& mine, GpuAccess* gpu) {
   std::vector<GpuLibrariesCard> cards;
   TF_HVD_RETURN_IF_ERROR(Gather(session, CardOf(mine), &cards));
-  std::vector<std::string> names;
-  for (int rank = 0; rank < topology.size; ++rank) {
-    names.push_back(topology.RankText(rank));
-  }
-  *gpu = AccessOf(mine, topology.LocalRank(), NoNcclText(cards, names));
+  *gpu = AccessOf(mine, topology.LocalRank(),
+                  NoNcclText(cards, topology.RankTexts()));
   return Status::Ok();
 }
 

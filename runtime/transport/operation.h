@@ -71,6 +71,11 @@ struct OperationSpec {
   std::vector<int64_t> receive;
 };
 
+// True if elements are reduced: spans count elements, not bytes.
+inline bool Reduces(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+}
+
 // How a look at an operation found it.
 struct Poll {
   bool done = false;

@@ -211,7 +211,7 @@ Status P2PBackend::Make(OperationSpec spec,
                         std::unique_ptr<Operation>* operation) {
   size_t me = 0;
   TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
-  if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter) {
+  if (Reduces(spec.kind)) {
     TF_HVD_RETURN_IF_ERROR(CheckReducible(spec.kind, spec.reduce));
   }
   *operation = std::make_unique<P2POperation>(this, std::move(spec), me);

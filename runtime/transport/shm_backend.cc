@@ -43,9 +43,9 @@ int ShmBackend::FreeSlot() {
 bool ShmBackend::Serves(const OperationSpec& spec) const {
   if (spec.memory.kind == MemoryKind::kDevice) return false;
   if (spec.set < 0 || spec.set >= ShmArena::kSets) return false;
-  const bool reduces =
-      spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
-  if (reduces && !IsReducible(spec.reduce.dtype, spec.reduce.op)) return false;
+  if (Reduces(spec.kind) && !IsReducible(spec.reduce.dtype, spec.reduce.op)) {
+    return false;
+  }
   const std::vector<int>& ranks = *spec.ranks;
   return ranks.size() > 1 &&
          std::includes(node_.begin(), node_.end(), ranks.begin(), ranks.end());

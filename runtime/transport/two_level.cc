@@ -107,9 +107,9 @@ bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
   if (spec.kind == OpKind::kAlltoall) return false;
   if (spec.memory.kind == MemoryKind::kDevice) return false;
   if (spec.set < 0 || spec.set >= P2PBackend::kSets) return false;
-  const bool reduces =
-      spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter;
-  if (reduces && !IsReducible(spec.reduce.dtype, spec.reduce.op)) return false;
+  if (Reduces(spec.kind) && !IsReducible(spec.reduce.dtype, spec.reduce.op)) {
+    return false;
+  }
   const auto found = layouts_.find(spec.set);
   if (found == layouts_.end()) return false;
   const Layout& layout = found->second;

@@ -62,6 +62,14 @@ uint64_t AbortRecord::Key() const {
          (hash >> 8);
 }
 
+std::vector<std::string> Topology::RankTexts() const {
+  std::vector<std::string> texts;
+  for (int of_rank = 0; of_rank < size; ++of_rank) {
+    texts.push_back(RankText(of_rank));
+  }
+  return texts;
+}
+
 std::string Topology::RankText(int of_rank) const {
   return tf_hvd::RankText(of_rank, hosts);
 }

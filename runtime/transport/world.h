@@ -33,7 +33,8 @@ struct Topology {
   int CrossRank() const;  // my place among ranks with my local rank
   int CrossSize() const;
   bool Homogeneous() const;  // every node has the same number of ranks
-  std::string RankText(int of_rank) const;  // "rank 3 (host)"
+  std::string RankText(int of_rank) const;     // "rank 3 (host)"
+  std::vector<std::string> RankTexts() const;  // of all ranks
 };
 
 // "rank 3 (host)"

@@ -37,14 +37,15 @@ Status GpuBackend::Make(OperationSpec spec,
   TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
   OnDevice* on = nullptr;
   TF_HVD_RETURN_IF_ERROR(OnDeviceOf(spec, &on));
-  const bool alone = spec.ranks->size() == 1;
+  std::shared_ptr<NcclCommunicator> communicator;
   Backend* host = nullptr;
-  if (!alone) {
-    std::shared_ptr<NcclCommunicator>& communicator = members_[spec.set];
-    if (communicator == nullptr) {
-      communicator = NewCommunicator(on->device);
+  if (spec.ranks->size() > 1) {
+    std::shared_ptr<NcclCommunicator>& of_set = members_[spec.set];
+    if (of_set == nullptr) {
+      of_set = NewCommunicator(on->device);
       TF_HVD_RETURN_IF_ERROR(FindHost(spec, &host));
     }
+    communicator = of_set;
     if (communicator->device() != on->device) {
       return FailedPrecondition(
           "a tensor lies on GPU " + std::to_string(on->device->ordinal()) +
@@ -53,7 +54,8 @@ Status GpuBackend::Make(OperationSpec spec,
           " in this process set; a rank has one GPU");
     }
   }
-  auto made = std::make_unique<GpuOperation>(this, std::move(spec), me, on);
+  auto made = std::make_unique<GpuOperation>(this, std::move(spec), me, on,
+                                             std::move(communicator));
   if (host != nullptr) TF_HVD_RETURN_IF_ERROR(made->Meet(host));
   *operation = std::move(made);
   return Status::Ok();

@@ -19,12 +19,13 @@ size_t RowBytes(const GpuMove& move) {
 }  // namespace
 
 GpuOperation::GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
-                           GpuBackend::OnDevice* on)
-    : backend_(backend), spec_(std::move(spec)), me_(me), on_(on) {
-  const auto found = backend_->members_.find(spec_.set);
-  if (found != backend_->members_.end()) {
-    communicator_ = found->second;
-  }
+                           GpuBackend::OnDevice* on,
+                           std::shared_ptr<NcclCommunicator> communicator)
+    : backend_(backend),
+      spec_(std::move(spec)),
+      me_(me),
+      on_(on),
+      communicator_(std::move(communicator)) {
   steps_ = PlanOnGpu(spec_, me_,
                      {on_->staging.get(), backend_->options_.staging_bytes});
   backend_->putting_.push_back(this);

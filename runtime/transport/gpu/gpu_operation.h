@@ -16,8 +16,10 @@ namespace tf_hvd {
 class GpuOperation final : public Operation {
  public:
   // `on`, and `backend`, outlive the operation.
+  // `communicator`: null for a set of one rank.
   GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
-               GpuBackend::OnDevice* on);
+               GpuBackend::OnDevice* on,
+               std::shared_ptr<NcclCommunicator> communicator);
   ~GpuOperation() override;
 
   // Lets the ranks of the set meet first, through `host`. Called once, at once.
@@ -39,8 +41,7 @@ class GpuOperation final : public Operation {
   const OperationSpec spec_;
   const size_t me_;
   GpuBackend::OnDevice* const on_;
-  // Null for a set of one rank.
-  std::shared_ptr<NcclCommunicator> communicator_;
+  const std::shared_ptr<NcclCommunicator> communicator_;
   std::unique_ptr<Operation> meeting_;
   std::vector<GpuCard> cards_;  // of all ranks
   GpuCard card_;                // of this one

@@ -13,10 +13,6 @@ namespace {
 // Pieces begin where any element is aligned.
 constexpr size_t kPieceAlign = 64;
 
-bool Reduces(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
-}
-
 // How NCCL sees an element.
 struct Mapping {
   bool known;

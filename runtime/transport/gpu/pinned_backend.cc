@@ -30,10 +30,7 @@ OperationSpec OnHost(const OperationSpec& spec) {
 class PinnedLayout {
  public:
   PinnedLayout(const OperationSpec& spec, size_t me) : spec_(spec) {
-    const size_t element =
-        spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReducescatter
-            ? SizeOf(spec.reduce.dtype)
-            : 1;
+    const size_t element = Reduces(spec.kind) ? SizeOf(spec.reduce.dtype) : 1;
     if (spec.kind == OpKind::kAlltoall) {
       Add(spec.input, spec.output, Sum(spec.send), Sum(spec.receive));
       return;
