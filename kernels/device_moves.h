@@ -58,6 +58,31 @@ struct ScaleElement {
   }
 };
 
+// Compression: numbers of float32 that travel in a half precision `E`. The bits
+// are those of a cast and of ScaleElement<E, E>, one after the other.
+template <typename E>
+struct NarrowElement {
+  using In = NativeElement<float>;
+  using Out = E;
+  static TF_HVD_INLINE uint16_t Apply(float stored,
+                                      const MoveArguments& arguments) {
+    const uint16_t narrow = E::Store(stored);
+    if (arguments.factor == 1.0) return narrow;
+    return ScaleElement<E, E>::Apply(narrow, arguments);
+  }
+};
+
+template <typename E>
+struct WidenElement {
+  using In = E;
+  using Out = NativeElement<float>;
+  static TF_HVD_INLINE float Apply(uint16_t stored,
+                                   const MoveArguments& arguments) {
+    if (arguments.factor == 1.0) return E::Load(stored);
+    return E::Load(ScaleElement<E, E>::Apply(stored, arguments));
+  }
+};
+
 // Any byte but 0 becomes 1: what is true has one form where bytes are compared.
 struct NormalizeBool {
   using In = BoolElement;
@@ -86,6 +111,10 @@ struct NormalizeBool {
   MOVE(tf_hvd_scale_float32, ScaleNumber<float>)        \
   MOVE(tf_hvd_scale_float64, ScaleNumber<double>)       \
   MOVE(tf_hvd_scale_bool, NormalizeBool)                \
+  MOVE(tf_hvd_narrow_float16, NarrowToHalf)             \
+  MOVE(tf_hvd_widen_float16, WidenHalf)                 \
+  MOVE(tf_hvd_narrow_bfloat16, NarrowToBfloat)          \
+  MOVE(tf_hvd_widen_bfloat16, WidenBfloat)              \
   MOVE(tf_hvd_cast_float32_float16, CastFloatToHalf)    \
   MOVE(tf_hvd_cast_float16_float32, CastHalfToFloat)    \
   MOVE(tf_hvd_cast_float32_bfloat16, CastFloatToBfloat) \
@@ -97,6 +126,10 @@ template <typename T>
 using ScaleNumber = ScaleElement<NativeElement<T>, NativeElement<T>>;
 using ScaleHalf = ScaleElement<HalfElement, HalfElement>;
 using ScaleBfloat = ScaleElement<BfloatElement, BfloatElement>;
+using NarrowToHalf = NarrowElement<HalfElement>;
+using WidenHalf = WidenElement<HalfElement>;
+using NarrowToBfloat = NarrowElement<BfloatElement>;
+using WidenBfloat = WidenElement<BfloatElement>;
 using CastFloatToHalf = ScaleElement<NativeElement<float>, HalfElement>;
 using CastHalfToFloat = ScaleElement<HalfElement, NativeElement<float>>;
 using CastFloatToBfloat = ScaleElement<NativeElement<float>, BfloatElement>;

@@ -3,12 +3,26 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/buffer_ops.h"
 #include "kernels/tf_adapters.h"
 
 namespace tf_hvd {
+namespace {
+
+// Memory for `count` numbers of 16 bits, which the call holds.
+Status NewHalves(Call* call, int64_t count, void** memory) {
+  tf::Tensor halves;
+  TF_HVD_RETURN_IF_ERROR(FromTensorFlow(call->ctx->allocate_temp(
+      tf::DT_HALF, tf::TensorShape({count}), &halves)));
+  *memory = halves.data();
+  call->held->push_back(halves);
+  return Status::Ok();
+}
+
+}  // namespace
 
 ReductionKernel::ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
     : CollectiveKernel(ctx, kind) {
@@ -23,6 +37,8 @@ ReductionKernel::ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
   OP_REQUIRES_OK(ctx, ctx->GetAttr("exact_factors", &exact));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("compression", &compression_));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype));
+  std::string wire;
+  OP_REQUIRES_OK(ctx, ctx->GetAttr("wire_dtype", &wire));
   prescale_ = prescale;
   postscale_ = postscale;
   if (exact.size() == 2) {
@@ -31,13 +47,29 @@ ReductionKernel::ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
   }
   // Not an error of the construction: the other ranks would wait for a call
   // that never comes.
-  valid_ = Validate(reduce_op, dtype);
+  DType type = DType::kFloat32;
+  valid_ = ToDType(dtype, &type);
+  if (valid_.ok() && !wire.empty()) valid_ = CastTo(wire, &type);
+  if (valid_.ok()) valid_ = Validate(reduce_op, type);
   if (exact.size() != 2 && !exact.empty()) {
     valid_ = InvalidArgument("exact_factors has two numbers, or none");
   }
 }
 
-Status ReductionKernel::Validate(int reduce_op, tf::DataType dtype) {
+Status ReductionKernel::CastTo(const std::string& wire, DType* type) {
+  for (const DType half : {DType::kFloat16, DType::kBfloat16}) {
+    if (wire == NameOf(half)) wire_ = half;
+  }
+  if (!wire_.has_value() || *type != DType::kFloat32) {
+    return InvalidArgument(std::string("cannot send ") + NameOf(*type) +
+                           " as " + wire +
+                           "; wire_dtype is float16 or bfloat16, of float32");
+  }
+  *type = *wire_;
+  return Status::Ok();
+}
+
+Status ReductionKernel::Validate(int reduce_op, DType type) {
   constexpr int kLast = static_cast<int>(ReduceOp::kProduct);
   if (reduce_op < 0 || reduce_op > kLast) {
     return InvalidArgument("there is no reduce_op " +
@@ -45,8 +77,6 @@ Status ReductionKernel::Validate(int reduce_op, tf::DataType dtype) {
                            "; pass Average, Sum, Adasum, Min, Max or Product");
   }
   reduce_op_ = static_cast<ReduceOp>(reduce_op);
-  DType type;
-  TF_HVD_RETURN_IF_ERROR(ToDType(dtype, &type));
   const bool adasum = reduce_op_ == ReduceOp::kAdasum;
   if (adasum && kind() == OpKind::kReducescatter) {
     return InvalidArgument(
@@ -70,6 +100,40 @@ Status ReductionKernel::FillEntry(Call* call) {
   for (int i = 0; i < TensorCount(*call); ++i) {
     TF_HVD_RETURN_IF_ERROR(AddReduced(call, i));
   }
+  return wire_.has_value() ? Cast(call) : Status::Ok();
+}
+
+Status ReductionKernel::Cast(Call* call) const {
+  Entry& entry = call->entry;
+  for (TensorSpec& spec : entry.request.tensors) spec.dtype = *wire_;
+  if (entry.request.device == DeviceKind::kGpu) {
+    entry.stored = DType::kFloat32;
+    return Status::Ok();
+  }
+  // What is to be cast back: from where, to where, how many.
+  std::vector<Span> results;
+  for (size_t i = 0; i < entry.tensors.size(); ++i) {
+    TensorBuffers& tensor = entry.tensors[i];
+    void* narrow = nullptr;
+    TF_HVD_RETURN_IF_ERROR(NewHalves(call, tensor.count, &narrow));
+    StoreAccumulator(*wire_, narrow, tensor.input, tensor.count, 1.0);
+    void* result = narrow;
+    const int64_t count =
+        call->ctx->mutable_output(static_cast<int>(i))->NumElements();
+    if (kind() == OpKind::kReducescatter) {
+      TF_HVD_RETURN_IF_ERROR(NewHalves(call, count, &result));
+    }
+    results.push_back({result, tensor.output, count});
+    tensor.input = narrow;
+    tensor.output = result;
+  }
+  call->finish = [wire = *wire_, results = std::move(results),
+                  held = call->held](int32_t) {
+    for (const Span& result : results) {
+      LoadAccumulator(wire, result.output, result.input, result.count, 1.0);
+    }
+    return Status::Ok();
+  };
   return Status::Ok();
 }
 

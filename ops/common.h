@@ -35,6 +35,7 @@ inline constexpr char kIgnoreNameScopeAttr[] =
 inline constexpr char kProcessSetAttr[] = "process_set_id: int = 0";
 inline constexpr char kWireNameAttr[] = "wire_name: string = ''";
 inline constexpr char kCompressionAttr[] = "compression: string = ''";
+inline constexpr char kWireDtypeAttr[] = "wire_dtype: string = ''";
 inline constexpr char kExactFactorsAttr[] = "exact_factors: list(int) = []";
 inline constexpr char kNumTensorsAttr[] = "num_tensors: int >= 1";
 inline constexpr char kMemberNamesAttr[] = "member_names: list(string) = []";
@@ -66,7 +67,9 @@ inline void AddAttributes(OpBuilder* op,
   for (const char* attribute : horovods) op->Attr(attribute);
   if (takes != Takes::kTensor) op->Attr(kNumTensorsAttr);
   op->Attr(kWireNameAttr);
-  if (reduces) op->Attr(kCompressionAttr).Attr(kExactFactorsAttr);
+  if (reduces) {
+    op->Attr(kCompressionAttr).Attr(kExactFactorsAttr).Attr(kWireDtypeAttr);
+  }
   if (takes != Takes::kTensor) op->Attr(kMemberNamesAttr);
   if (takes == Takes::kGroupAndStep) op->Attr(kStampCountAttr);
 }
@@ -121,6 +124,8 @@ compression: How the caller made the tensors smaller, in words; empty for not at
   all. Ranks that differ in it get an error that shows both.
 exact_factors: The bits of both factors as float64, where those are not what
   float32 has; else nothing.
+wire_dtype: "float16" or "bfloat16": what float32 tensors are cast to, reduced as
+  and cast back from, in one pass with what packs them on a GPU. Empty: T itself.
 )doc";
 }
 

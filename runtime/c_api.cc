@@ -16,6 +16,7 @@
 #include "runtime/forks.h"
 #include "runtime/joining.h"
 #include "runtime/set_calls.h"
+#include "runtime/transport/gpu/gpu_devices.h"
 #include "runtime/transport/gpu/gpu_libraries.h"
 #include "runtime/transport/mpi_world.h"
 #include "runtime/transport/processes.h"
@@ -202,6 +203,12 @@ int tf_hvd_nccl_version(const char* library_dir) {
   const tf_hvd::GpuLibraries libraries = tf_hvd::OpenGpuLibraries(
       {config.cuda_library, config.nccl_library, config.use_nccl, library_dir});
   return libraries.nccl == nullptr ? 0 : libraries.nccl_version;
+}
+
+int tf_hvd_gpus_on_all_ranks() {
+  const auto runtime = tf_hvd::DefaultRuntime();
+  if (runtime == nullptr || runtime->gpus() == nullptr) return 0;
+  return runtime->gpus()->on_all_ranks() ? 1 : 0;
 }
 
 const char* tf_hvd_mpi_version() {

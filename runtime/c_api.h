@@ -74,6 +74,10 @@ TF_HVD_EXPORT int tf_hvd_mpi_threads_supported();
 // have been called.
 TF_HVD_EXPORT int tf_hvd_nccl_version(const char* library_dir);
 
+// 1 if every rank has a CUDA driver, so that tensors may lie on GPUs; 0 if not,
+// or not initialised.
+TF_HVD_EXPORT int tf_hvd_gpus_on_all_ranks();
+
 // Process sets. All ranks call these alike, and each call waits for them.
 // `ranks` are ascending; `set` gets the number of the new set.
 TF_HVD_EXPORT int tf_hvd_add_process_set(const int* ranks, int count, int* set,

@@ -62,6 +62,7 @@ OperationSpec Collective::Spec() const {
   spec.ranks = first().ranks;
   spec.set = first().set;
   spec.memory = MemoryOfTensors();
+  if (first().own.has_value()) spec.stored = first().own->stored;
   return spec;
 }
 
@@ -150,6 +151,7 @@ void Collective::PlanReducescatter() {
   for (const auto& [dtype, of_type] : of_types) {
     OperationSpec spec = Spec();
     spec.reduce = OptionsOf(task.request, dtype);
+    const auto stored = static_cast<int64_t>(SizeOf(StoredType(spec)));
     // Bytes of each tensor that the ranks before get.
     std::vector<int64_t> before(tensors.size());
     for (size_t place = 0; place < task.ranks->size(); ++place) {
@@ -157,11 +159,11 @@ void Collective::PlanReducescatter() {
         const TensorBuffers& own = task.own->tensors[t];
         const int64_t rows =
             ScatteredRows(tensors[t].shape[0], task.ranks->size(), place);
-        const int64_t bytes = rows * RowBytes(tensors[t]);
+        const int64_t count =
+            rows * RowBytes(tensors[t]) / static_cast<int64_t>(SizeOf(dtype));
         spec.spans.push_back({static_cast<const char*>(own.input) + before[t],
-                              own.output,
-                              bytes / static_cast<int64_t>(SizeOf(dtype))});
-        before[t] += bytes;
+                              own.output, count});
+        before[t] += count * stored;
       }
     }
     specs_.push_back(std::move(spec));

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct Entry {
   std::vector<TensorBuffers> tensors;
   // Where all of them lie; as request.device says.
   Memory memory;
+  // See OperationSpec::stored.
+  std::optional<DType> stored;
 
   // Alltoall: how many rows go to each rank of the set.
   std::vector<int64_t> splits;

@@ -116,9 +116,19 @@ def _default_name(op_type: str, inputs: Any) -> str:
 
 
 def _reduction(
-    options: ReductionOptions, compressed_as: str, member_names: Sequence[str] = ()
+    options: ReductionOptions,
+    compressed_as: str,
+    member_names: Sequence[str] = (),
+    wire_dtype: str = "",
 ) -> dict[str, Any]:
-    """The attributes of an op that computes something; what is empty is left out."""
+    """The attributes of an op that computes something; what is empty is left out.
+
+    Args:
+      options: the caller's.
+      compressed_as: see `tf_hvd.compression.describe`.
+      member_names: of the members of a group.
+      wire_dtype: what the op casts float32 to, and back from; see `tf_hvd.compression.send`.
+    """
     attributes: dict[str, Any] = {
         "reduce_op": options.op,
         "prescale_factor": options.prescale_factor,
@@ -129,13 +139,20 @@ def _reduction(
         attributes[scales.ATTRIBUTE] = exact
     if compressed_as:
         attributes["compression"] = compressed_as
+    if wire_dtype:
+        attributes["wire_dtype"] = wire_dtype
     if member_names:
         attributes["member_names"] = list(member_names)
     return attributes
 
 
 def run_allreduce(
-    tensor: Any, options: ReductionOptions, name: str | None = None, compressed_as: str = ""
+    tensor: Any,
+    options: ReductionOptions,
+    name: str | None = None,
+    compressed_as: str = "",
+    *,
+    wire_dtype: str = "",
 ) -> Any:
     """HorovodAllreduce on one tensor (not a variable), with nothing around it."""
     return run(
@@ -144,7 +161,7 @@ def run_allreduce(
         tensor,
         name,
         options.process_set,
-        **_reduction(options, compressed_as),
+        **_reduction(options, compressed_as, wire_dtype=wire_dtype),
     )
 
 
@@ -155,6 +172,8 @@ def run_grouped_allreduce(
     compressed_as: str = "",
     member_names: Sequence[str] = (),
     step: Any = None,
+    *,
+    wire_dtype: str = "",
 ) -> list[Any]:
     """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it.
 
@@ -168,7 +187,7 @@ def run_grouped_allreduce(
             name,
             options.process_set,
             stamp=_stamp(step),
-            **_reduction(options, compressed_as, member_names),
+            **_reduction(options, compressed_as, member_names, wire_dtype),
         )
     )
 
@@ -179,7 +198,12 @@ def _stamp(step: Any) -> list[Any]:
 
 
 def run_reducescatter(
-    tensor: Any, options: ReductionOptions, name: str | None = None, compressed_as: str = ""
+    tensor: Any,
+    options: ReductionOptions,
+    name: str | None = None,
+    compressed_as: str = "",
+    *,
+    wire_dtype: str = "",
 ) -> Any:
     """HorovodReducescatter on one tensor (not a variable), with nothing around it."""
     return run(
@@ -188,7 +212,7 @@ def run_reducescatter(
         tensor,
         name,
         options.process_set,
-        **_reduction(options, compressed_as),
+        **_reduction(options, compressed_as, wire_dtype=wire_dtype),
     )
 
 
@@ -198,6 +222,8 @@ def run_grouped_reducescatter(
     name: str | None = None,
     compressed_as: str = "",
     member_names: Sequence[str] = (),
+    *,
+    wire_dtype: str = "",
 ) -> list[Any]:
     """HorovodGroupedReducescatter on tensors of one dtype, with nothing around it."""
     return list(
@@ -207,7 +233,7 @@ def run_grouped_reducescatter(
             list(tensors),
             name,
             options.process_set,
-            **_reduction(options, compressed_as, member_names),
+            **_reduction(options, compressed_as, member_names, wire_dtype),
         )
     )
 

@@ -139,6 +139,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "process_set_ranks": (number, [number, numbers, number]),
         "mpi_version": (text, []),
         "nccl_version": (number, [text]),
+        "gpus_on_all_ranks": (number, []),
         "mpi_threads_supported": (number, []),
         "set_eager_name": (None, [text]),
         "config_markdown": (text, []),
@@ -267,6 +268,11 @@ def set_eager_name(name: str | None) -> None:
 def nccl_version() -> int:
     """22105 for 2.21.5; 0 if this process has no NCCL, or no CUDA driver."""
     return int(library.tf_hvd_nccl_version(str(DIRECTORY).encode()))
+
+
+def gpus_on_all_ranks() -> bool:
+    """Whether every rank has a CUDA driver; False before init."""
+    return bool(library.tf_hvd_gpus_on_all_ranks())
 
 
 def mpi_version() -> str:

@@ -36,7 +36,14 @@ import tensorflow as tf
 
 from tf_hvd import _calls, _native
 from tf_hvd._tensorflow import on_device, to_tensor, verbatim
-from tf_hvd.compression import Compression, Compressor, describe, describe_all
+from tf_hvd.compression import (
+    Compression,
+    Compressor,
+    Sent,
+    as_one_op,
+    describe_all,
+    send,
+)
 from tf_hvd.options import ReductionOptions, resolve_op
 from tf_hvd.process_sets import ProcessSet, global_process_set
 from tf_hvd.sparse import allreduce_slices
@@ -103,13 +110,12 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         opening = name or ("HorovodAllreduce" if tf.executing_eagerly() else "")
         return allreduce_slices([tensor], [name], options, opening=opening)[0]
-    compression = options.compressor
     with on_device(device_dense):
-        plain = to_tensor(tensor)
-        compressed, context = compression.compress(plain)
-        words = describe(compression, plain, compressed)
-        reduced = _calls.run_allreduce(compressed, options, name, words)
-        return compression.decompress(reduced, context)
+        sent = send(options.compressor, to_tensor(tensor))
+        reduced = _calls.run_allreduce(
+            sent.tensor, options, name, sent.words, wire_dtype=sent.wire_dtype
+        )
+        return sent.restore(reduced)
 
 
 @verbatim
@@ -183,27 +189,23 @@ def reduce_group(
     """
     options.check_slices(*tensors)
     names = _calls.check_member_names(member_names, len(tensors))
-    compression = options.compressor
     results: list[Any] = list(tensors)
-    sent: dict[int, Any] = {}
-    contexts: dict[int, Any] = {}
-    words: dict[int, str] = {}
+    sent: dict[int, Sent] = {}
 
     def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
-        how = describe_all([words[i] for i in members])
+        how = describe_all([sent[i].words for i in members])
+        given, wire_dtype = as_one_op([sent[i] for i in members])
         return _calls.run_grouped_allreduce(
-            [sent[i] for i in members], options, request, how, member_names, step
+            given, options, request, how, member_names, step, wire_dtype=wire_dtype
         )
 
     slices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
     with on_device(options.device_dense):
         for i, tensor in enumerate(tensors):
             if not isinstance(tensor, tf.IndexedSlices):
-                plain = to_tensor(tensor)
-                sent[i], contexts[i] = compression.compress(plain)
-                words[i] = describe(compression, plain, sent[i])
+                sent[i] = send(options.compressor, to_tensor(tensor))
         for i, tensor in _calls.run_by_dtype(sent, name, names, call).items():
-            results[i] = compression.decompress(tensor, contexts[i])
+            results[i] = sent[i].restore(tensor)
     own_names = [_calls.suffixed(name, str(i)) for i in slices]
     if sent:
         opening = ""

@@ -1,9 +1,11 @@
 """Smaller numbers for the way: gradients are sent in a 16-bit type and widened again."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from tf_hvd import _native
 
 
 class Compressor:
@@ -87,6 +89,60 @@ class Compression:
 
 
 _WORDS: dict[Any, str] = {FP16Compressor: "fp16", BF16Compressor: "bf16"}
+_HALVES: dict[Any, str] = {FP16Compressor: "float16", BF16Compressor: "bfloat16"}
+
+
+class Sent(NamedTuple):
+    """A tensor on its way through an op that reduces.
+
+    Attributes:
+      compression: what made it.
+      tensor: what the op gets: as it travels, or the user's own if the op is to cast it.
+      context: what `decompress` needs.
+      words: what was done, for the ranks to compare; see `describe`.
+      wire_dtype: what the op casts it to, and back from; "" if it does not.
+    """
+
+    compression: Any
+    tensor: Any
+    context: Any
+    words: str
+    wire_dtype: str
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type that travels."""
+        return tf.as_dtype(self.wire_dtype) if self.wire_dtype else self.tensor.dtype
+
+    def restore(self, result: Any) -> Any:
+        """What the user gets for the op's result."""
+        return self.compression.decompress(result, self.context)
+
+
+def send(compression: Any, tensor: Any) -> Sent:
+    """Compresses a tensor for an op that reduces.
+
+    Where all ranks may have GPUs the casts of float32 are left to the op, which makes them in
+    one pass with what packs tensors there. Nowhere else: on a CPU TensorFlow's are faster, for
+    they run beside what is being moved.
+    """
+    half = _HALVES.get(compression)
+    if half is not None and tensor.dtype == tf.float32 and _native.gpus_on_all_ranks():
+        words = f"{_WORDS[compression]} of float32"
+        return Sent(compression, tensor, tf.float32, words, half)
+    compressed, context = compression.compress(tensor)
+    words = describe(compression, tensor, compressed)
+    return Sent(compression, compressed, context, words, "")
+
+
+def as_one_op(members: Sequence[Sent]) -> tuple[list[Any], str]:
+    """What an op on members that travel in one type gets, and its `wire_dtype`."""
+    if all(member.wire_dtype for member in members):
+        return [member.tensor for member in members], members[0].wire_dtype
+    return [
+        tf.cast(member.tensor, member.dtype) if member.wire_dtype else member.tensor
+        for member in members
+    ], ""
 
 
 def describe(compression: Any, tensor: Any, compressed: Any) -> str:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_hvd import _calls, _native, basics
 from tf_hvd._tensorflow import on_device, to_tensor, verbatim
-from tf_hvd.compression import Compression, Compressor, describe, describe_all
+from tf_hvd.compression import Compression, Compressor, as_one_op, describe_all, send
 from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
@@ -187,22 +187,22 @@ def _scatter(
     single: bool = False,
 ) -> list[Any]:
     names = _calls.check_member_names(member_names, len(tensors))
-    compression = options.compressor
     with on_device(options.device_dense):
-        plain = [to_tensor(tensor) for tensor in tensors]
-        compressed = [compression.compress(tensor) for tensor in plain]
-        words = [describe(compression, t, c) for t, (c, _) in zip(plain, compressed, strict=True)]
+        sent = {i: send(options.compressor, to_tensor(t)) for i, t in enumerate(tensors)}
 
         def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
-            sent = [compressed[i][0] for i in members]
-            how = describe_all([words[i] for i in members])
+            how = describe_all([sent[i].words for i in members])
+            given, wire_dtype = as_one_op([sent[i] for i in members])
             if single:
-                return [_calls.run_reducescatter(sent[0], options, request, how)]
-            return _calls.run_grouped_reducescatter(sent, options, request, how, member_names)
+                return [
+                    _calls.run_reducescatter(given[0], options, request, how, wire_dtype=wire_dtype)
+                ]
+            return _calls.run_grouped_reducescatter(
+                given, options, request, how, member_names, wire_dtype=wire_dtype
+            )
 
-        sent = {i: tensor for i, (tensor, _) in enumerate(compressed)}
         results = _calls.run_by_dtype(sent, name, names, call)
-        return [compression.decompress(results[i], c) for i, (_, c) in enumerate(compressed)]
+        return [one.restore(results[i]) for i, one in sent.items()]
 
 
 @verbatim

@@ -143,6 +143,15 @@ def _tensors(op: Any) -> list[Any]:
     return list(op.inputs)[: len(op.outputs)]
 
 
+def _as_they_travel(op: Any, tensors: list[Any]) -> list[Any]:
+    """In the type that a reducing op casts them to, if it does: its gradient travels alike."""
+    wire_dtype = op.get_attr("wire_dtype")
+    if not wire_dtype:
+        return tensors
+    name = wire_dtype.decode() if isinstance(wire_dtype, bytes) else wire_dtype
+    return [tf.cast(x, tf.as_dtype(name)) for x in tensors]
+
+
 def _no_step(op: Any) -> list[None]:
     """The gradient of what `_tensors` leaves out."""
     return [None] * (len(op.inputs) - len(op.outputs))
@@ -179,8 +188,8 @@ class _Reduction:
     """A reducing op of the forward pass, of one tensor or of a group."""
 
     def __init__(self, op: Any, gradients: Sequence[Any], scatters: bool) -> None:
-        self.inputs = _tensors(op)
-        self.outputs = list(op.outputs)
+        self.inputs = _as_they_travel(op, _tensors(op))
+        self.outputs = _as_they_travel(op, list(op.outputs))
         self.gradients = _all_dense(gradients, self.outputs)
         self.kind = op.get_attr("reduce_op")
         self.prescale, self.postscale = _scales(op)
@@ -280,6 +289,12 @@ def _without_own(rows: Any, process_set: int) -> Any:
 
 def _reduction_gradients(op: Any, gradients: Sequence[Any], scatters: bool) -> list[Any]:
     reduction = _Reduction(op, gradients, scatters)
+    dtypes = [x.dtype for x in _tensors(op)]
+    results = _derivatives(reduction)
+    return [tf.cast(x, dtype) for x, dtype in zip(results, dtypes, strict=True)]
+
+
+def _derivatives(reduction: _Reduction) -> list[Any]:
     if reduction.kind in (basics.Sum, basics.Average):
         return reduction.linear()
     if reduction.kind in (basics.Min, basics.Max):

@@ -148,8 +148,9 @@ Status AgreeOnGpus(const MpiSession& session, const Topology& topology,
                    const GpuLibraries& mine, GpuAccess* gpu) {
   std::vector<GpuLibrariesCard> cards;
   TF_HVD_RETURN_IF_ERROR(Gather(session, CardOf(mine), &cards));
-  *gpu = AccessOf(mine, topology.LocalRank(),
-                  NoNcclText(cards, topology.RankTexts()));
+  *gpu =
+      AccessOf(mine, topology.LocalRank(),
+               NoNcclText(cards, topology.RankTexts()), AllHaveDrivers(cards));
   return Status::Ok();
 }
 

@@ -264,7 +264,7 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
     LoopbackOptions one;
     one.gpu = [&](int) {
       const GpuLibraries libraries = OpenGpuLibraries(GpuSearchOf(options));
-      return AccessOf(libraries, 0, libraries.no_nccl);
+      return AccessOf(libraries, 0, libraries.no_nccl, /*on_all_ranks=*/true);
     };
     *world = std::move(MakeLoopback(one).front());
     return Status::Ok();

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/buffer_ops.h"
@@ -61,6 +62,10 @@ struct OperationSpec {
   uint64_t number = 0;
   Memory memory;
   ReduceOptions reduce;
+  // What is reduced on a device, if its elements lie in memory as another type
+  // than reduce.dtype: they are cast on the way there, and back. float32 as a
+  // half precision. Of one rank alone: others may have cast theirs themselves.
+  std::optional<DType> stored;
   std::vector<Span> spans;  // all kinds but alltoall
   size_t root = 0;
   // kBroadcast: this is one of so many alike, one after the other.
@@ -74,6 +79,11 @@ struct OperationSpec {
 // True if elements are reduced: spans count elements, not bytes.
 inline bool Reduces(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+}
+
+// The type that the elements of an operation that reduces have in memory.
+inline DType StoredType(const OperationSpec& spec) {
+  return spec.stored.value_or(spec.reduce.dtype);
 }
 
 // How a look at an operation found it.

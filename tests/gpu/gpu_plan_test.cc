@@ -1,5 +1,4 @@
-// The steps of operations on GPUs, as text: "copy_4 x2" is one launch that
-// moves two tensors; calls of NCCL tell their count and type.
+// What operations on GPUs are made of; see plan_text.h.
 #include "runtime/transport/gpu/gpu_plan.h"
 
 #include <gtest/gtest.h>
@@ -12,112 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/plan_text.h"
+
 namespace tf_hvd {
 namespace {
-
-// Addresses that nobody looks at: tensors lie far apart.
-char* Tensor(int number) {
-  return reinterpret_cast<char*>(uintptr_t{0x100000} *
-                                 static_cast<uintptr_t>(number + 1));
-}
-char* const kStaging = reinterpret_cast<char*>(uintptr_t{0x70000000});
-
-std::string Text(NcclNumber number) {
-  constexpr const char* kNames[] = {"int8",    "uint8",   "int32",   "uint32",
-                                    "int64",   "uint64",  "float16", "float32",
-                                    "float64", "bfloat16"};
-  return kNames[static_cast<int>(number)];
-}
-
-std::string Text(const NcclCall& call) {
-  constexpr const char* kReductions[] = {"sum", "product", "max", "min"};
-  std::ostringstream text;
-  text << NameOf(call.kind);
-  if (call.kind == OpKind::kAlltoall) {
-    for (const int64_t bytes : call.send) text << " >" << bytes;
-    for (const int64_t bytes : call.receive) text << " <" << bytes;
-    return text.str();
-  }
-  text << " " << call.count << " " << Text(call.number);
-  if (call.kind == OpKind::kBroadcast) {
-    text << " from " << call.root;
-  } else if (call.kind != OpKind::kAllgather) {
-    text << " " << kReductions[static_cast<int>(call.reduction)];
-  }
-  return text.str();
-}
-
-std::string Text(const GpuMove& move) {
-  std::ostringstream text;
-  text << move.kernel.substr(7) << " x" << move.rows.size();  // "tf_hvd_"
-  if (move.kernel.find("scale") == std::string::npos) return text.str();
-  if (move.arguments.factor != 1.0) text << " *" << move.arguments.factor;
-  if (move.arguments.divisor != 1.0) text << " /" << move.arguments.divisor;
-  return text.str();
-}
-
-std::string Text(const std::vector<GpuStep>& steps) {
-  std::string text;
-  for (const GpuStep& step : steps) {
-    if (!text.empty()) text += ", ";
-    text += std::visit([](const auto& one) { return Text(one); }, step);
-  }
-  return text;
-}
-
-// What all ranks must do alike.
-std::string CallsOf(const std::vector<GpuStep>& steps) {
-  std::string text;
-  for (const GpuStep& step : steps) {
-    const auto* const call = std::get_if<NcclCall>(&step);
-    if (call != nullptr) text += Text(*call) + ", ";
-  }
-  return text;
-}
-
-const NcclCall& CallAt(const std::vector<GpuStep>& steps, size_t i) {
-  return std::get<NcclCall>(steps.at(i));
-}
-const GpuMove& MoveAt(const std::vector<GpuStep>& steps, size_t i) {
-  return std::get<GpuMove>(steps.at(i));
-}
-
-OperationSpec Spec(OpKind kind, int ranks) {
-  OperationSpec spec;
-  spec.kind = kind;
-  std::vector<int> all(static_cast<size_t>(ranks));
-  std::iota(all.begin(), all.end(), 0);
-  spec.ranks = std::make_shared<const std::vector<int>>(std::move(all));
-  return spec;
-}
-
-// Tensors of so many elements, one behind the other in an own place each.
-OperationSpec Allreduce(const std::vector<int64_t>& counts,
-                        const ReduceOptions& options, int ranks = 4) {
-  OperationSpec spec = Spec(OpKind::kAllreduce, ranks);
-  spec.reduce = options;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const int number = static_cast<int>(2 * i);
-    spec.spans.push_back({Tensor(number), Tensor(number + 1), counts[i]});
-  }
-  return spec;
-}
-
-// The same on a rank that has joined.
-OperationSpec Joined(OperationSpec spec) {
-  for (Span& span : spec.spans) span.input = span.output = nullptr;
-  return spec;
-}
-
-OperationSpec InPlace(OperationSpec spec) {
-  for (Span& span : spec.spans) span.output = const_cast<void*>(span.input);
-  return spec;
-}
-
-std::vector<GpuStep> Plan(const OperationSpec& spec, size_t me = 0,
-                          size_t staging_bytes = 4096) {
-  return PlanOnGpu(spec, me, {kStaging, staging_bytes});
-}
 
 ReduceOptions Options(DType dtype, ReduceOp op = ReduceOp::kSum,
                       double prescale = 1, double postscale = 1) {

@@ -45,6 +45,19 @@ class GpuProgram {
       call.spec.set = static_cast<int32_t>(set_);
       call.spec.number = numbers_[set_] - 1;
     }
+    Fill();
+    for (const int rank : members_) {
+      GpuRank::Call& call = calls_[rank];
+      const DType dtype = call.spec.reduce.dtype;
+      const bool half = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+      // Compression: of some ranks alone, to see that it is their own matter.
+      if (Reduces(kind_) && half && !call.joined && Draw(2) == 0) Widen(&call);
+    }
+    return std::move(calls_);
+  }
+
+ private:
+  void Fill() {
     switch (kind_) {
       case OpKind::kAllreduce:
         Allreduce();
@@ -61,10 +74,23 @@ class GpuProgram {
       default:
         Reducescatter();
     }
-    return std::move(calls_);
   }
 
- private:
+  // The same call, with tensors of float32.
+  static void Widen(GpuRank::Call* call) {
+    const DType dtype = call->spec.reduce.dtype;
+    const auto widen = [dtype](std::vector<char>* tensor) {
+      std::vector<char> wide(2 * tensor->size());
+      LoadAccumulator(dtype, wide.data(), tensor->data(),
+                      static_cast<int64_t>(tensor->size() / 2), 1.0);
+      *tensor = std::move(wide);
+    };
+    call->spec.stored = DType::kFloat32;
+    for (auto& tensor : call->inputs) widen(&tensor);
+    for (auto& tensor : call->expected) widen(&tensor);
+    for (size_t& bytes : call->outputs) bytes *= 2;
+  }
+
   size_t Draw(size_t below) { return random_() % below; }
 
   static std::vector<int> Range(int begin, int end) {
@@ -284,15 +310,16 @@ class GpuProgram {
         call.inputs.push_back(DrawNumbers(options.dtype, all));
         call.outputs.push_back(of_tensor[place] * element);
       }
-      call.point = [counts, element](const auto& inputs, const auto& outputs,
-                                     OperationSpec* spec) {
+      call.point = [counts](const auto& inputs, const auto& outputs,
+                            OperationSpec* spec) {
+        const size_t stored = SizeOf(StoredType(*spec));
         std::vector<const char*> at = inputs;
         for (size_t p = 0; p < counts[0].size(); ++p) {
           for (size_t t = 0; t < counts.size(); ++t) {
             const size_t count = counts[t][p];
             spec->spans.push_back(
                 {at[t], outputs[t], static_cast<int64_t>(count)});
-            at[t] += count * element;
+            at[t] += count * stored;
           }
         }
       };

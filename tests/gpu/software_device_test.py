@@ -16,11 +16,11 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "libsoftware_device.so"
 FILES = (
-    "allreduce", "bits", "errors", "exchange", "gather_broadcast", "gradients",
+    "allreduce", "bits", "compression", "errors", "exchange", "gather_broadcast", "gradients",
     "horovod_gradients", "objects", "process_sets", "sparse", "synchronize", "table", "verdicts",
 )  # fmt: skip
 # Through the host's memory: what the ways differ in.
-FEW = ("allreduce", "exchange", "gather_broadcast", "sparse")
+FEW = ("allreduce", "compression", "exchange", "gather_broadcast", "sparse")
 LIMIT = 600
 
 

@@ -27,6 +27,7 @@ struct Meaning {
   bool copies;
   DType from;
   DType to;
+  bool compresses = false;  // scales in the half precision alone
 };
 
 inline DType DTypeCalled(const std::string& name) {
@@ -48,6 +49,12 @@ inline Meaning MeaningOf(const SoftwareKernel& kernel) {
     return {true, DType::kUint8, DType::kUint8};
   }
   if (verb == "scale") return {false, DTypeCalled(rest), DTypeCalled(rest)};
+  if (verb == "narrow") {
+    return {false, DType::kFloat32, DTypeCalled(rest), true};
+  }
+  if (verb == "widen") {
+    return {false, DTypeCalled(rest), DType::kFloat32, true};
+  }
   EXPECT_EQ(verb, "cast");
   const size_t second = rest.find('_');
   return {false, DTypeCalled(rest.substr(0, second)),
@@ -84,6 +91,27 @@ inline void QuietNans(std::string* floats) {
   }
 }
 
+// Cast and scaled, one after the other.
+inline std::string Compressed(const Meaning& meaning, const char* input,
+                              int64_t count, const Factors& factors) {
+  const auto size = static_cast<size_t>(count);
+  const bool narrows = meaning.from == DType::kFloat32;
+  const DType half = narrows ? meaning.to : meaning.from;
+  std::string halves(2 * size, '\0');
+  std::string floats(4 * size, '\0');
+  if (narrows) {
+    StoreAccumulator(half, &halves[0], input, count, 1.0);
+  } else {
+    halves.assign(input, halves.size());
+  }
+  LoadAccumulator(half, &floats[0], halves.data(), count, 1.0);
+  if (factors.factor != 1.0) {
+    StoreAccumulator(half, &halves[0], floats.data(), count, factors.factor);
+    LoadAccumulator(half, &floats[0], halves.data(), count, 1.0);
+  }
+  return narrows ? halves : floats;
+}
+
 // `count` elements as buffer_ops converts and scales them; a null input stands
 // for zeros.
 inline std::string Reference(const SoftwareKernel& kernel, const char* input,
@@ -95,6 +123,7 @@ inline std::string Reference(const SoftwareKernel& kernel, const char* input,
     std::memcpy(&result[0], input, result.size());
     return result;
   }
+  if (meaning.compresses) return Compressed(meaning, input, count, factors);
   if (meaning.to == AccumulatorOf(meaning.from) && meaning.to != meaning.from) {
     LoadAccumulator(meaning.from, &result[0], input, count, factors.factor);
     QuietNans(&result);

@@ -53,7 +53,7 @@ std::vector<Row> TinyRows() {
 }
 
 TEST(DeviceMoves, ThereIsAKernelForEachNumber) {
-  EXPECT_EQ(SoftwareKernels().size(), 21u);
+  EXPECT_EQ(SoftwareKernels().size(), 25u);
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     const std::string name = std::string("tf_hvd_scale_") + NameOf(dtype);

@@ -113,24 +113,27 @@ TEST(SignaturesTest, AttributesOfReductionsAreHorovodsAndOursHaveDefaults) {
       Attributes("HorovodAllreduce"),
       ElementsAre("T", "reduce_op", "prescale_factor", "postscale_factor",
                   "ignore_name_scope: false", "process_set_id: 0",
-                  "wire_name: \"\"", "compression: \"\"", "exact_factors: []"));
+                  "wire_name: \"\"", "compression: \"\"", "exact_factors: []",
+                  "wire_dtype: \"\""));
   EXPECT_THAT(
       Attributes("HorovodGroupedAllreduce"),
       ElementsAre("T", "reduce_op", "prescale_factor", "postscale_factor",
                   "ignore_name_scope: false", "process_set_id: 0",
                   "num_tensors", "wire_name: \"\"", "compression: \"\"",
-                  "exact_factors: []", "member_names: []", "stamp_count: 0"));
+                  "exact_factors: []", "wire_dtype: \"\"", "member_names: []",
+                  "stamp_count: 0"));
   EXPECT_THAT(
       Attributes("HorovodReducescatter"),
       ElementsAre("T", "reduce_op", "ignore_name_scope: false",
                   "prescale_factor", "postscale_factor", "process_set_id: 0",
-                  "wire_name: \"\"", "compression: \"\"", "exact_factors: []"));
+                  "wire_name: \"\"", "compression: \"\"", "exact_factors: []",
+                  "wire_dtype: \"\""));
   EXPECT_THAT(
       Attributes("HorovodGroupedReducescatter"),
       ElementsAre("T", "reduce_op", "ignore_name_scope: false",
                   "prescale_factor", "postscale_factor", "process_set_id: 0",
                   "num_tensors", "wire_name: \"\"", "compression: \"\"",
-                  "exact_factors: []", "member_names: []"));
+                  "exact_factors: []", "wire_dtype: \"\"", "member_names: []"));
 }
 
 TEST(SignaturesTest, AttributesOfTheOthersAreHorovodsAndOursHaveDefaults) {

@@ -49,6 +49,25 @@ def test_allreduce_of_each_type(check_stripped, ops, factors):
     check_stripped(lambda: reduced(ops, names, 1, factors))
 
 
+@pytest.mark.parametrize("factors", FACTORS[:4])
+@pytest.mark.parametrize("wire_dtype", ["float16", "bfloat16"])
+def test_what_the_op_casts_is_rounded_all_the_same(check_stripped, ops, factors, wire_dtype):
+    def build():
+        x = v1.placeholder_with_default(tf.constant(values("float32")), None)
+        options = {
+            "prescale_factor": factors[0],
+            "postscale_factor": factors[1],
+            "exact_factors": scales.exact(*factors),
+            "wire_dtype": wire_dtype,
+        }
+        whole = ops.horovod_allreduce(x, reduce_op=1, name="whole", **options)
+        both = ops.horovod_grouped_allreduce([x, x[:3]], [], reduce_op=0, name="both", **options)
+        rows = ops.horovod_reducescatter(x, reduce_op=1, name="rows", **options)
+        return [whole, *both, rows]
+
+    check_stripped(build)
+
+
 @pytest.mark.parametrize("factor", [float("inf"), float("-inf"), float("nan"), 0.0])
 def test_factors_that_are_no_numbers(check_stripped, ops, factor):
     check_stripped(lambda: reduced(ops, (*REAL, *INTEGERS), 1, (factor, 1.0)))

@@ -71,7 +71,14 @@ def _reduced(build: Builder) -> None:
     )
     exact = attr[scales.ATTRIBUTE].list.i if scales.ATTRIBUTE in attr else ()
     both = scales.of_attributes(before, after, exact)
-    _pass_on(build, [scaled(build, edge, build.type(), both) for edge in build.data])
+    wire = attr["wire_dtype"].s.decode() if "wire_dtype" in attr else ""
+    own = build.type()
+    travels = tf.as_dtype(wire) if wire else own
+    results = []
+    for edge in build.data:
+        there = build.cast(edge, own, travels)
+        results.append(build.cast(scaled(build, there, travels, both), travels, own))
+    _pass_on(build, results)
 
 
 def _exchanged(build: Builder) -> None:

@@ -24,11 +24,18 @@ std::string NoNcclText(const std::vector<GpuLibrariesCard>& cards,
   return "";
 }
 
+bool AllHaveDrivers(const std::vector<GpuLibrariesCard>& cards) {
+  return std::all_of(
+      cards.begin(), cards.end(),
+      [](const GpuLibrariesCard& card) { return card.has_driver != 0; });
+}
+
 GpuAccess AccessOf(const GpuLibraries& libraries, int local_rank,
-                   const std::string& no_nccl) {
+                   const std::string& no_nccl, bool on_all_ranks) {
   GpuAccess gpu;
   if (libraries.cuda == nullptr) return gpu;
-  gpu.devices = std::make_shared<GpuDevices>(libraries.cuda, local_rank);
+  gpu.devices =
+      std::make_shared<GpuDevices>(libraries.cuda, local_rank, on_all_ranks);
   gpu.no_nccl = no_nccl;
   if (no_nccl.empty()) gpu.nccl = libraries.nccl;
   return gpu;

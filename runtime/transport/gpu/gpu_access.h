@@ -33,10 +33,13 @@ GpuLibrariesCard CardOf(const GpuLibraries& libraries);
 std::string NoNcclText(const std::vector<GpuLibrariesCard>& cards,
                        const std::vector<std::string>& names);
 
+bool AllHaveDrivers(const std::vector<GpuLibrariesCard>& cards);
+
 // `no_nccl`: as NoNcclText gives it. `local_rank`: of the GPUs that a process
 // sees, the one that it takes for itself if it has no tensor yet.
+// `on_all_ranks`: see AllHaveDrivers.
 GpuAccess AccessOf(const GpuLibraries& libraries, int local_rank,
-                   const std::string& no_nccl);
+                   const std::string& no_nccl, bool on_all_ranks);
 
 }  // namespace tf_hvd
 

@@ -231,4 +231,12 @@ Status GpuDevice::Launch(CudaStream stream, const std::string& kernel,
       .WithContext("kernel " + kernel);
 }
 
+Status GpuDevice::Launch(CudaStream stream, const GpuMove& move,
+                         const void* rows) {
+  MoveArguments arguments = move.arguments;
+  arguments.rows = static_cast<const MoveRow*>(rows);
+  void* values[] = {&arguments};
+  return Launch(stream, move.kernel, move.blocks(), GpuMove::kThreads, values);
+}
+
 }  // namespace tf_hvd

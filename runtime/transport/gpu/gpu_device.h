@@ -17,6 +17,7 @@
 
 #include "runtime/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
+#include "runtime/transport/gpu/gpu_move.h"
 #include "runtime/transport/operation.h"
 
 namespace tf_hvd {
@@ -85,6 +86,8 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   // One of kernels/device_moves.cu.cc. `arguments` as for cuLaunchKernel.
   Status Launch(CudaStream stream, const std::string& kernel, unsigned blocks,
                 unsigned threads, void** arguments);
+  // `rows`: the move's, where the device can read them.
+  Status Launch(CudaStream stream, const GpuMove& move, const void* rows);
 
  private:
   friend class GpuEvent;

@@ -18,8 +18,11 @@ class GpuDevices {
  public:
   // `api` outlives the devices. `preferred`: the one that a rank takes that
   // has shown no tensor yet, if there are so many; otherwise the first.
-  GpuDevices(const CudaApi* api, int preferred)
-      : api_(api), preferred_(preferred) {}
+  // `on_all_ranks`: every rank of the job has a driver.
+  GpuDevices(const CudaApi* api, int preferred, bool on_all_ranks = true)
+      : api_(api), preferred_(preferred), on_all_ranks_(on_all_ranks) {}
+
+  bool on_all_ranks() const { return on_all_ranks_; }
 
   Status OfOrdinal(int ordinal, std::shared_ptr<GpuDevice>* device);
   // Of a stream that TensorFlow works on.
@@ -31,6 +34,7 @@ class GpuDevices {
  private:
   const CudaApi* const api_;
   const int preferred_;
+  const bool on_all_ranks_;
   std::mutex mutex_;
   std::map<int, std::shared_ptr<GpuDevice>> opened_;  // guarded by mutex_
 };

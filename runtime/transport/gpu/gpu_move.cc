@@ -14,6 +14,11 @@ bool IsInteger(DType dtype) {
   return !IsFloating(dtype) && !IsComplex(dtype) && dtype != DType::kBool;
 }
 
+std::string VerbOf(Scaling::Cast cast) {
+  if (cast == Scaling::Cast::kNone) return "tf_hvd_scale_";
+  return cast == Scaling::Cast::kNarrow ? "tf_hvd_narrow_" : "tf_hvd_widen_";
+}
+
 }  // namespace
 
 void MoveBuilder::Add(const void* input, void* output, int64_t bytes) {
@@ -26,8 +31,7 @@ GpuMove MoveBuilder::Build() const {
   GpuMove move;
   auto unit = static_cast<int64_t>(SizeOf(PartsOf(scaling_.dtype)));
   if (scaling_.needed()) {
-    move.kernel =
-        std::string("tf_hvd_scale_") + NameOf(PartsOf(scaling_.dtype));
+    move.kernel = VerbOf(scaling_.cast) + NameOf(PartsOf(scaling_.dtype));
     move.arguments.factor = scaling_.factor;
     move.arguments.divisor = scaling_.divisor;
     if (!IsInteger(scaling_.dtype)) {

@@ -24,6 +24,7 @@ struct GpuMove {
   MoveArguments arguments{};  // but for the rows
 
   bool empty() const { return rows.empty(); }
+  size_t row_bytes() const { return rows.size() * sizeof(MoveRow); }
   unsigned blocks() const {
     return static_cast<unsigned>((arguments.total + arguments.tile - 1) /
                                  arguments.tile);
@@ -35,10 +36,14 @@ struct Scaling {
   DType dtype = DType::kUint8;
   double factor = 1.0;
   double divisor = 1.0;
+  // Compression: from float32 to `dtype`, or back, a half precision that it is
+  // scaled in.
+  enum class Cast { kNone, kNarrow, kWiden } cast = Cast::kNone;
 
   // True if a copy of the bytes will not do: bools may be any byte but 0.
   bool needed() const {
-    return factor != 1.0 || divisor != 1.0 || dtype == DType::kBool;
+    return factor != 1.0 || divisor != 1.0 || dtype == DType::kBool ||
+           cast != Cast::kNone;
   }
 };
 
@@ -46,7 +51,8 @@ class MoveBuilder {
  public:
   explicit MoveBuilder(const Scaling& scaling) : scaling_(scaling) {}
 
-  // A null input stands for zeros; a null output for nowhere.
+  // A null input stands for zeros; a null output for nowhere. With a cast,
+  // `bytes` are those of Scaling::dtype.
   void Add(const void* input, void* output, int64_t bytes);
 
   // Empty if there is nothing to be moved.

@@ -12,10 +12,6 @@ namespace {
 // How long kernels of ours may take that lie behind an aborted call of NCCL.
 constexpr std::chrono::seconds kDrainLimit{2};
 
-size_t RowBytes(const GpuMove& move) {
-  return move.rows.size() * sizeof(MoveRow);
-}
-
 }  // namespace
 
 GpuOperation::GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
@@ -121,7 +117,7 @@ Status GpuOperation::Begin() {
   size_t bytes = 0;
   for (const GpuStep& step : steps_) {
     const auto* const move = std::get_if<GpuMove>(&step);
-    if (move != nullptr) bytes += RowBytes(*move);
+    if (move != nullptr) bytes += move->row_bytes();
   }
   begun_ = true;
   if (bytes == 0) return Status::Ok();
@@ -130,8 +126,8 @@ Status GpuOperation::Begin() {
   for (const GpuStep& step : steps_) {
     const auto* const move = std::get_if<GpuMove>(&step);
     if (move == nullptr) continue;
-    std::memcpy(to, move->rows.data(), RowBytes(*move));
-    to += RowBytes(*move);
+    std::memcpy(to, move->rows.data(), move->row_bytes());
+    to += move->row_bytes();
   }
   return on_->device->Copy(on_->stream, rows_.on_device.get(),
                            rows_.pinned.get(), bytes);
@@ -145,13 +141,9 @@ Status GpuOperation::PutStep(const GpuStep& step) {
 }
 
 Status GpuOperation::Launch(const GpuMove& move) {
-  MoveArguments arguments = move.arguments;
-  arguments.rows =
-      reinterpret_cast<const MoveRow*>(rows_.on_device.get() + rows_used_);
-  rows_used_ += RowBytes(move);
-  void* values[] = {&arguments};
-  return on_->device->Launch(on_->stream, move.kernel, move.blocks(),
-                             GpuMove::kThreads, values);
+  const char* const rows = rows_.on_device.get() + rows_used_;
+  rows_used_ += move.row_bytes();
+  return on_->device->Launch(on_->stream, move, rows);
 }
 
 bool GpuOperation::Abandon() {

@@ -58,13 +58,18 @@ class Planner {
         me_(me),
         staging_(staging),
         ranks_(spec.ranks->size()),
-        element_(Reduces(spec.kind) ? SizeOf(spec.reduce.dtype) : 1) {
+        element_(Reduces(spec.kind) ? SizeOf(spec.reduce.dtype) : 1),
+        stored_(Reduces(spec.kind) ? SizeOf(StoredType(spec)) : 1) {
     if (!Reduces(spec.kind)) return;
     const ReduceOptions options = AverageAsSum(spec.reduce, ranks_);
     mapping_ = MappingOf(options.dtype);
     reduction_ = ReductionOf(options.dtype, options.op);
     before_ = {options.dtype, options.prescale, 1.0};
     after_ = {options.dtype, options.postscale, options.divisor};
+    if (Casts()) {
+      before_.cast = Scaling::Cast::kNarrow;
+      after_.cast = Scaling::Cast::kWiden;
+    }
     if (options.dtype == DType::kBool) {
       before_.factor = 1.0;
       after_ = {};  // 0 and 1 already
@@ -72,12 +77,12 @@ class Planner {
   }
 
   std::vector<GpuStep> Plan() {
-    if (ranks_ == 1) {
+    if (ranks_ == 1 && !Casts()) {
       PlanAlone();
     } else if (spec_.kind == OpKind::kAlltoall) {
       PlanAlltoall();
     } else if (spec_.kind == OpKind::kAllreduce ||
-               spec_.kind == OpKind::kBroadcast) {
+               spec_.kind == OpKind::kBroadcast || ranks_ == 1) {
       PlanAlike();
     } else {
       PlanByRank();
@@ -86,6 +91,8 @@ class Planner {
   }
 
  private:
+  bool Casts() const { return StoredType(spec_) != spec_.reduce.dtype; }
+
   void Move(const MoveBuilder& builder) {
     GpuMove move = builder.Build();
     if (!move.empty()) steps_.emplace_back(std::move(move));
@@ -149,7 +156,12 @@ class Planner {
       if (spec_.spans.size() == 1 || span.count >= most) {
         flush();
         for (int64_t at = 0; at < span.count; at += most) {
-          PlanDirect(PartOf(span, at, std::min(most, span.count - at)));
+          const Span part = PartOf(span, at, std::min(most, span.count - at));
+          if (Casts()) {
+            PlanPacked({part}, part.count);
+          } else {
+            PlanDirect(part);
+          }
         }
         continue;
       }
@@ -163,11 +175,12 @@ class Planner {
   Span PartOf(const Span& span, int64_t at, int64_t count) const {
     Span part;
     part.count = count;
+    const auto offset = static_cast<size_t>(at) * stored_;
     if (span.input != nullptr) {
-      part.input = static_cast<const char*>(span.input) + BytesOf(at);
+      part.input = static_cast<const char*>(span.input) + offset;
     }
     if (span.output != nullptr) {
-      part.output = static_cast<char*>(span.output) + BytesOf(at);
+      part.output = static_cast<char*>(span.output) + offset;
     }
     return part;
   }
@@ -204,7 +217,9 @@ class Planner {
       at += BytesOf(span.count);
     }
     Move(pack);
-    steps_.emplace_back(CallOf(staging_.memory, staging_.memory, count));
+    if (ranks_ > 1) {
+      steps_.emplace_back(CallOf(staging_.memory, staging_.memory, count));
+    }
     Move(unpack);
   }
 
@@ -212,7 +227,7 @@ class Planner {
   // into pieces that lie one behind the other, rank by rank. What the padding
   // holds, and what becomes of it, nobody looks at.
   void PlanByRank() {
-    const RankRuns runs(spec_.spans, element_, ranks_);
+    const RankRuns runs(spec_.spans, stored_, ranks_);
     if (spec_.kind == OpKind::kAllgather && IsOneTensor(runs)) {
       const Span& mine = spec_.spans[me_];
       steps_.emplace_back(
@@ -265,7 +280,8 @@ class Planner {
   const size_t me_;
   const GpuStaging staging_;
   const size_t ranks_;
-  const size_t element_;  // bytes
+  const size_t element_;  // bytes, as it travels
+  const size_t stored_;   // bytes, as it lies in memory
   Mapping mapping_{true, NcclNumber::kUint8, 1};
   NcclReduction reduction_ = NcclReduction::kSum;
   Scaling before_;

@@ -3,7 +3,8 @@
 // addresses are only reckoned with.
 //
 // All ranks of a set make the same calls of NCCL, with the same counts: these
-// depend on the shapes alone, not on who has joined or where tensors lie.
+// depend on the shapes alone, not on who has joined, where tensors lie, or
+// whether they are cast on the way.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_PLAN_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_PLAN_H_
 

@@ -1,6 +1,7 @@
 #include "runtime/transport/gpu/pinned_backend.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -23,6 +24,7 @@ struct Transfer {
 OperationSpec OnHost(const OperationSpec& spec) {
   OperationSpec host = spec;
   host.memory = Memory();
+  host.stored.reset();  // what is cast is cast on the device
   return host;
 }
 
@@ -116,30 +118,76 @@ class PinnedLayout {
   std::vector<Transfer> outputs_;
 };
 
+// Tensors that are cast on the device, before they are copied to pinned memory
+// and after they have come back: what is copied lies at `on_device` instead.
+struct DeviceCast {
+  GpuMove narrow;
+  GpuMove widen;
+  std::vector<Transfer> inputs;
+  std::vector<Transfer> outputs;
+};
+
+DeviceCast CastAt(char* on_device, DType dtype, const PinnedLayout& layout) {
+  MoveBuilder narrow({dtype, 1.0, 1.0, Scaling::Cast::kNarrow});
+  MoveBuilder widen({dtype, 1.0, 1.0, Scaling::Cast::kWiden});
+  DeviceCast cast;
+  for (const Transfer& input : layout.inputs()) {
+    char* const at = on_device + input.offset;
+    narrow.Add(input.on_device, at, static_cast<int64_t>(input.bytes));
+    cast.inputs.push_back({at, input.offset, input.bytes});
+  }
+  for (const Transfer& output : layout.outputs()) {
+    char* const at = on_device + output.offset;
+    widen.Add(at, output.on_device, static_cast<int64_t>(output.bytes));
+    cast.outputs.push_back({at, output.offset, output.bytes});
+  }
+  cast.narrow = narrow.Build();
+  cast.widen = widen.Build();
+  return cast;
+}
+
 }  // namespace
 
 class PinnedOperation final : public Operation {
  public:
   PinnedOperation(PinnedBackend* backend, std::shared_ptr<GpuDevice> device,
-                  CudaStream stream, PinnedBackend::Block block,
-                  std::vector<Transfer> outputs)
-      : backend_(backend),
-        device_(std::move(device)),
-        stream_(stream),
-        block_(std::move(block)),
-        outputs_(std::move(outputs)) {}
-  ~PinnedOperation() override { backend_->GiveBack(std::move(block_)); }
+                  CudaStream stream)
+      : backend_(backend), device_(std::move(device)), stream_(stream) {}
+  ~PinnedOperation() override {
+    backend_->GiveBack(std::move(block_));
+    backend_->GiveBack(std::move(casts_));
+  }
 
-  // Copies to pinned memory, once `ready` has fired.
-  Status Begin(const std::vector<Transfer>& inputs, const GpuEvent* ready) {
-    if (ready != nullptr) {
-      TF_HVD_RETURN_IF_ERROR(device_->Wait(stream_, *ready));
+  // Copies to pinned memory, once `spec.memory.ready` has fired, and gives the
+  // operation that is to be made of what lies there.
+  Status Begin(const OperationSpec& spec, size_t me, OperationSpec* host) {
+    const PinnedLayout layout(spec, me);
+    std::vector<Transfer> inputs = layout.inputs();
+    outputs_ = layout.outputs();
+    size_t rows = 0;
+    if (StoredType(spec) != spec.reduce.dtype) {
+      TF_HVD_RETURN_IF_ERROR(backend_->Take(device_.get(), MemoryKind::kDevice,
+                                            layout.bytes(), &casts_));
+      DeviceCast cast = CastAt(casts_.memory.get(), spec.reduce.dtype, layout);
+      narrow_ = std::move(cast.narrow);
+      widen_ = std::move(cast.widen);
+      inputs = std::move(cast.inputs);
+      outputs_ = std::move(cast.outputs);
+      rows = narrow_.row_bytes() + widen_.row_bytes();
     }
+    rows_at_ = layout.bytes();
+    TF_HVD_RETURN_IF_ERROR(backend_->Take(device_.get(), MemoryKind::kPinned,
+                                          rows_at_ + rows, &block_));
+    if (spec.memory.ready != nullptr) {
+      TF_HVD_RETURN_IF_ERROR(device_->Wait(stream_, *spec.memory.ready));
+    }
+    TF_HVD_RETURN_IF_ERROR(Launch(narrow_));
     for (const Transfer& input : inputs) {
       TF_HVD_RETURN_IF_ERROR(device_->Copy(stream_,
                                            block_.memory.get() + input.offset,
                                            input.on_device, input.bytes));
     }
+    *host = layout.At(block_.memory.get());
     return device_->Record(stream_, &copied_);
   }
 
@@ -164,6 +212,7 @@ class PinnedOperation final : public Operation {
                                            block_.memory.get() + output.offset,
                                            output.bytes));
     }
+    TF_HVD_RETURN_IF_ERROR(Launch(widen_));
     return device_->Record(stream_, &copied_);
   }
 
@@ -174,11 +223,24 @@ class PinnedOperation final : public Operation {
   }
 
  private:
+  // Its rows lie in pinned memory, behind the tensors.
+  Status Launch(const GpuMove& move) {
+    if (move.empty()) return Status::Ok();
+    char* const rows = block_.memory.get() + rows_at_;
+    rows_at_ += move.row_bytes();
+    std::memcpy(rows, move.rows.data(), move.row_bytes());
+    return device_->Launch(stream_, move, rows);
+  }
+
   PinnedBackend* const backend_;
   const std::shared_ptr<GpuDevice> device_;
   const CudaStream stream_;
   PinnedBackend::Block block_;
-  const std::vector<Transfer> outputs_;
+  PinnedBackend::Block casts_;  // tensors as they travel, on the device
+  size_t rows_at_ = 0;
+  GpuMove narrow_;
+  GpuMove widen_;
+  std::vector<Transfer> outputs_;
   std::unique_ptr<Operation> host_;   // until it has ended
   std::shared_ptr<GpuEvent> copied_;  // null: no copies are under way
 };
@@ -198,13 +260,10 @@ Status PinnedBackend::Make(OperationSpec spec,
           : devices_->OfOrdinal(spec.memory.device, &device));
   CudaStream stream = nullptr;
   TF_HVD_RETURN_IF_ERROR(StreamOf(device, &stream));
-  const PinnedLayout layout(spec, me);
-  Block block;
-  TF_HVD_RETURN_IF_ERROR(Take(device.get(), layout.bytes(), &block));
-  OperationSpec host = layout.At(block.memory.get());
-  auto made = std::make_unique<PinnedOperation>(
-      this, std::move(device), stream, std::move(block), layout.outputs());
-  TF_HVD_RETURN_IF_ERROR(made->Begin(layout.inputs(), spec.memory.ready.get()));
+  auto made =
+      std::make_unique<PinnedOperation>(this, std::move(device), stream);
+  OperationSpec host;
+  TF_HVD_RETURN_IF_ERROR(made->Begin(spec, me, &host));
   TF_HVD_RETURN_IF_ERROR(host_->Make(std::move(host), made->host()));
   *operation = std::move(made);
   return Status::Ok();
@@ -218,19 +277,28 @@ Status PinnedBackend::StreamOf(const std::shared_ptr<GpuDevice>& device,
   return Status::Ok();
 }
 
-Status PinnedBackend::Take(GpuDevice* device, size_t bytes, Block* block) {
-  const auto found =
-      std::find_if(free_.begin(), free_.end(),
-                   [bytes](const Block& free) { return free.bytes >= bytes; });
+Status PinnedBackend::Take(GpuDevice* device, MemoryKind kind, size_t bytes,
+                           Block* block) {
+  const auto begin = std::partition(
+      free_.begin(), free_.end(), [kind, device](const Block& free) {
+        return free.kind != kind || free.device != device->ordinal();
+      });
+  const auto found = std::find_if(
+      begin, free_.end(), [bytes](const Block& b) { return b.bytes >= bytes; });
   if (found != free_.end()) {
     *block = std::move(*found);
     free_.erase(found);
     return Status::Ok();
   }
   // A larger one takes the place of one that is too small.
-  if (!free_.empty()) free_.pop_back();
-  block->bytes = std::max<size_t>(bytes, size_t{1} << 20);
-  return device->Allocate(MemoryKind::kPinned, block->bytes, &block->memory);
+  if (begin != free_.end()) free_.pop_back();
+  *block = {nullptr, std::max<size_t>(bytes, size_t{1} << 20), kind,
+            device->ordinal()};
+  return device->Allocate(kind, block->bytes, &block->memory);
+}
+
+void PinnedBackend::GiveBack(Block block) {
+  if (block.memory != nullptr) free_.push_back(std::move(block));
 }
 
 }  // namespace tf_hvd

@@ -34,15 +34,18 @@ class PinnedBackend final : public Backend {
  private:
   friend class PinnedOperation;
 
-  // Pinned memory, kept from one operation to the next.
+  // Pinned memory, or memory of the device, kept from one operation to the
+  // next.
   struct Block {
     std::shared_ptr<char> memory;
     size_t bytes = 0;
+    MemoryKind kind = MemoryKind::kPinned;
+    int device = 0;
   };
 
   Status StreamOf(const std::shared_ptr<GpuDevice>& device, CudaStream* stream);
-  Status Take(GpuDevice* device, size_t bytes, Block* block);
-  void GiveBack(Block block) { free_.push_back(std::move(block)); }
+  Status Take(GpuDevice* device, MemoryKind kind, size_t bytes, Block* block);
+  void GiveBack(Block block);
 
   GpuDevices* const devices_;
   Backend* const host_;
