@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -51,6 +52,53 @@ TEST(GpuMeeting, TheSameGpuTwice) {
             "tf.config.set_visible_devices(gpus[hvd.local_rank()], 'GPU'). "
             "With fewer GPUs than ranks: TF_HVD_NCCL=0");
   EXPECT_TRUE(CheckCards(cards, kNames, true).ok());
+}
+
+std::string Refusal(const std::string& a, const std::string& b) {
+  GpuCard first = Card(22105, 0, "x");
+  GpuCard second = Card(22105, 1, "y");
+  SetSettings(a, &first);
+  SetSettings(b, &second);
+  return CheckCards({first, second}, {"rank 0 (a)", "rank 1 (b)"}, false)
+      .message();
+}
+
+TEST(GpuMeeting, SettingsOfNcclThatDiffer) {
+  const std::string cure =
+      "; NCCL hangs unless it is equal on all ranks: set it for all machines "
+      "(tf_hvd run -x), or for none";
+  EXPECT_EQ(
+      Refusal("NCCL_ALGO=Ring\nNCCL_PROTO=LL\n",
+              "NCCL_ALGO=Tree\nNCCL_PROTO=LL\n"),
+      "rank 0 (a) has NCCL_ALGO=Ring and rank 1 (b) has NCCL_ALGO=Tree" + cure);
+  EXPECT_EQ(
+      Refusal("NCCL_PROTO=LL\n", ""),
+      "rank 0 (a) has NCCL_PROTO=LL and rank 1 (b) has no NCCL_PROTO" + cure);
+  EXPECT_EQ(Refusal("NCCL_ALGO=\n", "NCCL_ALGO=\nNCCL_BUFFSIZE=1048576\n"),
+            "rank 0 (a) has no NCCL_BUFFSIZE and rank 1 (b) has "
+            "NCCL_BUFFSIZE=1048576" +
+                cure);
+  EXPECT_EQ(Refusal("NCCL_ALGO=a=b\n", "NCCL_ALGO=a=b\n"), "");
+}
+
+TEST(GpuMeeting, SettingsThatAreTooLongAreCut) {
+  const std::string lines = "NCCL_ALGO=" + std::string(2000, 'a');
+  EXPECT_EQ(Refusal(lines + "b\n", lines + "c\n"), "");
+  GpuCard card;
+  SetSettings(lines, &card);
+  EXPECT_EQ(std::strlen(card.settings), sizeof(card.settings) - 1);
+}
+
+// What a machine alone is told may differ.
+TEST(GpuMeeting, SettingsAreThoseOfTheEnvironmentThatMustBeAlike) {
+  for (const char* name : {"NCCL_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_HOSTID",
+                           "NCCL_IB_HCA", "NCCL_TOPO_FILE"}) {
+    setenv(name, "x", 1);
+  }
+  EXPECT_EQ(NcclSettings(), "");
+  setenv("NCCL_PROTO", "Simple", 1);
+  setenv("NCCL_ALGO", "", 1);
+  EXPECT_EQ(NcclSettings(), "NCCL_ALGO=\nNCCL_PROTO=Simple\n");
 }
 
 // A UUID is 16 bytes, zeros among them.

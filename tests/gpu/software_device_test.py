@@ -24,13 +24,8 @@ FEW = ("allreduce", "compression", "exchange", "gather_broadcast", "sparse")
 LIMIT = 600
 
 
-@pytest.mark.timeout(LIMIT + 60)
-@pytest.mark.parametrize(("nccl", "names"), [("1", FILES), ("0", FEW)])
-def test_parallel_on_a_software_gpu(nccl, names, run_to_end, mpi_library):
-    assert LIBRARY.exists(), "./dev test builds it"
-    launcher = shutil.which("tf_hvd", path=str(pathlib.Path(sys.prefix) / "bin"))
-    files = [f"python/parallel/{name}_test.py" for name in names]
-    environment = dict(
+def environment_with(mpi_library, nccl):
+    return dict(
         os.environ,
         TF_HVD_MPI_LIBRARY=str(mpi_library("openmpi")),
         TF_HVD_CUDA_LIBRARY=str(LIBRARY),
@@ -38,11 +33,50 @@ def test_parallel_on_a_software_gpu(nccl, names, run_to_end, mpi_library):
         TF_HVD_NCCL=nccl,
         PYTHONSAFEPATH="1",
     )
-    command = [launcher, "run", "-np", "2", sys.executable, "-m", "pytest", *files]
+
+
+def launcher():
+    return shutil.which("tf_hvd", path=str(pathlib.Path(sys.prefix) / "bin"))
+
+
+OTHER_SETTINGS = """
+import os
+import tensorflow as tf
+import tf_hvd as hvd
+hvd.init()
+if hvd.rank() == 1:
+    os.environ["NCCL_ALGO"] = "Ring"
+try:
+    hvd.allreduce(tf.ones([3]))
+except tf.errors.OpError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.timeout(LIMIT)
+def test_ranks_with_other_settings_of_nccl_are_told(run_to_end, mpi_library, tmp_path):
+    script = tmp_path / "settings.py"
+    script.write_text(OTHER_SETTINGS)
+    command = [launcher(), "run", "-np", "2", sys.executable, str(script)]
+    _, output = run_to_end(command, environment_with(mpi_library, "1"), LIMIT)
+    told = re.findall(
+        r"rank 0 \(.*\) has no NCCL_ALGO and rank 1 \(.*\) has NCCL_ALGO=Ring", output
+    )
+    assert len(told) >= 2, output[-3000:]
+
+
+@pytest.mark.timeout(LIMIT + 60)
+@pytest.mark.parametrize(("nccl", "names"), [("1", FILES), ("0", FEW)])
+def test_parallel_on_a_software_gpu(nccl, names, run_to_end, mpi_library):
+    assert LIBRARY.exists(), "./dev test builds it"
+    files = [f"python/parallel/{name}_test.py" for name in names]
+    command = [launcher(), "run", "-np", "2", sys.executable, "-m", "pytest", *files]
     command += ["-q", "-p", "no:cacheprovider"]
     if nccl == "1":  # which rounds half precisions before a factor does (docs/gpus.md)
         command += ["-k", "not have_the_same_bits"]
-    code, output = run_to_end(command, environment, LIMIT, cwd=ROOT / "tests")
+    code, output = run_to_end(
+        command, environment_with(mpi_library, nccl), LIMIT, cwd=ROOT / "tests"
+    )
     assert code == 0, output[-5000:]
     # They did run there: nothing was placed on the CPU instead.
     launches = re.search(r"(\d+) launches and copies on the software GPU", output)

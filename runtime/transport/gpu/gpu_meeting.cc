@@ -1,7 +1,11 @@
 #include "runtime/transport/gpu/gpu_meeting.h"
 
-#include <cstring>
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
 #include <map>
+#include <set>
+#include <sstream>
 
 namespace tf_hvd {
 namespace {
@@ -13,7 +17,80 @@ std::string VersionText(int version) {
          std::to_string(version % 100);
 }
 
+// By NCCL's documentation, of algorithms, protocols, channels, and the sizes of
+// what is sent.
+constexpr const char* kAlike[] = {
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+    "NCCL_NTHREADS",
+    "NCCL_BUFFSIZE",
+    "NCCL_LL_BUFFSIZE",
+    "NCCL_LL128_BUFFSIZE",
+    "NCCL_P2P_NET_CHUNKSIZE",
+    "NCCL_NCHANNELS_PER_NET_PEER",
+    "NCCL_NET",
+    "NCCL_NET_OVERHEAD",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_PXN_DISABLE",
+};
+
+std::set<std::string> LinesOf(const GpuCard& card) {
+  std::istringstream text(card.settings);
+  std::set<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.insert(line);
+  return lines;
+}
+
+// What a rank has set of a line "NAME=value" that another has.
+std::string Counterpart(const std::set<std::string>& lines,
+                        const std::string& line) {
+  const std::string name = line.substr(0, line.find('=') + 1);
+  const auto found = lines.lower_bound(name);
+  const bool is_set =
+      found != lines.end() && found->compare(0, name.size(), name) == 0;
+  return is_set ? *found : "no " + name.substr(0, name.size() - 1);
+}
+
+// "A has NCCL_ALGO=Ring and B has no NCCL_ALGO"; empty if all are alike.
+std::string DifferenceText(const GpuCard& a, const std::string& a_name,
+                           const GpuCard& b, const std::string& b_name) {
+  const std::set<std::string> of_a = LinesOf(a);
+  const std::set<std::string> of_b = LinesOf(b);
+  const auto text = [&](const std::string& in_a, const std::string& in_b) {
+    return a_name + " has " + in_a + " and " + b_name + " has " + in_b;
+  };
+  for (const std::string& line : of_a) {
+    if (of_b.count(line) == 0) return text(line, Counterpart(of_b, line));
+  }
+  for (const std::string& line : of_b) {
+    if (of_a.count(line) == 0) return text(Counterpart(of_a, line), line);
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string NcclSettings() {
+  std::string settings;
+  for (const char* name : kAlike) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr) settings += std::string(name) + "=" + value + "\n";
+  }
+  return settings;
+}
+
+void SetSettings(const std::string& settings, GpuCard* card) {
+  const size_t length =
+      std::min(settings.size(), std::size(card->settings) - 1);
+  settings.copy(card->settings, length);
+  card->settings[length] = '\0';
+}
 
 Status CheckCards(const std::vector<GpuCard>& cards,
                   const std::vector<std::string>& names, bool shared_devices) {
@@ -26,6 +103,14 @@ Status CheckCards(const std::vector<GpuCard>& cards,
           VersionText(cards[i].nccl_version) +
           "; install the same on all machines, or name it with "
           "TF_HVD_NCCL_LIBRARY");
+    }
+    const std::string settings =
+        DifferenceText(cards[0], names[0], cards[i], names[i]);
+    if (!settings.empty()) {
+      return FailedPrecondition(
+          settings +
+          "; NCCL hangs unless it is equal on all ranks: set it for all "
+          "machines (tf_hvd run -x), or for none");
     }
     const std::string uuid(cards[i].uuid.bytes, sizeof(cards[i].uuid.bytes));
     const auto [found, is_new] = by_uuid.emplace(uuid, i);

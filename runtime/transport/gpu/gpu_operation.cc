@@ -41,6 +41,7 @@ void GpuOperation::LeaveTurn() {
 Status GpuOperation::Meet(Backend* host) {
   card_.ordinal = on_->device->ordinal();
   card_.uuid = on_->device->uuid();
+  SetSettings(NcclSettings(), &card_);
   TF_HVD_RETURN_IF_ERROR(
       FromNccl(*backend_->nccl_, "ncclGetVersion",
                backend_->nccl_->get_version(&card_.nccl_version)));
