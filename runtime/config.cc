@@ -70,6 +70,20 @@ bool ParseLogLevel(const std::string& given, Config* config) {
   return false;
 }
 
+// NCCL or MPI, in Horovod's capitals, for collectives of tensors on GPUs.
+template <OpKind... kKinds>
+bool ParseGpuWay(const std::string& text, Config* config) {
+  for (const OpKind kind : {kKinds...}) {
+    config->gpu_by_mpi.erase(kind);
+    if (text == "MPI") config->gpu_by_mpi.insert(kind);
+  }
+  return text == "NCCL" || text == "MPI";
+}
+
+constexpr char kNcclOrMpi[] = "NCCL or MPI";
+constexpr char kAsGpuOperations[] =
+    "The same for this collective; unset: as HOROVOD_GPU_OPERATIONS.";
+
 constexpr char kAlone[] = "TF_HVD_ALONE";
 // Written by init, for the processes that a rank starts; not for users.
 constexpr char kRankMark[] = "TF_HVD_STARTED_BY";
@@ -168,6 +182,24 @@ constexpr Variable kVariables[] = {
        return text == "0" || text == "1";
      },
      true},
+    {"HOROVOD_GPU_OPERATIONS", "NCCL", kNcclOrMpi,
+     "How tensors in the memory of GPUs move: by NCCL where there is one, or "
+     "by "
+     "MPI, which means by way of the host's memory unless the MPI is "
+     "CUDA-aware. For Horovod a choice of its build.",
+     ParseGpuWay<OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
+                 OpKind::kAlltoall, OpKind::kReducescatter>,
+     true},
+    {"HOROVOD_GPU_ALLREDUCE", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kAllreduce>, true},
+    {"HOROVOD_GPU_ALLGATHER", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kAllgather>, true},
+    {"HOROVOD_GPU_BROADCAST", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kBroadcast>, true},
+    {"HOROVOD_GPU_ALLTOALL", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kAlltoall>, true},
+    {"HOROVOD_GPU_REDUCESCATTER", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kReducescatter>, true},
     {"TF_HVD_NCCL_LIBRARY", "", "a path",
      "The NCCL library (libnccl.so.2) to open. Unset: the one that TensorFlow "
      "has opened, then the Python environment's, then the system's.",
@@ -185,6 +217,29 @@ constexpr Variable kVariables[] = {
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "
      "that a rank starts.",
      ParseAlone},
+};
+
+// Of NCCL, by its documentation: of algorithms, protocols, channels, and the
+// sizes of what is sent.
+constexpr const char* kNcclAlike[] = {
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+    "NCCL_NTHREADS",
+    "NCCL_BUFFSIZE",
+    "NCCL_LL_BUFFSIZE",
+    "NCCL_LL128_BUFFSIZE",
+    "NCCL_P2P_NET_CHUNKSIZE",
+    "NCCL_NCHANNELS_PER_NET_PEER",
+    "NCCL_NET",
+    "NCCL_NET_OVERHEAD",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_PXN_DISABLE",
 };
 
 Status NotA(const char* name, const std::string& value, const char* expected) {
@@ -247,6 +302,16 @@ Status ReadConfig(Config* config) {
         std::to_string(static_cast<double>(config->stall_warn_ns) / 1e9));
   }
   return Status::Ok();
+}
+
+std::string NcclSettings() {
+  std::string settings;
+  for (const char* name : kNcclAlike) {
+    // To NCCL, empty is not the same as unset.
+    const char* const value = std::getenv(name);
+    if (value != nullptr) settings += std::string(name) + "=" + value + "\n";
+  }
+  return settings;
 }
 
 Status ReadLaunchInfo(LaunchInfo* info) {

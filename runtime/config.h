@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/status.h"
+#include "runtime/types.h"
 
 namespace tf_hvd {
 
@@ -34,6 +36,8 @@ struct Config {
   std::string cuda_library;
   std::string nccl_library;
   bool use_nccl = true;
+  // Of these, tensors on GPUs move by MPI where NCCL could move them too.
+  std::set<OpKind> gpu_by_mpi;
   std::string log_level = "warning";
   bool alone = false;  // rank 0 of 1, whatever the launcher says
 };
@@ -41,6 +45,11 @@ struct Config {
 // Reads the environment. A value that is not one is an InvalidArgument that
 // names the variable, the value and what is expected.
 Status ReadConfig(Config* config);
+
+// NCCL's settings in the environment by which it chooses how ranks exchange
+// data, "NAME=value" in lines: with different ones they wait for each other for
+// ever. What a machine alone is told, such as its networks, is none of them.
+std::string NcclSettings();
 
 // What the launcher that started this process says, from its environment.
 struct LaunchInfo {

@@ -36,10 +36,18 @@ void DataBackends::AddGpus(const Topology& topology) {
 
 std::string DataBackends::Describe() const {
   if (!gpu_.has_value()) return DescribeHost();
-  return DescribeHost() + "; on GPUs " +
-         (gpu_access_.nccl != nullptr
-              ? "by NCCL"
-              : "by way of the host's memory, for " + gpu_access_.no_nccl);
+  const bool cuda_aware = gpu_access_.options.connect_by_mpi != nullptr;
+  const std::string else_by =
+      cuda_aware ? "by CUDA-aware MPI" : "by way of the host's memory";
+  const std::string text = DescribeHost() + "; on GPUs ";
+  if (gpu_access_.nccl == nullptr) {
+    return text + else_by + ", for " + gpu_access_.no_nccl;
+  }
+  std::string others;
+  for (const OpKind kind : gpu_access_.options.not_by_nccl) {
+    others += std::string(others.empty() ? "; " : ", ") + NameOf(kind);
+  }
+  return text + "by NCCL" + (others.empty() ? "" : others + " " + else_by);
 }
 
 std::string DataBackends::DescribeHost() const {

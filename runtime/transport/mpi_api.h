@@ -63,6 +63,9 @@ struct MpiApi {
   // `text` holds at least 512 bytes and is always terminated.
   int (*processor_name)(void* state, char* text) = nullptr;
   int (*error_string)(void* state, int error, char* text) = nullptr;
+  // 1 if the library says that it reads and writes the memory of GPUs, "CUDA-
+  // aware"; 0 if not, or if it says nothing. When initialised.
+  int (*cuda_aware)(void* state) = nullptr;
 
   // A copy of a communicator whose errors are returned. Collective.
   int (*dup)(void* state, MpiHandle comm, MpiHandle* copy) = nullptr;
@@ -91,10 +94,20 @@ struct MpiApi {
                MpiHandle comm, MpiHandle* request) = nullptr;
   int (*irecv)(void* state, void* data, int bytes, int peer, int tag,
                MpiHandle comm, MpiHandle* request) = nullptr;
-  // In place.
-  int (*iallreduce)(void* state, void* data, int count, MpiNumber type,
-                    MpiReduction op, MpiHandle comm,
+  // A null input: in place.
+  int (*iallreduce)(void* state, const void* input, void* output, int count,
+                    MpiNumber type, MpiReduction op, MpiHandle comm,
                     MpiHandle* request) = nullptr;
+  // In place: `data` is what this rank gives for all ranks, `count` elements
+  // for each; its result comes to the begin of it.
+  int (*ireduce_scatter_block)(void* state, void* data, int count,
+                               MpiNumber type, MpiReduction op, MpiHandle comm,
+                               MpiHandle* request) = nullptr;
+  // Bytes. A null `mine`: it lies at its place in `all`.
+  int (*iallgather)(void* state, const void* mine, void* all, int bytes,
+                    MpiHandle comm, MpiHandle* request) = nullptr;
+  int (*ibroadcast)(void* state, void* data, int bytes, int root,
+                    MpiHandle comm, MpiHandle* request) = nullptr;
   // `bytes` may be null; of a receive: how many came.
   int (*test)(void* state, MpiHandle* request, int* done, int* bytes) = nullptr;
   // Afterwards the request must still be tested until it is done.

@@ -129,6 +129,7 @@ Status MpiSession::Initialise() {
   info_.version = info_.version.substr(0, info_.version.find('\n'));
   info_.library = library_.path;
   info_.threads_multiple = provided_ == MpiThreads::kMultiple;
+  info_.cuda_aware = mpi.cuda_aware(mpi.state) != 0;
   return Status::Ok();
 }
 

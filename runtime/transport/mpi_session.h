@@ -21,6 +21,7 @@ struct MpiInfo {
   std::string library;  // path
   std::string version;  // its own first line
   bool threads_multiple = false;
+  bool cuda_aware = false;  // it says so
 };
 
 // Which processes form the job; by default all of MPI_COMM_WORLD.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/transport/data_backends.h"
+#include "runtime/transport/mpi_communicator.h"
 #include "runtime/transport/mpi_error.h"
 
 namespace tf_hvd {
@@ -144,13 +145,28 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
   return status;
 }
 
-Status AgreeOnGpus(const MpiSession& session, const Topology& topology,
-                   const GpuLibraries& mine, GpuAccess* gpu) {
+Status AgreeOnGpus(const MpiSession& session, const GpuLibraries& mine,
+                   const std::set<OpKind>& not_by_nccl, NodeMap* map,
+                   GpuAccess* gpu) {
+  const MpiApi& mpi = session.api();
+  const Topology& topology = map->topology;
+  GpuLibrariesCard card = CardOf(mine);
+  card.cuda_aware = session.info().cuda_aware ? 1 : 0;
   std::vector<GpuLibrariesCard> cards;
-  TF_HVD_RETURN_IF_ERROR(Gather(session, CardOf(mine), &cards));
+  TF_HVD_RETURN_IF_ERROR(Gather(session, card, &cards));
   *gpu =
       AccessOf(mine, topology.LocalRank(),
                NoNcclText(cards, topology.RankTexts()), AllHaveDrivers(cards));
+  gpu->options.not_by_nccl = not_by_nccl;
+  if (!AllAreCudaAware(cards)) return Status::Ok();
+  map->gpus.emplace();
+  TF_HVD_RETURN_IF_ERROR(MpiResult(
+      mpi, "MPI_Comm_dup", mpi.dup(mpi.state, session.data(), &*map->gpus)));
+  gpu->options.connect_by_mpi = [api = &mpi, comm = *map->gpus,
+                                 me = topology.rank](
+                                    std::shared_ptr<GpuDevice> device) {
+    return std::make_shared<MpiCommunicator>(api, comm, me, std::move(device));
+  };
   return Status::Ok();
 }
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "runtime/status.h"
 #include "runtime/transport/gpu/gpu_access.h"
@@ -20,6 +21,8 @@ struct NodeMap {
   // Of the ranks with this one's place on their nodes; where asked for, of a
   // job on several nodes.
   std::optional<MpiHandle> cross;
+  // Of all ranks, for tensors on GPUs; if MPI is CUDA-aware.
+  std::optional<MpiHandle> gpus;
 };
 
 // Who shares a machine with whom. `ranks_per_node`: as in Config.
@@ -39,9 +42,11 @@ Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
                      const Status& mine);
 
 // What this rank has for tensors on GPUs: NCCL if each rank with a driver has
-// it.
-Status AgreeOnGpus(const MpiSession& session, const Topology& topology,
-                   const GpuLibraries& mine, GpuAccess* gpu);
+// it, MPI if it is CUDA-aware on all ranks; then makes map->gpus. `session`
+// outlives what is made of it. `not_by_nccl`: as in GpuOptions.
+Status AgreeOnGpus(const MpiSession& session, const GpuLibraries& mine,
+                   const std::set<OpKind>& not_by_nccl, NodeMap* map,
+                   GpuAccess* gpu);
 
 }  // namespace tf_hvd
 

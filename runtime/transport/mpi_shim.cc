@@ -41,9 +41,17 @@ struct Calls {
   decltype(&MPI_Isend) isend = nullptr;
   decltype(&MPI_Irecv) irecv = nullptr;
   decltype(&MPI_Iallreduce) iallreduce = nullptr;
+  decltype(&MPI_Ireduce_scatter_block) ireduce_scatter_block = nullptr;
+  decltype(&MPI_Iallgather) iallgather = nullptr;
+  decltype(&MPI_Ibcast) ibcast = nullptr;
   decltype(&MPI_Test) test = nullptr;
   decltype(&MPI_Get_count) get_count = nullptr;
   decltype(&MPI_Cancel) cancel = nullptr;
+
+  // Extensions; null where the library has them not. Open MPI and its kin have
+  // the first, MPICH and its kin the other.
+  int (*query_cuda)() = nullptr;
+  int (*query_gpu)(int kind, int* is_supported) = nullptr;
 
   MPI_Comm world;
   MPI_Datatype byte;
@@ -132,6 +140,16 @@ int ErrorString(void* state, int error, char* text) {
   int length = 0;
   text[0] = '\0';
   return Of(state).error_string(error, text, &length);
+}
+
+int CudaAware(void* state) {
+  constexpr int kCuda = 0;  // MPIX_GPU_SUPPORT_CUDA
+  const Calls& calls = Of(state);
+  if (calls.query_cuda != nullptr) return calls.query_cuda() == 1 ? 1 : 0;
+  int is_supported = 0;
+  if (calls.query_gpu == nullptr) return 0;
+  const int error = calls.query_gpu(kCuda, &is_supported);
+  return error == MPI_SUCCESS && is_supported != 0 ? 1 : 0;
 }
 
 int Dup(void* state, MpiHandle comm, MpiHandle* copy) {
@@ -233,13 +251,47 @@ int Irecv(void* state, void* data, int bytes, int peer, int tag, MpiHandle comm,
   return error;
 }
 
-int Iallreduce(void* state, void* data, int count, MpiNumber type,
-               MpiReduction op, MpiHandle comm, MpiHandle* request) {
+int Iallreduce(void* state, const void* input, void* output, int count,
+               MpiNumber type, MpiReduction op, MpiHandle comm,
+               MpiHandle* request) {
   const Calls& calls = Of(state);
   MPI_Request value;
   const int error = calls.iallreduce(
+      input == nullptr ? MPI_IN_PLACE : input, output, count,
+      calls.types[static_cast<int>(type)], calls.ops[static_cast<int>(op)],
+      In<MPI_Comm>(comm), &value);
+  if (error == MPI_SUCCESS) Out(value, request);
+  return error;
+}
+
+int IreduceScatterBlock(void* state, void* data, int count, MpiNumber type,
+                        MpiReduction op, MpiHandle comm, MpiHandle* request) {
+  const Calls& calls = Of(state);
+  MPI_Request value;
+  const int error = calls.ireduce_scatter_block(
       MPI_IN_PLACE, data, count, calls.types[static_cast<int>(type)],
       calls.ops[static_cast<int>(op)], In<MPI_Comm>(comm), &value);
+  if (error == MPI_SUCCESS) Out(value, request);
+  return error;
+}
+
+int Iallgather(void* state, const void* mine, void* all, int bytes,
+               MpiHandle comm, MpiHandle* request) {
+  const Calls& calls = Of(state);
+  MPI_Request value;
+  const int error =
+      calls.iallgather(mine == nullptr ? MPI_IN_PLACE : mine, bytes, calls.byte,
+                       all, bytes, calls.byte, In<MPI_Comm>(comm), &value);
+  if (error == MPI_SUCCESS) Out(value, request);
+  return error;
+}
+
+int Ibroadcast(void* state, void* data, int bytes, int root, MpiHandle comm,
+               MpiHandle* request) {
+  const Calls& calls = Of(state);
+  MPI_Request value;
+  const int error =
+      calls.ibcast(data, bytes, calls.byte, root, In<MPI_Comm>(comm), &value);
   if (error == MPI_SUCCESS) Out(value, request);
   return error;
 }
@@ -289,6 +341,11 @@ void LoadFunctions(MpiSymbols* symbols, Calls* calls) {
   symbols->Function("MPI_Isend", &calls->isend);
   symbols->Function("MPI_Irecv", &calls->irecv);
   symbols->Function("MPI_Iallreduce", &calls->iallreduce);
+  symbols->Function("MPI_Ireduce_scatter_block", &calls->ireduce_scatter_block);
+  symbols->Function("MPI_Iallgather", &calls->iallgather);
+  symbols->Function("MPI_Ibcast", &calls->ibcast);
+  symbols->Extension("MPIX_Query_cuda_support", &calls->query_cuda);
+  symbols->Extension("MPIX_GPU_query_support", &calls->query_gpu);
   symbols->Function("MPI_Test", &calls->test);
   symbols->Function("MPI_Get_count", &calls->get_count);
   symbols->Function("MPI_Cancel", &calls->cancel);
@@ -353,6 +410,7 @@ void FillTable(Calls* calls, MpiApi* api) {
   api->library_version = LibraryVersion;
   api->processor_name = ProcessorName;
   api->error_string = ErrorString;
+  api->cuda_aware = CudaAware;
   api->dup = Dup;
   api->from_ranks = FromRanks;
   api->from_fortran = FromFortran;
@@ -366,6 +424,9 @@ void FillTable(Calls* calls, MpiApi* api) {
   api->isend = Isend;
   api->irecv = Irecv;
   api->iallreduce = Iallreduce;
+  api->ireduce_scatter_block = IreduceScatterBlock;
+  api->iallgather = Iallgather;
+  api->ibroadcast = Ibroadcast;
   api->test = Test;
   api->cancel = Cancel;
 }

@@ -16,6 +16,12 @@ class MpiSymbols {
     *function = reinterpret_cast<T>(Address(name));
   }
 
+  // Null if the library has it not.
+  template <typename T>
+  void Extension(const char* name, T* function) {
+    *function = reinterpret_cast<T>(dlsym(library_, name));
+  }
+
   void* Address(const char* name) {
     void* address = dlsym(library_, name);
     if (address == nullptr && missing_ == nullptr) missing_ = name;

@@ -115,6 +115,7 @@ class MpiWorld : public World {
     const MpiApi& mpi = session_->api();
     mpi.comm_free(mpi.state, &map_.node);
     if (map_.cross.has_value()) mpi.comm_free(mpi.state, &*map_.cross);
+    if (map_.gpus.has_value()) mpi.comm_free(mpi.state, &*map_.gpus);
     session_->Finalize();
   }
 
@@ -283,8 +284,9 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   TF_HVD_RETURN_IF_ERROR(
       ShareSegment(*session, map, options.config.node_data_shm, &segment));
   GpuAccess gpu;
-  TF_HVD_RETURN_IF_ERROR(AgreeOnGpus(
-      *session, map.topology, OpenGpuLibraries(GpuSearchOf(options)), &gpu));
+  TF_HVD_RETURN_IF_ERROR(AgreeOnGpus(*session,
+                                     OpenGpuLibraries(GpuSearchOf(options)),
+                                     options.config.gpu_by_mpi, &map, &gpu));
   session->MarkInUse();
   *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),
                                       std::move(segment), gpu);

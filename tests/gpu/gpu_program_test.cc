@@ -21,13 +21,16 @@ uint64_t first_seed = 0;
 uint64_t last_seed = 300;
 
 // Ranks make the same operations in the same order, each at its own pace, and
-// go on with those under way.
-void RunProgram(uint64_t seed, bool with_nccl) {
+// go on with those under way. Returns how many calls of MPI there were.
+size_t RunProgram(uint64_t seed, GpuWay way) {
   std::mt19937_64 random(seed);
   const int ranks = 1 + static_cast<int>(random() % 4);
   GpuOptions options;
   options.staging_bytes = 4096;
-  GpuRanks job(ranks, seed, with_nccl, options);
+  if (way == GpuWay::kBoth) {
+    options.not_by_nccl = {OpKind::kAllreduce, OpKind::kBroadcast};
+  }
+  GpuRanks job(ranks, seed, way, options);
   GpuProgram program(seed, ranks);
   std::vector<std::deque<GpuRank::Call>> to_make(static_cast<size_t>(ranks));
   for (int i = 0; i < 12; ++i) {
@@ -58,12 +61,13 @@ void RunProgram(uint64_t seed, bool with_nccl) {
   for (std::thread& thread : closing) thread.join();
   EXPECT_EQ(job.nccl.communicators(), 0u);
   for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
+  return job.mpi.calls();
 }
 
 TEST(GpuProgram, ByNccl) {
   for (uint64_t seed = first_seed; seed < last_seed; ++seed) {
     SCOPED_TRACE(seed);
-    RunProgram(seed, true);
+    RunProgram(seed, GpuWay::kNccl);
     if (HasFailure()) return;
   }
 }
@@ -71,7 +75,25 @@ TEST(GpuProgram, ByNccl) {
 TEST(GpuProgram, ThroughPinnedMemory) {
   for (uint64_t seed = first_seed; seed < last_seed; seed += 4) {
     SCOPED_TRACE(seed);
-    RunProgram(seed, false);
+    RunProgram(seed, GpuWay::kNone);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(GpuProgram, ByCudaAwareMpi) {
+  size_t calls = 0;
+  for (uint64_t seed = first_seed; seed < last_seed; seed += 2) {
+    SCOPED_TRACE(seed);
+    calls += RunProgram(seed, GpuWay::kMpi);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(calls, last_seed - first_seed);
+}
+
+TEST(GpuProgram, SomeByNcclSomeByMpi) {
+  for (uint64_t seed = first_seed; seed < last_seed; seed += 4) {
+    SCOPED_TRACE(seed);
+    RunProgram(seed, GpuWay::kBoth);
     if (HasFailure()) return;
   }
 }

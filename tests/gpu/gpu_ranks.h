@@ -21,8 +21,10 @@
 #include "runtime/transport/gpu/gpu_devices.h"
 #include "runtime/transport/gpu/pinned_backend.h"
 #include "runtime/transport/loopback_point_to_point.h"
+#include "runtime/transport/mpi_communicator.h"
 #include "runtime/transport/p2p_backend.h"
 #include "tests/gpu/software_gpu.h"
+#include "tests/gpu/software_mpi.h"
 #include "tests/gpu/software_nccl.h"
 
 namespace tf_hvd {
@@ -184,16 +186,27 @@ class GpuRank {
   std::vector<Result> results_;
 };
 
+// What a job's ranks have, besides the host's memory.
+enum class GpuWay { kNccl, kMpi, kBoth, kNone };
+
 // The ranks of a job, in the same machine.
 class GpuRanks {
  public:
-  GpuRanks(int ranks, uint64_t seed, bool with_nccl = true,
-           const GpuOptions& options = {})
-      : gpu(ranks, seed), nccl(&gpu) {
+  GpuRanks(int ranks, uint64_t seed, GpuWay way = GpuWay::kNccl,
+           GpuOptions options = {})
+      : gpu(ranks, seed), nccl(&gpu), mpi(&gpu, ranks) {
     const auto mail = std::make_shared<MailRoom>(ranks);
+    const bool has_nccl = way == GpuWay::kNccl || way == GpuWay::kBoth;
     for (int rank = 0; rank < ranks; ++rank) {
+      if (way == GpuWay::kMpi || way == GpuWay::kBoth) {
+        options.connect_by_mpi = [api = mpi.Api(rank),
+                                  rank](std::shared_ptr<GpuDevice> device) {
+          return std::make_shared<MpiCommunicator>(api, MpiHandle{nullptr},
+                                                   rank, std::move(device));
+        };
+      }
       all.push_back(std::make_unique<GpuRank>(
-          &gpu, with_nccl ? SoftwareNccl::Api() : nullptr, mail, rank, ranks,
+          &gpu, has_nccl ? SoftwareNccl::Api() : nullptr, mail, rank, ranks,
           options));
     }
   }
@@ -217,6 +230,7 @@ class GpuRanks {
 
   SoftwareGpu gpu;
   SoftwareNccl nccl;
+  SoftwareMpi mpi;
   std::vector<std::unique_ptr<GpuRank>> all;
 };
 

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,13 @@ const std::vector<std::string> kNames = {
     "TF_HVD_RANKS_PER_NODE",
     "TF_HVD_CROSS",
     "TF_HVD_NODE_DATA",
+    "TF_HVD_NCCL",
+    "HOROVOD_GPU_OPERATIONS",
+    "HOROVOD_GPU_ALLREDUCE",
+    "HOROVOD_GPU_ALLGATHER",
+    "HOROVOD_GPU_BROADCAST",
+    "HOROVOD_GPU_ALLTOALL",
+    "HOROVOD_GPU_REDUCESCATTER",
     "TF_HVD_ALONE",
     "TF_HVD_STARTED_BY",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -88,6 +96,29 @@ TEST(ConfigTest, ReadsEachVariable) {
   EXPECT_EQ(config.ranks_per_node, 2);
 }
 
+TEST(ConfigTest, GpusByMpiAllOrEach) {
+  const auto by_mpi = [](const Environment& values) {
+    SetEnvironment(values);
+    Config config;
+    EXPECT_TRUE(ReadConfig(&config).ok());
+    return config.gpu_by_mpi;
+  };
+  using Kinds = std::set<OpKind>;
+  EXPECT_EQ(by_mpi({}), Kinds{});
+  EXPECT_EQ(by_mpi({{"HOROVOD_GPU_OPERATIONS", "NCCL"}}), Kinds{});
+  const Kinds all = {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
+                     OpKind::kAlltoall, OpKind::kReducescatter};
+  EXPECT_EQ(by_mpi({{"HOROVOD_GPU_OPERATIONS", "MPI"}}), all);
+  EXPECT_EQ(by_mpi({{"HOROVOD_GPU_BROADCAST", "MPI"},
+                    {"HOROVOD_GPU_ALLREDUCE", "NCCL"}}),
+            Kinds{OpKind::kBroadcast});
+  EXPECT_EQ(by_mpi({{"HOROVOD_GPU_OPERATIONS", "MPI"},
+                    {"HOROVOD_GPU_ALLGATHER", "NCCL"},
+                    {"HOROVOD_GPU_ALLTOALL", "NCCL"},
+                    {"HOROVOD_GPU_REDUCESCATTER", "NCCL"}}),
+            (Kinds{OpKind::kAllreduce, OpKind::kBroadcast}));
+}
+
 TEST(ConfigTest, DisableOverrulesTheTime) {
   SetEnvironment({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "9"},
                   {"HOROVOD_STALL_CHECK_DISABLE", "1"}});
@@ -117,6 +148,8 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
       {"TF_HVD_RANKS_PER_NODE", "two"},
       {"TF_HVD_CROSS", "MPI"},
       {"TF_HVD_NODE_DATA", "tcp"},
+      {"HOROVOD_GPU_OPERATIONS", "DDL"},
+      {"HOROVOD_GPU_ALLREDUCE", "nccl"},
   };
   for (const auto& [name, value] : cases) {
     SetEnvironment({{name, value}});
@@ -137,7 +170,7 @@ TEST(ConfigTest, FailureMustComeAfterTheWarning) {
 
 TEST(ConfigTest, PageListsEveryVariable) {
   const std::string page = ConfigMarkdown();
-  for (size_t i = 0; i < 10; ++i) {
+  for (size_t i = 0; i < 17; ++i) {
     EXPECT_NE(page.find("| `" + kNames[i] + "` |"), std::string::npos)
         << kNames[i];
   }
@@ -151,7 +184,25 @@ TEST(ConfigTest, SettingsThatMustBeEqualAreTheirDefaultsOrTheEnvironments) {
                                        {"TF_HVD_RANKS_PER_NODE", "2"},
                                        {"TF_HVD_NODE_DATA", "shm"},
                                        {"TF_HVD_CROSS", "messages"},
-                                       {"TF_HVD_NCCL", "1"}}));
+                                       {"TF_HVD_NCCL", "1"},
+                                       {"HOROVOD_GPU_OPERATIONS", "NCCL"},
+                                       {"HOROVOD_GPU_ALLREDUCE", ""},
+                                       {"HOROVOD_GPU_ALLGATHER", ""},
+                                       {"HOROVOD_GPU_BROADCAST", ""},
+                                       {"HOROVOD_GPU_ALLTOALL", ""},
+                                       {"HOROVOD_GPU_REDUCESCATTER", ""}}));
+}
+
+// What a machine alone is told may differ.
+TEST(ConfigTest, NcclSettingsAreThoseOfTheEnvironmentThatMustBeAlike) {
+  for (const char* name : {"NCCL_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_HOSTID",
+                           "NCCL_IB_HCA", "NCCL_TOPO_FILE"}) {
+    setenv(name, "x", 1);
+  }
+  EXPECT_EQ(NcclSettings(), "");
+  setenv("NCCL_PROTO", "Simple", 1);
+  setenv("NCCL_ALGO", "", 1);
+  EXPECT_EQ(NcclSettings(), "NCCL_ALGO=\nNCCL_PROTO=Simple\n");
 }
 
 TEST(LaunchInfoTest, AloneOverrulesTheLauncher) {

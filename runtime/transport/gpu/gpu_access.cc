@@ -24,6 +24,13 @@ std::string NoNcclText(const std::vector<GpuLibrariesCard>& cards,
   return "";
 }
 
+bool AllAreCudaAware(const std::vector<GpuLibrariesCard>& cards) {
+  return AllHaveDrivers(cards) && std::all_of(cards.begin(), cards.end(),
+                                              [](const GpuLibrariesCard& card) {
+                                                return card.cuda_aware != 0;
+                                              });
+}
+
 bool AllHaveDrivers(const std::vector<GpuLibrariesCard>& cards) {
   return std::all_of(
       cards.begin(), cards.end(),

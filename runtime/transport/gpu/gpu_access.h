@@ -23,6 +23,7 @@ struct GpuAccess {
 struct GpuLibrariesCard {
   int has_driver = 0;
   int has_nccl = 0;
+  int cuda_aware = 0;  // its MPI
   char no_nccl[256] = "";
 };
 
@@ -33,6 +34,8 @@ GpuLibrariesCard CardOf(const GpuLibraries& libraries);
 std::string NoNcclText(const std::vector<GpuLibrariesCard>& cards,
                        const std::vector<std::string>& names);
 
+// Whether every rank has a driver, and an MPI that says that it is CUDA-aware.
+bool AllAreCudaAware(const std::vector<GpuLibrariesCard>& cards);
 bool AllHaveDrivers(const std::vector<GpuLibrariesCard>& cards);
 
 // `no_nccl`: as NoNcclText gives it. `local_rank`: of the GPUs that a process

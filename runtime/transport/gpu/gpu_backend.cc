@@ -28,7 +28,17 @@ GpuBackend::~GpuBackend() { Close(/*clean=*/false); }
 
 bool GpuBackend::Serves(const OperationSpec& spec) const {
   if (spec.memory.kind != MemoryKind::kDevice) return false;
-  return spec.ranks->size() == 1 || (nccl_ != nullptr && NcclCanDo(spec));
+  return spec.ranks->size() == 1 || ByNccl(spec) || ByMpi(spec);
+}
+
+bool GpuBackend::ByNccl(const OperationSpec& spec) const {
+  return nccl_ != nullptr && options_.not_by_nccl.count(spec.kind) == 0 &&
+         NcclCanDo(spec);
+}
+
+bool GpuBackend::ByMpi(const OperationSpec& spec) const {
+  return options_.connect_by_mpi != nullptr && spec.set == kWorldSet &&
+         MpiCanDo(spec);
 }
 
 Status GpuBackend::Make(OperationSpec spec,
@@ -37,28 +47,40 @@ Status GpuBackend::Make(OperationSpec spec,
   TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
   OnDevice* on = nullptr;
   TF_HVD_RETURN_IF_ERROR(OnDeviceOf(spec, &on));
-  std::shared_ptr<NcclCommunicator> communicator;
+  std::shared_ptr<GpuCommunicator> communicator;
   Backend* host = nullptr;
   if (spec.ranks->size() > 1) {
-    std::shared_ptr<NcclCommunicator>& of_set = members_[spec.set];
-    if (of_set == nullptr) {
-      of_set = NewCommunicator(on->device);
-      TF_HVD_RETURN_IF_ERROR(FindHost(spec, &host));
-    }
-    communicator = of_set;
-    if (communicator->device() != on->device) {
-      return FailedPrecondition(
-          "a tensor lies on GPU " + std::to_string(on->device->ordinal()) +
-          ", and this rank has used GPU " +
-          std::to_string(communicator->device()->ordinal()) +
-          " in this process set; a rank has one GPU");
-    }
+    TF_HVD_RETURN_IF_ERROR(CommunicatorOf(spec, *on, &communicator, &host));
   }
+  NcclCommunicator* const connecting =
+      host == nullptr ? nullptr : members_[spec.set].get();
   auto made = std::make_unique<GpuOperation>(this, std::move(spec), me, on,
                                              std::move(communicator));
-  if (host != nullptr) TF_HVD_RETURN_IF_ERROR(made->Meet(host));
+  if (host != nullptr) TF_HVD_RETURN_IF_ERROR(made->Meet(host, connecting));
   *operation = std::move(made);
   return Status::Ok();
+}
+
+Status GpuBackend::CommunicatorOf(
+    const OperationSpec& spec, const OnDevice& on,
+    std::shared_ptr<GpuCommunicator>* communicator, Backend** host) {
+  if (ByNccl(spec)) {
+    std::shared_ptr<NcclCommunicator>& of_set = members_[spec.set];
+    if (of_set == nullptr) {
+      of_set = NewCommunicator(on.device);
+      TF_HVD_RETURN_IF_ERROR(FindHost(spec, host));
+    }
+    *communicator = of_set;
+  } else {
+    if (by_mpi_ == nullptr) by_mpi_ = options_.connect_by_mpi(on.device);
+    *communicator = by_mpi_;
+  }
+  const int used = (*communicator)->device()->ordinal();
+  if (used == on.device->ordinal()) return Status::Ok();
+  return FailedPrecondition(
+      "a tensor lies on GPU " + std::to_string(on.device->ordinal()) +
+      ", and this rank has used GPU " + std::to_string(used) +
+      " in this process set; a rank has one GPU");
 }
 
 Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
@@ -68,6 +90,8 @@ Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
     TF_HVD_RETURN_IF_ERROR(devices_->OfOrdinal(spec.memory.device, &device));
   } else if (member != members_.end()) {  // joined: where it was before
     device = member->second->device();
+  } else if (spec.set == kWorldSet && by_mpi_ != nullptr) {
+    device = by_mpi_->device();
   } else {
     TF_HVD_RETURN_IF_ERROR(devices_->Any(&device));
   }
@@ -141,7 +165,8 @@ bool GpuBackend::AbortAll() {
   for (const auto& one : communicators_) {
     if (auto communicator = one.lock()) all.push_back(std::move(communicator));
   }
-  abort_ended_ = NcclCommunicator::AbortAll(all, options_.end_limit);
+  abort_ended_ = NcclCommunicator::AbortAll(all, options_.end_limit) &&
+                 (by_mpi_ == nullptr || by_mpi_->at_rest());
   return abort_ended_;
 }
 
@@ -150,6 +175,7 @@ void GpuBackend::SetRemoved(int32_t set) { members_.erase(set); }
 void GpuBackend::Close(bool clean) {
   if (!clean) static_cast<void>(AbortAll());
   members_.clear();
+  by_mpi_.reset();
   for (std::thread& thread : ending_) thread.join();
   ending_.clear();
 }

@@ -4,8 +4,9 @@
 // the device; that an operation has ended is found by looking at another event.
 // No thread waits for a device.
 //
-// A set of several ranks has a communicator, made when its first operation
-// comes: its ranks exchange, by a host's backend, who they are.
+// A set of several ranks has a communicator of NCCL, made when its first
+// operation comes: its ranks exchange, by a host's backend, who they are. Where
+// NCCL is not to be used, the set of all ranks has one of a CUDA-aware MPI.
 //
 // As Backend: holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_BACKEND_H_
@@ -15,8 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,12 +42,18 @@ struct GpuOptions {
   bool shared_devices = false;
   // What NCCL may take to end a communicator, in peace or by force.
   std::chrono::milliseconds end_limit{10'000};
+  // Of these NCCL serves none of several ranks.
+  std::set<OpKind> not_by_nccl;
+  // Makes a communicator of all ranks for a device. Null unless all ranks'
+  // MPI is CUDA-aware.
+  std::function<std::shared_ptr<GpuCommunicator>(std::shared_ptr<GpuDevice>)>
+      connect_by_mpi;
 };
 
 class GpuBackend final : public Backend {
  public:
   // `devices`, and what `hosts` hold, outlive the backend. `nccl`: null unless
-  // all ranks have it; then it serves sets of one rank only. `names`: "rank 3
+  // all ranks have it. `names`: "rank 3
   // (host)", by rank. `hosts`: the backends for memory of the host, in the
   // order in which they are asked.
   GpuBackend(GpuDevices* devices, const NcclApi* nccl, int rank,
@@ -80,7 +89,14 @@ class GpuBackend final : public Backend {
     int ordinal = -1;
   };
 
+  bool ByNccl(const OperationSpec& spec) const;
+  bool ByMpi(const OperationSpec& spec) const;
   Status OnDeviceOf(const OperationSpec& spec, OnDevice** on);
+  // `host`: where the ranks of a new communicator of NCCL meet; null for all
+  // others.
+  Status CommunicatorOf(const OperationSpec& spec, const OnDevice& on,
+                        std::shared_ptr<GpuCommunicator>* communicator,
+                        Backend** host);
   Status TakeRows(const OnDevice& on, size_t bytes, Rows* rows);
   void GiveBack(Rows rows) { free_rows_.push_back(std::move(rows)); }
   Status FindHost(const OperationSpec& spec, Backend** host) const;
@@ -98,6 +114,7 @@ class GpuBackend final : public Backend {
   std::map<int, OnDevice> on_devices_;  // by ordinal
   // By set.
   std::map<int32_t, std::shared_ptr<NcclCommunicator>> members_;
+  std::shared_ptr<GpuCommunicator> by_mpi_;  // of all ranks; null until used
   // Operations that are not all on a stream yet, in the agreed order: the first
   // may put more there.
   std::deque<GpuOperation*> putting_;

@@ -1,7 +1,6 @@
 #include "runtime/transport/gpu/gpu_meeting.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <set>
@@ -16,29 +15,6 @@ std::string VersionText(int version) {
          std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
-
-// By NCCL's documentation, of algorithms, protocols, channels, and the sizes of
-// what is sent.
-constexpr const char* kAlike[] = {
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS",
-    "NCCL_NTHREADS",
-    "NCCL_BUFFSIZE",
-    "NCCL_LL_BUFFSIZE",
-    "NCCL_LL128_BUFFSIZE",
-    "NCCL_P2P_NET_CHUNKSIZE",
-    "NCCL_NCHANNELS_PER_NET_PEER",
-    "NCCL_NET",
-    "NCCL_NET_OVERHEAD",
-    "NCCL_COLLNET_ENABLE",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_MNNVL_ENABLE",
-    "NCCL_PXN_DISABLE",
-};
 
 std::set<std::string> LinesOf(const GpuCard& card) {
   std::istringstream text(card.settings);
@@ -75,15 +51,6 @@ std::string DifferenceText(const GpuCard& a, const std::string& a_name,
 }
 
 }  // namespace
-
-std::string NcclSettings() {
-  std::string settings;
-  for (const char* name : kAlike) {
-    const char* const value = std::getenv(name);
-    if (value != nullptr) settings += std::string(name) + "=" + value + "\n";
-  }
-  return settings;
-}
 
 void SetSettings(const std::string& settings, GpuCard* card) {
   const size_t length =

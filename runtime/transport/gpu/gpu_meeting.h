@@ -22,10 +22,6 @@ struct GpuCard {
   char settings[1024] = "";
 };
 
-// Of this process's environment: the settings by which NCCL chooses how ranks
-// exchange data. With different ones they wait for each other for ever. What a
-// machine alone is told, such as its networks, is none of them.
-std::string NcclSettings();
 void SetSettings(const std::string& settings, GpuCard* card);
 
 // `names`: of the ranks that the cards are of, "rank 3 (host)". An error names

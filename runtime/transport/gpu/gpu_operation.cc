@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/config.h"
+
 namespace tf_hvd {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr std::chrono::seconds kDrainLimit{2};
 
 GpuOperation::GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
                            GpuBackend::OnDevice* on,
-                           std::shared_ptr<NcclCommunicator> communicator)
+                           std::shared_ptr<GpuCommunicator> communicator)
     : backend_(backend),
       spec_(std::move(spec)),
       me_(me),
@@ -38,7 +40,8 @@ void GpuOperation::LeaveTurn() {
                 putting.end());
 }
 
-Status GpuOperation::Meet(Backend* host) {
+Status GpuOperation::Meet(Backend* host, NcclCommunicator* nccl) {
+  connecting_ = nccl;
   card_.ordinal = on_->device->ordinal();
   card_.uuid = on_->device->uuid();
   SetSettings(NcclSettings(), &card_);
@@ -87,7 +90,7 @@ Status GpuOperation::Connect() {
   }
   TF_HVD_RETURN_IF_ERROR(
       CheckCards(cards_, names, backend_->options_.shared_devices));
-  return communicator_->Begin(cards_[0].id, cards_.size(), me_);
+  return connecting_->Begin(cards_[0].id, cards_.size(), me_);
 }
 
 // What is put on the stream of a device lies there in the agreed order, for all

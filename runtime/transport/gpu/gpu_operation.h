@@ -19,11 +19,12 @@ class GpuOperation final : public Operation {
   // `communicator`: null for a set of one rank.
   GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
                GpuBackend::OnDevice* on,
-               std::shared_ptr<NcclCommunicator> communicator);
+               std::shared_ptr<GpuCommunicator> communicator);
   ~GpuOperation() override;
 
-  // Lets the ranks of the set meet first, through `host`. Called once, at once.
-  Status Meet(Backend* host);
+  // Lets the ranks of the set meet first, through `host`, and connects `nccl`,
+  // the communicator. Called once, at once.
+  Status Meet(Backend* host, NcclCommunicator* nccl);
 
   Status Progress(int64_t budget_ns, Poll* poll) override;
   bool Abandon() override;
@@ -41,10 +42,11 @@ class GpuOperation final : public Operation {
   const OperationSpec spec_;
   const size_t me_;
   GpuBackend::OnDevice* const on_;
-  const std::shared_ptr<NcclCommunicator> communicator_;
+  const std::shared_ptr<GpuCommunicator> communicator_;
   std::unique_ptr<Operation> meeting_;
-  std::vector<GpuCard> cards_;  // of all ranks
-  GpuCard card_;                // of this one
+  NcclCommunicator* connecting_ = nullptr;  // once they have met
+  std::vector<GpuCard> cards_;              // of all ranks
+  GpuCard card_;                            // of this one
   std::vector<GpuStep> steps_;
   size_t next_ = 0;  // of steps_
   GpuBackend::Rows rows_;

@@ -1,6 +1,7 @@
 #include "runtime/transport/gpu/gpu_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -299,6 +300,19 @@ bool NcclCanDo(const OperationSpec& spec) {
   const bool orders = op == ReduceOp::kMin || op == ReduceOp::kMax;
   if (orders && IsFloating(dtype)) return false;
   return !(op == ReduceOp::kProduct && IsComplex(dtype));
+}
+
+bool MpiCanDo(const OperationSpec& spec) {
+  if (Reduces(spec.kind)) {
+    const DType dtype = spec.reduce.dtype;
+    const bool half = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+    if (half || spec.reduce.op == ReduceOp::kAdasum || !NcclCanDo(spec)) {
+      return false;
+    }
+  }
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  return std::all_of(spec.spans.begin(), spec.spans.end(),
+                     [](const Span& span) { return span.count <= kMost; });
 }
 
 std::vector<GpuStep> PlanOnGpu(const OperationSpec& spec, size_t me,

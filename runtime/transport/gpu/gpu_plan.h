@@ -40,6 +40,10 @@ using GpuStep = std::variant<GpuMove, NcclCall>;
 // types that have NaN, which NCCL drops.
 bool NcclCanDo(const OperationSpec& spec);
 
+// True if MPI can do it: as NCCL, but without half precisions, Adasum, and
+// tensors of which it cannot count the elements.
+bool MpiCanDo(const OperationSpec& spec);
+
 // Device memory in which tensors are put together.
 struct GpuStaging {
   char* memory = nullptr;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/status.h"
+#include "runtime/transport/gpu/gpu_communicator.h"
 #include "runtime/transport/gpu/gpu_device.h"
 #include "runtime/transport/gpu/gpu_plan.h"
 #include "runtime/transport/gpu/nccl_api.h"
@@ -25,27 +26,20 @@ namespace tf_hvd {
 // system error (...)". Ok if `error` is none or in progress.
 Status FromNccl(const NcclApi& api, const char* call, int error);
 
-class NcclCommunicator {
+class NcclCommunicator final : public GpuCommunicator {
  public:
   // `api` outlives the communicator. Begins to connect; `Ready` tells when all
   // ranks have come.
   // `end_limit`: what its end may take.
   NcclCommunicator(const NcclApi* api, std::shared_ptr<GpuDevice> device,
                    std::chrono::milliseconds end_limit)
-      : api_(api), device_(std::move(device)), end_limit_(end_limit) {}
-  NcclCommunicator(const NcclCommunicator&) = delete;
-  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+      : GpuCommunicator(std::move(device)), api_(api), end_limit_(end_limit) {}
 
   Status Begin(const NcclUniqueId& id, size_t ranks, size_t me);
 
-  // Whether what was asked for last is under way, so that more may be asked.
-  // Tells errors of what was under way before, too, which come at any time.
-  Status Ready(bool* ready);
-
-  // Puts a call on the stream. Only when ready.
-  Status Put(const NcclCall& call, CudaStream stream);
-
-  const std::shared_ptr<GpuDevice>& device() const { return device_; }
+  // As soon as what was asked for last is under way.
+  Status Ready(bool* ready) override;
+  Status Put(const NcclCall& call, CudaStream stream) override;
 
   // Ends what is under way of all of them, by force, at once: what waits in one
   // may wait for another. False if NCCL did not manage to in time: then
@@ -68,7 +62,6 @@ class NcclCommunicator {
   }
 
   const NcclApi* const api_;
-  const std::shared_ptr<GpuDevice> device_;
   const std::chrono::milliseconds end_limit_;
   NcclComm comm_ = nullptr;
 };

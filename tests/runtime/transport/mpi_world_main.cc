@@ -212,6 +212,8 @@ void Collectives(Job* job) {
   Check(*job, Make(job));
   CheckTopology(*job);
   Check(*job, !job->info.version.empty(), "no version");
+  // Those of the Python packages are not.
+  Check(*job, !job->info.cuda_aware, "it claims to be CUDA-aware");
   PushThroughEdges(*job);
   CheckAllreduce(*job);
   CheckTypes(*job);
