@@ -135,7 +135,8 @@ VARIABLES: dict[str, Variable] = {
         _SPARK,
     ),
 }
-"""Every variable that Horovod 0.28.1 reads when it runs; `_BUILT_BY` has the others."""
+"""Every variable that Horovod 0.28.1 reads when it runs, and choices of its build that are
+settings here; `_BUILT_BY` has the others."""
 
 # Read when Horovod is built; images leave them in the environment.
 _BUILT_BY = (

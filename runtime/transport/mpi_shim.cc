@@ -8,76 +8,11 @@
 #include <cstring>
 
 #include "runtime/transport/mpi_api.h"
+#include "runtime/transport/mpi_shim_calls.h"
 #include "runtime/transport/mpi_symbols.h"
 
 namespace tf_hvd {
 namespace {
-
-// The functions of one opened library. Lives as long as the process does, as
-// the library itself.
-struct Calls {
-  decltype(&MPI_Initialized) initialized = nullptr;
-  decltype(&MPI_Finalized) finalized = nullptr;
-  decltype(&MPI_Init_thread) init_thread = nullptr;
-  decltype(&MPI_Query_thread) query_thread = nullptr;
-  decltype(&MPI_Finalize) finalize = nullptr;
-  decltype(&MPI_Get_library_version) library_version = nullptr;
-  decltype(&MPI_Get_processor_name) processor_name = nullptr;
-  decltype(&MPI_Error_string) error_string = nullptr;
-  decltype(&MPI_Comm_dup) comm_dup = nullptr;
-  decltype(&MPI_Comm_group) comm_group = nullptr;
-  decltype(&MPI_Group_incl) group_incl = nullptr;
-  decltype(&MPI_Group_free) group_free = nullptr;
-  decltype(&MPI_Comm_create_group) create_group = nullptr;
-  MPI_Comm (*comm_f2c)(MPI_Fint) = nullptr;
-  decltype(&MPI_Comm_set_errhandler) set_errhandler = nullptr;
-  decltype(&MPI_Comm_rank) comm_rank = nullptr;
-  decltype(&MPI_Comm_size) comm_size = nullptr;
-  decltype(&MPI_Comm_split_type) split_type = nullptr;
-  decltype(&MPI_Comm_split) split = nullptr;
-  decltype(&MPI_Comm_free) comm_free = nullptr;
-  decltype(&MPI_Allgather) allgather = nullptr;
-  decltype(&MPI_Bcast) bcast = nullptr;
-  decltype(&MPI_Isend) isend = nullptr;
-  decltype(&MPI_Irecv) irecv = nullptr;
-  decltype(&MPI_Iallreduce) iallreduce = nullptr;
-  decltype(&MPI_Ireduce_scatter_block) ireduce_scatter_block = nullptr;
-  decltype(&MPI_Iallgather) iallgather = nullptr;
-  decltype(&MPI_Ibcast) ibcast = nullptr;
-  decltype(&MPI_Test) test = nullptr;
-  decltype(&MPI_Get_count) get_count = nullptr;
-  decltype(&MPI_Cancel) cancel = nullptr;
-
-  // Extensions; null where the library has them not. Open MPI and its kin have
-  // the first, MPICH and its kin the other.
-  int (*query_cuda)() = nullptr;
-  int (*query_gpu)(int kind, int* is_supported) = nullptr;
-
-  MPI_Comm world;
-  MPI_Datatype byte;
-  MPI_Info info_null;
-  MPI_Errhandler errors_return;
-  MPI_Datatype types[kMpiNumberCount];  // in the order of MpiNumber
-  MPI_Op ops[kMpiReductionCount];       // in the order of MpiReduction
-};
-
-const Calls& Of(void* state) { return *static_cast<Calls*>(state); }
-
-// Handles are ints or pointers: both fit in, and come out of, the union's
-// bytes.
-template <typename T>
-T In(const MpiHandle& handle) {
-  static_assert(sizeof(T) <= sizeof(MpiHandle), "no room for a handle");
-  T value;
-  std::memcpy(&value, &handle, sizeof(T));
-  return value;
-}
-
-template <typename T>
-void Out(const T& value, MpiHandle* handle) {
-  *handle = MpiHandle{nullptr};
-  std::memcpy(handle, &value, sizeof(T));
-}
 
 int ThreadsIn(MpiThreads level) {
   switch (level) {
@@ -231,86 +166,6 @@ int Broadcast(void* state, void* data, int bytes, int root, MpiHandle comm) {
   return calls.bcast(data, bytes, calls.byte, root, In<MPI_Comm>(comm));
 }
 
-int Isend(void* state, const void* data, int bytes, int peer, int tag,
-          MpiHandle comm, MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error = calls.isend(data, bytes, calls.byte, peer, tag,
-                                In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int Irecv(void* state, void* data, int bytes, int peer, int tag, MpiHandle comm,
-          MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error = calls.irecv(data, bytes, calls.byte, peer, tag,
-                                In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int Iallreduce(void* state, const void* input, void* output, int count,
-               MpiNumber type, MpiReduction op, MpiHandle comm,
-               MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error = calls.iallreduce(
-      input == nullptr ? MPI_IN_PLACE : input, output, count,
-      calls.types[static_cast<int>(type)], calls.ops[static_cast<int>(op)],
-      In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int IreduceScatterBlock(void* state, void* data, int count, MpiNumber type,
-                        MpiReduction op, MpiHandle comm, MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error = calls.ireduce_scatter_block(
-      MPI_IN_PLACE, data, count, calls.types[static_cast<int>(type)],
-      calls.ops[static_cast<int>(op)], In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int Iallgather(void* state, const void* mine, void* all, int bytes,
-               MpiHandle comm, MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error =
-      calls.iallgather(mine == nullptr ? MPI_IN_PLACE : mine, bytes, calls.byte,
-                       all, bytes, calls.byte, In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int Ibroadcast(void* state, void* data, int bytes, int root, MpiHandle comm,
-               MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error =
-      calls.ibcast(data, bytes, calls.byte, root, In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int Test(void* state, MpiHandle* request, int* done, int* bytes) {
-  const Calls& calls = Of(state);
-  MPI_Request value = In<MPI_Request>(*request);
-  MPI_Status status;
-  const int error = calls.test(&value, done, &status);
-  Out(value, request);
-  if (error != MPI_SUCCESS || *done == 0 || bytes == nullptr) return error;
-  return calls.get_count(&status, calls.byte, bytes);
-}
-
-int Cancel(void* state, MpiHandle* request) {
-  MPI_Request value = In<MPI_Request>(*request);
-  return Of(state).cancel(&value);
-}
-
 void LoadFunctions(MpiSymbols* symbols, Calls* calls) {
   symbols->Function("MPI_Initialized", &calls->initialized);
   symbols->Function("MPI_Finalized", &calls->finalized);
@@ -421,14 +276,7 @@ void FillTable(Calls* calls, MpiApi* api) {
   api->comm_free = CommFree;
   api->allgather = Allgather;
   api->broadcast = Broadcast;
-  api->isend = Isend;
-  api->irecv = Irecv;
-  api->iallreduce = Iallreduce;
-  api->ireduce_scatter_block = IreduceScatterBlock;
-  api->iallgather = Iallgather;
-  api->ibroadcast = Ibroadcast;
-  api->test = Test;
-  api->cancel = Cancel;
+  FillRequests(api);
 }
 
 }  // namespace

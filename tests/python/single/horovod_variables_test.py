@@ -24,11 +24,14 @@ STALL_CHECK_TIME_SECONDS STALL_SHUTDOWN_TIME_SECONDS START_TIMEOUT THREAD_AFFINI
 TIMELINE_MARK_CYCLES TORUS_ALLREDUCE
 SPARK_PYTHONPATH SPARK_START_TIMEOUT SPARK_USE_LOCAL_RANK_GPU_INDEX SPARK_WORK_DIR
 """
+# What its build reads, and a job here.
+CHOSEN = "OPERATIONS ALLREDUCE ALLGATHER BROADCAST ALLTOALL REDUCESCATTER"
 CONFIG = pathlib.Path(__file__).resolve().parents[3] / "docs" / "config.md"
 
 
 def test_every_variable_that_horovod_reads_is_in_the_table_and_on_the_page():
     names = {f"HOROVOD_{name}" for name in READ.split()} | {"_HOROVOD_SECRET_KEY"}
+    names |= {f"HOROVOD_GPU_{name}" for name in CHOSEN.split()}
     assert set(horovod_variables.VARIABLES) == names
     page = CONFIG.read_text().partition("## Horovod's variables")[2]
     assert [name for name in names if f"| `{name}` | " not in page] == []
