@@ -1,14 +1,41 @@
 #include "runtime/transport/gpu/gpu_libraries.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 namespace tf_hvd {
 namespace {
 
+constexpr char kCuda[] = "libcuda.so.1";
 constexpr char kNccl[] = "libnccl.so.2";
+
+// The table of a library, the same each time: the runtime may be reading it
+// while somebody asks what is there.
+template <typename Api>
+const Api* Kept(void* library, const Api& filled) {
+  static std::mutex mutex;
+  static auto* const kept = new std::map<void*, Api>;  // guarded by mutex
+  const std::lock_guard<std::mutex> lock(mutex);
+  return &kept->emplace(library, filled).first->second;
+}
+
+// The file that a library was opened from, as the loader tells it.
+std::string PathOf(void* function, const std::string& otherwise) {
+  Dl_info info;
+  if (function == nullptr || dladdr(function, &info) == 0) return otherwise;
+  return info.dli_fname == nullptr ? otherwise : std::string(info.dli_fname);
+}
+
+// dlerror's text, which is null where RTLD_NOLOAD has found nothing.
+std::string LoaderText() {
+  const char* const text = dlerror();
+  return text == nullptr ? std::string() : std::string(text);
+}
 
 // Looks up functions of one library; knows the first that is missing.
 class Symbols {
@@ -90,12 +117,21 @@ std::string FillNccl(void* library, NcclApi* api) {
   return symbols.missing();
 }
 
-const CudaApi* OpenCuda(const std::string& path) {
-  void* const library =
-      dlopen(path.empty() ? "libcuda.so.1" : path.c_str(), RTLD_NOW);
-  if (library == nullptr) return nullptr;
-  static CudaApi api;
-  return FillCuda(library, &api).empty() ? &api : nullptr;
+void OpenCuda(const std::string& configured, GpuLibraries* libraries) {
+  const std::string path = configured.empty() ? kCuda : configured;
+  void* const library = dlopen(path.c_str(), RTLD_NOW);
+  if (library == nullptr) {
+    libraries->no_cuda = LoaderText();
+    return;
+  }
+  CudaApi api;
+  const std::string missing = FillCuda(library, &api);
+  libraries->cuda_path = PathOf(reinterpret_cast<void*>(api.init), path);
+  if (!missing.empty()) {
+    libraries->no_cuda = libraries->cuda_path + " has no " + missing;
+    return;
+  }
+  libraries->cuda = Kept(library, api);
 }
 
 // Where NCCL may be, and how it is opened there.
@@ -106,29 +142,34 @@ std::vector<std::pair<std::string, int>> NcclPlaces(const GpuSearch& search) {
           {kNccl, RTLD_NOW}};
 }
 
+void UseNccl(void* library, const std::string& path, GpuLibraries* libraries) {
+  NcclApi api;
+  const std::string missing = FillNccl(library, &api);
+  std::string& at = libraries->nccl_path;
+  at = PathOf(reinterpret_cast<void*>(api.get_version), path);
+  if (!missing.empty()) {
+    libraries->no_nccl = at + " has no " + missing;
+    return;
+  }
+  static_cast<void>(api.get_version(&libraries->nccl_version));
+  if (libraries->nccl_version < kNcclOldestVersion) {
+    libraries->no_nccl = at + " is older than 2.14";
+    return;
+  }
+  libraries->nccl = Kept(library, api);
+  libraries->no_nccl.clear();
+}
+
+// A file that is there and cannot be opened says more than one that is not.
 void OpenNccl(const GpuSearch& search, GpuLibraries* libraries) {
+  bool is_there = false;
   for (const auto& [path, how] : NcclPlaces(search)) {
     void* const library = dlopen(path.c_str(), how);
-    if (library == nullptr) {
-      const char* const error = dlerror();
-      if (error != nullptr) libraries->no_nccl = error;
-      continue;
-    }
-    static NcclApi api;
-    const std::string missing = FillNccl(library, &api);
-    libraries->nccl_path = path;
-    if (!missing.empty()) {
-      libraries->no_nccl = path + " has no " + missing;
-      return;
-    }
-    static_cast<void>(api.get_version(&libraries->nccl_version));
-    if (libraries->nccl_version < kNcclOldestVersion) {
-      libraries->no_nccl = path + " is older than 2.14";
-      return;
-    }
-    libraries->nccl = &api;
-    libraries->no_nccl.clear();
-    return;
+    if (library != nullptr) return UseNccl(library, path, libraries);
+    const std::string text = LoaderText();
+    if (is_there || text.empty()) continue;
+    is_there = access(path.c_str(), F_OK) == 0;
+    libraries->no_nccl = text;
   }
 }
 
@@ -136,7 +177,7 @@ void OpenNccl(const GpuSearch& search, GpuLibraries* libraries) {
 
 GpuLibraries OpenGpuLibraries(const GpuSearch& search) {
   GpuLibraries libraries;
-  libraries.cuda = OpenCuda(search.cuda_library);
+  OpenCuda(search.cuda_library, &libraries);
   if (libraries.cuda == nullptr) {
     libraries.no_nccl = "there is no CUDA driver";
   } else if (!search.use_nccl) {

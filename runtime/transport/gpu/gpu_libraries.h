@@ -2,8 +2,8 @@
 // there is a driver, and fills the tables of their functions.
 //
 // Nothing of CUDA is initialised: a script may still choose its GPU
-// (CUDA_VISIBLE_DEVICES) after init. Called once, by init, on one thread.
-// Opened libraries are never closed.
+// (CUDA_VISIBLE_DEVICES) after init. Any thread: called by init, and by who
+// asks what is there. Opened libraries are never closed.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_LIBRARIES_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_LIBRARIES_H_
 
@@ -24,10 +24,12 @@ struct GpuSearch {
 };
 
 struct GpuLibraries {
-  const CudaApi* cuda = nullptr;  // null: no driver
+  const CudaApi* cuda = nullptr;  // null: `no_cuda` says why
   const NcclApi* nccl = nullptr;  // null: `no_nccl` says why
   int nccl_version = 0;           // 22105 for 2.21.5
+  std::string cuda_path;          // of the files that were opened
   std::string nccl_path;
+  std::string no_cuda;
   std::string no_nccl;
 };
 

@@ -1,0 +1,239 @@
+// Which driver and which NCCL are opened, and what is said where there is none:
+// each search in a process of its own (libraries/probe.cc), among libraries
+// that are there for this test alone.
+#include "runtime/transport/gpu/gpu_libraries.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace tf_hvd {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path Fixtures() {
+  return fs::path(std::getenv("TEST_SRCDIR")) / std::getenv("TEST_WORKSPACE") /
+         "tests/gpu/libraries";
+}
+
+std::string Nccl(const std::string& name) {
+  return Fixtures() / name / "libnccl.so.2";
+}
+
+std::string Driver() { return Fixtures() / "libsoftware_cuda.so"; }
+
+// A Python environment with the package in it, and NCCL's wheel beside it.
+class Environment {
+ public:
+  explicit Environment(const std::string& name)
+      : root_(fs::path(testing::TempDir()) / name) {
+    fs::remove_all(root_);
+    fs::create_directories(root_ / "tf_hvd");
+    fs::create_directories(nccl().parent_path());
+  }
+  ~Environment() { fs::remove_all(root_); }
+
+  std::string package() const { return root_ / "tf_hvd"; }
+  fs::path nccl() const { return root_ / "nvidia/nccl/lib/libnccl.so.2"; }
+
+ private:
+  const fs::path root_;
+};
+
+struct Search {
+  std::string cuda = Driver();
+  std::string nccl;
+  std::string use_nccl = "1";
+  std::string package = "no_such_folder";
+  std::string opened_first;
+  std::string loader_path;  // LD_LIBRARY_PATH
+};
+
+struct Found {
+  std::string cuda;  // the file, or why there is none
+  int version = 0;
+  std::string path;
+  std::string no_nccl;
+};
+
+Found Probe(const Search& search) {
+  std::string command = "LD_LIBRARY_PATH='" + search.loader_path + "' '" +
+                        std::string(Fixtures() / "probe") + "'";
+  for (const std::string& word :
+       {search.cuda, search.nccl, search.use_nccl, search.package}) {
+    command += " '" + word + "'";
+  }
+  if (!search.opened_first.empty()) command += " '" + search.opened_first + "'";
+  FILE* const pipe = popen(command.c_str(), "r");
+  std::string output;
+  std::array<char, 4096> part;
+  while (fgets(part.data(), part.size(), pipe) != nullptr) {
+    output += part.data();
+  }
+  EXPECT_EQ(pclose(pipe), 0) << command;
+  std::istringstream lines(output);
+  Found found;
+  std::string version;
+  std::getline(lines, found.cuda);
+  std::getline(lines, version);
+  std::getline(lines, found.path);
+  std::getline(lines, found.no_nccl);
+  found.version = std::atoi(version.c_str());
+  return found;
+}
+
+// All three places have one, and the configured one is there too.
+TEST(GpuLibraries, PlacesInTheirOrder) {
+  const Environment environment("places");
+  fs::copy_file(Nccl("environments"), environment.nccl());
+  Search search;
+  search.package = environment.package();
+  search.loader_path = fs::path(Nccl("systems")).parent_path();
+
+  search.opened_first = Nccl("opened_first");
+  Found found = Probe(search);
+  EXPECT_EQ(found.version, 22101) << found.no_nccl;
+  EXPECT_EQ(found.path, Nccl("opened_first"));
+  EXPECT_EQ(found.no_nccl, "");
+
+  search.opened_first.clear();
+  found = Probe(search);
+  EXPECT_EQ(found.version, 22202) << found.no_nccl;
+  EXPECT_TRUE(fs::equivalent(found.path, environment.nccl())) << found.path;
+
+  fs::remove(environment.nccl());
+  found = Probe(search);
+  EXPECT_EQ(found.version, 22303) << found.no_nccl;
+  EXPECT_EQ(found.path, Nccl("systems"));
+  EXPECT_EQ(found.no_nccl, "");
+}
+
+TEST(GpuLibraries, TheConfiguredOneAlone) {
+  const Environment environment("configured");
+  fs::copy_file(Nccl("environments"), environment.nccl());
+  Search search;
+  search.package = environment.package();
+  search.opened_first = Nccl("opened_first");
+  search.loader_path = fs::path(Nccl("systems")).parent_path();
+  search.nccl = Nccl("configured");
+  const Found found = Probe(search);
+  EXPECT_EQ(found.version, 22404) << found.no_nccl;
+  EXPECT_EQ(found.path, Nccl("configured"));
+
+  search.nccl = "no_such_libnccl.so.2";
+  const Found none = Probe(search);
+  EXPECT_EQ(none.version, 0);
+  EXPECT_EQ(none.path, "");
+  EXPECT_EQ(none.no_nccl,
+            "no_such_libnccl.so.2: cannot open shared object file: No such "
+            "file or directory");
+}
+
+TEST(GpuLibraries, NoDriver) {
+  Search search;
+  search.cuda = "no_such_libcuda.so.1";
+  search.nccl = Nccl("configured");
+  const Found found = Probe(search);
+  EXPECT_EQ(found.cuda,
+            "no_such_libcuda.so.1: cannot open shared object file: No such "
+            "file or directory");
+  EXPECT_EQ(found.version, 0);
+  EXPECT_EQ(found.path, "") << "it was looked for";
+  EXPECT_EQ(found.no_nccl, "there is no CUDA driver");
+}
+
+TEST(GpuLibraries, DriverThatLacksAFunction) {
+  Search search;
+  search.cuda = Nccl("configured");  // a library, of other functions
+  const Found found = Probe(search);
+  EXPECT_EQ(found.cuda, Nccl("configured") + " has no cuInit");
+  EXPECT_EQ(found.no_nccl, "there is no CUDA driver");
+}
+
+TEST(GpuLibraries, NcclTurnedOff) {
+  Search search;
+  search.nccl = Nccl("configured");
+  search.use_nccl = "0";
+  const Found found = Probe(search);
+  EXPECT_EQ(found.cuda, Driver());
+  EXPECT_EQ(found.version, 0);
+  EXPECT_EQ(found.path, "") << "it was looked for";
+  EXPECT_EQ(found.no_nccl, "TF_HVD_NCCL=0");
+}
+
+TEST(GpuLibraries, NcclThatLacksAFunction) {
+  Search search;
+  search.nccl = Nccl("incomplete");
+  const Found found = Probe(search);
+  EXPECT_EQ(found.version, 0);
+  EXPECT_EQ(found.path, Nccl("incomplete"));
+  EXPECT_EQ(found.no_nccl, Nccl("incomplete") + " has no ncclGetUniqueId");
+}
+
+TEST(GpuLibraries, NcclThatIsTooOld) {
+  Search search;
+  search.nccl = Nccl("too_old");
+  const Found found = Probe(search);
+  EXPECT_EQ(found.version, 0);
+  EXPECT_EQ(found.path, Nccl("too_old"));
+  EXPECT_EQ(found.no_nccl, Nccl("too_old") + " is older than 2.14");
+}
+
+// The process has one: a second one beside it would not do better.
+TEST(GpuLibraries, OneThatIsOpenAndTooOldIsNotPassedBy) {
+  const Environment environment("too_old");
+  fs::copy_file(Nccl("environments"), environment.nccl());
+  Search search;
+  search.package = environment.package();
+  search.opened_first = Nccl("too_old");
+  EXPECT_EQ(Probe(search).no_nccl, Nccl("too_old") + " is older than 2.14");
+}
+
+TEST(GpuLibraries, NoNcclAnywhere) {
+  if (dlopen("libnccl.so.2", RTLD_NOW) != nullptr) {
+    GTEST_SKIP() << "this machine has one";
+  }
+  const Environment environment("nowhere");
+  Search search;
+  search.package = environment.package();
+  EXPECT_EQ(Probe(search).no_nccl,
+            "libnccl.so.2: cannot open shared object file: No such file or "
+            "directory");
+  // A file that is no library is told, and not that the system has none.
+  std::ofstream(environment.nccl()) << "a download that was cut off";
+  const Found found = Probe(search);
+  EXPECT_EQ(found.version, 0);
+  EXPECT_NE(found.no_nccl.find("nvidia/nccl/lib/libnccl.so.2: "),
+            std::string::npos)
+      << found.no_nccl;
+  // One of the system's is taken all the same.
+  search.loader_path = fs::path(Nccl("systems")).parent_path();
+  EXPECT_EQ(Probe(search).version, 22303);
+}
+
+// Others may be reading the table of a library that is asked for again.
+TEST(GpuLibraries, ALibrarysTableStaysWhereItIs) {
+  const GpuSearch search = {Driver(), Nccl("configured"), true, ""};
+  const GpuLibraries first = OpenGpuLibraries(search);
+  const GpuLibraries again = OpenGpuLibraries(search);
+  ASSERT_NE(first.nccl, nullptr) << first.no_nccl;
+  EXPECT_EQ(first.cuda, again.cuda);
+  EXPECT_EQ(first.nccl, again.nccl);
+  const GpuLibraries other =
+      OpenGpuLibraries({Driver(), Nccl("systems"), true, ""});
+  EXPECT_NE(other.nccl, first.nccl);
+  int version = 0;
+  EXPECT_EQ(first.nccl->get_version(&version), 0);
+  EXPECT_EQ(version, 22404);
+}
+
+}  // namespace
+}  // namespace tf_hvd

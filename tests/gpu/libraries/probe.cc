@@ -1,0 +1,28 @@
+// What OpenGpuLibraries finds in a process of its own: libraries are never
+// closed, so that each search needs one.
+//
+//   probe <driver> <NCCL> <0 or 1: use NCCL> <package's folder> [open first]
+//
+// Prints a line each: the driver's file or why there is none, the NCCL's
+// version and file, why there is none.
+#include <dlfcn.h>
+
+#include <iostream>
+#include <string>
+
+#include "runtime/transport/gpu/gpu_libraries.h"
+
+int main(int count, char** words) {
+  if (count < 5) return 2;
+  if (count > 5 && dlopen(words[5], RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    std::cerr << dlerror() << "\n";
+    return 1;
+  }
+  const tf_hvd::GpuLibraries found = tf_hvd::OpenGpuLibraries(
+      {words[1], words[2], std::string(words[3]) == "1", words[4]});
+  std::cout << (found.cuda != nullptr ? found.cuda_path : found.no_cuda) << "\n"
+            << (found.nccl != nullptr ? found.nccl_version : 0) << "\n"
+            << found.nccl_path << "\n"
+            << found.no_nccl << "\n";
+  return 0;
+}
