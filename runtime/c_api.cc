@@ -18,8 +18,10 @@
 #include "runtime/set_calls.h"
 #include "runtime/transport/gpu/gpu_devices.h"
 #include "runtime/transport/gpu/gpu_libraries.h"
+#include "runtime/transport/gpu/gpu_report.h"
 #include "runtime/transport/mpi_world.h"
 #include "runtime/transport/processes.h"
+#include "runtime/transport/shm_segment.h"
 #include "runtime/types.h"
 
 namespace tf_hvd {
@@ -122,6 +124,19 @@ int WithRuntime(const Call& call, char* error, size_t error_bytes) {
                 error, error_bytes);
 }
 
+// None where init would fail.
+GpuLibraries LibrariesOfGpus(const char* library_dir) {
+  Config config;
+  const Status read = ReadConfig(&config);
+  if (!read.ok()) {
+    GpuLibraries none;
+    none.no_cuda = none.no_nccl = read.message();
+    return none;
+  }
+  return OpenGpuLibraries(
+      {config.cuda_library, config.nccl_library, config.use_nccl, library_dir});
+}
+
 int FromTopology(int (*get)(const Topology&)) {
   const auto runtime = DefaultRuntime();
   return runtime == nullptr ? -1 : get(runtime->topology());
@@ -198,11 +213,38 @@ int tf_hvd_is_homogeneous() {
 }
 
 int tf_hvd_nccl_version(const char* library_dir) {
+  const tf_hvd::GpuLibraries libraries = tf_hvd::LibrariesOfGpus(library_dir);
+  return libraries.nccl == nullptr ? 0 : libraries.nccl_version;
+}
+
+int tf_hvd_cuda_built() { return tf_hvd::HasCodeForGpus() ? 1 : 0; }
+
+const char* tf_hvd_gpu_report(const char* library_dir) {
+  thread_local std::string text;
+  text = tf_hvd::GpuReport(tf_hvd::LibrariesOfGpus(library_dir));
+  return text.c_str();
+}
+
+int tf_hvd_find_mpi(const tf_hvd_init_options* options, char* path,
+                    size_t path_bytes, char* version, size_t version_bytes,
+                    char* error, size_t error_bytes) {
+  tf_hvd::MpiInfo found;
+  const tf_hvd::Status status = tf_hvd::FindMpi(*options, &found);
+  std::snprintf(path, path_bytes, "%s", found.library.c_str());
+  std::snprintf(version, version_bytes, "%s", found.version.c_str());
+  return tf_hvd::Report(status, error, error_bytes);
+}
+
+int64_t tf_hvd_shared_bytes(int ranks) {
   tf_hvd::Config config;
   if (!tf_hvd::ReadConfig(&config).ok()) return 0;
-  const tf_hvd::GpuLibraries libraries = tf_hvd::OpenGpuLibraries(
-      {config.cuda_library, config.nccl_library, config.use_nccl, library_dir});
-  return libraries.nccl == nullptr ? 0 : libraries.nccl_version;
+  return static_cast<int64_t>(
+      tf_hvd::ShmSegment::BytesFor({ranks, config.node_data_shm}));
+}
+
+int tf_hvd_check_settings(char* error, size_t error_bytes) {
+  tf_hvd::Config config;
+  return tf_hvd::Report(tf_hvd::ReadConfig(&config), error, error_bytes);
 }
 
 int tf_hvd_gpus_on_all_ranks() {

@@ -78,6 +78,25 @@ TF_HVD_EXPORT int tf_hvd_nccl_version(const char* library_dir);
 // or not initialised.
 TF_HVD_EXPORT int tf_hvd_gpus_on_all_ranks();
 
+// 1 if this build has code for GPUs.
+TF_HVD_EXPORT int tf_hvd_cuda_built();
+
+// What there is, for `tf_hvd doctor`; init need not have been called. The GPUs,
+// the driver and NCCL: the lines of runtime/transport/gpu/gpu_report.h. Owned
+// by the library, valid until the next call on this thread.
+TF_HVD_EXPORT const char* tf_hvd_gpu_report(const char* library_dir);
+// Opens the MPI that init would, and does not start it. `path` and `version`
+// get the file and its own line; a failure is init's.
+TF_HVD_EXPORT int tf_hvd_find_mpi(const tf_hvd_init_options* options,
+                                  char* path, size_t path_bytes, char* version,
+                                  size_t version_bytes, char* error,
+                                  size_t error_bytes);
+// The bytes of shared memory that so many ranks on one machine take, besides
+// MPI's own, as the environment sets it; 0 if a setting is none.
+TF_HVD_EXPORT int64_t tf_hvd_shared_bytes(int ranks);
+// Whether each setting in the environment is one; a failure is init's.
+TF_HVD_EXPORT int tf_hvd_check_settings(char* error, size_t error_bytes);
+
 // Process sets. All ranks call these alike, and each call waits for them.
 // `ranks` are ascending; `set` gets the number of the new set.
 TF_HVD_EXPORT int tf_hvd_add_process_set(const int* ranks, int count, int* set,

@@ -105,6 +105,13 @@ Status MakeWatchedWorld(const WorldOptions& options,
 
 }  // namespace
 
+Status FindMpi(const tf_hvd_init_options& given, MpiInfo* mpi) {
+  WorldOptions options = OptionsOf(given);
+  TF_HVD_RETURN_IF_ERROR(ReadConfig(&options.config));
+  TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options.launch));
+  return MpiSession::Find(SearchOf(options), mpi);
+}
+
 Status JoinJob(const tf_hvd_init_options& given,
                std::shared_ptr<Runtime>* result, MpiInfo* mpi) {
   WorldOptions options = OptionsOf(given);

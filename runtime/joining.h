@@ -16,6 +16,9 @@ namespace tf_hvd {
 Status JoinJob(const tf_hvd_init_options& given,
                std::shared_ptr<Runtime>* runtime, MpiInfo* mpi);
 
+// The MPI that JoinJob would start with these options, opened and no more.
+Status FindMpi(const tf_hvd_init_options& given, MpiInfo* mpi);
+
 }  // namespace tf_hvd
 
 #endif  // TF_HVD_RUNTIME_JOINING_H_

@@ -119,7 +119,8 @@ def _declare(library: ctypes.CDLL) -> None:
     """Gives the functions of runtime/c_api.h their C types."""
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers = ctypes.POINTER(number)
-    error = [text, ctypes.c_size_t]
+    size = ctypes.c_size_t
+    error = [text, size]
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "init": (number, [ctypes.POINTER(_InitOptions), *error]),
         "shutdown": (None, [text]),
@@ -140,6 +141,14 @@ def _declare(library: ctypes.CDLL) -> None:
         "mpi_version": (text, []),
         "nccl_version": (number, [text]),
         "gpus_on_all_ranks": (number, []),
+        "cuda_built": (number, []),
+        "gpu_report": (text, [text]),
+        "find_mpi": (
+            number,
+            [ctypes.POINTER(_InitOptions), text, size, text, size, *error],
+        ),
+        "check_settings": (number, error),
+        "shared_bytes": (ctypes.c_int64, [number]),
         "mpi_threads_supported": (number, []),
         "set_eager_name": (None, [text]),
         "config_markdown": (text, []),
@@ -273,6 +282,44 @@ def nccl_version() -> int:
 def gpus_on_all_ranks() -> bool:
     """Whether every rank has a CUDA driver; False before init."""
     return bool(library.tf_hvd_gpus_on_all_ranks())
+
+
+def cuda_built() -> bool:
+    """Whether this build has code for GPUs."""
+    return bool(library.tf_hvd_cuda_built())
+
+
+def gpu_report() -> list[list[str]]:
+    """The lines of runtime/transport/gpu/gpu_report.h, each as its fields."""
+    text = library.tf_hvd_gpu_report(str(DIRECTORY).encode()).decode(errors="replace")
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def find_mpi(mpi_candidates: list[str]) -> tuple[int, str, str, str]:
+    """Status code, path and version line of the MPI that `init` would use; the error's text.
+
+    It is opened, and not initialised.
+    """
+    options = _InitOptions(
+        library_dir=str(DIRECTORY).encode(), mpi_candidates="\n".join(mpi_candidates).encode()
+    )
+    path, version = (ctypes.create_string_buffer(_ERROR_BYTES) for _ in range(2))
+    code, text = _called(
+        library.tf_hvd_find_mpi,
+        *(ctypes.byref(options), path, len(path), version, len(version)),
+    )
+    found = [buffer.value.decode(errors="replace") for buffer in (path, version)]
+    return code, found[0], found[1], text
+
+
+def shared_bytes(ranks: int) -> int:
+    """Bytes of /dev/shm that so many ranks on one machine take, besides MPI's own."""
+    return int(library.tf_hvd_shared_bytes(ranks))
+
+
+def settings_error() -> str:
+    """What `init` would say of a setting in the environment that is none; empty if all are."""
+    return _called(library.tf_hvd_check_settings)[1]
 
 
 def mpi_version() -> str:

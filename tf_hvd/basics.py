@@ -278,12 +278,12 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """False: collectives of this version run on the host."""
-    return False
+    """Whether this installation has kernels for NVIDIA's GPUs; a GPU need not be there."""
+    return _native.cuda_built()
 
 
 def rocm_built() -> bool:
-    """False: collectives of this version run on the host."""
+    """False: there are no kernels for AMD's GPUs."""
     return False
 
 

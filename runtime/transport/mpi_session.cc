@@ -64,7 +64,24 @@ Status CheckRanks(const std::vector<int>& ranks, int rank, int count) {
       "or pass a list with it to make a job of its own here");
 }
 
+Status AskVersion(const MpiLibrary& library, MpiInfo* info) {
+  std::vector<char> version(8192, '\0');
+  TF_HVD_RETURN_IF_ERROR(MpiResult(
+      library.api, "MPI_Get_library_version",
+      library.api.library_version(library.api.state, version.data())));
+  info->version = version.data();
+  info->version = info->version.substr(0, info->version.find('\n'));
+  info->library = library.path;
+  return Status::Ok();
+}
+
 }  // namespace
+
+Status MpiSession::Find(const MpiSearch& search, MpiInfo* info) {
+  MpiLibrary library;
+  TF_HVD_RETURN_IF_ERROR(OpenMpiLibrary(search, &library));
+  return AskVersion(library, info);
+}
 
 Status MpiSession::Start(const MpiSearch& search, const MpiMembers& members,
                          std::unique_ptr<MpiSession>* result) {
@@ -121,13 +138,7 @@ Status MpiSession::Initialise() {
   } else {
     TF_HVD_RETURN_IF_ERROR(InitialiseOwn(&provided_));
   }
-  std::vector<char> version(8192, '\0');
-  TF_HVD_RETURN_IF_ERROR(
-      MpiResult(mpi, "MPI_Get_library_version",
-                mpi.library_version(mpi.state, version.data())));
-  info_.version = version.data();
-  info_.version = info_.version.substr(0, info_.version.find('\n'));
-  info_.library = library_.path;
+  TF_HVD_RETURN_IF_ERROR(AskVersion(library_, &info_));
   info_.threads_multiple = provided_ == MpiThreads::kMultiple;
   info_.cuda_aware = mpi.cuda_aware(mpi.state) != 0;
   return Status::Ok();

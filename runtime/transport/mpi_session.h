@@ -41,6 +41,9 @@ class MpiSession {
   static Status Start(const MpiSearch& search, const MpiMembers& members,
                       std::unique_ptr<MpiSession>* session);
 
+  // Opens the MPI that Start would, and asks its version; initialises nothing.
+  static Status Find(const MpiSearch& search, MpiInfo* info);
+
   // Ends an MPI that a Start has initialised and of which no job has come:
   // without that, the launcher takes the process' exit for a failure.
   static void FinalizeLeftover();

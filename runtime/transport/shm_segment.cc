@@ -97,6 +97,10 @@ ShmSegment::~ShmSegment() {
   file_.Close();
 }
 
+size_t ShmSegment::BytesFor(const ShmShape& shape) {
+  return Layout(shape, sizeof(Header), sizeof(RankState)).bytes;
+}
+
 Status ShmSegment::Create(const ShmShape& shape,
                           std::unique_ptr<ShmSegment>* result) {
   std::unique_ptr<ShmSegment> segment(new ShmSegment(RandomName(), shape));

@@ -31,6 +31,9 @@ struct ShmShape {
 
 class ShmSegment {
  public:
+  // What a segment takes of /dev/shm.
+  static size_t BytesFor(const ShmShape& shape);
+
   // The leader: a new segment for `local_size` ranks. Room is reserved now, so
   // that a full /dev/shm is this error and not a SIGBUS later.
   static Status Create(const ShmShape& shape,

@@ -41,6 +41,9 @@ SoftwareGpu& Machine() {
   return *gpu;
 }
 
+// Whoever opens this as the driver finds a GPU, with TensorFlow or without.
+[[maybe_unused]] const bool kMachineIsThere = (Machine(), true);
+
 // What tf_hvd asks of TensorFlow's stream is its handle.
 class SoftwareStream final : public se::Stream {
  public:

@@ -27,6 +27,8 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 # What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+# What tf_hvd tells its own processes.
+INTERNAL_VARIABLES = frozenset({"TF_HVD_STARTED_BY", "TF_HVD_LAUNCHER_FOLDER"})
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(
     {

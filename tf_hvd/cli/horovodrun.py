@@ -28,7 +28,7 @@ Available Controllers:
     [ ] Gloo
 
 Available Tensor Operations:
-    [ ] NCCL
+    [{nccl}] NCCL{which_nccl}
     [ ] DDL
     [ ] CCL
     [{mpi}] MPI
@@ -104,13 +104,14 @@ def version() -> str:
 def check_build() -> str:
     """What `--check-build` prints: Horovod's table, of what is there."""
     loaded = subprocess.run(
-        [sys.executable, "-c", "import tf_hvd"],
+        [sys.executable, "-c", "import tf_hvd; print('NCCL', tf_hvd.nccl_built())"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
     why_not = ""
+    nccl = int(loaded.stdout.rpartition("NCCL ")[2] or 0)
     if loaded.returncode:
         why_not = f" ({loaded.stderr.strip().splitlines()[-1]})"
     try:
@@ -124,6 +125,8 @@ def check_build() -> str:
         why_not_tensorflow=why_not,
         mpi=mpi,
         which_mpi=which,
+        nccl="X" if nccl else " ",
+        which_nccl=f" ({nccl})" if nccl else "",
     )
 
 

