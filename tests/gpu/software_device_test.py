@@ -16,8 +16,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "libsoftware_device.so"
 FILES = (
-    "allreduce", "bits", "compression", "errors", "exchange", "gather_broadcast", "gradients",
-    "horovod_gradients", "objects", "process_sets", "sparse", "synchronize", "table", "verdicts",
+    "allreduce", "bits", "compression", "devices", "errors", "exchange", "gather_broadcast",
+    "gradients", "horovod_gradients", "objects", "process_sets", "sparse", "synchronize",
+    "table", "verdicts",
 )  # fmt: skip
 # Through the host's memory: what the ways differ in.
 FEW = ("allreduce", "compression", "exchange", "gather_broadcast", "sparse")

@@ -1,0 +1,142 @@
+"""Where collectives run: `device_dense` and `device_sparse`, and what asks about GPUs.
+
+On the GPU of software (tests/gpu/software_device_test.py) there are two devices, elsewhere one;
+what a traced graph asks for can be seen without either.
+"""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+
+CPU, GPU = "/device:CPU:0", "/device:GPU:0"
+OTHER = {CPU: GPU, GPU: CPU}
+THERE = [f"/device:{d.device_type}:0" for d in tf.config.list_logical_devices()]
+
+
+def collectives(function, *arguments):
+    """The device that each of our collectives asks for in the function's graph, by its type."""
+    graph = tf.function(function).get_concrete_function(*arguments).graph
+    ops = [op for op in graph.get_operations() if op.type.startswith("Horovod")]
+    # Ops that tell a rank or a size move nothing.
+    found = {(op.type, op.device) for op in ops if any(i.dtype.is_floating for i in op.inputs)}
+    assert found
+    return found
+
+
+def slices():
+    return tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 2]), tf.constant([4, 3]))
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize(
+    ("type_of_op", "call"),
+    [
+        ("HorovodAllreduce", lambda x, d: hvd.allreduce(x, device_dense=d)),
+        ("HorovodAllreduce", lambda x, d: hvd.allreduce(x, device_dense=d, op=hvd.Max)),
+        ("HorovodGroupedAllreduce", lambda x, d: hvd.grouped_allreduce([x, x], device_dense=d)),
+        ("HorovodReducescatter", lambda x, d: hvd.reducescatter(x, device_dense=d)),
+        (
+            "HorovodGroupedReducescatter",
+            lambda x, d: hvd.grouped_reducescatter([x, x], device_dense=d),
+        ),
+    ],
+)
+def test_device_dense_is_where_the_op_is_put(type_of_op, call, device):
+    x = tf.TensorSpec([4, 2])
+
+    def elsewhere(x, asked):
+        with tf.device(OTHER[device]):
+            return call(x, asked)
+
+    assert collectives(lambda x: elsewhere(x, device), x) == {(type_of_op, device)}
+    assert collectives(lambda x: elsewhere(x, ""), x) == {(type_of_op, OTHER[device])}
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize("way", ["rows", "dense"])
+def test_device_sparse_is_where_rows_and_their_sums_are_put(way, device):
+    def call(**devices):
+        with tf.device(GPU):
+            result = hvd.allreduce(slices(), op=hvd.Sum, sparse=way, **devices)
+        return result.values, result.indices
+
+    asked = collectives(lambda: call(device_sparse=device, device_dense=OTHER[device]))
+    assert {where for _, where in asked} == {device}
+    # There the sums of duplicate rows have the same bits each time.
+    assert {where for _, where in collectives(lambda: call(device_dense=GPU))} == {CPU}
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_gradients_of_a_tape(device):
+    with tf.device(CPU):
+        weights, table = tf.Variable(tf.ones([3])), tf.Variable(tf.ones([4, 3]))
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [0, 1]) * weights)
+        wrapped = hvd.DistributedGradientTape(
+            tape, device_dense=device, device_sparse=OTHER[device], op=hvd.Sum
+        )
+        dense, rows = wrapped.gradient(loss, [weights, table])
+        return dense, rows.values
+
+    found = collectives(step)
+    dense = {where for op, where in found if op == "HorovodGroupedAllreduce"}
+    assert dense == {device}
+    assert {where for op, where in found if op != "HorovodGroupedAllreduce"} == {OTHER[device]}
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_gradients_of_a_keras_optimizer(device):
+    with tf.device(CPU):
+        optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.5), device_dense=device)
+        weights = tf.Variable(tf.ones([3]))
+        optimizer.build([weights])
+
+        def step():
+            optimizer.apply_gradients([(tf.ones([3]), weights)])
+
+        assert {where for _, where in collectives(step)} == {device}
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_gradients_of_a_v1_optimizer(device):
+    with tf.Graph().as_default() as graph, tf.device(CPU):
+        optimizer = hvd.DistributedOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(0.5), device_dense=device
+        )
+        weights = tf.compat.v1.get_variable("w", initializer=tf.ones([3]), use_resource=True)
+        optimizer.compute_gradients(tf.reduce_sum(weights * weights), [weights])
+        moved = [op for op in graph.get_operations() if op.type == "HorovodGroupedAllreduce"]
+        assert {op.device for op in moved} == {device}
+
+
+@pytest.mark.parametrize("device", THERE)
+@pytest.mark.parametrize("start", THERE)
+def test_results_lie_there(start, device):
+    with tf.device(start):
+        x = tf.identity(tf.constant(np.arange(6, dtype=np.float32) * (hvd.rank() + 1)))
+    total = hvd.size() * (hvd.size() + 1) / 2
+    for result in (
+        hvd.allreduce(x, op=hvd.Sum, device_dense=device),
+        hvd.grouped_allreduce([x], op=hvd.Sum, device_dense=device)[0],
+    ):
+        assert (result.device[-len(device) :], result.backing_device[-len(device) :]) == (
+            device,
+            device,
+        )
+        np.testing.assert_array_equal(result.numpy(), np.arange(6) * total)
+
+
+def test_what_a_script_asks_about_gpus():
+    assert hvd.gpu_available("tensorflow") == (GPU in THERE)
+    assert hvd.cuda_built()
+    assert not hvd.rocm_built()
+    if "TF_HVD_NCCL_LIBRARY" in os.environ:  # of software: tests/gpu/software_nccl.h
+        assert hvd.nccl_built() == (0 if os.environ.get("TF_HVD_NCCL") == "0" else 22105)
