@@ -20,6 +20,17 @@ void KeepForEver(std::vector<std::shared_ptr<void>> memory) {
   for (std::shared_ptr<void>& one : memory) kept->push_back(std::move(one));
 }
 
+// A rank that has joined stands in with zeros, where the others' tensors lie.
+Status NothingServes(const OperationSpec& spec) {
+  if (spec.memory.kind != MemoryKind::kDevice) {
+    return Internal("bug in tf_hvd: nothing serves it");
+  }
+  return FailedPrecondition(
+      "the tensors lie on GPUs, and a rank that has joined has no CUDA driver "
+      "(libcuda.so.1) to take part with zeros there; put the collective on the "
+      "CPU on all ranks: with tf.device('/CPU:0')");
+}
+
 }  // namespace
 
 Executor::~Executor() { KeepForEver(std::move(graveyard_)); }
@@ -102,7 +113,7 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
     }
     one->backend = BackendFor(one->next);
     if (one->backend == nullptr) {
-      return Internal("bug in tf_hvd: nothing serves " + collective.What());
+      return NothingServes(one->next).WithContext(collective.What());
     }
   }
   if (UnderWayOn(one->backend) >= one->backend->window()) return Status::Ok();

@@ -19,15 +19,16 @@
 namespace tf_hvd {
 namespace {
 
-// A job whose rank r has device r.
+// A job whose rank r has device r; one rank may have no driver.
 struct GpuJob {
   GpuJob(int ranks, uint64_t seed, bool with_nccl = true,
-         std::vector<int> nodes = {})
+         std::vector<int> nodes = {}, int without_driver = -1)
       : gpu(ranks, seed),
         nccl(&gpu),
         job(nodes.empty() ? std::vector<int>{ranks} : std::move(nodes),
-            Config(), 8, 64 * 1024, [&, with_nccl](int rank) {
+            Config(), 8, 64 * 1024, [&, with_nccl, without_driver](int rank) {
               GpuAccess access;
+              if (rank == without_driver) return access;
               access.devices =
                   std::make_shared<GpuDevices>(SoftwareGpu::Cuda(), rank);
               if (with_nccl) access.nccl = SoftwareNccl::Api();
@@ -257,6 +258,46 @@ TEST(GpuJob, CpuAndGpuDoNotMeet) {
         << pending.status().message();
   });
   job.ExpectNoFaults();
+}
+
+// A mixed job: those with a GPU reduce there in a set of their own, all of them
+// on the CPU.
+TEST(GpuJob, ARankWithoutADriverIsNoHindrance) {
+  GpuJob job(3, 13, /*with_nccl=*/true, {2, 1}, /*without_driver=*/2);
+  job.job.Run([&](Rank& rank) {
+    const Pending added = rank.AddSet("with GPUs", {0, 1});
+    ASSERT_TRUE(added.status().ok()) << added.status().message();
+    std::vector<float> on_cpu(5, 1);
+    ASSERT_TRUE(rank.Allreduce("cpu", &on_cpu).status().ok());
+    EXPECT_EQ(on_cpu, std::vector<float>(5, 3));
+    if (rank.rank() == 2) return;
+    Side side(&job, &rank);
+    char* const sum = side.Tensor(std::vector<float>(2000, 1));
+    Entry entry = side.EntryOf(OpKind::kAllreduce, "gpu", added.value());
+    entry.request.reduce_op = ReduceOp::kSum;
+    entry.request.tensors.push_back({DType::kFloat32, {2000}});
+    entry.tensors.push_back({sum, sum, 2000, 0});
+    const Pending pending = rank.Submit(std::move(entry));
+    ASSERT_TRUE(pending.status().ok()) << pending.status().message();
+    EXPECT_EQ(side.Values<float>(sum, 2000), std::vector<float>(2000, 2));
+  });
+  job.ExpectNoFaults();
+}
+
+TEST(GpuJob, AJoinedRankWithoutADriverIsTold) {
+  GpuJob job(2, 14, /*with_nccl=*/true, {}, /*without_driver=*/0);
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    const Status status =
+        rank.rank() == 0
+            ? rank.Join().status()
+            : side.Allreduce("sum", side.Tensor(std::vector<float>(9, 1)), 9)
+                  .status();
+    EXPECT_NE(status.message().find("has no CUDA driver (libcuda.so.1)"),
+              std::string::npos)
+        << status.message();
+    EXPECT_EQ(status.message().find("bug in tf_hvd"), std::string::npos);
+  });
 }
 
 // Until the ranks are asked what they have, once for each set; then nothing is
