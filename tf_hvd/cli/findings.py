@@ -142,7 +142,13 @@ def _library(found: Surroundings) -> Iterator[Finding]:
         yield Finding("MPI library", value, PROBLEM, cure)
     else:
         version = " ".join(mpi["version"].partition(",")[0].split())
-        yield Finding("MPI library", f"{mpi['path']}, {version}")
+        value = f"{mpi['path']}, {version}"
+        wanted = found.launcher.family
+        if wanted == "slurm" or (wanted == "openmpi") == version.startswith("Open MPI"):
+            yield Finding("MPI library", value)
+            return
+        cure = f"pip install 'tf_hvd[{wanted}]', or name the launcher's own: {LIBRARY_VARIABLE}"
+        yield Finding("MPI library", f"{value}, is not the launcher's", PROBLEM, cure)
 
 
 def _shared_memory(found: Surroundings) -> Iterator[Finding]:
@@ -164,8 +170,8 @@ def _shared_memory(found: Surroundings) -> Iterator[Finding]:
     yield Finding("shared memory", free)
 
 
-def _version(number: int, *units: int) -> str:
-    """12050 as 12.5, 22105 as 2.21.5."""
+def version_text(number: int, *units: int) -> str:
+    """12050 as 12.5 (units 1000, 10), 22105 as 2.21.5 (units 10000, 100, 1)."""
     parts = []
     for unit in units:
         parts.append(str(number // unit))
@@ -198,7 +204,7 @@ def _gpus(found: Surroundings) -> Iterator[Finding]:
 
 def _driver(lines: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[Finding]:
     path, number = lines["driver"][0]
-    yield Finding("CUDA driver", f"for CUDA {_version(int(number), 1000, 10)}, {path}")
+    yield Finding("CUDA driver", f"for CUDA {version_text(int(number), 1000, 10)}, {path}")
     if "driver failed" in lines:
         cure = "no GPU can be used; see nvidia-smi, and CUDA_VISIBLE_DEVICES"
         yield Finding("GPUs", lines["driver failed"][0][0], NOTE, cure)
@@ -245,7 +251,7 @@ def _nccl(lines: Mapping[str, Sequence[Sequence[str]]], gpus: int) -> Iterator[F
     if "nccl" in lines:
         path, number = lines["nccl"][0]
         way = "by NCCL, if all ranks have it"
-        yield Finding("NCCL", f"{_version(int(number), 10000, 100, 1)}, {path}")
+        yield Finding("NCCL", f"{version_text(int(number), 10000, 100, 1)}, {path}")
     else:
         why = lines["no nccl"][0][0]
         way = "through the host's memory, on all ranks"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import MutableMapping, Sequence
 
 from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.findings import version_text
 from tf_hvd.cli.horovod_flags import FLAGS, Flag
 from tf_hvd.cli.launchers import FAMILY_NAMES, find_launcher
 from tf_hvd.cli.main import Parser, add_run_options, start
@@ -126,7 +127,7 @@ def check_build() -> str:
         mpi=mpi,
         which_mpi=which,
         nccl="X" if nccl else " ",
-        which_nccl=f" ({nccl})" if nccl else "",
+        which_nccl=f" ({version_text(nccl, 10000, 100, 1)})" if nccl else "",
     )
 
 
