@@ -300,31 +300,6 @@ TEST(GpuJob, AJoinedRankWithoutADriverIsTold) {
   });
 }
 
-// Until the ranks are asked what they have, once for each set; then nothing is
-// allocated, and nothing is exchanged.
-TEST(GpuJob, AStepAllocatesNothing) {
-  GpuJob job(2, 8);
-  job.job.Run([&](Rank& rank) {
-    Side side(&job, &rank);
-    char* const bucket = side.Tensor(std::vector<float>(5000, 0));
-    const auto step = [&](int number) {
-      const Pending pending =
-          side.Allreduce("bucket" + std::to_string(number % 2), bucket, 5000);
-      ASSERT_TRUE(pending.status().ok()) << pending.status().message();
-    };
-    for (int i = 0; i < 4; ++i) step(i);
-    ASSERT_TRUE(rank.Barrier("before").status().ok());
-    const SoftwareGpu::Counts before = job.gpu.counts();
-    ASSERT_TRUE(rank.Barrier("between").status().ok());
-    for (int i = 0; i < 50; ++i) step(i);
-    ASSERT_TRUE(rank.Barrier("after").status().ok());
-    const SoftwareGpu::Counts after = job.gpu.counts();
-    EXPECT_EQ(after.allocations, before.allocations);
-    EXPECT_EQ(after.collectives - before.collectives, 2 * 50 * 5);
-  });
-  job.ExpectNoFaults();
-}
-
 // What NCCL finds out later ends the job on all ranks, with its words.
 TEST(GpuJob, AsynchronousErrorsEndTheJob) {
   GpuJob job(3, 9);

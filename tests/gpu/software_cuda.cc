@@ -96,8 +96,6 @@ struct SoftwareCuda {
   static int StreamCreate(CudaStream* stream, unsigned, int) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     *stream = gpu.NewStream(gpu.CurrentDevice());
-    const Lock lock(gpu.mutex_);
-    ++gpu.counts_.allocations;
     return 0;
   }
   static int StreamDestroy(CudaStream stream) {
@@ -107,7 +105,6 @@ struct SoftwareCuda {
       gpu.Fault("a stream is destroyed on which there is still " +
                 stream->queue.front().what);
     }
-    ++gpu.counts_.allocations;
     return 0;
   }
   static int StreamGetCtx(CudaStream stream, CudaContext* context) {
@@ -132,13 +129,11 @@ struct SoftwareCuda {
     auto created = std::make_unique<CUevent_st>();
     *event = created.get();
     gpu.events_[*event] = std::move(created);
-    ++gpu.counts_.allocations;
     return 0;
   }
   static int EventDestroy(CudaEvent event) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     const Lock lock(gpu.mutex_);
-    ++gpu.counts_.allocations;
     return gpu.events_.erase(event) == 1 ? 0 : kInvalidHandle;
   }
   static int EventRecord(CudaEvent event, CudaStream stream) {
@@ -170,15 +165,11 @@ struct SoftwareCuda {
     if (gpu.fail_allocation_.exchange(false)) return kCudaOutOfMemory;
     *memory = reinterpret_cast<CudaPointer>(
         gpu.NewMemory(gpu.CurrentDevice(), bytes, "memory of tf_hvd"));
-    const Lock lock(gpu.mutex_);
-    ++gpu.counts_.allocations;
     return *memory == 0 ? kCudaOutOfMemory : 0;
   }
   static int MemFree(CudaPointer memory) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     gpu.FreeMemory(reinterpret_cast<void*>(memory));
-    const Lock lock(gpu.mutex_);
-    ++gpu.counts_.allocations;
     return 0;
   }
   static int MemHostAlloc(void** memory, size_t bytes, unsigned) {
@@ -188,14 +179,12 @@ struct SoftwareCuda {
     *memory = pinned.get();
     gpu.log_.Add(reinterpret_cast<uintptr_t>(*memory), bytes, "pinned memory");
     gpu.pinned_[*memory] = std::move(pinned);
-    ++gpu.counts_.allocations;
     return 0;
   }
   static int MemFreeHost(void* memory) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     const Lock lock(gpu.mutex_);
     gpu.log_.Remove(reinterpret_cast<uintptr_t>(memory));
-    ++gpu.counts_.allocations;
     return gpu.pinned_.erase(memory) == 1 ? 0 : kInvalidValue;
   }
   // What lies in pinned memory when a copy is asked for must lie there still

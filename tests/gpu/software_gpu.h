@@ -74,13 +74,10 @@ namespace tf_hvd {
 
 class SoftwareGpu {
  public:
-  // How many calls wait for the host, or may: of these there must be none in a
-  // step of training.
+  // What has been put on streams. counted_calls.h counts by function.
   struct Counts {
-    int64_t allocations = 0;  // of memory, streams and events; and frees
-    int64_t launches = 0;     // kernels
+    int64_t launches = 0;  // kernels
     int64_t copies = 0;
-    int64_t collectives = 0;
   };
 
   SoftwareGpu(int devices, uint64_t seed);
@@ -132,7 +129,6 @@ class SoftwareGpu {
   void WithMemory(const std::function<void()>& fn);
   VectorClock& HostOf(int device) { return hosts_[device]; }
   int CurrentDevice() const;
-  Counts& MutableCounts() { return counts_; }
 
  private:
   friend struct SoftwareCuda;

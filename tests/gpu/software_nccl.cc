@@ -125,7 +125,6 @@ void SoftwareNccl::Launch(ncclComm* comm, std::vector<Call> calls,
                           CUstream_st* stream) {
   const size_t number = comm->launches++;
   CheckOrder(comm, number);
-  ++gpu_->MutableCounts().collectives;
   const std::string what = NameOf(calls.front().request.kind);
   gpu_->Put(stream, {what,
                      nullptr,

@@ -9,7 +9,8 @@
 namespace tf_hvd {
 namespace {
 
-// The rows of most operations; memory for more is made when it is needed.
+// The rows of most operations. There is memory for all that may be under way
+// from the start; for more rows it is made when it is needed.
 constexpr size_t kRowBytes = size_t{64} << 10;
 
 }  // namespace
@@ -100,6 +101,7 @@ Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
     TF_HVD_RETURN_IF_ERROR(device->NewStream(&found.stream));
     TF_HVD_RETURN_IF_ERROR(device->Allocate(
         MemoryKind::kDevice, options_.staging_bytes, &found.staging));
+    TF_HVD_RETURN_IF_ERROR(AddRows(device, window(), kRowBytes));
     found.device = device;
   }
   *on = &found;
@@ -117,14 +119,26 @@ Status GpuBackend::TakeRows(const OnDevice& on, size_t bytes, Rows* rows) {
     free_rows_.erase(found);
     return Status::Ok();
   }
-  Rows made;
-  made.ordinal = ordinal;
-  made.bytes = std::max(bytes, kRowBytes);
+  TF_HVD_RETURN_IF_ERROR(AddRows(on.device, 1, std::max(bytes, kRowBytes)));
+  *rows = std::move(free_rows_.back());
+  free_rows_.pop_back();
+  return Status::Ok();
+}
+
+Status GpuBackend::AddRows(const std::shared_ptr<GpuDevice>& device,
+                           size_t blocks, size_t bytes) {
+  std::shared_ptr<char> pinned;
+  std::shared_ptr<char> on_device;
   TF_HVD_RETURN_IF_ERROR(
-      on.device->Allocate(MemoryKind::kPinned, made.bytes, &made.pinned));
+      device->Allocate(MemoryKind::kPinned, blocks * bytes, &pinned));
   TF_HVD_RETURN_IF_ERROR(
-      on.device->Allocate(MemoryKind::kDevice, made.bytes, &made.on_device));
-  *rows = std::move(made);
+      device->Allocate(MemoryKind::kDevice, blocks * bytes, &on_device));
+  for (size_t at = 0; at < blocks * bytes; at += bytes) {
+    free_rows_.push_back({{pinned, pinned.get() + at},
+                          {on_device, on_device.get() + at},
+                          bytes,
+                          device->ordinal()});
+  }
   return Status::Ok();
 }
 

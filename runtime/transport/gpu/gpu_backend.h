@@ -98,6 +98,8 @@ class GpuBackend final : public Backend {
                         std::shared_ptr<GpuCommunicator>* communicator,
                         Backend** host);
   Status TakeRows(const OnDevice& on, size_t bytes, Rows* rows);
+  Status AddRows(const std::shared_ptr<GpuDevice>& device, size_t blocks,
+                 size_t bytes);
   void GiveBack(Rows rows) { free_rows_.push_back(std::move(rows)); }
   Status FindHost(const OperationSpec& spec, Backend** host) const;
   // False if something may still write to memory.

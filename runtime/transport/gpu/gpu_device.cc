@@ -6,6 +6,12 @@
 #include "kernels/device_image.h"
 
 namespace tf_hvd {
+namespace {
+
+// Made at a time.
+constexpr int kEvents = 64;
+
+}  // namespace
 
 Status FromCuda(const CudaApi& api, const char* call, int error) {
   if (error == kCudaSuccess) return Status::Ok();
@@ -103,18 +109,23 @@ Status GpuDevice::Record(CudaStream stream, std::shared_ptr<GpuEvent>* event) {
   CudaEvent recorded = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!free_events_.empty()) {
-      recorded = free_events_.back();
-      free_events_.pop_back();
-    }
-  }
-  if (recorded == nullptr) {
-    TF_HVD_RETURN_IF_ERROR(
-        Check("cuEventCreate",
-              api_->event_create(&recorded, kCudaEventDisableTiming)));
+    if (free_events_.empty()) TF_HVD_RETURN_IF_ERROR(AddEvents());
+    recorded = free_events_.back();
+    free_events_.pop_back();
   }
   *event = std::make_shared<GpuEvent>(shared_from_this(), recorded);
   return Check("cuEventRecord", api_->event_record(recorded, stream));
+}
+
+// Many at once: a step that has more under way than those before it makes none.
+Status GpuDevice::AddEvents() {
+  for (int i = 0; i < kEvents; ++i) {
+    CudaEvent made = nullptr;
+    TF_HVD_RETURN_IF_ERROR(Check(
+        "cuEventCreate", api_->event_create(&made, kCudaEventDisableTiming)));
+    free_events_.push_back(made);
+  }
+  return Status::Ok();
 }
 
 Status GpuDevice::Wait(CudaStream stream, const GpuEvent& event) {
@@ -151,7 +162,8 @@ Status GpuDevice::Allocate(MemoryKind kind, size_t bytes,
   const int error = api_->mem_alloc(&address, bytes);
   if (error == kCudaOutOfMemory) {
     return Check("cuMemAlloc", error)
-        .WithContext("no memory for " + std::to_string(bytes >> 20) +
+        .WithContext("no memory for " +
+                     std::to_string((bytes + (1 << 20) - 1) >> 20) +
                      " MiB in which tensors are put together; let TensorFlow "
                      "leave some: TF_FORCE_GPU_ALLOW_GROWTH=true, or "
                      "tf.config.experimental.set_memory_growth");

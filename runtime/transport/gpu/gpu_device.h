@@ -112,6 +112,7 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   GpuDevice(const CudaApi* api, int ordinal) : api_(api), ordinal_(ordinal) {}
   Status Init();
   Status Check(const char* call, int error) const;
+  Status AddEvents();  // mutex_ is held
   Status FindImage(const void** image) const;
   Status FindKernel(const std::string& kernel, CudaFunction* function);
 

@@ -13,6 +13,9 @@ namespace {
 // In pinned memory each tensor begins where a line of the cache does.
 constexpr size_t kAlign = 64;
 
+// The least that is allocated.
+constexpr size_t kBlockBytes = size_t{1} << 20;
+
 // A tensor, or a part of one, and where it lies in pinned memory.
 struct Transfer {
   void* on_device = nullptr;
@@ -272,7 +275,17 @@ Status PinnedBackend::Make(OperationSpec spec,
 Status PinnedBackend::StreamOf(const std::shared_ptr<GpuDevice>& device,
                                CudaStream* stream) {
   CudaStream& found = streams_[device->ordinal()];
-  if (found == nullptr) TF_HVD_RETURN_IF_ERROR(device->NewStream(&found));
+  if (found == nullptr) {
+    TF_HVD_RETURN_IF_ERROR(device->NewStream(&found));
+    // For all that may be under way: a step does not wait for an allocation
+    // because it has more under way than those before it.
+    std::vector<Block> blocks(window());
+    for (Block& block : blocks) {
+      TF_HVD_RETURN_IF_ERROR(
+          Take(device.get(), MemoryKind::kPinned, kBlockBytes, &block));
+    }
+    for (Block& block : blocks) GiveBack(std::move(block));
+  }
   *stream = found;
   return Status::Ok();
 }
@@ -292,8 +305,7 @@ Status PinnedBackend::Take(GpuDevice* device, MemoryKind kind, size_t bytes,
   }
   // A larger one takes the place of one that is too small.
   if (begin != free_.end()) free_.pop_back();
-  *block = {nullptr, std::max<size_t>(bytes, size_t{1} << 20), kind,
-            device->ordinal()};
+  *block = {nullptr, std::max(bytes, kBlockBytes), kind, device->ordinal()};
   return device->Allocate(kind, block->bytes, &block->memory);
 }
 

@@ -1,0 +1,81 @@
+// What a step of training may not call: whatever waits for a device, or for the
+// driver, or allocates.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/counted_calls.h"
+#include "tests/gpu/software_gpu.h"
+#include "tests/gpu/software_nccl.h"
+#include "tests/gpu/training_step.h"
+
+namespace tf_hvd {
+namespace {
+
+// Runs the job and tells what it called.
+std::vector<StepCalls> CallsOf(const StepPlan& plan, bool with_nccl,
+                               uint64_t seed) {
+  SoftwareGpu gpu(plan.ranks, seed);
+  SoftwareNccl nccl(&gpu);
+  std::vector<StepCalls> calls;
+  const Status status =
+      CountSteps(plan, SoftwareGpu::Cuda(),
+                 with_nccl ? SoftwareNccl::Api() : nullptr, &calls);
+  EXPECT_TRUE(status.ok()) << status.message();
+  for (const std::string& fault : gpu.Faults()) ADD_FAILURE() << fault;
+  for (const StepCalls& of_rank : calls) {
+    // They are counted at all: it takes some until the first step.
+    EXPECT_GT(of_rank.warmup.synchronizations(), 3);
+    EXPECT_GT(of_rank.warmup.allocations(), 3);
+    EXPECT_GE(of_rank.steps.of("cuEventQuery"), plan.steps);
+  }
+  return calls;
+}
+
+struct Way {
+  int ranks;
+  bool with_nccl;
+};
+
+class GpuCalls : public ::testing::TestWithParam<Way> {};
+
+// What there may be under way at once is made room for at the start: later
+// steps have more under way than the first, or less, as it happens.
+TEST_P(GpuCalls, AStepWaitsForNothingAndAllocatesNothing) {
+  StepPlan plan;
+  plan.ranks = GetParam().ranks;
+  plan.warmup = 1;
+  for (const StepCalls& of_rank : CallsOf(plan, GetParam().with_nccl, 21)) {
+    EXPECT_EQ(of_rank.steps.Synchronizations(), "");
+    EXPECT_EQ(of_rank.steps.synchronizations(), 0);
+    EXPECT_EQ(of_rank.steps.allocations(), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , GpuCalls,
+    ::testing::Values(Way{1, true}, Way{2, true}, Way{4, true}, Way{2, false},
+                      Way{3, false}),
+    [](const ::testing::TestParamInfo<Way>& way) {
+      return std::to_string(way.param.ranks) +
+             (way.param.with_nccl ? "RanksByNccl" : "RanksThroughPinnedMemory");
+    });
+
+// As many as the plan of a step has: the same on all ranks, whatever the time.
+TEST(GpuCallsOfNccl, AreThoseOfThePlan) {
+  StepPlan plan;
+  plan.ranks = 3;
+  const auto calls = CallsOf(plan, true, 22);
+  for (const StepCalls& of_rank : calls) {
+    EXPECT_EQ(of_rank.steps.nccl_calls(), calls[0].steps.nccl_calls());
+    EXPECT_EQ(of_rank.steps.nccl_calls() % plan.steps, 0);
+    EXPECT_EQ(of_rank.steps.of("cuLaunchKernel"),
+              calls[0].steps.of("cuLaunchKernel"));
+    EXPECT_GE(of_rank.steps.of("cuLaunchKernel"), 6 * plan.steps);
+  }
+}
+
+}  // namespace
+}  // namespace tf_hvd
