@@ -115,6 +115,23 @@ def tf_hvd_cc_test(name, deps = [], copts = [], linkopts = [], tags = [], tf = F
         **kwargs
     )
 
+def tf_hvd_cc_binary(name, copts = [], linkopts = [], **kwargs):
+    """A program that knows neither TensorFlow nor Python.
+
+    Args:
+      name: of the program.
+      copts: more of them.
+      linkopts: more of them.
+      **kwargs: cc_binary's.
+    """
+    native.cc_binary(
+        name = name,
+        copts = COPTS + copts,
+        linkopts = linkopts + ["-pthread"],
+        linkstatic = True,
+        **kwargs
+    )
+
 def tf_hvd_tf_plugin(name, deps, exports = _EXPORTS, **kwargs):
     """The shared object that TensorFlow loads.
 
