@@ -1,17 +1,23 @@
 """Compiles a .cu.cc file for GPUs with NVRTC and writes what comes out as a C++ file.
 
-Run by Bazel. NVRTC needs neither a GPU nor a CUDA toolkit. Machine code of CUDA 12 runs on
-the drivers of CUDA 12, also of older minor versions; PTX, of this NVRTC's and later ones.
+Run by Bazel, and by tests/run_gpu.sh, which has nvcc do it where there is no NVRTC. NVRTC needs
+neither a GPU nor a CUDA toolkit. Machine code of CUDA 12 runs on the drivers of CUDA 12, also of
+older minor versions; PTX, of this NVRTC's and later ones.
 """
 
 import argparse
 import ctypes
 import pathlib
+import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 
 # Compute capabilities, and "ptx" for the one that later architectures compile.
 ARCHITECTURES = ("70", "75", "80", "86", "89", "90", "100", "103", "120")
 PTX = "90"
+
+# The same bits as on the CPU: a product and a sum are rounded each.
+ROUNDING = "--fmad=false"
 
 HEAD = """// Written by build_defs/device_code.py.
 #include "kernels/device_image.h"
@@ -57,13 +63,29 @@ class Nvrtc:
             (ctypes.c_char_p * len(headers))(*contents),
             (ctypes.c_char_p * len(headers))(*[name.encode() for name in headers]),
         )
-        # The same bits as on the CPU: a product and a sum are rounded each.
-        options = [f"--gpu-architecture={target}", "--std=c++17", "--fmad=false", "-default-device"]
+        options = [f"--gpu-architecture={target}", "--std=c++17", ROUNDING, "-default-device"]
         encoded = (ctypes.c_char_p * len(options))(*[text.encode() for text in options])
         if self.library.nvrtcCompileProgram(program, len(options), encoded) != 0:
             log = self.text(program, "ProgramLog").decode()
             raise SystemExit(f"device_code.py: {source} for {target}:\n{log}")
         return self.text(program, "CUBIN" if target.startswith("sm_") else "PTX")
+
+
+class Nvcc:
+    """The compiler of a CUDA toolkit."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+
+    def compile(self, source: str, headers: Sequence[str], target: str) -> bytes:
+        """As Nvrtc.compile; the headers are found from the current folder."""
+        del headers
+        with tempfile.TemporaryDirectory() as folder:
+            output = pathlib.Path(folder) / "code"
+            kind = "-cubin" if target.startswith("sm_") else "-ptx"
+            command = [self.program, "-x", "cu", kind, f"-arch={target}", "-std=c++17", ROUNDING]
+            subprocess.run([*command, "-I.", "-o", str(output), source], check=True)
+            return output.read_bytes()
 
 
 def array(name: str, code: bytes) -> Iterator[str]:
@@ -81,17 +103,22 @@ def main() -> None:
     """Writes the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nvrtc", required=True, help="path of libnvrtc, or empty for no code")
+    parser.add_argument("--nvcc", default="", help="path of nvcc, for where there is no NVRTC")
+    parser.add_argument("--architectures", help="such as 80,90, instead of all, and PTX")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("source")
     parser.add_argument("headers", nargs="*")
     arguments = parser.parse_args()
     text, rows = [HEAD], []
-    if arguments.nvrtc:
-        nvrtc = Nvrtc(arguments.nvrtc)
-        for is_ptx, capability in [(False, one) for one in ARCHITECTURES] + [(True, PTX)]:
+    targets = [(False, one) for one in ARCHITECTURES] + [(True, PTX)]
+    if arguments.architectures:
+        targets = [(False, one) for one in arguments.architectures.split(",")]
+    if arguments.nvrtc or arguments.nvcc:
+        compiler = Nvrtc(arguments.nvrtc) if arguments.nvrtc else Nvcc(arguments.nvcc)
+        for is_ptx, capability in targets:
             name = ("kPtx" if is_ptx else "kCode") + capability
             target = ("compute_" if is_ptx else "sm_") + capability
-            code = nvrtc.compile(arguments.source, arguments.headers, target)
+            code = compiler.compile(arguments.source, arguments.headers, target)
             text.extend(array(name, code))
             major, minor = capability[:-1], capability[-1]
             rows.append(f"    {{{major}, {minor}, {str(is_ptx).lower()}, {name}, {len(code)}}},\n")

@@ -132,6 +132,30 @@ def tf_hvd_cc_binary(name, copts = [], linkopts = [], **kwargs):
         **kwargs
     )
 
+def tf_hvd_cc_plugin(name, exports, copts = [], **kwargs):
+    """A shared object that knows neither TensorFlow nor Python.
+
+    Args:
+      name: of the file.
+      exports: the linker's version script.
+      copts: more of them.
+      **kwargs: cc_binary's.
+    """
+    native.cc_binary(
+        name = name,
+        additional_linker_inputs = [exports],
+        copts = COPTS + copts,
+        linkopts = [
+            "-pthread",
+            "-ldl",
+            "-Wl,--version-script=$(location %s)" % exports,
+            "-Wl,-z,defs",
+        ],
+        linkshared = True,
+        linkstatic = True,
+        **kwargs
+    )
+
 def tf_hvd_tf_plugin(name, deps, exports = _EXPORTS, **kwargs):
     """The shared object that TensorFlow loads.
 

@@ -20,9 +20,11 @@ run_tests() {
     set -- tests
   fi
   # For tests/gpu; the sanitizers' builds lie where it would be looked for.
-  bazel build //tests/gpu:libsoftware_device.so || die "the build failed: see the lines above"
-  mkdir -p build
+  bazel build //tests/gpu:libsoftware_device.so //tests/gpu:run_gpu_programs ||
+    die "the build failed: see the lines above"
+  mkdir -p build/gpu
   install -m 644 bazel-bin/tests/gpu/libsoftware_device.so build/
+  install bazel-bin/tests/gpu/{libsoftware_gpu.so,device_check,device_bandwidth,nccl_job} build/gpu/
   stop_bazel
   say "Python tests"
   # tests/parallel_runs_test.py starts what lies in tests/python/parallel, under

@@ -1,8 +1,6 @@
 #include "tests/gpu/device_rank.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -11,75 +9,21 @@
 namespace tf_hvd {
 namespace {
 
-constexpr size_t kPinnedBytes = size_t{16} << 20;
 constexpr std::chrono::seconds kLimit{60};
 
 }  // namespace
 
 Status DeviceRank::Open(Runtime* runtime, const CudaApi* cuda, int ordinal,
                         std::unique_ptr<DeviceRank>* rank) {
-  std::shared_ptr<GpuDevice> device;
-  TF_HVD_RETURN_IF_ERROR(GpuDevice::Open(cuda, ordinal, &device));
-  rank->reset(new DeviceRank(runtime, device));
-  TF_HVD_RETURN_IF_ERROR(device->NewStream(&(*rank)->stream_));
-  return device->Allocate(MemoryKind::kPinned, kPinnedBytes, &(*rank)->pinned_);
-}
-
-Status DeviceRank::Allocate(size_t bytes, char** memory) {
-  std::shared_ptr<char> made;
-  TF_HVD_RETURN_IF_ERROR(device_->Allocate(MemoryKind::kDevice,
-                                           std::max<size_t>(bytes, 1), &made));
-  *memory = made.get();
-  memory_.push_back(std::move(made));
-  return Status::Ok();
-}
-
-Status DeviceRank::Finish() {
-  std::shared_ptr<GpuEvent> event;
-  TF_HVD_RETURN_IF_ERROR(device_->Record(stream_, &event));
-  const auto end = std::chrono::steady_clock::now() + kLimit;
-  for (bool fired = false; !fired;) {
-    TF_HVD_RETURN_IF_ERROR(device_->HasFired(*event, &fired));
-    if (std::chrono::steady_clock::now() > end) {
-      return Aborted("the stream that computes hangs");
-    }
-  }
-  return Status::Ok();
-}
-
-Status DeviceRank::Upload(char* memory, const std::string& bytes) {
-  for (size_t at = 0; at < bytes.size(); at += kPinnedBytes) {
-    const size_t part = std::min(kPinnedBytes, bytes.size() - at);
-    std::memcpy(pinned_.get(), bytes.data() + at, part);
-    TF_HVD_RETURN_IF_ERROR(
-        device_->Copy(stream_, memory + at, pinned_.get(), part));
-    TF_HVD_RETURN_IF_ERROR(Finish());
-  }
-  return Status::Ok();
-}
-
-Status DeviceRank::Download(const char* memory, size_t bytes,
-                            std::string* out) {
-  out->resize(bytes);
-  for (size_t at = 0; at < bytes; at += kPinnedBytes) {
-    const size_t part = std::min(kPinnedBytes, bytes - at);
-    TF_HVD_RETURN_IF_ERROR(
-        device_->Copy(stream_, pinned_.get(), memory + at, part));
-    TF_HVD_RETURN_IF_ERROR(Finish());
-    std::memcpy(&(*out)[at], pinned_.get(), part);
-  }
-  return Status::Ok();
-}
-
-Status DeviceRank::Compute(char* to, const char* from, size_t bytes) {
-  return device_->Copy(stream_, to, from, bytes);
+  rank->reset(new DeviceRank(runtime));
+  return DeviceSide::Open(cuda, ordinal, &(*rank)->side_);
 }
 
 // As kernels/gpu_memory.cc does it: by the runtime's own device.
 Status DeviceRank::Ready(std::shared_ptr<GpuEvent>* ready) {
   std::shared_ptr<GpuDevice> device;
-  TF_HVD_RETURN_IF_ERROR(runtime_->gpus()->OfStream(stream_, &device));
-  return device->Record(stream_, ready);
+  TF_HVD_RETURN_IF_ERROR(runtime_->gpus()->OfStream(side_->stream(), &device));
+  return device->Record(side_->stream(), ready);
 }
 
 Entry DeviceRank::NewEntry(OpKind kind, const std::string& name) {
@@ -88,7 +32,7 @@ Entry DeviceRank::NewEntry(OpKind kind, const std::string& name) {
   entry.request.kind = kind;
   entry.request.device = DeviceKind::kGpu;
   entry.memory.kind = MemoryKind::kDevice;
-  entry.memory.device = device_->ordinal();
+  entry.memory.device = side_->device()->ordinal();
   return entry;
 }
 

@@ -1,9 +1,8 @@
-// DeviceRank: one rank with a GPU, real or of software, and TensorFlow's side
-// of it without TensorFlow: a stream that computes, tensors on the device,
-// requests to a Runtime. RunDeviceRanks: such ranks, as threads.
+// DeviceRank: one rank with a GPU, real or of software, and what TensorFlow's
+// kernels do there, without TensorFlow: requests to a Runtime, of tensors that
+// a stream computes. RunDeviceRanks: such ranks, as threads.
 //
-// Needs nothing but the runtime: it is compiled where there is no test
-// framework either (tests/run_gpu.sh).
+// As device_side.h, needs nothing but the runtime.
 #ifndef TF_HVD_TESTS_GPU_DEVICE_RANK_H_
 #define TF_HVD_TESTS_GPU_DEVICE_RANK_H_
 
@@ -18,6 +17,7 @@
 #include "runtime/runtime.h"
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/gpu_device.h"
+#include "tests/gpu/device_side.h"
 
 namespace tf_hvd {
 
@@ -34,21 +34,14 @@ using Reply = std::future<Status>;
 // One thread.
 class DeviceRank {
  public:
-  // `cuda`: the driver for this side's own calls. Both outlive the rank.
+  // `cuda`: for the side's own calls. Both outlive the rank.
   static Status Open(Runtime* runtime, const CudaApi* cuda, int ordinal,
                      std::unique_ptr<DeviceRank>* rank);
 
   int rank() const { return runtime_->topology().rank; }
   int size() const { return runtime_->topology().size; }
-  const std::string& gpu() const { return device_->name(); }
 
-  // Memory of the device, as long as the rank.
-  Status Allocate(size_t bytes, char** memory);
-  // Return when it has been done.
-  Status Upload(char* memory, const std::string& bytes);
-  Status Download(const char* memory, size_t bytes, std::string* out);
-  // Puts a copy on the stream that computes, as a kernel of TensorFlow's.
-  Status Compute(char* to, const char* from, size_t bytes);
+  DeviceSide* side() const { return side_.get(); }
 
   // Requests, after what the stream has been given so far. Memory must be
   // there until the reply is.
@@ -69,20 +62,15 @@ class DeviceRank {
   static Status Wait(Reply reply, const std::string& what);
 
  private:
-  DeviceRank(Runtime* runtime, std::shared_ptr<GpuDevice> device)
-      : runtime_(runtime), device_(std::move(device)) {}
+  explicit DeviceRank(Runtime* runtime) : runtime_(runtime) {}
 
   Entry NewEntry(OpKind kind, const std::string& name);
   Reply SubmitRows(Entry entry, char* output);
   Reply Submit(Entry entry);
   Status Ready(std::shared_ptr<GpuEvent>* ready);
-  Status Finish();
 
   Runtime* const runtime_;
-  const std::shared_ptr<GpuDevice> device_;
-  CudaStream stream_ = nullptr;
-  std::shared_ptr<char> pinned_;
-  std::vector<std::shared_ptr<char>> memory_;
+  std::unique_ptr<DeviceSide> side_;
 };
 
 // Calls `fn` for each of the worlds' ranks on a thread of its own, with the

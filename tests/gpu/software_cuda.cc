@@ -145,6 +145,7 @@ struct SoftwareCuda {
                      nullptr,
                      [record](CUstream_st* of) {
                        record->clock = of->clock;
+                       record->when = std::chrono::steady_clock::now();
                        record->done = true;
                      },
                      {}});

@@ -15,6 +15,7 @@
 #define TF_HVD_TESTS_GPU_SOFTWARE_GPU_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -41,6 +42,7 @@ namespace tf_hvd {
 struct SoftwareRecord {
   bool done = false;
   VectorClock clock;
+  std::chrono::steady_clock::time_point when;  // it was done
 };
 
 }  // namespace tf_hvd

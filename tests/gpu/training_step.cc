@@ -101,8 +101,8 @@ class Training {
 
  private:
   Status New(const std::string& bytes, char** memory) {
-    TF_HVD_RETURN_IF_ERROR(rank_->Allocate(bytes.size(), memory));
-    return rank_->Upload(*memory, bytes);
+    TF_HVD_RETURN_IF_ERROR(rank_->side()->Allocate(bytes.size(), memory));
+    return rank_->side()->Upload(*memory, bytes.data(), bytes.size());
   }
 
   Status NewTensor(int64_t input, int64_t output, DeviceTensor* tensor) {
@@ -115,15 +115,16 @@ class Training {
   }
 
   Status Make(const DeviceTensor& tensor) {
-    return rank_->Compute(const_cast<char*>(tensor.input), backward_,
-                          static_cast<size_t>(tensor.count) * sizeof(float));
+    return rank_->side()->device()->Copy(
+        rank_->side()->stream(), const_cast<char*>(tensor.input), backward_,
+        static_cast<size_t>(tensor.count) * sizeof(float));
   }
 
   Status Expect(const DeviceTensor& tensor, const std::string& expected,
                 const std::string& what) {
-    std::string got;
+    std::string got(expected.size(), '\0');
     TF_HVD_RETURN_IF_ERROR(
-        rank_->Download(tensor.output, expected.size(), &got));
+        rank_->side()->Download(tensor.output, &got[0], got.size()));
     return got == expected ? Status::Ok() : Internal(what + " is wrong");
   }
 

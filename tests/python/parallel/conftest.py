@@ -7,6 +7,8 @@
 - With TF_HVD_CUDA_LIBRARY, the path of tests/gpu's libsoftware_device.so, tests run on a
   GPU that is not there (tests/gpu/software_device.cc), as far as it has kernels, and fail
   where something touches its memory that must not.
+- With TF_HVD_TESTS_DEVICE=/GPU:0 they run on a real one (tests/run_gpu.sh): a rank's own where
+  there are enough, else the first.
 - A rank that hangs inside the library is ended by pytest-timeout with its stacks.
 """
 
@@ -33,8 +35,12 @@ if SOFTWARE_GPU:
     tf.load_library(SOFTWARE_GPU)
     GPU = ctypes.CDLL(SOFTWARE_GPU)
     GPU.tf_hvd_software_gpu_faults.restype = ctypes.c_char_p
+DEVICE = os.environ.get("TF_HVD_TESTS_DEVICE", "/GPU:0" if SOFTWARE_GPU else None)
 
 hvd.init()
+if DEVICE and not SOFTWARE_GPU:
+    GPUS = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(GPUS[hvd.local_rank() % len(GPUS)], "GPU")
 # Not to be had any more once a failure has ended the runtime.
 SIZE, RANK = hvd.size(), hvd.rank()
 # Four ranks share the cores of a small machine.
@@ -71,11 +77,11 @@ def pytest_configure(config):
         writer._file = HIDDEN
 
 
-@pytest.fixture(autouse=bool(SOFTWARE_GPU))
-def on_software_gpu():
-    with tf.device("/GPU:0"):
+@pytest.fixture(autouse=bool(DEVICE))
+def on_device():
+    with tf.device(DEVICE):
         yield
-    assert GPU.tf_hvd_software_gpu_faults().decode() == ""
+    assert not SOFTWARE_GPU or GPU.tf_hvd_software_gpu_faults().decode() == ""
 
 
 def pytest_terminal_summary(terminalreporter):

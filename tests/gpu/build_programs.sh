@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Compiles the programs of tests/run_gpu.sh with g++ alone, where there is no
+# Bazel: build_programs.sh <folder> <device_codes.cc>
+#
+# A file is compiled again if it, or any header, is newer than its object.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+out=$1 codes=$2
+programs=(device_check device_bandwidth nccl_job)
+mkdir -p "${out}/objects"
+
+flags=(-std=c++17 -O2 -g0 -fPIC -pthread -I.)
+newest_header=$(find runtime kernels tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
+  head -1 || true)
+[[ -e ${out}/objects/stamp && -z ${newest_header} ]] || rm -f "${out}"/objects/*.o
+
+# The runtime without MPI, the kernels' host side, what the programs share.
+mapfile -t sources < <(
+  find runtime kernels/buffer_ops_cpu.cc kernels/device_image.cc kernels/fused_loops*.cc -name '*.cc' |
+    grep -vE '/(mpi_[a-z_]*|abort_[a-z]*|farewell|launcher_path|c_api|joining|init_watch|set_calls)\.cc$'
+)
+shared=(device_side device_rank collective_list socket_world)
+for name in "${shared[@]}" "${programs[@]}"; do sources+=("tests/gpu/${name}.cc"); done
+sources+=("${codes}")
+
+# One compiler's command: the source, then its flags.
+compile() {
+  local source=$1 object
+  object=${OUT}/objects/$(tr / _ <<<"${source#/}").o
+  [[ ${object} -nt ${source} ]] && return
+  local more=()
+  case "${source}" in
+    *_avx512.cc) more=(-O3 -ffp-contract=off -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mprefer-vector-width=512) ;;
+    *_avx2.cc) more=(-O3 -ffp-contract=off -mavx2 -mf16c) ;;
+    *_baseline.cc) more=(-O3 -ffp-contract=off) ;;
+    *buffer_ops_cpu.cc | *fused_loops.cc) more=(-O3) ;;
+  esac
+  # shellcheck disable=SC2086
+  "${CXX:-g++}" ${FLAGS} "${more[@]}" -c "${source}" -o "${object}"
+}
+export -f compile
+export OUT=${out} FLAGS="${flags[*]}"
+printf '%s\0' "${sources[@]}" |
+  xargs -0 -n 1 -P "$(nproc)" bash -c 'set -euo pipefail; compile "$1"' _
+touch "${out}/objects/stamp"
+
+# The linker takes of an archive what is needed.
+rm -f "${out}/objects/all.a"
+mapfile -t objects < <(find "${out}/objects" -name '*.o' ! -name 'tests_gpu_device_check*' \
+  ! -name 'tests_gpu_device_bandwidth*' ! -name 'tests_gpu_nccl_job*')
+ar rcs "${out}/objects/all.a" "${objects[@]}"
+for name in "${programs[@]}"; do
+  "${CXX:-g++}" -pthread "${out}/objects/tests_gpu_${name}.cc.o" "${out}/objects/all.a" \
+    -ldl -lrt -o "${out}/${name}"
+done
+echo "${#programs[@]} programs of ${#sources[@]} files"

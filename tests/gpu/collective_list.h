@@ -1,0 +1,21 @@
+// Collectives of tensors on GPUs whose results are small whole numbers, and so
+// the same in any order and type: each is compared bit for bit.
+#ifndef TF_HVD_TESTS_GPU_COLLECTIVE_LIST_H_
+#define TF_HVD_TESTS_GPU_COLLECTIVE_LIST_H_
+
+#include <cstddef>
+
+#include "runtime/status.h"
+#include "tests/gpu/device_rank.h"
+
+namespace tf_hvd {
+
+size_t CollectiveCount();
+
+// Makes all of them, first one after the other, then all at once. All ranks of
+// the job call it. The error names the collective.
+Status CheckCollectives(DeviceRank& rank);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_TESTS_GPU_COLLECTIVE_LIST_H_

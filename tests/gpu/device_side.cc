@@ -1,0 +1,76 @@
+#include "tests/gpu/device_side.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+constexpr size_t kPinnedBytes = size_t{16} << 20;
+constexpr std::chrono::seconds kLimit{60};
+
+}  // namespace
+
+Status DeviceSide::Open(const CudaApi* cuda, int ordinal,
+                        std::unique_ptr<DeviceSide>* side) {
+  std::shared_ptr<GpuDevice> device;
+  TF_HVD_RETURN_IF_ERROR(GpuDevice::Open(cuda, ordinal, &device));
+  side->reset(new DeviceSide(device));
+  TF_HVD_RETURN_IF_ERROR(device->NewStream(&(*side)->stream_));
+  return device->Allocate(MemoryKind::kPinned, kPinnedBytes, &(*side)->pinned_);
+}
+
+Status DeviceSide::Allocate(size_t bytes, char** memory) {
+  std::shared_ptr<char> made;
+  TF_HVD_RETURN_IF_ERROR(device_->Allocate(MemoryKind::kDevice,
+                                           std::max<size_t>(bytes, 1), &made));
+  *memory = made.get();
+  memory_.push_back(std::move(made));
+  return Status::Ok();
+}
+
+void DeviceSide::Free(const char* memory) {
+  memory_.erase(
+      std::remove_if(memory_.begin(), memory_.end(),
+                     [&](const auto& one) { return one.get() == memory; }),
+      memory_.end());
+}
+
+Status DeviceSide::Finish() {
+  std::shared_ptr<GpuEvent> event;
+  TF_HVD_RETURN_IF_ERROR(device_->Record(stream_, &event));
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  for (bool fired = false; !fired;) {
+    TF_HVD_RETURN_IF_ERROR(device_->HasFired(*event, &fired));
+    if (std::chrono::steady_clock::now() > end) {
+      return Aborted("the stream that computes hangs");
+    }
+  }
+  return Status::Ok();
+}
+
+Status DeviceSide::Upload(char* memory, const char* bytes, size_t count) {
+  for (size_t at = 0; at < count; at += kPinnedBytes) {
+    const size_t part = std::min(kPinnedBytes, count - at);
+    std::memcpy(pinned_.get(), bytes + at, part);
+    TF_HVD_RETURN_IF_ERROR(
+        device_->Copy(stream_, memory + at, pinned_.get(), part));
+    TF_HVD_RETURN_IF_ERROR(Finish());
+  }
+  return Status::Ok();
+}
+
+Status DeviceSide::Download(const char* memory, char* bytes, size_t count) {
+  for (size_t at = 0; at < count; at += kPinnedBytes) {
+    const size_t part = std::min(kPinnedBytes, count - at);
+    TF_HVD_RETURN_IF_ERROR(
+        device_->Copy(stream_, pinned_.get(), memory + at, part));
+    TF_HVD_RETURN_IF_ERROR(Finish());
+    std::memcpy(bytes + at, pinned_.get(), part);
+  }
+  return Status::Ok();
+}
+
+}  // namespace tf_hvd

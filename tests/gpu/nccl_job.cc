@@ -1,0 +1,159 @@
+// nccl_job [--ranks=N] [--way=processes|threads] [--cuda=LIBRARY]
+//          [--nccl=LIBRARY] [--use_nccl=0]
+//
+// The whole runtime on GPUs without TensorFlow and without MPI: each collective
+// that NCCL has, and some that it has not, on tensors whose results are known
+// exactly. Ranks are processes, or threads with a GPU each. Processes may share
+// a GPU: each then claims to be on a host of its own (NCCL_HOSTID), as NCCL
+// wants it.
+//
+// For tests/run_gpu.sh: the last line says what came out; 0 if all is well, 3
+// if there is no GPU.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/transport/loopback.h"
+#include "tests/gpu/collective_list.h"
+#include "tests/gpu/device_rank.h"
+#include "tests/gpu/program_options.h"
+#include "tests/gpu/socket_world.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int kChildFailed = 1;
+
+std::string Many(int count, const char* one, const char* several) {
+  return std::to_string(count) + " " + (count == 1 ? one : several);
+}
+
+GpuAccess AccessTo(const GpuLibraries& libraries, int gpu, bool shared) {
+  GpuAccess access = AccessOf(libraries, gpu, libraries.no_nccl, true);
+  access.options.shared_devices = shared;
+  // Less than the largest tensors have: they go in pieces.
+  access.options.staging_bytes = size_t{1} << 20;
+  return access;
+}
+
+Status RunThreads(const GpuLibraries& libraries, int ranks) {
+  LoopbackOptions options;
+  options.nodes = {ranks};
+  options.gpu = [&](int rank) { return AccessTo(libraries, rank, false); };
+  return RunDeviceRanks(
+      MakeLoopback(options), libraries.cuda, [](int rank) { return rank; },
+      CheckCollectives);
+}
+
+// One rank's process. The driver is opened here: it does not survive a fork.
+int RunRank(const ProgramOptions& options, SocketMesh* mesh, int rank,
+            int gpus) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const bool shared = mesh->ranks() > gpus;
+  if (shared) {
+    const std::string host = "tf_hvd-" + std::to_string(rank);
+    setenv("NCCL_HOSTID", host.c_str(), 1);
+  }
+  const GpuLibraries libraries = options.Open();
+  const int gpu = rank % gpus;
+  std::vector<std::unique_ptr<World>> worlds;
+  worlds.push_back(
+      MakeSocketWorld(mesh, rank, AccessTo(libraries, gpu, shared)));
+  const Status status = RunDeviceRanks(
+      std::move(worlds), libraries.cuda, [gpu](int) { return gpu; },
+      CheckCollectives);
+  if (!status.ok()) std::printf("%s\n", status.message().c_str());
+  std::fflush(stdout);
+  return status.ok() ? 0 : kChildFailed;
+}
+
+Status RunProcesses(const ProgramOptions& options, int ranks, int gpus) {
+  SocketMesh mesh(ranks);
+  std::vector<pid_t> children;
+  std::fflush(stdout);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) return Aborted("fork failed");
+    if (child == 0) std::exit(RunRank(options, &mesh, rank, gpus));
+    children.push_back(child);
+  }
+  mesh.CloseAll();
+  std::string failed;
+  for (size_t rank = 0; rank < children.size(); ++rank) {
+    int ended = 0;
+    waitpid(children[rank], &ended, 0);
+    if (ended == 0) continue;
+    failed += " " + std::to_string(rank);
+    failed += WIFSIGNALED(ended)
+                  ? " (signal " + std::to_string(WTERMSIG(ended)) + ")"
+                  : "";
+  }
+  return failed.empty() ? Status::Ok() : Aborted("failed: ranks" + failed);
+}
+
+// What there is, found by a process of its own: after a look at the driver
+// nothing can be forked that uses it. Gives the exit code.
+int Look(const ProgramOptions& options, int* gpus) {
+  int pipe_ends[2];
+  if (pipe(pipe_ends) != 0) return 1;
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    const GpuLibraries libraries = options.Open();
+    std::string reason;
+    const int count = ProgramOptions::Count(libraries, &reason);
+    if (count == 0) std::printf("no GPU: %s\n", reason.c_str());
+    if (count > 0) {
+      std::printf(
+          "%s\n",
+          libraries.nccl == nullptr
+              ? ("no NCCL: " + libraries.no_nccl).c_str()
+              : ("NCCL " + std::to_string(libraries.nccl_version)).c_str());
+    }
+    std::fflush(stdout);
+    const ssize_t written = write(pipe_ends[1], &count, sizeof(count));
+    _exit(written == sizeof(count) ? 0 : 1);
+  }
+  int ended = 0;
+  waitpid(child, &ended, 0);
+  const bool told =
+      ended == 0 && read(pipe_ends[0], gpus, sizeof(*gpus)) == sizeof(*gpus);
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+  if (!told) return 1;
+  return *gpus > 0 ? 0 : kNoGpu;
+}
+
+int Main(const ProgramOptions& options) {
+  int gpus = 0;
+  const int code = Look(options, &gpus);
+  if (code != 0) return code;
+  const int ranks = options.Number("ranks", gpus > 1 ? gpus : 2);
+  const bool threads = options.Text("way", "processes") == "threads";
+  if (ranks < 1 || (threads && ranks > gpus)) {
+    std::printf("%d threads need as many GPUs\n", ranks);
+    return kWrongUse;
+  }
+  const Status status = threads ? RunThreads(options.Open(), ranks)
+                                : RunProcesses(options, ranks, gpus);
+  const std::string on = Many(gpus < ranks ? gpus : ranks, "GPU", "GPUs");
+  return Report(status, std::to_string(CollectiveCount()) + " collectives, " +
+                            (threads ? Many(ranks, "thread", "threads")
+                                     : Many(ranks, "process", "processes")) +
+                            " on " + on + ": all exact");
+}
+
+}  // namespace
+}  // namespace tf_hvd
+
+int main(int argc, char** argv) {
+  return tf_hvd::Main(tf_hvd::ProgramOptions(argc, argv));
+}
