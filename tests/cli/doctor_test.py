@@ -73,7 +73,9 @@ def test_on_a_software_gpu(report, environ):
     code, lines = report(**software, TF_HVD_NCCL="0")
     assert code == 0
     assert value(lines, "NCCL") == "none: TF_HVD_NCCL=0"
-    assert value(lines, "tensors on GPUs") == "through the host's memory, on all ranks"
+    assert value(lines, "tensors on GPUs") == (
+        "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
+    )
 
     table = [sys.executable, "-m", "tf_hvd.cli.horovodrun", "--check-build"]
     done = subprocess.run(

@@ -239,7 +239,16 @@ def test_which_way_tensors_on_gpus_take():
         return [line.value for line in named(gpus(*lines), "tensors on GPUs")]
 
     assert way(DRIVER, GPU, NCCL) == ["by NCCL, if all ranks have it"]
-    assert way(DRIVER, GPU, NO_NCCL) == ["through the host's memory, on all ranks"]
+    by_mpi = "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
+    assert way(DRIVER, GPU, NO_NCCL) == [by_mpi]
+    chosen = dataclasses.replace(
+        gpus(DRIVER, GPU, NCCL),
+        environ={"HOROVOD_GPU_ALLREDUCE": "MPI", "HOROVOD_GPU_BROADCAST": "NCCL"},
+    )
+    (line,) = named(chosen, "tensors on GPUs")
+    assert line.value == (
+        f"by NCCL, if all ranks have it; where HOROVOD_GPU_ALLREDUCE says so, {by_mpi}"
+    )
     assert way(DRIVER, NCCL) == []
     off = gpus(DRIVER, GPU, ["no nccl", "TF_HVD_NCCL=0"])
     assert [(line.value, line.state) for line in named(off, "NCCL")] == [

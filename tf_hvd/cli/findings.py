@@ -199,7 +199,7 @@ def _gpus(found: Surroundings) -> Iterator[Finding]:
     yield from _driver(lines)
     count = len(lines.get("gpu", ()))
     yield from _seen_by_tensorflow(found, count)
-    yield from _nccl(lines, count)
+    yield from _nccl(lines, count, found.environ)
 
 
 def _driver(lines: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[Finding]:
@@ -247,14 +247,21 @@ def _seen_by_tensorflow(found: Surroundings, count: int) -> Iterator[Finding]:
         yield Finding("TensorFlow's GPUs", f"{seen['count']} of {count}", NOTE, cure)
 
 
-def _nccl(lines: Mapping[str, Sequence[Sequence[str]]], gpus: int) -> Iterator[Finding]:
+def _nccl(
+    lines: Mapping[str, Sequence[Sequence[str]]], gpus: int, environ: Mapping[str, str]
+) -> Iterator[Finding]:
+    by_mpi = "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
     if "nccl" in lines:
         path, number = lines["nccl"][0]
+        asked = [name for name in environ if name.startswith("HOROVOD_GPU_")]
+        asked = sorted(name for name in asked if environ[name] == "MPI")
         way = "by NCCL, if all ranks have it"
+        if asked:
+            way += f"; where {', '.join(asked)} says so, {by_mpi}"
         yield Finding("NCCL", f"{version_text(int(number), 10000, 100, 1)}, {path}")
     else:
         why = lines["no nccl"][0][0]
-        way = "through the host's memory, on all ranks"
+        way = by_mpi
         off = why == "TF_HVD_NCCL=0"
         cure = "pip install nvidia-nccl-cu12, or name a libnccl.so.2: TF_HVD_NCCL_LIBRARY"
         yield Finding("NCCL", f"none: {why}", OK if off else NOTE, "" if off else cure)
