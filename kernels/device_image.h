@@ -1,4 +1,4 @@
-// The code of kernels/device_moves.cu.cc for GPUs, as the wheel carries it.
+// The code of kernels/device_kernels.cu.cc for GPUs, as the wheel carries it.
 #ifndef TF_HVD_KERNELS_DEVICE_IMAGE_H_
 #define TF_HVD_KERNELS_DEVICE_IMAGE_H_
 

@@ -1,5 +1,4 @@
-// The kernels of device_moves.h. Compiled by NVRTC for what the wheel carries,
-// and by nvcc (--config=cuda) to hear its warnings too.
+// The kernels of device_moves.h.
 #include "kernels/device_moves.h"
 
 #define TF_HVD_DEFINE_MOVE(name, Way)                                          \

@@ -83,7 +83,7 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
     return fn();
   }
 
-  // One of kernels/device_moves.cu.cc. `arguments` as for cuLaunchKernel.
+  // One of kernels/device_kernels.cu.cc. `arguments` as for cuLaunchKernel.
   Status Launch(CudaStream stream, const std::string& kernel, unsigned blocks,
                 unsigned threads, void** arguments);
   // `rows`: the move's, where the device can read them.
