@@ -1,6 +1,7 @@
 // Random collectives of tensors on GPUs: what each rank of a set gives, and
 // what is to come out, reckoned with buffer_ops on the host. Values are small
-// whole numbers, so that every sum is exact in every type.
+// whole numbers, so that every sum is exact in every type; those of Adasum, see
+// adasum_reference.h.
 #ifndef TF_HVD_TESTS_GPU_GPU_PROGRAM_H_
 #define TF_HVD_TESTS_GPU_GPU_PROGRAM_H_
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "kernels/buffer_ops.h"
+#include "tests/gpu/adasum_reference.h"
 #include "tests/gpu/gpu_ranks.h"
 
 namespace tf_hvd {
@@ -163,16 +165,41 @@ class GpuProgram {
                                    : call.inputs[t].data() +
                                          begin * SizeOf(options.dtype));
     }
+    if (options.op == ReduceOp::kAdasum) {
+      return AdasumBytes(options, inputs, count);
+    }
     std::vector<char> result(count * SizeOf(options.dtype));
     ReduceInputs(AverageAsSum(options, members_.size()), inputs,
                  static_cast<int64_t>(count), result.data());
     return result;
   }
 
+  // What each member gives of a tensor.
+  std::vector<std::vector<char>> DrawInputs(const ReduceOptions& options,
+                                            size_t count) {
+    std::vector<std::vector<char>> inputs;
+    std::vector<int> base(count);
+    for (int& value : base) value = static_cast<int>(Draw(4));
+    for (size_t place = 0; place < members_.size(); ++place) {
+      inputs.push_back(options.op == ReduceOp::kAdasum
+                           ? AdasumNumbers(options.dtype, place,
+                                           members_.size(), base, &random_)
+                           : DrawNumbers(options.dtype, count));
+    }
+    return inputs;
+  }
+
   void Allreduce() {
-    const ReduceOptions options = DrawOptions();
+    ReduceOptions options = DrawOptions();
+    if (Draw(4) == 0 && IsFloating(options.dtype)) {
+      options.op = ReduceOp::kAdasum;
+    }
     std::vector<size_t> counts(tensors_);
     for (size_t& count : counts) count = DrawCount();
+    std::vector<std::vector<std::vector<char>>> given;  // by tensor, place
+    for (const size_t count : counts) {
+      given.push_back(DrawInputs(options, count));
+    }
     const bool in_place = Draw(2) == 0;
     const size_t joins = members_.size() > 1 ? Draw(4 * members_.size()) : 99;
     for (size_t place = 0; place < members_.size(); ++place) {
@@ -180,9 +207,8 @@ class GpuProgram {
       call.spec.reduce = options;
       call.in_place = in_place;
       call.joined = place == joins;
-      for (const size_t count : counts) {
-        if (call.joined) continue;
-        call.inputs.push_back(DrawNumbers(options.dtype, count));
+      for (size_t t = 0; t < counts.size() && !call.joined; ++t) {
+        call.inputs.push_back(std::move(given[t][place]));
         call.outputs.push_back(call.inputs.back().size());
       }
       call.point = [counts](const auto& inputs, const auto& outputs,

@@ -47,6 +47,8 @@ inline std::string Text(const NcclCall& call) {
   return text.str();
 }
 
+inline std::string Text(const GpuAdasum& adasum) { return adasum.kernel; }
+
 inline std::string Text(const GpuMove& move) {
   std::ostringstream text;
   text << move.kernel.substr(7) << " x" << move.rows.size();  // "tf_hvd_"

@@ -26,8 +26,11 @@ import sys
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-KERNELS = ("device_moves.cu.cc", "device_moves.h", "half_float.h", "portable.h", "scaling.h")
-KERNELS += ("stored_elements.h",)
+# The first includes all others.
+KERNELS = (
+    "device_kernels.cu.cc", "device_adasum.cu.cc", "device_adasum.h", "device_moves.cu.cc",
+    "device_moves.h", "half_float.h", "portable.h", "scaling.h", "stored_elements.h",
+)  # fmt: skip
 CAPABILITY = (75, 76)  # attributes of a device: major, minor
 NO_GPU = 3  # the programs' exit code
 LARGEST_JOB = 8

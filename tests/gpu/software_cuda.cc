@@ -225,7 +225,7 @@ struct SoftwareCuda {
   static int ModuleGetFunction(CudaFunction* function, CudaModule,
                                const char* name) {
     *function = reinterpret_cast<CudaFunction>(
-        const_cast<SoftwareKernel*>(FindSoftwareKernel(name)));
+        const_cast<SoftwareFunction*>(FindSoftwareFunction(name)));
     return *function == nullptr ? kNotFound : 0;
   }
   static int LaunchKernel(CudaFunction function, unsigned grid_x, unsigned,
@@ -234,14 +234,15 @@ struct SoftwareCuda {
                           void**) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     const Lock lock(gpu.mutex_);
-    const auto* const kernel = reinterpret_cast<SoftwareKernel*>(function);
-    const MoveArguments given = *static_cast<MoveArguments*>(arguments[0]);
+    const auto* const kernel = reinterpret_cast<SoftwareFunction*>(function);
+    const auto* const argument = static_cast<const char*>(arguments[0]);
+    const std::vector<char> given(argument, argument + kernel->argument_bytes);
     const auto threads = static_cast<int>(block_x);
     if (grid_x == 0 || threads == 0) return kInvalidValue;
     gpu.Put(stream, {kernel->name,
                      nullptr,
                      [&gpu, kernel, given, grid_x, threads](CUstream_st* of) {
-                       gpu.RunKernel(*kernel, given, grid_x, threads, of);
+                       kernel->run(&gpu, given.data(), grid_x, threads, of);
                      },
                      {}});
     ++gpu.counts_.launches;

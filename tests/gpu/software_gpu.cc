@@ -7,8 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "tests/gpu/software_kernels.h"
-
 namespace tf_hvd {
 namespace {
 
@@ -193,35 +191,6 @@ std::shared_ptr<std::vector<char>> SoftwareGpu::Read(CudaStream stream,
 bool SoftwareGpu::IsOfHost(const void* memory) const {
   const auto* const at = static_cast<const char*>(memory);
   return at < arena_ || at >= arena_ + kArenaBytes;
-}
-
-void SoftwareGpu::RunKernel(const SoftwareKernel& kernel,
-                            const MoveArguments& arguments, unsigned blocks,
-                            int threads, CUstream_st* stream) {
-  bool sound = Touch(stream, arguments.rows,
-                     static_cast<size_t>(arguments.row_count) * sizeof(MoveRow),
-                     false, kernel.name);
-  int64_t begin = 0;
-  for (int64_t i = 0; sound && i < arguments.row_count; ++i) {
-    const MoveRow& row = arguments.rows[i];
-    const auto count = static_cast<size_t>(row.end - begin);
-    sound = (row.input == nullptr ||
-             Touch(stream, row.input, count * kernel.input_bytes, false,
-                   kernel.name)) &&
-            Touch(stream, row.output, count * kernel.output_bytes, true,
-                  kernel.name);
-    begin = row.end;
-  }
-  if (!sound) return;
-  if (begin != arguments.total ||
-      static_cast<int64_t>(blocks) * arguments.tile < arguments.total) {
-    return Fault(std::string(kernel.name) + " does not move all elements");
-  }
-  for (int64_t tile = 0; tile < static_cast<int64_t>(blocks); ++tile) {
-    for (int thread = 0; thread < threads; ++thread) {
-      kernel.tile(arguments, tile, thread, threads);
-    }
-  }
 }
 
 }  // namespace tf_hvd

@@ -29,7 +29,7 @@
 
 #include "runtime/transport/gpu/cuda_api.h"
 #include "tests/gpu/access_log.h"
-#include "tests/gpu/software_kernels.h"
+#include "tests/gpu/software_function.h"
 
 // What the driver's handles point to.
 struct CUctx_st {
@@ -116,7 +116,8 @@ class SoftwareGpu {
   // The next allocation of a device's memory fails.
   void FailAllocation() { fail_allocation_ = true; }
 
-  // For software_nccl.cc: the lock is held in all of these.
+  // For software_nccl.cc and software_function.cc: the lock is held in all of
+  // these.
   std::mutex& mutex() { return mutex_; }
   void Put(CUstream_st* stream, SoftwareWork work);
   // False, and a fault, if nobody may touch it: then it must not be.
@@ -138,8 +139,6 @@ class SoftwareGpu {
   bool Step();
   void Free(uintptr_t at);
   bool Runnable(const CUstream_st& stream) const;
-  void RunKernel(const SoftwareKernel& kernel, const MoveArguments& arguments,
-                 unsigned blocks, int threads, CUstream_st* stream);
 
   const uint64_t seed_;
   const int devices_;

@@ -56,6 +56,13 @@ int SoftwareNccl::aborts() {
   return aborts_;
 }
 
+size_t SoftwareNccl::launches() {
+  const std::lock_guard<std::mutex> lock(gpu_->mutex());
+  size_t all = 0;
+  for (const auto& [device, calls] : launched_) all += calls.size();
+  return all;
+}
+
 size_t SoftwareNccl::communicators() {
   const std::lock_guard<std::mutex> lock(gpu_->mutex());
   return static_cast<size_t>(

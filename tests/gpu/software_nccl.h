@@ -45,6 +45,8 @@ class SoftwareNccl {
   void Release();
   // Aborts that were asked for.
   int aborts();
+  // Launches of calls, of all devices together.
+  size_t launches();
   // Communicators that were made and are still there.
   size_t communicators();
 

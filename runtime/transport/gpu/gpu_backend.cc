@@ -34,7 +34,7 @@ bool GpuBackend::Serves(const OperationSpec& spec) const {
 
 bool GpuBackend::ByNccl(const OperationSpec& spec) const {
   return nccl_ != nullptr && options_.not_by_nccl.count(spec.kind) == 0 &&
-         NcclCanDo(spec);
+         NcclCanDo(spec, options_.staging_bytes);
 }
 
 bool GpuBackend::ByMpi(const OperationSpec& spec) const {

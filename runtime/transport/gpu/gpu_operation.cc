@@ -14,6 +14,22 @@ namespace {
 // How long kernels of ours may take that lie behind an aborted call of NCCL.
 constexpr std::chrono::seconds kDrainLimit{2};
 
+// What the device is to read of a step: the rows of a launch.
+struct StepRows {
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+
+StepRows RowsOf(const GpuStep& step) {
+  if (const auto* const move = std::get_if<GpuMove>(&step)) {
+    return {move->rows.data(), move->row_bytes()};
+  }
+  if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
+    return {adasum->rows.data(), adasum->row_bytes()};
+  }
+  return {};
+}
+
 }  // namespace
 
 GpuOperation::GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
@@ -119,19 +135,15 @@ Status GpuOperation::Begin() {
     TF_HVD_RETURN_IF_ERROR(on_->device->Wait(on_->stream, *spec_.memory.ready));
   }
   size_t bytes = 0;
-  for (const GpuStep& step : steps_) {
-    const auto* const move = std::get_if<GpuMove>(&step);
-    if (move != nullptr) bytes += move->row_bytes();
-  }
+  for (const GpuStep& step : steps_) bytes += RowsOf(step).bytes;
   begun_ = true;
   if (bytes == 0) return Status::Ok();
   TF_HVD_RETURN_IF_ERROR(backend_->TakeRows(*on_, bytes, &rows_));
   char* to = rows_.pinned.get();
   for (const GpuStep& step : steps_) {
-    const auto* const move = std::get_if<GpuMove>(&step);
-    if (move == nullptr) continue;
-    std::memcpy(to, move->rows.data(), move->row_bytes());
-    to += move->row_bytes();
+    const StepRows rows = RowsOf(step);
+    if (rows.bytes > 0) std::memcpy(to, rows.data, rows.bytes);
+    to += rows.bytes;
   }
   return on_->device->Copy(on_->stream, rows_.on_device.get(),
                            rows_.pinned.get(), bytes);
@@ -141,13 +153,29 @@ Status GpuOperation::PutStep(const GpuStep& step) {
   if (const auto* const move = std::get_if<GpuMove>(&step)) {
     return Launch(*move);
   }
+  if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
+    return Launch(*adasum);
+  }
   return communicator_->Put(std::get<NcclCall>(step), on_->stream);
 }
 
 Status GpuOperation::Launch(const GpuMove& move) {
+  return on_->device->Launch(on_->stream, move, NextRows(move.row_bytes()));
+}
+
+Status GpuOperation::Launch(const GpuAdasum& adasum) {
+  AdasumArguments arguments = adasum.arguments;
+  arguments.rows = static_cast<const AdasumRow*>(NextRows(adasum.row_bytes()));
+  void* values[] = {&arguments};
+  return on_->device->Launch(on_->stream, adasum.kernel, adasum.blocks,
+                             GpuAdasum::kThreads, values);
+}
+
+// The rows of launches lie one behind the other, in the order of the steps.
+const void* GpuOperation::NextRows(size_t bytes) {
   const char* const rows = rows_.on_device.get() + rows_used_;
-  rows_used_ += move.row_bytes();
-  return on_->device->Launch(on_->stream, move, rows);
+  rows_used_ += bytes;
+  return rows;
 }
 
 bool GpuOperation::Abandon() {

@@ -37,6 +37,8 @@ class GpuOperation final : public Operation {
   Status Begin();
   Status PutStep(const GpuStep& step);
   Status Launch(const GpuMove& move);
+  Status Launch(const GpuAdasum& adasum);
+  const void* NextRows(size_t bytes);
 
   GpuBackend* const backend_;
   const OperationSpec spec_;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/transport/gpu/gpu_adasum_plan.h"
 #include "runtime/transport/rank_runs.h"
 #include "runtime/transport/span_list.h"
 
@@ -292,8 +293,9 @@ class Planner {
 
 }  // namespace
 
-bool NcclCanDo(const OperationSpec& spec) {
+bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes) {
   if (!Reduces(spec.kind)) return true;
+  if (IsAdasum(spec)) return AdasumFits(spec, staging_bytes);
   const DType dtype = spec.reduce.dtype;
   const ReduceOp op = spec.reduce.op;
   if (!MappingOf(dtype).known || !IsReducible(dtype, op)) return false;
@@ -306,7 +308,7 @@ bool MpiCanDo(const OperationSpec& spec) {
   if (Reduces(spec.kind)) {
     const DType dtype = spec.reduce.dtype;
     const bool half = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
-    if (half || spec.reduce.op == ReduceOp::kAdasum || !NcclCanDo(spec)) {
+    if (half || spec.reduce.op == ReduceOp::kAdasum || !NcclCanDo(spec, 0)) {
       return false;
     }
   }
@@ -317,6 +319,9 @@ bool MpiCanDo(const OperationSpec& spec) {
 
 std::vector<GpuStep> PlanOnGpu(const OperationSpec& spec, size_t me,
                                const GpuStaging& staging) {
+  if (IsAdasum(spec) && spec.ranks->size() > 1) {
+    return PlanAdasum(spec, me, staging);
+  }
   return Planner(spec, me, staging).Plan();
 }
 

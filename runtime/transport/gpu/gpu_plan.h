@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/transport/gpu/gpu_adasum.h"
 #include "runtime/transport/gpu/gpu_move.h"
 #include "runtime/transport/gpu/nccl_api.h"
 #include "runtime/transport/operation.h"
@@ -33,12 +34,13 @@ struct NcclCall {
   std::vector<int64_t> receive;
 };
 
-using GpuStep = std::variant<GpuMove, NcclCall>;
+using GpuStep = std::variant<GpuMove, NcclCall, GpuAdasum>;
 
-// True if NCCL can do the operation as docs/gpus.md promises it: not Adasum,
-// not int16 and uint16, not products of complex numbers, and not Min and Max of
-// types that have NaN, which NCCL drops.
-bool NcclCanDo(const OperationSpec& spec);
+// True if NCCL, with so much staging memory, can do the operation as
+// docs/gpus.md promises it: not int16 and uint16, not products of complex
+// numbers, not Min and Max of types that have NaN, which NCCL drops, and not
+// Adasum of tensors that do not fit (gpu_adasum_plan.h).
+bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes);
 
 // True if MPI can do it: as NCCL, but without half precisions, Adasum, and
 // tensors of which it cannot count the elements.

@@ -1,5 +1,6 @@
 #include "runtime/transport/gpu/nccl_communicator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -47,6 +48,7 @@ Status FromNccl(const NcclApi& api, const char* call, int error) {
 
 Status NcclCommunicator::Begin(const NcclUniqueId& id, size_t ranks,
                                size_t me) {
+  me_ = me;
   NcclConfig config;
   return device_->Within([&] {
     return Check(
@@ -94,9 +96,15 @@ Status NcclCommunicator::Put(const NcclCall& call, CudaStream stream) {
   });
 }
 
-// A group must be ended once it has begun, whatever fails in it.
+// A group must be ended once it has begun, whatever fails in it. Ranks that
+// have nothing for each other do not meet; one that has nothing for any sends
+// nothing to itself, so that it too makes a call.
 Status NcclCommunicator::PutAlltoall(const NcclCall& call, CudaStream stream) {
   TF_HVD_RETURN_IF_ERROR(Check("ncclGroupStart", api_->group_start()));
+  const auto is_zero = [](int64_t bytes) { return bytes == 0; };
+  const bool idle =
+      std::all_of(call.send.begin(), call.send.end(), is_zero) &&
+      std::all_of(call.receive.begin(), call.receive.end(), is_zero);
   const auto* input = static_cast<const char*>(call.input);
   auto* output = static_cast<char*>(call.output);
   Status status;
@@ -104,12 +112,17 @@ Status NcclCommunicator::PutAlltoall(const NcclCall& call, CudaStream stream) {
     const int peer = static_cast<int>(i);
     const auto sent = static_cast<size_t>(call.send[i]);
     const auto received = static_cast<size_t>(call.receive[i]);
-    status = Check("ncclSend", api_->send(input, sent, NcclNumber::kUint8, peer,
-                                          comm_, stream));
+    const bool always = idle && i == me_;
+    if (sent > 0 || always) {
+      status = Check("ncclSend", api_->send(input, sent, NcclNumber::kUint8,
+                                            peer, comm_, stream));
+    }
     if (!status.ok()) break;
-    status =
-        Check("ncclRecv", api_->receive(output, received, NcclNumber::kUint8,
-                                        peer, comm_, stream));
+    if (received > 0 || always) {
+      status =
+          Check("ncclRecv", api_->receive(output, received, NcclNumber::kUint8,
+                                          peer, comm_, stream));
+    }
     input += sent;
     output += received;
   }

@@ -63,6 +63,7 @@ class NcclCommunicator final : public GpuCommunicator {
 
   const NcclApi* const api_;
   const std::chrono::milliseconds end_limit_;
+  size_t me_ = 0;  // this rank's place
   NcclComm comm_ = nullptr;
 };
 
