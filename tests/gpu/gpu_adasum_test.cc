@@ -83,6 +83,7 @@ size_t CallsOf(const Case& one, const Tensors& expected, bool with_nccl = true,
     job.all[place]->Make(CallOf(one, place, expected));
   }
   job.Finish(&random);
+  job.Close();
   for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
   return job.nccl.launches();
 }
@@ -175,6 +176,7 @@ void CheckRandom(size_t ranks, DType dtype, double tolerance) {
       job.all[place]->Make(CallOf(one, place, {}));
     }
     job.Finish(&order);
+    job.Close();
     ASSERT_EQ(got.size(), ranks);
     if (first.empty()) first = got;
     for (const auto& result : got) EXPECT_TRUE(result == first[0]);
@@ -209,6 +211,7 @@ TEST(GpuAdasum, NanStaysInItsTensor) {
     job.all[place]->Make(CallOf(one, place, {}));
   }
   job.Finish(&random);
+  job.Close();
   ASSERT_EQ(got.size(), 8u);
   const Tensors expected = Expected(one);
   for (size_t i = 0; i < got.size(); i += 2) {

@@ -54,11 +54,7 @@ size_t RunProgram(uint64_t seed, GpuWay way) {
   }
   EXPECT_FALSE(left) << "it hangs";
   job.Finish(&random);
-  std::vector<std::thread> closing;
-  for (const auto& rank : job.all) {
-    closing.emplace_back([&rank] { rank->backend()->Close(/*clean=*/true); });
-  }
-  for (std::thread& thread : closing) thread.join();
+  job.Close();
   EXPECT_EQ(job.nccl.communicators(), 0u);
   for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
   return job.mpi.calls();

@@ -14,6 +14,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -237,6 +238,15 @@ class GpuRanks {
       EXPECT_TRUE(rank->idle()) << "it hangs";
       rank->CheckResults();
     }
+  }
+
+  // In peace, all ranks together; nothing is under way.
+  void Close() {
+    std::vector<std::thread> closing;
+    for (const auto& rank : all) {
+      closing.emplace_back([&rank] { rank->backend()->Close(/*clean=*/true); });
+    }
+    for (std::thread& thread : closing) thread.join();
   }
 
   SoftwareGpu gpu;

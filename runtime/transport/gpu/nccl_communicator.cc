@@ -22,8 +22,9 @@ bool WithinLimit(std::chrono::milliseconds limit,
   const auto state = std::make_shared<State>();
   state->left = ends.size();
   for (std::function<void()>& end : ends) {
-    std::thread([state, end = std::move(end)] {
+    std::thread([state, end = std::move(end)]() mutable {
       end();
+      end = nullptr;  // what it refers to may be gone when all have ended
       const std::lock_guard<std::mutex> lock(state->mutex);
       --state->left;
       state->one_ended.notify_all();
