@@ -45,6 +45,8 @@ PLAIN_FUNCTIONS = {
     "HorovodCrossSize": "",
     "HorovodProcessSetIncluded": "process_set_included_op",
 }
+# Computes on one rank alone: no row of the table.
+LOCAL = {"HorovodSumRows"}
 NOTES = {
     "HorovodBroadcastInplaceResource": "of resource variables",
     "HorovodBroadcastInplace": "of reference variables",
@@ -89,8 +91,8 @@ class Cell:
 
 
 def registered() -> set[str]:
-    """The op types that the library has registered with TensorFlow."""
-    return {name for name in vars(_native.ops) if name.startswith("Horovod")}
+    """The op types of collectives that the library has registered with TensorFlow."""
+    return {name for name in vars(_native.ops) if name.startswith("Horovod")} - LOCAL
 
 
 def _native_names(of: str) -> list[str]:

@@ -29,7 +29,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The first includes all others.
 KERNELS = (
     "device_kernels.cu.cc", "device_adasum.cu.cc", "device_adasum.h", "device_moves.cu.cc",
-    "device_moves.h", "half_float.h", "portable.h", "scaling.h", "stored_elements.h",
+    "device_moves.h", "device_sums.cu.cc", "device_sums.h", "half_float.h", "portable.h",
+    "scaling.h", "stored_elements.h",
 )  # fmt: skip
 CAPABILITY = (75, 76)  # attributes of a device: major, minor
 NO_GPU = 3  # the programs' exit code

@@ -18,10 +18,10 @@ LIBRARY = ROOT / "build" / "libsoftware_device.so"
 FILES = (
     "adasum", "allreduce", "bits", "compression", "devices", "errors", "exchange",
     "gather_broadcast", "gradients", "horovod_gradients", "objects", "process_sets", "sparse",
-    "synchronize", "table", "verdicts",
+    "sum_rows", "synchronize", "table", "verdicts",
 )  # fmt: skip
 # Through the host's memory: what the ways differ in.
-FEW = ("allreduce", "compression", "exchange", "gather_broadcast", "sparse")
+FEW = ("allreduce", "compression", "exchange", "gather_broadcast", "sparse", "sum_rows")
 LIMIT = 600
 
 

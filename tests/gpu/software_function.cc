@@ -6,6 +6,7 @@
 #include "tests/gpu/software_adasum.h"
 #include "tests/gpu/software_gpu.h"
 #include "tests/gpu/software_kernels.h"
+#include "tests/gpu/software_sums.h"
 
 namespace tf_hvd {
 namespace {
@@ -117,6 +118,30 @@ void RunAdasum(const SoftwareAdasum& kernel, SoftwareGpu* gpu,
   }
 }
 
+void RunSums(const SoftwareSums& kernel, SoftwareGpu* gpu,
+             const SumRowsArguments& arguments, unsigned blocks, int threads,
+             CUstream_st* stream) {
+  const auto touch = [&](const void* memory, int64_t count, size_t bytes,
+                         bool writes) {
+    return gpu->Touch(stream, memory, static_cast<size_t>(count) * bytes,
+                      writes, kernel.name);
+  };
+  const int64_t columns = arguments.columns;
+  if (!touch(arguments.values, arguments.rows * columns, kernel.element_bytes,
+             false) ||
+      !touch(arguments.order, arguments.rows, sizeof(int64_t), false) ||
+      !touch(arguments.ends, arguments.sum_count, sizeof(int64_t), false) ||
+      !touch(arguments.sums, arguments.sum_count * columns,
+             kernel.element_bytes, true)) {
+    return;
+  }
+  for (unsigned block = 0; block < blocks; ++block) {
+    for (int thread = 0; thread < threads; ++thread) {
+      kernel.block(arguments, block, blocks, thread, threads);
+    }
+  }
+}
+
 template <typename Arguments, typename Kernel>
 SoftwareFunction FunctionOf(const Kernel& kernel,
                             void (*run)(const Kernel&, SoftwareGpu*,
@@ -137,6 +162,9 @@ std::map<std::string, SoftwareFunction> AllFunctions() {
   }
   for (const SoftwareAdasum& kernel : SoftwareAdasums()) {
     all[kernel.name] = FunctionOf<AdasumArguments>(kernel, RunAdasum);
+  }
+  for (const SoftwareSums& kernel : SoftwareSumsAll()) {
+    all[kernel.name] = FunctionOf<SumRowsArguments>(kernel, RunSums);
   }
   return all;
 }

@@ -99,6 +99,8 @@ const std::vector<std::string> kTopology = {"HorovodSize",
                                             "HorovodCrossRank",
                                             "HorovodCrossSize",
                                             "HorovodProcessSetIncluded"};
+// They compute, on this rank alone.
+const std::vector<std::string> kLocal = {"HorovodSumRows"};
 
 std::vector<std::string> Together(
     const std::vector<std::vector<std::string>>& lists) {
@@ -213,9 +215,10 @@ TEST(SignaturesTest, InputsAndOutputsHaveHorovodsNames) {
       {"HorovodCrossRank", {}, {"cross_rank"}},
       {"HorovodCrossSize", {}, {"cross_size"}},
       {"HorovodProcessSetIncluded", {}, {"included"}},
+      {"HorovodSumRows", {"values", "order", "ends"}, {"sums"}},
   };
   EXPECT_EQ(std::size(expected),
-            Together({kCollectives, kEffects, kTopology}).size());
+            Together({kCollectives, kEffects, kTopology, kLocal}).size());
   for (const Row& row : expected) {
     const tf::OpDef& def = Registered(row.op).op_def;
     EXPECT_EQ(Names(def.input_arg()), row.inputs) << row.op;
@@ -243,6 +246,13 @@ TEST(SignaturesTest, AllAreStatefulAndCollectivesAreCommunication) {
   }
 }
 
+TEST(SignaturesTest, WhatIsLocalIsAFunctionOfItsInputs) {
+  for (const std::string& op : kLocal) {
+    EXPECT_FALSE(Registered(op).op_def.is_stateful()) << op;
+    EXPECT_FALSE(Registered(op).op_def.is_distributed_communication()) << op;
+  }
+}
+
 // TensorFlow would fail the call on this rank without telling the others.
 TEST(SignaturesTest, UninitializedReferencesReachTheKernel) {
   EXPECT_TRUE(Registered("HorovodBroadcastInplace")
@@ -250,7 +260,8 @@ TEST(SignaturesTest, UninitializedReferencesReachTheKernel) {
 }
 
 TEST(SignaturesTest, EveryArgumentIsDocumented) {
-  for (const std::string& op : Together({kCollectives, kEffects, kTopology})) {
+  for (const std::string& op :
+       Together({kCollectives, kEffects, kTopology, kLocal})) {
     const tf::OpDef& def = Registered(op).op_def;
     EXPECT_NE(def.summary(), "") << op;
     for (const auto& arg : def.input_arg()) {
@@ -313,6 +324,14 @@ TEST(ShapesTest, AlltoallReceivesAsManySplitsAsThereAreRanks) {
   // Refused when it runs, on all ranks.
   EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape({}), {2, 2}}),
               ElementsAre("?", "[?]"));
+}
+
+TEST(ShapesTest, ThereAreAsManySumsOfRowsAsEnds) {
+  const char* const op = "HorovodSumRows";
+  EXPECT_THAT(OutputShapes(op, {{9, 4, 2}, {9}, {3}}), ElementsAre("[3,4,2]"));
+  EXPECT_THAT(OutputShapes(op, {{-1, -1}, {-1}, {-1}}), ElementsAre("[?,?]"));
+  EXPECT_THAT(OutputShapes(op, {tf::PartialTensorShape(), {9}, {3}}),
+              ElementsAre("?"));
 }
 
 TEST(ShapesTest, InPlaceReferencesKeepTheirShapes) {

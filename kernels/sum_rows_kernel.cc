@@ -1,0 +1,167 @@
+// HorovodSumRows: the rows of IndexedSlices that have the same index become
+// one, in their order, on the CPU and on a GPU with the same bits.
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "kernels/device_sums.h"
+#include "kernels/tf_adapters.h"
+#include "kernels/tf_compat.h"
+#include "runtime/c_api.h"
+#include "runtime/runtime.h"
+#include "runtime/transport/gpu/gpu_device.h"
+#include "runtime/transport/gpu/gpu_devices.h"
+
+namespace tf_hvd {
+namespace {
+
+// Sums [begin, end) of them, row by row.
+template <typename T>
+void SumOnCpu(const SumRowsArguments& to, int64_t begin, int64_t end) {
+  const auto* const values = static_cast<const T*>(to.values);
+  for (int64_t sum = begin; sum < end; ++sum) {
+    T* const total = static_cast<T*>(to.sums) + sum * to.columns;
+    std::fill(total, total + to.columns, T{0});
+    for (int64_t at = sum == 0 ? 0 : to.ends[sum - 1]; at < to.ends[sum];
+         ++at) {
+      const T* const row = values + to.order[at] * to.columns;
+      for (int64_t i = 0; i < to.columns; ++i) {
+        total[i] = SumOf(total[i], row[i]);
+      }
+    }
+  }
+}
+
+// How the elements of a type are summed.
+struct Way {
+  const char* kernel;  // the GPU's
+  void (*on_cpu)(const SumRowsArguments&, int64_t begin, int64_t end);
+  int64_t parts;  // of an element: a complex number has two
+};
+
+Status FindWay(DType dtype, Way* way) {
+#define TF_HVD_WAY(name, T) {#name, SumOnCpu<T>, 1},
+  static constexpr Way kWays[] = {TF_HVD_DEVICE_SUMS(TF_HVD_WAY)};
+#undef TF_HVD_WAY
+  enum { kBytes1, kBytes2, kBytes4, kBytes8, kFloat, kDouble };
+  const bool is_complex = IsComplex(dtype);
+  const size_t part = SizeOf(dtype) / (is_complex ? 2 : 1);
+  if (is_complex || IsFloating(dtype)) {
+    if (part < sizeof(float)) {
+      return InvalidArgument(std::string("rows of ") + NameOf(dtype) +
+                             " are summed as float32; cast them");
+    }
+    *way = kWays[part == sizeof(float) ? kFloat : kDouble];
+  } else if (dtype == DType::kBool) {
+    return InvalidArgument("rows of bool have no sums");
+  } else {
+    *way = kWays[part == 1   ? kBytes1
+                 : part == 2 ? kBytes2
+                 : part == 4 ? kBytes4
+                             : kBytes8];
+  }
+  way->parts = is_complex ? 2 : 1;
+  return Status::Ok();
+}
+
+Status CheckShapes(const tf::Tensor& values, const tf::Tensor& order,
+                   const tf::Tensor& ends) {
+  if (values.dims() < 1 || order.dims() != 1 || ends.dims() != 1 ||
+      order.NumElements() != values.dim_size(0)) {
+    return InvalidArgument(
+        "values of shape [n, ...], an order of shape [n] and ends of shape "
+        "[count] are due, and they have the shapes " +
+        values.shape().DebugString() + ", " + order.shape().DebugString() +
+        " and " + ends.shape().DebugString());
+  }
+  return Status::Ok();
+}
+
+// Any thread.
+class SumRowsKernel final : public tf::OpKernel {
+ public:
+  explicit SumRowsKernel(tf::OpKernelConstruction* ctx)
+      : OpKernel(ctx), on_gpu_(ctx->device_type() == tf::DEVICE_GPU) {
+    DType dtype = DType::kFloat32;
+    OP_REQUIRES_OK(ctx, ToTensorFlow(ToDType(ctx->input_type(0), &dtype)));
+    OP_REQUIRES_OK(ctx, ToTensorFlow(FindWay(dtype, &way_)));
+  }
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    const tf::Tensor& values = ctx->input(0);
+    const tf::Tensor& order = ctx->input(1);
+    const tf::Tensor& ends = ctx->input(2);
+    OP_REQUIRES_OK(ctx, ToTensorFlow(CheckShapes(values, order, ends)));
+    tf::TensorShape shape = values.shape();
+    shape.set_dim(0, ends.NumElements());
+    tf::Tensor* sums = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &sums));
+    if (sums->NumElements() == 0) return;
+    SumRowsArguments arguments{};
+    arguments.values = values.data();
+    arguments.order = static_cast<const int64_t*>(order.data());
+    arguments.ends = static_cast<const int64_t*>(ends.data());
+    arguments.sums = sums->data();
+    arguments.rows = order.NumElements();
+    arguments.sum_count = ends.NumElements();
+    arguments.columns = sums->NumElements() / arguments.sum_count * way_.parts;
+    OP_REQUIRES_OK(ctx, ToTensorFlow(on_gpu_ ? SumOnGpu(ctx, arguments)
+                                             : Sum(ctx, arguments)));
+  }
+
+ private:
+  Status Sum(tf::OpKernelContext* ctx, const SumRowsArguments& arguments) {
+    int64_t before = 0;
+    bool sound = true;
+    for (int64_t i = 0; i < arguments.sum_count; ++i) {
+      sound = sound && arguments.ends[i] >= before;
+      before = arguments.ends[i];
+    }
+    sound = sound && before <= arguments.rows;
+    for (int64_t i = 0; i < arguments.rows; ++i) {
+      const int64_t row = arguments.order[i];
+      sound = sound && row >= 0 && row < arguments.rows;
+    }
+    if (!sound) return InvalidArgument("an order that leaves the rows");
+    using Pool = tf::thread::ThreadPool;
+    const int64_t additions = arguments.rows * arguments.columns;
+    const auto params =
+        Pool::SchedulingParams::Adaptive(1 + additions / arguments.sum_count);
+    ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
+        arguments.sum_count, params, [&](int64_t begin, int64_t end) {
+          way_.on_cpu(arguments, begin, end);
+        });
+    return Status::Ok();
+  }
+
+  // On TensorFlow's stream, as its own kernels.
+  Status SumOnGpu(tf::OpKernelContext* ctx, SumRowsArguments arguments) {
+    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
+    if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
+    auto* const stream = static_cast<CudaStream>(StreamOf(ctx));
+    if (stream == nullptr || runtime->gpus() == nullptr) {
+      return FailedPrecondition("the rows lie on " + ctx->device()->name() +
+                                ", and tf_hvd has found no CUDA driver "
+                                "(libcuda.so.1); put them on the CPU");
+    }
+    std::shared_ptr<GpuDevice> device;
+    TF_HVD_RETURN_IF_ERROR(runtime->gpus()->OfStream(stream, &device));
+    const int64_t elements = arguments.sum_count * arguments.columns;
+    const int64_t blocks = std::min(
+        kSumRowsBlocks, (elements + kSumRowsThreads - 1) / kSumRowsThreads);
+    void* values[] = {&arguments};
+    return device->Launch(stream, way_.kernel, static_cast<unsigned>(blocks),
+                          kSumRowsThreads, values);
+  }
+
+  const bool on_gpu_;
+  Way way_{};
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodSumRows").Device(tf::DEVICE_CPU),
+                        SumRowsKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodSumRows").Device(tf::DEVICE_GPU),
+                        SumRowsKernel);
+
+}  // namespace
+}  // namespace tf_hvd

@@ -1,0 +1,39 @@
+// The kernels of kernels/device_sums.h by name, as functions of the host.
+#ifndef TF_HVD_TESTS_GPU_SOFTWARE_SUMS_H_
+#define TF_HVD_TESTS_GPU_SOFTWARE_SUMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/device_sums.h"
+
+namespace tf_hvd {
+
+struct SoftwareSums {
+  const char* name;
+  // What one thread of one block does.
+  void (*block)(const SumRowsArguments& arguments, int64_t block,
+                int64_t blocks, int thread, int threads);
+  size_t element_bytes;
+};
+
+template <typename T>
+void SoftwareSumRows(const SumRowsArguments& arguments, int64_t block,
+                     int64_t blocks, int thread, int threads) {
+  SumRowsBlock<T>(arguments, block, blocks, thread, threads);
+}
+
+inline const std::vector<SoftwareSums>& SoftwareSumsAll() {
+#define TF_HVD_SOFTWARE_SUMS(kernel, T)      \
+  { #kernel, SoftwareSumRows<T>, sizeof(T) } \
+  ,
+  static const std::vector<SoftwareSums> kernels = {
+      TF_HVD_DEVICE_SUMS(TF_HVD_SOFTWARE_SUMS)};
+#undef TF_HVD_SOFTWARE_SUMS
+  return kernels;
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_TESTS_GPU_SOFTWARE_SUMS_H_
