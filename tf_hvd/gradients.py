@@ -304,17 +304,6 @@ def _derivatives(reduction: _Reduction) -> list[Any]:
     raise LookupError(f"Adasum (reduce_op={reduction.kind}) has no gradient; use op=Average.")
 
 
-@_registered("HorovodSumRows")
-def _sum_rows(op: Any, gradient: Any) -> tuple[Any, None, None]:
-    """Each row gets what the sum gets that it is a part of. Nothing is communicated."""
-    _, order, ends = op.inputs
-    with tf.device("CPU:0"):  # where integers have all of these
-        numbers = tf.range(tf.size(order, out_type=tf.int64))
-        places = tf.searchsorted(ends, numbers, side="right")
-        places = tf.gather(places, tf.math.invert_permutation(order))
-    return tf.gather(gradient, places), None, None
-
-
 @_registered("HorovodAllreduce")
 def _allreduce_gradient(op: Any, gradient: Any) -> Any:
     return _reduction_gradients(op, [gradient], scatters=False)[0]

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tf_hvd import _calls, basics, config
 from tf_hvd.options import ReductionOptions, resolve_sparse
+from tf_hvd.row_sums import sum_by_index
 
 _log = logging.getLogger(__name__)
 
@@ -123,26 +124,8 @@ def _scaled(values: Any, factor: Any) -> Any:
     return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
 
 
-def _accumulable(values: Any) -> Any:
-    """Half precisions as float32, everything else as it is."""
-    return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
-
-
-def _sum_by_index(values: Any, indices: Any, ascending: bool) -> tuple[Any, Any]:
-    """Adds up rows with the same index, in the order in which they lie.
-
-    Starts from zeros, so that no row of the result holds a negative zero.
-
-    Returns:
-      The sums (half precisions: in float32), and the index of each.
-    """
-    unique, places = tf.unique(indices, out_idx=tf.int64)
-    if ascending:
-        order = tf.argsort(unique, stable=True)
-        places = tf.gather(tf.math.invert_permutation(order), places)
-        unique = tf.gather(unique, order)
-    values = _accumulable(values)
-    return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
+def _device_of(options: ReductionOptions) -> str:
+    return options.device_sparse or "CPU:0"
 
 
 def each_row_once(gradient: Any) -> Any:
@@ -154,7 +137,7 @@ def each_row_once(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     values = tf.convert_to_tensor(gradient.values)
-    sums, indices = _sum_by_index(values, gradient.indices, ascending=True)
+    sums, indices = sum_by_index(values, gradient.indices, ascending=True, device="")
     return tf.IndexedSlices(tf.cast(sums, values.dtype), indices, gradient.dense_shape)
 
 
@@ -164,7 +147,8 @@ def _send_rows(rows: _Rows) -> tuple[Any, Any]:
     values = request.allgather(rows.values, "values")
     with request.after_opening(values):
         indices = request.allgather(rows.indices, "indices")
-    sums, indices = _sum_by_index(values, indices, ascending=True)
+    device = _device_of(request.options)
+    sums, indices = sum_by_index(values, indices, ascending=True, device=device)
     if request.options.op == basics.Average or request.options.postscale_factor != 1.0:
         sums = request.finish(sums)
     return tf.cast(sums, rows.values.dtype), indices
@@ -336,8 +320,8 @@ def allreduce_slices(
         index several times; the rest of their shapes is the same on all ranks.
       names: one for each, or None; the requests' names begin with it.
       options: the op is Sum or Average. `prescale_factor` is applied on this rank;
-        then the rows are compressed. `device_sparse` "" is the CPU, where the ops
-        give the same bits each time.
+        then the rows are compressed. `device_sparse` "" is the CPU; on a GPU the
+        rows are summed there, with the same bits.
       step: see `tf_hvd.collectives.reduce_group`.
       opening: what a dense tensor in their place would be called: the name of the
         first request, so that ranks of which some have the one and some the other
@@ -354,12 +338,13 @@ def allreduce_slices(
     wanted = resolve_sparse(options.sparse)
     compression = options.compressor
     parts = []
-    with tf.device(options.device_sparse or "CPU:0"):
+    device = _device_of(options)
+    with tf.device(device):
         for slices, name in zip(tensors, names, strict=True):
             base = _base_name(slices, name)
             request = _Request(base, options, step)
             values = tf.convert_to_tensor(slices.values)
-            sums, indices = _sum_by_index(values, slices.indices, ascending=False)
+            sums, indices = sum_by_index(values, slices.indices, ascending=False, device=device)
             if options.prescale_factor != 1.0:
                 sums = _scaled(sums, options.prescale_factor)
             sent, context = compression.compress(tf.cast(sums, values.dtype))

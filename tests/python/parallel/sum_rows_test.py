@@ -1,0 +1,152 @@
+"""Sums of rows with the same index, by our op: the CPU's bits, also on a GPU where there is one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd import _native, sparse
+
+DTYPES = (
+    "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+DEVICES = ["CPU:0", *(["GPU:0"] if tf.config.get_visible_devices("GPU") else [])]
+
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def listed(places, count):
+    """What the op wants to know of where each row belongs."""
+    order = np.argsort(places, kind="stable")
+    return order, np.searchsorted(places[order], np.arange(count), side="right")
+
+
+def numbers(dtype, shape, seed=0):
+    """Numbers whose sums round, or wrap around."""
+    random = np.random.default_rng(seed)
+    kind = np.dtype(dtype)
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        return random.integers(info.min, info.max, shape, kind, endpoint=True)
+    if kind.kind == "c":
+        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(kind)
+    return random.standard_normal(shape).astype(kind)
+
+
+def one_by_one(values, places, count):
+    sums = np.zeros((count, *values.shape[1:]), values.dtype)
+    for row, place in zip(values, places, strict=True):
+        sums[place] += row
+    return sums
+
+
+def summed(values, places, count, device):
+    with tf.device(device):
+        result = _native.ops.horovod_sum_rows(values, *listed(places, count))
+    assert device in result.device
+    return result
+
+
+def equal(actual, wanted):
+    actual, wanted = np.asarray(actual), np.asarray(wanted)
+    assert (actual.dtype, actual.shape) == (wanted.dtype, wanted.shape)
+    assert actual.tobytes() == wanted.tobytes()
+
+
+@each_device
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_summed_in_their_order(dtype, device):
+    places = np.random.default_rng(1).integers(0, 40, 500)
+    places[places == 7] = 8  # of which there is none
+    values = numbers(dtype, (500, 3, 5))
+    result = summed(values, places, 41, device)
+    equal(result, one_by_one(values, places, 41))
+    if np.dtype(dtype).kind in "fc":  # what it takes the place of
+        equal(result, tf.math.unsorted_segment_sum(values, places, 41))
+
+
+@each_device
+@pytest.mark.parametrize(
+    ("shape", "places", "count"),
+    [((0, 4), [], 3), ((0, 4), [], 0), ((5, 0), [0, 0, 1, 1, 0], 2), ((4,), [1, 0, 1, 1], 2)],
+)
+def test_shapes_without_elements_and_rows_of_one(shape, places, count, device):
+    places = np.array(places, np.int64)
+    values = numbers("float32", shape)
+    equal(summed(values, places, count, device), one_by_one(values, places, count))
+
+
+@each_device
+def test_a_row_that_all_share(device):
+    places = np.zeros(3000, np.int64)
+    values = numbers("float32", (3000, 2))
+    equal(summed(values, places, 1, device), one_by_one(values, places, 1))
+
+
+@each_device
+def test_no_negative_zero(device):
+    result = summed(np.float32([[-0.0]]), np.array([0]), 1, device)
+    assert not np.signbit(result.numpy()).any()
+
+
+@pytest.mark.parametrize(
+    ("order", "ends"), [([0, 2], [2]), ([-1, 0], [2]), ([0, 1], [3]), ([0, 1], [2, 1])]
+)
+def test_an_order_that_leaves_the_rows(order, ends):
+    with (
+        tf.device("CPU:0"),
+        pytest.raises(tf.errors.InvalidArgumentError, match="leaves the rows"),
+    ):
+        _native.ops.horovod_sum_rows(np.ones((2, 3), np.float32), order, ends)
+
+
+def test_shapes_that_do_not_fit():
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="are due"):
+        _native.ops.horovod_sum_rows(np.ones((2, 3), np.float32), [0], [1])
+
+
+@each_device
+def test_derivatives(device):
+    places = np.array([2, 0, 2, 1, 2])
+    weights = tf.constant(numbers("float64", (4, 3), 1))
+    values = tf.constant(numbers("float64", (5, 3), 2))
+    with tf.GradientTape() as outer:
+        outer.watch(weights)
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            loss = tf.reduce_sum(weights * summed(values, places, 4, device))
+        first = tape.gradient(loss, values)
+        second = tf.reduce_sum(first)
+    equal(first, weights.numpy()[places])
+    equal(
+        tf.convert_to_tensor(outer.gradient(second, weights)),
+        np.bincount(places, minlength=4)[:, np.newaxis] * np.ones((4, 3)),
+    )
+
+
+@pytest.mark.skipif(len(DEVICES) == 1, reason="no GPU")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("way", ["rows", "dense"])
+def test_an_allreduce_of_slices_on_a_gpu_has_the_cpus_bits(rank, dtype, way):
+    indices = np.random.default_rng(rank).integers(0, 12, 60)
+    kind = tf.as_dtype(dtype).as_numpy_dtype
+    values = numbers("float64" if dtype != "int32" else dtype, (60, 4), rank).astype(kind)
+    slices = tf.IndexedSlices(values, indices, tf.constant([12, 4], tf.int64))
+    there, here = (
+        sparse.each_row_once(hvd.allreduce(slices, op=hvd.Sum, sparse=way, device_sparse=device))
+        for device in ("GPU:0", "CPU:0")
+    )
+    equal(there.indices, here.indices)
+    if way == "rows" or hvd.size() <= 2:  # the order of more is NCCL's
+        equal(there.values, here.values)
+
+
+@each_device
+def test_each_row_once(device):
+    indices = np.array([5, 1, 5, 5, 0])
+    values = numbers("float32", (5, 6))
+    with tf.device(device):
+        result = sparse.each_row_once(tf.IndexedSlices(values, indices, [9, 6]))
+    equal(result.indices, np.array([0, 1, 5]))
+    equal(result.values, one_by_one(values, np.array([2, 1, 2, 2, 0]), 3))
