@@ -19,7 +19,7 @@ mapfile -t sources < <(
   find runtime kernels/buffer_ops_cpu.cc kernels/device_image.cc kernels/fused_loops*.cc -name '*.cc' |
     grep -vE '/(mpi_[a-z_]*|abort_[a-z]*|farewell|launcher_path|c_api|joining|init_watch|set_calls)\.cc$'
 )
-shared=(device_side device_rank collective_list socket_world)
+shared=(device_side device_rank device_sums_check collective_list socket_world)
 for name in "${shared[@]}" "${programs[@]}"; do sources+=("tests/gpu/${name}.cc"); done
 sources+=("${codes}")
 

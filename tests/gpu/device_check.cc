@@ -1,9 +1,10 @@
 // device_check [--cuda=LIBRARY] [--device=N] [--large=0]
 //
-// The kernels of kernels/device_moves.h on a GPU against the same functions on
-// the host, bit for bit: all of them, with factors, on rows of all lengths at
-// all offsets, zeros among them; and one row of more than 2^31 elements where
-// there is memory for it. Which NaN a NaN is may differ: GPUs have one.
+// The kernels of kernels/device_*.h on a GPU against the same functions on the
+// host, bit for bit: those that move, with factors, on rows of all lengths at
+// all offsets, zeros among them; one row of more than 2^31 elements where there
+// is memory for it; and those that sum (device_sums_check.h). Which NaN a NaN
+// is may differ: GPUs have one.
 //
 // For tests/run_gpu.sh: the last line says what came out; 0 if all is well, 3
 // if there is no GPU.
@@ -17,8 +18,12 @@
 
 #include "kernels/half_float.h"
 #include "tests/gpu/device_side.h"
+#include "tests/gpu/device_sums_check.h"
+#include "tests/gpu/mirror.h"
 #include "tests/gpu/program_options.h"
+#include "tests/gpu/software_adasum.h"
 #include "tests/gpu/software_kernels.h"
+#include "tests/gpu/software_sums.h"
 
 namespace tf_hvd {
 namespace {
@@ -118,32 +123,6 @@ bool IsNan(const std::string& kernel, size_t bytes, const char* at) {
   if (bytes == 2 && ends("_float16")) value = HalfToFloat(Value<uint16_t>(at));
   return value != value;
 }
-
-// Memory of the host and of the device, of which one is the other's copy.
-class Mirror {
- public:
-  static constexpr size_t kAlign = 256;
-
-  explicit Mirror(size_t bytes) : memory_(bytes + kAlign), bytes_(bytes) {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    host_ = memory_.data() + (kAlign - address % kAlign) % kAlign;
-  }
-
-  Status Open(DeviceSide* side) {
-    TF_HVD_RETURN_IF_ERROR(side->Allocate(bytes_, &device_));
-    return side->Upload(device_, host_, bytes_);
-  }
-
-  char* host() { return host_; }
-  char* device() { return device_; }
-  size_t bytes() const { return bytes_; }
-
- private:
-  std::vector<char> memory_;
-  const size_t bytes_;
-  char* host_ = nullptr;
-  char* device_ = nullptr;
-};
 
 // One launch, here and there.
 class Launch {
@@ -318,11 +297,15 @@ Status CheckAll(DeviceSide* side, bool large, std::string* said) {
       }
     }
   }
+  int sums = 0;
+  TF_HVD_RETURN_IF_ERROR(CheckSums(side, &sums));
   std::string more;
   if (large) TF_HVD_RETURN_IF_ERROR(CheckLarge(side, &more));
-  *said = std::to_string(SoftwareKernels().size()) + " kernels, " +
-          std::to_string(launches) + " launches, " + std::to_string(elements) +
-          " elements";
+  const size_t kernels = SoftwareKernels().size() + SoftwareSumsAll().size() +
+                         SoftwareAdasums().size();
+  *said = std::to_string(kernels) + " kernels, " +
+          std::to_string(launches + sums) + " launches, " +
+          std::to_string(elements) + " elements moved";
   if (!more.empty()) *said += "; " + more;
   return Status::Ok();
 }

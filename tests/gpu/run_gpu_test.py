@@ -51,7 +51,7 @@ def test_everything_that_a_software_gpu_can(tmp_path):
     parts = table(output)
     assert parts["GPUs"] == ("found", "2: Software GPU")
     assert re.fullmatch(
-        r"\d+ kernels, \d{3,} launches, \d{7,} elements; .*",
+        r"\d+ kernels, \d{3,} launches, \d{7,} elements moved; .*",
         parts["kernels against the host, bits"][1],
     )
     for name, ranks in [

@@ -1,0 +1,16 @@
+// The kernels that sum, kernels/device_sums.h and kernels/device_adasum.h, on a
+// GPU against the same functions on the host, bit for bit. Of device_check.
+#ifndef TF_HVD_TESTS_GPU_DEVICE_SUMS_CHECK_H_
+#define TF_HVD_TESTS_GPU_DEVICE_SUMS_CHECK_H_
+
+#include "runtime/status.h"
+#include "tests/gpu/device_side.h"
+
+namespace tf_hvd {
+
+// An error says what differs. `launches`: how many there were.
+Status CheckSums(DeviceSide* side, int* launches);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_TESTS_GPU_DEVICE_SUMS_CHECK_H_
