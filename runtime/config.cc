@@ -175,8 +175,8 @@ constexpr Variable kVariables[] = {
      },
      true},
     {"TF_HVD_NCCL", "1", "0 or 1",
-     "Whether tensors in the memory of GPUs move by NCCL. 0: through the "
-     "host's memory, as where a rank has no NCCL.",
+     "Whether tensors in the memory of GPUs move by NCCL. 0: as where a rank "
+     "has no NCCL, see HOROVOD_GPU_OPERATIONS.",
      [](const std::string& text, Config* config) {
        config->use_nccl = text == "1";
        return text == "0" || text == "1";
@@ -184,9 +184,9 @@ constexpr Variable kVariables[] = {
      true},
     {"HOROVOD_GPU_OPERATIONS", "NCCL", kNcclOrMpi,
      "How tensors in the memory of GPUs move: by NCCL where there is one, or "
-     "by "
-     "MPI, which means by way of the host's memory unless the MPI is "
-     "CUDA-aware. For Horovod a choice of its build.",
+     "by MPI, which means by way of the host's memory; what is not reduced, "
+     "from GPU to GPU if the MPI is CUDA-aware. For Horovod a choice of its "
+     "build.",
      ParseGpuWay<OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
                  OpKind::kAlltoall, OpKind::kReducescatter>,
      true},

@@ -100,10 +100,10 @@ Status MpiAllreduceBackend::Make(OperationSpec spec,
                                  std::unique_ptr<Operation>* operation) {
   const Span& span = spec.spans[0];
   MpiHandle request{nullptr};
-  const int code = api_->iallreduce(
-      api_->state, /*input=*/nullptr, span.output, static_cast<int>(span.count),
-      *NumberOf(spec.reduce.dtype), *ReductionOf(spec.reduce.op), comm_,
-      &request);
+  const int code =
+      api_->iallreduce(api_->state, span.output, static_cast<int>(span.count),
+                       *NumberOf(spec.reduce.dtype),
+                       *ReductionOf(spec.reduce.op), comm_, &request);
   TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Iallreduce", code));
   *operation = std::make_unique<MpiAllreduce>(api_, spec.reduce, span, request);
   return Status::Ok();

@@ -94,20 +94,10 @@ struct MpiApi {
                MpiHandle comm, MpiHandle* request) = nullptr;
   int (*irecv)(void* state, void* data, int bytes, int peer, int tag,
                MpiHandle comm, MpiHandle* request) = nullptr;
-  // A null input: in place.
-  int (*iallreduce)(void* state, const void* input, void* output, int count,
-                    MpiNumber type, MpiReduction op, MpiHandle comm,
+  // In place.
+  int (*iallreduce)(void* state, void* data, int count, MpiNumber type,
+                    MpiReduction op, MpiHandle comm,
                     MpiHandle* request) = nullptr;
-  // In place: `data` is what this rank gives for all ranks, `count` elements
-  // for each; its result comes to the begin of it.
-  int (*ireduce_scatter_block)(void* state, void* data, int count,
-                               MpiNumber type, MpiReduction op, MpiHandle comm,
-                               MpiHandle* request) = nullptr;
-  // Bytes. A null `mine`: it lies at its place in `all`.
-  int (*iallgather)(void* state, const void* mine, void* all, int bytes,
-                    MpiHandle comm, MpiHandle* request) = nullptr;
-  int (*ibroadcast)(void* state, void* data, int bytes, int root,
-                    MpiHandle comm, MpiHandle* request) = nullptr;
   // `bytes` may be null; of a receive: how many came.
   int (*test)(void* state, MpiHandle* request, int* done, int* bytes) = nullptr;
   // Afterwards the request must still be tested until it is done.

@@ -1,7 +1,6 @@
 #include "runtime/transport/mpi_communicator.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "runtime/transport/mpi_error.h"
@@ -12,70 +11,89 @@ namespace {
 constexpr int kTag = 1;
 constexpr size_t kMessageBytes = size_t{1} << 30;  // MPI counts in int
 
-std::optional<MpiNumber> NumberOf(NcclNumber number) {
-  switch (number) {
-    case NcclNumber::kInt8:
-      return MpiNumber::kInt8;
-    case NcclNumber::kUint8:
-      return MpiNumber::kUint8;
-    case NcclNumber::kInt32:
-      return MpiNumber::kInt32;
-    case NcclNumber::kUint32:
-      return MpiNumber::kUint32;
-    case NcclNumber::kInt64:
-      return MpiNumber::kInt64;
-    case NcclNumber::kUint64:
-      return MpiNumber::kUint64;
-    case NcclNumber::kFloat32:
-      return MpiNumber::kFloat;
-    case NcclNumber::kFloat64:
-      return MpiNumber::kDouble;
-    default:
-      return std::nullopt;
-  }
-}
-
-size_t BytesOf(NcclNumber number) {
-  switch (number) {
-    case NcclNumber::kInt8:
-    case NcclNumber::kUint8:
-      return 1;
-    case NcclNumber::kFloat16:
-    case NcclNumber::kBfloat16:
-      return 2;
-    case NcclNumber::kInt32:
-    case NcclNumber::kUint32:
-    case NcclNumber::kFloat32:
-      return 4;
-    default:
-      return 8;
-  }
-}
-
-MpiReduction ReductionOf(NcclReduction reduction) {
-  switch (reduction) {
-    case NcclReduction::kProduct:
-      return MpiReduction::kProduct;
-    case NcclReduction::kMax:
-      return MpiReduction::kMax;
-    case NcclReduction::kMin:
-      return MpiReduction::kMin;
-    default:
-      return MpiReduction::kSum;
-  }
-}
-
 }  // namespace
 
-size_t MpiCommunicator::bytes() const {
-  return call_.count * BytesOf(call_.number);
+Status MpiCommunicator::Put(const NcclCall& call, CudaStream stream) {
+  TF_HVD_RETURN_IF_ERROR(device_->Record(stream, &before_));
+  return Write(call, stream);
 }
 
-Status MpiCommunicator::Put(const NcclCall& call, CudaStream stream) {
-  call_ = call;
-  stream_ = stream;
-  copy_bytes_ = 0;
-  return device_->Record(stream, &before_);
+// What stays on this rank is copied on the stream, beside the messages.
+Status MpiCommunicator::Write(const NcclCall& call, CudaStream stream) {
+  const auto* from = static_cast<const char*>(call.input);
+  auto* to = static_cast<char*>(call.output);
+  const auto me = static_cast<size_t>(me_);
+  size_t own = call.count;
+  switch (call.kind) {
+    case OpKind::kAlltoall:
+      for (size_t peer = 0; peer < me; ++peer) {
+        from += call.send[peer];
+        to += call.receive[peer];
+      }
+      own = static_cast<size_t>(call.send[me]);
+      WriteAlltoall(call);
+      break;
+    case OpKind::kAllgather:
+      to += call.count * me;
+      WriteAllgather(call);
+      break;
+    case OpKind::kBroadcast:
+      if (me_ != call.root) own = 0;
+      WriteBroadcast(call);
+      break;
+    default:
+      return Internal("bug in tf_hvd: no messages make a " +
+                      std::string(NameOf(call.kind)));
+  }
+  if (own == 0 || from == to) return Status::Ok();
+  return device_->Copy(stream, to, from, own);
+}
+
+void MpiCommunicator::WriteAlltoall(const NcclCall& call) {
+  const auto* send = static_cast<const char*>(call.input);
+  auto* receive = static_cast<char*>(call.output);
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const int64_t sent = call.send[static_cast<size_t>(peer)];
+    const int64_t received = call.receive[static_cast<size_t>(peer)];
+    if (peer != me_) {
+      Receive(peer, receive, static_cast<size_t>(received));
+      Send(peer, send, static_cast<size_t>(sent));
+    }
+    send += sent;
+    receive += received;
+  }
+}
+
+void MpiCommunicator::WriteAllgather(const NcclCall& call) {
+  auto* const all = static_cast<char*>(call.output);
+  for (int peer = 0; peer < ranks_; ++peer) {
+    if (peer == me_) continue;
+    Receive(peer, all + call.count * static_cast<size_t>(peer), call.count);
+    Send(peer, call.input, call.count);
+  }
+}
+
+// Down a binomial tree of which the root is place 0: a place's parent is that
+// without its lowest bit.
+void MpiCommunicator::WriteBroadcast(const NcclCall& call) {
+  const int place = (me_ - call.root + ranks_) % ranks_;
+  const auto rank_of = [&](int of) { return (of + call.root) % ranks_; };
+  const int lowest = place == 0 ? ranks_ : place & -place;
+  for (int bit = 1; bit < lowest && place + bit < ranks_; bit *= 2) {
+    Send(rank_of(place + bit), place == 0 ? call.input : call.output,
+         call.count);
+  }
+  if (place == 0) return;
+  messages_.swap(then_);  // those below get it when it has come
+  Receive(rank_of(place - lowest), call.output, call.count);
+}
+
+void MpiCommunicator::Send(int peer, const void* data, size_t bytes) {
+  messages_.push_back({false, peer, static_cast<const char*>(data), bytes});
+}
+
+void MpiCommunicator::Receive(int peer, void* data, size_t bytes) {
+  messages_.push_back({true, peer, static_cast<const char*>(data), bytes});
 }
 
 Status MpiCommunicator::Ready(bool* ready) {
@@ -85,144 +103,59 @@ Status MpiCommunicator::Ready(bool* ready) {
     TF_HVD_RETURN_IF_ERROR(device_->HasFired(*before_, &fired));
     if (!fired) return Status::Ok();
     before_.reset();
-    // MPI works in the context that is current.
-    TF_HVD_RETURN_IF_ERROR(device_->Within([this] { return Post(); }));
+    TF_HVD_RETURN_IF_ERROR(Post(&messages_));
   }
-  while (!requests_.empty()) {
-    bool done = false;
-    TF_HVD_RETURN_IF_ERROR(device_->Within([&] { return Test(&done); }));
-    if (!done) return Status::Ok();
-    requests_.pop_back();
-  }
-  if (copy_bytes_ > 0) {
-    TF_HVD_RETURN_IF_ERROR(
-        device_->Copy(stream_, copy_to_, copy_from_, copy_bytes_));
-    copy_bytes_ = 0;
-  }
-  *ready = true;
-  return Status::Ok();
+  TF_HVD_RETURN_IF_ERROR(TestAll(ready));
+  if (!*ready || then_.empty()) return Status::Ok();
+  TF_HVD_RETURN_IF_ERROR(Post(&then_));
+  return TestAll(ready);
 }
 
-Status MpiCommunicator::Test(bool* done) {
-  int ended = 0;
-  TF_HVD_RETURN_IF_ERROR(MpiResult(
-      *api_, "MPI_Test",
-      api_->test(api_->state, &requests_.back(), &ended, /*bytes=*/nullptr)));
-  *done = ended != 0;
-  return Status::Ok();
-}
-
-Status MpiCommunicator::Check(const char* call, int error, MpiHandle request) {
-  if (error == 0) requests_.push_back(request);
-  return MpiResult(*api_, call, error);
-}
-
-Status MpiCommunicator::Post() {
-  switch (call_.kind) {
-    case OpKind::kAllreduce:
-      return PostAllreduce();
-    case OpKind::kReducescatter:
-      return PostReducescatter();
-    case OpKind::kAllgather:
-      return PostAllgather();
-    case OpKind::kBroadcast:
-      return PostBroadcast();
-    case OpKind::kAlltoall:
-      return PostAlltoall();
-    default:
-      return Internal("bug in tf_hvd: MPI has no " +
-                      std::string(NameOf(call_.kind)));
-  }
-}
-
-Status MpiCommunicator::PostAllreduce() {
-  const void* const input = call_.input == call_.output ? nullptr : call_.input;
-  MpiHandle request{nullptr};
-  const int error = api_->iallreduce(
-      api_->state, input, call_.output, static_cast<int>(call_.count),
-      *NumberOf(call_.number), ReductionOf(call_.reduction), comm_, &request);
-  return Check("MPI_Iallreduce", error, request);
-}
-
-// In place: the result comes to the begin of the input, where NCCL's, and the
-// plan's, lies at this rank's part of it.
-Status MpiCommunicator::PostReducescatter() {
-  MpiHandle request{nullptr};
-  const int error = api_->ireduce_scatter_block(
-      api_->state, const_cast<void*>(call_.input),
-      static_cast<int>(call_.count), *NumberOf(call_.number),
-      ReductionOf(call_.reduction), comm_, &request);
-  if (call_.output != call_.input) {
-    copy_from_ = call_.input;
-    copy_to_ = call_.output;
-    copy_bytes_ = bytes();
-  }
-  return Check("MPI_Ireduce_scatter_block", error, request);
-}
-
-Status MpiCommunicator::PostAllgather() {
-  const char* const mine =
-      static_cast<const char*>(call_.output) + bytes() * size_t(me_);
-  MpiHandle request{nullptr};
-  const int error = api_->iallgather(
-      api_->state, call_.input == mine ? nullptr : call_.input, call_.output,
-      static_cast<int>(bytes()), comm_, &request);
-  return Check("MPI_Iallgather", error, request);
-}
-
-Status MpiCommunicator::PostBroadcast() {
-  const bool gives = me_ == call_.root;
-  if (gives && call_.input != call_.output) {
-    copy_from_ = call_.input;
-    copy_to_ = call_.output;
-    copy_bytes_ = bytes();
-  }
-  MpiHandle request{nullptr};
-  const int error = api_->ibroadcast(
-      api_->state, gives ? const_cast<void*>(call_.input) : call_.output,
-      static_cast<int>(bytes()), call_.root, comm_, &request);
-  return Check("MPI_Ibcast", error, request);
-}
-
-Status MpiCommunicator::PostAlltoall() {
-  const auto* send = static_cast<const char*>(call_.input);
-  auto* receive = static_cast<char*>(call_.output);
-  for (size_t peer = 0; peer < call_.send.size(); ++peer) {
-    if (static_cast<int>(peer) == me_) {
-      copy_from_ = send;
-      copy_to_ = receive;
-      copy_bytes_ = static_cast<size_t>(call_.send[peer]);
-    } else {
-      TF_HVD_RETURN_IF_ERROR(Exchange(peer, send, receive));
+// MPI works in the context that is current.
+Status MpiCommunicator::Post(std::vector<Message>* messages) {
+  return device_->Within([&]() -> Status {
+    for (const Message& message : *messages) {
+      TF_HVD_RETURN_IF_ERROR(PostOne(message));
     }
-    send += call_.send[peer];
-    receive += call_.receive[peer];
-  }
-  return Status::Ok();
-}
-
-Status MpiCommunicator::Exchange(size_t peer, const char* send, char* receive) {
-  const int to = static_cast<int>(peer);
-  const auto cut = [](int64_t bytes, const auto& move) {
-    const auto all = static_cast<size_t>(bytes);
-    for (size_t at = 0; at < all; at += kMessageBytes) {
-      const int some = static_cast<int>(std::min(kMessageBytes, all - at));
-      TF_HVD_RETURN_IF_ERROR(move(at, some));
-    }
+    messages->clear();
     return Status::Ok();
-  };
-  TF_HVD_RETURN_IF_ERROR(
-      cut(call_.receive[peer], [&](size_t at, int some) -> Status {
-        MpiHandle request{nullptr};
-        const int error = api_->irecv(api_->state, receive + at, some, to, kTag,
-                                      comm_, &request);
-        return Check("MPI_Irecv", error, request);
-      }));
-  return cut(call_.send[peer], [&](size_t at, int some) -> Status {
+  });
+}
+
+Status MpiCommunicator::PostOne(const Message& message) {
+  for (size_t at = 0; at < message.bytes; at += kMessageBytes) {
+    const int bytes =
+        static_cast<int>(std::min(kMessageBytes, message.bytes - at));
+    const char* const data = message.data + at;
     MpiHandle request{nullptr};
+    const char* const call = message.receives ? "MPI_Irecv" : "MPI_Isend";
     const int error =
-        api_->isend(api_->state, send + at, some, to, kTag, comm_, &request);
-    return Check("MPI_Isend", error, request);
+        message.receives
+            ? api_->irecv(api_->state, const_cast<char*>(data), bytes,
+                          message.peer, kTag, comm_, &request)
+            : api_->isend(api_->state, data, bytes, message.peer, kTag, comm_,
+                          &request);
+    TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, call, error));
+    requests_.push_back(request);
+  }
+  return Status::Ok();
+}
+
+Status MpiCommunicator::TestAll(bool* ended) {
+  *ended = requests_.empty();
+  if (*ended) return Status::Ok();
+  return device_->Within([&]() -> Status {
+    while (!requests_.empty()) {
+      int done = 0;
+      TF_HVD_RETURN_IF_ERROR(
+          MpiResult(*api_, "MPI_Test",
+                    api_->test(api_->state, &requests_.back(), &done,
+                               /*bytes=*/nullptr)));
+      if (done == 0) return Status::Ok();
+      requests_.pop_back();
+    }
+    *ended = true;
+    return Status::Ok();
   });
 }
 

@@ -1,16 +1,21 @@
-// MpiCommunicator: collectives on the memory of GPUs by an MPI that reads and
-// writes it by itself ("CUDA-aware"), where there is no NCCL or MPI was asked
-// for. MPI knows nothing of streams: a call begins when what was put on the
-// stream before it has been done, and what comes behind it is put there when
-// the call has ended.
+// MpiCommunicator: allgather, broadcast and alltoall on the memory of GPUs by
+// messages of an MPI that reads and writes it by itself ("CUDA-aware"), where
+// there is no NCCL or MPI was asked for. By messages alone: Open MPI's
+// collectives that do not wait are not CUDA-aware, as its documentation says,
+// and its blocking ones copy what they reduce to the host's memory.
 //
-// As GpuCommunicator: holder of the progress lock only. Calls of a communicator
-// are matched by their order, which is that of the stream.
+// MPI knows nothing of streams: messages leave when what was put on the stream
+// before the call has been done, and what comes behind it is put there when
+// they have come.
+//
+// As GpuCommunicator: holder of the progress lock only. The ranks make the same
+// calls in the same order, one at a time: by that messages are matched.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_COMMUNICATOR_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_COMMUNICATOR_H_
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/status.h"
@@ -21,41 +26,49 @@ namespace tf_hvd {
 
 class MpiCommunicator final : public GpuCommunicator {
  public:
-  // `comm` is of the ranks of the operations and has no other traffic; `api`
-  // outlives the communicator. `me`: this rank in it.
-  MpiCommunicator(const MpiApi* api, MpiHandle comm, int me,
+  // `comm` is of `ranks` ranks and has no other traffic; `api` outlives the
+  // communicator. `me`: this rank in it.
+  MpiCommunicator(const MpiApi* api, MpiHandle comm, int me, int ranks,
                   std::shared_ptr<GpuDevice> device)
-      : GpuCommunicator(std::move(device)), api_(api), comm_(comm), me_(me) {}
+      : GpuCommunicator(std::move(device)),
+        api_(api),
+        comm_(comm),
+        me_(me),
+        ranks_(ranks) {}
 
   Status Ready(bool* ready) override;
   Status Put(const NcclCall& call, CudaStream stream) override;
-
   bool at_rest() const override { return requests_.empty(); }
 
  private:
-  Status Post();
-  Status PostAllreduce();
-  Status PostReducescatter();
-  Status PostAllgather();
-  Status PostBroadcast();
-  Status PostAlltoall();
-  Status Exchange(size_t peer, const char* send, char* receive);
-  Status Check(const char* call, int error, MpiHandle request);
-  Status Test(bool* done);
-  size_t bytes() const;  // of the call's count
+  // A run of bytes to, or from, another rank.
+  struct Message {
+    bool receives;
+    int peer;
+    const char* data;
+    size_t bytes;
+  };
+
+  // What the call consists of.
+  Status Write(const NcclCall& call, CudaStream stream);
+  void WriteAlltoall(const NcclCall& call);
+  void WriteAllgather(const NcclCall& call);
+  void WriteBroadcast(const NcclCall& call);
+  void Send(int peer, const void* data, size_t bytes);
+  void Receive(int peer, void* data, size_t bytes);
+  Status Post(std::vector<Message>* messages);
+  Status PostOne(const Message& message);
+  Status TestAll(bool* ended);
 
   const MpiApi* const api_;
   const MpiHandle comm_;
   const int me_;
-  NcclCall call_;
-  CudaStream stream_ = nullptr;
-  // What the stream was to do before the call; null: it has been posted.
+  const int ranks_;
+  // What the stream was to do before the call; null: its messages are posted.
   std::shared_ptr<GpuEvent> before_;
-  std::vector<MpiHandle> requests_;
-  // Left to be copied when they have ended: MPI's results lie elsewhere.
-  const void* copy_from_ = nullptr;
-  void* copy_to_ = nullptr;
-  size_t copy_bytes_ = 0;
+  std::vector<Message> messages_;
+  std::vector<Message> then_;        // when all of those have ended
+  std::vector<MpiHandle> requests_;  // under way
 };
 
 }  // namespace tf_hvd

@@ -162,11 +162,12 @@ Status AgreeOnGpus(const MpiSession& session, const GpuLibraries& mine,
   map->gpus.emplace();
   TF_HVD_RETURN_IF_ERROR(MpiResult(
       mpi, "MPI_Comm_dup", mpi.dup(mpi.state, session.data(), &*map->gpus)));
-  gpu->options.connect_by_mpi = [api = &mpi, comm = *map->gpus,
-                                 me = topology.rank](
-                                    std::shared_ptr<GpuDevice> device) {
-    return std::make_shared<MpiCommunicator>(api, comm, me, std::move(device));
-  };
+  gpu->options.connect_by_mpi =
+      [api = &mpi, comm = *map->gpus, me = topology.rank,
+       ranks = topology.size](std::shared_ptr<GpuDevice> device) {
+        return std::make_shared<MpiCommunicator>(api, comm, me, ranks,
+                                                 std::move(device));
+      };
   return Status::Ok();
 }
 

@@ -196,9 +196,6 @@ void LoadFunctions(MpiSymbols* symbols, Calls* calls) {
   symbols->Function("MPI_Isend", &calls->isend);
   symbols->Function("MPI_Irecv", &calls->irecv);
   symbols->Function("MPI_Iallreduce", &calls->iallreduce);
-  symbols->Function("MPI_Ireduce_scatter_block", &calls->ireduce_scatter_block);
-  symbols->Function("MPI_Iallgather", &calls->iallgather);
-  symbols->Function("MPI_Ibcast", &calls->ibcast);
   symbols->Extension("MPIX_Query_cuda_support", &calls->query_cuda);
   symbols->Extension("MPIX_GPU_query_support", &calls->query_gpu);
   symbols->Function("MPI_Test", &calls->test);

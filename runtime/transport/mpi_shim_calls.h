@@ -39,9 +39,6 @@ struct Calls {
   decltype(&MPI_Isend) isend = nullptr;
   decltype(&MPI_Irecv) irecv = nullptr;
   decltype(&MPI_Iallreduce) iallreduce = nullptr;
-  decltype(&MPI_Ireduce_scatter_block) ireduce_scatter_block = nullptr;
-  decltype(&MPI_Iallgather) iallgather = nullptr;
-  decltype(&MPI_Ibcast) ibcast = nullptr;
   decltype(&MPI_Test) test = nullptr;
   decltype(&MPI_Get_count) get_count = nullptr;
   decltype(&MPI_Cancel) cancel = nullptr;

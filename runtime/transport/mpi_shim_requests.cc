@@ -27,47 +27,13 @@ int Irecv(void* state, void* data, int bytes, int peer, int tag, MpiHandle comm,
   return error;
 }
 
-int Iallreduce(void* state, const void* input, void* output, int count,
-               MpiNumber type, MpiReduction op, MpiHandle comm,
-               MpiHandle* request) {
+int Iallreduce(void* state, void* data, int count, MpiNumber type,
+               MpiReduction op, MpiHandle comm, MpiHandle* request) {
   const Calls& calls = Of(state);
   MPI_Request value;
   const int error = calls.iallreduce(
-      input == nullptr ? MPI_IN_PLACE : input, output, count,
-      calls.types[static_cast<int>(type)], calls.ops[static_cast<int>(op)],
-      In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int IreduceScatterBlock(void* state, void* data, int count, MpiNumber type,
-                        MpiReduction op, MpiHandle comm, MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error = calls.ireduce_scatter_block(
       MPI_IN_PLACE, data, count, calls.types[static_cast<int>(type)],
       calls.ops[static_cast<int>(op)], In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int Iallgather(void* state, const void* mine, void* all, int bytes,
-               MpiHandle comm, MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error =
-      calls.iallgather(mine == nullptr ? MPI_IN_PLACE : mine, bytes, calls.byte,
-                       all, bytes, calls.byte, In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
-int Ibroadcast(void* state, void* data, int bytes, int root, MpiHandle comm,
-               MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error =
-      calls.ibcast(data, bytes, calls.byte, root, In<MPI_Comm>(comm), &value);
   if (error == MPI_SUCCESS) Out(value, request);
   return error;
 }
@@ -93,9 +59,6 @@ void FillRequests(MpiApi* api) {
   api->isend = Isend;
   api->irecv = Irecv;
   api->iallreduce = Iallreduce;
-  api->ireduce_scatter_block = IreduceScatterBlock;
-  api->iallgather = Iallgather;
-  api->ibroadcast = Ibroadcast;
   api->test = Test;
   api->cancel = Cancel;
 }

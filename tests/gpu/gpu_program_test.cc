@@ -28,7 +28,7 @@ size_t RunProgram(uint64_t seed, GpuWay way) {
   GpuOptions options;
   options.staging_bytes = 4096;
   if (way == GpuWay::kBoth) {
-    options.not_by_nccl = {OpKind::kAllreduce, OpKind::kBroadcast};
+    options.not_by_nccl = {OpKind::kAllgather, OpKind::kBroadcast};
   }
   GpuRanks job(ranks, seed, way, options);
   GpuProgram program(seed, ranks);

@@ -211,10 +211,10 @@ class GpuRanks {
     const bool has_nccl = way == GpuWay::kNccl || way == GpuWay::kBoth;
     for (int rank = 0; rank < ranks; ++rank) {
       if (way == GpuWay::kMpi || way == GpuWay::kBoth) {
-        options.connect_by_mpi = [api = mpi.Api(rank),
-                                  rank](std::shared_ptr<GpuDevice> device) {
-          return std::make_shared<MpiCommunicator>(api, MpiHandle{nullptr},
-                                                   rank, std::move(device));
+        options.connect_by_mpi = [api = mpi.Api(rank), rank,
+                                  ranks](std::shared_ptr<GpuDevice> device) {
+          return std::make_shared<MpiCommunicator>(
+              api, MpiHandle{nullptr}, rank, ranks, std::move(device));
         };
       }
       all.push_back(std::make_unique<GpuRank>(

@@ -44,8 +44,8 @@ struct GpuOptions {
   std::chrono::milliseconds end_limit{10'000};
   // Of these NCCL serves none of several ranks.
   std::set<OpKind> not_by_nccl;
-  // Makes a communicator of all ranks for a device. Null unless all ranks'
-  // MPI is CUDA-aware.
+  // Makes a communicator of all ranks for a device, for what MpiCanDo. Null
+  // unless all ranks' MPI is CUDA-aware.
   std::function<std::shared_ptr<GpuCommunicator>(std::shared_ptr<GpuDevice>)>
       connect_by_mpi;
 };

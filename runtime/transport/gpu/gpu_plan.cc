@@ -1,7 +1,6 @@
 #include "runtime/transport/gpu/gpu_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -304,18 +303,7 @@ bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes) {
   return !(op == ReduceOp::kProduct && IsComplex(dtype));
 }
 
-bool MpiCanDo(const OperationSpec& spec) {
-  if (Reduces(spec.kind)) {
-    const DType dtype = spec.reduce.dtype;
-    const bool half = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
-    if (half || spec.reduce.op == ReduceOp::kAdasum || !NcclCanDo(spec, 0)) {
-      return false;
-    }
-  }
-  constexpr int64_t kMost = std::numeric_limits<int>::max();
-  return std::all_of(spec.spans.begin(), spec.spans.end(),
-                     [](const Span& span) { return span.count <= kMost; });
-}
+bool MpiCanDo(const OperationSpec& spec) { return !Reduces(spec.kind); }
 
 std::vector<GpuStep> PlanOnGpu(const OperationSpec& spec, size_t me,
                                const GpuStaging& staging) {

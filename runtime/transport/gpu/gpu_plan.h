@@ -42,8 +42,8 @@ using GpuStep = std::variant<GpuMove, NcclCall, GpuAdasum>;
 // Adasum of tensors that do not fit (gpu_adasum_plan.h).
 bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes);
 
-// True if MPI can do it: as NCCL, but without half precisions, Adasum, and
-// tensors of which it cannot count the elements.
+// True if a CUDA-aware MPI can do it by messages: it moves what lies on GPUs,
+// and adds nothing there (docs/adr/0013).
 bool MpiCanDo(const OperationSpec& spec);
 
 // Device memory in which tensors are put together.
