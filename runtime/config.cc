@@ -184,9 +184,8 @@ constexpr Variable kVariables[] = {
      true},
     {"HOROVOD_GPU_OPERATIONS", "NCCL", kNcclOrMpi,
      "How tensors in the memory of GPUs move: by NCCL where there is one, or "
-     "by MPI, which means by way of the host's memory; what is not reduced, "
-     "from GPU to GPU if the MPI is CUDA-aware. For Horovod a choice of its "
-     "build.",
+     "by MPI, which means by way of the host's memory unless the MPI is "
+     "CUDA-aware. For Horovod a choice of its build.",
      ParseGpuWay<OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
                  OpKind::kAlltoall, OpKind::kReducescatter>,
      true},

@@ -34,6 +34,7 @@ ARROWS = {
         "kernels/device_image.h",
         "kernels/device_adasum.h",
         "kernels/device_moves.h",
+        "kernels/device_sums.h",
     ),
     "runtime": ("runtime/", "kernels/buffer_ops.h"),
     "ops": ("ops/", "tensorflow/", "absl/"),

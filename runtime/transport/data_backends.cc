@@ -38,9 +38,7 @@ std::string DataBackends::Describe() const {
   if (!gpu_.has_value()) return DescribeHost();
   const bool cuda_aware = gpu_access_.options.connect_by_mpi != nullptr;
   const std::string else_by =
-      cuda_aware ? "by way of the host's memory, or by CUDA-aware MPI if "
-                   "nothing is reduced"
-                 : "by way of the host's memory";
+      cuda_aware ? "by CUDA-aware MPI" : "by way of the host's memory";
   const std::string text = DescribeHost() + "; on GPUs ";
   if (gpu_access_.nccl == nullptr) {
     return text + else_by + ", for " + gpu_access_.no_nccl;

@@ -2,7 +2,8 @@
 // messages of an MPI that reads and writes it by itself ("CUDA-aware"), where
 // there is no NCCL or MPI was asked for. By messages alone: Open MPI's
 // collectives that do not wait are not CUDA-aware, as its documentation says,
-// and its blocking ones copy what they reduce to the host's memory.
+// and its blocking ones copy what they reduce to the host's memory. Sums are
+// made of these (gpu_sum_plan.h), and Adasum is (gpu_adasum_plan.h).
 //
 // MPI knows nothing of streams: messages leave when what was put on the stream
 // before the call has been done, and what comes behind it is put there when
@@ -38,6 +39,7 @@ class MpiCommunicator final : public GpuCommunicator {
 
   Status Ready(bool* ready) override;
   Status Put(const NcclCall& call, CudaStream stream) override;
+  bool reduces() const override { return false; }
   bool at_rest() const override { return requests_.empty(); }
 
  private:

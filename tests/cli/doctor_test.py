@@ -74,7 +74,7 @@ def test_on_a_software_gpu(report, environ):
     assert code == 0
     assert value(lines, "NCCL") == "none: TF_HVD_NCCL=0"
     assert value(lines, "tensors on GPUs") == (
-        "through the host's memory, or by MPI where it is CUDA-aware and nothing is reduced"
+        "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
     )
 
     table = [sys.executable, "-m", "tf_hvd.cli.horovodrun", "--check-build"]

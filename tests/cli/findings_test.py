@@ -239,7 +239,7 @@ def test_which_way_tensors_on_gpus_take():
         return [line.value for line in named(gpus(*lines), "tensors on GPUs")]
 
     assert way(DRIVER, GPU, NCCL) == ["by NCCL, if all ranks have it"]
-    by_mpi = "through the host's memory, or by MPI where it is CUDA-aware and nothing is reduced"
+    by_mpi = "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
     assert way(DRIVER, GPU, NO_NCCL) == [by_mpi]
     chosen = dataclasses.replace(
         gpus(DRIVER, GPU, NCCL),

@@ -28,7 +28,7 @@ size_t RunProgram(uint64_t seed, GpuWay way) {
   GpuOptions options;
   options.staging_bytes = 4096;
   if (way == GpuWay::kBoth) {
-    options.not_by_nccl = {OpKind::kAllgather, OpKind::kBroadcast};
+    options.not_by_nccl = {OpKind::kAllreduce, OpKind::kBroadcast};
   }
   GpuRanks job(ranks, seed, way, options);
   GpuProgram program(seed, ranks);
@@ -56,6 +56,7 @@ size_t RunProgram(uint64_t seed, GpuWay way) {
   job.Finish(&random);
   job.Close();
   EXPECT_EQ(job.nccl.communicators(), 0u);
+  EXPECT_EQ(job.mpi.left(), 0u);
   for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
   return job.mpi.calls();
 }

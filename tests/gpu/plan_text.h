@@ -49,6 +49,11 @@ inline std::string Text(const NcclCall& call) {
 
 inline std::string Text(const GpuAdasum& adasum) { return adasum.kernel; }
 
+inline std::string Text(const GpuSum& sum) {
+  return sum.kernel.substr(7) + " " + std::to_string(sum.arguments.rows) + "x" +
+         std::to_string(sum.arguments.columns);
+}
+
 inline std::string Text(const GpuMove& move) {
   std::ostringstream text;
   text << move.kernel.substr(7) << " x" << move.rows.size();  // "tf_hvd_"

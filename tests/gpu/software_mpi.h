@@ -43,6 +43,8 @@ class SoftwareMpi {
   }
 
   size_t calls() const { return calls_; }
+  // Messages that nobody has received.
+  size_t left() const { return board_.size(); }
 
  private:
   using Bytes = std::vector<char>;
@@ -153,7 +155,8 @@ class SoftwareMpi {
         gpu_->Fault("a message is of another size than was waited for");
         found->second.resize(request->gets);
       }
-      gpu_->Write(of->stream, request->to, found->second);
+      gpu_->Write(of->stream, request->to, std::move(found->second));
+      board_.erase(found);
       request->awaits.clear();
       request->written = Record(*of);
     }

@@ -250,7 +250,7 @@ def _seen_by_tensorflow(found: Surroundings, count: int) -> Iterator[Finding]:
 def _nccl(
     lines: Mapping[str, Sequence[Sequence[str]]], gpus: int, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
-    by_mpi = "through the host's memory, or by MPI where it is CUDA-aware and nothing is reduced"
+    by_mpi = "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
     if "nccl" in lines:
         path, number = lines["nccl"][0]
         asked = [name for name in environ if name.startswith("HOROVOD_GPU_")]

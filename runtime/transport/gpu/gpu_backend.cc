@@ -32,14 +32,17 @@ bool GpuBackend::Serves(const OperationSpec& spec) const {
   return spec.ranks->size() == 1 || ByNccl(spec) || ByMpi(spec);
 }
 
+bool GpuBackend::TakesNccl(OpKind kind) const {
+  return nccl_ != nullptr && options_.not_by_nccl.count(kind) == 0;
+}
+
 bool GpuBackend::ByNccl(const OperationSpec& spec) const {
-  return nccl_ != nullptr && options_.not_by_nccl.count(spec.kind) == 0 &&
-         NcclCanDo(spec, options_.staging_bytes);
+  return TakesNccl(spec.kind) && NcclCanDo(spec, options_.staging_bytes);
 }
 
 bool GpuBackend::ByMpi(const OperationSpec& spec) const {
-  return options_.connect_by_mpi != nullptr && spec.set == kWorldSet &&
-         MpiCanDo(spec);
+  return options_.connect_by_mpi != nullptr && !TakesNccl(spec.kind) &&
+         spec.set == kWorldSet && MpiCanDo(spec, options_.staging_bytes);
 }
 
 Status GpuBackend::Make(OperationSpec spec,

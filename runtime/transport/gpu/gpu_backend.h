@@ -89,6 +89,9 @@ class GpuBackend final : public Backend {
     int ordinal = -1;
   };
 
+  // One way for each kind of collective: NCCL, or MPI; and the host's memory
+  // for what that cannot do.
+  bool TakesNccl(OpKind kind) const;
   bool ByNccl(const OperationSpec& spec) const;
   bool ByMpi(const OperationSpec& spec) const;
   Status OnDeviceOf(const OperationSpec& spec, OnDevice** on);

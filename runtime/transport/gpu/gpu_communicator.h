@@ -32,6 +32,9 @@ class GpuCommunicator {
   // A call that begins when the stream has come so far. Only when ready.
   virtual Status Put(const NcclCall& call, CudaStream stream) = 0;
 
+  // Whether its calls reduce what they move.
+  virtual bool reduces() const { return true; }
+
   // False while a call may write to memory that nobody can take back (MPI's;
   // NCCL's are aborted).
   virtual bool at_rest() const { return true; }

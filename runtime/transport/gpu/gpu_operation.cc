@@ -27,6 +27,9 @@ StepRows RowsOf(const GpuStep& step) {
   if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
     return {adasum->rows.data(), adasum->row_bytes()};
   }
+  if (const auto* const sum = std::get_if<GpuSum>(&step)) {
+    return {sum->list.data(), sum->row_bytes()};
+  }
   return {};
 }
 
@@ -40,8 +43,9 @@ GpuOperation::GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
       me_(me),
       on_(on),
       communicator_(std::move(communicator)) {
-  steps_ = PlanOnGpu(spec_, me_,
-                     {on_->staging.get(), backend_->options_.staging_bytes});
+  steps_ = PlanOnGpu(
+      spec_, me_, {on_->staging.get(), backend_->options_.staging_bytes},
+      /*by_mpi=*/communicator_ != nullptr && !communicator_->reduces());
   backend_->putting_.push_back(this);
 }
 
@@ -156,6 +160,7 @@ Status GpuOperation::PutStep(const GpuStep& step) {
   if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
     return Launch(*adasum);
   }
+  if (const auto* const sum = std::get_if<GpuSum>(&step)) return Launch(*sum);
   return communicator_->Put(std::get<NcclCall>(step), on_->stream);
 }
 
@@ -169,6 +174,15 @@ Status GpuOperation::Launch(const GpuAdasum& adasum) {
   void* values[] = {&arguments};
   return on_->device->Launch(on_->stream, adasum.kernel, adasum.blocks,
                              GpuAdasum::kThreads, values);
+}
+
+Status GpuOperation::Launch(const GpuSum& sum) {
+  SumRowsArguments arguments = sum.arguments;
+  arguments.order = static_cast<const int64_t*>(NextRows(sum.row_bytes()));
+  arguments.ends = arguments.order + arguments.rows;
+  void* values[] = {&arguments};
+  return on_->device->Launch(on_->stream, sum.kernel, sum.blocks(),
+                             kSumRowsThreads, values);
 }
 
 // The rows of launches lie one behind the other, in the order of the steps.

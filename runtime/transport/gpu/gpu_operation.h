@@ -38,6 +38,7 @@ class GpuOperation final : public Operation {
   Status PutStep(const GpuStep& step);
   Status Launch(const GpuMove& move);
   Status Launch(const GpuAdasum& adasum);
+  Status Launch(const GpuSum& sum);
   const void* NextRows(size_t bytes);
 
   GpuBackend* const backend_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/transport/gpu/gpu_adasum_plan.h"
+#include "runtime/transport/gpu/gpu_sum_plan.h"
 #include "runtime/transport/rank_runs.h"
 #include "runtime/transport/span_list.h"
 
@@ -303,10 +304,14 @@ bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes) {
   return !(op == ReduceOp::kProduct && IsComplex(dtype));
 }
 
-bool MpiCanDo(const OperationSpec& spec) { return !Reduces(spec.kind); }
+bool MpiCanDo(const OperationSpec& spec, size_t staging_bytes) {
+  if (!Reduces(spec.kind)) return true;
+  return IsAdasum(spec) ? AdasumFits(spec, staging_bytes) : IsSum(spec);
+}
 
 std::vector<GpuStep> PlanOnGpu(const OperationSpec& spec, size_t me,
-                               const GpuStaging& staging) {
+                               const GpuStaging& staging, bool by_mpi) {
+  if (by_mpi && IsSum(spec)) return PlanSum(spec, me, staging);
   if (IsAdasum(spec) && spec.ranks->size() > 1) {
     return PlanAdasum(spec, me, staging);
   }

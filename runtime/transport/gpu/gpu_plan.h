@@ -15,6 +15,7 @@
 
 #include "runtime/transport/gpu/gpu_adasum.h"
 #include "runtime/transport/gpu/gpu_move.h"
+#include "runtime/transport/gpu/gpu_sum.h"
 #include "runtime/transport/gpu/nccl_api.h"
 #include "runtime/transport/operation.h"
 
@@ -34,7 +35,7 @@ struct NcclCall {
   std::vector<int64_t> receive;
 };
 
-using GpuStep = std::variant<GpuMove, NcclCall, GpuAdasum>;
+using GpuStep = std::variant<GpuMove, NcclCall, GpuAdasum, GpuSum>;
 
 // True if NCCL, with so much staging memory, can do the operation as
 // docs/gpus.md promises it: not int16 and uint16, not products of complex
@@ -42,9 +43,9 @@ using GpuStep = std::variant<GpuMove, NcclCall, GpuAdasum>;
 // Adasum of tensors that do not fit (gpu_adasum_plan.h).
 bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes);
 
-// True if a CUDA-aware MPI can do it by messages: it moves what lies on GPUs,
-// and adds nothing there (docs/adr/0013).
-bool MpiCanDo(const OperationSpec& spec);
+// True if MPI, with so much staging memory, can do it: it moves bytes, and
+// kernels of ours add them (gpu_sum_plan.h, gpu_adasum_plan.h).
+bool MpiCanDo(const OperationSpec& spec, size_t staging_bytes);
 
 // Device memory in which tensors are put together.
 struct GpuStaging {
@@ -52,9 +53,10 @@ struct GpuStaging {
   size_t bytes = 0;
 };
 
-// `me`: this rank's place in the set. One rank needs no NCCL.
+// `me`: this rank's place in the set. One rank needs no NCCL. `by_mpi`: the
+// calls are those of mpi_communicator.h, none of which reduces.
 std::vector<GpuStep> PlanOnGpu(const OperationSpec& spec, size_t me,
-                               const GpuStaging& staging);
+                               const GpuStaging& staging, bool by_mpi = false);
 
 }  // namespace tf_hvd
 
