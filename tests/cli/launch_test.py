@@ -407,6 +407,11 @@ def test_whose_process_it_is(tmp_path):
         ]:
             process = subprocess.Popen(["sleep", "100"], env={**os.environ, **environ})
             try:
+                # Popen may return before the kernel has laid out the new program's environment.
+                environment = pathlib.Path(f"/proc/{process.pid}/environ")
+                limit = time.monotonic() + WAIT
+                while not environment.read_bytes():
+                    assert time.monotonic() < limit
                 assert session.rank_of(process.pid) == expected
             finally:
                 process.kill()
