@@ -41,6 +41,23 @@ class RankRuns {
     return longest;
   }
 
+  // Calls visit(place, input, output, offset, elements) for what lies together
+  // of elements [begin, begin + count) of each rank's run. The runs are laid
+  // out one behind the other, each padded to `count`: `offset` is where there.
+  template <typename Visit>
+  void ForEachInPiece(int64_t begin, int64_t count, const Visit& visit) const {
+    for (size_t place = 0; place < ranks_; ++place) {
+      const int64_t here =
+          std::clamp<int64_t>(CountOf(place) - begin, 0, count);
+      int64_t offset = count * static_cast<int64_t>(place);
+      list_.ForEach(BeginOf(place) + begin, here,
+                    [&](const char* input, char* output, int64_t elements) {
+                      visit(place, input, output, offset, elements);
+                      offset += elements;
+                    });
+    }
+  }
+
  private:
   const SpanList list_;
   const size_t ranks_;

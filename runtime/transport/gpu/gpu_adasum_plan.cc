@@ -91,21 +91,7 @@ class AdasumPlanner {
   std::vector<GpuStep> Take() { return std::move(steps_); }
 
  private:
-  // Between a tensor and its accumulator. A null input gives zeros.
-  void Convert(const std::vector<MoveRow>& rows, DType from, DType to,
-               double factor) {
-    GpuMove move;
-    move.kernel = std::string("tf_hvd_cast_") + NameOf(from) + "_" + NameOf(to);
-    move.arguments.factor = factor;
-    move.arguments.divisor = 1.0;
-    move.arguments.tile =
-        GpuMove::kTileBytes / static_cast<int64_t>(sizeof(float));
-    for (const MoveRow& row : rows) {
-      if (row.output == nullptr) continue;
-      move.arguments.total += row.end;  // a count until here
-      move.rows.push_back({row.input, row.output, move.arguments.total});
-    }
-    move.arguments.row_count = static_cast<int64_t>(move.rows.size());
+  void Append(GpuMove move) {
     if (!move.empty()) steps_.emplace_back(std::move(move));
   }
 
@@ -116,8 +102,7 @@ class AdasumPlanner {
       builder.Add(row.input, row.output,
                   row.end * static_cast<int64_t>(SizeOf(scaling.dtype)));
     }
-    GpuMove move = builder.Build();
-    if (!move.empty()) steps_.emplace_back(std::move(move));
+    Append(builder.Build());
   }
 
   // Where a tensor that is cast to a half precision, or from one, lies between.
@@ -139,7 +124,7 @@ class AdasumPlanner {
     }
     MoveAll(narrow, {options_.dtype, 1.0, 1.0, Scaling::Cast::kNarrow});
     if (accumulator_ != options_.dtype) {
-      Convert(load, options_.dtype, accumulator_, options_.prescale);
+      Append(CastMove(load, options_.dtype, accumulator_, options_.prescale));
     } else {
       MoveAll(load, {accumulator_, options_.prescale, 1.0});
     }
@@ -157,7 +142,7 @@ class AdasumPlanner {
           {At(mine_, batch_->tensors()[t].begin), output, span.count});
     }
     if (accumulator_ != options_.dtype) {
-      Convert(store, accumulator_, options_.dtype, options_.postscale);
+      Append(CastMove(store, accumulator_, options_.dtype, options_.postscale));
     } else {
       MoveAll(store, {accumulator_, options_.postscale, 1.0});
     }

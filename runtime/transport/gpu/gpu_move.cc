@@ -58,4 +58,21 @@ GpuMove MoveBuilder::Build() const {
   return move;
 }
 
+GpuMove CastMove(const std::vector<MoveRow>& rows, DType from, DType to,
+                 double factor) {
+  GpuMove move;
+  move.kernel = std::string("tf_hvd_cast_") + NameOf(from) + "_" + NameOf(to);
+  move.arguments.factor = factor;
+  move.arguments.divisor = 1.0;
+  move.arguments.tile =
+      GpuMove::kTileBytes / static_cast<int64_t>(sizeof(float));
+  for (const MoveRow& row : rows) {
+    if (row.output == nullptr) continue;
+    move.arguments.total += row.end;
+    move.rows.push_back({row.input, row.output, move.arguments.total});
+  }
+  move.arguments.row_count = static_cast<int64_t>(move.rows.size());
+  return move;
+}
+
 }  // namespace tf_hvd

@@ -69,6 +69,12 @@ class MoveBuilder {
   std::vector<Run> runs_;
 };
 
+// Between tensors of a half precision and their float32 accumulators, scaled as
+// LoadAccumulator and StoreAccumulator do. `rows`: of each, `end` is its own
+// number of elements; a null input stands for zeros, a null output for nowhere.
+GpuMove CastMove(const std::vector<MoveRow>& rows, DType from, DType to,
+                 double factor);
+
 }  // namespace tf_hvd
 
 #endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_GPU_MOVE_H_

@@ -255,21 +255,16 @@ class Planner {
     const bool gathers = spec_.kind == OpKind::kAllgather;
     MoveBuilder pack(before_);
     MoveBuilder unpack(after_);
-    for (size_t place = 0; place < ranks_; ++place) {
-      char* const block =
-          staging_.memory + BytesOf(count * static_cast<int64_t>(place));
-      const int64_t here =
-          std::clamp<int64_t>(runs.CountOf(place) - at, 0, count);
-      char* to = block;
-      runs.list().ForEach(
-          runs.BeginOf(place) + at, here,
-          [&](const char* input, char* output, int64_t elements) {
-            const bool mine = place == me_;
-            if (mine || !gathers) pack.Add(input, to, BytesOf(elements));
-            if (mine || gathers) unpack.Add(to, output, BytesOf(elements));
-            to += BytesOf(elements);
-          });
-    }
+    runs.ForEachInPiece(at, count,
+                        [&](size_t place, const char* input, char* output,
+                            int64_t offset, int64_t elements) {
+                          const bool mine = place == me_;
+                          char* const to = staging_.memory + BytesOf(offset);
+                          if (mine || !gathers)
+                            pack.Add(input, to, BytesOf(elements));
+                          if (mine || gathers)
+                            unpack.Add(to, output, BytesOf(elements));
+                        });
     char* const mine =
         staging_.memory + BytesOf(count * static_cast<int64_t>(me_));
     Move(pack);

@@ -116,19 +116,15 @@ class SumPlanner {
   void PlanPiece(const RankRuns& runs, int64_t at, int64_t part) {
     MoveBuilder pack(before_);
     MoveBuilder unpack(after_);
-    for (int64_t place = 0; place < ranks_; ++place) {
-      const auto rank = static_cast<size_t>(place);
-      char* to = At(given_, part * place);
-      const int64_t here =
-          std::clamp<int64_t>(runs.CountOf(rank) - at, 0, part);
-      runs.list().ForEach(
-          runs.BeginOf(rank) + at, here,
-          [&](const char* input, char* output, int64_t elements) {
-            pack.Add(input, to, BytesOf(elements));
-            if (place == me_) unpack.Add(to, output, BytesOf(elements));
-            to = At(to, elements);
-          });
-    }
+    runs.ForEachInPiece(at, part,
+                        [&](size_t place, const char* input, char* output,
+                            int64_t offset, int64_t elements) {
+                          char* const to = At(given_, offset);
+                          pack.Add(input, to, BytesOf(elements));
+                          if (static_cast<int64_t>(place) == me_) {
+                            unpack.Add(to, output, BytesOf(elements));
+                          }
+                        });
     Move(pack);
     Exchange(part);
     Add(part);
@@ -149,10 +145,12 @@ class SumPlanner {
   void Add(int64_t part) {
     char* const mine = At(given_, part * me_);
     if (!is_half_) return Launch(gotten_, mine, part);
-    Cast(options_.dtype, accumulator_, gotten_, wide_, ranks_ * part, 1.0);
+    steps_.emplace_back(CastMove({{gotten_, wide_, ranks_ * part}},
+                                 options_.dtype, accumulator_, 1.0));
     Launch(wide_, sum_, part);
-    Cast(accumulator_, options_.dtype, sum_, mine, part,
-         options_.postscale / options_.divisor);
+    steps_.emplace_back(CastMove({{sum_, mine, part}}, accumulator_,
+                                 options_.dtype,
+                                 options_.postscale / options_.divisor));
   }
 
   void Launch(const char* vectors, char* sum, int64_t part) {
@@ -167,19 +165,6 @@ class SumPlanner {
     add.arguments.sum_count = 1;
     add.arguments.columns = IsComplex(accumulator_) ? 2 * part : part;
     steps_.emplace_back(std::move(add));
-  }
-
-  void Cast(DType from, DType to, const char* input, char* output,
-            int64_t count, double factor) {
-    GpuMove move;
-    move.kernel = std::string("tf_hvd_cast_") + NameOf(from) + "_" + NameOf(to);
-    move.rows.push_back({input, output, count});
-    move.arguments.row_count = 1;
-    move.arguments.total = count;
-    move.arguments.tile = GpuMove::kTileBytes / WideBytes();
-    move.arguments.factor = factor;
-    move.arguments.divisor = 1.0;
-    steps_.emplace_back(std::move(move));
   }
 
   void Gather(int64_t part) {
