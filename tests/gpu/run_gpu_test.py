@@ -1,6 +1,7 @@
 """Runs tests/run_gpu.sh on GPUs of software, without TensorFlow, and where there is no GPU.
 
-With the programs that Bazel has built: to compile all of the runtime again takes a minute or more.
+With the programs that Bazel has built; one test compiles them with g++ alone, as a machine does that
+has no Bazel.
 """
 
 import importlib.util
@@ -107,6 +108,17 @@ def test_the_programs_say_so_too():
             timeout=60,
         )
         assert (ended.returncode, ended.stdout) == (3, "no GPU: there is no CUDA driver\n")
+
+
+def test_gcc_alone_builds_the_programs(tmp_path):
+    """A source that the runtime has gained and the script's list does not know ends here."""
+    script = ROOT / "tests" / "gpu" / "build_programs.sh"
+    codes = ROOT / "bazel-bin" / "kernels" / "device_codes.cc"
+    subprocess.run(["bash", str(script), str(tmp_path), str(codes)], check=True, timeout=550)
+    job = [str(tmp_path / "nccl_job"), f"--cuda={LIBRARY}", f"--nccl={LIBRARY}", "--ranks=2"]
+    ended = subprocess.run(job, stdout=subprocess.PIPE, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout
+    assert "58 collectives" in ended.stdout
 
 
 def test_device_check_finds_wrong_bits(tmp_path):
