@@ -1,7 +1,7 @@
 """Runs tests/run_gpu.sh on GPUs of software, without TensorFlow, and where there is no GPU.
 
-With the programs that Bazel has built; one test compiles them with g++ alone, as a machine does that
-has no Bazel.
+With the programs that Bazel has built; one test compiles them with g++ alone, as a machine
+does that has no Bazel.
 """
 
 import importlib.util

@@ -29,13 +29,15 @@ namespace {
 namespace tf = ::tensorflow;
 namespace se = ::stream_executor;
 
-// With an NCCL for ranks in processes of this machine.
+// With an NCCL for ranks in processes of this machine, or open to an MPI that
+// takes it for memory of the host.
 SoftwareGpu& Machine() {
   static auto* const gpu = [] {
     auto* const made =
         new SoftwareGpu(/*devices=*/1, static_cast<uint64_t>(getpid()));
     new SoftwareNccl(
         made, std::make_unique<FileBoard>(P_tmpdir, "tf_hvd-software-nccl-"));
+    if (std::getenv("TF_HVD_SOFTWARE_HOST_IS_IN") != nullptr) made->LetHostIn();
     return made;
   }();
   return *gpu;

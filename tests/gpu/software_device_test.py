@@ -1,14 +1,16 @@
 """Runs parts of tests/python/parallel on a GPU that is not there (software_device.cc).
 
 TensorFlow's placement, its copies, our GPU kernels and the runtime are the real ones. Once
-with NCCL, of software too, and once by way of the host's memory. What needs kernels that
-TensorFlow has for real GPUs alone is left out.
+with NCCL, of software too, once by way of the host's memory, and once by an MPI that says it
+is CUDA-aware: Open MPI, to which the memory of such a GPU is as any other. What needs kernels
+that TensorFlow has for real GPUs alone is left out.
 """
 
 import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -20,20 +22,47 @@ FILES = (
     "gather_broadcast", "gradients", "horovod_gradients", "objects", "process_sets", "sparse",
     "sum_rows", "synchronize", "table", "verdicts",
 )  # fmt: skip
-# Through the host's memory: what the ways differ in.
+# Without NCCL: what the ways differ in.
 FEW = ("allreduce", "compression", "exchange", "gather_broadcast", "sparse", "sum_rows")
+# Its sessions add to variables, for which TensorFlow has no kernel here but the CPU's: that one
+# reads the GPU's memory.
+V1_ADASUM = "(adasum_test and v1_)"
 LIMIT = 600
 
 
-def environment_with(mpi_library, nccl):
+def environment_with(mpi_library, nccl, **settings):
     return dict(
         os.environ,
-        TF_HVD_MPI_LIBRARY=str(mpi_library("openmpi")),
+        TF_HVD_MPI_LIBRARY=str(mpi_library),
         TF_HVD_CUDA_LIBRARY=str(LIBRARY),
         TF_HVD_NCCL_LIBRARY=str(LIBRARY),
         TF_HVD_NCCL=nccl,
         PYTHONSAFEPATH="1",
+        **settings,
     )
+
+
+# What MPI's library has not, the loader finds in the one that it needs. The symbol's
+# name tells `tf_hvd run` the family.
+CUDA_AWARE = """
+int MPIX_Query_cuda_support(void);
+int MPIX_Query_cuda_support(void) { return 1; }
+extern char ompi_mpi_comm_world;
+const char* the_family(void);
+const char* the_family(void) { return &ompi_mpi_comm_world; }
+"""
+
+
+@pytest.fixture(scope="module")
+def cuda_aware(mpi_library, tmp_path_factory):
+    """The environment of a job whose MPI says that it is CUDA-aware."""
+    folder = tmp_path_factory.mktemp("cuda_aware")
+    real = mpi_library("openmpi")
+    library, source = folder / "libmpi.so.40", folder / "cuda_aware.c"
+    source.write_text(CUDA_AWARE)
+    command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-o", library, source]
+    subprocess.run([*command, "-Wl,--no-as-needed", real, f"-Wl,-rpath,{real.parent}"], check=True)
+    return environment_with(library, "0", TF_HVD_SOFTWARE_HOST_IS_IN="1")
 
 
 def launcher():
@@ -59,28 +88,74 @@ def test_ranks_with_other_settings_of_nccl_are_told(run_to_end, mpi_library, tmp
     script = tmp_path / "settings.py"
     script.write_text(OTHER_SETTINGS)
     command = [launcher(), "run", "-np", "2", sys.executable, str(script)]
-    _, output = run_to_end(command, environment_with(mpi_library, "1"), LIMIT)
+    _, output = run_to_end(command, environment_with(mpi_library("openmpi"), "1"), LIMIT)
     told = re.findall(
         r"rank 0 \(.*\) has no NCCL_ALGO and rank 1 \(.*\) has NCCL_ALGO=Ring", output
     )
     assert len(told) >= 2, output[-3000:]
 
 
-@pytest.mark.timeout(LIMIT + 60)
-@pytest.mark.parametrize(("nccl", "names"), [("1", FILES), ("0", FEW)])
-def test_parallel_on_a_software_gpu(nccl, names, run_to_end, mpi_library):
+def run_parallel(run_to_end, environment, names, left_out=""):
     assert LIBRARY.exists(), "./dev test builds it"
     files = [f"python/parallel/{name}_test.py" for name in names]
     command = [launcher(), "run", "-np", "2", sys.executable, "-m", "pytest", *files]
     command += ["-q", "-p", "no:cacheprovider"]
-    if nccl == "1":  # which rounds half precisions before a factor does (docs/gpus.md)
-        command += ["-k", "not have_the_same_bits and not (adasum_test and v1_)"]
-    code, output = run_to_end(
-        command, environment_with(mpi_library, nccl), LIMIT, cwd=ROOT / "tests"
-    )
+    if left_out:
+        command += ["-k", f"not ({left_out})"]
+    code, output = run_to_end(command, environment, LIMIT, cwd=ROOT / "tests")
     assert code == 0, output[-5000:]
     # They did run there: nothing was placed on the CPU instead.
     launches = re.search(r"(\d+) launches and copies on the software GPU", output)
     assert launches, output[-2000:]
     assert int(launches[1]) > 500
     assert len(re.findall(r"\d{3} passed(?:, \d+ deselected)? in ", output)) == 2
+
+
+@pytest.mark.timeout(LIMIT + 60)
+def test_parallel_by_nccl(run_to_end, mpi_library):
+    # It rounds half precisions before a factor does (docs/gpus.md).
+    left_out = f"have_the_same_bits or {V1_ADASUM}"
+    run_parallel(run_to_end, environment_with(mpi_library("openmpi"), "1"), FILES, left_out)
+
+
+@pytest.mark.timeout(LIMIT + 60)
+def test_parallel_by_way_of_the_hosts_memory(run_to_end, mpi_library):
+    run_parallel(run_to_end, environment_with(mpi_library("openmpi"), "0"), FEW)
+
+
+@pytest.mark.timeout(LIMIT + 60)
+def test_parallel_by_cuda_aware_mpi(run_to_end, cuda_aware):
+    files = (*FEW, "adasum", "bits", "devices", "errors", "process_sets")
+    run_parallel(run_to_end, cuda_aware, files, V1_ADASUM)
+
+
+KILLED = """
+import os, signal, threading
+import tensorflow as tf
+import tf_hvd as hvd
+tf.load_library(os.environ["TF_HVD_CUDA_LIBRARY"])
+hvd.init()
+with tf.device("/GPU:0"):
+    value = tf.identity(tf.ones([4 << 20]))
+    assert "GPU" in hvd.allreduce(value).device
+    if hvd.rank() == 1:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    try:
+        while True:
+            hvd.allreduce(value)
+    except tf.errors.AbortedError as error:
+        print(f"rank {hvd.rank()} is told: {error.message}")
+"""
+
+
+@pytest.mark.timeout(LIMIT)
+def test_a_rank_that_is_killed_amid_messages_of_gpus_is_named(run_to_end, cuda_aware, tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    command = [launcher(), "run", "-np", "3", "--mpi-args=--enable-recovery"]
+    environment = {**cuda_aware, "HOROVOD_LOG_LEVEL": "info"}
+    code, output = run_to_end([*command, sys.executable, str(script)], environment, LIMIT)
+    assert code != 0
+    assert "on GPUs by CUDA-aware MPI" in output
+    told = set(re.findall(r"rank (\d) is told: .*rank 1 \(.*\) died", output))
+    assert told == {"0", "2"}, output[-3000:]

@@ -101,9 +101,16 @@ void SoftwareGpu::Settle() {
 }
 
 void SoftwareGpu::WithMemory(const std::function<void()>& fn) {
+  if (host_is_in_) return fn();
   mprotect(arena_, kArenaBytes, PROT_READ | PROT_WRITE);
   fn();
   mprotect(arena_, kArenaBytes, PROT_NONE);
+}
+
+void SoftwareGpu::LetHostIn() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  mprotect(arena_, kArenaBytes, PROT_READ | PROT_WRITE);
+  host_is_in_ = true;
 }
 
 CudaStream SoftwareGpu::NewStream(int device) {

@@ -115,6 +115,9 @@ class SoftwareGpu {
   bool IsOfHost(const void* memory) const;
   // The next allocation of a device's memory fails.
   void FailAllocation() { fail_allocation_ = true; }
+  // From now on code of the host may touch all memory, as a CUDA-aware MPI
+  // does. Whether it does so too early, only the values tell.
+  void LetHostIn();
 
   // For software_nccl.cc and software_function.cc: the lock is held in all of
   // these.
@@ -128,7 +131,7 @@ class SoftwareGpu {
   uint64_t Draw(uint64_t below) { return random_() % below; }
   // Does some of what can be done, or nothing.
   void Advance();
-  // Makes all memory of devices accessible while `fn` runs.
+  // Makes all memory of devices accessible, at least while `fn` runs.
   void WithMemory(const std::function<void()>& fn);
   VectorClock& HostOf(int device) { return hosts_[device]; }
   int CurrentDevice() const;
@@ -153,8 +156,10 @@ class SoftwareGpu {
   std::vector<std::string> faults_;
   Counts counts_;
   std::atomic<bool> fail_allocation_{false};  // not guarded
-  // All devices' memory: an address range that nobody may touch.
+  // All devices' memory: an address range that nobody may touch, unless the
+  // host was let in.
   char* arena_ = nullptr;
+  bool host_is_in_ = false;
   std::map<uintptr_t, size_t> used_;  // of the arena
   std::map<void*, std::unique_ptr<char[]>> pinned_;
 };
