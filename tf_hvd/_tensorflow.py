@@ -127,6 +127,16 @@ def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
     return tf.device(device) if device else contextlib.nullcontext()
 
 
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """Where tf_hvd's own counts, flags and lists are exchanged, on all ranks.
+
+    TensorFlow would choose a GPU where there is one, and not all ranks may have one. What decides
+    on the result is on the host anyway.
+    """
+    device: contextlib.AbstractContextManager[Any] = tf.device("CPU:0")
+    return device
+
+
 def warn_deprecated(text: str) -> None:
     """A DeprecationWarning at the line of the program that called this package."""
     level, frame = 1, sys._getframe()

@@ -49,7 +49,9 @@ def _widen(tensor: Any, dtype: tf.DType | None) -> Any:
 class FP16Compressor(Compressor):
     """Sends float32 and float64 as float16: 10 bits of fraction, values up to 65504.
 
-    Other types, bfloat16 too, are sent as they are. Sums are formed in float32.
+    Other types, bfloat16 too, are sent as they are. Sums are formed in float32; NCCL forms them
+    in float16, where a sum beyond 65504 is infinite even if its average would not be
+    (`gradient_predivide_factor=hvd.size()` divides before the sum).
     """
 
     @staticmethod
@@ -66,7 +68,7 @@ class FP16Compressor(Compressor):
 class BF16Compressor(Compressor):
     """Sends float32 and float64 as bfloat16: the range of float32, 7 bits of fraction.
 
-    Other types, float16 too, are sent as they are. Sums are formed in float32.
+    Other types, float16 too, are sent as they are. Sums are formed in float32, by NCCL in bfloat16.
     """
 
     @staticmethod

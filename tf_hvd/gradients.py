@@ -51,6 +51,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _calls, basics, scales
+from tf_hvd._tensorflow import on_host
 from tf_hvd.options import ReductionOptions
 
 _log = logging.getLogger(__name__)
@@ -277,7 +278,8 @@ def _place(process_set: int) -> Any:
     """Place of this rank in the set, read when the graph runs: an int32 scalar."""
     if process_set == 0:
         return basics.rank_op()
-    ranks = _calls.run_allgather(basics.rank_op()[tf.newaxis], process_set=process_set)
+    with on_host():
+        ranks = _calls.run_allgather(basics.rank_op()[tf.newaxis], process_set=process_set)
     return tf.argmax(tf.equal(ranks, basics.rank_op()), output_type=tf.int32)
 
 
@@ -338,11 +340,12 @@ def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
     inputs, options = _tensors(op), _options(op)
     totals = _totals("allgather", _all_dense(gradients, op.outputs), options)
     # One column for each tensor, after the rank's number.
-    rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
-    me = tf.cast(basics.rank_op(), tf.int64)
-    all_rows = _calls.run_allgather(tf.concat([[me], rows], axis=0)[tf.newaxis], **options)
-    before = tf.where(all_rows[:, :1] < me, all_rows[:, 1:], 0)
-    starts = tf.reduce_sum(before, axis=0)
+    with on_host():
+        rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
+        me = tf.cast(basics.rank_op(), tf.int64)
+        all_rows = _calls.run_allgather(tf.concat([[me], rows], axis=0)[tf.newaxis], **options)
+        before = tf.where(all_rows[:, :1] < me, all_rows[:, 1:], 0)
+        starts = tf.reduce_sum(before, axis=0)
     results = []
     for i, (x, total) in enumerate(zip(inputs, totals, strict=True)):
         own = total[starts[i] : starts[i] + rows[i]]

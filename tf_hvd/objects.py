@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
-from tf_hvd._tensorflow import verbatim
+from tf_hvd._tensorflow import on_host, verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _GOOD, _FAILED = 0, 1
@@ -67,7 +67,7 @@ class Channel:
     def _run(self, root: int | None, suffix: str, value: np.ndarray) -> np.ndarray:
         with tf.init_scope():
             if tf.executing_eagerly():
-                with tf.device("CPU:0"):
+                with on_host():
                     result = self._collective(root, suffix, tf.constant(value))
                 return np.asarray(memoryview(result))  # numpy() would copy
             key = (root, suffix, value.dtype)
@@ -79,9 +79,10 @@ class Channel:
 
     def _collective(self, root: int | None, suffix: str, tensor: Any) -> Any:
         name = f"{self._name}{suffix}"
-        if root is None:
-            return collectives.allgather(tensor, name=name, process_set=self._process_set)
-        return collectives.broadcast(tensor, root, name=name, process_set=self._process_set)
+        with on_host():
+            if root is None:
+                return collectives.allgather(tensor, name=name, process_set=self._process_set)
+            return collectives.broadcast(tensor, root, name=name, process_set=self._process_set)
 
 
 @functools.lru_cache(maxsize=64)

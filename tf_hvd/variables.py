@@ -1,5 +1,6 @@
 """All ranks start from the same values: variables take those of one rank."""
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _calls, _native, basics, collectives
-from tf_hvd._tensorflow import tf_variable, verbatim
+from tf_hvd._tensorflow import on_host, tf_variable, verbatim
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 # How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
@@ -41,13 +42,20 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
     """
     members = [f"variable {index}" for index in range(len(variables))]
     members.append("end of the variables")
-    return collectives.grouped_allreduce(
-        [tf.zeros([1], tf.uint8)] * len(members),
-        op=basics.Min,  # one process has the value of all: nothing that strip-ops must ask about
-        name="variables",
-        member_names=members,
-        process_set=process_set,
-    )
+    with on_host():
+        return collectives.grouped_allreduce(
+            [tf.zeros([1], tf.uint8)] * len(members),
+            op=basics.Min,  # one process has the value of all: strip-ops need not ask about it
+            name="variables",
+            member_names=members,
+            process_set=process_set,
+        )
+
+
+def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
+    """Keeps what is sent of a variable on the CPU off the GPU, where TensorFlow would take it."""
+    is_on_cpu = tf.DeviceSpec.from_string(variable.device).device_type == "CPU"
+    return on_host() if is_on_cpu else contextlib.nullcontext()
 
 
 def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any]) -> list[Any]:
@@ -58,15 +66,13 @@ def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any
     """
     with tf.name_scope("broadcast_variables"):
         agreed = _agree_on_variables(process_set, variables)
-        with tf.control_dependencies(agreed):
-            assigned = [
-                variable.assign(
-                    collectives.broadcast(
-                        variable, root_rank, name=f"variable_{index}", process_set=process_set
-                    )
+        assigned = []
+        for index, variable in enumerate(variables):
+            with tf.control_dependencies(agreed), _beside(variable):
+                value = collectives.broadcast(
+                    variable, root_rank, name=f"variable_{index}", process_set=process_set
                 )
-                for index, variable in enumerate(variables)
-            ]
+                assigned.append(variable.assign(value))
         # For ranks without variables: they must say so.
         return assigned + list(agreed)
 

@@ -187,7 +187,7 @@ def test_what_stops_a_job(found, name, value, cure):
             gpus(DRIVER, ["gpu", "0", "Old", "6.1", "none"], NCCL),
             "GPU 0",
             "Old, compute capability 6.1: this build has no kernels for it",
-            "TF_HVD_NCCL=0",
+            "device_dense",
         ),
         (
             gpus(DRIVER, GPU, NCCL, count=0, cuda=False),
@@ -260,6 +260,14 @@ def test_ptx_is_compiled_by_the_driver():
     (line,) = named(gpus(DRIVER, ["gpu", "1", "New", "13.0", "PTX"], NCCL), "GPU 1")
     assert line.value.endswith("13.0, kernels compiled by the driver at first use")
     assert line.state == OK
+
+
+def test_a_wrong_setting_is_not_taken_for_a_missing_mpi():
+    wrong = "TF_HVD_NCCL=2 in the environment: expected 0 or 1"
+    mpi = {"error": wrong, "path": "", "version": ""}
+    found = changed({"settings": {"error": wrong, "names": NAMES}, "mpi": mpi})
+    assert [line.name for line in findings(found) if line.state == PROBLEM] == ["setting"]
+    assert named(found, "MPI library") == []
 
 
 def test_settings_that_are_shown():

@@ -95,6 +95,64 @@ def test_ranks_with_other_settings_of_nccl_are_told(run_to_end, mpi_library, tmp
     assert len(told) >= 2, output[-3000:]
 
 
+WITHOUT_A_GPU_ON_RANK_1 = """
+import os
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    del os.environ["TF_HVD_CUDA_LIBRARY"]
+import keras
+import numpy as np
+import tensorflow as tf
+if "TF_HVD_CUDA_LIBRARY" in os.environ:
+    tf.load_library(os.environ["TF_HVD_CUDA_LIBRARY"])
+import tf_hvd as hvd
+from tf_hvd.keras import callbacks
+hvd.init()
+rank = hvd.rank()
+assert hvd.broadcast_object(rank) == 0
+assert hvd.allgather_object(rank) == [0, 1]
+assert hvd.keras.allreduce(rank, op=hvd.Sum) == 1
+
+with tf.device("/CPU:0"):
+    on_cpu = tf.Variable([1.0 + rank])
+hvd.broadcast_variables([on_cpu], 0)
+assert on_cpu.numpy() == 1
+
+on_either = tf.Variable([1.0 + rank])
+with tf.GradientTape() as tape:
+    loss = (rank + 1.0) * on_either * on_either
+tape = hvd.DistributedGradientTape(tape, device_dense="/CPU:0")
+assert tape.gradient(loss, [on_either])[0].numpy() == (2 + 8) / 2
+
+with tf.device("/CPU:0"):  # what Keras trains with has no kernels for this GPU
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), device_dense="/CPU:0")
+    model.compile(optimizer, "mse", metrics=["mae"])
+x = np.random.default_rng(rank).normal(size=(64, 4)).astype("float32")
+chosen = [
+    callbacks.BroadcastGlobalVariablesCallback(0, device="/CPU:0"),
+    callbacks.MetricAverageCallback(),
+    callbacks.LearningRateWarmupCallback(0.02, warmup_epochs=1),
+]
+model.fit(x, x.sum(1), batch_size=8, epochs=2, verbose=0, callbacks=chosen)
+sums = [float(np.sum(weights)) for weights in model.get_weights()]
+print(f"weights: {sums} by {on_either.device[-5:]}")
+"""
+
+
+@pytest.mark.timeout(LIMIT)
+def test_a_rank_without_a_gpu_trains_along(run_to_end, mpi_library, tmp_path):
+    """What tf_hvd itself exchanges was placed on the GPUs of those that have one."""
+    script = tmp_path / "mixed.py"
+    script.write_text(WITHOUT_A_GPU_ON_RANK_1)
+    command = [launcher(), "run", "-np", "2", sys.executable, str(script)]
+    environment = environment_with(mpi_library("openmpi"), "1")
+    code, output = run_to_end(command, environment, LIMIT)
+    assert code == 0, output[-3000:]
+    weights = re.findall(r"weights: (.*) by (.*)", output)
+    assert sorted(device for _, device in weights) == ["CPU:0", "GPU:0"]
+    assert weights[0][0] == weights[1][0]
+
+
 def run_parallel(run_to_end, environment, names, left_out=""):
     assert LIBRARY.exists(), "./dev test builds it"
     files = [f"python/parallel/{name}_test.py" for name in names]

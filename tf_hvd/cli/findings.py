@@ -125,9 +125,14 @@ def _launcher(found: Surroundings) -> Iterator[Finding]:
     yield Finding("MPI launcher", f"{family}{version}, {found.launcher.program}")
 
 
+def _wrong_setting(found: Surroundings) -> str:
+    """Why init fails before it looks for anything; empty if the settings are right."""
+    return str(found.facts.get("settings", {}).get("error", ""))
+
+
 def _library(found: Surroundings) -> Iterator[Finding]:
     mpi = found.facts.get("mpi")
-    if found.launcher is None:  # said already
+    if found.launcher is None or _wrong_setting(found):  # said already
         return
     if mpi is None:
         why = _error(found, "mpi")
@@ -181,8 +186,8 @@ def version_text(number: int, *units: int) -> str:
 
 def _gpus(found: Surroundings) -> Iterator[Finding]:
     report = found.facts.get("gpu")
-    if found.facts.get("settings", {}).get("error"):
-        return  # init would not come so far
+    if _wrong_setting(found):
+        return
     if report is None:
         why = _error(found, "gpu")
         if why:
@@ -225,7 +230,7 @@ def _gpu(fields: Sequence[str]) -> Finding:
     number, name, capability, code = fields
     value = f"{name}, compute capability {capability}"
     if code == "none":
-        cure = "TF_HVD_NCCL=0 moves its tensors through the host's memory"
+        cure = 'device_dense="/CPU:0" reduces on the CPU'
         return Finding(f"GPU {number}", f"{value}: this build has no kernels for it", NOTE, cure)
     compiled = "" if code == "machine code" else ", kernels compiled by the driver at first use"
     return Finding(f"GPU {number}", value + compiled)
@@ -270,15 +275,15 @@ def _nccl(
 
 
 def _settings(found: Surroundings) -> Iterator[Finding]:
-    known = found.facts.get("settings", {})
-    if known.get("error"):
+    names = found.facts.get("settings", {}).get("names")
+    if wrong := _wrong_setting(found):
         cure = "correct it, or unset it; docs/config.md lists them"
-        yield Finding("setting", known["error"], PROBLEM, cure)
+        yield Finding("setting", wrong, PROBLEM, cure)
     for name, value in sorted(found.environ.items()):
         if not _SHOWN.match(name) or name in INTERNAL_VARIABLES:
             continue
         shown = f"{name}={'(hidden)' if _SECRET.search(name) else value}"
-        yield _setting(shown, name, known.get("names"))
+        yield _setting(shown, name, names)
     horovods = {
         name: value
         for name, value in found.environ.items()

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
-from tf_hvd._tensorflow import tf_variable
+from tf_hvd._tensorflow import on_host, tf_variable
 from tf_hvd.process_sets import ProcessSet
 
 
@@ -54,9 +54,10 @@ def unequal(values: Any, process_set: ProcessSet, name: str) -> Any:
     """
     positive = tf.bitwise.bitwise_and(values, tf.constant(_LARGEST - 1, tf.int64)) + 1
     both = tf.concat([positive, _LARGEST + 1 - positive], axis=0)
-    extremes = collectives.allreduce(
-        both, op=basics.Max, name=name, process_set=process_set, ignore_name_scope=True
-    )
+    with on_host():
+        extremes = collectives.allreduce(
+            both, op=basics.Max, name=name, process_set=process_set, ignore_name_scope=True
+        )
     largest, complement = tf.split(extremes, 2)
     return tf.not_equal(largest, _LARGEST + 1 - complement)
 
@@ -90,9 +91,10 @@ def assert_present(
         return tf.constant(True)
     # The last one counts who takes part: a rank that has joined does with zeros.
     mine = tf.constant([*(not there for there in present), True], tf.int32)
-    sums = collectives.allreduce(
-        mine, op=basics.Sum, name=name, process_set=process_set, ignore_name_scope=True
-    )
+    with on_host():
+        sums = collectives.allreduce(
+            mine, op=basics.Sum, name=name, process_set=process_set, ignore_name_scope=True
+        )
     missing, ranks = sums[:-1], sums[-1]
     return _assert_none(
         tf.logical_and(missing > 0, missing < ranks),

@@ -25,7 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics
-from tf_hvd._tensorflow import tf_variable
+from tf_hvd._tensorflow import on_device, tf_variable
 from tf_hvd.keras import backup, learning_rate, metrics
 from tf_hvd.keras.compat import build_optimizer, own_sums
 from tf_hvd.keras.flavours import Flavours, variables_of
@@ -44,7 +44,8 @@ class _Broadcast:
 
     Args:
       root_rank: the rank whose state counts.
-      device: accepted for Horovod's scripts.
+      device: where the values are sent from and received, for example "/CPU:0", where some
+        ranks have no GPU; "" for where TensorFlow would.
       local_variables: variables that stay as they are.
 
     Raises:
@@ -57,8 +58,8 @@ class _Broadcast:
         self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None
     ) -> None:
         super().__init__()
-        del device
         self.root_rank = root_rank
+        self.device = device
         self._local: dict[int, Any] = {}
         # The variables themselves: an id may be given again to another one.
         self._sent: dict[int, Any] = {}
@@ -110,7 +111,8 @@ class _Broadcast:
             build_optimizer(optimizer, self.model.trainable_variables)
         found = {id(v): v for v in map(tf_variable, self._state(optimizer))}
         new = [v for key, v in found.items() if key not in self._sent and key not in self._local]
-        broadcast_variables(new, self.root_rank)
+        with on_device(self.device):
+            broadcast_variables(new, self.root_rank)
         self._sent.update((id(variable), variable) for variable in new)
 
     def _state(self, optimizer: Any) -> list[Any]:
@@ -148,7 +150,7 @@ class _MetricAverage:
     rank's own: no callback can change it.
 
     Args:
-      device: accepted for Horovod's scripts.
+      device: accepted for Horovod's scripts; the metrics are averaged on the CPU.
     """
 
     model: Any

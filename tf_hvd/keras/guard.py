@@ -29,6 +29,7 @@ import wrapt
 
 from tf_hvd import basics, collectives, config
 from tf_hvd._strategy import refuse_replicas
+from tf_hvd._tensorflow import on_host
 from tf_hvd.keras import agreement, compat, dataflow, local_step, patches, together
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
@@ -265,9 +266,10 @@ def _compare(
     asked = [int(weights.argmax())] if weights.any() else []
     asked += [len(variables) + int(index) for index in others]
     mine = tf.concat([[basics.rank()], tf.gather(values, asked)], axis=0)
-    everyone = collectives.allgather(
-        mine[tf.newaxis], name="tf_hvd_guard_first", process_set=process_set
-    ).numpy()
+    with on_host():
+        everyone = collectives.allgather(
+            mine[tf.newaxis], name="tf_hvd_guard_first", process_set=process_set
+        ).numpy()
     ranks, columns = [int(rank) for rank in everyone[:, 0]], everyone[:, 1:].T
     texts = []
     if weights.any():

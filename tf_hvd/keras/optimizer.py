@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_hvd import basics, collectives, config
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd._strategy import refuse_replicas
-from tf_hvd._tensorflow import tf_variable, verbatim
+from tf_hvd._tensorflow import on_host, tf_variable, verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.keras import agreement, compat, dataflow, methods
@@ -141,7 +141,7 @@ class Distribution:
         """
         if not agreement.takes_part(self.process_set):
             return finite
-        with tf.name_scope(compat.SCOPE):
+        with tf.name_scope(compat.SCOPE), on_host():
             bad = collectives.allreduce(
                 tf.cast(tf.logical_not(finite), tf.int32),
                 op=basics.Sum,
@@ -231,7 +231,7 @@ def _counter() -> Any:
     with tf.init_scope():
         if not tf.executing_eagerly():
             return None
-        with tf.device("CPU:0"):
+        with on_host():
             return tf.Variable(0, trainable=False, dtype=tf.int64, name="tf_hvd_updates")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics, collectives
+from tf_hvd._tensorflow import on_host
 from tf_hvd.exchange import join
 from tf_hvd.keras import agreement, backup, compat, metrics, plans
 from tf_hvd.keras.plans import by_rank
@@ -168,10 +169,10 @@ class _Fit:
 
     def _all_here(self) -> bool:
         """Whether none has joined: such a rank counts 0."""
-        one = tf.constant(1)
-        here = collectives.allreduce(
-            one, op=basics.Sum, name="tf_hvd_fit_here", process_set=self._process_set
-        )
+        with on_host():
+            here = collectives.allreduce(
+                tf.constant(1), op=basics.Sum, name="tf_hvd_fit_here", process_set=self._process_set
+            )
         return int(here) == self._process_set.size()
 
     def epoch_end(self, logs: dict[str, Any]) -> None:
@@ -208,10 +209,13 @@ class _Fit:
         """If one rank wants to stop, all do."""
         if not self._together:
             return
-        mine = tf.constant(int(bool(self._model.stop_training)))
-        any_rank = collectives.allreduce(
-            mine, op=basics.Max, name="tf_hvd_fit_stop", process_set=self._process_set
-        )
+        with on_host():
+            any_rank = collectives.allreduce(
+                tf.constant(int(bool(self._model.stop_training))),
+                op=basics.Max,
+                name="tf_hvd_fit_stop",
+                process_set=self._process_set,
+            )
         if int(any_rank):
             self._model.stop_training = True
 

@@ -4,21 +4,24 @@ Each gives the value itself: an eager tensor, or an array where TensorFlow does 
 run eagerly. All ranks must call them, in the same order.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd import basics, collectives, exchange, variables
+from tf_hvd._tensorflow import on_host
 from tf_hvd.compression import Compression, Compressor
 
 
 def _value(function: Callable[[Any], Any], value: Any) -> Any:
-    """`function` of the value, run now."""
+    """`function` of the value, run now: on the host, unless it is a tensor already."""
     with tf.init_scope():
         if tf.executing_eagerly():
-            return function(tf.convert_to_tensor(value))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            with contextlib.nullcontext() if tf.is_tensor(value) else on_host():
+                return function(tf.convert_to_tensor(value))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session, on_host():
         return session.run(function(tf.convert_to_tensor(value)))
 
 
