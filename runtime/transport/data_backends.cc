@@ -45,9 +45,10 @@ std::string DataBackends::Describe() const {
   }
   std::string others;
   for (const OpKind kind : gpu_access_.options.not_by_nccl) {
-    others += std::string(others.empty() ? "; " : ", ") + NameOf(kind);
+    others += std::string(others.empty() ? "" : ", ") + NameOf(kind);
   }
-  return text + "by NCCL" + (others.empty() ? "" : others + " " + else_by);
+  if (others.empty()) return text + "by NCCL";
+  return text + others + " " + else_by + ", all else by NCCL";
 }
 
 std::string DataBackends::DescribeHost() const {

@@ -275,23 +275,24 @@ Status PinnedBackend::Make(OperationSpec spec,
 Status PinnedBackend::StreamOf(const std::shared_ptr<GpuDevice>& device,
                                CudaStream* stream) {
   CudaStream& found = streams_[device->ordinal()];
-  if (found == nullptr) {
-    TF_HVD_RETURN_IF_ERROR(device->NewStream(&found));
-    // For all that may be under way: a step does not wait for an allocation
-    // because it has more under way than those before it.
-    std::vector<Block> blocks(window());
-    for (Block& block : blocks) {
-      TF_HVD_RETURN_IF_ERROR(
-          Take(device.get(), MemoryKind::kPinned, kBlockBytes, &block));
-    }
-    for (Block& block : blocks) GiveBack(std::move(block));
-  }
+  if (found == nullptr) TF_HVD_RETURN_IF_ERROR(device->NewStream(&found));
   *stream = found;
+  return Status::Ok();
+}
+
+Status PinnedBackend::Fill(GpuDevice* device, MemoryKind kind) {
+  if (!filled_.insert({device->ordinal(), kind}).second) return Status::Ok();
+  for (size_t i = 0; i < window(); ++i) {
+    Block block = {nullptr, kBlockBytes, kind, device->ordinal()};
+    TF_HVD_RETURN_IF_ERROR(device->Allocate(kind, block.bytes, &block.memory));
+    GiveBack(std::move(block));
+  }
   return Status::Ok();
 }
 
 Status PinnedBackend::Take(GpuDevice* device, MemoryKind kind, size_t bytes,
                            Block* block) {
+  TF_HVD_RETURN_IF_ERROR(Fill(device, kind));
   const auto begin = std::partition(
       free_.begin(), free_.end(), [kind, device](const Block& free) {
         return free.kind != kind || free.device != device->ordinal();

@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "runtime/status.h"
@@ -44,6 +46,9 @@ class PinnedBackend final : public Backend {
   };
 
   Status StreamOf(const std::shared_ptr<GpuDevice>& device, CudaStream* stream);
+  // Makes blocks for all that may be under way, once: a step does not wait for
+  // an allocation because it has more under way than those before it.
+  Status Fill(GpuDevice* device, MemoryKind kind);
   Status Take(GpuDevice* device, MemoryKind kind, size_t bytes, Block* block);
   void GiveBack(Block block);
 
@@ -51,6 +56,7 @@ class PinnedBackend final : public Backend {
   Backend* const host_;
   const int rank_;
   std::map<int, CudaStream> streams_;  // by device
+  std::set<std::pair<int, MemoryKind>> filled_;
   std::vector<Block> free_;
 };
 
