@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 # Compute capabilities, and "ptx" for the one that later architectures compile.
-ARCHITECTURES = ("70", "75", "80", "86", "89", "90", "100", "103", "120")
+ARCHITECTURES = ("60", "70", "75", "80", "86", "89", "90", "100", "103", "120")
 PTX = "90"
 
 # The same bits as on the CPU: a product and a sum are rounded each.

@@ -77,6 +77,8 @@ def main():
     means = hvd.allreduce(mean_in, name="loss"), hvd.allreduce(hits_in, op=hvd.Sum, name="hits")
     variables = v1.global_variables()
     threads = max(1, os.cpu_count() // hvd.local_size())
+    # Of GPUs, where there are some, each rank takes one.
+    gpus = max(1, len(tf.config.list_physical_devices("GPU")))
     session = v1.train.MonitoredTrainingSession(
         # 4. Rank 0 alone writes; what it starts from, new or saved, goes to all.
         checkpoint_dir=arguments.checkpoints if hvd.rank() == 0 else None,
@@ -84,8 +86,7 @@ def main():
         config=v1.ConfigProto(
             intra_op_parallelism_threads=threads,
             inter_op_parallelism_threads=threads,
-            # Of GPUs, where there are some, each rank takes one.
-            gpu_options=v1.GPUOptions(visible_device_list=str(hvd.local_rank())),
+            gpu_options=v1.GPUOptions(visible_device_list=str(hvd.local_rank() % gpus)),
         ),
     )
     with session, Report(*mine, arguments.epochs, steps, len(train[0])) as report:

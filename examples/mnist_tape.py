@@ -42,7 +42,7 @@ def main():
     hvd.init()  # 1. Join the job.
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:  # each rank takes one
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     threads = max(1, os.cpu_count() // hvd.local_size())
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)

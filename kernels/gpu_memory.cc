@@ -14,8 +14,8 @@ Status PlaceOnGpu(const Runtime& runtime, tf::OpKernelContext* ctx,
   if (stream == nullptr || gpus == nullptr) {
     return FailedPrecondition(
         "the tensors lie on " + ctx->device()->name() +
-        ", and tf_hvd has found no CUDA driver (libcuda.so.1); put the "
-        "collective on the CPU: with tf.device('/CPU:0')");
+        ", and tf_hvd has found no CUDA driver ('tf_hvd doctor' says why); "
+        "put the collective on the CPU: with tf.device('/CPU:0')");
   }
   std::shared_ptr<GpuDevice> device;
   TF_HVD_RETURN_IF_ERROR(gpus->OfStream(stream, &device));

@@ -142,7 +142,8 @@ class SumRowsKernel final : public tf::OpKernel {
     if (stream == nullptr || runtime->gpus() == nullptr) {
       return FailedPrecondition("the rows lie on " + ctx->device()->name() +
                                 ", and tf_hvd has found no CUDA driver "
-                                "(libcuda.so.1); put them on the CPU");
+                                "('tf_hvd doctor' says why); put them on the "
+                                "CPU");
     }
     std::shared_ptr<GpuDevice> device;
     TF_HVD_RETURN_IF_ERROR(runtime->gpus()->OfStream(stream, &device));

@@ -191,9 +191,11 @@ Difference FirstDifference(const Request& a, const Request& b) {
             "the root must be equal on all ranks"};
   }
   if (a.device != b.device) {
-    return {std::string("a tensor on ") + NameOf(a.device),
-            std::string("a tensor on ") + NameOf(b.device),
-            "the kind of device must be equal on all ranks"};
+    return {
+        std::string("a tensor on ") + NameOf(a.device),
+        std::string("a tensor on ") + NameOf(b.device),
+        "the kind of device must be equal on all ranks: put it on one kind, "
+        "with tf.device(...)"};
   }
   return SetDifference(a, b);
 }

@@ -123,7 +123,7 @@ def test_code_for_gpus(wheel):
         if machine == EM_CUDA:
             # Where the capability stands in the flags has changed with 10.0.
             capabilities.add(flags & 0xFF if flags & 0xFF > 2 else flags >> 8 & 0xFF)
-    assert capabilities == {70, 75, 80, 86, 89, 90, 100, 103, 120}
+    assert capabilities == {60, 70, 75, 80, 86, 89, 90, 100, 103, 120}
     assert re.findall(rb"\.target (sm_\d+)", library) == [b"sm_90"]
 
 

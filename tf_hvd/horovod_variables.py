@@ -42,7 +42,7 @@ class Variable:
 
 
 _HONOURED = Variable("Honoured, see above.")
-_GPU = Variable("No meaning: on a GPU tf_hvd has one stream, and waits for nothing.")
+_GPU = Variable("No meaning: NCCL gets one stream of a GPU, and nothing waits for it.")
 _RANK = Variable("No meaning: MPI's launcher gives ranks and sizes.")
 _TUNED = Variable("No meaning without HOROVOD_AUTOTUNE, which see.")
 _BUILD = Variable("No meaning: it is read when Horovod is built.")

@@ -44,11 +44,19 @@ std::string DataBackends::Describe() const {
     return text + else_by + ", for " + gpu_access_.no_nccl;
   }
   std::string others;
-  for (const OpKind kind : gpu_access_.options.not_by_nccl) {
-    others += std::string(others.empty() ? "" : ", ") + NameOf(kind);
+  bool all = true;
+  for (const OpKind kind :
+       {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
+        OpKind::kAlltoall, OpKind::kReducescatter}) {
+    if (gpu_access_.options.not_by_nccl.count(kind) == 0) {
+      all = false;
+    } else {
+      others += std::string(others.empty() ? "" : ", ") + NameOf(kind);
+    }
   }
   if (others.empty()) return text + "by NCCL";
-  return text + others + " " + else_by + ", all else by NCCL";
+  if (all) return text + else_by + ", as HOROVOD_GPU_OPERATIONS says";
+  return text + others + " " + else_by + ", the rest by NCCL";
 }
 
 std::string DataBackends::DescribeHost() const {

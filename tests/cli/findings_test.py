@@ -187,7 +187,7 @@ def test_what_stops_a_job(found, name, value, cure):
             gpus(DRIVER, ["gpu", "0", "Old", "6.1", "none"], NCCL),
             "GPU 0",
             "Old, compute capability 6.1: this build has no kernels for it",
-            "device_dense",
+            "tf.device",
         ),
         (
             gpus(DRIVER, GPU, NCCL, count=0, cuda=False),
@@ -257,9 +257,19 @@ def test_which_way_tensors_on_gpus_take():
 
 
 def test_ptx_is_compiled_by_the_driver():
-    (line,) = named(gpus(DRIVER, ["gpu", "1", "New", "13.0", "PTX"], NCCL), "GPU 1")
+    new, driver = ["gpu", "1", "New", "13.0", "PTX"], ["driver", "/lib/libcuda.so.1", "12090"]
+    (line,) = named(gpus(driver, new, NCCL), "GPU 1")
     assert line.value.endswith("13.0, kernels compiled by the driver at first use")
     assert line.state == OK
+    (line,) = named(gpus(DRIVER, new, NCCL), "GPU 1")
+    assert line.value.endswith("13.0: the kernels of this build need a driver for CUDA 12.9")
+    assert (line.state, line.cure) == (NOTE, "update the driver")
+
+
+def test_machine_code_of_cuda_12_needs_a_driver_of_cuda_12():
+    (line,) = named(gpus(["driver", "/lib/libcuda.so.1", "11080"], GPU, NCCL), "GPU 0")
+    assert line.value.endswith("8.0: the kernels of this build need a driver for CUDA 12.0")
+    assert line.state == NOTE
 
 
 def test_a_wrong_setting_is_not_taken_for_a_missing_mpi():

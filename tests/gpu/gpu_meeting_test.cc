@@ -48,8 +48,8 @@ TEST(GpuMeeting, TheSameGpuTwice) {
             "rank 2 (a) and rank 3 (b) use the same GPU (number 1), and NCCL "
             "needs one for each. Give each rank its own, before anything else "
             "uses a GPU: gpus = tf.config.list_physical_devices('GPU'); "
-            "tf.config.set_visible_devices(gpus[hvd.local_rank()], 'GPU'). "
-            "With fewer GPUs than ranks: TF_HVD_NCCL=0");
+            "tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "
+            "'GPU'). With fewer GPUs than ranks: TF_HVD_NCCL=0");
   EXPECT_TRUE(CheckCards(cards, kNames, true).ok());
 }
 

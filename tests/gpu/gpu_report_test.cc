@@ -38,7 +38,7 @@ CudaApi TwoGpus() {
   };
   api.device_get_attribute = [](int* value, int attribute, int device) {
     const bool major = attribute == kCudaCapabilityMajor;
-    *value = device == 40 ? (major ? 8 : 6) : (major ? 6 : 1);
+    *value = device == 40 ? (major ? 8 : 6) : (major ? 5 : 2);
     return 0;
   };
   return api;
@@ -54,7 +54,7 @@ TEST(GpuReport, GpusAndNccl) {
             "gpu\t0\tA GPU\t8.6\t" +
                 code +
                 "\n"
-                "gpu\t1\tAn old GPU\t6.1\tnone\n"
+                "gpu\t1\tAn old GPU\t5.2\tnone\n"
                 "nccl\t/b/libnccl.so.2\t22105\n");
 }
 

@@ -244,7 +244,7 @@ TEST(Request, MismatchOfOperations) {
   ExpectText(sum, on_gpu,
              "mismatch in allreduce 'g': rank 2 has a tensor on CPU, rank 5 "
              "has a tensor on GPU; the kind of device must be equal on all "
-             "ranks");
+             "ranks: put it on one kind, with tf.device(...)");
 }
 
 TEST(Request, MismatchOfProcessSets) {

@@ -17,6 +17,8 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SHOWN = re.compile(
     "_?HOROVOD_|TF_HVD_|NCCL_|CUDA_VISIBLE_DEVICES$|NVIDIA_VISIBLE_DEVICES$|TF_FORCE_GPU_|TF_GPU_"
 )
+# The oldest driver for each, as CUDA numbers versions (docs/adr/0013-gpus.md).
+_FOR_MACHINE_CODE, _FOR_PTX = 12000, 12090
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSW")
 _MIB = 1 << 20
 
@@ -215,7 +217,8 @@ def _driver(lines: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[Finding]:
         yield Finding("GPUs", lines["driver failed"][0][0], NOTE, cure)
     elif "gpu" not in lines:
         yield Finding("GPUs", "none is visible", NOTE, "see CUDA_VISIBLE_DEVICES")
-    yield from map(_gpu, lines.get("gpu", ()))
+    for fields in lines.get("gpu", ()):
+        yield _gpu(fields, int(number))
 
 
 def _without_driver(found: Surroundings, why: str) -> Finding:
@@ -226,12 +229,17 @@ def _without_driver(found: Surroundings, why: str) -> Finding:
     return Finding("CUDA driver", f"none, so no GPUs: {why}")
 
 
-def _gpu(fields: Sequence[str]) -> Finding:
+def _gpu(fields: Sequence[str], driver: int) -> Finding:
     number, name, capability, code = fields
     value = f"{name}, compute capability {capability}"
     if code == "none":
-        cure = 'device_dense="/CPU:0" reduces on the CPU'
+        cure = "put collectives on the CPU: with tf.device('/CPU:0')"
         return Finding(f"GPU {number}", f"{value}: this build has no kernels for it", NOTE, cure)
+    needed = _FOR_MACHINE_CODE if code == "machine code" else _FOR_PTX
+    if driver < needed:
+        needs = version_text(needed, 1000, 10)
+        value += f": the kernels of this build need a driver for CUDA {needs}"
+        return Finding(f"GPU {number}", value, NOTE, "update the driver")
     compiled = "" if code == "machine code" else ", kernels compiled by the driver at first use"
     return Finding(f"GPU {number}", value + compiled)
 

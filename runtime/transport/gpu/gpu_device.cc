@@ -200,11 +200,11 @@ Status GpuDevice::FindImage(const void** image) const {
             api_->device_get_attribute(&minor, kCudaCapabilityMinor, device_)));
   *image = DeviceImage(major, minor);
   if (*image != nullptr) return Status::Ok();
-  return FailedPrecondition("this build of tf_hvd has no kernels for GPU " +
-                            std::to_string(ordinal_) + " (" + name_ +
-                            ", compute capability " + std::to_string(major) +
-                            "." + std::to_string(minor) +
-                            "); reduce on the CPU: device_dense=\"/CPU:0\"");
+  return FailedPrecondition(
+      "this build of tf_hvd has no kernels for GPU " +
+      std::to_string(ordinal_) + " (" + name_ + ", compute capability " +
+      std::to_string(major) + "." + std::to_string(minor) +
+      "); put the collective on the CPU: with tf.device('/CPU:0')");
 }
 
 Status GpuDevice::FindKernel(const std::string& kernel,

@@ -87,8 +87,8 @@ Status CheckCards(const std::vector<GpuCard>& cards,
         " use the same GPU (number " + std::to_string(cards[i].ordinal) +
         "), and NCCL needs one for each. Give each rank its own, before "
         "anything else uses a GPU: gpus = tf.config.list_physical_devices"
-        "('GPU'); tf.config.set_visible_devices(gpus[hvd.local_rank()], "
-        "'GPU'). With fewer GPUs than ranks: TF_HVD_NCCL=0");
+        "('GPU'); tf.config.set_visible_devices(gpus[hvd.local_rank() % "
+        "len(gpus)], 'GPU'). With fewer GPUs than ranks: TF_HVD_NCCL=0");
   }
   return Status::Ok();
 }
