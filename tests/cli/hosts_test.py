@@ -7,6 +7,7 @@ from tf_hvd.cli.hosts import (
     Host,
     all_local,
     check_slots,
+    hosts_of,
     most_ranks_on_a_host,
     parse_hostfile,
     parse_hosts,
@@ -106,6 +107,13 @@ def test_slots_must_suffice():
     assert str(raised.value) == (
         "-np 6 is more than the 5 slots of a:1,b:4; ask for fewer ranks or give hosts more slots"
     )
+
+
+def test_which_hosts_get_ranks():
+    hosts = parse_hosts("a:2,b:1,c:4")
+    assert [[h.name for h in hosts_of(hosts, n)] for n in (1, 2, 3, 4)] == [
+        ["a"], ["a"], ["a", "b"], ["a", "b", "c"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

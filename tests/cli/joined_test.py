@@ -129,6 +129,24 @@ def test_what_is_python(tmp_path, first, python):
 
 
 @pytest.mark.parametrize(
+    ("first", "interpreter"),
+    [
+        ("#!/usr/bin/env python3\n", "python3"),
+        ("#!/usr/bin/env -S python3 -u\n", "python3"),
+        ("#!/opt/a/bin/python3.11 -I\n", "/opt/a/bin/python3.11"),
+        ("#!/bin/sh\n", ""),
+    ],
+)
+def test_which_python_is_a_script_s(tmp_path, first, interpreter):
+    script = tmp_path / "dp"
+    script.write_text(first)
+    script.chmod(0o700)
+    assert watch.interpreter_of("dp", {"PATH": str(tmp_path)}) == interpreter
+    assert watch.interpreter_of("python", {}) == "python"
+    assert watch.interpreter_of("missing", {"PATH": str(tmp_path)}) == ""
+
+
+@pytest.mark.parametrize(
     ("here", "reported", "joined", "known"),
     [
         (2, {}, False, False),

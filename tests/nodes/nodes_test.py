@@ -4,10 +4,13 @@ The machines are namespaces of this one (cluster.py). Where they cannot be had t
 skipped, with the reason.
 """
 
+import contextlib
 import importlib
+import importlib.metadata
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -190,11 +193,84 @@ def test_what_of_other_collectives_crosses(job, three_nodes):
             assert 0.5 <= shares["reducescatter"] < 0.6, output
 
 
-def test_a_host_that_nobody_knows(job, three_nodes):
-    code, output = job(three_nodes, "alpha:1,delta:1", SHOW)
-    assert code != 0
-    assert "delta" in output
-    assert not re.search(r"^\[\d\] ", output, re.MULTILINE)
+@contextlib.contextmanager
+def seen(node, path, text, folder):
+    """A file has another text there for a while, and a folder is empty (`text` is None)."""
+    other = folder / "other"
+    if text is None:
+        mount = ["mount", "-t", "tmpfs", "tmpfs", str(path)]
+    else:
+        other.write_text(text)
+        other.chmod(0o700)
+        mount = ["mount", "--bind", str(other), str(path)]
+    subprocess.run(node.command(mount), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(node.command(["umount", str(path)]), check=True)
+
+
+def in_site_packages(package, name):
+    file = next(one for one in importlib.metadata.files(package) if one.name == name)
+    return pathlib.Path(file.locate())
+
+
+KEYS = pathlib.Path.home() / ".ssh"
+PROGRAMS = pathlib.Path(sys.prefix) / "bin"
+SAME = "all hosts need it at the same place"
+
+
+@pytest.mark.parametrize(
+    ("where", "path", "change", "told"),
+    [
+        ("alpha", KEYS / "known_hosts", "", "Host key verification failed; log in once .*"),
+        ("beta", KEYS / "authorized_keys", "", ".*Permission denied.*ssh-copy-id beta.*"),
+        (
+            "beta",
+            in_site_packages("tensorflow-cpu", "METADATA"),
+            lambda text: re.sub("(?m)^Version: .*", "Version: 2.20.0", text),
+            r"TensorFlow 2\.20\.0 is installed there, and 2\.21\.\d+ on alpha; .*",
+        ),
+        (
+            "beta",
+            in_site_packages("tf_hvd", "RECORD"),
+            lambda text: re.sub(r"(?m)^tf_hvd/objects.py,.*\n", "", text),
+            r"tf_hvd [\d.]+, build \w+ is installed there, and [\d.]+, build \w+ on alpha.*",
+        ),
+        (
+            "beta",
+            PROGRAMS / "mpirun",
+            "#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'",
+            r"MPI 4\.1\.4 is installed there, and 5\.[\d.]+ on alpha.*",
+        ),
+        ("beta", PROGRAMS, None, f"no Open MPI at {PROGRAMS}/mpirun there; {SAME}"),
+    ],
+)
+def test_what_a_host_lacks_is_one_line(job, three_nodes, tmp_path, where, path, change, told):
+    """Nobody looked, and ssh's reason was lost in a page about daemons and firewalls."""
+    text = change(path.read_text()) if callable(change) else change
+    with seen(three_nodes[where], path, text, tmp_path):
+        code, output = job(three_nodes, "alpha:1,beta:1", SHOW)
+    assert code == 2, output
+    assert re.fullmatch(f"tf_hvd run: host beta: {told}", output.strip()), output
+
+
+def test_a_host_without_the_current_folder(job, three_nodes, tmp_path, monkeypatch):
+    here = tmp_path / "only" / "here"
+    here.mkdir(parents=True)
+    with seen(three_nodes["beta"], here.parent, None, tmp_path), monkeypatch.context() as there:
+        there.chdir(here)
+        code, output = job(three_nodes, "alpha:1,beta:1", SHOW)
+    assert (code, output.strip()) == (2, f"tf_hvd run: host beta: no folder {here} there; {SAME}")
+
+
+def test_hosts_that_cannot_be_reached_are_a_line_each(job, three_nodes):
+    hosts = "alpha:1,delta:1,beta:1"
+    code, output = job(three_nodes, hosts, SHOW, options=["-p", "2222"])
+    assert code == 2, output
+    first, second = output.strip().splitlines()
+    assert "host delta: ssh: Could not resolve hostname delta: " in first
+    assert re.fullmatch("host beta: ssh: .* refused; is an ssh server .*-p PORT.*", second)
 
 
 @pytest.fixture

@@ -89,6 +89,17 @@ def most_ranks_on_a_host(hosts: Sequence[Host], ranks: int) -> int:
     return most
 
 
+def hosts_of(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
+    """The hosts that get any of the ranks, hosts being filled in order."""
+    taken = []
+    for host in hosts:
+        if ranks <= 0:
+            break
+        taken.append(host)
+        ranks -= host.slots
+    return tuple(taken)
+
+
 def all_local(hosts: Sequence[Host], this_host: str) -> bool:
     """True if every host of the list is the machine named `this_host`."""
     return all(_is_local(host, this_host) for host in hosts)

@@ -183,7 +183,11 @@ def _in_folder(folder: Path, families: list[str], library: str) -> Iterator[Laun
 
 def version_of(launcher: Launcher) -> str:
     """The version that a launcher tells, as "5.0.11"; empty if it tells none."""
-    answer = _ask_version(Path(launcher.program), launcher.environment)
+    return version_in(_ask_version(Path(launcher.program), launcher.environment))
+
+
+def version_in(answer: str) -> str:
+    """The version in what a launcher prints for `--version`; empty if there is none."""
     found = re.search(r"(?:\) |Version: +|slurm )(\d[\w.]*)", answer)
     return found[1] if found else ""
 

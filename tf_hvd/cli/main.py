@@ -100,6 +100,11 @@ def _add_network(runner: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="the only ones that MPI shall use; MPICH takes the first",
     )
+    runner.add_argument(
+        "--no-host-check",
+        action="store_true",
+        help="do not ask the other hosts first what they have",
+    )
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -27,8 +27,17 @@ from tf_hvd.cli.environment import (
     without_launcher,
 )
 from tf_hvd.cli.errors import UsageError, read_text
-from tf_hvd.cli.hosts import Host, all_local, check_slots, parse_hostfile, parse_hosts, ranks_here
+from tf_hvd.cli.hosts import (
+    Host,
+    all_local,
+    check_slots,
+    hosts_of,
+    parse_hostfile,
+    parse_hosts,
+    ranks_here,
+)
 from tf_hvd.cli.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher, find_launcher
+from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh
 from tf_hvd.cli.session import FOLDER_VARIABLE, Session
 from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
 
@@ -155,6 +164,10 @@ def _start(
     environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
     environ |= interface_environment(launcher.family, job.interfaces)
     environ |= session_environment(launcher.family, str(session.folder), environ)
+    if not (local or options.no_host_check) and goes_by_ssh(launcher, job.launcher_args, environ):
+        program = job.command[0]
+        python = watching.interpreter_of(program, environ)
+        check_hosts(hosts_of(job.hosts, job.ranks), Needs(launcher, program, python, environ))
     command = by_way_of_rank(launcher.family, job, str(session.folder), local)
     if launcher.family == "slurm" and job.output.folder:
         for rank in range(job.ranks):

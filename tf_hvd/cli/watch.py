@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import textwrap
 import time
@@ -163,6 +164,20 @@ def is_python(program: str) -> bool:
     except OSError:
         return False
     return first.startswith(b"#!") and b"python" in first
+
+
+def interpreter_of(program: str, environ: Mapping[str, str]) -> str:
+    """The Python that runs a program: itself, or that of a script's first line; else empty."""
+    if is_interpreter(program):
+        return program
+    path = shutil.which(program, path=environ.get("PATH"))
+    if path is None or not is_python(path):
+        return ""
+    with open(path, "rb") as file:
+        words = os.fsdecode(file.readline(256))[2:].split()
+    if os.path.basename(words[0]) == "env":
+        return next((word for word in words[1:] if not word.startswith("-")), "")
+    return words[0]
 
 
 def apart_text(ranks: int, command: Sequence[str], as_horovod: bool, error: bool) -> str:

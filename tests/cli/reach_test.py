@@ -1,0 +1,120 @@
+"""The hosts are asked before a job starts: what ssh is given, what its answers become.
+
+`ssh` is a script here; tests/nodes has real ones.
+"""
+
+import os
+import re
+import sys
+
+import pytest
+
+from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.hosts import Host
+from tf_hvd.cli.launchers import Launcher
+from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh
+
+MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n"
+
+
+@pytest.fixture
+def needs(tmp_path):
+    """Of a job whose ssh runs what it is given here, after these lines of /bin/sh."""
+
+    def make(before="", program="sh", python="", **environ):
+        for name, text in {
+            "ssh": f'#!/bin/sh\n{before}\nexec "/bin/sh"\n',
+            "mpirun": MPIRUN,
+        }.items():
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o700)
+        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+        launcher = Launcher("openmpi", str(tmp_path / "mpirun"))
+        return Needs(launcher, program, python, {**os.environ, "PATH": path, **environ})
+
+    return make
+
+
+def complaints(needs, *names):
+    with pytest.raises(UsageError) as raised:
+        check_hosts([Host(name, 1) for name in names], needs)
+    return str(raised.value).splitlines()
+
+
+def test_what_is_right_is_silent(needs):
+    check_hosts([Host("a", 1), Host("localhost", 1), Host("b", 2)], needs(python=sys.executable))
+
+
+def test_a_login_may_talk(needs):
+    check_hosts([Host("a", 1)], needs("echo Welcome to a; echo 'last login: today' >&2"))
+
+
+def test_ssh_gets_its_arguments_and_asks_for_nothing(needs, tmp_path):
+    given = tmp_path / "given"
+    settings = {"PRTE_MCA_plm_ssh_args": "-p 2222 -i key"}
+    check_hosts([Host("a", 1)], needs(f'echo "$*" > {given}', **settings))
+    assert given.read_text().startswith("-x -o BatchMode=yes -o ConnectTimeout=")
+    assert given.read_text().endswith(" -p 2222 -i key a /bin/sh\n")
+
+
+def test_each_host_has_its_line(needs):
+    answers = """
+    case "$*" in
+    *" a "*) echo "ssh: connect to host a port 22: Connection refused" >&2; exit 255 ;;
+    *" b "*) echo "Something new." >&2; exit 255 ;;
+    *" c "*) echo "sh: not found" >&2; exit 127 ;;
+    esac"""
+    assert complaints(needs(answers), "a", "b", "c", "d") == [
+        "host a: ssh: connect to host a port 22: Connection refused; is an ssh server running "
+        "there, and at this port (-p PORT)?",
+        "host b: Something new; does `ssh b true` work?",
+        "host c: the check there did not end well: sh: not found",
+    ]
+
+
+def test_what_differs_is_told_with_both_values(needs, tmp_path):
+    other = tmp_path / "other"
+    other.write_text(MPIRUN.replace("5.0.11", "4.1.4"))
+    other.chmod(0o700)
+    answers = f'case "$*" in *" b "*) cp {other} {tmp_path}/mpirun ;; esac'
+    # One after the other, for what `b` finds is put there for it.
+    asked = needs(f'case "$*" in *" b "*) sleep 1 ;; esac\n{answers}')
+    assert complaints(asked, "a", "b") == [
+        "host b: MPI 4.1.4 is installed there, and 5.0.11 on a; all hosts need the same"
+    ]
+
+
+def test_words_are_quoted(needs, tmp_path, monkeypatch):
+    folder = tmp_path / "it's a {folder}; $(false)"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (line,) = complaints(needs(program="no 'such' $program"), "a")
+    assert (
+        line == "host a: no program no 'such' $program there; all hosts need it at the same place"
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "environ", "by_ssh"),
+    [
+        ("openmpi", (), {}, True),
+        ("mpich", ("-print-all-exitcodes",), {"PRTE_MCA_plm_ssh_args": "-p 2"}, True),
+        ("slurm", (), {}, False),
+        ("openmpi", (), {"SLURM_JOB_ID": "7"}, False),
+        ("openmpi", ("--prtemca", "plm", "tm"), {}, False),
+        ("mpich", ("-launcher", "rsh"), {}, False),
+        ("mpich", (), {"HYDRA_LAUNCHER": "rsh"}, False),
+    ],
+)
+def test_who_goes_another_way_is_not_asked(family, words, environ, by_ssh):
+    assert goes_by_ssh(Launcher(family, "mpirun"), words, environ) is by_ssh
+
+
+def test_the_facts_are_those_of_the_program_s_python(needs):
+    other = "sed 's/^\\[ -z .*/echo tf_hvd found TensorFlow=2.19; : '\\''/' | /bin/sh; exit"
+    answers = f'case "$*" in *" b "*) {other} ;; esac'
+    lines = complaints(needs(answers, python=sys.executable), "a", "b")
+    assert re.fullmatch(r"host b: no tf_hvd is installed there, and .* on a; .*", lines[0])
+    assert re.fullmatch(
+        r"host b: TensorFlow 2\.19 is installed there, and 2\.21.* on a; .*", lines[1]
+    )
