@@ -66,6 +66,15 @@ def test_each_statement_has_a_test(page):
     assert not unproved(text, entries), f"statements of {page} without an entry"
 
 
+def test_each_way_to_start_a_job_that_was_run_has_a_test():
+    lines = (ROOT / "docs/running.md").read_text().splitlines()
+    rows = [line.split(" |") for line in lines if line.startswith("| ")][1:]
+    assert len(rows) > 10
+    for way, *families, test, _ in rows:
+        name = test.strip(" `")
+        assert has_test(name) if name else families == [" not run"] * 2, way
+
+
 def test_a_statement_without_a_test_is_found():
     page = (
         "# Page\n\nOne\nand two.\n\n| a | b |\n|---|---|\n| c | d |\n\n- item\n  on\n\n    code\n"

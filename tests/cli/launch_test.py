@@ -163,6 +163,25 @@ def test_signals_end_the_job(environ, start, program, tmp_path, signum):
     assert not any(map(is_running, pids))
 
 
+SAVES = """
+def save(signum, _):
+    time.sleep(2)  # longer than a launcher that ends a job leaves its ranks
+    open(f'saved{rank}', 'w').write(f'{signum}\\n')
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, save)
+"""
+
+
+def test_ranks_are_told_to_save(environ, start, program, tmp_path):
+    """As a scheduler does before it ends a job; it ended the launcher, and the ranks at once."""
+    process = start("run", "-np", "2", *program(SAVES + SLEEP), environ=environ)
+    wait_for([tmp_path / "pid0", tmp_path / "pid1"])
+    process.send_signal(signal.SIGUSR1)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 0, errors
+    assert wait_for([tmp_path / "saved0", tmp_path / "saved1"]) == [signal.SIGUSR1] * 2
+
+
 def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, tmp_path):
     process = start("run", "-np", "2", *program(f"{DEAF}; {SLEEP}"), environ=environ)
     pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])

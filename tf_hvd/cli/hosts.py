@@ -62,8 +62,13 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
     return _distinct(hosts)
 
 
-def check_slots(hosts: Sequence[Host], ranks: int) -> None:
+def check_slots(hosts: Sequence[Host], ranks: int, cure: str) -> None:
     """Refuses more ranks than the hosts have slots.
+
+    Args:
+        hosts: where the ranks are to go.
+        ranks: how many.
+        cure: what the user can do.
 
     Raises:
         UsageError: the slots do not suffice; names both numbers.
@@ -71,10 +76,8 @@ def check_slots(hosts: Sequence[Host], ranks: int) -> None:
     slots = sum(host.slots for host in hosts)
     if ranks > slots:
         listed = ",".join(map(str, hosts))
-        raise UsageError(
-            f"-np {ranks} is more than the {slots} slot{'s' if slots != 1 else ''} of {listed}; "
-            "ask for fewer ranks or give hosts more slots"
-        )
+        them = f"{slots} slot{'s' if slots != 1 else ''} of {listed}"
+        raise UsageError(f"-np {ranks} is more than the {them}; {cure}")
 
 
 def most_ranks_on_a_host(hosts: Sequence[Host], ranks: int) -> int:
@@ -118,7 +121,10 @@ def ranks_here(hosts: Sequence[Host], ranks: int, this_host: str) -> int:
 
 
 def _is_local(host: Host, this_host: str) -> bool:
-    return host.name in _LOCAL_NAMES | {this_host, this_host.partition(".")[0]}
+    short = this_host.partition(".")[0]
+    # Where this machine does not know its domain, a scheduler may.
+    bare = host.name.partition(".")[0] if short == this_host else host.name
+    return host.name in _LOCAL_NAMES | {this_host, short} or bare == short
 
 
 def _parse_entry(entry: str, where: str) -> Host:

@@ -128,7 +128,11 @@ def make_parser() -> argparse.ArgumentParser:
 def add_run_options(runner: argparse.ArgumentParser) -> None:
     """Gives a parser what `tf_hvd run` takes, and its start."""
     runner.add_argument(
-        "-np", "--num-proc", dest="np", type=_rank_count, required=True, help="the number of ranks"
+        *("-np", "--num-proc"),
+        dest="np",
+        type=_rank_count,
+        metavar="N",
+        help="the number of ranks (may be left out where hosts are given: all their slots)",
     )
     where = runner.add_mutually_exclusive_group()
     where.add_argument(
@@ -184,7 +188,7 @@ def _start_run(options: argparse.Namespace) -> int:
         del options.command[0]
     if not options.command:
         raise UsageError(
-            f"no program to run; for example: {options.parser.prog} -np {options.np} "
+            f"no program to run; for example: {options.parser.prog} -np {options.np or 2} "
             "python train.py"
         )
     try:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tf_hvd.cli import watch as watching
+from tf_hvd.cli.allocation import allocation
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.cli.environment import (
     asked_variables,
@@ -69,10 +70,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.end_with_parent:
         end_with_parent()
     asked = asked_variables(options.variables, options.env_file, environ)
+    hosts = _hosts(options, environ)
     environ = _environment(options, {**environ, **asked})
-    hosts = _read_hosts(options)
-    if hosts:
-        check_slots(hosts, options.np)
     here = ranks_here(hosts, options.np, socket.gethostname())
     local = all_local(hosts, socket.gethostname())
     command = tuple(options.command)
@@ -236,7 +235,25 @@ def _closing_apart(
     return ending.code
 
 
-def _read_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
+def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts of the job; empty for this machine. Without -np all of their slots get a rank."""
+    given, cure = _given_hosts(options), "ask for fewer ranks or give hosts more slots"
+    taken = given
+    # A rank that starts a job starts it beside itself; so does who wants a single rank.
+    if not given and options.np != 1 and not is_rank(environ) and "host" not in options.mpi_args:
+        found = allocation(environ)
+        if found is not None:
+            taken, cure = found.hosts, f"{found.cure}, or list hosts with -H"
+    if options.np is None:
+        if not taken:
+            raise UsageError("the number of ranks is missing; for example -np 2")
+        options.np = sum(host.slots for host in taken)
+    if taken:
+        check_slots(taken, options.np, cure)
+    return given or hosts_of(taken, options.np)
+
+
+def _given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     if options.hostfile is None:

@@ -19,7 +19,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SI_KERNEL = 0x80
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_WATCHED = (*_ENDING, signal.SIGCHLD)
+# What launchers hand on to their ranks, which may save a checkpoint then: all that MPICH's does.
+_FOR_RANKS = signal.SIGUSR1
+_WATCHED = (*_ENDING, _FOR_RANKS, signal.SIGCHLD)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def supervise(
     """Runs a command and waits for it and all its descendants.
 
     SIGINT, SIGTERM and SIGHUP are handed on to the command; it and its descendants are killed if
-    they have not ended `grace` seconds later, or when a second such signal comes. Descendants that
+    they have not ended `grace` seconds later, or when a second such signal comes. SIGUSR1
+    is handed on, no more. Descendants that
     outlive the command are killed, and the command gets SIGTERM if this process is killed. After
     such a signal this process ignores further ones: it is to clean up and end.
 
@@ -121,6 +124,8 @@ def _wait(
             else:
                 pause = min(pause, wanted)
         info = signal.sigtimedwait(_WATCHED, min(pause, max(0.0, deadline - time.monotonic())))
+        if info is not None and info.si_signo == _FOR_RANKS:
+            child.send_signal(info.si_signo)
         if info is not None and info.si_signo in _ENDING:
             if ended_by:
                 deadline = 0.0

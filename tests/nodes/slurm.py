@@ -1,0 +1,124 @@
+"""Slurm itself on the nodes of cluster.py: a controller on the first one, a daemon on each.
+
+    with cluster(["alpha", "beta"]) as nodes, slurm(nodes, folder) as environ:
+        subprocess.run(nodes["alpha"].command(["sbatch", ...]), env=environ)
+
+Debian's packages are enough: slurmctld, slurmd, slurm-client, munge, and for --mpi=pmix
+libpmix-dev, which has the name by which Slurm opens the library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+TOOLS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scancel")
+START_LIMIT = 30
+
+# Nodes share their file system, so each daemon has folders of its own (%n). No cgroups: the nodes
+# are namespaces already. More processors than there are, for nothing here is bound to them.
+_SETTINGS = """\
+ClusterName=nodes
+SlurmctldHost={first}({address})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdSpoolDir={folder}/spool.%n
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmdLogFile={folder}/slurmd.%n.log
+TmpFS={folder}/tmp.%n
+SlurmdParameters=config_overrides
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=1,bf_interval=1
+ReturnToService=2
+KillWait=10
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+_NODE = "NodeName={name} NodeAddr={address} CPUs=4 State=UNKNOWN\n"
+
+
+def why_not() -> str:
+    """What is missing for it on this machine; empty if nothing is."""
+    missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    return f"missing: {', '.join(missing)}" if missing else ""
+
+
+def _write(nodes: Mapping[str, Any], folder: pathlib.Path) -> None:
+    first = next(iter(nodes))
+    text = _SETTINGS.format(first=first, address=nodes[first].address, folder=folder)
+    for name, node in nodes.items():
+        text += _NODE.format(name=name, address=node.address)
+        for kind in ("spool", "tmp"):
+            (folder / f"{kind}.{name}").mkdir()
+    (folder / "state").mkdir()
+    (folder / "slurm.conf").write_text(text)
+    (folder / "munge.key").write_bytes(os.urandom(128))
+    (folder / "munge.key").chmod(0o400)
+
+
+@contextlib.contextmanager
+def slurm(nodes: Mapping[str, Any], folder: pathlib.Path) -> Iterator[dict[str, str]]:
+    """Slurm on these nodes; gives the environment that its commands need, on the first one.
+
+    Args:
+        nodes: those of a cluster, by name.
+        folder: an empty one, for what Slurm writes.
+    """
+    _write(nodes, folder)
+    environ = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    first = next(iter(nodes))
+    munge = [f"--{name}={folder}/munge.{end}" for name, end in _MUNGE.items()]
+    with contextlib.ExitStack() as ends:
+
+        def start(node: str, *command: str) -> None:
+            with open(folder / f"{node}.{command[0]}.out", "w") as output:
+                process = subprocess.Popen(
+                    nodes[node].command(command), env=environ, stdout=output, stderr=output
+                )
+            ends.callback(process.wait)
+            ends.callback(process.kill)
+
+        start(first, "munged", "--foreground", "--force", *munge)
+        _wait_until((folder / "munge.socket").exists, folder)
+        start(first, "slurmctld", "-D")
+        for name in nodes:
+            start(name, "slurmd", "-D", "-N", name)
+        asked = nodes[first].command(["sinfo", "-h", "-N", "-o", "%t"])
+        _wait_until(lambda: _answer(asked, environ) == ["idle"] * len(nodes), folder)
+        yield environ
+
+
+_MUNGE = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log"} | {
+    "seed-file": "seed"
+}
+
+
+def _answer(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    asked = subprocess.run(command, env=environ, capture_output=True, text=True)
+    return asked.stdout.split()
+
+
+def _wait_until(done: Any, folder: pathlib.Path) -> None:
+    deadline = time.monotonic() + START_LIMIT
+    while not done():
+        if time.monotonic() > deadline:
+            logs = "".join(file.read_text() for file in folder.glob("*.log"))
+            raise TimeoutError(f"Slurm did not come up within {START_LIMIT} s:\n{logs}")
+        time.sleep(0.1)

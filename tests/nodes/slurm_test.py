@@ -1,0 +1,165 @@
+"""Jobs under a real Slurm of two nodes; skipped where Debian's packages of it are missing."""
+
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE))
+machines = importlib.import_module("cluster")
+scheduler = importlib.import_module("slurm")
+
+LIMIT = 200
+TF_HVD = f"{sys.executable} -P -m tf_hvd.cli.main run"
+
+SHOW = """
+import os, socket
+import tensorflow as tf
+import tf_hvd as hvd
+hvd.init()
+total = int(hvd.allreduce(tf.constant(1 << hvd.rank()), op=hvd.Sum))
+says = [hvd.rank(), socket.gethostname(), hvd.local_rank(), hvd.local_size(), total]
+os.write(1, ("rank " + " ".join(map(str, says)) + chr(10)).encode())
+"""
+FOUR = [
+    "rank 0 alpha 0 2 15",
+    "rank 1 alpha 1 2 15",
+    "rank 2 beta 0 2 15",
+    "rank 3 beta 1 2 15",
+]
+
+
+@pytest.fixture(scope="module")
+def cluster_of_slurm(tmp_path_factory):
+    reason = machines.why_not() or scheduler.why_not()
+    if reason:
+        pytest.skip(f"no Slurm on this machine: {reason}")
+    folder = tmp_path_factory.mktemp("slurm")
+    with machines.cluster(["alpha", "beta"]) as nodes, scheduler.slurm(nodes, folder) as environ:
+        yield nodes["alpha"], environ
+
+
+@pytest.fixture
+def batch(cluster_of_slurm, tmp_path, mpi_library):
+    """Runs a batch script to its end: (its lines, sbatch's options) -> (exit code, output)."""
+    node, environ = cluster_of_slurm
+    (tmp_path / "show.py").write_text(SHOW)
+
+    def run(lines, *options, family="openmpi", **variables):
+        script = tmp_path / "job.sh"
+        script.write_text(f"#!/bin/bash\ncd {tmp_path}\n{lines}\n")
+        library = {"TF_HVD_MPI_LIBRARY": str(mpi_library(family)), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        settings = {**environ, **library, **variables}
+
+        def call(*command):
+            # No sbatch --wait: it looks after 2 s, 10 s, and then every 30 s.
+            return subprocess.check_output(node.command(command), env=settings, text=True)
+
+        output = f"--output={tmp_path}/output.%a"
+        job = call("sbatch", "--parsable", output, *options, str(script)).strip()
+        for _ in range(4 * LIMIT):
+            told = call("scontrol", "--oneliner", "show", "job", job)
+            states = set(re.findall(r"JobState=(\w+)", told))
+            if not states & {"PENDING", "RUNNING", "COMPLETING"}:
+                break
+            time.sleep(0.25)
+        else:
+            call("scancel", job)
+        codes = [int(code) for code in re.findall(r" ExitCode=(\d+)", told)]
+        text = "".join(file.read_text() for file in sorted(tmp_path.glob("output.*")))
+        return (max(codes) if states == {"COMPLETED"} else max(*codes, 1)), text
+
+    return run
+
+
+def said(output):
+    return sorted(re.findall(r"^rank .*$", output, re.MULTILINE))
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_batch_job_needs_no_list_of_hosts(batch, family):
+    lines = f"{TF_HVD} {sys.executable} show.py"
+    code, output = batch(lines, "--nodes=2", "--ntasks-per-node=2", family=family)
+    assert code == 0, output
+    assert said(output) == FOUR, output
+
+
+def test_one_rank_runs_where_it_is_started(batch):
+    """By `tf_hvd run -np 1` and by Python itself, whatever else Slurm has given."""
+    command = f"{sys.executable} show.py"
+    code, output = batch(f"{TF_HVD} -np 1 {command} && {command}", "--nodes=2")
+    assert code == 0, output
+    assert said(output) == ["rank 0 alpha 0 1 1"] * 2
+
+
+def test_more_ranks_than_slurm_gave_are_refused(batch):
+    code, output = batch(f"{TF_HVD} -np 3 {sys.executable} show.py", "--nodes=2")
+    assert code == 2, output
+    assert "-np 3 is more than the 2 slots of alpha:1,beta:1; ask Slurm for more" in output
+
+
+# MPICH's address is longer than PMI-2 has room for if UCX puts all interfaces into it.
+SHORT = {"UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "eth0"}
+
+
+@pytest.mark.parametrize(
+    ("family", "mpi", "settings"), [("openmpi", "pmix", {}), ("mpich", "pmi2", SHORT)]
+)
+def test_srun_starts_ranks_itself(batch, family, mpi, settings):
+    lines = f"srun --mpi={mpi} {sys.executable} show.py"
+    code, output = batch(lines, "--nodes=2", "--ntasks-per-node=2", family=family, **settings)
+    assert code == 0, output
+    assert said(output) == FOUR, output
+
+
+def test_srun_without_mpi_is_found_out(batch):
+    code, output = batch(f"srun --mpi=none {sys.executable} show.py", "--nodes=2")
+    assert code != 0
+    assert said(output) == []
+    assert "srun --mpi=pmix" in output
+
+
+SAVES = """
+import os, signal, sys, time
+import tf_hvd as hvd
+
+def save(*_):
+    time.sleep(2)
+    os.write(1, f"rank {hvd.rank()} saves\\n".encode())
+    hvd.shutdown()
+    sys.exit(0)
+
+hvd.init()
+signal.signal(signal.SIGUSR1, save)
+if hvd.allgather_object(True) and hvd.rank() == 0:
+    # As at the end of a job's time: sbatch --signal=B:USR1@60.
+    os.system(f"scancel --batch --signal=USR1 {os.environ['SLURM_JOB_ID']}")
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_warning_reaches_all_ranks(batch, tmp_path, family):
+    (tmp_path / "save.py").write_text(SAVES)
+    lines = f"exec {TF_HVD} {sys.executable} save.py"
+    code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
+    assert code == 0, output
+    assert said(output) == ["rank 0 saves", "rank 1 saves"]
+
+
+def test_an_array_of_jobs(batch):
+    """Both at once, on the same machine: neither meets the other's ranks."""
+    lines = f"{TF_HVD} {sys.executable} show.py; echo task $SLURM_ARRAY_TASK_ID ends"
+    code, output = batch(lines, "--nodes=1", "--ntasks=2", "--array=0-1")
+    assert code == 0, output
+    ranks = said(output)
+    assert len(ranks) == 4
+    for rank in (0, 1):
+        lines = [line for line in ranks if line.startswith(f"rank {rank} ")]
+        assert [line.split()[3:] for line in lines] == [[str(rank), "2", "3"]] * 2
+    assert {"task 0 ends", "task 1 ends"} <= set(output.splitlines())
