@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tf_hvd.cli.environment import avoiding_environment
 from tf_hvd.cli.errors import UsageError
 from tf_hvd.cli.hosts import Host
 from tf_hvd.cli.launchers import Launcher
@@ -43,6 +44,44 @@ def complaints(needs, *names):
 
 def test_what_is_right_is_silent(needs):
     check_hosts([Host("a", 1), Host("localhost", 1), Host("b", 2)], needs(python=sys.executable))
+
+
+def test_networks_that_hosts_have_for_themselves(needs, tmp_path):
+    """Docker's bridge has the same address everywhere, and Open MPI waited for ever in init."""
+    (tmp_path / "ip").write_text("""#!/bin/sh
+echo '1: lo    inet 127.0.0.1/8 scope host lo'
+echo '3: docker0    inet 172.17.0.1/16 scope global docker0'
+echo '4: br0    inet 10.9.0.1/24 brd 10.9.0.255 scope global br0'
+echo "$OWN"
+""")
+    (tmp_path / "ip").chmod(0o700)
+    each = """case "$*" in
+    *" a "*) OWN='2: eth0    inet 10.0.0.1/24 scope global eth0' ;;
+    *" b "*) OWN='2: eth0    inet 10.0.0.2/24 scope global eth0' ;;
+    *" c "*) OWN='2: eth0    inet 10.9.0.2/24 scope global eth0' ;;
+    esac
+    export OWN"""
+    asked = needs(each)
+
+    def private(*names):
+        return check_hosts([Host(name, 1) for name in names], asked)
+
+    assert private("a") == []
+    assert private("a", "b") == ["10.9.0.0/24", "172.17.0.0/16"]
+    assert private("a", "b", "c") == ["172.17.0.0/16"]
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments", "environ", "told"),
+    [
+        ("openmpi", [], {}, {"OMPI_MCA_btl_tcp_if_exclude": "127.0.0.0/8,172.17.0.0/16"}),
+        ("mpich", [], {}, {}),
+        ("openmpi", ["--mca", "btl_tcp_if_include", "ib0"], {}, {}),
+        ("openmpi", [], {"OMPI_MCA_btl_tcp_if_include": "eth0"}, {}),
+    ],
+)
+def test_open_mpi_is_told_to_avoid_them(family, arguments, environ, told):
+    assert avoiding_environment(family, ["172.17.0.0/16"], arguments, environ) == told
 
 
 def test_a_login_may_talk(needs):

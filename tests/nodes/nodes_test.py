@@ -318,6 +318,18 @@ except tf.errors.AbortedError as error:
 """
 
 
+def test_machines_that_both_have_docker(job, two_nodes):
+    """Its bridge has one address on all machines, and Open MPI hung in init."""
+    bridge = "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0"
+    for node in two_nodes.values():
+        subprocess.run(
+            node.command(["sh", "-c", f"{bridge} && ip link set docker0 up"]), check=True
+        )
+    code, output = job(two_nodes, "alpha:1,beta:1", SHOW)
+    assert code == 0, output
+    assert {rank: len(lines) for rank, lines in said(output).items() if lines} == {0: 1, 1: 1}
+
+
 def test_a_job_that_loses_a_machine_fails(job, two_nodes, once_running):
     """Its exit code was 0: that of Open MPI's launcher."""
     where = once_running(two_nodes["beta"].lose)

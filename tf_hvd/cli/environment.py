@@ -165,6 +165,20 @@ def interface_environment(family: str, interfaces: str) -> dict[str, str]:
     return dict.fromkeys(names, interfaces)
 
 
+def avoiding_environment(
+    family: str, networks: Sequence[str], arguments: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What keeps Open MPI off these networks, if the user says nothing of interfaces.
+
+    It takes an address that two machines have for one machine, and waits for ever. MPICH does not.
+    """
+    name = "OMPI_MCA_btl_tcp_if_exclude"
+    said = name in environ or "OMPI_MCA_btl_tcp_if_include" in environ
+    if family != "openmpi" or not networks or said or any("tcp_if" in a for a in arguments):
+        return {}
+    return {name: ",".join(["127.0.0.0/8", *networks])}
+
+
 def session_environment(family: str, folder: str, environ: Mapping[str, str]) -> dict[str, str]:
     """What makes Open MPI 5 keep its session's files in `folder`, if the user names no other place.
 

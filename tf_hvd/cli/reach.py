@@ -6,10 +6,12 @@ one that has another TensorFlow not at all.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shlex
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -48,6 +50,7 @@ env {settings} {launcher} --version 2>/dev/null | sed 's/^/{mark}launcher=/'
 PATH={path}; export PATH
 command -v {program} >/dev/null || {{ say missing={missing_program}; exit 0; }}
 [ -z {python} ] || {python} -I -c {facts}
+ip -o -4 addr show up 2>/dev/null | sed -n 's/^.* inet \\([0-9./]*\\) .*/{mark}addresses=\\1/p'
 say end
 """
 
@@ -102,8 +105,11 @@ def goes_by_ssh(launcher: Launcher, words: Sequence[str], environ: Mapping[str, 
     return not any(part in word for word in words for part in _OTHER_WAY_WORDS)
 
 
-def check_hosts(hosts: Sequence[Host], needs: Needs) -> None:
+def check_hosts(hosts: Sequence[Host], needs: Needs) -> list[str]:
     """Asks all hosts at once, this machine too if it is one of them.
+
+    Returns:
+        The networks by which they do not reach each other, as `172.17.0.0/16`.
 
     Raises:
         UsageError: some cannot be reached, lack something, or have another version of something
@@ -115,12 +121,15 @@ def check_hosts(hosts: Sequence[Host], needs: Needs) -> None:
     wrong += _differences({h.name: a.facts for h, a in answers.items() if not a.wrong})
     if wrong:
         raise UsageError("\n".join(wrong))
+    return _private_networks([answer.addresses for answer in answers.values()])
 
 
 @dataclass(frozen=True)
 class _Answer:
     facts: Mapping[str, str] = field(default_factory=dict)
     wrong: str = ""
+    addresses: frozenset[str] = frozenset()
+    """Its own, with their networks' lengths: `10.0.0.1/24`."""
 
 
 def _ask(host: Host, needs: Needs) -> _Answer:
@@ -184,7 +193,20 @@ def _read(name: str, ended: subprocess.CompletedProcess[str]) -> _Answer:
         return _Answer(wrong=f"host {name}: the check there did not end well: {last}")
     del facts["end"]
     facts["MPI"] = version_in(facts.pop("launcher", ""))
-    return _Answer(facts)
+    addresses = frozenset(facts.pop("addresses", "").split())
+    return _Answer(facts, addresses=addresses)
+
+
+def _private_networks(of_hosts: Sequence[frozenset[str]]) -> list[str]:
+    """The networks in which hosts have the same address, as all have that of Docker's bridge.
+
+    Unless another host has an address of its own there: then they may be one network, after all.
+    """
+    times = Counter(address for addresses in of_hosts for address in addresses)
+    interfaces = {ipaddress.ip_interface(address): number for address, number in times.items()}
+    own = {one.network for one, number in interfaces.items() if number == 1}
+    same = {one.network for one, number in interfaces.items() if number > 1}
+    return sorted(str(network) for network in same - own if not network.is_loopback)
 
 
 def _differences(facts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

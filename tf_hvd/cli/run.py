@@ -19,6 +19,7 @@ from tf_hvd.cli.allocation import allocation
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.cli.environment import (
     asked_variables,
+    avoiding_environment,
     horovod_environment,
     interface_environment,
     is_rank,
@@ -166,7 +167,9 @@ def _start(
     if not (local or options.no_host_check) and goes_by_ssh(launcher, job.launcher_args, environ):
         program = job.command[0]
         python = watching.interpreter_of(program, environ)
-        check_hosts(hosts_of(job.hosts, job.ranks), Needs(launcher, program, python, environ))
+        asked = hosts_of(job.hosts, job.ranks)
+        private = check_hosts(asked, Needs(launcher, program, python, environ))
+        environ |= avoiding_environment(launcher.family, private, job.launcher_args, environ)
     command = by_way_of_rank(launcher.family, job, str(session.folder), local)
     if launcher.family == "slurm" and job.output.folder:
         for rank in range(job.ranks):
