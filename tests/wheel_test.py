@@ -50,6 +50,7 @@ def test_every_python_file_of_the_checkout_is_in_it(wheel):
     ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tf_hvd").rglob("*.py")}
     packed = {name for name in wheel.namelist() if name.endswith(".py")}
     assert packed == ours | {"tf_hvd/_build_info.py"}
+    assert "tf_hvd/py.typed" in wheel.namelist()  # type checkers may read them
 
 
 def test_metadata(wheel):

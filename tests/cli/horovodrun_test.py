@@ -185,7 +185,7 @@ def test_check_build(horovodrun_call):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "the following arguments are required: -np/--num-proc"),
+        (["train"], "the number of ranks is missing; for example -np 2"),
         (["-np", "2"], "no program to run; for example: horovodrun -np 2 python train.py"),
         (["-np", "2", "--min-np", "1", "x"], "--min-num-proc: there is no elastic training"),
         (["-np", "2", "--gloo", "x"], "--gloo: there is no Gloo; leave the flag out"),

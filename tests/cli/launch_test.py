@@ -322,7 +322,7 @@ def test_nothing_outlives_the_job(environ, call, program, tmp_path):
             ["-np", "two", "true"],
             "argument -np/--num-proc: 'two' is not a positive number of ranks; for example -np 2",
         ),
-        (["true"], "the following arguments are required: -np/--num-proc"),
+        (["true"], "the number of ranks is missing; for example -np 2"),
         (["-np", "2"], "no program to run; for example: tf_hvd run -np 2 python train.py"),
         (
             ["-np", "2", "-H", "node1", "true"],
