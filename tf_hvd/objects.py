@@ -67,8 +67,7 @@ class Channel:
     def _run(self, root: int | None, suffix: str, value: np.ndarray) -> np.ndarray:
         with tf.init_scope():
             if tf.executing_eagerly():
-                with on_host():
-                    result = self._collective(root, suffix, tf.constant(value))
+                result = self._collective(root, suffix, value)
                 return np.asarray(memoryview(result))  # numpy() would copy
             key = (root, suffix, value.dtype)
             if key not in self._runners:

@@ -85,7 +85,8 @@ def _children(process: int) -> list[int]:
     return [int(word) for word in text.split()]
 
 
-def _wait_until(done: Callable[[], object], what: str) -> None:
+def wait_until(done: Callable[[], object], what: str) -> None:
+    """Waits for what is being started, which `what` names in the error if it never is."""
     deadline = time.monotonic() + START_LIMIT
     while not done():
         if time.monotonic() > deadline:
@@ -109,7 +110,7 @@ def _start_switch(ends: contextlib.ExitStack) -> int:
     ends.callback(switch.wait)
     ends.callback(switch.kill)
     ours = os.readlink("/proc/self/ns/net")
-    _wait_until(lambda: os.readlink(f"/proc/{switch.pid}/ns/net") != ours, "the bridge")
+    wait_until(lambda: os.readlink(f"/proc/{switch.pid}/ns/net") != ours, "the bridge")
     within = _in_network(switch.pid)
     _run(*within, "ip", "link", "add", "bridge", "type", "bridge")
     _run(*within, "ip", "link", "set", "bridge", "up")
@@ -126,7 +127,7 @@ def _start_node(
     )
     ends.callback(process.wait)
     ends.callback(process.kill)  # and with it, by --kill-child, all that is in the node
-    _wait_until(lambda: _children(process.pid), name)
+    wait_until(lambda: _children(process.pid), name)
     return Node(name, address, _children(process.pid)[0], switch)
 
 
@@ -161,7 +162,7 @@ def cluster(names: Sequence[str], rate: str = "") -> Iterator[dict[str, Node]]:
             nodes[name] = _start_node(ends, name, address, switch, folder)
             _plug_in(nodes[name], rate)
         for name in names:
-            _wait_until((folder / f"{name}.up").exists, name)
+            wait_until((folder / f"{name}.up").exists, name)
         yield nodes
 
 

@@ -14,12 +14,12 @@ import os
 import pathlib
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cluster import wait_until
+
 TOOLS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scancel")
-START_LIMIT = 30
 
 # Nodes share their file system, so each daemon has folders of its own (%n). No cgroups: the nodes
 # are namespaces already. More processors than there are, for nothing here is bound to them.
@@ -84,7 +84,8 @@ def slurm(nodes: Mapping[str, Any], folder: pathlib.Path) -> Iterator[dict[str, 
     _write(nodes, folder)
     environ = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     first = next(iter(nodes))
-    munge = [f"--{name}={folder}/munge.{end}" for name, end in _MUNGE.items()]
+    munge = [f"--socket={folder}/munge.socket", f"--pid-file={folder}/munge.pid"]
+    munge += [f"--{name}-file={folder}/munge.{name}" for name in ("key", "log", "seed")]
     with contextlib.ExitStack() as ends:
 
         def start(node: str, *command: str) -> None:
@@ -95,30 +96,20 @@ def slurm(nodes: Mapping[str, Any], folder: pathlib.Path) -> Iterator[dict[str, 
             ends.callback(process.wait)
             ends.callback(process.kill)
 
-        start(first, "munged", "--foreground", "--force", *munge)
-        _wait_until((folder / "munge.socket").exists, folder)
-        start(first, "slurmctld", "-D")
-        for name in nodes:
-            start(name, "slurmd", "-D", "-N", name)
         asked = nodes[first].command(["sinfo", "-h", "-N", "-o", "%t"])
-        _wait_until(lambda: _answer(asked, environ) == ["idle"] * len(nodes), folder)
+        try:
+            start(first, "munged", "--foreground", "--force", *munge)
+            wait_until((folder / "munge.socket").exists, "munge")
+            start(first, "slurmctld", "-D")
+            for name in nodes:
+                start(name, "slurmd", "-D", "-N", name)
+            wait_until(lambda: _answer(asked, environ) == ["idle"] * len(nodes), "Slurm")
+        except TimeoutError as error:
+            error.add_note("".join(file.read_text() for file in folder.glob("*.log")))
+            raise
         yield environ
-
-
-_MUNGE = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log"} | {
-    "seed-file": "seed"
-}
 
 
 def _answer(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     asked = subprocess.run(command, env=environ, capture_output=True, text=True)
     return asked.stdout.split()
-
-
-def _wait_until(done: Any, folder: pathlib.Path) -> None:
-    deadline = time.monotonic() + START_LIMIT
-    while not done():
-        if time.monotonic() > deadline:
-            logs = "".join(file.read_text() for file in folder.glob("*.log"))
-            raise TimeoutError(f"Slurm did not come up within {START_LIMIT} s:\n{logs}")
-        time.sleep(0.1)

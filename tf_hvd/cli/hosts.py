@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tf_hvd.cli.errors import UsageError
@@ -84,23 +84,12 @@ def most_ranks_on_a_host(hosts: Sequence[Host], ranks: int) -> int:
     """The most ranks that one host gets, hosts being filled in order; all of them without hosts."""
     if not hosts:
         return ranks
-    most = 0
-    for host in hosts:
-        here = min(host.slots, ranks)
-        most = max(most, here)
-        ranks -= here
-    return most
+    return max(taken for _, taken in _filled(hosts, ranks))
 
 
 def hosts_of(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
     """The hosts that get any of the ranks, hosts being filled in order."""
-    taken = []
-    for host in hosts:
-        if ranks <= 0:
-            break
-        taken.append(host)
-        ranks -= host.slots
-    return tuple(taken)
+    return tuple(host for host, _ in _filled(hosts, ranks))
 
 
 def all_local(hosts: Sequence[Host], this_host: str) -> bool:
@@ -112,12 +101,17 @@ def ranks_here(hosts: Sequence[Host], ranks: int, this_host: str) -> int:
     """How many ranks the machine named `this_host` gets, hosts being filled in order."""
     if not hosts:
         return ranks
-    found = 0
+    return sum(taken for host, taken in _filled(hosts, ranks) if _is_local(host, this_host))
+
+
+def _filled(hosts: Sequence[Host], ranks: int) -> Iterator[tuple[Host, int]]:
+    """The hosts that get any of the ranks, in order, and how many each of them gets."""
     for host in hosts:
         taken = min(host.slots, ranks)
+        if taken == 0:
+            return
+        yield host, taken
         ranks -= taken
-        found += taken if _is_local(host, this_host) else 0
-    return found
 
 
 def _is_local(host: Host, this_host: str) -> bool:
