@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tf_hvd.cli import watch
+from tf_hvd.cli import processes, watch
 from tf_hvd.cli.run import _closing
 from tf_hvd.cli.session import JOINED, Session
 from tf_hvd.cli.supervise import Ending
@@ -110,11 +110,11 @@ def test_a_process_with_tensorflow_is_seen(tmp_path):
     library = tmp_path / "libtensorflow_cc.so.2"
     library.write_bytes(b"x" * mmap.PAGESIZE)
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
-        assert watch.has_tensorflow(os.getpid())
+        assert processes.has_tensorflow(os.getpid())
     with subprocess.Popen(["sleep", "300"]) as other:
-        assert not watch.has_tensorflow(other.pid)
+        assert not processes.has_tensorflow(other.pid)
         other.kill()
-    assert not watch.has_tensorflow(2**22)
+    assert not processes.has_tensorflow(2**22)
 
 
 @pytest.mark.parametrize(

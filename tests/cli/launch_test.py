@@ -295,18 +295,6 @@ def test_signals_end_a_single_rank(start, program, tmp_path):
     assert not any(map(is_running, pids))
 
 
-def test_nothing_outlives_the_job(environ, call, program, tmp_path):
-    left = program(
-        "import subprocess\n"
-        "quiet = dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.DEVNULL)\n"
-        "child = subprocess.Popen(['sleep', '300'], start_new_session=True, **quiet)\n"
-        "open(f'pid{rank}', 'w').write(f'{child.pid}\\n')\n"
-    )
-    code, _, errors = call("run", "-np", "2", *left, environ=environ)
-    assert code == 0, errors
-    assert not any(map(is_running, wait_for([tmp_path / "pid0", tmp_path / "pid1"])))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -435,17 +423,6 @@ def test_whose_process_it_is(tmp_path):
             finally:
                 process.kill()
                 process.wait()
-
-
-def test_background_jobs_of_the_script_that_becomes_us(tmp_path, program):
-    """`tensorboard & exec tf_hvd run ...`: what was there before is not the job's."""
-    words = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", "1", *program("say('ran')")]
-    script = f'sleep 100 >/dev/null 2>&1 & echo $! > {tmp_path}/pid; exec "$@"'
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", *words], capture_output=True, text=True, timeout=WAIT
-    )
-    assert done.stdout == "ran\n", done.stderr
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # fails if it has gone
 
 
 def test_what_a_killed_rank_has_forked(environ, call, program):

@@ -10,19 +10,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from absl.flags import argparse_flags
-
 from tf_hvd.cli import bench, doctor, run, strip_ops
 from tf_hvd.cli.errors import UsageError
 
 
-class Parser(argparse_flags.ArgumentParser):
-    """Says what is wrong in one line; no absl flags: a --flagfile of the program is not ours."""
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and takes no abbreviations."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(  # type: ignore[no-untyped-call]
-            **{"inherited_absl_flags": None, "allow_abbrev": False, **kwargs}
-        )
+        super().__init__(**{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with exit code 2 and the message, without the usage."""

@@ -20,10 +20,9 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from tf_hvd.cli import rank
+from tf_hvd.cli import processes, rank
 from tf_hvd.cli.environment import RANK_VARIABLES
 from tf_hvd.cli.errors import UsageError
-from tf_hvd.cli.supervise import is_alive
 
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 JOINED = "joined."
@@ -53,6 +52,8 @@ class Session:
             ) from error
         self.ranks: dict[int, int] = {}
         """The process id of each rank that has reported, by rank."""
+        self.sessions: set[int] = set()
+        """The sessions that the launcher has put those into."""
         self._gives_input = gives_input
         self._input: int | None = None
         self._listener = socket.socket(socket.AF_UNIX)
@@ -140,7 +141,8 @@ class Session:
         Those that a signal ended, and those that had joined the job and ended with an error,
         unless they had left it by `shutdown()`. For a moment also one that has just ended well.
         """
-        ended = {number for number, process in list(self.ranks.items()) if not is_alive(process)}
+        alive = processes.is_alive
+        ended = {number for number, process in list(self.ranks.items()) if not alive(process)}
         return [number for number in self.cut_short() if number in ended and self._broke(number)]
 
     def _broke(self, number: int) -> bool:
@@ -153,22 +155,20 @@ class Session:
 
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of one that copies its output."""
-        try:
-            if os.fsencode(rank.__file__) in Path(f"/proc/{process}/cmdline").read_bytes():
-                return None
-            words = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-        except OSError:
+        environ = processes.environment(process)
+        if environ.get(FOLDER_VARIABLE) != str(self.folder) or _is_starter(process):
             return None
-        environ = dict(word.split(b"=", 1) for word in words if b"=" in word)
-        if environ.get(FOLDER_VARIABLE.encode()) != os.fsencode(self.folder):
-            return None
-        numbers = [environ.get(name.encode(), b"") for name in RANK_VARIABLES]
+        numbers = [environ.get(name, "") for name in RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)
+
+    def is_copier(self, process: int) -> bool:
+        """Whether a process copies the output of a rank of this job, until that is closed."""
+        return _is_starter(process) and str(self.folder) in processes.arguments(process)
 
     def all_ended(self, here: int) -> bool:
         """Whether all of this machine's `here` ranks have started, and have ended."""
-        processes = list(self.ranks.values())
-        return len(processes) >= here and not any(map(is_alive, processes))
+        pids = list(self.ranks.values())
+        return len(pids) >= here and not any(map(processes.is_alive, pids))
 
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # the listener is closed at the end
@@ -177,6 +177,7 @@ class Session:
                 with link, contextlib.suppress(OSError, ValueError):
                     link.settimeout(10.0)
                     number, pid = link.makefile().readline().split()
+                    self.sessions |= {processes.session(int(pid)) or 0}
                     self._welcome(link, int(number))
                     self.ranks[int(number)] = int(pid)
 
@@ -188,6 +189,10 @@ class Session:
             self._input = None
         else:
             link.sendall(b"0")
+
+
+def _is_starter(process: int) -> bool:
+    return rank.__file__ in processes.arguments(process)
 
 
 def _standard_input() -> int | None:

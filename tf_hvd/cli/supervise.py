@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
+
+from tf_hvd.cli.processes import descendants
 
 # linux/prctl.h and asm-generic/siginfo.h
 _PR_SET_PDEATHSIG = 1
@@ -34,6 +36,19 @@ class Ending:
     """Whether a signal to this process ended the command."""
 
 
+class Fate(enum.Enum):
+    """What becomes of a process that is left when the command has ended."""
+
+    KILLED = enum.auto()
+    ENDS = enum.auto()
+    """It soon ends by itself."""
+    LEFT = enum.auto()
+    """It is meant to outlive the command."""
+
+
+_LIVING = (Fate.ENDS, Fate.LEFT)
+
+
 class Watch(Protocol):
     """Who is asked about a running command, by the thread that waits for it."""
 
@@ -42,6 +57,9 @@ class Watch(Protocol):
 
     def look(self) -> float | None:
         """Looks on. Returns seconds until the next time, or None: the command must end."""
+
+    def fate(self, process: int) -> Fate:
+        """What becomes of a descendant that has outlived the command."""
 
 
 def supervise(
@@ -56,14 +74,15 @@ def supervise(
 
     SIGINT, SIGTERM and SIGHUP are handed on to the command; it and its descendants are killed if
     they have not ended `grace` seconds later, or when a second such signal comes. SIGUSR1
-    is handed on, no more. Descendants that
-    outlive the command are killed, and the command gets SIGTERM if this process is killed. After
-    such a signal this process ignores further ones: it is to clean up and end.
+    is handed on, no more. Descendants that outlive the command are killed, unless `watch` knows
+    better, and the command gets SIGTERM if this process is killed. After such a signal this process
+    ignores further ones: it is to clean up and end.
 
     Args:
         command: the program, found on the PATH of `environ`, and its arguments.
         environ: the environment of the command.
-        watch: is asked now and then; it may end the command, as a signal would.
+        watch: is asked now and then; it may end the command, as a signal would. At the end it
+            is asked about each descendant that is left.
         stdin: the command's standard input; None for this process's own.
         grace: seconds between a handed-on signal and SIGKILL.
 
@@ -85,7 +104,7 @@ def supervise(
         if watch:
             watch.started(child.pid)
         code, ended_by = _wait(child, grace, watch, others)
-        _kill_descendants(child, others)
+        _kill_descendants(child, others, watch)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
         late = signal.sigtimedwait(_ENDING, 0)
         ended_by = ended_by or (late.si_signo if late else 0)
@@ -150,57 +169,29 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_descendants(
-    child: subprocess.Popen[bytes], others: frozenset[int], patience: float = 5.0
+    child: subprocess.Popen[bytes],
+    others: frozenset[int],
+    watch: Watch | None = None,
+    patience: float = 5.0,
 ) -> None:
-    """Kills all descendants of this process but `others`; gives up on those that do not end."""
-    deadline = time.monotonic() + patience
-    while (living := {*descendants()} - others) and time.monotonic() < deadline:
-        for pid in living:
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                os.kill(pid, signal.SIGKILL)
+    """Kills all descendants of this process but `others` and those that `watch` lets live.
+
+    Gives up on those that do not end.
+    """
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < patience:
+        fates = {pid: watch.fate(pid) if watch else Fate.KILLED for pid in descendants()}
+        fates = {pid: fate for pid, fate in fates.items() if pid not in others}
+        for pid, fate in fates.items():
+            if fate is Fate.KILLED:
+                with contextlib.suppress(OSError):  # it has ended, or is another user's
+                    os.kill(pid, signal.SIGKILL)
+        kinds = set(fates.values())
+        # What copies the output of a process that lives on does not end before that.
+        if kinds <= {Fate.LEFT} or (Fate.LEFT in kinds and passed >= 1 and kinds <= {*_LIVING}):
+            return
         time.sleep(0.01)
         _reap(child)
-
-
-def is_alive(process: int) -> bool:
-    """Whether there is such a process that has not ended; a zombie has."""
-    try:
-        return _state_and_parent(Path(f"/proc/{process}"))[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def _state_and_parent(entry: Path) -> tuple[str, int]:
-    # The name in parentheses may hold anything, also spaces and parentheses.
-    words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    return words[0], int(words[1])
-
-
-def descendants(without: int | None = None) -> list[int]:
-    """The ids of all living processes below this one; zombies do not count.
-
-    Args:
-        without: a process that is left out, with all that is below it.
-    """
-    children: dict[int, list[int]] = {}
-    zombies = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            state, parent = _state_and_parent(entry)
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(int(entry.name))
-        if state in "ZX":
-            zombies.add(int(entry.name))
-    found = []
-    queue = [os.getpid()]
-    while queue:
-        below = [pid for pid in children.get(queue.pop(), []) if pid != without]
-        queue += below
-        found += [pid for pid in below if pid not in zombies]
-    return found
 
 
 def _prctl(option: int, value: int) -> None:

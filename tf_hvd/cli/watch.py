@@ -12,14 +12,17 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.cli import processes
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Ending, descendants
+from tf_hvd.cli.supervise import Ending, Fate
 
 _WIDTH = 78
 _SOON, _SELDOM = 0.25, 5.0
 # How long what ranks have started may take to end when one of them has failed, and the launcher
 # when all ranks of this machine have ended.
 TO_LET_GO, TO_END = 3.0, 15.0
+# What launchers start for themselves, as /proc has it: 15 letters.
+_DAEMONS = ("hydra_pmi_proxy", "prted", "orted")
 
 
 class JobWatch:
@@ -42,6 +45,7 @@ class JobWatch:
         self._began = time.monotonic()
         self._tensorflow = False
         self._launcher = 0
+        self._ignores_hangup = processes.ignores_hangup(os.getpid())  # then all of us do
         # Since when a rank of this machine has failed, and all of them have ended.
         self._failed: float | None = None
         self._ended: float | None = None
@@ -65,7 +69,7 @@ class JobWatch:
             return None
         if self._tensorflow or self._session.joined():
             return _SELDOM
-        self._tensorflow = any(map(has_tensorflow, descendants()))
+        self._tensorflow = any(map(processes.has_tensorflow, processes.descendants()))
         # A program that loads TensorFlow does so early, and keeps it.
         return min(_SELDOM, _SOON + passed / 20)
 
@@ -82,6 +86,21 @@ class JobWatch:
         if self._session.joined():
             return True
         return False if self._here or self._session.ranks else None
+
+    def fate(self, process: int) -> Fate:
+        """What becomes of a process that has outlived the job.
+
+        Left alone is what was given a session of its own (`setsid`, `ssh` with ControlPersist), or
+        made to ignore SIGHUP (`nohup`): it is meant to go on.
+        """
+        if self._session.is_copier(process):
+            return Fate.ENDS
+        if processes.name(process) in _DAEMONS:
+            return Fate.KILLED
+        own = processes.session(process)
+        apart = own is not None and own not in {os.getsid(0), *self._session.sessions}
+        nohup = not self._ignores_hangup and processes.ignores_hangup(process)
+        return Fate.LEFT if apart or nohup else Fate.KILLED
 
     def _is_late(self, passed: float) -> bool:
         if self._start_timeout is None or not self._here or passed < self._start_timeout:
@@ -131,22 +150,13 @@ class JobWatch:
         MPICH takes it for the rank itself, and both launchers wait until its output ends.
         """
         # Ours are those, besides the launcher, that have outlived who started them.
-        for process in descendants(without=self._launcher):
+        for process in processes.descendants(without=self._launcher):
             if self._session.rank_of(process) not in failed:
                 continue
+            name = processes.name(process)
             with contextlib.suppress(OSError):
-                name = Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
                 os.kill(process, signal.SIGKILL)
                 self.killed[process] = name
-
-
-def has_tensorflow(pid: int) -> bool:
-    """Whether TensorFlow's library is loaded in a process."""
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-            return any("/libtensorflow_" in line for line in maps)
-    except OSError:
-        return False
 
 
 def is_interpreter(program: str) -> bool:

@@ -1,0 +1,65 @@
+"""Which processes a job leaves when it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
+WAIT = 60
+
+
+def is_running(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+CHILDREN = """
+import subprocess
+quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+children = {
+    "plain": subprocess.Popen(["sleep", "300"], **quiet),
+    "setsid": subprocess.Popen(["sleep", "300"], start_new_session=True, **quiet),
+    "nohup": subprocess.Popen(["nohup", "sleep", "300"], **quiet),
+}
+for name, child in children.items():
+    open(f"{name}{rank}", "w").write(f"{child.pid}\\n")
+time.sleep(0.3)  # nohup has become what it starts
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_rank_left_running(environ, call, program, tmp_path, ranks):
+    """What was started to go on is let go on; all else ends with the job."""
+    code, _, errors = call("run", "-np", str(ranks), *program(CHILDREN), environ=environ)
+    assert code == 0, errors
+    left = {
+        name: [int(file.read_text()) for file in tmp_path.glob(f"{name}*")]
+        for name in ("plain", "setsid", "nohup")
+    }
+    running = {name: [is_running(pid) for pid in pids] for name, pids in left.items()}
+    for pid in left["setsid"] + left["nohup"]:
+        os.kill(pid, signal.SIGKILL)
+    on = [True] * ranks
+    assert running == {"plain": [False] * ranks, "setsid": on, "nohup": on}
+
+
+def test_under_nohup_nothing_is_left(program, tmp_path):
+    """Then all that a job starts ignores SIGHUP, whatever it is meant for."""
+    command = ["nohup", *COMMAND, "run", "-np", "1", *program(CHILDREN)]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=WAIT)
+    assert not is_running(int((tmp_path / "nohupNone").read_text()))
+    os.kill(int((tmp_path / "setsidNone").read_text()), signal.SIGKILL)
+
+
+def test_background_jobs_of_the_script_that_becomes_us(tmp_path, program):
+    """`tensorboard & exec tf_hvd run ...`: what was there before is not the job's."""
+    words = [*COMMAND, "run", "-np", "1", *program("say('ran')")]
+    script = f'sleep 100 >/dev/null 2>&1 & echo $! > {tmp_path}/pid; exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words], capture_output=True, text=True, timeout=WAIT
+    )
+    assert done.stdout == "ran\n", done.stderr
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # fails if it has gone

@@ -1,0 +1,87 @@
+"""What runs on this machine: asks psutil, for who must not fail when a process has just ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is such a process that has not ended; a zombie has."""
+    try:
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
+
+
+def descendants(without: int | None = None) -> list[int]:
+    """The ids of all living processes below this one; zombies do not count.
+
+    Args:
+        without: a process that is left out, with all that is below it.
+    """
+    below = _below(os.getpid())
+    if without is not None:
+        below = below - _below(without) - {without}
+    return sorted(filter(is_alive, below))
+
+
+def _below(process: int) -> set[int]:
+    try:
+        return {child.pid for child in psutil.Process(process).children(recursive=True)}
+    except psutil.Error:
+        return set()
+
+
+def name(process: int) -> str:
+    """What it is called; empty if it has ended."""
+    try:
+        return psutil.Process(process).name()
+    except psutil.Error:
+        return ""
+
+
+def arguments(process: int) -> list[str]:
+    """Its command line; empty if it has ended, or is another user's."""
+    try:
+        return psutil.Process(process).cmdline()
+    except psutil.Error:
+        return []
+
+
+def environment(process: int) -> dict[str, str]:
+    """What it was started with; empty if it has ended, or is another user's."""
+    try:
+        return psutil.Process(process).environ()
+    except psutil.Error:
+        return {}
+
+
+def session(process: int) -> int | None:
+    """The id of its session, which `setsid` makes; None if it has ended."""
+    try:
+        return os.getsid(process)
+    except OSError:
+        return None
+
+
+def ignores_hangup(process: int) -> bool:
+    """Whether it ignores SIGHUP, as `nohup` makes it."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    ignored = next((int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")), 0)
+    return bool(ignored >> (signal.SIGHUP - 1) & 1)
+
+
+def has_tensorflow(process: int) -> bool:
+    """Whether TensorFlow's library is loaded in it."""
+    try:
+        with open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as maps:
+            return any("/libtensorflow_" in line for line in maps)
+    except OSError:
+        return False
