@@ -21,11 +21,15 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
+from tf_hvd._job_output import Output
+
 Result = TypeVar("Result")
 
 _TASK = pathlib.Path(__file__).parent / "cli" / "task.py"
 # As in cli/task.py, which may not be imported here, nor this there.
 _CALL, _RESULT, _FAILED = "call", "result.", "failed."
+# In seconds: how often what is not told is looked for.
+_LOOK = 0.2
 # How long the other ranks may still work when one has failed: to say what they saw.
 _GRACE = 5.0
 
@@ -92,8 +96,9 @@ def run(
     with _folder(directory) as folder:
         _leave_call(folder, (func, tuple(args), dict(kwargs or {})))
         command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", str(np), *where]
-        command += ["--end-with-parent", *options, "--", python, str(_TASK), str(folder)]
-        code = _wait(command, folder)
+        output = Output()
+        command += ["--end-with-parent", *output.options, *options]
+        code = _wait([*command, "--", python, str(_TASK), str(folder)], folder, output)
         return _results(folder, int(np), code)
 
 
@@ -135,23 +140,33 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(command: Sequence[str], folder: pathlib.Path) -> int:
+def _wait(command: Sequence[str], folder: pathlib.Path, output: Output) -> int:
     """The exit code of the job, which ends when a rank has failed: MPICH would wait for all."""
-    job = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    job = output.start(command)
     deadline = None
     try:
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return job.wait(timeout=0.5)
+        while (code := job.poll()) is None:
+            output.wait(_LOOK)
             if deadline is None and any(folder.glob(f"{_FAILED}*")):
                 deadline = time.monotonic() + _GRACE
             if deadline is not None and time.monotonic() > deadline:
-                job.send_signal(signal.SIGTERM)
-                return job.wait()
+                _end(job, output)
     except BaseException:
-        job.send_signal(signal.SIGTERM)
-        job.wait()
+        _end(job, output)
         raise
+    finally:
+        output.finish()
+    return code
+
+
+def _end(job: subprocess.Popen[bytes], output: Output) -> None:
+    """Ends the job, at once if it is interrupted again."""
+    job.send_signal(signal.SIGTERM)
+    while job.poll() is None:
+        try:
+            output.wait(_LOOK)
+        except KeyboardInterrupt:
+            job.send_signal(signal.SIGTERM)
 
 
 def _results(folder: pathlib.Path, ranks: int, code: int) -> list[Any]:

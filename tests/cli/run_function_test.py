@@ -26,10 +26,10 @@ HOROVOD_SIGNATURE = (
 )
 # `run` without the rest of the package, which would load TensorFlow.
 ALONE = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("interactive", {interactive.__file__!r})
-interactive = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(interactive)
+import sys, types
+package = sys.modules["tf_hvd"] = types.ModuleType("tf_hvd")
+package.__path__ = [{str(pathlib.Path(interactive.__file__).parent)!r}]
+from tf_hvd import interactive
 """
 # As typed at a prompt, where functions have no file.
 SESSION = """

@@ -79,7 +79,7 @@ def test_openmpi(job, expected):
         ({"ranks": 2, "cores": 2, "environ": {"TF_HVD_X": "1"}}, "-np 2 -genvall -bind-to core:1"),
         (
             {"ranks": 2, "cores": 2, "interfaces": "lo,eth0", "output": Output("o", tags=True)},
-            "-np 2 -genvall -iface lo -bind-to core:1 -prepend-rank",
+            "-np 2 -genvall -iface lo -bind-to core:1",
         ),
     ],
 )

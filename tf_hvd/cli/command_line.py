@@ -28,9 +28,13 @@ class Output:
     folder: str = ""
     """Holds `rank.N/stdout` and `rank.N/stderr` for each rank; empty for no files."""
     timestamps: bool = False
-    """Whether each line in and beside the files begins with the time."""
+    """Whether each line begins with the time, also in the files."""
     tags: bool = False
-    """Whether the launcher puts the rank before each line."""
+    """Whether each line but those in the files begins with the rank."""
+
+    def __bool__(self) -> bool:
+        """Whether it goes anywhere but to the terminal as it is."""
+        return bool(self.folder or self.timestamps or self.tags)
 
     def pattern(self, ranks: int) -> str:
         """The folder of each rank, to be formatted with `rank`: ranks sort as text."""
@@ -92,7 +96,8 @@ def by_way_of_rank(family: str, job: Job, folder: str, local: bool) -> tuple[str
     if family == "slurm":
         return job.command
     wanted = ["stdin"] * bool(family and not job.own_input)
-    wanted += ["timestamps"] * job.output.timestamps + ["watch"] * bool(family)
+    wanted += ["tags"] * job.output.tags + ["timestamps"] * job.output.timestamps
+    wanted += ["watch"] * bool(family)
     starter = [
         *(sys.executable, "-I", "-S", str(Path(__file__).with_name("rank.py"))),
         *(folder, _RANK_VARIABLES.get(family, ""), ",".join(wanted)),
@@ -118,8 +123,6 @@ def _openmpi(job: Job, cores_each: int) -> list[str]:
         if cores_each > 1:
             words += ["--map-by", f"slot:PE={cores_each}"]
         words += ["--bind-to", "core" if cores_each else "none"]
-    if job.output.tags:
-        words.append("--tag-output")
     for name in exported_names(job.environ, job.asked):
         words += ["-x", name]
     return words
@@ -136,8 +139,6 @@ def _mpich(job: Job, cores_each: int) -> list[str]:
         words += ["-iface", job.interfaces.partition(",")[0]]
     if not _binds_itself(job):
         words += ["-bind-to", f"core:{cores_each}" if cores_each else "none"]
-    if job.output.tags:
-        words.append("-prepend-rank")
     return words
 
 

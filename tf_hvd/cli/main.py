@@ -67,7 +67,7 @@ def _add_output(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--tag-output",
         action="store_true",
-        help="put the rank before each line that it prints, in the launcher's form",
+        help="put the rank and the stream before each line, as `[1,0]<stdout>: `",
     )
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import re
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -19,7 +21,11 @@ import time
 from typing import NoReturn
 
 SOCKET, ENDED, RUNNING = "ranks", "ended.", "running."
+_STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE = 1 << 16
+# In seconds: a line that takes longer to write is shown as far as it is.
+_PATIENCE = 0.1
+_LINE_END = re.compile(b"([\r\n])")
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
 
@@ -64,12 +70,19 @@ def _take_input(descriptor: int | None) -> None:
         os.close(descriptor)
 
 
-def copy_output(folder: str, timestamps: bool) -> None:
-    """From now on what this process prints goes to files in `folder` as well.
+def copy_output(folder: str, label: str, timestamps: bool) -> None:
+    """From now on a process of its own hands on what this one prints, until nobody prints any more.
 
-    A process of its own copies: it ends when nobody has the output open any more.
+    Args:
+        folder: gets a copy, in the files `stdout` and `stderr`; empty for none.
+        label: what is put before each line that goes on, with the stream's name in it; empty for
+            lines as they are.
+        timestamps: whether each line begins with the time, also in the files.
     """
-    os.makedirs(folder, exist_ok=True)
+    files = {}
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+        files = {name: _created(os.path.join(folder, name)) for name in _STREAMS.values()}
     pipes = {1: os.pipe(), 2: os.pipe()}
     child = os.fork()
     if child == 0:
@@ -83,37 +96,125 @@ def copy_output(folder: str, timestamps: bool) -> None:
                 os.close(write_end)
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
-            _copy({pipes[1][0]: (1, "stdout"), pipes[2][0]: (2, "stderr")}, folder, timestamps)
+            _copy(
+                {
+                    pipes[to][0]: _Copy(to, label.format(name), files.get(name), timestamps)
+                    for to, name in _STREAMS.items()
+                }
+            )
         os._exit(0)
     os.waitpid(child, 0)
     for to, (read_end, write_end) in pipes.items():
         os.dup2(write_end, to)
         os.close(read_end)
         os.close(write_end)
+    for file in files.values():
+        os.close(file)
 
 
-def _copy(sources: dict[int, tuple[int, str]], folder: str, timestamps: bool) -> None:
+def _created(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+
+
+class _Copy:
+    """One stream on its way out: as it is, or in whole lines that each tell whose they are.
+
+    A line that is redrawn, as a progress bar is, ends with a carriage return. One that its rank
+    does not end for a while is shown so far as such a line, and whole when it ends: launchers mix
+    the ranks' output wherever a write ends.
+    """
+
+    def __init__(self, to: int, label: str, file: int | None, timestamps: bool) -> None:
+        self._to: int | None = to
+        self._label = label.encode()
+        self._file = file
+        self._timestamps = timestamps
+        self._line = b""
+        self._drawn = b""  # the line that stands there after a carriage return
+        self._begun: float | None = None
+        self._at_line_start = True
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until `show_line`; None if nothing waits for it."""
+        if self._begun is None:
+            return None
+        return max(0.0, self._begun + _PATIENCE - time.monotonic())
+
+    def add(self, piece: bytes) -> None:
+        """Hands a piece of output on; empty at the end."""
+        if self._file is not None and not _write(self._file, self._stamped(piece)):
+            self._file = None
+        if not self._label and not self._timestamps:
+            self._send(piece)
+            return
+        *whole, self._line = _LINE_END.split(self._line + piece)
+        if self._line and (not piece or len(self._line) >= _PIECE):
+            whole += [self._line, b"\n"]
+            self._line = b""
+        lines = []
+        for text, end in zip(whole[::2], whole[1::2], strict=True):
+            text = text.rstrip(b"\b")  # Keras goes back by these as well
+            if end == b"\n":
+                lines.append((text or self._drawn, end))
+                self._drawn = b""
+            elif text:
+                lines.append((text, end))
+                self._drawn = text
+        self._send_lines(lines)
+        self._begun = time.monotonic() if self._line else None
+
+    def show_line(self) -> None:
+        """Shows the line that has not ended."""
+        self._begun = None
+        self._send_lines([(self._line, b"\r")])
+
+    def _send_lines(self, lines: list[tuple[bytes, bytes]]) -> None:
+        start = self._label + (_stamp() if self._timestamps else b"")
+        pieces = [b""]
+        for text, end in lines:
+            line = start + text + end
+            # A pipe takes so much in one piece, or nothing of it.
+            if len(pieces[-1]) + len(line) > select.PIPE_BUF:
+                pieces.append(b"")
+            pieces[-1] += line
+        for piece in pieces:
+            self._send(piece)
+
+    def _send(self, data: bytes) -> None:
+        if self._to is not None and not _write(self._to, data):
+            self._to = None
+
+    def _stamped(self, piece: bytes) -> bytes:
+        if not self._timestamps or not piece:
+            return piece
+        ends = piece.endswith(b"\n")
+        text = piece[:-1] if ends else piece
+        start = _stamp() if self._at_line_start else b""
+        self._at_line_start = ends
+        return start + text.replace(b"\n", b"\n" + _stamp()) + (b"\n" if ends else b"")
+
+
+def _stamp() -> bytes:
+    return time.strftime("[%Y-%m-%d %H:%M:%S] ").encode()
+
+
+def _copy(sources: dict[int, _Copy]) -> None:
     chosen = selectors.DefaultSelector()
-    for source, (to, name) in sources.items():
-        file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        chosen.register(source, selectors.EVENT_READ, [to, file])
-    at_line_start = dict.fromkeys(sources, True)
+    for source, copy in sources.items():
+        chosen.register(source, selectors.EVENT_READ, copy)
     while chosen.get_map():
-        for key, _ in chosen.select():
+        copies: list[_Copy] = [key.data for key in chosen.get_map().values()]
+        for key, _ in chosen.select(
+            min((c.wait for c in copies if c.wait is not None), default=None)
+        ):
             piece = os.read(key.fd, _PIECE)
+            key.data.add(piece)
             if not piece:
                 chosen.unregister(key.fd)
-                continue
-            if timestamps:
-                stamp = time.strftime("[%Y-%m-%d %H:%M:%S] ").encode()
-                ends = piece.endswith(b"\n")
-                text = piece[:-1] if ends else piece
-                start = stamp if at_line_start[key.fd] else b""
-                at_line_start[key.fd] = ends
-                piece = start + text.replace(b"\n", b"\n" + stamp) + (b"\n" if ends else b"")
-            for to in list(key.data):
-                if not _write(to, piece):
-                    key.data.remove(to)
+        for copy in copies:
+            if copy.wait == 0.0:
+                copy.show_line()
 
 
 def _write(to: int, data: bytes) -> bool:
@@ -183,8 +284,8 @@ def main(arguments: list[str]) -> NoReturn:
 
     Args:
         arguments: the launcher's folder; the variables that may hold the rank, comma-separated;
-            what is wanted, comma-separated: `stdin`, `timestamps`, `watch`; the output's folder
-            with `{rank:0Nd}` in it, or nothing; then the program and its arguments.
+            what is wanted, comma-separated: `stdin`, `tags`, `timestamps`, `watch`; the output's
+            folder with `{rank:0Nd}` in it, or nothing; then the program and its arguments.
     """
     folder, variables, chosen, output, *command = arguments
     rank, wanted = _rank(variables), chosen.split(",")
@@ -195,9 +296,12 @@ def main(arguments: list[str]) -> NoReturn:
         _take_input(descriptor)
     elif descriptor is not None:
         os.close(descriptor)
-    if output:
+    label = f"[1,{rank}]<{{}}>: " if "tags" in wanted else ""
+    if output or label or "timestamps" in wanted:
+        # Python keeps back what it prints to a pipe, as this one, until it has much of it.
+        os.environ.setdefault("PYTHONUNBUFFERED", "1")
         try:
-            copy_output(output.format(rank=rank), "timestamps" in wanted)
+            copy_output(output.format(rank=rank), label, "timestamps" in wanted)
         except OSError as error:
             sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
     _become(command)

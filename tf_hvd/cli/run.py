@@ -156,7 +156,7 @@ def _start(
     environ = {**job.environ, FOLDER_VARIABLE: str(session.folder)}
     if launcher is None:
         line: Sequence[str] = job.command
-        if job.output.folder or job.output.timestamps:
+        if job.output:
             line = by_way_of_rank("", job, str(session.folder), local)
         _announce(options.verbose, line, "1 rank needs no MPI")
         return supervise(line, environ, watch=watch)

@@ -1,0 +1,142 @@
+"""What ranks print, on its way out: whole lines with their rank, and what a cell makes of them."""
+
+import os
+import re
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_hvd._job_output import Bar, Cell
+
+LINES = 3000
+
+
+def test_tagged_lines_are_whole(environ, call, program):
+    """MPICH's launcher put labels in the middle of lines, and lines in the middle of others."""
+    loud = program(
+        f"for i in range({LINES}):\n"
+        "    for text in ('line ', str(i), 'x' * (i % 97), '\\n'):\n"
+        "        os.write(1, text.encode())\n"
+    )
+    code, output, errors = call("run", "-np", "2", "--tag-output", *loud, environ=environ)
+    assert code == 0, errors
+    for rank in range(2):
+        mine = [line for line in output.split("\n") if line.startswith(f"[1,{rank}]<stdout>: ")]
+        # On a busy machine a line is shown before it has ended as well.
+        after = [*mine[1:], ""]
+        whole = [
+            line
+            for line, next_line in zip(mine, after, strict=True)
+            if not next_line.startswith(line)
+        ]
+        assert whole == [f"[1,{rank}]<stdout>: line {i}{'x' * (i % 97)}" for i in range(LINES)]
+
+
+def test_timestamps_need_no_folder(environ, call, program):
+    show = program("say('out'); sys.stderr.write('error\\n')")
+    for ranks in ("2", "1"):
+        code, output, errors = call(
+            *("run", "-np", ranks, "--prefix-output-with-timestamp", *show), environ=environ
+        )
+        assert code == 0, errors
+        stamp = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
+        assert re.fullmatch(rf"({stamp}out\n){{{ranks}}}", output)
+        assert re.fullmatch(rf"({stamp}error\n){{{ranks}}}", errors)
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("a\nb", ["a\n", "b\n"]),
+        ("a\r\nb\r\n", ["a\r", "a\n", "b\r", "b\n"]),
+        ("\n\n", ["\n", "\n"]),
+        # Keras: back to the start of the line, then the bar.
+        ("\b\b\r1/2\b\b\b\r2/2\n", ["1/2\r", "2/2\n"]),
+        ("x" * 100_000 + "\n", ["x" * 65536 + "\n", "x" * 34464 + "\n"]),
+    ],
+)
+def test_lines_and_what_is_redrawn(call, program, printed, shown):
+    write = program(f"os.write(1, {printed.encode()!r})")
+    code, output, errors = call("run", "-np", "1", "--tag-output", *write, environ=os.environ)
+    assert code == 0, errors
+    # The test reads carriage returns as line ends.
+    assert output == "".join(f"[1,0]<stdout>: {line}" for line in shown).replace("\r", "\n")
+
+
+def test_a_question_is_seen_before_its_line_ends(start, program):
+    """`input("name? ")` waits for an answer: the line cannot wait for its end."""
+    ask = program("os.write(1, b'name? '); say(sys.stdin.readline().strip())")
+    job = start("run", "-np", "1", "--tag-output", *ask, environ=os.environ, stdin=subprocess.PIPE)
+    asked = "[1,0]<stdout>: name? "
+    assert job.stdout.read(len(asked)) == asked
+    output, errors = job.communicate("it\n", timeout=60)
+    assert (output, errors) == (f"{asked}it\n", "")  # on a terminal over what was shown
+
+
+class Shown:
+    """A cell, and what it shows."""
+
+    def __init__(self):
+        self.text, self.bars = "", []
+
+        def display(text):
+            self.bars.append([text])
+            return self.bars[-1].append
+
+        self.cell = Cell(self.write, Bar(display))
+
+    def write(self, text):
+        self.text += text
+
+
+def test_a_cell_has_the_bar_of_rank_0_alone():
+    shown = Shown()
+    for rank in (0, 1):
+        label = f"[1,{rank}]<stdout>: "
+        shown.cell.add(f"{label}begin\n{label}1/2\r{label}2/2\r{label}2/2 done\n".encode())
+    shown.cell.end()
+    assert shown.text == "[0] begin\n[0] 2/2 done\n[1] begin\n"
+    [bar] = shown.bars
+    assert bar[-1] == "2/2 done"
+
+
+def test_a_line_that_only_grows_is_no_bar():
+    shown = Shown()
+    for rank in (0, 1):
+        label = f"[1,{rank}]<stderr>: "
+        shown.cell.add(f"{label}load\r{label}loading\r{label}loading: done\n".encode())
+    shown.cell.add("the launcher: schlecht für".encode()[:-2])
+    shown.cell.end()
+    assert shown.text == (
+        "[0] loading: done\n[1] loading: done\nthe launcher: schlecht f\N{REPLACEMENT CHARACTER}\n"
+    )
+    assert shown.bars == []
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(["stdout", "stderr"]),
+        st.text("aä[1,0]<:> ", max_size=6),
+        st.sampled_from("\r\n"),
+    )
+)
+
+
+@given(EVENTS, st.lists(st.integers(1, 9)))
+def test_pieces_of_any_size_come_to_the_same(events, sizes):
+    data = "".join(f"[1,{rank}]<{name}>: {text}{end}" for rank, name, text, end in events).encode()
+    whole, cut = Shown(), Shown()
+    whole.cell.add(data)
+    whole.cell.end()
+    for size in sizes:
+        cut.cell.add(data[:size])
+        data = data[size:]
+    cut.cell.add(data)
+    cut.cell.end()
+    assert cut.text == whole.text
+    # No line that rank 0 ended is missing, and none comes twice.
+    mine = [text for rank, _, text, end in events if rank == 0 and end == "\n"]
+    assert [line[4:] for line in whole.text.split("\n") if line.startswith("[0] ")] == mine
