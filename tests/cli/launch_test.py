@@ -438,3 +438,30 @@ time.sleep(1000)
     assert code != 0, errors
     assert re.search(r"had left running, which kept the job: \d+ \(\w+", errors), errors
     assert "rank 1 was the first to end with an error (signal 9" in errors
+
+
+def test_mpich_with_too_little_shared_memory(mpi_prefixes, tmp_path):
+    """It dies in MPI_Init, of a bus error or a segmentation fault, and says nothing."""
+    library = mpi_prefixes["mpich"] / "lib" / "libmpi.so.12"
+    small = 'mount -t tmpfs -o size=$0 tmpfs /dev/shm && exec "$@"'
+    apart = ["unshare", "--mount", "sh", "-c", small]
+    if subprocess.run([*apart, "2M", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no file systems can be mounted here")
+    init = f"import ctypes; ctypes.CDLL({str(library)!r}).MPI_Init(None, None)"
+    command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", "4", sys.executable, "-c"]
+    environ = {**os.environ, "TF_HVD_MPI_LIBRARY": str(library)}
+    for size, told in (("2M", True), ("1G", False)):
+        # With room enough, a failure of another kind.
+        program = init if told else f"{init}; raise SystemExit(3)"
+        done = subprocess.run(
+            [*apart, size, *command, program],
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=WAIT,
+            check=False,
+        )
+        assert done.returncode != 0
+        text = "/dev/shm had 2 MiB free when the job started, and 4 ranks need 40 MiB"
+        assert (text in done.stderr) == told, done.stderr

@@ -255,6 +255,27 @@ def test_what_a_host_lacks_is_one_line(job, three_nodes, tmp_path, where, path, 
     assert re.fullmatch(f"tf_hvd run: host beta: {told}", output.strip()), output
 
 
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_spaces(three_nodes, run_to_end, mpi_library, tmp_path, monkeypatch, family):
+    """The environment, the folder, the program and its arguments: ssh and shells are between."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "an env").symlink_to(sys.prefix)
+    (folder / "my program.py").write_text(
+        "import os, sys\n"
+        "sys.stdout.write(repr([os.getcwd(), sys.executable, *sys.argv]) + chr(10))\n"
+    )
+    python, words = str(folder / "an env" / "bin" / "python"), ["a b", "it's", '"$HOME"', ""]
+    library = str(mpi_library(family)).replace(sys.prefix, str(folder / "an env"))
+    monkeypatch.chdir(folder)
+    command = [python, "-P", "-m", "tf_hvd.cli.main", "run", "-np", "2", "-H", "alpha:1,beta:1"]
+    inside = three_nodes["alpha"].command([*command, python, "my program.py", *words])
+    code, output = run_to_end(inside, {**os.environ, "TF_HVD_MPI_LIBRARY": library}, LIMIT)
+    assert code == 0, output
+    expected = repr([str(folder), python, "my program.py", *words])
+    assert [line for line in output.splitlines() if "my program" in line] == [expected] * 2
+
+
 def test_a_host_without_the_current_folder(job, three_nodes, tmp_path, monkeypatch):
     here = tmp_path / "only" / "here"
     here.mkdir(parents=True)

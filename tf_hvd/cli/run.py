@@ -102,9 +102,10 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     launcher = None
     if options.np > 1 or not local:
         launcher = find_launcher(options.mpi, environ)
-    known_here = None if launcher and launcher.family == "slurm" else here
+    family = launcher.family if launcher else ""
+    known_here = None if family == "slurm" else here
     with Session(gives_input=_gives_input(job, launcher)) as session:
-        watch = watching.JobWatch(session, options.np, known_here, options.start_timeout)
+        watch = watching.JobWatch(session, options.np, known_here, options.start_timeout, family)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
 
@@ -216,6 +217,8 @@ def _closing(
         return _FAILED
     if ending.code and options.np > 1 and session.ranks:
         _say(watching.end_text(ending, session))
+        if little := watch.shared_memory_text():
+            _say(little)
     joined = watch.joined()
     if joined is False:
         return _closing_apart(options, ending, watch, program)
