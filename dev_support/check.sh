@@ -17,7 +17,7 @@ run_tests() {
     bazel test --config=asan //... || die "C++ tests failed under AddressSanitizer or UBSan"
     say "C++ tests with ThreadSanitizer"
     bazel test --config=tsan //... || die "C++ tests failed under ThreadSanitizer"
-    set -- tests
+    set -- --durations=20 tests
   fi
   # For tests/gpu; the sanitizers' builds lie where it would be looked for.
   bazel build //tests/gpu:libsoftware_device.so //tests/gpu:run_gpu_programs ||
