@@ -73,6 +73,13 @@ fuzz() {
   fi
 }
 
+# The documentation as a site; a link that leads nowhere is an error.
+docs() {
+  NO_MKDOCS_2_WARNING=1 "${VENV}/bin/mkdocs" build --strict --quiet ||
+    die "the documentation has faults: see the lines above"
+  say "the documentation is in build/site: open build/site/index.html"
+}
+
 lint() {
   local failed=0 formatted sources scripts
   PATH="${VENV}/bin:${PATH}"

@@ -23,6 +23,7 @@ def plain(text):
 def blocks(page):
     """Rows, items and paragraphs that state something; not headings and examples."""
     found, current = [], ""
+    page = re.sub(r"^ *```.*?^ *```$|^<!--.*?-->$", "", page, flags=re.MULTILINE | re.DOTALL)
     for line in [*page.splitlines(), ""]:
         if line.startswith("|---"):
             current = ""  # was a heading
@@ -78,6 +79,7 @@ def test_each_way_to_start_a_job_that_was_run_has_a_test():
 def test_a_statement_without_a_test_is_found():
     page = (
         "# Page\n\nOne\nand two.\n\n| a | b |\n|---|---|\n| c | d |\n\n- item\n  on\n\n    code\n"
+        "\n<!-- runs: job -->\n```python\ncode\n\nmore\n```\n"
     )
     assert blocks(page) == ["One and two.", "| c | d |", "- item on"]
     assert unproved(page, ["and two", "item"]) == ["| c | d |"]

@@ -150,7 +150,7 @@ def grouped_allreduce(
       The results in the order of `tensors`; an empty list for an empty one.
 
     Raises:
-      As `allreduce`; ValueError also for a wrong number of names.
+      ValueError: a wrong number of names; else as `allreduce`, which has the other errors too.
     """
     options = ReductionOptions(
         op=resolve_op(op, average),

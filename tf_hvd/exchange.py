@@ -165,7 +165,7 @@ def grouped_reducescatter(
       The results in the order of `tensors`; an empty list for an empty one.
 
     Raises:
-      As `reducescatter`; ValueError also for a wrong number of names.
+      ValueError: a wrong number of names; else as `reducescatter`, which has the other errors too.
     """
     options = ReductionOptions(
         op=op,

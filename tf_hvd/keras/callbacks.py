@@ -211,8 +211,9 @@ class _ModelCheckpoint:
 class _BestModelCheckpoint(_ModelCheckpoint):
     """A ModelCheckpoint of the best epoch; its `filepath` may be set later.
 
+    The other arguments are those of ModelCheckpoint.
+
     Args:
-      monitor, verbose, save_weights_only, mode, save_freq: those of ModelCheckpoint.
       filepath: where to save; nothing is saved while it is None.
     """
 

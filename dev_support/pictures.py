@@ -1,0 +1,120 @@
+"""Draws the pictures of docs/concepts.md: `dev_support/pictures.py docs/images`.
+
+Plain SVG, of boxes and text. A test compares what is committed with what this makes.
+"""
+
+import pathlib
+import sys
+from xml.sax.saxutils import escape
+
+COLOURS = ["#4063d8", "#389826", "#cb3c33", "#9558b2"]  # of ranks 0 to 3
+RESULT = "#5f6770"
+BOX, GAP = 34, 6
+FONT = 'font-family="Helvetica, Arial, sans-serif"'
+
+# Three ranks, before and after: the text of each box and whose colour it has.
+COLLECTIVES = {
+    "allreduce (Sum)": (
+        [[("1", 0)], [("2", 1)], [("3", 2)]],
+        [[("6", None)], [("6", None)], [("6", None)]],
+    ),
+    "allgather": (
+        [[("a", 0)], [("b", 1)], [("c", 2)]],
+        [[("a", 0), ("b", 1), ("c", 2)]] * 3,
+    ),
+    "broadcast (from rank 0)": (
+        [[("a", 0)], [], []],
+        [[("a", 0)]] * 3,
+    ),
+    "alltoall": (
+        [[(f"{letter}{i}", rank) for i in range(3)] for rank, letter in enumerate("abc")],
+        [[(f"{letter}{i}", rank) for rank, letter in enumerate("abc")] for i in range(3)],
+    ),
+    "reducescatter (Sum)": (
+        [[(str(10**i * (rank + 1)), rank) for i in range(3)] for rank in range(3)],
+        [[(str(10**i * 6), None)] for i in range(3)],
+    ),
+}
+
+
+def text(x, y, words, size=13, anchor="start", colour="#222", weight="normal"):
+    return (
+        f'<text x="{x}" y="{y}" {FONT} font-size="{size}" text-anchor="{anchor}" '
+        f'fill="{colour}" font-weight="{weight}">{escape(words)}</text>'
+    )
+
+
+def box(x, y, words, colour, width=BOX, height=BOX - 8):
+    middle = x + width / 2
+    return (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4" fill="{colour}"/>'
+        + text(middle, y + height / 2 + 5, words, anchor="middle", colour="#fff")
+    )
+
+
+def arrow(x, y, length):
+    end = x + length
+    return f'<path d="M{x} {y}H{end}m-7 -5l7 5l-7 5" fill="none" stroke="#222" stroke-width="1.5"/>'
+
+
+def picture(width, height, parts):
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}">',
+            f'<rect width="{width}" height="{height}" rx="8" fill="#fafafa"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def collectives():
+    """What each rank has before a collective, and after it."""
+    parts, top = [], 14
+    for name, (before, after) in COLLECTIVES.items():
+        parts.append(text(16, top + 14, name, size=14, weight="bold"))
+        for rank in range(3):
+            y = top + 24 + rank * (BOX - 4)
+            parts.append(text(16, y + 18, f"rank {rank}", colour=COLOURS[rank]))
+            for row, left in ((before, 80), (after, 290)):
+                for place, (words, owner) in enumerate(row[rank]):
+                    colour = RESULT if owner is None else COLOURS[owner]
+                    parts.append(box(left + place * (BOX + GAP), y, words, colour))
+        parts.append(arrow(220, top + 24 + BOX - 4 + 13, 50))
+        top += 24 + 3 * (BOX - 4) + 22
+    return picture(430, top, parts)
+
+
+def ranks():
+    """Four ranks on two machines, and the numbers that each of them has."""
+    parts = []
+    for machine, name in enumerate("ab"):
+        left = 16 + machine * 300
+        parts.append(
+            f'<rect x="{left}" y="16" width="284" height="166" rx="8" fill="#fff" '
+            'stroke="#999" stroke-width="1.5"/>'
+        )
+        parts.append(text(left + 12, 38, f"machine {name}", size=14, weight="bold"))
+        for place in range(2):
+            rank = machine * 2 + place
+            x = left + 12 + place * 134
+            parts.append(box(x, 52, f"rank() = {rank}", COLOURS[rank], width=126))
+            local = [f"local_rank() = {place}", "local_size() = 2"]
+            across = [f"cross_rank() = {machine}", "cross_size() = 2"]
+            for line, words in enumerate(["size() = 4", *local, *across]):
+                parts.append(text(x + 4, 97 + line * 18, words, size=12))
+    return picture(616, 198, parts)
+
+
+PICTURES = {"collectives.svg": collectives, "ranks.svg": ranks}
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    for name, draw in PICTURES.items():
+        (folder / name).write_text(draw())
+
+
+if __name__ == "__main__":
+    main()
