@@ -1,0 +1,177 @@
+"""What the Python blocks of the documentation take for granted, and what is checked after them."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_hvd as hvd
+import tf_hvd.keras
+
+EXAMPLES = 65  # with batches of 64: ranks that share unevenly have unequal steps
+
+
+def _assert_alike(values):
+    first, *others = hvd.allgather_object([np.asarray(value).tobytes() for value in values])
+    assert first
+    assert all(other == first for other in others)
+
+
+def _names():
+    keras.utils.set_random_seed(hvd.rank())
+    layers = [keras.layers.Dropout(0.5), keras.layers.Dense(3, activation="softmax")]
+    images = np.random.default_rng(0).normal(size=(EXAMPLES, 4)).astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices((images, np.arange(EXAMPLES) % 3))
+    return {
+        "tf": tf,
+        "keras": keras,
+        "hvd": hvd,
+        "tf_hvd": tf_hvd,
+        "model": keras.Sequential(layers),
+        "optimizer": keras.optimizers.SGD(),
+        "loss_of": keras.losses.SparseCategoricalCrossentropy(),
+        "dataset": dataset,
+        "this_ranks_share": hvd.shard(dataset).batch(16),
+    }
+
+
+@contextlib.contextmanager
+def _plain():
+    yield _names()
+
+
+@contextlib.contextmanager
+def _training():
+    """Ranks start from different weights, and must end with the same ones."""
+    names = _names()
+    yield names
+    model, optimizer = names["model"], getattr(names["model"], "optimizer", names["optimizer"])
+    _assert_alike([*model.weights, *optimizer.variables])
+    assert int(optimizer.iterations) > 0
+    # One dropout mask for all ranks was what a broadcast of all variables gave.
+    for seed in (v for v in model.variables if "seed" in v.path):
+        assert len({str(each) for each in hvd.allgather_object(seed.numpy())}) == hvd.size()
+
+
+@contextlib.contextmanager
+def _trained():
+    names = _names()
+    names["model"].build([None, 4])
+    hvd.broadcast_variables(names["model"].variables, root_rank=0)
+    yield names
+
+
+@contextlib.contextmanager
+def _uneven():
+    """A loop with a step of its own; `variables` are the same on all ranks at its end."""
+    calls = []
+    variables = [tf.Variable(1.0 + hvd.rank())]
+    yield {**_names(), "step": lambda *batch: calls.append(batch), "variables": variables}
+    assert calls
+    if hvd.rank() == 0:
+        assert len(calls) == 1
+
+
+@contextlib.contextmanager
+def _graph():
+    """A v1 graph with a loss that differs between ranks."""
+    rank = hvd.rank()
+    with tf.Graph().as_default():
+        start = tf.constant_initializer(rank + 1.0)
+        weight = tf.compat.v1.get_variable("w", [], initializer=start)
+        yield {"tf": tf, "hvd": hvd, "loss": weight * (rank + 1.0)}
+        assert [
+            op for op in tf.compat.v1.get_default_graph().get_operations() if "Horovod" in op.type
+        ]
+
+
+@contextlib.contextmanager
+def _v1_optimizer():
+    """A v1 optimizer in a graph."""
+    with tf.Graph().as_default():
+        names = {"hvd": hvd, "optimizer": tf.compat.v1.train.GradientDescentOptimizer(0.1)}
+        yield names
+        weight = tf.compat.v1.get_variable("w", [4, 4])
+        names["optimizer"].minimize(tf.reduce_sum(weight))
+
+
+@contextlib.contextmanager
+def _gradients():
+    variables, steps = [tf.Variable(1.0)], []
+    with tf.GradientTape() as tape:
+        loss = variables[0] * 3.0
+    names = {"hvd": hvd, "plain_tape": tape, "loss": loss, "variables": variables}
+    yield {**names, "apply": lambda: steps.append(1)}
+    assert not steps  # after one of four passes
+
+
+@contextlib.contextmanager
+def _local_layer():
+    head = keras.layers.Dense(3)
+    head.build([None, 4])
+    names = {**_names(), "head": head, "inputs": tf.ones([1, 4]) * (hvd.rank() + 1.0)}
+    yield names
+    kernel, bias = (gradient.numpy() for gradient in names["gradients"])
+    # This rank's own, divided by the number of ranks; the average of all.
+    assert np.all(kernel == (hvd.rank() + 1.0) / hvd.size())
+    assert np.all(bias == 1.0)
+
+
+class _Module(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([])])
+    def __call__(self, x):
+        return hvd.broadcast(x, root_rank=0)
+
+
+@contextlib.contextmanager
+def _saved_graph():
+    """`saved_model` in the current folder, and a GraphDef, each with a broadcast."""
+    module = _Module()
+    function = module.__call__.get_concrete_function()
+    before = pathlib.Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, f"{folder}/saved_model", signatures=function)
+        os.chdir(folder)
+        try:
+            names = {"tf_hvd": tf_hvd, "graph_def": function.graph.as_graph_def()}
+            yield names
+            assert 'op: "HorovodBroadcast"' in str(names["graph_def"])
+            assert 'op: "HorovodBroadcast"' not in str(names["stripped"])
+            assert tf.saved_model.load("stripped").signatures
+        finally:
+            os.chdir(before)
+
+
+def _with_folder(setup):
+    @contextlib.contextmanager
+    def entered():
+        with tempfile.TemporaryDirectory() as mine:
+            folder = hvd.broadcast_object(mine, root_rank=0)
+            with setup() as names:
+                names["folder"] = folder
+                yield names
+            hvd.barrier()
+            assert any(pathlib.Path(folder).iterdir())
+            hvd.barrier()
+
+    return entered
+
+
+SETUPS = {
+    "names": _plain,
+    "job": _plain,
+    "training": _training,
+    "trained": _trained,
+    "training with a folder": _with_folder(_training),
+    "uneven": _uneven,
+    "graph": _graph,
+    "graph with a folder": _with_folder(_graph),
+    "v1 optimizer": _v1_optimizer,
+    "gradients": _gradients,
+    "local layer": _local_layer,
+    "saved graph": _saved_graph,
+}
