@@ -33,7 +33,7 @@ FUNCTIONS = {
     "HorovodReducescatter": "reducescatter",
     "HorovodGroupedReducescatter": "grouped_reducescatter",
 }
-# The ops that take no tensors; without a name: called by graphs only.
+# The ops that take no tensors, and the function of tf_hvd that calls each.
 PLAIN_FUNCTIONS = {
     "HorovodBarrier": "barrier",
     "HorovodJoin": "join",
@@ -41,8 +41,8 @@ PLAIN_FUNCTIONS = {
     "HorovodSize": "size_op",
     "HorovodLocalRank": "local_rank_op",
     "HorovodLocalSize": "local_size_op",
-    "HorovodCrossRank": "",
-    "HorovodCrossSize": "",
+    "HorovodCrossRank": "cross_rank_op",
+    "HorovodCrossSize": "cross_size_op",
     "HorovodProcessSetIncluded": "process_set_included_op",
 }
 # Computes on one rank alone: no row of the table.

@@ -10,6 +10,7 @@ A comment before a block of Python or of commands says it:
 - `<!-- file: NAME -->`: what commands of the same page run.
 - `<!-- runs: commands -->`: a shell runs them, in order, in one folder for each page.
   `runs: commands that fail`: their exit code is not 0.
+- `<!-- runs: in FILE -->`: a test that reads the page.
 - `<!-- not run: REASON -->`. Options of commands are parsed nevertheless.
 
 Blocks of `text` are what programs print, formulas and files that are no code.
@@ -26,6 +27,7 @@ CODE = ("python", "sh", "console")
 COMMANDS = ("commands", "commands that fail")
 TAG = re.compile(r"<!-- (runs|not run|file): (\S.*?) -->\s*")
 ALONE = re.compile(r"alone on (\d) ranks")
+ELSEWHERE = re.compile(r"in (tests/\S+_test\.py)")
 # What is code, whatever its block is called.
 LOOKS_LIKE_CODE = re.compile(
     r"^(\$ |(tf_hvd (run|bench|doctor|strip-ops)|horovodrun|mpirun|pip|python) \S*[^\s:]( |$)"
@@ -70,6 +72,13 @@ def all_blocks():
     ]
 
 
+def has_own_process(block):
+    """Whether a block of Python runs elsewhere than in the job of two ranks."""
+    return block.how == "script" or bool(
+        ALONE.fullmatch(block.how) or ELSEWHERE.fullmatch(block.how)
+    )
+
+
 def python_groups(blocks):
     """Blocks that run in the job of two ranks: those that go on together with their first."""
     groups = []
@@ -78,7 +87,7 @@ def python_groups(blocks):
             continue
         if block.how == "goes on":
             groups[-1].append(block)
-        elif block.how != "script" and not ALONE.fullmatch(block.how):
+        elif not has_own_process(block):
             groups.append([block])
     return groups
 
@@ -107,8 +116,13 @@ def _reason_fault(block):
 
 
 def _run_fault(block, setups):
+    elsewhere = ELSEWHERE.fullmatch(block.how)
+    if elsewhere:
+        file = ROOT / elsewhere.group(1)
+        reads = file.is_file() and block.page in file.read_text()
+        return "" if reads else f"{elsewhere.group(1)} does not read the page"
     if block.language == "python":
-        known = block.how in (*setups, "goes on", "script") or ALONE.fullmatch(block.how)
+        known = block.how in (*setups, "goes on") or has_own_process(block)
         return "" if known else f"there is no set-up {block.how!r}"
     known = block.language == "sh" and block.how in COMMANDS
     return "" if known else "commands run as `sh`, by `runs: commands`"

@@ -57,6 +57,7 @@ def test_each_block_says_how_it_runs_or_why_not():
         ("<!-- runs: nothing -->\n```python\nx = 1\n```\n", "no set-up 'nothing'"),
         ("<!-- file: a.py -->\n```python\nx = 1\n```\n", "no command of the page runs a.py"),
         ("<!-- not run: tests/no.py does -->\n```sh\nls\n```\n", "tests/no.py is not there"),
+        ("<!-- runs: in tests/dev_test.py -->\n```sh\nls\n```\n", "does not read the page"),
         ("- item\n\n  ```python\n  x = 1\n  ```\n", "neither how it runs nor why not"),
     ],
 )
