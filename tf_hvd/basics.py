@@ -19,7 +19,7 @@ Average: Final = 0
 Sum: Final = 1
 """Reduce op: the sum over ranks."""
 Adasum: Final = 2
-"""Reduce op of Horovod; refused by this version with a NotImplementedError."""
+"""Reduce op: an adaptive sum of floating types; not for reducescatter and IndexedSlices."""
 Min: Final = 3
 """Reduce op: the smallest of the ranks' values; NaN if one is NaN."""
 Max: Final = 4

@@ -23,7 +23,7 @@ Rules for all of them:
   averages and scales of integers in float64, truncated toward zero; sums and
   products of integers wrap around. NaN and infinities follow IEEE 754, and the Min
   or Max of numbers with a NaN among them is NaN.
-- Shapes: any, also of no elements; a scalar has no rows and so is refused where
+- Shapes: any, also of no elements; a scalar has no rows and so is an error where
   rows are gathered, scattered or exchanged.
 - There is no XLA lowering in this version: a tf.function with jit_compile=True
   that contains one raises TensorFlow's own error.
@@ -78,8 +78,8 @@ def allreduce(
       average: deprecated; use `op`.
       device_dense: device for the op, "" for TensorFlow's choice.
       device_sparse: the same for IndexedSlices.
-      compression: how the tensor is made smaller for the way.
-      op: Average (default), Sum, Min, Max or Product.
+      compression: how the tensor is compressed before it is sent.
+      op: Average (default), Sum, Adasum, Min, Max or Product.
       prescale_factor: factor before the reduction.
       postscale_factor: factor after the reduction.
       name: name of the request.
@@ -94,7 +94,7 @@ def allreduce(
     Raises:
       ValueError: `op` and `average` together; no such op; no such set.
       NotImplementedError: IndexedSlices with Adasum, Min, Max or Product.
-      tf.errors.InvalidArgumentError: an op that the dtype has not.
+      tf.errors.InvalidArgumentError: the op is not supported for this dtype.
     """
     options = ReductionOptions(
         op=resolve_op(op, average),

@@ -1,4 +1,4 @@
-"""Smaller numbers for the way: gradients are sent in a 16-bit type and widened again."""
+"""Compression: gradients are sent in a 16-bit type and widened again."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -102,7 +102,7 @@ def reducescatter(
       tensor: tensor or variable of at least one dimension, the same dtype and
         shape on all ranks; dtypes as for `tf_hvd.allreduce`.
       device_dense: device for the op, "" for TensorFlow's choice.
-      compression: how the tensor is made smaller for the way.
+      compression: how the tensor is compressed before it is sent.
       op: Average (default), Sum, Min, Max or Product.
       name: name of the request.
       process_set: who takes part.
@@ -116,7 +116,8 @@ def reducescatter(
 
     Raises:
       ValueError: no such op; no such set.
-      tf.errors.InvalidArgumentError: a scalar; Adasum; an op that the dtype has not.
+      tf.errors.InvalidArgumentError: a scalar; Adasum; an op that is not
+        supported for this dtype.
     """
     options = ReductionOptions(
         op=op,
@@ -152,7 +153,7 @@ def grouped_reducescatter(
     Args:
       tensors: as `tensor` of `reducescatter`, each.
       device_dense: see `reducescatter`, as all that follow.
-      compression: how the tensors are made smaller for the way.
+      compression: how the tensors are compressed before they are sent.
       op: Average (default), Sum, Min, Max or Product.
       process_set: who takes part.
       prescale_factor: factor before the reduction.

@@ -41,7 +41,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod.tensorflow.util": ("tf_hvd.helpers",),
 }
 
-# What Horovod has and tf_hvd has not, and what to do instead.
+# What Horovod has and tf_hvd lacks, and what to do instead.
 _NO_TORCH = "tf_hvd serves TensorFlow only"
 _NO_CLUSTER = "start the ranks with tf_hvd run or the cluster's MPI launcher"
 _ABSENT = {

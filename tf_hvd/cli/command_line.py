@@ -13,7 +13,7 @@ from tf_hvd.cli.launchers import Launcher
 
 _BINDING_OPTIONS = ("bind-to", "map-by", "rank-by", "cpu-bind", "cpu-set", "rankfile")
 _RANK_VARIABLES = {"openmpi": "OMPI_COMM_WORLD_RANK,PMIX_RANK", "mpich": "PMI_RANK"}
-# What a machine does that has not this Python at this place: no file of ours is needed to begin.
+# What a machine does that lacks this Python at this place: no file of ours is needed to begin.
 _ELSEWHERE = """\
 if [ -x "$1" ] && [ -r "$4" ]; then exec "$@"; fi
 [ -z "$8" ] || echo "tf_hvd run: no $4 on this machine, so no --output-filename here" >&2

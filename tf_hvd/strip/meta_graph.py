@@ -99,7 +99,7 @@ class MetaGraph:
         self._data = data
         self._fields = list(fields(data, begin, end))
         if any(f.kind != BYTES or not INFO <= f.number <= OBJECTS for f in self._fields):
-            raise DamagedError("it has fields that a MetaGraphDef has not")
+            raise DamagedError("it has fields that are not a MetaGraphDef's")
         graphs = [f for f in self._fields if f.number == GRAPH]
         if len(graphs) != 1:
             raise DamagedError(f"it holds {len(graphs)} graphs where there must be one")

@@ -7,6 +7,7 @@ import importlib
 import pathlib
 import sys
 
+import numpy as np
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -20,10 +21,26 @@ pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 GROUPS = blocks.python_groups(blocks.all_blocks())
 
 
+def run(group, names):
+    for block in group:
+        # Lines of the page, for the traceback.
+        code = compile("\n" * block.line + block.text, block.page, "exec")
+        exec(code, names)
+
+
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: str(group[0]))
 def test_blocks(group):
     with SETUPS[group[0].how]() as names:
-        for block in group:
-            # Lines of the page, for the traceback.
-            code = compile("\n" * block.line + block.text, block.page, "exec")
-            exec(code, names)
+        run(group, names)
+
+
+def test_a_second_run_goes_on_from_the_checkpoint():
+    (group,) = [group for group in GROUPS if "CheckpointManager" in group[0].text]
+    with SETUPS[group[0].how]() as first:
+        run(group, first)
+        with SETUPS["training"]() as second:
+            second["folder"] = first["folder"]
+            run(group, second)
+        for before, now in zip(first["model"].weights, second["model"].weights, strict=True):
+            assert np.array_equal(before.numpy(), now.numpy())
+        assert int(second["optimizer"].iterations) == int(first["optimizer"].iterations)
