@@ -23,7 +23,7 @@ Rules for all of them:
   averages and scales of integers in float64, truncated toward zero; sums and
   products of integers wrap around. NaN and infinities follow IEEE 754, and the Min
   or Max of numbers with a NaN among them is NaN.
-- Shapes: any, also of no elements; a scalar has no rows and so is an error where
+- Shapes: any, including those without elements; a scalar has no rows and so is an error where
   rows are gathered, scattered or exchanged.
 - There is no XLA lowering in this version: a tf.function with jit_compile=True
   that contains one raises TensorFlow's own error.

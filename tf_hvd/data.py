@@ -1,4 +1,4 @@
-"""Input data: each rank its share, and as many steps on all of them.
+"""Input data: a share for each rank, and the same number of steps on all of them.
 
 docs/data.md compares this with `tf_hvd.join`, which needs no agreement.
 """
@@ -80,7 +80,7 @@ def shard(
 ) -> tf.data.Dataset:
     """Shards a dataset: of n ranks, rank r gets elements r, r + n, r + 2n, ...
 
-    All ranks get equally many, so that none waits for the others at the end of an
+    All ranks get the same number, so that none waits for the others at the end of an
     epoch. The elements of a dataset that is batched already are its batches.
 
     All ranks of the set call it, and give the same dataset, which one small

@@ -81,7 +81,7 @@ def MonitoredTrainingSession(  # noqa: N802 - TensorFlow's name
     """tf.compat.v1.train.MonitoredTrainingSession for a job of several ranks.
 
     The root rank restores from `checkpoint_dir`, or initialises; then all ranks take
-    its values, also those of slots and of variables that other hooks have made. It
+    its values, including those of slots and of variables that other hooks have made. It
     alone writes checkpoints and summaries and runs `chief_only_hooks`: the program
     needs no `if rank() == 0`.
 

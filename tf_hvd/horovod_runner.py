@@ -70,7 +70,7 @@ def run(
       use_mpi: without effect: MPI serves every job.
       mpi_args: more arguments for the launcher.
       network_interface: `network_interfaces`, in Horovod's older form.
-      network_interfaces: the only ones that MPI shall use: a list, or names and commas.
+      network_interfaces: the only ones that MPI may use: a list, or names and commas.
       executable: the Python of the ranks.
       np: `num_proc`, in Horovod's older form.
       min_np: refused.

@@ -79,7 +79,7 @@ def run(
       What the function returned on each rank, in the order of the ranks.
 
     Raises:
-      RankError: the function raised on a rank (the first to do so is told, with its
+      RankError: the function raised on a rank (the error names the first to do so, with its
         traceback), or a rank ended without a result.
       ValueError: `np`, `hosts`, `hostfile` or `options` are not what `tf_hvd run` takes;
         it has said why on standard error.

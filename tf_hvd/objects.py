@@ -279,7 +279,7 @@ def allgather_object(
       process_set: who takes part.
 
     Returns:
-      A list of copies, also of this rank's own object.
+      A list of copies, including one of this rank's own object.
 
     Raises:
       RuntimeError: a rank could not pickle its object (there: what pickling

@@ -151,7 +151,7 @@ def broadcast_(
       variables: tf.Variables or Keras variables, initialised; number, order, dtypes
         and shapes the same on all ranks. All resource variables, or all reference
         variables of v1.
-      root_rank: the rank whose values count: a rank of the job, also in a set.
+      root_rank: the rank whose values count, as numbered in the job even for a process set.
       name: name of the request.
       process_set: who takes part.
 

@@ -94,7 +94,7 @@ def _add_network(runner: argparse.ArgumentParser) -> None:
         "--network-interfaces",
         default="",
         metavar="NAME,...",
-        help="the only ones that MPI shall use; MPICH takes the first",
+        help="the only ones that MPI may use; MPICH takes the first",
     )
     runner.add_argument(
         "--no-host-check",

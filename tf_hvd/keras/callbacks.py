@@ -144,7 +144,7 @@ class _MetricAverage:
 
     Also those of its validation. In `fit` it is done before any callback sees them,
     wherever this one stands in the list; what other callbacks add to the logs is
-    averaged if they come before this one. Each rank counts alike, also one with fewer
+    averaged if they come before this one. Each rank counts alike, even one with fewer
     batches for validation. Ranks with other metrics than the rest (validation data on
     one rank only) are an error. What `evaluate` returns, called by itself, is the
     rank's own: no callback can change it.
