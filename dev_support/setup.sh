@@ -64,6 +64,8 @@ install_system_packages() {
   # For tests/nodes, which are skipped where it is missing.
   [[ -x /usr/sbin/sshd ]] || wanted+=(openssh-server)
   command -v tc >/dev/null && command -v ssh >/dev/null || wanted+=(iproute2 openssh-client)
+  # For tests/containers.
+  command -v debootstrap >/dev/null || wanted+=(debootstrap)
   # Slurm, of which libpmix-dev has the name that --mpi=pmix opens.
   command -v slurmctld >/dev/null && command -v srun >/dev/null ||
     wanted+=(slurmctld slurmd slurm-client munge libpmix-dev)

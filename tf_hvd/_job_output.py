@@ -21,7 +21,8 @@ _REDRAWN = 0.1
 
 def is_notebook() -> bool:
     """Whether what is printed here goes to a cell: of Jupyter, or of what uses its kernel."""
-    return type(sys.stdout).__module__.startswith("ipykernel.")
+    # Spyder and others make classes of their own from ipykernel's.
+    return any(each.__module__.startswith("ipykernel.") for each in type(sys.stdout).__mro__)
 
 
 class Output:

@@ -64,6 +64,15 @@ def test_variables(environ, hosts):
             ("Grid Engine", "n1.site:4,n2.site:2"),
         ),
         ("PBS_NODEFILE", "", None),
+        # Kubeflow's operators, for Open MPI, MPICH and Intel MPI.
+        (
+            "OMPI_MCA_orte_default_hostfile",
+            "train-worker-0.train.default.svc slots=2\ntrain-worker-1.train.default.svc slots=2\n",
+            ("MPI", "train-worker-0.train.default.svc:2,train-worker-1.train.default.svc:2"),
+        ),
+        ("PRTE_MCA_prte_default_hostfile", "a slots=1\n", ("MPI", "a:1")),
+        ("HYDRA_HOST_FILE", "a:4\nb:4\n", ("MPI", "a:4,b:4")),
+        ("I_MPI_HYDRA_HOST_FILE", "a:4\n", ("MPI", "a:4")),
     ],
 )
 def test_files(variable, text, hosts, tmp_path):

@@ -73,7 +73,12 @@ class Node:
 
     def unplug(self) -> None:
         """Its cable carries nothing any more."""
-        _run(*_in_network(self.switch), "ip", "link", "set", f"to-{self.name}", "down")
+        _run(*_in_network(self.switch), "ip", "link", "set", self.port, "down")
+
+    @property
+    def port(self) -> str:
+        """Its cable's end at the bridge; a name there has at most 15 letters."""
+        return f"to-{self.address}"
 
 
 def _in_network(process: int) -> list[str]:
@@ -132,7 +137,7 @@ def _start_node(
 
 
 def _plug_in(node: Node, rate: str) -> None:
-    port, within = f"to-{node.name}", _in_network(node.switch)
+    port, within = node.port, _in_network(node.switch)
     peer = ["type", "veth", "peer", "name", "eth0", "netns", str(node.init)]
     _run(*within, "ip", "link", "add", port, *peer)
     _run(*within, "ip", "link", "set", port, "master", "bridge", "up")

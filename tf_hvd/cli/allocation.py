@@ -3,7 +3,9 @@
 Slurm: SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE (salloc(1), sbatch(1)). PBS and its relatives:
 PBS_NODEFILE, a line for each rank. LSF: LSB_DJOB_HOSTFILE, likewise, or LSB_MCPU_HOSTS, names and
 numbers in turns. Grid Engine: PE_HOSTFILE, a name and a number on each line. Flux has no such
-variable.
+variable. Kubeflow (MPIJob, TrainJob): what names the default host file of an MPI, be it another
+one than is there; Open MPI 5 does not read the name that Open MPI 4 had, and would start all ranks
+where it is.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tf_hvd.cli.errors import UsageError, read_text
-from tf_hvd.cli.hosts import Host
+from tf_hvd.cli.hosts import Host, parse_hostfile
+
+# Of Open MPI 5, Open MPI 4, MPICH, Intel MPI.
+_HOST_FILES = (
+    "PRTE_MCA_prte_default_hostfile",
+    "OMPI_MCA_orte_default_hostfile",
+    "HYDRA_HOST_FILE",
+    "I_MPI_HYDRA_HOST_FILE",
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     Raises:
         UsageError: what the scheduler says cannot be read.
     """
-    for read in (_slurm, _pbs, _lsf, _grid_engine):
+    for read in (_slurm, _pbs, _lsf, _grid_engine, _default_host_file):
         found = read(environ)
         if found is not None and found.hosts:
             return found
@@ -119,6 +129,14 @@ def _grid_engine(environ: Mapping[str, str]) -> Allocation | None:
             raise _unreadable("Grid Engine", f"the line {line!r} of {file}")
         slots[words[0]] += int(words[1])
     return Allocation("Grid Engine", _hosts(slots), "ask Grid Engine for more (-pe)")
+
+
+def _default_host_file(environ: Mapping[str, str]) -> Allocation | None:
+    for name in _HOST_FILES:
+        if file := environ.get(name):
+            cure = f"give the job more slots, which {name} names"
+            return Allocation("MPI", parse_hostfile(read_text(file, name), file), cure)
+    return None
 
 
 def _counted(names: Iterable[str]) -> tuple[Host, ...]:
