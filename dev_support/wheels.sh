@@ -65,7 +65,12 @@ make_minor_environment() {
 # The C and C++ libraries of Ubuntu 18.04, as this machine's compiler is to see
 # them: what is built runs wherever TensorFlow's own wheels do.
 make_sysroot() {
-  [[ ! -x ${SYSROOT}/bin/gcc ]] || return 0
+  [[ -d ${SYSROOT} ]] || fetch_sysroot
+  sed "s|@SYSROOT@|${SYSROOT}|" "${ROOT}/dev_support/sysroot_gcc.sh" >"${SYSROOT}/bin/gcc"
+  chmod +x "${SYSROOT}/bin/gcc"
+}
+
+fetch_sysroot() {
   command -v dpkg-deb >/dev/null || die "dpkg-deb is missing: sudo ${APT} dpkg"
   say "fetching the libraries of Ubuntu 18.04"
   local part=${SYSROOT}.part hash path package
@@ -87,9 +92,6 @@ with u.urlopen(sys.argv[1], timeout=60) as page, open(sys.argv[2], "wb") as file
   while read -r link; do
     ln -sf --relative "${part}$(readlink "${link}")" "${link}"
   done < <(find "${part}" -type l -lname '/*')
-  sed "s|@SYSROOT@|${SYSROOT}|" "${ROOT}/dev_support/sysroot_gcc.sh" >"${part}/bin/gcc"
-  chmod +x "${part}/bin/gcc"
-  rm -rf "${SYSROOT}"
   mv "${part}" "${SYSROOT}"
 }
 

@@ -56,9 +56,9 @@ def _check_tensorflow(built_for: str, version: str, found: str) -> None:
     if wheels.minor(built_for) == wheels.minor(found):
         return
     raise HorovodVersionMismatchError(
-        f"tf_hvd {version} was built for TensorFlow {wheels.minor(built_for)} but TensorFlow {found} is "
-        "installed; the two do not work together, because TensorFlow's C++ interface changes with "
-        f"each minor version. {wheels.cure(version, built_for, found)}."
+        f"tf_hvd {version} was built for TensorFlow {wheels.minor(built_for)} but TensorFlow "
+        f"{found} is installed; the two do not work together, because TensorFlow's C++ interface "
+        f"changes with each minor version. {wheels.cure(version, built_for, found)}."
     )
 
 
