@@ -28,9 +28,14 @@ bazel_major() {
 }
 
 BAZEL_USED=
+BAZEL_FLAGS=()
+# Where the name of the wheel in dist/ is kept.
+WHEEL_NAME=build/wheel_name.txt
 bazel() {
+  local command=$1
+  shift
   BAZEL_USED=1
-  "${BAZELISK}" "$@"
+  "${BAZELISK}" "${command}" ${BAZEL_FLAGS[@]+"${BAZEL_FLAGS[@]}"} "$@"
 }
 
 # Bazel's server is this script's own: it is asked to go, never killed.
@@ -48,21 +53,21 @@ build_all() {
 build_wheel() {
   say "building the wheel"
   bazel build //pip_package:wheel || die "the build failed: see the lines above"
-  mkdir -p dist
-  local wheel
+  mkdir -p dist build
+  local folder=bazel-bin/pip_package wheel
+  install -m 644 "${folder}/wheel_name.txt" "${WHEEL_NAME}"
   wheel=$(built_wheel)
-  cmp --silent "${wheel}" "dist/${wheel##*/}" || install -m 644 "${wheel}" dist/
+  cmp --silent "${folder}/wheel.zip" "${wheel}" || install -m 644 "${folder}/wheel.zip" "${wheel}"
 }
 
 built_wheel() {
-  local wheels=("${ROOT}"/bazel-bin/pip_package/*.whl)
-  echo "${wheels[0]}"
+  echo "dist/$(<"${ROOT}/${WHEEL_NAME}")"
 }
 
 # Installs the wheel where it is not the one installed already.
 install_wheel() {
   local wheel stamp=${VENV}/.tf_hvd_wheel hash
-  wheel=dist/$(basename "$(built_wheel)")
+  wheel=$(built_wheel)
   hash=$(sha256sum <"${wheel}")
   if [[ -f ${stamp} && $(<"${stamp}") == "${hash}" && -x ${VENV}/bin/tf_hvd ]]; then
     return
@@ -76,7 +81,7 @@ install_wheel() {
 
 # Each example with one rank, for its images per second, and then with several.
 train() {
-  local ranks=2 examples=(tape session) arguments=()
+  local ranks=2 examples=(keras tape session) arguments=()
   while [[ $# -gt 0 ]]; do
     case "$1" in
       -np) ranks=${2:?-np needs a number}; shift 2 ;;

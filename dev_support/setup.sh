@@ -148,7 +148,11 @@ make_environment() {
   echo "${hash}" >"${stamp}"
 }
 
-pip() {
-  "${PYTHON}" -m pip --quiet --disable-pip-version-check "$@" ||
+pip() { pip_of "${PYTHON}" "$@"; }
+
+pip_of() {
+  local python=$1
+  shift
+  "${python}" -m pip --quiet --disable-pip-version-check "$@" ||
     die "pip $1 failed: is PyPI within reach?"
 }

@@ -123,10 +123,8 @@ class SumRowsKernel final : public tf::OpKernel {
       sound = sound && row >= 0 && row < arguments.rows;
     }
     if (!sound) return InvalidArgument("an order that leaves the rows");
-    using Pool = tf::thread::ThreadPool;
     const int64_t additions = arguments.rows * arguments.columns;
-    const auto params =
-        Pool::SchedulingParams::Adaptive(1 + additions / arguments.sum_count);
+    const auto params = AdaptiveShards(1 + additions / arguments.sum_count);
     ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         arguments.sum_count, params, [&](int64_t begin, int64_t end) {
           way_.on_cpu(arguments, begin, end);

@@ -1,8 +1,11 @@
 // The only place that knows which version of TensorFlow is meant: includes and
 // spellings that change between versions go here and nowhere else. Written for
-// 2.21; each version has its own ABI, the wheel checks that it has met its own.
+// 2.18 to 2.21; each has its own ABI, the wheel checks that it has met its own.
 #ifndef TF_HVD_KERNELS_TF_COMPAT_H_
 #define TF_HVD_KERNELS_TF_COMPAT_H_
+
+#include <cstdint>
+#include <optional>
 
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/control_flow.h"
@@ -15,6 +18,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/mutex.h"
 #include "tensorflow/core/platform/status.h"
+#include "tensorflow/core/platform/threadpool.h"
 #include "xla/stream_executor/stream.h"
 
 namespace tf_hvd {
@@ -37,6 +41,25 @@ inline void* StreamOf(tf::OpKernelContext* ctx) {
 // An error that follows from another one, which is the one to be shown.
 inline absl::Status Derived(const absl::Status& status) {
   return tf::StatusGroup::MakeDerived(status);
+}
+
+// Shards of a size that follows from the nanoseconds that a unit takes.
+// TensorFlow 2.20 named the strategies; before, the constructor was called,
+// which 2.20 deprecates: of the two, only what is there is instantiated.
+template <typename Params>
+auto AdaptiveParams(int64_t cost,
+                    int /*first*/) -> decltype(Params::Adaptive(cost)) {
+  return Params::Adaptive(cost);
+}
+
+template <typename Params>
+Params AdaptiveParams(int64_t cost, ...) {
+  return Params(tf::thread::ThreadPool::SchedulingStrategy::kAdaptive, cost,
+                std::nullopt);
+}
+
+inline tf::thread::ThreadPool::SchedulingParams AdaptiveShards(int64_t cost) {
+  return AdaptiveParams<tf::thread::ThreadPool::SchedulingParams>(cost, 0);
 }
 
 }  // namespace tf_hvd

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -55,3 +56,58 @@ def test_help_names_the_commands(tmp_path):
     assert "./dev train" in done.stdout
     assert "./dev test" in done.stdout
     assert "./dev fuzz" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["wheel", "--tensorflow", "2.17"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, not"),
+        (["smoke", "--tensorflow"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, not ''"),
+        (["smoke", "--python", "no_such_python"], "there is no no_such_python"),
+        (["wheel", "--platform"], "there is no option '--platform'; there are --tensorflow"),
+    ],
+)
+def test_wheel_that_cannot_be_made_is_one_line(tmp_path, arguments, error):
+    """Before anything is set up."""
+    done = run_dev(tmp_path, *arguments)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"dev: {error}")
+
+
+def steps_of(command):
+    """What `./dev COMMAND` calls, in order."""
+    (body,) = re.findall(
+        rf"^    {command}\)\n(.*?)\n      ;;", (ROOT / "dev").read_text(), re.M | re.S
+    )
+    return body.split()
+
+
+def test_build_leaves_an_installed_wheel():
+    """`./dev build` left none in dist/, though the README said so."""
+    assert steps_of("build") == ["setup", "build_all", "build_wheel", "install_wheel"]
+
+
+def trained(tmp_path, *arguments):
+    """The examples that `train` runs, with their numbers of ranks."""
+    script = 'source dev_support/build.sh; run_ranks() { echo "$1 $2" >>"${OUT}"; }; say() { :; }; '
+    out = tmp_path / "ran"
+    subprocess.run(
+        ["bash", "-euc", script + 'closing_lines() { :; }; train "$@"', "train", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OUT": str(out), "ROOT": str(ROOT)},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return out.read_text().splitlines()
+
+
+def test_train_runs_the_keras_example_as_well(tmp_path):
+    examples = [f"examples/mnist_{name}.py" for name in ("keras", "tape", "session")]
+    assert trained(tmp_path) == [f"{count} {path}" for path in examples for count in (1, 2)]
+    (tmp_path / "ran").unlink()
+    assert trained(tmp_path, "--example", "tape", "-np", "3") == [
+        "1 examples/mnist_tape.py",
+        "3 examples/mnist_tape.py",
+    ]

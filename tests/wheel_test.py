@@ -4,18 +4,27 @@ import base64
 import csv
 import email
 import hashlib
+import importlib.metadata
 import io
+import json
+import os
 import pathlib
 import re
 import struct
 import subprocess
 import sys
+import tempfile
 import tomllib
 import zipfile
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from tf_hvd import wheels
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+WHEELS_SH = ROOT / "dev_support/wheels.sh"
 EM_CUDA = 190  # the machine of an ELF file for NVIDIA's GPUs
 NATIVE = [
     "_tf_hvd.so",
@@ -25,10 +34,15 @@ NATIVE = [
 ]
 
 
+MINOR = "2.21"  # what ./dev build builds for
+VERSION = re.search(r'"([\d.]+)"', (ROOT / "pip_package/version.bzl").read_text())[1]
+
+
 @pytest.fixture(scope="module")
 def wheel():
-    version = re.search(r'"([\d.]+)"', (ROOT / "pip_package/version.bzl").read_text())[1]
-    with zipfile.ZipFile(ROOT / f"dist/tf_hvd-{version}-py3-none-linux_x86_64.whl") as file:
+    # Wheels for older machines may lie beside that of this build.
+    name = (ROOT / "build/wheel_name.txt").read_text().strip()
+    with zipfile.ZipFile(ROOT / "dist" / name) as file:
         yield file
 
 
@@ -57,11 +71,124 @@ def test_metadata(wheel):
     said = tomllib.loads((ROOT / "pip_package/metadata.toml").read_text())
     metadata = email.message_from_bytes(member(wheel, "METADATA"))
     assert metadata["Name"] == "tf_hvd"
+    assert metadata["Version"] == f"{VERSION}+tf{MINOR}"
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert member(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert metadata["Requires-Python"] == ">=3.10"
     assert metadata.get_all("Provides-Extra") == ["cpu", "gpu", "openmpi", "mpich", "bench"]
     required = metadata.get_all("Requires-Dist")
     assert set(said["dependencies"]) < set(required)
-    assert 'tensorflow-cpu==2.21.*; extra == "cpu"' in required
-    assert 'tensorflow[and-cuda]==2.21.*; extra == "gpu"' in required
+    assert f'tensorflow-cpu=={MINOR}.*; extra == "cpu"' in required
+    assert f'tensorflow[and-cuda]=={MINOR}.*; extra == "gpu"' in required
+
+
+def test_metadata_is_what_an_index_takes(wheel):
+    """And the README is shown as a page."""
+    check = [sys.executable, "-m", "twine", "check", "--strict", wheel.filename]
+    done = subprocess.run(check, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_platform_is_what_the_symbols_allow(wheel):
+    """By a reading of our own: auditwheel's policy gave the tag."""
+    wanted = {"GLIBC": (0,), "GLIBCXX": (0,)}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in NATIVE:
+            dynamic = lines_of("readelf", "-W", "-V", wheel.extract(f"tf_hvd/{name}", folder))
+            for line in dynamic:
+                for library, version in re.findall(r"Name: (GLIBC|GLIBCXX)_([\d.]+) ", line):
+                    number = tuple(map(int, version.split(".")))
+                    wanted[library] = max(wanted[library], number)
+    (tag,) = re.findall(r"^Tag: py3-none-manylinux_(\d+_\d+)_x86_64$", tag_lines(wheel), re.M)
+    assert f"-py3-none-manylinux_{tag}_x86_64.whl" in wheel.filename
+    promised = tuple(map(int, tag.split("_")))
+    assert promised >= wanted["GLIBC"] > (2, 2)
+    # The libstdc++ of GCC 8, which machines with glibc 2.27 have, and those of later ones.
+    newest = {(2, 27): (3, 4, 24), (2, 31): (3, 4, 28), (2, 34): (3, 4, 29), (2, 35): (3, 4, 30)}
+    if promised in newest:
+        assert wanted["GLIBCXX"] <= newest[promised]
+
+
+def tag_lines(wheel):
+    return member(wheel, "dist-info/WHEEL").decode()
+
+
+def test_library_that_no_policy_has_is_refused(tmp_path):
+    """A wheel whose library wants one of this machine alone has no tag to bear."""
+    (tmp_path / "other.c").write_text("int other(void) { return 1; }\n")
+    (tmp_path / "ours.c").write_text(
+        "#include <stdlib.h>\nint other(void);\nint ours(void) { return other() + rand(); }\n"
+    )
+    flags = ["-shared", "-fPIC", f"-L{tmp_path}", f"-Wl,-rpath,{tmp_path}"]
+    for name, more in (("other", []), ("ours", ["-lother"])):
+        source, library = tmp_path / f"{name}.c", tmp_path / f"lib{name}.so"
+        subprocess.run(["gcc", *flags, source, "-o", library, *more], check=True)
+    draft = tmp_path / "x-1-py3-none-linux_x86_64.whl"
+    with zipfile.ZipFile(draft, "w") as file:
+        file.write(tmp_path / "libours.so", "x/libours.so")
+        file.writestr("x-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\n")
+        file.writestr("x-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: x\nVersion: 1\n")
+        file.writestr("x-1.dist-info/RECORD", "x/libours.so,,\n")
+    look = "import sys; from pathlib import Path; from platform_tag import platform_tag\n"
+    look += "print(platform_tag(Path(sys.argv[1])))"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "pip_package")}
+    done = subprocess.run(
+        [sys.executable, "-c", look, draft], capture_output=True, text=True, env=environ
+    )
+    assert done.returncode == 1
+    assert "libraries that no policy has: ['libother.so']" in done.stderr
+
+
+def test_two_builds_of_the_same_inputs_are_the_same_bytes(wheel, tmp_path):
+    """The parts that are made, from what the wheel says of itself; the zip's times are fixed."""
+    assert {info.date_time for info in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    assert [info.filename for info in wheel.infolist()][:-1] == sorted(
+        name for name in wheel.namelist() if not name.endswith("/RECORD")
+    )
+    assert str(ROOT).encode() not in b"".join(wheel.read(name) for name in wheel.namelist())
+
+
+def test_list_of_materials(wheel):
+    """CycloneDX by its schema, and what this build was really made with."""
+    text = member(wheel, "dist-info/sboms/tf_hvd.cdx.json").decode()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    # The validator sees a fault.
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace('"CycloneDX"', '"x"'))
+    document = json.loads(text)
+    assert document["metadata"]["component"]["version"] == f"{VERSION}+tf{MINOR}"
+    versions = {part["name"]: part["version"] for part in document["components"]}
+    assert versions == {
+        **{name: importlib.metadata.version(name) for name in ("tensorflow-cpu", "openmpi")},
+        "mpich": mpich_version(),
+    }
+    tools = {tool["name"]: tool["version"] for tool in document["metadata"]["tools"]["components"]}
+    nvrtc = "nvidia-cuda-nvrtc-cu12"
+    assert tools[nvrtc] == importlib.metadata.version(nvrtc)
+    information = {}
+    exec(member(wheel, "_build_info.py"), information)
+    assert tools["C++ compiler"] == information["CXX_COMPILER"]
+
+
+def mpich_version():
+    """That of the prefix that ./dev keeps below the environment."""
+    (folder,) = pathlib.Path(sys.prefix, "mpi/mpich").glob("lib/python3*/site-packages/mpich-*")
+    return folder.name.removesuffix(".dist-info").removeprefix("mpich-")
+
+
+def test_version_is_that_of_the_wheel(wheel):
+    """`tf_hvd.__version__`, pip's and what `tf_hvd --version` prints."""
+    version = email.message_from_bytes(member(wheel, "METADATA"))["Version"]
+    show = [sys.executable, "-P", "-c", "import tf_hvd; print(tf_hvd.__version__)"]
+    assert lines_of(*show) == [version] == [importlib.metadata.version("tf_hvd")]
+    script = pathlib.Path(sys.executable).parent / "tf_hvd"
+    (line,) = lines_of(script, "--version")
+    assert re.fullmatch(rf"tf_hvd {re.escape(version)}, built for TensorFlow {MINOR}\.\d+", line)
+
+
+def test_the_minors_are_those_that_dev_builds():
+    (line,) = re.findall(r"^readonly MINORS=\((.*)\)$", WHEELS_SH.read_text(), re.MULTILINE)
+    assert tuple(line.split()) == wheels.MINORS
+    assert wheels.MINORS[-1] == MINOR
 
 
 def test_build_info_is_of_this_build(wheel):

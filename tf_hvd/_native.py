@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd import wheels
 from tf_hvd.exceptions import HorovodVersionMismatchError
 
 DIRECTORY = pathlib.Path(__file__).resolve().parent
@@ -40,10 +41,6 @@ _ERROR_BYTES = 8192
 _SET_END = -1
 
 
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
 def _build_info() -> Any:
     try:
         return importlib.import_module("tf_hvd._build_info")
@@ -56,14 +53,12 @@ def _build_info() -> Any:
 
 def _check_tensorflow(built_for: str, version: str, found: str) -> None:
     """Raises HorovodVersionMismatchError unless both have the same minor version."""
-    if _minor(built_for) == _minor(found):
+    if wheels.minor(built_for) == wheels.minor(found):
         return
     raise HorovodVersionMismatchError(
-        f"tf_hvd {version} was built for TensorFlow {_minor(built_for)} but TensorFlow {found} is "
-        "installed; the two do not work together, because TensorFlow's C++ interface changes with "
-        f"each minor version. Either pip install 'tensorflow=={_minor(built_for)}.*' (or "
-        "tensorflow-cpu), or install the tf_hvd wheel that was built for "
-        f"TensorFlow {_minor(found)}."
+        f"tf_hvd {version} was built for TensorFlow {wheels.minor(built_for)} but TensorFlow "
+        f"{found} is installed; the two do not work together, because TensorFlow's C++ interface "
+        f"changes with each minor version. {wheels.cure(version, built_for, found)}."
     )
 
 
@@ -74,7 +69,7 @@ def _load_ops() -> Any:
         raise ImportError(
             f"TensorFlow {tf.__version__} could not load {_LIBRARY}: {error}. An undefined symbol "
             "means that the library was built for another TensorFlow; install the tf_hvd wheel "
-            f"for TensorFlow {_minor(tf.__version__)}."
+            f"for TensorFlow {wheels.minor(tf.__version__)}."
         ) from error
 
 

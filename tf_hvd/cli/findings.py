@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_hvd import horovod_variables
+from tf_hvd import horovod_variables, wheels
 from tf_hvd.cli.environment import INTERNAL_VARIABLES
 from tf_hvd.cli.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher
 
@@ -62,7 +62,7 @@ class Surroundings:
 def findings(found: Surroundings) -> list[Finding]:
     """All lines, in their order."""
     return [
-        Finding("tf_hvd", f"{found.version}, built for TensorFlow {_minor(found.built_for)}"),
+        Finding("tf_hvd", f"{found.version}, built for TensorFlow {wheels.minor(found.built_for)}"),
         Finding("Python", found.python),
         *_tensorflow(found),
         *_launcher(found),
@@ -79,10 +79,6 @@ def stops_a_job(lines: Sequence[Finding]) -> bool:
     return any(line.state == PROBLEM for line in lines)
 
 
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
 def _error(found: Surroundings, name: str) -> str:
     """Why a fact is not there."""
     asked = found.facts.get("asking") == name
@@ -90,7 +86,7 @@ def _error(found: Surroundings, name: str) -> str:
 
 
 def _tensorflow(found: Surroundings) -> Iterator[Finding]:
-    wanted = _minor(found.built_for)
+    wanted = wheels.minor(found.built_for)
     installed = ", ".join(f"{version} ({name})" for name, version in found.tensorflow.items())
     version = found.facts.get("tensorflow")
     if not installed and version is None:
@@ -102,8 +98,8 @@ def _tensorflow(found: Surroundings) -> Iterator[Finding]:
         cure = "`python -c 'import tensorflow'` must work: install it anew"
         yield Finding("TensorFlow", f"{installed} cannot be imported: {why}", PROBLEM, cure)
         return
-    if _minor(version) != wanted:
-        cure = f"pip install 'tensorflow=={wanted}.*' (or tensorflow-cpu), or tf_hvd's wheel for it"
+    if wheels.minor(version) != wanted:
+        cure = wheels.cure(found.version, found.built_for, version)
         yield Finding(
             "TensorFlow", f"{version} does not fit: tf_hvd is for {wanted}", PROBLEM, cure
         )

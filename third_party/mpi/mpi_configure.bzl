@@ -36,9 +36,11 @@ def _impl(repository_ctx):
     answers = ask_python(repository_ctx, repository_ctx.attr._probe)
     build = ['package(default_visibility = ["//visibility:public"])']
     prefixes = {}
+    versions = {}
     for family in _FAMILIES:
         prefix = answers.get(family, "")
         prefixes[family] = prefix
+        versions[family] = answers.get(family + "_version", "")
         if prefix:
             for header in _HEADER_FILES:
                 source = repository_ctx.path(prefix + "/include/" + header)
@@ -46,7 +48,7 @@ def _impl(repository_ctx):
                     repository_ctx.symlink(source, family + "/include/" + header)
         build.append((_HEADERS if prefix else _MISSING).format(family = family))
     repository_ctx.file("BUILD", "\n".join(build))
-    repository_ctx.file("defs.bzl", '"""Where each MPI family is installed; empty if it is not."""\n\nMPI_PREFIXES = %s\n' % repr(prefixes))
+    repository_ctx.file("defs.bzl", '"""Where each MPI family is installed; empty if it is not."""\n\nMPI_PREFIXES = %s\n\n# Those of the headers.\nMPI_VERSIONS = %s\n' % (repr(prefixes), repr(versions)))
 
 mpi_configure = repository_rule(
     implementation = _impl,

@@ -7,6 +7,7 @@ wherever TF_HVD_OPENMPI_PREFIX or TF_HVD_MPICH_PREFIX say.
 
 import os
 import pathlib
+import re
 import sys
 
 # What only the family's own mpi.h defines.
@@ -25,10 +26,21 @@ def find(family: str) -> pathlib.Path | None:
     return None
 
 
+def version(prefix: pathlib.Path) -> str:
+    """What its mpi.h says of itself."""
+    text = (prefix / "include" / "mpi.h").read_text()
+    mpich = re.search(r'#define MPICH_VERSION "(.*)"', text)
+    if mpich:
+        return mpich[1]
+    numbers = re.findall(r"#define OMPI_(?:MAJOR|MINOR|RELEASE)_VERSION (\d+)", text)
+    return ".".join(numbers)
+
+
 def main() -> None:
     for family in MARKERS:
         prefix = find(family)
         print(f"{family}={prefix or ''}")
+        print(f"{family}_version={version(prefix) if prefix else ''}")
 
 
 main()

@@ -3,9 +3,10 @@
 load("//third_party:python.bzl", "PYTHON_ENVIRON", "WORKSPACE_ATTR", "ask_python")
 
 def _impl(repository_ctx):
-    library = ask_python(repository_ctx, repository_ctx.attr._probe).get("library", "")
+    answers = ask_python(repository_ctx, repository_ctx.attr._probe)
+    library, version = answers.get("library", ""), answers.get("version", "")
     repository_ctx.file("BUILD", "")
-    repository_ctx.file("defs.bzl", '"""NVRTC; empty without one."""\n\nNVRTC_LIBRARY = "%s"\n' % library)
+    repository_ctx.file("defs.bzl", '"""NVRTC; empty without one."""\n\nNVRTC_LIBRARY = "%s"\nNVRTC_VERSION = "%s"\n' % (library, version))
 
 nvrtc_configure = repository_rule(
     implementation = _impl,

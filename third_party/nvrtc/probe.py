@@ -1,5 +1,9 @@
-"""Prints where NVRTC 12 is, for Bazel: the library that compiles code for GPUs, on any machine."""
+"""Prints where NVRTC 12 is and its version, for Bazel.
 
+The library compiles code for GPUs, on any machine.
+"""
+
+import importlib.metadata
 import importlib.util
 import pathlib
 
@@ -11,6 +15,7 @@ def main() -> None:
         library = pathlib.Path(root) / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
         if library.exists():
             print(f"library={library}")
+            print(f"version={importlib.metadata.version('nvidia-cuda-nvrtc-cu12')}")
             return
 
 

@@ -1,6 +1,6 @@
 """@tensorflow: the headers and the framework library of the installed wheel."""
 
-load("//third_party:python.bzl", "PYTHON_ENVIRON", "WORKSPACE_ATTR", "ask_python", "python_path")
+load("//third_party:python.bzl", "TENSORFLOW_ENVIRON", "WORKSPACE_ATTR", "ask_python", "python_path", "tensorflow_python_path")
 
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
@@ -27,17 +27,22 @@ filegroup(
 _DEFS = '''"""What TensorFlow said about itself."""
 
 TF_VERSION = "{version}"
+TF_MINOR = "{minor}"
 TF_COMPILER = "{compiler}"
 TF_CXX11_ABI = {abi}
 TF_LIBRARY = "{library}"
 TF_LIBRARY_DIR = "{lib}"
 
-# The interpreter that was asked.
+# The interpreter that runs the build's own scripts.
 TF_PYTHON = "{python}"
 '''
 
 def _impl(repository_ctx):
-    answers = ask_python(repository_ctx, repository_ctx.attr._probe)
+    answers = ask_python(
+        repository_ctx,
+        repository_ctx.attr._probe,
+        python = tensorflow_python_path(repository_ctx),
+    )
     repository_ctx.symlink(answers["include"], "include")
     library = answers["library"]
     repository_ctx.symlink(answers["lib"] + "/" + library, library)
@@ -49,6 +54,7 @@ def _impl(repository_ctx):
         lib = answers["lib"],
         library = library,
         python = python_path(repository_ctx),
+        minor = ".".join(answers["version"].split(".")[:2]),
         version = answers["version"],
     ))
 
@@ -58,7 +64,7 @@ tensorflow_configure = repository_rule(
         WORKSPACE_ATTR,
         _probe = attr.label(default = "//third_party/tensorflow:probe.py", allow_single_file = True),
     ),
-    environ = PYTHON_ENVIRON,
+    environ = TENSORFLOW_ENVIRON,
     local = False,
     doc = "Asks tf.sysconfig; importing TensorFlow takes seconds, so only once per environment.",
 )

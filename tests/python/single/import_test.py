@@ -4,6 +4,7 @@ Copies of the installed package, each with one fault, are imported one after the
 other by one process: TensorFlow takes its time to load.
 """
 
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import sys
 
 import pytest
 
-from tf_hvd import _native
+from tf_hvd import _native, wheels
 
 IMPORT_EACH = """
 import json, sys
@@ -81,6 +82,17 @@ def test_wheel_for_another_tensorflow(outcome, case, minor):
     assert outcome[case].startswith("HorovodVersionMismatchError")
     assert f"was built for TensorFlow {minor} but TensorFlow" in outcome[case]
     assert f"pip install 'tensorflow=={minor}.*'" in outcome[case]
+    ours, _, built_for = importlib.metadata.version("tf_hvd").partition("+tf")
+    assert f"pip install 'tf_hvd=={ours}+tf{built_for}', the wheel for" in outcome[case]
+    assert "\n" not in outcome[case]
+
+
+def test_wheel_beside_a_tensorflow_that_has_none():
+    text = wheels.cure("0.1.0+tf2.21", "2.21.0", "2.17.3")
+    assert text == (
+        "There is no tf_hvd for TensorFlow 2.17: pip install 'tensorflow==2.21.*' (or "
+        "tensorflow-cpu)"
+    )
 
 
 def test_another_patch_version_is_fine(outcome):

@@ -1,0 +1,82 @@
+"""What the native libraries were made from, as CycloneDX has it (PEP 770)."""
+
+import json
+import uuid
+from typing import Any
+
+# A namespace of our own, so that the same build has the same serial number.
+_NAMESPACE = uuid.UUID("6f0f2d0e-3c2b-5d0c-9a55-3f6f1f7f9c11")
+
+
+def sbom_text(version: str, built_with: dict[str, str]) -> str:
+    """The document; the same bytes for the same build, so without a time.
+
+    Args:
+      version: of the wheel.
+      built_with: versions, by what they are of: see _components.
+    """
+    wheel = _package("tf_hvd", version, "application", "tf_hvd")
+    wheel["licenses"] = [{"license": {"id": "Apache-2.0"}}]
+    parts = _components(built_with)
+    seed = json.dumps([wheel, parts], sort_keys=True)
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, seed)}",
+        "version": 1,
+        "metadata": {
+            "component": wheel,
+            "tools": {"components": _tools(built_with)},
+        },
+        "components": parts,
+        "dependencies": [
+            {"ref": wheel["bom-ref"], "dependsOn": sorted(part["bom-ref"] for part in parts)},
+            *({"ref": part["bom-ref"]} for part in parts),
+        ],
+    }
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def _components(built_with: dict[str, str]) -> list[dict[str, Any]]:
+    """Those whose code, headers or inline functions are in the wheel's libraries."""
+    tensorflow = _package("tensorflow-cpu", built_with["tensorflow"], "framework", "tensorflow")
+    tensorflow["description"] = (
+        "Headers, with those of Abseil, Eigen and protobuf that it carries; "
+        f"the framework library is its own, compiled by {built_with['tensorflow compiler']}"
+    )
+    parts = [tensorflow]
+    for family in ("openmpi", "mpich"):
+        if built_with[family]:
+            part = _package(family, built_with[family], "library", family)
+            parts.append({**part, "description": "mpi.h; the library is opened at run time"})
+    for library in filter(None, built_with["c libraries"].split(",")):
+        name, _, version = library.partition("=")
+        parts.append(
+            {
+                "type": "library",
+                "bom-ref": name,
+                "name": name,
+                "version": version,
+                "description": "Headers; the libraries are those of the machine",
+            }
+        )
+    return parts
+
+
+def _tools(built_with: dict[str, str]) -> list[dict[str, Any]]:
+    """What compiled them."""
+    tools: list[dict[str, Any]] = [
+        {"type": "application", "name": "C++ compiler", "version": built_with["compiler"]}
+    ]
+    if built_with["nvrtc"]:
+        nvrtc = _package("nvidia-cuda-nvrtc-cu12", built_with["nvrtc"], "application", "nvrtc")
+        tools.append({**nvrtc, "description": "Compiles the code for GPUs"})
+    return tools
+
+
+def _package(name: str, version: str, kind: str, reference: str) -> dict[str, Any]:
+    """A component that PyPI has under this name."""
+    # A plus sign of a local version is written so in a package URL.
+    url = f"pkg:pypi/{name.lower().replace('_', '-')}@{version.replace('+', '%2B')}"
+    return {"type": kind, "bom-ref": reference, "name": name, "version": version, "purl": url}
