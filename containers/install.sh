@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs tf_hvd into an image of Debian 12 or later, or Ubuntu 22.04 or later:
 #   install.sh cpu|gpu [openmpi|mpich]
-# The wheel lies beside this script. What a job on several machines needs is there
-# too: an ssh client that asks nothing, and a user who may run an ssh server, as
-# Kubeflow's MPIJob and TrainJob want it (docs/containers.md).
+# The wheel lies beside this script; of several, pip takes the newest that fits. What a
+# job on several machines needs is there too: an ssh client that asks nothing, and a user
+# who may run an ssh server, as Kubeflow's MPIJob and TrainJob want it (docs/containers.md).
 set -eu
 
 kind=${1:?cpu or gpu}
@@ -19,9 +19,9 @@ apt-get install -y --no-install-recommends \
 rm -rf /var/lib/apt/lists/*
 
 python3 -m venv /opt/tf_hvd
-for wheel in "${here}"/tf_hvd-*.whl; do
-  /opt/tf_hvd/bin/python -m pip install --no-cache-dir "${wheel}[${kind},${mpi}]"
-done
+pip() { /opt/tf_hvd/bin/python -m pip "$@"; }
+pip download --no-index --no-deps --find-links "${here}" --dest "${here}/chosen" tf_hvd
+pip install --no-cache-dir "$(echo "${here}"/chosen/*.whl)[${kind},${mpi}]"
 ln -s /opt/tf_hvd/bin/tf_hvd /opt/tf_hvd/bin/horovodrun /usr/local/bin/
 
 # Hosts are new in each job, and nobody is there to be asked.

@@ -73,9 +73,9 @@ CONDITIONAL = ("runtime/transport/mpi_shim", "kernels/tf_compat.h", "kernels/por
 
 MACHINE_PATHS = re.compile(
     r"(?<![\w./}$-])/(?:" + "|".join(["work", "root", "home", "tmp"]) + r")/"
-IMAGE_PATHS = re.compile(r"/home/(mpiuser|\$\{user\})|/tmp/(tf_hvd|sum\.py)")
-NO_PATHS = re.compile(r"(?!)")
 )
+IMAGE_PATHS = re.compile(r"/(home/(mpiuser|\$\{user\})|tmp/(tf_hvd|sum\.py))")
+NO_PATHS = re.compile(r"(?!)")
 
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_COMPLEXITY = 400, 500, 60, 15
 
