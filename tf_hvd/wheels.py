@@ -21,4 +21,5 @@ def cure(version: str, built_for: str, found: str) -> str:
     if minor(found) not in MINORS:
         return f"There is no tf_hvd for TensorFlow {minor(found)}: {theirs}"
     ours = f"{version.partition('+')[0]}+tf{minor(found)}"
-    return f"pip install 'tf_hvd=={ours}', the wheel for TensorFlow {minor(found)}, or {theirs}"
+    made = f"'./dev wheel --tensorflow {minor(found)}' makes it"
+    return f"Install the wheel tf_hvd=={ours} ({made}), or {theirs}"

@@ -95,8 +95,8 @@ def test_a_machine_with_gpus_is_well():
             changed({"tensorflow": "2.20.1", "native": None}, tensorflow={"tensorflow": "2.20.1"}),
             "TensorFlow",
             "2.20.1 does not fit: tf_hvd is for 2.21",
-            "'tf_hvd==0.1.0+tf2.20', the wheel for TensorFlow 2.20, or pip install "
-            "'tensorflow==2.21.*'",
+            "the wheel tf_hvd==0.1.0+tf2.20 ('./dev wheel --tensorflow 2.20' makes it), or pip "
+            "install 'tensorflow==2.21.*'",
         ),
         (
             changed({"tensorflow": None, "asking": "tensorflow"}, ended="ended by SIGILL"),

@@ -12,6 +12,14 @@ COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
 WAIT = 60
 
 
+@pytest.fixture(autouse=True)
+def not_under_nohup():
+    """These tests may be run under it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def is_running(pid):
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 

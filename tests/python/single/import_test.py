@@ -83,7 +83,7 @@ def test_wheel_for_another_tensorflow(outcome, case, minor):
     assert f"was built for TensorFlow {minor} but TensorFlow" in outcome[case]
     assert f"pip install 'tensorflow=={minor}.*'" in outcome[case]
     ours, _, built_for = importlib.metadata.version("tf_hvd").partition("+tf")
-    assert f"pip install 'tf_hvd=={ours}+tf{built_for}', the wheel for" in outcome[case]
+    assert f"Install the wheel tf_hvd=={ours}+tf{built_for} ('./dev wheel" in outcome[case]
     assert "\n" not in outcome[case]
 
 
