@@ -235,7 +235,7 @@ SAME = "all hosts need it at the same place"
             "beta",
             in_site_packages("tf_hvd", "RECORD"),
             lambda text: re.sub(r"(?m)^tf_hvd/objects.py,.*\n", "", text),
-            r"tf_hvd [\d.]+, build \w+ is installed there, and [\d.]+, build \w+ on alpha.*",
+            r"tf_hvd \S+, build \w+ is installed there, and \S+, build \w+ on alpha.*",
         ),
         (
             "beta",
