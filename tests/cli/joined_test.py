@@ -100,6 +100,15 @@ def test_a_horovod_import_that_fails_is_told_the_cure(environ, call, program):
     assert "a program that is written for Horovod needs --as-horovod" in errors
 
 
+def test_a_program_of_ours_that_fails_is_not_taken_for_horovods(environ, call, program):
+    of_ours = program("hvd = 'tf_hvd'; sys.exit(1)")
+    missing = [sys.executable, "no_such_script.py"]
+    for command in (of_ours, missing):
+        code, _, errors = call("run", "-np", "2", *command, environ=environ)
+        assert code != 0
+        assert "--as-horovod" not in errors
+
+
 def test_require_init_without_a_rank_here(call):
     code, _, errors = call("run", "-np", "1", "-H", "elsewhere:1", "--require-init", "true")
     assert code == 2

@@ -33,7 +33,7 @@ _OTHER_WAYS = (
 _OTHER_WAY_WORDS = ("plm", "launcher", "bootstrap")
 _SSH_ARGUMENTS = {"openmpi": "PRTE_MCA_plm_ssh_args", "mpich": "HYDRA_LAUNCHER_EXTRA_ARGS"}
 _CURES = {
-    "resolve hostname": "is that its name?",
+    "resolve hostname": "check the name in -H or the host file",
     "Host key verification": "log in once by hand, ssh {host}, to accept its key",
     "Permission denied": "ssh must not ask for a password: ssh-copy-id {host}, or -i FILE",
     "refused": "is an ssh server running there, and at this port (-p PORT)?",

@@ -236,6 +236,7 @@ def _closing_apart(
         _say(watching.apart_text(options.np, options.command, options.as_horovod, required))
         return ending.code or (_FAILED if required else 0)
     aware = options.as_horovod or options.np == 1 or watch.called()
+    aware = aware or watching.is_for_tf_hvd(options.command)
     if ending.code and not aware and (watch.trains_apart() or watching.is_python(program)):
         _say(watching.failed_text())
     return ending.code

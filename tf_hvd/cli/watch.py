@@ -204,6 +204,17 @@ def is_python(program: str) -> bool:
     return first.startswith(b"#!") and b"python" in first
 
 
+def is_for_tf_hvd(command: Sequence[str]) -> bool:
+    """Whether the script of a command names tf_hvd, or is missing: then Python has said enough."""
+    script = next((word for word in command if word.endswith(".py")), None)
+    if script is None:
+        return False
+    try:
+        return b"tf_hvd" in Path(script).read_bytes()
+    except OSError:
+        return True
+
+
 def interpreter_of(program: str, environ: Mapping[str, str]) -> str:
     """The Python that runs a program: itself, or that of a script's first line; else empty."""
     if is_interpreter(program):
