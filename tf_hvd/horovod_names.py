@@ -42,11 +42,12 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 }
 
 # What Horovod has and tf_hvd lacks, and what to do instead.
-_NO_TORCH = "tf_hvd serves TensorFlow only"
+_NO_TORCH = "it serves TensorFlow only; for others use Horovod itself"
 _NO_CLUSTER = "start the ranks with tf_hvd run or the cluster's MPI launcher"
 _ABSENT = {
     "data": "there is no tf.data service; use tf_hvd.shard",
-    "elastic": "there is no elastic training; start the job again from its last checkpoint",
+    "elastic": "there is no elastic training; remove it from the program, and start the job again "
+    "from its last checkpoint after a failure",
     "mxnet": _NO_TORCH,
     "ray": _NO_CLUSTER,
     "spark": _NO_CLUSTER,
@@ -56,7 +57,7 @@ _ABSENT = {
 
 def _absent(module: str, name: str) -> str:
     why = _ABSENT.get(name, "docs/differences.md lists what is there")
-    return f"{module} has no {name!r} here, for it is tf_hvd: {why}."
+    return f"{module} has no {name!r}: tf_hvd stands in for Horovod here, and {why}."
 
 
 def horovod_path() -> str:

@@ -11,7 +11,7 @@ from tf_hvd.cli import horovodrun, main
 # Programs of others, whose options are theirs.
 OTHERS = {
     *(".", "export", "pip", "sed", "ssh-copy-id", "ssh-keygen"),
-    *("mpiexec", "mpirun", "srun", "bazel", "dp", "apptainer", "docker", "mv"),
+    *("mpiexec", "mpirun", "srun", "bazel", "dp", "apptainer", "docker", "cp", "mv"),
 }
 # Programs of a reader, which no page shows.
 READERS = {"train.py", "their_script.py", "script.py"}

@@ -53,7 +53,7 @@ def test_it_is_this_package():
 @pytest.mark.parametrize(
     ("line", "cure"),
     [
-        ("import horovod.torch", "tf_hvd serves TensorFlow only"),
+        ("import horovod.torch", "it serves TensorFlow only"),
         ("import horovod.tensorflow.elastic", "start the job again from its last checkpoint"),
         ("import horovod.tensorflow as hvd; hvd.elastic", "no elastic training"),
         ("from horovod.spark import run", "cluster's MPI launcher"),

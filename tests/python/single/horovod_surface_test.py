@@ -300,7 +300,7 @@ TABLE = {
     },
 }
 
-TORCH, CLUSTER = "tf_hvd serves TensorFlow only", "cluster's MPI launcher"
+TORCH, CLUSTER = "it serves TensorFlow only", "cluster's MPI launcher"
 # What cannot be there, and what the error says.
 ABSENT = {
     "horovod.common.elastic": "there is no elastic training",
