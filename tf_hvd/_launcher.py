@@ -27,6 +27,11 @@ def tell_exits(rank: int) -> None:
     _tell(f"exits.{rank}")
 
 
+def tell_exception(rank: int, text: str) -> None:
+    """Lets the launcher know which exception ends this rank's program."""
+    _tell(f"exception.{rank}", lambda: text)
+
+
 def tell_called() -> None:
     """Lets the launcher know that this process has called `init`, which may fail."""
     _tell(f"called.{os.getpid()}")

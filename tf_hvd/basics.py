@@ -66,6 +66,8 @@ def _remember_exceptions() -> None:
         kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
     ) -> None:
         _Exit.reason = f"{kind.__name__}: {value}"
+        if _Exit.rank is not None:
+            _launcher.tell_exception(_Exit.rank, _Exit.reason)
         previous(kind, value, trace)
 
     sys.excepthook = hook

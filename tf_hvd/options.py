@@ -62,11 +62,11 @@ def resolve_op(op: int | None, average: bool | None) -> int:
         name = _REDUCE_OPS.get(average) if isinstance(average, int) else None
         raise ValueError(
             f"average={average!r} is not True or False; the reduce op has a name: "
-            f"op={name or 'tf_hvd.Average'}."
+            f"op=hvd.{name or 'Average'}."
         )
     if op is not None:
         raise ValueError("give either op= or average=, not both; average= is deprecated.")
-    warn_deprecated("average= is deprecated; use op=tf_hvd.Average or op=tf_hvd.Sum.")
+    warn_deprecated("average= is deprecated; use op=hvd.Average or op=hvd.Sum.")
     return basics.Average if average else basics.Sum
 
 

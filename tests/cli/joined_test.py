@@ -1,14 +1,16 @@
 """What `tf_hvd run` says about a job whose ranks never joined each other."""
 
 import argparse
+import functools
 import mmap
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from tf_hvd.cli import processes, watch
+from tf_hvd.cli import processes, rank, watch
 from tf_hvd.cli.run import _closing
 from tf_hvd.cli.session import JOINED, Session
 from tf_hvd.cli.supervise import Ending
@@ -107,6 +109,18 @@ def test_a_program_of_ours_that_fails_is_not_taken_for_horovods(environ, call, p
         code, _, errors = call("run", "-np", "2", *command, environ=environ)
         assert code != 0
         assert "--as-horovod" not in errors
+
+
+def test_how_a_rank_ended_is_told_whole_or_not_at_all(tmp_path):
+    """A full disk, or a launcher that kills all at that moment, left an empty file: a traceback."""
+    words = [sys.executable, "-I", "-S", rank.__file__, str(tmp_path), "", "watch", "", "false"]
+    nothing = (0, resource.RLIM_INFINITY)
+    for limit, told in (None, ["ended.0", "running.0"]), (nothing, ["new.ended.0", "running.0"]):
+        full = limit and functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, limit)
+        assert subprocess.run(words, preexec_fn=full).returncode == 1
+        assert sorted(os.listdir(tmp_path)) == told
+        for name in told:
+            (tmp_path / name).unlink()
 
 
 def test_require_init_without_a_rank_here(call):

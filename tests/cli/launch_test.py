@@ -104,6 +104,34 @@ def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, progra
     assert "rank 1 was the first to end with an error (exit code 3)" in errors
 
 
+def test_the_exception_that_ended_the_job_is_named(environ, call, program):
+    """And not that of the rank which it reaches as an error of the collective."""
+    raising = program(
+        "import tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
+        "if rank == 1: raise ValueError('no images in /data')\n"
+        "hvd.allreduce(tf.ones(3))\n"
+    )
+    code, _, errors = call("run", "-np", "2", *raising, environ=environ)
+    assert code == 1
+    first = "rank 1 was the first to end with an error (exit code 1): "
+    assert f"{first}ValueError: no images in /data\n" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["run", "--tag-ouput", "true"],
+            "run: unknown argument --tag-ouput; did you mean --tag-output?",
+        ),
+        (["run", "--zzz", "true"], "run: unknown argument --zzz"),
+        (["doctor", "now"], "doctor: unknown argument now"),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_likeliest(call, words, said):
+    assert call(*words) == (2, "", f"tf_hvd {said}\n")
+
+
 def test_a_rank_that_dies_ends_the_job_and_is_named(environ, family, call, program):
     dying = program(
         "while rank == 1 and not os.path.exists('here'): time.sleep(0.02)\n"

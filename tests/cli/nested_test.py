@@ -66,6 +66,21 @@ def test_a_rank_starts_a_job_and_goes_on(environ, start, program):
     assert sorted(output.splitlines()) == expected
 
 
+def test_ranks_that_start_jobs_of_ranks_are_not_taken_for_serial_trainings(
+    environ, call, program, tmp_path
+):
+    """As ranks that call `tf_hvd.run` do, and have TensorFlow from the import."""
+    inner = program("import tf_hvd as hvd\nhvd.init()\n")
+    script = tmp_path / "inner.py"
+    script.write_text(pathlib.Path(inner[1]).read_text())
+    outer = program(f"import tensorflow\n{OUTER}")
+    code, _, errors = call(
+        *("run", "-np", "2", *outer, "-np,1", sys.executable, str(script)), environ=environ
+    )
+    assert code == 0, errors
+    assert "NO RANK JOINED" not in errors
+
+
 def test_what_a_launcher_told_is_taken_away():
     told = ["OMPI_COMM_WORLD_RANK", "OMPI_MCA_num_procs", "PMIX_NAMESPACE", "PMI_FD", "PMI_SIZE"]
     kept = ["HOME", "HYDRA_LAUNCHER", "OMPI_MCA_btl", "PMIX_MCA_gds", "SLURM_JOB_ID"]

@@ -250,11 +250,12 @@ def watch_child(folder: str, rank: int) -> None:
         signal.signal(signum, signal.SIG_IGN)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code:
-        try:
-            with open(os.path.join(folder, f"{ENDED}{rank}"), "w") as file:
+        new = os.path.join(folder, f"new.{ENDED}{rank}")
+        with contextlib.suppress(OSError):  # on another machine
+            with open(new, "w") as file:
                 file.write(str(code))
-        except OSError:
-            pass  # on another machine
+            # In one piece: the launcher may kill us here, and the file be read.
+            os.rename(new, os.path.join(folder, f"{ENDED}{rank}"))
     else:
         with contextlib.suppress(OSError):  # on another machine
             os.unlink(running)

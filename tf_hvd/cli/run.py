@@ -70,6 +70,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     if options.end_with_parent:
         end_with_parent()
+    outer = environ.get(FOLDER_VARIABLE, "")
     asked = asked_variables(options.variables, options.env_file, environ)
     hosts = _hosts(options, environ)
     environ = _environment(options, {**environ, **asked})
@@ -104,7 +105,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         launcher = find_launcher(options.mpi, environ)
     family = launcher.family if launcher else ""
     known_here = None if family == "slurm" else here
-    with Session(gives_input=_gives_input(job, launcher)) as session:
+    with Session(_gives_input(job, launcher), outer) as session:
         watch = watching.JobWatch(session, options.np, known_here, options.start_timeout, family)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
@@ -235,7 +236,7 @@ def _closing_apart(
     if required or (watch.trains_apart() and not ending.code):
         _say(watching.apart_text(options.np, options.command, options.as_horovod, required))
         return ending.code or (_FAILED if required else 0)
-    aware = options.as_horovod or options.np == 1 or watch.called()
+    aware = options.as_horovod or options.np == 1 or watch.knows_us()
     aware = aware or watching.is_for_tf_hvd(options.command)
     if ending.code and not aware and (watch.trains_apart() or watching.is_python(program)):
         _say(watching.failed_text())

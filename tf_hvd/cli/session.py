@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
+import textwrap
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,10 @@ JOINED = "joined."
 CALLED = "called."
 LEFT = "left."
 EXITS = "exits."
+EXCEPTION = "exception."
+INNER = "inner."
 _FOREGROUND_MILLISECONDS = 500
+_LONGEST = 200  # characters of an exception
 _SHARED_MEMORY = Path("/dev/shm")
 # MPICH, Open MPI, Open MPI before 5 and Intel MPI name their files so.
 _OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
@@ -40,9 +44,10 @@ class Session:
 
     Args:
         gives_input: whether rank 0 runs on this machine and gets its standard input.
+        outer: the folder of the job that a rank of which started this one; empty if none did.
     """
 
-    def __init__(self, gives_input: bool = True) -> None:
+    def __init__(self, gives_input: bool = True, outer: str = "") -> None:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
         except OSError as error:
@@ -55,6 +60,7 @@ class Session:
         self.sessions: set[int] = set()
         """The sessions that the launcher has put those into."""
         self._gives_input = gives_input
+        self._outer = outer
         self._input: int | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         where = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
@@ -74,6 +80,9 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self._listener.close()
+        if self._outer and self.joined():
+            with contextlib.suppress(OSError):  # the job was started on another machine, or is over
+                Path(self._outer, f"{INNER}{os.getpid()}").touch()
         self._clear_shared_memory()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -98,6 +107,10 @@ class Session:
         """Whether a process of this machine has called `init`, be it in vain."""
         return any(self.folder.glob(f"{CALLED}*"))
 
+    def started_jobs(self) -> bool:
+        """Whether a rank of this machine started a job of its own, which ranks joined."""
+        return any(self.folder.glob(f"{INNER}*"))
+
     def first_ended(self) -> tuple[int, int] | None:
         """The rank that was the first to end badly, and its exit code or minus its signal.
 
@@ -105,9 +118,22 @@ class Session:
 
         Known of this machine's ranks alone, and not of Slurm's, which start without our help.
         """
-        files = sorted(self.folder.glob(f"{rank.ENDED}*"), key=lambda file: file.stat().st_mtime_ns)
+        files = sorted(self.folder.glob(f"{rank.ENDED}*"), key=self._began_to_end)
         ended = [(int(file.suffix[1:]), int(file.read_text())) for file in files]
         return next((one for one in ended if one[1] != -signal.SIGTERM), None)
+
+    def _began_to_end(self, ended: Path) -> int:
+        """When a rank's program raised or, if it did not, when the process ended."""
+        raised = ended.with_name(f"{EXCEPTION}{ended.suffix[1:]}")
+        return min(file.stat().st_mtime_ns for file in (ended, raised) if file.exists())
+
+    def exception(self, number: int) -> str:
+        """The first line of the exception that ended a rank inside the job; empty if none did."""
+        try:
+            text = (self.folder / f"{EXCEPTION}{number}").read_text(errors="replace")
+        except OSError:
+            return ""
+        return textwrap.shorten(text.partition("\n")[0], _LONGEST, placeholder=" ...")
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""

@@ -83,8 +83,9 @@ class JobWatch:
         return min(_SELDOM, _SOON + passed / 20)
 
     def trains_apart(self) -> bool:
-        """Whether TensorFlow ran in several ranks of which none joined the job."""
-        return self._ranks > 1 and self._tensorflow and not self._session.joined()
+        """Whether TensorFlow ran in several ranks, and none joined this job or one it started."""
+        elsewhere = self._session.joined() or self._session.started_jobs()
+        return self._ranks > 1 and self._tensorflow and not elsewhere
 
     def shared_memory_text(self) -> str:
         """What to say of /dev/shm when the job has failed; empty if it had room enough."""
@@ -98,9 +99,9 @@ class JobWatch:
             "old files there, or give it more (docker run --shm-size=1g)"
         )
 
-    def called(self) -> bool:
-        """Whether a rank has called `init`, be it in vain."""
-        return self._session.called()
+    def knows_us(self) -> bool:
+        """Whether a rank has called `init`, be it in vain, or has started a job that has."""
+        return self._session.called() or self._session.started_jobs()
 
     def joined(self) -> bool | None:
         """Whether ranks joined the job; None if no rank ran here, so that nothing is known."""
@@ -161,7 +162,7 @@ class JobWatch:
         )
         first = self._session.first_ended()
         if first:
-            self.ended_for += f"; {_first_text(first)}"
+            self.ended_for += f"; {_first_text(first, self._session)}"
             self.code = first[1] if first[1] > 0 else 128 - first[1]
         return True
 
@@ -275,7 +276,7 @@ def end_text(ending: Ending, session: Session) -> str:
             "Python's exit handlers); call hvd.shutdown() first"
         )
     elif first:
-        who = _first_text(first)
+        who = _first_text(first, session)
     elif before := session.ended_before():
         who = f"{_listed(before)} ended with exit code 0 before hvd.init(), where others waited"
     else:
@@ -283,10 +284,11 @@ def end_text(ending: Ending, session: Session) -> str:
     return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"
 
 
-def _first_text(first: tuple[int, int]) -> str:
+def _first_text(first: tuple[int, int], session: Session) -> str:
     number, code = first
     how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
-    return f"rank {number} was the first to end with an error ({how})"
+    why = session.exception(number)
+    return f"rank {number} was the first to end with an error ({how})" + (f": {why}" if why else "")
 
 
 def killed_text(killed: Mapping[int, str]) -> str:
