@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,9 @@ from tf_hvd.process_sets import ProcessSet, global_process_set
 
 # How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
 _SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")
+# Where an error about variables that differ has the number of one.
+_VARIABLE = re.compile(r"mismatch in .*?\bvariable[_ ](\d+)'")
+_MEMBER = re.compile(r"mismatch in .*? as tensor (\d+)")
 
 
 def is_seed(variable: Any) -> bool:
@@ -86,6 +89,21 @@ def _compiled(root_rank: int, process_set: ProcessSet) -> Callable[[list[Any]], 
 
     function: Callable[[list[Any]], None] = tf.function(assign_all, autograph=False)
     return function
+
+
+@contextlib.contextmanager
+def _naming(variables: Sequence[Any], number: re.Pattern[str]) -> Iterator[None]:
+    """Adds to an error of ranks that disagree how this rank calls the variable of that number."""
+    try:
+        yield
+    except tf.errors.FailedPreconditionError as error:
+        found = number.search(error.message)
+        index = int(found[1]) if found else len(variables)
+        if index >= len(variables):  # the other rank has more
+            raise
+        name = variables[index].name.partition(":")[0]
+        text = f"{error.message}\nOn rank {basics.rank()} this is the variable {name!r}."
+        raise tf.errors.FailedPreconditionError(error.node_def, error.op, text) from error
 
 
 def _kind(variable: Any) -> str:
@@ -197,7 +215,8 @@ def _broadcast_in_place(
     values = []
     with tf.name_scope("broadcast_variables"):
         for number, members in enumerate(groups.values()):
-            values += broadcast_(members, root_rank, f"inplace_{number}", process_set)
+            with _naming(members, _MEMBER):
+                values += broadcast_(members, root_rank, f"inplace_{number}", process_set)
     return values
 
 
@@ -234,7 +253,8 @@ def broadcast_variables(
         values = _broadcast_in_place(plain, root_rank, process_set)
         return None if tf.executing_eagerly() else tf.group(*values)
     if tf.executing_eagerly():
-        _compiled(root_rank, process_set)(plain)
+        with _naming(plain, _VARIABLE):
+            _compiled(root_rank, process_set)(plain)
         return None
     return tf.group(*_assign_all(root_rank, process_set, plain))
 

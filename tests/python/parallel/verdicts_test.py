@@ -33,6 +33,17 @@ def test_broadcast_of_other_numbers_of_variables(numbers):
     assert all(value.numpy() == [hvd.rank()] for value in mine)
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_variable_of_another_shape_is_named(rank, inplace):
+    """The request has its number alone: names may hold a number that a process counted itself."""
+    mine = [tf.Variable([1.0], name="bias"), tf.Variable([1.0] * (2 + rank), name=f"kernel_{rank}")]
+    expect_error(
+        lambda: hvd.broadcast_variables(mine, 0, inplace=inplace),
+        "rank 0 has float32[2]",
+        f"On rank {rank} this is the variable 'kernel_{rank}'.",
+    )
+
+
 @pytest.mark.parametrize("in_function", [False, True])
 def test_a_type_that_no_collective_takes_on_one_rank(in_function):
     value = tf.constant(["text"] * hvd.size()) if hvd.rank() == 1 else tf.ones([hvd.size()])
