@@ -53,7 +53,7 @@ Status Controller::Admissible(const Entry& entry) const {
   }
   if (!set->member) {
     return InvalidArgument(RankText(sets_.rank(), hosts_) +
-                           " is no member of " + set_text);
+                           " is not a member of " + set_text);
   }
   if (own_.HasJoined(entry.set)) {
     return FailedPrecondition(RankText(sets_.rank(), hosts_) +

@@ -195,7 +195,7 @@ def steps_per_epoch(
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1.")
     if not isinstance(data, tf.data.Dataset) and int(data) < 0:
-        raise ValueError(f"data={data!r} is no number of elements.")
+        raise ValueError(f"data={data!r} is not a number of elements.")
     _place(process_set)
     mine = np.array([_local_steps(data, batch_size, drop_remainder)], np.int64)
     everybody = channel_of("steps_per_epoch", process_set).allgather(mine, "")

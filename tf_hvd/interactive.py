@@ -87,7 +87,7 @@ def run(
       KeyboardInterrupt: from the terminal; the job has been ended.
     """
     if not callable(func):
-        raise TypeError(f"tf_hvd.run calls a function, and {func!r} is none.")
+        raise TypeError(f"tf_hvd.run calls a function, and {func!r} is not callable.")
     where = ["--hosts", hosts] if hosts is not None else []
     where += ["--hostfile", hostfile] if hostfile is not None else []
     if where and directory is None:

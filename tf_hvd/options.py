@@ -44,7 +44,7 @@ def check_op(op: int) -> int:
     """
     if op not in _REDUCE_OPS:
         raise ValueError(
-            f"op={op!r} is no reduce op; use one of {', '.join(_REDUCE_OPS.values())}."
+            f"op={op!r} is not a reduce op; use one of {', '.join(_REDUCE_OPS.values())}."
         )
     return op
 

@@ -147,7 +147,7 @@ def test_what_cannot_be_sent_or_brought_back():
         interactive.run(threading.Lock)
     with pytest.raises(ValueError, match="could not start the job"):
         interactive.run(print, np=0)
-    with pytest.raises(TypeError, match="calls a function, and 'x' is none"):
+    with pytest.raises(TypeError, match="calls a function, and 'x' is not callable"):
         interactive.run("x")
 
 

@@ -144,9 +144,9 @@ def test_what_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "lines", "text"),
     [
-        (["1A=2"], None, "-x: '1A' is no name of a variable; give NAME or NAME=VALUE"),
+        (["1A=2"], None, "-x: '1A' is not the name of a variable; give NAME or NAME=VALUE"),
         (["LR"], None, "-x: the variable LR is not set; give its value, LR=VALUE"),
-        ([], "A=1\nexport B=2\n", "variables, line 2: 'export B' is no name of a variable"),
+        ([], "A=1\nexport B=2\n", "variables, line 2: 'export B' is not the name of a variable"),
         ([], None, "variables: No such file or directory"),
     ],
 )

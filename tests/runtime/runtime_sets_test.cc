@@ -212,7 +212,7 @@ TEST_P(SetsTest, UnknownSetsAndSetsOfOthers) {
     options.set = 1;
     status = self.Allreduce("x", &data, options).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("is no member of process set 1"),
+    EXPECT_NE(status.message().find("is not a member of process set 1"),
               std::string::npos);
   });
 }

@@ -109,7 +109,9 @@ def _variable(setting: str, environ: Mapping[str, str], where: str) -> dict[str,
     name, equals, value = setting.partition("=")
     name = name.strip()
     if not _NAME.fullmatch(name):  # a value may be a secret
-        raise UsageError(f"{where}: {name!r} is no name of a variable; give NAME or NAME=VALUE")
+        raise UsageError(
+            f"{where}: {name!r} is not the name of a variable; give NAME or NAME=VALUE"
+        )
     if not equals and name not in environ:
         raise UsageError(f"{where}: the variable {name} is not set; give its value, {name}=VALUE")
     return {name: value if equals else environ[name]}

@@ -167,7 +167,7 @@ def test_arguments_that_make_no_sense(make):
     )
     with pytest.raises(ValueError, match="op=Average"):
         make(inner, op=hvd.Sum, gradient_predivide_factor=2.0)
-    with pytest.raises(ValueError, match="no reduce op"):
+    with pytest.raises(ValueError, match="not a reduce op"):
         make(inner, op=9)
     with pytest.raises(ValueError, match=r"sparse='both'.*'auto', 'rows', 'dense'"):
         make(inner, sparse="both")
