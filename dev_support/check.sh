@@ -3,7 +3,6 @@
 
 # With arguments: pytest alone, with these, against the wheel of this checkout.
 run_tests() {
-  local beside=
   require_gtest
   build_wheel
   install_wheel
@@ -14,8 +13,11 @@ run_tests() {
       say "The code for GPUs, compiled by nvcc"
       bazel build --config=cuda //... || die "nvcc found faults: see the lines above"
     fi
+    say "C++ tests with AddressSanitizer and UBSan"
+    bazel test --config=asan //... || die "C++ tests failed under AddressSanitizer or UBSan"
+    say "C++ tests with ThreadSanitizer"
+    bazel test --config=tsan //... || die "C++ tests failed under ThreadSanitizer"
     set -- --durations=20 tests
-    beside=build_sanitizers
   fi
   # For tests/gpu.
   bazel build //tests/gpu:libsoftware_device.so //tests/gpu:run_gpu_programs ||
@@ -24,52 +26,11 @@ run_tests() {
   install -m 644 bazel-bin/tests/gpu/libsoftware_device.so build/
   install bazel-bin/tests/gpu/{libsoftware_gpu.so,device_check,device_bandwidth,nccl_job} build/gpu/
   stop_bazel
-  [[ -z ${beside} ]] || start_beside "${beside}"
   say "Python tests"
   # tests/parallel_runs_test.py starts what lies in tests/python/parallel, under
   # each MPI. PYTHONSAFEPATH keeps the checkout's tf_hvd/ off the path.
   PATH="${VENV}/bin:${PATH}" PYTHONSAFEPATH=1 TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} \
     "${VENV}/bin/pytest" --ignore=tests/python/parallel "$@"
-}
-
-# The C++ tests under one sanitizer or both. tests/sanitizers_test.py calls it, so that
-# pytest's closing line counts them.
-sanitize() {
-  local kind
-  require_gtest
-  [[ $# -gt 0 ]] || set -- asan tsan
-  for kind in "$@"; do
-    [[ ${kind} == asan || ${kind} == tsan ]] || die "sanitize: ${kind} is neither asan nor tsan"
-    say "C++ tests under ${kind}"
-    bazel test --config="${kind}" //... || die "C++ tests failed under ${kind}"
-  done
-}
-
-# Compiles what sanitize runs.
-build_sanitizers() {
-  bazel build --config=asan //... && bazel build --config=tsan //...
-}
-
-# Runs a function in the time that Python tests spend waiting: it gets what they leave
-# of the cores. What it prints goes to a file; who needs its result calls it again.
-BESIDE=
-start_beside() {
-  set -m # a process group of its own, to be ended as one
-  (
-    trap - EXIT
-    renice -n 19 "${BASHPID}" >/dev/null
-    "$1"
-  ) >"build/$1.log" 2>&1 </dev/null &
-  set +m
-  BESIDE=$!
-  BAZEL_USED=1
-}
-
-stop_beside() {
-  [[ -n ${BESIDE} ]] || return 0
-  kill -TERM -- "-${BESIDE}" 2>/dev/null || true
-  wait "${BESIDE}" || true
-  BESIDE=
 }
 
 # Random programs of collectives, compared with NumPy, and random trainings, compared

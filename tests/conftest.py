@@ -11,11 +11,6 @@ import pytest
 ENVIRONMENT = pathlib.Path(sys.prefix)
 
 
-def pytest_collection_modifyitems(items):
-    """Tests of the mark `last` run after all others."""
-    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
-
-
 def _run_to_end(command, environment, limit, cwd=None):
     """Exit code and output; a job that passes the limit is ended, with its ranks."""
     process = subprocess.Popen(
