@@ -106,8 +106,14 @@ def shard(
         can be seen: a share already, a shuffle without seed, or with seeds that differ
         between ranks, or an order that is not deterministic. On this rank: `uneven` is
         none of its words; before `init`; not in the set.
+      TypeError: `dataset` is not a tf.data.Dataset.
     """
     _check("uneven", uneven, UNEVEN)
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TypeError(
+            f"shard takes a tf.data.Dataset, not {type(dataset).__name__}; make one by "
+            "tf.data.Dataset.from_tensor_slices."
+        )
     count, place = _place(process_set)
     total = _cardinality(dataset)
     if count > 1:

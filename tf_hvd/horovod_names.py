@@ -57,7 +57,7 @@ _ABSENT = {
 
 def _absent(module: str, name: str) -> str:
     why = _ABSENT.get(name, "docs/differences.md lists what is there")
-    return f"{module} has no {name!r}: tf_hvd stands in for Horovod here, and {why}."
+    return f"{module} has no {name!r}, because tf_hvd stands in for Horovod: {why}."
 
 
 def horovod_path() -> str:

@@ -41,6 +41,7 @@ class Variable:
     asks: Callable[[str], bool] = lambda value: False
 
 
+_NOT_HONOURED = "Not honoured, with a warning: "
 _HONOURED = Variable("Honoured, see above.")
 _GPU = Variable("No meaning: NCCL gets one stream of a GPU, and nothing waits for it.")
 _RANK = Variable("No meaning: MPI's launcher gives ranks and sizes.")
@@ -70,23 +71,19 @@ VARIABLES: dict[str, Variable] = {
     "HOROVOD_CPU_OPERATIONS": Variable("Only MPI; GLOO and CCL are warned of.", asks=_is_not_mpi),
     "HOROVOD_CONTROLLER": Variable("Only MPI; GLOO is warned of.", asks=_is_not_mpi),
     "HOROVOD_MPI_THREADS_DISABLE": Variable(
-        "Not honoured, with a warning: a thread of tf_hvd calls MPI.", asks=_is_on
+        f"{_NOT_HONOURED}a thread of tf_hvd calls MPI.", asks=_is_on
     ),
     "HOROVOD_THREAD_AFFINITY": Variable(
-        "Not honoured, with a warning: `tf_hvd run` binds ranks to cores.", asks=_is_set
+        f"{_NOT_HONOURED}`tf_hvd run` binds ranks to cores.", asks=_is_set
     ),
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": Variable("No meaning: Adasum sends no chunks."),
-    "HOROVOD_ELASTIC": Variable(
-        "Not honoured, with a warning: there is no elastic training.", asks=_is_on
-    ),
+    "HOROVOD_ELASTIC": Variable(f"{_NOT_HONOURED}there is no elastic training.", asks=_is_on),
     "HOROVOD_ENABLE_XLA_OPS": Variable(
-        "Not honoured, with a warning: collectives have no XLA lowering yet.", asks=_is_on
+        f"{_NOT_HONOURED}collectives have no XLA lowering yet.", asks=_is_on
     ),
-    "HOROVOD_TIMELINE": Variable(
-        "Not honoured, with a warning: no timeline is written yet.", asks=_is_set
-    ),
+    "HOROVOD_TIMELINE": Variable(f"{_NOT_HONOURED}no timeline is written yet.", asks=_is_set),
     "HOROVOD_TIMELINE_MARK_CYCLES": Variable("No meaning without HOROVOD_TIMELINE, which see."),
-    "HOROVOD_AUTOTUNE": Variable("Not honoured, with a warning: nothing is tuned.", asks=_is_on),
+    "HOROVOD_AUTOTUNE": Variable(f"{_NOT_HONOURED}nothing is tuned.", asks=_is_on),
     "HOROVOD_AUTOTUNE_LOG": _TUNED,
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": _TUNED,
     "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": _TUNED,
@@ -184,15 +181,15 @@ def warnings(values: Mapping[str, str]) -> list[str]:
     """
     known = {**VARIABLES, **dict.fromkeys(_BUILT_BY, _BUILD)}
     texts = [
-        f"{name}={value} is not honoured: {known[name].meaning}"
+        f"{name}={value} is not honoured: {known[name].meaning.removeprefix(_NOT_HONOURED)}"
         for name, value in sorted(values.items())
         if name in known and known[name].asks(value)
     ]
     unknown = sorted(name for name in values if name not in known)
     if unknown:
         texts.append(
-            f"{', '.join(unknown)}: no such variables of Horovod or tf_hvd; docs/config.md lists "
-            "those that there are."
+            f"{', '.join(unknown)}: neither Horovod nor tf_hvd has such a variable; "
+            "docs/config.md lists those they have."
         )
     return texts
 

@@ -88,6 +88,8 @@ def run(
     """
     if not callable(func):
         raise TypeError(f"tf_hvd.run calls a function, and {func!r} is not callable.")
+    if not isinstance(args, (list, tuple)):
+        raise TypeError(f"args={args!r} must be a tuple or a list; for one argument ({args!r},).")
     where = ["--hosts", hosts] if hosts is not None else []
     where += ["--hostfile", hostfile] if hostfile is not None else []
     if where and directory is None:
@@ -169,24 +171,32 @@ def _end(job: subprocess.Popen[bytes], output: Output) -> None:
             job.send_signal(signal.SIGTERM)
 
 
+def _unpickled(data: bytes, rank: int) -> Any:
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise RankError(f"the result of rank {rank} cannot be unpickled: {error}", rank) from error
+
+
 def _results(folder: pathlib.Path, ranks: int, code: int) -> list[Any]:
     if code == 2 and not any(folder.glob(f"{_RESULT}*")):
         raise ValueError("tf_hvd run could not start the job; it has said why on standard error.")
     found = {}
     for rank in range(ranks):
         with contextlib.suppress(FileNotFoundError):
-            found[rank] = pickle.loads((folder / f"{_RESULT}{rank}").read_bytes())
+            found[rank] = _unpickled((folder / f"{_RESULT}{rank}").read_bytes(), rank)
     failed = [rank for rank in found if found[rank]["trace"] is not None]
     if failed:
         # The others may have failed because this one did.
         first = min(failed, key=lambda rank: float(found[rank].get("when", 0.0)))
-        text = f"rank {first} of {ranks} raised:\n{found[first]['trace']}"
+        how = "raised" if found[first]["raised"] else "returned"
+        text = f"rank {first} of {ranks} {how}:\n{found[first]['trace']}"
         raise RankError(text, first) from found[first]["error"]
     missing = [rank for rank in range(ranks) if rank not in found]
     if missing:
-        names = ", ".join(map(str, missing))
+        names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         raise RankError(
-            f"the job ended with exit code {code} and without a result of rank {names} of {ranks}; "
+            f"the job ended with exit code {code} and without a result of {names} (of {ranks}); "
             "standard error has what the ranks and the launcher said.",
             missing[0] if len(missing) == 1 else None,
         )

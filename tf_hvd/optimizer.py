@@ -70,6 +70,16 @@ class _Begun:
         return set(map(id, variables)) <= self.present
 
 
+def _collect_train_op(graph: Any, op: Any) -> None:
+    """Puts `op` into the collection of train ops, for those in the branch that it runs.
+
+    TensorFlow's optimizers have put those there, and a meta graph that names an op of a branch
+    cannot be imported.
+    """
+    kept = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+    kept[:] = [known for known in kept if known.graph is graph and known is not op] + [op]
+
+
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """Wraps a v1 optimizer: `compute_gradients` reduces, everything else is the inner one's.
 
@@ -186,11 +196,14 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
                 "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
                 "compute_gradients()."
             )
-        return self._aggregation.when_complete(
+        done = self._aggregation.when_complete(
             begun.complete,
             lambda: self._apply(begun, pairs, *args, **kwargs),
             begun.variables,
         )
+        if not tf.executing_eagerly():
+            _collect_train_op(done.graph, done.op)
+        return done
 
     def _apply(self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any) -> Any:
         """Applies the gradients, and then counts the update."""

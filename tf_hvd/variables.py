@@ -2,10 +2,12 @@
 
 import contextlib
 import functools
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_hvd import _calls, _native, basics, collectives
@@ -14,6 +16,8 @@ from tf_hvd.process_sets import ProcessSet, global_process_set
 
 # How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
 _SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")
+# What tells apart what has been given the same name.
+_COUNT = re.compile(r"_\d+(?=[/_:]|$)")
 # Where an error about variables that differ has the number of one.
 _VARIABLE = re.compile(r"mismatch in .*?\bvariable[_ ](\d+)'")
 _MEMBER = re.compile(r"mismatch in .*? as tensor (\d+)")
@@ -55,20 +59,57 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
         )
 
 
+_ORDER_DIFFERS = (
+    "broadcast_variables: the ranks list the same variables in different orders, so that some "
+    "would get the values of others. List them in one order; that of a set depends on the process."
+)
+
+
+def _order_of(variables: Sequence[Any]) -> np.ndarray:
+    """62 bits each of the variables' names, sorted and as listed, and of the names without counts.
+
+    Shape [4], int64. Ranks on which the first of a pair is equal and the second is not have
+    listed the same variables in different orders.
+    """
+    exact = [getattr(variable, "path", None) or variable.name for variable in variables]
+    plain = [_COUNT.sub("", name) for name in exact]
+    texts = ["\n".join(names) for names in (sorted(exact), exact, sorted(plain), plain)]
+    digests = [hashlib.sha256(text.encode()).digest() for text in texts]
+    return np.array([int.from_bytes(digest[:8], "big") >> 2 for digest in digests], np.int64)
+
+
+def _agree_on_order(process_set: ProcessSet, order: Any) -> Any:
+    """Fails on all ranks if they list the same variables in different orders.
+
+    Names that differ are no mistake: a rank may have loaded its model, where others have built
+    it, or may have built another one before.
+    """
+    with on_host():
+        both = collectives.allreduce(
+            tf.concat([order, -order], 0), op=basics.Min, name="order", process_set=process_set
+        )
+        equal = tf.equal(both[:4], -both[4:])
+        differs = tf.reduce_any(equal[::2] & ~equal[1::2])
+        return tf.debugging.Assert(~differs, [_ORDER_DIFFERS])
+
+
 def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
     """Keeps what is sent of a variable on the CPU off the GPU, where TensorFlow would take it."""
     is_on_cpu = tf.DeviceSpec.from_string(variable.device).device_type == "CPU"
     return on_host() if is_on_cpu else contextlib.nullcontext()
 
 
-def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any]) -> list[Any]:
+def _assign_all(
+    root_rank: int, process_set: ProcessSet, variables: Sequence[Any], order: Any
+) -> list[Any]:
     """What is to be run: one broadcast and one assignment for each variable.
 
     The requests are numbered, not named after the variables: a variable's name
     may hold a number that this process counted for itself (Keras' do).
     """
     with tf.name_scope("broadcast_variables"):
-        agreed = _agree_on_variables(process_set, variables)
+        agreed = list(_agree_on_variables(process_set, variables))
+        agreed += [] if (checked := _agree_on_order(process_set, order)) is None else [checked]
         assigned = []
         for index, variable in enumerate(variables):
             with tf.control_dependencies(agreed), _beside(variable):
@@ -77,25 +118,29 @@ def _assign_all(root_rank: int, process_set: ProcessSet, variables: Sequence[Any
                 )
                 assigned.append(variable.assign(value))
         # For ranks without variables: they must say so.
-        return assigned + list(agreed)
+        return assigned + agreed
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(root_rank: int, process_set: ProcessSet) -> Callable[[list[Any]], None]:
+def _compiled(root_rank: int, process_set: ProcessSet) -> Callable[[list[Any], Any], None]:
     """`_assign_all` as one tf.function: in it the broadcasts travel side by side."""
 
-    def assign_all(variables: list[Any]) -> None:
-        _assign_all(root_rank, process_set, variables)
+    def assign_all(variables: list[Any], order: Any) -> None:
+        _assign_all(root_rank, process_set, variables, order)
 
-    function: Callable[[list[Any]], None] = tf.function(assign_all, autograph=False)
+    function: Callable[[list[Any], Any], None] = tf.function(assign_all, autograph=False)
     return function
 
 
 @contextlib.contextmanager
 def _naming(variables: Sequence[Any], number: re.Pattern[str]) -> Iterator[None]:
-    """Adds to an error of ranks that disagree how this rank calls the variable of that number."""
+    """Adds to an error of ranks that disagree what this rank calls the variable of that number."""
     try:
         yield
+    except tf.errors.InvalidArgumentError as error:
+        if _ORDER_DIFFERS not in error.message:
+            raise
+        raise tf.errors.FailedPreconditionError(error.node_def, error.op, _ORDER_DIFFERS) from error
     except tf.errors.FailedPreconditionError as error:
         found = number.search(error.message)
         index = int(found[1]) if found else len(variables)
@@ -206,7 +251,7 @@ def broadcast_(
 
 
 def _broadcast_in_place(
-    variables: Sequence[Any], root_rank: int, process_set: ProcessSet
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet, order: Any
 ) -> list[Any]:
     """`broadcast_`, once for each kind of variable and device."""
     groups: dict[tuple[str, str], list[Any]] = {}
@@ -214,8 +259,13 @@ def _broadcast_in_place(
         groups.setdefault((_kind(variable), variable.device), []).append(variable)
     values = []
     with tf.name_scope("broadcast_variables"):
+        with _naming([], _MEMBER):
+            checked = _agree_on_order(process_set, order)
         for number, members in enumerate(groups.values()):
-            with _naming(members, _MEMBER):
+            with (
+                _naming(members, _MEMBER),
+                tf.control_dependencies([checked] if checked is not None else []),
+            ):
                 values += broadcast_(members, root_rank, f"inplace_{number}", process_set)
     return values
 
@@ -234,7 +284,7 @@ def broadcast_variables(
 
     Args:
       variables: tf.Variables or Keras variables; number, order, dtypes and shapes
-        the same on all ranks.
+        the same on all ranks. Where their names are the same, so must their order be.
       root_rank: the rank whose values count.
       process_set: who takes part.
       inplace: receive into the variables' own memory, as `broadcast_` does: less
@@ -248,15 +298,17 @@ def broadcast_variables(
       tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
         variables do not fit together.
     """
-    plain = [tf_variable(variable) for variable in variables if not is_seed(variable)]
+    variables = [variable for variable in variables if not is_seed(variable)]
+    plain = [tf_variable(variable) for variable in variables]
+    order = tf.constant(_order_of(variables))
     if inplace:
-        values = _broadcast_in_place(plain, root_rank, process_set)
+        values = _broadcast_in_place(plain, root_rank, process_set, order)
         return None if tf.executing_eagerly() else tf.group(*values)
     if tf.executing_eagerly():
         with _naming(plain, _VARIABLE):
-            _compiled(root_rank, process_set)(plain)
+            _compiled(root_rank, process_set)(plain, order)
         return None
-    return tf.group(*_assign_all(root_rank, process_set, plain))
+    return tf.group(*_assign_all(root_rank, process_set, plain, order))
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

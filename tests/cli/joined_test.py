@@ -12,7 +12,7 @@ import pytest
 
 from tf_hvd.cli import processes, rank, watch
 from tf_hvd.cli.run import _closing
-from tf_hvd.cli.session import JOINED, Session
+from tf_hvd.cli.session import EXCEPTION, JOINED, Session
 from tf_hvd.cli.supervise import Ending
 
 # As programs for Horovod begin that run without it as well.
@@ -45,6 +45,66 @@ def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, pr
     named = "rank 1 ended with exit code 0 without leaving the job"
     # MPICH's launcher kills all, and often who would tell the rank's end as well.
     assert family == "mpich" or f"ended with exit code {code}; {named}" in errors
+
+
+def test_the_exception_that_ended_the_job_is_named(environ, call, program):
+    """And not that of the rank which it reaches as an error of the collective."""
+    raising = program(
+        "import tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
+        "if rank == 1: raise ValueError('no images in /data')\n"
+        "hvd.allreduce(tf.ones(3))\n"
+    )
+    code, _, errors = call("run", "-np", "2", *raising, environ=environ)
+    assert code == 1
+    first = "rank 1 was the first to end with an error (exit code 1): "
+    assert f"{first}ValueError: no images in /data\n" in errors
+
+
+def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, call, program):
+    """They are told when it begins to exit, and have ended before it."""
+    exits = program(
+        "import tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
+        "sys.exit(3) if rank == 1 else hvd.allreduce(tf.ones(3))\n"
+    )
+    code, _, errors = call("run", "-np", "2", *exits, environ=environ)
+    assert code != 0
+    assert "rank 1 was the first to end with an error (exit code 3)" in errors
+
+
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        ("ValueError: no images", "ValueError: no images"),
+        ("KeyError: 'a'\nb", "KeyError: 'a'"),
+        ("SystemError", "SystemError: "),
+        (
+            "InvalidArgumentError: Graph execution error:\n\nDetected at node g defined at (most "
+            'recent call last):\n  File "t.py", line 5, in <module>\n\n  File "t.py", line 9, in f'
+            "\n\nthis job has 2 ranks\n\t [[{{node g}}]] [Op:f]",
+            "InvalidArgumentError: this job has 2 ranks",
+        ),
+        (
+            'ValueError: in user code:\n\n    File "t.py", line 3, in f  *\n        g(x)\n'
+            '    File "t.py", line 7, in g\n        raise ValueError("a")\n\n    ValueError: a\n',
+            "ValueError: a",
+        ),
+        (
+            "GuardError: Exception encountered when calling BatchNormalization.call().\n\n"
+            "layer 'b' has synchronized=True\n\nArguments received by BatchNormalization.call()",
+            "GuardError: layer 'b' has synchronized=True",
+        ),
+        (
+            "AbortedError: {{function_node __wrapped__HorovodAllreduce_device_/job:localhost}} "
+            "rank 1 left [Op:HorovodAllreduce] name: ",
+            "AbortedError: rank 1 left [Op:HorovodAllreduce] name:",
+        ),
+    ],
+)
+def test_the_line_of_an_exception_that_says_what_happened(raised, line):
+    with Session() as session:
+        (session.folder / f"{EXCEPTION}1").write_text(raised)
+        assert session.exception(1) == line.strip()
+        assert session.exception(0) == ""
 
 
 def test_a_rank_that_ends_well_before_init_is_named(environ, call, program):

@@ -104,19 +104,6 @@ def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, progra
     assert "rank 1 was the first to end with an error (exit code 3)" in errors
 
 
-def test_the_exception_that_ended_the_job_is_named(environ, call, program):
-    """And not that of the rank which it reaches as an error of the collective."""
-    raising = program(
-        "import tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
-        "if rank == 1: raise ValueError('no images in /data')\n"
-        "hvd.allreduce(tf.ones(3))\n"
-    )
-    code, _, errors = call("run", "-np", "2", *raising, environ=environ)
-    assert code == 1
-    first = "rank 1 was the first to end with an error (exit code 1): "
-    assert f"{first}ValueError: no images in /data\n" in errors
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -365,6 +352,13 @@ def test_signals_end_a_single_rank(start, program, tmp_path):
 )
 def test_what_cannot_be_run(call, arguments, message):
     assert call("run", *arguments) == (2, "", f"tf_hvd run: {message}\n")
+
+
+def test_a_script_in_the_place_of_a_program(call, tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    said = f"'{script}' is not a program by itself; start it with Python: python {script}"
+    assert call("run", "-np", "2", str(script)) == (2, "", f"tf_hvd run: {said}\n")
 
 
 def test_the_command_does_not_load_tensorflow(tmp_path):

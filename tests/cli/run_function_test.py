@@ -140,13 +140,37 @@ def test_the_other_ranks_are_told_what_was_raised(monkeypatch, tmp_path):
     assert re.search(r"rank 1 \(.*\) left: KeyError: 'what'", told.read_text())
 
 
+class _FileError(Exception):
+    """As many are: pickle makes it from its arguments, of which it has one."""
+
+    def __init__(self, message, path):
+        super().__init__(message)
+
+
+def test_an_exception_that_cannot_be_unpickled_is_told_with_its_traceback():
+    def fail():
+        raise _FileError("no such image", "/data/1.png")
+
+    with pytest.raises(
+        interactive.RankError, match=r"(?s)rank 0 of 1 raised:.*no such image"
+    ) as caught:
+        interactive.run(fail)
+    assert caught.value.rank == 0
+
+
 def test_what_cannot_be_sent_or_brought_back():
     with pytest.raises(TypeError, match="cannot send the function and its arguments"):
         interactive.run(print, (threading.Lock(),))
-    with pytest.raises(interactive.RankError, match="its result cannot be pickled"):
+    with pytest.raises(
+        interactive.RankError, match="rank 0 of 1 returned:\nwhat cannot be pickled"
+    ):
         interactive.run(threading.Lock)
     with pytest.raises(ValueError, match="could not start the job"):
         interactive.run(print, np=0)
+    with pytest.raises(
+        TypeError, match=r"args=10 must be a tuple or a list; for one argument \(10,\)"
+    ):
+        interactive.run(print, 10)
     with pytest.raises(TypeError, match="calls a function, and 'x' is not callable"):
         interactive.run("x")
 

@@ -79,9 +79,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     command = tuple(options.command)
     program = shutil.which(command[0], path=environ.get("PATH"))
     if local and program is None:
-        raise UsageError(
-            f"no program {command[0]!r} on the PATH; activate its environment or give its path"
-        )
+        raise UsageError(_not_found(command))
     if program and watching.is_python(program):
         _check_own_name(program, command, environ)
     if not here and options.require_init:
@@ -109,6 +107,14 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         watch = watching.JobWatch(session, options.np, known_here, options.start_timeout, family)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
+
+
+def _not_found(command: Sequence[str]) -> str:
+    if command[0].endswith(".py") and Path(command[0]).is_file():
+        return (
+            f"{command[0]!r} is not a program by itself; start it with Python: python {command[0]}"
+        )
+    return f"no program {command[0]!r} on the PATH; activate its environment or give its path"
 
 
 def _import_folder(program: str, command: Sequence[str]) -> Path | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -33,7 +34,7 @@ EXITS = "exits."
 EXCEPTION = "exception."
 INNER = "inner."
 _FOREGROUND_MILLISECONDS = 500
-_LONGEST = 200  # characters of an exception
+_LONGEST = 600  # characters of an exception
 _SHARED_MEMORY = Path("/dev/shm")
 # MPICH, Open MPI, Open MPI before 5 and Intel MPI name their files so.
 _OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
@@ -123,17 +124,21 @@ class Session:
         return next((one for one in ended if one[1] != -signal.SIGTERM), None)
 
     def _began_to_end(self, ended: Path) -> int:
-        """When a rank's program raised or, if it did not, when the process ended."""
-        raised = ended.with_name(f"{EXCEPTION}{ended.suffix[1:]}")
-        return min(file.stat().st_mtime_ns for file in (ended, raised) if file.exists())
+        """When a rank's program raised, or began to leave the job or, at the latest, has ended.
+
+        Others may be told of it, and end, before it has.
+        """
+        number = ended.suffix[1:]
+        told = [ended, *(ended.with_name(f"{what}{number}") for what in (EXCEPTION, EXITS))]
+        return min(file.stat().st_mtime_ns for file in told if file.exists())
 
     def exception(self, number: int) -> str:
-        """The first line of the exception that ended a rank inside the job; empty if none did."""
+        """The exception that ended a rank inside the job, in one line; empty if none did."""
         try:
             text = (self.folder / f"{EXCEPTION}{number}").read_text(errors="replace")
         except OSError:
             return ""
-        return textwrap.shorten(text.partition("\n")[0], _LONGEST, placeholder=" ...")
+        return textwrap.shorten(_gist(text), _LONGEST, placeholder=" ...")
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
@@ -215,6 +220,25 @@ class Session:
             self._input = None
         else:
             link.sendall(b"0")
+
+
+def _gist(text: str) -> str:
+    """The line of an exception that says what happened, after its type.
+
+    TensorFlow's and Keras' begin with a heading, and a traceback may follow: the text comes after
+    that and an empty line.
+    """
+    kind, _, message = text.partition(": ")
+    lines = message.splitlines()
+    frames = [number for number, line in enumerate(lines) if line.lstrip().startswith('File "')]
+    rest = lines[frames[-1] :] if frames else lines
+    if frames and "" in map(str.strip, rest):
+        rest = rest[list(map(str.strip, rest)).index("") :]
+    elif lines and lines[0].rstrip().endswith((":", "().")):
+        rest = lines[1:]
+    found = next((line.strip() for line in rest if line.strip()), message.strip())
+    found = re.sub(r"^\{\{function_node .*?\}\} ", "", found)
+    return found if found.startswith(kind) else f"{kind}: {found}"
 
 
 def _is_starter(process: int) -> bool:

@@ -28,11 +28,14 @@ def _leave(folder: str, rank: int, result: dict[str, Any]) -> None:
 
     try:
         data = cloudpickle.dumps(result)
+        if result["error"] is not None:
+            pickle.loads(data)  # exceptions whose arguments are not those of __init__ cannot be
     except Exception:
         failed = result.get("error") is None
         result = {**result, "value": None, "error": None}
         if failed:
-            result["trace"] = f"its result cannot be pickled:\n{traceback.format_exc()}"
+            result["trace"] = f"what cannot be pickled:\n{traceback.format_exc()}"
+            result["raised"] = False
         data = cloudpickle.dumps(result)
     path = os.path.join(folder, f"{RESULT}{rank}")
     with open(f"{path}.new", "wb") as file:
@@ -60,7 +63,7 @@ def _unpickle(folder: str) -> tuple[Any, Any, Any]:
 def main(folder: str) -> int:
     """Calls the function of `folder`; the exit code is 0 if it returned and its value was left."""
     rank = _rank()
-    result: dict[str, Any] = {"trace": None, "error": None, "value": None}
+    result: dict[str, Any] = {"trace": None, "error": None, "value": None, "raised": True}
     try:
         func, args, kwargs = _unpickle(folder)
         result["value"] = func(*args, **kwargs)

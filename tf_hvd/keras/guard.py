@@ -154,6 +154,8 @@ class Watch:
     def __init__(self, model: Any, params: Any) -> None:
         self._model = model
         self._counts = [_counts(leaf) for leaf in _leaves(model)]
+        self.has_trained = False
+        """Whether there was a batch."""
         if watches():
             refuse_replicas("fit() was called", getattr(model, "distribute_strategy", None))
         steps, epochs = (params or {}).get("steps"), (params or {}).get("epochs") or 1
@@ -197,6 +199,13 @@ class Watch:
             if before is None or after is None:
                 continue
             calls, updates = after[0] - before[0], after[1] - before[1]
+            if updates == 0 and calls > 0 and not self.has_trained:
+                # Keras has counted the step that found no data.
+                raise GuardError(
+                    f"the data of rank {basics.rank()} has no batch, so nothing was trained: use "
+                    "fewer ranks or smaller batches; hvd.shard(..., uneven='repeat') gives each "
+                    "rank an element even if there are fewer elements than ranks."
+                )
             if updates == 0 and calls > 0:
                 raise GuardError(
                     f"{type(leaf).__name__} counts {calls} updates and reduced no gradient: its "

@@ -124,6 +124,10 @@ def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any
             del logs
             self.watch = guard.train_begin(self.model, self.params)
 
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            del batch, logs
+            self.watch.has_trained = True
+
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             del epoch, logs
             self.watch.epoch_end()

@@ -92,3 +92,18 @@ def test_ranks_train_as_one_worker(name, case):
         np.testing.assert_allclose(weight, value, rtol=0, atol=1e-9)
     everybody = hvd.allgather_object([weight.tobytes() for weight in weights])
     assert all(other == everybody[0] for other in everybody)
+
+
+def test_a_meta_graph_with_passes_can_be_imported(tmp_path):
+    """Its collection of train ops named one in the branch that applies the sums."""
+    file = str(tmp_path / "model.meta")
+    with tf.Graph().as_default():
+        _, _, loss = build("dense")
+        optimizer = v1.train.AdagradOptimizer(0.1)
+        train = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2).minimize(loss)
+        v1.train.export_meta_graph(file)
+    with tf.Graph().as_default() as graph:
+        v1.train.import_meta_graph(file)
+        assert v1.get_collection(v1.GraphKeys.TRAIN_OP) == [
+            graph.get_operation_by_name(train.op.name)
+        ]

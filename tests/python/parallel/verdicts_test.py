@@ -44,6 +44,28 @@ def test_a_variable_of_another_shape_is_named(rank, inplace):
     )
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("names", [("a", "b"), ("dense/kernel", "dense_1/kernel")])
+def test_variables_of_one_shape_in_another_order_are_an_error(rank, names, inplace):
+    """As `list(set(variables))` gives them: rank 1's would have been exchanged in silence."""
+    mine = [tf.Variable([float(rank)], name=name) for name in names]
+    listed = mine[::-1] if rank == 1 else mine
+    expect_error(
+        lambda: hvd.broadcast_variables(listed, 0, inplace=inplace),
+        "the ranks list the same variables in different orders",
+    )
+    assert all(value.numpy() == [rank] for value in mine)
+    hvd.broadcast_variables(mine, 0, inplace=inplace)  # not by what was compared before
+    assert all(value.numpy() == [0.0] for value in mine)
+
+
+@pytest.mark.parametrize("counted", ["dense_{}/kernel", "{}_of_a_loaded_model/dense/kernel"])
+def test_variables_of_other_names_on_other_ranks_are_no_error(rank, counted):
+    mine = [tf.Variable([float(rank)], name=name) for name in ("a", counted.format(rank))]
+    hvd.broadcast_variables(mine, 0)
+    assert all(value.numpy() == [0.0] for value in mine)
+
+
 @pytest.mark.parametrize("in_function", [False, True])
 def test_a_type_that_no_collective_takes_on_one_rank(in_function):
     value = tf.constant(["text"] * hvd.size()) if hvd.rank() == 1 else tf.ones([hvd.size()])

@@ -77,7 +77,7 @@ def test_unknown_ones_get_one_warning_on_rank_0(caplog):
     for _ in range(2):
         horovod_variables.check(values, rank=0, size=2)
     (text,) = caplog.messages
-    assert text.startswith("HOROVOD_FUSION_TRESHOLD, HOROVOD_X: no such variables")
+    assert text.startswith("HOROVOD_FUSION_TRESHOLD, HOROVOD_X: neither Horovod nor tf_hvd")
 
 
 def started(code, **environment):
@@ -96,7 +96,7 @@ def test_init_warns():
     ended = started(code, HOROVOD_TIMELINE="a.json", HOROVOD_NONSENSE="1")
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("HOROVOD_TIMELINE=a.json is not honoured") == 1
-    assert ended.stderr.count("HOROVOD_NONSENSE: no such variables") == 1
+    assert ended.stderr.count("HOROVOD_NONSENSE: neither Horovod nor tf_hvd") == 1
 
 
 def test_processes_of_horovods_own_launcher_do_not_train_alone():
