@@ -21,6 +21,11 @@ _COUNT = re.compile(r"_\d+(?=[/_:]|$)")
 # Where an error about variables that differ has the number of one.
 _VARIABLE = re.compile(r"mismatch in .*?\bvariable[_ ](\d+)'")
 _MEMBER = re.compile(r"mismatch in .*? as tensor (\d+)")
+_END = "end of the variables"
+_ORDER_DIFFERS = (
+    "broadcast_variables: the ranks list the same variables in different orders, so that some "
+    "would get the values of others. List them in one order; that of a set depends on the process."
+)
 
 
 def is_seed(variable: Any) -> bool:
@@ -48,7 +53,7 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
     each variable, and one that marks the end, is compared as a whole.
     """
     members = [f"variable {index}" for index in range(len(variables))]
-    members.append("end of the variables")
+    members.append(_END)
     with on_host():
         return collectives.grouped_allreduce(
             [tf.zeros([1], tf.uint8)] * len(members),
@@ -57,12 +62,6 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
             member_names=members,
             process_set=process_set,
         )
-
-
-_ORDER_DIFFERS = (
-    "broadcast_variables: the ranks list the same variables in different orders, so that some "
-    "would get the values of others. List them in one order; that of a set depends on the process."
-)
 
 
 def _order_of(variables: Sequence[Any]) -> np.ndarray:
@@ -109,7 +108,10 @@ def _assign_all(
     """
     with tf.name_scope("broadcast_variables"):
         agreed = list(_agree_on_variables(process_set, variables))
-        agreed += [] if (checked := _agree_on_order(process_set, order)) is None else [checked]
+        # Not beside it: where that fails on all ranks, this has begun on none.
+        with tf.control_dependencies(agreed):
+            checked = _agree_on_order(process_set, order)
+        agreed += [] if checked is None else [checked]
         assigned = []
         for index, variable in enumerate(variables):
             with tf.control_dependencies(agreed), _beside(variable):
@@ -142,12 +144,16 @@ def _naming(variables: Sequence[Any], number: re.Pattern[str]) -> Iterator[None]
             raise
         raise tf.errors.FailedPreconditionError(error.node_def, error.op, _ORDER_DIFFERS) from error
     except tf.errors.FailedPreconditionError as error:
+        lines = [error.message]
+        if f"'{_END}'" in error.message:
+            lines.append("The ranks have different numbers of variables.")
         found = number.search(error.message)
-        index = int(found[1]) if found else len(variables)
-        if index >= len(variables):  # the other rank has more
+        if found and int(found[1]) < len(variables):  # else the other rank has more
+            name = variables[int(found[1])].name.partition(":")[0]
+            lines.append(f"On rank {basics.rank()} this is the variable {name!r}.")
+        if not lines[1:]:
             raise
-        name = variables[index].name.partition(":")[0]
-        text = f"{error.message}\nOn rank {basics.rank()} this is the variable {name!r}."
+        text = "\n".join(lines)
         raise tf.errors.FailedPreconditionError(error.node_def, error.op, text) from error
 
 
@@ -296,7 +302,8 @@ def broadcast_variables(
     Raises:
       tf.errors.InvalidArgumentError: there is no such root rank.
       tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
-        variables do not fit together.
+        variables do not fit together. Those in another order on some rank are an
+        InvalidArgumentError in a graph.
     """
     variables = [variable for variable in variables if not is_seed(variable)]
     plain = [tf_variable(variable) for variable in variables]

@@ -29,6 +29,7 @@ def test_broadcast_of_other_numbers_of_variables(numbers):
         lambda: hvd.broadcast_variables(mine, 0),
         f"rank 0 has 'end of the variables' as tensor {fewer}",
         f"rank 1 has 'variable {fewer}' as tensor {fewer}",
+        "The ranks have different numbers of variables.",
     )
     assert all(value.numpy() == [hvd.rank()] for value in mine)
 
