@@ -20,7 +20,7 @@ def test_op_and_average():
 def test_a_reduce_op_in_the_place_of_average():
     """Average is 0 and Sum is 1: as truth values each would be the other."""
     for op, name in ((hvd.Average, "Average"), (hvd.Sum, "Sum")):
-        with pytest.raises(ValueError, match=f"average={op} is not True or False; .*op={name}"):
+        with pytest.raises(ValueError, match=f"average={op} is not True or False; .*op=hvd.{name}"):
             hvd.handle_average_backwards_compatibility(None, op)
 
 
