@@ -33,7 +33,8 @@ struct Global {
   std::atomic<bool> in_init{false};
   // Guarded by ForkSafeMutex. Written by init and shutdown, under both.
   std::shared_ptr<Runtime> runtime;
-  MpiInfo mpi;  // empty without MPI
+  MpiInfo mpi;             // empty without MPI
+  bool shut_down = false;  // since the last init
 };
 
 // Never destroyed: kernels may still ask while the process ends.
@@ -81,6 +82,7 @@ Status Init(const tf_hvd_init_options& given) {
   const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
   global.runtime = std::move(runtime);
   global.mpi = std::move(mpi);
+  global.shut_down = false;
   return Status::Ok();
 }
 
@@ -98,6 +100,7 @@ void Shutdown(const std::string& reason) {
   runtime->Shutdown(reason);
   const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
   global.runtime.reset();  // `runtime` is the last, or another thread's
+  global.shut_down = true;
 }
 
 // Empty when not initialised, and without MPI.
@@ -151,7 +154,12 @@ std::shared_ptr<Runtime> DefaultRuntime() {
 }
 
 const char* NotInitializedText() {
-  return "tf_hvd has not been initialized; call hvd.init() first";
+  Global& global = TheGlobal();
+  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  return global.shut_down
+             ? "tf_hvd has been shut down; call hvd.shutdown() last, or leave "
+               "it to the end of the program"
+             : "tf_hvd has not been initialized; call hvd.init() first";
 }
 
 std::string TakeEagerName() { return std::exchange(EagerName(), ""); }
@@ -185,6 +193,10 @@ const char* tf_hvd_process_mark() {
   const auto self = tf_hvd::FindProcess(getpid());
   text = self ? tf_hvd::MarkOf(*self) : "";
   return text.c_str();
+}
+
+const char* tf_hvd_not_initialized_text() {
+  return tf_hvd::NotInitializedText();
 }
 
 int tf_hvd_is_initialized() { return tf_hvd::DefaultRuntime() != nullptr; }

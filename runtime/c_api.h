@@ -55,6 +55,9 @@ TF_HVD_EXPORT const char* tf_hvd_process_mark();
 
 TF_HVD_EXPORT int tf_hvd_is_initialized();
 
+// Why there is no runtime to use: before init, or after shutdown.
+TF_HVD_EXPORT const char* tf_hvd_not_initialized_text();
+
 // Topology; -1 when not initialised.
 TF_HVD_EXPORT int tf_hvd_rank();
 TF_HVD_EXPORT int tf_hvd_size();
@@ -136,7 +139,7 @@ namespace tf_hvd {
 // thread does not pull it away under another.
 std::shared_ptr<Runtime> DefaultRuntime();
 
-// The text of the error that every use before init gets.
+// The text of the error that every use before init, or after shutdown, gets.
 const char* NotInitializedText();
 
 // Takes the name set by tf_hvd_set_eager_name on this thread ("" if none).

@@ -122,6 +122,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "forked_text": (text, []),
         "process_mark": (text, []),
         "is_initialized": (number, []),
+        "not_initialized_text": (text, []),
         "rank": (number, []),
         "size": (number, []),
         "local_rank": (number, []),

@@ -178,7 +178,7 @@ def is_initialized() -> bool:
 
 
 def _not_initialized() -> NoReturn:
-    raise ValueError("tf_hvd has not been initialized; call tf_hvd.init() first.")
+    raise ValueError(_native.library.tf_hvd_not_initialized_text().decode())
 
 
 @verbatim

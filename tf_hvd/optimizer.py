@@ -70,14 +70,14 @@ class _Begun:
         return set(map(id, variables)) <= self.present
 
 
-def _collect_train_op(graph: Any, op: Any) -> None:
+def _collect_train_op(op: Any) -> None:
     """Puts `op` into the collection of train ops, for those in the branch that it runs.
 
     TensorFlow's optimizers have put those there, and a meta graph that names an op of a branch
     cannot be imported.
     """
     kept = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
-    kept[:] = [known for known in kept if known.graph is graph and known is not op] + [op]
+    kept[:] = [known for known in kept if known.graph is op.graph and known is not op] + [op]
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
@@ -202,7 +202,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             begun.variables,
         )
         if not tf.executing_eagerly():
-            _collect_train_op(done.graph, done.op)
+            _collect_train_op(done.op)
         return done
 
     def _apply(self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any) -> Any:

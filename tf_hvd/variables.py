@@ -77,11 +77,14 @@ def _order_of(variables: Sequence[Any]) -> np.ndarray:
     return np.array([int.from_bytes(digest[:8], "big") >> 2 for digest in digests], np.int64)
 
 
-def _agree_on_order(process_set: ProcessSet, order: Any) -> Any:
+def _agree_on_order(process_set: ProcessSet, order: Any) -> list[Any]:
     """Fails on all ranks if they list the same variables in different orders.
 
     Names that differ are no mistake: a rank may have loaded its model, where others have built
     it, or may have built another one before.
+
+    Returns:
+      What the broadcasts wait for in a graph; nothing in eager mode.
     """
     with on_host():
         both = collectives.allreduce(
@@ -89,7 +92,8 @@ def _agree_on_order(process_set: ProcessSet, order: Any) -> Any:
         )
         equal = tf.equal(both[:4], -both[4:])
         differs = tf.reduce_any(equal[::2] & ~equal[1::2])
-        return tf.debugging.Assert(~differs, [_ORDER_DIFFERS])
+        checked = tf.debugging.Assert(~differs, [_ORDER_DIFFERS])
+    return [] if checked is None else [checked]
 
 
 def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
@@ -107,11 +111,9 @@ def _assign_all(
     may hold a number that this process counted for itself (Keras' do).
     """
     with tf.name_scope("broadcast_variables"):
-        agreed = list(_agree_on_variables(process_set, variables))
-        # Not beside it: where that fails on all ranks, this has begun on none.
-        with tf.control_dependencies(agreed):
-            checked = _agree_on_order(process_set, order)
-        agreed += [] if checked is None else [checked]
+        # One after the other: where the first fails on all ranks, the second has begun on none.
+        with tf.control_dependencies(_agree_on_variables(process_set, variables)):
+            agreed = _agree_on_order(process_set, order)
         assigned = []
         for index, variable in enumerate(variables):
             with tf.control_dependencies(agreed), _beside(variable):
@@ -268,10 +270,7 @@ def _broadcast_in_place(
         with _naming([], _MEMBER):
             checked = _agree_on_order(process_set, order)
         for number, members in enumerate(groups.values()):
-            with (
-                _naming(members, _MEMBER),
-                tf.control_dependencies([checked] if checked is not None else []),
-            ):
+            with _naming(members, _MEMBER), tf.control_dependencies(checked):
                 values += broadcast_(members, root_rank, f"inplace_{number}", process_set)
     return values
 

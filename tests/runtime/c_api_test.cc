@@ -86,6 +86,8 @@ TEST_F(CApiTest, SecondInitKeepsTheRuntimeAndShutdownAllowsAnother) {
   EXPECT_EQ(DefaultRuntime(), first);
   tf_hvd_shutdown("shutdown()");
   EXPECT_EQ(tf_hvd_is_initialized(), 0);
+  EXPECT_NE(std::string(tf_hvd_not_initialized_text()).find("shut down"),
+            std::string::npos);
   ASSERT_EQ(Init(), 0) << error;
   EXPECT_NE(DefaultRuntime(), first);
 }

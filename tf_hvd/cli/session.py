@@ -229,14 +229,14 @@ def _gist(text: str) -> str:
     that and an empty line.
     """
     kind, _, message = text.partition(": ")
-    lines = message.splitlines()
-    frames = [number for number, line in enumerate(lines) if line.lstrip().startswith('File "')]
-    rest = lines[frames[-1] :] if frames else lines
-    if frames and "" in map(str.strip, rest):
-        rest = rest[list(map(str.strip, rest)).index("") :]
-    elif lines and lines[0].rstrip().endswith((":", "().")):
-        rest = lines[1:]
-    found = next((line.strip() for line in rest if line.strip()), message.strip())
+    lines = [line.strip() for line in message.splitlines()]
+    frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
+    start = frames[-1] if frames else 0
+    if frames and "" in lines[start:]:
+        start = lines.index("", start)
+    elif lines and lines[0].endswith((":", "().")):
+        start = 1
+    found = next((line for line in lines[start:] if line), message.strip())
     found = re.sub(r"^\{\{function_node .*?\}\} ", "", found)
     return found if found.startswith(kind) else f"{kind}: {found}"
 

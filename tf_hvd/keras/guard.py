@@ -199,20 +199,21 @@ class Watch:
             if before is None or after is None:
                 continue
             calls, updates = after[0] - before[0], after[1] - before[1]
-            if updates == 0 and calls > 0 and not self.has_trained:
+            if updates != 0 or calls <= 0:
+                continue
+            if not self.has_trained:
                 # Keras has counted the step that found no data.
                 raise GuardError(
                     f"the data of rank {basics.rank()} has no batch, so nothing was trained: use "
                     "fewer ranks or smaller batches; hvd.shard(..., uneven='repeat') gives each "
                     "rank an element even if there are fewer elements than ranks."
                 )
-            if updates == 0 and calls > 0:
-                raise GuardError(
-                    f"{type(leaf).__name__} counts {calls} updates and reduced no gradient: its "
-                    "class makes updates past the methods that tf_hvd hooks into. Use an optimizer "
-                    "of Keras, or do not wrap this one and reduce with "
-                    f"tf_hvd.DistributedGradientTape in a train_step of your own. {OFF}"
-                )
+            raise GuardError(
+                f"{type(leaf).__name__} counts {calls} updates and reduced no gradient: its "
+                "class makes updates past the methods that tf_hvd hooks into. Use an optimizer "
+                "of Keras, or do not wrap this one and reduce with "
+                f"tf_hvd.DistributedGradientTape in a train_step of your own. {OFF}"
+            )
 
 
 _SETTINGS_DIFFER = (

@@ -158,7 +158,7 @@ def raised(function, *kinds):
     try:
         function()
     except kinds as error:
-        assert "init" in str(error), error
+        assert text in str(error), error
     else:
         raise AssertionError(f"{function} raised nothing")
 
@@ -188,12 +188,15 @@ def check():
     assert hvd.global_process_set.size() is None
     assert not hvd.is_initialized()
 
+text = "has not been initialized; call hvd.init() first"
 check()
-hvd.shutdown()
+hvd.shutdown()  # nothing to end
+check()
 hvd.init()
 assert hvd.is_initialized()
 assert hvd.allreduce(tf.ones([1])).numpy() == 1
 hvd.shutdown()
+text = "has been shut down; call hvd.shutdown() last"
 check()
 hvd.init()
 assert hvd.allreduce(tf.ones([1])).numpy() == 1
