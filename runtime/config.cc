@@ -337,9 +337,19 @@ Status ReadLaunchInfo(LaunchInfo* info) {
   if (IsSet("SLURM_STEP_ID") && IsSet("SLURM_PROCID")) {
     const char* count =
         IsSet("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    info->slurm_pmi = IsSet("PMI_FD");
     return ReadPair(count, "SLURM_PROCID", Family::kSlurm, info);
   }
   return Status::Ok();
+}
+
+void PreferLibfabricInMpich() {
+  // The last one counts for most.
+  for (const char* name :
+       {"MPICH_CH4_NETMOD", "MPIR_PARAM_CH4_NETMOD", "MPIR_CVAR_CH4_NETMOD"}) {
+    if (IsSet(name)) return;
+  }
+  setenv("MPIR_CVAR_CH4_NETMOD", "ofi", 1);
 }
 
 std::optional<int> LaunchedRankOf(pid_t process,

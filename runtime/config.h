@@ -63,9 +63,18 @@ struct LaunchInfo {
                               // known
   std::string rank_mark;      // what the rank that started this process, if one
                               // has, wrote of itself
+  bool slurm_pmi = false;     // srun offers PMI-1 and PMI-2 (--mpi=pmi2)
 };
 
 Status ReadLaunchInfo(LaunchInfo* info);
+
+// Writes into the environment which network library MPICH is to use, if the
+// user has not: MPICH reads it in MPI_Init.
+//
+// By UCX, a rank of MPICH 5.0 publishes 4096 bytes: its address and whatever
+// comes after that in memory. The lines are longer than the 1024 bytes that
+// Slurm (22.05) reads of one, and MPI_Init fails. By libfabric it is 16 bytes.
+void PreferLibfabricInMpich();
 
 // The rank that the launcher gave to another process of this machine, in
 // `rank_variable`; nothing if there is none, or if it cannot be seen.

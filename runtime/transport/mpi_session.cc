@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/config.h"
 #include "runtime/transport/mpi_error.h"
 
 namespace tf_hvd {
@@ -92,7 +93,7 @@ Status MpiSession::Start(const MpiSearch& search, const MpiMembers& members,
     TF_HVD_RETURN_IF_ERROR(OpenMpiLibrary(search, &library));
   }
   std::unique_ptr<MpiSession> session(new MpiSession(library));
-  TF_HVD_RETURN_IF_ERROR(session->Initialise());
+  TF_HVD_RETURN_IF_ERROR(session->Initialise(search.launch));
   TF_HVD_RETURN_IF_ERROR(session->Check(search.launch, members));
   TF_HVD_RETURN_IF_ERROR(session->MakeCommunicators(members));
   *result = std::move(session);
@@ -112,7 +113,8 @@ void MpiSession::FinalizeLeftover() {
 
 // From here on MPI runs. What is found wrong afterwards leaves it so: a later
 // call may be right, and MPI cannot start twice.
-Status MpiSession::InitialiseOwn(MpiThreads* provided) {
+Status MpiSession::InitialiseOwn(const LaunchInfo& launch,
+                                 MpiThreads* provided) {
   const MpiApi& mpi = library_.api;
   int ended = 0;
   TF_HVD_RETURN_IF_ERROR(
@@ -122,6 +124,9 @@ Status MpiSession::InitialiseOwn(MpiThreads* provided) {
         "MPI was finalized in this process and cannot start again: call "
         "init() once, or let mpi4py initialise MPI and finalize it at exit");
   }
+  if (launch.slurm_pmi && library_.family == MpiFamily::kMpich) {
+    PreferLibfabricInMpich();
+  }
   // Our threads take turns, but nobody takes turns with the script's.
   TF_HVD_RETURN_IF_ERROR(
       MpiResult(mpi, "MPI_Init_thread",
@@ -130,13 +135,13 @@ Status MpiSession::InitialiseOwn(MpiThreads* provided) {
   return Status::Ok();
 }
 
-Status MpiSession::Initialise() {
+Status MpiSession::Initialise(const LaunchInfo& launch) {
   const MpiApi& mpi = library_.api;
   if (library_.running || Own().has_value()) {
     TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Query_thread",
                                      mpi.query_thread(mpi.state, &provided_)));
   } else {
-    TF_HVD_RETURN_IF_ERROR(InitialiseOwn(&provided_));
+    TF_HVD_RETURN_IF_ERROR(InitialiseOwn(launch, &provided_));
   }
   TF_HVD_RETURN_IF_ERROR(AskVersion(library_, &info_));
   info_.threads_multiple = provided_ == MpiThreads::kMultiple;

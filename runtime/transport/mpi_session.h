@@ -71,8 +71,8 @@ class MpiSession {
  private:
   explicit MpiSession(const MpiLibrary& library)
       : library_(library), owner_(!library.running) {}
-  Status Initialise();
-  Status InitialiseOwn(MpiThreads* provided);
+  Status Initialise(const LaunchInfo& launch);
+  Status InitialiseOwn(const LaunchInfo& launch, MpiThreads* provided);
   Status Check(const LaunchInfo& launch, const MpiMembers& members);
   Status CheckCount(const LaunchInfo& launch, int count) const;
   Status CheckThreads() const;

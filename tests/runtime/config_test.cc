@@ -44,6 +44,7 @@ const std::vector<std::string> kNames = {
     "OPAL_PREFIX",
     "PMI_SIZE",
     "PMI_RANK",
+    "PMI_FD",
     "MPI_LOCALNRANKS",
     "SLURM_STEP_ID",
     "SLURM_PROCID",
@@ -314,6 +315,36 @@ TEST(LaunchInfoTest, KnowsTheLaunchers) {
     EXPECT_EQ(info.rank, expected.rank);
     EXPECT_EQ(info.library_hint, expected.hint);
   }
+}
+
+TEST(LaunchInfoTest, ASocketForPmiIsSlurms) {
+  const Environment step = {
+      {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}};
+  const Environment hydra = {
+      {"PMI_SIZE", "2"}, {"PMI_RANK", "0"}, {"PMI_FD", "7"}};
+  Environment pmi2 = step;
+  pmi2.insert({{"PMI_FD", "7"}, {"PMI_RANK", "0"}});
+  for (const auto& [environment, expected] :
+       {std::pair(step, false), {hydra, false}, {pmi2, true}}) {
+    SetEnvironment(environment);
+    LaunchInfo info;
+    ASSERT_TRUE(ReadLaunchInfo(&info).ok());
+    EXPECT_EQ(info.slurm_pmi, expected);
+  }
+}
+
+TEST(LaunchInfoTest, MpichsNetworkIsTheUsersIfItIsSet) {
+  SetEnvironment({});
+  for (const char* name : {"MPICH_CH4_NETMOD", "MPIR_CVAR_CH4_NETMOD"}) {
+    setenv(name, "ucx", 1);
+    PreferLibfabricInMpich();
+    EXPECT_STREQ(getenv(name), "ucx");
+    unsetenv(name);
+    EXPECT_EQ(getenv("MPIR_CVAR_CH4_NETMOD"), nullptr);
+  }
+  PreferLibfabricInMpich();
+  EXPECT_STREQ(getenv("MPIR_CVAR_CH4_NETMOD"), "ofi");
+  unsetenv("MPIR_CVAR_CH4_NETMOD");
 }
 
 TEST(LaunchInfoTest, ACountThatIsNoneIsAnError) {
