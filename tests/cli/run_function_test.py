@@ -208,6 +208,10 @@ def wait(folder):
     os.rename(f"{folder}/new{rank}", f"{folder}/pid{rank}")
     time.sleep(300)
 
+import signal
+
+# A shell without job control starts what it puts into the background with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     interactive.run(wait, (sys.argv[1],), np=2)
 except KeyboardInterrupt:
