@@ -42,8 +42,12 @@ def test_quoted_texts_are_ours(text):
 
 def test_every_quoted_error_is_in_the_list():
     """A quote that is no name or program of the reader's is one of ours, or of TensorFlow's."""
-    others = ["command not found", "Op type not registered", "built for another TensorFlow"]
-    others += ["srun --mpi=pmi2"]
+    others = [
+        "command not found",
+        "Op type not registered",
+        "built for another TensorFlow",
+        "srun --mpi=pmi2",
+    ]
     spans = [part for symptom in SYMPTOMS for part in symptom.split("`")[1::2]]
     quoted = [part for part in spans if " " in part]
     assert len(quoted) > 12

@@ -108,24 +108,16 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.timeout(TIMEOUT, method="thread"), append=False)
 
 
-def tidy():
-    """Frees garbage, and spares Python the rest when it next looks for some.
+@pytest.fixture(autouse=True)
+def own_garbage():
+    """Frees a test's garbage, and spares Python the rest when it next looks for some.
 
     What tf.data leaves of a fit that failed takes as long to end as it has lived, up to a minute
     (TensorFlow 2.21: the thread that tunes a dataset is not woken). So it ends young.
     """
+    yield
     gc.collect()
     gc.freeze()
-
-
-def pytest_collection_finish():
-    tidy()
-
-
-@pytest.fixture(autouse=True)
-def tidy_afterwards():
-    yield
-    tidy()
 
 
 @pytest.hookimpl(hookwrapper=True)
