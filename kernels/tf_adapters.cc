@@ -28,7 +28,7 @@ static_assert(std::size(kTypes) == kDTypeCount, "one row for each type");
 constexpr std::pair<StatusCode, absl::StatusCode> kCodes[] = {
     {StatusCode::kInvalidArgument, absl::StatusCode::kInvalidArgument},
     {StatusCode::kFailedPrecondition, absl::StatusCode::kFailedPrecondition},
-    {StatusCode::kAborted, absl::StatusCode::kAborted},
+    {StatusCode::kAborted, absl::StatusCode::kUnknown},
     {StatusCode::kInternal, absl::StatusCode::kInternal},
 };
 

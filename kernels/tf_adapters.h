@@ -23,8 +23,10 @@ std::vector<int64_t> ToDims(const tf::TensorShape& shape);
 // Type and shape of a tensor.
 Status ToSpec(const tf::Tensor& tensor, TensorSpec* spec);
 
-// kInvalidArgument, kFailedPrecondition, kAborted and kInternal become the
-// codes of the same name; Python sees tf.errors.InvalidArgumentError and so on.
+// kInvalidArgument, kFailedPrecondition and kInternal become the codes of the
+// same name; Python sees tf.errors.InvalidArgumentError and so on. kAborted
+// becomes UNKNOWN, as in Horovod: on ABORTED, and on UNAVAILABLE, TensorFlow's
+// MonitoredSession makes a new session and runs the step again, without end.
 absl::Status ToTensorFlow(const Status& status);
 
 // What TensorFlow fails with while a call is being prepared is the

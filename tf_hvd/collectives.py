@@ -13,7 +13,7 @@ Rules for all of them:
 - They raise tf.errors.FailedPreconditionError if `init` was not called or the
   ranks disagree (dtype, shape, operation, root: the text has both sides'
   values), InvalidArgumentError if one rank's call is wrong by itself, and
-  AbortedError if a rank left or died, or a wait ran out.
+  UnknownError if a rank left or died, or a wait ran out.
 - dtypes: uint8, int8, uint16, int16, uint32, int32, uint64, int64, float16,
   bfloat16, float32, float64, complex64, complex128 and bool. What moves tensors
   (allgather, broadcast, alltoall) takes all of them. What computes takes all

@@ -84,6 +84,19 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
             "InvalidArgumentError: this job has 2 ranks",
         ),
         (
+            "UnknownError: Graph execution error:\n\nDetected at node 'g' defined at (most recent "
+            "call last):\n    File \"t.py\", line 5, in <module>\nNode: 'g'\n"
+            "rank 1 (a) left: exit\n\t "
+            "[[{{node g}}]]\n\nOriginal stack trace for 'g':\n  File \"t.py\", line 5, in f\n",
+            "UnknownError: rank 1 (a) left: exit",
+        ),
+        (
+            "UnknownError: 2 root error(s) found.\n  (0) UNKNOWN: {{function_node f}} "
+            "rank 1 (a) left: "
+            "exit\n\t [[{{node g}}]]\n  (1) CANCELLED: the step was cancelled\n",
+            "UnknownError: rank 1 (a) left: exit",
+        ),
+        (
             'ValueError: in user code:\n\n    File "t.py", line 3, in f  *\n        g(x)\n'
             '    File "t.py", line 7, in g\n        raise ValueError("a")\n\n    ValueError: a\n',
             "ValueError: a",
@@ -94,9 +107,9 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
             "GuardError: layer 'b' has synchronized=True",
         ),
         (
-            "AbortedError: {{function_node __wrapped__HorovodAllreduce_device_/job:localhost}} "
+            "UnknownError: {{function_node __wrapped__HorovodAllreduce_device_/job:localhost}} "
             "rank 1 left [Op:HorovodAllreduce] name: ",
-            "AbortedError: rank 1 left [Op:HorovodAllreduce] name:",
+            "UnknownError: rank 1 left [Op:HorovodAllreduce] name:",
         ),
     ],
 )

@@ -248,3 +248,30 @@ else:
     told = r"tf_hvd error, rank 0 \(.*\): rank 1 \(.*\) is stopped .*without MPI_Finalize"
     assert re.search(told, output), output
     assert code != 0
+
+
+def test_monitored_sessions_end_when_a_rank_has_left(job):
+    """On ABORTED TensorFlow makes a new session and runs the step again, without end."""
+    _, output = job(
+        """
+v1 = tf.compat.v1
+def train(session_of, steps):
+    with tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=tf.constant([1.0]), use_resource=True)
+        optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.1))
+        step = optimizer.minimize(tf.reduce_sum(weight))
+        with session_of() as session:
+            for _ in range(steps):
+                session.run(step)
+plain = v1.train.MonitoredTrainingSession
+if rank == 1:
+    train(hvd.MonitoredTrainingSession, 2)
+else:
+    error_of(lambda: train(hvd.MonitoredTrainingSession, 3))
+    error_of(lambda: train(lambda: plain(hooks=[hvd.BroadcastGlobalVariablesHook(0)]), 1))
+    error_of(lambda: train(plain, 1))
+""",
+    )
+    lines = lines_of(0, output)
+    assert len(lines) == 3, output
+    assert all(re.search(r"error: .*rank 1 \(.*\) left: exit", line) for line in lines), output

@@ -201,7 +201,7 @@ with tf.device("/GPU:0"):
     try:
         while True:
             hvd.allreduce(value)
-    except tf.errors.AbortedError as error:
+    except tf.errors.UnknownError as error:
         print(f"rank {hvd.rank()} is told: {error.message}")
 """
 

@@ -341,7 +341,7 @@ open(f"{sys.argv[1]}/running.{hvd.rank()}", "w").close()
 try:
     while True:
         hvd.allreduce(tensor, op=hvd.Sum)
-except tf.errors.AbortedError as error:
+except tf.errors.UnknownError as error:
     say("told:", error.message.replace(chr(10), " "))
     raise
 """

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -35,6 +36,9 @@ EXCEPTION = "exception."
 INNER = "inner."
 _FOREGROUND_MILLISECONDS = 500
 _LONGEST = 600  # characters of an exception
+# What TensorFlow puts before the text of an error, or before those of several.
+_BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
+_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
 _SHARED_MEMORY = Path("/dev/shm")
 # MPICH, Open MPI, Open MPI before 5 and Intel MPI name their files so.
 _OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
@@ -223,22 +227,29 @@ class Session:
 
 
 def _gist(text: str) -> str:
-    """The line of an exception that says what happened, after its type.
+    """The line of an exception that says what happened, after its type."""
+    kind, _, message = text.partition(": ")
+    lines = [
+        line.strip() for line in message.partition("\nOriginal stack trace for")[0].splitlines()
+    ]
+    told = (line for line in lines[_heading(lines) :] if line and not _SEVERAL.match(line))
+    found = _BEFORE_A_TEXT.sub("", next(told, message.strip()))
+    return found if found.startswith(kind) else f"{kind}: {found}"
+
+
+def _heading(lines: Sequence[str]) -> int:
+    """How many lines of an exception come before its text.
 
     TensorFlow's and Keras' begin with a heading, and a traceback may follow: the text comes after
-    that and an empty line.
+    that and an empty line; in a session, after that and the names of nodes.
     """
-    kind, _, message = text.partition(": ")
-    lines = [line.strip() for line in message.splitlines()]
     frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
-    start = frames[-1] if frames else 0
-    if frames and "" in lines[start:]:
-        start = lines.index("", start)
-    elif lines and lines[0].endswith((":", "().")):
-        start = 1
-    found = next((line for line in lines[start:] if line), message.strip())
-    found = re.sub(r"^\{\{function_node .*?\}\} ", "", found)
-    return found if found.startswith(kind) else f"{kind}: {found}"
+    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: '")]
+    if nodes:
+        return nodes[-1] + 1
+    if frames:
+        return lines.index("", frames[-1]) if "" in lines[frames[-1] :] else frames[-1]
+    return 1 if lines and lines[0].endswith((":", "().")) else 0
 
 
 def _is_starter(process: int) -> bool:

@@ -233,7 +233,7 @@ class Driver:
             hvd.broadcast_object(program, 0, name="program")
             report = run_program(program, 0, self.sets)
             reports = hvd.allgather_object(report, name="reports")
-        except tf.errors.AbortedError as error:
+        except tf.errors.UnknownError as error:
             # No other program can be run, so this one cannot be shrunk.
             raise SystemExit(f"the job ended in this program:\n{program}\n{error}") from error
         self.ran += 1
