@@ -50,6 +50,7 @@ class _Node:
         self.backward = compat.BACKPROP in name
         reduces = type_name in (*_REDUCES, *_OPAQUE) or _ALONE.search(name) is not None
         self.reduces = reduces and not (self.backward or _DERIVATIVE.search(name))
+        self.meets = type_name.startswith("Horovod") and type_name not in _NEUTRAL
 
 
 def functions_of(attributes: Iterable[Any]) -> list[str]:
@@ -160,6 +161,7 @@ class _Body(_Flow):
         # In this order: a function that calls itself finds what is known so far.
         self.backward = any(node.backward for node in self._nodes.values())
         self.reduces = any(node.reduces for node in self._nodes.values())
+        self.meets = any(node.meets for node in self._nodes.values())
         self.reduces_gradients = False
 
     def node(self, key: Any) -> _Node:
@@ -173,6 +175,7 @@ class _Body(_Flow):
         bodies = [self.library.body(name) for node in self._nodes.values() for name in node.calls]
         self.backward |= any(body.backward for body in bodies)
         self.reduces |= any(body.reduces for body in bodies)
+        self.meets |= any(body.meets for body in bodies)
         self.reduces_gradients = any(map(self.reduces_at, self._nodes.values()))
 
 
@@ -207,7 +210,7 @@ class Library:
 class _Unknown:
     """A function that is in no library: nothing is known of it."""
 
-    backward = reduces = reduces_gradients = False
+    backward = reduces = meets = reduces_gradients = False
 
 
 _UNKNOWN = _Unknown()
@@ -245,6 +248,11 @@ class Tracing(_Flow):
             return _is_small(key.node_def)
         # What was made eagerly: a number.
         return key in self._outer and self._outer[key] is None and key.outputs[0].shape.rank == 0
+
+    def meets(self, op: Any) -> bool:
+        """Whether an op waits for other ranks, or a function that it calls does."""
+        node = self.node(op)
+        return node.meets or any(self.library.body(name).meets for name in node.calls)
 
     def all_nodes(self) -> Iterator[_Node]:
         """All ops of the functions."""
@@ -303,6 +311,16 @@ def reduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
       graphs: see there.
     """
     return "reduced" in Tracing(graphs).of(traced(gradients, graphs))
+
+
+def collectives(graphs: Sequence[Any]) -> list[Any]:
+    """The ops of the innermost function that wait for other ranks, or whose functions do.
+
+    Args:
+      graphs: of the functions being traced, the innermost first.
+    """
+    flow = Tracing(graphs)
+    return [op for op in graphs[0].get_operations() if flow.meets(op)]
 
 
 def traced(gradients: Sequence[Any], graphs: Sequence[Any]) -> list[Any]:

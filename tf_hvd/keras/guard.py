@@ -88,7 +88,7 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
     text = _not_reduced(type(optimizer).__name__)
     if not local_step.may_pass(optimizer, graphs):
         raise GuardError(text)
-    return local_step.check(optimizer, text)
+    return local_step.check(optimizer, graphs, text)
 
 
 def _not_reduced(kind: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.keras import compat
+from tf_hvd.keras import compat, dataflow
 
 # The innermost function in which an optimizer was let through last.
 _functions: weakref.WeakKeyDictionary[Any, weakref.ReferenceType[Any]] = weakref.WeakKeyDictionary()
@@ -50,6 +50,11 @@ def has_passed(optimizer: Any) -> bool:
     return optimizer in _functions
 
 
-def check(optimizer: Any, text: str) -> Any:
-    """An op that fails with `text` from the second update on."""
-    return tf.debugging.Assert(tf.equal(compat.iterations_of(optimizer), 0), [text])
+def check(optimizer: Any, graphs: Sequence[Any], text: str) -> Any:
+    """An op that fails with `text` from the second update on.
+
+    It comes after the collectives of the function. Else a rank could fail before it has called
+    one, and another after it, whose call would then be answered by the first one's next step.
+    """
+    with tf.control_dependencies(dataflow.collectives(graphs)):
+        return tf.debugging.Assert(tf.equal(compat.iterations_of(optimizer), 0), [text])

@@ -12,12 +12,14 @@
 - A rank that hangs inside the library is ended by pytest-timeout with its stacks.
 """
 
+import copy
 import ctypes
 import gc
 import io
 import os
 import re
 import sys
+import time
 
 # Before init: a lost call is an error after seconds, not minutes.
 os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "10")
@@ -69,12 +71,15 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "large: moves gigabytes; runs in a job of 2 ranks only")
     # Third parties' warnings would change the closing line of each rank.
     config.addinivalue_line("filterwarnings", "ignore")
-    if config.option.maxfail == 0 and SIZE > 1:
+    if not config.option.maxfail and SIZE > 1:
         config.option.maxfail = 1
     writer = config.pluginmanager.get_plugin("terminalreporter")._tw
     if SIZE > 1:
         writer.hasmarkup = False  # the launcher gives its ranks terminals
     if RANK > 0:
+        # pytest-timeout asks for a writer when it ends a rank that hangs: its stacks are shown.
+        shown = copy.copy(writer)
+        config.get_terminal_writer = lambda: shown
         writer._file = HIDDEN
 
 
@@ -105,7 +110,7 @@ def wanted(item):
 def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if wanted(item)]
     for item in items:
-        item.add_marker(pytest.mark.timeout(TIMEOUT, method="thread"), append=False)
+        item.add_marker(pytest.mark.timeout(TIMEOUT, method="thread"))  # unless it has one
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +175,22 @@ MODES = {"eager": run_eagerly, "function": run_in_function, "session": run_in_se
 def evaluate(request):
     """Runs a function of tensors on arrays, in each of TensorFlow's three modes."""
     return MODES[request.param]
+
+
+@pytest.fixture
+def after():
+    """Gives a value in a graph so many seconds later: (seconds, value) -> tensor."""
+
+    def later(seconds, value):
+        def wait(value):
+            time.sleep(seconds)
+            return value
+
+        # Without state: nothing else of the graph waits for it.
+        waited = tf.numpy_function(wait, [value], value.dtype, stateful=False)
+        return tf.ensure_shape(waited, value.shape)
+
+    return later
 
 
 @pytest.fixture

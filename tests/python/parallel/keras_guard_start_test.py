@@ -64,6 +64,29 @@ def test_second_local_step_is_stopped(library):
         fit(model)
 
 
+def test_ranks_that_are_stopped_have_made_the_same_calls(rank, after):
+    """Else the call of one rank would be answered by what the other does next."""
+    model = make_model(keras)
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def step(features):
+        # Rank 1 would be stopped before these, rank 0 between the second and the update.
+        loss = tf_hvd.allreduce(after(0.2 * rank, features[0, 0]), name="a_loss")
+        tf_hvd.allreduce(loss, name="of_a_loss")
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(features) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        with tf.control_dependencies([after(0.5 - 0.5 * rank, features)]):
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    step(tf.ones([2, 3]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=NOT_REDUCED):
+        step(tf.ones([2, 3]))
+    assert tf_hvd.allreduce(tf.constant(5.0), name="of_a_loss") == 5.0
+
+
 def test_two_local_steps_in_one_function():
     """Unrolled or in a loop: the function is not even built."""
     model = make_model(keras)

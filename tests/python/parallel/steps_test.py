@@ -211,3 +211,21 @@ def test_a_step_retried_after_a_join_is_noticed(rank):
         methods.noted(optimizer)._applied.assign_add(1)
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"is at step"):
         update()
+
+
+@pytest.mark.jobs(2)
+def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, after):
+    """Rank 0 has made a call that rank 1 has not: rank 1's next is answered by it."""
+
+    @tf.function(autograph=False)
+    def step(value):
+        first = hvd.allreduce(after(0.2 * rank, value), name="first", op=hvd.Sum)
+        hvd.allreduce(first, name="second", op=hvd.Sum)
+        with tf.control_dependencies([after(0.5 - 0.5 * rank, value)]):
+            tf.debugging.Assert(value < 0, ["the loss is not finite"])
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+        step(tf.constant(1.0))
+    if rank == 1:
+        assert hvd.allreduce(tf.constant(10.0), name="second", op=hvd.Sum) == 12.0
+    assert hvd.allreduce(tf.constant(10.0), name="second", op=hvd.Sum) == 20.0
