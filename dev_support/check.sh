@@ -1,37 +1,125 @@
 # Tests and lints. Sourced by ./dev, after setup.sh and build.sh.
 # shellcheck shell=bash
 
-# With arguments: pytest alone, with these, against the wheel of this checkout.
+# Without arguments the first tier, with --all everything; with others what they name:
+# labels of C++ tests go to bazel test, -np is a job of tests/python/parallel, and all
+# else goes to pytest.
 run_tests() {
   require_gtest
+  TESTS_MARK=tf_hvd_$$_${RANDOM}
+  case "${1:-}" in
+    '') run_tier 1 ;;
+    --all)
+      run_tier 2
+      ;;
+    //*)
+      bazel test --test_output=errors "$@" || die "C++ tests failed"
+      ;;
+    -np)
+      build_wheel
+      install_wheel
+      stop_bazel
+      run_parallel "$@"
+      ;;
+    *)
+      build_wheel
+      install_wheel
+      build_software_gpu
+      stop_bazel
+      run_pytest "$@"
+      ;;
+  esac
+}
+
+# CONTRIBUTING.md says which tests are in a tier.
+run_tier() {
+  local tier=$1
+  stage "the wheel" build_and_install_wheel
+  if [[ ${tier} -eq 1 ]]; then
+    stage "C++ tests" cpp_tests --config=tier1 -- //... -//tests/gpu/...
+  else
+    stage "C++ tests" cpp_tests -- //...
+    if command -v nvcc >/dev/null; then
+      stage "the code for GPUs, compiled by nvcc" nvcc_check
+    fi
+    stage "C++ tests with AddressSanitizer and UBSan" cpp_tests --config=asan -- //...
+    stage "C++ tests with ThreadSanitizer" cpp_tests --config=tsan -- //...
+    stage "the software GPU" build_software_gpu
+  fi
+  stop_bazel
+  say "set-up and C++ took $(minutes "${SECONDS}"); Python tests"
+  # Two at a time: most of them start jobs, of which each waits for something.
+  run_pytest --tier="${tier}" --numprocesses=2 --durations=20 tests
+}
+
+build_and_install_wheel() {
   build_wheel
   install_wheel
-  if [[ $# -eq 0 ]]; then
-    say "C++ tests"
-    bazel test //... || die "C++ tests failed"
-    if command -v nvcc >/dev/null; then
-      say "The code for GPUs, compiled by nvcc"
-      bazel build --config=cuda //... || die "nvcc found faults: see the lines above"
-    fi
-    say "C++ tests with AddressSanitizer and UBSan"
-    bazel test --config=asan //... || die "C++ tests failed under AddressSanitizer or UBSan"
-    say "C++ tests with ThreadSanitizer"
-    bazel test --config=tsan //... || die "C++ tests failed under ThreadSanitizer"
-    set -- --durations=20 tests
-  fi
-  # For tests/gpu.
+}
+
+# Runs C++ tests; of one that failed the command that runs it alone comes last.
+cpp_tests() {
+  local log=build/cpp_tests.log failed config=$1
+  [[ ${config} == --config=?san ]] || config=
+  mkdir -p build
+  bazel test "$@" 2>&1 | tee "${log}" && return
+  mapfile -t failed < <(sed -nE 's/^(\/\/\S+) +(FAILED|TIMEOUT).*/\1/p' "${log}")
+  die "C++ tests failed${failed[*]:+; again: ./dev test ${failed[*]}${config:+ ${config}}}"
+}
+
+nvcc_check() {
+  bazel build --config=cuda //... || die "nvcc found faults: see the lines above"
+}
+
+# What tests/gpu starts.
+build_software_gpu() {
   bazel build //tests/gpu:libsoftware_device.so //tests/gpu:run_gpu_programs ||
     die "the build failed: see the lines above"
   mkdir -p build/gpu
   install -m 644 bazel-bin/tests/gpu/libsoftware_device.so build/
   install bazel-bin/tests/gpu/{libsoftware_gpu.so,device_check,device_bandwidth,nccl_job} build/gpu/
-  stop_bazel
-  say "Python tests"
-  # tests/parallel_runs_test.py starts what lies in tests/python/parallel, under
-  # each MPI. PYTHONSAFEPATH keeps the checkout's tf_hvd/ off the path.
+}
+
+# tests/parallel_runs_test.py starts what lies in tests/python/parallel, under each MPI.
+# PYTHONSAFEPATH keeps the checkout's tf_hvd/ off the path. Whatever starts carries a
+# mark, by which end_marked finds it.
+run_pytest() {
   PATH="${VENV}/bin:${PATH}" PYTHONSAFEPATH=1 TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} \
+    TF_HVD_TESTS_MARK=${TESTS_MARK} \
     "${VENV}/bin/pytest" --ignore=tests/python/parallel "$@"
 }
+
+# test -np N [--mpi openmpi|mpich] TESTS: of tests/python/parallel, in one job.
+run_parallel() {
+  local ranks=${2:?-np needs a number} library=${VENV}/lib/libmpi.so.40
+  shift 2
+  if [[ ${1:-} == --mpi ]]; then
+    [[ ${2:-} != mpich ]] || library=${VENV}/mpi/mpich/lib/libmpi.so.12
+    shift 2
+  fi
+  # As tests/parallel_runs_test.py starts them: 4 ranks take themselves for two machines.
+  [[ ${ranks} -ne 4 ]] || export TF_HVD_RANKS_PER_NODE=2
+  TF_HVD_MPI_LIBRARY=${library} TF_HVD_TESTS_MARK=${TESTS_MARK} PYTHONSAFEPATH=1 \
+    run_ranks "${ranks}" -m pytest -q -p no:cacheprovider -p no:xdist "$@"
+}
+
+TESTS_MARK=
+# Ends what tests that were interrupted have left running.
+end_marked() {
+  [[ -n ${TESTS_MARK} && -x ${PYTHON} ]] || return 0
+  "${PYTHON}" -P "${ROOT}/dev_support/end_marked.py" "${TESTS_MARK}"
+}
+
+# Runs a command under a heading, and says how long it took.
+stage() {
+  local name=$1 start=${SECONDS}
+  shift
+  say "${name}"
+  "$@" # not in an || list, where its own failures would not end it
+  say "${name}: $(minutes $((SECONDS - start)))"
+}
+
+minutes() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 
 # Random programs of collectives, compared with NumPy, and random trainings, compared
 # with one worker. The same seed and number of ranks give the same programs. Asked for

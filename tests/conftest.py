@@ -1,14 +1,141 @@
-"""What the tests that start jobs share."""
+"""What all tests share: tiers, lanes, how a failed test is run alone, and how jobs are run.
 
+CONTRIBUTING.md says which tests are in a tier, and what the lanes are.
+"""
+
+import fcntl
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
+import sysconfig
+import tempfile
 
 import pytest
 
+HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = pathlib.Path(sys.prefix)
+# Folders and files that the first tier leaves out, some of which import what it does not install.
+# Of other files it leaves out what is marked tier2.
+SECOND_TIER = (
+    "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "prove_test.py",
+    "wheel_test.py",
+)  # fmt: skip
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--tier",
+        type=int,
+        choices=(1, 2),
+        default=2,
+        help="1: what ./dev test runs; 2, the default: everything",
+    )
+
+
+def pytest_configure(config):
+    for line in (
+        "tier2: left out of the first tier (./dev test); --all runs it",
+        "wire: differs between the MPIs, so that the first tier runs it under both",
+        "early: takes long, and is begun first, lest a lane be alone at the end",
+        "alone: its ranks wait by spinning, so that nothing may run beside it",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_ignore_collect(collection_path, config):
+    second = any(collection_path == HERE / name for name in SECOND_TIER)
+    return True if second and config.getoption("tier") == 1 else None
+
+
+def in_first_tier(item):
+    """Not what is marked, nor what is run again under the second MPI."""
+    second = hasattr(item, "callspec") and "mpich" in item.callspec.params.values()
+    return not item.get_closest_marker("tier2") and (
+        not second or item.get_closest_marker("wire") is not None
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("tier") == 1:
+        left_out = [item for item in items if not in_first_tier(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if in_first_tier(item)]
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)  # which is stable
+
+
+# Files whose tests share nothing but take long: a lane takes one test of them at a time.
+TEST_BY_TEST = ("parallel_runs_test.py", "software_device_test.py")
+
+
+@pytest.hookimpl(optionalhook=True)  # jobs of parallel_runs_test.py are without xdist
+def pytest_xdist_make_scheduler(config, log):
+    """Two lanes take file after file: what a file's tests share is made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return nodeid if file.endswith(TEST_BY_TEST) else file
+
+    config.option.loadscopereorder = False  # the order is that of the collection
+    return Lanes(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout begins to count
+def pytest_runtest_protocol(item):
+    """With two lanes, a test that is marked `alone` waits for the other lane's, and that for it."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    run = item.config.workerinput["testrunuid"]
+    alone = item.get_closest_marker("alone") is not None
+    with open(pathlib.Path(tempfile.gettempdir()) / f"tf_hvd_lanes.{run}", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        return (yield)
+
+
+def pytest_sessionfinish(session):
+    run = getattr(session.config, "workerinput", {}).get("testrunuid")
+    if run:
+        (pathlib.Path(tempfile.gettempdir()) / f"tf_hvd_lanes.{run}").unlink(missing_ok=True)
+
+
+def shell_word(text):
+    return text if re.fullmatch(r"[\w./:@%+=,-]+", text) else "'" + text.replace("'", "'\\''") + "'"
+
+
+def again(report):
+    """The commands that run alone what failed: of a job of tests, the tests of the job."""
+    within = re.findall(r"^again: .*$", f"{report.capstdout}\n{report.longreprtext}", re.MULTILINE)
+    # parallel_runs_test.py tells its jobs how they are started.
+    command = os.environ.get("TF_HVD_AGAIN", "./dev test")
+    return within or [f"again: {command} {shell_word(report.nodeid)}"]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """After the failures, right before pytest's own closing lines."""
+    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    for report in failed:
+        if isinstance(report, pytest.TestReport):
+            for line in dict.fromkeys(again(report)):
+                terminalreporter.write_line(line)
+
+
+def end_group(process):
+    """Ends a job's launcher, and its ranks, if they still run."""
+    for signum, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, None)):
+        try:
+            os.killpg(process.pid, signum)
+        except ProcessLookupError:
+            return ""
+        try:
+            return process.communicate(timeout=patience)[0]
+        except subprocess.TimeoutExpired:
+            continue
+    return ""
 
 
 def _run_to_end(command, environment, limit, cwd=None):
@@ -27,13 +154,11 @@ def _run_to_end(command, environment, limit, cwd=None):
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            output, _ = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
+        output = end_group(process)
         pytest.fail(f"the job did not end within {limit} s:\n{output}")
+    except BaseException:  # Ctrl-C, which the job did not get
+        end_group(process)
+        raise
     print(output)
     return process.returncode, output
 
@@ -42,6 +167,15 @@ def _run_to_end(command, environment, limit, cwd=None):
 def run_to_end():
     """Runs a command as a job: (command, environment, limit in s, cwd) -> (code, output)."""
     return _run_to_end
+
+
+@pytest.fixture
+def extras(monkeypatch):
+    """scikit-learn and matplotlib on the path, here and in jobs: see requirements/extras.txt."""
+    path = sysconfig.get_path("purelib", vars={"base": str(ENVIRONMENT / "extras")})
+    monkeypatch.syspath_append(path)
+    monkeypatch.setenv("PYTHONPATH", path)
+    return path
 
 
 @pytest.fixture(scope="session")

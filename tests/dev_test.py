@@ -4,8 +4,12 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -56,6 +60,8 @@ def test_help_names_the_commands(tmp_path):
     assert "./dev train" in done.stdout
     assert "./dev test" in done.stdout
     assert "./dev fuzz" in done.stdout
+    assert "./dev prove" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("Nothing is left running.")
 
 
 @pytest.mark.parametrize(
@@ -65,9 +71,12 @@ def test_help_names_the_commands(tmp_path):
         (["smoke", "--tensorflow"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, not ''"),
         (["smoke", "--python", "no_such_python"], "there is no no_such_python"),
         (["wheel", "--platform"], "there is no option '--platform'; there are --tensorflow"),
+        (["prove"], "prove takes one of kills soak seeds faults fuzz wheels, not ''"),
+        (["prove", "kills", "--quick"], "prove kills takes --short, not '--quick'"),
+        (["test", "--all", "tests"], "test --all takes no further argument"),
     ],
 )
-def test_wheel_that_cannot_be_made_is_one_line(tmp_path, arguments, error):
+def test_what_cannot_be_done_is_one_line(tmp_path, arguments, error):
     """Before anything is set up."""
     done = run_dev(tmp_path, *arguments)
     assert done.returncode == 1
@@ -85,7 +94,86 @@ def steps_of(command):
 
 def test_build_leaves_an_installed_wheel():
     """`./dev build` left none in dist/, though the README said so."""
-    assert steps_of("build") == ["setup", "build_all", "build_wheel", "install_wheel"]
+    assert steps_of("build") == ["setup", "test", "build_all", "build_wheel", "install_wheel"]
+
+
+def run_marked(mark, *command):
+    """A process that the tests with this mark have started, in a session of its own."""
+    environ = {**os.environ, "TF_HVD_TESTS_MARK": mark}
+    return subprocess.Popen(command, env=environ, start_new_session=True)
+
+
+def test_what_interrupted_tests_have_started_is_ended(tmp_path):
+    """Jobs are in process groups of their own: Ctrl-C does not reach them."""
+    mark = f"of_{tmp_path.name}"
+    ours = [run_marked(mark, "sleep", "300"), run_marked(mark, "sh", "-c", "sleep 300 & wait")]
+    other = run_marked(f"{mark}_other", "sleep", "300")
+    try:
+        (child,) = wait_for_children(ours[1])
+        subprocess.run([sys.executable, ROOT / "dev_support/end_marked.py", mark], check=True)
+        assert [process.wait(10) for process in ours] == [-signal.SIGKILL] * 2
+        assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+        assert other.poll() is None
+    finally:
+        for process in [*ours, other]:
+            process.kill()
+            process.wait()
+
+
+def wait_for_children(process):
+    while True:
+        children = psutil.Process(process.pid).children()
+        if children:
+            return [child.pid for child in children]
+        time.sleep(0.01)
+
+
+TESTS = """
+import os, pathlib, pytest, sys
+
+@pytest.mark.parametrize("text", ["a", "b c"])
+def test_that_fails(text):
+    assert text == "a"
+
+def test_of_a_job(run_to_end, tmp_path):
+    script = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)"
+    run_to_end([sys.executable, "-c", script], dict(os.environ), 100, cwd=os.environ["HERE"])
+"""
+
+
+def start_pytest(tmp_path, *arguments):
+    (tmp_path / "some_test.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "HERE": str(tmp_path)}
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("lanes", [[], ["--numprocesses=2"]], ids=["one", "two"])
+def test_the_last_lines_say_how_to_run_a_failed_test_alone(tmp_path, lanes):
+    output, _ = start_pytest(tmp_path, *lanes, "-k", "fails").communicate(timeout=60)
+    assert "again: ./dev test 'some_test.py::test_that_fails[b c]'" in output.splitlines()[-4:]
+    assert output.count("again: ") == 1
+
+
+@pytest.mark.parametrize("lanes", [[], ["--numprocesses=2"]], ids=["one", "two"])
+def test_ctrl_c_ends_the_job_of_a_test(tmp_path, lanes):
+    process = start_pytest(tmp_path, *lanes, "-k", "job")
+    file = tmp_path / "pid"
+    while not (file.is_file() and file.read_text()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+        if int(file.read_text()) != each.pid:  # a terminal's Ctrl-C reaches all but the job
+            each.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert not psutil.pid_exists(int(file.read_text()))
 
 
 def trained(tmp_path, *arguments):

@@ -4,7 +4,7 @@ The same wheel serves all of them. A single rank uses no MPI, whichever family
 started it, so that job runs once. MPICH waits by spinning: with more ranks than the
 two cores of a small machine it takes ten times as long as Open MPI, so it runs with
 2 and 3 ranks, and without what is marked as being about TensorFlow alone. 4 ranks
-take themselves for two machines.
+take themselves for two machines. The first tier has 2 ranks of each, and those 4.
 
 The launcher is started as a user starts it, in a process group of its own, so that a
 hang leaves nothing behind.
@@ -21,18 +21,33 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = pathlib.Path(sys.prefix)
 LIMIT = 1500
+JOBS = [("openmpi", 2), ("openmpi", 4), ("openmpi", 3), ("openmpi", 1), ("mpich", 2), ("mpich", 3)]
+FIRST = [("openmpi", 2), ("openmpi", 4), ("mpich", 2)]
 
 
+def marks_of(family, ranks):
+    yield pytest.mark.wire if (family, ranks) in FIRST else pytest.mark.tier2
+    if family == "mpich":
+        yield pytest.mark.alone
+
+
+@pytest.mark.early
 @pytest.mark.timeout(LIMIT + 60)
 @pytest.mark.parametrize(
     ("family", "ranks"),
-    [("openmpi", ranks) for ranks in (1, 2, 3, 4)] + [("mpich", ranks) for ranks in (2, 3)],
+    [pytest.param(*job, marks=list(marks_of(*job))) for job in JOBS],
 )
-def test_parallel(family, ranks, run_to_end, mpi_library):
+def test_parallel(family, ranks, request, run_to_end, mpi_library):
     launcher = shutil.which("tf_hvd", path=str(ENVIRONMENT / "bin"))
     assert launcher, "the wheel is not installed: run ./dev test"
-    environment = dict(os.environ, TF_HVD_MPI_LIBRARY=str(mpi_library(family)), PYTHONSAFEPATH="1")
+    environment = dict(
+        os.environ,
+        TF_HVD_MPI_LIBRARY=str(mpi_library(family)),
+        PYTHONSAFEPATH="1",
+        TF_HVD_AGAIN=f"./dev test -np {ranks} --mpi {family}",
+    )
     pytest_run = [sys.executable, "-m", "pytest", "python/parallel", "-q", "-p", "no:cacheprovider"]
+    pytest_run += ["-p", "no:xdist", f"--tier={request.config.getoption('tier')}"]
     if ranks == 4:
         environment["TF_HVD_RANKS_PER_NODE"] = "2"
     if family == "mpich":

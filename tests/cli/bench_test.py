@@ -28,7 +28,7 @@ def results_of(document):
     return {(each["operation"], each["dtype"], each["peer"]): each for each in document["results"]}
 
 
-def test_operations_beside_mpi_and_the_limits(bench, family, tmp_path):
+def test_operations_beside_mpi_and_the_limits(extras, bench, family, tmp_path):
     peers = "tf_hvd,tf.identity,mpi,mpi in place,sketch,copy"
     words = ["--sizes", "4,1000K", "--operations", ",".join(OPERATIONS), "--peers", peers]
     words += ["--dtypes", "float32,bfloat16", "--training", "tape", "--plot", "drawn.svg", "--json"]

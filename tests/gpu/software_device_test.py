@@ -169,6 +169,8 @@ def run_parallel(run_to_end, environment, names, left_out=""):
     assert len(re.findall(r"\d{3} passed(?:, \d+ deselected)? in ", output)) == 2
 
 
+@pytest.mark.early
+@pytest.mark.alone
 @pytest.mark.timeout(LIMIT + 60)
 def test_parallel_by_nccl(run_to_end, mpi_library):
     # It rounds half precisions before a factor does (docs/gpus.md).
@@ -176,11 +178,13 @@ def test_parallel_by_nccl(run_to_end, mpi_library):
     run_parallel(run_to_end, environment_with(mpi_library("openmpi"), "1"), FILES, left_out)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(LIMIT + 60)
 def test_parallel_by_way_of_the_hosts_memory(run_to_end, mpi_library):
     run_parallel(run_to_end, environment_with(mpi_library("openmpi"), "0"), FEW)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(LIMIT + 60)
 def test_parallel_by_cuda_aware_mpi(run_to_end, cuda_aware):
     files = (*FEW, "adasum", "bits", "devices", "errors", "process_sets")

@@ -3,7 +3,7 @@
 load("@tensorflow//:defs.bzl", "TF_PYTHON")
 load("//build_defs:tf_hvd.bzl", "tf_hvd_cc_test")
 
-def mutant_test(name, source, srcs, deps, table = "mutants.toml", **kwargs):
+def mutant_test(name, source, deps, srcs = [], table = "mutants.toml", **kwargs):
     """Builds a copy of one source file with a flaw, and the test that fails without noticing it.
 
     The copy's objects come before the library's, of which the linker then
@@ -12,9 +12,9 @@ def mutant_test(name, source, srcs, deps, table = "mutants.toml", **kwargs):
     Args:
       name: of the flaw in the table.
       source: label of the file that has it.
-      srcs: of the test.
       deps: of the test; the library that the source belongs to is one of them,
         or of theirs.
+      srcs: of the test, where it is in none of these.
       table: of flaws; see mutate.py.
       **kwargs: cc_test's.
     """
@@ -31,7 +31,10 @@ def mutant_test(name, source, srcs, deps, table = "mutants.toml", **kwargs):
     tf_hvd_cc_test(
         name = name + "_mutant_test",
         srcs = [copy] + srcs,
-        tags = ["no_sanitizer"],
+        tags = [
+            "mutant",
+            "no_sanitizer",
+        ],
         deps = deps,
         **kwargs
     )

@@ -15,8 +15,11 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 LIMIT = 280
 
 
+pytestmark = pytest.mark.usefixtures("extras")
+
+
 @pytest.fixture
-def run(run_to_end):
+def run(run_to_end, extras):
     """The output of an example with 2 ranks."""
 
     def run_example(example, *arguments):

@@ -68,7 +68,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "ranks(least): needs a job of at least so many ranks")
     config.addinivalue_line("markers", "jobs(*sizes): runs in jobs of these sizes only")
     config.addinivalue_line("markers", "framework: about TensorFlow and Keras, not about MPI")
-    config.addinivalue_line("markers", "large: moves gigabytes; runs in a job of 2 ranks only")
+    config.addinivalue_line(
+        "markers", "large: moves gigabytes; in jobs of 2 ranks, in tier 2"
+    )
     # Third parties' warnings would change the closing line of each rank.
     config.addinivalue_line("filterwarnings", "ignore")
     if not config.option.maxfail and SIZE > 1:
@@ -104,6 +106,7 @@ def wanted(item):
     if jobs is not None and SIZE not in jobs.args:
         return False
     large = SIZE == 2 and ENOUGH_MEMORY and not SOFTWARE_GPU
+    large = large and item.config.getoption("tier", 2) == 2
     return item.get_closest_marker("large") is None or large
 
 

@@ -266,7 +266,7 @@ def test_exposed_share():
     assert "exposed 50% of it" in times.text()
 
 
-def test_plot(tmp_path):
+def test_plot(tmp_path, extras):
     gradients = workloads.of_gradients("resnet50", "allreduce", "float32", "function", 2)
     more = [measure.Measurement(gradients, name, True, (0.1,)) for name in ("tf_hvd", "mpi")]
     for name, head in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
@@ -275,7 +275,7 @@ def test_plot(tmp_path):
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 
-def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch):
+def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch, extras):
     with pytest.raises(ValueError, match="there is no folder"):
         settings.Settings(plot=str(tmp_path / "none" / "a.svg")).check()
     settings.Settings(plot=str(tmp_path / "a.svg")).check()

@@ -2,11 +2,11 @@
 # kill -9 at random moments inside operations: everybody else hears who died,
 # and nothing is left, neither a process nor memory.
 #   kills_test.sh <Open MPI's prefix> <program> <folder of the shims>
-# TF_HVD_KILLS: how many (bazel test --test_env=TF_HVD_KILLS=200).
+# TF_HVD_KILLS: how many; ./dev prove kills makes more of them.
 set -euo pipefail
 prefix=$1 shims=$3
 program=$(realpath "$2")  # not that of another checkout
-kills=${TF_HVD_KILLS:-24}
+kills=${TF_HVD_KILLS:-12}
 session=$(mktemp -d)
 trap 'rm -rf "${session}"' EXIT
 export PRTE_MCA_prte_local_tmpdir_base="${session}"  # docs/launcher.md says why

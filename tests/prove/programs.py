@@ -1,0 +1,92 @@
+"""Proofs that are programs of their own, with more to do than on every day."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import jobs
+from prove import ROOT, Table
+
+BUILT = ROOT / "bazel-bin" / "tests"
+PARALLEL = ROOT / "tests" / "python" / "parallel"
+
+
+def output_of(command: Sequence[str | pathlib.Path], environ: Mapping[str, str]) -> str:
+    """What it prints; an exit code is an error with all of it."""
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def prove_seeds(short: bool) -> Table:
+    """The protocol's simulation, and random programs on software GPUs."""
+    table = Table(
+        "Every seed is a random schedule; none has found a fault, and each mutant is noticed.",
+        ["test", "seeds", "faults", "s"],
+    )
+    last = 300 if short else 8000
+    for name in ("runtime/protocol/protocol_test", "gpu/gpu_program_test"):
+        started = time.monotonic()
+        output_of([BUILT / name, f"--seeds=0:{last}"], {})
+        table.add(name, f"0 to {last - 1}", 0, f"{time.monotonic() - started:.0f}")
+    mutants = sorted(BUILT.glob("**/*_mutant_test"))
+    assert len(mutants) > 20, "the mutants are not built"
+    table.add("mutants", len(mutants), 0, "")
+    return table
+
+
+def prove_fuzz(short: bool) -> Table:
+    """Random programs of collectives against NumPy, random trainings against one worker."""
+    table = Table(
+        "Collectives gave what NumPy gives, and trainings what one worker has.",
+        ["MPI", "ranks", "programs of collectives", "trainings", "seed"],
+    )
+    shapes = [("openmpi", 2)] if short else [(f, n) for f in jobs.LIBRARIES for n in (2, 3, 4)]
+    calls, trainings = (20, 2) if short else (1000, 40)
+    for number, (family, ranks) in enumerate(shapes):
+        seed = str(2000 + number)
+        environ = {
+            "TF_HVD_MPI_LIBRARY": str(jobs.LIBRARIES[family]),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "PYTHONSAFEPATH": "",
+            **({"TF_HVD_RANKS_PER_NODE": "2"} if ranks == 4 else {}),
+        }
+        run = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
+        run += [sys.executable]
+        programs = [PARALLEL / "programs_run.py", "--programs", str(calls), "--seed", seed]
+        said = output_of([*run, *programs], environ)
+        assert re.search(rf"^{calls} programs gave what NumPy gives", said, re.MULTILINE), said
+        training = [PARALLEL / "training_run.py", "--programs", str(trainings), "--seed", seed]
+        said = output_of([*run, *training], environ)
+        assert f"{trainings} of {trainings} training programs gave" in said, said
+        table.add(family, ranks, calls, trainings, seed)
+    return table
+
+
+def prove_wheels(short: bool) -> Table:
+    """The wheel for each minor of TensorFlow, installed as a user does, at 2 ranks."""
+    table = Table(
+        "Each wheel was built, installed into an environment of its own, and ran "
+        "`dev_support/smoke.py` with 2 ranks.",
+        ["TensorFlow", "wheel"],
+    )
+    for minor in ("2.21",) if short else ("2.18", "2.19", "2.20", "2.21"):
+        said = output_of([ROOT / "dev", "smoke", "--tensorflow", minor], {})
+        wheel = re.search(rf"TensorFlow {minor}, .*: dist/(\S+)", said)
+        assert wheel, said
+        table.add(minor, f"`{wheel[1]}`")
+    return table

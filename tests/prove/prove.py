@@ -1,0 +1,87 @@
+"""Evidence that is too long for every day: `./dev prove NAME [--short]`.
+
+Each proof is a module with `prove(short)`, which returns a table, or raises an AssertionError
+that says what did not hold. Without --short the table goes into docs/evidence.md, with the
+commit that it was made on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import importlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "evidence.md"
+# Which module has a proof, where it is not its namesake.
+MODULES = {"seeds": "programs", "fuzz": "programs", "wheels": "programs"}
+NAMES = ("kills", "soak", "seeds", "faults", "fuzz", "wheels")
+
+
+@dataclasses.dataclass
+class Table:
+    """What was found, row by row."""
+
+    claim: str
+    """What the rows show, in a sentence."""
+    columns: Sequence[str]
+    rows: list[Sequence[object]] = dataclasses.field(default_factory=list)
+
+    def add(self, *row: object) -> None:
+        self.rows.append(row)
+        print("  ".join(map(str, row)), flush=True)
+
+    def markdown(self) -> str:
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def with_section(page: str, name: str, text: str) -> str:
+    """The page with this text where the proof's own was."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(page):
+        raise ValueError(f"the page has no place for {name}")
+    return pattern.sub(lambda _: f"{begin}{text}{end}", page)
+
+
+def commit() -> str:
+    git = ["git", "-c", "safe.directory=*"]
+    sha = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True)
+    status = [*git, "status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}"]
+    changed = subprocess.check_output(status, cwd=ROOT, text=True)
+    return f"{sha.strip()}{' with changes' if changed else ''}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev prove")
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--short", action="store_true", help="a few of each, and no page")
+    arguments = parser.parse_args()
+    module = importlib.import_module(MODULES.get(arguments.name, arguments.name))
+    prove = getattr(module, f"prove_{arguments.name}" if arguments.name in MODULES else "prove")
+    started = time.monotonic()
+    table = prove(arguments.short)
+    minutes = (time.monotonic() - started) / 60
+    assert table.rows, "nothing was tried"
+    if not arguments.short:
+        made = (
+            f"`./dev prove {arguments.name}`, {datetime.date.today()}, commit {commit()}, "
+            f"{os.cpu_count()} cores, {minutes:.0f} min."
+        )
+        text = f"\n{table.claim}\n\n{table.markdown()}\n{made}\n"
+        PAGE.write_text(with_section(PAGE.read_text(), arguments.name, text))
+    print(f"{arguments.name}: {table.claim}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).parent))
+    main()

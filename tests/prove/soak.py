@@ -1,0 +1,84 @@
+"""Ten minutes of all kinds of calls, each checked: nothing grows."""
+
+from __future__ import annotations
+
+import json
+
+import jobs
+from prove import Table
+
+PROGRAM = """
+import json, psutil
+import numpy as np
+
+process = psutil.Process()
+generator = np.random.default_rng(3)
+kinds = {
+    "small": np.float32([1.0, 2.0]),
+    "large": np.ones([1 << 20], "float32"),
+    "half": np.ones([1000], "float16"),
+    "integers": np.arange(100_000),
+}
+
+@tf.function
+def step(value):
+    return [hvd.allreduce(value, op=hvd.Sum, name=f"loop {i}") for i in range(10)]
+
+def round_of_calls():
+    size, calls = hvd.size(), 0
+    for name, value in kinds.items():
+        total = sum(range(1, size + 1))
+        mine = tf.constant(value * value.dtype.type(rank + 1))
+        assert (hvd.allreduce(mine, op=hvd.Sum, name=name).numpy() == value * total).all(), name
+        rows = hvd.allgather(mine[: 10 + rank], name=f"rows of {name}")
+        assert rows.shape[0] == sum(min(10 + r, len(value)) for r in range(size)), name
+        assert (hvd.broadcast(mine, 0, name=f"first of {name}").numpy() == value).all(), name
+        calls += 3
+    for result in step(tf.constant([rank + 1.0])):
+        assert result.numpy()[0] == total
+    part = hvd.add_process_set([0, size - 1])
+    if part.included():
+        assert hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="of a part", process_set=part)[0] == 2
+    hvd.remove_process_set(part)
+    hvd.broadcast_object({"number": calls}, 0)
+    return calls + 13
+
+here()
+started, calls, samples = time.monotonic(), 0, []
+minutes, parts = float(os.environ["SOAK_MINUTES"]), int(os.environ["SOAK_SAMPLES"])
+while len(samples) < parts:
+    calls += round_of_calls()
+    passed = hvd.broadcast_object(time.monotonic() - started, 0)
+    if passed > (len(samples) + 1) * minutes * 60 / parts:
+        memory = process.memory_info()
+        own = memory.rss - memory.shared
+        samples.append([calls, own, process.num_fds(), process.num_threads()])
+everybody = hvd.allgather_object(samples)
+if rank == 0:
+    with open(os.path.join(os.environ["TF_HVD_PROVE"], "samples"), "w") as file:
+        json.dump(everybody, file)
+"""
+MOST = 32 << 20  # bytes that a rank may grow by after the first sample: Python's and TensorFlow's
+
+
+def prove(short: bool) -> Table:
+    minutes, samples = (0.3, 3) if short else (10, 10)
+    settings = {"SOAK_MINUTES": str(minutes), "SOAK_SAMPLES": str(samples)}
+    with jobs.Job("openmpi", 3, jobs.PREAMBLE + PROGRAM, settings) as job:
+        code = job.wait(jobs.STARTS + minutes * 60 + jobs.ENDS)
+        assert code == 0, job.output()
+        everybody = json.loads((job.folder / "samples").read_text())
+        left = job.left()
+    assert not left, left
+    table = Table(
+        "Three ranks make all kinds of calls, each result checked; the most of any rank:",
+        ["calls of a rank", "memory of its own, MiB", "open files", "threads"],
+    )
+    for ranks in zip(*everybody, strict=True):
+        calls, memory, files, threads = (max(values) for values in zip(*ranks, strict=True))
+        table.add(calls, f"{memory / 2**20:.0f}", files, threads)
+    for first, *_, last in everybody:
+        assert last[1] < first[1] + MOST, f"memory grew from {first[1]} to {last[1]} bytes"
+        assert last[2] <= first[2], f"open files grew from {first[2]} to {last[2]}"
+        assert last[3] <= first[3], f"threads grew from {first[3]} to {last[3]}"
+    return table
