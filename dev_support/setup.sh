@@ -6,7 +6,7 @@ readonly BAZELISK_VERSION=1.28.1
 readonly MPICH_VERSION=5.0.2
 readonly TF_KERAS_VERSION=2.21.0
 readonly TENSORBOARD_VERSION=2.21.0
-# See extras.txt.
+# What Keras would import: see requirements/examples.txt.
 readonly EXTRAS=${VENV}/extras
 readonly DEBIAN_BAZEL=/usr/bin/bazel-4
 readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
@@ -171,7 +171,7 @@ add_to_environment() {
   [[ ! -f ${stamp} || $(<"${stamp}") != "${hash}" ]] || return 0
   say "adding to ${VENV}: ${part}"
   # What is installed there finds what it needs in the environment.
-  [[ ${part} != extras ]] || options=(--prefix "${EXTRAS}")
+  [[ ${part} != examples && ${part} != plots ]] || options=(--prefix "${EXTRAS}")
   pip install ${options[@]+"${options[@]}"} \
     --requirement "${ROOT}/dev_support/requirements/${part}.txt"
   if [[ ${part} == test ]]; then

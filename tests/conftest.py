@@ -171,7 +171,7 @@ def run_to_end():
 
 @pytest.fixture
 def extras(monkeypatch):
-    """scikit-learn and matplotlib on the path, here and in jobs: see requirements/extras.txt."""
+    """scikit-learn and matplotlib on the path, here and in jobs: see requirements/examples.txt."""
     path = sysconfig.get_path("purelib", vars={"base": str(ENVIRONMENT / "extras")})
     monkeypatch.syspath_append(path)
     monkeypatch.setenv("PYTHONPATH", path)

@@ -71,7 +71,7 @@ def test_help_names_the_commands(tmp_path):
         (["smoke", "--tensorflow"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, not ''"),
         (["smoke", "--python", "no_such_python"], "there is no no_such_python"),
         (["wheel", "--platform"], "there is no option '--platform'; there are --tensorflow"),
-        (["prove"], "prove takes one of kills soak seeds faults fuzz wheels, not ''"),
+        (["prove"], "prove takes one of kills soak seeds faults fuzz wheels coverage, not ''"),
         (["prove", "kills", "--quick"], "prove kills takes --short, not '--quick'"),
         (["test", "--all", "tests"], "test --all takes no further argument"),
     ],

@@ -88,17 +88,23 @@ class Job:
         return (self.folder / "output").read_text(errors="replace")
 
     def left(self) -> list[str]:
-        """What the job has left: processes, shared memory, files for the time of the job."""
+        """What the job has left: processes, shared memory, files for the time of the job.
+
+        Another job's shared memory has a name for a moment only: what stays is this one's.
+        """
         deadline = time.monotonic() + 10
-        while True:
-            found = [f"process {pid}" for pid in self._running()]
-            found += [str(path) for path in pathlib.Path("/dev/shm").glob("tf_hvd_*")]
-            files = list((self.folder / "tmp").iterdir())
-            # TensorFlow leaves these where a process has no exit handlers.
-            found += [str(path) for path in files if "__autograph" not in path.name]
-            if not found or time.monotonic() > deadline:
-                return found
+        found = self._there()
+        while found and time.monotonic() < deadline:
             time.sleep(0.1)
+            found &= self._there()
+        return sorted(found)
+
+    def _there(self) -> set[str]:
+        files = [*pathlib.Path("/dev/shm").glob("tf_hvd_*")]
+        # TensorFlow leaves these where a process has no exit handlers.
+        own = (self.folder / "tmp").iterdir()
+        files += [path for path in own if "__autograph" not in path.name]
+        return {*map(str, files), *(f"process {pid}" for pid in self._running())}
 
     def _running(self) -> list[int]:
         mark = f"TF_HVD_PROVE={self.folder}\0".encode()

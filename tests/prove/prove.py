@@ -23,7 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
 # Which module has a proof, where it is not its namesake.
 MODULES = {"seeds": "programs", "fuzz": "programs", "wheels": "programs"}
-NAMES = ("kills", "soak", "seeds", "faults", "fuzz", "wheels")
+MODULES |= {"coverage": "line_coverage"}
+NAMES = ("kills", "soak", "seeds", "faults", "fuzz", "wheels", "coverage")
 
 
 @dataclasses.dataclass

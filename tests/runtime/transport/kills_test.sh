@@ -38,11 +38,13 @@ for ((seed = 1; seed <= kills; ++seed)); do
   pgrep -f "^${program} " >/dev/null && fail "${seed}" "a process is left"
 done
 
-# Another job on this machine has its segment's name there for a moment only.
+# What stays is ours: another job on this machine has its segment's name there for a moment.
+segments() { find /dev/shm -maxdepth 1 -name 'tf_hvd_*' | sort; }
+left=$(segments)
 for _ in $(seq 50); do
-  leftover=$(find /dev/shm -maxdepth 1 -name 'tf_hvd_*' 2>/dev/null | wc -l)
-  [[ "${leftover}" == 0 ]] && break
+  [[ -n "${left}" ]] || break
   sleep 0.1
+  left=$(comm -12 <(echo "${left}") <(segments))
 done
-[[ "${leftover}" == 0 ]] || fail "${seed}" "segments left in /dev/shm: ${leftover}"
+[[ -z "${left}" ]] || fail "${kills}" "segments left: ${left}"
 echo "${kills} kills: all heard, nothing left"
