@@ -50,9 +50,13 @@ def pytest_ignore_collect(collection_path, config):
     return True if second and config.getoption("tier") == 1 else None
 
 
+def parameters_of(item):
+    return item.callspec.params.values() if hasattr(item, "callspec") else ()
+
+
 def in_first_tier(item):
     """Not what is marked, nor what is run again under the second MPI."""
-    second = hasattr(item, "callspec") and "mpich" in item.callspec.params.values()
+    second = any(isinstance(value, str) and value == "mpich" for value in parameters_of(item))
     return not item.get_closest_marker("tier2") and (
         not second or item.get_closest_marker("wire") is not None
     )
