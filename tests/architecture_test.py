@@ -14,8 +14,13 @@ import sys
 import tomllib
 from collections.abc import Iterator
 
-import lizard
 import pytest
+
+# It puts the folder of the program on the path, which in a lane (conftest.py) is the checkout.
+PATH = list(sys.path)
+import lizard  # noqa: E402
+
+sys.path[:] = PATH
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPP = (".h", ".cc", ".cu.cc")

@@ -177,7 +177,7 @@ def run_to_end():
 def extras(monkeypatch):
     """scikit-learn and matplotlib on the path, here and in jobs: see requirements/examples.txt."""
     path = sysconfig.get_path("purelib", vars={"base": str(ENVIRONMENT / "extras")})
-    monkeypatch.syspath_append(path)
+    monkeypatch.setattr(sys, "path", [*sys.path, path])
     monkeypatch.setenv("PYTHONPATH", path)
     return path
 
