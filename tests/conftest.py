@@ -89,22 +89,33 @@ def pytest_xdist_make_scheduler(config, log):
     return Lanes(config, log)
 
 
+def lock_files(config):
+    """Shared by the lanes of a run; none without lanes."""
+    run = getattr(config, "workerinput", {}).get("testrunuid")
+    folder = pathlib.Path(tempfile.gettempdir())
+    return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane")] if run else []
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout begins to count
 def pytest_runtest_protocol(item):
-    """With two lanes, a test that is marked `alone` waits for the other lane's, and that for it."""
-    if not hasattr(item.config, "workerinput"):
+    """With two lanes, a test that is marked `alone` waits for the other lane's, and that for it.
+
+    Who waits has the turn, or the other lane would have the lock again before it was seen free.
+    """
+    files = lock_files(item.config)
+    if not files:
         return (yield)
-    run = item.config.workerinput["testrunuid"]
     alone = item.get_closest_marker("alone") is not None
-    with open(pathlib.Path(tempfile.gettempdir()) / f"tf_hvd_lanes.{run}", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    with files[0].open("w") as turn, files[1].open("w") as lane:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(lane, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
         return (yield)
 
 
 def pytest_sessionfinish(session):
-    run = getattr(session.config, "workerinput", {}).get("testrunuid")
-    if run:
-        (pathlib.Path(tempfile.gettempdir()) / f"tf_hvd_lanes.{run}").unlink(missing_ok=True)
+    for file in lock_files(session.config):
+        file.unlink(missing_ok=True)
 
 
 def shell_word(text):

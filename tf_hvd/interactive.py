@@ -7,6 +7,7 @@ on the network.
 
 import contextlib
 import importlib.machinery
+import io
 import pathlib
 import pickle
 import shutil
@@ -117,7 +118,7 @@ def _folder(directory: str | None) -> Iterator[pathlib.Path]:
 def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
     try:
         with _sent_whole(sys.modules.get(getattr(call[0], "__module__", ""))):
-            data = cloudpickle.dumps(call)
+            data = _pickled(call)
     except Exception as error:
         raise TypeError(
             f"tf_hvd.run cannot send the function and its arguments to the ranks: {error}. Make "
@@ -125,6 +126,25 @@ def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
         ) from error
     # First where to import from: the function may need it to be unpickled.
     (folder / _CALL).write_bytes(pickle.dumps(sys.path) + data)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends a function's file name too, by which a traceback of a rank shows the function's lines.
+
+    cloudpickle 3.1.3 puts "<dynamic-code>" there, so that equal functions have equal pickles.
+    """
+
+    def reducer_override(self, obj: object) -> Any:
+        if not isinstance(obj, types.CodeType):
+            return super().reducer_override(obj)
+        make, values = self.dispatch_table[types.CodeType](obj)
+        return make, tuple(obj.co_filename if v == "<dynamic-code>" else v for v in values)
+
+
+def _pickled(call: tuple[Any, ...]) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(call)
+    return buffer.getvalue()
 
 
 @contextlib.contextmanager

@@ -59,9 +59,10 @@ def test_this_machine(report, family, mpi_prefixes):
     assert "tensors on GPUs" not in lines
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize("family", ["openmpi"], indirect=True)
 def test_on_a_software_gpu(report, environ):
-    assert SOFTWARE.exists(), "./dev test builds it"
+    assert SOFTWARE.exists(), "./dev test --all builds it"
     software = {"TF_HVD_CUDA_LIBRARY": str(SOFTWARE), "TF_HVD_NCCL_LIBRARY": str(SOFTWARE)}
     code, lines = report(**software)
     assert code == 0

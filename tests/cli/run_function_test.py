@@ -94,6 +94,7 @@ def fail_on_1():
 
 @pytest.mark.usefixtures("mpi")
 def test_an_exception_of_a_rank_is_raised_here():
+    """With the source's lines, whose file cloudpickle 3.1.3 does not name."""
     with pytest.raises(interactive.RankError, match="rank 1 of 2 raised:") as caught:
         interactive.run(fail_on_1, np=2)
     assert caught.value.rank == 1
