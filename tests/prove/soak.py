@@ -22,7 +22,7 @@ kinds = {
 
 @tf.function
 def step(value):
-    return [hvd.allreduce(value, op=hvd.Sum, name=f"loop {i}") for i in range(10)]
+    return [hvd.allreduce(value, op=hvd.Sum, name=f"loop_{i}") for i in range(10)]
 
 def round_of_calls():
     size, calls = hvd.size(), 0
