@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 F = TypeVar("F", bound=Callable[..., Any])
 State = TypeVar("State")
@@ -80,6 +81,14 @@ def tf_variable(variable: Any) -> Any:
     """The tf.Variable of a Keras 3 variable; anything else is returned as it is."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
+
+
+def free_eager_kernels() -> None:
+    """Frees what TensorFlow keeps of eager calls; the next call of each kind makes its own anew.
+
+    It keeps a kernel for each value of an op's attributes, such as a process set's number.
+    """
+    context.context().clear_kernel_cache()
 
 
 class ByVariables(Generic[State]):

@@ -4,6 +4,7 @@ import logging
 import threading
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 
@@ -300,3 +301,20 @@ def test_init_again_finds_the_sets(process_set):
         hvd.init(process_sets=[hvd.ProcessSet([0, 7])])
     with pytest.raises(ValueError, match="call shutdown"):
         hvd.init(comm=[7])
+
+
+@pytest.mark.jobs(2)
+def test_removed_sets_leave_no_kernels(rank):
+    """TensorFlow keeps an eager call's kernel for each number of a set: 20 kB for each set."""
+
+    def come_and_go(times):
+        for _ in range(times):
+            alone = hvd.add_process_set([0])
+            if rank == 0:
+                assert summed(7, alone, "of a set that goes") == 7
+            hvd.remove_process_set(alone)
+        memory = psutil.Process().memory_info()
+        return memory.rss - memory.shared
+
+    before = come_and_go(100)
+    assert come_and_go(400) < before + (3 << 20)
