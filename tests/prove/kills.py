@@ -79,7 +79,7 @@ def kill(family: str, ranks: int, program: str, chance: random.Random) -> float:
 def prove(short: bool) -> Table:
     count = 3 if short else 50
     table = Table(
-        "Each time the job ended with an error that tells of the kill (under Open MPI with the "
+        "`kill -9` of a random rank at a random moment. Each time the job ended with an error that tells of the kill (under Open MPI with the "
         "rank's number), and no process, shared memory or file was left.",
         ["program", "MPI", "ranks", "kills", "longest time until the job had ended, s"],
     )

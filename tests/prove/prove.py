@@ -46,12 +46,12 @@ class Table:
 
 
 def with_section(page: str, name: str, text: str) -> str:
-    """The page with this text where the proof's own was."""
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    if not pattern.search(page):
-        raise ValueError(f"the page has no place for {name}")
-    return pattern.sub(lambda _: f"{begin}{text}{end}", page)
+    """The page with this text where the proof's own was, or at its end."""
+    section = f"## {name}\n\n{text}"
+    old = re.compile(rf"^## {name}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    if old.search(page):
+        return old.sub(lambda _: section + "\n", page).rstrip() + "\n"
+    return f"{page.rstrip()}\n\n{section}"
 
 
 def commit() -> str:
@@ -78,7 +78,7 @@ def main() -> None:
             f"`./dev prove {arguments.name}`, {datetime.date.today()}, commit {commit()}, "
             f"{os.cpu_count()} cores, {minutes:.0f} min."
         )
-        text = f"\n{table.claim}\n\n{table.markdown()}\n{made}\n"
+        text = f"{table.claim}\n\n{table.markdown()}\n{made}\n"
         PAGE.write_text(with_section(PAGE.read_text(), arguments.name, text))
     print(f"{arguments.name}: {table.claim}")
 
