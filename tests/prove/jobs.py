@@ -90,7 +90,7 @@ class Job:
     def left(self) -> list[str]:
         """What the job has left: processes, shared memory, files for the time of the job.
 
-        Another job's shared memory has a name for a moment only: what stays is this one's.
+        Other jobs have shared memory too, which their processes use.
         """
         deadline = time.monotonic() + 10
         found = self._there()
@@ -100,7 +100,7 @@ class Job:
         return sorted(found)
 
     def _there(self) -> set[str]:
-        files = [*pathlib.Path("/dev/shm").glob("tf_hvd_*")]
+        files = [path for path in pathlib.Path("/dev/shm").glob("tf_hvd_*") if not is_used(path)]
         # TensorFlow leaves these where a process has no exit handlers.
         own = (self.folder / "tmp").iterdir()
         files += [path for path in own if "__autograph" not in path.name]
@@ -116,6 +116,17 @@ class Job:
             except OSError:
                 continue  # it has ended
         return running
+
+
+def is_used(shared: pathlib.Path) -> bool:
+    """Whether a process has mapped this shared memory."""
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if shared.name in maps.read_text():
+                return True
+        except OSError:
+            continue  # it has ended
+    return False
 
 
 PREAMBLE = """

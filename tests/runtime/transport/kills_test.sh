@@ -38,8 +38,15 @@ for ((seed = 1; seed <= kills; ++seed)); do
   pgrep -f "^${program} " >/dev/null && fail "${seed}" "a process is left"
 done
 
-# What stays is ours: another job on this machine has its segment's name there for a moment.
-segments() { find /dev/shm -maxdepth 1 -name 'tf_hvd_*' | sort; }
+# Other tests have segments too, which their processes use. What nobody uses, and stays, is ours.
+segments() {
+  local file
+  for file in /dev/shm/tf_hvd_*; do
+    if [[ -e "${file}" ]] && ! grep -qs "${file##*/}" /proc/[0-9]*/maps; then
+      echo "${file}"
+    fi
+  done
+}
 left=$(segments)
 for _ in $(seq 50); do
   [[ -n "${left}" ]] || break
