@@ -4,6 +4,7 @@
 #   kills_test.sh <Open MPI's prefix> <program> <folder of the shims>
 # TF_HVD_KILLS: how many; ./dev prove kills makes more of them.
 set -euo pipefail
+source tests/runtime/transport/left_segments.sh
 prefix=$1 shims=$3
 program=$(realpath "$2")  # not that of another checkout
 kills=${TF_HVD_KILLS:-12}
@@ -38,20 +39,6 @@ for ((seed = 1; seed <= kills; ++seed)); do
   pgrep -f "^${program} " >/dev/null && fail "${seed}" "a process is left"
 done
 
-# Other tests have segments too, which their processes use. What nobody uses, and stays, is ours.
-segments() {
-  local file
-  for file in /dev/shm/tf_hvd_*; do
-    if [[ -e "${file}" ]] && ! grep -qs "${file##*/}" /proc/[0-9]*/maps; then
-      echo "${file}"
-    fi
-  done
-}
-left=$(segments)
-for _ in $(seq 50); do
-  [[ -n "${left}" ]] || break
-  sleep 0.1
-  left=$(comm -12 <(echo "${left}") <(segments))
-done
+left=$(left_segments)
 [[ -z "${left}" ]] || fail "${kills}" "segments left: ${left}"
 echo "${kills} kills: all heard, nothing left"

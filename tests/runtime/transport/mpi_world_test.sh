@@ -2,6 +2,7 @@
 # Runs mpi_world_main under one family's launcher:
 #   mpi_world_test.sh <family> <its prefix> <the other family's prefix> <program> <folder of the shims>
 set -euo pipefail
+source tests/runtime/transport/left_segments.sh
 family=$1 prefix=$2 other=$3 program=$4 shims=$5
 started=$(mktemp)
 session=$(mktemp -d)
@@ -94,11 +95,5 @@ find /dev/shm -maxdepth 1 -user "$(id -un)" -newer "${started}" \
     grep -qsF "${file}" /proc/[0-9]*/maps || rm -f "${file}"
   done
 
-# Another job on this machine has its segment's name there for a moment only.
-for _ in $(seq 50); do
-  leftover=$(find /dev/shm -maxdepth 1 -name 'tf_hvd_*' 2>/dev/null | wc -l)
-  [[ "${leftover}" == 0 ]] && exit 0
-  sleep 0.1
-done
-echo "segments left in /dev/shm: ${leftover}"
-exit 1
+left=$(left_segments)
+[[ -z "${left}" ]] || { echo "segments left: ${left}" && exit 1; }
