@@ -81,7 +81,16 @@ def tf_hvd_nvcc_check(name, src, hdrs):
         tools = ["//build_defs:nvcc.sh"],
     )
 
-def tf_hvd_cc_test(name, deps = [], copts = [], linkopts = [], tags = [], tf = False, size = "small", **kwargs):
+def tf_hvd_cc_test(
+        name,
+        deps = [],
+        copts = [],
+        linkopts = [],
+        tags = [],
+        tf = False,
+        threads = True,
+        size = "small",
+        **kwargs):
     """A GoogleTest program.
 
     Args:
@@ -92,9 +101,13 @@ def tf_hvd_cc_test(name, deps = [], copts = [], linkopts = [], tags = [], tf = F
       tags: more of them.
       tf: whether it, or what it depends on, needs TensorFlow. Such a test is
         linked to the installed wheel and does not run under sanitizers.
+      threads: whether anything of it runs on a thread of its own. Where nothing
+        does, ThreadSanitizer has nothing to find, and is not asked.
       size: of the test; small is 60 seconds.
       **kwargs: cc_test's.
     """
+    if not threads:
+        tags = tags + ["one_thread"]
     if tf:
         deps = deps + _TF_HEADERS
         copts = _TF_COPTS + copts

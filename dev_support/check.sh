@@ -94,7 +94,11 @@ run_parallel() {
   local ranks=${2:?-np needs a number} library=${VENV}/lib/libmpi.so.40
   shift 2
   if [[ ${1:-} == --mpi ]]; then
-    [[ ${2:-} != mpich ]] || library=${VENV}/mpi/mpich/lib/libmpi.so.12
+    case "${2:-}" in
+      openmpi) ;;
+      mpich) library=${VENV}/mpi/mpich/lib/libmpi.so.12 ;;
+      *) die "--mpi needs openmpi or mpich, not '${2:-}'" ;;
+    esac
     shift 2
   fi
   # As tests/parallel_runs_test.py starts them: 4 ranks take themselves for two machines.

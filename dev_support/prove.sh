@@ -7,7 +7,7 @@ check_proof() {
   local name=${1:-}
   [[ " ${PROOFS[*]} " == *" ${name} "* && -n ${name} ]] ||
     die "prove takes one of ${PROOFS[*]}, not '${name}'"
-  [[ $# -eq 1 || $2 == --short ]] || die "prove ${name} takes --short, not '$2'"
+  [[ $# -eq 1 || "${*:2}" == --short ]] || die "prove ${name} takes --short, not '${*:2}'"
 }
 
 # prove NAME [--short]: the table goes into docs/evidence.md, but for the short form's.
@@ -20,12 +20,19 @@ prove() {
   fi
   build_wheel
   install_wheel
+  if [[ ${name} == kills && $# -eq 1 ]]; then
+    require_gtest
+    bazel test --test_env=TF_HVD_KILLS=100 --test_timeout=1800 \
+      //tests/runtime/transport:kills_test || die "a kill had another end: see the lines above"
+  fi
   if [[ ${name} == seeds ]]; then
     require_gtest
     bazel build //tests/runtime/protocol/... //tests/gpu/... ||
       die "the build failed: see the lines above"
     say "the mutants"
     bazel test --test_tag_filters=mutant //tests/... || die "a mutant was not noticed"
+    PROVE_MUTANTS=$(bazel query 'attr(tags, mutant, tests(//tests/...))' | grep -c _mutant_test)
+    export PROVE_MUTANTS
   fi
   stop_bazel
   run_proof "$@"
@@ -36,17 +43,21 @@ run_proof() {
     "${PYTHON}" tests/prove/prove.py "$@"
 }
 
-# Everything is built so that it counts the lines it runs; afterwards the wheel is as before.
+# Everything is built so that it counts the lines it runs; afterwards the wheel is as before, but
+# after Ctrl-C, where the next command makes it so.
 prove_coverage() {
   require_gtest
   add_to_environment coverage
   BAZEL_FLAGS+=(--config=coverage)
-  stage "the wheel, which counts" build_and_install_wheel
+  build_wheel
   find -L bazel-bin -name '*.gcda' -delete # of an earlier proof
   stage "C++ tests" cpp_tests -- //...
   build_software_gpu
+  install_wheel
   stop_bazel
-  run_proof "$@"
+  local code=0
+  run_proof "$@" || code=$?
   BAZEL_FLAGS=()
   build_and_install_wheel
+  return "${code}"
 }

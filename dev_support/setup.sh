@@ -14,8 +14,8 @@ readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
 # The command that each missing tool's error tells to run.
 readonly APT="apt-get install -y --no-install-recommends"
 
-# What is missing for building, and for the parts that are named: test, all (with
-# test and docs), docs, lint. Nothing is installed that none of them needs.
+# What is missing for building, and for the parts that are named: examples, plots, test, all
+# (with the others), docs, lint. Nothing is installed that none of them needs.
 setup() {
   check_tools
   # A second call waits for the first. Nothing that lives on may hold the lock.

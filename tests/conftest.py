@@ -51,12 +51,12 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def parameters_of(item):
-    return item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def in_first_tier(item):
     """Not what is marked, nor what is run again under the second MPI."""
-    second = any(isinstance(value, str) and value == "mpich" for value in parameters_of(item))
+    second = "mpich" in [parameters_of(item).get(name) for name in ("family", "mpi", "job")]
     return not item.get_closest_marker("tier2") and (
         not second or item.get_closest_marker("wire") is not None
     )
@@ -124,7 +124,8 @@ def shell_word(text):
 
 def again(report):
     """The commands that run alone what failed: of a job of tests, the tests of the job."""
-    within = re.findall(r"^again: .*$", f"{report.capstdout}\n{report.longreprtext}", re.MULTILINE)
+    output = f"{report.capstdout}\n{report.longreprtext}"
+    within = re.findall(r"^again: ./dev test -np .*$", output, re.MULTILINE)
     # parallel_runs_test.py tells its jobs how they are started.
     command = os.environ.get("TF_HVD_AGAIN", "./dev test")
     return within or [f"again: {command} {shell_word(report.nodeid)}"]

@@ -97,6 +97,10 @@ def test_build_leaves_an_installed_wheel():
     assert steps_of("build") == ["setup", "test", "build_all", "build_wheel", "install_wheel"]
 
 
+def test_train_installs_nothing_that_only_tests_need():
+    assert steps_of("train")[:3] == ["setup", "examples", "build_wheel"]
+
+
 def run_marked(mark, *command):
     """A process that the tests with this mark have started, in a session of its own."""
     environ = {**os.environ, "TF_HVD_TESTS_MARK": mark}

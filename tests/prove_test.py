@@ -14,11 +14,18 @@ import prove  # noqa: E402
 SHORT = ("faults", "kills", "soak")
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SHORT)
 def test_the_short_form(name):
     table = __import__(name).prove(True)
     assert table.rows
     assert table.markdown().count("\n") == len(table.rows) + 2
+
+
+def test_dev_knows_the_proofs():
+    """It refuses others before anything is set up."""
+    script = (HERE.parent / "dev_support/prove.sh").read_text()
+    assert f"PROOFS=({' '.join(prove.NAMES)})" in script
 
 
 def test_a_table_takes_its_place_on_the_page():

@@ -45,7 +45,7 @@ def table(output):
 
 
 def test_everything_that_a_software_gpu_can(tmp_path):
-    assert LIBRARY.exists(), "./dev test builds it"
+    assert LIBRARY.exists(), "./dev test --all builds it"
     arguments = ["--bandwidth=--repetitions=1 --megabytes=1", "--folder", str(tmp_path)]
     code, output = run(software(), *arguments)
     assert code == 0, output

@@ -154,7 +154,7 @@ def test_a_rank_without_a_gpu_trains_along(run_to_end, mpi_library, tmp_path):
 
 
 def run_parallel(run_to_end, environment, names, left_out=""):
-    assert LIBRARY.exists(), "./dev test builds it"
+    assert LIBRARY.exists(), "./dev test --all builds it"
     files = [f"python/parallel/{name}_test.py" for name in names]
     command = [launcher(), "run", "-np", "2", sys.executable, "-m", "pytest", *files]
     command += ["-q", "-p", "no:cacheprovider"]

@@ -255,7 +255,7 @@ def test_what_a_host_lacks_is_one_line(job, three_nodes, tmp_path, where, path, 
     assert re.fullmatch(f"tf_hvd run: host beta: {told}", output.strip()), output
 
 
-def test_the_keras_example_on_two_machines(job, three_nodes):
+def test_the_keras_example_on_two_machines(extras, job, three_nodes):
     example = HERE.parents[1] / "examples" / "mnist_keras_advanced.py"
     code, output = job(three_nodes, "alpha:1,beta:1", example, arguments=["--epochs", "2"])
     assert code == 0, output

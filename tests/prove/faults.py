@@ -119,8 +119,8 @@ def cell_of(name: str, way: str, family: str, ranks: int) -> str:
 def prove(short: bool) -> Table:
     table = Table(
         "What rank 1 does in the third step, in each kind of program and under each MPI; 4 ranks "
-        "are two nodes. Each job ended with an error and left nothing. It named rank 1 and what it did, but for "
-        "the jobs in parentheses.",
+        "are two nodes. Each job ended with an error and left nothing. It named rank 1 and what it "
+        "did, but for the jobs in parentheses.",
         ["rank 1", *WAYS, "jobs"],
     )
     if short:  # each fault once, in each kind of program and under each MPI in turn

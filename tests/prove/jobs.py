@@ -41,6 +41,7 @@ class Job:
             "TF_HVD_MPI_LIBRARY": str(LIBRARIES[self.family]),
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "TF_HVD_PROVE": str(self.folder),
+            "PROVE_RANKS": str(self.ranks),
             "TMPDIR": str(self.folder / "tmp"),
             **nodes,
             **self.settings,
@@ -134,6 +135,11 @@ import os, signal, sys, time
 import tensorflow as tf
 import tf_hvd as hvd
 
+# Limits that a program makes short count for init as well, and imports take long.
+meeting = os.path.join(os.environ["TF_HVD_PROVE"], "meeting")
+os.makedirs(os.path.join(meeting, str(os.getpid())))
+while len(os.listdir(meeting)) < int(os.environ["PROVE_RANKS"]):
+    time.sleep(0.01)
 hvd.init()
 rank = hvd.rank()
 assert float(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="first")[0]) == hvd.size()

@@ -68,9 +68,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "ranks(least): needs a job of at least so many ranks")
     config.addinivalue_line("markers", "jobs(*sizes): runs in jobs of these sizes only")
     config.addinivalue_line("markers", "framework: about TensorFlow and Keras, not about MPI")
-    config.addinivalue_line(
-        "markers", "large: moves gigabytes; in jobs of 2 ranks, in tier 2"
-    )
+    config.addinivalue_line("markers", "large: moves gigabytes; in jobs of 2 ranks, in tier 2")
     # Third parties' warnings would change the closing line of each rank.
     config.addinivalue_line("filterwarnings", "ignore")
     if not config.option.maxfail and SIZE > 1:
