@@ -131,8 +131,10 @@ def again(report):
     return within or [f"again: {command} {shell_word(report.nodeid)}"]
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """After the failures, right before pytest's own closing lines."""
+    """After all that pytest says of failures, right before its closing line."""
+    yield
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     for report in failed:
         if isinstance(report, pytest.TestReport):

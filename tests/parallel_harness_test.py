@@ -33,7 +33,8 @@ def test_of_one(rank, number):
 """,
     )
     assert code != 0
-    assert output.count("1 failed, 3 passed") == 2, output
+    # The launcher may end the other rank before it has said so too.
+    assert set(re.findall(r"\d+ failed, \d+ passed", output)) == {"1 failed, 3 passed"}, output
     assert re.search(r"rank 1 \(.*\) left: test .*some_test.py::test_of_one\[3\] failed", output)
 
 

@@ -14,7 +14,7 @@ from tf_hvd.exceptions import HorovodInternalError
 _WORLD = 0
 # Of runtime/status.h: what the caller can put right.
 _MISTAKES = (1, 2)
-# How many removed sets TensorFlow may keep kernels for, of about 20 kB each.
+# For about how many removed sets TensorFlow may keep kernels, of 20 kB each.
 _KEPT = 32
 
 
@@ -144,7 +144,6 @@ class _Registry:
     lock = threading.RLock()  # one change at a time: its order is that of all ranks
     job = _communicators.Job()
     sets: dict[int, list[ProcessSet]] = {}  # noqa: RUF012
-    removed = 0  # sets, with which eager calls may have been made
 
 
 def _own_rank() -> int:
@@ -296,8 +295,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
             _check(*_native.remove_process_set(number))
             for known in _Registry.sets.pop(number, []):
                 known._forget(removed=True)
-            _Registry.removed += 1
-            if _Registry.removed % _KEPT == 0:
+            if number % _KEPT == 0:
                 _tensorflow.free_eager_kernels()
     return True
 

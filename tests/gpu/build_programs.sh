@@ -9,7 +9,7 @@ out=$1 codes=$2
 programs=(device_check device_bandwidth nccl_job)
 mkdir -p "${out}/objects"
 
-flags=(-std=c++17 -O2 -g0 -fPIC -pthread -I.)
+flags=(-std=c++17 "-O${OPTIMIZE:-2}" -g0 -fPIC -pthread -I.)
 newest_header=$(find runtime kernels tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
   head -1 || true)
 [[ -e ${out}/objects/stamp && -z ${newest_header} ]] || rm -f "${out}"/objects/*.o
