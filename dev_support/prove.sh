@@ -48,7 +48,10 @@ run_proof() {
 prove_coverage() {
   require_gtest
   add_to_environment coverage
-  BAZEL_FLAGS+=(--config=coverage)
+  # The compiler takes itself to be in /proc/self/cwd.
+  GCOV_PREFIX=$(bazel info execution_root)
+  export GCOV_PREFIX GCOV_PREFIX_STRIP=3
+  BAZEL_FLAGS+=(--config=coverage --test_env=GCOV_PREFIX --test_env=GCOV_PREFIX_STRIP)
   build_wheel
   find -L bazel-bin -name '*.gcda' -delete # of an earlier proof
   stage "C++ tests" cpp_tests -- //...

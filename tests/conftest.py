@@ -7,6 +7,7 @@ import fcntl
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -118,17 +119,13 @@ def pytest_sessionfinish(session):
         file.unlink(missing_ok=True)
 
 
-def shell_word(text):
-    return text if re.fullmatch(r"[\w./:@%+=,-]+", text) else "'" + text.replace("'", "'\\''") + "'"
-
-
 def again(report):
     """The commands that run alone what failed: of a job of tests, the tests of the job."""
     output = f"{report.capstdout}\n{report.longreprtext}"
     within = re.findall(r"^again: ./dev test -np .*$", output, re.MULTILINE)
     # parallel_runs_test.py tells its jobs how they are started.
     command = os.environ.get("TF_HVD_AGAIN", "./dev test")
-    return within or [f"again: {command} {shell_word(report.nodeid)}"]
+    return within or [f"again: {command} {shlex.quote(report.nodeid)}"]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
