@@ -7,6 +7,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE / "prove"))
+import line_coverage  # noqa: E402
 import prove  # noqa: E402
 
 # The wheel for each TensorFlow is tests/wheel_test.py's and tests/containers'; the seeds are
@@ -35,3 +36,11 @@ def test_a_table_takes_its_place_on_the_page():
             page = prove.with_section(page, name, f"{text} table of {name}\n")
     sections = "".join(f"\n## {name}\n\nnew table of {name}\n" for name in prove.NAMES)
     assert page == f"# Evidence\n\nWhat it is.\n{sections}"
+
+
+def test_a_line_that_is_reached_in_one_copy_of_the_package_counts_once():
+    """Copies that tests make elsewhere took the place of the package itself."""
+    one = {"executed_lines": [1, 2], "missing_lines": [3, 4]}
+    other = {"executed_lines": [3], "missing_lines": [1, 2, 4]}
+    files = {"/a/tf_hvd/cli/run.py": one, "/b c/lib/tf_hvd/cli/run.py": other}
+    assert line_coverage.counts_of(files) == {"tf_hvd/cli/run.py": (3, 4)}
