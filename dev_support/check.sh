@@ -13,17 +13,15 @@ run_tests() {
       run_tier 2
       ;;
     //*)
-      bazel test --test_output=errors "$@" || die "C++ tests failed"
+      bazel test "$@" || die "C++ tests failed"
       ;;
     -np)
-      build_wheel
-      install_wheel
+      build_and_install_wheel
       stop_bazel
       run_parallel "$@"
       ;;
     *)
-      build_wheel
-      install_wheel
+      build_and_install_wheel
       build_software_gpu
       stop_bazel
       run_pytest "$@"
@@ -150,8 +148,7 @@ fuzz() {
     shift 2
   done
   [[ -n ${programs}${training} ]] || programs=1000 training=50
-  build_wheel
-  install_wheel
+  build_and_install_wheel
   stop_bazel
   again="--seed ${seed} -np ${ranks}"
   if [[ -n ${programs} ]]; then

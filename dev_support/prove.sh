@@ -18,8 +18,7 @@ prove() {
     prove_coverage "$@"
     return
   fi
-  build_wheel
-  install_wheel
+  build_and_install_wheel
   if [[ ${name} == kills && $# -eq 1 ]]; then
     require_gtest
     bazel test --test_env=TF_HVD_KILLS=100 --test_timeout=1800 \

@@ -1,8 +1,8 @@
 """Evidence that is too long for every day: `./dev prove NAME [--short]`.
 
-Each proof is a module with `prove(short)`, which returns a table, or raises an AssertionError
-that says what did not hold. Without --short the table goes into docs/evidence.md, with the
-commit that it was made on.
+Each proof is a function `prove(short)` of its module (`prove_NAME` where the module has another
+name), which returns a table, or raises an AssertionError that says what did not hold. Without
+--short the table goes into docs/evidence.md, with the commit that it was made on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from collections.abc import Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
 # Which module has a proof, where it is not its namesake.
-MODULES = {"seeds": "programs", "fuzz": "programs", "wheels": "programs"}
-MODULES |= {"coverage": "line_coverage"}
+MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
 NAMES = ("kills", "soak", "seeds", "faults", "fuzz", "wheels", "coverage")
 
 
