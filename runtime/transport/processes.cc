@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 namespace tf_hvd {
@@ -21,10 +20,12 @@ std::string FolderOf(pid_t process) {
   return "/proc/" + std::to_string(process);
 }
 
+// Empty where it cannot be read. A process may end between open and read, which
+// then fails: an iterator over the file would throw, operator<< does not.
 std::string Contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file),
-          std::istreambuf_iterator<char>()};
+  std::ostringstream contents;
+  contents << std::ifstream(path, std::ios::binary).rdbuf();
+  return contents.str();
 }
 
 // Calls `visit` with each name in a folder that is a number.
