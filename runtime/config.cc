@@ -130,8 +130,8 @@ constexpr Variable kVariables[] = {
      ParseLogLevel},
     {"TF_HVD_SPIN_MICROSECONDS", "50", "a number of microseconds",
      "A caller runs the cycle itself for so long before the background thread "
-     "takes over; an eager call for as long as something moves, and four times "
-     "as long while nothing does.",
+     "takes over; an eager call for as long as something moves, and a "
+     "hundred times as long while nothing does.",
      [](const std::string& text, Config* config) {
        return ParseNanoseconds(text, 1e3, &config->spin_ns);
      }},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/clock.h"
+#include "runtime/idling.h"
 
 namespace tf_hvd {
 namespace {
@@ -18,8 +19,9 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kInPlaceBytes = 64 * 1024;
 // A caller that waits stays so many times as long as one that does not: to hand
 // over to the background thread, and get word back from it, takes two switches
-// of threads.
-constexpr int64_t kPatience = 4;
+// of threads; and where other processes want the cores, each of them a time
+// slice. By default it outlasts one such slice of another rank's.
+constexpr int64_t kPatience = 100;
 // For how long the background thread leaves arrivals to callers that come one
 // after the other. No longer than that is a message late for a rank whose
 // callers have stopped coming.
@@ -106,8 +108,7 @@ void ProgressEngine::Accompany(bool waits) {
   int64_t deadline_ns = NowNs() + patience_ns;
   do {
     if (!cycle_->Advance()) {
-      // A rank of this node that is needed may wait for this core.
-      sched_yield();
+      PassTime(world_);
     } else if (waits) {
       deadline_ns = NowNs() + patience_ns;
     }

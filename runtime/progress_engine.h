@@ -36,8 +36,8 @@ class ProgressEngine {
 
   // This thread may move the request on itself, for no longer than the spin
   // limit: one of up to kInPlaceBytes, or of any size if the caller waits, who
-  // then stays for as long as something moves, and four times the limit while
-  // nothing does. What is under way at the end is left to the background
+  // then stays for as long as something moves, and a hundred times the limit
+  // while nothing does. What is under way at the end is left to the background
   // thread.
   void Submit(Entry entry);
 

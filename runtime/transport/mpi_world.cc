@@ -93,6 +93,10 @@ class MpiWorld : public World {
     return segment_->doorbell(map_.topology.LocalRank());
   }
 
+  bool SharesCore() override {
+    return segment_->SharesCore(map_.topology.LocalRank());
+  }
+
   std::vector<Backend*> backends() override { return data_->all(); }
   GpuDevices* gpus() override { return data_->gpus(); }
   std::string DescribeData() const override { return data_->Describe(); }

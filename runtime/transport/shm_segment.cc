@@ -1,6 +1,7 @@
 #include "runtime/transport/shm_segment.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@ struct ShmSegment::Header {
 struct ShmSegment::RankState {
   alignas(64) Doorbell doorbell;
   std::atomic<uint32_t> left;
+  std::atomic<int32_t> core;  // and one; 0: not known
 };
 
 namespace {
@@ -199,6 +201,20 @@ ShmSegment::RankState* ShmSegment::rank_state(int local_rank) const {
 
 Doorbell* ShmSegment::doorbell(int local_rank) {
   return &rank_state(local_rank)->doorbell;
+}
+
+bool ShmSegment::SharesCore(int local_rank) {
+  const int core = sched_getcpu() + 1;
+  std::atomic<int32_t>& own = rank_state(local_rank)->core;
+  // Mostly it has not moved, and the others keep their copy of the line.
+  if (own.load(std::memory_order_relaxed) != core) own = core;
+  for (int rank = 0; rank < shape_.local_size; ++rank) {
+    if (rank != local_rank &&
+        rank_state(rank)->core.load(std::memory_order_relaxed) == core) {
+      return true;
+    }
+  }
+  return false;
 }
 
 AbortState* ShmSegment::abort_state() { return &header()->abort; }

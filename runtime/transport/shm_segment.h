@@ -78,6 +78,12 @@ class ShmSegment {
   std::optional<bool> settled_end() const;
 
   Doorbell* doorbell(int local_rank);
+
+  // Whether another rank was on the core that this thread is on when it looked
+  // last. For threads of that rank that wait; they tell the others so where
+  // they are.
+  bool SharesCore(int local_rank);
+
   AbortState* abort_state();
   AbortSlot* abort_slots();
 

@@ -69,6 +69,10 @@ class World {
   // This rank's own doorbell.
   virtual Doorbell* doorbell() = 0;
 
+  // Whether another rank was last seen on the core that this thread is on, so
+  // that it may wait for this thread. Where that is not known: yes.
+  virtual bool SharesCore() { return true; }
+
   // The ways to move data, in the order in which they are asked whether they
   // serve an operation; owned by the world. The same on all ranks.
   virtual std::vector<Backend*> backends() = 0;

@@ -1,12 +1,14 @@
 // The shared segment and what lies in it, with threads and with processes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -203,6 +205,41 @@ TEST(ShmSegmentTest, AChildThatOutlivesARankDoesNotHideItsDeath) {
   ASSERT_EQ(read(started[0], &done, 1), 1);
   EXPECT_TRUE(segment->HasDied(1));
   ASSERT_EQ(write(release[1], "r", 1), 1);
+}
+
+bool OnCore(int core, const std::function<bool()>& call) {
+  bool answer = false;
+  std::thread([&] {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(core, &cores);
+    EXPECT_EQ(sched_setaffinity(0, sizeof(cores), &cores), 0);
+    answer = call();
+  }).join();
+  return answer;
+}
+
+// A rank that waits yields its core to another rank, to no other program.
+TEST(ShmSegmentTest, ACoreIsSharedWithTheRankThatWasSeenOnItLast) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "one core";
+  std::vector<int> cores;
+  for (int core = 0; cores.size() < 2; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  const auto segment = NewSegment(3);
+  const auto shares = [&](int rank, int core) {
+    return OnCore(core, [&] { return segment->SharesCore(rank); });
+  };
+  EXPECT_FALSE(shares(0, cores[0]));  // nobody else has been seen
+  EXPECT_FALSE(shares(1, cores[1]));
+  EXPECT_FALSE(shares(0, cores[0]));
+  EXPECT_TRUE(shares(2, cores[0]));
+  EXPECT_TRUE(shares(0, cores[0]));
+  EXPECT_FALSE(shares(1, cores[1]));
+  EXPECT_TRUE(shares(2, cores[1]));  // it has moved
+  EXPECT_FALSE(shares(0, cores[0]));
 }
 
 TEST(AbortBoardTest, TheSmallestWinsWhoeverWroteIt) {

@@ -1,0 +1,158 @@
+# python benchmarks/neighbour.py
+"""What other processes on a job's cores cost: calls in a second, tf_hvd beside raw MPI.
+
+Each line is a job of its own: bound to cores or not, with busy processes that are pinned to its
+cores one by one, or with twice as many ranks as cores. Its ranks take turns: 4 kB eager
+allreduces by tf_hvd, then by MPI_Allreduce through mpi4py, in place; medians of the turns. Counted
+beside them for each call: how often rank 0's process gave its core away by itself (voluntary
+switches), and how often it lost it (involuntary).
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+SCENARIOS = [  # ranks for each core, bound, busy neighbours
+    (1, True, 0),
+    (1, True, 1),
+    (1, True, 2),
+    (1, False, 0),
+    (1, False, 1),
+    (1, False, 2),
+    (2, False, 0),
+]
+BATCH = 20
+
+
+def switches():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_nvcsw, usage.ru_nivcsw
+
+
+def turn(call, seconds):
+    """Calls until rank 0's time is up: calls a second, and switches for each call."""
+    before, began = switches(), time.perf_counter()
+    calls, over = 0, False
+    while not over:
+        over = call(time.perf_counter() - began >= seconds)
+        calls += 1
+        for _ in range(BATCH - 1):
+            call(False)
+            calls += 1
+    passed = time.perf_counter() - began
+    after = switches()
+    return calls / passed, *((a - b) / calls for a, b in zip(after, before, strict=True))
+
+
+def rank(arguments):
+    import numpy as np
+    import tensorflow as tf
+    from mpi4py import MPI
+
+    import tf_hvd as hvd
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    hvd.init()
+    zeros, ones = tf.zeros(1024), tf.ones(1024)
+    more = tf.zeros(arguments.mixed // 4)
+    buffer, large = np.zeros(1024, np.float32), np.zeros(arguments.mixed // 4, np.float32)
+    rows = np.zeros(1024 * hvd.size(), np.float32)
+    first = hvd.rank() == 0
+
+    def by_tf_hvd(over):
+        summed = hvd.allreduce(ones if first and over else zeros, op=hvd.Sum, name="x")
+        if arguments.mixed:
+            hvd.allreduce(more, op=hvd.Sum, name="more")
+            hvd.allgather(zeros, name="rows")
+            hvd.broadcast(zeros, root_rank=0, name="of one")
+        return bool(summed.numpy()[0])
+
+    def by_mpi(over):
+        buffer[0] = float(first and over)
+        MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, buffer)
+        if arguments.mixed:
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, large)
+            MPI.COMM_WORLD.Allgather(buffer, rows)
+            over = bool(buffer[0])
+            MPI.COMM_WORLD.Bcast(buffer)
+            return over
+        return bool(buffer[0])
+
+    taken = {by_tf_hvd: [], by_mpi: []}
+    for call in taken:
+        turn(call, 0.2)
+    for _ in range(arguments.turns):
+        for call, figures in taken.items():
+            figures.append(turn(call, arguments.seconds))
+    if first:
+        for figures in taken.values():
+            print(*(statistics.median(column) for column in zip(*figures, strict=True)))
+
+
+def neighbours(count, cores):
+    spin = "while True: pass"
+    started = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
+    for process, core in zip(started, cores, strict=False):
+        os.sched_setaffinity(process.pid, {core})
+    return started
+
+
+def run(arguments, each, bound, busy):
+    cores = sorted(os.sched_getaffinity(0))
+    binding = "--bind-to none" if arguments.mpi == "openmpi" else "-bind-to none"
+    command = ["tf_hvd", "run", "-np", str(each * len(cores)), "--mpi", arguments.mpi]
+    command += [] if bound else [f"--mpi-args={binding}"]
+    command += [sys.executable, __file__, "--rank"]
+    command += ["--mixed", str(arguments.mixed)]
+    command += ["--seconds", str(arguments.seconds), "--turns", str(arguments.turns)]
+    others = neighbours(busy, cores)
+    try:
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+    return [[float(word) for word in line.split()] for line in printed.splitlines()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mpi", default="openmpi", choices=("openmpi", "mpich"))
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument(
+        "--mixed",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="also an allreduce of so many bytes, an allgather and a broadcast",
+    )
+    parser.add_argument("--only", type=int, nargs="*", help="lines of the table, from 0")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        return rank(arguments)
+    print("ranks bound neighbours | tf_hvd/s own lost  loss |    MPI/s own lost  loss | ratio")
+    quiet = {}
+    for number, (each, bound, busy) in enumerate(SCENARIOS):
+        if arguments.only and number not in arguments.only:
+            continue
+        ours, mpi = run(arguments, each, bound, busy)
+        quiet.setdefault(bound, (ours[0], mpi[0]))
+        losses = [best / now[0] for best, now in zip(quiet[bound], (ours, mpi), strict=True)]
+        cells = [
+            f"{figures[0]:8.0f} {figures[1]:.2f} {figures[2]:.2f} {loss:5.2f}"
+            for figures, loss in zip((ours, mpi), losses, strict=True)
+        ]
+        ratio = losses[0] / losses[1]
+        name = f"{each}/core {'yes' if bound else 'no':5} {busy:10}"
+        print(f"{name} | {' | '.join(cells)} | {ratio:5.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
