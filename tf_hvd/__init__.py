@@ -4,8 +4,12 @@ Names only; each is documented where it is defined. Importing the package loads
 the native library and so registers its ops.
 """
 
+import importlib.util
 import pathlib
 import sys
+import typing
+
+from tf_hvd.absent import ABSENT
 
 __all__ = [
     "Adasum",
@@ -103,7 +107,20 @@ def _is_command_line() -> bool:
     return as_module or pathlib.Path(program).name in {"tf_hvd", "horovodrun"}
 
 
+if not typing.TYPE_CHECKING:  # to mypy it would say that there is every name
+
+    def __getattr__(name: str) -> typing.NoReturn:
+        why = f": {ABSENT[name]}" if name in ABSENT else ""
+        raise AttributeError(f"module 'tf_hvd' has no attribute {name!r}{why}")
+
+
 if not _is_command_line():
+    if "tensorflow" not in sys.modules and importlib.util.find_spec("tensorflow") is None:
+        raise ModuleNotFoundError(
+            f"{sys.executable} has tf_hvd, but no TensorFlow: pip install 'tf_hvd[cpu]' (or "
+            "tf_hvd[gpu]), or start the program with the Python that has both",
+            name="tensorflow",
+        )
     # The first registers the derivatives; with the second the guard watches Keras.
     from tf_hvd import gradients, keras  # noqa: F401
     from tf_hvd._native import build_info

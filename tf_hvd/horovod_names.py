@@ -15,6 +15,8 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from tf_hvd.absent import ABSENT
+
 HOROVOD_VERSION = "0.28.1"
 """The Horovod whose names these are; scripts read it as `horovod.__version__`."""
 
@@ -41,22 +43,9 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod.tensorflow.util": ("tf_hvd.helpers",),
 }
 
-# What Horovod has and tf_hvd lacks, and what to do instead.
-_NO_TORCH = "it serves TensorFlow only; for others use Horovod itself"
-_NO_CLUSTER = "start the ranks with tf_hvd run or the cluster's MPI launcher"
-_ABSENT = {
-    "data": "there is no tf.data service; use tf_hvd.shard",
-    "elastic": "there is no elastic training; remove it from the program, and start the job again "
-    "from its last checkpoint after a failure",
-    "mxnet": _NO_TORCH,
-    "ray": _NO_CLUSTER,
-    "spark": _NO_CLUSTER,
-    "torch": _NO_TORCH,
-}
-
 
 def _absent(module: str, name: str) -> str:
-    why = _ABSENT.get(name, "docs/differences.md lists what is there")
+    why = ABSENT.get(name, "docs/differences.md lists what is there")
     return f"{module} has no {name!r}, because tf_hvd stands in for Horovod: {why}."
 
 
@@ -81,7 +70,7 @@ class _Alias(types.ModuleType):
         full = f"{self.__name__}.{name}"
         if full in _SOURCES:
             return importlib.import_module(full)
-        if not name.startswith("__") and name not in _ABSENT:
+        if not name.startswith("__") and name not in ABSENT:
             for source in _SOURCES[self.__name__]:
                 module = importlib.import_module(source)
                 if hasattr(module, name):

@@ -309,3 +309,27 @@ def test_a_saved_model_in_text_form(run, tmp_path):
     written = (tmp_path / "out" / "saved_model.pb").read_bytes()
     nodes = saved_model_pb2.SavedModel.FromString(written).meta_graphs[0].graph_def.node
     assert [node.op for node in nodes] == ["Placeholder", "Identity", "Square", "Identity"]
+
+
+def test_names_and_paths_are_printed_without_what_a_terminal_obeys(run, tmp_path):
+    graph = v1.GraphDef()
+    graph.node.add(name="a\x1b[2Jb", op="HorovodSize")
+    path, out = tmp_path / "\x1b[31mred.pb", tmp_path / "out.pb"
+    path.write_bytes(graph.SerializeToString())
+    code, text, _ = run("--check", "--input", path)
+    assert code == 1
+    assert text.splitlines()[0] == r"HorovodSize 'a\x1b[2Jb'"
+    assert r"/\x1b[31mred.pb; 1 nodes" in text
+    code, text, _ = run("--input", path, "--output", out, "--assume-single-process")
+    assert code == 0
+    assert rf"/\x1b[31mred.pb -> {out}" in text
+    assert "\x1b" not in text
+
+
+def test_a_fault_of_ours_does_not_look_like_ops_that_were_found(run, graph_file, monkeypatch):
+    from tf_hvd.strip import formats
+
+    monkeypatch.setattr(formats, "strip_message", lambda *_: [].pop())
+    code, text, error = run("--check", "--input", graph_file)
+    assert (code, text) == (2, "")
+    assert "IndexError: pop from empty list" in error

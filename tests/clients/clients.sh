@@ -5,7 +5,7 @@
 #   tests/clients/clients.sh
 set -euo pipefail
 
-readonly DEEPMD_VERSION=3.1.3
+readonly DEEPMD_VERSION=3.2.0
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 WORK=$(mktemp -d)
 trap 'rm -rf "${WORK}"' EXIT
@@ -47,10 +47,7 @@ compare() {
 }
 
 strip() {
-  for file in model.ckpt.meta model.ckpt-200.meta; do
-    tf_hvd strip-ops --input "${file}" --output "stripped.${file}" || return
-    mv "stripped.${file}" "${file}"
-  done
+  tf_hvd strip-ops --input model.ckpt.meta --output stripped.meta && mv stripped.meta model.ckpt.meta
 }
 
 main() {
@@ -73,8 +70,12 @@ main() {
   check "tf_hvd run and mpirun: the same numbers" compare exact two mpirun
 
   cd "${WORK}/two"
+  check "model.ckpt.meta is a symbolic link" test -L model.ckpt.meta
   check "tf_hvd strip-ops" strip
-  check "dp freeze" dp --tf freeze -o frozen.pb
+  check "dp freeze" dp --tf freeze -c model.ckpt -o frozen.pb
+  sed 's/"numb_steps": 200/"numb_steps": 250/' input.json > longer.json
+  check "training goes on" tf_hvd run -np 2 --as-horovod dp --tf train --restart model.ckpt-200 longer.json
+  check "from where it was" test -e model.ckpt-250.meta
   # The frozen model is for machines that have no tf_hvd.
   pip uninstall --quiet --yes tf_hvd
   check "tf_hvd is gone" python -c 'import importlib.util as u; assert not u.find_spec("tf_hvd")'

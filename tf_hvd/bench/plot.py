@@ -38,6 +38,15 @@ def write(path: str, measurements: Sequence[Measurement]) -> None:
     Raises:
       BenchError: matplotlib is not there, or the file cannot be written.
     """
+    figure = drawn(measurements)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise BenchError(f"--plot {path}: {error.strerror}") from error
+
+
+def drawn(measurements: Sequence[Measurement]) -> Any:
+    """The figure of `write`."""
     panels: dict[str, list[Measurement]] = {}
     for each in measurements:
         if not each.missing:
@@ -45,17 +54,14 @@ def write(path: str, measurements: Sequence[Measurement]) -> None:
             what = work.name if len(work.shapes) > 1 else "sizes"
             panels.setdefault(f"{work.operation} {work.dtype} {work.mode}, {what}", []).append(each)
     figure = _figure_type()(figsize=(_WIDTH, _HEIGHT * len(panels)), layout="constrained")
-    for number, (title, drawn) in enumerate(panels.items(), 1):
+    for number, (title, panel) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(len(panels), 1, number)
         axes.set_title(title)
-        if len(drawn[0].workload.shapes) > 1:
-            _bars(axes, drawn)
+        if len(panel[0].workload.shapes) > 1:
+            _bars(axes, panel)
         else:
-            _curves(axes, drawn)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise BenchError(f"--plot {path}: {error.strerror}") from error
+            _curves(axes, panel)
+    return figure
 
 
 def _curves(axes: Any, measurements: Sequence[Measurement]) -> None:
@@ -68,7 +74,8 @@ def _curves(axes: Any, measurements: Sequence[Measurement]) -> None:
     axes.set_xlabel("bytes")
     axes.set_ylabel("us")
     axes.grid(alpha=0.3)
-    axes.legend()
+    # Beside the lines, of which it would cover one.
+    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
 
 
 def _bars(axes: Any, measurements: Sequence[Measurement]) -> None:

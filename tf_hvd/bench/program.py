@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from tf_hvd.bench import plot, report, training
 from tf_hvd.bench.job import RunningJob
 from tf_hvd.bench.measure import measure, usable
-from tf_hvd.bench.peers.base import Peer, Surroundings
+from tf_hvd.bench.peers.base import MpiCommand, Peer, Surroundings
+from tf_hvd.bench.peers.horovod import Horovod
 from tf_hvd.bench.peers.machine import Copy, Sketch
 from tf_hvd.bench.peers.mpi import Mpi
 from tf_hvd.bench.peers.ours import Identity, Ours
-from tf_hvd.bench.peers.outside import Distribute, Gloo, Horovod
+from tf_hvd.bench.peers.outside import Distribute, Gloo
 from tf_hvd.bench.settings import Settings
 
 
@@ -29,12 +30,13 @@ def peers_of(names: tuple[str, ...], job: RunningJob, around: Surroundings) -> l
     return [makers[name]() for name in names]
 
 
-def run(settings: Settings, environ: Mapping[str, str]) -> None:
+def run(settings: Settings, environ: Mapping[str, str], mpi_command: MpiCommand) -> None:
     """Measures, and reports on rank 0.
 
     Args:
       settings: the same on all ranks.
       environ: of the processes that peers start.
+      mpi_command: see `Surroundings`.
 
     Raises:
       BenchError: a result is wrong, a peer failed, or a report cannot be written.
@@ -44,7 +46,7 @@ def run(settings: Settings, environ: Mapping[str, str]) -> None:
     if settings.plot:
         plot.check()
     job = RunningJob()
-    around = Surroundings(job, environ, settings.horovod)
+    around = Surroundings(job, environ, mpi_command, settings.horovod)
     peers, missing = usable(peers_of(settings.peers, job, around), job)
     about = job.about()
     shown = report.Report()

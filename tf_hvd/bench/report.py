@@ -17,8 +17,10 @@ from tf_hvd.bench.training import StepTimes
 REFERENCE = "tf_hvd"
 """The peer that the others' times are compared with."""
 JSON_VERSION = 1
-_HEADINGS = ("workload", "peer", "time", "algorithm GB/s", "bus GB/s", "of tf_hvd")
-_WIDTHS = (34, 16, 12, 14, 10, 10)
+_HEADINGS = ("workload", "peer", "time", "algorithm GB/s", "bus GB/s", "than tf_hvd")
+_WIDTHS = (34, 16, 12, 14, 10, 13)
+_EVEN = 1.005
+"""Below this ratio two times are the same, as it is shown."""
 _GIGA = 1e9
 
 
@@ -30,6 +32,15 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2f} s"
 
 
+def compared(seconds: float, reference: float) -> str:
+    """How a time compares with another: `2.50 x faster`, `12 x slower`."""
+    ratio = max(seconds, reference) / min(seconds, reference)
+    if ratio < _EVEN:
+        return "the same"
+    size = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+    return f"{size} x {'faster' if seconds < reference else 'slower'}"
+
+
 def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
     """A row of the table.
 
@@ -38,13 +49,14 @@ def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
       reference: the seconds that REFERENCE took for this workload, if it did.
     """
     bus = measurement.bus_bandwidth
+    is_reference = measurement.peer == REFERENCE
     return (
         str(measurement.workload),
         measurement.peer,
         duration(measurement.median),
         f"{measurement.algorithm_bandwidth / _GIGA:.2f}",
         "" if bus is None else f"{bus / _GIGA:.2f}",
-        "" if reference is None else f"{measurement.median / reference:.2f} x",
+        "" if reference is None or is_reference else compared(measurement.median, reference),
     )
 
 

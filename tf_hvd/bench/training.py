@@ -1,9 +1,10 @@
 """Times a training step with and without the reduction of its gradients."""
 
 import dataclasses
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,34 @@ _BATCH = 32
 _PIXELS, _CLASSES = 32, 10
 _RATE = 0.001
 _FILTERS = (32, 64, 128)
+# Of a normal distribution, on both sides of 95 % of it.
+_DEVIATIONS = 1.96
+_MOST_ROUNDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """Medians in seconds, of the slowest rank each."""
+    """Seconds, those of the slowest rank, of repetitions that took turns."""
 
     kind: str
     tensors: int
     size_bytes: int
-    with_reduction: float
-    without: float
-    reduction: float
+    with_reduction: tuple[float, ...] = ()
+    without: tuple[float, ...] = ()
+    reduction: tuple[float, ...] = ()
     """Of the same gradients, alone."""
+
+    def extended(self, seconds: Mapping[str, Sequence[float]]) -> "StepTimes":
+        """With more repetitions; `seconds` by the names of the fields."""
+        more: dict[str, Any] = {
+            name: (*getattr(self, name), *each) for name, each in seconds.items()
+        }
+        return dataclasses.replace(self, **more)
+
+    def _waited(self) -> list[float]:
+        """What each repetition's step took longer with the reduction, in order of size."""
+        pairs = zip(self.with_reduction, self.without, strict=True)
+        return sorted(slow - fast for slow, fast in pairs)
 
     @property
     def exposed(self) -> float:
@@ -39,25 +55,62 @@ class StepTimes:
 
         A step of which a reduction disturbs the computing beside it may pass 1.
         """
-        return (self.with_reduction - self.without) / self.reduction
+        return statistics.median(self._waited()) / statistics.median(self.reduction)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where that share lies by the repetitions: 95 of 100 such intervals hold it.
+
+        Two of the differences in order of size, as many places from either end as the binomial
+        distribution has it for a median. It asks nothing of how the times are distributed.
+        """
+        waited = self._waited()
+        place = max(0, int((len(waited) - _DEVIATIONS * math.sqrt(len(waited))) / 2))
+        alone = statistics.median(self.reduction)
+        return waited[place] / alone, waited[-1 - place] / alone
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the share is larger than what is not known of it."""
+        low, high = self.interval
+        return high - low < self.exposed
 
     def text(self) -> str:
         """For people."""
+        with_reduction, without, alone = (
+            f"{statistics.median(each) * 1e3:.2f} ms"
+            for each in (self.with_reduction, self.without, self.reduction)
+        )
         return (
-            f"{self.kind}: a step with the reduction {self.with_reduction * 1e3:.2f} ms, without "
-            f"{self.without * 1e3:.2f} ms; the reduction alone ({self.tensors} tensors, "
-            f"{self.size_bytes / 2**20:.1f} MiB) {self.reduction * 1e3:.2f} ms; "
-            f"exposed {self.exposed:.0%} of it{self._doubt()}"
+            f"{self.kind}: a step with the reduction {with_reduction}, without {without}; the "
+            f"reduction alone ({self.tensors} tensors, {self.size_bytes / 2**20:.1f} MiB) {alone}; "
+            f"exposed {self._share()} ({len(self.reduction)} repetitions)"
         )
 
-    def _doubt(self) -> str:
-        if self.exposed >= 0.0:
-            return ""
-        return " (noise: the machine is busy, or more repetitions are needed)"
+    def _share(self) -> str:
+        low, high = self.interval
+        if self.is_told:
+            return f"{self.exposed:.0%} of it, {low:.0%} to {high:.0%} by their spread"
+        if high <= 0:
+            return "0% of it: steps with the reduction were no slower"
+        share = f"at most {high:.0%}" if low <= 0 else f"{low:.0%} to {high:.0%}"
+        return f"{share} of it"
 
     def as_json(self) -> dict[str, Any]:
-        """Times in seconds."""
-        return {**dataclasses.asdict(self), "exposed": self.exposed}
+        """Medians in seconds, the share and its interval."""
+        medians = {
+            name: statistics.median(getattr(self, name))
+            for name in ("with_reduction", "without", "reduction")
+        }
+        return {
+            "kind": self.kind,
+            "tensors": self.tensors,
+            "size_bytes": self.size_bytes,
+            **medians,
+            "exposed": self.exposed,
+            "exposed_interval": list(self.interval),
+            "repetitions": len(self.reduction),
+        }
 
 
 def measure_steps(kind: str, plan: Plan, job: Job) -> StepTimes:
@@ -65,7 +118,7 @@ def measure_steps(kind: str, plan: Plan, job: Job) -> StepTimes:
 
     Args:
       kind: `keras` (train_on_batch) or `tape` (a tf.function of one's own).
-      plan: how often; its calls do not count.
+      plan: how often, before it is looked whether that was enough; its calls do not count.
       job: the ranks.
     """
     makers = {"keras": _keras_step, "tape": _tape_step}
@@ -76,23 +129,45 @@ def measure_steps(kind: str, plan: Plan, job: Job) -> StepTimes:
         without = makers[kind](_model(), False)
     gradients = [tf.zeros(each.shape, each.dtype) for each in weights]
     calls: dict[str, Callable[[], Any]] = {
-        "with": with_reduction,
+        "with_reduction": with_reduction,
         "without": without,
-        "alone": lambda: _reduce(gradients),
+        "reduction": lambda: _reduce(gradients),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    with unguarded():
-        for repetition in range(plan.warmup + plan.repetitions):
-            for name, call in calls.items():
-                job.barrier()
-                begin = time.perf_counter()
-                call()
-                if repetition >= plan.warmup:
-                    seconds[name].append(time.perf_counter() - begin)
-    ranks = job.gather(seconds)
-    medians = [statistics.median(slowest([rank[name] for rank in ranks])) for name in calls]
     size = sum(int(np.prod(each.shape)) * each.dtype.size for each in gradients)
-    return StepTimes(kind, len(weights), size, *medians)
+    with unguarded():
+        _seconds(calls, plan.warmup, job)
+        return repeated(
+            StepTimes(kind, len(weights), size), lambda: _seconds(calls, plan.repetitions, job)
+        )
+
+
+def repeated(times: StepTimes, measured: Callable[[], Mapping[str, Sequence[float]]]) -> StepTimes:
+    """Adds repetitions until the share is told by them, or they are too many.
+
+    Args:
+      times: without any.
+      measured: the seconds of some more, by the names of the fields; the same on all ranks.
+    """
+    for _ in range(_MOST_ROUNDS):
+        times = times.extended(measured())
+        if times.is_told:
+            break
+    return times
+
+
+def _seconds(
+    calls: Mapping[str, Callable[[], Any]], repetitions: int, job: Job
+) -> dict[str, list[float]]:
+    """The slowest rank's, of so many turns."""
+    mine: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repetitions):
+        for name, call in calls.items():
+            job.barrier()
+            begin = time.perf_counter()
+            call()
+            mine[name].append(time.perf_counter() - begin)
+    ranks = job.gather(mine)
+    return {name: slowest([rank[name] for rank in ranks]) for name in calls}
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]

@@ -6,13 +6,16 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tf_hvd.bench.settings import Plan, Settings
+from tf_hvd.cli.command_line import Job, command_line
 from tf_hvd.cli.environment import without_launcher
 from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.hosts import Host
+from tf_hvd.cli.launchers import launcher_on
 
 _SIZES = "4,1K,64K,1M,16M,64M"
 _IN_JOB = "--in-job"
@@ -130,11 +133,39 @@ def _start(options: argparse.Namespace) -> int:
     from tf_hvd.bench.errors import BenchError
 
     try:
-        program.run(settings, without_launcher(os.environ))
+        program.run(settings, without_launcher(os.environ), _mpi_command)
     except BenchError as error:
         print(f"tf_hvd bench: {error}", file=sys.stderr, flush=True)
         return _FAILED
     return 0
+
+
+def _mpi_command(folder: str, hosts: Sequence[str], command: Sequence[str]) -> list[str]:
+    """What starts a command under the MPI of a Python environment, or that on the PATH.
+
+    Args:
+        folder: the environment.
+        hosts: the host of each rank.
+        command: what each rank runs. It binds itself to cores.
+
+    Returns:
+        The whole command; empty if no launcher is found.
+    """
+    path = os.environ.get("PATH", os.defpath)
+    launcher = launcher_on(os.pathsep.join([os.path.join(folder, "bin"), path]))
+    if launcher is None:
+        return []
+    names = dict.fromkeys(hosts)
+    job = Job(
+        ranks=len(hosts),
+        command=tuple(command),
+        hosts=tuple(Host(name, hosts.count(name)) for name in names) if len(names) > 1 else (),
+        cores=0,
+        as_root=os.geteuid() == 0,
+        environ=without_launcher(os.environ),
+    )
+    needs = [f"{name}={value}" for name, value in launcher.environment.items()]
+    return [*(["env", *needs] if needs else []), *command_line(launcher, job)]
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -142,6 +142,14 @@ def _candidates(families: list[str], named: str, environ: Mapping[str, str]) -> 
         yield Launcher("slurm", srun, named or None)
 
 
+def launcher_on(path: str) -> Launcher | None:
+    """The first launcher on a search path; None if there is none."""
+    for entry in path.split(os.pathsep):
+        for launcher in _in_folder(Path(entry or "."), list(_PROGRAMS), ""):
+            return launcher
+    return None
+
+
 def _program_folders(library: Path) -> Iterator[Path]:
     """The bin/ folders beside a library, be it in lib/ or in lib/x86_64-linux-gnu/openmpi/lib/."""
     seen = set()

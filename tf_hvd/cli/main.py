@@ -11,8 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tf_hvd.cli import bench, doctor, run, strip_ops
+from tf_hvd.cli import bench, doctor, interpreter, run, strip_ops
 from tf_hvd.cli.errors import UsageError
+
+_NOT_AS_ASKED = 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with exit code 2 and the message, without the usage."""
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(_NOT_AS_ASKED, f"{self.prog}: {message}\n")
 
 
 class _Version(argparse.Action):
@@ -198,9 +200,14 @@ def _start_run(options: argparse.Namespace) -> int:
             "python train.py"
         )
     try:
-        return run.run(options, os.environ)
+        code = run.run(options, os.environ)
     except KeyboardInterrupt:  # before the job has started; supervise() obeys it without
         return 128 + signal.SIGINT
+    if 0 < code < 128:
+        text = interpreter.missing_text(options.command[0], os.environ)
+        if text:
+            print(text, file=sys.stderr, flush=True)
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -211,10 +218,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: the command's own, or 2, with one line on standard error, for what cannot be
-        done as asked.
+        done as asked; without a command that is the list of them.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = make_parser().parse_args(words)
+    parser = make_parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return _NOT_AS_ASKED
+    options = parser.parse_args(words)
     options.words = words
     return start(options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from tf_hvd.cli.errors import UsageError
@@ -12,7 +13,7 @@ from tf_hvd.cli.errors import UsageError
 if TYPE_CHECKING:
     from tf_hvd.strip.meta_graph import Report
 
-_FOUND = 1
+_FOUND, _FAILED = 1, 2
 
 
 def add_command(commands: Any) -> None:
@@ -63,30 +64,38 @@ def _start(options: argparse.Namespace) -> int:
         return _check(options) if options.check else _strip(options)
     except StripError as error:
         raise UsageError(str(error)) from None
+    except Exception:
+        # A fault of ours. Python's own exit code for it is 1, which says that ops were found.
+        traceback.print_exc()
+        return _FAILED
 
 
 def _check(options: argparse.Namespace) -> int:
     from tf_hvd.strip.api import find_ops
+    from tf_hvd.strip.printable import printable
 
     report = find_ops(options.input, progress=True)
     for found in report.found:
         print(found)
     if report.found:
-        print(f"{_counted(report)} in {options.input}; {_looked_at(report)}")
+        print(f"{_counted(report)} in {printable(options.input)}; {_looked_at(report)}")
         return _FOUND
-    print(f"no ops of tf_hvd in {options.input}: it loads without; {_looked_at(report)}")
+    path = printable(options.input)
+    print(f"no ops of tf_hvd in {path}: it loads without; {_looked_at(report)}")
     return 0
 
 
 def _strip(options: argparse.Namespace) -> int:
     from tf_hvd.strip.api import strip_path
     from tf_hvd.strip.meta_graph import Request
+    from tf_hvd.strip.printable import printable
 
     outputs = tuple(name for name in options.outputs.split(",") if name)
     request = Request(outputs, options.assume_single_process)
     report = strip_path(options.input, options.output, request, progress=True)
     what = f"stripped {_counted(report)}" if report.found else "no ops of tf_hvd found, copied"
-    print(f"{what}: {options.input} -> {options.output}; {_looked_at(report)}")
+    paths = printable(f"{options.input} -> {options.output}")
+    print(f"{what}: {paths}; {_looked_at(report)}")
     return 0
 
 

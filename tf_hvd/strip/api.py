@@ -68,8 +68,8 @@ def _strip_message(message: Any, request: Request) -> Any:
         raise StripError(
             f"{type(message).__name__} is neither a path nor a {', '.join(formats.KINDS)}"
         )
-    pieces = formats.strip_message(message.SerializeToString(), kind, request, Report())
-    return type(message).FromString(pieces.to_bytes())
+    pieces = formats.strip_message(formats.serialized(message), kind, request, Report())
+    return formats.parsed(pieces.to_bytes(), type(message))
 
 
 def find_ops(path: str, progress: bool = False) -> Report:

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
+from tf_hvd.strip.errors import DamagedError
+
 INNER = "one_process"
 
 
@@ -61,7 +63,18 @@ class Builder:
 
     def type(self, name: str = "T") -> tf.DType:
         """A type that the node has as an attribute."""
-        return tf.as_dtype(self.node.attr[name].type)
+        return self.known_type(self.node.attr[name].type)
+
+    def known_type(self, value: int | str) -> tf.DType:
+        """The type of this number or name.
+
+        Raises:
+          DamagedError: TensorFlow has none.
+        """
+        try:
+            return tf.as_dtype(value)
+        except TypeError:
+            raise DamagedError(f"node '{self.node.name}' has the type '{value}'") from None
 
     def node_of(self, edge: str) -> str | None:
         """The control edge from where a data edge begins; None for a function's argument."""

@@ -1,8 +1,13 @@
 """What cannot be stripped, in words for the user."""
 
+from tf_hvd.strip.printable import printable
+
 
 class StripError(ValueError):
     """A graph that cannot be stripped as asked; the text is one line and names the cure."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 class DamagedError(StripError):

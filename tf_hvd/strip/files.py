@@ -12,15 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow as tf
 
 from tf_hvd.strip.errors import StripError
+from tf_hvd.strip.folder import check_file, local_path, local_tree
 
 _CHUNK = 1 << 24
-_REASONS = {
+_REASONS: dict[type[Exception], str] = {
+    FileNotFoundError: "no such file or folder",
+    PermissionError: "permission denied",
     tf.errors.NotFoundError: "no such file or folder",
     tf.errors.PermissionDeniedError: "permission denied",
     tf.errors.ResourceExhaustedError: "no space left",
     tf.errors.AlreadyExistsError: "it exists already",
 }
-_CURES = {
+_CURES: dict[type[Exception], str] = {
+    PermissionError: "choose a path that you may use",
     tf.errors.NotFoundError: "check the path, and that the folder it is in exists",
     tf.errors.PermissionDeniedError: "choose a path that you may use",
     tf.errors.ResourceExhaustedError: "free some space or choose another disk",
@@ -35,7 +39,7 @@ def doing(words: str) -> Iterator[None]:
     """Turns TensorFlow's errors in the block into one line: "cannot `words`: why; cure"."""
     try:
         yield
-    except (tf.errors.OpError, OSError) as error:
+    except (tf.errors.OpError, OSError, UnicodeError) as error:  # the last: of names
         text = (getattr(error, "message", None) or str(error)).splitlines()[0]
         reason = _REASONS.get(type(error), text)
         cure = _CURES.get(type(error), "check the path and the disk")
@@ -57,6 +61,8 @@ def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
             raise StripError(
                 f"{path} is a folder, but not a SavedModel; name a file or a SavedModel"
             )
+        if (local := local_path(path)) is not None:
+            check_file(local)
         size = tf.io.gfile.stat(path).length
         result = bytearray(size)
         advance = tick(size)
@@ -101,7 +107,7 @@ def new_folder(path: str) -> Iterator[str]:
     Raises:
       StripError: it cannot be made; there is then nothing at `path`.
     """
-    local = "://" not in path or path.startswith("file://")
+    local = local_path(path) is not None
     beside = _beside(path) if local else path
     with _removed_on_failure(beside, tf.io.gfile.rmtree):
         with doing(f"write {path}"):
@@ -137,10 +143,12 @@ def tree(folder: str) -> list[tuple[str, int]]:
     """All files below a folder: path from there, and size.
 
     Raises:
-      StripError: it cannot be read.
+      StripError: it cannot be read, or holds what is not the model's (folder.py).
     """
     result = []
     with doing(f"read {folder}"):
+        if (local := local_path(folder)) is not None:
+            return local_tree(local)
         for at, _, names in tf.io.gfile.walk(folder):
             for name in names:
                 path = tf.io.gfile.join(at, name)

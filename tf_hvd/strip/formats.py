@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
@@ -17,6 +17,7 @@ from tf_hvd.strip.meta_graph import MetaGraph, Report, Request, strip_graph
 from tf_hvd.strip.wire import BYTES, VARINT, Pieces, fields
 
 _SCHEMA_VERSION = 1
+_TOO_DEEP = "its messages are nested too deeply for protobuf; save the graph again"
 KINDS: dict[str, Any] = {
     "GraphDef": graph_pb2.GraphDef,
     "MetaGraphDef": meta_graph_pb2.MetaGraphDef,
@@ -70,13 +71,44 @@ def from_text(data: bytes | bytearray, kind: str) -> bytes:
     except (text_format.ParseError, UnicodeDecodeError) as error:
         detail = str(error).splitlines()[0]
         raise StripError(f"it is no {kind} in text form: {detail}") from None
-    serialized: bytes = message.SerializeToString()
-    return serialized
+    except RecursionError:
+        raise StripError(_TOO_DEEP) from None
+    return serialized(message)
+
+
+def serialized(message: Any) -> bytes:
+    """The bytes of a message.
+
+    Raises:
+      StripError: it holds messages in messages beyond what protobuf writes.
+    """
+    try:
+        result: bytes = message.SerializeToString()
+    except EncodeError:
+        raise StripError(_TOO_DEEP) from None
+    return result
+
+
+def parsed(data: bytes, kind: Any) -> Any:
+    """The message of type `kind` that was serialized.
+
+    Raises:
+      StripError: it holds messages in messages beyond what protobuf reads: parts of it, which are
+        read by themselves, were not too deep.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise StripError(_TOO_DEEP) from None
 
 
 def to_text(data: bytes, kind: str) -> bytes:
-    """A serialized graph in text form."""
-    text: str = text_format.MessageToString(KINDS[kind].FromString(data))
+    """A serialized graph in text form.
+
+    Raises:
+      StripError: see `parsed`.
+    """
+    text: str = text_format.MessageToString(parsed(data, KINDS[kind]))
     return text.encode()
 
 

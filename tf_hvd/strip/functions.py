@@ -8,6 +8,7 @@ from typing import Any
 from tensorflow.core.framework import function_pb2
 
 from tf_hvd.strip.builder import Builder, unused
+from tf_hvd.strip.errors import DamagedError
 from tf_hvd.strip.graph import Found, parse
 from tf_hvd.strip.rules import PREFIX, RULES, meaning_of, rewrite, rule_of
 from tf_hvd.strip.wire import Field, Pieces, fields
@@ -133,5 +134,7 @@ def _renamed(edge: str, ops: dict[str, str]) -> str:
     # Edges inside of a replacement are new already.
     if first is None:
         return edge
-    index = int(rest[1]) if len(rest) > 1 else 0
-    return f"{name}:output:{first + index}"
+    number = rest[1] if len(rest) > 1 else "0"
+    if not number.isdecimal():
+        raise DamagedError(f"an edge reads output '{number}' of node '{name}'")
+    return f"{name}:output:{first + int(number)}"

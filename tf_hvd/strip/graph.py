@@ -14,6 +14,7 @@ from tensorflow.core.framework import node_def_pb2, versions_pb2
 
 from tf_hvd.strip.builder import INNER, Builder, unused
 from tf_hvd.strip.errors import DamagedError, StripError
+from tf_hvd.strip.printable import printable
 from tf_hvd.strip.rules import PREFIX, RULES, Meaning, meaning_of, rewrite, rule_of
 from tf_hvd.strip.wire import BYTES, VARINT, Field, Pieces, fields, read_varint
 
@@ -42,7 +43,7 @@ class Found:
 
     def __str__(self) -> str:
         where = f" in function '{self.function}'" if self.function else ""
-        return f"{self.op} '{self.node}'{where}"
+        return printable(f"{self.op} '{self.node}'{where}")
 
 
 def parse(kind: Any, data: bytes | bytearray, field: Field) -> Any:
@@ -289,7 +290,8 @@ class Graph:
         classes = node.attr["_class"].list.s
         left = []
         for text in classes:
-            place = self.place(text[5:].decode()) if text.startswith(b"loc:@") else None
+            name = text[5:].decode(errors="replace")
+            place = self.place(name) if text.startswith(b"loc:@") else None
             if not text.startswith(b"loc:@") or (place is not None and kept[place]):
                 left.append(text)
         del classes[:]
@@ -298,11 +300,23 @@ class Graph:
             del node.attr["_class"]
 
 
+def output_number(text: str, outputs: int) -> int:
+    """The number at the end of an edge; none is 0.
+
+    Raises:
+      DamagedError: it is not the number of one of so many outputs.
+    """
+    number = int(text) if text.isdecimal() else 0
+    if (text and not text.isdecimal()) or number >= outputs:
+        raise DamagedError(f"an edge reads output '{text}' of a node with {outputs}")
+    return number
+
+
 def _redirect(node: Any, moved: dict[str, list[str]]) -> None:
     for i, text in enumerate(node.input):
         name, _, index = text.partition(":")
         if name in moved:
-            node.input[i] = moved[name][int(index or 0)] + ":0"
+            node.input[i] = moved[name][output_number(index, len(moved[name]))] + ":0"
 
 
 class _Index:

@@ -35,6 +35,8 @@ def find_outputs(graph: Graph, names: Iterable[str]) -> list[int]:
 
 
 def _offer(graph: Graph, name: str) -> str:
+    if not graph.names:
+        return ", nor any other: the graph is empty; save it again"
     wanted = node_name(name)
     last = wanted.rpartition("/")[2]
     # Names that share a part first: comparing with 200,000 names takes its time.

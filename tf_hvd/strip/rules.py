@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_hvd import scales
 from tf_hvd.strip.builder import Builder
-from tf_hvd.strip.errors import StripError
+from tf_hvd.strip.errors import DamagedError, StripError
 from tf_hvd.strip.scaling import scaled
 
 PREFIX = "Horovod"
@@ -31,6 +31,12 @@ class Meaning(enum.IntEnum):
 
 
 _AVERAGE, _SUM, _MIN, _MAX = 0, 1, 3, 4
+_REDUCED = frozenset(
+    {
+        tf.bool, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128,
+        tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,12 @@ def _reduced(build: Builder) -> None:
         attr[name].f if name in attr else 1.0 for name in ("prescale_factor", "postscale_factor")
     )
     exact = attr[scales.ATTRIBUTE].list.i if scales.ATTRIBUTE in attr else ()
-    both = scales.of_attributes(before, after, exact)
-    wire = attr["wire_dtype"].s.decode() if "wire_dtype" in attr else ""
+    wire = attr["wire_dtype"].s.decode(errors="replace") if "wire_dtype" in attr else ""
     own = build.type()
-    travels = tf.as_dtype(wire) if wire else own
+    travels = build.known_type(wire) if wire else own
+    if not _REDUCED.issuperset((own, travels)) or len(exact) not in (0, 2):
+        raise DamagedError(f"node '{build.node.name}' reduces {own.name} as {travels.name}")
+    both = scales.of_attributes(before, after, exact)
     results = []
     for edge in build.data:
         there = build.cast(edge, own, travels)

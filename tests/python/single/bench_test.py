@@ -1,10 +1,8 @@
 """The parts of `tf_hvd bench` that need no job."""
 
 import dataclasses
-import hashlib
 import json
 import math
-import os
 import sys
 import threading
 
@@ -14,7 +12,6 @@ import pytest
 from tf_hvd.bench import measure, plot, report, settings, training, values, workloads
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.native import SharedMemory
-from tf_hvd.bench.peers import outside
 from tf_hvd.bench.peers.base import Peer
 
 WORK = workloads.of_size("1K", "allreduce", "float32", "eager", 2)
@@ -220,16 +217,24 @@ def test_lines_where_no_terminal_looks_on(capsys):
     assert lines[1] == "without gloo: torch is not installed"
     assert lines[2].split()[:3] == ["workload", "peer", "time"]
     assert [" ".join(line.split()) for line in lines[3:7]] == [
-        "allreduce 1K float32 eager tf_hvd 2.0 us 0.51 0.51 1.00 x",
-        "mpi 1.0 us 1.02 1.02 0.50 x",
+        "allreduce 1K float32 eager tf_hvd 2.0 us 0.51 0.51",
+        "mpi 1.0 us 1.02 1.02 2.00 x faster",
         "sketch no: it only has allreduce",
-        "copy 0.5 us 2.05 0.25 x",
+        "copy 0.5 us 2.05 4.00 x faster",
     ]
     assert lines[7] == "repeat with: tf_hvd bench -np 2"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.02, "50 x faster"), (0.998, "the same"), (1.3, "1.30 x slower"), (1e3, "1000 x slower")],
+)
+def test_times_are_compared_in_words(seconds, said):
+    assert report.compared(seconds, 1.0) == said
+
+
 def test_json(capsys):
-    times = training.StepTimes("tape", 10, 40, with_reduction=3.0, without=2.0, reduction=4.0)
+    times = training.StepTimes("tape", 10, 40, (3.0,), (2.0,), (4.0,))
     with report.AsJson() as shown:
         shown.begin(ABOUT, {"gloo": "torch is not installed"})
         shown.add(MEASURED)
@@ -240,7 +245,17 @@ def test_json(capsys):
     assert found["job"] == ABOUT
     assert found["missing"] == {"gloo": "torch is not installed"}
     assert found["command"] == "tf_hvd bench"
-    assert found["training"]["exposed"] == 0.25
+    assert found["training"] == {
+        "kind": "tape",
+        "tensors": 10,
+        "size_bytes": 40,
+        "with_reduction": 3.0,
+        "without": 2.0,
+        "reduction": 4.0,
+        "exposed": 0.25,
+        "exposed_interval": [0.25, 0.25],
+        "repetitions": 1,
+    }
     assert found["results"][0] == {
         "operation": "allreduce",
         "workload": "1K",
@@ -260,10 +275,44 @@ def test_json(capsys):
     assert found["results"][3]["bus_bandwidth"] is None
 
 
-def test_exposed_share():
-    times = training.StepTimes("tape", 1, 1, with_reduction=0.012, without=0.010, reduction=0.004)
-    assert times.exposed == pytest.approx(0.5)
-    assert "exposed 50% of it" in times.text()
+def steps(waited, times=1):
+    """Steps of 100 ms that take so many ms longer with a reduction of 10 ms."""
+    seconds = [0.1 + each / 1000 for each in waited] * times
+    count = len(seconds)
+    return training.StepTimes("tape", 1, 1, tuple(seconds), (0.1,) * count, (0.01,) * count)
+
+
+@pytest.mark.parametrize(
+    ("waited", "said"),
+    [
+        # 30 repetitions: the 10th and the 21st of the differences.
+        ([1] * 10 + [3] * 10 + [9] * 10, "exposed 10% to 90% of it (30 repetitions)"),
+        ([4, 5, 6] * 10, "exposed 50% of it, 40% to 60% by their spread (30 repetitions)"),
+        ([-40, 1, 12] * 10, "exposed at most 120% of it (30 repetitions)"),
+        ([-38, -36, -35] * 10, "exposed 0% of it: steps with the reduction were no slower"),
+    ],
+)
+def test_an_exposed_share_is_told_if_it_is_more_than_its_spread(waited, said):
+    assert said in steps(waited).text()
+
+
+def test_steps_are_repeated_until_their_share_is_told():
+    noise, quiet, rounds = [-38, 5, 50], [5], []
+
+    def measured(waited):
+        def more():
+            rounds.append(waited)
+            of = steps(waited)
+            names = ("with_reduction", "without", "reduction")
+            return {name: getattr(of, name) for name in names}
+
+        return more
+
+    none = training.StepTimes("tape", 1, 1)
+    assert training.repeated(none, measured(quiet)).exposed == pytest.approx(0.5)
+    assert len(rounds) == 1
+    assert len(training.repeated(none, measured(noise)).reduction) == 15
+    assert len(rounds) == 6
 
 
 def test_plot(tmp_path, extras):
@@ -273,6 +322,17 @@ def test_plot(tmp_path, extras):
         plot.write(str(tmp_path / name), [*MEASURED, *more])
         assert (tmp_path / name).read_bytes().startswith(head)
     assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_the_legend_covers_no_line(extras):
+    sizes = [workloads.of_size(size, "allreduce", "float32", "eager", 2) for size in ("4", "1M")]
+    figure = plot.drawn(
+        [measure.Measurement(size, name, True, (1.0,)) for size in sizes for name in ("a", "mpi")]
+    )
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert not axes.get_legend().get_window_extent().overlaps(axes.get_window_extent())
+    assert figure.bbox.containsx(axes.get_legend().get_window_extent().x1)
 
 
 def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch, extras):
@@ -328,75 +388,3 @@ def test_the_sketch_adds(ranks, dtype):
             right = ranks * (np.arange(total.size) % 7) + sum(range(ranks))
             np.testing.assert_array_equal(total, right)
     assert len(found) == ranks
-
-
-STUB = """
-import importlib.util, sys
-import numpy as np
-
-spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
-worker = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(worker)
-
-
-class Stub(worker.System):
-    operations = ("allreduce",)
-
-    def make(self, request):
-        self._values = self.inputs(request, request["dtype"])
-
-    def run(self):
-        if self._values[0].size == 3:
-            raise OverflowError("three is too much")
-        return self._values
-
-    def barrier(self):
-        pass
-
-
-worker.SYSTEMS["stub"] = Stub
-worker.main("stub", *sys.argv[2:])
-"""
-
-
-@pytest.fixture
-def stub():
-    started = {"rank": 1, "size": 2}
-    worker = outside.Worker([sys.executable, "-c", STUB, outside.WORKER], started, os.environ)
-    yield worker
-    worker.end()
-
-
-def asked(shape, operation="allreduce"):
-    return {"do": "prepare", "operation": operation, "dtype": "float32", "inputs": [shape]}
-
-
-def test_worker_does_what_it_is_told(stub):
-    assert stub.ask(asked((4,), "alltoall")) == [
-        {"reason": "it is measured for allreduce alone"},
-    ]
-    assert stub.ask(asked((4,))) == [{"reason": None}]
-    (answer,) = stub.ask({"do": "run", "calls": 2})
-    assert answer["seconds"] >= 0
-    (answer,) = stub.ask({"do": "results"})
-    mine = values.inputs(workloads.of_size("16", "allreduce", "float32", "eager", 2), 1)
-    assert answer["hashes"] == [hashlib.sha256(value.tobytes()).hexdigest() for value in mine]
-
-
-def test_worker_that_fails_says_why(stub):
-    stub.ask(asked((3,)))
-    with pytest.raises(BenchError, match="OverflowError: three is too much"):
-        stub.ask({"do": "run", "calls": 1})
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["-c", "raise SystemExit('not today')"], "not today"),
-        (["-c", "raise SystemExit(3)"], "exit code 3"),
-        ([outside.WORKER, "no such system"], "KeyError: 'no such system'"),
-    ],
-)
-def test_worker_that_does_not_start(command, said):
-    with pytest.raises(BenchError, match=said):
-        outside.Worker([sys.executable, *command], {"rank": 0, "size": 1}, os.environ)

@@ -113,3 +113,18 @@ def test_library_that_cannot_be_loaded(outcome):
 def test_tensorflow_without_its_set_of_ops_that_must_run(outcome):
     assert outcome["no set"].startswith("ImportError")
     assert "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS" in outcome["no set"]
+
+
+def test_a_python_without_tensorflow(tmp_path):
+    """Python's own text names a module that the program itself may not have asked for."""
+    (tmp_path / "tf_hvd").symlink_to(_native.DIRECTORY)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import tf_hvd"
+    result = subprocess.run(
+        [sys.executable, "-P", "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    last = result.stderr.splitlines()[-1]
+    assert f"ModuleNotFoundError: {sys.executable} has tf_hvd, but no TensorFlow: pip" in last

@@ -139,6 +139,18 @@ def test_the_set_of_all_ranks():
         hvd.allreduce(tf.zeros([1]), process_set=hvd.ProcessSet([0]))
 
 
+def test_elastic_is_not_there_and_says_what_to_do():
+    """As under Horovod's names."""
+    with pytest.raises(AttributeError, match=r"no attribute 'elastic': there is no elastic train"):
+        hvd.elastic  # noqa: B018
+    assert not hasattr(hvd, "elastic")
+    for line in ("import tf_hvd.elastic", "from tf_hvd import elastic"):
+        with pytest.raises(ImportError, match="start the job again from its last checkpoint"):
+            exec(line)
+    with pytest.raises(AttributeError, match=r"module 'tf_hvd' has no attribute 'nonsense'$"):
+        hvd.nonsense  # noqa: B018
+
+
 def run(code):
     """Runs a program of its own, outside this process' runtime."""
     return subprocess.run(

@@ -3,12 +3,14 @@
 import abc
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from tf_hvd.bench.workloads import Workload
+
+MpiCommand = Callable[[str, Sequence[str], Sequence[str]], list[str]]
 
 
 class Job(Protocol):
@@ -87,5 +89,8 @@ class Surroundings:
     job: Job
     environ: Mapping[str, str]
     """Of the processes that a peer starts: without what a launcher tells a rank."""
+    mpi_command: MpiCommand
+    """What starts a command under MPI: of a Python environment's folder, the host of each rank and
+    the command. Empty if there is no launcher."""
     horovod: str = ""
     """The folder of the Python environment in which Horovod is installed."""

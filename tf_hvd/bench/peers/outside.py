@@ -25,6 +25,7 @@ import numpy as np
 
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.peers.base import Job, Peer, Surroundings
+from tf_hvd.bench.peers.failure import failure_in
 from tf_hvd.bench.workloads import Workload
 
 WORKER = str(pathlib.Path(__file__).resolve().parent / "worker.py")
@@ -52,7 +53,7 @@ class Worker:
         """
         self._folder = tempfile.mkdtemp(prefix="tf_hvd_bench.")
         path = os.path.join(self._folder, "socket")
-        self._errors = open(os.path.join(self._folder, "errors"), "w+")  # noqa: SIM115
+        self._errors = open(os.path.join(self._folder, "errors"), "w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             [*command, path, json.dumps(started)],
             env=dict(environ),
@@ -88,8 +89,8 @@ class Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         self._errors.seek(0)
-        lines = [line.strip() for line in self._errors if line.strip()]
-        return lines[-1] if lines else f"it ended with exit code {self._process.returncode}"
+        reason = failure_in(self._errors.read())
+        return reason or f"it ended with exit code {self._process.returncode}"
 
     def ask(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What each of its ranks answers.
@@ -254,40 +255,3 @@ class Distribute(Outside):
         environ = {**self._around.environ, "TF_CONFIG": json.dumps(config)}
         started = {"rank": job.rank, "size": job.size}
         return Worker([sys.executable, WORKER, self.name], started, environ)
-
-
-class Horovod(Outside):
-    """The Horovod of another environment, in a job that its own horovodrun starts."""
-
-    name = "horovod"
-
-    def missing(self) -> str | None:
-        """If no environment was named, or it has no horovodrun."""
-        folder = pathlib.Path(self._around.horovod)
-        if not self._around.horovod:
-            return "name its environment: --horovod FOLDER"
-        programs = [folder / "bin" / name for name in ("horovodrun", "python")]
-        absent = [str(path) for path in programs if not os.access(path, os.X_OK)]
-        return f"there is no {absent[0]}" if absent else None
-
-    def start(self) -> Worker | None:
-        """A job with a rank for each of ours, on the same cores."""
-        job = self._job
-        hosts = job.gather(os.uname().nodename)
-        cores = job.gather(sorted(os.sched_getaffinity(0)))
-        if job.rank:
-            return None
-        programs = pathlib.Path(self._around.horovod).absolute() / "bin"
-        several = len(set(hosts)) > 1
-        slots = ",".join(f"{host}:{hosts.count(host)}" for host in dict.fromkeys(hosts))
-        command = [str(programs / "horovodrun"), "-np", str(job.size)]
-        command += ["-H", slots] if several else []
-        command += [str(programs / "python"), WORKER, self.name]
-        mine = os.sched_getaffinity(0)
-        # Its launcher gets the cores of all ranks; each worker takes those of its rank.
-        os.sched_setaffinity(0, {core for each in cores for core in each})
-        try:
-            started = {"cores": [] if several else cores}
-            return Worker(command, started, self._around.environ)
-        finally:
-            os.sched_setaffinity(0, mine)

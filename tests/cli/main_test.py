@@ -1,0 +1,51 @@
+"""What `tf_hvd` says where no command was given, and where the program has another Python."""
+
+import sys
+
+import pytest
+
+
+def test_a_bare_command_lists_the_commands(call):
+    code, output, errors = call()
+    assert (code, output) == (2, "")
+    listed = [line.split()[0] for line in errors.splitlines() if line.startswith("    ")]
+    assert {"run", "strip-ops", "bench", "doctor"} <= set(listed)
+    assert "usage: tf_hvd" in errors
+
+
+@pytest.fixture
+def other_python(tmp_path):
+    """A Python in which nothing is installed; by its name it is one."""
+    path = tmp_path / "python3"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("how", ["named", "in the script's first line"])
+def test_a_python_without_tf_hvd_is_named_where_the_program_fails(
+    call, other_python, program, tmp_path, how
+):
+    """The ranks themselves said no more than "No module named 'keras'"."""
+    _, script = program("import keras")
+    words = [str(other_python), script]
+    if how != "named":
+        started = tmp_path / "train"
+        with open(script) as file:
+            started.write_text(f"#!{other_python}\n{file.read()}")
+        started.chmod(0o755)
+        words = [str(started)]
+    code, _, errors = call("run", "-np", "1", *words)
+    assert code == 1
+    assert "No module named 'keras'" in errors
+    assert errors.splitlines()[-1] == (
+        f"tf_hvd run: the program ran in {other_python}, which has no tf_hvd and none of what is "
+        f"installed with it; start it with {sys.executable}, or install tf_hvd there"
+    )
+
+
+def test_other_failures_and_other_programs_are_not_explained_so(call, other_python, program):
+    failing = program("sys.exit(3)")
+    assert call("run", "-np", "1", *failing) == (3, "", "")
+    assert call("run", "-np", "1", str(other_python), "-c", "") == (0, "", "")
+    assert call("run", "-np", "1", "false") == (1, "", "")

@@ -1,0 +1,274 @@
+"""Models that came from somebody else, who may have put anything among their files."""
+
+import os
+import random
+import re
+import socket
+
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from tf_hvd import _native
+from tf_hvd.strip import formats, strip_ops
+from tf_hvd.strip.errors import StripError
+from tf_hvd.strip.meta_graph import Report, Request
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A SavedModel with a broadcast and an asset; beside it a file that is none of its."""
+    (tmp_path / "private.txt").write_text("a secret")
+    words = tmp_path / "words.txt"
+    words.write_text("a\nb\n")
+    module = tf.Module()
+    module.words = tf.saved_model.Asset(str(words))
+    module.f = tf.function(
+        lambda x: _native.ops.horovod_broadcast(x, 0), input_signature=[tf.TensorSpec([2])]
+    )
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def refused(model):
+    """The text with which the model is refused; nothing is left of an output."""
+
+    def call(path=model):
+        beside = {each.name for each in model.parent.iterdir()}
+        with pytest.raises(StripError) as caught:
+            strip_ops(str(path), str(model.parent / "out"))
+        assert {each.name for each in model.parent.iterdir()} == beside
+        return str(caught.value)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["assets/pipe", "fingerprint.pb", "saved_model.pb"])
+def test_a_pipe_in_a_model_is_named_and_not_waited_for(model, refused, name):
+    (model / name).unlink(missing_ok=True)
+    os.mkfifo(model / name)
+    assert refused() == (
+        f"{model}/{name} is a named pipe; a model holds files and folders only: remove it"
+    )
+
+
+def test_other_special_files(model, refused):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(model / "assets" / "s"))
+        assert "assets/s is a socket; a model holds files" in refused()
+    assert refused("/dev/null") == (
+        "/dev/null is a device; a model holds files and folders only: remove it"
+    )
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_link_in_assets_that_leaves_the_model(model, refused, relative):
+    target = model.parent / "private.txt"
+    link = model / "assets" / "leak.txt"
+    link.symlink_to(os.path.relpath(target, link.parent) if relative else target)
+    assert refused() == (
+        f"{link} is a symbolic link to {target}, outside of the model's folder; if that is part "
+        "of the model, put a copy in the link's place"
+    )
+
+
+def test_a_link_to_a_folder_that_leaves_the_model(model, refused):
+    # The beginning of its name is the model's own.
+    other = model.with_name("model2")
+    other.mkdir()
+    (model / "assets" / "more").symlink_to(other)
+    assert f"a symbolic link to {other}, outside of the model's folder" in refused()
+
+
+def test_a_graph_that_is_a_link_out_of_the_model(model, refused):
+    (model / "saved_model.pb").rename(model.parent / "graph.pb")
+    (model / "saved_model.pb").symlink_to("../graph.pb")
+    assert f"{model}/saved_model.pb is a symbolic link to {model.parent}/graph.pb" in refused()
+
+
+def test_links_within_the_model_are_followed(model, tmp_path):
+    (model / "store").mkdir()
+    (model / "saved_model.pb").rename(model / "store" / "graph")
+    (model / "saved_model.pb").symlink_to(model / "store" / "graph")
+    (model / "assets" / "again.txt").symlink_to("words.txt")
+    (model / "current").symlink_to("assets")
+    # What the user names is the model, wherever it is.
+    (tmp_path / "latest").symlink_to(model)
+    out = tmp_path / "out"
+    strip_ops(str(tmp_path / "latest"), str(out))
+    for name in ("assets/again.txt", "current/words.txt", "current/again.txt"):
+        assert not (out / name).is_symlink()
+        assert (out / name).read_text() == "a\nb\n"
+    assert tf.saved_model.load(str(out)).f(tf.constant([1.0, 2.0])).numpy().tolist() == [1.0, 2.0]
+
+
+def test_links_that_lead_nowhere_or_round_in_a_circle(model, refused):
+    link = model / "assets" / "link"
+    link.symlink_to("gone")
+    assert f"{link} is a symbolic link to {model}/assets/gone, which is not there" in refused()
+    link.unlink()
+    link.symlink_to("..")
+    assert f"{link}/assets/link is a symbolic link to a folder, in one that" in refused()
+
+
+def test_a_checkpoint_whose_meta_graph_is_a_link_beside_it(model, tmp_path):
+    """As DeePMD-kit leaves it."""
+    with tf.Graph().as_default():
+        _native.ops.horovod_broadcast(v1.placeholder(tf.float32, name="x"), 0, name="y")
+        whole = v1.train.export_meta_graph().SerializeToString()
+    (tmp_path / "model.ckpt-200.meta").write_bytes(whole)
+    link = tmp_path / "model.ckpt.meta"
+    link.symlink_to("model.ckpt-200.meta")
+    strip_ops(str(link), str(tmp_path / "stripped.meta"))
+    (tmp_path / "stripped.meta").rename(link)
+    with tf.Graph().as_default() as graph:
+        v1.train.import_meta_graph(str(link))
+        assert [op.type for op in graph.get_operations()] == ["Placeholder", "Identity"]
+    assert (tmp_path / "model.ckpt-200.meta").read_bytes() == whole
+    out_of_it = model / "model.ckpt.meta"
+    out_of_it.symlink_to("../model.ckpt-200.meta")
+    with pytest.raises(StripError, match=r"-200\.meta, outside of the model's folder"):
+        strip_ops(str(out_of_it), str(tmp_path / "out.meta"))
+
+
+def test_a_name_that_is_not_text(model, refused):
+    (model / "assets" / os.fsdecode(b"\xff")).write_text("a")
+    assert "cannot copy" in refused()
+
+
+# Where it is found out: when the text is read, or when a part of the message is.
+TOO_DEEP = r"nested too deeply|damaged \(a part of it cannot be read\)"
+
+
+def nested(depth):
+    """A graph in text form with functions in functions' attributes, so deep."""
+    begin, end = 'func { name: "f" attr { key: "a" value { ', " } } }"
+    inner = begin * depth + end * depth
+    return f'node {{ name: "n" op: "NoOp" attr {{ key: "a" value {{ {inner} }} }} }}'
+
+
+@pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
+def test_deep_text_is_refused(tmp_path, suffix):
+    source, out = tmp_path / "graph.pbtxt", tmp_path / f"out{suffix}"
+    refusals = {}
+    # The first is read and written; what follows passes each limit of protobuf and of Python.
+    for depth in (5, *range(28, 36), 60, 300, 20_000):
+        source.write_text(nested(depth))
+        try:
+            strip_ops(str(source), str(out))
+        except StripError as error:
+            refusals[depth] = str(error)
+        else:
+            out.unlink()
+    assert {60, 300, 20_000} <= refusals.keys() <= {*range(28, 36), 60, 300, 20_000}
+    assert all(re.search(TOO_DEEP, text) for text in refusals.values())
+
+
+def test_a_deep_message_is_refused():
+    graph = v1.GraphDef()
+    text_format.Parse(nested(60), graph)
+    with pytest.raises(StripError, match=TOO_DEEP):
+        strip_ops(graph)
+
+
+def test_names_do_not_reach_the_terminal_raw():
+    graph = v1.GraphDef()
+    graph.node.add(name="\x1b]0;title\x07\n\u202eevil", op="HorovodTeleport")
+    with pytest.raises(StripError, match="Teleport") as caught:
+        strip_ops(graph)
+    assert r"node '\x1b]0;title\x07\n\u202eevil' has the op" in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def graphs():
+    """A graph, a meta graph and a SavedModel with ops of ours of each kind."""
+    ops = _native.ops
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [2], name="x")
+        y = ops.horovod_broadcast(x, 0, name="y")
+        both = ops.horovod_grouped_allreduce([y, y], [], 1, 0.1, 1.0)
+        references = [
+            v1.get_variable(name, initializer=[1.0], use_resource=False) for name in ("v", "w")
+        ]
+        sent = ops.horovod_broadcast_inplace(references, 0, ["v", "w"])
+        v1.assign(sent[1], [2.0])
+        ops.horovod_alltoall(x, tf.constant([], tf.int32))
+        with v1.colocate_with(y.op, ignore_existing=True):
+            tf.identity(both[0], name="q")
+        tf.function(lambda t: ops.horovod_allgather(t) + ops.horovod_allreduce(t, 0, 0.5, 1.0))(y)
+        yield "GraphDef", graph.as_graph_def()
+        yield "MetaGraphDef", v1.train.Saver().export_meta_graph()
+        model = saved_model_pb2.SavedModel(saved_model_schema_version=1)
+        model.meta_graphs.add().CopyFrom(v1.train.export_meta_graph())
+        yield "SavedModel", model
+
+
+def damaged(data, draw):
+    """Some bytes with others in their place, without some, or with more."""
+    data = bytearray(data)
+    for _ in range(draw.choice([1, 1, 2, 4])):
+        at, some = draw.randrange(len(data)), draw.randrange(1, 6)
+        change = draw.randrange(4)
+        if change < 2:
+            data[at] = draw.choice([0, 127, 128, 255, data[at] ^ 1, draw.randrange(256)])
+        elif change == 2:
+            del data[at : at + some]
+        else:
+            data[at:at] = draw.randbytes(some)
+    return bytes(data)
+
+
+def test_damaged_bytes_are_refused_or_read():
+    """No other exception than the one that is documented, whatever bytes come."""
+    draw, refusals, rounds = random.Random(20), 0, 2000
+    for kind, message in graphs():
+        text = text_format.MessageToString(message).encode()
+        for number in range(rounds):
+            is_text = number % 20 == 0
+            data = damaged(text if is_text else message.SerializeToString(), draw)
+            request = Request(draw.choice([(), ("q",), ("y", "x:0")]), draw.random() < 0.7)
+            try:
+                data = formats.from_text(data, kind) if is_text else data
+                pieces = formats.strip_message(data, kind, request, Report())
+                formats.to_text(pieces.to_bytes(), kind)
+            except StripError:
+                refusals += 1
+    assert rounds < refusals < 3 * rounds
+
+
+def test_an_empty_graph_has_no_outputs():
+    graph = v1.GraphDef()
+    graph.versions.producer = 1
+    with pytest.raises(StripError, match=r"no node 'q', nor any other: the graph is empty"):
+        strip_ops(graph, outputs=["q"])
+
+
+def test_a_place_beside_a_name_that_is_not_text():
+    graph = v1.GraphDef()
+    node = graph.node.add(name="q", op="NoOp")
+    node.attr["_class"].list.s.append(b"loc:@\xff")
+    assert "_class" not in strip_ops(graph, outputs=["q"]).node[0].attr
+
+
+DAMAGE = {
+    "type": lambda node: setattr(node.attr["T"], "type", 9999),
+    "type that is not reduced": lambda node: setattr(node.attr["T"], "type", 7),
+    "type on the way": lambda node: setattr(node.attr["wire_dtype"], "s", b"\xff"),
+    "factors": lambda node: node.attr["exact_factors"].list.i.append(1),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_attributes_that_no_op_has(what):
+    graph = v1.GraphDef()
+    graph.node.add(name="x", op="Placeholder")
+    node = graph.node.add(name="n", op="HorovodAllreduce", input=["x"])
+    node.attr["T"].type = tf.float32.as_datatype_enum
+    strip_ops(graph, assume_single_process=True)
+    DAMAGE[what](node)
+    with pytest.raises(StripError, match=r"it is no GraphDef, or it is truncated.*'n'"):
+        strip_ops(graph, assume_single_process=True)
