@@ -48,6 +48,9 @@ def test_import_makes_the_gradients_horovods():
     import horovod.common.util as util
 
     assert util.split_list([1], 1) == [[1]]
+    calls = []
+    cached = util._cache(lambda x, y=0: calls.append(x + y) or len(calls))
+    assert (cached(7), cached(7), cached(7, y=1), cached(7, y=1), calls) == (1, 1, 2, 2, [7, 8])
     assert gradients.convention() == "tf_hvd"
     import horovod.tensorflow as hvd
 
@@ -295,6 +298,59 @@ def test_keras_optimizers_have_allreduce(evaluate):
     # The next update is one like any other.
     optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
     np.testing.assert_array_equal(variable.numpy(), [-4.0, -6.0])
+
+
+def scaled(optimizer):
+    return tf_keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic=False, initial_scale=8)
+
+
+KINDS = {
+    "tf_keras": lambda: tf_keras.optimizers.SGD(1.0),
+    "legacy": lambda: tf_keras.optimizers.legacy.SGD(1.0),
+    "scaled": lambda: scaled(tf_keras.optimizers.SGD(1.0)),
+    "scaled legacy": lambda: scaled(tf_keras.optimizers.legacy.SGD(1.0)),
+}
+
+
+@in_both_modes
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flags", [{}, {"experimental_aggregate_gradients": False}])
+def test_compute_gradients_of_tf_keras_are_reduced_once(evaluate, kind, flags):
+    import horovod.tensorflow.keras as hvd
+
+    rank = hvd.rank()
+    variable = tf.Variable([0.0, 0.0])
+    optimizer = hvd.DistributedOptimizer(KINDS[kind](), op=hvd.Sum)
+    public = "legacy" not in kind or rank == 0  # the older ones have it with an underscore
+
+    def step(factors):
+        compute = getattr(optimizer, "compute_gradients" if public else "_compute_gradients")
+        pairs = compute(lambda: tf.reduce_sum(variable * factors), [variable])
+        optimizer.apply_gradients(pairs, **flags)
+        return pairs[0][0]
+
+    reduced = evaluate(step, np.float32([1 + rank, 2]))
+    np.testing.assert_array_equal(reduced, [3.0, 4.0])
+    np.testing.assert_array_equal(variable.numpy(), [-3.0, -4.0])
+    # minimize() reduces where Keras does, once as well.
+    loss = tf.constant([1.0 + rank, 2.0])
+    optimizer.minimize(lambda: tf.reduce_sum(variable * loss), [variable])
+    np.testing.assert_array_equal(variable.numpy(), [-6.0, -8.0])
+
+
+@pytest.mark.parametrize("kind", ["tf_keras", "legacy"])
+@pytest.mark.parametrize("flags", [{}, {"experimental_aggregate_gradients": False}])
+def test_compute_gradients_of_several_passes_are_reduced_with_their_sum(kind, flags):
+    import horovod.tensorflow.keras as hvd
+
+    variable = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(KINDS[kind](), op=hvd.Sum, backward_passes_per_step=2)
+    for factor in (1.0, 10.0):
+        loss = tf.constant([factor * (1 + hvd.rank())])
+        pairs = optimizer.compute_gradients(lambda loss=loss: variable * loss, [variable])
+        assert float(pairs[0][0][0]) == float(loss[0])  # this rank's: no update yet
+        optimizer.apply_gradients(pairs, **flags)
+    np.testing.assert_array_equal(variable.numpy(), [-33.0])
 
 
 def test_optimizers_show_horovod():
