@@ -88,6 +88,10 @@ class _Alias(types.ModuleType):
                     return getattr(module, name)
         raise AttributeError(_absent(self.__name__, name))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name: functions that use Horovod's modules are sent to other processes."""
+        return _imported, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.__all__})
 
@@ -99,6 +103,12 @@ class _Alias(types.ModuleType):
             public = [name for name in vars(module) if not name.startswith("_")]
             names.update(getattr(module, "__all__", public))
         return sorted(name for name in names if not name.startswith("_"))
+
+
+def _imported(name: str) -> types.ModuleType:
+    """One of Horovod's modules, in a process that need not have asked for them."""
+    install_as_horovod()
+    return importlib.import_module(name)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -129,6 +139,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             vars(module)["__version__"] = HOROVOD_VERSION
         elif not module.__name__.startswith("horovod.common"):
             importlib.import_module("tf_hvd.gradients").use_horovods()
+            importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
 
 
 def install_as_horovod() -> None:

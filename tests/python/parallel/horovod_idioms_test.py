@@ -300,6 +300,22 @@ def test_keras_optimizers_have_allreduce(evaluate):
     np.testing.assert_array_equal(variable.numpy(), [-4.0, -6.0])
 
 
+def test_what_keras_2_took_is_taken_under_horovods_names_alone(monkeypatch, rank):
+    import horovod.tensorflow.keras as hvd
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam())
+    model = small_model(keras)
+    model.compile(optimizer, "mse", experimental_run_tf_function=False)
+    assert model.optimizer is optimizer
+    for each in (optimizer, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())):
+        assert [v.path for v in each.variables()] == [v.path for v in each.variables]
+    hvd.broadcast(optimizer.variables()[0].value, 0)
+    monkeypatch.setattr(gradients._Convention, "name", "tf_hvd")
+    assert type(optimizer.variables) is list
+    with pytest.raises(TypeError, match="experimental_run_tf_function"):
+        model.compile(optimizer, "mse", experimental_run_tf_function=False)
+
+
 def scaled(optimizer):
     return tf_keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic=False, initial_scale=8)
 
