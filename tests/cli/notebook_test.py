@@ -51,7 +51,8 @@ def training_func():
     start = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)
     model.fit(x, x, verbose=0, callbacks=[start])
     hvd.broadcast_variables(optimizer.variables(), root_rank=0)
-    return keras.Model.__module__.split(".")[0], [weights.tolist() for weights in model.get_weights()]
+    library = keras.Model.__module__.split(".")[0]
+    return library, [weights.tolist() for weights in model.get_weights()]
 
 results = horovod.run(
     training_func, np=2, verbose=False, disable_cache=True, use_mpi=True
