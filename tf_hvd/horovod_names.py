@@ -60,6 +60,21 @@ def _absent(module: str, name: str) -> str:
     return f"{module} has no {name!r}, because tf_hvd stands in for Horovod: {why}."
 
 
+def elastic_text() -> str:
+    """What is to be said if a caller is a program for elastic training; else empty.
+
+    Such a program trains first, without a broadcast, and then asks for `elastic`.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if "elastic" in frame.f_code.co_names:
+            for value in frame.f_globals.values():
+                if isinstance(value, _Alias):
+                    return _absent(value.__name__, "elastic")
+        frame = frame.f_back
+    return ""
+
+
 def horovod_path() -> str:
     """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
     return str(pathlib.Path(__file__).resolve().parent / "_as_horovod")
