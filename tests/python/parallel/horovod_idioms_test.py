@@ -300,6 +300,48 @@ def test_keras_optimizers_have_allreduce(evaluate):
     np.testing.assert_array_equal(variable.numpy(), [-4.0, -6.0])
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float16, np.float32])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_scaled_sums_of_equal_tensors_are_equal_to_the_bit(size, dtype, grouped):
+    """As Horovod's tests ask: multiplied in the type, integers in float64, halves in float32."""
+    import horovod.tensorflow as hvd
+
+    factor = np.random.default_rng(7).uniform()
+    x = np.random.default_rng(8).uniform(-100, 100, (17, 17)).astype(dtype)
+    wide = {np.float16: np.float32, np.float32: np.float32}.get(dtype, np.float64)
+
+    def times(values):
+        return (wide(factor) * values.astype(wide)).astype(dtype)
+
+    def summed(**options):
+        if grouped:
+            return hvd.grouped_allreduce([tf.constant(x)] * 2, op=hvd.Sum, **options)[1]
+        return hvd.allreduce(tf.constant(x), op=hvd.Sum, **options)
+
+    total = dtype(size)
+    np.testing.assert_array_equal(summed(prescale_factor=factor), times(x) * total)
+    np.testing.assert_array_equal(summed(postscale_factor=factor), times(x * total))
+    rows = hvd.reducescatter(tf.constant(x), op=hvd.Sum, postscale_factor=factor)
+    mine = slice(0, 9) if hvd.rank() == 0 else slice(9, 17)
+    np.testing.assert_array_equal(rows, times(x * total)[mine])
+
+
+@pytest.mark.parametrize("local", [0, 1])
+def test_compute_gradients_of_a_partial_optimizer(rank, size, local):
+    import horovod.tensorflow.keras as hvd
+
+    layers = [tf_keras.layers.Dense(1, use_bias=False, kernel_initializer="ones") for _ in range(2)]
+    model = tf_keras.Sequential([tf_keras.layers.Input([1]), *layers])
+    optimizer = hvd.PartialDistributedOptimizer(
+        tf_keras.optimizers.legacy.Adam(), local_layers=layers[:local]
+    )
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_sum(model(tf.constant([[1.0 + rank]])))
+    pairs = optimizer._compute_gradients(loss, model.trainable_weights, tape=tape)
+    mine, mean = (1.0 + rank) / size, 1.5  # a local gradient is divided by the number of ranks
+    assert [float(gradient[0, 0]) for gradient, _ in pairs] == [mine if local else mean, mean]
+
+
 def test_what_keras_2_took_is_taken_under_horovods_names_alone(monkeypatch, rank):
     import horovod.tensorflow.keras as hvd
 
