@@ -26,9 +26,10 @@ bool IsReducible(DType dtype, ReduceOp op);
 DType AccumulatorOf(DType dtype);
 
 // accumulator[i] = scale * input[i], converted from `dtype` to
-// AccumulatorOf(dtype). A scale of 1 changes no bit. Integers are scaled in
-// float64 and truncated toward zero (saturating), complex numbers each part for
-// itself; bool ignores scales. A null `input` gives zeros.
+// AccumulatorOf(dtype), in which the product is formed: the scale is rounded to
+// that type first. A scale of 1 changes no bit. Integers are scaled in float64
+// and truncated toward zero (saturating), complex numbers each part for itself;
+// bool ignores scales. A null `input` gives zeros.
 void LoadAccumulator(DType dtype, void* accumulator, const void* input,
                      int64_t count, double scale);
 
@@ -42,11 +43,11 @@ void LoadAccumulator(DType dtype, void* accumulator, const void* input,
 void Accumulate(DType dtype, ReduceOp op, void* accumulator, const void* input,
                 int64_t count, double scale);
 
-// output[i] = accumulator[i] * scale / divisor, formed in float64, rounded to
-// the accumulator's type and from there to `dtype`, to nearest even; of
-// integers truncated toward zero. Integers are divided, so that 49 times 1 / 49
-// is 1; all others are multiplied with scale / divisor. `output` may equal
-// `accumulator` when the types are equal.
+// output[i] = accumulator[i] * scale / divisor: a product as above, and its
+// quotient by the divisor in the same type, so that the average of equal
+// numbers is that number (49 times 1 / 49 is less than 1); of integers only the
+// quotient is truncated. Then rounded to `dtype`, to nearest even. `output` may
+// equal `accumulator` when the types are equal.
 void StoreAccumulator(DType dtype, void* output, const void* accumulator,
                       int64_t count, double scale, double divisor = 1.0);
 
@@ -59,7 +60,8 @@ struct ReduceOptions {
   double divisor = 1.0;    // of the result; see StoreAccumulator
 };
 
-// An average as a sum that is divided by the number of ranks.
+// An average as a sum that is divided by the number of ranks; where that has
+// the same bits, which is by powers of two, multiplied with the inverse.
 ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks);
 
 // output[i] = inputs[0][i] (op) inputs[1][i] (op) ..., in this order, as the

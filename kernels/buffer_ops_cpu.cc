@@ -23,7 +23,7 @@ TF_HVD_LOOP void LoadLoop(void* accumulator, const void* input, int64_t count,
 #pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i) {
     const auto value = E::Load(in[i]);
-    out[i] = kScale ? Scaled(value, scale) : value;
+    out[i] = kScale ? Product(value, scale) : value;
   }
 }
 
@@ -35,7 +35,7 @@ TF_HVD_LOOP void AccumulateLoop(void* accumulator, const void* input,
 #pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i) {
     const auto value = E::Load(in[i]);
-    out[i] = Op::Apply(out[i], kScale ? Scaled(value, scale) : value);
+    out[i] = Op::Apply(out[i], kScale ? Product(value, scale) : value);
   }
 }
 
@@ -46,7 +46,7 @@ TF_HVD_LOOP void StoreLoop(void* output, const void* accumulator, int64_t count,
   const auto* in = static_cast<const typename E::Accumulated*>(accumulator);
 #pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i) {
-    out[i] = E::Store(kScale ? Scaled(in[i], scale) : in[i]);
+    out[i] = E::Store(kScale ? Product(in[i], scale) : in[i]);
   }
 }
 
@@ -54,13 +54,11 @@ template <typename E>
 TF_HVD_LOOP void StoreQuotientLoop(void* output, const void* accumulator,
                                    int64_t count, double scale,
                                    double divisor) {
-  using T = typename E::Accumulated;
   auto* out = static_cast<typename E::Stored*>(output);
-  const auto* in = static_cast<const T*>(accumulator);
+  const auto* in = static_cast<const typename E::Accumulated*>(accumulator);
 #pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i) {
-    const double product = static_cast<double>(in[i]) * scale;
-    out[i] = E::Store(TruncateSaturating<T>(product / divisor));
+    out[i] = E::Store(Quotient(in[i], scale, divisor));
   }
 }
 
@@ -77,17 +75,8 @@ struct Loops {
   Loop min[2];
   Loop max[2];
   Loop product[2];
-  QuotientLoop quotient = nullptr;  // integers only
+  QuotientLoop quotient = nullptr;  // of bool there is none
 };
-
-template <typename E>
-constexpr QuotientLoop QuotientLoopOf() {
-  if constexpr (std::is_integral_v<typename E::Accumulated>) {
-    return StoreQuotientLoop<E>;
-  } else {
-    return nullptr;
-  }
-}
 
 template <typename E>
 constexpr Loops NumberLoops() {
@@ -98,7 +87,7 @@ constexpr Loops NumberLoops() {
           {AccumulateLoop<E, MaxOp, false>, AccumulateLoop<E, MaxOp, true>},
           {AccumulateLoop<E, MultiplyOp, false>,
            AccumulateLoop<E, MultiplyOp, true>},
-          QuotientLoopOf<E>()};
+          StoreQuotientLoop<E>};
 }
 
 // Complex numbers have no order.
@@ -111,7 +100,8 @@ constexpr Loops ComplexLoops() {
           {nullptr, nullptr},
           {nullptr, nullptr},
           {AccumulateLoop<E, MultiplyOp, false>,
-           AccumulateLoop<E, MultiplyOp, true>}};
+           AccumulateLoop<E, MultiplyOp, true>},
+          StoreQuotientLoop<E>};
 }
 
 // Bool ignores scales.
@@ -207,7 +197,6 @@ void StoreAccumulator(DType dtype, void* output, const void* accumulator,
   if (divisor != 1.0 && quotient != nullptr) {
     return quotient(output, accumulator, count, scale, divisor);
   }
-  scale /= divisor;
   LoopsOf(dtype).store[scale != 1.0](output, accumulator, count, scale);
 }
 
@@ -215,7 +204,13 @@ ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks) {
   ReduceOptions result = options;
   if (options.op == ReduceOp::kAverage) {
     result.op = ReduceOp::kSum;
-    result.divisor = static_cast<double>(ranks);
+    const auto divisor = static_cast<double>(ranks);
+    const bool power_of_two = (ranks & (ranks - 1)) == 0;
+    if (power_of_two && options.postscale == 1.0) {
+      result.postscale = 1.0 / divisor;
+    } else {
+      result.divisor = divisor;
+    }
   }
   return result;
 }
@@ -260,18 +255,17 @@ void ReduceInBlocks(const ReduceOptions& options,
 void ReduceInputs(const ReduceOptions& options,
                   const std::vector<const void*>& inputs, int64_t count,
                   void* output, void* copy) {
-  const double scale = options.postscale / options.divisor;
-  const FusedLoop loop = FusedLoopOf(options.dtype, options.op, scale != 1.0);
+  const FusedScales scales = {options.prescale, options.postscale,
+                              options.divisor};
+  const FusedLoop loop =
+      FusedLoopOf(options.dtype, options.op, ScaledBy(scales));
   const bool some_null =
       std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end();
-  // An integer's quotient is not what a scale of 1 / divisor gives.
-  const bool divided =
-      options.divisor != 1.0 && LoopsOf(options.dtype).quotient != nullptr;
-  if (loop == nullptr || some_null || divided || options.prescale != 1.0) {
+  if (loop == nullptr || some_null) {
     return ReduceInBlocks(options, inputs, count, output, copy);
   }
   const StandardFloatEnvironment environment;
-  loop(inputs.data(), inputs.size(), count, scale, output, copy);
+  loop(inputs.data(), inputs.size(), count, scales, output, copy);
 }
 
 }  // namespace tf_hvd

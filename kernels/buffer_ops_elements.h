@@ -76,14 +76,23 @@ struct OrOp {
   static TF_HVD_INLINE uint8_t Apply(uint8_t a, uint8_t b) { return a | b; }
 };
 
-// The product is formed in float64 and rounded once to T; of a complex number
-// each part by itself.
+// Of a complex number each part by itself.
 template <typename T>
-TF_HVD_INLINE T Scaled(T value, double scale) {
+TF_HVD_INLINE T Product(T value, double scale) {
   if constexpr (IsComplexNumber<T>::value) {
     return {ScaledReal(value.real(), scale), ScaledReal(value.imag(), scale)};
   } else {
     return ScaledReal(value, scale);
+  }
+}
+
+template <typename T>
+TF_HVD_INLINE T Quotient(T value, double scale, double divisor) {
+  if constexpr (IsComplexNumber<T>::value) {
+    return {QuotientReal(value.real(), scale, divisor),
+            QuotientReal(value.imag(), scale, divisor)};
+  } else {
+    return QuotientReal(value, scale, divisor);
   }
 }
 

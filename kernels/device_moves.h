@@ -24,8 +24,7 @@ struct MoveArguments {
   int64_t row_count;  // at least one
   int64_t total;      // elements
   int64_t tile;       // elements that a block moves
-  // Scaling: numbers become themselves times `factor`, divided by `divisor`
-  // (integers only; it is 1 for all others).
+  // Scaling: numbers become themselves times `factor`, divided by `divisor`.
   double factor;
   double divisor;
 };
@@ -47,16 +46,17 @@ struct ScaleElement {
   using Out = OutElement;
   static TF_HVD_INLINE typename Out::Stored Apply(
       typename In::Stored stored, const MoveArguments& arguments) {
-    const auto value = In::Load(stored);
-    using T = typename In::Accumulated;
-    if constexpr (kHasFractions<T>) {
-      return Out::Store(ScaledReal(static_cast<T>(value), arguments.factor));
-    } else {
-      const double product = static_cast<double>(value) * arguments.factor;
-      return Out::Store(TruncateSaturating<T>(product / arguments.divisor));
+    const typename In::Accumulated value = In::Load(stored);
+    if (arguments.divisor == 1.0) {
+      return Out::Store(ScaledReal(value, arguments.factor));
     }
+    return Out::Store(QuotientReal(value, arguments.factor, arguments.divisor));
   }
 };
+
+TF_HVD_INLINE bool Scales(const MoveArguments& arguments) {
+  return arguments.factor != 1.0 || arguments.divisor != 1.0;
+}
 
 // Compression: numbers of float32 that travel in a half precision `E`. The bits
 // are those of a cast and of ScaleElement<E, E>, one after the other.
@@ -67,7 +67,7 @@ struct NarrowElement {
   static TF_HVD_INLINE uint16_t Apply(float stored,
                                       const MoveArguments& arguments) {
     const uint16_t narrow = E::Store(stored);
-    if (arguments.factor == 1.0) return narrow;
+    if (!Scales(arguments)) return narrow;
     return ScaleElement<E, E>::Apply(narrow, arguments);
   }
 };
@@ -78,7 +78,7 @@ struct WidenElement {
   using Out = NativeElement<float>;
   static TF_HVD_INLINE float Apply(uint16_t stored,
                                    const MoveArguments& arguments) {
-    if (arguments.factor == 1.0) return E::Load(stored);
+    if (!Scales(arguments)) return E::Load(stored);
     return E::Load(ScaleElement<E, E>::Apply(stored, arguments));
   }
 };

@@ -31,7 +31,7 @@ const std::vector<FusedVariant>& FusedVariants() {
   return *variants;
 }
 
-FusedLoop FusedLoopOf(DType dtype, ReduceOp op, bool scaled) {
+FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled) {
   static const FusedVariant* const best = [] {
     const FusedVariant* found = FusedVariants().data();
     while (!found->supported()) ++found;
@@ -41,18 +41,17 @@ FusedLoop FusedLoopOf(DType dtype, ReduceOp op, bool scaled) {
 }
 
 FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
-                      bool scaled) {
+                      Scaled scaled) {
   const FusedLoops& loops = variant.of(dtype);
-  const size_t which = scaled ? 1 : 0;
   switch (op) {
     case ReduceOp::kSum:
-      return loops.sum[which];
+      return loops.sum.of[scaled];
     case ReduceOp::kMin:
-      return loops.min[which];
+      return loops.min.of[scaled];
     case ReduceOp::kMax:
-      return loops.max[which];
+      return loops.max.of[scaled];
     case ReduceOp::kProduct:
-      return loops.product[which];
+      return loops.product.of[scaled];
     default:
       return nullptr;
   }

@@ -16,18 +16,39 @@
 
 namespace tf_hvd {
 
-// output[i] = (inputs[0][i] (op) inputs[1][i] (op) ...) * scale; `copy`, if not
-// null, gets the same. Both may equal inputs.
-using FusedLoop = void (*)(const void* const* inputs, size_t ranks,
-                           int64_t count, double scale, void* output,
-                           void* copy);
+// As in ReduceOptions (buffer_ops.h).
+struct FusedScales {
+  double before = 1.0;
+  double after = 1.0;
+  double divisor = 1.0;
+};
 
-// [0]: without, [1]: with a scale; null: not served.
+// What a loop does beside the reduction: nothing; a product, or a product and a
+// quotient, at the end; all.
+enum Scaled { kUnscaled, kProduct, kQuotient, kThroughout, kScaledWays };
+
+inline Scaled ScaledBy(const FusedScales& scales) {
+  if (scales.before != 1.0) return kThroughout;
+  if (scales.divisor != 1.0) return kQuotient;
+  return scales.after != 1.0 ? kProduct : kUnscaled;
+}
+
+// output[i] = (before * inputs[0][i] (op) before * inputs[1][i] (op) ...) *
+// after / divisor; `copy`, if not null, gets the same. Both may equal inputs.
+using FusedLoop = void (*)(const void* const* inputs, size_t ranks,
+                           int64_t count, const FusedScales& scales,
+                           void* output, void* copy);
+
+// Null: not served.
+struct LoopsOfOp {
+  FusedLoop of[kScaledWays];
+};
+
 struct FusedLoops {
-  FusedLoop sum[2];
-  FusedLoop min[2];
-  FusedLoop max[2];
-  FusedLoop product[2];
+  LoopsOfOp sum;
+  LoopsOfOp min;
+  LoopsOfOp max;
+  LoopsOfOp product;
 };
 
 // One set of loops: what it needs of the processor, and whether that has it.
@@ -41,11 +62,11 @@ struct FusedVariant {
 const std::vector<FusedVariant>& FusedVariants();
 
 // Of the best variant that the processor has.
-FusedLoop FusedLoopOf(DType dtype, ReduceOp op, bool scaled);
+FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled);
 
 // Of that variant.
 FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
-                      bool scaled);
+                      Scaled scaled);
 
 const FusedLoops& BaselineLoopsOf(DType dtype);
 const FusedLoops& Avx2LoopsOf(DType dtype);

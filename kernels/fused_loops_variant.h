@@ -177,25 +177,26 @@ inline void StoreChunk<BfloatElement>(const float* from, int64_t count,
 }
 #endif
 
-// As Scaled: the product of a float and a scale that is a float is the same,
-// rounded once, in float32 as in float64.
-inline void ScaleChunk(float* values, int64_t count, double scale) {
-  const auto narrow = static_cast<float>(scale);
-  if (static_cast<double>(narrow) == scale) {
-    for (int64_t i = 0; i < count; ++i) values[i] *= narrow;
-  } else {
-    for (int64_t i = 0; i < count; ++i) values[i] = Scaled(values[i], scale);
+template <typename T>
+inline void ScaleChunk(T* values, int64_t count, double scale) {
+  for (int64_t i = 0; i < count; ++i) values[i] = Product(values[i], scale);
+}
+
+template <typename T>
+inline void DivideChunk(T* values, int64_t count, double scale,
+                        double divisor) {
+  if (scale != 1.0) ScaleChunk(values, count, scale);
+  if (divisor == 1.0) return;
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = Quotient(values[i], 1.0, divisor);
   }
 }
 
-inline void ScaleChunk(double* values, int64_t count, double scale) {
-  for (int64_t i = 0; i < count; ++i) values[i] *= scale;
-}
-
 // `count` is a constant in all chunks but the last.
-template <typename E, typename Op, bool kScale>
+template <typename E, typename Op, Scaled kScaled>
 inline void ReduceChunk(const void* const* inputs, size_t ranks, int64_t begin,
-                        int64_t count, double scale, void* output, void* copy) {
+                        int64_t count, const FusedScales& scales, void* output,
+                        void* copy) {
   using Stored = typename E::Stored;
   using Accumulated = typename E::Accumulated;
   alignas(64) Accumulated sums[kChunk];
@@ -204,11 +205,18 @@ inline void ReduceChunk(const void* const* inputs, size_t ranks, int64_t begin,
     return static_cast<const Stored*>(inputs[rank]) + begin;
   };
   LoadChunk<E>(at(0), count, sums);
+  constexpr bool kBefore = kScaled == kThroughout;
+  if constexpr (kBefore) ScaleChunk(sums, count, scales.before);
   for (size_t rank = 1; rank < ranks; ++rank) {
     LoadChunk<E>(at(rank), count, next);
+    if constexpr (kBefore) ScaleChunk(next, count, scales.before);
     for (int64_t i = 0; i < count; ++i) sums[i] = Op::Apply(sums[i], next[i]);
   }
-  if constexpr (kScale) ScaleChunk(sums, count, scale);
+  if constexpr (kScaled == kProduct) {
+    ScaleChunk(sums, count, scales.after);
+  } else if constexpr (kScaled != kUnscaled) {
+    DivideChunk(sums, count, scales.after, scales.divisor);
+  }
   StoreChunk<E>(sums, count, static_cast<Stored*>(output) + begin);
   if (copy != nullptr) {
     __builtin_memcpy(static_cast<Stored*>(copy) + begin,
@@ -217,38 +225,42 @@ inline void ReduceChunk(const void* const* inputs, size_t ranks, int64_t begin,
   }
 }
 
-template <typename E, typename Op, bool kScale>
+template <typename E, typename Op, Scaled kScaled>
 __attribute__((noinline)) void Reduce(const void* const* inputs, size_t ranks,
-                                      int64_t count, double scale, void* output,
-                                      void* copy) {
+                                      int64_t count, const FusedScales& scales,
+                                      void* output, void* copy) {
   int64_t begin = 0;
   for (; begin + kChunk <= count; begin += kChunk) {
-    ReduceChunk<E, Op, kScale>(inputs, ranks, begin, kChunk, scale, output,
-                               copy);
+    ReduceChunk<E, Op, kScaled>(inputs, ranks, begin, kChunk, scales, output,
+                                copy);
   }
   if (begin < count) {
-    ReduceChunk<E, Op, kScale>(inputs, ranks, begin, count - begin, scale,
-                               output, copy);
+    ReduceChunk<E, Op, kScaled>(inputs, ranks, begin, count - begin, scales,
+                                output, copy);
   }
 }
 
-template <typename E, typename Op>
-constexpr FusedLoop LoopOf(bool scaled) {
-  if (!scaled) return Reduce<E, Op, false>;
-  // Integers are scaled by a division, and saturate.
-  if constexpr (std::is_floating_point_v<typename E::Accumulated>) {
-    return Reduce<E, Op, true>;
+// Integers are scaled in float64, and saturate: not in one pass.
+template <typename E, typename Op, Scaled kScaled>
+constexpr FusedLoop LoopOf() {
+  if constexpr (kScaled == kUnscaled ||
+                std::is_floating_point_v<typename E::Accumulated>) {
+    return Reduce<E, Op, kScaled>;
   } else {
     return nullptr;
   }
 }
 
+template <typename E, typename Op>
+constexpr LoopsOfOp AllLoopsOf() {
+  return {{LoopOf<E, Op, kUnscaled>(), LoopOf<E, Op, kProduct>(),
+           LoopOf<E, Op, kQuotient>(), LoopOf<E, Op, kThroughout>()}};
+}
+
 template <typename E>
 constexpr FusedLoops NumberLoops() {
-  return {{LoopOf<E, AddOp>(false), LoopOf<E, AddOp>(true)},
-          {LoopOf<E, MinOp>(false), LoopOf<E, MinOp>(true)},
-          {LoopOf<E, MaxOp>(false), LoopOf<E, MaxOp>(true)},
-          {LoopOf<E, MultiplyOp>(false), LoopOf<E, MultiplyOp>(true)}};
+  return {AllLoopsOf<E, AddOp>(), AllLoopsOf<E, MinOp>(),
+          AllLoopsOf<E, MaxOp>(), AllLoopsOf<E, MultiplyOp>()};
 }
 
 // In the order of DType's numbers. Not served: bool, complex.

@@ -1,6 +1,6 @@
-// A number times a factor of float64, on the CPU and on a GPU alike: the
-// product is formed in float64 and rounded once to the number's type; of
-// integers it is truncated toward zero.
+// A number times a factor, on the CPU and on a GPU alike. The factor is rounded
+// to the number's type, which the product is formed in, as NumPy does it; of
+// integers both are float64, and the product is truncated toward zero.
 #ifndef TF_HVD_KERNELS_SCALING_H_
 #define TF_HVD_KERNELS_SCALING_H_
 
@@ -36,11 +36,22 @@ TF_HVD_INLINE T TruncateSaturating(double value) {
 
 template <typename T>
 TF_HVD_INLINE T ScaledReal(T value, double scale) {
-  const double product = static_cast<double>(value) * scale;
   if constexpr (kHasFractions<T>) {
-    return static_cast<T>(product);
+    return value * static_cast<T>(scale);
   } else {
-    return TruncateSaturating<T>(product);
+    return TruncateSaturating<T>(static_cast<double>(value) * scale);
+  }
+}
+
+// The product, divided: what an average is. The average of equal numbers is
+// that number, which it would not be as a product with 1 / divisor.
+template <typename T>
+TF_HVD_INLINE T QuotientReal(T value, double scale, double divisor) {
+  if constexpr (kHasFractions<T>) {
+    return ScaledReal(value, scale) / static_cast<T>(divisor);
+  } else {
+    const double product = static_cast<double>(value) * scale;
+    return TruncateSaturating<T>(product / divisor);
   }
 }
 

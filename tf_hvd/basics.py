@@ -8,7 +8,7 @@ import sys
 import types
 from typing import Any, Final, NoReturn
 
-from tf_hvd import _communicators, _launcher, _native, config, horovod_variables
+from tf_hvd import _communicators, _initial_sets, _launcher, _native, config, horovod_variables
 from tf_hvd import process_sets as _sets
 from tf_hvd._tensorflow import verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
@@ -118,15 +118,16 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         settings or process sets differ between ranks.
       HorovodInternalError: the job ended meanwhile, because another rank died.
       ValueError: `comm` or `process_sets` is not what it can be; or tf_hvd runs
-        already, for other processes or without such a set.
+        already, for other processes or without such a set. Where only several sets of
+        the list have the same ranks, the job runs all the same, with the first of them.
     """
     job = _communicators.job_of(comm)
-    sets = _sets.as_sets(process_sets)
+    sets = _initial_sets.as_sets(process_sets)
     forked = _native.forked_text()
     if forked:
         raise HorovodInitError(forked)
     if is_initialized():
-        return _sets.find(job, sets)
+        return _initial_sets.find(job, sets)
     _launcher.tell_called()
     # Where other ranks do not come the process ends without Python's exit.
     sys.stdout.flush()
@@ -143,9 +144,12 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if code != 0:
         raise HorovodInitError(text)
     config.mark_children(_native.process_mark() if size() > 1 else "")
+    left_out: ValueError | None = None
     try:
-        _sets.start(job, sets)
         horovod_variables.check(config.horovods(), rank(), size())
+        _initial_sets.start(job, comm, sets)
+    except _sets.SetExistsError as error:
+        left_out = error
     except ValueError as error:
         _end("init() failed")
         raise HorovodInitError(str(error)) from error
@@ -154,6 +158,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise
     _Exit.rank = rank()
     _launcher.tell_joined(_Exit.rank)
+    if left_out is not None:
+        raise left_out
 
 
 def shutdown() -> None:

@@ -19,10 +19,10 @@ Rules for all of them:
   (allgather, broadcast, alltoall) takes all of them. What computes takes all
   numbers for Average, Sum and Product, all but complex ones for Min and Max, and
   bool for Sum and Max (or) and for Product and Min (and).
-- How numbers are computed: sums and products of float16 and bfloat16 in float32;
-  averages and scales of integers in float64, truncated toward zero; sums and
-  products of integers wrap around. NaN and infinities follow IEEE 754, and the Min
-  or Max of numbers with a NaN among them is NaN.
+- How numbers are computed: in their own type, with factors rounded to it, but float16
+  and bfloat16 in float32, and averages and scales of integers in float64, truncated
+  toward zero; sums and products of integers wrap around. NaN and infinities follow
+  IEEE 754, and the Min or Max of numbers with a NaN among them is NaN.
 - Shapes: any, including those without elements; a scalar has no rows and so is an error where
   rows are gathered, scattered or exchanged.
 - There is no XLA lowering in this version: a tf.function with jit_compile=True

@@ -97,10 +97,10 @@ def _cache(f: Callable[..., Any]) -> Callable[..., Any]:
     results: dict[Any, Any] = {}
 
     @functools.wraps(f)
-    def cached(*args: Any) -> Any:
-        key = (args, tf.executing_eagerly())
+    def cached(*args: Any, **kwargs: Any) -> Any:
+        key = (args, frozenset(kwargs.items()), tf.executing_eagerly())
         if key not in results:
-            results[key] = f(*args)
+            results[key] = f(*args, **kwargs)
         return results[key]
 
     return cached

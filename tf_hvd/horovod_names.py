@@ -49,6 +49,21 @@ def _absent(module: str, name: str) -> str:
     return f"{module} has no {name!r}, because tf_hvd stands in for Horovod: {why}."
 
 
+def elastic_text() -> str:
+    """What is to be said if a caller is a program for elastic training; else empty.
+
+    Such a program trains first, without a broadcast, and then asks for `elastic`.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if "elastic" in frame.f_code.co_names:
+            for value in frame.f_globals.values():
+                if isinstance(value, _Alias):
+                    return _absent(value.__name__, "elastic")
+        frame = frame.f_back
+    return ""
+
+
 def horovod_path() -> str:
     """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
     return str(pathlib.Path(__file__).resolve().parent / "_as_horovod")
@@ -77,6 +92,10 @@ class _Alias(types.ModuleType):
                     return getattr(module, name)
         raise AttributeError(_absent(self.__name__, name))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name: functions that use Horovod's modules are sent to other processes."""
+        return _imported, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.__all__})
 
@@ -88,6 +107,12 @@ class _Alias(types.ModuleType):
             public = [name for name in vars(module) if not name.startswith("_")]
             names.update(getattr(module, "__all__", public))
         return sorted(name for name in names if not name.startswith("_"))
+
+
+def _imported(name: str) -> types.ModuleType:
+    """One of Horovod's modules, in a process that need not have asked for them."""
+    install_as_horovod()
+    return importlib.import_module(name)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -118,6 +143,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             vars(module)["__version__"] = HOROVOD_VERSION
         elif not module.__name__.startswith("horovod.common"):
             importlib.import_module("tf_hvd.gradients").use_horovods()
+            importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
 
 
 def install_as_horovod() -> None:

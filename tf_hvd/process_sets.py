@@ -24,7 +24,7 @@ class ProcessSet:
     Attributes:
       process_set_id: the number that ops carry; None while the set is not registered.
       ranks: the members in ascending order; None if a communicator gives them and the
-        set is not registered, and after removal.
+        set was never registered.
       mpi_comm: the communicator of mpi4py that the set was made from, or None.
     """
 
@@ -107,14 +107,12 @@ class ProcessSet:
         return ranks
 
     def _forget(self, removed: bool) -> None:
-        """Is not registered any more; back to what it was made from unless removed."""
+        """Is not registered any more, and can be again."""
         self.process_set_id = None
         self._numbers = []
         self._removed = removed
-        if removed or self.mpi_comm is not None:
-            self._ranks = None
-        if removed:
-            self.mpi_comm = None
+        if not removed and self.mpi_comm is not None:
+            self._ranks = None  # in another job they are others
 
 
 class _GlobalProcessSet(ProcessSet):
@@ -180,8 +178,8 @@ def id_of(process_set: ProcessSet) -> int:
         return number
     if process_set._removed:
         raise ValueError(
-            "the process set was removed with remove_process_set and cannot be used any more; add "
-            "another one with add_process_set."
+            f"{process_set} was removed with remove_process_set; add it again with "
+            "add_process_set, on all ranks, or use another one."
         )
     raise ValueError(
         f"{process_set} is not a registered process set; pass it to add_process_set, or to "
@@ -189,8 +187,15 @@ def id_of(process_set: ProcessSet) -> int:
     )
 
 
+class SetExistsError(ValueError):
+    """There is a set of the same ranks: the job goes on without another one."""
+
+
 def _number_for(ranks: Sequence[int]) -> int:
+    known = registered().values()
     code, number, text = _native.add_process_set(ranks)
+    if code in _MISTAKES and ranks in known:
+        raise SetExistsError(text)
     _check(code, text)
     return number
 
@@ -278,7 +283,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     other ranks got in the same call are removed with it.
 
     Args:
-      process_set: a registered set. The object loses its number, ranks and communicator.
+      process_set: a registered set. The object loses its number, and can be added again.
 
     Returns:
       Whether it was removed: False for the set of all ranks and for one that is not
@@ -300,60 +305,6 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def as_sets(process_sets: Any) -> list[ProcessSet]:
-    """What `init(process_sets=...)` was given, as sets.
-
-    Raises:
-      ValueError: not a list of sets, or two of them have the same ranks.
-    """
-    if process_sets is None:
-        return []
-    if isinstance(process_sets, str):
-        if process_sets.lower() == "dynamic":
-            return []
-        raise ValueError(
-            f"init(process_sets={process_sets!r}): the only word is 'dynamic'; pass it, or a list "
-            "of ProcessSet."
-        )
-    sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets]
-    places: dict[tuple[int, ...], int] = {}
-    for place, one in enumerate(sets):
-        if one.ranks is None:
-            continue
-        first = places.setdefault(tuple(one.ranks), place)
-        if first != place:
-            raise ValueError(
-                f"init(process_sets=...): the sets {first} and {place} of the list have the same "
-                f"ranks {one.ranks}; pass each set once."
-            )
-    return sets
-
-
-def start(job: _communicators.Job, sets: Iterable[ProcessSet]) -> None:
-    """Registers the sets of `init`, right after it. Collective."""
-    with _Registry.lock:
-        _Registry.job = job
-        for one in sets:
-            _register(one)
-
-
-def find(job: _communicators.Job, sets: Iterable[ProcessSet]) -> None:
-    """What a second `init` does: gives its sets the numbers they have already.
-
-    Raises:
-      ValueError: other processes than those of the first `init`, or a new set.
-    """
-    with _Registry.lock:
-        if job.ranks is not None and job.ranks != _job_ranks():
-            raise ValueError(
-                f"init(comm=...) names the ranks {job.ranks} of MPI_COMM_WORLD, but tf_hvd runs "
-                f"already with {_job_ranks()}; call shutdown() first."
-            )
-        for one in sets:
-            if one.process_set_id is None:
-                _find(one)
-
-
 def registered() -> dict[int, list[int]]:
     """The members of all registered sets that this process knows of, by their numbers."""
     with _Registry.lock:
@@ -369,27 +320,6 @@ def with_number(number: int) -> ProcessSet | None:
     return known[0] if known else None
 
 
-def _job_ranks() -> list[int]:
-    if _Registry.job.ranks is not None:
-        return _Registry.job.ranks
-    return global_process_set.ranks or []
-
-
-def _find(process_set: ProcessSet) -> None:
-    for number, known in _Registry.sets.items():
-        first, comm = known[0], process_set.mpi_comm
-        same = first.ranks == process_set.ranks if comm is None else first.mpi_comm == comm
-        if same:
-            process_set.process_set_id, process_set._numbers = number, first._numbers
-            process_set._ranks = first.ranks
-            known.append(process_set)
-            return
-    raise ValueError(
-        f"init(process_sets=...): tf_hvd runs already, without {process_set}; register it with "
-        "add_process_set."
-    )
-
-
 def forget_all() -> None:
     """What `shutdown` does: no set is registered any more."""
     with _Registry.lock:
@@ -398,3 +328,4 @@ def forget_all() -> None:
                 one._forget(removed=False)
         _Registry.sets.clear()
         _Registry.job = _communicators.Job()
+        global_process_set.mpi_comm = None

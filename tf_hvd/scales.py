@@ -1,13 +1,16 @@
-"""The two factors of a reduction as attributes of its op.
+"""The two factors of a reduction: as attributes of its op, and as numbers of a tensor's type.
 
 TensorFlow has no attribute of float64. Where a float32 is not the factor, an attribute of integers
-holds the bits of both as float64 (IEEE 754 binary64).
+holds the bits of both as float64 (IEEE 754 binary64). Tensors are multiplied as kernels/scaling.h
+does it: with the factor rounded to the type that products are formed in.
 """
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 ATTRIBUTE = "exact_factors"
 
@@ -15,9 +18,21 @@ _BITS = struct.Struct("=qq")
 _DOUBLES = struct.Struct("=dd")
 
 
-def _rounded(factor: float) -> float:
+def type_of_products(dtype: tf.DType) -> tf.DType:
+    """What products of a real type are formed in: float64 of integers, float32 of half ones."""
+    if dtype.is_integer:
+        return tf.float64
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+
+
+def in_type(factor: float, dtype: tf.DType) -> Any:
+    """The factor as a NumPy number of that type; infinite where it is too large for it."""
     with np.errstate(over="ignore"):
-        return float(np.float32(factor))
+        return dtype.as_numpy_dtype(factor)
+
+
+def _rounded(factor: float) -> float:
+    return float(in_type(factor, tf.float32))
 
 
 def exact(prescale: float, postscale: float) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import _calls, basics, config
+from tf_hvd import _calls, basics, config, scales
 from tf_hvd.options import ReductionOptions, resolve_sparse
 from tf_hvd.row_sums import sum_by_index
 
@@ -77,14 +77,11 @@ class _Request:
         return _calls.run_grouped_allgather([tensor], name, *whose, step=self.step)[0]
 
     def finish(self, sums: Any) -> Any:
-        """Scales and averages, to the bit as the kernel does: integers are divided."""
-        factor = tf.constant(self.options.postscale_factor, tf.float64)
-        if self.options.op != basics.Average:
-            return _scaled(sums, factor)
-        count = tf.cast(basics.size_op(self.options.set_id), tf.float64)
-        if sums.dtype.is_integer:
-            return tf.cast(tf.cast(sums, tf.float64) * factor / count, sums.dtype)
-        return _scaled(sums, factor / count)
+        """Scales and averages, to the bit as the kernel does."""
+        count = None
+        if self.options.op == basics.Average:
+            count = basics.size_op(self.options.set_id)
+        return _scaled(sums, self.options.postscale_factor, count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,12 +113,18 @@ class _Rows:
         return self.request.options.set_size
 
 
-def _scaled(values: Any, factor: Any) -> Any:
-    """The kernel's scaling: the product in float64, rounded once, integers toward zero."""
+def _scaled(values: Any, factor: float, divisor: Any = None) -> Any:
+    """The kernel's scaling (kernels/scaling.h): integers in float64, then toward zero."""
     if values.dtype.is_complex:
-        real, imaginary = (_scaled(part(values), factor) for part in (tf.math.real, tf.math.imag))
-        return tf.complex(real, imaginary)
-    return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
+        parts = (tf.math.real(values), tf.math.imag(values))
+        return tf.complex(*(_scaled(part, factor, divisor) for part in parts))
+    held = scales.type_of_products(values.dtype)
+    result = tf.cast(values, held)
+    if factor != 1.0:
+        result *= tf.constant(scales.in_type(factor, held), held)
+    if divisor is not None:
+        result /= tf.cast(divisor, held)
+    return tf.cast(result, values.dtype)
 
 
 def _device_of(options: ReductionOptions) -> str:

@@ -55,6 +55,61 @@ def test_a_horovod_script_runs_unchanged(call, environ, tmp_path):
     assert "size 2 module tf_hvd gradient 1.0" in output  # the average, as Horovod's is
 
 
+# As in Horovod's elastic examples, which train a step to make the optimizer's variables.
+ELASTIC = """
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+hvd.init()
+tf.keras.utils.set_random_seed(hvd.rank())
+model = tf.keras.Sequential([tf.keras.layers.Input((1,)), tf.keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(tf.optimizers.Adam(0.001 * hvd.size())), "mse")
+x = np.float32([[1.0]] * 8)
+model.fit(x, x, steps_per_epoch=1, epochs=1, verbose=0)
+state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+"""
+
+
+def test_an_elastic_program_is_told_that_there_is_no_elastic_training(call, environ, tmp_path):
+    (tmp_path / "script.py").write_text(ELASTIC)
+    code, _, errors = call(
+        *("run", "-np", "2", "--as-horovod", sys.executable, "script.py"), environ=environ
+    )
+    assert code == 1
+    last = " ".join(errors.partition("tf_hvd run: the job ended")[2].split())
+    assert "GuardError: horovod.tensorflow.keras has no 'elastic'" in last, errors
+    assert "start the job again from its last checkpoint" in last
+    assert "the ranks' weights differ" in last
+
+
+# As Horovod's tensorflow2_keras_mnist.py does with arguments: `2 localhost:2 mpi`.
+RUNS_ITSELF = """
+import sys
+import horovod
+import horovod.tensorflow as hvd
+
+def main():
+    hvd.init()
+    return hvd.rank(), hvd.size()
+
+if __name__ == "__main__":
+    np, hosts, comm = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    print(horovod.run(main, np=np, hosts=hosts, use_gloo=comm == "gloo", use_mpi=comm == "mpi"))
+"""
+
+
+def test_a_script_that_runs_itself_on_hosts(call, environ, tmp_path):
+    (tmp_path / "script.py").write_text(RUNS_ITSELF)
+    code, output, errors = call(
+        *("run", "-np", "1", "--as-horovod", sys.executable, "script.py"),
+        *("2", "localhost:2", "mpi"),
+        environ=environ,
+    )
+    assert code == 0, errors
+    assert "[(0, 2), (1, 2)]" in output
+
+
 def test_the_path_of_the_caller_stays(call, environ, program):
     show = program("say(os.environ['PYTHONPATH'])")
     code, output, errors = call(

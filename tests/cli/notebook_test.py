@@ -27,6 +27,38 @@ def fail():
 
 tf_hvd.run(fail, np=2)
 """
+# As Horovod's lessons have it: its names at the top of the notebook, used in the function.
+LESSON = """
+import os
+import tf_hvd
+tf_hvd.install_as_horovod()
+os.environ["TF_USE_LEGACY_KERAS"] = "{legacy}"  # for the ranks
+
+import horovod
+import horovod.tensorflow as hvd
+import horovod.tensorflow.keras as hvd_keras
+import numpy as np
+import tensorflow as tf
+
+def training_func():
+    hvd.init()
+    keras = tf.keras
+    keras.utils.set_random_seed(hvd.rank())
+    x = np.float32([[1.0 + hvd.rank()]] * 8)
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))
+    model.compile(loss="mse", optimizer=optimizer, experimental_run_tf_function=False)
+    start = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(x, x, verbose=0, callbacks=[start])
+    hvd.broadcast_variables(optimizer.variables(), root_rank=0)
+    library = keras.Model.__module__.split(".")[0]
+    return library, [weights.tolist() for weights in model.get_weights()]
+
+results = horovod.run(
+    training_func, np=2, verbose=False, disable_cache=True, use_mpi=True
+)
+results[0][0], results[0] == results[1]
+"""
 SLEEP = """
 def sleep(folder):
     import os, pathlib, time
@@ -86,6 +118,16 @@ def test_ranks_print_into_the_cell_with_one_progress_bar(notebook):
         "len(results), all((one == other).all() for one, other in pairs)"
     )
     assert texts(same, "execute_result") == ["(2, True)"]
+
+
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_a_function_that_uses_horovods_names_of_the_notebook(notebook, keras):
+    """An alias of a module goes by its name; Keras 3 takes what the lesson wrote for Keras 2."""
+    cell = notebook(LESSON.format(legacy=int(keras == "tf_keras")))
+    assert texts(cell, "execute_result") == [f"('{keras}', True)"]
+    lines = "".join(texts(cell, "stream")).splitlines()
+    told = [line for line in lines if "experimental_run_tf_function" in line]
+    assert len(told) == (keras == "keras"), lines
 
 
 def test_the_exception_of_a_rank_is_raised_in_the_cell(notebook):

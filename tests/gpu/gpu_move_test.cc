@@ -76,16 +76,16 @@ struct ScaleRow {
   double divisor;
 };
 
-TEST(GpuMove, IntegersAreDividedAndAllOthersMultiplied) {
+TEST(GpuMove, FactorsAndDivisorsGoToTheKernelOfTheType) {
   for (const ScaleRow& row : std::vector<ScaleRow>{
            {{DType::kInt64, 3.0, 4.0}, "tf_hvd_scale_int64", 3.0, 4.0},
            {{DType::kUint8, 1.0, 7.0}, "tf_hvd_scale_uint8", 1.0, 7.0},
-           {{DType::kFloat32, 1.0, 4.0}, "tf_hvd_scale_float32", 0.25, 1.0},
-           {{DType::kFloat64, 1.0, 3.0}, "tf_hvd_scale_float64", 1.0 / 3.0, 1},
-           {{DType::kFloat16, 2.0, 8.0}, "tf_hvd_scale_float16", 0.25, 1.0},
+           {{DType::kFloat32, 1.0, 4.0}, "tf_hvd_scale_float32", 1.0, 4.0},
+           {{DType::kFloat64, 1.0, 3.0}, "tf_hvd_scale_float64", 1.0, 3.0},
+           {{DType::kFloat16, 2.0, 8.0}, "tf_hvd_scale_float16", 2.0, 8.0},
            {{DType::kBfloat16, 5.0, 1.0}, "tf_hvd_scale_bfloat16", 5.0, 1.0},
-           {{DType::kComplex64, 1.0, 2.0}, "tf_hvd_scale_float32", 0.5, 1.0},
-           {{DType::kComplex128, 1.0, 2.0}, "tf_hvd_scale_float64", 0.5, 1.0},
+           {{DType::kComplex64, 1.0, 2.0}, "tf_hvd_scale_float32", 1.0, 2.0},
+           {{DType::kComplex128, 3.0, 2.0}, "tf_hvd_scale_float64", 3.0, 2.0},
            {{DType::kBool, 1.0, 1.0}, "tf_hvd_scale_bool", 1.0, 1.0},
        }) {
     SCOPED_TRACE(row.kernel);

@@ -110,8 +110,8 @@ TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
             "allreduce 8 float32 sum, scale_float32 x1 *0.25",
             "copy_8 x2, allreduce 16 float32 sum, scale_float32 x2 *0.25"},
            {Options(DType::kInt32, ReduceOp::kAverage),
-            "allreduce 8 int32 sum, scale_int32 x1 /4",
-            "copy_8 x2, allreduce 16 int32 sum, scale_int32 x2 /4"},
+            "allreduce 8 int32 sum, scale_int32 x1 *0.25",
+            "copy_8 x2, allreduce 16 int32 sum, scale_int32 x2 *0.25"},
            {Options(DType::kInt64, ReduceOp::kAverage, 3, 5),
             "scale_int64 x1 *3, allreduce 8 int64 sum, scale_int64 x1 *5 /4",
             "scale_int64 x2 *3, allreduce 16 int64 sum, "
@@ -354,7 +354,7 @@ TEST(GpuPlan, UnevenReducescatterIsPaddedToTheLongest) {
     const auto steps = Plan(spec, me);
     EXPECT_EQ(Text(steps),
               "copy_8 x3, reducescatter 4 float32 sum, "
-              "scale_float32 x1 *0.333333");
+              "scale_float32 x1 /3");
     EXPECT_EQ(MoveAt(steps, 0).rows[2].input, Tensor(0) + 6 * 4);
     EXPECT_EQ(MoveAt(steps, 0).rows[2].output, kStaging + 2 * 16);
     EXPECT_EQ(CallAt(steps, 1).input, kStaging);

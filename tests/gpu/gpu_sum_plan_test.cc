@@ -86,7 +86,7 @@ TEST(GpuSumPlan, HalfPrecisionsAreAddedInFloat32) {
   EXPECT_EQ(TextByMpi(Allreduce({8}, mean)),
             "scale_bfloat16 x1 *2, alltoall >4 >4 >4 >4 <4 <4 <4 <4, "
             "cast_bfloat16_float32 x1, sum_rows_float32 4x2, "
-            "cast_float32_bfloat16 x1 *0.75, allgather 4 uint8, copy_8 x1");
+            "cast_float32_bfloat16 x1 *3 /4, allgather 4 uint8, copy_8 x1");
 }
 
 TEST(GpuSumPlan, OthersAreScaledWhenTheyAreUnpacked) {

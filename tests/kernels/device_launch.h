@@ -72,10 +72,8 @@ inline std::vector<Factors> FactorsFor(const Meaning& meaning) {
   if (meaning.copies || meaning.from == DType::kBool) return {{1, 1}};
   std::vector<Factors> all = {{0.1, 1}, {-3, 1}, {0x1p-20, 1}, {1e30, 1}};
   if (meaning.from != meaning.to) all.push_back({1, 1});
-  if (!IsFloating(meaning.from)) {
-    for (const double factor : {1.0, -1.0, 5.0, 1e30}) {
-      all.push_back({factor, 7});
-    }
+  for (const double factor : {1.0, -1.0, 5.0, 1e30}) {
+    all.push_back({factor, 7});
   }
   return all;
 }
@@ -105,8 +103,9 @@ inline std::string Compressed(const Meaning& meaning, const char* input,
     halves.assign(input, halves.size());
   }
   LoadAccumulator(half, &floats[0], halves.data(), count, 1.0);
-  if (factors.factor != 1.0) {
-    StoreAccumulator(half, &halves[0], floats.data(), count, factors.factor);
+  if (factors.factor != 1.0 || factors.divisor != 1.0) {
+    StoreAccumulator(half, &halves[0], floats.data(), count, factors.factor,
+                     factors.divisor);
     LoadAccumulator(half, &floats[0], halves.data(), count, 1.0);
   }
   return narrows ? halves : floats;
@@ -125,7 +124,9 @@ inline std::string Reference(const SoftwareKernel& kernel, const char* input,
   }
   if (meaning.compresses) return Compressed(meaning, input, count, factors);
   if (meaning.to == AccumulatorOf(meaning.from) && meaning.to != meaning.from) {
-    LoadAccumulator(meaning.from, &result[0], input, count, factors.factor);
+    LoadAccumulator(meaning.from, &result[0], input, count, 1.0);
+    StoreAccumulator(meaning.to, &result[0], result.data(), count,
+                     factors.factor, factors.divisor);
     QuietNans(&result);
     return result;
   }

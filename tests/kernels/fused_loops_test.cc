@@ -18,9 +18,12 @@ namespace {
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
 
-void Check(const FusedVariant& variant, DType dtype, ReduceOp op, double scale,
-           size_t ranks, int64_t count) {
-  const FusedLoop loop = FusedLoopOf(variant, dtype, op, scale != 1.0);
+constexpr FusedScales kScales[] = {{1, 1, 1},   {1, 1.0 / 3, 1}, {1, 1, 7},
+                                   {1, 0.1, 3}, {0.1, 1, 1},     {0.3, 0.7, 5}};
+
+void Check(const FusedVariant& variant, DType dtype, ReduceOp op,
+           const FusedScales& scales, size_t ranks, int64_t count) {
+  const FusedLoop loop = FusedLoopOf(variant, dtype, op, ScaledBy(scales));
   if (loop == nullptr) return;
   std::mt19937_64 random(static_cast<uint64_t>(count) * 31 + ranks);
   const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
@@ -33,14 +36,15 @@ void Check(const FusedVariant& variant, DType dtype, ReduceOp op, double scale,
   std::vector<char> sums(static_cast<size_t>(count) *
                          SizeOf(AccumulatorOf(dtype)));
   std::vector<char> expected(bytes);
-  LoadAccumulator(dtype, sums.data(), inputs[0].data(), count, 1.0);
+  LoadAccumulator(dtype, sums.data(), inputs[0].data(), count, scales.before);
   for (size_t i = 1; i < ranks; ++i) {
-    Accumulate(dtype, op, sums.data(), inputs[i].data(), count, 1.0);
+    Accumulate(dtype, op, sums.data(), inputs[i].data(), count, scales.before);
   }
-  StoreAccumulator(dtype, expected.data(), sums.data(), count, scale);
+  StoreAccumulator(dtype, expected.data(), sums.data(), count, scales.after,
+                   scales.divisor);
   std::vector<char> output(bytes);
   // In place, as an allreduce does.
-  loop(pointers.data(), ranks, count, scale, output.data(), inputs[0].data());
+  loop(pointers.data(), ranks, count, scales, output.data(), inputs[0].data());
   const std::string_view wanted(expected.data(), bytes);
   EXPECT_EQ(FirstDifference(dtype, {output.data(), bytes}, wanted), -1);
   EXPECT_EQ(FirstDifference(dtype, {inputs[0].data(), bytes}, wanted), -1);
@@ -54,10 +58,10 @@ TEST(FusedLoops, EveryVariantGivesTheSameBits) {
       for (const ReduceOp op : kOps) {
         SCOPED_TRACE(std::string(variant.name) + " " + NameOf(dtype) + " " +
                      NameOf(op));
-        for (const double scale : {1.0, 1.0 / 3.0}) {
+        for (const FusedScales& scales : kScales) {
           for (const size_t ranks : {1u, 2u, 3u, 5u}) {
             for (const int64_t count : {1, 7, 64, 1003}) {
-              Check(variant, dtype, op, scale, ranks, count);
+              Check(variant, dtype, op, scales, ranks, count);
             }
           }
         }
@@ -69,11 +73,11 @@ TEST(FusedLoops, EveryVariantGivesTheSameBits) {
 TEST(FusedLoops, TheBaselineIsAlwaysThere) {
   EXPECT_STREQ(FusedVariants().back().name, "baseline");
   EXPECT_TRUE(FusedVariants().back().supported());
-  EXPECT_NE(FusedLoopOf(DType::kFloat32, ReduceOp::kSum, true), nullptr);
-  EXPECT_NE(FusedLoopOf(DType::kInt64, ReduceOp::kSum, false), nullptr);
-  EXPECT_EQ(FusedLoopOf(DType::kInt64, ReduceOp::kSum, true), nullptr)
-      << "integers are divided";
-  EXPECT_EQ(FusedLoopOf(DType::kBool, ReduceOp::kSum, false), nullptr);
+  EXPECT_NE(FusedLoopOf(DType::kFloat32, ReduceOp::kSum, kQuotient), nullptr);
+  EXPECT_NE(FusedLoopOf(DType::kInt64, ReduceOp::kSum, kUnscaled), nullptr);
+  EXPECT_EQ(FusedLoopOf(DType::kInt64, ReduceOp::kSum, kProduct), nullptr)
+      << "integers are scaled in float64";
+  EXPECT_EQ(FusedLoopOf(DType::kBool, ReduceOp::kSum, kUnscaled), nullptr);
 }
 
 }  // namespace

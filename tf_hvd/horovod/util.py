@@ -11,6 +11,7 @@ from tf_hvd import _native, basics
 from tf_hvd.config import env
 from tf_hvd.exceptions import HorovodVersionMismatchError
 from tf_hvd.helpers import (
+    _cache,
     check_extension,
     gpu_available,
     handle_average_backwards_compatibility,
@@ -22,6 +23,7 @@ from tf_hvd.horovod.exceptions import get_version_mismatch_message
 
 __all__ = [
     "EXTENSIONS",
+    "_cache",
     "ccl_built",
     "check_extension",
     "check_installed_version",

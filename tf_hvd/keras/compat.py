@@ -44,6 +44,9 @@ SCOPE = "tf_hvd/"
 CALLBACK_TRAITS = {"_supports_tf_logs": True}
 # What tf_keras asks each callback of a `fit`; Keras 3's do not have it.
 ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
+# What of tf_keras returns pairs of gradients and variables: of the present optimizers, of the
+# older ones.
+COMPUTING = ("compute_gradients", "_compute_gradients")
 # A tape puts what it computes under this name scope.
 BACKPROP = "gradient_tape/"
 
@@ -187,6 +190,11 @@ def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> 
 
     methods.put_around(optimizer, name, hooked_aggregate)
     methods.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
+
+
+def computed_by_legacy(optimizer: Any, loss: Any, var_list: Any, tape: Any) -> list[Any]:
+    """Pairs of gradients and variables, of an older optimizer of tf_keras."""
+    return list(optimizer._compute_gradients(loss, var_list, None, tape))
 
 
 def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:

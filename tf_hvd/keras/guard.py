@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 import wrapt
 
-from tf_hvd import basics, collectives, config
+from tf_hvd import basics, collectives, config, horovod_names
 from tf_hvd._strategy import refuse_replicas
 from tf_hvd._tensorflow import on_host
 from tf_hvd.keras import agreement, compat, dataflow, local_step, patches, together
@@ -119,15 +119,22 @@ def before_batch_norm(layer: Any) -> None:
 _PATTERN = re.compile(r"this job has \d+ ranks, and .*" + re.escape(OFF[-20:]), re.DOTALL)
 
 
-def failed(error: tf.errors.InvalidArgumentError) -> None:
+def failed(error: Exception) -> None:
     """Training has failed.
 
     Raises:
-      GuardError: by an op of `before_update`.
+      GuardError: by an op of `before_update`; or in a program for elastic training,
+        which is told that first.
     """
-    found = _PATTERN.search(error.message)
-    if found is not None:
-        raise GuardError(found.group()) from error
+    text = str(error) if isinstance(error, GuardError) else ""
+    if isinstance(error, tf.errors.InvalidArgumentError):
+        found = _PATTERN.search(error.message)
+        text = found.group() if found else ""
+    elastic = horovod_names.elastic_text() if text else ""
+    if elastic:
+        raise GuardError(f"{elastic} (Its training was stopped before that: {text})") from error
+    if text and not isinstance(error, GuardError):
+        raise GuardError(text) from error
 
 
 def _leaves(model: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from tf_hvd._strategy import refuse_replicas
 from tf_hvd._tensorflow import on_host, tf_variable, verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
-from tf_hvd.keras import agreement, compat, dataflow, methods
+from tf_hvd.keras import agreement, compat, computed, dataflow, methods
 from tf_hvd.keras.passes import hook_passes
 from tf_hvd.keras.reduced import ReducedByUser
 from tf_hvd.options import ReductionOptions
@@ -163,10 +163,10 @@ class Distribution:
 
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update, when all the variables that it changes have been changed."""
+        self._reduced.forget()
         if self._applied is None or not agreement.takes_part(self.process_set):
             return
-        eager = tf.executing_eagerly()
-        changed = [] if eager else [tf_variable(v).read_value() for v in variables]
+        changed = [] if tf.executing_eagerly() else [tf_variable(v).read_value() for v in variables]
         with tf.control_dependencies(changed):
             self._applied.assign_add(1)
 
@@ -397,4 +397,4 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         "sparse_as_dense": sparse_as_dense,
     }
     _Wrapping(name, steps, scale_local_gradients, options, aggregation).wrap(optimizer)
-    return optimizer
+    return computed.hook(optimizer, passes)

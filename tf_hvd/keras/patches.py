@@ -24,8 +24,8 @@ class Guard(Protocol):
     def before_batch_norm(self, layer: Any) -> None:
         """A layer with Keras' synchronized=True is about to normalize in training."""
 
-    def failed(self, error: tf.errors.InvalidArgumentError) -> None:
-        """Training has failed: raises the guard's own error if it was such an op."""
+    def failed(self, error: Exception) -> None:
+        """Training has failed: raises the guard's own error if it was by the guard."""
 
     def watches(self) -> bool:
         """Whether training is to be watched."""
@@ -107,7 +107,7 @@ def _watched_training(guard: Guard, original: Any, name: str) -> Any:
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(self, *args, **kwargs)
-        except tf.errors.InvalidArgumentError as error:
+        except Exception as error:
             guard.failed(error)
             raise
 

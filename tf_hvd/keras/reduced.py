@@ -1,4 +1,4 @@
-"""Gradients that the user had reduced by Horovod's `optimizer._allreduce`."""
+"""Gradients that the user had reduced by Horovod's `_allreduce` or `compute_gradients`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,6 +28,10 @@ class ReducedByUser:
         self._gradients = [gradient for gradient in gradients if gradient is not None]
         self._graph = next(_graphs(), None)
 
+    def forget(self) -> None:
+        """The update is made, whether it asked or was told that all is reduced."""
+        self._gradients = []
+
     def take(self, gradients: Sequence[Any]) -> bool:
         """Whether these are the gradients that the user was given; asked once for each update.
 
@@ -42,9 +46,10 @@ class ReducedByUser:
             return True
         if self._op not in _IDEMPOTENT:
             raise ValueError(
-                "the gradients of this update are not those that _allreduce() returned, and "
-                "apply_gradients() would reduce them a second time: do not call _allreduce(), or "
-                "change the gradients before it."
+                "the gradients of this update are not those that compute_gradients() or "
+                "_allreduce() returned reduced, and apply_gradients() would reduce them a second "
+                "time: change gradients before they are reduced (compute them with a tf."
+                "GradientTape), or clip them by the optimizer's own arguments."
             )
         return False
 

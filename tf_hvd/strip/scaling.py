@@ -1,8 +1,8 @@
 """What a reduction over one process does to its tensor: multiplication with its factors.
 
-The arithmetic is that of the kernels (kernels/buffer_ops.h): each factor by itself, the product
-formed in float64 and rounded once; integers truncated toward zero and held at the ends of their
-range; half precisions held in float32 between the two factors; bool not scaled at all.
+The arithmetic is that of the kernels (kernels/scaling.h): each factor by itself, rounded to the
+type that the product is formed in; integers in float64, truncated toward zero and held at the ends
+of their range; half precisions in float32, also between the two factors; bool not scaled at all.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_hvd import scales
 from tf_hvd.strip.builder import Builder
 
-_HALVES = (tf.float16, tf.bfloat16)
 _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 
 
@@ -33,34 +33,35 @@ def scaled(build: Builder, tensor: str, dtype: tf.DType, factors: tuple[float, f
         return tensor
     if dtype in _PARTS:
         return _scaled_complex(build, tensor, dtype, factors)
-    held = tf.float32 if dtype in _HALVES else dtype
-    source = dtype
+    held = scales.type_of_products(dtype)
+    if dtype.is_integer:
+        for factor in wanted:
+            wide = build.cast(tensor, dtype, held)
+            tensor = _truncated(build, _wide_product(build, wide, factor), dtype)
+        return tensor
+    tensor = build.cast(tensor, dtype, held)
     for i, factor in enumerate(wanted):
-        wide = build.cast(tensor, source, tf.float64)
-        tensor, source = _narrow(build, _product(build, wide, factor, held, i), held), held
+        tensor = _product(build, tensor, scales.in_type(factor, held), held, i)
     return build.cast(tensor, held, dtype)
 
 
-def _product(build: Builder, wide: str, factor: float, held: tf.DType, stage: int) -> str:
-    """`wide` times a factor."""
-    number = build.constant(np.float64(0.0 if _is_void(factor, held) else factor), tf.float64)
-    if held.is_integer and math.isinf(factor):
-        # Zero times infinity is not a number, which as an integer is zero.
-        return build.add("MulNoNan", [number, wide], "z", T=tf.float64)
+def _product(build: Builder, tensor: str, factor: Any, held: tf.DType, stage: int) -> str:
+    """A number with a fraction times a factor."""
     # Of two products in a row TensorFlow would make one, which rounds otherwise.
-    op = "MulNoNan" if stage and held == tf.float64 and factor else "Mul"
-    return build.add(op, [wide, number], "z", T=tf.float64)
+    op = "MulNoNan" if stage and factor else "Mul"
+    return build.add(op, [tensor, build.constant(factor, held)], "z", T=held)
 
 
-def _is_void(factor: float, held: tf.DType) -> bool:
-    """Whether every product is no number, which as an integer is zero."""
-    return bool(held.is_integer) and math.isnan(factor)
+def _wide_product(build: Builder, wide: str, factor: float) -> str:
+    """An integer times a factor; what is no number is zero, as an integer."""
+    number = build.constant(np.float64(0.0 if math.isnan(factor) else factor), tf.float64)
+    if math.isinf(factor):  # of which zero times infinity is not a number
+        return build.add("MulNoNan", [number, wide], "z", T=tf.float64)
+    return build.add("Mul", [wide, number], "z", T=tf.float64)
 
 
-def _narrow(build: Builder, product: str, held: tf.DType) -> str:
-    """A float64 product in the type that holds it."""
-    if not held.is_integer:
-        return build.cast(product, tf.float64, held)
+def _truncated(build: Builder, product: str, held: tf.DType) -> str:
+    """A float64 product as an integer."""
     limits = np.iinfo(held.as_numpy_dtype)
     # The largest integer that float64 has: of 64 bits the last one is not.
     largest = float(limits.max)

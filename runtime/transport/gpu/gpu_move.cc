@@ -9,11 +9,6 @@ DType PartsOf(DType dtype) {
   return dtype == DType::kComplex128 ? DType::kFloat64 : dtype;
 }
 
-// Only integers are divided; see StoreAccumulator.
-bool IsInteger(DType dtype) {
-  return !IsFloating(dtype) && !IsComplex(dtype) && dtype != DType::kBool;
-}
-
 std::string VerbOf(Scaling::Cast cast) {
   if (cast == Scaling::Cast::kNone) return "tf_hvd_scale_";
   return cast == Scaling::Cast::kNarrow ? "tf_hvd_narrow_" : "tf_hvd_widen_";
@@ -34,10 +29,6 @@ GpuMove MoveBuilder::Build() const {
     move.kernel = VerbOf(scaling_.cast) + NameOf(PartsOf(scaling_.dtype));
     move.arguments.factor = scaling_.factor;
     move.arguments.divisor = scaling_.divisor;
-    if (!IsInteger(scaling_.dtype)) {
-      move.arguments.factor /= scaling_.divisor;
-      move.arguments.divisor = 1.0;
-    }
   } else {
     // The widest unit that all rows are made of, and aligned to.
     uintptr_t bits = 8;
@@ -59,11 +50,11 @@ GpuMove MoveBuilder::Build() const {
 }
 
 GpuMove CastMove(const std::vector<MoveRow>& rows, DType from, DType to,
-                 double factor) {
+                 double factor, double divisor) {
   GpuMove move;
   move.kernel = std::string("tf_hvd_cast_") + NameOf(from) + "_" + NameOf(to);
   move.arguments.factor = factor;
-  move.arguments.divisor = 1.0;
+  move.arguments.divisor = divisor;
   move.arguments.tile =
       GpuMove::kTileBytes / static_cast<int64_t>(sizeof(float));
   for (const MoveRow& row : rows) {

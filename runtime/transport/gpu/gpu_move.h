@@ -73,7 +73,7 @@ class MoveBuilder {
 // LoadAccumulator and StoreAccumulator do. `rows`: of each, `end` is its own
 // number of elements; a null input stands for zeros, a null output for nowhere.
 GpuMove CastMove(const std::vector<MoveRow>& rows, DType from, DType to,
-                 double factor);
+                 double factor, double divisor = 1.0);
 
 }  // namespace tf_hvd
 

@@ -149,8 +149,8 @@ class SumPlanner {
                                  options_.dtype, accumulator_, 1.0));
     Launch(wide_, sum_, part);
     steps_.emplace_back(CastMove({{sum_, mine, part}}, accumulator_,
-                                 options_.dtype,
-                                 options_.postscale / options_.divisor));
+                                 options_.dtype, options_.postscale,
+                                 options_.divisor));
   }
 
   void Launch(const char* vectors, char* sum, int64_t part) {

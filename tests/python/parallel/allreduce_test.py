@@ -160,8 +160,46 @@ def test_scales(evaluate, rank, size):
     equal(integers, (sum(np.trunc(x * 0.5) for x in inputs) * 4.0).astype(np.int32))
 
 
+def random_numbers(rank, dtype):
+    values = np.random.default_rng(rank).uniform(-100, 100, 1003)
+    return tf.cast(values, dtype).numpy()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("factor", [0.1, 0.1915194503788923, 1 / 3, -1.7])
+def test_factors_are_rounded_to_the_type_as_numpy_and_horovod_do(
+    evaluate, rank, size, dtype, factor
+):
+    """Half precisions are multiplied in float32. A maximum does not round in any order."""
+    held = np.float64 if dtype == tf.float64 else np.float32
+
+    def times(x):
+        return (x.astype(held) * held(factor)).astype(x.dtype)
+
+    def scaled(x):
+        before = hvd.allreduce(x, op=hvd.Max, prescale_factor=factor)
+        return before, hvd.allreduce(x, op=hvd.Max, postscale_factor=factor)
+
+    inputs = [random_numbers(r, dtype) for r in range(size)]
+    before, after = evaluate(scaled, inputs[rank])
+    equal(before, functools.reduce(np.maximum, [times(x) for x in inputs]))
+    equal(after, times(functools.reduce(np.maximum, inputs)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS + COMPLEX)
+def test_an_average_is_the_sum_divided_in_the_type(evaluate, rank, size, dtype):
+    """Not the sum times 1 / N, which is less than 1 for 41 ones in float32, for 49 in float64."""
+    tensors = [of(rank, dtype), np.full([5], 0.375, numpy_type(dtype))]
+    means, equals = evaluate(lambda x, y: [hvd.allreduce(x), hvd.allreduce(y)], *tensors)
+    half = dtype in (tf.float16, tf.bfloat16)
+    total = sum(x.astype(np.float32) if half else x for x in everybody(size, dtype))
+    parts = total.view(total.real.dtype)  # NumPy's quotient of complex numbers is a product
+    equal(means, (parts / parts.dtype.type(size)).view(total.dtype).astype(numpy_type(dtype)))
+    equal(equals, tensors[1])
+
+
 @pytest.mark.parametrize("factors", [(0.1, 1.0), (1.0, 1 / 3), (0.1, 1 / 3)])
-def test_factors_are_float64(evaluate, rank, size, factors):
+def test_factors_of_float64_and_of_integers_are_float64(evaluate, rank, size, factors):
     """TensorFlow's attributes are float32: 0.1 was 0.10000000149, and 10 * 0.7 was 6."""
     before, after = factors
 

@@ -48,6 +48,9 @@ def test_import_makes_the_gradients_horovods():
     import horovod.common.util as util
 
     assert util.split_list([1], 1) == [[1]]
+    calls = []
+    cached = util._cache(lambda x, y=0: calls.append(x + y) or len(calls))
+    assert (cached(7), cached(7), cached(7, y=1), cached(7, y=1), calls) == (1, 1, 2, 2, [7, 8])
     assert gradients.convention() == "tf_hvd"
     import horovod.tensorflow as hvd
 
@@ -295,6 +298,117 @@ def test_keras_optimizers_have_allreduce(evaluate):
     # The next update is one like any other.
     optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
     np.testing.assert_array_equal(variable.numpy(), [-4.0, -6.0])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float16, np.float32])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_scaled_sums_of_equal_tensors_are_equal_to_the_bit(size, dtype, grouped):
+    """As Horovod's tests ask: multiplied in the type, integers in float64, halves in float32."""
+    import horovod.tensorflow as hvd
+
+    factor = np.random.default_rng(7).uniform()
+    x = np.random.default_rng(8).uniform(-100, 100, (17, 17)).astype(dtype)
+    wide = {np.float16: np.float32, np.float32: np.float32}.get(dtype, np.float64)
+
+    def times(values):
+        return (wide(factor) * values.astype(wide)).astype(dtype)
+
+    def summed(**options):
+        if grouped:
+            return hvd.grouped_allreduce([tf.constant(x)] * 2, op=hvd.Sum, **options)[1]
+        return hvd.allreduce(tf.constant(x), op=hvd.Sum, **options)
+
+    total = dtype(size)
+    np.testing.assert_array_equal(summed(prescale_factor=factor), times(x) * total)
+    np.testing.assert_array_equal(summed(postscale_factor=factor), times(x * total))
+    rows = hvd.reducescatter(tf.constant(x), op=hvd.Sum, postscale_factor=factor)
+    mine = slice(0, 9) if hvd.rank() == 0 else slice(9, 17)
+    np.testing.assert_array_equal(rows, times(x * total)[mine])
+
+
+@pytest.mark.parametrize("local", [0, 1])
+def test_compute_gradients_of_a_partial_optimizer(rank, size, local):
+    import horovod.tensorflow.keras as hvd
+
+    layers = [tf_keras.layers.Dense(1, use_bias=False, kernel_initializer="ones") for _ in range(2)]
+    model = tf_keras.Sequential([tf_keras.layers.Input([1]), *layers])
+    optimizer = hvd.PartialDistributedOptimizer(
+        tf_keras.optimizers.legacy.Adam(), local_layers=layers[:local]
+    )
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_sum(model(tf.constant([[1.0 + rank]])))
+    pairs = optimizer._compute_gradients(loss, model.trainable_weights, tape=tape)
+    mine, mean = (1.0 + rank) / size, 1.5  # a local gradient is divided by the number of ranks
+    assert [float(gradient[0, 0]) for gradient, _ in pairs] == [mine if local else mean, mean]
+
+
+def test_what_keras_2_took_is_taken_under_horovods_names_alone(monkeypatch, rank):
+    import horovod.tensorflow.keras as hvd
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam())
+    model = small_model(keras)
+    model.compile(optimizer, "mse", experimental_run_tf_function=False)
+    assert model.optimizer is optimizer
+    for each in (optimizer, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())):
+        assert [v.path for v in each.variables()] == [v.path for v in each.variables]
+    hvd.broadcast(optimizer.variables()[0].value, 0)
+    monkeypatch.setattr(gradients._Convention, "name", "tf_hvd")
+    assert type(optimizer.variables) is list
+    with pytest.raises(TypeError, match="experimental_run_tf_function"):
+        model.compile(optimizer, "mse", experimental_run_tf_function=False)
+
+
+def scaled(optimizer):
+    return tf_keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic=False, initial_scale=8)
+
+
+KINDS = {
+    "tf_keras": lambda: tf_keras.optimizers.SGD(1.0),
+    "legacy": lambda: tf_keras.optimizers.legacy.SGD(1.0),
+    "scaled": lambda: scaled(tf_keras.optimizers.SGD(1.0)),
+    "scaled legacy": lambda: scaled(tf_keras.optimizers.legacy.SGD(1.0)),
+}
+
+
+@in_both_modes
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flags", [{}, {"experimental_aggregate_gradients": False}])
+def test_compute_gradients_of_tf_keras_are_reduced_once(evaluate, kind, flags):
+    import horovod.tensorflow.keras as hvd
+
+    rank = hvd.rank()
+    variable = tf.Variable([0.0, 0.0])
+    optimizer = hvd.DistributedOptimizer(KINDS[kind](), op=hvd.Sum)
+    public = "legacy" not in kind or rank == 0  # the older ones have it with an underscore
+
+    def step(factors):
+        compute = getattr(optimizer, "compute_gradients" if public else "_compute_gradients")
+        pairs = compute(lambda: tf.reduce_sum(variable * factors), [variable])
+        optimizer.apply_gradients(pairs, **flags)
+        return pairs[0][0]
+
+    reduced = evaluate(step, np.float32([1 + rank, 2]))
+    np.testing.assert_array_equal(reduced, [3.0, 4.0])
+    np.testing.assert_array_equal(variable.numpy(), [-3.0, -4.0])
+    # minimize() reduces where Keras does, once as well.
+    loss = tf.constant([1.0 + rank, 2.0])
+    optimizer.minimize(lambda: tf.reduce_sum(variable * loss), [variable])
+    np.testing.assert_array_equal(variable.numpy(), [-6.0, -8.0])
+
+
+@pytest.mark.parametrize("kind", ["tf_keras", "legacy"])
+@pytest.mark.parametrize("flags", [{}, {"experimental_aggregate_gradients": False}])
+def test_compute_gradients_of_several_passes_are_reduced_with_their_sum(kind, flags):
+    import horovod.tensorflow.keras as hvd
+
+    variable = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(KINDS[kind](), op=hvd.Sum, backward_passes_per_step=2)
+    for factor in (1.0, 10.0):
+        loss = tf.constant([factor * (1 + hvd.rank())])
+        pairs = optimizer.compute_gradients(lambda loss=loss: variable * loss, [variable])
+        assert float(pairs[0][0][0]) == float(loss[0])  # this rank's: no update yet
+        optimizer.apply_gradients(pairs, **flags)
+    np.testing.assert_array_equal(variable.numpy(), [-33.0])
 
 
 def test_optimizers_show_horovod():

@@ -57,7 +57,7 @@ def test_dense(train, rank, size):
         wanted = np.float32([sum(r + 1 for r in there), step * len(there)])
         np.testing.assert_array_equal(total, wanted)
         # Of all ranks, also those that have left.
-        np.testing.assert_array_equal(average, (wanted * np.float64(1 / size)).astype(np.float32))
+        np.testing.assert_array_equal(average, wanted / np.float32(size))
         assert gathered.tolist() == [r for r in there for _ in range(r % 2 + 1)]
 
 
@@ -102,8 +102,7 @@ def test_sparse(train, monkeypatch, rank, size, way, count):
         np.testing.assert_array_equal(indices, wanted)
         np.testing.assert_array_equal(places, wanted)
         np.testing.assert_array_equal(values, dense[wanted])
-        averages = (dense[wanted] * np.float64(1 / size)).astype(np.float32)
-        np.testing.assert_array_equal(means, averages)
+        np.testing.assert_array_equal(means, dense[wanted] / np.float32(size))
         assert alone == len(present(step, size)) // size
 
 

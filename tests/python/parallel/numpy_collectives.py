@@ -47,17 +47,16 @@ def _truncated(values, dtype):
     return result
 
 
-def _scaled(values, scale):
-    """Formed in float64, rounded once."""
-    if scale == 1 or values.dtype == np.dtype(bool):
+def _scaled(values, scale, divisor=1):
+    """In the type itself, of integers in float64."""
+    if scale == divisor == 1 or values.dtype == np.dtype(bool):
         return values
     if np.iscomplexobj(values):
         parts = values.view(values.real.dtype)
-        return _scaled(parts, scale).view(values.dtype)
-    product = values.astype(np.float64) * scale
+        return _scaled(parts, scale, divisor).view(values.dtype)
     if np.issubdtype(values.dtype, np.integer):
-        return _truncated(product, values.dtype)
-    return product.astype(values.dtype)
+        return _truncated(values.astype(np.float64) * scale / divisor, values.dtype)
+    return values * values.dtype.type(scale) / values.dtype.type(divisor)
 
 
 def allreduce(inputs, op, prescale=1.0, postscale=1.0):
@@ -71,9 +70,8 @@ def allreduce(inputs, op, prescale=1.0, postscale=1.0):
         total = parts[0]
         for part in parts[1:]:
             total = function(total, part).astype(accumulated)
-        if op == "Average":
-            postscale = postscale / len(inputs)
-        return _scaled(total, postscale).astype(dtype).reshape(shape)
+        divisor = len(inputs) if op == "Average" else 1
+        return _scaled(total, postscale, divisor).astype(dtype).reshape(shape)
 
 
 def allgather(inputs):

@@ -49,13 +49,27 @@ def test_come_and_go(rank, size):
             first.rank()
     number = first.process_set_id
     assert hvd.remove_process_set(first)
-    assert str(first) == "ProcessSet(process_set_id=None, ranks=None, mpi_comm=None)"
-    assert (first.size(), first.rank(), first.included()) == (None, None, None)
+    assert str(first) == f"ProcessSet(process_set_id=None, ranks={ranks}, mpi_comm=None)"
+    assert (first.size(), first.rank(), first.included()) == (None, None, rank in ranks)
     assert not hvd.remove_process_set(first)
     assert not hvd.remove_process_set(hvd.global_process_set)
     second = hvd.add_process_set(hvd.ProcessSet(ranks))
     assert second.process_set_id == number + 1  # never used again
     assert hvd.remove_process_set(second)
+
+
+def test_a_removed_set_can_be_added_again(rank, process_set):
+    """As Horovod's can: the object keeps its ranks, and gets a number that none had."""
+    back = hvd.add_process_set([0])
+    number = back.process_set_id
+    hvd.remove_process_set(back)
+    assert hvd.add_process_set(back) is back
+    assert (back.process_set_id, back.ranks) == (number + 1, [0])
+    if rank == 0:
+        assert summed(7, back, "of a set that came back") == 7
+    with pytest.raises(ValueError, match=f"process set {number + 1} has the same ranks"):
+        process_set([0])
+    assert hvd.remove_process_set(back)
 
 
 def test_every_overlap(evaluate, rank, size, process_set):
@@ -296,6 +310,8 @@ def test_init_again_finds_the_sets(process_set):
     assert (again.process_set_id, again.size(), again.rank()) == (None, None, None)
     hvd.init(process_sets=[again])
     assert again.process_set_id == first.process_set_id
+    with pytest.raises(ValueError, match=r"entry 1, .*has the same ranks.*The job runs"):
+        hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([0])])
     hvd.init(process_sets="Dynamic")
     with pytest.raises(ValueError, match="register it with add_process_set"):
         hvd.init(process_sets=[hvd.ProcessSet([0, 7])])

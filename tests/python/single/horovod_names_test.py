@@ -50,6 +50,20 @@ def test_it_is_this_package():
     assert lines == ["True", "True", "0.28.1", "True"]
 
 
+def test_modules_are_pickled_by_name():
+    """A function that uses them, too; in a process that has not asked for Horovod's names."""
+    lines = run(
+        f"{ALIAS}import copy, pickle, cloudpickle, subprocess, sys\n"
+        "import horovod, horovod.tensorflow as hvd\n"
+        "def name(): return hvd.allreduce.__name__, horovod.tensorflow.__name__\n"
+        "assert pickle.loads(pickle.dumps(hvd)) is hvd is copy.deepcopy(hvd)\n"
+        "there = 'import pickle, sys; print(*pickle.load(sys.stdin.buffer)())'\n"
+        "sys.stdout.flush()\n"
+        "subprocess.run([sys.executable, '-c', there], input=cloudpickle.dumps(name), check=True)"
+    )
+    assert lines == ["allreduce", "horovod.tensorflow"]
+
+
 @pytest.mark.parametrize(
     ("line", "cure"),
     [

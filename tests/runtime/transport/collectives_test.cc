@@ -58,8 +58,8 @@ Floats SumOf(const std::vector<Floats>& values) {
   return sums;
 }
 
-Floats Scaled(Floats values, double scale) {
-  for (float& value : values) value = static_cast<float>(value * scale);
+Floats Divided(Floats values, int divisor) {
+  for (float& value : values) value /= static_cast<float>(divisor);
   return values;
 }
 
@@ -75,8 +75,8 @@ std::vector<Floats> SumsOfNodes(const PerRank<float>& values) {
 }
 
 // Sums in the order of the ranks of a node, then of the nodes: the contract.
-Floats SequentialSum(const PerRank<float>& values, double postscale) {
-  return Scaled(SumOf(SumsOfNodes(values)), postscale);
+Floats SequentialSum(const PerRank<float>& values) {
+  return SumOf(SumsOfNodes(values));
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -97,7 +97,7 @@ TEST_P(AllreduceTest, EverySizeSumsInTheOrderOfRanks) {
         RandomFloats(ranks, count, static_cast<unsigned>(count));
     const PerRank<float> results =
         Allreduce(ranks, values, Options(DType::kFloat32, ReduceOp::kAverage));
-    const std::vector<float> expected = SequentialSum(values, 1.0 / ranks);
+    const std::vector<float> expected = Divided(SequentialSum(values), ranks);
     for (const auto& result : results) {
       EXPECT_TRUE(SameBits(result, expected)) << count;
     }
@@ -110,7 +110,7 @@ TEST_P(AllreduceTest, FusionDoesNotChangeABit) {
   const int ranks = GetParam();
   constexpr size_t kCount = 400000;
   const PerRank<float> values = RandomFloats(ranks, kCount, 3);
-  const std::vector<float> expected = SequentialSum(values, 1.0);
+  const std::vector<float> expected = SequentialSum(values);
   std::mt19937 random(11);
   for (const size_t largest : {100u, 5000u, 300000u}) {
     std::vector<size_t> cuts = {0, 0};  // an empty span, and more below
@@ -151,7 +151,7 @@ TEST_P(AllreduceTest, HalvesAreSummedInFloat32AndRoundedOnceInANode) {
     // The sum of a node is rounded, and made smaller before, if it travels.
     std::vector<Floats> sums = SumsOfNodes(exact);
     for (Floats& sum : sums) {
-      sum = Scaled(std::move(sum), 1.0 / ranks);
+      sum = Divided(std::move(sum), ranks);
       for (float& value : sum) value = HalfToFloat(FloatToHalf(value));
     }
     std::vector<uint16_t> expected;

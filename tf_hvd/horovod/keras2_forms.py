@@ -1,0 +1,75 @@
+"""What Horovod's users write for Keras 2, taken by Keras 3: under Horovod's names only.
+
+`compile(..., experimental_run_tf_function=False)`, which Horovod's lessons and examples have,
+and `optimizer.variables()` as a call.
+"""
+
+import functools
+import logging
+from typing import Any
+
+import wrapt
+
+from tf_hvd import basics, gradients
+from tf_hvd._tensorflow import verbatim
+
+_log = logging.getLogger(__name__)
+
+_DROPPED = "experimental_run_tf_function"
+_MARK = "_tf_hvd_keras2"
+
+
+class CallableList(list[Any]):
+    """A list that gives itself when it is called, as tf_keras' is."""
+
+    def __call__(self) -> "CallableList":
+        """The list."""
+        return self
+
+
+def accept() -> None:
+    """Makes Keras 3 take them, now or when it is imported; calling it again does nothing."""
+    wrapt.register_post_import_hook(_patch, "keras")
+
+
+def _patch(keras: Any) -> None:
+    _replace(keras.Model, "compile", _compile)
+    for name in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer"):
+        if hasattr(keras.optimizers, name):  # the last is younger than Keras 3
+            _replace(getattr(keras.optimizers, name), "variables", _variables)
+
+
+def _replace(kind: Any, name: str, replacement: Any) -> None:
+    owner = next(base for base in kind.__mro__ if name in vars(base))
+    original = vars(owner)[name]
+    if not hasattr(getattr(original, "fget", original), _MARK):
+        setattr(owner, name, replacement(original))
+
+
+@functools.cache
+def _tell() -> None:
+    """Once, on rank 0."""
+    if not basics.is_initialized() or basics.rank() == 0:
+        _log.warning("compile(%s=...) is left out: Keras 3 has no such argument.", _DROPPED)
+
+
+def _compile(original: Any) -> Any:
+    @functools.wraps(original)
+    def compile_without(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _DROPPED in kwargs and gradients.convention() == "horovod":
+            del kwargs[_DROPPED]
+            _tell()
+        return original(self, *args, **kwargs)
+
+    setattr(compile_without, _MARK, True)
+    return verbatim(compile_without)
+
+
+def _variables(original: Any) -> Any:
+    @functools.wraps(original.fget)
+    def variables(self: Any) -> list[Any]:
+        found = list(original.fget(self))
+        return CallableList(found) if gradients.convention() == "horovod" else found
+
+    setattr(variables, _MARK, True)
+    return property(variables, doc=original.__doc__)

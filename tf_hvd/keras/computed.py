@@ -1,0 +1,111 @@
+"""`compute_gradients` of tf_keras' optimizers: a program gets reduced gradients, as from Horovod's.
+
+Keras calls it too, in `minimize` and so in `fit`, and then reduces where it always does:
+after a LossScaleOptimizer has unscaled the gradients.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tf_hvd.keras import compat, methods
+
+# What calls one of them, or get_gradients, and applies the result.
+_WHOLE_UPDATES = ("minimize", "get_updates")
+# By these a program says that it has reduced the gradients.
+_REDUCED = {"experimental_aggregate_gradients": False, "skip_gradients_aggregation": True}
+
+
+def hook(optimizer: Any, passes: int) -> Any:
+    """Makes a wrapped optimizer of tf_keras reduce what the program has it compute.
+
+    With `backward_passes_per_step` the gradients stay this rank's until their sum is
+    applied, whatever `apply_gradients` is told.
+
+    Args:
+      optimizer: what DistributedOptimizer was given.
+      passes: how many calls make an update.
+
+    Returns:
+      The optimizer.
+    """
+    names = [name for name in compat.COMPUTING if callable(getattr(optimizer, name, None))]
+    if names:
+        _Computed(passes).hook(optimizer, names)
+    return optimizer
+
+
+class _Computed:
+    """The hooks of one optimizer."""
+
+    def __init__(self, passes: int) -> None:
+        self._alone = passes > 1
+        self._whole_updates = 0  # that are being made now
+        self._given: list[Any] = []
+
+    def hook(self, optimizer: Any, names: Sequence[str]) -> None:
+        """Puts them there; `names`: which of compat.COMPUTING it has."""
+        for name in names:
+            methods.put_around(optimizer, name, self._pairs)
+        for name in _WHOLE_UPDATES:
+            if callable(getattr(optimizer, name, None)):
+                methods.put_around(optimizer, name, self._whole_update)
+        if hasattr(optimizer, "get_gradients"):
+            methods.put_around(optimizer, "get_gradients", self._gradients)
+        if self._alone:
+            methods.put_around(optimizer, "apply_gradients", self._apply)
+        public = compat.COMPUTING[0]
+        if public not in names:  # Horovod gives it to the older ones as well
+            methods.add(optimizer, public, _public(weakref.ref(optimizer)))
+
+    @contextlib.contextmanager
+    def _in_update(self) -> Iterator[None]:
+        self._whole_updates += 1
+        try:
+            yield
+        finally:
+            self._whole_updates -= 1
+
+    def _whole_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
+        del target
+        with self._in_update():
+            return update(*args, **kwargs)
+
+    def _pairs(self, target: Any, compute: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(compute(*args, **kwargs))
+        variables = [variable for _, variable in pairs]
+        reduced = self._reduced(target, [gradient for gradient, _ in pairs], variables)
+        return list(zip(reduced, variables, strict=True))
+
+    def _gradients(self, target: Any, get: Any, loss: Any, params: Any) -> Any:
+        return self._reduced(target, get(loss, params), list(params))
+
+    def _reduced(
+        self, target: Any, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        if self._whole_updates:
+            return list(gradients)
+        if self._alone:
+            self._given = [gradient for gradient in gradients if gradient is not None]
+            return list(gradients)
+        return list(compat.distribution_of(target).allreduce(gradients, variables))
+
+    def _apply(
+        self, target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        del target
+        pairs = list(grads_and_vars)
+        given, self._given = self._given, []
+        if any(gradient is one for gradient, _ in pairs for one in given):
+            kwargs = {k: v for k, v in kwargs.items() if _REDUCED.get(k) is not v}
+        return apply_gradients(pairs, *args, **kwargs)
+
+
+def _public(optimizer: Any) -> Any:
+    """`compute_gradients` of an older optimizer, by a weak reference: the optimizer holds it."""
+
+    def compute_gradients(loss: Any, var_list: Any, tape: Any = None) -> list[Any]:
+        return compat.computed_by_legacy(optimizer(), loss, var_list, tape)
+
+    return compute_gradients
