@@ -87,6 +87,8 @@ constexpr char kAsGpuOperations[] =
 constexpr char kAlone[] = "TF_HVD_ALONE";
 // Written by init, for the processes that a rank starts; not for users.
 constexpr char kRankMark[] = "TF_HVD_STARTED_BY";
+// Written by `tf_hvd run` for a job on several machines.
+constexpr char kListenOn[] = "TF_HVD_LISTEN_ON";
 
 struct Variable {
   const char* name;
@@ -318,6 +320,7 @@ Status ReadLaunchInfo(LaunchInfo* info) {
   *info = LaunchInfo();
   if (Environment(kAlone) == "1") return Status::Ok();
   info->rank_mark = Environment(kRankMark);
+  info->listen_on = Environment(kListenOn);
   // mpirun and mpiexec inside a Slurm allocation may use srun to start their
   // daemons: their own marks count for more than Slurm's.
   if (IsSet("OMPI_COMM_WORLD_SIZE") || IsSet("OMPI_COMM_WORLD_RANK")) {

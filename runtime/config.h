@@ -63,7 +63,10 @@ struct LaunchInfo {
                               // known
   std::string rank_mark;      // what the rank that started this process, if one
                               // has, wrote of itself
-  bool slurm_pmi = false;     // srun offers PMI-1 and PMI-2 (--mpi=pmi2)
+  // The networks of the job, as 10.0.0.0/24,192.168.0.0/16, where `tf_hvd run`
+  // knows them.
+  std::string listen_on;
+  bool slurm_pmi = false;  // srun offers PMI-1 and PMI-2 (--mpi=pmi2)
 };
 
 Status ReadLaunchInfo(LaunchInfo* info);

@@ -115,7 +115,7 @@ def include_faults(path: str, text: str) -> list[str]:
     for bracket, name in re.findall(r'^\s*#\s*include\s*(["<])([^">]+)[">]', text, re.MULTILINE):
         owner = ALONE.get(name)
         ours = bracket == '"' or (
-            "/" in name and not name.startswith(("sys/", "linux/", "netinet/", "arpa/"))
+            "/" in name and not name.startswith(("sys/", "linux/", "net/", "netinet/", "arpa/"))
         )
         if owner is not None and not path.startswith(owner):
             faults.append(f"{path} includes {name}, which is for {owner}* alone")

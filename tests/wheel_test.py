@@ -29,6 +29,7 @@ EM_CUDA = 190  # the machine of an ELF file for NVIDIA's GPUs
 NATIVE = [
     "_tf_hvd.so",
     "libtf_hvd_limits.so",
+    "libtf_hvd_listen.so",
     "libtf_hvd_mpi_mpich.so",
     "libtf_hvd_mpi_openmpi.so",
 ]
@@ -212,8 +213,10 @@ def lines_of(*command):
 
 def test_only_the_c_interface_is_visible(library):
     names = [line.split()[-1] for line in lines_of("nm", "-D", "--defined-only", str(library))]
+    # This one stands before the C library's function.
+    own = ["bind"] if library.name == "libtf_hvd_listen.so" else []
     assert names
-    assert [name for name in names if not name.startswith("tf_hvd_")] == []
+    assert [name for name in names if not name.startswith("tf_hvd_")] == own
 
 
 def test_no_library_of_this_machine_is_wanted(library):

@@ -1,10 +1,12 @@
 #include "runtime/transport/mpi_session.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "runtime/config.h"
 #include "runtime/transport/mpi_error.h"
+#include "runtime/transport/mpi_listeners.h"
 
 namespace tf_hvd {
 namespace {
@@ -127,10 +129,13 @@ Status MpiSession::InitialiseOwn(const LaunchInfo& launch,
   if (launch.slurm_pmi && library_.family == MpiFamily::kMpich) {
     PreferLibfabricInMpich();
   }
+  const bool narrow = !launch.listen_on.empty();
+  const std::set<int> others = narrow ? WideListeners() : std::set<int>();
   // Our threads take turns, but nobody takes turns with the script's.
   TF_HVD_RETURN_IF_ERROR(
       MpiResult(mpi, "MPI_Init_thread",
                 mpi.init_thread(mpi.state, MpiThreads::kMultiple, provided)));
+  if (narrow) Narrow(WideListeners(), others, launch.listen_on);
   Own() = OwnMpi{library_};
   return Status::Ok();
 }

@@ -63,12 +63,13 @@ echo "$OWN"
     export OWN"""
     asked = needs(each)
 
-    def private(*names):
-        return check_hosts([Host(name, 1) for name in names], asked)
+    def networks(*names):
+        found = check_hosts([Host(name, 1) for name in names], asked)
+        return found.private, found.common
 
-    assert private("a") == []
-    assert private("a", "b") == ["10.9.0.0/24", "172.17.0.0/16"]
-    assert private("a", "b", "c") == ["172.17.0.0/16"]
+    assert networks("a")[0] == ()
+    assert networks("a", "b") == (("10.9.0.0/24", "172.17.0.0/16"), ("10.0.0.0/24",))
+    assert networks("a", "b", "c") == (("172.17.0.0/16",), ())
 
 
 @pytest.mark.parametrize(

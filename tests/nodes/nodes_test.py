@@ -347,6 +347,46 @@ except tf.errors.UnknownError as error:
 """
 
 
+LISTENERS = """
+import psutil
+hvd.barrier()
+for process in psutil.process_iter():
+    for each in process.net_connections("inet") if process.name() != "sshd" else []:
+        if each.status == psutil.CONN_LISTEN:
+            say("rank" if process == psutil.Process() else process.name(), each.laddr.ip)
+            if each.laddr.ip in ("0.0.0.0", "::"):  # as `ss` shows it, by an interface alone?
+                import subprocess
+                shown = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True).stdout
+                mine = [line.split()[3] for line in shown.splitlines()]
+                say("wide", *(a for a in mine if a.endswith(f":{each.laddr.port}")))
+hvd.barrier()
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_job_listens_in_its_own_network_alone(job, two_nodes, family):
+    """And not on interfaces that lead elsewhere: here to a network that no other machine is in."""
+    elsewhere = "ip link add other type bridge && ip address add 192.168.3.1/24 dev other"
+    subprocess.run(
+        two_nodes["alpha"].command(["sh", "-c", f"{elsewhere} && ip link set other up"]),
+        check=True,
+    )
+    code, output = job(two_nodes, "alpha:1,beta:1", LISTENERS, family)
+    assert code == 0, output
+    for rank, address in ((0, "10.77.0.1"), (1, "10.77.0.2")):
+        lines = said(output)[rank]
+        for line in lines:
+            who, *where = line.split()
+            if who == "wide":
+                assert where
+                assert all("%eth0:" in each for each in where), output
+            elif where[0] not in ("127.0.0.1", "::1", address):
+                assert who == "rank", output
+                assert where[0] in ("0.0.0.0", "::") or family == "mpich", output
+    launcher = {"openmpi": "prterun 10.77.0.1", "mpich": "mpiexec.hydra 10.77.0.1"}[family]
+    assert launcher in said(output)[0], output
+
+
 def test_machines_that_both_have_docker(job, two_nodes):
     """Its bridge has one address on all machines, and Open MPI hung in init."""
     bridge = "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0"

@@ -27,8 +27,12 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 # What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+# The names of the variables by which `tf_hvd run` has set up MPI for one job, comma-separated.
+SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
 # What tf_hvd tells its own processes.
-INTERNAL_VARIABLES = frozenset({"TF_HVD_STARTED_BY", "TF_HVD_LAUNCHER_FOLDER"})
+INTERNAL_VARIABLES = frozenset(
+    {"TF_HVD_STARTED_BY", "TF_HVD_LAUNCHER_FOLDER", "TF_HVD_LISTEN_ON", SETTINGS_VARIABLE}
+)
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(
     {
@@ -39,7 +43,10 @@ _TOLD = frozenset(
         *("OMPI_MCA_num_procs", "OMPI_MCA_orte_ess_num_procs", "OMPI_NUM_APP_CTX"),
         *("OMPI_TOOL_NAME", "OMPI_UNIVERSE_SIZE", "OMPI_VERSION", "OPAL_USER_PARAMS_GIVEN"),
         *("PRTE_LAUNCHED", "PRTE_SHARED_FS"),
+        "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",  # Hydra's, of its -iface
         "TF_HVD_STARTED_BY",  # what init tells the processes that a rank starts
+        "TF_HVD_LISTEN_ON",
+        SETTINGS_VARIABLE,
     }
 )
 _SETTINGS_PREFIX = "PMIX_MCA_"
@@ -58,10 +65,11 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     """
     if not is_rank(environ):
         return dict(environ)
+    told = _TOLD.union(environ.get(SETTINGS_VARIABLE, "").split(","))
     return {
         name: text
         for name, text in environ.items()
-        if name not in _TOLD
+        if name not in told
         and (not name.startswith(_TOLD_PREFIXES) or name.startswith(_SETTINGS_PREFIX))
     }
 
@@ -174,11 +182,15 @@ def avoiding_environment(
 
     It takes an address that two machines have for one machine, and waits for ever. MPICH does not.
     """
-    name = "OMPI_MCA_btl_tcp_if_exclude"
-    said = name in environ or "OMPI_MCA_btl_tcp_if_include" in environ
-    if family != "openmpi" or not networks or said or any("tcp_if" in a for a in arguments):
+    if family != "openmpi" or not networks or names_interfaces(arguments, environ):
         return {}
-    return {name: ",".join(["127.0.0.0/8", *networks])}
+    return {"OMPI_MCA_btl_tcp_if_exclude": ",".join(["127.0.0.0/8", *networks])}
+
+
+def names_interfaces(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the user has told Open MPI which interfaces to use, by arguments or variables."""
+    names = ("OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_btl_tcp_if_include")
+    return any(name in environ for name in names) or any("tcp_if" in a for a in arguments)
 
 
 def session_environment(family: str, folder: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ import time
 from typing import NoReturn
 
 SOCKET, ENDED, RUNNING = "ranks", "ended.", "running."
+_PRELOADED = "libtf_hvd_listen.so"
 _STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE = 1 << 16
 # In seconds: a line that takes longer to write is shown as far as it is.
@@ -280,6 +281,14 @@ def _become(command: list[str]) -> NoReturn:
         sys.exit(_NOT_RUNNABLE if found else _NOT_FOUND)
 
 
+def _forget_preloaded() -> None:
+    """Takes away what was for the launcher alone (network.py): programs listen where they say."""
+    preloaded = os.environ.pop("LD_PRELOAD", "").split(":")
+    theirs = [file for file in preloaded if os.path.basename(file) != _PRELOADED]
+    if any(theirs):
+        os.environ["LD_PRELOAD"] = ":".join(theirs)
+
+
 def main(arguments: list[str]) -> NoReturn:
     """Starts a rank.
 
@@ -289,6 +298,7 @@ def main(arguments: list[str]) -> NoReturn:
             folder with `{rank:0Nd}` in it, or nothing; then the program and its arguments.
     """
     folder, variables, chosen, output, *command = arguments
+    _forget_preloaded()
     rank, wanted = _rank(variables), chosen.split(",")
     if "watch" in wanted:
         watch_child(folder, rank)

@@ -105,11 +105,21 @@ def goes_by_ssh(launcher: Launcher, words: Sequence[str], environ: Mapping[str, 
     return not any(part in word for word in words for part in _OTHER_WAY_WORDS)
 
 
-def check_hosts(hosts: Sequence[Host], needs: Needs) -> list[str]:
+@dataclass(frozen=True)
+class Networks:
+    """Networks that hosts have addresses in, as `172.17.0.0/16`."""
+
+    private: tuple[str, ...] = ()
+    """Those by which they do not reach each other."""
+    common: tuple[str, ...] = ()
+    """Those in which each has an address of its own."""
+
+
+def check_hosts(hosts: Sequence[Host], needs: Needs) -> Networks:
     """Asks all hosts at once, this machine too if it is one of them.
 
     Returns:
-        The networks by which they do not reach each other, as `172.17.0.0/16`.
+        The networks that they are in.
 
     Raises:
         UsageError: some cannot be reached, lack something, or have another version of something
@@ -121,7 +131,7 @@ def check_hosts(hosts: Sequence[Host], needs: Needs) -> list[str]:
     wrong += _differences({h.name: a.facts for h, a in answers.items() if not a.wrong})
     if wrong:
         raise UsageError("\n".join(wrong))
-    return _private_networks([answer.addresses for answer in answers.values()])
+    return _networks([answer.addresses for answer in answers.values()])
 
 
 @dataclass(frozen=True)
@@ -197,16 +207,21 @@ def _read(name: str, ended: subprocess.CompletedProcess[str]) -> _Answer:
     return _Answer(facts, addresses=addresses)
 
 
-def _private_networks(of_hosts: Sequence[frozenset[str]]) -> list[str]:
-    """The networks in which hosts have the same address, as all have that of Docker's bridge.
+def _networks(of_hosts: Sequence[frozenset[str]]) -> Networks:
+    """A network in which hosts have the same address is private: so all have Docker's bridge.
 
     Unless another host has an address of its own there: then they may be one network, after all.
     """
-    times = Counter(address for addresses in of_hosts for address in addresses)
-    interfaces = {ipaddress.ip_interface(address): number for address, number in times.items()}
-    own = {one.network for one, number in interfaces.items() if number == 1}
-    same = {one.network for one, number in interfaces.items() if number > 1}
-    return sorted(str(network) for network in same - own if not network.is_loopback)
+    times = Counter(ipaddress.ip_interface(one) for addresses in of_hosts for one in addresses)
+    own = Counter(one.network for one, number in times.items() if number == 1)
+    same = {one.network for one, number in times.items() if number > 1}
+    common = {network for network, number in own.items() if number >= len(of_hosts)}
+    return Networks(
+        *(
+            tuple(sorted(str(network) for network in found if not network.is_loopback))
+            for found in (same - own.keys(), common - same)
+        )
+    )
 
 
 def _differences(facts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

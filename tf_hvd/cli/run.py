@@ -23,6 +23,7 @@ from tf_hvd.cli.environment import (
     horovod_environment,
     interface_environment,
     is_rank,
+    names_interfaces,
     rank_environment,
     session_environment,
     ssh_environment,
@@ -39,6 +40,15 @@ from tf_hvd.cli.hosts import (
     ranks_here,
 )
 from tf_hvd.cli.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher, find_launcher
+from tf_hvd.cli.network import (
+    LOOPBACK,
+    closed_transports,
+    jobs_network,
+    listening_in,
+    loopback,
+    ranks_and_daemons,
+    stays_here,
+)
 from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh
 from tf_hvd.cli.session import FOLDER_VARIABLE, Session
 from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
@@ -172,12 +182,14 @@ def _start(
     environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
     environ |= interface_environment(launcher.family, job.interfaces)
     environ |= session_environment(launcher.family, str(session.folder), environ)
+    network = ""
+    if launcher.family != "slurm" and _stays_here(job, environ):
+        network = LOOPBACK
+        environ |= closed_transports(job.launcher_args, environ)
+        job = dataclasses.replace(job, interfaces=loopback())
     if not (local or options.no_host_check) and goes_by_ssh(launcher, job.launcher_args, environ):
-        program = job.command[0]
-        python = watching.interpreter_of(program, environ)
-        asked = hosts_of(job.hosts, job.ranks)
-        private = check_hosts(asked, Needs(launcher, program, python, environ))
-        environ |= avoiding_environment(launcher.family, private, job.launcher_args, environ)
+        network, settings = _between_hosts(job, launcher, environ)
+        environ |= settings
     command = by_way_of_rank(launcher.family, job, str(session.folder), local)
     if launcher.family == "slurm" and job.output.folder:
         for rank in range(job.ranks):
@@ -185,10 +197,33 @@ def _start(
     line = command_line(launcher, dataclasses.replace(job, command=command, environ=environ))
     family = FAMILY_NAMES[launcher.family]
     _announce(options.verbose, line, f"{family}, {LIBRARY_VARIABLE}={launcher.library}")
+    if network:
+        environ |= listening_in(network, session.folder, environ)
     if _is_launchers(job, launcher):
         return supervise(line, environ, watch=watch)
     _warn_of_lost_input(job.hosts)
     return supervise(line, environ, watch=watch, stdin=subprocess.DEVNULL)
+
+
+def _stays_here(job: Job, environ: Mapping[str, str]) -> bool:
+    """Whether nothing of the job can be on another machine, and loopback is known."""
+    here = socket.gethostname()
+    return bool(loopback()) and stays_here(job.hosts, job.launcher_args, environ, here)
+
+
+def _between_hosts(
+    job: Job, launcher: Launcher, environ: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Checks the hosts; returns the network of their job, if it is one, and its MPI's settings."""
+    program, words, family = job.command[0], job.launcher_args, launcher.family
+    python = watching.interpreter_of(program, environ)
+    found = check_hosts(hosts_of(job.hosts, job.ranks), Needs(launcher, program, python, environ))
+    if job.interfaces or not names_interfaces(words, environ):
+        network = jobs_network(job.interfaces, found.common, family)
+        if network:
+            settings = {} if job.interfaces else interface_environment(family, network)
+            return network, settings | ranks_and_daemons(family, network, words, environ)
+    return "", avoiding_environment(family, found.private, words, environ)
 
 
 def _is_launchers(job: Job, launcher: Launcher) -> bool:
