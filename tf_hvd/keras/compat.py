@@ -12,8 +12,8 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
   looks whether they are finite.
 - Classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile,
   and what is public: the `apply` of all optimizers, CallbackList, `fit` and
-  `train_on_batch`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods
-  (tf_hvd.keras.patches, .callbacks).
+  `train_on_batch`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods,
+  ProgbarLogger's `set_params` (tf_hvd.keras.patches, .callbacks).
 
 `missing_hooks` names what a later Keras no longer has, when it is imported.
 `missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
@@ -271,7 +271,7 @@ def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
 
 _TRAINING = ("fit", "train_on_batch")
 # Of these the class counts that objects of the public class have them from.
-_NEAREST = (*_TRAINING, "call")
+_NEAREST = (*_TRAINING, "call", "set_params")
 
 
 def layers_of(model: Any) -> list[Any]:
@@ -294,6 +294,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             ("update", module.optimizers.Optimizer, "apply"),
             ("callbacks", module.callbacks.CallbackList, "__init__"),
             ("batch norm", module.layers.BatchNormalization, "call"),
+            ("progress", module.callbacks.ProgbarLogger, "set_params"),
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
             *(("training", module.Model, name) for name in _TRAINING),
@@ -303,6 +304,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
         ("update", module.optimizers.legacy.Optimizer, "apply_gradients"),
         ("callbacks", module.callbacks.CallbackList, "__init__"),
         ("batch norm", module.layers.BatchNormalization, "call"),
+        ("progress", module.callbacks.ProgbarLogger, "set_params"),
         *(("training", module.Model, name) for name in _TRAINING),
     ]
 

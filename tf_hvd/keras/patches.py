@@ -36,6 +36,9 @@ class Guard(Protocol):
     def surround(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
         """The callbacks of a `fit`, between those that make the ranks act as one."""
 
+    def shows_progress(self, model: Any) -> bool:
+        """Whether this rank shows Keras' progress bar."""
+
     def no_jit(self, model: Any) -> bool:
         """Whether jit_compile="auto" must mean False for this model, which would compile."""
 
@@ -61,6 +64,7 @@ def patch(module: Any, guard: Guard) -> None:
         "callbacks": functools.partial(_watched_callbacks, guard, module.callbacks.Callback),
         "batch norm": functools.partial(_watched_batch_norm, guard),
         "finite": _common_finite,
+        "progress": functools.partial(_shown_progress, guard),
         "jit": functools.partial(_uncompiled, guard),
         "training": functools.partial(_watched_training, guard),
     }
@@ -149,6 +153,18 @@ def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any
         original(self, callbacks, add_history, *args, **kwargs)
 
     return init
+
+
+def _shown_progress(guard: Guard, original: Any, name: str) -> Any:
+    del name
+
+    def set_params(self: Any, params: Any) -> None:
+        if guard.shows_progress(self.model):
+            original(self, params)
+        else:
+            original(self, {**params, "verbose": 0})
+
+    return set_params
 
 
 def _common_finite(original: Any, name: str) -> Any:
