@@ -19,11 +19,12 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
 `missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from tf_hvd._calls import parallel_dataset
@@ -279,6 +280,22 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def random_states(model: Any) -> dict[str, Any]:
+    """The variables of random numbers that are not among the model's, by a name for each.
+
+    Those that programs share, if they are there, and those of tf_keras' random layers.
+    """
+    keras = sys.modules.get("keras.src.backend.common.global_state")
+    found = {
+        "tensorflow": stateful_random_ops.global_generator,
+        "keras": keras and keras.get_global_attribute("global_seed_generator"),
+    }
+    for number, layer in enumerate(layers_of(model)):
+        own = getattr(layer, "_random_generator", None)
+        found[f"layer {number}"] = getattr(own, "_generator", None)
+    return {name: each.state for name, each in found.items() if hasattr(each, "state")}
+
+
 def owner_of(kind: Any, name: str) -> Any:
     """The class to which the method belongs: of several, the one they all call in the end."""
     if name in vars(kind) and name.startswith("__"):
@@ -309,8 +326,8 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
     ]
 
 
-# By these Keras has ModelCheckpoint write; those that a version has not are no loss.
-_CHECKPOINT = ("on_train_batch_end", "on_epoch_end")
+# By these Keras has ModelCheckpoint write, and by one of those its BackupAndRestore writes.
+_CHECKPOINT, SAVES = ("on_train_batch_end", "on_epoch_end"), ("_save_model", "_backup")
 
 
 def missing_hooks(module: Any) -> list[str]:
@@ -321,6 +338,8 @@ def missing_hooks(module: Any) -> list[str]:
         for name in _CHECKPOINT
         if name not in vars(checkpoint)
     ]
+    if not any(hasattr(module.callbacks.BackupAndRestore, name) for name in SAVES):
+        found.append(f"{module.__name__}: BackupAndRestore.{SAVES[0]}")
     if not callable(getattr(module.Model, "_flatten_layers", None)):
         found.append(f"{module.__name__}: Model._flatten_layers")
     for _, kind, name in roots(module):

@@ -30,7 +30,7 @@ import wrapt
 from tf_hvd import basics, collectives, config
 from tf_hvd._strategy import refuse_replicas
 from tf_hvd._tensorflow import on_host
-from tf_hvd.keras import agreement, compat, dataflow, local_step, metrics, patches, together
+from tf_hvd.keras import agreement, backup, compat, dataflow, local_step, metrics, patches, together
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
@@ -346,6 +346,8 @@ class _Guard:
     watches = staticmethod(watches)
     train_begin = Watch
     surround = staticmethod(together.surround)
+    last = staticmethod(backup.last)
+    follow_data = staticmethod(backup.follow_data)
     no_jit = staticmethod(no_jit)
     shows_progress = staticmethod(shows_progress)
 

@@ -36,6 +36,12 @@ class Guard(Protocol):
     def surround(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
         """The callbacks of a `fit`, between those that make the ranks act as one."""
 
+    def last(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
+        """What comes after the callbacks of a `fit` of one rank."""
+
+    def follow_data(self, fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments with which Keras' `fit` is to be called."""
+
     def shows_progress(self, model: Any) -> bool:
         """Whether this rank shows Keras' progress bar."""
 
@@ -106,9 +112,9 @@ def _watched_batch_norm(guard: Guard, original: Any, name: str) -> Any:
 
 
 def _watched_training(guard: Guard, original: Any, name: str) -> Any:
-    del name
-
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "fit":
+            args, kwargs = guard.follow_data(original, self, args, kwargs)
         try:
             return original(self, *args, **kwargs)
         except tf.errors.InvalidArgumentError as error:
@@ -147,9 +153,12 @@ def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any
         self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any
     ) -> None:
         # `fit` wants a history, `evaluate` and `predict` do not.
-        if add_history and guard.watches():
-            callbacks = [*tf.nest.flatten(callbacks or []), GuardCallback()]
-            callbacks = guard.surround(base, callbacks)
+        if add_history:
+            callbacks = tf.nest.flatten(callbacks or [])
+            if guard.watches():
+                callbacks = guard.surround(base, [*callbacks, GuardCallback()])
+            else:
+                callbacks += guard.last(base, callbacks)
         original(self, callbacks, add_history, *args, **kwargs)
 
     return init
