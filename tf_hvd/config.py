@@ -120,7 +120,17 @@ GUARD = ChoiceSetting(
     equal=True,
 )
 
-SETTINGS = (BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD)
+VERBOSE_RANKS = ChoiceSetting(
+    name="TF_HVD_VERBOSE_RANKS",
+    default="0",
+    choices=("0", "all"),
+    meaning=(
+        "Which ranks show the progress of Keras' `fit`, `evaluate` and `predict`: rank 0 alone, "
+        "whatever `verbose=` says, or all that are asked to (docs/keras.md)."
+    ),
+)
+
+SETTINGS = (BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD, VERBOSE_RANKS)
 
 
 # More values that must be equal on all ranks: a name for the error's text, and
@@ -165,6 +175,11 @@ def check_weights_steps() -> int:
 def guard() -> str:
     """Whether Keras training is watched: "on" or "off" (`TF_HVD_GUARD`)."""
     return GUARD.read()
+
+
+def verbose_ranks() -> str:
+    """Which ranks show Keras' progress: "0" or "all" (`TF_HVD_VERBOSE_RANKS`)."""
+    return VERBOSE_RANKS.read()
 
 
 @contextlib.contextmanager

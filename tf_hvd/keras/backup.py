@@ -2,29 +2,41 @@
 
 Only the first rank writes. Before training its files go to the others, into folders
 of their own for the time of this `fit`, and Keras restores there as it does anywhere.
+Beside them lies a file with what tf_hvd.keras.rank_state collects.
+
+Wherever it stands among the callbacks, it acts after all others: they have begun when it
+restores, and have done what they do at the end of an epoch when it writes.
 """
 
+import inspect
 import os
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd._tensorflow import tf_variable
+from tf_hvd.keras import compat
+from tf_hvd.keras.data_order import DataOrder
 from tf_hvd.keras.metrics import is_root, process_set_of
+from tf_hvd.keras.rank_state import RankStates
 from tf_hvd.objects import broadcast_object
 from tf_hvd.process_sets import ProcessSet
 from tf_hvd.variables import is_seed
 
 Files = dict[str, bytes]
+_STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup
 
 
 def _read(directory: str) -> Files:
-    """All files below a folder, by their path in it."""
+    """All files of Keras below a folder, by their path in it."""
     found = {}
     for folder, _, names in tf.io.gfile.walk(directory):
         for name in names:
             path = os.path.join(folder, name)
+            if name.startswith(_STATES):
+                continue  # rank_state hands out what is in it
             with tf.io.gfile.GFile(path, "rb") as file:
                 found[os.path.relpath(path, directory)] = file.read()
     return found
@@ -54,14 +66,19 @@ def hand_out(directory: str | None, process_set: ProcessSet) -> Files:
 class BackupAndRestore:
     """Keras' BackupAndRestore: rank 0 writes, and all ranks go on where it had come to.
 
-    The other ranks need not see its files. Random layers go on with numbers of each
-    rank's own. Arguments are those of Keras.
+    The other ranks need not see its files. Its place among the callbacks does not matter.
+    Restored, too, are: what EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember, and
+    the attributes that other callbacks name in `backup_attributes` (numbers, texts, arrays, and
+    containers of them); and, with as many ranks as before, each rank's random numbers, the
+    variables that are not those of rank 0, and the order of a shuffled tf.data.Dataset. Arguments
+    are those of Keras.
     """
 
     root_writes = True
     model: Any
     params: Any
     backup_dir: Any
+    delete_checkpoint: bool
 
     def __init__(self, backup_dir: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(backup_dir, *args, **kwargs)  # type: ignore[call-arg]
@@ -69,6 +86,26 @@ class BackupAndRestore:
         self._others = (args, kwargs)
         self._received = False
         self._folder: Any = None
+        self._callbacks: Sequence[Any] | None = None
+        self._agreed = False
+        self._states: RankStates | None = None
+        self.orders = {"x": DataOrder(), "validation_data": DataOrder()}
+        """Where this rank is in its data, by the arguments of `fit`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if BackupAndRestore in cls.__bases__:
+            for name in compat.SAVES:
+                if hasattr(cls, name):
+                    setattr(cls, name, _and_states(cls, name))
+
+    def lead(self, callbacks: Sequence[Any]) -> None:
+        """From now on `begin`, `batch_end`, `epoch_end` and `end` are called, after `callbacks`."""
+        self._callbacks = callbacks
+
+    def agree(self) -> None:
+        """All ranks of the model have one of these."""
+        self._agreed = True
 
     def receive(self, files: Files) -> None:
         """Takes what `hand_out` has brought. Called before training, on all ranks."""
@@ -83,8 +120,8 @@ class BackupAndRestore:
         self.set_params(params)  # type: ignore[attr-defined]
         self.set_model(model)  # type: ignore[attr-defined]
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Restores, if there is something."""
+    def begin(self, logs: Any = None) -> None:
+        """Restores, if there is something; on all ranks."""
         process_set = process_set_of(self.model)
         if not self._received and process_set.included():
             self.receive(hand_out(self._of_root, process_set))
@@ -95,21 +132,134 @@ class BackupAndRestore:
         super().on_train_begin(logs)  # type: ignore[misc]
         for variable, own in seeds.values():
             variable.assign(own)
+        together = process_set if self._agreed else None
+        self._states = RankStates(self._callbacks or (), self.model, self.orders, together)
+        self._states.restore(self._path)
+        self._states.collect()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    @property
+    def _path(self) -> str:
+        return os.path.join(os.fspath(self._of_root), _STATES)
+
+    def write_states(self) -> None:
+        """Keras has written, on rank 0."""
+        if self._states is not None and is_root(self.model):
+            self._states.write(self._path)
+
+    def batch_end(self, batch: int, logs: Any = None) -> None:
         """Writes on rank 0, if it is time."""
         if is_root(self.model):
             super().on_train_batch_end(batch, logs)  # type: ignore[misc]
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Writes on rank 0."""
+    def epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Writes on rank 0; on all ranks."""
+        if self._states is not None:
+            self._states.collect()
         if is_root(self.model):
             super().on_epoch_end(epoch, logs)  # type: ignore[misc]
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def end(self, logs: Any = None) -> None:
         """Deletes the backup, as Keras does."""
         super().on_train_end(logs)  # type: ignore[misc]
-        self._received = False
+        if self.delete_checkpoint and is_root(self.model) and tf.io.gfile.exists(self._path):
+            tf.io.gfile.remove(self._path)
+        self._received = self._agreed = False
+        self._callbacks = self._states = None
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+    # Keras calls these at its place in the list: outside of `fit` nobody else calls the above.
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restores, outside of `fit`."""
+        if self._callbacks is None:
+            self.begin(logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Writes on rank 0, outside of `fit`."""
+        if self._callbacks is None:
+            self.batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Writes on rank 0, outside of `fit`."""
+        if self._callbacks is None:
+            self.epoch_end(epoch, logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Deletes the backup, outside of `fit`."""
+        if self._callbacks is None:
+            self.end(logs)
+
+
+def _and_states(kind: type, name: str) -> Any:
+    """The method by which Keras writes, after which the states are written."""
+
+    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(super(kind, self), name)(*args, **kwargs)
+        self.write_states()
+        return result
+
+    return write
+
+
+class _Last:
+    """Comes after the user's callbacks."""
+
+    of: BackupAndRestore
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.of.begin(logs)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.of.orders["x"].batch_begin()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.of.batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.of.epoch_end(epoch, logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.of.end(logs)
+
+
+def last(base: Any, callbacks: Sequence[Any]) -> list[Any]:
+    """What has the BackupAndRestore among the callbacks of a `fit` act after them; may be nothing.
+
+    Args:
+      base: keras.callbacks.Callback of the Keras that calls them.
+      callbacks: the user's.
+    """
+    found = [each for each in callbacks if isinstance(each, BackupAndRestore)]
+    if not found:
+        return []
+    found[0].lead(callbacks)
+    made = type("Last", (_Last, base), {"of": found[0], "__module__": __name__})()
+    for trait, value in compat.CALLBACK_TRAITS.items():
+        setattr(made, trait, value)
+    return [made]
+
+
+def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a `fit`, whose data a BackupAndRestore among its callbacks follows.
+
+    Args:
+      fit: Keras' method.
+      model: whose it is.
+      args: what it is called with,
+      kwargs: and by name.
+    """
+    try:
+        call = inspect.signature(fit).bind(model, *args, **kwargs)
+    except TypeError:  # Keras says it
+        return args, kwargs
+    callbacks = call.arguments.get("callbacks")
+    given = tf.nest.flatten(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+    found = [each for each in given if isinstance(each, BackupAndRestore)]
+    for name, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
+        data = call.arguments.get(name)
+        # With a number of steps, one iterator may serve several epochs.
+        if found and isinstance(data, tf.data.Dataset) and not call.arguments.get(steps):
+            call.arguments[name] = found[0].orders[name].follow(data)
+    return call.args[1:], call.kwargs

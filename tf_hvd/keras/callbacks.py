@@ -244,16 +244,17 @@ class _BestModelCheckpoint(_ModelCheckpoint):
 
 
 class _ProgbarLogger:
-    """Keras' progress bar, on rank 0 alone. Call `fit` with verbose=0.
+    """Keras' progress bar, as with verbose=1: on rank 0 alone, even under `unguarded()`.
 
-    Arguments are those of Keras.
+    For `fit(verbose=0)`. Arguments are those of Keras.
     """
 
+    model: Any
     verbose: Any
 
     def set_params(self, params: Any) -> None:
         super().set_params({**params, "verbose": 1})  # type: ignore[misc]
-        if basics.rank() != 0:
+        if not metrics.shows_progress(self.model):
             self.verbose = 0
 
 

@@ -12,18 +12,19 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
   looks whether they are finite.
 - Classes: LossScaleOptimizer.check_finite, Trainer._resolve_auto_jit_compile,
   and what is public: the `apply` of all optimizers, CallbackList, `fit` and
-  `train_on_batch`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods
-  (tf_hvd.keras.patches, .callbacks).
+  `train_on_batch`, BatchNormalization's `call`, ModelCheckpoint's `on_` methods,
+  ProgbarLogger's `set_params` (tf_hvd.keras.patches, .callbacks).
 
 `missing_hooks` names what a later Keras no longer has, when it is imported.
 `missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from tf_hvd._calls import parallel_dataset
@@ -279,12 +280,28 @@ def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
 
 _TRAINING = ("fit", "train_on_batch")
 # Of these the class counts that objects of the public class have them from.
-_NEAREST = (*_TRAINING, "call")
+_NEAREST = (*_TRAINING, "call", "set_params")
 
 
 def layers_of(model: Any) -> list[Any]:
     """All layers of a model, also those inside of others."""
     return list(model._flatten_layers())
+
+
+def random_states(model: Any) -> dict[str, Any]:
+    """The variables of random numbers that are not among the model's, by a name for each.
+
+    Those that programs share, if they are there, and those of tf_keras' random layers.
+    """
+    keras = sys.modules.get("keras.src.backend.common.global_state")
+    found = {
+        "tensorflow": stateful_random_ops.global_generator,
+        "keras": keras and keras.get_global_attribute("global_seed_generator"),
+    }
+    for number, layer in enumerate(layers_of(model)):
+        own = getattr(layer, "_random_generator", None)
+        found[f"layer {number}"] = getattr(own, "_generator", None)
+    return {name: each.state for name, each in found.items() if hasattr(each, "state")}
 
 
 def owner_of(kind: Any, name: str) -> Any:
@@ -302,6 +319,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             ("update", module.optimizers.Optimizer, "apply"),
             ("callbacks", module.callbacks.CallbackList, "__init__"),
             ("batch norm", module.layers.BatchNormalization, "call"),
+            ("progress", module.callbacks.ProgbarLogger, "set_params"),
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
             *(("training", module.Model, name) for name in _TRAINING),
@@ -311,12 +329,13 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
         ("update", module.optimizers.legacy.Optimizer, "apply_gradients"),
         ("callbacks", module.callbacks.CallbackList, "__init__"),
         ("batch norm", module.layers.BatchNormalization, "call"),
+        ("progress", module.callbacks.ProgbarLogger, "set_params"),
         *(("training", module.Model, name) for name in _TRAINING),
     ]
 
 
-# By these Keras has ModelCheckpoint write; those that a version has not are no loss.
-_CHECKPOINT = ("on_train_batch_end", "on_epoch_end")
+# By these Keras has ModelCheckpoint write, and by one of those its BackupAndRestore writes.
+_CHECKPOINT, SAVES = ("on_train_batch_end", "on_epoch_end"), ("_save_model", "_backup")
 
 
 def missing_hooks(module: Any) -> list[str]:
@@ -327,6 +346,8 @@ def missing_hooks(module: Any) -> list[str]:
         for name in _CHECKPOINT
         if name not in vars(checkpoint)
     ]
+    if not any(hasattr(module.callbacks.BackupAndRestore, name) for name in SAVES):
+        found.append(f"{module.__name__}: BackupAndRestore.{SAVES[0]}")
     if not callable(getattr(module.Model, "_flatten_layers", None)):
         found.append(f"{module.__name__}: Model._flatten_layers")
     for _, kind, name in roots(module):

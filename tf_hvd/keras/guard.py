@@ -30,7 +30,7 @@ import wrapt
 from tf_hvd import basics, collectives, config, horovod_names
 from tf_hvd._strategy import refuse_replicas
 from tf_hvd._tensorflow import on_host
-from tf_hvd.keras import agreement, compat, dataflow, local_step, patches, together
+from tf_hvd.keras import agreement, backup, compat, dataflow, local_step, metrics, patches, together
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
@@ -321,6 +321,11 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
+def shows_progress(model: Any) -> bool:
+    """Whether this rank shows Keras' progress bar: one rank, unless each trains by itself."""
+    return not watches() or metrics.shows_progress(model)
+
+
 class _Said:
     no_jit = False
 
@@ -348,7 +353,10 @@ class _Guard:
     watches = staticmethod(watches)
     train_begin = Watch
     surround = staticmethod(together.surround)
+    last = staticmethod(backup.last)
+    follow_data = staticmethod(backup.follow_data)
     no_jit = staticmethod(no_jit)
+    shows_progress = staticmethod(shows_progress)
 
 
 class _Installed:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_hvd import basics, config
 from tf_hvd.keras import agreement, compat
 from tf_hvd.objects import allgather_object
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -20,6 +21,17 @@ def is_root(model: Any) -> bool:
     """Whether this rank is the first of those, which alone writes files."""
     process_set = process_set_of(model)
     return not process_set.included() or process_set.rank() == 0
+
+
+def shows_progress(model: Any) -> bool:
+    """Whether this rank shows how training goes: the first of those that train the model.
+
+    Or each, if TF_HVD_VERBOSE_RANKS says so.
+    """
+    if not basics.is_initialized() or config.verbose_ranks() == "all":
+        return True
+    ranks = process_set_of(model).ranks
+    return basics.rank() == (ranks[0] if ranks else 0)
 
 
 def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -1,11 +1,13 @@
 """Loading a model that is to be trained on."""
 
+import contextlib
 import importlib
 import json
 import logging
 import os
+import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +19,8 @@ from tf_hvd.keras.sync_batch_norm import synchronize_again
 from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
+# What the older formats call an optimizer's count of updates.
+_COUNTS = re.compile(r"(^|/)_?iter(ation|ations)?(:0|/\.ATTRIBUTES/VARIABLE_VALUE)?$")
 
 
 def _version_in(filepath: Any) -> str:
@@ -47,6 +51,83 @@ def _keras_for(filepath: Any, legacy_opts: bool) -> Any:
     return importlib.import_module("tf_keras" if major == "2" else "keras")
 
 
+def _scaled_by_policy(filepath: Any) -> bool:
+    """Whether the saved optimizer was in a LossScaleOptimizer that is not in the model's config.
+
+    `compile` had put it there under the policy mixed_float16, and does so again only under it.
+    """
+    path = os.fspath(filepath)
+    if not (os.path.isfile(path) and zipfile.is_zipfile(path)):
+        return False
+    h5py = importlib.import_module("h5py")
+    with zipfile.ZipFile(path) as archive:
+        if not {"config.json", "model.weights.h5"} <= set(archive.namelist()):
+            return False
+        compiled = json.loads(archive.read("config.json")).get("compile_config") or {}
+        optimizer = compiled.get("optimizer")
+        kind = optimizer.get("class_name", "") if isinstance(optimizer, dict) else ""
+        with archive.open("model.weights.h5") as contents, h5py.File(contents, "r") as weights:
+            scaled = "optimizer/inner_optimizer" in weights
+        return scaled and not kind.startswith("LossScaleOptimizer")
+
+
+@contextlib.contextmanager
+def _policy(keras: Any, name: str | None) -> Iterator[None]:
+    """Within it the global policy of a Keras is `name`; None: what it is."""
+    if hasattr(keras, "config"):
+        get, put = keras.config.dtype_policy, keras.config.set_dtype_policy
+    else:
+        get, put = keras.mixed_precision.global_policy, keras.mixed_precision.set_global_policy
+    before = get()
+    if name is not None:
+        put(name)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def _updates_in(filepath: Any) -> int:
+    """The optimizer's count of updates in one of the older formats; 0 if it cannot be told."""
+    path = os.fspath(filepath)
+    if os.path.isdir(path):
+        reader = tf.train.load_checkpoint(os.path.join(path, "variables", "variables"))
+        counts = [n for n in reader.get_variable_to_shape_map() if _COUNTS.search(n)]
+        return max((int(reader.get_tensor(name)) for name in counts), default=0)
+    h5py = importlib.import_module("h5py")
+    if not (os.path.isfile(path) and h5py.is_hdf5(path)):
+        return 0
+    found = [0]
+
+    def look(name: str, item: Any) -> None:
+        if _COUNTS.search(name) and getattr(item, "shape", None) == ():
+            found.append(int(item[()]))
+
+    with h5py.File(path, "r") as file:
+        if "optimizer_weights" in file:
+            file["optimizer_weights"].visititems(look)
+    return max(found)
+
+
+def _check_state(filepath: Any, optimizer: Any) -> None:
+    """Raises if Keras has left the state of a loss-scaled optimizer behind.
+
+    Raises:
+      ValueError: so it is.
+    """
+    leaves = list(compat.leaves(optimizer))
+    if leaves == [optimizer] or any(compat.updates_of(leaf) for leaf in leaves):
+        return
+    updates = _updates_in(filepath)
+    if updates:
+        raise ValueError(
+            f"load_model: the optimizer in {filepath} has made {updates} updates under "
+            f"{type(optimizer).__name__}, of whose state Keras restores nothing from this format. "
+            "Save the model as .keras; or, to train with a new optimizer, load this file with "
+            "keras.models.load_model(..., compile=False) and compile the model."
+        )
+
+
 def load_model(
     filepath: Any,
     custom_optimizers: Sequence[type] | None = None,
@@ -60,8 +141,9 @@ def load_model(
     """Loads a model that Keras has saved, as one that trains on all ranks again.
 
     Its optimizer is distributed, its SyncBatchNormalization layers normalize over the
-    batches of all ranks. `keras.models.load_model` gives the same model with a plain optimizer and
-    plain layers.
+    batches of all ranks. A model of the policy mixed_float16 goes on with its loss scale and the
+    state of its optimizer, whatever the policy is now. `keras.models.load_model` gives the same
+    model with a plain optimizer and plain layers.
 
     Args:
       filepath: a file of Keras 3 (.keras, .h5) or of tf_keras (these, and a
@@ -80,12 +162,16 @@ def load_model(
 
     Raises:
       ValueError, OSError: as Keras' `load_model`.
+      ValueError: the state of a LossScaleOptimizer is in the file (.h5, a SavedModel), and Keras
+        does not restore it.
       ImportError: the file is one of tf_keras, which is not installed.
     """
     objects = {kind.__name__: kind for kind in custom_optimizers or ()}
     objects.update(custom_objects or {})
     keras = _keras_for(filepath, legacy_opts)
-    model = keras.models.load_model(filepath, custom_objects=objects)
+    scaled = _scaled_by_policy(filepath)
+    with _policy(keras, "mixed_float16" if scaled else None):
+        model = keras.models.load_model(filepath, custom_objects=objects)
     synchronize_again(compat.layers_of(model), keras.layers.BatchNormalization, process_set)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -94,5 +180,6 @@ def load_model(
             filepath,
         )
     else:
+        _check_state(filepath, optimizer)
         DistributedOptimizer(optimizer, compression=compression, process_set=process_set, **options)
     return model

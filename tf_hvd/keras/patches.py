@@ -36,6 +36,15 @@ class Guard(Protocol):
     def surround(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
         """The callbacks of a `fit`, between those that make the ranks act as one."""
 
+    def last(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
+        """What comes after the callbacks of a `fit` of one rank."""
+
+    def follow_data(self, fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments with which Keras' `fit` is to be called."""
+
+    def shows_progress(self, model: Any) -> bool:
+        """Whether this rank shows Keras' progress bar."""
+
     def no_jit(self, model: Any) -> bool:
         """Whether jit_compile="auto" must mean False for this model, which would compile."""
 
@@ -61,6 +70,7 @@ def patch(module: Any, guard: Guard) -> None:
         "callbacks": functools.partial(_watched_callbacks, guard, module.callbacks.Callback),
         "batch norm": functools.partial(_watched_batch_norm, guard),
         "finite": _common_finite,
+        "progress": functools.partial(_shown_progress, guard),
         "jit": functools.partial(_uncompiled, guard),
         "training": functools.partial(_watched_training, guard),
     }
@@ -102,9 +112,9 @@ def _watched_batch_norm(guard: Guard, original: Any, name: str) -> Any:
 
 
 def _watched_training(guard: Guard, original: Any, name: str) -> Any:
-    del name
-
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "fit":
+            args, kwargs = guard.follow_data(original, self, args, kwargs)
         try:
             return original(self, *args, **kwargs)
         except Exception as error:
@@ -143,12 +153,27 @@ def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any
         self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any
     ) -> None:
         # `fit` wants a history, `evaluate` and `predict` do not.
-        if add_history and guard.watches():
-            callbacks = [*tf.nest.flatten(callbacks or []), GuardCallback()]
-            callbacks = guard.surround(base, callbacks)
+        if add_history:
+            callbacks = tf.nest.flatten(callbacks or [])
+            if guard.watches():
+                callbacks = guard.surround(base, [*callbacks, GuardCallback()])
+            else:
+                callbacks += guard.last(base, callbacks)
         original(self, callbacks, add_history, *args, **kwargs)
 
     return init
+
+
+def _shown_progress(guard: Guard, original: Any, name: str) -> Any:
+    del name
+
+    def set_params(self: Any, params: Any) -> None:
+        if guard.shows_progress(self.model):
+            original(self, params)
+        else:
+            original(self, {**params, "verbose": 0})
+
+    return set_params
 
 
 def _common_finite(original: Any, name: str) -> Any:

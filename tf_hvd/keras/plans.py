@@ -129,6 +129,13 @@ def check(plans: Sequence[Plan], ranks: Sequence[int]) -> None:
         raise ValueError(
             f"fit: BackupAndRestore is missing on rank {ranks[0]}, which alone writes the backup."
         )
+    backups = [plan.backup for plan in plans]
+    if backups[0] == "ours" and "Keras'" in backups:
+        other = ranks[backups.index("Keras'")]
+        raise ValueError(
+            f"fit: rank {ranks[0]} has tf_hvd.keras.callbacks.BackupAndRestore, and rank "
+            f"{other} Keras' own: take tf_hvd's on all ranks."
+        )
 
 
 def _check_files(plans: Sequence[Plan], ranks: Sequence[int]) -> None:

@@ -46,6 +46,7 @@ class _Fit:
         self._updates = 0
         self._averaged: dict[str, float] = {}
         self._resume: backup.Files | None = None
+        self._restores_all = False
         self.restorer: Any = None
 
     def _gather(self, occasion: str, mine: Any) -> list[Any]:
@@ -93,14 +94,17 @@ class _Fit:
         self.stops_in_batches = "TerminateOnNaN" in mine.changing
         kinds = [plan.backup for plan in everyone]
         if kinds[0] is not None and any(kind != "Keras'" for kind in kinds):
-            self._hand_out_backup()
+            self._hand_out_backup(of_ours=kinds[0] == "ours")
 
-    def _hand_out_backup(self) -> None:
+    def _hand_out_backup(self, of_ours: bool) -> None:
         own = plans.backup_of(self._callbacks)
         directory = getattr(own, "backup_dir", None)
         files = backup.hand_out(directory, self._process_set)
+        self._restores_all = of_ours
         if isinstance(own, backup.BackupAndRestore):
             own.receive(files)
+            if of_ours:
+                own.agree()
         elif own is None:
             self._resume = files
 
@@ -115,7 +119,10 @@ class _Fit:
         self.restorer.set_model(self._model)
         self.restorer.receive(self._resume)
         self._resume = None
-        self.restorer.on_train_begin()
+        self.restorer.lead(self._callbacks)
+        if self._restores_all:
+            self.restorer.agree()
+        self.restorer.begin()
 
     def _first_epoch(self, epoch: int | None) -> None:
         """Raises unless all ranks begin with the same epoch; None: with none at all.
@@ -279,11 +286,13 @@ class _Closing:
             self.fit.agree_to_stop()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.fit.restorer is not None:
+            self.fit.restorer.epoch_end(epoch, logs)
         self.fit.agree_to_stop()
 
     def on_train_end(self, logs: Any = None) -> None:
         if self.fit.restorer is not None:
-            self.fit.restorer.on_train_end(logs)
+            self.fit.restorer.end(logs)
 
 
 def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
@@ -300,4 +309,4 @@ def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
     for each in (opening, closing):
         for trait, value in compat.CALLBACK_TRAITS.items():
             setattr(each, trait, value)
-    return [opening, *callbacks, closing]
+    return [opening, *callbacks, *backup.last(base, callbacks), closing]

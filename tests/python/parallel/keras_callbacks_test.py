@@ -188,6 +188,29 @@ def test_progress_on_rank_0_only(flavour, rank, capsys):
     assert ("Epoch 2/2" in capsys.readouterr().out) == (rank == 0)
 
 
+@pytest.mark.parametrize("verbose", ["auto", 1, 2])
+def test_one_progress_bar(flavour, rank, capsys, monkeypatch, verbose):
+    """Also where all ranks ask for one: two of them on one terminal cannot be read."""
+    model = make_model(flavour, 1)
+    x, y = data(rank)
+
+    def shows():
+        capsys.readouterr()
+        model.fit(x, y, batch_size=8, epochs=2, verbose=verbose)
+        fitted = capsys.readouterr().out
+        model.evaluate(x, y, verbose=verbose)
+        evaluated = capsys.readouterr().out
+        model.predict(x, verbose=verbose)
+        return "Epoch 2/2" in fitted, "loss: " in evaluated, "1/1" in capsys.readouterr().out
+
+    assert shows() == (rank == 0,) * 3
+    monkeypatch.setenv("TF_HVD_VERBOSE_RANKS", "all")
+    assert shows() == (True,) * 3
+    monkeypatch.delenv("TF_HVD_VERBOSE_RANKS")
+    with hvd_keras.unguarded():
+        assert shows() == (True,) * 3
+
+
 def rates(flavour, callback, epochs, momentum=0.5):
     """The learning rate of each batch, and the history of epochs."""
     model = make_model(flavour, 1, optimizer=flavour.optimizers.SGD(0.5, momentum=momentum))

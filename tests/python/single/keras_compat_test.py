@@ -54,6 +54,8 @@ def without(*missing):
     trainer |= {"_flatten_layers": list} if "_flatten_layers" not in missing else {}
     layer = {"call": None} if "call" not in missing else {}
     checkpoint = {"on_train_batch_end", "on_epoch_end"} - set(missing)
+    backup = {"_save_model": None} if "_save_model" not in missing else {}
+    progress = {"set_params": None} if "set_params" not in missing else {}
     return types.SimpleNamespace(
         __name__="keras",
         __version__="99.0",
@@ -61,6 +63,8 @@ def without(*missing):
         callbacks=types.SimpleNamespace(
             CallbackList=Other,
             ModelCheckpoint=type("ModelCheckpoint", (), dict.fromkeys(checkpoint)),
+            BackupAndRestore=type("BackupAndRestore", (), backup),
+            ProgbarLogger=type("ProgbarLogger", (), progress),
         ),
         optimizers=types.SimpleNamespace(
             Optimizer=sgd, SGD=sgd, LossScaleOptimizer=type("LossScaleOptimizer", (), scale)
@@ -80,6 +84,8 @@ def without(*missing):
         ("_flatten_layers", "keras: Model._flatten_layers"),
         ("call", "keras: BatchNormalization.call"),
         ("on_epoch_end", "keras: ModelCheckpoint.on_epoch_end"),
+        ("set_params", "keras: ProgbarLogger.set_params"),
+        ("_save_model", "keras: BackupAndRestore._save_model"),
     ],
 )
 def test_a_hook_that_is_gone_is_named(missing, named):

@@ -33,7 +33,8 @@ __version__ = "99.0"
 empty = type("Empty", (), {})
 legacy = types.SimpleNamespace(Optimizer=empty, SGD=empty)
 optimizers = types.SimpleNamespace(Optimizer=empty, SGD=empty, legacy=legacy)
-callbacks = types.SimpleNamespace(CallbackList=empty, ModelCheckpoint=empty)
+kinds = ("CallbackList", "ModelCheckpoint", "ProgbarLogger", "BackupAndRestore")
+callbacks = types.SimpleNamespace(**dict.fromkeys(kinds, empty))
 layers = types.SimpleNamespace(BatchNormalization=empty)
 Model = empty
 """

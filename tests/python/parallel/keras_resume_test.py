@@ -1,0 +1,288 @@
+"""A `fit` that was interrupted and goes on is, to the bit, one that was not."""
+
+import os
+import pathlib
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_hvd as hvd
+import tf_hvd.keras as hvd_keras
+from tf_hvd.keras import callbacks, plain
+from tf_hvd.keras.flavours import variables_of
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(1, 2)]
+
+KERAS = {"keras": keras, "tf_keras": tf_keras}
+EPOCHS, BATCHES = 8, 3
+
+
+@pytest.fixture(params=list(KERAS))
+def flavour(request):
+    return KERAS[request.param]
+
+
+@pytest.fixture
+def rank():
+    return hvd.rank()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One of rank 0, which the others need not see; they know its name."""
+    return hvd.broadcast_object(str(tmp_path), 0) + f"/backup_{hvd.rank()}"
+
+
+def data(rank):
+    """Shuffled: its order is another one in each epoch."""
+    numbers = np.random.default_rng(rank)
+    x = numbers.normal(size=(4 * BATCHES, 3)).astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1] + 1.0))
+    return dataset.shuffle(4 * BATCHES).batch(4)
+
+
+class Counts:
+    """A callback of the program's own: it remembers what it names."""
+
+    def __new__(cls, flavour):
+        def begin(self, logs=None):
+            self.losses, self.epochs_here = [], 0
+
+        def end(self, epoch, logs=None):
+            self.losses.append(logs["loss"])
+            self.epochs_here += 1
+
+        hooks = {"on_train_begin": begin, "on_epoch_end": end, "backup_attributes": ("losses",)}
+        return type("Counts", (flavour.callbacks.Callback,), hooks)()
+
+
+class Interrupt:
+    def __new__(cls, flavour, epoch):
+        def begin(self, number, logs=None):
+            if number == epoch:
+                raise KeyboardInterrupt
+
+        return type("Interrupt", (flavour.callbacks.Callback,), {"on_epoch_begin": begin})()
+
+
+class Program:
+    """What a process does before its `fit`, with callbacks in one order."""
+
+    def __init__(self, flavour, folder, order=(0, 1, 2, 3, 4), **options):
+        rank = hvd.rank()
+        flavour.utils.set_random_seed(7 + rank)  # other ones on each rank
+        self.model = make_model(flavour, **options)
+        ours, theirs = callbacks.of(flavour), flavour.callbacks
+        self.plateau = theirs.ReduceLROnPlateau("val_loss", 0.5, patience=2, min_delta=1e3)
+        self.stop = theirs.EarlyStopping("loss", patience=5, min_delta=1e3)
+        self.counts = Counts(flavour)
+        given = [
+            ours.BackupAndRestore(folder),
+            self.plateau,
+            self.stop,
+            ours.BroadcastGlobalVariablesCallback(0),
+            self.counts,
+        ]
+        self.callbacks = [given[place] for place in order]
+        self.dataset = data(rank)
+
+    def fit(self, *extra):
+        validation = data(hvd.rank())
+        self.history = self.model.fit(
+            self.dataset, epochs=EPOCHS, verbose=0, validation_data=validation,
+            callbacks=[*self.callbacks, *extra],
+        ).history  # fmt: skip
+        return self
+
+    def state(self):
+        """All that the next epoch would depend on."""
+        model = self.model
+        variables = [*model.weights, *model.variables, *variables_of(model.optimizer)]
+        values = [np.asarray(tf.convert_to_tensor(v)) for v in variables]
+        kept = [[float(c.wait), float(c.best), c.stopped_epoch] for c in (self.stop,)] + [
+            float(self.plateau.wait),
+            float(self.plateau.best),
+            self.counts.losses,
+        ]
+        return values, kept, random.random(), np.random.rand()
+
+
+def make_model(flavour, policy="float32", accumulate=1):
+    dropout = {"rng_type": "stateful"} if flavour is tf_keras else {}
+    layers = [
+        flavour.layers.Dense(4, activation="tanh", dtype=policy),
+        flavour.layers.BatchNormalization(dtype=policy),
+        flavour.layers.Dropout(0.5, dtype=policy, **dropout),
+        flavour.layers.Dense(1, dtype="float32"),
+    ]
+    model = flavour.Sequential([flavour.layers.Input((3,)), *layers])
+    steps = {"gradient_accumulation_steps": accumulate} if accumulate > 1 else {}
+    optimizer = flavour.optimizers.Adam(0.5, **steps)
+    if policy == "mixed_float16":
+        scaled = flavour is keras and flavour.optimizers.LossScaleOptimizer
+        scaled = scaled or flavour.mixed_precision.LossScaleOptimizer
+        optimizer = scaled(optimizer)
+    model.compile(hvd_keras.DistributedOptimizer(optimizer), "mse")
+    return model
+
+
+def assert_equal(ours, wanted):
+    for mine, reference in zip(ours[0], wanted[0], strict=True):
+        np.testing.assert_array_equal(mine, reference)
+    assert ours[1:] == wanted[1:]
+
+
+def interrupt_and_resume(flavour, folder, order, options):
+    with pytest.raises(KeyboardInterrupt):
+        Program(flavour, folder, order, **options).fit(Interrupt(flavour, 3))
+    return Program(flavour, folder, order, **options).fit()
+
+
+ORDERS = {"first": (0, 1, 2, 3, 4), "between": (3, 1, 0, 4, 2), "last": (4, 3, 2, 1, 0)}
+KINDS = {
+    "plain": {},
+    "half": {"policy": "mixed_float16"},
+    "accumulated": {"accumulate": 2},
+    "both": {"policy": "mixed_float16", "accumulate": 2},
+}
+CASES = [
+    ("keras", "plain", tuple(ORDERS)),
+    ("keras", "half", ("between",)),
+    ("keras", "accumulated", ("last",)),
+    ("keras", "both", ("first",)),
+    ("tf_keras", "plain", ("first", "last")),
+    ("tf_keras", "half", ("between",)),
+]
+
+
+@pytest.mark.parametrize(("library", "kind", "orders"), CASES)
+def test_a_resumed_fit_is_one_that_was_not_interrupted(library, kind, orders, folder):
+    """Halved rates, patience, dropout, the order of the data, incomplete updates, wherever the
+    backup stands among the callbacks."""
+    flavour, options = KERAS[library], KINDS[kind]
+    wanted = Program(flavour, folder + "_reference", **options).fit()
+    assert len(wanted.history["loss"]) == 6  # stopped early
+    assert float(wanted.model.optimizer.learning_rate) < 0.5
+    state = wanted.state()
+    for order in orders:
+        ours = interrupt_and_resume(flavour, folder, ORDERS[order], options)
+        assert_equal(ours.state(), state)
+        for name, values in ours.history.items():
+            assert values == wanted.history[name][3:]
+        assert ours.counts.epochs_here == 3  # since this process began
+        assert not os.path.exists(f"{folder}/tf_hvd_ranks")
+
+
+def test_resume_within_an_epoch(flavour, folder, rank):
+    """The epoch begins anew, with the random numbers that it had."""
+    flavour.utils.set_random_seed(3 + rank)
+    model = make_model(flavour)
+    ours = callbacks.of(flavour).BackupAndRestore(folder, save_freq=2)
+    seen = []
+
+    def draw(self, epoch, logs=None):
+        seen.append((epoch, random.random()))
+
+    def stop(self, batch, logs=None):
+        if batch == 2 and len(seen) == 2:
+            raise KeyboardInterrupt
+
+    hooks = {"on_epoch_begin": draw, "on_train_batch_end": stop}
+    watch = type("Watch", (flavour.callbacks.Callback,), hooks)()
+    broadcast = callbacks.of(flavour).BroadcastGlobalVariablesCallback(0)
+    given = {"epochs": 2, "verbose": 0, "callbacks": [broadcast, watch, ours]}
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(data(rank), **given)
+    flavour.utils.set_random_seed(3 + rank)
+    again = callbacks.of(flavour).BackupAndRestore(folder, save_freq=2)
+    model.fit(data(rank), **{**given, "callbacks": [broadcast, watch, again]})
+    assert seen[2] == seen[1]
+
+
+def rewrite(folder, change):
+    """Changes what rank 0 has written beside the backup."""
+    path = pathlib.Path(folder) / "tf_hvd_ranks"
+    if hvd.rank() == 0:
+        contents = plain.loads(path.read_bytes())
+        change(contents)
+        path.write_bytes(plain.dumps(contents))
+    hvd.barrier()
+
+
+def test_resume_with_another_number_of_ranks(folder):
+    """All is rank 0's; the random numbers are each rank's own new ones."""
+    with pytest.raises(KeyboardInterrupt):
+        Program(keras, folder).fit(Interrupt(keras, 3))
+    rewrite(folder, lambda contents: contents["ranks"].append(contents["ranks"][0]))
+    drawn = []
+
+    def draw(self, epoch, logs=None):
+        drawn.append(random.random())
+
+    look = type("Look", (keras.callbacks.Callback,), {"on_epoch_begin": draw})()
+    program = Program(keras, folder)
+    fresh = random.Random(7 + hvd.rank())
+    random.setstate(fresh.getstate())
+    expected = fresh.random()
+    program.fit(look)
+    assert drawn[0] == expected
+    assert len(program.history["loss"]) == 3  # patience went on
+    assert len(program.counts.losses) == 6
+    hvd_keras.check_weights(program.model)
+
+
+def test_a_file_of_another_moment_is_not_used(folder, rank, caplog):
+    with pytest.raises(KeyboardInterrupt):
+        Program(keras, folder).fit(Interrupt(keras, 3))
+    rewrite(folder, lambda contents: contents.update(updates=contents["updates"] - 1))
+    program = Program(keras, folder).fit()
+    assert len(program.history["loss"]) == 5  # epochs 3 to 7
+    assert ("another moment than the model" in caplog.text) == (rank == 0)
+
+
+def test_what_cannot_be_backed_up_is_told(folder):
+    program = Program(keras, folder)
+    program.counts.backup_attributes = ("model",)
+    with pytest.raises(TypeError, match="Counts: of model something cannot be backed up"):
+        program.fit()
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_load_model_goes_on_with_its_loss_scale(flavour, suffix, tmp_path):
+    """Whatever the policy is when it is loaded; or says that it cannot."""
+    own = getattr(flavour, "config", None)
+    if own is not None:
+        policy, set_policy = own.dtype_policy, own.set_dtype_policy
+    else:
+        precision = flavour.mixed_precision
+        policy, set_policy = precision.global_policy, precision.set_global_policy
+    before = policy()
+    set_policy("mixed_float16")
+    try:
+        layers = [flavour.layers.Dense(1, dtype="float32", kernel_initializer="zeros")]
+        model = flavour.Sequential([flavour.layers.Input((3,)), *layers])
+        loss = flavour.losses.MeanSquaredError()
+        model.compile(hvd_keras.DistributedOptimizer(flavour.optimizers.Adam(0.1)), loss)
+    finally:
+        set_policy(before)
+    model.fit(np.ones([4, 3]), np.ones([4, 1]), batch_size=2, epochs=2, verbose=0)
+    path = str(tmp_path / f"model{suffix}")
+    model.save(path)
+    if suffix == ".h5":
+        with pytest.raises(ValueError, match=r"4 updates under LossScaleOptimizer.*\.keras"):
+            hvd_keras.load_model(path)
+        return
+    loaded = hvd_keras.load_model(path)
+    assert policy() == before
+    assert type(loaded.optimizer) is type(model.optimizer)
+    for mine, saved in zip(
+        variables_of(loaded.optimizer), variables_of(model.optimizer), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(saved))
+    assert int(loaded.optimizer.iterations.numpy()) == 4
+    loaded.fit(np.ones([4, 3]), np.ones([4, 1]), batch_size=2, verbose=0)
+    hvd_keras.check_weights(loaded)

@@ -1,0 +1,58 @@
+"""Plain values as bytes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_hvd.keras import plain
+
+VALUES = [
+    None,
+    True,
+    3,
+    2**80,
+    0.1,
+    float("inf"),
+    "text\nof two lines",
+    b"bytes",
+    [1, (2, {3}), {"a": [None], 4: b""}],
+    (3, tuple(range(625)), None),
+]
+ARRAYS = [
+    np.arange(6, dtype="int64").reshape(2, 3),
+    np.float32(0.1),
+    np.array(2.5),
+    np.zeros((0, 3)),
+    np.array([1 + 2j]),
+    np.array([True, False]),
+    tf.constant([0.1, 3.0], tf.bfloat16).numpy(),
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_values_come_back(value):
+    assert plain.loads(plain.dumps(value)) == value
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_arrays_come_back(array):
+    other = plain.loads(plain.dumps({"x": [array, array]}))["x"][1]
+    assert type(other) is type(array)
+    assert other.dtype == array.dtype
+    np.testing.assert_array_equal(other, array)
+
+
+def test_a_tensor_comes_back_as_an_array():
+    np.testing.assert_array_equal(plain.loads(plain.dumps(tf.constant([1, 2]))), [1, 2])
+
+
+@pytest.mark.parametrize("value", [object(), [lambda: 0], {"a": np.array(["text"])}, print])
+def test_what_is_not_plain(value):
+    with pytest.raises(TypeError, match="no plain value"):
+        plain.dumps(value)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b'{"array": [0, 4]}\n', b'{"other": [1]}\n'])
+def test_what_was_not_written_by_it(data):
+    with pytest.raises(ValueError, match="not written by tf_hvd"):
+        plain.loads(data)

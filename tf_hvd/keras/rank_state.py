@@ -1,0 +1,249 @@
+"""What a resumed `fit` needs besides the model of the first rank.
+
+- Of callbacks: what decides when they act next, such as `best` and `wait` of EarlyStopping.
+- Of each rank: its random numbers, the place in its data, and the variables of the model and the
+  optimizer that are not those of the first rank (moving statistics, seeds, variables that are
+  local, sums of gradients of an update that is not complete).
+
+Each is an entry, a plain value under a name. A rank's callbacks are mostly those of the first
+rank, so its entries are only those that differ.
+"""
+
+import hashlib
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd._tensorflow import tf_variable
+from tf_hvd.keras import agreement, compat, plain
+from tf_hvd.keras.data_order import DataOrder
+from tf_hvd.keras.flavours import variables_of
+from tf_hvd.objects import broadcast_object
+from tf_hvd.process_sets import ProcessSet
+from tf_hvd.variables import is_seed
+
+# What these remember of the epochs, and must not forget.
+_REMEMBERED = {
+    "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    "ModelCheckpoint": ("best", "epochs_since_last_save"),
+    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
+}
+_LIBRARIES = ("keras", "tf_keras", "tf_hvd")
+_CALLBACK, _VARIABLE, _SEED = "callback/", "variable/", "variable/seed/"
+Entries = dict[str, Any]
+_log = logging.getLogger(__name__)
+
+
+def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """The callbacks, by names that do not depend on the place of other classes in the list."""
+    found: dict[str, Any] = {}
+    for callback in callbacks:
+        kind = type(callback).__qualname__
+        number = sum(name.rpartition("/")[0] == kind for name in found)
+        found[f"{kind}/{number}"] = callback
+    return found
+
+
+def _remembered(callback: Any) -> dict[str, Any]:
+    """What a callback must not forget, by the attributes' names."""
+    names: set[str] = set(getattr(callback, "backup_attributes", ()))
+    for kind in type(callback).__mro__:
+        if kind.__module__.partition(".")[0] in _LIBRARIES:
+            names.update(_REMEMBERED.get(kind.__name__, ()))
+    return {name: getattr(callback, name) for name in sorted(names) if hasattr(callback, name)}
+
+
+def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
+    """For each that remembers something, what `plain.dumps` makes of it.
+
+    Raises:
+      TypeError: an attribute that a callback names is no plain value.
+    """
+    found = {}
+    for name, callback in _named(callbacks).items():
+        values = _remembered(callback)
+        if values:
+            try:
+                found[_CALLBACK + name] = plain.dumps(values)
+            except TypeError as error:
+                raise TypeError(
+                    f"{type(callback).__name__}: of {', '.join(values)} something cannot be backed "
+                    f"up ({error}): numbers, texts, arrays, and lists, tuples, sets and dicts of "
+                    "them can."
+                ) from error
+    return found
+
+
+def _restore_callbacks(callbacks: Sequence[Any], entries: Mapping[str, Any]) -> None:
+    """Gives them what was kept of those that are here again."""
+    for name, callback in _named(callbacks).items():
+        if _CALLBACK + name in entries:
+            for key, value in plain.loads(entries[_CALLBACK + name]).items():
+                setattr(callback, key, value)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _variables(model: Any) -> dict[str, Any]:
+    """All that determines how training goes on, by names that a new process gives again."""
+    optimizer = getattr(model, "optimizer", None)
+    groups = {
+        "weight": model.weights,
+        "seed": filter(is_seed, model.variables),
+        "optimizer": [] if optimizer is None else variables_of(optimizer),
+    }
+    return {
+        f"{_VARIABLE}{group}/{index}": variable
+        for group, variables in groups.items()
+        for index, variable in enumerate(map(tf_variable, variables))
+        if variable.dtype != tf.string
+    }
+
+
+def _fingerprints(model: Any) -> dict[str, int]:
+    """64 bits for each variable, by its name here."""
+    variables = _variables(model)
+    bits = agreement.fingerprints(list(variables.values())).numpy().tolist()
+    return dict(zip(variables, bits, strict=True))
+
+
+def _variable_entries(model: Any, others: Mapping[str, int]) -> Entries:
+    """The seeds, which Keras' backup has not, and variables unlike those that are `others`."""
+    variables, mine = _variables(model), _fingerprints(model)
+    return {
+        name: variables[name].numpy()
+        for name in mine
+        if name.startswith(_SEED) or mine[name] != others.get(name, mine[name])
+    }
+
+
+def _random_entries(model: Any) -> Entries:
+    """The random numbers of this rank that are not among the model's variables."""
+    states = {name: state.numpy() for name, state in compat.random_states(model).items()}
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "states": states}
+
+
+def _restore_own(model: Any, orders: Mapping[str, DataOrder], entries: Mapping[str, Any]) -> None:
+    """Gives this rank what is its own."""
+    variables = _variables(model)
+    for name in variables.keys() & entries.keys():
+        variables[name].assign(entries[name])
+    if "python" in entries:
+        random.setstate(entries["python"])
+        np.random.set_state(entries["numpy"])
+        there = compat.random_states(model)
+        for name, value in entries["states"].items():
+            if name in there:
+                there[name].assign(value)
+    for name, order in orders.items():
+        order.go_to(entries.get("data", {}).get(name, 0))
+
+
+def _updates(model: Any) -> int:
+    """By this it is known which backup of Keras a file of ours belongs to."""
+    optimizer = getattr(model, "optimizer", None)
+    return 0 if optimizer is None else compat.updates_of(next(compat.leaves(optimizer))) or 0
+
+
+class RankStates:
+    """The entries of all ranks of one `fit`, beside Keras' backup; the first rank has the file.
+
+    Args:
+      callbacks: those of the program; all have begun.
+      model: what is trained.
+      orders: where this rank is in its data, by name.
+      process_set: who takes part; None: this rank by itself.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Any],
+        model: Any,
+        orders: Mapping[str, DataOrder],
+        process_set: ProcessSet | None,
+    ) -> None:
+        self._callbacks = callbacks
+        self._model = model
+        self._orders = orders
+        self._process_set = process_set
+        self._ranks = [0] if process_set is None else list(process_set.ranks or ())
+        self._place: int = 0 if process_set is None else process_set.rank() or 0
+        self._own: Entries = {}
+        self._others: list[bytes] = []
+
+    def _of(self, place: int, value: Any) -> Any:
+        """The value of the rank at a place of the process set, on all of them."""
+        if self._process_set is None:
+            return value
+        return broadcast_object(
+            value, self._ranks[place], name="tf_hvd_rank_state", process_set=self._process_set
+        )
+
+    def collect(self) -> None:
+        """Between epochs, on all ranks: brings the first one what the others have.
+
+        A backup within an epoch keeps random numbers and variables as they are now, for after
+        it the epoch begins anew.
+        """
+        states = _callback_entries(self._callbacks)
+        mine = {name: _digest(each) for name, each in states.items()}
+        digests, bits = self._of(0, (mine, _fingerprints(self._model)))
+        self._own = {
+            **_random_entries(self._model),
+            **_variable_entries(self._model, bits),
+            "data": {name: order.place() for name, order in self._orders.items()},
+        }
+        differing = {name: states[name] for name in states if mine[name] != digests.get(name)}
+        sent = plain.dumps(self._own | differing)
+        places = range(1, len(self._ranks))
+        received = [self._of(place, sent if place == self._place else None) for place in places]
+        self._others = received if self._place == 0 else []
+
+    def write(self, path: str) -> None:
+        """Called on the first rank, after Keras has written."""
+        mine = plain.dumps(self._own | _callback_entries(self._callbacks))
+        contents = {"updates": _updates(self._model), "ranks": [mine, *self._others]}
+        with tf.io.gfile.GFile(f"{path}.new", "wb") as file:
+            file.write(plain.dumps(contents))
+        tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+
+    def restore(self, path: str) -> None:
+        """Called on all ranks, after Keras has restored; the path counts at the first one.
+
+        With another number of ranks than there were, each has new random numbers, as in a new
+        training, and all else is the first rank's.
+        """
+        encoded = self._read(path) if self._place == 0 else []
+        first, others = plain.loads(encoded[0]) if encoded else {}, encoded[1:]
+        shared = {name: value for name, value in first.items() if name.startswith(_CALLBACK)}
+        count, shared = self._of(0, (len(encoded), shared))
+        own: Entries = {}
+        if count == len(self._ranks):
+            own = first
+            for place in range(1, count):
+                sent = self._of(0, others[place - 1] if others else None)
+                if place == self._place:
+                    own = plain.loads(sent)
+        _restore_callbacks(self._callbacks, {**shared, **own})
+        _restore_own(self._model, self._orders, own)
+
+    def _read(self, path: str) -> list[bytes]:
+        if not tf.io.gfile.exists(path):
+            return []
+        with tf.io.gfile.GFile(path, "rb") as file:
+            contents = plain.loads(file.read())
+        if contents["updates"] != _updates(self._model):
+            _log.warning(
+                "%s is from another moment than the model beside it (the job ended while it wrote "
+                "a backup): callbacks and random numbers begin anew.",
+                path,
+            )
+            return []
+        found: list[bytes] = contents["ranks"]
+        return found
