@@ -82,7 +82,7 @@ MACHINE_PATHS = re.compile(
 IMAGE_PATHS = re.compile(r"/(home/(mpiuser|\$\{user\})|tmp/(tf_hvd|sum\.py))")
 NO_PATHS = re.compile(r"(?!)")
 
-MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_COMPLEXITY = 400, 500, 60, 15
+MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_COMPLEXITY = 600, 600, 60, 15
 
 
 @functools.cache
@@ -356,8 +356,8 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (python_import_faults, "tf_hvd/basics.py", "from tf_hvd.cli import main\n"),
         (keras_private_faults, "tf_hvd/keras/x.py", "super()._save_model(x)\n"),
         (keras_private_faults, "tf_hvd/keras/x.py", 'getattr(optimizer, "_built", False)\n'),
-        (length_faults, "runtime/x.cc", "\n" * 401),
-        (length_faults, "tests/x_test.py", "\n" * 501),
+        (length_faults, "runtime/x.cc", "\n" * 601),
+        (length_faults, "tests/x_test.py", "\n" * 601),
         (function_faults, "runtime/x.cc", LONG),
         (function_faults, "tf_hvd/x.py", BRANCHY),
         (path_faults, "README.md", "see /" + "tmp/x\n"),
