@@ -230,8 +230,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return start(options)
 
 
+def _open_standard_files() -> None:
+    """A closed standard file would be taken by the next that is opened, here or in a rank."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest number that is free, which is this one.
+            os.set_inheritable(
+                os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY), True
+            )
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def start(options: argparse.Namespace) -> int:
     """Does what the options say; returns the exit code."""
+    _open_standard_files()
     try:
         code: int = options.start(options)
     except UsageError as error:

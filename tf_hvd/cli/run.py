@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.cli import processes, shared_memory
 from tf_hvd.cli import watch as watching
 from tf_hvd.cli.allocation import allocation
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
@@ -54,6 +55,7 @@ from tf_hvd.cli.session import FOLDER_VARIABLE, Session
 from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
 
 _FAILED = 1
+_PROCESSES = 2  # of a rank: the program, and who waits for its end
 
 
 def count_cores() -> int:
@@ -96,6 +98,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
         )
+    _check_number(here)
     job = Job(
         ranks=options.np,
         command=command,
@@ -117,6 +120,16 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         watch = watching.JobWatch(session, options.np, known_here, options.start_timeout, family)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
+
+
+def _check_number(here: int) -> None:
+    """Refuses what cannot be: a launcher that is given it works at it for minutes."""
+    most, told_by = processes.most()
+    if here * _PROCESSES > most:
+        raise UsageError(
+            f"{here} ranks on this machine are at least {here * _PROCESSES} processes, and it "
+            f"allows {most} ({told_by})"
+        )
 
 
 def _not_found(command: Sequence[str]) -> str:
@@ -178,10 +191,12 @@ def _start(
             line = by_way_of_rank("", job, str(session.folder), local)
         _announce(options.verbose, line, "1 rank needs no MPI")
         return supervise(line, environ, watch=watch)
-    environ = rank_environment(launcher, environ, sys.stdout.isatty())
+    environ = rank_environment(launcher, environ, os.isatty(1))
     environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
     environ |= interface_environment(launcher.family, job.interfaces)
     environ |= session_environment(launcher.family, str(session.folder), environ)
+    here, words = watch.here or 0, job.launcher_args
+    environ |= shared_memory.small_segments(launcher.family, here, words, environ)
     network = ""
     if launcher.family != "slurm" and _stays_here(job, environ):
         network = LOOPBACK

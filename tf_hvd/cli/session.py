@@ -30,11 +30,13 @@ from tf_hvd.cli.errors import UsageError
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 JOINED = "joined."
 CALLED = "called."
+ALONE = "alone."
 LEFT = "left."
 EXITS = "exits."
 EXCEPTION = "exception."
 INNER = "inner."
 _FOREGROUND_MILLISECONDS = 500
+_ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
 _LONGEST = 600  # characters of an exception
 # What TensorFlow puts before the text of an error, or before those of several.
 _BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
@@ -60,6 +62,7 @@ class Session:
                 f"no folder can be made in {error.filename or 'the temporary folder'}: "
                 f"{error.strerror}; set TMPDIR"
             ) from error
+        self._check_room()
         self.ranks: dict[int, int] = {}
         """The process id of each rank that has reported, by rank."""
         self.sessions: set[int] = set()
@@ -74,6 +77,20 @@ class Session:
         finally:
             os.close(where)
         self._listener.listen(socket.SOMAXCONN)
+
+    def _check_room(self) -> None:
+        """Here MPI keeps files as well, and says but little of a folder that is full."""
+        room = self.folder / "room"
+        try:
+            room.write_bytes(bytes(_ROOM))
+            room.unlink()
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise UsageError(
+                f"the temporary folder {self.folder.parent} has no room for the {_ROOM >> 10} KiB "
+                f"that a job needs there: {error.strerror}; remove old files, or set TMPDIR to a "
+                "folder with more room"
+            ) from error
 
     def __enter__(self) -> Session:
         return self
@@ -105,8 +122,8 @@ class Session:
                         (_SHARED_MEMORY / name).unlink()
 
     def joined(self) -> bool:
-        """Whether a rank of this machine has joined the job, which a rank does not do alone."""
-        return any(self.folder.glob(f"{JOINED}*"))
+        """Whether a rank of this machine has joined the job, or was told to stay out of it."""
+        return any(any(self.folder.glob(f"{each}*")) for each in (JOINED, ALONE))
 
     def called(self) -> bool:
         """Whether a process of this machine has called `init`, be it in vain."""
@@ -161,6 +178,16 @@ class Session:
             for number, process in self.ranks.items()
             if called and process not in called and number not in elsewhere
         )
+
+    def told_to_be_alone(self) -> list[int]:
+        """The ranks of this machine that `TF_HVD_ALONE=1` kept out, where others did join or wait.
+
+        None if all were: then nobody waited for them.
+        """
+        alone, called = self._told(ALONE), self._told(CALLED)  # processes
+        if not called - alone:
+            return []
+        return sorted(number for number, process in self.ranks.items() if process in alone)
 
     def cut_short(self) -> list[int]:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
