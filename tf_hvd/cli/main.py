@@ -186,6 +186,13 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end the job if its ranks on this machine have not started by then",
     )
+    runner.add_argument(
+        "--grace",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="after Ctrl-C or SIGTERM: how long ranks may take to end (default: %(default)g)",
+    )
     runner.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     runner.set_defaults(start=_start_run, parser=runner)

@@ -68,6 +68,9 @@ class JobWatch:
         """Why the job had to be ended: it did not start, or not end, in time. Empty if not so."""
         self.code = 1
         """The exit code then."""
+        self._asked = ""
+        self.did_not_end: list[int] = []
+        """The ranks of this machine that were asked to end, and had to be killed."""
 
     def started(self, process: int) -> None:
         """The launcher runs."""
@@ -86,6 +89,37 @@ class JobWatch:
         self._tensorflow = any(map(processes.has_tensorflow, processes.descendants()))
         # A program that loads TensorFlow does so early, and keeps it.
         return min(_SELDOM, _SOON + passed / 20)
+
+    def hand_on(self, signum: int, grace: float) -> bool:
+        """Hands a signal to end on to the ranks of this machine; False if none is known."""
+        alive = self._session.alive()
+        if not alive:
+            return False
+        self._session.ask_to_end()
+        for process in alive.values():
+            with contextlib.suppress(OSError):  # it has just ended
+                os.kill(process, signum)
+        self._asked = signal.Signals(signum).name
+        once_more = "another Ctrl-C" if signum == signal.SIGINT else f"another {self._asked}"
+        say(
+            f"tf_hvd run: {self._asked} goes to {_listed(sorted(alive))}, which may save what they "
+            f"have: the job is ended in {grace:g} s (--grace), or at once by {once_more}"
+        )
+        return True
+
+    def grace_is_over(self) -> None:
+        """Notes which ranks have not ended."""
+        if self._asked and not self.did_not_end:
+            self.did_not_end = sorted(self._session.alive())
+
+    def asked_text(self) -> str:
+        """The line for a job that was asked to end."""
+        if not self._asked:
+            return ""
+        how = "all ranks of this machine ended by themselves"
+        if self.did_not_end:
+            how = f"{_listed(self.did_not_end)} had not ended yet and had to be killed"
+        return f"tf_hvd run: the job was ended by {self._asked}; {how}"
 
     def trains_apart(self) -> bool:
         """Whether TensorFlow ran in several ranks, and none joined this job or one it started."""
@@ -129,12 +163,10 @@ class JobWatch:
         if not late or self._told_of_start or not self.here:
             return
         self._told_of_start = True
-        print(
+        say(
             f"tf_hvd run: after {_SILENT:g} s none of {self.here} ranks on this machine has "
             f"started; the MPI launcher, process {self._launcher}, is still at work "
-            "(--verbose shows its command, --start-timeout ends such a job)",
-            file=sys.stderr,
-            flush=True,
+            "(--verbose shows its command, --start-timeout ends such a job)"
         )
 
     def _is_late(self, passed: float) -> bool:
@@ -190,6 +222,12 @@ class JobWatch:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
                 self.killed[process] = name
+
+
+def say(text: str) -> None:
+    """Prints a line for the user."""
+    with contextlib.suppress(OSError):  # nobody reads it
+        print(text, file=sys.stderr, flush=True)
 
 
 def is_interpreter(program: str) -> bool:
