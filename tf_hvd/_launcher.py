@@ -10,8 +10,12 @@ from tf_hvd import config
 def tell_joined(rank: int) -> None:
     """Lets the launcher know that this rank has joined the job; `init` calls it when it has.
 
-    And in which shared memory it may leave something if it is killed: the launcher clears it.
+    And in which shared memory it may leave something if it is killed: the launcher clears it. A
+    process with `TF_HVD_ALONE=1` joins none, and says that: it is not the rank 0 that it is to
+    itself.
     """
+    if config.alone():
+        return _tell(f"alone.{os.getpid()}")
     _tell(f"joined.{rank}", _shared_memory)
     _take_back(f"left.{rank}")
     _take_back(f"exits.{rank}")
@@ -19,17 +23,20 @@ def tell_joined(rank: int) -> None:
 
 def tell_left(rank: int) -> None:
     """Lets the launcher know that this rank goes on without the job, by its own wish."""
-    _tell(f"left.{rank}")
+    if not config.alone():
+        _tell(f"left.{rank}")
 
 
 def tell_exits(rank: int) -> None:
     """Lets the launcher know that this rank leaves the job because its program ends."""
-    _tell(f"exits.{rank}")
+    if not config.alone():
+        _tell(f"exits.{rank}")
 
 
 def tell_exception(rank: int, text: str) -> None:
     """Lets the launcher know which exception ends this rank's program."""
-    _tell(f"exception.{rank}", lambda: text)
+    if not config.alone():
+        _tell(f"exception.{rank}", lambda: text)
 
 
 def tell_called() -> None:

@@ -212,6 +212,11 @@ def launcher_folder() -> str:
     return os.environ.get("TF_HVD_LAUNCHER_FOLDER", "")
 
 
+def alone() -> bool:
+    """Whether this process is rank 0 of 1 whatever its launcher says (`TF_HVD_ALONE=1`)."""
+    return os.environ.get("TF_HVD_ALONE", "").strip() == "1"
+
+
 def python_markdown() -> str:
     """The table of this module as Markdown."""
     rows = [

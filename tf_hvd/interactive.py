@@ -173,17 +173,19 @@ def _wait(command: Sequence[str], folder: pathlib.Path, output: Output) -> int:
                 deadline = time.monotonic() + _GRACE
             if deadline is not None and time.monotonic() > deadline:
                 _end(job, output)
-    except BaseException:
-        _end(job, output)
+    except BaseException as error:
+        # The ranks may save what they have: a first interrupt is handed on to them.
+        interrupted = isinstance(error, KeyboardInterrupt)
+        _end(job, output, signal.SIGINT if interrupted else signal.SIGTERM)
         raise
     finally:
         output.finish()
     return code
 
 
-def _end(job: subprocess.Popen[bytes], output: Output) -> None:
+def _end(job: subprocess.Popen[bytes], output: Output, signum: int = signal.SIGTERM) -> None:
     """Ends the job, at once if it is interrupted again."""
-    job.send_signal(signal.SIGTERM)
+    job.send_signal(signum)
     while job.poll() is None:
         try:
             output.wait(_LOOK)

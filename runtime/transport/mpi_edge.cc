@@ -91,6 +91,7 @@ bool MpiEdge::Arrived() {
   fragment.bytes = static_cast<size_t>(bytes);
   taken_ = 0;
   readable_ = fragment.bytes > 0;
+  heard_last_ = !readable_;
   return readable_;
 }
 
@@ -110,17 +111,40 @@ size_t MpiEdge::Read(char* data, size_t size) {
   return given;
 }
 
-bool MpiEdge::Stop() {
-  if (dead_) return true;
-  ReapSends();
-  if (!std::exchange(stopping_, true)) {
-    for (Fragment& fragment : in_) {
-      if (fragment.posted) api_->cancel(api_->state, &fragment.request);
-    }
+// What the neighbour has sent without knowing that nobody reads it any more.
+void MpiEdge::DropArrivals() {
+  while (Arrived()) {
+    Fragment& fragment = in_[oldest_receive_];
+    readable_ = false;
+    oldest_receive_ = (oldest_receive_ + 1) % kFragments;
+    Post(&fragment);
   }
-  bool over = !out_[oldest_send_].posted;
+}
+
+// An empty fragment, after all others.
+void MpiEdge::SendLast() {
+  Flush();
+  if (said_last_ || dead_ || out_[filling_].posted) return;
+  said_last_ = true;
+  SendPending();
+  ReapSends();
+}
+
+bool MpiEdge::Stop(bool neighbour_too) {
+  SendLast();
+  if (!heard_last_ && !cancelled_) DropArrivals();
+  if (dead_) return true;
+  if (!said_last_ || out_[oldest_send_].posted) return false;
+  if (!heard_last_ && neighbour_too) return false;
+  return TakeBackReceives();
+}
+
+bool MpiEdge::TakeBackReceives() {
+  const bool first = !std::exchange(cancelled_, true);
+  bool over = true;
   for (Fragment& fragment : in_) {
     if (!fragment.posted) continue;
+    if (first) api_->cancel(api_->state, &fragment.request);
     int done = 0;
     if (api_->test(api_->state, &fragment.request, &done, nullptr) != 0) {
       done = 1;

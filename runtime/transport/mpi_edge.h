@@ -37,9 +37,12 @@ class MpiEdge : public Edge {
   bool Readable() const override { return readable_; }
   bool polled() const override { return true; }
 
-  // Before MPI_Finalize: moves the last sends along and takes the receives
-  // back. Call until true; false forever if the neighbour is gone.
-  bool Stop();
+  // Before MPI_Finalize: sends what is left, tells the neighbour that nothing
+  // follows, and takes the receives back; with `neighbour_too` not before the
+  // neighbour has told the same, so that no message is left unread, which
+  // libraries complain of. Call until true; false for ever if the neighbour is
+  // gone.
+  bool Stop(bool neighbour_too);
 
  private:
   struct Fragment {
@@ -56,6 +59,9 @@ class MpiEdge : public Edge {
   void ReapSends();
   // Looks whether the oldest receive is done; true if its bytes are there.
   bool Arrived();
+  void SendLast();
+  void DropArrivals();
+  bool TakeBackReceives();
 
   const MpiApi* const api_;
   const MpiHandle comm_;
@@ -63,7 +69,9 @@ class MpiEdge : public Edge {
   const int peer_;
   const OnError on_error_;
   bool dead_ = false;
-  bool stopping_ = false;
+  bool said_last_ = false;
+  bool heard_last_ = false;
+  bool cancelled_ = false;
 
   Fragments out_;
   size_t filling_ = 0;      // the fragment that takes the next byte

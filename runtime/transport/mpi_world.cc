@@ -208,12 +208,19 @@ class MpiWorld : public World {
     mpi_edges_[neighbour] = std::move(edge);
   }
 
+  // Where MPI is ended here, which waits for all ranks, the neighbours' last
+  // messages are waited for too, for a while.
   bool StopRequests() {
-    const auto limit = std::chrono::steady_clock::now() + kStopLimit;
+    const auto start = std::chrono::steady_clock::now();
+    const auto patience =
+        session_->ends_mpi() ? kStopLimit / 2 : std::chrono::seconds(0);
     while (true) {
+      const auto passed = std::chrono::steady_clock::now() - start;
       bool over = abort_->Stop();
-      for (auto& item : mpi_edges_) over = item.second->Stop() && over;
-      if (over || std::chrono::steady_clock::now() > limit) return over;
+      for (auto& item : mpi_edges_) {
+        over = item.second->Stop(passed < patience) && over;
+      }
+      if (over || passed > kStopLimit) return over;
       std::this_thread::yield();
     }
   }

@@ -60,9 +60,12 @@ def start(tmp_path):
     """Starts `tf_hvd`; what still runs at the test's end is killed, its ranks with it."""
     started = []
 
-    def popen(*arguments, environ=None, **options):
+    def popen(*arguments, environ=None, before="", **options):
+        # `before`: what Python runs first, in the same process.
+        first = f"{before}; import sys; from tf_hvd.cli.main import main; sys.exit(main())"
+        command = [sys.executable, "-c", first] if before else COMMAND
         process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*command, *arguments],
             cwd=tmp_path,
             env=environ,
             **{"stdin": subprocess.DEVNULL, **options},

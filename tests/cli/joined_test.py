@@ -11,8 +11,9 @@ import sys
 import pytest
 
 from tf_hvd.cli import processes, rank, watch
+from tf_hvd.cli.rank import JOINED
 from tf_hvd.cli.run import _closing
-from tf_hvd.cli.session import EXCEPTION, JOINED, Session
+from tf_hvd.cli.session import EXCEPTION, Session
 from tf_hvd.cli.supervise import Ending
 
 # As programs for Horovod begin that run without it as well.

@@ -70,7 +70,7 @@ def test_transports_that_the_user_chooses_stay_open():
     assert closed == {
         "OMPI_MCA_btl": "^tcp",
         "UCX_TLS": "^tcp",
-        "FI_PROVIDER": "^tcp,sockets,udp,net",
+        "FI_PROVIDER": "^tcp,sockets,udp,net,sm2",
         SETTINGS_VARIABLE: "OMPI_MCA_btl,UCX_TLS,FI_PROVIDER",
     }
     chosen = {"OMPI_MCA_btl": "self,tcp", "FI_PROVIDER": "verbs"}

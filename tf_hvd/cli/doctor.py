@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 
+from tf_hvd.cli import shared_memory
 from tf_hvd.cli.environment import rank_environment, without_launcher
 from tf_hvd.cli.errors import UsageError
 from tf_hvd.cli.findings import NOTE, OK, PROBLEM, Finding, Surroundings, findings, stops_a_job
@@ -104,7 +105,7 @@ def _look(environ: Mapping[str, str], limit: float) -> Surroundings:
         no_launcher=why,
         launcher_version=version_of(launcher) if launcher else "",
         cores=cores,
-        shared_free=_shared_free(),
+        shared_free=shared_memory.free(),
         environ=environ,
         nccl_wheels=_installed(_NCCLS),
         facts=facts,
@@ -126,14 +127,6 @@ def _launcher(environ: Mapping[str, str]) -> tuple[Launcher | None, str]:
         return find_launcher("auto", environ), ""
     except UsageError as error:
         return None, str(error)
-
-
-def _shared_free() -> int | None:
-    try:
-        status = os.statvfs("/dev/shm")
-    except OSError:
-        return None
-    return status.f_bavail * status.f_frsize
 
 
 def _ask(

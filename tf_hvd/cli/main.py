@@ -186,6 +186,13 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end the job if its ranks on this machine have not started by then",
     )
+    runner.add_argument(
+        "--grace",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="after Ctrl-C or SIGTERM: how long ranks may take to end (default: %(default)g)",
+    )
     runner.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     runner.set_defaults(start=_start_run, parser=runner)
@@ -230,8 +237,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return start(options)
 
 
+def _open_standard_files() -> None:
+    """A closed standard file would be taken by the next that is opened, here or in a rank."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest number that is free, which is this one.
+            os.set_inheritable(
+                os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY), True
+            )
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def start(options: argparse.Namespace) -> int:
     """Does what the options say; returns the exit code."""
+    _open_standard_files()
     try:
         code: int = options.start(options)
     except UsageError as error:

@@ -30,11 +30,11 @@ _PLACES = (
     *("dvm", "dvm-uri", "launcher", "rmk", "iface", "localhost"),
 )
 # What opens none of the transports that listen: Open MPI's, UCX's, and libfabric's, the two that
-# MPICH may have been built with.
+# MPICH may have been built with; of libfabric also not the one that leaves a file in /dev/shm.
 _CLOSED = {
     "OMPI_MCA_btl": "^tcp",
     "UCX_TLS": "^tcp",
-    "FI_PROVIDER": "^tcp,sockets,udp,net",
+    "FI_PROVIDER": "^tcp,sockets,udp,net,sm2",
 }
 
 

@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 from pathlib import Path
 
 import psutil
+
+# Limits on processes that the kernel has for all, and for a container.
+_LIMITS = (
+    "/proc/sys/kernel/pid_max",
+    "/proc/sys/kernel/threads-max",
+    "/sys/fs/cgroup/pids.max",
+    "/sys/fs/cgroup/pids/pids.max",
+)
+
+
+def most() -> tuple[int, str]:
+    """How many processes may run here at once, and what says so."""
+    limits = [(sys.maxsize, "")]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
+        limits.append((soft, "ulimit -u"))
+    for file in _LIMITS:
+        try:
+            text = Path(file).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limits.append((int(text), file))
+    return min(limits)
 
 
 def is_alive(process: int) -> bool:

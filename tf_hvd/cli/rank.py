@@ -20,7 +20,9 @@ import sys
 import time
 from typing import NoReturn
 
-SOCKET, ENDED, RUNNING = "ranks", "ended.", "running."
+SOCKET, ENDED, RUNNING, JOINED, ASKED = "ranks", "ended.", "running.", "joined.", "asked"
+# In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
+_LOOK, _GRACE = 2.0, 5.0
 _PRELOADED = "libtf_hvd_listen.so"
 _STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE = 1 << 16
@@ -233,6 +235,7 @@ def watch_child(folder: str, rank: int) -> None:
     MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
     others ran still. A signal that the launcher sends goes to both, as they are one process group.
     """
+    launcher = os.getppid()
     running = os.path.join(folder, f"{RUNNING}{rank}")
     with contextlib.suppress(OSError):  # on another machine
         os.close(os.open(running, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -249,7 +252,7 @@ def watch_child(folder: str, rank: int) -> None:
         os.dup2(null, standard)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = os.waitstatus_to_exitcode(_wait(child, launcher))
     if code:
         new = os.path.join(folder, f"new.{ENDED}{rank}")
         with contextlib.suppress(OSError):  # on another machine
@@ -260,6 +263,7 @@ def watch_child(folder: str, rank: int) -> None:
     else:
         with contextlib.suppress(OSError):  # on another machine
             os.unlink(running)
+    _wait_for_others(folder)
     if code < 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
         if -code != signal.SIGKILL:
@@ -267,6 +271,44 @@ def watch_child(folder: str, rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left one, if wanted
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _wait(child: int, launcher: int) -> int:
+    """Waits for a rank's program; returns its status.
+
+    Ends it if the launcher's process that has started it is gone, which has not ended it then: both
+    were killed. `launcher` is that process.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    orphaned = None
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if orphaned is None and os.getppid() != launcher:
+            orphaned = time.monotonic()
+            with contextlib.suppress(OSError):  # what it has started as well, its data loaders
+                os.killpg(os.getpgid(child), signal.SIGTERM)
+        elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
+            os.kill(child, signal.SIGKILL)
+        signal.sigtimedwait({signal.SIGCHLD}, _LOOK)
+
+
+def _wait_for_others(folder: str) -> None:
+    """Where all ranks are asked to end: returns when those of this machine have.
+
+    At the end of the first, MPI's launchers kill the others, which may be saving a checkpoint.
+    """
+    while os.path.exists(os.path.join(folder, ASKED)):
+        ranks = {RUNNING: set(), ENDED: set()}  # type: dict[str, set[str]]
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                kind, _, number = name.partition(".")
+                if f"{kind}." in ranks:
+                    ranks[f"{kind}."].add(number)
+        if ranks[RUNNING] <= ranks[ENDED]:
+            return
+        time.sleep(_PATIENCE)
 
 
 def _become(command: list[str]) -> NoReturn:

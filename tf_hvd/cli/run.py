@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.cli import processes, shared_memory
 from tf_hvd.cli import watch as watching
 from tf_hvd.cli.allocation import allocation
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
@@ -50,10 +51,12 @@ from tf_hvd.cli.network import (
     stays_here,
 )
 from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh
-from tf_hvd.cli.session import FOLDER_VARIABLE, Session
+from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
+from tf_hvd.cli.traces import FOLDER_VARIABLE
 
 _FAILED = 1
+_PROCESSES = 2  # of a rank: the program, and who waits for its end
 
 
 def count_cores() -> int:
@@ -96,6 +99,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise UsageError(
             "--require-init needs a rank on this machine, which is not among the hosts"
         )
+    _check_number(here)
     job = Job(
         ranks=options.np,
         command=command,
@@ -117,6 +121,16 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         watch = watching.JobWatch(session, options.np, known_here, options.start_timeout, family)
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
+
+
+def _check_number(here: int) -> None:
+    """Refuses what cannot be: a launcher that is given it works at it for minutes."""
+    most, told_by = processes.most()
+    if here * _PROCESSES > most:
+        raise UsageError(
+            f"{here} ranks on this machine are at least {here * _PROCESSES} processes, and it "
+            f"allows {most} ({told_by})"
+        )
 
 
 def _not_found(command: Sequence[str]) -> str:
@@ -177,11 +191,13 @@ def _start(
         if job.output:
             line = by_way_of_rank("", job, str(session.folder), local)
         _announce(options.verbose, line, "1 rank needs no MPI")
-        return supervise(line, environ, watch=watch)
-    environ = rank_environment(launcher, environ, sys.stdout.isatty())
+        return supervise(line, environ, watch=watch, grace=options.grace)
+    environ = rank_environment(launcher, environ, os.isatty(1))
     environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
     environ |= interface_environment(launcher.family, job.interfaces)
     environ |= session_environment(launcher.family, str(session.folder), environ)
+    here, words = watch.here or 0, job.launcher_args
+    environ |= shared_memory.small_segments(launcher.family, here, words, environ)
     network = ""
     if launcher.family != "slurm" and _stays_here(job, environ):
         network = LOOPBACK
@@ -200,9 +216,11 @@ def _start(
     if network:
         environ |= listening_in(network, session.folder, environ)
     if _is_launchers(job, launcher):
-        return supervise(line, environ, watch=watch)
+        return supervise(line, environ, watch=watch, grace=options.grace)
     _warn_of_lost_input(job.hosts)
-    return supervise(line, environ, watch=watch, stdin=subprocess.DEVNULL)
+    return supervise(
+        line, environ, watch=watch, stdin=subprocess.DEVNULL, grace=options.grace, apart=True
+    )
 
 
 def _stays_here(job: Job, environ: Mapping[str, str]) -> bool:
@@ -247,25 +265,27 @@ def _closing(
 ) -> int:
     """Says what is to be said at a job's end; returns the exit code."""
     if watch.killed:
-        _say(watching.killed_text(watch.killed))
+        watching.say(watching.killed_text(watch.killed))
     if watch.ended_for:
-        _say(f"tf_hvd run: {watch.ended_for}")
+        watching.say(f"tf_hvd run: {watch.ended_for}")
         return watch.code
     if ending.asked:
+        if asked := watch.asked_text():
+            watching.say(asked)
         return ending.code
     cut_short = session.cut_short()
     if not ending.code and cut_short:
-        _say(watching.cut_short_text(cut_short))
+        watching.say(watching.cut_short_text(cut_short))
         return _FAILED
     if ending.code and options.np > 1 and session.ranks:
-        _say(watching.end_text(ending, session))
+        watching.say(watching.end_text(ending, session))
         if little := watch.shared_memory_text():
-            _say(little)
+            watching.say(little)
     joined = watch.joined()
     if joined is False:
         return _closing_apart(options, ending, watch, program)
     if joined is None and options.require_init:
-        _say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
+        watching.say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
     return ending.code
 
 
@@ -275,12 +295,12 @@ def _closing_apart(
     """The same, for a job of which no rank called `init()`."""
     required = bool(options.require_init)
     if required or (watch.trains_apart() and not ending.code):
-        _say(watching.apart_text(options.np, options.command, options.as_horovod, required))
+        watching.say(watching.apart_text(options.np, options.command, options.as_horovod, required))
         return ending.code or (_FAILED if required else 0)
     aware = options.as_horovod or options.np == 1 or watch.knows_us()
     aware = aware or watching.is_for_tf_hvd(options.command)
     if ending.code and not aware and (watch.trains_apart() or watching.is_python(program)):
-        _say(watching.failed_text())
+        watching.say(watching.failed_text())
     return ending.code
 
 
@@ -333,7 +353,7 @@ def _warn_of_lost_input(hosts: Sequence[Host]) -> None:
         return
     status = os.fstat(0)
     if stat.S_ISREG(status.st_mode) and status.st_size:
-        _say(
+        watching.say(
             f"tf_hvd run: rank 0 runs on {hosts[0].name}, where the standard input is empty; "
             "list this machine first, or let the program open the file"
         )
@@ -348,8 +368,4 @@ def _split(mpi_args: str) -> tuple[str, ...]:
 
 def _announce(verbose: bool, line: Sequence[str], why: str) -> None:
     if verbose:
-        _say(f"tf_hvd run: {shlex.join(line)}  ({why})")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        watching.say(f"tf_hvd run: {shlex.join(line)}  ({why})")

@@ -26,22 +26,20 @@ from types import TracebackType
 from tf_hvd.cli import processes, rank
 from tf_hvd.cli.environment import RANK_VARIABLES
 from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.traces import FOLDER_VARIABLE, Traces
 
-FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
-JOINED = "joined."
 CALLED = "called."
+ALONE = "alone."
 LEFT = "left."
 EXITS = "exits."
 EXCEPTION = "exception."
 INNER = "inner."
 _FOREGROUND_MILLISECONDS = 500
+_ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
 _LONGEST = 600  # characters of an exception
 # What TensorFlow puts before the text of an error, or before those of several.
 _BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
 _SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
-_SHARED_MEMORY = Path("/dev/shm")
-# MPICH, Open MPI, Open MPI before 5 and Intel MPI name their files so.
-_OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
 
 
 class Session:
@@ -60,6 +58,7 @@ class Session:
                 f"no folder can be made in {error.filename or 'the temporary folder'}: "
                 f"{error.strerror}; set TMPDIR"
             ) from error
+        self._check_room()
         self.ranks: dict[int, int] = {}
         """The process id of each rank that has reported, by rank."""
         self.sessions: set[int] = set()
@@ -74,6 +73,21 @@ class Session:
         finally:
             os.close(where)
         self._listener.listen(socket.SOMAXCONN)
+        self._traces = Traces(self.folder)
+
+    def _check_room(self) -> None:
+        """Here MPI keeps files as well, and says but little of a folder that is full."""
+        room = self.folder / "room"
+        try:
+            room.write_bytes(bytes(_ROOM))
+            room.unlink()
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise UsageError(
+                f"the temporary folder {self.folder.parent} has no room for the {_ROOM >> 10} KiB "
+                f"that a job needs there: {error.strerror}; remove old files, or set TMPDIR to a "
+                "folder with more room"
+            ) from error
 
     def __enter__(self) -> Session:
         return self
@@ -88,25 +102,16 @@ class Session:
         if self._outer and self.joined():
             with contextlib.suppress(OSError):  # the job was started on another machine, or is over
                 Path(self._outer, f"{INNER}{os.getpid()}").touch()
-        self._clear_shared_memory()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._traces.clear()
 
     def serve(self) -> None:
         """Begins to answer the ranks. Starts threads: call it when nothing will be forked."""
         self._input = _standard_input() if self._gives_input else None
         threading.Thread(target=self._answer, name="ranks", daemon=True).start()
 
-    def _clear_shared_memory(self) -> None:
-        """Removes what ranks that were killed, or whose launcher was, have left of MPI's."""
-        for file in self.folder.glob(f"{JOINED}*"):
-            for name in file.read_text(errors="replace").splitlines():
-                if name.startswith(_OF_MPI) and "/" not in name:
-                    with contextlib.suppress(OSError):
-                        (_SHARED_MEMORY / name).unlink()
-
     def joined(self) -> bool:
-        """Whether a rank of this machine has joined the job, which a rank does not do alone."""
-        return any(self.folder.glob(f"{JOINED}*"))
+        """Whether a rank of this machine has joined the job, or was told to stay out of it."""
+        return any(any(self.folder.glob(f"{each}*")) for each in (rank.JOINED, ALONE))
 
     def called(self) -> bool:
         """Whether a process of this machine has called `init`, be it in vain."""
@@ -147,7 +152,7 @@ class Session:
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
         elsewhere = (self._told(each) for each in (LEFT, EXITS, rank.RUNNING, rank.ENDED))
-        return sorted(self._told(JOINED).difference(*elsewhere))
+        return sorted(self._told(rank.JOINED).difference(*elsewhere))
 
     def ended_before(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 and had not called `init`.
@@ -155,12 +160,22 @@ class Session:
         None if no other rank has called it: then nobody waited for them.
         """
         called = self._told(CALLED)  # processes
-        elsewhere = self._told(JOINED) | self._told(rank.RUNNING) | self._told(rank.ENDED)
+        elsewhere = self._told(rank.JOINED) | self._told(rank.RUNNING) | self._told(rank.ENDED)
         return sorted(
             number
             for number, process in self.ranks.items()
             if called and process not in called and number not in elsewhere
         )
+
+    def told_to_be_alone(self) -> list[int]:
+        """The ranks of this machine that `TF_HVD_ALONE=1` kept out, where others did join or wait.
+
+        None if all were: then nobody waited for them.
+        """
+        alone, called = self._told(ALONE), self._told(CALLED)  # processes
+        if not called - alone:
+            return []
+        return sorted(number for number, process in self.ranks.items() if process in alone)
 
     def cut_short(self) -> list[int]:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
@@ -186,7 +201,17 @@ class Session:
             code = int((self.folder / f"{rank.ENDED}{number}").read_text())
         except (OSError, ValueError):
             return True  # killed, and with it the process that was to say so
-        return code < 0 or number in self._told(JOINED) - self._told(LEFT)
+        return code < 0 or number in self._told(rank.JOINED) - self._told(LEFT)
+
+    def alive(self) -> dict[int, int]:
+        """The process of each rank of this machine that has reported and not ended, by rank."""
+        ranks = list(self.ranks.items())
+        return {number: process for number, process in ranks if processes.is_alive(process)}
+
+    def ask_to_end(self) -> None:
+        """Lets who watches a rank know that all are asked to end, and have time for it."""
+        with contextlib.suppress(OSError):
+            (self.folder / rank.ASKED).touch()
 
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of one that copies its output."""

@@ -58,6 +58,15 @@ class Watch(Protocol):
     def look(self) -> float | None:
         """Looks on. Returns seconds until the next time, or None: the command must end."""
 
+    def hand_on(self, signum: int, grace: float) -> bool:
+        """Hands a signal to end on to the ranks, which have `grace` seconds.
+
+        False where that cannot be done: the command gets it then.
+        """
+
+    def grace_is_over(self) -> None:
+        """The ranks have not ended in time, or not soon enough for who waits: they are killed."""
+
     def fate(self, process: int) -> Fate:
         """What becomes of a descendant that has outlived the command."""
 
@@ -69,14 +78,16 @@ def supervise(
     watch: Watch | None = None,
     stdin: int | None = None,
     grace: float = 10.0,
+    apart: bool = False,
 ) -> Ending:
     """Runs a command and waits for it and all its descendants.
 
-    SIGINT, SIGTERM and SIGHUP are handed on to the command; it and its descendants are killed if
-    they have not ended `grace` seconds later, or when a second such signal comes. SIGUSR1
-    is handed on, no more. Descendants that outlive the command are killed, unless `watch` knows
-    better, and the command gets SIGTERM if this process is killed. After such a signal this process
-    ignores further ones: it is to clean up and end.
+    SIGINT, SIGTERM and SIGHUP are handed on, to the ranks if `watch` can reach them, else to the
+    command; it and its descendants are killed if they have not ended `grace` seconds later, or
+    when a second such signal comes. SIGUSR1 is handed on to the command, no more. Descendants
+    that outlive the command are killed, unless `watch` knows better, and the command gets SIGTERM
+    if this process is killed. After such a signal this process ignores further ones: it is to
+    clean up and end.
 
     Args:
         command: the program, found on the PATH of `environ`, and its arguments.
@@ -85,6 +96,9 @@ def supervise(
             is asked about each descendant that is left.
         stdin: the command's standard input; None for this process's own.
         grace: seconds between a handed-on signal and SIGKILL.
+        apart: whether the command gets a process group of its own, so that what the terminal sends
+            comes to this process alone: MPI's launchers end their ranks at a Ctrl-C. The
+            command cannot read from the terminal then.
 
     Returns:
         How it ended.
@@ -93,9 +107,11 @@ def supervise(
         _PR_SET_CHILD_SUBREAPER, 1
     )  # orphans of the launcher become our children, so that we can find them
     others = frozenset(descendants())  # of a script that has become us by exec
-    inherited = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    inherited = signal.pthread_sigmask(signal.SIG_BLOCK, (*_WATCHED, signal.SIGTSTP))
 
     def before_exec() -> None:
+        if apart:
+            os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
 
@@ -103,7 +119,7 @@ def supervise(
         child = subprocess.Popen(command, env=dict(environ), stdin=stdin, preexec_fn=before_exec)
         if watch:
             watch.started(child.pid)
-        code, ended_by = _wait(child, grace, watch, others)
+        code, ended_by = _wait(_Child(child, apart), grace, watch, others)
         _kill_descendants(child, others, watch)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
         late = signal.sigtimedwait(_ENDING, 0)
@@ -123,11 +139,31 @@ def end_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+class _Child:
+    """The command, and how signals reach it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], apart: bool) -> None:
+        self.process = process
+        self.watched = (*_WATCHED, signal.SIGTSTP) if apart else _WATCHED
+        self._apart = apart
+
+    def hand_on(self, told: signal.struct_siginfo) -> None:
+        """Hands a signal on, unless the terminal has sent it to the child as well."""
+        if self._apart or told.si_code != _SI_KERNEL:
+            self.process.send_signal(told.si_signo)
+
+    def stop_with_us(self) -> None:
+        """Ctrl-Z: until this process goes on, neither does the child."""
+        self.process.send_signal(signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.process.send_signal(signal.SIGCONT)
+
+
 def _wait(
-    child: subprocess.Popen[bytes], grace: float, watch: Watch | None, others: frozenset[int]
+    command: _Child, grace: float, watch: Watch | None, others: frozenset[int]
 ) -> tuple[int, int]:
     """Waits for the child; returns its code and the signal that we were ended by, 0 if none."""
-    ended_by = 0
+    child, ended_by = command.process, 0
     deadline = float("inf")
     while True:
         _reap(child)
@@ -142,18 +178,24 @@ def _wait(
                 child.send_signal(ended_by)
             else:
                 pause = min(pause, wanted)
-        info = signal.sigtimedwait(_WATCHED, min(pause, max(0.0, deadline - time.monotonic())))
-        if info is not None and info.si_signo == _FOR_RANKS:
-            child.send_signal(info.si_signo)
-        if info is not None and info.si_signo in _ENDING:
-            if ended_by:
-                deadline = 0.0
-            else:
-                ended_by = info.si_signo
-                deadline = time.monotonic() + grace
-            if info.si_code != _SI_KERNEL:  # a terminal's Ctrl-C has reached the child already
-                child.send_signal(info.si_signo)
+        told = signal.sigtimedwait(
+            command.watched, min(pause, max(0.0, deadline - time.monotonic()))
+        )
+        if told is None or told.si_signo == signal.SIGCHLD:
+            pass
+        elif told.si_signo == _FOR_RANKS:
+            child.send_signal(told.si_signo)
+        elif told.si_signo == signal.SIGTSTP:
+            command.stop_with_us()
+        elif ended_by:
+            deadline = 0.0
+        else:
+            ended_by, deadline = told.si_signo, time.monotonic() + grace
+            if not (watch and watch.hand_on(ended_by, grace)):
+                command.hand_on(told)
         if time.monotonic() >= deadline:
+            if watch:
+                watch.grace_is_over()
             _kill_descendants(child, others)
 
 

@@ -7,12 +7,13 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import textwrap
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.cli import processes
+from tf_hvd.cli import processes, shared_memory
 from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Ending, Fate
 
@@ -21,8 +22,8 @@ _SOON, _SELDOM = 0.25, 5.0
 # How long what ranks have started may take to end when one of them has failed, and the launcher
 # when all ranks of this machine have ended.
 TO_LET_GO, TO_END = 3.0, 15.0
-# Bytes of /dev/shm that a rank takes on one machine: MPICH 5 with UCX 5.3 MiB, tf_hvd 4.2 MiB.
-_MPICH_SHARED = 10 << 20
+# Seconds without any rank after which something is said.
+_SILENT = 15.0
 # What launchers start for themselves, as /proc has it: 15 letters.
 _DAEMONS = ("hydra_pmi_proxy", "prted", "orted")
 
@@ -48,10 +49,13 @@ class JobWatch:
     ) -> None:
         self._session = session
         self._ranks = ranks
-        self._here = here
+        self.here = here
+        """How many ranks run on this machine; None where that is not known."""
         self._start_timeout = start_timeout
         self._began = time.monotonic()
-        self._shared_free = _shared_free() if family == "mpich" else None
+        self._family = family
+        self._shared_free = shared_memory.free()
+        self._told_of_start = False
         self._tensorflow = False
         self._launcher = 0
         self._ignores_hangup = processes.ignores_hangup(os.getpid())  # then all of us do
@@ -64,6 +68,9 @@ class JobWatch:
         """Why the job had to be ended: it did not start, or not end, in time. Empty if not so."""
         self.code = 1
         """The exit code then."""
+        self._asked = ""
+        self.did_not_end: list[int] = []
+        """The ranks of this machine that were asked to end, and had to be killed."""
 
     def started(self, process: int) -> None:
         """The launcher runs."""
@@ -74,6 +81,7 @@ class JobWatch:
     def look(self) -> float | None:
         """Looks on; None if the job must end."""
         passed = time.monotonic() - self._began
+        self._tell_of_start(passed)
         if self._is_late(passed) or self._is_left_over():
             return None
         if self._tensorflow or self._session.joined():
@@ -82,6 +90,37 @@ class JobWatch:
         # A program that loads TensorFlow does so early, and keeps it.
         return min(_SELDOM, _SOON + passed / 20)
 
+    def hand_on(self, signum: int, grace: float) -> bool:
+        """Hands a signal to end on to the ranks of this machine; False if none is known."""
+        alive = self._session.alive()
+        if not alive:
+            return False
+        self._session.ask_to_end()
+        for process in alive.values():
+            with contextlib.suppress(OSError):  # it has just ended
+                os.kill(process, signum)
+        self._asked = signal.Signals(signum).name
+        once_more = "another Ctrl-C" if signum == signal.SIGINT else f"another {self._asked}"
+        say(
+            f"tf_hvd run: {self._asked} goes to {_listed(sorted(alive))}, which may save what they "
+            f"have: the job is ended in {grace:g} s (--grace), or at once by {once_more}"
+        )
+        return True
+
+    def grace_is_over(self) -> None:
+        """Notes which ranks have not ended."""
+        if self._asked and not self.did_not_end:
+            self.did_not_end = sorted(self._session.alive())
+
+    def asked_text(self) -> str:
+        """The line for a job that was asked to end."""
+        if not self._asked:
+            return ""
+        how = "all ranks of this machine ended by themselves"
+        if self.did_not_end:
+            how = f"{_listed(self.did_not_end)} had not ended yet and had to be killed"
+        return f"tf_hvd run: the job was ended by {self._asked}; {how}"
+
     def trains_apart(self) -> bool:
         """Whether TensorFlow ran in several ranks, and none joined this job or one it started."""
         elsewhere = self._session.joined() or self._session.started_jobs()
@@ -89,15 +128,9 @@ class JobWatch:
 
     def shared_memory_text(self) -> str:
         """What to say of /dev/shm when the job has failed; empty if it had room enough."""
-        needed = (self._here or 0) * _MPICH_SHARED
-        if self._session.joined() or self._shared_free is None or self._shared_free >= needed:
+        if self._session.joined():
             return ""
-        free = self._shared_free >> 20
-        return (
-            f"tf_hvd run: /dev/shm had {free} MiB free when the job started, and {self._here} "
-            f"ranks need {needed >> 20} MiB; where it is full MPICH ends by a bus error. Remove "
-            "old files there, or give it more (docker run --shm-size=1g)"
-        )
+        return shared_memory.little_text(self._family, self._shared_free, self.here or 0)
 
     def knows_us(self) -> bool:
         """Whether a rank has called `init`, be it in vain, or has started a job that has."""
@@ -107,7 +140,7 @@ class JobWatch:
         """Whether ranks joined the job; None if no rank ran here, so that nothing is known."""
         if self._session.joined():
             return True
-        return False if self._here or self._session.ranks else None
+        return False if self.here or self._session.ranks else None
 
     def fate(self, process: int) -> Fate:
         """What becomes of a process that has outlived the job.
@@ -124,16 +157,26 @@ class JobWatch:
         nohup = not self._ignores_hangup and processes.ignores_hangup(process)
         return Fate.LEFT if apart or nohup else Fate.KILLED
 
+    def _tell_of_start(self, passed: float) -> None:
+        """Says, once, that the launcher takes long."""
+        late = passed >= _SILENT and not self._session.ranks
+        if not late or self._told_of_start or not self.here:
+            return
+        self._told_of_start = True
+        say(
+            f"tf_hvd run: after {_SILENT:g} s none of {self.here} ranks on this machine has "
+            f"started; the MPI launcher, process {self._launcher}, is still at work "
+            "(--verbose shows its command, --start-timeout ends such a job)"
+        )
+
     def _is_late(self, passed: float) -> bool:
-        if self._start_timeout is None or not self._here or passed < self._start_timeout:
+        if self._start_timeout is None or not self.here or passed < self._start_timeout:
             return False
         came = sorted(self._session.ranks)
-        if len(came) >= self._here:
+        if len(came) >= self.here:
             self._start_timeout = None
             return False
-        who = (
-            f"only {_listed(came)} of {self._here} ranks" if came else f"none of {self._here} ranks"
-        )
+        who = f"only {_listed(came)} of {self.here} ranks" if came else f"none of {self.here} ranks"
         self.ended_for = (
             f"{who} on this machine started within {self._start_timeout:g} s; see what the MPI "
             "launcher waits for with --verbose, or give it longer with --start-timeout"
@@ -142,15 +185,15 @@ class JobWatch:
 
     def _is_left_over(self) -> bool:
         """A launcher ends the job when a rank has failed, unless something keeps it."""
-        failed = self._session.failed() if self._here else []
-        if not self._here or not failed:
+        failed = self._session.failed() if self.here else []
+        if not self.here or not failed:
             self._failed = self._ended = None
             return False
         now = time.monotonic()
         self._failed = self._failed or now
         if now - self._failed >= TO_LET_GO:
             self._kill_left_running(failed)
-        if not self._session.all_ended(self._here):
+        if not self._session.all_ended(self.here):
             return False
         self._ended = self._ended or now
         if now - self._ended < TO_END:
@@ -181,11 +224,10 @@ class JobWatch:
                 self.killed[process] = name
 
 
-def _shared_free() -> int | None:
-    try:
-        return shutil.disk_usage("/dev/shm").free
-    except OSError:
-        return None
+def say(text: str) -> None:
+    """Prints a line for the user."""
+    with contextlib.suppress(OSError):  # nobody reads it
+        print(text, file=sys.stderr, flush=True)
 
 
 def is_interpreter(program: str) -> bool:
@@ -275,6 +317,8 @@ def end_text(ending: Ending, session: Session) -> str:
             f"{_listed(inside)} ended with exit code 0 without leaving the job (os._exit skips "
             "Python's exit handlers); call hvd.shutdown() first"
         )
+    elif alone := session.told_to_be_alone():
+        who = f"{_listed(alone)} had TF_HVD_ALONE=1, which keeps a rank out of the job; unset it"
     elif first:
         who = _first_text(first, session)
     elif before := session.ended_before():

@@ -51,6 +51,8 @@ class FakeMpi {
   void FailTests(bool fail) { fail_tests_ = fail; }
 
   const std::vector<Message>& sent() const { return sent_; }
+  // Messages that no receive has taken.
+  int unread() const { return static_cast<int>(mail_.size()); }
   // Receives that are posted and neither done nor cancelled.
   int open_receives() const { return open_receives_; }
   // Requests that were cancelled after MPI had taken them back.

@@ -1,0 +1,155 @@
+"""What the ranks of `tf_hvd run` get of signals, and what is left when the launcher is killed."""
+
+import os
+import pathlib
+import pty
+import signal
+import time
+
+import pytest
+
+WAIT = 60
+# Each says that it is there, and what became of it, by a file: launchers cut lines.
+HEAD = """
+def note(what): open(f'{what}{rank}', 'w').write(f'{os.getpid()}\\n')
+def forever():
+    while True:
+        try:
+            time.sleep(100)
+        except KeyboardInterrupt:
+            pass
+"""
+# Rank 1 ends at once; rank 0 takes longer than a launcher leaves the ranks of a job that it ends.
+SAVES = (
+    HEAD
+    + """
+try:
+    note('ready')
+    time.sleep(300)
+except KeyboardInterrupt:
+    if rank == 0:
+        time.sleep(2)
+        note('saved')
+    raise
+"""
+)
+HANGS = (
+    HEAD
+    + """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+try:
+    note('ready')
+    time.sleep(300)
+except KeyboardInterrupt:
+    if rank == 0:
+        note('saved')
+        sys.exit(0)
+    forever()
+"""
+)
+
+
+def pids(tmp_path, what="ready"):
+    files = [tmp_path / f"{what}{rank}" for rank in range(2)]
+    deadline = time.monotonic() + WAIT
+    while time.monotonic() < deadline:
+        texts = [file.read_text() for file in files if file.exists()]
+        if len(texts) == len(files) and all(text.endswith("\n") for text in texts):
+            return [int(text) for text in texts]
+        time.sleep(0.02)
+    raise AssertionError(f"{files} are not there")
+
+
+def runs(pid):
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + WAIT
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def own_folders(environ, tmp_path):
+    """The environment, with a temporary folder that only this job uses."""
+    folder = tmp_path / "folders"
+    folder.mkdir()
+    return {**environ, "TMPDIR": str(folder)}
+
+
+def nothing_is_left(tmp_path):
+    return not list((tmp_path / "folders").glob("tf_hvd-*"))
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "pty"])
+def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal):
+    """They got SIGTERM from the MPI's launcher, and died within a tenth of a second."""
+    command = ["run", "-np", "2", *program(SAVES)]
+    if terminal:
+        ours, theirs = pty.openpty()
+        # A terminal sends Ctrl-C to all of its foreground process group.
+        takes = f"import fcntl, termios; fcntl.ioctl(0, {0x540E}, 0)"
+        process = start(*command, environ=own_folders, stdin=theirs, before=takes)
+    else:
+        process = start(*command, environ=own_folders)
+    ranks = pids(tmp_path)
+    if terminal:
+        os.write(ours, b"\x03")
+    else:
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGINT
+    assert (tmp_path / "saved0").exists(), errors
+    assert "tf_hvd run: SIGINT goes to ranks 0, 1, which may save" in errors
+    end = "tf_hvd run: the job was ended by SIGINT; all ranks of this machine ended by themselves\n"
+    assert errors.endswith(end)
+    assert not any(map(runs, ranks))
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_rank_that_outstays_the_grace_is_killed_and_named(own_folders, start, program, tmp_path):
+    command = ["run", "-np", "2", "--grace", "1", *program(HANGS)]
+    process = start(*command, environ=own_folders)
+    ranks = pids(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGINT
+    assert (tmp_path / "saved0").exists(), errors
+    assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
+    assert not any(map(runs, ranks))
+    assert nothing_is_left(tmp_path)
+
+
+def test_sigterm_reaches_ranks_as_sigterm(own_folders, start, program, tmp_path):
+    text = "\ndef save(signum, _):\n    time.sleep(2)\n    note('saved')\n    sys.exit(0)\n"
+    text = f"{HEAD}{text}signal.signal(signal.SIGTERM, save)\nnote('ready')\ntime.sleep(300)\n"
+    process = start("run", "-np", "2", *program(text), environ=own_folders)
+    ranks = pids(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert pids(tmp_path, "saved") == ranks, errors
+
+
+@pytest.mark.parametrize("killed", ["both", "command"])
+def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, killed):
+    """A kill of the whole process group left ranks that trained for ever, and their folder."""
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    process = start(
+        "run", "-np", "2", *program(f"{HEAD}{deaf}\nnote('ready')\nforever()"), environ=own_folders
+    )
+    ranks = pids(tmp_path)
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    names = {int(pid): pathlib.Path(f"/proc/{pid}/comm").read_text() for pid in children.split()}
+    launchers = [pid for pid, name in names.items() if name.startswith(("prterun", "mpiexec"))]
+    assert launchers, names
+    for victim in [process.pid, *(launchers if killed == "both" else [])]:
+        os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: not any(map(runs, ranks)))
+    wait_until(lambda: nothing_is_left(tmp_path))

@@ -1,0 +1,158 @@
+"""Jobs where something that all machines have is closed, full, little, or asked too much of."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tf_hvd.cli import processes, rank, shared_memory, watch
+from tf_hvd.cli.session import ALONE, CALLED, JOINED, Session
+from tf_hvd.cli.supervise import Ending
+
+COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
+MIB = 1 << 20
+
+
+def closing(*files):
+    def close():
+        for file in files:
+            os.close(file)
+
+    return close
+
+
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)], ids=["output", "all"])
+def test_standard_files_that_are_closed(environ, start, program, tmp_path, closed):
+    """It ended with "AttributeError: 'NoneType' object has no attribute 'isatty'"."""
+    write = program(f"open(f'{tmp_path}/rank.{{rank}}', 'w').write(str(sys.stdin.read()))")
+    job = start("run", "-np", "2", *write, environ=environ, preexec_fn=closing(*closed))
+    errors = job.communicate(timeout=60)[1]
+    assert (job.returncode, errors) == (0, "")
+    assert [(tmp_path / f"rank.{rank}").read_text() for rank in (0, 1)] == ["", ""]
+
+
+def test_a_temporary_folder_without_room(start):
+    """PMIx alone spoke: PMIX_ERR_FILE_WRITE_FAILURE in file .../ptl_base_listener.c."""
+
+    def little():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    job = start("run", "-np", "2", "true", preexec_fn=little)
+    errors = job.communicate(timeout=60)[1]
+    assert job.returncode == 2
+    assert "has no room for the 256 KiB that a job needs there: File too large; remove" in errors
+    assert "set TMPDIR" in errors
+    assert "PMIX" not in errors
+
+
+def test_more_ranks_than_processes_can_be(call):
+    """Nothing was said for two minutes."""
+    code, output, errors = call("run", "-np", "100000000", "true")
+    assert (code, output) == (2, "")
+    assert "100000000 ranks on this machine are at least 200000000 processes, and it " in errors
+
+
+def test_the_limits_on_processes(monkeypatch, tmp_path):
+    (tmp_path / "all").write_text("32768\n")
+    (tmp_path / "group").write_text("max\n")
+    files = [str(tmp_path / name) for name in ("all", "group", "missing")]
+    monkeypatch.setattr(processes, "_LIMITS", files)
+    monkeypatch.setattr(processes.os, "geteuid", lambda: 0)
+    assert processes.most() == (32768, files[0])
+    (tmp_path / "group").write_text("100\n")
+    assert processes.most() == (100, files[1])
+    monkeypatch.setattr(processes.os, "geteuid", lambda: 1)
+    monkeypatch.setattr(processes.resource, "getrlimit", lambda _: (7, 9))
+    assert processes.most() == (7, "ulimit -u")
+
+
+def test_a_launcher_that_takes_long_is_told_once(capsys, monkeypatch):
+    with Session() as session:
+        job = watch.JobWatch(session, 3, 3, None)
+        monkeypatch.setattr(watch.time, "monotonic", lambda: 1000.0)
+        job.started(os.getpid())
+        for passed in (1, 14, 16, 30):
+            monkeypatch.setattr(watch.time, "monotonic", lambda passed=passed: 1000.0 + passed)
+            job.look()
+        said = capsys.readouterr().err
+    assert said.startswith("tf_hvd run: after 15 s none of 3 ranks on this machine has started")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "free", "words", "environ", "expected"),
+    [
+        ("openmpi", 9 * MIB, (), {}, {"OMPI_MCA_btl_sm_segment_size": "2097152"}),
+        ("openmpi", 64 * MIB, (), {}, {}),
+        ("openmpi", None, (), {}, {}),
+        ("mpich", 9 * MIB, (), {}, {}),
+        ("openmpi", 9 * MIB, ("--mca", "btl_sm_segment_size", "9"), {}, {}),
+        ("openmpi", 9 * MIB, (), {"OMPI_MCA_btl_sm_segment_size": "9"}, {}),
+    ],
+)
+def test_open_mpi_takes_less_where_there_is_little(
+    monkeypatch, family, free, words, environ, expected
+):
+    monkeypatch.setattr(shared_memory, "free", lambda: free)
+    assert shared_memory.small_segments(family, 2, words, environ) == expected
+
+
+def test_what_is_said_of_little_shared_memory():
+    assert shared_memory.little_text("openmpi", 9 * MIB, 2).startswith(
+        "tf_hvd run: /dev/shm had 9 MiB free when the job started, and 2 ranks need 10 MiB. Remove"
+    )
+    bus = "/dev/shm had 9 MiB free when the job started, and 2 ranks need 20 MiB; where it is full"
+    assert bus in shared_memory.little_text("mpich", 9 * MIB, 2)
+    assert shared_memory.little_text("openmpi", 10 * MIB, 2) == ""
+    assert shared_memory.little_text("", 0, 2) == ""
+
+
+JOIN_ALONE = """
+if rank == 1: os.environ["TF_HVD_ALONE"] = "1"
+import tf_hvd as hvd
+hvd.init()
+say("of", hvd.size())
+"""
+
+
+def test_a_rank_that_was_told_to_be_alone_is_named(environ, call, program):
+    """The job ended with "rank 0 was process 8814, rank 1 was process 8815"."""
+    code, _, errors = call("run", "-np", "2", *program(JOIN_ALONE), environ=environ)
+    assert code != 0
+    assert "; rank 1 had TF_HVD_ALONE=1, which keeps a rank out of the job; unset it\n" in errors
+
+
+def test_who_is_alone_has_joined_as_far_as_it_can():
+    """All ranks may be: then each is a training of its own, as it was asked to be."""
+    with Session() as session:
+        session.ranks = {0: 10, 1: 11}
+        for name in (f"{CALLED}11", f"{ALONE}11"):
+            (session.folder / name).touch()
+        assert session.joined()
+        assert session.told_to_be_alone() == []
+        (session.folder / f"{CALLED}10").touch()
+        assert session.told_to_be_alone() == [1]
+        for name in (f"{JOINED}0", f"{rank.RUNNING}0"):
+            (session.folder / name).touch()
+        assert "rank 1 had TF_HVD_ALONE=1" in watch.end_text(Ending(3), session)
+
+
+LITTLE = "mount -t tmpfs -o size=9m tmpfs /dev/shm && ip link set lo up && exec "
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
+def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, family):
+    """It said "BTLs attempted: self", and nothing of /dev/shm; MPICH needs more than there is."""
+    if subprocess.run(["unshare", "-m", "-n", "true"], check=False).returncode:
+        pytest.skip("no namespaces here")
+    join = program("import tf_hvd as hvd; hvd.init(); say('joined', hvd.size())")
+    line = ["unshare", "-m", "-n", "sh", "-c", LITTLE + '"$@"', "sh", *COMMAND, "run", "-np", "3"]
+    ended = subprocess.run(
+        [*line, *join], env=environ, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode != 0
+    assert "BTLs attempted" not in ended.stderr
+    assert "/dev/shm ha" in ended.stderr
+    assert "--shm-size" in ended.stderr
