@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_hvd import basics, collectives, config
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd._strategy import refuse_replicas
-from tf_hvd._tensorflow import on_host, tf_variable, verbatim
+from tf_hvd._tensorflow import in_xla, on_host, tf_variable, verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
 from tf_hvd.keras import agreement, compat, dataflow, guard, methods, start
@@ -75,12 +75,12 @@ class Distribution:
         """Reduces the gradients of one update.
 
         Raises:
-          ValueError: the step is compiled by XLA.
+          ValueError: the step is compiled by XLA, and there are others to reduce with.
           ValueError: with op=Sum or Product, the program has reduced them already.
           RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
         refuse_replicas("a DistributedOptimizer was used")
-        if compat.in_xla():
+        if in_xla() and not self._reducer.is_alone():
             raise ValueError(_JIT)
         if self._reduced.take(gradients):
             return list(gradients)
