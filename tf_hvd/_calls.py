@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_hvd import _native, scales
 from tf_hvd._strategy import refuse_replicas
+from tf_hvd._tensorflow import in_xla
 from tf_hvd.options import ReductionOptions
 from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
 
@@ -67,6 +68,19 @@ def _refuse_parallel_dataset(op_type: str) -> None:
         )
 
 
+def _refuse_xla(op_type: str) -> None:
+    """Raises if the function that is being traced is to be compiled by XLA.
+
+    TensorFlow would say so when the function is called, in words of its own.
+    """
+    if in_xla():
+        raise ValueError(
+            f"{op_type} in a function of jit_compile=True: collectives cannot be compiled by XLA "
+            "in this version of tf_hvd. Take tf.function(jit_compile=False) for the step, and "
+            'compile what it calls between collectives; with Keras, compile(jit_compile="auto").'
+        )
+
+
 def run(
     function: Callable[..., Any],
     op_type: str,
@@ -92,6 +106,7 @@ def run(
 
     Raises:
       RuntimeError: within a tf.distribute strategy of several replicas.
+      ValueError: in a function that is to be compiled by XLA.
     """
     refuse_replicas(f"{op_type} was called")
     number = process_set if isinstance(process_set, int) else id_of(process_set)
@@ -99,6 +114,7 @@ def run(
     arguments = () if inputs is None else (inputs,)
     if not tf.executing_eagerly():
         _refuse_parallel_dataset(op_type)
+        _refuse_xla(op_type)
         return function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
     if name is None:
         return function(*arguments, **attributes)

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import basics
-from tf_hvd._tensorflow import tf_variable
+from tf_hvd._tensorflow import in_xla, tf_variable
 from tf_hvd.process_sets import id_of
 from tf_hvd.reduction import GradientReducer
 from tf_hvd.sparse import each_row_once
@@ -61,7 +61,8 @@ def reduce_except_local(
 def _scaled(gradient: Any, reducer: GradientReducer) -> Any:
     if gradient is None:
         return None
-    count = basics.size_op(id_of(reducer.process_set))
+    process_set = reducer.process_set
+    count = process_set.size() if in_xla() else basics.size_op(id_of(process_set))
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(count, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

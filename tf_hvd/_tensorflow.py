@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_util
 
 F = TypeVar("F", bound=Callable[..., Any])
 State = TypeVar("State")
@@ -75,6 +76,14 @@ def state_variable(value: Any, name: str) -> Any:
         use_resource=True,
         collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
     )
+
+
+def in_xla() -> bool:
+    """Whether the function being traced is to be compiled by XLA (jit_compile=True)."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def tf_variable(variable: Any) -> Any:

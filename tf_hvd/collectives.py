@@ -26,7 +26,7 @@ Rules for all of them:
 - Shapes: any, including those without elements; a scalar has no rows and so is an error where
   rows are gathered, scattered or exchanged.
 - There is no XLA lowering in this version: a tf.function with jit_compile=True
-  that contains one raises TensorFlow's own error.
+  that contains one raises ValueError.
 """
 
 from collections.abc import Sequence

@@ -10,6 +10,7 @@ from tf_hvd import basics
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd._tensorflow import verbatim
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.keras import start
 from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -62,14 +63,18 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         gradients = super().gradient(
             target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )
-        reduced = reduce_except_local(
-            self._hvd_reducer,
-            self._hvd_local,
-            self._hvd_scale_local,
-            tf.nest.flatten(gradients),
-            tf.nest.flatten(sources),
-            use_generic_names,
-        )
+        flat = tf.nest.flatten(sources)
+        shared = [source for source in flat if source not in self._hvd_local]
+        compared = start.before_reduction(shared, self._hvd_reducer.process_set)
+        with tf.control_dependencies(compared):
+            reduced = reduce_except_local(
+                self._hvd_reducer,
+                self._hvd_local,
+                self._hvd_scale_local,
+                tf.nest.flatten(gradients),
+                flat,
+                use_generic_names,
+            )
         return tf.nest.pack_sequence_as(sources, reduced)
 
     @verbatim

@@ -11,6 +11,7 @@ from tf_hvd._tensorflow import ByVariables, state_variable, verbatim
 from tf_hvd.adasum import AdasumUpdates
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
+from tf_hvd.keras import start
 from tf_hvd.options import ReductionOptions
 from tf_hvd.powersgd import PowerSGD
 from tf_hvd.process_sets import ProcessSet, global_process_set
@@ -141,14 +142,17 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return list(zip(reduced, variables, strict=True))
 
     def _reduce(self, gradients: list[Any], begun: _Begun) -> list[Any]:
-        return reduce_except_local(
-            self._reducer,
-            self._local,
-            self._scale_local,
-            gradients,
-            begun.variables,
-            step=None if begun.updates is None else begun.updates.step(),
-        )
+        pairs = zip(gradients, begun.variables, strict=True)
+        shared = [v for g, v in pairs if g is not None and v not in self._local]
+        with tf.control_dependencies(start.before_reduction(shared, self._reducer.process_set)):
+            return reduce_except_local(
+                self._reducer,
+                self._local,
+                self._scale_local,
+                gradients,
+                begun.variables,
+                step=None if begun.updates is None else begun.updates.step(),
+            )
 
     def _reduce_if_complete(self, sums: list[Any], begun: _Begun) -> list[Any]:
         """The reduced sums of a complete step; else the rank's own, which nobody applies."""

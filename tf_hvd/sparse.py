@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd import _calls, basics, config, scales
+from tf_hvd._tensorflow import in_xla
 from tf_hvd.options import ReductionOptions, resolve_sparse
 from tf_hvd.row_sums import sum_by_index
 
@@ -135,10 +136,13 @@ def each_row_once(gradient: Any) -> Any:
     """IndexedSlices that stay on this rank, as if they had been reduced; others as they are.
 
     A function of the rows, such as a norm that clips, or Keras 3's square of each of them,
-    is then the same on one rank and on several.
+    is then the same on one rank and on several. XLA, which knows no numbers of rows that
+    depend on values, gets a dense tensor.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
+    if in_xla():
+        return tf.convert_to_tensor(gradient)
     values = tf.convert_to_tensor(gradient.values)
     sums, indices = sum_by_index(values, gradient.indices, ascending=True, device="")
     return tf.IndexedSlices(tf.cast(sums, values.dtype), indices, gradient.dense_shape)

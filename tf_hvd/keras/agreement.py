@@ -43,7 +43,7 @@ def fingerprints(variables: Sequence[Any]) -> Any:
 _LARGEST = 2**62
 
 
-def unequal(values: Any, process_set: ProcessSet, name: str) -> Any:
+def unequal(values: Any, process_set: ProcessSet, name: str, ignore_name_scope: bool = True) -> Any:
     """Where int64 values differ between the ranks that take part; the same on all of them.
 
     The largest and the smallest are found by one request: the smallest of x is that
@@ -56,7 +56,11 @@ def unequal(values: Any, process_set: ProcessSet, name: str) -> Any:
     both = tf.concat([positive, _LARGEST + 1 - positive], axis=0)
     with on_host():
         extremes = collectives.allreduce(
-            both, op=basics.Max, name=name, process_set=process_set, ignore_name_scope=True
+            both,
+            op=basics.Max,
+            name=name,
+            process_set=process_set,
+            ignore_name_scope=ignore_name_scope,
         )
     largest, complement = tf.split(extremes, 2)
     return tf.not_equal(largest, _LARGEST + 1 - complement)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util, stateful_random_ops
+from tensorflow.python.ops import stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from tf_hvd._calls import parallel_dataset
@@ -230,12 +230,6 @@ def learning_rate_of(optimizer: Any) -> float:
 def in_loop(graphs: Sequence[Any]) -> bool:
     """Whether one of these functions is the body of a loop."""
     return any(isinstance(graph, WhileBodyFuncGraph) for graph in graphs)
-
-
-def in_xla() -> bool:
-    """Whether the function being traced is to be compiled by XLA (jit_compile=True)."""
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def enclosing_graphs() -> list[Any]:

@@ -331,9 +331,15 @@ class _Said:
 
 
 def no_jit(model: Any) -> bool:
-    """Whether a model that would be compiled by XLA holds collectives; says so once."""
+    """Whether a model whose `jit_compile` is "auto" holds collectives; says so once.
+
+    On a machine without a GPU it is said, too, though Keras compiles nothing there: a job is
+    tried there first.
+    """
+    process_set = metrics.process_set_of(model)
     distributed = compat.distribution_of(getattr(model, "optimizer", None)) is not None
-    if not distributed and not watches():
+    alone = basics.is_initialized() and not agreement.takes_part(process_set)
+    if alone or not (distributed or watches()):
         return False
     if not _Said.no_jit and basics.is_initialized() and basics.rank() == 0:
         _Said.no_jit = True

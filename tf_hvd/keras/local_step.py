@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd._tensorflow import in_xla
 from tf_hvd.keras import compat, dataflow
 
 # The innermost function in which an optimizer was let through last.
@@ -34,7 +35,7 @@ def end_fit(optimizers: Sequence[Any]) -> None:
 
 def may_pass(optimizer: Any, graphs: Sequence[Any]) -> bool:
     """Whether the update that is being traced in these functions may be its first one."""
-    if compat.in_xla() or compat.in_loop(graphs) or _fits.get(optimizer, 1) != 1:
+    if in_xla() or compat.in_loop(graphs) or _fits.get(optimizer, 1) != 1:
         return False
     if compat.updates_of(optimizer) != 0:
         return False

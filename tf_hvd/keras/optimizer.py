@@ -1,7 +1,6 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,10 +8,11 @@ import tensorflow as tf
 from tf_hvd import basics, collectives, config
 from tf_hvd._local import LocalVariables, reduce_except_local
 from tf_hvd._strategy import refuse_replicas
-from tf_hvd._tensorflow import on_host, tf_variable, verbatim
+from tf_hvd._tensorflow import in_xla, on_host, tf_variable, verbatim
 from tf_hvd.aggregation import GradientAggregation, check_passes
 from tf_hvd.compression import Compression, Compressor
-from tf_hvd.keras import agreement, compat, computed, dataflow, methods
+from tf_hvd.keras import agreement, compat, computed, dataflow, guard, methods, start
+from tf_hvd.keras.checks import check_if, counter
 from tf_hvd.keras.passes import hook_passes
 from tf_hvd.keras.reduced import ReducedByUser
 from tf_hvd.options import ReductionOptions
@@ -55,8 +55,8 @@ class Distribution:
         self._reduced = ReducedByUser(reducer.op)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
-        self._updates = _counter()
-        self._applied = _counter()
+        self._updates = counter()
+        self._applied = counter()
 
     @property
     def updates(self) -> int | None:
@@ -75,12 +75,12 @@ class Distribution:
         """Reduces the gradients of one update.
 
         Raises:
-          ValueError: the step is compiled by XLA.
+          ValueError: the step is compiled by XLA, and there are others to reduce with.
           ValueError: with op=Sum or Product, the program has reduced them already.
           RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
         refuse_replicas("a DistributedOptimizer was used")
-        if compat.in_xla():
+        if in_xla() and not self._reducer.is_alone():
             raise ValueError(_JIT)
         if self._reduced.take(gradients):
             return list(gradients)
@@ -155,10 +155,13 @@ class Distribution:
         if self._updates is None or not agreement.takes_part(self.process_set):
             return []
         done = tf.identity(self._updates)
-        checks = [_check_if(tf.equal(done, 0), self._check_presence)]
+        checks = [check_if(tf.equal(done, 0), self._check_presence)]
+        if guard.watches():
+            due = tf.equal(done, start.REDUCTION - 1)
+            checks.append(check_if(due, self._check_start))
         if self._check_steps:
             due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
-            checks.append(_check_if(due, self._check_weights))
+            checks.append(check_if(due, self._check_weights))
         return [] if tf.executing_eagerly() else checks
 
     def applied(self, variables: Sequence[Any]) -> None:
@@ -199,40 +202,13 @@ class Distribution:
             f"{self.name}_gradients",
         )
 
+    def _check_start(self) -> Any:
+        return start.compare(self.shared(self._variables), self.process_set)
+
     def _check_weights(self) -> Any:
         return agreement.assert_equal(
             self.shared(self._variables), self.process_set, f"{self.name}_weights"
         )
-
-
-@functools.cache
-def _turn() -> Any:
-    """What all checks of this process write to, so that no two of a function run side by side."""
-    return _counter()
-
-
-def _check_if(due: Any, check: Callable[[], Any]) -> Any:
-    """Runs a check where it is due; after those before it in the program, of all optimizers.
-
-    Their requests have no scope and so may have one name. TensorFlow keeps the order of
-    what writes to one variable, also where functions are called by another.
-    """
-
-    def in_turn() -> Any:
-        with tf.control_dependencies([check()]):
-            _turn().assign_add(1)
-        return tf.constant(True)
-
-    return tf.cond(due, in_turn, lambda: tf.constant(True))
-
-
-def _counter() -> Any:
-    """An int64 variable that no model tracks; None where TensorFlow does not run eagerly."""
-    with tf.init_scope():
-        if not tf.executing_eagerly():
-            return None
-        with on_host():
-            return tf.Variable(0, trainable=False, dtype=tf.int64, name="tf_hvd_updates")
 
 
 class _Wrapping:

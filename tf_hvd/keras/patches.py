@@ -191,6 +191,6 @@ def _uncompiled(guard: Guard, original: Any, name: str) -> Any:
     del name
 
     def resolve_auto_jit_compile(self: Any) -> Any:
-        return bool(original(self)) and not guard.no_jit(self)
+        return not guard.no_jit(self) and bool(original(self))
 
     return resolve_auto_jit_compile

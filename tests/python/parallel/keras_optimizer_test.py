@@ -13,7 +13,7 @@ import tf_keras
 
 import tf_hvd
 import tf_hvd.keras as hvd
-from tf_hvd.keras import compat
+from tf_hvd.keras import compat, guard
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
@@ -456,16 +456,23 @@ def test_optimizers_of_one_name_check_at_the_same_time(inner, rank):
         np.testing.assert_allclose(variable.numpy(), 1 - 8 * 0.25 * slope, rtol=1e-12)
 
 
-def test_jit_compile(monkeypatch):
+@pytest.mark.parametrize("gpu", [True, False])
+def test_jit_compile(gpu, monkeypatch, caplog):
+    """Keras' default does not compile collectives, which rank 0 says once; one rank has none."""
+    monkeypatch.setattr(guard._Said, "no_jit", False)
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    # As on a machine with a GPU, where "auto" compiles.
+    # On a machine with a GPU "auto" compiles.
     monkeypatch.setattr("keras.src.trainers.trainer.model_supports_jit", lambda _: True)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [FakeGpu])
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [FakeGpu] * gpu)
     with hvd.unguarded():
         model.compile("sgd", "mse")
-        assert model.jit_compile is True
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
-    assert model.jit_compile is False
+        assert model.jit_compile is gpu
+    assert caplog.text == ""
+    for _ in range(2):
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+        assert model.jit_compile is (gpu and hvd.size() == 1)
+    said = caplog.text.count('jit_compile="auto" means False here')
+    assert said == (hvd.size() > 1 and hvd.rank() == 0)
 
 
 class FakeGpu:
@@ -473,6 +480,7 @@ class FakeGpu:
 
 
 @pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.ranks(2)
 def test_jit_compile_that_was_asked_for(library):
     model = library.Sequential([library.Input([3]), library.layers.Dense(1)])
     model.compile(sgd(library), "mse", jit_compile=True)

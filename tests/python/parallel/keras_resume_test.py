@@ -159,6 +159,7 @@ CASES = [
 ]
 
 
+@pytest.mark.jobs(1, 2, 3)
 @pytest.mark.parametrize(("library", "kind", "orders"), CASES)
 def test_a_resumed_fit_is_one_that_was_not_interrupted(library, kind, orders, folder):
     """Halved rates, patience, dropout, the order of the data, incomplete updates, wherever the

@@ -193,17 +193,6 @@ def test_optimizer_options_that_make_no_sense():
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(inner))
 
 
-def test_compiled_step_says_what_is_missing():
-    hvd.init()
-
-    @tf.function(jit_compile=True)
-    def step(x):
-        return hvd.allreduce(x)
-
-    with pytest.raises(tf.errors.OpError, match="HorovodAllreduce"):
-        step(tf.ones([2]))
-
-
 def test_bucket_size_from_the_environment(monkeypatch):
     monkeypatch.delenv("TF_HVD_BUCKET_BYTES", raising=False)
     assert config.bucket_bytes() == 32 << 20

@@ -1,0 +1,163 @@
+"""Ranks that did not start from the same weights are told so, once, wherever nobody else looks."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tf_hvd as hvd
+from tf_hvd.keras import start, unguarded
+from tf_hvd.keras.flavours import variables_of
+
+pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
+
+v1 = tf.compat.v1
+STEPS = start.REDUCTION + 3
+TOLD = re.compile(
+    rf"tf_hvd: at reduction {start.REDUCTION} the ranks' weights differ, first in (\S+):"
+)
+
+
+@pytest.fixture
+def told(capfd, caplog):
+    """The variables that were named since the last time."""
+
+    def read():
+        text = capfd.readouterr().err + caplog.text
+        caplog.clear()
+        assert text.count("tf_hvd.keras.unguarded()") == len(TOLD.findall(text))
+        return TOLD.findall(text)
+
+    return read
+
+
+def tape_loop(mode, broadcast):
+    weights = [tf.Variable([1.0, 2.0], name="kernel"), tf.Variable(1.0 + hvd.rank(), name="bias")]
+    optimizer = keras.optimizers.SGD(0.1)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weights[0] * x) + weights[1] * 0.5
+        gradients = hvd.DistributedGradientTape(tape).gradient(loss, weights)
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    if mode == "function":
+        step = tf.function(step)
+    for number in range(STEPS):
+        # Other shapes are traced anew, and are counted together.
+        step(tf.ones([1 + number % 2, 2]))
+        if number == 0 and broadcast:
+            hvd.broadcast_variables(weights + list(optimizer.variables), 0)
+
+
+def optimizer_loop(library, mode, broadcast):
+    initial = library.initializers.Constant(1.0 + hvd.rank())
+    model = library.Sequential(
+        [library.layers.Input((3,)), library.layers.Dense(1, bias_initializer=initial,
+                                                          kernel_initializer="zeros")]
+    )  # fmt: skip
+    optimizer = hvd.DistributedOptimizer(library.optimizers.SGD(0.1))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    if mode == "function":
+        step = tf.function(step)
+    for number in range(STEPS):
+        step(tf.ones([2, 3]))
+        if number == 0 and broadcast:
+            hvd.broadcast_variables(model.variables + variables_of(optimizer), 0)
+
+
+def session(mode, hook):
+    with tf.Graph().as_default():
+        initial = tf.constant(1.0 + hvd.rank())
+        kernel = v1.get_variable(
+            "kernel", initializer=tf.ones([2]), use_resource=mode == "resource"
+        )
+        bias = v1.get_variable("bias", initializer=initial, use_resource=mode == "resource")
+        loss = tf.reduce_sum(kernel) * bias
+        optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.01))
+        train = optimizer.minimize(loss)
+        if mode == "resource":  # which initialises local variables, too
+            hooks = [hvd.BroadcastGlobalVariablesHook(0)] if hook else []
+            with v1.train.MonitoredTrainingSession(hooks=hooks) as running:
+                for _ in range(STEPS):
+                    running.run(train)
+            return
+        broadcast = hvd.broadcast_global_variables(0)
+        with v1.Session() as running:
+            running.run(v1.global_variables_initializer())
+            if hook:
+                running.run(broadcast)
+            for _ in range(STEPS):
+                running.run(train)
+
+
+LOOPS = {
+    "tape, eager": lambda alike: tape_loop("eager", alike),
+    "tape, function": lambda alike: tape_loop("function", alike),
+    "keras, eager": lambda alike: optimizer_loop(keras, "eager", alike),
+    "keras, function": lambda alike: optimizer_loop(keras, "function", alike),
+    "tf_keras, function": lambda alike: optimizer_loop(tf_keras, "function", alike),
+    "session": lambda alike: session("resource", alike),
+    "session, nothing local initialised": lambda alike: session("reference", alike),
+}
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_ranks_that_did_not_start_alike_are_told_once(loop, rank, told, capfd):
+    LOOPS[loop](True)
+    assert told() == []
+    LOOPS[loop](False)
+    names = told()
+    assert len(names) == (1 if rank == 0 else 0)
+    assert all("bias" in name or "dense" in name for name in names)
+    with unguarded():
+        LOOPS[loop](False)
+    assert told() == []
+
+
+def test_two_lists_of_one_function(rank, told):
+    """As of a GAN: each has a count of its own, and both are compared in one step."""
+    both = [tf.Variable(1.0 * rank, name="one"), tf.Variable(2.0 * rank, name="two")]
+
+    @tf.function
+    def step():
+        with tf.GradientTape(persistent=True) as tape:
+            losses = [variable * 3.0 for variable in both]
+        tape = hvd.DistributedGradientTape(tape)
+        for loss, variable in zip(losses, both, strict=True):
+            variable.assign_sub(0.1 * tape.gradient(loss, [variable])[0])
+
+    for _ in range(STEPS):
+        step()
+    assert sorted(told()) == (["one:0", "two:0"] if rank == 0 else [])
+
+
+def test_local_weights_are_left_out(rank, told):
+    shared, own = tf.Variable(1.0), tf.Variable(1.0 * rank)
+    for _ in range(STEPS):
+        with tf.GradientTape() as tape:
+            loss = shared * 2.0 + own
+        tape = hvd.DistributedGradientTape(tape)
+        tape.register_local_source(own)
+        tape.gradient(loss, [shared, own])
+    assert told() == []
+
+
+def test_what_is_counted_goes_with_the_variables():
+    before = len(start._reductions)
+    variable = tf.Variable(np.ones(3, np.float32))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(variable)
+    hvd.DistributedGradientTape(tape).gradient(loss, [variable])
+    assert len(start._reductions) == before + 1
+    del variable, tape, loss
+    assert len(start._reductions) == before
