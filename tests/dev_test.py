@@ -156,6 +156,8 @@ def start_pytest(tmp_path, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # What ignores it, as a job in a script's background, hands that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

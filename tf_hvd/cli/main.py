@@ -180,6 +180,13 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         action="store_true",
         help="an exit code other than 0 if no rank ever called init()",
     )
+    _add_times(runner)
+    runner.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
+    runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    runner.set_defaults(start=_start_run, parser=runner)
+
+
+def _add_times(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--start-timeout",
         type=_seconds,
@@ -193,9 +200,6 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="after Ctrl-C or SIGTERM: how long ranks may take to end (default: %(default)g)",
     )
-    runner.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
-    runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
-    runner.set_defaults(start=_start_run, parser=runner)
 
 
 def _start_run(options: argparse.Namespace) -> int:
