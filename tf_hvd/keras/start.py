@@ -60,7 +60,8 @@ def compare(variables: Sequence[Any], process_set: ProcessSet) -> Any:
             first = int(tf.argmax(tf.cast(wrong, tf.int32)))
             _log.warning("%s%s%s", before, agreement.name_of(variables[first]), after)
         return tf.constant(True)
-    names = tf.constant([agreement.name_of(variable) for variable in variables])
+    # The type is said for models that have no variables.
+    names = tf.constant([agreement.name_of(variable) for variable in variables], tf.string)
 
     def tell() -> Any:
         name = tf.boolean_mask(names, wrong)[0]
