@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from tf_hvd.cli import processes, rank, shared_memory, watch
-from tf_hvd.cli.session import ALONE, CALLED, JOINED, Session
+from tf_hvd.cli.rank import JOINED
+from tf_hvd.cli.session import ALONE, CALLED, Session
 from tf_hvd.cli.supervise import Ending
 
 COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]

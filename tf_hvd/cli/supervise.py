@@ -107,7 +107,9 @@ def supervise(
         _PR_SET_CHILD_SUBREAPER, 1
     )  # orphans of the launcher become our children, so that we can find them
     others = frozenset(descendants())  # of a script that has become us by exec
-    inherited = signal.pthread_sigmask(signal.SIG_BLOCK, (*_WATCHED, signal.SIGTSTP))
+    # Together with the command the terminal stops this process too.
+    watched = (*_WATCHED, signal.SIGTSTP) if apart else _WATCHED
+    inherited = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
 
     def before_exec() -> None:
         if apart:
@@ -119,7 +121,7 @@ def supervise(
         child = subprocess.Popen(command, env=dict(environ), stdin=stdin, preexec_fn=before_exec)
         if watch:
             watch.started(child.pid)
-        code, ended_by = _wait(_Child(child, apart), grace, watch, others)
+        code, ended_by = _wait(_Child(child, apart, watched), grace, watch, others)
         _kill_descendants(child, others, watch)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
         late = signal.sigtimedwait(_ENDING, 0)
@@ -142,9 +144,11 @@ def end_with_parent() -> None:
 class _Child:
     """The command, and how signals reach it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], apart: bool) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], apart: bool, watched: Sequence[signal.Signals]
+    ) -> None:
         self.process = process
-        self.watched = (*_WATCHED, signal.SIGTSTP) if apart else _WATCHED
+        self.watched = watched
         self._apart = apart
 
     def hand_on(self, told: signal.struct_siginfo) -> None:
