@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -94,3 +95,18 @@ def call(start):
         return process.returncode, output, errors
 
     return run
+
+
+@pytest.fixture
+def wait_for():
+    """Waits for files into which ranks write their process ids, and gives these."""
+
+    def wait(files, limit=30):
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if all(file.is_file() and file.read_text().endswith("\n") for file in files):
+                return [int(file.read_text()) for file in files]
+            time.sleep(0.02)
+        raise AssertionError(f"not all of {files} came")
+
+    return wait

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tf_hvd.cli import rank, watch
+from tf_hvd.cli.processes import is_alive
 from tf_hvd.cli.session import Session
 
 WAIT = 30
@@ -146,36 +147,18 @@ def test_a_script_with_the_packages_name_is_refused(call, tmp_path):
         assert call("run", "-np", "1", *command, environ=environ)[0] == 0
 
 
-def wait_for(files, limit=WAIT):
-    """The process ids that ranks have written, once all have."""
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
-        if all(file.is_file() and file.read_text().endswith("\n") for file in files):
-            return [int(file.read_text()) for file in files]
-        time.sleep(0.02)
-    raise AssertionError(f"not all of {files} came")
-
-
-def is_running(pid):
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
 SLEEP = "open(f'pid{rank}', 'w').write(f'{os.getpid()}\\n'); time.sleep(300)"
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_signals_end_the_job(environ, start, program, tmp_path, signum):
+def test_signals_end_the_job(environ, start, program, tmp_path, signum, wait_for):
     process = start("run", "-np", "2", *program(SLEEP), environ=environ)
     pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     process.send_signal(signum)
     process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signum
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
 SAVES = """
@@ -187,7 +170,7 @@ signal.signal(signal.SIGUSR1, save)
 """
 
 
-def test_ranks_are_told_to_save(environ, start, program, tmp_path):
+def test_ranks_are_told_to_save(environ, start, program, tmp_path, wait_for):
     """As a scheduler does before it ends a job; it ended the launcher, and the ranks at once."""
     process = start("run", "-np", "2", *program(SAVES + SLEEP), environ=environ)
     wait_for([tmp_path / "pid0", tmp_path / "pid1"])
@@ -197,7 +180,7 @@ def test_ranks_are_told_to_save(environ, start, program, tmp_path):
     assert wait_for([tmp_path / "saved0", tmp_path / "saved1"]) == [signal.SIGUSR1] * 2
 
 
-def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, tmp_path):
+def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, tmp_path, wait_for):
     process = start("run", "-np", "2", *program(f"{DEAF}; {SLEEP}"), environ=environ)
     pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     process.send_signal(signal.SIGTERM)
@@ -205,10 +188,10 @@ def test_a_second_signal_ends_ranks_that_do_not_listen(environ, start, program, 
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGTERM
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
-def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path):
+def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path, wait_for):
     """At whatever moment of the end the next one comes; as from a terminal, all get it."""
     silent = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
     (tmp_path / "folders").mkdir()
@@ -227,22 +210,22 @@ def test_ctrl_c_again_and_again_is_obeyed_once(environ, start, program, tmp_path
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert "Traceback" not in errors
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
     assert not list((tmp_path / "folders").glob("tf_hvd-*"))
 
 
-def test_a_killed_command_takes_its_ranks_along(environ, start, program, tmp_path):
+def test_a_killed_command_takes_its_ranks_along(environ, start, program, tmp_path, wait_for):
     process = start("run", "-np", "2", *program(SLEEP), environ=environ)
     pids = wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     process.kill()
     process.communicate(timeout=WAIT)
     deadline = time.monotonic() + WAIT
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
-def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tmp_path):
+def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tmp_path, wait_for):
     ranks = program(
         f"{JOIN}open(f'maps{{rank}}', 'w').write(open('/proc/self/maps').read())\n"
         f"hvd.barrier()\n{SLEEP}"
@@ -301,13 +284,13 @@ def test_a_launcher_that_cuts_ranks_short_and_ends_well(call, program, own_launc
     assert (code, errors) == (0, "")
 
 
-def test_signals_end_a_single_rank(start, program, tmp_path):
+def test_signals_end_a_single_rank(start, program, tmp_path, wait_for):
     process = start("run", "-np", "1", *program(SLEEP))
     pids = wait_for([tmp_path / "pidNone"])
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGTERM
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
 @pytest.mark.parametrize(

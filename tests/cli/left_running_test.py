@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
+
+from tf_hvd.cli.processes import is_alive
 
 COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
 WAIT = 60
@@ -18,10 +19,6 @@ def not_under_nohup():
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-def is_running(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 CHILDREN = """
@@ -47,7 +44,7 @@ def test_what_a_rank_left_running(environ, call, program, tmp_path, ranks):
         name: [int(file.read_text()) for file in tmp_path.glob(f"{name}*")]
         for name in ("plain", "setsid", "nohup")
     }
-    running = {name: [is_running(pid) for pid in pids] for name, pids in left.items()}
+    running = {name: [is_alive(pid) for pid in pids] for name, pids in left.items()}
     for pid in left["setsid"] + left["nohup"]:
         os.kill(pid, signal.SIGKILL)
     on = [True] * ranks
@@ -58,7 +55,7 @@ def test_under_nohup_nothing_is_left(program, tmp_path):
     """Then all that a job starts ignores SIGHUP, whatever it is meant for."""
     command = ["nohup", *COMMAND, "run", "-np", "1", *program(CHILDREN)]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=WAIT)
-    assert not is_running(int((tmp_path / "nohupNone").read_text()))
+    assert not is_alive(int((tmp_path / "nohupNone").read_text()))
     os.kill(int((tmp_path / "setsidNone").read_text()), signal.SIGKILL)
 
 

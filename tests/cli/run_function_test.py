@@ -14,6 +14,7 @@ import time
 import pytest
 
 from tf_hvd import horovod_runner, interactive
+from tf_hvd.cli.processes import is_alive
 
 WAIT = 60
 HOROVOD_SIGNATURE = (
@@ -220,14 +221,6 @@ except KeyboardInterrupt:
 """
 
 
-def is_running(pid):
-    try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return state.rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_the_job_ends_with_its_caller(environ, tmp_path, signum):
     command = [sys.executable, "-P", "-c", ALONE + CALLER, str(tmp_path)]
@@ -243,9 +236,9 @@ def test_the_job_ends_with_its_caller(environ, tmp_path, signum):
     output, _ = caller.communicate(timeout=WAIT)
     if signum == signal.SIGINT:
         assert output.endswith("interrupted\n")
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
 def test_horovods_signature():

@@ -8,10 +8,15 @@ import time
 
 import pytest
 
+from tf_hvd.cli.processes import is_alive
+
 WAIT = 60
 # Each says that it is there, and what became of it, by a file: launchers cut lines.
 HEAD = """
-def note(what): open(f'{what}{rank}', 'w').write(f'{os.getpid()}\\n')
+def note(what):
+    # Not closed by its end: what is raised there, as KeyboardInterrupt, is lost.
+    with open(f'{what}{rank}', 'w') as file:
+        file.write(f'{os.getpid()}\\n')
 def forever():
     while True:
         try:
@@ -49,25 +54,6 @@ except KeyboardInterrupt:
 )
 
 
-def pids(tmp_path, what="ready"):
-    files = [tmp_path / f"{what}{rank}" for rank in range(2)]
-    deadline = time.monotonic() + WAIT
-    while time.monotonic() < deadline:
-        texts = [file.read_text() for file in files if file.exists()]
-        if len(texts) == len(files) and all(text.endswith("\n") for text in texts):
-            return [int(text) for text in texts]
-        time.sleep(0.02)
-    raise AssertionError(f"{files} are not there")
-
-
-def runs(pid):
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
 def wait_until(holds):
     deadline = time.monotonic() + WAIT
     while not holds():
@@ -88,7 +74,7 @@ def nothing_is_left(tmp_path):
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "pty"])
-def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal):
+def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal, wait_for):
     """They got SIGTERM from the MPI's launcher, and died within a tenth of a second."""
     command = ["run", "-np", "2", *program(SAVES)]
     if terminal:
@@ -98,7 +84,7 @@ def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal)
         process = start(*command, environ=own_folders, stdin=theirs, before=takes)
     else:
         process = start(*command, environ=own_folders)
-    ranks = pids(tmp_path)
+    ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
     if terminal:
         os.write(ours, b"\x03")
     else:
@@ -109,47 +95,75 @@ def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal)
     assert "tf_hvd run: SIGINT goes to ranks 0, 1, which may save" in errors
     end = "tf_hvd run: the job was ended by SIGINT; all ranks of this machine ended by themselves\n"
     assert errors.endswith(end)
-    assert not any(map(runs, ranks))
+    assert not any(map(is_alive, ranks))
     assert nothing_is_left(tmp_path)
 
 
-def test_a_rank_that_outstays_the_grace_is_killed_and_named(own_folders, start, program, tmp_path):
+def test_a_rank_that_outstays_the_grace_is_killed_and_named(
+    own_folders, start, program, tmp_path, wait_for
+):
     command = ["run", "-np", "2", "--grace", "1", *program(HANGS)]
     process = start(*command, environ=own_folders)
-    ranks = pids(tmp_path)
+    ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "saved0").exists(), errors
     assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
-    assert not any(map(runs, ranks))
+    assert not any(map(is_alive, ranks))
     assert nothing_is_left(tmp_path)
 
 
-def test_sigterm_reaches_ranks_as_sigterm(own_folders, start, program, tmp_path):
+def test_sigterm_reaches_ranks_as_sigterm(own_folders, start, program, tmp_path, wait_for):
     text = "\ndef save(signum, _):\n    time.sleep(2)\n    note('saved')\n    sys.exit(0)\n"
     text = f"{HEAD}{text}signal.signal(signal.SIGTERM, save)\nnote('ready')\ntime.sleep(300)\n"
     process = start("run", "-np", "2", *program(text), environ=own_folders)
-    ranks = pids(tmp_path)
+    ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGTERM
-    assert pids(tmp_path, "saved") == ranks, errors
+    assert wait_for([tmp_path / "saved0", tmp_path / "saved1"], WAIT) == ranks, errors
 
 
 @pytest.mark.parametrize("killed", ["both", "command"])
-def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, killed):
+def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, killed, wait_for):
     """A kill of the whole process group left ranks that trained for ever, and their folder."""
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     process = start(
         "run", "-np", "2", *program(f"{HEAD}{deaf}\nnote('ready')\nforever()"), environ=own_folders
     )
-    ranks = pids(tmp_path)
+    ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     names = {int(pid): pathlib.Path(f"/proc/{pid}/comm").read_text() for pid in children.split()}
     launchers = [pid for pid, name in names.items() if name.startswith(("prterun", "mpiexec"))]
     assert launchers, names
     for victim in [process.pid, *(launchers if killed == "both" else [])]:
         os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: not any(map(runs, ranks)))
+    wait_until(lambda: not any(map(is_alive, ranks)))
     wait_until(lambda: nothing_is_left(tmp_path))
+
+
+def state(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_ctrl_z_stops_a_single_rank_and_its_command(start, program, tmp_path, wait_for):
+    """The signal was kept from the command, which then ran while its rank was stopped."""
+    process = start("run", "-np", "1", *program(f"{HEAD}note('ready')\ntime.sleep(300)"))
+    wait_for([tmp_path / "readyNone"], WAIT)
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk:"))
+    assert not int(blocked.split()[1], 16) >> (signal.SIGTSTP - 1) & 1
+
+
+def test_ctrl_z_and_fg(own_folders, start, program, tmp_path, wait_for):
+    process = start("run", "-np", "2", *program(SAVES), environ=own_folders)
+    wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
+    process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: state(process.pid) == "T")
+    process.send_signal(signal.SIGCONT)
+    wait_until(lambda: state(process.pid) != "T")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGINT
+    assert (tmp_path / "saved0").exists(), errors
