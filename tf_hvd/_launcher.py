@@ -23,25 +23,28 @@ def tell_joined(rank: int) -> None:
 
 def tell_left(rank: int) -> None:
     """Lets the launcher know that this rank goes on without the job, by its own wish."""
-    if not config.alone():
-        _tell(f"left.{rank}")
+    _tell_of_rank(f"left.{rank}")
 
 
 def tell_exits(rank: int) -> None:
     """Lets the launcher know that this rank leaves the job because its program ends."""
-    if not config.alone():
-        _tell(f"exits.{rank}")
+    _tell_of_rank(f"exits.{rank}")
 
 
 def tell_exception(rank: int, text: str) -> None:
     """Lets the launcher know which exception ends this rank's program."""
-    if not config.alone():
-        _tell(f"exception.{rank}", lambda: text)
+    _tell_of_rank(f"exception.{rank}", lambda: text)
 
 
 def tell_called() -> None:
     """Lets the launcher know that this process has called `init`, which may fail."""
     _tell(f"called.{os.getpid()}")
+
+
+def _tell_of_rank(name: str, text: Callable[[], str] = str) -> None:
+    """The same as `_tell`, of who is in the job: a process that is alone is no rank of it."""
+    if not config.alone():
+        _tell(name, text)
 
 
 def _tell(name: str, text: Callable[[], str] = str) -> None:

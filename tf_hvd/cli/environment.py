@@ -29,9 +29,11 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 # The names of the variables by which `tf_hvd run` has set up MPI for one job, comma-separated.
 SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
+# The folder of the job (session.py).
+FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 # What tf_hvd tells its own processes.
 INTERNAL_VARIABLES = frozenset(
-    {"TF_HVD_STARTED_BY", "TF_HVD_LAUNCHER_FOLDER", "TF_HVD_LISTEN_ON", SETTINGS_VARIABLE}
+    {"TF_HVD_STARTED_BY", FOLDER_VARIABLE, "TF_HVD_LISTEN_ON", SETTINGS_VARIABLE}
 )
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(

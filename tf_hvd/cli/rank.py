@@ -300,13 +300,11 @@ def _wait_for_others(folder: str) -> None:
     At the end of the first, MPI's launchers kill the others, which may be saving a checkpoint.
     """
     while os.path.exists(os.path.join(folder, ASKED)):
-        ranks = {RUNNING: set(), ENDED: set()}  # type: dict[str, set[str]]
+        names: list[str] = []
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                kind, _, number = name.partition(".")
-                if f"{kind}." in ranks:
-                    ranks[f"{kind}."].add(number)
-        if ranks[RUNNING] <= ranks[ENDED]:
+            names = os.listdir(folder)
+        running = {name[len(RUNNING) :] for name in names if name.startswith(RUNNING)}
+        if all(f"{ENDED}{number}" in names for number in running):
             return
         time.sleep(_PATIENCE)
 

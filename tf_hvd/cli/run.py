@@ -19,6 +19,7 @@ from tf_hvd.cli import watch as watching
 from tf_hvd.cli.allocation import allocation
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.cli.environment import (
+    FOLDER_VARIABLE,
     asked_variables,
     avoiding_environment,
     horovod_environment,
@@ -53,7 +54,6 @@ from tf_hvd.cli.network import (
 from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh
 from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
-from tf_hvd.cli.traces import FOLDER_VARIABLE
 
 _FAILED = 1
 _PROCESSES = 2  # of a rank: the program, and who waits for its end

@@ -24,9 +24,9 @@ from pathlib import Path
 from types import TracebackType
 
 from tf_hvd.cli import processes, rank
-from tf_hvd.cli.environment import RANK_VARIABLES
+from tf_hvd.cli.environment import FOLDER_VARIABLE, RANK_VARIABLES
 from tf_hvd.cli.errors import UsageError
-from tf_hvd.cli.traces import FOLDER_VARIABLE, Traces
+from tf_hvd.cli.traces import Traces
 
 CALLED = "called."
 ALONE = "alone."

@@ -12,9 +12,8 @@ from typing import NoReturn
 
 import psutil
 
-from tf_hvd.cli import rank
-
-FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
+from tf_hvd.cli import processes, rank
+from tf_hvd.cli.environment import FOLDER_VARIABLE
 
 _SHARED_MEMORY = Path("/dev/shm")
 # MPICH, Open MPI, Open MPI before 5 and Intel MPI name their files so.
@@ -69,21 +68,20 @@ class Traces:
             if not os.read(heard, 1):
                 for seconds in _PASSES:
                     time.sleep(seconds)
-                    _kill_launchers(str(self._folder), after=seconds)
+                    if seconds:  # at first they have just been told to end
+                        _kill_launchers(str(self._folder))
                     _clear(self._folder)
         finally:
             os._exit(0)
 
 
-def _kill_launchers(folder: str, after: float) -> None:
+def _kill_launchers(folder: str) -> None:
     """Ends the MPI's launcher, which waits for deaf ranks; who watches a rank ends it then."""
-    if not after:  # it was told to end just now
-        return
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            own = process.environ().get(FOLDER_VARIABLE) == folder
-            if own and process.name() in _LAUNCHERS:
-                process.kill()
+    for process in psutil.pids():
+        own = processes.environment(process).get(FOLDER_VARIABLE) == folder
+        if own and processes.name(process) in _LAUNCHERS:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
 
 
 def _clear(folder: Path) -> None:
