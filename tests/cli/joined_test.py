@@ -61,6 +61,22 @@ def test_the_exception_that_ended_the_job_is_named(environ, call, program):
     assert f"{first}ValueError: no images in /data\n" in errors
 
 
+def test_a_rank_that_raised_and_was_killed_as_it_ended_is_named(environ, call, program):
+    """Those that were told of it end sooner, and at the first end the launcher ends the others."""
+    raising = program(
+        "import atexit\nimport tensorflow as tf\nimport tf_hvd as hvd\nhvd.init()\n"
+        "if rank == 1:\n"
+        "    atexit.register(time.sleep, 30)\n"
+        "    atexit.register(hvd.shutdown)\n"
+        "    raise ValueError('no images in /data')\n"
+        "hvd.allreduce(tf.ones(3))\n"
+    )
+    code, _, errors = call("run", "-np", "2", *raising, environ=environ)
+    assert code != 0
+    first = "rank 1 was the first to end with an error (exit code 1): "
+    assert f"{first}ValueError: no images in /data\n" in errors
+
+
 def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, call, program):
     """They are told when it begins to exit, and have ended before it."""
     exits = program(

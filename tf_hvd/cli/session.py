@@ -37,6 +37,7 @@ INNER = "inner."
 _FOREGROUND_MILLISECONDS = 500
 _ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
 _LONGEST = 600  # characters of an exception
+_RAISED = 1  # the exit code of a program that an exception ends
 # What TensorFlow puts before the text of an error, or before those of several.
 _BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
 _SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
@@ -124,21 +125,26 @@ class Session:
     def first_ended(self) -> tuple[int, int] | None:
         """The rank that was the first to end badly, and its exit code or minus its signal.
 
-        Ranks that the launcher may have ended itself, by SIGTERM, do not count.
+        Ranks that the launcher may have ended itself, by SIGTERM, do not count, unless an exception
+        had ended their program: who is told of it may end, and with it the job, before they do.
 
         Known of this machine's ranks alone, and not of Slurm's, which start without our help.
         """
-        files = sorted(self.folder.glob(f"{rank.ENDED}*"), key=self._began_to_end)
-        ended = [(int(file.suffix[1:]), int(file.read_text())) for file in files]
-        return next((one for one in ended if one[1] != -signal.SIGTERM), None)
+        raised = self._told(EXCEPTION)
+        codes = dict.fromkeys(raised, _RAISED)
+        for number in self._told(rank.ENDED):
+            code = int((self.folder / f"{rank.ENDED}{number}").read_text())
+            if code != -signal.SIGTERM:
+                codes[number] = code
+        first = min(codes, key=self._began_to_end, default=None)
+        return None if first is None else (first, codes[first])
 
-    def _began_to_end(self, ended: Path) -> int:
+    def _began_to_end(self, number: int) -> int:
         """When a rank's program raised, or began to leave the job or, at the latest, has ended.
 
         Others may be told of it, and end, before it has.
         """
-        number = ended.suffix[1:]
-        told = [ended, *(ended.with_name(f"{what}{number}") for what in (EXCEPTION, EXITS))]
+        told = [self.folder / f"{what}{number}" for what in (EXCEPTION, EXITS, rank.ENDED)]
         return min(file.stat().st_mtime_ns for file in told if file.exists())
 
     def exception(self, number: int) -> str:
