@@ -132,6 +132,8 @@ void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
     if (now_ns - since_ns < options_.warn_ns) continue;
     Asked& asked = asked_[key];
     if (asked.asked_ns == 0 || now_ns - asked.asked_ns >= options_.warn_ns) {
+      // Who asks more often than answers are waited for waits all the same.
+      if (asked.asked_ns == 0 || Heard(asked)) asked.since_ns = now_ns;
       asked.asked_ns = now_ns;
       asked.warned = false;
       Ask(key, now_ns);
@@ -155,10 +157,14 @@ void StallMonitor::Ask(const Key& key, int64_t now_ns) {
 }
 
 // A query that was called shortly before answers the question as well.
+bool StallMonitor::Heard(const Asked& asked) const {
+  return asked.heard_ns > 0 &&
+         asked.heard_ns >= asked.since_ns - 2 * options_.query_ns;
+}
+
 bool StallMonitor::Unanswered(const Asked& asked, int64_t now_ns) const {
   return asked.asked_ns > 0 &&
-         now_ns - asked.asked_ns >= 2 * options_.query_ns &&
-         asked.heard_ns < asked.asked_ns - 2 * options_.query_ns;
+         now_ns - asked.since_ns >= 2 * options_.query_ns && !Heard(asked);
 }
 
 std::vector<int> StallMonitor::Above(const Key& key) const {

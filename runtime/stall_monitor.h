@@ -84,6 +84,7 @@ class StallMonitor {
   // What is known of an own wait.
   struct Asked {
     int64_t asked_ns = 0;  // last; 0: not yet
+    int64_t since_ns = 0;  // asked for the first time since it was answered
     int64_t heard_ns = 0;  // the query was called last; 0: never
     bool warned = false;   // that nobody answers, since asked_ns
   };
@@ -93,6 +94,7 @@ class StallMonitor {
   void AbortWait(const Key& key, int rank, const std::string& what);
   void AskForWaits(const std::map<Key, int64_t>& waits, int64_t now_ns);
   void Ask(const Key& key, int64_t now_ns);
+  bool Heard(const Asked& asked) const;
   bool Unanswered(const Asked& asked, int64_t now_ns) const;
   std::vector<int> Above(const Key& key) const;
   StallAnswer OwnAnswer(const Key& key, int64_t now_ns) const;

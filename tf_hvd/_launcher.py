@@ -13,32 +13,49 @@ def tell_joined(rank: int) -> None:
     And in which shared memory it may leave something if it is killed: the launcher clears it. A
     process with `TF_HVD_ALONE=1` joins none, and says that: it is not the rank 0 that it is to
     itself.
+
+    Args:
+      rank: of the job, here and below. The launcher is told its own number, if that is known.
     """
     if config.alone():
         return _tell(f"alone.{os.getpid()}")
-    _tell(f"joined.{rank}", _shared_memory)
-    _take_back(f"left.{rank}")
-    _take_back(f"exits.{rank}")
+    number = _launchers(rank)
+    _tell(f"joined.{number}", _shared_memory)
+    _take_back(f"left.{number}")
+    _take_back(f"exits.{number}")
 
 
 def tell_left(rank: int) -> None:
     """Lets the launcher know that this rank goes on without the job, by its own wish."""
-    _tell_of_rank(f"left.{rank}")
+    _tell_of_rank(f"left.{_launchers(rank)}")
 
 
 def tell_exits(rank: int) -> None:
     """Lets the launcher know that this rank leaves the job because its program ends."""
-    _tell_of_rank(f"exits.{rank}")
+    _tell_of_rank(f"exits.{_launchers(rank)}")
 
 
-def tell_exception(rank: int, text: str) -> None:
-    """Lets the launcher know which exception ends this rank's program."""
-    _tell_of_rank(f"exception.{rank}", lambda: text)
+def tell_exception(rank: int | None, text: str, where: str) -> None:
+    """Lets the launcher know which exception ends this rank's program.
+
+    Args:
+      rank: None before it has joined the job.
+      text: the exception.
+      where: the place in the program, in one line; may be empty.
+    """
+    if rank is None and (config.launched_rank() is None or config.is_child_of_rank()):
+        return
+    _tell_of_rank(f"exception.{_launchers(rank or 0)}", lambda: f"{where}\n{text}")
 
 
 def tell_called() -> None:
     """Lets the launcher know that this process has called `init`, which may fail."""
     _tell(f"called.{os.getpid()}")
+
+
+def _launchers(rank: int) -> int:
+    launched = config.launched_rank()
+    return rank if launched is None else launched
 
 
 def _tell_of_rank(name: str, text: Callable[[], str] = str) -> None:

@@ -5,6 +5,8 @@ import importlib.metadata
 import os
 import re
 import sys
+import sysconfig
+import traceback
 import types
 from typing import Any, Final, NoReturn
 
@@ -66,11 +68,21 @@ def _remember_exceptions() -> None:
         kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
     ) -> None:
         _Exit.reason = f"{kind.__name__}: {value}"
-        if _Exit.rank is not None:
-            _launcher.tell_exception(_Exit.rank, _Exit.reason)
+        _launcher.tell_exception(_Exit.rank, _Exit.reason, _place(trace))
         previous(kind, value, trace)
 
     sys.excepthook = hook
+
+
+def _place(trace: types.TracebackType | None) -> str:
+    """The innermost line of the user's own in a traceback; empty if there is none."""
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
+    for frame in reversed(traceback.extract_tb(trace)):
+        if not frame.filename.startswith(("<", *installed)):
+            name, here = frame.filename, os.path.join(os.getcwd(), "")
+            return f"{name.removeprefix(here)}, line {frame.lineno}, in {frame.name}"
+    return ""
 
 
 def _at_exit() -> None:
@@ -129,16 +141,16 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if is_initialized():
         return _initial_sets.find(job, sets)
     _launcher.tell_called()
+    # Whatever comes: an error of this call is told as well.
+    if not _Exit.installed:
+        _Exit.installed = True
+        _remember_exceptions()
+        atexit.register(_at_exit)
     # Where other ranks do not come the process ends without Python's exit.
     sys.stdout.flush()
     # A set that a communicator gives need not be the same on all ranks.
     agreed = [[_COMMUNICATOR_SET] if s.ranks is None else s.ranks for s in sets]
     code, text = _native.init(mpi_candidates(), job.ranks, job.handle, agreed, _must_be_equal())
-    # Also where it failed: MPI may have been initialised, and must be finalized.
-    if not _Exit.installed:
-        _Exit.installed = True
-        _remember_exceptions()
-        atexit.register(_at_exit)
     if code == _INTERNAL:
         raise HorovodInternalError(text)
     if code != 0:

@@ -212,6 +212,21 @@ def launcher_folder() -> str:
     return os.environ.get("TF_HVD_LAUNCHER_FOLDER", "")
 
 
+def launched_rank() -> int | None:
+    """Which of the launcher's ranks this process is, or was started by; None: it has not said.
+
+    Not a setting: `tf_hvd run` tells it each rank. In a job of a part of the ranks (`init(comm)`)
+    it is another number than `rank()`.
+    """
+    text = os.environ.get("TF_HVD_LAUNCHED_RANK", "")
+    return int(text) if text.isdigit() else None
+
+
+def is_child_of_rank() -> bool:
+    """Whether a rank that had joined its job started this process; true also of that rank."""
+    return bool(os.environ.get(_STARTED_BY))
+
+
 def alone() -> bool:
     """Whether this process is rank 0 of 1 whatever its launcher says (`TF_HVD_ALONE=1`)."""
     return os.environ.get("TF_HVD_ALONE", "").strip() == "1"

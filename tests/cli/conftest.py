@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -95,6 +96,27 @@ def call(start):
         return process.returncode, output, errors
 
     return run
+
+
+@pytest.fixture
+def closing():
+    """The closing paragraph of a failed job, by its parts; each in one line."""
+
+    def parts(errors):
+        text = errors[errors.rindex("tf_hvd run: the job ended with exit code ") :]
+        found = {"": text.splitlines()[0]}
+        name = ""
+        for line in text.splitlines()[1:]:
+            started = re.match(r"  (what|where|next): +(.*)", line)
+            if started:
+                name, found[started[1]] = started[1], started[2]
+            elif name and line.startswith(" " * 9):
+                found[name] += f" {line.strip()}"
+            else:
+                break
+        return found
+
+    return parts
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from tf_hvd.cli import processes, rank, shared_memory, watch
+from tf_hvd.cli import culprit, processes, rank, shared_memory, watch
 from tf_hvd.cli.rank import JOINED
 from tf_hvd.cli.session import ALONE, CALLED, Session
 from tf_hvd.cli.supervise import Ending
+from tf_hvd.cli.terminal import Screen
 
 COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
 MIB = 1 << 20
@@ -118,11 +119,13 @@ say("of", hvd.size())
 """
 
 
-def test_a_rank_that_was_told_to_be_alone_is_named(environ, call, program):
+def test_a_rank_that_was_told_to_be_alone_is_named(environ, call, program, closing):
     """The job ended with "rank 0 was process 8814, rank 1 was process 8815"."""
     code, _, errors = call("run", "-np", "2", *program(JOIN_ALONE), environ=environ)
     assert code != 0
-    assert "; rank 1 had TF_HVD_ALONE=1, which keeps a rank out of the job; unset it\n" in errors
+    told = closing(errors)
+    assert told["what"] == "rank 1 had TF_HVD_ALONE=1, which keeps a rank out of the job"
+    assert told["next"] == "unset it"
 
 
 def test_who_is_alone_has_joined_as_far_as_it_can():
@@ -137,7 +140,8 @@ def test_who_is_alone_has_joined_as_far_as_it_can():
         assert session.told_to_be_alone() == [1]
         for name in (f"{JOINED}0", f"{rank.RUNNING}0"):
             (session.folder / name).touch()
-        assert "rank 1 had TF_HVD_ALONE=1" in watch.end_text(Ending(3), session)
+        found = culprit.find(Ending(3), session, Screen(print), 2)
+        assert "rank 1 had TF_HVD_ALONE=1" in found.what
 
 
 LITTLE = "mount -t tmpfs -o size=9m tmpfs /dev/shm && ip link set lo up && exec "

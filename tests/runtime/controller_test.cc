@@ -226,6 +226,27 @@ TEST(Controller, NamesThoseAboveWhoDoNotAnswer) {
   EXPECT_EQ(host.aborts[0].rank, 2);
 }
 
+// Who asks again after a shorter time than two answers have asked for one that
+// never came all the same.
+TEST(Controller, NamesThoseAboveAtShortLimits) {
+  StallOptions options;
+  options.warn_ns = 3 * kSecond;
+  options.fail_ns = options.grace_ns = 8 * kSecond;
+  Host host;
+  Controller controller(TwoNodes(3), options, &host);
+  controller.Admit(Allreduce("g"));
+  for (int64_t s = 1; s <= 20 && host.aborts.empty(); ++s) {
+    controller.Tick(s * kSecond);
+  }
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].rank, 2);
+  ASSERT_FALSE(host.warnings.empty());
+  EXPECT_EQ(host.warnings[0],
+            "stall: 'g' (world) waited 7 s; no answer from rank 2 (b) or rank "
+            "0 (a) (stopped, or its machine cannot be reached), who should "
+            "tell which ranks are missing");
+}
+
 // A query that is called shows that those above are there.
 TEST(Controller, NamesNobodyWhoHasAnswered) {
   Host host;

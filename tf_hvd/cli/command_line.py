@@ -36,6 +36,11 @@ class Output:
         """Whether it goes anywhere but to the terminal as it is."""
         return bool(self.folder or self.timestamps or self.tags)
 
+    @property
+    def marks(self) -> bool:
+        """Whether `tf_hvd run` may mark lines of standard error with their rank itself."""
+        return not (self.timestamps or self.tags)
+
     def pattern(self, ranks: int) -> str:
         """The folder of each rank, to be formatted with `rank`: ranks sort as text."""
         if not self.folder:
@@ -97,7 +102,7 @@ def by_way_of_rank(family: str, job: Job, folder: str, local: bool) -> tuple[str
         return job.command
     wanted = ["stdin"] * bool(family and not job.own_input)
     wanted += ["tags"] * job.output.tags + ["timestamps"] * job.output.timestamps
-    wanted += ["watch"] * bool(family)
+    wanted += ["errors"] * (bool(family) and job.output.marks) + ["watch"] * bool(family)
     starter = [
         *(sys.executable, "-I", "-S", str(Path(__file__).with_name("rank.py"))),
         *(folder, _RANK_VARIABLES.get(family, ""), ",".join(wanted)),

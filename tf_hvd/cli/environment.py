@@ -33,7 +33,10 @@ SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 # What tf_hvd tells its own processes.
 INTERNAL_VARIABLES = frozenset(
-    {"TF_HVD_STARTED_BY", FOLDER_VARIABLE, "TF_HVD_LISTEN_ON", SETTINGS_VARIABLE}
+    {
+        *("TF_HVD_STARTED_BY", "TF_HVD_LAUNCHED_RANK", "TF_HVD_LISTEN_ON"),
+        *(FOLDER_VARIABLE, SETTINGS_VARIABLE),
+    }
 )
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(
@@ -47,6 +50,7 @@ _TOLD = frozenset(
         *("PRTE_LAUNCHED", "PRTE_SHARED_FS"),
         "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",  # Hydra's, of its -iface
         "TF_HVD_STARTED_BY",  # what init tells the processes that a rank starts
+        "TF_HVD_LAUNCHED_RANK",
         "TF_HVD_LISTEN_ON",
         SETTINGS_VARIABLE,
     }

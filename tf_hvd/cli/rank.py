@@ -23,7 +23,14 @@ from typing import NoReturn
 SOCKET, ENDED, RUNNING, JOINED, ASKED = "ranks", "ended.", "running.", "joined.", "asked"
 # In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
 _LOOK, _GRACE = 2.0, 5.0
+# What the launcher says that it hands over.
+INPUT, ERRORS, NOTHING = "i", "e", "-"
+# How a line of standard error on another machine tells whose it is: as --tag-output does.
+LABEL = re.compile(r"\[1,(\d+)\]<stderr>: ")
 _PRELOADED = "libtf_hvd_listen.so"
+# By this the program knows which of the launcher's ranks it is (tf_hvd/_launcher.py).
+_NUMBER = "TF_HVD_LAUNCHED_RANK"
+_PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
 _STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE = 1 << 16
 # In seconds: a line that takes longer to write is shown as far as it is.
@@ -40,10 +47,11 @@ def _rank(variables: str) -> int:
     return 0
 
 
-def report(folder: str, rank: int) -> int | None:
-    """Tells the launcher that this rank starts; returns the standard input that it hands over.
+def report(folder: str, rank: int) -> dict[str, int] | None:
+    """Tells the launcher that this rank starts; returns what it hands over.
 
-    None if it has none for this rank, or if there is no launcher on this machine.
+    By name: its standard input, `INPUT`, and where its standard error goes, `ERRORS`. None if there
+    is no launcher on this machine.
     """
     try:
         where = os.open(folder, os.O_PATH | os.O_DIRECTORY)
@@ -54,15 +62,17 @@ def report(folder: str, rank: int) -> int | None:
             # By a short name: a socket's path may have 107 bytes.
             link.connect(f"/proc/self/fd/{where}/{SOCKET}")
             link.sendall(f"{rank} {os.getpid()}\n".encode())
-            answer = link.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
-            for _, kind, data in answer[1]:
+            room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+            names, ancillary, _, _ = link.recvmsg(2, room)
+            handed = array.array("i")
+            for _, kind, data in ancillary:
                 if kind == socket.SCM_RIGHTS:
-                    return array.array("i", data)[0]
+                    handed.frombytes(data)
+            return dict(zip(names.decode(), handed))  # noqa: B905 (as many, or "-" and none)
     except OSError:
-        pass
+        return None
     finally:
         os.close(where)
-    return None
 
 
 def _take_input(descriptor: int | None) -> None:
@@ -73,7 +83,9 @@ def _take_input(descriptor: int | None) -> None:
         os.close(descriptor)
 
 
-def copy_output(folder: str, label: str, timestamps: bool) -> None:
+def copy_output(
+    folder: str, label: str, timestamps: bool, streams: dict[int, str] = _STREAMS
+) -> None:
     """From now on a process of its own hands on what this one prints, until nobody prints any more.
 
     Args:
@@ -81,12 +93,13 @@ def copy_output(folder: str, label: str, timestamps: bool) -> None:
         label: what is put before each line that goes on, with the stream's name in it; empty for
             lines as they are.
         timestamps: whether each line begins with the time, also in the files.
+        streams: which descriptors, and what their streams are called.
     """
     files = {}
     if folder:
         os.makedirs(folder, exist_ok=True)
-        files = {name: _created(os.path.join(folder, name)) for name in _STREAMS.values()}
-    pipes = {1: os.pipe(), 2: os.pipe()}
+        files = {name: _created(os.path.join(folder, name)) for name in streams.values()}
+    pipes = {to: os.pipe() for to in streams}
     child = os.fork()
     if child == 0:
         # Nobody's child: the program must not find one that it did not start. And deaf: the last
@@ -102,7 +115,7 @@ def copy_output(folder: str, label: str, timestamps: bool) -> None:
             _copy(
                 {
                     pipes[to][0]: _Copy(to, label.format(name), files.get(name), timestamps)
-                    for to, name in _STREAMS.items()
+                    for to, name in streams.items()
                 }
             )
         os._exit(0)
@@ -245,8 +258,13 @@ def watch_child(folder: str, rank: int) -> None:
     # By this name the ranks know that the program is the child (IsKeeper in runtime/transport).
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:
         name.write("tf_hvd_run_rank")
-    # The launcher waits for the end of some of these.
-    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
+    # holds this one any more, before it is told how the rank has ended.
+    kept = os.environ.get(_PMI, "")
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and str(number) != kept:
+            with contextlib.suppress(OSError):  # what has listed them
+                os.close(number)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -334,27 +352,32 @@ def main(arguments: list[str]) -> NoReturn:
 
     Args:
         arguments: the launcher's folder; the variables that may hold the rank, comma-separated;
-            what is wanted, comma-separated: `stdin`, `tags`, `timestamps`, `watch`; the output's
-            folder with `{rank:0Nd}` in it, or nothing; then the program and its arguments.
+            what is wanted, comma-separated: `stdin`, `errors`, `tags`, `timestamps`, `watch`; the
+            output's folder with `{rank:0Nd}` in it, or nothing; then the program and its arguments.
     """
     folder, variables, chosen, output, *command = arguments
     _forget_preloaded()
     rank, wanted = _rank(variables), chosen.split(",")
     if "watch" in wanted:
         watch_child(folder, rank)
-    descriptor = report(folder, rank)
+    os.environ[_NUMBER] = str(rank)
+    handed = report(folder, rank)
     if "stdin" in wanted:
-        _take_input(descriptor)
-    elif descriptor is not None:
-        os.close(descriptor)
-    label = f"[1,{rank}]<{{}}>: " if "tags" in wanted else ""
-    if output or label or "timestamps" in wanted:
-        # Python keeps back what it prints to a pipe, as this one, until it has much of it.
-        os.environ.setdefault("PYTHONUNBUFFERED", "1")
-        try:
-            copy_output(output.format(rank=rank), label, "timestamps" in wanted)
-        except OSError as error:
-            sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
+        _take_input((handed or {}).get(INPUT))
+    if handed and ERRORS in handed:
+        os.dup2(handed[ERRORS], 2)
+        os.close(handed[ERRORS])
+    label = f"[1,{rank}]<{{}}>: "
+    tags, timestamps = "tags" in wanted, "timestamps" in wanted
+    try:
+        if output or tags or timestamps:
+            # Python keeps back what it prints to a pipe, as this one, until it has much of it.
+            os.environ.setdefault("PYTHONUNBUFFERED", "1")
+            copy_output(output.format(rank=rank), label if tags else "", timestamps)
+        if "errors" in wanted and handed is None:
+            copy_output("", label, timestamps=False, streams={2: _STREAMS[2]})
+    except OSError as error:
+        sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
     _become(command)
 
 

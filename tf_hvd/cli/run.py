@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.cli import processes, shared_memory
+from tf_hvd.cli import culprit, processes, shared_memory
 from tf_hvd.cli import watch as watching
 from tf_hvd.cli.allocation import allocation
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
@@ -54,6 +54,7 @@ from tf_hvd.cli.network import (
 from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh
 from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
+from tf_hvd.cli.terminal import Terminal
 
 _FAILED = 1
 _PROCESSES = 2  # of a rank: the program, and who waits for its end
@@ -117,8 +118,14 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         launcher = find_launcher(options.mpi, environ)
     family = launcher.family if launcher else ""
     known_here = None if family == "slurm" else here
-    with Session(_gives_input(job, launcher), outer) as session:
-        watch = watching.JobWatch(session, options.np, known_here, options.start_timeout, family)
+    terminal = None
+    if family not in ("", "slurm"):
+        terminal = Terminal(marks=job.output.marks, banners=options.verbose)
+    for_ranks = terminal if job.output.marks else None
+    with Session(_gives_input(job, launcher), outer, for_ranks) as session:
+        watch = watching.JobWatch(
+            session, options.np, known_here, options.start_timeout, family, terminal
+        )
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
 
@@ -207,19 +214,28 @@ def _start(
         network, settings = _between_hosts(job, launcher, environ)
         environ |= settings
     command = by_way_of_rank(launcher.family, job, str(session.folder), local)
-    if launcher.family == "slurm" and job.output.folder:
+    family = launcher.family
+    if family == "slurm" and job.output.folder:
         for rank in range(job.ranks):
             Path(job.output.pattern(job.ranks).format(rank=rank)).mkdir(parents=True, exist_ok=True)
     line = command_line(launcher, dataclasses.replace(job, command=command, environ=environ))
-    family = FAMILY_NAMES[launcher.family]
-    _announce(options.verbose, line, f"{family}, {LIBRARY_VARIABLE}={launcher.library}")
+    _announce(
+        options.verbose, line, f"{FAMILY_NAMES[family]}, {LIBRARY_VARIABLE}={launcher.library}"
+    )
     if network:
         environ |= listening_in(network, session.folder, environ)
-    if _is_launchers(job, launcher):
-        return supervise(line, environ, watch=watch, grace=options.grace)
-    _warn_of_lost_input(job.hosts)
+    own_input = _is_launchers(job, launcher)
+    if not own_input:
+        _warn_of_lost_input(job.hosts)
     return supervise(
-        line, environ, watch=watch, stdin=subprocess.DEVNULL, grace=options.grace, apart=True
+        line,
+        environ,
+        watch=watch,
+        stdin=None if own_input else subprocess.DEVNULL,
+        stdout=watch.terminal.output() if watch.terminal and family == "mpich" else None,
+        stderr=watch.terminal.errors(None) if watch.terminal else None,
+        grace=options.grace,
+        apart=not own_input,
     )
 
 
@@ -264,10 +280,12 @@ def _closing(
     program: str,
 ) -> int:
     """Says what is to be said at a job's end; returns the exit code."""
+    if watch.terminal:
+        watch.terminal.finish()
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))
     if watch.ended_for:
-        watching.say(f"tf_hvd run: {watch.ended_for}")
+        watching.say(culprit.wrapped(f"tf_hvd run: {watch.ended_for}"))
         return watch.code
     if ending.asked:
         if asked := watch.asked_text():
@@ -275,33 +293,46 @@ def _closing(
         return ending.code
     cut_short = session.cut_short()
     if not ending.code and cut_short:
-        watching.say(watching.cut_short_text(cut_short))
+        watching.say(culprit.wrapped(culprit.cut_short_text(cut_short)))
         return _FAILED
-    if ending.code and options.np > 1 and session.ranks:
-        watching.say(watching.end_text(ending, session))
-        if little := watch.shared_memory_text():
-            watching.say(little)
+    code = ending.code and _closing_failed(options.np, ending, watch, session)
     joined = watch.joined()
     if joined is False:
-        return _closing_apart(options, ending, watch, program)
+        return _closing_apart(options, code, watch, program)
     if joined is None and options.require_init:
         watching.say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
-    return ending.code
+    return code
+
+
+def _closing_failed(ranks: int, ending: Ending, watch: watching.JobWatch, session: Session) -> int:
+    """The same, for a job that failed: who it was. Returns the exit code."""
+    if watch.terminal is None or not session.ranks:
+        if watch.terminal:
+            watch.terminal.show_banner()
+        return ending.code
+    found = culprit.find(ending, session, watch.terminal.screen, ranks)
+    if not found.known:
+        watch.terminal.show_banner()
+    code = ending.code if found.code is None else found.code
+    watching.say(culprit.end_text(code, found))
+    if little := watch.shared_memory_text():
+        watching.say(little)
+    return code
 
 
 def _closing_apart(
-    options: argparse.Namespace, ending: Ending, watch: watching.JobWatch, program: str
+    options: argparse.Namespace, code: int, watch: watching.JobWatch, program: str
 ) -> int:
     """The same, for a job of which no rank called `init()`."""
     required = bool(options.require_init)
-    if required or (watch.trains_apart() and not ending.code):
+    if required or (watch.trains_apart() and not code):
         watching.say(watching.apart_text(options.np, options.command, options.as_horovod, required))
-        return ending.code or (_FAILED if required else 0)
+        return code or (_FAILED if required else 0)
     aware = options.as_horovod or options.np == 1 or watch.knows_us()
     aware = aware or watching.is_for_tf_hvd(options.command)
-    if ending.code and not aware and (watch.trains_apart() or watching.is_python(program)):
+    if code and not aware and (watch.trains_apart() or watching.is_python(program)):
         watching.say(watching.failed_text())
-    return ending.code
+    return code
 
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:

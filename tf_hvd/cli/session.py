@@ -10,22 +10,20 @@ from __future__ import annotations
 import array
 import contextlib
 import os
-import re
 import select
 import shutil
 import signal
 import socket
 import sys
 import tempfile
-import textwrap
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from tf_hvd.cli import processes, rank
 from tf_hvd.cli.environment import FOLDER_VARIABLE, RANK_VARIABLES
 from tf_hvd.cli.errors import UsageError
+from tf_hvd.cli.terminal import Terminal
 from tf_hvd.cli.traces import Traces
 
 CALLED = "called."
@@ -36,11 +34,7 @@ EXCEPTION = "exception."
 INNER = "inner."
 _FOREGROUND_MILLISECONDS = 500
 _ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
-_LONGEST = 600  # characters of an exception
 _RAISED = 1  # the exit code of a program that an exception ends
-# What TensorFlow puts before the text of an error, or before those of several.
-_BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
-_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
 
 
 class Session:
@@ -49,9 +43,12 @@ class Session:
     Args:
         gives_input: whether rank 0 runs on this machine and gets its standard input.
         outer: the folder of the job that a rank of which started this one; empty if none did.
+        terminal: reads the standard errors of this machine's ranks; None: they keep what they have.
     """
 
-    def __init__(self, gives_input: bool = True, outer: str = "") -> None:
+    def __init__(
+        self, gives_input: bool = True, outer: str = "", terminal: Terminal | None = None
+    ) -> None:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
         except OSError as error:
@@ -66,6 +63,7 @@ class Session:
         """The sessions that the launcher has put those into."""
         self._gives_input = gives_input
         self._outer = outer
+        self._terminal = terminal
         self._input: int | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         where = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
@@ -122,38 +120,41 @@ class Session:
         """Whether a rank of this machine started a job of its own, which ranks joined."""
         return any(self.folder.glob(f"{INNER}*"))
 
-    def first_ended(self) -> tuple[int, int] | None:
-        """The rank that was the first to end badly, and its exit code or minus its signal.
+    def codes(self) -> dict[int, int]:
+        """The exit code, or minus the signal, of each rank of this machine that has ended badly.
 
-        Ranks that the launcher may have ended itself, by SIGTERM, do not count, unless an exception
-        had ended their program: who is told of it may end, and with it the job, before they do.
-
-        Known of this machine's ranks alone, and not of Slurm's, which start without our help.
+        Of those that an exception has ended it is that of an exception: at the end of another, who
+        was told of it, the launcher may kill them before they have ended. None of Slurm's ranks,
+        which start without our help.
         """
-        raised = self._told(EXCEPTION)
-        codes = dict.fromkeys(raised, _RAISED)
-        for number in self._told(rank.ENDED):
-            code = int((self.folder / f"{rank.ENDED}{number}").read_text())
-            if code != -signal.SIGTERM:
-                codes[number] = code
-        first = min(codes, key=self._began_to_end, default=None)
-        return None if first is None else (first, codes[first])
+        codes = {
+            number: int((self.folder / f"{rank.ENDED}{number}").read_text())
+            for number in self._told(rank.ENDED)
+        }
+        for number in self._told(EXCEPTION):
+            if codes.get(number, -signal.SIGTERM) == -signal.SIGTERM:
+                codes[number] = _RAISED
+        return codes
 
-    def _began_to_end(self, number: int) -> int:
+    def began_to_end(self, number: int) -> int:
         """When a rank's program raised, or began to leave the job or, at the latest, has ended.
 
-        Others may be told of it, and end, before it has.
+        Others may be told of it, and end, before it has. In nanoseconds.
         """
         told = [self.folder / f"{what}{number}" for what in (EXCEPTION, EXITS, rank.ENDED)]
         return min(file.stat().st_mtime_ns for file in told if file.exists())
 
-    def exception(self, number: int) -> str:
-        """The exception that ended a rank inside the job, in one line; empty if none did."""
+    def exception(self, number: int) -> tuple[str, str]:
+        """Where a rank's program raised the exception that ended it, and which; empty if none did.
+
+        As `_launcher.tell_exception` has written them.
+        """
         try:
             text = (self.folder / f"{EXCEPTION}{number}").read_text(errors="replace")
         except OSError:
-            return ""
-        return textwrap.shorten(_gist(text), _LONGEST, placeholder=" ...")
+            return "", ""
+        where, _, exception = text.partition("\n")
+        return where, exception
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
@@ -248,39 +249,16 @@ class Session:
                     self.ranks[int(number)] = int(pid)
 
     def _welcome(self, link: socket.socket, number: int) -> None:
+        """Hands a rank its standard input and error, as far as they come from here."""
+        handed = {}
         if number == 0 and self._input is not None:
-            handed = array.array("i", [self._input])
-            link.sendmsg([b"0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handed)])
-            os.close(self._input)
-            self._input = None
-        else:
-            link.sendall(b"0")
-
-
-def _gist(text: str) -> str:
-    """The line of an exception that says what happened, after its type."""
-    kind, _, message = text.partition(": ")
-    lines = [
-        line.strip() for line in message.partition("\nOriginal stack trace for")[0].splitlines()
-    ]
-    told = (line for line in lines[_heading(lines) :] if line and not _SEVERAL.match(line))
-    found = _BEFORE_A_TEXT.sub("", next(told, message.strip()))
-    return found if found.startswith(kind) else f"{kind}: {found}"
-
-
-def _heading(lines: Sequence[str]) -> int:
-    """How many lines of an exception come before its text.
-
-    TensorFlow's and Keras' begin with a heading, and a traceback may follow: the text comes after
-    that and an empty line; in a session, after that and the names of nodes.
-    """
-    frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
-    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: '")]
-    if nodes:
-        return nodes[-1] + 1
-    if frames:
-        return lines.index("", frames[-1]) if "" in lines[frames[-1] :] else frames[-1]
-    return 1 if lines and lines[0].endswith((":", "().")) else 0
+            handed[rank.INPUT], self._input = self._input, None
+        if self._terminal is not None:
+            handed[rank.ERRORS] = self._terminal.errors(number)
+        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handed.values()))]
+        link.sendmsg(["".join(handed).encode() or rank.NOTHING.encode()], sent if handed else [])
+        for descriptor in handed.values():
+            os.close(descriptor)
 
 
 def _is_starter(process: int) -> bool:

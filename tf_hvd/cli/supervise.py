@@ -34,6 +34,10 @@ class Ending:
     """The command's; 128 plus the signal's number if a signal ended it or us."""
     asked: bool = False
     """Whether a signal to this process ended the command."""
+    signum: int = 0
+    """The signal that ended the command, if one did that was not ours; else 0."""
+    time_ns: int = 0
+    """When that was, as files have it."""
 
 
 class Fate(enum.Enum):
@@ -77,6 +81,8 @@ def supervise(
     *,
     watch: Watch | None = None,
     stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
     grace: float = 10.0,
     apart: bool = False,
 ) -> Ending:
@@ -95,6 +101,8 @@ def supervise(
         watch: is asked now and then; it may end the command, as a signal would. At the end it
             is asked about each descendant that is left.
         stdin: the command's standard input; None for this process's own.
+        stdout: the same of its standard output; closed here when the command has it.
+        stderr: and of its standard error.
         grace: seconds between a handed-on signal and SIGKILL.
         apart: whether the command gets a process group of its own, so that what the terminal sends
             comes to this process alone: MPI's launchers end their ranks at a Ctrl-C. The
@@ -118,10 +126,20 @@ def supervise(
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
 
     try:
-        child = subprocess.Popen(command, env=dict(environ), stdin=stdin, preexec_fn=before_exec)
+        child = subprocess.Popen(
+            command,
+            env=dict(environ),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=before_exec,
+        )
+        for handed in filter(None, (stdout, stderr)):
+            os.close(handed)
         if watch:
             watch.started(child.pid)
         code, ended_by = _wait(_Child(child, apart, watched), grace, watch, others)
+        ended_ns = time.time_ns()
         _kill_descendants(child, others, watch)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
         late = signal.sigtimedwait(_ENDING, 0)
@@ -133,7 +151,7 @@ def supervise(
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:
         return Ending(128 + ended_by, asked=True)
-    return Ending(code if code >= 0 else 128 - code)
+    return Ending(code) if code >= 0 else Ending(128 - code, signum=-code, time_ns=ended_ns)
 
 
 def end_with_parent() -> None:

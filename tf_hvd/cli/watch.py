@@ -13,9 +13,11 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.cli import processes, shared_memory
+from tf_hvd.cli import culprit, processes, shared_memory
+from tf_hvd.cli.culprit import listed
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Ending, Fate
+from tf_hvd.cli.supervise import Fate
+from tf_hvd.cli.terminal import Terminal
 
 _WIDTH = 78
 _SOON, _SELDOM = 0.25, 5.0
@@ -37,6 +39,7 @@ class JobWatch:
         here: how many of them run on this machine; None where that is not known.
         start_timeout: seconds in which those must have started; None for any time.
         family: the MPI's; empty for none.
+        terminal: reads what they print.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class JobWatch:
         here: int | None,
         start_timeout: float | None,
         family: str = "",
+        terminal: Terminal | None = None,
     ) -> None:
         self._session = session
         self._ranks = ranks
@@ -54,6 +58,8 @@ class JobWatch:
         self._start_timeout = start_timeout
         self._began = time.monotonic()
         self._family = family
+        self.terminal = terminal
+        """What reads what ranks and launcher print; None for Slurm's, and for one rank."""
         self._shared_free = shared_memory.free()
         self._told_of_start = False
         self._tensorflow = False
@@ -77,6 +83,8 @@ class JobWatch:
         self._launcher = process
         self._began = time.monotonic()
         self._session.serve()
+        if self.terminal:
+            self.terminal.serve()
 
     def look(self) -> float | None:
         """Looks on; None if the job must end."""
@@ -102,7 +110,7 @@ class JobWatch:
         self._asked = signal.Signals(signum).name
         once_more = "another Ctrl-C" if signum == signal.SIGINT else f"another {self._asked}"
         say(
-            f"tf_hvd run: {self._asked} goes to {_listed(sorted(alive))}, which may save what they "
+            f"tf_hvd run: {self._asked} goes to {listed(sorted(alive))}, which may save what they "
             f"have: the job is ended in {grace:g} s (--grace), or at once by {once_more}"
         )
         return True
@@ -118,7 +126,7 @@ class JobWatch:
             return ""
         how = "all ranks of this machine ended by themselves"
         if self.did_not_end:
-            how = f"{_listed(self.did_not_end)} had not ended yet and had to be killed"
+            how = f"{listed(self.did_not_end)} had not ended yet and had to be killed"
         return f"tf_hvd run: the job was ended by {self._asked}; {how}"
 
     def trains_apart(self) -> bool:
@@ -176,7 +184,7 @@ class JobWatch:
         if len(came) >= self.here:
             self._start_timeout = None
             return False
-        who = f"only {_listed(came)} of {self.here} ranks" if came else f"none of {self.here} ranks"
+        who = f"only {listed(came)} of {self.here} ranks" if came else f"none of {self.here} ranks"
         self.ended_for = (
             f"{who} on this machine started within {self._start_timeout:g} s; see what the MPI "
             "launcher waits for with --verbose, or give it longer with --start-timeout"
@@ -203,10 +211,11 @@ class JobWatch:
             f"launcher has not, within {TO_END:g} s: it may be waiting for a machine that cannot "
             "be reached"
         )
-        first = self._session.first_ended()
+        first = culprit.first_ended(self._session, all_here=False)
         if first:
-            self.ended_for += f"; {_first_text(first, self._session)}"
-            self.code = first[1] if first[1] > 0 else 128 - first[1]
+            why = culprit.reason(first[0], self._session)
+            self.ended_for += f"; {culprit.first_text(*first, why)}"
+            self.code = culprit.exit_code(first[1])
         return True
 
     def _kill_left_running(self, failed: Collection[int]) -> None:
@@ -309,46 +318,11 @@ def failed_text() -> str:
     )
 
 
-def end_text(ending: Ending, session: Session) -> str:
-    """The line for a job that failed: its exit code, and which rank or process failed first."""
-    pids, first, inside = session.ranks, session.first_ended(), session.ended_inside()
-    if inside:
-        who = (
-            f"{_listed(inside)} ended with exit code 0 without leaving the job (os._exit skips "
-            "Python's exit handlers); call hvd.shutdown() first"
-        )
-    elif alone := session.told_to_be_alone():
-        who = f"{_listed(alone)} had TF_HVD_ALONE=1, which keeps a rank out of the job; unset it"
-    elif first:
-        who = _first_text(first, session)
-    elif before := session.ended_before():
-        who = f"{_listed(before)} ended with exit code 0 before hvd.init(), where others waited"
-    else:
-        who = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
-    return f"tf_hvd run: the job ended with exit code {ending.code}; {who}"
-
-
-def _first_text(first: tuple[int, int], session: Session) -> str:
-    number, code = first
-    how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
-    why = session.exception(number)
-    return f"rank {number} was the first to end with an error ({how})" + (f": {why}" if why else "")
-
-
 def killed_text(killed: Mapping[int, str]) -> str:
     """The line for processes that had to be killed for the job to end."""
     listed = ", ".join(f"{process} ({name})" for process, name in sorted(killed.items()))
     return (
         f"tf_hvd run: killed what ranks that failed had left running, which kept the job: {listed}"
-    )
-
-
-def cut_short_text(ranks: Sequence[int]) -> str:
-    """The line for a job that the launcher ended without calling that a failure."""
-    return (
-        "tf_hvd run: the job failed: the MPI launcher ended with exit code 0, but on this machine "
-        f"{_listed(ranks)} did not exit by themselves with code 0; Open MPI does this when it "
-        "loses another machine"
     )
 
 
@@ -361,7 +335,3 @@ def _paragraph(lines: Iterable[str]) -> str:
         else:
             filled += [f"= {part}" for part in textwrap.wrap(line, _WIDTH - 2)]
     return "\n".join(["", rule, *filled, rule])
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,0 +1,169 @@
+"""Whom the closing paragraph of a failed job names, and why."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from tf_hvd.cli import culprit, rank
+from tf_hvd.cli.session import EXCEPTION, Session
+from tf_hvd.cli.supervise import Ending
+from tf_hvd.cli.terminal import Screen
+
+# Others wait in a collective that rank 1 never calls.
+JOB = """
+import tensorflow as tf
+import tf_hvd as hvd
+{before}
+hvd.init()
+if rank == {culprit}:
+    {fault}
+hvd.allreduce(tf.ones(3), name="g")
+"""
+FIRST = "rank 1 was the first to end with an error "
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "what", "cure"),
+    [
+        ("sys.exit(3)", 3, f"{FIRST}(exit code 3)", None),
+        (
+            "sys.exit('no images')",
+            1,
+            f"{FIRST}(exit code 1): its last line is 'no images'",
+            "read what rank 1 has printed, above",
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGTERM)",
+            143,
+            f"{FIRST}(signal 15, Terminated)",
+            "see who sent that: tf_hvd run did not",
+        ),
+        (
+            "signal.signal(signal.SIGSEGV, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGSEGV)",
+            139,
+            f"{FIRST}(signal 11, Segmentation fault)",
+            "a crash of native code",
+        ),
+    ],
+    ids=["exit-code", "exit-text", "terminated", "crash"],
+)
+def test_a_rank_that_ends(environ, call, program, closing, fault, code, what, cure):
+    """SIGTERM named nobody, the text of sys.exit was not told, and the code 3 became 1."""
+    job = program(JOB.format(before="", culprit=1, fault=fault))
+    ended, _, errors = call("run", "-np", "2", *job, environ=environ)
+    told = closing(errors)
+    assert (ended, told["what"]) == (code, what), errors
+    assert told["where"].startswith("process ")
+    assert told.get("next", "").startswith(cure or ""), errors
+    assert "BAD TERMINATION" not in errors
+    assert "noticed that process rank" not in errors
+
+
+def test_an_error_of_init(environ, call, program, closing):
+    """Its text was not in the last line."""
+    job = program(
+        JOB.format(before="os.environ['TF_HVD_BUCKET_BYTES'] = 'x'", culprit=9, fault="pass")
+    )
+    code, _, errors = call("run", "-np", "2", *job, environ=environ)
+    told = closing(errors)
+    assert code == 1
+    assert "HorovodInitError: TF_HVD_BUCKET_BYTES='x' is not a whole number" in told["what"]
+    assert told["where"].startswith("program.py, line 9, in <module>; process ")
+    assert errors.count("Traceback") == 1
+    assert "the same traceback as rank " in errors
+
+
+LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+def test_a_rank_that_stops_before_init(environ, call, program):
+    job = program(JOB.format(before=f"if rank == 1: {STOP}", culprit=9, fault="pass"))
+    code, _, errors = call("run", "-np", "2", *job, environ={**environ, **LIMITS})
+    assert code == 1
+    told = " ".join(errors[errors.rindex("tf_hvd run: ") :].split())
+    assert "rank 0 was the first to end with an error (exit code 1)" in told
+
+
+def test_the_rank_that_answers_for_all_stops(environ, call, program, closing):
+    """Rank 0 tells who is missing. At short limits nobody told that it was rank 0 itself."""
+    job = program(JOB.format(before="", culprit=0, fault=STOP))
+    code, _, errors = call("run", "-np", "2", *job, environ={**environ, **LIMITS})
+    assert code == 1
+    assert "no answer from rank 0 (" in closing(errors)["what"]
+
+
+def test_a_launcher_that_is_killed_is_named(environ, start, program, closing, tmp_path, wait_for):
+    """Rank 1 was named, which had only been told that rank 0 had left."""
+    wait = "open(f'here{rank}', 'w').write(f'{os.getpid()}\\n')\nwhile True: hvd.barrier()"
+    text = JOB.format(before="", culprit=9, fault="pass").replace("hvd.allreduce", f"{wait}\n#")
+    job = start("run", "-np", "2", *program(text), environ=environ)
+    wait_for([tmp_path / f"here{number}" for number in range(2)])
+    for process in psutil.Process(job.pid).children():
+        if process.name().startswith(("prterun", "mpirun", "mpiexec")):
+            process.kill()
+    errors = job.communicate(timeout=60)[1]
+    told = closing(errors)
+    assert job.returncode == 137
+    assert told["what"] == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
+
+
+@pytest.fixture
+def session():
+    with Session() as session:
+        session.ranks = {0: 10, 1: 11}
+        yield session
+
+
+def ends(session, number, code, seconds, exception=""):
+    """Makes the files of a rank that has ended."""
+    for name, text in ((f"{rank.ENDED}{number}", code), (f"{EXCEPTION}{number}", exception)):
+        if text != "":
+            (session.folder / name).write_text(str(text))
+            os.utime(session.folder / name, (seconds, seconds))
+
+
+def found(session, ranks=2, screen=None, **ending):
+    return culprit.find(Ending(1, **ending), session, screen or Screen(print), ranks)
+
+
+def test_sigterm_is_the_launchers_where_ranks_run_elsewhere(session):
+    """It ends those here when one on another machine has failed."""
+    for number in (0, 1):
+        ends(session, number, -signal.SIGTERM, 10 + number)
+    assert found(session).what.startswith("rank 0 was the first to end with an error (signal 15")
+    unknown = found(session, ranks=3)
+    assert not unknown.known
+    assert unknown.what == "rank 0 was process 10, rank 1 was process 11"
+    assert "none on this machine did so by itself" in unknown.cure
+
+
+def test_an_exception_on_another_machine_is_told(session):
+    screen = Screen(lambda text: None)
+    screen.add(7, "Traceback (most recent call last):\n  File\nValueError: no images\n", 0.0)
+    screen.finish()
+    told = found(session, ranks=8, screen=screen)
+    assert told.what == (
+        "rank 7, on another machine, was the first to print an exception: ValueError: no images"
+    )
+
+
+def test_a_launcher_that_fails_after_a_rank_is_not_the_culprit(session):
+    """Open MPI's died of an assertion of its own when a rank had ended."""
+    now = time.time()
+    ends(session, 0, 1, now, "t.py, line 3, in f\nValueError: a")
+    later, before = int((now + 1) * 1e9), int((now - 1) * 1e9)
+    assert "ValueError: a" in found(session, signum=signal.SIGABRT, time_ns=later).what
+    told = found(session, signum=signal.SIGKILL, time_ns=before)
+    assert told.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
+
+
+def test_lines_of_the_paragraph_can_be_read():
+    """It was one line of 900 letters."""
+    text = culprit.end_text(1, culprit.Culprit("word " * 150, "here", "do this"))
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.splitlines()[0] == "tf_hvd run: the job ended with exit code 1"
+    assert text.endswith("  where: here\n  next:  do this")

@@ -1,0 +1,205 @@
+"""What `tf_hvd run` shows of what ranks and the MPI's launcher print."""
+
+import os
+import re
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_hvd.cli.terminal import Screen, Terminal
+
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+    hvd.allreduce(x)
+UnknownError: rank 1 (a) left
+\t [[{{node g}}]] [Op:__inference_step_%d]
+"""
+
+
+class Shown:
+    """A screen and what came onto it. Time passes as `at` says."""
+
+    def __init__(self, **options):
+        self.text = ""
+        self.screen = Screen(self._write, **options)
+
+    def _write(self, text):
+        self.text += text
+
+    def add(self, who, text, at=0.0):
+        self.screen.add(who, text, at)
+
+    def all(self):
+        self.screen.finish()
+        return self.text
+
+
+def test_lines_are_marked_once_several_ranks_have_spoken():
+    shown = Shown()
+    shown.add(0, "alone\n")
+    shown.add(1, "here\nand ")
+    shown.add(0, "too\n")
+    shown.add(1, "there\n")
+    assert shown.all() == "alone\n[1] here\n[0] too\n[1] and there\n"
+
+
+def test_one_rank_alone_is_shown_as_it_prints():
+    shown = Shown()
+    for at, piece in enumerate(["\r 10%", "\r 20%", "\r100%\n", "", "no end"]):
+        shown.add(0, piece, at)
+        shown.screen.tick(at + 0.5)
+    assert shown.all() == " 10%\r 20%\r100%\nno end\n"
+
+
+def test_a_bar_is_not_torn_by_that_of_another_rank():
+    shown = Shown()
+    for percent in (10, 20):
+        for rank in (0, 1):
+            shown.add(rank, f"{percent}%\r")
+    shown.add(1, "done\n")
+    shown.add(0, "30%\r")
+    assert shown.all() == "10%\r20%\r\n[1] done\n[0] 30%\r\n".replace("20%", "[0] 20%")
+
+
+def test_a_traceback_comes_in_one_piece():
+    shown = Shown()
+    lines = (TRACEBACK % 1).splitlines(keepends=True)
+    for rank in (0, 1):
+        shown.add(rank, f"{rank} begins\n")
+    for number, line in enumerate(lines):
+        shown.add(1, line, number / 10)
+        shown.add(0, f"step {number}\n", number / 10)
+    text = shown.all()
+    assert "".join(f"[1] {line}" for line in lines) in text
+    assert text.count("[0] step") == len(lines)
+
+
+def test_an_equal_traceback_of_others_is_told_once():
+    """Four ranks printed 300 lines, which one could not tell from each other."""
+    shown = Shown()
+    for rank in (2, 0, 3, 1):
+        shown.add(rank, TRACEBACK % rank if rank != 1 else "ValueError: no images\n", rank)
+        shown.screen.end(rank, rank)
+    text = shown.all()
+    assert text.count("UnknownError") == 1
+    assert text.endswith("[0, 3] the same traceback as rank 2's\n")
+    assert shown.screen.first_error == (2, "UnknownError: rank 1 (a) left")
+    assert shown.screen.last_lines[1] == "ValueError: no images"
+
+
+def test_tracebacks_that_differ_are_shown():
+    shown = Shown()
+    for rank in (0, 1):
+        shown.add(rank, (TRACEBACK % 1).replace("line 5", f"line {5 + rank}"))
+    assert shown.all().count("UnknownError") == 2
+
+
+def test_what_chains_of_exceptions_begin_with_is_not_cut_off():
+    shown = Shown()
+    chain = (
+        f"{TRACEBACK % 1}\nDuring handling of the above exception, another exception occurred:\n\n"
+        f"{TRACEBACK % 2}"
+    )
+    shown.add(0, chain)
+    shown.add(1, chain)
+    text = shown.all()
+    assert text.count("UnknownError") == 2
+    assert "[1] the same traceback as rank 0's" in text
+
+
+def test_a_program_that_goes_on_shows_its_traceback_soon():
+    shown = Shown()
+    shown.add(0, TRACEBACK % 1, 0.0)
+    assert shown.screen.wait(0.0) == pytest.approx(0.4)
+    shown.screen.tick(0.5)
+    assert "UnknownError" in shown.text
+    for at in range(20):  # and one that keeps talking
+        shown.add(1, TRACEBACK.replace("line 5", "line 6") % 1 if at == 0 else "more\n", at / 4)
+        shown.screen.tick(at / 4)
+    assert shown.text.count("UnknownError") == 2
+
+
+PRRTE = """--------------------------------------------------------------------------
+prterun noticed that process rank 1 with PID 7 on node a exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+
+
+def test_what_the_launcher_says_at_each_failed_job_is_kept_back():
+    for banners in (False, True):
+        shown = Shown(banners=banners)
+        shown.add(None, f"a warning of Open MPI\n{PRRTE}")
+        shown.add(None, PRRTE.replace("noticed that process rank", "cannot find the program"))
+        text = shown.all()
+        assert "a warning of Open MPI" in text
+        assert "cannot find the program" in text
+        assert ("noticed" in text) is banners
+        assert ("".join(f"{line}\n" for line in shown.screen.banner) == PRRTE) is not banners
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from([None, 0, 1, 2]),
+        st.sampled_from(["", "\r", "\n", "\n---------------------\n"]),
+        st.floats(0, 0.3),
+    ),
+    max_size=30,
+)
+
+
+@given(EVENTS)
+def test_no_finished_line_is_lost(events):
+    """Whoever speaks when and pauses where: what a line ended with is there, once and in order."""
+    shown, now, said = Shown(), 0.0, {}
+    for number, (who, end, passed) in enumerate(events):
+        now += passed
+        shown.screen.tick(now)
+        shown.add(who, f"<{number}>{end}", now)
+        said[who] = f"{said.get(who, '')}<{number}>{end}"
+    shown.all()
+    assert shown.screen.wait(now) is None
+    for text in said.values():
+        wanted = [
+            word
+            for line in text.split("\n")
+            for word in re.findall(r"<\d+>", line.rpartition("\r")[2])
+        ]
+        assert [word for word in re.findall(r"<\d+>", shown.text) if word in wanted] == wanted
+
+
+def test_all_that_was_written_is_there_at_the_end(capfd):
+    """Also where something still holds the pipes, and where the launcher marks other machines'."""
+    terminal = Terminal()
+    launcher, output = terminal.errors(None), terminal.output()
+    terminal.serve()
+    ranks = [terminal.errors(number) for number in range(3)]
+
+    def speak(number):
+        for step in range(500):
+            os.write(ranks[number], f"rank {number} at {step}\n".encode())
+
+    speakers = [threading.Thread(target=speak, args=(number,)) for number in range(3)]
+    for speaker in speakers:
+        speaker.start()
+    os.write(launcher, b"[1,7]<stderr>: from another machine\nits own words\n")
+    banner = (
+        b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n= x\n"
+    )
+    for piece in (b"said\n\n==", b"= not it\nend", banner[:40], banner[40:]):
+        os.write(output, piece)
+    for speaker in speakers:
+        speaker.join()
+    terminal.finish()
+    out, errors = capfd.readouterr()
+    assert out == "said\n\n=== not it\nend"
+    assert terminal.screen.banner[2].startswith("=   BAD TERMINATION")
+    lines = errors.splitlines()
+    for number in range(3):
+        own = [line.removeprefix(f"[{number}] ") for line in lines if f"rank {number} " in line]
+        assert own == [f"rank {number} at {step}" for step in range(500)]
+    assert {"[7] from another machine", "its own words"} <= set(lines)
+    for each in (launcher, output, *ranks):
+        os.close(each)
