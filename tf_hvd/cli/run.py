@@ -227,14 +227,26 @@ def _start(
     own_input = _is_launchers(job, launcher)
     if not own_input:
         _warn_of_lost_input(job.hosts)
+    return _supervised(line, environ, watch, options.grace, own_input, family == "mpich")
+
+
+def _supervised(
+    line: Sequence[str],
+    environ: Mapping[str, str],
+    watch: watching.JobWatch,
+    grace: float,
+    own_input: bool,
+    reads_output: bool,
+) -> Ending:
+    terminal = watch.terminal
     return supervise(
         line,
         environ,
         watch=watch,
         stdin=None if own_input else subprocess.DEVNULL,
-        stdout=watch.terminal.output() if watch.terminal and family == "mpich" else None,
-        stderr=watch.terminal.errors(None) if watch.terminal else None,
-        grace=options.grace,
+        stdout=terminal.output() if terminal and reads_output else None,
+        stderr=terminal.errors(None) if terminal else None,
+        grace=grace,
         apart=not own_input,
     )
 
