@@ -72,7 +72,7 @@ LIMIT_IS_FAR = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "90"}
 
 
 def results(rank, output):
-    lines = (line.split(" ", 1) for line in re.findall(rf"\[{rank}\] (.*)", output))
+    lines = (line.split(" ", 1) for line in re.findall(rf"<{rank}> (.*)", output))
     return {line[0]: line[-1] for line in lines}
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tf_hvd as hvd
 
 def say(*what):
-    print(f"[{rank}]", *what, flush=True)
+    print(f"<{rank}>", *what, flush=True)  # not as tf_hvd run marks lines of standard error
 
 def reduce(name="g"):
     return float(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name=name)[0])

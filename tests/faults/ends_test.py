@@ -8,7 +8,7 @@ BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
 
 
 def lines_of(rank, output):
-    return re.findall(rf"\[{rank}\] (.*)", output)
+    return re.findall(rf"<{rank}> (.*)", output)
 
 
 def test_a_rank_is_killed(job):

@@ -64,7 +64,7 @@ def test_mistakes(job, library):
     code, output = job(PROGRAM + CHANGE + attempts, LIBRARY=library, **STALL)
     assert code == 0, output
     for name, (_, text) in MISTAKES.items():
-        said = re.findall(rf"^\[\d\] {name}: GuardError: (.*)$", output, re.MULTILINE)
+        said = re.findall(rf"^<\d> {name}: GuardError: (.*)$", output, re.MULTILINE)
         assert len(said) == 2, output
         assert all(text in line for line in said), output
     assert "trained" not in output

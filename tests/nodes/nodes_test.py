@@ -30,7 +30,7 @@ import tensorflow as tf
 import tf_hvd as hvd
 
 def say(*words):
-    sys.stdout.write(f"[{hvd.rank()}] " + " ".join(map(str, words)) + chr(10))
+    sys.stdout.write(f"<{hvd.rank()}> " + " ".join(map(str, words)) + chr(10))
     sys.stdout.flush()
 
 def sent():
@@ -79,7 +79,7 @@ def job(tmp_path, run_to_end, mpi_library):
 
 def said(output):
     """What each rank has said, by rank."""
-    lines = re.findall(r"^\[(\d+)\] (.*)$", output, re.MULTILINE)
+    lines = re.findall(r"^<(\d+)> (.*)$", output, re.MULTILINE)
     return {rank: [text for r, text in lines if int(r) == rank] for rank in range(5)}
 
 
