@@ -4,6 +4,7 @@ import atexit
 import importlib.metadata
 import os
 import re
+import signal
 import sys
 import sysconfig
 import traceback
@@ -87,6 +88,10 @@ def _place(trace: types.TracebackType | None) -> str:
 
 def _at_exit() -> None:
     if _Exit.rank is not None:
+        # Others hear of it, and may end before this process: the launcher's SIGTERM then would
+        # replace the program's own exit code.
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _launcher.tell_exits(_Exit.rank)
     _native.shutdown(_Exit.reason)
 

@@ -78,7 +78,7 @@ def test_a_rank_that_raised_and_was_killed_as_it_ended_is_named(environ, call, p
     first = "rank 1 was the first to end with an error (exit code 1): "
     told = closing(errors)
     assert told["what"] == f"{first}ValueError: no images in /data"
-    assert told["where"].startswith("program.py, line 8, in <module>; process ")
+    assert told["where"].startswith("program.py, line 12, in <module>; process ")
 
 
 def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, call, program):

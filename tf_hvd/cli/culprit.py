@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Ending
+from tf_hvd.cli.supervise import Ending, exit_code
 from tf_hvd.cli.terminal import Screen
 
 _WIDTH = 100
@@ -49,7 +49,9 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
         screen: what ranks and launcher have printed.
         ranks: how many ranks the job had, on all machines.
     """
-    first = first_ended(session, all_here=len(session.ranks) >= ranks)
+    before = session.ended_before()
+    # At the end of such a rank the launcher ends the others.
+    first = first_ended(session, all_here=len(session.ranks) >= ranks and not before)
     if ending.signum and not (first and session.began_to_end(first[0]) < ending.time_ns):
         how = _signal_text(ending.signum)
         cure = "" if ending.signum in _CRASHES else _SENT
@@ -67,7 +69,7 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
         )
     if first:
         return _first(*first, session, screen)
-    if before := session.ended_before():
+    if before:
         return Culprit(
             f"{listed(before)} ended with exit code 0 before hvd.init(), where others waited",
             _where(before[0], session),
@@ -89,8 +91,8 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
 def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
     """The rank of this machine that was the first to end badly, and its code or minus its signal.
 
-    One that SIGTERM has ended is it only where all ranks run here: the launcher sends that signal
-    when a rank on another machine has failed.
+    One that SIGTERM has ended is it only where all ranks run here, `all_here`, and nothing else
+    made the launcher send that signal, as it does when a rank on another machine has failed.
     """
     codes = session.codes()
     terminated = -signal.SIGTERM
@@ -112,11 +114,6 @@ def reason(number: int, session: Session) -> str:
     return textwrap.shorten(gist(text), _LONGEST, placeholder=" ...") if text else ""
 
 
-def exit_code(code: int) -> int:
-    """The exit code as shells have it, of a code or minus a signal."""
-    return code if code >= 0 else 128 - code
-
-
 def end_text(code: int, culprit: Culprit) -> str:
     """The paragraph for a job that failed."""
     parts = {"what": culprit.what, "where": culprit.where, "next": culprit.cure}
@@ -127,17 +124,12 @@ def end_text(code: int, culprit: Culprit) -> str:
     return "\n".join(lines)
 
 
-def wrapped(text: str) -> str:
-    """A sentence for the user, in lines that can be read."""
-    return "\n".join(_wrapped(text, "  "))
-
-
 def cut_short_text(ranks: Sequence[int]) -> str:
     """The sentence for a job that the launcher ended without calling that a failure."""
     return (
-        "tf_hvd run: the job failed: the MPI launcher ended with exit code 0, but "
-        f"{listed(ranks)}, on this machine, did not exit by themselves with code 0; Open MPI does "
-        "this when it loses another machine, so look for the cause there"
+        "tf_hvd run: the job failed: the MPI launcher ended with exit code 0, but on this machine "
+        f"{listed(ranks)} did not exit by themselves with code 0; Open MPI does this when it "
+        "loses another machine"
     )
 
 

@@ -364,6 +364,8 @@ def main(arguments: list[str]) -> NoReturn:
     handed = report(folder, rank)
     if "stdin" in wanted:
         _take_input((handed or {}).get(INPUT))
+    elif handed and INPUT in handed:
+        os.close(handed[INPUT])
     if handed and ERRORS in handed:
         os.dup2(handed[ERRORS], 2)
         os.close(handed[ERRORS])

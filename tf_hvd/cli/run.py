@@ -297,7 +297,7 @@ def _closing(
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))
     if watch.ended_for:
-        watching.say(culprit.wrapped(f"tf_hvd run: {watch.ended_for}"))
+        watching.say(f"tf_hvd run: {watch.ended_for}")
         return watch.code
     if ending.asked:
         if asked := watch.asked_text():
@@ -305,7 +305,7 @@ def _closing(
         return ending.code
     cut_short = session.cut_short()
     if not ending.code and cut_short:
-        watching.say(culprit.wrapped(culprit.cut_short_text(cut_short)))
+        watching.say(culprit.cut_short_text(cut_short))
         return _FAILED
     code = ending.code and _closing_failed(options.np, ending, watch, session)
     joined = watch.joined()

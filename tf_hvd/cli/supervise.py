@@ -37,7 +37,7 @@ class Ending:
     signum: int = 0
     """The signal that ended the command, if one did that was not ours; else 0."""
     time_ns: int = 0
-    """When that was, as files have it."""
+    """When the command ended, as files have it; 0 where `asked`."""
 
 
 class Fate(enum.Enum):
@@ -134,8 +134,9 @@ def supervise(
             stderr=stderr,
             preexec_fn=before_exec,
         )
-        for handed in filter(None, (stdout, stderr)):
-            os.close(handed)
+        for handed in (stdout, stderr):
+            if handed is not None:
+                os.close(handed)
         if watch:
             watch.started(child.pid)
         code, ended_by = _wait(_Child(child, apart, watched), grace, watch, others)
@@ -151,7 +152,12 @@ def supervise(
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:
         return Ending(128 + ended_by, asked=True)
-    return Ending(code) if code >= 0 else Ending(128 - code, signum=-code, time_ns=ended_ns)
+    return Ending(exit_code(code), signum=max(0, -code), time_ns=ended_ns)
+
+
+def exit_code(code: int) -> int:
+    """The exit code as shells have it, of a code or minus a signal."""
+    return code if code >= 0 else 128 - code
 
 
 def end_with_parent() -> None:

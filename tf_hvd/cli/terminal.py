@@ -68,7 +68,8 @@ class Screen:
         self._write = write
         self._shows_banners = banners
         self._speakers: dict[int | None, _Speaker] = {}
-        self._labelled = False
+        self.marked = False
+        """Whether lines are marked with their rank by now."""
         self._owner: int | None = None  # whose unfinished line stands there
         self._unfinished = False  # whether one does
         self._shown: dict[tuple[str, ...], int] = {}  # tracebacks, and who showed them
@@ -81,15 +82,10 @@ class Screen:
         self.first_error: tuple[int, str] | None = None
         """The rank that was the first to print a traceback, and the exception."""
 
-    @property
-    def marked(self) -> bool:
-        """Whether lines are marked with their rank by now."""
-        return self._labelled
-
     def add(self, who: int | None, text: str, now: float) -> None:
         """Takes a piece of a rank's output; None for the launcher's."""
         speaker = self._speakers.setdefault(who, _Speaker())
-        self._labelled = self._labelled or len(self._speakers.keys() - {None}) > 1
+        self.marked = self.marked or len(self._speakers.keys() - {None}) > 1
         if not speaker.line:
             speaker.since = now
         *whole, speaker.line = _LINE_END.split(speaker.line + text)
@@ -103,7 +99,7 @@ class Screen:
 
     def wait(self, now: float) -> float | None:
         """Seconds until `tick` has something to do; None if nothing waits for it."""
-        due = [s.since + _UNFINISHED for s in self._speakers.values() if s.line]
+        due = [s.since + _UNFINISHED for s in self._speakers.values() if s.line and not s.held]
         due += [self._release_at(s) for s in self._speakers.values() if s.held]
         if self._same:
             due.append(self._same_since + _TELL)
@@ -243,7 +239,7 @@ class Screen:
             self._speakers[self._owner].at_start = True
 
     def _label(self, who: int | None) -> str:
-        return _label([who]) if self._labelled and who is not None else ""
+        return _label([who]) if self.marked and who is not None else ""
 
 
 def _label(who: Sequence[int]) -> str:

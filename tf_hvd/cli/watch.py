@@ -16,7 +16,7 @@ from pathlib import Path
 from tf_hvd.cli import culprit, processes, shared_memory
 from tf_hvd.cli.culprit import listed
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Fate
+from tf_hvd.cli.supervise import Fate, exit_code
 from tf_hvd.cli.terminal import Terminal
 
 _WIDTH = 78
@@ -215,7 +215,7 @@ class JobWatch:
         if first:
             why = culprit.reason(first[0], self._session)
             self.ended_for += f"; {culprit.first_text(*first, why)}"
-            self.code = culprit.exit_code(first[1])
+            self.code = exit_code(first[1])
         return True
 
     def _kill_left_running(self, failed: Collection[int]) -> None:
@@ -320,9 +320,9 @@ def failed_text() -> str:
 
 def killed_text(killed: Mapping[int, str]) -> str:
     """The line for processes that had to be killed for the job to end."""
-    listed = ", ".join(f"{process} ({name})" for process, name in sorted(killed.items()))
+    names = ", ".join(f"{process} ({name})" for process, name in sorted(killed.items()))
     return (
-        f"tf_hvd run: killed what ranks that failed had left running, which kept the job: {listed}"
+        f"tf_hvd run: killed what ranks that failed had left running, which kept the job: {names}"
     )
 
 
