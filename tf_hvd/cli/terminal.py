@@ -64,7 +64,7 @@ class Screen:
         banners: whether the launcher's paragraphs about a failed job are shown when they come.
     """
 
-    def __init__(self, write: Callable[[str], None], banners: bool = False) -> None:
+    def __init__(self, write: Callable[[str], object], banners: bool = False) -> None:
         self._write = write
         self._shows_banners = banners
         self._speakers: dict[int | None, _Speaker] = {}
@@ -406,14 +406,15 @@ class Terminal:
         while not self._over.is_set():
             outputs = [k.data for k in sources.get_map().values() if isinstance(k.data, _Output)]
             now = time.monotonic()
-            waits = [each.wait(now) for each in (self._screen, *outputs)]
+            waiting: list[Screen | _Output] = [self._screen, *outputs]
+            waits = [each.wait(now) for each in waiting]
             for key, _ in sources.select(min((w for w in waits if w is not None), default=None)):
                 if key.fd == self._woken:
                     os.read(self._woken, _PIECE)
                     self._register(sources)
                 else:
                     self._read(sources, key)
-            for each in (self._screen, *outputs):
+            for each in waiting:
                 each.tick(time.monotonic())
         self._register(sources)
         sources.unregister(self._woken)
