@@ -41,7 +41,9 @@ _BANNERS = (
 # MPICH's launcher says it on its standard output.
 _MPICHS_BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
 # Lines that are not a rank's reason to end: TensorFlow's of lower levels.
-_CHATTER = re.compile(r"([IW]\d{4} |WARNING: All log messages before)|\W*$")
+_CHATTER = re.compile(
+    r"([IW]\d{4} |WARNING: All log messages before|To enable the following instructions:)|\W*$"
+)
 
 
 @dataclass
