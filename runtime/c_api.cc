@@ -32,8 +32,7 @@ struct Global {
   std::mutex init_mutex;  // one init or shutdown at a time
   std::atomic<bool> in_init{false};
   // Guarded by ForkSafeMutex. Written by init and shutdown, under both.
-  std::shared_ptr<Runtime> runtime;
-  MpiInfo mpi;             // empty without MPI
+  Joined joined;
   bool shut_down = false;  // since the last init
 };
 
@@ -76,12 +75,10 @@ Status Init(const tf_hvd_init_options& given) {
   const std::lock_guard<std::mutex> lock(global.init_mutex);
   if (DefaultRuntime() != nullptr) return Status::Ok();
   const InInit in_init(&global.in_init);
-  std::shared_ptr<Runtime> runtime;
-  MpiInfo mpi;
-  TF_HVD_RETURN_IF_ERROR(JoinJob(given, &runtime, &mpi));
+  Joined joined;
+  TF_HVD_RETURN_IF_ERROR(JoinJob(given, &joined));
   const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
-  global.runtime = std::move(runtime);
-  global.mpi = std::move(mpi);
+  global.joined = std::move(joined);
   global.shut_down = false;
   return Status::Ok();
 }
@@ -99,7 +96,9 @@ void Shutdown(const std::string& reason) {
   if (runtime == nullptr) return MpiSession::FinalizeLeftover();
   runtime->Shutdown(reason);
   const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
-  global.runtime.reset();  // `runtime` is the last, or another thread's
+  // `runtime` is the last reference, or another thread's.
+  global.joined.runtime.reset();
+  global.joined.launcher.reset();
   global.shut_down = true;
 }
 
@@ -107,7 +106,7 @@ void Shutdown(const std::string& reason) {
 MpiInfo TheMpi() {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(ForkSafeMutex());
-  return global.runtime == nullptr ? MpiInfo() : global.mpi;
+  return global.joined.runtime == nullptr ? MpiInfo() : global.joined.mpi;
 }
 
 // The status of a call of the C API, with its text.
@@ -150,7 +149,7 @@ int FromTopology(int (*get)(const Topology&)) {
 std::shared_ptr<Runtime> DefaultRuntime() {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(ForkSafeMutex());
-  return global.runtime;
+  return global.joined.runtime;
 }
 
 const char* NotInitializedText() {

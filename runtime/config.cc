@@ -341,6 +341,8 @@ Status ReadLaunchInfo(LaunchInfo* info) {
     const char* count =
         IsSet("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     info->slurm_pmi = IsSet("PMI_FD");
+    info->srun_address = Environment("SLURM_LAUNCH_NODE_IPADDR");
+    info->srun_port = std::atoi(Environment("SLURM_SRUN_COMM_PORT").c_str());
     return ReadPair(count, "SLURM_PROCID", Family::kSlurm, info);
   }
   return Status::Ok();

@@ -67,6 +67,9 @@ struct LaunchInfo {
   // knows them.
   std::string listen_on;
   bool slurm_pmi = false;  // srun offers PMI-1 and PMI-2 (--mpi=pmi2)
+  // Where the srun that started this process listens; empty and 0 without one.
+  std::string srun_address;
+  int srun_port = 0;
 };
 
 Status ReadLaunchInfo(LaunchInfo* info);

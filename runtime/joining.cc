@@ -112,16 +112,18 @@ Status FindMpi(const tf_hvd_init_options& given, MpiInfo* mpi) {
   return MpiSession::Find(SearchOf(options), mpi);
 }
 
-Status JoinJob(const tf_hvd_init_options& given,
-               std::shared_ptr<Runtime>* result, MpiInfo* mpi) {
+Status JoinJob(const tf_hvd_init_options& given, Joined* joined) {
   WorldOptions options = OptionsOf(given);
   TF_HVD_RETURN_IF_ERROR(ReadConfig(&options.config));
   TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options.launch));
   TF_HVD_RETURN_IF_ERROR(CheckNotStartedByARank(options.launch));
   WatchForks();
+  if (options.launch.size > 1) {
+    joined->launcher = std::make_unique<LauncherWatch>(options.launch);
+  }
   std::unique_ptr<World> world;
-  TF_HVD_RETURN_IF_ERROR(
-      MakeWatchedWorld(options, NeededRanks(given, options), &world, mpi));
+  TF_HVD_RETURN_IF_ERROR(MakeWatchedWorld(options, NeededRanks(given, options),
+                                          &world, &joined->mpi));
   auto runtime = std::make_shared<Runtime>(options.config, std::move(world));
   if (runtime->topology().size > 1) {
     const Status agreed =
@@ -131,7 +133,7 @@ Status JoinJob(const tf_hvd_init_options& given,
       return agreed;
     }
   }
-  *result = std::move(runtime);
+  joined->runtime = std::move(runtime);
   return Status::Ok();
 }
 

@@ -6,15 +6,22 @@
 #include <memory>
 
 #include "runtime/c_api.h"
+#include "runtime/launcher_watch.h"
 #include "runtime/runtime.h"
 #include "runtime/status.h"
 #include "runtime/transport/mpi_session.h"
 
 namespace tf_hvd {
 
-// Waits for the job's other ranks. `mpi` stays empty without MPI.
-Status JoinJob(const tf_hvd_init_options& given,
-               std::shared_ptr<Runtime>* runtime, MpiInfo* mpi);
+// A place in a job.
+struct Joined {
+  std::shared_ptr<Runtime> runtime;
+  MpiInfo mpi;                              // empty without MPI
+  std::unique_ptr<LauncherWatch> launcher;  // empty without one
+};
+
+// Waits for the job's other ranks.
+Status JoinJob(const tf_hvd_init_options& given, Joined* joined);
 
 // The MPI that JoinJob would start with these options, opened and no more.
 Status FindMpi(const tf_hvd_init_options& given, MpiInfo* mpi);

@@ -3,14 +3,19 @@
 import os
 import pathlib
 import pty
+import re
 import signal
+import subprocess
+import sys
 import time
 
+import psutil
 import pytest
 
 from tf_hvd.cli.processes import is_alive
 
 WAIT = 60
+SEGMENTS = r"/dev/shm/(?:sm_segment\.|mpich_shm_)\S+"  # what MPI leaves of a killed rank
 # Each says that it is there, and what became of it, by a file: launchers cut lines.
 HEAD = """
 def note(what):
@@ -93,7 +98,7 @@ def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal,
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "saved0").exists(), errors
     assert "tf_hvd run: SIGINT goes to ranks 0, 1, which may save" in errors
-    end = "tf_hvd run: the job was ended by SIGINT; all ranks of this machine ended by themselves\n"
+    end = "tf_hvd run: the job was ended by SIGINT; all ranks ended by themselves\n"
     assert errors.endswith(end)
     assert not any(map(is_alive, ranks))
     assert nothing_is_left(tmp_path)
@@ -141,6 +146,46 @@ def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, k
         os.kill(victim, signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, ranks)))
     wait_until(lambda: nothing_is_left(tmp_path))
+
+
+def test_ranks_of_a_killed_mpirun_end(environ, family, mpi_prefixes, tmp_path, wait_for):
+    """Without `tf_hvd run` nobody is between the launcher and the rank."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time\nimport tf_hvd as hvd\nhvd.init()\n"
+        "with open(f'ready{hvd.rank()}', 'w') as file:\n    file.write(f'{os.getpid()}\\n')\n"
+        "time.sleep(300)\n"
+    )
+    words = {"openmpi": ["-H", "localhost:2"], "mpich": []}[family]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    root["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+    root["TMPDIR"] = str(tmp_path)
+    command = [str(mpi_prefixes[family] / "bin" / "mpirun"), "-np", "2", *words]
+    launcher = subprocess.Popen(
+        [*command, sys.executable, str(script)],
+        env={**environ, **root},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
+        daemons = [
+            each
+            for each in psutil.Process(launcher.pid).children(recursive=True)
+            if each.pid not in ranks
+        ]
+        maps = "".join(pathlib.Path(f"/proc/{rank}/maps").read_text() for rank in ranks)
+        segments = [pathlib.Path(name) for name in set(re.findall(SEGMENTS, maps))]
+        assert any(segment.exists() for segment in segments)
+        for each in daemons:  # MPICH's, when they miss the launcher, kill the ranks themselves
+            each.kill()
+        launcher.kill()
+        wait_until(lambda: not any(map(is_alive, ranks)))
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert not [segment for segment in segments if segment.exists()]
 
 
 def state(pid):

@@ -158,3 +158,32 @@ def test_an_array_of_jobs(batch):
         lines = [line for line in ranks if line.startswith(f"rank {rank} ")]
         assert [line.split()[3:] for line in lines] == [[str(rank), "2", "3"]] * 2
     assert {"task 0 ends", "task 1 ends"} <= set(output.splitlines())
+
+
+FOR_EVER = """
+import os
+import tensorflow as tf
+import tf_hvd as hvd
+hvd.init()
+open(f"ready.{hvd.rank()}", "w").close()
+while True:
+    hvd.allreduce(tf.ones([1000]))
+"""
+
+
+def test_ranks_of_a_killed_srun_end(batch, cluster_of_slurm, tmp_path):
+    """Slurm lets them run until the end of the allocation."""
+    (tmp_path / "for_ever.py").write_text(FOR_EVER)
+    lines = f"""
+(srun --mpi=pmix {sys.executable} for_ever.py; echo srun ended) &
+while [ ! -e ready.1 ] || [ ! -e ready.0 ]; do sleep 0.1; done
+pkill -KILL -x srun
+for i in $(seq 20); do
+  sleep 1
+  squeue -h -s -j $SLURM_JOB_ID | grep -v -e batch -e extern || break
+done
+echo after $i seconds
+"""
+    _, output = batch(lines, "--nodes=2", "--ntasks-per-node=1")
+    seconds = int(re.search(r"after (\d+) seconds", output)[1])
+    assert seconds < 20, output

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tf_hvd.cli.errors import UsageError, read_text
 from tf_hvd.cli.launchers import LIBRARY_VARIABLE, Launcher
+from tf_hvd.cli.rank import FOLDER_VARIABLE
 
 # What does not go to other machines: Horovod's rule (its util/env.py) ...
 _STAYS = r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|HOROVOD_SECRET_KEY"
@@ -29,8 +30,6 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 # The names of the variables by which `tf_hvd run` has set up MPI for one job, comma-separated.
 SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
-# The folder of the job (session.py).
-FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 # What tf_hvd tells its own processes.
 INTERNAL_VARIABLES = frozenset(
     {

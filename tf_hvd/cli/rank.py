@@ -20,7 +20,12 @@ import sys
 import time
 from typing import NoReturn
 
-SOCKET, ENDED, RUNNING, JOINED, ASKED = "ranks", "ended.", "running.", "joined.", "asked"
+SOCKET, MACHINE, ENDED, RUNNING, JOINED = "ranks", "machine", "ended.", "running.", "joined."
+FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
+# What a keeper is told (deputy.py): to hold its rank's end back, and no longer.
+HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
+# MPICH, Open MPI, Open MPI before 5 and Intel MPI name their shared memory so.
+SEGMENTS_OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
 # In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
 _LOOK, _GRACE = 2.0, 5.0
 # What the launcher says that it hands over.
@@ -45,6 +50,22 @@ def _rank(variables: str) -> int:
         if text.isdigit():
             return int(text)
     return 0
+
+
+def machine() -> str:
+    """What is the same for all processes that can be told apart by their ids alone."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _is_of_this_machine(folder: str) -> bool:
+    """Whether the launcher's folder is one of this machine, and not one that several share."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, MACHINE)) as file:
+        return file.read() == machine()
+    return False
 
 
 def report(folder: str, rank: int) -> dict[str, int] | None:
@@ -75,12 +96,23 @@ def report(folder: str, rank: int) -> dict[str, int] | None:
         os.close(where)
 
 
-def _take_input(descriptor: int | None) -> None:
-    if descriptor is None:
-        descriptor = os.open(os.devnull, os.O_RDONLY)
-    if descriptor != 0:
-        os.dup2(descriptor, 0)
-        os.close(descriptor)
+def _take(handed: dict[str, int], wanted: list[str]) -> None:
+    """Makes what the launcher has handed over the standard input and error."""
+    if "stdin" in wanted:
+        _become_descriptor(handed.get(INPUT, -1), 0)
+    elif INPUT in handed:
+        os.close(handed[INPUT])
+    if ERRORS in handed:
+        _become_descriptor(handed[ERRORS], 2)
+
+
+def _become_descriptor(given: int, standard: int) -> None:
+    """Puts a descriptor in the place of a standard one; -1 stands for an empty file."""
+    if given == -1:
+        given = os.open(os.devnull, os.O_RDONLY)
+    if given != standard:
+        os.dup2(given, standard)
+        os.close(given)
 
 
 def copy_output(
@@ -247,17 +279,20 @@ def watch_child(folder: str, rank: int) -> None:
 
     MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
     others ran still. A signal that the launcher sends goes to both, as they are one process group.
+
+    Args:
+        folder: the launcher's; empty on another machine.
+        rank: whose child it is.
     """
     launcher = os.getppid()
     running = os.path.join(folder, f"{RUNNING}{rank}")
-    with contextlib.suppress(OSError):  # on another machine
-        os.close(os.open(running, os.O_CREAT | os.O_WRONLY, 0o600))
+    if folder:
+        with contextlib.suppress(OSError):
+            os.close(os.open(running, os.O_CREAT | os.O_WRONLY, 0o600))
     child = os.fork()
     if child == 0:
         return
-    # By this name the ranks know that the program is the child (IsKeeper in runtime/transport).
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:
-        name.write("tf_hvd_run_rank")
+    keeper = _Keeper(child, launcher)
     # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
     # holds this one any more, before it is told how the rank has ended.
     kept = os.environ.get(_PMI, "")
@@ -270,18 +305,11 @@ def watch_child(folder: str, rank: int) -> None:
         os.dup2(null, standard)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
-    code = os.waitstatus_to_exitcode(_wait(child, launcher))
-    if code:
-        new = os.path.join(folder, f"new.{ENDED}{rank}")
-        with contextlib.suppress(OSError):  # on another machine
-            with open(new, "w") as file:
-                file.write(str(code))
-            # In one piece: the launcher may kill us here, and the file be read.
-            os.rename(new, os.path.join(folder, f"{ENDED}{rank}"))
-    else:
-        with contextlib.suppress(OSError):  # on another machine
-            os.unlink(running)
-    _wait_for_others(folder)
+    code = keeper.wait()
+    if folder:
+        with contextlib.suppress(OSError):
+            _note_end(folder, rank, code)
+    keeper.hold()
     if code < 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
         if -code != signal.SIGKILL:
@@ -291,40 +319,75 @@ def watch_child(folder: str, rank: int) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _wait(child: int, launcher: int) -> int:
-    """Waits for a rank's program; returns its status.
-
-    Ends it if the launcher's process that has started it is gone, which has not ended it then: both
-    were killed. `launcher` is that process.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    orphaned = None
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status
-        if orphaned is None and os.getppid() != launcher:
-            orphaned = time.monotonic()
-            with contextlib.suppress(OSError):  # what it has started as well, its data loaders
-                os.killpg(os.getpgid(child), signal.SIGTERM)
-        elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
-            os.kill(child, signal.SIGKILL)
-        signal.sigtimedwait({signal.SIGCHLD}, _LOOK)
+def _note_end(folder: str, rank: int, code: int) -> None:
+    if not code:
+        os.unlink(os.path.join(folder, f"{RUNNING}{rank}"))
+        return
+    new = os.path.join(folder, f"new.{ENDED}{rank}")
+    with open(new, "w") as file:
+        file.write(str(code))
+    # In one piece: the launcher may kill us here, and the file be read.
+    os.rename(new, os.path.join(folder, f"{ENDED}{rank}"))
 
 
-def _wait_for_others(folder: str) -> None:
-    """Where all ranks are asked to end: returns when those of this machine have.
+class _Keeper:
+    """Waits for a rank's program, `child`, which `launcher`, a process, has started."""
 
-    At the end of the first, MPI's launchers kill the others, which may be saving a checkpoint.
-    """
-    while os.path.exists(os.path.join(folder, ASKED)):
-        names: list[str] = []
-        with contextlib.suppress(OSError):
-            names = os.listdir(folder)
-        running = {name[len(RUNNING) :] for name in names if name.startswith(RUNNING)}
-        if all(f"{ENDED}{number}" in names for number in running):
-            return
-        time.sleep(_PATIENCE)
+    def __init__(self, child: int, launcher: int) -> None:
+        self._child = child
+        self._launcher = launcher
+        self._held = False
+        self._heard = {signal.SIGCHLD, HOLD, RELEASE}
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._heard)
+        # By this name others know that the program is the child: the ranks (IsKeeper in
+        # runtime/transport), and deputy.py, whose signals would end us before this line.
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:
+            name.write("tf_hvd_run_rank")
+
+    def wait(self) -> int:
+        """Waits for the program's end; returns its exit code, or minus the signal.
+
+        Ends it if the launcher's process that has started it is gone, which has not ended it then:
+        both were killed.
+        """
+        orphaned = None
+        while True:
+            ended, status = os.waitpid(self._child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            if orphaned is None and os.getppid() != self._launcher:
+                orphaned = time.monotonic()
+                _remove_segments(self._child)
+                with contextlib.suppress(OSError):  # what it has started as well, its data loaders
+                    os.killpg(os.getpgid(self._child), signal.SIGTERM)
+            elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
+                os.kill(self._child, signal.SIGKILL)
+            self._hear(_LOOK)
+
+    def hold(self) -> None:
+        """Returns when this end may be known, at which MPI's launchers may kill the other ranks.
+
+        They may be saving a checkpoint, where all are asked to end.
+        """
+        while self._hear(0.0):
+            pass
+        while self._held and os.getppid() == self._launcher:
+            self._hear(_LOOK)
+
+    def _hear(self, seconds: float) -> bool:
+        heard = signal.sigtimedwait(self._heard, seconds)
+        if heard is not None and heard.si_signo != signal.SIGCHLD:
+            self._held = heard.si_signo == HOLD
+        return heard is not None
+
+
+def _remove_segments(process: int) -> None:
+    """Removes MPI's shared memory of a process that will not do it; who uses it keeps it."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/maps", errors="replace") as maps:
+        for name in {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}:
+            if name.startswith(SEGMENTS_OF_MPI) and "/" not in name:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"/dev/shm/{name}")
 
 
 def _become(command: list[str]) -> NoReturn:
@@ -358,17 +421,14 @@ def main(arguments: list[str]) -> NoReturn:
     folder, variables, chosen, output, *command = arguments
     _forget_preloaded()
     rank, wanted = _rank(variables), chosen.split(",")
+    here = _is_of_this_machine(folder)
+    if not here:
+        os.environ.pop(FOLDER_VARIABLE, None)
     if "watch" in wanted:
-        watch_child(folder, rank)
+        watch_child(folder if here else "", rank)
     os.environ[_NUMBER] = str(rank)
-    handed = report(folder, rank)
-    if "stdin" in wanted:
-        _take_input((handed or {}).get(INPUT))
-    elif handed and INPUT in handed:
-        os.close(handed[INPUT])
-    if handed and ERRORS in handed:
-        os.dup2(handed[ERRORS], 2)
-        os.close(handed[ERRORS])
+    handed = report(folder, rank) if here else None
+    _take(handed or {}, wanted)
     label = f"[1,{rank}]<{{}}>: "
     tags, timestamps = "tags" in wanted, "timestamps" in wanted
     try:

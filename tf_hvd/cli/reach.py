@@ -105,6 +105,12 @@ def goes_by_ssh(launcher: Launcher, words: Sequence[str], environ: Mapping[str, 
     return not any(part in word for word in words for part in _OTHER_WAY_WORDS)
 
 
+def ssh_command(family: str, environ: Mapping[str, str]) -> list[str]:
+    """The command that reaches a host as that launcher does, but for the host's name."""
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
+    return ["ssh", "-x", *options, *environ.get(_SSH_ARGUMENTS[family], "").split()]
+
+
 @dataclass(frozen=True)
 class Networks:
     """Networks that hosts have addresses in, as `172.17.0.0/16`."""
@@ -145,9 +151,7 @@ class _Answer:
 def _ask(host: Host, needs: Needs) -> _Answer:
     line = ["/bin/sh"]
     if not all_local([host], socket.gethostname()):
-        extra = needs.environ.get(_SSH_ARGUMENTS[needs.launcher.family], "").split()
-        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
-        line = ["ssh", "-x", *options, *extra, host.name, "/bin/sh"]
+        line = [*ssh_command(needs.launcher.family, needs.environ), host.name, "/bin/sh"]
     try:
         ended = subprocess.run(
             line, input=_script(needs), capture_output=True, text=True, errors="replace",

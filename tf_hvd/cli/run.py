@@ -14,12 +14,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.cli import culprit, processes, shared_memory
+from tf_hvd.cli import culprit, processes, rank, shared_memory
 from tf_hvd.cli import watch as watching
 from tf_hvd.cli.allocation import allocation
 from tf_hvd.cli.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.cli.environment import (
-    FOLDER_VARIABLE,
     asked_variables,
     avoiding_environment,
     horovod_environment,
@@ -32,6 +31,7 @@ from tf_hvd.cli.environment import (
     without_launcher,
 )
 from tf_hvd.cli.errors import UsageError, read_text
+from tf_hvd.cli.grace import Elsewhere
 from tf_hvd.cli.hosts import (
     Host,
     all_local,
@@ -51,7 +51,7 @@ from tf_hvd.cli.network import (
     ranks_and_daemons,
     stays_here,
 )
-from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh
+from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
 from tf_hvd.cli.terminal import Terminal
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     if options.end_with_parent:
         end_with_parent()
-    outer = environ.get(FOLDER_VARIABLE, "")
+    outer = environ.get(rank.FOLDER_VARIABLE, "")
     asked = asked_variables(options.variables, options.env_file, environ)
     hosts = _hosts(options, environ)
     environ = _environment(options, {**environ, **asked})
@@ -192,7 +192,7 @@ def _start(
     options: argparse.Namespace,
     local: bool,
 ) -> Ending:
-    environ = {**job.environ, FOLDER_VARIABLE: str(session.folder)}
+    environ = {**job.environ, rank.FOLDER_VARIABLE: str(session.folder)}
     if launcher is None:
         line: Sequence[str] = job.command
         if job.output:
@@ -210,14 +210,18 @@ def _start(
         network = LOOPBACK
         environ |= closed_transports(job.launcher_args, environ)
         job = dataclasses.replace(job, interfaces=loopback())
-    if not (local or options.no_host_check) and goes_by_ssh(launcher, job.launcher_args, environ):
+    by_ssh = not local and goes_by_ssh(launcher, job.launcher_args, environ)
+    if by_ssh and not options.no_host_check:
         network, settings = _between_hosts(job, launcher, environ)
         environ |= settings
+    ssh = ssh_command(launcher.family, environ) if by_ssh else None
+    watch.elsewhere = Elsewhere(_others(job), ssh, dict(environ))
     command = by_way_of_rank(launcher.family, job, str(session.folder), local)
     family = launcher.family
     if family == "slurm" and job.output.folder:
-        for rank in range(job.ranks):
-            Path(job.output.pattern(job.ranks).format(rank=rank)).mkdir(parents=True, exist_ok=True)
+        for number in range(job.ranks):
+            folder = Path(job.output.pattern(job.ranks).format(rank=number))
+            folder.mkdir(parents=True, exist_ok=True)
     line = command_line(launcher, dataclasses.replace(job, command=command, environ=environ))
     _announce(
         options.verbose, line, f"{FAMILY_NAMES[family]}, {LIBRARY_VARIABLE}={launcher.library}"
@@ -228,6 +232,12 @@ def _start(
     if not own_input:
         _warn_of_lost_input(job.hosts)
     return _supervised(line, environ, watch, options.grace, own_input, family == "mpich")
+
+
+def _others(job: Job) -> list[str]:
+    """The names of the hosts that are other machines."""
+    hosts, here = hosts_of(job.hosts, job.ranks), socket.gethostname()
+    return [host.name for host in hosts if not all_local([host], here)]
 
 
 def _supervised(

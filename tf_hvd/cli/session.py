@@ -2,7 +2,7 @@
 
 In it lie a socket, at which each rank reports when it starts and rank 0 gets the standard input,
 and a file for each rank that has joined the job (tf_hvd/_launcher.py). Both are for this machine:
-on others the folder does not exist, and the ranks there say nothing.
+on others the folder does not exist, or tells of another machine, and the ranks there say nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tf_hvd.cli import processes, rank
-from tf_hvd.cli.environment import FOLDER_VARIABLE, RANK_VARIABLES
+from tf_hvd.cli.environment import RANK_VARIABLES
 from tf_hvd.cli.errors import UsageError
 from tf_hvd.cli.terminal import Terminal
 from tf_hvd.cli.traces import Traces
@@ -57,6 +57,7 @@ class Session:
                 f"{error.strerror}; set TMPDIR"
             ) from error
         self._check_room()
+        (self.folder / rank.MACHINE).write_text(rank.machine())
         self.ranks: dict[int, int] = {}
         """The process id of each rank that has reported, by rank."""
         self.sessions: set[int] = set()
@@ -210,20 +211,10 @@ class Session:
             return True  # killed, and with it the process that was to say so
         return code < 0 or number in self._told(rank.JOINED) - self._told(LEFT)
 
-    def alive(self) -> dict[int, int]:
-        """The process of each rank of this machine that has reported and not ended, by rank."""
-        ranks = list(self.ranks.items())
-        return {number: process for number, process in ranks if processes.is_alive(process)}
-
-    def ask_to_end(self) -> None:
-        """Lets who watches a rank know that all are asked to end, and have time for it."""
-        with contextlib.suppress(OSError):
-            (self.folder / rank.ASKED).touch()
-
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of one that copies its output."""
         environ = processes.environment(process)
-        if environ.get(FOLDER_VARIABLE) != str(self.folder) or _is_starter(process):
+        if environ.get(rank.FOLDER_VARIABLE) != str(self.folder) or _is_starter(process):
             return None
         numbers = [environ.get(name, "") for name in RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)

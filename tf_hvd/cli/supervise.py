@@ -69,7 +69,7 @@ class Watch(Protocol):
         """
 
     def grace_is_over(self) -> None:
-        """The ranks have not ended in time, or not soon enough for who waits: they are killed."""
+        """The ranks have not ended in time, or not soon enough for who waits: kill them."""
 
     def fate(self, process: int) -> Fate:
         """What becomes of a descendant that has outlived the command."""

@@ -13,11 +13,8 @@ from typing import NoReturn
 import psutil
 
 from tf_hvd.cli import processes, rank
-from tf_hvd.cli.environment import FOLDER_VARIABLE
 
 _SHARED_MEMORY = Path("/dev/shm")
-# MPICH, Open MPI, Open MPI before 5 and Intel MPI name their files so.
-_OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
 # In seconds, after a `tf_hvd run` that was killed: what ends meanwhile may still write.
 _PASSES = (0.0, 0.5, 2.0, 6.0)
 # The MPIs' launchers and their daemons, as /proc has it: 15 letters.
@@ -78,7 +75,7 @@ class Traces:
 def _kill_launchers(folder: str) -> None:
     """Ends the MPI's launcher, which waits for deaf ranks; who watches a rank ends it then."""
     for process in psutil.pids():
-        own = processes.environment(process).get(FOLDER_VARIABLE) == folder
+        own = processes.environment(process).get(rank.FOLDER_VARIABLE) == folder
         if own and processes.name(process) in _LAUNCHERS:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
@@ -89,6 +86,6 @@ def _clear(folder: Path) -> None:
         with contextlib.suppress(OSError):
             names = file.read_text(errors="replace").splitlines()
             for name in names:
-                if name.startswith(_OF_MPI) and "/" not in name:
+                if name.startswith(rank.SEGMENTS_OF_MPI) and "/" not in name:
                     (_SHARED_MEMORY / name).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tf_hvd.cli import culprit, processes, shared_memory
 from tf_hvd.cli.culprit import listed
+from tf_hvd.cli.grace import Elsewhere, Grace
 from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Fate, exit_code
 from tf_hvd.cli.terminal import Terminal
@@ -74,9 +75,10 @@ class JobWatch:
         """Why the job had to be ended: it did not start, or not end, in time. Empty if not so."""
         self.code = 1
         """The exit code then."""
-        self._asked = ""
-        self.did_not_end: list[int] = []
-        """The ranks of this machine that were asked to end, and had to be killed."""
+        self.elsewhere = Elsewhere()
+        """The job's other machines."""
+        self._asked = ""  # by which signal to end
+        self._grace: Grace | None = None
 
     def started(self, process: int) -> None:
         """The launcher runs."""
@@ -99,35 +101,30 @@ class JobWatch:
         return min(_SELDOM, _SOON + passed / 20)
 
     def hand_on(self, signum: int, grace: float) -> bool:
-        """Hands a signal to end on to the ranks of this machine; False if none is known."""
-        alive = self._session.alive()
-        if not alive:
+        """Hands a signal to end on to the ranks; False if none is known."""
+        asked = Grace(str(self._session.folder), self.elsewhere)
+        who = asked.begin(signum)
+        if not who:
             return False
-        self._session.ask_to_end()
-        for process in alive.values():
-            with contextlib.suppress(OSError):  # it has just ended
-                os.kill(process, signum)
+        self._grace = asked
         self._asked = signal.Signals(signum).name
         once_more = "another Ctrl-C" if signum == signal.SIGINT else f"another {self._asked}"
         say(
-            f"tf_hvd run: {self._asked} goes to {listed(sorted(alive))}, which may save what they "
+            f"tf_hvd run: {self._asked} goes to {who}, which may save what they "
             f"have: the job is ended in {grace:g} s (--grace), or at once by {once_more}"
         )
         return True
 
     def grace_is_over(self) -> None:
-        """Notes which ranks have not ended."""
-        if self._asked and not self.did_not_end:
-            self.did_not_end = sorted(self._session.alive())
+        """Kills the ranks that have not ended."""
+        if self._grace:
+            self._grace.end()
 
     def asked_text(self) -> str:
         """The line for a job that was asked to end."""
-        if not self._asked:
+        if not self._grace:
             return ""
-        how = "all ranks of this machine ended by themselves"
-        if self.did_not_end:
-            how = f"{listed(self.did_not_end)} had not ended yet and had to be killed"
-        return f"tf_hvd run: the job was ended by {self._asked}; {how}"
+        return f"tf_hvd run: the job was ended by {self._asked}; {self._grace.text()}"
 
     def trains_apart(self) -> bool:
         """Whether TensorFlow ran in several ranks, and none joined this job or one it started."""

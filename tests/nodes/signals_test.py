@@ -1,0 +1,165 @@
+"""What ranks on another machine get of a Ctrl-C, and what ends them when their launchers are gone.
+
+The machines are namespaces of this one (cluster.py), which share their files.
+"""
+
+import contextlib
+import importlib
+import os
+import pathlib
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE))
+machines = importlib.import_module("cluster")
+
+LIMIT = 60
+PROGRAM = """
+import os, signal, sys, time
+
+rank = next(int(os.environ[n]) for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if n in os.environ)
+
+def note(what):
+    with open(f"{what}{rank}", "w") as file:
+        file.write(f"{os.getpid()}\\n")
+
+hangs = sys.argv[1] == "hangs" and rank == 1
+if hangs:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+try:
+    note("ready")
+    time.sleep(300)
+except KeyboardInterrupt:
+    # Longer than launchers leave the ranks of a job that they end, and longer than the other rank.
+    time.sleep(100 if hangs else 1 + rank)
+    note("saved")
+    raise
+"""
+
+
+@pytest.fixture(scope="module")
+def two_nodes():
+    reason = machines.why_not()
+    if reason:
+        pytest.skip(f"no nodes on this machine: {reason}")
+    with machines.cluster(["alpha", "beta"]) as nodes:
+        yield nodes
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def wait_for_the_end(two_nodes, *names):
+    deadline = time.monotonic() + LIMIT
+    while left := named(running(two_nodes), *names):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def start(two_nodes, tmp_path, mpi_library):
+    """Starts a job of a rank on each of two machines: (family, what, ...) -> who waits for it."""
+    started = []
+
+    def popen(family, what, options=(), first=(), **arguments):
+        (tmp_path / "program.py").write_text(PROGRAM)
+        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", "2"]
+        command += ["-H", "alpha:1,beta:1", *options, sys.executable, "program.py", what]
+        process = subprocess.Popen(
+            two_nodes["alpha"].command([*first, "env", "-C", str(tmp_path), *command]),
+            env={**os.environ, "TF_HVD_MPI_LIBRARY": str(mpi_library(family))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **{"stdin": subprocess.DEVNULL, **arguments},
+        )
+        started.append(process)
+        wait_until(lambda: all((tmp_path / f"ready{rank}").exists() for rank in (0, 1)))
+        return process
+
+    yield popen
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def below(process):
+    return psutil.Process(process).children(recursive=True)
+
+
+def named(processes, *names):
+    return [each for each in processes if not names or each.info["name"] in names]
+
+
+def running(two_nodes):
+    """What runs on the machines, besides themselves."""
+    spaces = {os.readlink(f"/proc/{node.init}/ns/pid") for node in two_nodes.values()}
+    firsts = {node.init for node in two_nodes.values()}
+    found = []
+    for each in psutil.process_iter(["name"]):
+        with contextlib.suppress(OSError):  # it has ended
+            within = os.readlink(f"/proc/{each.pid}/ns/pid") in spaces
+            if within and each.pid not in firsts and each.info["name"] not in ("sshd", "sleep"):
+                found.append(each)
+    return found
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "pty"])
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_ctrl_c_lets_ranks_elsewhere_save(start, two_nodes, tmp_path, family, terminal):
+    """They were ended by the MPI's launcher as soon as this machine's had saved."""
+    arguments = {}
+    if terminal:
+        ours, theirs = pty.openpty()
+        arguments = {"stdin": theirs, "first": ["setsid", "--ctty", "--wait"]}
+    process = start(family, "saves", **arguments)
+    if terminal:
+        os.write(ours, b"\x03")
+    else:
+        command = next(p for p in below(process.pid) if "tf_hvd.cli.main" in p.cmdline())
+        command.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert (tmp_path / "saved0").exists(), errors
+    assert (tmp_path / "saved1").exists(), errors
+    assert "tf_hvd run: SIGINT goes to rank 0 and those on beta, which may save" in errors
+    end = "tf_hvd run: the job was ended by SIGINT; all ranks ended by themselves\n"
+    assert errors.endswith(end)
+    wait_for_the_end(two_nodes)
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_rank_elsewhere_that_outstays_the_grace_is_named(start, two_nodes, tmp_path, family):
+    process = start(family, "hangs", ["--grace", "3"])
+    command = next(p for p in below(process.pid) if "tf_hvd.cli.main" in p.cmdline())
+    command.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert (tmp_path / "saved0").exists(), errors
+    assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
+    wait_for_the_end(two_nodes)
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_ranks_elsewhere_end_when_all_launchers_are_killed(start, two_nodes, family):
+    """They trained for ever, and MPI's shared memory stayed."""
+    start(family, "hangs")
+    launchers = named(running(two_nodes), "prterun", "prted", "mpiexec.hydra", "hydra_pmi_proxy")
+    assert len(launchers) >= 2
+    for launcher in launchers:
+        with contextlib.suppress(psutil.NoSuchProcess):  # one's end is another's
+            launcher.kill()
+    wait_for_the_end(two_nodes, "python", "python3", "tf_hvd_run_rank")

@@ -1,0 +1,211 @@
+#include "runtime/launcher_watch.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+constexpr int kLimitMs = 60'000;
+
+// A chain of processes of these names: each starts the next, and the last one
+// does what a rank does. All hold a pipe's end, so that it is to be seen when
+// the last of them has ended. Forked before this process has threads.
+class Chain {
+ public:
+  // `above`: what those above the last do at first.
+  Chain(
+      const std::vector<std::string>& names, const std::function<void()>& rank,
+      const std::function<void()>& above = [] {})
+      : above_(above) {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    EXPECT_EQ(pipe(ends_.data()), 0);
+    EXPECT_EQ(pipe(pids_.data()), 0);
+    if (fork() == 0) {
+      close(ends_[0]);
+      Become(names, 0, rank);
+    }
+    close(ends_[1]);
+    for (size_t i = 0; i < names.size(); ++i) {
+      pid_t id = 0;
+      EXPECT_EQ(read(pids_[0], &id, sizeof(id)), ssize_t{sizeof(id)});
+      ids_.push_back(id);
+    }
+  }
+  ~Chain() {
+    for (const pid_t id : ids_) kill(id, SIGKILL);
+    while (waitpid(-1, nullptr, 0) > 0) {
+    }
+  }
+  Chain(const Chain&) = delete;
+  Chain& operator=(const Chain&) = delete;
+
+  pid_t id(size_t place) const { return ids_.at(place); }
+
+  // How the last process ended, as waitpid has it.
+  int Ended() {
+    EXPECT_FALSE(Lives(kLimitMs));
+    int status = 0;
+    EXPECT_EQ(waitpid(ids_.back(), &status, 0), ids_.back());
+    return status;
+  }
+
+  // True if it runs on for so long.
+  bool Lives(int milliseconds) {
+    pollfd ended{ends_[0], POLLIN, 0};
+    return poll(&ended, 1, milliseconds) == 0;
+  }
+
+ private:
+  [[noreturn]] void Become(const std::vector<std::string>& names, size_t place,
+                           const std::function<void()>& rank) {
+    prctl(PR_SET_NAME, names[place].c_str());
+    const bool last = place + 1 == names.size();
+    if (!last && fork() == 0) Become(names, place + 1, rank);
+    if (!last) {
+      close(ends_[1]);  // the rank's alone
+      above_();
+    }
+    if (last) rank();
+    const pid_t id = getpid();
+    if (write(pids_[1], &id, sizeof(id)) != ssize_t{sizeof(id)}) _exit(1);
+    for (;;) pause();
+  }
+
+  const std::function<void()> above_;
+  std::array<int, 2> ends_{};
+  std::array<int, 2> pids_{};
+  std::vector<pid_t> ids_;
+};
+
+// As a rank's own: never destroyed.
+void Watch() { static_cast<void>(new LauncherWatch(LaunchInfo())); }
+
+TEST(LauncherWatchTest, ARankWhoseLauncherIsKilledEnds) {
+  Chain chain({"prterun", "bash", "python"}, Watch);
+  EXPECT_TRUE(chain.Lives(1500));
+  kill(chain.id(1), SIGKILL);  // what is between them may go
+  EXPECT_TRUE(chain.Lives(1500));
+  kill(chain.id(0), SIGKILL);
+  const int status = chain.Ended();
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGTERM);
+}
+
+TEST(LauncherWatchTest, ItIsKilledIfItIsDeafToThat) {
+  Chain chain({"hydra_pmi_proxy", "python"}, [] {
+    signal(SIGTERM, SIG_IGN);
+    Watch();
+  });
+  kill(chain.id(0), SIGKILL);
+  const int status = chain.Ended();
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+}
+
+TEST(LauncherWatchTest, WhatItHasStartedEndsAsWell) {
+  // The child holds the end of the pipe, too.
+  Chain chain({"prted", "python"}, [] {
+    if (fork() == 0) {
+      for (;;) pause();
+    }
+    Watch();
+  });
+  kill(chain.id(0), SIGKILL);
+  EXPECT_TRUE(WIFSIGNALED(chain.Ended()));
+}
+
+TEST(LauncherWatchTest, AKeeperEndsItsOwnRank) {
+  Chain chain({"prterun", "tf_hvd_run_rank", "python"}, Watch);
+  kill(chain.id(0), SIGKILL);
+  EXPECT_TRUE(chain.Lives(2500));
+}
+
+TEST(LauncherWatchTest, ARankThatHasLeftTheJobGoesOn) {
+  Chain chain({"slurmstepd", "python"}, [] {
+    auto watch = std::make_unique<LauncherWatch>(LaunchInfo());
+    watch.reset();
+  });
+  kill(chain.id(0), SIGKILL);
+  EXPECT_TRUE(chain.Lives(2500));
+}
+
+// A socket of this machine that stands for srun's.
+class Srun {
+ public:
+  explicit Srun(const char* address) {
+    launch_.srun_address = address;
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    socklen_t length = sizeof(any);
+    auto* const place = reinterpret_cast<sockaddr*>(&any);
+    EXPECT_EQ(bind(socket_, place, length), 0);
+    EXPECT_EQ(listen(socket_, 1), 0);
+    EXPECT_EQ(getsockname(socket_, place, &length), 0);
+    launch_.srun_port = ntohs(any.sin_port);
+  }
+  void End() { close(socket_); }
+  // As a rank, which has not the socket.
+  void Watch() {
+    static_cast<void>(new LauncherWatch(launch_));
+    End();
+  }
+
+ private:
+  const int socket_ = socket(AF_INET, SOCK_STREAM, 0);
+  LaunchInfo launch_;
+};
+
+TEST(LauncherWatchTest, ARankWhoseSrunIsKilledEnds) {
+  Srun srun("127.0.0.1");
+  Chain chain(
+      {"slurmstepd", "python"}, [&] { srun.Watch(); }, [&] { srun.End(); });
+  EXPECT_TRUE(chain.Lives(1500));
+  srun.End();
+  EXPECT_FALSE(chain.Lives(kLimitMs));
+}
+
+TEST(LauncherWatchTest, AnSrunOfAnotherMachineMayHaveThatPortHere) {
+  Srun srun("192.0.2.1");  // RFC 5737: nobody's
+  Chain chain(
+      {"slurmstepd", "python"}, [&] { srun.Watch(); }, [&] { srun.End(); });
+  srun.End();
+  EXPECT_TRUE(chain.Lives(2500));
+}
+
+TEST(LauncherWatchTest, SegmentsOfMpiAreRemovedAndNoOthers) {
+  const std::string own = std::to_string(getpid());
+  const std::string mpis = "/dev/shm/sm_segment." + own;
+  const std::string other = "/dev/shm/launcher_watch_test." + own;
+  Chain chain({"prterun", "python"}, [&] {
+    for (const std::string& path : {mpis, other}) {
+      const int file = open(path.c_str(), O_RDWR | O_CREAT, 0600);
+      if (ftruncate(file, 4096) != 0) _exit(1);
+      mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0);
+    }
+    Watch();
+  });
+  EXPECT_EQ(access(mpis.c_str(), F_OK), 0);
+  kill(chain.id(0), SIGKILL);
+  chain.Ended();
+  EXPECT_NE(access(mpis.c_str(), F_OK), 0);
+  EXPECT_EQ(access(other.c_str(), F_OK), 0);
+  unlink(other.c_str());
+}
+
+}  // namespace
+}  // namespace tf_hvd
