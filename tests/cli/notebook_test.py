@@ -62,8 +62,14 @@ results[0][0], results[0] == results[1]
 SLEEP = """
 def sleep(folder):
     import os, pathlib, time
-    pathlib.Path(folder, str(os.getpid())).touch()
-    time.sleep(600)
+    note = pathlib.Path(folder, str(os.getpid()))
+    note.touch()
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        time.sleep(1)
+        note.write_text("saved")
+        raise
 
 tf_hvd.run(sleep, args=({folder!r},), np=2)
 """
@@ -138,7 +144,7 @@ def test_the_exception_of_a_rank_is_raised_in_the_cell(notebook):
     assert "KeyError: 'what'" in str(caught.value)
 
 
-def test_interrupting_the_cell_ends_the_ranks(notebook, tmp_path):
+def test_interrupting_the_cell_lets_ranks_save_and_end(notebook, tmp_path):
     def interrupt(manager):
         deadline = time.monotonic() + WAIT
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
@@ -148,7 +154,7 @@ def test_interrupting_the_cell_ends_the_ranks(notebook, tmp_path):
     with pytest.raises(CellExecutionError) as caught:
         notebook(SLEEP.format(folder=str(tmp_path)), interrupt)
     assert caught.value.ename == "KeyboardInterrupt"
-    processes = [pathlib.Path("/proc", file.name) for file in tmp_path.iterdir()]
-    assert len(processes) == 2
-    assert not any(process.exists() for process in processes)
+    notes = list(tmp_path.iterdir())
+    assert [note.read_text() for note in notes] == ["saved"] * 2
+    assert not any(pathlib.Path("/proc", note.name).exists() for note in notes)
     assert texts(notebook("1 + 1"), "execute_result") == ["2"]
