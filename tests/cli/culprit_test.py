@@ -76,7 +76,13 @@ def test_an_error_of_init(environ, call, program, closing):
     assert "the same traceback as rank " in errors
 
 
-LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"}
+# The limits are for init as well, which waits for who still imports.
+TOGETHER = """
+open(f"up{rank}", "w").close()
+while not all(os.path.exists(f"up{each}") for each in range(2)):
+    time.sleep(0.01)
+"""
 STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
@@ -90,7 +96,7 @@ def test_a_rank_that_stops_before_init(environ, call, program):
 
 def test_the_rank_that_answers_for_all_stops(environ, call, program, closing):
     """Rank 0 tells who is missing. At short limits nobody told that it was rank 0 itself."""
-    job = program(JOB.format(before="", culprit=0, fault=STOP))
+    job = program(JOB.format(before=TOGETHER, culprit=0, fault=STOP))
     code, _, errors = call("run", "-np", "2", *job, environ={**environ, **LIMITS})
     assert code == 1
     assert "no answer from rank 0 (" in closing(errors)["what"]
@@ -139,6 +145,16 @@ def test_sigterm_is_the_launchers_where_ranks_run_elsewhere(session):
     assert not unknown.known
     assert unknown.what == "rank 0 was process 10, rank 1 was process 11"
     assert "none on this machine did so by itself" in unknown.cure
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_rank_that_raised_and_was_then_ended_by_the_launcher(session, signum):
+    """The job's exit code was 137, that of the launcher's SIGKILL."""
+    ends(session, 0, -signum, 11, "t.py, line 3, in f\nValueError: a")
+    ends(session, 1, 1, 12)
+    told = found(session)
+    assert told.what == "rank 0 was the first to end with an error (exit code 1): ValueError: a"
+    assert told.code == 1
 
 
 def test_an_exception_on_another_machine_is_told(session):

@@ -9,7 +9,7 @@ import socket
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tf_hvd.cli.session import Session
 from tf_hvd.cli.supervise import Ending, exit_code
@@ -88,6 +88,20 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
     return Culprit(what, cure=cure, known=False)
 
 
+def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit:
+    """The same where all ranks of this machine have ended, but not the launcher, for so long."""
+    first = first_ended(session, all_here=False)
+    if first:
+        found = _first(*first, session, screen)
+    else:
+        found = Culprit("all ranks of this machine have ended, at least one of them badly")
+    cure = (
+        f"the MPI launcher had not ended {seconds:g} s after them, and was killed: it may have "
+        "waited for a machine that cannot be reached"
+    )
+    return replace(found, cure=cure)
+
+
 def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
     """The rank of this machine that was the first to end badly, and its code or minus its signal.
 
@@ -138,10 +152,10 @@ def listed(numbers: Sequence[int]) -> str:
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
 
 
-def _first(number: int, code: int, session: Session, screen: Screen) -> Culprit:
+def _first(number: int, code: int, session: Session, screen: Screen | None) -> Culprit:
     place, _ = session.exception(number)
     why = reason(number, session)
-    said = screen.last_lines.get(number, "")
+    said = screen.last_lines.get(number, "") if screen else ""
     # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
     by_itself = code > 0 or -code == signal.SIGABRT
     if not why and said and by_itself:
@@ -159,8 +173,8 @@ def _first(number: int, code: int, session: Session, screen: Screen) -> Culprit:
     return Culprit(first_text(number, code, why), where, cure, exit_code(code))
 
 
-def _see_above(number: int, screen: Screen) -> str:
-    marked = f", marked [{number}]" if screen.marked else ""
+def _see_above(number: int, screen: Screen | None) -> str:
+    marked = f", marked [{number}]" if screen and screen.marked else ""
     return f"read what rank {number} has printed, above{marked}"
 
 

@@ -307,7 +307,7 @@ def _closing(
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))
     if watch.ended_for:
-        watching.say(f"tf_hvd run: {watch.ended_for}")
+        watching.say(watch.ended_for)
         return watch.code
     if ending.asked:
         if asked := watch.asked_text():

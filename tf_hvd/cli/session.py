@@ -125,15 +125,15 @@ class Session:
         """The exit code, or minus the signal, of each rank of this machine that has ended badly.
 
         Of those that an exception has ended it is that of an exception: at the end of another, who
-        was told of it, the launcher may kill them before they have ended. None of Slurm's ranks,
-        which start without our help.
+        was told of it, the launcher may end them before they have ended, or kill them. None of
+        Slurm's ranks, which start without our help.
         """
         codes = {
             number: int((self.folder / f"{rank.ENDED}{number}").read_text())
             for number in self._told(rank.ENDED)
         }
         for number in self._told(EXCEPTION):
-            if codes.get(number, -signal.SIGTERM) == -signal.SIGTERM:
+            if codes.get(number, -signal.SIGTERM) in (-signal.SIGTERM, -signal.SIGKILL):
                 codes[number] = _RAISED
         return codes
 

@@ -17,7 +17,7 @@ from tf_hvd.cli import culprit, processes, shared_memory
 from tf_hvd.cli.culprit import listed
 from tf_hvd.cli.grace import Elsewhere, Grace
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Fate, exit_code
+from tf_hvd.cli.supervise import Fate
 from tf_hvd.cli.terminal import Terminal
 
 _WIDTH = 78
@@ -72,7 +72,7 @@ class JobWatch:
         self.killed: dict[int, str] = {}
         """What ranks had started and left running, which kept the launcher: names by process id."""
         self.ended_for = ""
-        """Why the job had to be ended: it did not start, or not end, in time. Empty if not so."""
+        """What to say where the job had to be ended: it did not start, or not end, in time."""
         self.code = 1
         """The exit code then."""
         self.elsewhere = Elsewhere()
@@ -183,8 +183,8 @@ class JobWatch:
             return False
         who = f"only {listed(came)} of {self.here} ranks" if came else f"none of {self.here} ranks"
         self.ended_for = (
-            f"{who} on this machine started within {self._start_timeout:g} s; see what the MPI "
-            "launcher waits for with --verbose, or give it longer with --start-timeout"
+            f"tf_hvd run: {who} on this machine started within {self._start_timeout:g} s; see what "
+            "the MPI launcher waits for with --verbose, or give it longer with --start-timeout"
         )
         return True
 
@@ -203,16 +203,10 @@ class JobWatch:
         self._ended = self._ended or now
         if now - self._ended < TO_END:
             return False
-        self.ended_for = (
-            "all ranks of this machine have ended, at least one of them badly, but the MPI "
-            f"launcher has not, within {TO_END:g} s: it may be waiting for a machine that cannot "
-            "be reached"
-        )
-        first = culprit.first_ended(self._session, all_here=False)
-        if first:
-            why = culprit.reason(first[0], self._session)
-            self.ended_for += f"; {culprit.first_text(*first, why)}"
-            self.code = exit_code(first[1])
+        screen = self.terminal.screen if self.terminal else None
+        found = culprit.outlived(self._session, screen, TO_END)
+        self.code = found.code or self.code
+        self.ended_for = culprit.end_text(self.code, found)
         return True
 
     def _kill_left_running(self, failed: Collection[int]) -> None:
