@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,10 +41,11 @@ class Chain {
       Become(names, 0, rank);
     }
     close(ends_[1]);
+    ids_.resize(names.size());
     for (size_t i = 0; i < names.size(); ++i) {
-      pid_t id = 0;
-      EXPECT_EQ(read(pids_[0], &id, sizeof(id)), ssize_t{sizeof(id)});
-      ids_.push_back(id);
+      Started one{};
+      EXPECT_EQ(read(pids_[0], &one, sizeof(one)), ssize_t{sizeof(one)});
+      ids_.at(one.place) = one.id;
     }
   }
   ~Chain() {
@@ -71,6 +73,11 @@ class Chain {
   }
 
  private:
+  struct Started {
+    size_t place;
+    pid_t id;
+  };
+
   [[noreturn]] void Become(const std::vector<std::string>& names, size_t place,
                            const std::function<void()>& rank) {
     prctl(PR_SET_NAME, names[place].c_str());
@@ -81,8 +88,8 @@ class Chain {
       above_();
     }
     if (last) rank();
-    const pid_t id = getpid();
-    if (write(pids_[1], &id, sizeof(id)) != ssize_t{sizeof(id)}) _exit(1);
+    const Started one{place, getpid()};
+    if (write(pids_[1], &one, sizeof(one)) != ssize_t{sizeof(one)}) _exit(1);
     for (;;) pause();
   }
 
@@ -187,19 +194,25 @@ TEST(LauncherWatchTest, AnSrunOfAnotherMachineMayHaveThatPortHere) {
   EXPECT_TRUE(chain.Lives(2500));
 }
 
+// Creates a file of a name that begins so.
+std::string NewFile(std::string path) {
+  path += "XXXXXX";
+  const int file = mkstemp(path.data());
+  EXPECT_EQ(ftruncate(file, 4096), 0);
+  close(file);
+  return path;
+}
+
 TEST(LauncherWatchTest, SegmentsOfMpiAreRemovedAndNoOthers) {
-  const std::string own = std::to_string(getpid());
-  const std::string mpis = "/dev/shm/sm_segment." + own;
-  const std::string other = "/dev/shm/launcher_watch_test." + own;
+  const std::string mpis = NewFile("/dev/shm/sm_segment.");
+  const std::string other = NewFile("/dev/shm/launcher_watch_test.");
   Chain chain({"prterun", "python"}, [&] {
     for (const std::string& path : {mpis, other}) {
-      const int file = open(path.c_str(), O_RDWR | O_CREAT, 0600);
-      if (ftruncate(file, 4096) != 0) _exit(1);
+      const int file = open(path.c_str(), O_RDWR);
       mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0);
     }
     Watch();
   });
-  EXPECT_EQ(access(mpis.c_str(), F_OK), 0);
   kill(chain.id(0), SIGKILL);
   chain.Ended();
   EXPECT_NE(access(mpis.c_str(), F_OK), 0);
