@@ -1,13 +1,10 @@
 #include "runtime/launcher_watch.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -15,6 +12,7 @@
 #include <vector>
 
 #include "runtime/log.h"
+#include "runtime/transport/networks.h"
 
 namespace tf_hvd {
 namespace {
@@ -61,22 +59,11 @@ void RemoveSegmentsOfMpi() {
   }
 }
 
+// Of IPv4 alone.
 bool IsOwnAddress(const std::string& address) {
-  in_addr wanted{};
-  ifaddrs* all = nullptr;
-  if (inet_pton(AF_INET, address.c_str(), &wanted) != 1) return false;
-  if (getifaddrs(&all) != 0) return false;
-  bool found = false;
-  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) {
-      continue;
-    }
-    sockaddr_in own{};
-    std::memcpy(&own, one->ifa_addr, sizeof(own));
-    found = found || own.sin_addr.s_addr == wanted.s_addr;
-  }
-  freeifaddrs(all);
-  return found;
+  if (address.find(':') != std::string::npos) return false;
+  return VisitOwn((address + "/32").c_str(),
+                  [](const ifaddrs&) { return true; });
 }
 
 // True if a process of this machine listens there. Nobody is connected to: srun

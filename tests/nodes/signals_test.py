@@ -100,6 +100,12 @@ def below(process):
     return psutil.Process(process).children(recursive=True)
 
 
+def interrupt(process):
+    """Sends SIGINT to `tf_hvd run` alone."""
+    command = next(p for p in below(process.pid) if "tf_hvd.cli.main" in p.cmdline())
+    command.send_signal(signal.SIGINT)
+
+
 def named(processes, *names):
     return [each for each in processes if not names or each.info["name"] in names]
 
@@ -129,8 +135,7 @@ def test_ctrl_c_lets_ranks_elsewhere_save(start, two_nodes, tmp_path, family, te
     if terminal:
         os.write(ours, b"\x03")
     else:
-        command = next(p for p in below(process.pid) if "tf_hvd.cli.main" in p.cmdline())
-        command.send_signal(signal.SIGINT)
+        interrupt(process)
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved0").exists(), errors
@@ -144,8 +149,7 @@ def test_ctrl_c_lets_ranks_elsewhere_save(start, two_nodes, tmp_path, family, te
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
 def test_a_rank_elsewhere_that_outstays_the_grace_is_named(start, two_nodes, tmp_path, family):
     process = start(family, "hangs", ["--grace", "3"])
-    command = next(p for p in below(process.pid) if "tf_hvd.cli.main" in p.cmdline())
-    command.send_signal(signal.SIGINT)
+    interrupt(process)
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved0").exists(), errors

@@ -49,6 +49,7 @@ class Grace:
         self._here = deputy.Deputy(folder)
         self._folder = folder
         self._elsewhere = elsewhere
+        self._hosts = elsewhere.hosts if elsewhere.ssh else ()  # those that can be reached
         self._signum = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="grace", daemon=True)
@@ -59,10 +60,10 @@ class Grace:
 
     def begin(self, signum: int) -> str:
         """Asks them by that signal; returns who is asked, as a sentence has it. Empty: nobody."""
-        here, hosts = self._here.ranks(), self._elsewhere.hosts if self._elsewhere.ssh else ()
+        here = self._here.ranks()
         who = [listed(here)] * bool(here)
-        if hosts:
-            who.append(f"{'those' if here else 'the ranks'} on {', '.join(hosts)}")
+        if self._hosts:
+            who.append(f"{'those' if here else 'the ranks'} on {', '.join(self._hosts)}")
         if who:
             self._here.to_keepers(rank.HOLD)
             self._signum = signum
@@ -106,8 +107,7 @@ class Grace:
 
     def _connect(self) -> list[_Link]:
         """The machines that are reached, whose ranks hold back their ends by now."""
-        hosts = self._elsewhere.hosts if self._elsewhere.ssh else ()
-        links = [_Link(host, self._elsewhere, self._folder) for host in hosts]
+        links = [_Link(host, self._elsewhere, self._folder) for host in self._hosts]
         for link in links:
             link.say(deputy.TO_KEEPERS, rank.HOLD)
         return self._answering(links, _REACHED)[0]

@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from typing import NoReturn
 
 SOCKET, MACHINE, ENDED, RUNNING, JOINED = "ranks", "machine", "ended.", "running.", "joined."
@@ -25,7 +26,7 @@ FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 # What a keeper is told (deputy.py): to hold its rank's end back, and no longer.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
 # MPICH, Open MPI, Open MPI before 5 and Intel MPI name their shared memory so.
-SEGMENTS_OF_MPI = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
+_SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
 # In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
 _LOOK, _GRACE = 2.0, 5.0
 # What the launcher says that it hands over.
@@ -357,7 +358,7 @@ class _Keeper:
                 return os.waitstatus_to_exitcode(status)
             if orphaned is None and os.getppid() != self._launcher:
                 orphaned = time.monotonic()
-                _remove_segments(self._child)
+                remove_segments(_segments_of(self._child))
                 with contextlib.suppress(OSError):  # what it has started as well, its data loaders
                     os.killpg(os.getpgid(self._child), signal.SIGTERM)
             elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
@@ -381,13 +382,19 @@ class _Keeper:
         return heard is not None
 
 
-def _remove_segments(process: int) -> None:
-    """Removes MPI's shared memory of a process that will not do it; who uses it keeps it."""
+def _segments_of(process: int) -> set[str]:
+    """The names in /dev/shm that a process uses."""
     with contextlib.suppress(OSError), open(f"/proc/{process}/maps", errors="replace") as maps:
-        for name in {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}:
-            if name.startswith(SEGMENTS_OF_MPI) and "/" not in name:
-                with contextlib.suppress(OSError):
-                    os.unlink(f"/dev/shm/{name}")
+        return {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
+    return set()
+
+
+def remove_segments(names: Iterable[str]) -> None:
+    """Removes those in /dev/shm that are MPI's and nobody else removes; who uses one keeps it."""
+    for name in names:
+        if name.startswith(_SEGMENTS) and "/" not in name:
+            with contextlib.suppress(OSError):
+                os.unlink(f"/dev/shm/{name}")
 
 
 def _become(command: list[str]) -> NoReturn:

@@ -14,7 +14,6 @@ import psutil
 
 from tf_hvd.cli import processes, rank
 
-_SHARED_MEMORY = Path("/dev/shm")
 # In seconds, after a `tf_hvd run` that was killed: what ends meanwhile may still write.
 _PASSES = (0.0, 0.5, 2.0, 6.0)
 # The MPIs' launchers and their daemons, as /proc has it: 15 letters.
@@ -84,8 +83,5 @@ def _kill_launchers(folder: str) -> None:
 def _clear(folder: Path) -> None:
     for file in folder.glob(f"{rank.JOINED}*"):
         with contextlib.suppress(OSError):
-            names = file.read_text(errors="replace").splitlines()
-            for name in names:
-                if name.startswith(rank.SEGMENTS_OF_MPI) and "/" not in name:
-                    (_SHARED_MEMORY / name).unlink(missing_ok=True)
+            rank.remove_segments(file.read_text(errors="replace").splitlines())
     shutil.rmtree(folder, ignore_errors=True)
