@@ -13,7 +13,7 @@ run_tests() {
       run_tier 2
       ;;
     //*)
-      bazel test "$@" || die "C++ tests failed"
+      cpp_tests "$@"
       ;;
     -np)
       build_and_install_wheel
@@ -31,7 +31,7 @@ run_tests() {
 
 # CONTRIBUTING.md says which tests are in a tier.
 run_tier() {
-  local tier=$1
+  local tier=$1 lanes=2
   stage "the wheel" build_and_install_wheel
   if [[ ${tier} -eq 1 ]]; then
     stage "C++ tests" cpp_tests --config=tier1 -- //... -//tests/gpu/...
@@ -40,14 +40,13 @@ run_tier() {
     if command -v nvcc >/dev/null; then
       stage "the code for GPUs, compiled by nvcc" nvcc_check
     fi
-    stage "C++ tests with AddressSanitizer and UBSan" cpp_tests --config=asan -- //...
-    stage "C++ tests with ThreadSanitizer" cpp_tests --config=tsan -- //...
     stage "the software GPU" build_software_gpu
+    lanes=3 # one of which begins with tests/sanitizers_test.py
   fi
   stop_bazel
   say "set-up and C++ took $(minutes "${SECONDS}"); Python tests"
-  # Two at a time: most of them start jobs, of which each waits for something.
-  run_pytest --tier="${tier}" --numprocesses=2 --durations=20 tests
+  # More than one at a time: most of them start jobs, of which each waits for something.
+  run_pytest --tier="${tier}" --numprocesses="${lanes}" --durations=20 tests
 }
 
 build_and_install_wheel() {
@@ -57,12 +56,12 @@ build_and_install_wheel() {
 
 # Runs C++ tests; of one that failed the command that runs it alone comes last.
 cpp_tests() {
-  local log=build/cpp_tests.log failed config=$1
-  [[ ${config} == --config=?san ]] || config=
+  local log=build/cpp_tests.log failed flags
   mkdir -p build
   bazel test "$@" 2>&1 | tee "${log}" && return
   mapfile -t failed < <(sed -nE 's/^(\/\/\S+) +(FAILED|TIMEOUT).*/\1/p' "${log}")
-  die "C++ tests failed${failed[*]:+; again: ./dev test ${failed[*]}${config:+ ${config}}}"
+  mapfile -t flags < <(printf '%s\n' "$@" | grep -E '^--config=.san$')
+  die "C++ tests failed${failed[*]:+; again: ./dev test ${failed[*]}${flags[*]:+ ${flags[*]}}}"
 }
 
 nvcc_check() {

@@ -22,7 +22,7 @@ ENVIRONMENT = pathlib.Path(sys.prefix)
 # Of other files it leaves out what is marked tier2.
 SECOND_TIER = (
     "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "prove_test.py",
-    "wheel_test.py",
+    "sanitizers_test.py", "wheel_test.py",
 )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def pytest_configure(config):
     for line in (
         "tier2: left out of the first tier (./dev test); --all runs it",
         "wire: differs between the MPIs, so that the first tier runs it under both",
-        "early: takes long, and is begun first, lest a lane be alone at the end",
+        "early(minutes): takes so long, and is begun first, lest a lane be alone at the end",
         "alone: its ranks wait by spinning, so that nothing may run beside it",
     ):
         config.addinivalue_line("markers", line)
@@ -63,13 +63,21 @@ def in_first_tier(item):
     )
 
 
+def turn(item):
+    """The longest first; what is alone last, when the other lanes have nothing left to do."""
+    if item.get_closest_marker("alone"):
+        return 1
+    early = item.get_closest_marker("early")
+    return -early.args[0] if early else 0
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     if config.getoption("tier") == 1:
         left_out = [item for item in items if not in_first_tier(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if in_first_tier(item)]
-    items.sort(key=lambda item: item.get_closest_marker("early") is None)  # which is stable
+    items.sort(key=turn)  # which is stable
 
 
 # Files whose tests share nothing but take long: a lane takes one test of them at a time.
@@ -78,7 +86,7 @@ TEST_BY_TEST = ("parallel_runs_test.py", "software_device_test.py")
 
 @pytest.hookimpl(optionalhook=True)  # jobs of parallel_runs_test.py are without xdist
 def pytest_xdist_make_scheduler(config, log):
-    """Two lanes take file after file: what a file's tests share is made once."""
+    """Lanes take file after file: what a file's tests share is made once."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Lanes(LoadScopeScheduling):
@@ -99,7 +107,7 @@ def lock_files(config):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout begins to count
 def pytest_runtest_protocol(item):
-    """With two lanes, a test that is marked `alone` waits for the other lane's, and that for it.
+    """With lanes, a test that is marked `alone` waits for those of the others, and they for it.
 
     Who waits has the turn, or the other lane would have the lock again before it was seen free.
     """

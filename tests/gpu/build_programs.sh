@@ -2,7 +2,8 @@
 # Compiles the programs of tests/run_gpu.sh with g++ alone, where there is no
 # Bazel: build_programs.sh <folder> <device_codes.cc>
 #
-# A file is compiled again if it, or any header, is newer than its object.
+# A file is compiled again if it, or any header, is newer than its object. OPTIMIZE=0 is for who
+# wants to know whether it all compiles and links.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$1 codes=$2
@@ -30,16 +31,16 @@ compile() {
   [[ ${object} -nt ${source} ]] && return
   local more=()
   case "${source}" in
-    *_avx512.cc) more=(-O3 -ffp-contract=off -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mprefer-vector-width=512) ;;
-    *_avx2.cc) more=(-O3 -ffp-contract=off -mavx2 -mf16c) ;;
-    *_baseline.cc) more=(-O3 -ffp-contract=off) ;;
-    *buffer_ops_cpu.cc | *fused_loops.cc) more=(-O3) ;;
+    *_avx512.cc) more=("${LOOPS}" -ffp-contract=off -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mprefer-vector-width=512) ;;
+    *_avx2.cc) more=("${LOOPS}" -ffp-contract=off -mavx2 -mf16c) ;;
+    *_baseline.cc) more=("${LOOPS}" -ffp-contract=off) ;;
+    *buffer_ops_cpu.cc | *fused_loops.cc) more=("${LOOPS}") ;;
   esac
   # shellcheck disable=SC2086
   "${CXX:-g++}" ${FLAGS} "${more[@]}" -c "${source}" -o "${object}"
 }
 export -f compile
-export OUT=${out} FLAGS="${flags[*]}"
+export OUT=${out} FLAGS="${flags[*]}" LOOPS=-O${OPTIMIZE:-3}
 printf '%s\0' "${sources[@]}" |
   xargs -0 -n 1 -P "$(nproc)" bash -c 'set -euo pipefail; compile "$1"' _
 touch "${out}/objects/stamp"

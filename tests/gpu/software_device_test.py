@@ -169,7 +169,6 @@ def run_parallel(run_to_end, environment, names, left_out=""):
     assert len(re.findall(r"\d{3} passed(?:, \d+ deselected)? in ", output)) == 2
 
 
-@pytest.mark.early
 @pytest.mark.alone
 @pytest.mark.timeout(LIMIT + 60)
 def test_parallel_by_nccl(run_to_end, mpi_library):

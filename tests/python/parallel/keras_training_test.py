@@ -40,13 +40,6 @@ OPTIONS = {
     "mixed": {},
     "sparse": {},
 }
-CELLS = [
-    (path, name, case)
-    for path in ("fit", "train_step", "by_hand", "tape", "tf_keras")
-    for name in OPTIMIZERS
-    for case in OPTIONS
-    if path != "tf_keras" or (case != "accumulation" and name != "lamb")
-]
 
 
 def make_optimizer(library, name, case):
@@ -210,7 +203,21 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize(("path", "name", "case"), CELLS)
+def cells():
+    """Each pair of a path, an optimizer and a case, as in a Latin square.
+
+    training_programs_test.py has random triples, and much else.
+    """
+    for i, name in enumerate(OPTIMIZERS):
+        for j, case in enumerate(OPTIONS):
+            path = tuple(PATHS)[(i + j) % len(PATHS)]
+            if path == "tf_keras" and (case == "accumulation" or name == "lamb"):
+                path = "fit"  # tf_keras has neither
+            yield path, name, case
+    yield "tf_keras", "lion", "plain"  # in place of those
+
+
+@pytest.mark.parametrize(("path", "name", "case"), cells())
 def test_ranks_train_as_one_worker(path, name, case, precision):
     library = tf_keras if path == "tf_keras" else keras
     model = PATHS[path](name, case)

@@ -1,15 +1,15 @@
-// Ranks as threads, each with the backends that its test is compiled for:
-// messages in memory; with TF_HVD_TEST_SHM before them the memory that the
-// ranks of one machine share; with TF_HVD_TEST_TWO_LEVEL several machines.
+// Ranks as threads, each with the backends that its test is started for.
 #ifndef TF_HVD_TESTS_RUNTIME_TRANSPORT_CLUSTER_H_
 #define TF_HVD_TESTS_RUNTIME_TRANSPORT_CLUSTER_H_
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "runtime/transport/loopback_arena.h"
@@ -21,6 +21,19 @@
 #include "tests/runtime/transport/collectives.h"
 
 namespace tf_hvd {
+
+// The ways to move data: messages in memory; before them the memory that the
+// ranks of one machine share; and that of several machines.
+enum class Way { kP2P, kShm, kTwoLevel };
+
+// BUILD's `env` of a test: one program serves all ways.
+inline Way WayOfTest() {
+  const char* given = std::getenv("TF_HVD_TEST_WAY");
+  const std::string way = given != nullptr ? given : "p2p";
+  EXPECT_TRUE(way == "p2p" || way == "shm" || way == "two_level") << way;
+  if (way == "two_level") return Way::kTwoLevel;
+  return way == "shm" ? Way::kShm : Way::kP2P;
+}
 
 using Nodes = std::vector<std::vector<int>>;  // the ranks of each
 
@@ -37,11 +50,11 @@ inline Nodes NodesOf(const std::vector<int>& sizes) {
 }
 
 inline Nodes UsualNodes(int size) {
-#ifdef TF_HVD_TEST_TWO_LEVEL
-  if (size == 3) return NodesOf({2, 1});
-  if (size == 4) return NodesOf({2, 2});
-  if (size > 4) return NodesOf({1, 3, size - 4});
-#endif
+  if (WayOfTest() == Way::kTwoLevel) {
+    if (size == 3) return NodesOf({2, 1});
+    if (size == 4) return NodesOf({2, 2});
+    if (size > 4) return NodesOf({1, 3, size - 4});
+  }
   return NodesOf({size});
 }
 
@@ -96,15 +109,13 @@ class Cluster {
             .get();
     p2p.push_back(std::make_unique<P2PBackend>(link, rank, max_message_bytes));
     std::vector<Backend*>& mine = backends.emplace_back();
-#if defined(TF_HVD_TEST_SHM) || defined(TF_HVD_TEST_TWO_LEVEL)
-    shm.push_back(std::make_unique<ShmBackend>(
-        memory[node]->arena(), nodes[node], rank, [](size_t) {}));
-    two_level.push_back(std::make_unique<TwoLevelBackend>(
-        nodes, rank, shm.back().get(), link, max_message_bytes));
-    mine = {shm.back().get(), two_level.back().get()};
-#else
-    static_cast<void>(node);
-#endif
+    if (WayOfTest() != Way::kP2P) {
+      shm.push_back(std::make_unique<ShmBackend>(
+          memory[node]->arena(), nodes[node], rank, [](size_t) {}));
+      two_level.push_back(std::make_unique<TwoLevelBackend>(
+          nodes, rank, shm.back().get(), link, max_message_bytes));
+      mine = {shm.back().get(), two_level.back().get()};
+    }
     mine.push_back(p2p.back().get());
     collectives.push_back(std::make_unique<Collectives>(mine));
   }
