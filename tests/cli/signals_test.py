@@ -78,22 +78,28 @@ def nothing_is_left(tmp_path):
     return not list((tmp_path / "folders").glob("tf_hvd-*"))
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "pty"])
-def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal, wait_for):
-    """They got SIGTERM from the MPI's launcher, and died within a tenth of a second."""
-    command = ["run", "-np", "2", *program(SAVES)]
-    if terminal:
+@pytest.fixture(params=["pipe", "pty"])
+def interruptible(request, start, own_folders):
+    """Starts `tf_hvd`, and gives what sends it a Ctrl-C as well."""
+
+    def begin(*command):
+        if request.param == "pipe":
+            process = start(*command, environ=own_folders)
+            return process, lambda: process.send_signal(signal.SIGINT)
         ours, theirs = pty.openpty()
         # A terminal sends Ctrl-C to all of its foreground process group.
         takes = f"import fcntl, termios; fcntl.ioctl(0, {0x540E}, 0)"
         process = start(*command, environ=own_folders, stdin=theirs, before=takes)
-    else:
-        process = start(*command, environ=own_folders)
+        return process, lambda: os.write(ours, b"\x03")
+
+    return begin
+
+
+def test_ctrl_c_lets_ranks_save(interruptible, program, tmp_path, wait_for):
+    """They got SIGTERM from the MPI's launcher, and died within a tenth of a second."""
+    process, interrupt = interruptible("run", "-np", "2", *program(SAVES))
     ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
-    if terminal:
-        os.write(ours, b"\x03")
-    else:
-        process.send_signal(signal.SIGINT)
+    interrupt()
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "saved0").exists(), errors
@@ -105,12 +111,11 @@ def test_ctrl_c_lets_ranks_save(own_folders, start, program, tmp_path, terminal,
 
 
 def test_a_rank_that_outstays_the_grace_is_killed_and_named(
-    own_folders, start, program, tmp_path, wait_for
+    interruptible, program, tmp_path, wait_for
 ):
-    command = ["run", "-np", "2", "--grace", "1", *program(HANGS)]
-    process = start(*command, environ=own_folders)
+    process, interrupt = interruptible("run", "-np", "2", "--grace", "1", *program(HANGS))
     ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
-    process.send_signal(signal.SIGINT)
+    interrupt()
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "saved0").exists(), errors

@@ -100,10 +100,26 @@ def below(process):
     return psutil.Process(process).children(recursive=True)
 
 
-def interrupt(process):
-    """Sends SIGINT to `tf_hvd run` alone."""
+def sigint(process):
+    """Sends it to `tf_hvd run` alone."""
     command = next(p for p in below(process.pid) if "tf_hvd.cli.main" in p.cmdline())
     command.send_signal(signal.SIGINT)
+
+
+@pytest.fixture(params=["pipe", "pty"])
+def interruptible(request, start):
+    """Starts a job as `start` does, and gives what sends it a Ctrl-C as well."""
+
+    def begin(family, what, options=()):
+        if request.param == "pipe":
+            process = start(family, what, options)
+            return process, lambda: sigint(process)
+        ours, theirs = pty.openpty()
+        terminal = ["setsid", "--ctty", "--wait"]
+        process = start(family, what, options, stdin=theirs, first=terminal)
+        return process, lambda: os.write(ours, b"\x03")
+
+    return begin
 
 
 def named(processes, *names):
@@ -123,19 +139,11 @@ def running(two_nodes):
     return found
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "pty"])
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_ctrl_c_lets_ranks_elsewhere_save(start, two_nodes, tmp_path, family, terminal):
+def test_ctrl_c_lets_ranks_elsewhere_save(interruptible, two_nodes, tmp_path, family):
     """They were ended by the MPI's launcher as soon as this machine's had saved."""
-    arguments = {}
-    if terminal:
-        ours, theirs = pty.openpty()
-        arguments = {"stdin": theirs, "first": ["setsid", "--ctty", "--wait"]}
-    process = start(family, "saves", **arguments)
-    if terminal:
-        os.write(ours, b"\x03")
-    else:
-        interrupt(process)
+    process, interrupt = interruptible(family, "saves")
+    interrupt()
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved0").exists(), errors
@@ -147,12 +155,26 @@ def test_ctrl_c_lets_ranks_elsewhere_save(start, two_nodes, tmp_path, family, te
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_rank_elsewhere_that_outstays_the_grace_is_named(start, two_nodes, tmp_path, family):
-    process = start(family, "hangs", ["--grace", "3"])
-    interrupt(process)
+def test_a_rank_elsewhere_that_outstays_the_grace_is_named(
+    interruptible, two_nodes, tmp_path, family
+):
+    process, interrupt = interruptible(family, "hangs", ["--grace", "3"])
+    interrupt()
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved0").exists(), errors
+    assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
+    wait_for_the_end(two_nodes)
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_second_ctrl_c_ends_ranks_elsewhere_at_once(interruptible, two_nodes, tmp_path, family):
+    process, interrupt = interruptible(family, "hangs", ["--grace", "1000"])
+    interrupt()
+    wait_until((tmp_path / "saved0").exists)
+    interrupt()
+    _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + signal.SIGINT, errors
     assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
     wait_for_the_end(two_nodes)
 
