@@ -22,7 +22,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = pathlib.Path(sys.prefix)
-LIMIT = 1500
+LIMIT = 2400
 JOBS = [("openmpi", 2), ("openmpi", 4), ("openmpi", 3), ("openmpi", 1), ("mpich", 2), ("mpich", 3)]
 MINUTES = {1: 2, 2: 5, 3: 3, 4: 4}  # of Open MPI's
 FIRST = [("openmpi", 2), ("openmpi", 4), ("mpich", 2)]
