@@ -58,6 +58,7 @@ build_and_install_wheel() {
 cpp_tests() {
   local log=build/cpp_tests.log failed flags
   mkdir -p build
+  BAZEL_USED=1 # what the pipe's own shell sets stays there
   bazel test "$@" 2>&1 | tee "${log}" && return
   mapfile -t failed < <(sed -nE 's/^(\/\/\S+) +(FAILED|TIMEOUT).*/\1/p' "${log}")
   mapfile -t flags < <(printf '%s\n' "$@" | grep -E '^--config=.san$')

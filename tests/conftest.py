@@ -98,11 +98,10 @@ def pytest_xdist_make_scheduler(config, log):
     return Lanes(config, log)
 
 
-def lock_files(config):
-    """Shared by the lanes of a run; none without lanes."""
-    run = getattr(config, "workerinput", {}).get("testrunuid")
+def lock_files(run):
+    """Those that the lanes of a run share; it is known by the process that has started them."""
     folder = pathlib.Path(tempfile.gettempdir())
-    return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane")] if run else []
+    return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane")]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout begins to count
@@ -111,9 +110,9 @@ def pytest_runtest_protocol(item):
 
     Who waits has the turn, or the other lane would have the lock again before it was seen free.
     """
-    files = lock_files(item.config)
-    if not files:
+    if not hasattr(item.config, "workerinput"):
         return (yield)
+    files = lock_files(os.getppid())
     alone = item.get_closest_marker("alone") is not None
     with files[0].open("w") as turn, files[1].open("w") as lane:
         fcntl.flock(turn, fcntl.LOCK_EX)
@@ -123,8 +122,10 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_sessionfinish(session):
-    for file in lock_files(session.config):
-        file.unlink(missing_ok=True)
+    # Not by a lane: when it has nothing left to do, others still hold what they have opened.
+    if not hasattr(session.config, "workerinput"):
+        for file in lock_files(os.getpid()):
+            file.unlink(missing_ok=True)
 
 
 def again(report):

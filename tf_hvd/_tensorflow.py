@@ -7,7 +7,10 @@ import contextlib
 import functools
 import inspect
 import re
+import signal
 import sys
+import threading
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -44,6 +47,41 @@ def verbatim(function: F) -> F:
     wrapper.__kwdefaults__ = function.__kwdefaults__
     wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return cast(F, wrapper)
+
+
+_ERRORS = ("tensorflow.python.eager.core", "tensorflow.python.framework.errors_impl")
+
+
+def let_interrupts_through() -> None:
+    """A Ctrl-C during an op that then fails is a KeyboardInterrupt, as anywhere else.
+
+    Python looks for signals when it begins a function of its own, and the first one after such an
+    op makes the exception that TensorFlow's C++ raises. pybind11 made a RuntimeError of the two
+    ("MISMATCH of original and normalized active exception types"), which no program catches. So
+    there the interrupt waits until that exception is on its way. A program's own handler of SIGINT
+    stays.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(signum: int, frame: types.FrameType | None) -> None:
+    op = frame
+    while op is not None and op.f_globals.get("__name__") in _ERRORS:
+        op = op.f_back
+    if op is None or op is frame:
+        signal.default_int_handler(signum, frame)
+        return
+    before = sys.gettrace()
+
+    def raise_it(*_: object) -> None:
+        """Called as the exception comes to the function that has called the op."""
+        sys.settrace(before)
+        raise KeyboardInterrupt
+
+    sys.settrace(lambda *_: None)
+    op.f_trace = raise_it
 
 
 def to_tensor(value: Any) -> Any:

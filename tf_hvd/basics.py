@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from tf_hvd import _communicators, _initial_sets, _launcher, _native, config, horovod_variables
 from tf_hvd import process_sets as _sets
-from tf_hvd._tensorflow import verbatim
+from tf_hvd._tensorflow import let_interrupts_through, verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
 
 # Values of `op=`; Horovod's numbers, which are also those of runtime/types.h.
@@ -174,6 +174,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _end("init() failed")
         raise
     _Exit.rank = rank()
+    let_interrupts_through()
     _launcher.tell_joined(_Exit.rank)
     if left_out is not None:
         raise left_out

@@ -100,7 +100,7 @@ def run(
         _leave_call(folder, (func, tuple(args), dict(kwargs or {})))
         command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", str(np), *where]
         output = Output()
-        command += ["--end-with-parent", *output.options, *options]
+        command += ["--end-with-parent", str(folder), *output.options, *options]
         code = _wait([*command, "--", python, str(_TASK), str(folder)], folder, output)
         return _results(folder, int(np), code)
 

@@ -223,6 +223,10 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_the_job_ends_with_its_caller(environ, tmp_path, signum):
+    """Of a killed one its private folder stayed, with what it had sent."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environ = {**environ, "TMPDIR": str(temporary)}
     command = [sys.executable, "-P", "-c", ALONE + CALLER, str(tmp_path)]
     caller = subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -239,6 +243,9 @@ def test_the_job_ends_with_its_caller(environ, tmp_path, signum):
     while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(is_alive, pids))
+    while list(temporary.glob("tf_hvd-run-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list(temporary.glob("tf_hvd-run-*"))
 
 
 def test_horovods_signature():

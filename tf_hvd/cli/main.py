@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import os
+import pathlib
 import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tf_hvd.cli import bench, doctor, interpreter, run, strip_ops
+from tf_hvd.cli import bench, doctor, interpreter, run, strip_ops, supervise
 from tf_hvd.cli.errors import UsageError
 
 _NOT_AS_ASKED = 2
@@ -181,7 +183,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         help="an exit code other than 0 if no rank ever called init()",
     )
     _add_times(runner)
-    runner.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
+    runner.add_argument("--end-with-parent", type=pathlib.Path, help=argparse.SUPPRESS)
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     runner.set_defaults(start=_start_run, parser=runner)
 
@@ -210,8 +212,11 @@ def _start_run(options: argparse.Namespace) -> int:
             f"no program to run; for example: {options.parser.prog} -np {options.np or 2} "
             "python train.py"
         )
+    parents = options.end_with_parent
+    bound = supervise.ending_with_parent(parents) if parents else contextlib.nullcontext()
     try:
-        code = run.run(options, os.environ)
+        with bound:
+            code = run.run(options, os.environ)
     except KeyboardInterrupt:  # before the job has started; supervise() obeys it without
         return 128 + signal.SIGINT
     if 0 < code < 128:

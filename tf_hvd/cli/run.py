@@ -53,7 +53,7 @@ from tf_hvd.cli.network import (
 )
 from tf_hvd.cli.reach import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.cli.session import Session
-from tf_hvd.cli.supervise import Ending, end_with_parent, supervise
+from tf_hvd.cli.supervise import Ending, supervise
 from tf_hvd.cli.terminal import Terminal
 
 _FAILED = 1
@@ -82,8 +82,6 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         UsageError: the job cannot be started as asked.
     """
-    if options.end_with_parent:
-        end_with_parent()
     outer = environ.get(rank.FOLDER_VARIABLE, "")
     asked = asked_variables(options.variables, options.env_file, environ)
     hosts = _hosts(options, environ)

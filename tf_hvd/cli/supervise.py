@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import enum
 import os
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from tf_hvd.cli.processes import descendants
@@ -160,9 +162,16 @@ def exit_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def end_with_parent() -> None:
-    """From now on this process gets SIGTERM when its parent is gone."""
+@contextlib.contextmanager
+def ending_with_parent(folder: Path) -> Iterator[None]:
+    """Gets this process SIGTERM when its parent is gone, whose folder it then removes."""
+    parent = os.getppid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if os.getppid() != parent:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Child:

@@ -1,13 +1,19 @@
 """What the ranks may get wrong: an error on every rank, and the job goes on."""
 
+import os
+import pathlib
 import re
+import signal
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
+from tf_hvd._tensorflow import let_interrupts_through
 
 FAILED = tf.errors.FailedPreconditionError
 
@@ -352,3 +358,44 @@ def test_sequential_dataset_map_works(size):
         lambda i: hvd.allreduce(i, op=hvd.Sum, name="one_by_one")
     )
     assert list(dataset.as_numpy_iterator()) == [i * size for i in range(4)]
+
+
+def interrupt_in(frame, told):
+    """Sends Ctrl-C when the main thread is in what begins an op, and says so by a file."""
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name != frame:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+    told.touch()
+
+
+@pytest.mark.jobs(2)
+@pytest.mark.parametrize(
+    ("by", "frame"), [("eagerly", "horovod_allreduce"), ("in a function", "quick_execute")]
+)
+def test_ctrl_c_while_an_op_waits_that_then_fails(by, frame, rank, tmp_path):
+    """It was a RuntimeError of pybind11's, which `except KeyboardInterrupt` does not catch."""
+
+    def call(value):
+        return hvd.allreduce(value, name="interrupted")
+
+    if by == "in a function":
+        call = tf.function(call, input_signature=[tf.TensorSpec([None])])
+    call(tf.ones([2]))
+    told = pathlib.Path(hvd.broadcast_object(str(tmp_path), 0)) / "told"
+    if rank == 1:
+        while not told.exists():
+            time.sleep(0.01)
+        with pytest.raises(FAILED):
+            call(tf.ones([3]))
+        return
+    sender = threading.Thread(target=interrupt_in, args=(frame, told))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    let_interrupts_through()  # as init() does
+    try:
+        sender.start()
+        with pytest.raises(KeyboardInterrupt):
+            call(tf.ones([2]))
+    finally:
+        sender.join()
+        signal.signal(signal.SIGINT, before)
