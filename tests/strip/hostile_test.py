@@ -115,6 +115,13 @@ def test_links_that_lead_nowhere_or_round_in_a_circle(model, refused):
     assert f"{link}/assets/link is a symbolic link to a folder, in one that" in refused()
 
 
+def test_an_output_that_is_a_link_to_nowhere(model, refused):
+    """It was "Not a directory; check the path and the disk"."""
+    out = model.parent / "out"
+    out.symlink_to("nowhere")
+    assert refused() == f"{out} exists; remove it or choose another path"
+
+
 def test_a_checkpoint_whose_meta_graph_is_a_link_beside_it(model, tmp_path):
     """As DeePMD-kit leaves it."""
     with tf.Graph().as_default():

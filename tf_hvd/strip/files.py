@@ -6,6 +6,7 @@ What is written is complete or not there: it gets its name when it is whole.
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 
@@ -80,8 +81,10 @@ def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
 
 def check_new(path: str) -> None:
     """Raises StripError if there is something at `path`."""
+    local = local_path(path)
     with doing(f"write {path}"):
-        if tf.io.gfile.exists(path):
+        # A link that leads nowhere is there too, and a rename does not take its place.
+        if tf.io.gfile.exists(path) or (local is not None and os.path.islink(local)):
             raise StripError(f"{path} exists; remove it or choose another path")
 
 
