@@ -63,7 +63,7 @@ def in_first_tier(item):
     )
 
 
-def turn(item):
+def order_of(item):
     """The longest first; what is alone last, when the other lanes have nothing left to do."""
     if item.get_closest_marker("alone"):
         return 1
@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(config, items):
         left_out = [item for item in items if not in_first_tier(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if in_first_tier(item)]
-    items.sort(key=turn)  # which is stable
+    items.sort(key=order_of)  # which is stable
 
 
 # Files whose tests share nothing but take long: a lane takes one test of them at a time.

@@ -1,6 +1,6 @@
 """What the package needs of TensorFlow around its collectives.
 
-AutoGraph, variables of TensorFlow and of Keras, devices, deprecated arguments.
+AutoGraph, interrupts, variables of TensorFlow and of Keras, devices, deprecated arguments.
 """
 
 import contextlib
