@@ -194,6 +194,12 @@ def run_to_end():
 
 
 @pytest.fixture
+def usual_garbage(monkeypatch):
+    """Processes look for garbage, and end, as a user's do: see run_pytest in dev_support/check.sh."""
+    monkeypatch.delenv("TF_HVD_TESTS_GC", raising=False)
+
+
+@pytest.fixture
 def extras(monkeypatch):
     """scikit-learn and matplotlib on the path, here and in jobs: see requirements/examples.txt."""
     path = sysconfig.get_path("purelib", vars={"base": str(ENVIRONMENT / "extras")})

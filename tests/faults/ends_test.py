@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("usual_garbage")
 BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
 
 

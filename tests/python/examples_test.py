@@ -15,7 +15,7 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 LIMIT = 280
 
 
-pytestmark = pytest.mark.usefixtures("extras")
+pytestmark = pytest.mark.usefixtures("extras", "usual_garbage")
 
 
 @pytest.fixture

@@ -318,7 +318,7 @@ def main():
     tf.get_logger().setLevel("ERROR")
     # A lost call is an error after seconds.
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "5")
-    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "15")
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
     hvd.init()
     if hvd.rank() == 0:
         print(f"{arguments.programs} programs from seed {arguments.seed}", flush=True)
