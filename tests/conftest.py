@@ -195,7 +195,7 @@ def run_to_end():
 
 @pytest.fixture
 def usual_garbage(monkeypatch):
-    """Processes look for garbage, and end, as a user's do: see run_pytest in dev_support/check.sh."""
+    """Processes look for garbage, and end, as a user's do: see run_pytest (dev_support/)."""
     monkeypatch.delenv("TF_HVD_TESTS_GC", raising=False)
 
 
