@@ -22,13 +22,26 @@ if rank == {culprit}:
     {fault}
 hvd.allreduce(tf.ones(3), name="g")
 """
+# The limits are for init as well, which waits for who still imports.
+TOGETHER = """
+def come(to):
+    open(f"{to}{rank}", "w").close()
+    while not all(os.path.exists(f"{to}{each}") for each in range(2)):
+        time.sleep(0.01)
+come("up")
+"""
 FIRST = "rank 1 was the first to end with an error "
 
 
 @pytest.mark.parametrize(
     ("fault", "code", "what", "cure"),
     [
-        ("sys.exit(3)", 3, f"{FIRST}(exit code 3)", None),
+        (
+            "sys.exit(3)",
+            3,
+            f"{FIRST}(exit code 3)",
+            "it left no exception: look where the program calls sys.exit or os._exit",
+        ),
         (
             "sys.exit('no images')",
             1,
@@ -64,25 +77,20 @@ def test_a_rank_that_ends(environ, call, program, closing, fault, code, what, cu
 
 def test_an_error_of_init(environ, call, program, closing):
     """Its text was not in the last line."""
-    job = program(
-        JOB.format(before="os.environ['TF_HVD_BUCKET_BYTES'] = 'x'", culprit=9, fault="pass")
-    )
+    # The launcher ends the others at once when the first has ended.
+    before = f"{TOGETHER}import atexit; atexit.register(come, 'down')"
+    before += "; os.environ['TF_HVD_BUCKET_BYTES'] = 'x'"
+    job = program(JOB.format(before=before, culprit=9, fault="pass"))
     code, _, errors = call("run", "-np", "2", *job, environ=environ)
     told = closing(errors)
     assert code == 1
     assert "HorovodInitError: TF_HVD_BUCKET_BYTES='x' is not a whole number" in told["what"]
-    assert told["where"].startswith("program.py, line 9, in <module>; process ")
+    assert told["where"].startswith("program.py, line 15, in <module>; process ")
     assert errors.count("Traceback") == 2  # the error and its cause, of one rank
     assert "the same traceback as rank " in errors
 
 
 LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"}
-# The limits are for init as well, which waits for who still imports.
-TOGETHER = """
-open(f"up{rank}", "w").close()
-while not all(os.path.exists(f"up{each}") for each in range(2)):
-    time.sleep(0.01)
-"""
 STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 

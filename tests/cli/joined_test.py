@@ -200,7 +200,7 @@ def test_a_horovod_import_that_fails_is_told_the_cure(environ, call, program):
 def test_a_program_of_ours_that_fails_is_not_taken_for_horovods(environ, call, program):
     of_ours = program("hvd = 'tf_hvd'; sys.exit(1)")
     missing = [sys.executable, "no_such_script.py"]
-    for command in (of_ours, missing):
+    for command in (of_ours, missing, program("raise ValueError('of neither')")):
         code, _, errors = call("run", "-np", "2", *command, environ=environ)
         assert code != 0
         assert "--as-horovod" not in errors

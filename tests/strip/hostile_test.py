@@ -1,6 +1,7 @@
 """Models that came from somebody else, who may have put anything among their files."""
 
 import os
+import pathlib
 import random
 import re
 import socket
@@ -94,6 +95,7 @@ def test_links_within_the_model_are_followed(model, tmp_path):
     (model / "store").mkdir()
     (model / "saved_model.pb").rename(model / "store" / "graph")
     (model / "saved_model.pb").symlink_to(model / "store" / "graph")
+    (model / "assets" / "graph").symlink_to("../saved_model.pb")
     (model / "assets" / "again.txt").symlink_to("words.txt")
     (model / "current").symlink_to("assets")
     # What the user names is the model, wherever it is.
@@ -103,7 +105,15 @@ def test_links_within_the_model_are_followed(model, tmp_path):
     for name in ("assets/again.txt", "current/words.txt", "current/again.txt"):
         assert not (out / name).is_symlink()
         assert (out / name).read_text() == "a\nb\n"
+    # The graph as it was would be there under its other names.
+    assert not (out / "store").exists()
+    assert not (out / "assets" / "graph").exists()
     assert tf.saved_model.load(str(out)).f(tf.constant([1.0, 2.0])).numpy().tolist() == [1.0, 2.0]
+
+
+def test_a_name_that_is_not_utf8(model, refused):
+    pathlib.Path(os.fsdecode(bytes(model / "assets") + b"/\xff.txt")).write_text("x")
+    assert refused().endswith("a name in it is not UTF-8; rename what has it")
 
 
 def test_links_that_lead_nowhere_or_round_in_a_circle(model, refused):

@@ -163,6 +163,8 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     cure = ""
     if place or (code > 0 and said):
         cure = _see_above(number, screen)
+    elif code > 0:
+        cure = "it left no exception: look where the program calls sys.exit or os._exit"
     elif -code in _CRASHES:
         cure = "a crash of native code: PYTHONFAULTHANDLER=1 shows the line of Python where it was"
     elif -code == signal.SIGKILL:

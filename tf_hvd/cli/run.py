@@ -349,8 +349,8 @@ def _closing_apart(
         watching.say(watching.apart_text(options.np, options.command, options.as_horovod, required))
         return code or (_FAILED if required else 0)
     aware = options.as_horovod or options.np == 1 or watch.knows_us()
-    aware = aware or watching.is_for_tf_hvd(options.command)
-    if code and not aware and (watch.trains_apart() or watching.is_python(program)):
+    python = watch.trains_apart() or watching.is_python(program)
+    if code and not aware and python and watching.is_for_horovod(options.command):
         watching.say(watching.failed_text())
     return code
 

@@ -247,15 +247,16 @@ def is_python(program: str) -> bool:
     return first.startswith(b"#!") and b"python" in first
 
 
-def is_for_tf_hvd(command: Sequence[str]) -> bool:
-    """Whether the script of a command names tf_hvd, or is missing: then Python has said enough."""
+def is_for_horovod(command: Sequence[str]) -> bool:
+    """Whether a Python program may be written for Horovod, told by the script in its command."""
     script = next((word for word in command if word.endswith(".py")), None)
     if script is None:
-        return False
-    try:
-        return b"tf_hvd" in Path(script).read_bytes()
-    except OSError:
         return True
+    try:
+        text = Path(script).read_bytes()
+    except OSError:  # Python has said enough
+        return False
+    return b"horovod" in text and b"tf_hvd" not in text
 
 
 def interpreter_of(program: str, environ: Mapping[str, str]) -> str:

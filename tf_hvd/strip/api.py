@@ -109,7 +109,7 @@ def strip_path(path: str, output: str, request: Request, progress: bool = False)
             return report
         others = [
             (name, length)
-            for name, length in files.tree(path)
+            for name, length in files.tree(path, source)
             if name not in (_FINGERPRINT, f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt")
         ]
         copied, copying = 0, bars.step("copying", sum(length for _, length in others))

@@ -23,6 +23,7 @@ _REASONS: dict[type[Exception], str] = {
     tf.errors.PermissionDeniedError: "permission denied",
     tf.errors.ResourceExhaustedError: "no space left",
     tf.errors.AlreadyExistsError: "it exists already",
+    UnicodeEncodeError: "a name in it is not UTF-8",
 }
 _CURES: dict[type[Exception], str] = {
     PermissionError: "choose a path that you may use",
@@ -30,6 +31,7 @@ _CURES: dict[type[Exception], str] = {
     tf.errors.PermissionDeniedError: "choose a path that you may use",
     tf.errors.ResourceExhaustedError: "free some space or choose another disk",
     tf.errors.AlreadyExistsError: "remove it or choose another path",
+    UnicodeEncodeError: "rename what has it",
 }
 
 Tick = Callable[[int], None]
@@ -142,21 +144,26 @@ def copy(source: str, target: str) -> None:
         tf.io.gfile.copy(source, target)
 
 
-def tree(folder: str) -> list[tuple[str, int]]:
-    """All files below a folder: path from there, and size.
+def tree(folder: str, graph: str) -> list[tuple[str, int]]:
+    """All files below a model's folder but its graph: path from there, and size.
+
+    Args:
+      folder: the model's.
+      graph: its file with the graph.
 
     Raises:
       StripError: it cannot be read, or holds what is not the model's (folder.py).
     """
     result = []
     with doing(f"read {folder}"):
-        if (local := local_path(folder)) is not None:
-            return local_tree(local)
+        local, graph_at = local_path(folder), local_path(graph)
+        if local is not None and graph_at is not None:
+            return local_tree(local, graph_at)
         for at, _, names in tf.io.gfile.walk(folder):
-            for name in names:
-                path = tf.io.gfile.join(at, name)
-                inside = path[len(folder) :].lstrip("/")
-                result.append((inside, tf.io.gfile.stat(path).length))
+            for path in (tf.io.gfile.join(at, name) for name in names):
+                if path != graph:
+                    inside = path[len(folder) :].lstrip("/")
+                    result.append((inside, tf.io.gfile.stat(path).length))
     return result
 
 

@@ -54,8 +54,12 @@ def _check_link(path: str, folder: str) -> None:
         raise StripError(f"{path} is a symbolic link to {target}, which is not there; remove it")
 
 
-def local_tree(folder: str) -> list[tuple[str, int]]:
-    """All files below a folder of the local disk: path from there, and size.
+def local_tree(folder: str, graph: str) -> list[tuple[str, int]]:
+    """All files below a model's folder of the local disk but its graph: path from there, and size.
+
+    Args:
+      folder: the model's.
+      graph: its file with the graph, which links may give other names.
 
     Raises:
       StripError: there is something else than files, folders, and links to them in the folder.
@@ -80,5 +84,6 @@ def local_tree(folder: str) -> list[tuple[str, int]]:
                 waiting.append((inside, linked or is_link))
             else:
                 check_file(path, folder)
-                result.append((inside, os.stat(path).st_size))
+                if not os.path.samefile(path, graph):
+                    result.append((inside, os.stat(path).st_size))
     return result
