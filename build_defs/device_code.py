@@ -20,7 +20,7 @@ PTX = "90"
 ROUNDING = "--fmad=false"
 
 HEAD = """// Written by build_defs/device_code.py.
-#include "kernels/device_image.h"
+#include "compute/device_image.h"
 
 namespace tf_hvd {
 namespace {

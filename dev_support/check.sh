@@ -175,7 +175,7 @@ lint() {
   local failed=0 formatted sources scripts
   PATH="${VENV}/bin:${PATH}"
   mapfile -t formatted < <(checkout_files '*.h' '*.cc')
-  mapfile -t sources < <(checkout_files 'runtime/*.cc' 'kernels/buffer_ops*.cc' 'kernels/device_image.cc')
+  mapfile -t sources < <(checkout_files 'runtime/*.cc' 'compute/buffer_ops*.cc' 'compute/device_image.cc')
   mapfile -t scripts < <(checkout_files dev .ci/run '*.sh')
   run_check "ruff check" ruff check . || failed=1
   run_check "ruff format" ruff format --check . || failed=1

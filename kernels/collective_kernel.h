@@ -18,10 +18,10 @@
 
 #include "kernels/pending_call.h"
 #include "kernels/tf_compat.h"
-#include "runtime/c_api.h"
-#include "runtime/entry.h"
-#include "runtime/runtime.h"
-#include "runtime/status.h"
+#include "runtime/api/c_api.h"
+#include "runtime/api/runtime.h"
+#include "runtime/base/status.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 

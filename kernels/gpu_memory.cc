@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "runtime/transport/gpu/gpu_device.h"
-#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/gpu/device.h"
+#include "runtime/transport/gpu/devices.h"
 
 namespace tf_hvd {
 

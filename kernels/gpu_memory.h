@@ -5,9 +5,9 @@
 #define TF_HVD_KERNELS_GPU_MEMORY_H_
 
 #include "kernels/tf_compat.h"
-#include "runtime/entry.h"
-#include "runtime/runtime.h"
-#include "runtime/status.h"
+#include "runtime/api/runtime.h"
+#include "runtime/base/status.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "kernels/tf_compat.h"
-#include "runtime/caller.h"
-#include "runtime/status.h"
+#include "runtime/base/status.h"
+#include "runtime/request/caller.h"
 
 namespace tf_hvd {
 

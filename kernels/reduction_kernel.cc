@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/buffer_ops.h"
+#include "compute/buffer_ops.h"
 #include "kernels/tf_adapters.h"
 
 namespace tf_hvd {

@@ -4,13 +4,13 @@
 #include <memory>
 #include <string>
 
-#include "kernels/device_sums.h"
+#include "compute/device_sums.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
-#include "runtime/c_api.h"
-#include "runtime/runtime.h"
-#include "runtime/transport/gpu/gpu_device.h"
-#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/api/c_api.h"
+#include "runtime/api/runtime.h"
+#include "runtime/transport/gpu/device.h"
+#include "runtime/transport/gpu/devices.h"
 
 namespace tf_hvd {
 namespace {

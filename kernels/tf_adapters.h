@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "kernels/tf_compat.h"
-#include "runtime/request.h"
-#include "runtime/status.h"
-#include "runtime/types.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+#include "runtime/request/request.h"
 
 namespace tf_hvd {
 

@@ -7,8 +7,8 @@
 #include "kernels/collective_kernel.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
-#include "runtime/c_api.h"
-#include "runtime/runtime.h"
+#include "runtime/api/c_api.h"
+#include "runtime/api/runtime.h"
 
 namespace tf_hvd {
 namespace {

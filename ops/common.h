@@ -3,7 +3,7 @@
 // The names, inputs, outputs and attributes are those of Horovod's ops, so
 // that graphs and code that use them mean the same here. Attributes of our own
 // have defaults. An int attribute `reduce_op` holds a ReduceOp of
-// runtime/types.h.
+// runtime/base/types.h.
 #ifndef TF_HVD_OPS_COMMON_H_
 #define TF_HVD_OPS_COMMON_H_
 
@@ -17,10 +17,10 @@
 
 namespace tf_hvd {
 
-// Any type, although only those of the table in runtime/types.h are moved: what
-// TensorFlow refused here would fail on this rank alone, and the others would
-// wait for its call. The kernel tells all ranks. It also asks IsReducible
-// (kernels/buffer_ops.h) which reduce operations the type allows.
+// Any type, although only those of the table in runtime/base/types.h are moved:
+// what TensorFlow refused here would fail on this rank alone, and the others
+// would wait for its call. The kernel tells all ranks. It also asks IsReducible
+// (compute/buffer_ops.h) which reduce operations the type allows.
 inline constexpr char kTypeAttr[] = "T: type";
 
 inline constexpr char kReduceOpAttr[] = "reduce_op: int";

@@ -25,56 +25,53 @@ sys.path[:] = PATH
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPP = (".h", ".cc", ".cu.cc")
 
-# What each folder of C++ may include, by prefix; the longest folder counts.
-ARROWS = {
-    "runtime/transport": (
-        "runtime/transport/",
-        "runtime/clock.h",
-        "runtime/config.h",
-        "runtime/log.h",
-        "runtime/status.h",
-        "runtime/types.h",
-        "runtime/wire.h",
-        "kernels/buffer_ops.h",
-        "kernels/device_image.h",
-        "kernels/device_adasum.h",
-        "kernels/device_moves.h",
-        "kernels/device_sums.h",
-    ),
-    "runtime": ("runtime/", "kernels/buffer_ops.h"),
-    "ops": ("ops/", "tensorflow/", "absl/"),
-    "kernels": (
-        "kernels/",
-        "runtime/",
-        "tensorflow/",
-        "xla/stream_executor/stream.h",
-        "absl/",
-        "Eigen/",
-        "unsupported/Eigen/",
-    ),
-}
-# The leaf of the kernels, which the runtime uses, knows no TensorFlow and no runtime.
-BUFFER_OPS = (
-    "kernels/buffer_ops", "kernels/fused_loops", "kernels/half_float", "kernels/float_environment",
-    "kernels/device_", "kernels/portable", "kernels/scaling", "kernels/stored_elements",
+# The floors of C++, lowest first: a folder may include what lies on a lower one. Who looks in is
+# narrower still: the visibility in the folders' BUILD files.
+FLOORS = (
+    "runtime/base",
+    "compute",
+    "runtime/request",
+    "runtime/transport",
+    "runtime/agreement",
+    "runtime/transport/mpi_library",
+    "runtime/transport/p2p",
+    "runtime/transport/gpu",
+    "runtime/transport/shm",
+    "runtime/transport/liveness",
+    "runtime/execution",
+    "runtime/transport/routing",
+    "runtime/transport/loopback",
+    "runtime/transport/mpi",
+    "runtime/api",
+    "kernels",
 )  # fmt: skip
-BUFFER_OPS_INCLUDES = (*BUFFER_OPS, "runtime/types.h")
+# Ops stand beside all of it: signatures alone.
+OPS = "ops"
+# What a folder may include of other projects.
+OTHERS = {
+    "kernels": (
+        "tensorflow/", "xla/stream_executor/stream.h", "absl/", "Eigen/", "unsupported/Eigen/",
+    ),
+    OPS: ("tensorflow/", "absl/"),
+}  # fmt: skip
 # Headers of other libraries, and who alone may include them.
 ALONE = {
-    "mpi.h": "runtime/transport/mpi_",
+    "mpi.h": "runtime/transport/mpi_library/shim",
     # The library is built without CUDA: these are compared with its tables of functions.
     "nccl.h": "tests/gpu/nccl_api_test",
     "cuda.h": "tests/gpu/cuda_api_test",
     "cuda_runtime.h": "tests/gpu/",
 }
 
-CPP_GETENV = ("runtime/config.cc",)
+CPP_GETENV = ("runtime/base/config.cc",)
 # The last is run by another environment's Python, without this package.
 PYTHON_ENVIRON = ("tf_hvd/config.py", "tf_hvd/cli/", "tf_hvd/bench/peers/worker.py")
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
 CTYPES = ("tf_hvd/_native.py", "tf_hvd/cli/supervise.py", "tf_hvd/bench/native.py")
 # Files that BUILD selects, or that exist to hide a difference.
-CONDITIONAL = ("runtime/transport/mpi_shim", "kernels/tf_compat.h", "kernels/portable.h")
+CONDITIONAL = (
+    "runtime/transport/mpi_library/shim", "kernels/tf_compat.h", "compute/portable.h",
+)  # fmt: skip
 
 MACHINE_PATHS = re.compile(
     r"(?<![\w./}$-])/(?:" + "|".join(["work", "root", "home", "tmp"]) + r")/"
@@ -108,18 +105,21 @@ def files(suffixes: tuple[str, ...], *folders: str) -> Iterator[tuple[str, str]]
 
 def include_faults(path: str, text: str) -> list[str]:
     """Includes that point up, or outside what the folder may know."""
-    folder = max((f for f in ARROWS if path.startswith(f + "/")), key=len)
-    leaf = path.startswith(BUFFER_OPS)
-    allowed = BUFFER_OPS_INCLUDES if leaf else ARROWS[folder]
+    folder = path.rpartition("/")[0]
+    if folder not in (*FLOORS, OPS):
+        return [f"{path} is in a folder without a floor"]
+    lower = FLOORS[: FLOORS.index(folder)] if folder in FLOORS else ()
     faults = []
     for bracket, name in re.findall(r'^\s*#\s*include\s*(["<])([^">]+)[">]', text, re.MULTILINE):
         owner = ALONE.get(name)
-        ours = bracket == '"' or (
+        other = bracket == '"' or (
             "/" in name and not name.startswith(("sys/", "linux/", "net/", "netinet/", "arpa/"))
         )
+        known = name.rpartition("/")[0] in (folder, *lower)
+        known = known or name.startswith(OTHERS.get(folder, ()))
         if owner is not None and not path.startswith(owner):
             faults.append(f"{path} includes {name}, which is for {owner}* alone")
-        elif owner is None and ours and not name.startswith(allowed):
+        elif owner is None and other and not known:
             faults.append(f"{path} includes {name}, which {folder} may not know")
         elif name == "Python.h":
             faults.append(f"{path} includes {name}: no CPython ABI is used")
@@ -295,7 +295,7 @@ def all_faults(rule, suffixes: tuple[str, ...], *folders: str) -> list[str]:
     return [fault for path, text in files(suffixes, *folders) for fault in rule(path, text)]
 
 
-OURS = ("runtime/", "kernels/", "ops/")
+OURS = ("compute/", "runtime/", "kernels/", "ops/")
 CODE = (*OURS, "tf_hvd/", "tests/", "examples/", "benchmarks/", "pip_package/", "third_party/")
 
 
@@ -334,20 +334,25 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
 @pytest.mark.parametrize(
     ("rule", "path", "text"),
     [
-        (include_faults, "runtime/cycle.cc", '#include "tensorflow/core/framework/op.h"\n'),
-        (include_faults, "runtime/cycle.cc", '#include "kernels/tf_adapters.h"\n'),
-        (include_faults, "runtime/cycle.cc", "#include <absl/strings/str_cat.h>\n"),
-        (include_faults, "runtime/transport/shm.cc", '#include "runtime/executor.h"\n'),
-        (include_faults, "kernels/buffer_ops_cpu.cc", '#include "runtime/runtime.h"\n'),
+        (
+            include_faults,
+            "runtime/execution/cycle.cc",
+            '#include "tensorflow/core/framework/op.h"\n',
+        ),
+        (include_faults, "runtime/execution/cycle.cc", '#include "kernels/tf_adapters.h"\n'),
+        (include_faults, "runtime/execution/cycle.cc", "#include <absl/strings/str_cat.h>\n"),
+        (include_faults, "runtime/transport/world.cc", '#include "runtime/transport/shm/edge.h"\n'),
+        (include_faults, "runtime/cycle.cc", "#include <vector>\n"),
+        (include_faults, "compute/buffer_ops_cpu.cc", '#include "runtime/request/request.h"\n'),
         (include_faults, "kernels/allreduce_kernel.cc", '#include "ops/common.h"\n'),
         (include_faults, "ops/allreduce.cc", '#include "kernels/tf_compat.h"\n'),
-        (include_faults, "runtime/runtime.cc", "#include <mpi.h>\n"),
+        (include_faults, "runtime/api/runtime.cc", "#include <mpi.h>\n"),
         (include_faults, "runtime/transport/gpu/cuda_api.h", "#include <cuda.h>\n"),
         (include_faults, "runtime/transport/gpu/nccl_api.h", "#include <nccl.h>\n"),
-        (include_faults, "kernels/device_kernels.cu.cc", "#include <cuda_runtime.h>\n"),
+        (include_faults, "compute/device_kernels.cu.cc", "#include <cuda_runtime.h>\n"),
         (include_faults, "kernels/x.cc", "#include <Python.h>\n"),
-        (getenv_faults, "runtime/runtime.cc", 'auto* x = std::getenv("X");\n'),
-        (conditional_faults, "runtime/runtime.cc", "#if TF_HVD_HAVE_NCCL\n"),
+        (getenv_faults, "runtime/api/runtime.cc", 'auto* x = std::getenv("X");\n'),
+        (conditional_faults, "runtime/api/runtime.cc", "#if TF_HVD_HAVE_NCCL\n"),
         (conditional_faults, "kernels/x.cc", "#ifdef __CUDACC__\n"),
         (conditional_faults, "kernels/x.cc", "#if TF_MINOR_VERSION > 20\n"),
         (environ_faults, "tf_hvd/basics.py", 'import os\nos.environ["X"]\n'),
@@ -371,10 +376,14 @@ def test_the_rule_finds_a_fault(rule, path, text):
 @pytest.mark.parametrize(
     ("rule", "path", "text"),
     [
-        (include_faults, "runtime/cycle.cc", "#include <sys/mman.h>\n#include <vector>\n"),
-        (include_faults, "runtime/transport/mpi_shim.cc", "#include <mpi.h>\n"),
-        (include_faults, "runtime/executor.cc", '#include "kernels/buffer_ops.h"\n'),
-        (getenv_faults, "runtime/config.cc", 'std::getenv("X")\n'),
+        (
+            include_faults,
+            "runtime/execution/cycle.cc",
+            "#include <sys/mman.h>\n#include <vector>\n",
+        ),
+        (include_faults, "runtime/transport/mpi_library/shim.cc", "#include <mpi.h>\n"),
+        (include_faults, "runtime/transport/world.cc", '#include "compute/buffer_ops.h"\n'),
+        (getenv_faults, "runtime/base/config.cc", 'std::getenv("X")\n'),
         (conditional_faults, "runtime/x.h", "#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_\n"),
         (environ_faults, "tf_hvd/cli/run.py", "import os\nos.environ\n"),
         (keras_private_faults, "tf_hvd/keras/compat.py", "optimizer._built\n"),

@@ -96,7 +96,7 @@ def _run_always_and_side_by_side() -> None:
 
 
 class _InitOptions(ctypes.Structure):
-    """tf_hvd_init_options of runtime/c_api.h."""
+    """tf_hvd_init_options of runtime/api/c_api.h."""
 
     _fields_ = (
         ("library_dir", ctypes.c_char_p),
@@ -111,7 +111,7 @@ class _InitOptions(ctypes.Structure):
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Gives the functions of runtime/c_api.h their C types."""
+    """Gives the functions of runtime/api/c_api.h their C types."""
     text, number = ctypes.c_char_p, ctypes.c_int
     numbers = ctypes.POINTER(number)
     size = ctypes.c_size_t
@@ -286,7 +286,7 @@ def cuda_built() -> bool:
 
 
 def gpu_report() -> list[list[str]]:
-    """The lines of runtime/transport/gpu/gpu_report.h, each as its fields."""
+    """The lines of runtime/transport/gpu/report.h, each as its fields."""
     text = library.tf_hvd_gpu_report(str(DIRECTORY).encode()).decode(errors="replace")
     return [line.split("\t") for line in text.splitlines()]
 

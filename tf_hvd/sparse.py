@@ -115,7 +115,7 @@ class _Rows:
 
 
 def _scaled(values: Any, factor: float, divisor: Any = None) -> Any:
-    """The kernel's scaling (kernels/scaling.h): integers in float64, then toward zero."""
+    """The kernel's scaling (compute/scaling.h): integers in float64, then toward zero."""
     if values.dtype.is_complex:
         parts = (tf.math.real(values), tf.math.imag(values))
         return tf.complex(*(_scaled(part, factor, divisor) for part in parts))

@@ -15,10 +15,10 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/buffer_ops.h"
-#include "runtime/status.h"
-#include "runtime/transport/memory.h"
-#include "runtime/types.h"
+#include "compute/buffer_ops.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
 
 namespace tf_hvd {
 

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 namespace tf_hvd {
 

@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 #include "runtime/transport/doorbell.h"
 #include "runtime/transport/edge.h"
 #include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 
-class GpuDevices;  // gpu/gpu_devices.h
+class GpuDevices;  // gpu/devices.h
 
 struct Topology {
   int rank = 0;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/buffer_ops.h"
+#include "compute/buffer_ops.h"
 
 namespace tf_hvd {
 

@@ -11,14 +11,14 @@ programs=(device_check device_bandwidth nccl_job)
 mkdir -p "${out}/objects"
 
 flags=(-std=c++17 "-O${OPTIMIZE:-2}" -g0 -fPIC -pthread -I.)
-newest_header=$(find runtime kernels tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
+newest_header=$(find runtime compute tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
   head -1 || true)
 [[ -e ${out}/objects/stamp && -z ${newest_header} ]] || rm -f "${out}"/objects/*.o
 
-# The runtime without MPI, the kernels' host side, what the programs share.
+# The runtime without MPI, the arithmetic, what the programs share.
 mapfile -t sources < <(
-  find runtime kernels/buffer_ops_cpu.cc kernels/device_image.cc kernels/fused_loops*.cc -name '*.cc' |
-    grep -vE '/(mpi_[a-z_]*|abort_[a-z]*|farewell|launcher_path|c_api|joining|init_watch|set_calls)\.cc$'
+  find runtime compute -name '*.cc' ! -name '*.cu.cc' |
+    grep -vE '/(mpi|mpi_library|liveness)/|/gpu/mpi_|/api/(c_api|joining|init_watch|launcher_watch|set_calls)\.cc$'
 )
 shared=(device_side device_rank device_sums_check collective_list socket_world)
 for name in "${shared[@]}" "${programs[@]}"; do sources+=("tests/gpu/${name}.cc"); done

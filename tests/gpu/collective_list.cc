@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/buffer_ops.h"
-#include "runtime/request.h"
+#include "compute/buffer_ops.h"
+#include "runtime/request/request.h"
 
 namespace tf_hvd {
 namespace {

@@ -2,7 +2,7 @@
 //                  [--megabytes=N]
 //
 // The launches that pack and unpack gradients, as the runtime plans them
-// (gpu_plan.h), against copies of as many bytes within the device: in turns,
+// (gpu/plan.h), against copies of as many bytes within the device: in turns,
 // medians by the device's own clock. ResNet-50's gradients, and one tensor of
 // so many MiB.
 //
@@ -19,7 +19,7 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/transport/gpu/gpu_plan.h"
+#include "runtime/transport/gpu/plan.h"
 #include "tests/gpu/device_side.h"
 #include "tests/gpu/program_options.h"
 

@@ -1,6 +1,6 @@
 // device_check [--cuda=LIBRARY] [--device=N] [--large=0]
 //
-// The kernels of kernels/device_*.h on a GPU against the same functions on the
+// The kernels of compute/device_*.h on a GPU against the same functions on the
 // host, bit for bit: those that move, with factors, on rows of all lengths at
 // all offsets, zeros among them; one row of more than 2^31 elements where there
 // is memory for it; and those that sum (device_sums_check.h). Which NaN a NaN
@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/half_float.h"
+#include "compute/half_float.h"
 #include "tests/gpu/device_side.h"
 #include "tests/gpu/device_sums_check.h"
 #include "tests/gpu/mirror.h"

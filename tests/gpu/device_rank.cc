@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/gpu/devices.h"
 
 namespace tf_hvd {
 namespace {

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/runtime.h"
+#include "runtime/api/runtime.h"
 #include "runtime/transport/gpu/cuda_api.h"
-#include "runtime/transport/gpu/gpu_device.h"
+#include "runtime/transport/gpu/device.h"
 #include "tests/gpu/device_side.h"
 
 namespace tf_hvd {

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
-#include "runtime/transport/gpu/gpu_device.h"
+#include "runtime/transport/gpu/device.h"
 
 namespace tf_hvd {
 

@@ -1,7 +1,5 @@
 // The steps of Adasum on GPUs, as text: launches by their kernel and blocks,
 // sends and receives by their bytes.
-#include "runtime/transport/gpu/gpu_adasum_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -12,6 +10,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime/transport/gpu/adasum_plan.h"
 
 namespace tf_hvd {
 namespace {

@@ -1,8 +1,6 @@
 // Which driver and which NCCL are opened, and what is said where there is none:
 // each search in a process of its own (libraries/probe.cc), among libraries
 // that are there for this test alone.
-#include "runtime/transport/gpu/gpu_libraries.h"
-
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+
+#include "runtime/transport/gpu/libraries.h"
 
 namespace tf_hvd {
 namespace {

@@ -1,10 +1,10 @@
-#include "runtime/transport/gpu/gpu_meeting.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "runtime/transport/gpu/meeting.h"
 
 namespace tf_hvd {
 namespace {

@@ -1,10 +1,10 @@
-#include "runtime/transport/gpu/gpu_move.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "runtime/transport/gpu/move.h"
 
 namespace tf_hvd {
 namespace {

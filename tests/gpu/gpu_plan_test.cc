@@ -1,6 +1,4 @@
 // What operations on GPUs are made of; see plan_text.h.
-#include "runtime/transport/gpu/gpu_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/transport/gpu/plan.h"
 #include "tests/gpu/plan_text.h"
 
 namespace tf_hvd {

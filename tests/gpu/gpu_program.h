@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/buffer_ops.h"
+#include "compute/buffer_ops.h"
 #include "tests/gpu/adasum_reference.h"
 #include "tests/gpu/gpu_ranks.h"
 

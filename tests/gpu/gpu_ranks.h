@@ -18,12 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/gpu/gpu_backend.h"
-#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/gpu/backend.h"
+#include "runtime/transport/gpu/devices.h"
+#include "runtime/transport/gpu/mpi_communicator.h"
 #include "runtime/transport/gpu/pinned_backend.h"
-#include "runtime/transport/loopback_point_to_point.h"
-#include "runtime/transport/mpi_communicator.h"
-#include "runtime/transport/p2p_backend.h"
+#include "runtime/transport/loopback/point_to_point.h"
+#include "runtime/transport/p2p/backend.h"
 #include "tests/gpu/software_gpu.h"
 #include "tests/gpu/software_mpi.h"
 #include "tests/gpu/software_nccl.h"

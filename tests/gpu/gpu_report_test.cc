@@ -1,9 +1,9 @@
-#include "runtime/transport/gpu/gpu_report.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
+
+#include "runtime/transport/gpu/report.h"
 
 namespace tf_hvd {
 namespace {

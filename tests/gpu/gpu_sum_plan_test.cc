@@ -1,6 +1,4 @@
 // The steps of sums on GPUs where messages alone lie between them.
-#include "runtime/transport/gpu/gpu_sum_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/transport/gpu/sum_plan.h"
 #include "tests/gpu/plan_text.h"
 
 namespace tf_hvd {

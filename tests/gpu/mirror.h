@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 #include "tests/gpu/device_side.h"
 
 namespace tf_hvd {

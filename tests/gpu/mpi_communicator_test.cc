@@ -1,6 +1,6 @@
 // MpiCommunicator on a CUDA-aware MPI of software: which messages go from whom
 // to whom, of jobs of several sizes, and what MPI's errors become.
-#include "runtime/transport/mpi_communicator.h"
+#include "runtime/transport/gpu/mpi_communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/transport/gpu/devices.h"
 #include "tests/gpu/software_gpu.h"
 #include "tests/gpu/software_mpi.h"
 

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/loopback.h"
+#include "runtime/transport/loopback/loopback.h"
 #include "tests/gpu/collective_list.h"
 #include "tests/gpu/device_rank.h"
 #include "tests/gpu/program_options.h"

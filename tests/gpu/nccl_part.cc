@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/buffer_ops.h"
+#include "compute/buffer_ops.h"
 
 namespace tf_hvd {
 namespace {

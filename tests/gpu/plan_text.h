@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/gpu/gpu_plan.h"
+#include "runtime/transport/gpu/plan.h"
 
 namespace tf_hvd {
 

@@ -8,9 +8,9 @@
 #include <map>
 #include <string>
 
-#include "runtime/status.h"
-#include "runtime/transport/gpu/gpu_device.h"
-#include "runtime/transport/gpu/gpu_libraries.h"
+#include "runtime/base/status.h"
+#include "runtime/transport/gpu/device.h"
+#include "runtime/transport/gpu/libraries.h"
 
 namespace tf_hvd {
 

@@ -199,8 +199,8 @@ class Run:
 
     def device_code(self) -> pathlib.Path | None:
         """The kernels for this GPU as a C++ file: Bazel's, or compiled now."""
-        made = ROOT / "bazel-bin" / "kernels" / "device_codes.cc"
-        sources = [ROOT / "kernels" / name for name in KERNELS]
+        made = ROOT / "bazel-bin" / "compute" / "device_codes.cc"
+        sources = [ROOT / "compute" / name for name in KERNELS]
         newest = max(one.stat().st_mtime for one in sources)
         if made.exists() and made.stat().st_mtime > newest:
             self.table.add("device code", "found", "of the last build by Bazel")
@@ -214,7 +214,7 @@ class Run:
         command = [sys.executable, str(ROOT / "build_defs" / "device_code.py"), "--nvrtc", nvrtc]
         command += ["--nvcc", "" if nvrtc else nvcc, "--output", str(output)]
         command += ["--architectures", ",".join(sorted(set(self.gpus.capabilities)))]
-        command += [f"kernels/{name}" for name in KERNELS]
+        command += [f"compute/{name}" for name in KERNELS]
         code, said = call(command, 300, cwd=ROOT)
         compiler = f"by {nvrtc or nvcc}, for {', '.join(sorted(set(self.gpus.capabilities)))}"
         self.table.add("device code", "failed" if code else "passed", compiler, said)

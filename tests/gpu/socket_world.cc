@@ -14,9 +14,9 @@
 #include <string>
 #include <utility>
 
-#include "runtime/transport/data_backends.h"
 #include "runtime/transport/doorbell.h"
 #include "runtime/transport/point_to_point.h"
+#include "runtime/transport/routing/data_backends.h"
 
 namespace tf_hvd {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/transport/gpu/gpu_access.h"
+#include "runtime/transport/gpu/access.h"
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {

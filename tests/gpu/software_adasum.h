@@ -1,4 +1,4 @@
-// The kernels of kernels/device_adasum.h by name, as functions of the host.
+// The kernels of compute/device_adasum.h by name, as functions of the host.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_ADASUM_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_ADASUM_H_
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device_adasum.h"
+#include "compute/device_adasum.h"
 
 namespace tf_hvd {
 

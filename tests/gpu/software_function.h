@@ -1,4 +1,4 @@
-// What the software GPU launches: the kernels of kernels/device_*.h by name,
+// What the software GPU launches: the kernels of compute/device_*.h by name,
 // with what each of them reads and writes.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_FUNCTION_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_FUNCTION_H_

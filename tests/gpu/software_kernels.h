@@ -1,4 +1,4 @@
-// The kernels of kernels/device_moves.h by name, as functions of the host.
+// The kernels of compute/device_moves.h by name, as functions of the host.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_KERNELS_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_KERNELS_H_
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device_moves.h"
+#include "compute/device_moves.h"
 
 namespace tf_hvd {
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/mpi_api.h"
+#include "runtime/transport/mpi_library/api.h"
 #include "tests/gpu/software_gpu.h"
 
 namespace tf_hvd {

@@ -1,4 +1,4 @@
-// The kernels of kernels/device_sums.h by name, as functions of the host.
+// The kernels of compute/device_sums.h by name, as functions of the host.
 #ifndef TF_HVD_TESTS_GPU_SOFTWARE_SUMS_H_
 #define TF_HVD_TESTS_GPU_SOFTWARE_SUMS_H_
 
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/device_sums.h"
+#include "compute/device_sums.h"
 
 namespace tf_hvd {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "runtime/transport/gpu/gpu_devices.h"
-#include "runtime/transport/loopback.h"
+#include "runtime/transport/gpu/devices.h"
+#include "runtime/transport/loopback/loopback.h"
 #include "tests/gpu/device_rank.h"
 
 namespace tf_hvd {

@@ -1,4 +1,4 @@
-#include "runtime/agreement.h"
+#include "runtime/agreement/agreement.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The C API of a process that is alone: what Python sees before init, after it,
 // and when the settings are wrong.
-#include "runtime/c_api.h"
+#include "runtime/api/c_api.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

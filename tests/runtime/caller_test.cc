@@ -1,4 +1,4 @@
-#include "runtime/caller.h"
+#include "runtime/request/caller.h"
 
 #include <gtest/gtest.h>
 

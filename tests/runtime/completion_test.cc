@@ -1,4 +1,4 @@
-#include "runtime/completion.h"
+#include "runtime/request/completion.h"
 
 #include <gtest/gtest.h>
 

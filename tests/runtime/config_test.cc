@@ -1,4 +1,4 @@
-#include "runtime/config.h"
+#include "runtime/base/config.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

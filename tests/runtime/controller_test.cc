@@ -1,5 +1,5 @@
 // What of a single controller the simulation does not look at.
-#include "runtime/controller.h"
+#include "runtime/agreement/controller.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The executor against a backend that only writes down what it is asked for.
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace tf_hvd {
 

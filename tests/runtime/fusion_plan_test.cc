@@ -1,4 +1,4 @@
-#include "runtime/fusion_plan.h"
+#include "runtime/execution/fusion_plan.h"
 
 #include <gtest/gtest.h>
 

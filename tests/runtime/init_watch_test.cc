@@ -1,5 +1,5 @@
 // What is said of ranks that do not come to init.
-#include "runtime/init_watch.h"
+#include "runtime/api/init_watch.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/transport/processes.h"
+#include "runtime/base/processes.h"
 
 namespace tf_hvd {
 namespace {

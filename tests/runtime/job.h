@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/runtime.h"
-#include "runtime/transport/loopback.h"
+#include "runtime/api/runtime.h"
+#include "runtime/transport/loopback/loopback.h"
 #include "tests/runtime/rank_threads.h"
 
 namespace tf_hvd {

@@ -1,4 +1,4 @@
-#include "runtime/job_end.h"
+#include "runtime/execution/job_end.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/launcher_watch.h"
+#include "runtime/api/launcher_watch.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

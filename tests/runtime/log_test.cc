@@ -1,4 +1,4 @@
-#include "runtime/log.h"
+#include "runtime/base/log.h"
 
 #include <gtest/gtest.h>
 

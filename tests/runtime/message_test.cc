@@ -1,4 +1,4 @@
-#include "runtime/message.h"
+#include "runtime/agreement/message.h"
 
 #include <gtest/gtest.h>
 

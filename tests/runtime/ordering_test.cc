@@ -1,5 +1,5 @@
 // What becomes of complete requests, in which order, and who is told.
-#include "runtime/ordering.h"
+#include "runtime/agreement/ordering.h"
 
 #include <gtest/gtest.h>
 

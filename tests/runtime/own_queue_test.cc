@@ -1,5 +1,5 @@
 // This rank's own requests: whose turn it is, and what their callers are told.
-#include "runtime/own_queue.h"
+#include "runtime/agreement/own_queue.h"
 
 #include <gtest/gtest.h>
 

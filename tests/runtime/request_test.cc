@@ -1,4 +1,4 @@
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 
 #include <gtest/gtest.h>
 

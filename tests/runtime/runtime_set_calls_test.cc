@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/set_calls.h"
+#include "runtime/api/set_calls.h"
 #include "tests/runtime/job.h"
 
 namespace tf_hvd {

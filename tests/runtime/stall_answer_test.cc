@@ -1,4 +1,4 @@
-#include "runtime/stall_answer.h"
+#include "runtime/agreement/stall_answer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/message.h"
+#include "runtime/agreement/message.h"
 
 namespace tf_hvd {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/tensor_queue.h"
+#include "runtime/request/tensor_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/clock.h"
+#include "runtime/base/clock.h"
 
 namespace tf_hvd {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/types.h"
+#include "runtime/base/types.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The count of votes at one place in the tree.
-#include "runtime/votes.h"
+#include "runtime/agreement/votes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/wait_limit.h"
+#include "runtime/execution/wait_limit.h"
 
 #include <gtest/gtest.h>
 

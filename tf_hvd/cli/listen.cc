@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/transport/networks.h"
+#include "runtime/base/networks.h"
 
 namespace {
 

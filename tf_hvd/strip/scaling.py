@@ -1,6 +1,6 @@
 """What a reduction over one process does to its tensor: multiplication with its factors.
 
-The arithmetic is that of the kernels (kernels/scaling.h): each factor by itself, rounded to the
+The arithmetic is that of the kernels (compute/scaling.h): each factor by itself, rounded to the
 type that the product is formed in; integers in float64, truncated toward zero and held at the ends
 of their range; half precisions in float32, also between the two factors; bool not scaled at all.
 """

@@ -1,5 +1,5 @@
 // CudaApi: the table of the CUDA driver's functions that tf_hvd calls, in types
-// that need no cuda.h. gpu_libraries.cc fills it from the driver that was found
+// that need no cuda.h. libraries.cc fills it from the driver that was found
 // at run time; tests fill it with a software GPU (tests/gpu/).
 //
 // The names are the driver's without "cu"; so is what they do, and CUDA's

@@ -1,5 +1,5 @@
 // NcclApi: the table of NCCL's functions that tf_hvd calls, in types that need
-// no nccl.h. gpu_libraries.cc fills it from the library that was found at run
+// no nccl.h. libraries.cc fills it from the library that was found at run
 // time; tests fill it with a software NCCL (tests/gpu/).
 //
 // The names are NCCL's without "nccl"; so is what they do, and NCCL's

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/status.h"
-#include "runtime/transport/gpu/gpu_communicator.h"
-#include "runtime/transport/gpu/gpu_device.h"
-#include "runtime/transport/gpu/gpu_plan.h"
+#include "runtime/base/status.h"
+#include "runtime/transport/gpu/communicator.h"
+#include "runtime/transport/gpu/device.h"
 #include "runtime/transport/gpu/nccl_api.h"
+#include "runtime/transport/gpu/plan.h"
 
 namespace tf_hvd {
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/status.h"
-#include "runtime/transport/gpu/gpu_devices.h"
+#include "runtime/base/status.h"
+#include "runtime/transport/gpu/devices.h"
 #include "runtime/transport/operation.h"
 
 namespace tf_hvd {

@@ -10,7 +10,7 @@
 #include <iostream>
 #include <string>
 
-#include "runtime/transport/gpu/gpu_libraries.h"
+#include "runtime/transport/gpu/libraries.h"
 
 int main(int count, char** words) {
   if (count < 5) return 2;

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <optional>
 
-#include "runtime/key.h"
-#include "runtime/stall_monitor.h"
+#include "runtime/agreement/stall_monitor.h"
+#include "runtime/request/key.h"
 #include "tests/runtime/protocol/event_queue.h"
 
 namespace tf_hvd::protocol_test {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/status.h"
-#include "runtime/types.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
 
 namespace tf_hvd::protocol_test {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 #include "tests/runtime/protocol/history.h"
 #include "tests/runtime/protocol/random.h"
 

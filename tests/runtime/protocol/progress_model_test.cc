@@ -1,8 +1,8 @@
 // All interleavings of progress lock and doorbell: the background thread,
 // callers with a request each, completions that submit another one, a sender
 // with messages, and a thread that leaves; in jobs small enough to visit every
-// state. A model of the steps in runtime/progress_engine.cc, one atomic access
-// a step; a change there belongs here too.
+// state. A model of the steps in runtime/execution/progress_engine.cc, one
+// atomic access a step; a change there belongs here too.
 //
 // A wait for the doorbell has no limit here, but where said otherwise, so a
 // wake-up that is lost shows as a state in which nothing can go on.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/controller.h"
+#include "runtime/agreement/controller.h"
 #include "tests/runtime/protocol/history.h"
 
 namespace tf_hvd::protocol_test {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/transport/tree.h"
+#include "runtime/agreement/tree.h"
 
 namespace tf_hvd::protocol_test {
 namespace {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/message.h"
+#include "runtime/agreement/message.h"
 #include "runtime/transport/world.h"
 #include "tests/runtime/protocol/event_queue.h"
 #include "tests/runtime/protocol/history.h"

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/transport/loopback_arena.h"
-#include "runtime/transport/loopback_point_to_point.h"
-#include "runtime/transport/p2p_backend.h"
-#include "runtime/transport/shm_backend.h"
-#include "runtime/transport/two_level.h"
+#include "runtime/transport/loopback/arena.h"
+#include "runtime/transport/loopback/point_to_point.h"
+#include "runtime/transport/p2p/backend.h"
+#include "runtime/transport/routing/two_level.h"
+#include "runtime/transport/shm/backend.h"
 #include "tests/runtime/rank_threads.h"
 #include "tests/runtime/transport/collectives.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/half_float.h"
+#include "compute/half_float.h"
 #include "tests/runtime/transport/cluster.h"
 
 namespace tf_hvd {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/transport/mpi_api.h"
+#include "runtime/transport/mpi_library/api.h"
 
 namespace tf_hvd {
 

@@ -1,4 +1,4 @@
-#include "runtime/transport/farewell.h"
+#include "runtime/transport/liveness/farewell.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/config.h"
-#include "runtime/runtime.h"
-#include "runtime/transport/mpi_world.h"
+#include "runtime/api/runtime.h"
+#include "runtime/base/config.h"
+#include "runtime/transport/mpi/world.h"
 #include "tests/runtime/job.h"
 
 namespace tf_hvd {

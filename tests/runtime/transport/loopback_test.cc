@@ -1,4 +1,4 @@
-#include "runtime/transport/loopback.h"
+#include "runtime/transport/loopback/loopback.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/transport/loopback_point_to_point.h"
+#include "runtime/transport/loopback/point_to_point.h"
 #include "tests/runtime/rank_threads.h"
 
 namespace tf_hvd {

@@ -1,5 +1,3 @@
-#include "runtime/transport/mpi_listeners.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -9,7 +7,8 @@
 #include <cstring>
 #include <string>
 
-#include "runtime/transport/networks.h"
+#include "runtime/base/networks.h"
+#include "runtime/transport/mpi/listeners.h"
 
 namespace tf_hvd {
 namespace {

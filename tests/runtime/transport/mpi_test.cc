@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/transport/abort_flood.h"
-#include "runtime/transport/abort_path.h"
-#include "runtime/transport/mpi_edge.h"
-#include "runtime/transport/mpi_library.h"
-#include "runtime/transport/mpi_point_to_point.h"
-#include "runtime/transport/mpi_settings.h"
-#include "runtime/transport/shm_segment.h"
+#include "runtime/transport/liveness/abort_flood.h"
+#include "runtime/transport/liveness/abort_path.h"
+#include "runtime/transport/mpi/edge.h"
+#include "runtime/transport/mpi/point_to_point.h"
+#include "runtime/transport/mpi/settings.h"
+#include "runtime/transport/mpi_library/library.h"
+#include "runtime/transport/shm/segment.h"
 #include "tests/runtime/transport/fake_mpi.h"
 
 namespace tf_hvd {

@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/config.h"
-#include "runtime/transport/mpi_world.h"
-#include "runtime/transport/tree.h"
+#include "runtime/agreement/tree.h"
+#include "runtime/base/config.h"
+#include "runtime/transport/mpi/world.h"
 #include "tests/runtime/transport/collectives.h"
 
 namespace tf_hvd {

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/half_float.h"
+#include "compute/half_float.h"
 #include "tests/runtime/transport/cluster.h"
 
 namespace tf_hvd {

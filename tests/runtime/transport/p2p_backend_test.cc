@@ -1,12 +1,11 @@
 // What is P2PBackend's own; collectives_test.cc has what all backends do.
-#include "runtime/transport/p2p_backend.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string_view>
 #include <vector>
 
+#include "runtime/transport/p2p/backend.h"
 #include "tests/runtime/transport/collectives.h"
 
 #if defined(__SANITIZE_ADDRESS__)

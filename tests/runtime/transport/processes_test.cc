@@ -1,4 +1,4 @@
-#include "runtime/transport/processes.h"
+#include "runtime/base/processes.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

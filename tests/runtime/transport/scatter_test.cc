@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/buffer_ops.h"
-#include "tests/kernels/nan_aware.h"
+#include "compute/buffer_ops.h"
+#include "tests/compute/nan_aware.h"
 #include "tests/runtime/transport/cluster.h"
 
 namespace tf_hvd {

@@ -1,12 +1,11 @@
 // What is ShmBackend's own: operations under way at once, of sets that overlap,
 // on many ranks. collectives_test.cc has what all backends do.
-#include "runtime/transport/shm_backend.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
+#include "runtime/transport/shm/backend.h"
 #include "tests/runtime/transport/cluster.h"
 #include "tests/runtime/transport/juggler.h"
 

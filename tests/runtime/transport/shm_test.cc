@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/transport/abort_path.h"
-#include "runtime/transport/shm_edge.h"
-#include "runtime/transport/shm_segment.h"
-#include "runtime/transport/tripwire.h"
+#include "runtime/transport/liveness/abort_path.h"
+#include "runtime/transport/shm/edge.h"
+#include "runtime/transport/shm/segment.h"
+#include "runtime/transport/shm/tripwire.h"
 
 namespace tf_hvd {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/transport/tree.h"
+#include "runtime/agreement/tree.h"
 
 #include <gtest/gtest.h>
 

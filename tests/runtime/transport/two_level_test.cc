@@ -1,7 +1,7 @@
 // What is TwoLevelBackend's own: nodes of all shapes, sets that cover them in
 // part, what crosses the network, and types that are rounded on their way.
 // collectives_test.cc has what all backends do.
-#include "runtime/transport/two_level.h"
+#include "runtime/transport/routing/two_level.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/half_float.h"
+#include "compute/half_float.h"
 #include "tests/runtime/transport/cluster.h"
 #include "tests/runtime/transport/juggler.h"
 

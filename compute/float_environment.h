@@ -1,0 +1,53 @@
+// Arithmetic as IEEE 754 has it, whatever the thread was set to.
+//
+// TensorFlow lets its threads flush denormals to zero, the runtime's own
+// thread does not, and a reduction may run on either: without this the bits of
+// a result would depend on which thread was faster.
+#ifndef TF_HVD_COMPUTE_FLOAT_ENVIRONMENT_H_
+#define TF_HVD_COMPUTE_FLOAT_ENVIRONMENT_H_
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#else
+#include <cfenv>
+#endif
+
+namespace tf_hvd {
+
+// For as long as it lives its thread rounds to nearest even and keeps
+// denormals. Calls to loops that depend on it must not be inlined: compilers
+// do not know that arithmetic depends on this object.
+class StandardFloatEnvironment {
+ public:
+  StandardFloatEnvironment(const StandardFloatEnvironment&) = delete;
+  StandardFloatEnvironment& operator=(const StandardFloatEnvironment&) = delete;
+
+#if defined(__SSE2__)
+  // The register is read in a few cycles, but slow to write, and rarely has
+  // to be.
+  StandardFloatEnvironment() : saved_(_mm_getcsr()) {
+    if ((saved_ & kModes) != 0) _mm_setcsr(saved_ & ~kModes);
+  }
+  ~StandardFloatEnvironment() {
+    if ((saved_ & kModes) != 0) _mm_setcsr(saved_);
+  }
+
+ private:
+  // Flush to zero, rounding direction, denormals are zero.
+  static constexpr unsigned kModes = 0x8000u | 0x6000u | 0x0040u;
+  unsigned saved_;
+#else
+  StandardFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~StandardFloatEnvironment() { std::fesetenv(&saved_); }
+
+ private:
+  std::fenv_t saved_;
+#endif
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_COMPUTE_FLOAT_ENVIRONMENT_H_

@@ -1,0 +1,60 @@
+#include "compute/fused_loops.h"
+
+namespace tf_hvd {
+namespace {
+
+#if defined(__x86_64__)
+bool HasAvx512() {
+  return __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("f16c");
+}
+
+bool HasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+}
+#endif
+
+bool Always() { return true; }
+
+}  // namespace
+
+const std::vector<FusedVariant>& FusedVariants() {
+  static const auto* const variants = new std::vector<FusedVariant>{
+#if defined(__x86_64__)
+      {"avx512", HasAvx512, Avx512LoopsOf},
+      {"avx2", HasAvx2, Avx2LoopsOf},
+#endif
+      {"baseline", Always, BaselineLoopsOf},
+  };
+  return *variants;
+}
+
+FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled) {
+  static const FusedVariant* const best = [] {
+    const FusedVariant* found = FusedVariants().data();
+    while (!found->supported()) ++found;
+    return found;
+  }();
+  return FusedLoopOf(*best, dtype, op, scaled);
+}
+
+FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
+                      Scaled scaled) {
+  const FusedLoops& loops = variant.of(dtype);
+  switch (op) {
+    case ReduceOp::kSum:
+      return loops.sum.of[scaled];
+    case ReduceOp::kMin:
+      return loops.min.of[scaled];
+    case ReduceOp::kMax:
+      return loops.max.of[scaled];
+    case ReduceOp::kProduct:
+      return loops.product.of[scaled];
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,77 @@
+// Loops that reduce several inputs in one pass over memory, for the processor
+// at hand: the same source, compiled for several instruction sets, with the
+// same bits from each. What they do not serve goes through the loops of
+// buffer_ops_cpu.cc, one after the other.
+//
+// Pure functions on the given memory; any thread, in the standard float
+// environment (float_environment.h).
+#ifndef TF_HVD_COMPUTE_FUSED_LOOPS_H_
+#define TF_HVD_COMPUTE_FUSED_LOOPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/types.h"
+
+namespace tf_hvd {
+
+// As in ReduceOptions (buffer_ops.h).
+struct FusedScales {
+  double before = 1.0;
+  double after = 1.0;
+  double divisor = 1.0;
+};
+
+// What a loop does beside the reduction: nothing; a product, or a product and a
+// quotient, at the end; all.
+enum Scaled { kUnscaled, kProduct, kQuotient, kThroughout, kScaledWays };
+
+inline Scaled ScaledBy(const FusedScales& scales) {
+  if (scales.before != 1.0) return kThroughout;
+  if (scales.divisor != 1.0) return kQuotient;
+  return scales.after != 1.0 ? kProduct : kUnscaled;
+}
+
+// output[i] = (before * inputs[0][i] (op) before * inputs[1][i] (op) ...) *
+// after / divisor; `copy`, if not null, gets the same. Both may equal inputs.
+using FusedLoop = void (*)(const void* const* inputs, size_t ranks,
+                           int64_t count, const FusedScales& scales,
+                           void* output, void* copy);
+
+// Null: not served.
+struct LoopsOfOp {
+  FusedLoop of[kScaledWays];
+};
+
+struct FusedLoops {
+  LoopsOfOp sum;
+  LoopsOfOp min;
+  LoopsOfOp max;
+  LoopsOfOp product;
+};
+
+// One set of loops: what it needs of the processor, and whether that has it.
+struct FusedVariant {
+  const char* name;
+  bool (*supported)();
+  const FusedLoops& (*of)(DType dtype);
+};
+
+// From the best to the baseline, which every processor has.
+const std::vector<FusedVariant>& FusedVariants();
+
+// Of the best variant that the processor has.
+FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled);
+
+// Of that variant.
+FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
+                      Scaled scaled);
+
+const FusedLoops& BaselineLoopsOf(DType dtype);
+const FusedLoops& Avx2LoopsOf(DType dtype);
+const FusedLoops& Avx512LoopsOf(DType dtype);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_COMPUTE_FUSED_LOOPS_H_

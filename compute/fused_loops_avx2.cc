@@ -1,0 +1,10 @@
+#include "compute/fused_loops.h"
+#include "compute/fused_loops_variant.h"
+
+namespace tf_hvd {
+
+const FusedLoops& Avx2LoopsOf(DType dtype) {
+  return kLoops[static_cast<size_t>(dtype)];
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,102 @@
+#include "runtime/agreement/agreement.h"
+
+namespace tf_hvd {
+namespace {
+
+// The lower-ranked of `best` and `candidate`, for candidates that differ from
+// `request`.
+void KeepLowestDiffering(const Witness& candidate, const std::string& request,
+                         std::optional<Witness>* best) {
+  if (candidate.request == request) return;
+  if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
+}
+
+// The same for the steps.
+void KeepLowestOffStep(const Stamp& candidate, int64_t step,
+                       std::optional<Stamp>* best) {
+  if (candidate.step == step) return;
+  if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
+}
+
+std::string StepText(int64_t step) {
+  return step < 0 ? "gives no step" : "is at step " + std::to_string(step);
+}
+
+std::string DescribeSteps(std::string_view name, const Vote& vote) {
+  Request request;
+  std::string what = "'" + std::string(name) + "'";
+  if (DecodeRequest(vote.first.request, &request).ok()) {
+    what = NameOf(request.kind) + (" " + what);
+  }
+  return "mismatch in " + what + ": rank " + std::to_string(vote.first.rank) +
+         " " + StepText(vote.step) + ", rank " +
+         std::to_string(vote.off_step->rank) + " " +
+         StepText(vote.off_step->step) +
+         "; all ranks must make the same steps: one that failed, was repeated "
+         "or was left out on one rank must be so on all of them, or all start "
+         "again from a checkpoint";
+}
+
+// What a rank that has joined can take part in, with zeros or without rows.
+bool RunsAfterJoin(std::string_view request) {
+  Request decoded;
+  if (!DecodeRequest(request, &decoded).ok()) return false;
+  switch (decoded.kind) {
+    case OpKind::kBroadcast:
+    case OpKind::kAlltoall:
+    case OpKind::kReducescatter:
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+Vote Merge(const Vote& earlier, const Vote& later) {
+  const bool earlier_leads = earlier.first.rank <= later.first.rank;
+  const Vote& low = earlier_leads ? earlier : later;
+  const Vote& high = earlier_leads ? later : earlier;
+
+  Vote merged;
+  merged.first = low.first;
+  merged.other = low.other;
+  KeepLowestDiffering(high.first, low.first.request, &merged.other);
+  if (high.other.has_value()) {
+    KeepLowestDiffering(*high.other, low.first.request, &merged.other);
+  }
+  merged.refusal = low.refusal;
+  if (high.refusal.has_value() && (!merged.refusal.has_value() ||
+                                   high.refusal->rank < merged.refusal->rank)) {
+    merged.refusal = high.refusal;
+  }
+  merged.step = low.step;
+  merged.off_step = low.off_step;
+  KeepLowestOffStep({high.first.rank, high.step}, low.step, &merged.off_step);
+  if (high.off_step.has_value()) {
+    KeepLowestOffStep(*high.off_step, low.step, &merged.off_step);
+  }
+  merged.joined = earlier.joined || later.joined;
+  merged.last = later.last;
+  return merged;
+}
+
+std::string Verdict(std::string_view name, const Vote& vote) {
+  if (vote.refusal.has_value()) {
+    return "rank " + std::to_string(vote.refusal->rank) + ": " +
+           vote.refusal->text;
+  }
+  if (vote.other.has_value()) {
+    return DescribeMismatch(name, vote.first.rank, vote.first.request,
+                            vote.other->rank, vote.other->request);
+  }
+  if (vote.off_step.has_value()) return DescribeSteps(name, vote);
+  if (vote.joined && !RunsAfterJoin(vote.first.request)) {
+    return "'" + std::string(name) +
+           "' cannot run: a rank has already joined, and only allreduce, "
+           "allgather and barrier go on without it";
+  }
+  return "";
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,323 @@
+#include "runtime/agreement/controller.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+// The same for requests that were pending and for those that come later: on
+// other ranks they are one request.
+Status RemovedStatus(int32_t set) {
+  return FailedPrecondition("process set " + std::to_string(set) +
+                            " was removed");
+}
+
+bool EndsWith(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() &&
+         text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+}  // namespace
+
+Controller::Controller(const Topology& topology, const StallOptions& stall,
+                       ControllerHost* host)
+    : hosts_(topology.hosts),
+      host_(host),
+      sets_(topology.rank, topology.size,
+            PlaceOf(topology.rank, topology.nodes, topology.fan_out)),
+      ordering_(&sets_),
+      own_([host](Completion done, const Status& status) {
+        host->Complete(std::move(done), status, 0);
+      }),
+      stall_(sets_, ordering_, own_, topology, stall, host) {}
+
+void Controller::Admit(Entry entry) {
+  if (const Status status = Admissible(entry); !status.ok()) {
+    return own_.Answer(&entry, status);
+  }
+  own_.Add(std::move(entry));
+  VoteInTurn();
+}
+
+// Not ok: no other rank can be waiting for it.
+Status Controller::Admissible(const Entry& entry) const {
+  if (!ended_.ok()) return EndedStatus({entry.set, entry.name});
+  const std::string set_text = "process set " + std::to_string(entry.set);
+  const ProcessSet* const set = sets_.Find(entry.set);
+  if (set == nullptr) {
+    return sets_.Removed(entry.set)
+               ? RemovedStatus(entry.set)
+               : InvalidArgument(set_text + " does not exist");
+  }
+  if (!set->member) {
+    return InvalidArgument(RankText(sets_.rank(), hosts_) +
+                           " is not a member of " + set_text);
+  }
+  if (own_.HasJoined(entry.set)) {
+    return FailedPrecondition(RankText(sets_.rank(), hosts_) +
+                              " has joined and cannot submit '" + entry.name +
+                              "' before join() returns");
+  }
+  return Status::Ok();
+}
+
+void Controller::VoteInTurn() {
+  for (const Key& key : own_.TakeTurns()) CastVote(key, own_.Front(key));
+}
+
+void Controller::CastVote(const Key& key, const Entry& entry) {
+  ProcessSet* const set = sets_.Find(key.first);
+  Vote vote;
+  vote.first = {sets_.rank(), EncodeRequest(entry.request)};
+  vote.last = sets_.rank();
+  vote.step = set->SinceJoin(key.second, entry.stamp);
+  if (!entry.refusal.empty()) vote.refusal = {sets_.rank(), entry.refusal};
+  Count(sets_.rank(), key, vote);
+}
+
+void Controller::Count(int child, const Key& key, const Vote& vote) {
+  const ProcessSet* const set = sets_.Find(key.first);
+  if (!ended_.ok() || set == nullptr) return;
+  auto complete = votes_.Count(*set, child, key, vote);
+  if (!complete.has_value()) {
+    return Bug("two votes for '" + key.second + "' from " +
+               RankText(child, hosts_));
+  }
+  for (CompleteVote& one : *complete) {
+    if (!set->covered) {
+      PassUp(*set, one.key, one.vote);
+      continue;
+    }
+    stall_.Forget(one.key);
+    ordering_.Add(one.key, std::move(one.vote));
+  }
+}
+
+void Controller::PassUp(const ProcessSet& set, const Key& key,
+                        const Vote& vote) {
+  Message message;
+  message.kind = MessageKind::kVote;
+  message.set = key.first;
+  message.vote = vote;
+  const bool plain = !vote.other.has_value() && !vote.refusal.has_value();
+  if (plain) message.slot = set.slots.Find(key.second, vote.first.request);
+  if (message.slot == kNoSlot) message.name = key.second;
+  host_->Send(sets_.place().parent, EncodeMessage(message));
+}
+
+void Controller::TakeVote(int child, Message message) {
+  const ProcessSet* const set = sets_.Find(message.set);
+  if (set == nullptr) {
+    if (sets_.Removed(message.set)) return;  // was on its way
+    return Bug("a vote for unknown process set " + std::to_string(message.set));
+  }
+  if (message.slot != kNoSlot) {
+    const SlotTable::Slot* slot = set->slots.Get(message.slot);
+    if (slot == nullptr) {
+      return Bug("a vote for unknown slot " + std::to_string(message.slot));
+    }
+    message.name = slot->name;
+    message.vote.first.request = slot->request;
+  }
+  Count(child, {message.set, message.name}, message.vote);
+}
+
+void Controller::TakeLeave(const Message& message) {
+  if (sets_.place().parent >= 0) {
+    return host_->Send(sets_.place().parent, EncodeMessage(message));
+  }
+  Response close;
+  close.close = true;
+  close.last = message.rank;
+  close.error = RankText(message.rank, hosts_) + " left: " + message.text;
+  Emit({std::move(close)});
+}
+
+void Controller::Receive(int neighbour, std::string_view bytes,
+                         int64_t now_ns) {
+  if (!ended_.ok()) return;
+  Message message;
+  if (const Status status = DecodeMessage(bytes, &message); !status.ok()) {
+    return Bug(status.message());
+  }
+  switch (message.kind) {
+    case MessageKind::kVote:
+      return TakeVote(neighbour, std::move(message));
+    case MessageKind::kResponses:
+      return TakeResponses(std::move(message.batch));
+    case MessageKind::kLeave:
+      return TakeLeave(message);
+    case MessageKind::kAsk:
+      return stall_.OnAsk(message, now_ns);
+    case MessageKind::kQuery:
+      return stall_.OnQuery(message, now_ns);
+    case MessageKind::kAnswer:
+      return stall_.OnAnswer(neighbour, message, now_ns);
+  }
+}
+
+void Controller::Tick(int64_t now_ns) {
+  own_.NoteProgress(host_->Moved(), now_ns);
+  if (ended_.ok() || !own_.executing().empty()) stall_.Tick(now_ns);
+}
+
+bool Controller::EmitReady() {
+  // Waiting for the executor is what makes batches big: the next one fills
+  // meanwhile.
+  if (ordering_.empty() || !ended_.ok() || host_->Backlog() > 1) return false;
+  Emit(ordering_.TakeBatch());
+  return true;
+}
+
+void Controller::TakeResponses(std::vector<Response> batch) {
+  for (Response& response : batch) {
+    if (response.close || response.slot == kNoSlot || response.define) continue;
+    const ProcessSet* const set = sets_.Find(response.set);
+    const SlotTable::Slot* slot =
+        set == nullptr ? nullptr : set->slots.Get(response.slot);
+    if (slot == nullptr) {
+      return Bug("a batch with unknown slot " + std::to_string(response.slot) +
+                 " of process set " + std::to_string(response.set));
+    }
+    response.name = slot->name;
+    response.request = slot->request;
+  }
+  Emit(batch);
+}
+
+void Controller::Emit(const std::vector<Response>& batch) {
+  if (const auto first = ordering_.TakeBefore(batch); !first.empty()) {
+    Emit(first);
+  }
+  Forward(batch);
+  Apply(batch);
+}
+
+void Controller::Forward(const std::vector<Response>& batch) {
+  ordering_.Forward(batch, [this](int child, std::string_view message) {
+    host_->Send(child, message);
+  });
+}
+
+void Controller::Apply(const std::vector<Response>& batch) {
+  std::vector<Task> tasks;
+  for (const Response& response : batch) {
+    if (response.close) {
+      Close(response);
+      break;
+    }
+    ApplyResponse(response, &tasks);
+  }
+  if (!tasks.empty()) host_->Execute(std::move(tasks));
+  VoteInTurn();
+}
+
+void Controller::ApplyResponse(const Response& response,
+                               std::vector<Task>* tasks) {
+  ProcessSet* const set = sets_.Find(response.set);
+  if (set == nullptr) return;
+  if (response.define &&
+      !set->slots.Define(response.slot, response.name, response.request)) {
+    return Bug("slot " + std::to_string(response.slot) + " is out of step");
+  }
+  const Key key{response.set, response.name};
+  votes_.Ordered(key);
+  if (response.name == kJoinName) set->JoinEnded();
+
+  Task task;
+  if (const Status status = DecodeRequest(response.request, &task.request);
+      !status.ok()) {
+    return Bug(status.message());
+  }
+  if (set->member) {
+    task.set = response.set;
+    task.name = response.name;
+    task.error = response.error;
+    task.last = response.last;
+    task.ranks = set->members;
+    task.is_root = task.request.root == sets_.rank();
+    task.own = own_.Ordered(key);
+  }
+  if (response.error.empty()) ApplySetChange(response, task.request);
+  if (task.ranks != nullptr) tasks->push_back(std::move(task));
+}
+
+void Controller::ApplySetChange(const Response& response,
+                                const Request& request) {
+  if (request.kind == OpKind::kRemoveSet) return RemoveSet(request.set);
+  if (request.kind != OpKind::kAddSet) return;
+  const ProcessSet& added =
+      sets_.Add(response.last, {request.ranks.begin(), request.ranks.end()});
+  ordering_.SetAdded(response.last);
+  host_->SetAdded(response.last, added.members);
+}
+
+// Each request of the set either is before this in the order on all members,
+// or on none.
+void Controller::RemoveSet(int32_t set) {
+  if (!sets_.Remove(set)) return;
+  const Status status = RemovedStatus(set);
+  votes_.DropSet(set);
+  ordering_.DropSet(set);
+  own_.FailSet(set, status);
+  stall_.ForgetSet(set);
+  host_->SetRemoved(set);
+}
+
+void Controller::Leave(const std::string& reason) {
+  if (!ended_.ok()) return;
+  Message leave;
+  leave.kind = MessageKind::kLeave;
+  leave.rank = sets_.rank();
+  leave.text = reason;
+  TakeLeave(leave);
+}
+
+void Controller::Close(const Response& close) {
+  const std::string& text = close.error;
+  ended_ = Aborted(text);
+  if (EndsWith(text, ": exit") || EndsWith(text, ": shutdown()")) {
+    through_ = close.last;
+  }
+  FailAll();
+}
+
+void Controller::Abort(const Status& status) {
+  ended_ = status;
+  FailAll();
+}
+
+void Controller::FailAll() {
+  stall_.ForgetAll();
+  votes_.Clear();
+  ordering_.Clear();
+  own_.FailAll([this](const Key& key) { return EndedStatus(key); });
+}
+
+// A rank that was through has made fewer calls under this name. Where it left
+// one out, each of its calls after that has met another rank's earlier one:
+// that shows here, and nowhere before.
+Status Controller::EndedStatus(const Key& key) const {
+  const ProcessSet* const set = sets_.Find(key.first);
+  if (through_ < 0 || set == nullptr || !set->slots.Knows(key.second)) {
+    return ended_;
+  }
+  const std::vector<int>& members = *set->members;
+  if (!std::binary_search(members.begin(), members.end(), through_)) {
+    return ended_;
+  }
+  return Aborted(ended_.message() + "; '" + key.second +
+                 "', which has run before, has not been called as "
+                 "often on all ranks: if one of them left out a call, results "
+                 "since then are of calls that do not belong together");
+}
+
+void Controller::Bug(const std::string& text) {
+  host_->Abort(
+      AbortRecord::kFailed, sets_.rank(),
+      "bug in tf_hvd, seen by " + RankText(sets_.rank(), hosts_) + ": " + text);
+}
+
+}  // namespace tf_hvd

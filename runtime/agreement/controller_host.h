@@ -1,0 +1,47 @@
+// ControllerHost: what a controller needs of its surroundings. All are called
+// by the holder of the progress lock, inside a call of the controller, and must
+// not call the controller back.
+#ifndef TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_HOST_H_
+#define TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_HOST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/request/completion.h"
+#include "runtime/request/request.h"
+#include "runtime/request/task.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+class ControllerHost {
+ public:
+  virtual ~ControllerHost() = default;
+  // Never blocks: what does not fit waits in an out-queue. Several neighbours
+  // may be sent the same bytes, which need not stay after the call.
+  virtual void Send(int neighbour, std::string_view message) = 0;
+  // What one batch gives this rank to do, in order.
+  virtual void Execute(std::vector<Task> batch) = 0;
+  // Grows while what was handed to Execute moves.
+  virtual uint64_t Moved() const = 0;
+  // The rank whose data is waited for; -1 if none is.
+  virtual int Awaited() const = 0;
+  // Batches handed to Execute of which nothing has begun.
+  virtual size_t Backlog() const = 0;
+  // To be fired when the progress lock is free.
+  virtual void Complete(Completion done, Status status, int32_t value) = 0;
+  virtual void SetAdded(int32_t set, const SetMembers& members) = 0;
+  virtual void SetRemoved(int32_t set) = 0;
+  virtual void Warn(const std::string& text) = 0;
+  // The job cannot go on.
+  virtual void Abort(AbortRecord::Class error_class, int32_t rank,
+                     const std::string& text) = 0;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_HOST_H_

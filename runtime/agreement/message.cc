@@ -1,0 +1,288 @@
+#include "runtime/agreement/message.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/wire.h"
+
+namespace tf_hvd {
+namespace {
+
+// Flags of a vote.
+constexpr uint8_t kVoteJoined = 1;
+constexpr uint8_t kVoteDiffers = 2;
+constexpr uint8_t kVoteRefused = 4;
+constexpr uint8_t kVoteStamped = 8;
+constexpr uint8_t kVoteOffStep = 16;
+
+// Flags of an entry in a batch.
+constexpr uint8_t kEntryNamed = 1;
+constexpr uint8_t kEntryDefine = 2;
+constexpr uint8_t kEntryError = 4;
+constexpr uint8_t kEntryJoined = 8;
+constexpr uint8_t kEntryClose = 16;
+
+uint8_t VoteFlags(const Vote& vote) {
+  return static_cast<uint8_t>((vote.joined ? kVoteJoined : 0) |
+                              (vote.other.has_value() ? kVoteDiffers : 0) |
+                              (vote.refusal.has_value() ? kVoteRefused : 0) |
+                              (vote.step >= 0 ? kVoteStamped : 0) |
+                              (vote.off_step.has_value() ? kVoteOffStep : 0));
+}
+
+void PutVote(const Message& message, Writer* out) {
+  const Vote& vote = message.vote;
+  out->Put(message.set);
+  out->Put(message.slot);
+  out->Put(vote.last);
+  out->Put(vote.first.rank);
+  if (message.slot == kNoSlot) {
+    out->PutText(message.name);
+    out->PutText(vote.first.request);
+  }
+  if (vote.other.has_value()) {
+    out->Put(vote.other->rank);
+    out->PutText(vote.other->request);
+  }
+  if (vote.refusal.has_value()) {
+    out->Put(vote.refusal->rank);
+    out->PutText(vote.refusal->text);
+  }
+  if (vote.step >= 0) out->Put(vote.step);
+  if (vote.off_step.has_value()) {
+    out->Put(vote.off_step->rank);
+    out->Put(vote.off_step->step);
+  }
+}
+
+void GetVote(uint8_t flags, Reader* in, Message* message) {
+  Vote& vote = message->vote;
+  message->set = in->Get<int32_t>();
+  message->slot = in->Get<uint32_t>();
+  vote.last = in->Get<int32_t>();
+  vote.first.rank = in->Get<int32_t>();
+  if (message->slot == kNoSlot) {
+    message->name = in->GetText();
+    vote.first.request = in->GetText();
+  }
+  vote.joined = (flags & kVoteJoined) != 0;
+  if ((flags & kVoteDiffers) != 0) {
+    const auto rank = in->Get<int32_t>();
+    vote.other = Witness{rank, std::string(in->GetText())};
+  }
+  if ((flags & kVoteRefused) != 0) {
+    const auto rank = in->Get<int32_t>();
+    vote.refusal = Refusal{rank, std::string(in->GetText())};
+  }
+  if ((flags & kVoteStamped) != 0) vote.step = in->Get<int64_t>();
+  if ((flags & kVoteOffStep) != 0) {
+    const auto rank = in->Get<int32_t>();
+    vote.off_step = Stamp{rank, in->Get<int64_t>()};
+  }
+}
+
+void PutResponse(const Response& entry, Writer* out) {
+  const bool named = entry.slot == kNoSlot || entry.define;
+  out->Put(static_cast<uint8_t>(
+      (named ? kEntryNamed : 0) | (entry.define ? kEntryDefine : 0) |
+      (entry.error.empty() ? 0 : kEntryError) |
+      (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0)));
+  out->Put(entry.set);
+  out->Put(entry.slot);
+  out->Put(entry.last);
+  if (named) {
+    out->PutText(entry.name);
+    out->PutText(entry.request);
+  }
+  if (!entry.error.empty()) out->PutText(entry.error);
+}
+
+void PutBatch(const std::vector<Response>& batch, Writer* out) {
+  out->Put(static_cast<uint32_t>(batch.size()));
+  for (const Response& entry : batch) PutResponse(entry, out);
+}
+
+void GetBatch(Reader* in, std::vector<Response>* batch) {
+  for (uint32_t n = in->Get<uint32_t>(); n > 0 && in->ok(); --n) {
+    Response entry;
+    const auto flags = in->Get<uint8_t>();
+    entry.define = (flags & kEntryDefine) != 0;
+    entry.joined = (flags & kEntryJoined) != 0;
+    entry.close = (flags & kEntryClose) != 0;
+    entry.set = in->Get<int32_t>();
+    entry.slot = in->Get<uint32_t>();
+    entry.last = in->Get<int32_t>();
+    if ((flags & kEntryNamed) != 0) {
+      entry.name = in->GetText();
+      entry.request = in->GetText();
+    }
+    if ((flags & kEntryError) != 0) entry.error = in->GetText();
+    batch->push_back(std::move(entry));
+  }
+}
+
+void PutRanks(const RankList& ranks, Writer* out) {
+  out->Put(ranks.count);
+  out->Put(static_cast<uint8_t>(ranks.named.size()));
+  for (const int32_t rank : ranks.named) out->Put(rank);
+}
+
+RankList GetRanks(Reader* in) {
+  RankList ranks;
+  ranks.count = in->Get<uint32_t>();
+  for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
+    ranks.named.push_back(in->Get<int32_t>());
+  }
+  return ranks;
+}
+
+void PutAnswer(const StallAnswer& answer, Writer* out) {
+  out->Put(static_cast<uint8_t>(answer.agreed));
+  out->Put(answer.age_ms);
+  PutRanks(answer.voted, out);
+  PutRanks(answer.missing, out);
+  PutRanks(answer.silent, out);
+  out->Put(static_cast<uint8_t>(answer.waits.size()));
+  for (const WaitGroup& group : answer.waits) {
+    out->PutText(group.waits_for);
+    PutRanks(group.ranks, out);
+  }
+}
+
+void GetAnswer(Reader* in, StallAnswer* answer) {
+  answer->agreed = in->Get<uint8_t>() != 0;
+  answer->age_ms = in->Get<uint32_t>();
+  answer->voted = GetRanks(in);
+  answer->missing = GetRanks(in);
+  answer->silent = GetRanks(in);
+  for (uint8_t n = in->Get<uint8_t>(); n > 0 && in->ok(); --n) {
+    WaitGroup group;
+    group.waits_for = in->GetText();
+    group.ranks = GetRanks(in);
+    answer->waits.push_back(std::move(group));
+  }
+}
+
+void PutBody(const Message& message, Writer* out) {
+  switch (message.kind) {
+    case MessageKind::kVote:
+      return PutVote(message, out);
+    case MessageKind::kResponses:
+      return PutBatch(message.batch, out);
+    case MessageKind::kLeave:
+      out->Put(message.rank);
+      return out->PutText(message.text);
+    case MessageKind::kAsk:
+      out->Put(message.set);
+      return out->PutText(message.name);
+    case MessageKind::kQuery:
+      out->Put(message.set);
+      out->PutText(message.name);
+      out->Put(message.query);
+      return out->Put(message.wait_ns);
+    case MessageKind::kAnswer:
+      out->Put(message.set);
+      out->PutText(message.name);
+      out->Put(message.query);
+      return PutAnswer(message.answer, out);
+  }
+}
+
+bool GetBody(uint8_t flags, Reader* in, Message* message) {
+  switch (message->kind) {
+    case MessageKind::kVote:
+      GetVote(flags, in, message);
+      return true;
+    case MessageKind::kResponses:
+      GetBatch(in, &message->batch);
+      return true;
+    case MessageKind::kLeave:
+      message->rank = in->Get<int32_t>();
+      message->text = in->GetText();
+      return true;
+    case MessageKind::kAsk:
+      message->set = in->Get<int32_t>();
+      message->name = in->GetText();
+      return true;
+    case MessageKind::kQuery:
+      message->set = in->Get<int32_t>();
+      message->name = in->GetText();
+      message->query = in->Get<uint32_t>();
+      message->wait_ns = in->Get<int64_t>();
+      return true;
+    case MessageKind::kAnswer:
+      message->set = in->Get<int32_t>();
+      message->name = in->GetText();
+      message->query = in->Get<uint32_t>();
+      GetAnswer(in, &message->answer);
+      return true;
+  }
+  return false;
+}
+
+void PutHeader(MessageKind kind, uint8_t flags, Writer* out) {
+  out->Put(uint32_t{0});
+  out->Put(static_cast<uint8_t>(kind));
+  out->Put(flags);
+  out->Put(uint16_t{0});
+}
+
+// The whole length is known at the end.
+std::string Finish(Writer* out) {
+  out->PatchU32(0, static_cast<uint32_t>(out->size()));
+  return out->Take();
+}
+
+}  // namespace
+
+std::string EncodeMessage(const Message& message) {
+  Writer out;
+  PutHeader(
+      message.kind,
+      message.kind == MessageKind::kVote ? VoteFlags(message.vote) : uint8_t{0},
+      &out);
+  PutBody(message, &out);
+  return Finish(&out);
+}
+
+std::string_view BatchEncoder::Encode(const std::vector<size_t>& places) {
+  const auto [it, is_new] = messages_.try_emplace(places);
+  if (!is_new) return it->second;
+  Writer out;
+  PutHeader(MessageKind::kResponses, 0, &out);
+  out.Put(static_cast<uint32_t>(places.size()));
+  for (const size_t place : places) {
+    std::string& bytes = encoded_[place];
+    if (bytes.empty()) {
+      Writer one;
+      PutResponse(batch_[place], &one);
+      bytes = one.Take();
+      ++responses_encoded_;
+    }
+    out.PutBytes(bytes);
+  }
+  it->second = Finish(&out);
+  return it->second;
+}
+
+Status DecodeMessage(std::string_view bytes, Message* message) {
+  Reader in(bytes);
+  *message = Message();
+  const auto size = in.Get<uint32_t>();
+  message->kind = static_cast<MessageKind>(in.Get<uint8_t>());
+  const auto flags = in.Get<uint8_t>();
+  in.Get<uint16_t>();
+  if (size != bytes.size() || !GetBody(flags, &in, message) || !in.AtEnd()) {
+    return Internal("bug in tf_hvd: a message between ranks is malformed");
+  }
+  return Status::Ok();
+}
+
+size_t MessageBytes(std::string_view bytes) {
+  if (bytes.size() < kHeaderBytes) return 0;
+  uint32_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  return std::max<size_t>(size, kHeaderBytes);
+}
+
+}  // namespace tf_hvd

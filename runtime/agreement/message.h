@@ -1,0 +1,97 @@
+// Messages between neighbours in the tree and their wire form (agreement.md,
+// section 3). Pure.
+//
+// Header: u32 bytes of the whole message, u8 kind, u8 flags, u16 zero.
+#ifndef TF_HVD_RUNTIME_AGREEMENT_MESSAGE_H_
+#define TF_HVD_RUNTIME_AGREEMENT_MESSAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/agreement/agreement.h"
+#include "runtime/agreement/stall_answer.h"
+#include "runtime/base/status.h"
+
+namespace tf_hvd {
+
+inline constexpr uint32_t kNoSlot = 0xffffffffu;
+inline constexpr size_t kHeaderBytes = 8;
+
+enum class MessageKind : uint8_t {
+  kVote = 1,       // up
+  kResponses = 2,  // down
+  kLeave = 3,      // up
+  kAsk = 4,        // up
+  kQuery = 5,      // down
+  kAnswer = 6,     // up
+};
+
+// One agreed request in a batch.
+struct Response {
+  int32_t set = kWorldSet;
+  uint32_t slot = kNoSlot;
+  bool define = false;  // `name` and `request` are slot `slot` from now on
+  bool close = false;   // the runtime ends; `error` says why
+  bool joined = false;  // some members take part with zeros
+  int32_t last = 0;     // join: last rank; add_process_set: the new set; close:
+                        // the rank that left
+  std::string name;     // empty on the wire when the slot says it
+  std::string request;
+  std::string error;  // not empty: the request fails with this text
+};
+
+// One type for all kinds: which members count is said by `kind`.
+struct Message {
+  MessageKind kind = MessageKind::kVote;
+  int32_t set = kWorldSet;      // vote, ask, query, answer
+  uint32_t slot = kNoSlot;      // vote
+  std::string name;             // vote without slot, ask, query, answer
+  Vote vote;                    // vote; without `first.request` if by slot
+  std::vector<Response> batch;  // batch
+  int32_t rank = 0;             // leave
+  std::string text;             // leave
+  uint32_t query = 0;   // query, answer: the covering controller's number of it
+  int64_t wait_ns = 0;  // query: how long answers from below are waited for
+  StallAnswer answer;   // answer
+};
+
+std::string EncodeMessage(const Message& message);
+
+// The messages in which one batch goes to several neighbours. What is equal for
+// several is encoded once: a response whoever gets it, and a message that has
+// the same responses as one before is that one.
+class BatchEncoder {
+ public:
+  // `batch` outlives the encoder.
+  explicit BatchEncoder(const std::vector<Response>& batch)
+      : batch_(batch), encoded_(batch.size()) {}
+
+  // The message of the responses at `places`, which ascend. It stays as long as
+  // the encoder.
+  std::string_view Encode(const std::vector<size_t>& places);
+
+  // For tests: how many responses have been encoded.
+  size_t responses_encoded() const { return responses_encoded_; }
+
+ private:
+  const std::vector<Response>& batch_;
+  std::vector<std::string> encoded_;  // by place; empty: not needed yet
+  std::map<std::vector<size_t>, std::string> messages_;
+  size_t responses_encoded_ = 0;
+};
+
+// `bytes` is one whole message, header included.
+Status DecodeMessage(std::string_view bytes, Message* message);
+
+// The length that the header at the start of `bytes` tells; 0 while there are
+// fewer than kHeaderBytes. A length that no message has counts as kHeaderBytes,
+// so that DecodeMessage sees it and the stream does not wait for ever.
+size_t MessageBytes(std::string_view bytes);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_AGREEMENT_MESSAGE_H_

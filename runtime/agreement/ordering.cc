@@ -1,0 +1,130 @@
+#include "runtime/agreement/ordering.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+// Joins come last, since what was open when the last rank joined still belongs
+// before its end.
+bool BatchOrder(const Response& a, const Response& b) {
+  const bool a_join = a.name == kJoinName;
+  const bool b_join = b.name == kJoinName;
+  return std::tie(a_join, a.set, a.slot, a.name) <
+         std::tie(b_join, b.set, b.slot, b.name);
+}
+
+OpKind KindOf(const std::string& request) {
+  // The first byte of EncodeRequest.
+  return static_cast<OpKind>(static_cast<uint8_t>(request[0]));
+}
+
+// Why a change of process sets cannot be made; empty if it can, or if the
+// request is none.
+std::string SetChangeError(const ProcessSets& sets, int32_t set,
+                           const Request& request) {
+  if (request.kind != OpKind::kAddSet && request.kind != OpKind::kRemoveSet) {
+    return "";
+  }
+  if (set != kWorldSet) return "process sets are changed by all ranks together";
+  if (request.kind == OpKind::kRemoveSet) {
+    if (request.set == kWorldSet) {
+      return "process set 0, which is all ranks, cannot be removed";
+    }
+    return sets.Find(request.set) != nullptr
+               ? ""
+               : "there is no process set " + std::to_string(request.set);
+  }
+  const auto& ranks = request.ranks;
+  const auto& world = *sets.world().members;
+  const bool ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(),
+                         std::greater_equal<int32_t>()) == ranks.end();
+  if (!ranks.empty() && ascending && ranks.front() >= 0 &&
+      ranks.back() <= world.back()) {
+    return "";
+  }
+  return "a process set needs at least one rank, each once, between 0 and " +
+         std::to_string(world.back());
+}
+
+bool EndsSomething(const Response& response) {
+  return response.close || (response.error.empty() &&
+                            KindOf(response.request) == OpKind::kRemoveSet);
+}
+
+}  // namespace
+
+void Ordering::Add(const Key& key, Vote vote) {
+  ready_.emplace(key, std::move(vote));
+}
+
+std::vector<Response> Ordering::TakeBatch() {
+  std::vector<Response> batch;
+  for (const auto& [key, vote] : ready_) {
+    batch.push_back(MakeResponse(key, vote));
+  }
+  ready_.clear();
+  std::sort(batch.begin(), batch.end(), BatchOrder);
+  return batch;
+}
+
+std::vector<Response> Ordering::TakeBefore(const std::vector<Response>& batch) {
+  const bool ends =
+      !ready_.empty() && std::any_of(batch.begin(), batch.end(), EndsSomething);
+  return ends ? TakeBatch() : std::vector<Response>();
+}
+
+Response Ordering::MakeResponse(const Key& key, const Vote& vote) {
+  Response response;
+  response.set = key.first;
+  response.name = key.second;
+  response.request = vote.first.request;
+  response.error = Verdict(key.second, vote);
+  Request request;
+  if (response.error.empty() &&
+      DecodeRequest(response.request, &request).ok()) {
+    response.error = SetChangeError(sets_, key.first, request);
+  }
+  response.joined = vote.joined;
+  response.last = vote.last;
+  if (!response.error.empty()) return response;
+  if (KindOf(response.request) == OpKind::kAddSet) response.last = next_set_++;
+  SlotTable& slots = sets_.Find(key.first)->slots;
+  response.slot = slots.Find(response.name, response.request);
+  if (response.slot == kNoSlot && response.name != kJoinName) {
+    response.slot = slots.Offer(response.name);
+    response.define = response.slot != kNoSlot;
+  }
+  return response;
+}
+
+void Ordering::Forward(const std::vector<Response>& batch, const Send& send) {
+  BatchEncoder encoder(batch);
+  for (const int child : sets_.place().children) {
+    std::vector<size_t> places;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const Response& response = batch[i];
+      const ProcessSet* const set = sets_.Find(response.set);
+      const bool concerned = response.close || response.set == kWorldSet ||
+                             (set != nullptr && set->need.count(child) > 0);
+      if (concerned) places.push_back(i);
+    }
+    if (!places.empty()) send(child, encoder.Encode(places));
+  }
+  responses_encoded_ += encoder.responses_encoded();
+}
+
+// Numbers were given in the order of names, which is not that of the batch.
+void Ordering::SetAdded(int32_t set) {
+  next_set_ = std::max(next_set_, set + 1);
+}
+
+void Ordering::DropSet(int32_t set) { EraseSet(set, &ready_); }
+
+}  // namespace tf_hvd

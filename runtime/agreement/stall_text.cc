@@ -1,0 +1,119 @@
+#include "runtime/agreement/stall_text.h"
+
+#include <algorithm>
+
+#include "runtime/base/types.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr size_t kMaxWaitsInText = 2;   // of one rank
+constexpr size_t kMaxGroupsInText = 3;  // of ranks that wait for other things
+
+std::string Shown(const std::string& name) {
+  return name == kJoinName ? "join()" : "'" + name + "'";
+}
+
+std::string SetText(int32_t set) {
+  return set == kWorldSet ? "world" : "process set " + std::to_string(set);
+}
+
+std::string MoreText(const RankList& ranks) {
+  const size_t more = ranks.count - ranks.named.size();
+  return more == 0 ? "" : " and " + std::to_string(more) + " more";
+}
+
+std::string NumbersText(const RankList& ranks) {
+  std::string text = ranks.count == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.named.size(); ++i) {
+    text += (i > 0 ? ", " : " ") + std::to_string(ranks.named[i]);
+  }
+  return text + MoreText(ranks);
+}
+
+std::string ListText(const RankList& ranks,
+                     const std::vector<std::string>& hosts) {
+  std::string text;
+  for (const int rank : ranks.named) {
+    text += (text.empty() ? "" : ", ") + RankText(rank, hosts);
+  }
+  return text + MoreText(ranks);
+}
+
+// The missing ranks, and what they wait for instead: ranks that wait for the
+// same are named together.
+std::string MissingText(const StallAnswer& answer,
+                        const std::vector<std::string>& hosts) {
+  std::string text = "; missing " + ListText(answer.missing, hosts);
+  for (size_t i = 0; i < answer.waits.size() && i < kMaxGroupsInText; ++i) {
+    const WaitGroup& group = answer.waits[i];
+    text += "; " + NumbersText(group.ranks) +
+            (group.ranks.count == 1 ? " waits for " : " wait for ") +
+            (group.waits_for.empty() ? "no collective" : group.waits_for);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Shown(const Key& key) {
+  return Shown(key.second) + " (" + SetText(key.first) + ")";
+}
+
+std::string SecondsText(int64_t ns) {
+  return std::to_string((ns + 500 * kNsPerMs) / (1000 * kNsPerMs)) + " s";
+}
+
+// First what has the same name, which is then in another process set.
+std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
+                           const Key& missed) {
+  std::vector<std::string> texts;
+  for (const auto& [key, since_ns] : waits) {
+    const bool same_name = key.second == missed.second;
+    texts.insert(
+        same_name ? texts.begin() : texts.end(),
+        Shown(key) +
+            (same_name ? ": the same name in another process set" : ""));
+  }
+  std::string text;
+  for (size_t i = 0; i < texts.size() && i < kMaxWaitsInText; ++i) {
+    text += (i > 0 ? ", " : "") + texts[i];
+  }
+  if (texts.size() > kMaxWaitsInText) {
+    text += " and " + std::to_string(texts.size() - kMaxWaitsInText) + " more";
+  }
+  return text;
+}
+
+std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
+                      const std::vector<std::string>& hosts) {
+  std::string text = "stall: " + Shown(key) + " waited " + SecondsText(age_ns);
+  if (!answer.voted.empty()) {
+    text += ": submitted by " + ListText(answer.voted, hosts);
+  }
+  if (!answer.missing.empty()) text += MissingText(answer, hosts);
+  if (!answer.silent.empty()) {
+    text += "; no answer from " + ListText(answer.silent, hosts) +
+            " (stopped, or cut off behind a rank that is)";
+  }
+  return text +
+         ". Ranks must make the same collective calls, with the same names and "
+         "process sets: look for a branch that depends on the rank, fewer "
+         "batches on one rank, a step that one rank makes again, or a "
+         "Session.run that fetches it on some ranks only";
+}
+
+std::string NoAnswerText(const std::vector<int>& above,
+                         const std::vector<std::string>& hosts) {
+  std::string text = "; no answer from ";
+  for (size_t i = 0; i < above.size(); ++i) {
+    text += (i > 0 ? " or " : "") + RankText(above[i], hosts);
+  }
+  return text +
+         " (stopped, or its machine cannot be reached), who should tell which "
+         "ranks are missing";
+}
+
+}  // namespace tf_hvd

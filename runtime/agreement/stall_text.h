@@ -1,0 +1,37 @@
+// What people are told of requests that wait. Pure.
+#ifndef TF_HVD_RUNTIME_AGREEMENT_STALL_TEXT_H_
+#define TF_HVD_RUNTIME_AGREEMENT_STALL_TEXT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/agreement/stall_answer.h"
+#include "runtime/request/key.h"
+
+namespace tf_hvd {
+
+// "'g' (world)"
+std::string Shown(const Key& key);
+
+// "30 s"
+std::string SecondsText(int64_t ns);
+
+// What a rank that has not submitted `missed` waits for instead. Empty: no
+// collective.
+std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
+                           const Key& missed);
+
+// Who is missing of a request that has waited for `age_ns`, and what they wait
+// for instead.
+std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
+                      const std::vector<std::string>& hosts);
+
+// Who should have passed the question on, or called the query.
+std::string NoAnswerText(const std::vector<int>& above,
+                         const std::vector<std::string>& hosts);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_AGREEMENT_STALL_TEXT_H_

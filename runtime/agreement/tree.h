@@ -1,0 +1,33 @@
+// The tree of the counting-tree agreement (agreement.md, section 2): the first
+// rank of a node is its leader and the parent of the node's other ranks; leader
+// i's parent is leader (i - 1) / fan_out.
+#ifndef TF_HVD_RUNTIME_AGREEMENT_TREE_H_
+#define TF_HVD_RUNTIME_AGREEMENT_TREE_H_
+
+#include <vector>
+
+namespace tf_hvd {
+
+inline constexpr int kFanOut = 8;
+
+struct TreePlace {
+  int parent = -1;  // -1: at the top
+  std::vector<int> children;
+  // below[i]: all ranks in the subtree of children[i], ascending.
+  std::vector<std::vector<int>> below;
+};
+
+// The place of `rank`. Pure.
+TreePlace PlaceOf(int rank, const std::vector<std::vector<int>>& nodes,
+                  int fan_out = kFanOut);
+
+// The controllers that a request of `rank` goes up through to be put in order:
+// its parent first, last the one that covers `members`. Empty if that is `rank`
+// itself. Pure.
+std::vector<int> PathToCover(int rank, const std::vector<int>& members,
+                             const std::vector<std::vector<int>>& nodes,
+                             int fan_out = kFanOut);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_AGREEMENT_TREE_H_

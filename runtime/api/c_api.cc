@@ -1,0 +1,355 @@
+#include "runtime/api/c_api.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "compute/buffer_ops.h"
+#include "runtime/api/joining.h"
+#include "runtime/api/set_calls.h"
+#include "runtime/base/config.h"
+#include "runtime/base/forks.h"
+#include "runtime/base/processes.h"
+#include "runtime/base/types.h"
+#include "runtime/transport/gpu/devices.h"
+#include "runtime/transport/gpu/libraries.h"
+#include "runtime/transport/gpu/report.h"
+#include "runtime/transport/mpi/world.h"
+#include "runtime/transport/shm/segment.h"
+
+namespace tf_hvd {
+namespace {
+
+// The only global state.
+struct Global {
+  std::mutex init_mutex;  // one init or shutdown at a time
+  std::atomic<bool> in_init{false};
+  // Guarded by ForkSafeMutex. Written by init and shutdown, under both.
+  Joined joined;
+  bool shut_down = false;  // since the last init
+};
+
+// Never destroyed: kernels may still ask while the process ends.
+Global& TheGlobal() {
+  static auto* const global = new Global;
+  return *global;
+}
+
+std::string& EagerName() {
+  thread_local std::string name;
+  return name;
+}
+
+std::vector<int32_t> Numbers(const int* numbers, int count) {
+  return numbers == nullptr ? std::vector<int32_t>()
+                            : std::vector<int32_t>(numbers, numbers + count);
+}
+
+// Writes `from` as far as there is room.
+void CopyNumbers(const std::vector<int32_t>& from, int* to, int capacity) {
+  const size_t room = capacity < 0 ? 0 : static_cast<size_t>(capacity);
+  std::copy_n(from.begin(), std::min(from.size(), room), to);
+}
+
+// True for as long as it lives.
+class InInit {
+ public:
+  explicit InInit(std::atomic<bool>* flag) : flag_(flag) { *flag_ = true; }
+  ~InInit() { *flag_ = false; }
+  InInit(const InInit&) = delete;
+  InInit& operator=(const InInit&) = delete;
+
+ private:
+  std::atomic<bool>* const flag_;
+};
+
+Status Init(const tf_hvd_init_options& given) {
+  Global& global = TheGlobal();
+  const std::lock_guard<std::mutex> lock(global.init_mutex);
+  if (DefaultRuntime() != nullptr) return Status::Ok();
+  const InInit in_init(&global.in_init);
+  Joined joined;
+  TF_HVD_RETURN_IF_ERROR(JoinJob(given, &joined));
+  const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
+  global.joined = std::move(joined);
+  global.shut_down = false;
+  return Status::Ok();
+}
+
+void Shutdown(const std::string& reason) {
+  Global& global = TheGlobal();
+  if (InForkedChild()) return;
+  std::unique_lock<std::mutex> lock(global.init_mutex, std::try_to_lock);
+  while (!lock.owns_lock()) {
+    if (global.in_init) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    static_cast<void>(lock.try_lock());
+  }
+  std::shared_ptr<Runtime> runtime = DefaultRuntime();
+  if (runtime == nullptr) return MpiSession::FinalizeLeftover();
+  runtime->Shutdown(reason);
+  const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
+  // `runtime` is the last reference, or another thread's.
+  global.joined.runtime.reset();
+  global.joined.launcher.reset();
+  global.shut_down = true;
+}
+
+// Empty when not initialised, and without MPI.
+MpiInfo TheMpi() {
+  Global& global = TheGlobal();
+  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  return global.joined.runtime == nullptr ? MpiInfo() : global.joined.mpi;
+}
+
+// The status of a call of the C API, with its text.
+int Report(const Status& status, char* error, size_t error_bytes) {
+  if (!status.ok() && error != nullptr) {
+    std::snprintf(error, error_bytes, "%s", status.message().c_str());
+  }
+  return static_cast<int>(status.code());
+}
+
+// What `call` makes of the default runtime.
+template <typename Call>
+int WithRuntime(const Call& call, char* error, size_t error_bytes) {
+  const auto runtime = DefaultRuntime();
+  return Report(runtime == nullptr ? FailedPrecondition(NotInitializedText())
+                                   : call(runtime.get()),
+                error, error_bytes);
+}
+
+// None where init would fail.
+GpuLibraries LibrariesOfGpus(const char* library_dir) {
+  Config config;
+  const Status read = ReadConfig(&config);
+  if (!read.ok()) {
+    GpuLibraries none;
+    none.no_cuda = none.no_nccl = read.message();
+    return none;
+  }
+  return OpenGpuLibraries(
+      {config.cuda_library, config.nccl_library, config.use_nccl, library_dir});
+}
+
+int FromTopology(int (*get)(const Topology&)) {
+  const auto runtime = DefaultRuntime();
+  return runtime == nullptr ? -1 : get(runtime->topology());
+}
+
+}  // namespace
+
+std::shared_ptr<Runtime> DefaultRuntime() {
+  Global& global = TheGlobal();
+  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  return global.joined.runtime;
+}
+
+const char* NotInitializedText() {
+  Global& global = TheGlobal();
+  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  return global.shut_down
+             ? "tf_hvd has been shut down; call hvd.shutdown() last, or leave "
+               "it to the end of the program"
+             : "tf_hvd has not been initialized; call hvd.init() first";
+}
+
+std::string TakeEagerName() { return std::exchange(EagerName(), ""); }
+
+}  // namespace tf_hvd
+
+using tf_hvd::Topology;
+
+extern "C" {
+
+int tf_hvd_init(const tf_hvd_init_options* options, char* error,
+                size_t error_bytes) {
+  return tf_hvd::Report(tf_hvd::Init(*options), error, error_bytes);
+}
+
+void tf_hvd_shutdown(const char* reason) {
+  tf_hvd::Shutdown(reason == nullptr ? "shutdown()" : reason);
+}
+
+const char* tf_hvd_forked_text() {
+  thread_local std::string text;
+  const auto runtime = tf_hvd::DefaultRuntime();
+  text = runtime != nullptr && tf_hvd::InForkedChild()
+             ? tf_hvd::ForkedText(runtime->topology().rank)
+             : "";
+  return text.c_str();
+}
+
+const char* tf_hvd_process_mark() {
+  thread_local std::string text;
+  const auto self = tf_hvd::FindProcess(getpid());
+  text = self ? tf_hvd::MarkOf(*self) : "";
+  return text.c_str();
+}
+
+const char* tf_hvd_not_initialized_text() {
+  return tf_hvd::NotInitializedText();
+}
+
+int tf_hvd_is_initialized() { return tf_hvd::DefaultRuntime() != nullptr; }
+
+int tf_hvd_rank() {
+  return tf_hvd::FromTopology([](const Topology& t) { return t.rank; });
+}
+int tf_hvd_size() {
+  return tf_hvd::FromTopology([](const Topology& t) { return t.size; });
+}
+int tf_hvd_local_rank() {
+  return tf_hvd::FromTopology([](const Topology& t) { return t.LocalRank(); });
+}
+int tf_hvd_local_size() {
+  return tf_hvd::FromTopology([](const Topology& t) { return t.LocalSize(); });
+}
+int tf_hvd_cross_rank() {
+  return tf_hvd::FromTopology([](const Topology& t) { return t.CrossRank(); });
+}
+int tf_hvd_cross_size() {
+  return tf_hvd::FromTopology([](const Topology& t) { return t.CrossSize(); });
+}
+int tf_hvd_is_homogeneous() {
+  return tf_hvd::FromTopology(
+      [](const Topology& t) { return t.Homogeneous() ? 1 : 0; });
+}
+
+int tf_hvd_nccl_version(const char* library_dir) {
+  const tf_hvd::GpuLibraries libraries = tf_hvd::LibrariesOfGpus(library_dir);
+  return libraries.nccl == nullptr ? 0 : libraries.nccl_version;
+}
+
+int tf_hvd_cuda_built() { return tf_hvd::HasCodeForGpus() ? 1 : 0; }
+
+const char* tf_hvd_gpu_report(const char* library_dir) {
+  thread_local std::string text;
+  text = tf_hvd::GpuReport(tf_hvd::LibrariesOfGpus(library_dir));
+  return text.c_str();
+}
+
+int tf_hvd_find_mpi(const tf_hvd_init_options* options, char* path,
+                    size_t path_bytes, char* version, size_t version_bytes,
+                    char* error, size_t error_bytes) {
+  tf_hvd::MpiInfo found;
+  const tf_hvd::Status status = tf_hvd::FindMpi(*options, &found);
+  std::snprintf(path, path_bytes, "%s", found.library.c_str());
+  std::snprintf(version, version_bytes, "%s", found.version.c_str());
+  return tf_hvd::Report(status, error, error_bytes);
+}
+
+int64_t tf_hvd_shared_bytes(int ranks) {
+  tf_hvd::Config config;
+  if (!tf_hvd::ReadConfig(&config).ok()) return 0;
+  return static_cast<int64_t>(
+      tf_hvd::ShmSegment::BytesFor({ranks, config.node_data_shm}));
+}
+
+int tf_hvd_check_settings(char* error, size_t error_bytes) {
+  tf_hvd::Config config;
+  return tf_hvd::Report(tf_hvd::ReadConfig(&config), error, error_bytes);
+}
+
+int tf_hvd_gpus_on_all_ranks() {
+  const auto runtime = tf_hvd::DefaultRuntime();
+  if (runtime == nullptr || runtime->gpus() == nullptr) return 0;
+  return runtime->gpus()->on_all_ranks() ? 1 : 0;
+}
+
+const char* tf_hvd_mpi_version() {
+  thread_local std::string text;
+  text = tf_hvd::TheMpi().version;
+  return text.c_str();
+}
+
+int tf_hvd_mpi_threads_supported() {
+  const tf_hvd::MpiInfo mpi = tf_hvd::TheMpi();
+  if (mpi.version.empty()) return -1;
+  return mpi.threads_multiple ? 1 : 0;
+}
+
+int tf_hvd_add_process_set(const int* ranks, int count, int* set, char* error,
+                           size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) {
+        return tf_hvd::AddSet(runtime, tf_hvd::Numbers(ranks, count), set);
+      },
+      error, error_bytes);
+}
+
+int tf_hvd_remove_process_set(int set, char* error, size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) { return tf_hvd::RemoveSet(runtime, set); },
+      error, error_bytes);
+}
+
+int tf_hvd_gather_ranks(const int* ranks, int count, int* all, int capacity,
+                        int* length, char* error, size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) {
+        std::vector<std::vector<int32_t>> lists;
+        TF_HVD_RETURN_IF_ERROR(tf_hvd::GatherRanks(
+            runtime, tf_hvd::Numbers(ranks, count), &lists));
+        std::vector<int32_t> flat;
+        for (const auto& list : lists) {
+          flat.insert(flat.end(), list.begin(), list.end());
+          flat.push_back(tf_hvd::kSetEnd);
+        }
+        tf_hvd::CopyNumbers(flat, all, capacity);
+        *length = static_cast<int>(flat.size());
+        return tf_hvd::Status::Ok();
+      },
+      error, error_bytes);
+}
+
+int tf_hvd_process_set_ranks(int set, int* ranks, int capacity) {
+  const auto runtime = tf_hvd::DefaultRuntime();
+  if (runtime == nullptr) return -1;
+  const tf_hvd::SetMembers members = runtime->SetRanks(set);
+  if (members == nullptr) return -1;
+  tf_hvd::CopyNumbers(*members, ranks, capacity);
+  return static_cast<int>(members->size());
+}
+
+int64_t tf_hvd_executed_count() {
+  const auto runtime = tf_hvd::DefaultRuntime();
+  return runtime == nullptr ? -1 : runtime->SubmittedCount();
+}
+
+void tf_hvd_set_eager_name(const char* name) {
+  tf_hvd::EagerName() = name == nullptr ? "" : name;
+}
+
+const char* tf_hvd_config_markdown() {
+  static const auto* const text = new std::string(tf_hvd::ConfigMarkdown());
+  return text->c_str();
+}
+
+const char* tf_hvd_dtype_name(int dtype) {
+  return dtype >= 0 && dtype < tf_hvd::kDTypeCount
+             ? tf_hvd::NameOf(static_cast<tf_hvd::DType>(dtype))
+             : nullptr;
+}
+
+const char* tf_hvd_reduce_op_name(int op) {
+  return op >= 0 && op <= static_cast<int>(tf_hvd::ReduceOp::kProduct)
+             ? tf_hvd::NameOf(static_cast<tf_hvd::ReduceOp>(op))
+             : nullptr;
+}
+
+int tf_hvd_is_reducible(int dtype, int op) {
+  return tf_hvd_dtype_name(dtype) != nullptr &&
+         tf_hvd_reduce_op_name(op) != nullptr &&
+         tf_hvd::IsReducible(static_cast<tf_hvd::DType>(dtype),
+                             static_cast<tf_hvd::ReduceOp>(op));
+}
+
+}  // extern "C"

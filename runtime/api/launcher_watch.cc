@@ -1,0 +1,154 @@
+#include "runtime/api/launcher_watch.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "runtime/base/log.h"
+#include "runtime/base/networks.h"
+
+namespace tf_hvd {
+namespace {
+
+// What this process has started, and what that has; not what was given a
+// session of its own, to outlive it.
+std::vector<pid_t> Descendants() {
+  const std::map<pid_t, Process> all = AllProcesses();
+  std::vector<pid_t> below;
+  for (const auto& [id, process] : all) {
+    auto next = all.find(process.parent);
+    for (size_t i = 0; next != all.end() && i < all.size(); ++i) {
+      if (next->first == getpid()) {
+        if (getsid(id) == getsid(0)) below.push_back(id);
+        break;
+      }
+      next = all.find(next->second.parent);
+    }
+  }
+  return below;
+}
+
+void SignalAll(int signum) {
+  for (const pid_t process : Descendants()) kill(process, signum);
+  kill(getpid(), signum);
+}
+
+// What MPI would remove in MPI_Finalize; those that use it keep it. MPICH, Open
+// MPI, Open MPI before 5 and Intel MPI name it so.
+void RemoveSegmentsOfMpi() {
+  constexpr char kFolder[] = "/dev/shm/";
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line)) {
+    const size_t begin = line.find(kFolder);
+    if (begin == std::string::npos) continue;
+    for (const char* prefix :
+         {"mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_"}) {
+      const size_t name = begin + sizeof(kFolder) - 1;
+      if (line.compare(name, std::string(prefix).size(), prefix) == 0) {
+        unlink(line.c_str() + begin);
+      }
+    }
+  }
+}
+
+// Of IPv4 alone.
+bool IsOwnAddress(const std::string& address) {
+  if (address.find(':') != std::string::npos) return false;
+  return VisitOwn((address + "/32").c_str(),
+                  [](const ifaddrs&) { return true; });
+}
+
+// True if a process of this machine listens there. Nobody is connected to: srun
+// would complain of a stranger.
+bool Listens(int port) {
+  constexpr char kListening[] = "0A";  // proc_net_tcp: TCP_LISTEN
+  for (const char* file : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream sockets(file);
+    std::string line;
+    std::getline(sockets, line);  // the heading
+    while (std::getline(sockets, line)) {
+      std::string number;
+      std::string local;
+      std::string remote;
+      std::string state;
+      std::istringstream(line) >> number >> local >> remote >> state;
+      const std::string port_text = local.substr(local.find(':') + 1);
+      if (state == kListening &&
+          std::strtol(port_text.c_str(), nullptr, 16) == port) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+LauncherWatch::LauncherWatch(const LaunchInfo& launch)
+    : who_("rank " + std::to_string(launch.rank)) {
+  const std::map<pid_t, Process> all = AllProcesses();
+  const pid_t launcher = LauncherAbove(getpid(), all);
+  if (launcher == 0) return;
+  auto above = all.find(getppid());
+  for (; above != all.end() && above->first != launcher;
+       above = all.find(above->second.parent)) {
+    if (IsKeeper(above->second.name)) return;
+  }
+  launcher_ = all.at(launcher);
+  const int port = launch.srun_port;
+  const bool here = port > 0 && IsOwnAddress(launch.srun_address);
+  if (here && Listens(port)) srun_port_ = port;
+  thread_ = std::thread([this] { Watch(); });
+}
+
+LauncherWatch::~LauncherWatch() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void LauncherWatch::Watch() {
+  while (!Over(kLookNs)) {
+    const std::string gone = Gone();
+    if (!gone.empty()) return End(gone);
+  }
+}
+
+std::string LauncherWatch::Gone() const {
+  const auto found = FindProcess(launcher_.id);
+  if (!found || found->ended || found->start != launcher_.start) {
+    return launcher_.name + ", process " + std::to_string(launcher_.id);
+  }
+  const bool listens = srun_port_ == 0 || Listens(srun_port_);
+  return listens ? "" : "srun, at port " + std::to_string(srun_port_);
+}
+
+void LauncherWatch::End(const std::string& gone) {
+  WriteLog(LogLevel::kError, who_,
+           "the launcher that started this rank (" + gone +
+               ") is gone. This process ends here");
+  RemoveSegmentsOfMpi();
+  SignalAll(SIGTERM);
+  if (Over(kGraceNs)) return;
+  SignalAll(SIGKILL);
+}
+
+bool LauncherWatch::Over(int64_t ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::nanoseconds(ns),
+                           [this] { return over_; });
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,60 @@
+// LauncherWatch: what ends a rank whose launcher is gone. When mpirun and its
+// daemons are killed (a scheduler's hard kill, kill -9 of their process group),
+// nobody else is left to end its ranks, which would train for ever. Slurm keeps
+// the ranks of an srun that is killed until the end of the allocation; those on
+// srun's machine end by this, and the others when they miss them.
+//
+// The ranks of `tf_hvd run` have a keeper that does this (tf_hvd/cli/rank.py);
+// this is for those of a plain mpirun or srun.
+#ifndef TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
+#define TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "runtime/base/config.h"
+#include "runtime/base/processes.h"
+
+namespace tf_hvd {
+
+class LauncherWatch {
+ public:
+  // Between two looks, and from SIGTERM to SIGKILL.
+  static constexpr int64_t kLookNs = 1'000'000'000;
+  static constexpr int64_t kGraceNs = 5'000'000'000;
+
+  // Watches the nearest launcher above this process. Without one that can be
+  // seen, and below a keeper, it does nothing.
+  explicit LauncherWatch(const LaunchInfo& launch);
+  // The rank has left the job: it may go on alone.
+  ~LauncherWatch();
+
+  LauncherWatch(const LauncherWatch&) = delete;
+  LauncherWatch& operator=(const LauncherWatch&) = delete;
+
+ private:
+  void Watch();
+  // What is gone, for people; empty while nothing is.
+  std::string Gone() const;
+  // Removes MPI's shared memory, and ends this process and what it has started:
+  // by SIGTERM, so that it may save what it has, and later by SIGKILL.
+  void End(const std::string& gone);
+  // Sleeps; true if the rank has left the job.
+  bool Over(int64_t ns);
+
+  const std::string who_;  // "rank 1"
+  // Written before the thread begins.
+  Process launcher_;
+  int srun_port_ = 0;  // at which it listens on this machine; 0: on none
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_

@@ -1,0 +1,121 @@
+#include "runtime/api/runtime.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "runtime/base/forks.h"
+#include "runtime/execution/cycle.h"
+#include "runtime/execution/progress_engine.h"
+#include "runtime/request/tensor_queue.h"
+
+namespace tf_hvd {
+
+class Runtime::Impl {
+ public:
+  Impl(const Config& config, std::unique_ptr<World> world)
+      : world_(std::move(world)),
+        cycle_(config, world_.get(), &queue_,
+               [this](int32_t set, const SetMembers& members) {
+                 OnSet(set, members);
+               }),
+        engine_(config, world_.get(), &cycle_, &queue_) {
+    OnSet(kWorldSet, cycle_.world_members());
+  }
+
+  ~Impl() { Shutdown("runtime destroyed"); }
+
+  void Submit(Entry entry) {
+    if (InForkedChild()) {
+      return entry.done.Fire(FailedPrecondition(
+          "'" + entry.name + "': " + ForkedText(topology().rank)));
+    }
+    ++submitting_;
+    if (finished_) {
+      entry.done.Fire(Aborted("tf_hvd has been shut down on this rank"));
+    } else {
+      ++submitted_;
+      engine_.Submit(std::move(entry));
+    }
+    --submitting_;
+  }
+
+  void Shutdown(const std::string& reason) {
+    if (InForkedChild()) return;
+    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+    if (finished_) return;
+    engine_.Leave(reason);
+    finished_ = true;
+    while (submitting_ > 0) sched_yield();
+    world_->Finalize(!cycle_.aborted());
+  }
+
+  const Topology& topology() const { return world_->topology(); }
+  GpuDevices* gpus() const { return world_->gpus(); }
+
+  SetMembers SetRanks(int32_t set) const {
+    const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+    const auto it = sets_.find(set);
+    return it == sets_.end() ? nullptr : it->second;
+  }
+
+  int32_t FindSet(const std::vector<int>& ranks) const {
+    const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+    for (auto it = sets_.rbegin(); it != sets_.rend(); ++it) {
+      if (*it->second == ranks) return it->first;
+    }
+    return -1;
+  }
+
+  int64_t submitted() const { return submitted_; }
+
+ private:
+  // Called by the holder of the progress lock.
+  void OnSet(int32_t set, const SetMembers& members) {
+    const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+    if (members == nullptr) {
+      sets_.erase(set);
+    } else {
+      sets_[set] = members;
+    }
+  }
+
+  // Guarded by ForkSafeMutex.
+  std::map<int32_t, SetMembers> sets_;
+  std::mutex shutdown_mutex_;  // one Shutdown at a time
+  std::atomic<bool> finished_{false};
+  std::atomic<int> submitting_{0};  // threads inside Submit
+  std::atomic<int64_t> submitted_{0};
+
+  // Destroyed in the reverse order: the progress lock's thread ends first.
+  const std::unique_ptr<World> world_;
+  TensorQueue queue_;
+  Cycle cycle_;
+  ProgressEngine engine_;
+};
+
+Runtime::Runtime(const Config& config, std::unique_ptr<World> world)
+    : impl_(std::make_unique<Impl>(config, std::move(world))) {}
+
+Runtime::~Runtime() = default;
+
+void Runtime::Submit(Entry entry) { impl_->Submit(std::move(entry)); }
+
+void Runtime::Shutdown(const std::string& reason) { impl_->Shutdown(reason); }
+
+const Topology& Runtime::topology() const { return impl_->topology(); }
+
+GpuDevices* Runtime::gpus() const { return impl_->gpus(); }
+
+SetMembers Runtime::SetRanks(int32_t set) const { return impl_->SetRanks(set); }
+
+int32_t Runtime::FindSet(const std::vector<int>& ranks) const {
+  return impl_->FindSet(ranks);
+}
+
+int64_t Runtime::SubmittedCount() const { return impl_->submitted(); }
+
+}  // namespace tf_hvd

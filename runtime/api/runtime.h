@@ -1,0 +1,66 @@
+// Runtime: one rank's part of the job. Owns the queue, the controller of the
+// counting tree, the executor, the background thread and the world, and ends
+// them in the right order.
+//
+// Any number of runtimes fit in one process (ranks as threads in the tests);
+// the C API holds the one that TensorFlow's kernels use.
+#ifndef TF_HVD_RUNTIME_API_RUNTIME_H_
+#define TF_HVD_RUNTIME_API_RUNTIME_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/config.h"
+#include "runtime/base/status.h"
+#include "runtime/request/entry.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+class Runtime {
+ public:
+  // Takes over `world` and starts the background thread (none for one rank).
+  Runtime(const Config& config, std::unique_ptr<World> world);
+
+  // Ends as Shutdown("runtime destroyed") if that was not called.
+  ~Runtime();
+
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // Any thread; never blocks for other ranks. The entry's completion is fired
+  // exactly once, perhaps before this returns, on this or another thread. In a
+  // forked child it fails at once, and nobody hears of it.
+  void Submit(Entry entry);
+
+  // Any thread but one that fires a completion. Tells the other ranks that this
+  // one leaves, for `reason`, and waits until it owes nothing to anybody (at
+  // most about 7 s).
+  void Shutdown(const std::string& reason);
+
+  const Topology& topology() const;
+
+  // This process' GPUs; null if there are none. Any thread.
+  GpuDevices* gpus() const;
+
+  // Ranks of a set; null if there is no such set. Any thread.
+  SetMembers SetRanks(int32_t set) const;
+
+  // The highest number of a set with these ranks; -1 if there is none. Any
+  // thread.
+  int32_t FindSet(const std::vector<int>& ranks) const;
+
+  // Requests submitted so far on this rank. Any thread; for tests of how often
+  // TensorFlow runs an op.
+  int64_t SubmittedCount() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_API_RUNTIME_H_

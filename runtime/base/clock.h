@@ -1,0 +1,18 @@
+// The steady clock in integer nanoseconds, as all times of the runtime.
+#ifndef TF_HVD_RUNTIME_BASE_CLOCK_H_
+#define TF_HVD_RUNTIME_BASE_CLOCK_H_
+
+#include <chrono>
+#include <cstdint>
+
+namespace tf_hvd {
+
+inline int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_BASE_CLOCK_H_

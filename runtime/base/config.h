@@ -1,0 +1,99 @@
+// Config: every setting that comes from the environment, read once at init.
+// config.cc holds the one table (name, default, meaning) and the only getenv;
+// docs/config.md is generated from it.
+#ifndef TF_HVD_RUNTIME_BASE_CONFIG_H_
+#define TF_HVD_RUNTIME_BASE_CONFIG_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+
+namespace tf_hvd {
+
+struct Config {
+  // Bytes that requests of one batch may have together to be fused; 0: never.
+  int64_t fusion_threshold = 64 << 20;
+  int64_t stall_warn_ns = 30'000'000'000;   // 0: no stall check at all
+  int64_t stall_fail_ns = 300'000'000'000;  // 0: warn only
+  // A caller runs the cycle itself for so long at most.
+  int64_t spin_ns = 50'000;
+  // 0: find the nodes; k: pretend that each node has k ranks (for tests).
+  int ranks_per_node = 0;
+  // Whether tensors move through shared memory inside a node, or by MPI.
+  bool node_data_shm = true;
+  // Whether MPI itself reduces between nodes.
+  bool cross_mpi = false;
+  std::string mpi_library;  // path of the libmpi to open; empty: find one
+  // The CUDA driver and NCCL to open, by path; empty: find them.
+  std::string cuda_library;
+  std::string nccl_library;
+  bool use_nccl = true;
+  // Of these, tensors on GPUs move by MPI where NCCL could move them too.
+  std::set<OpKind> gpu_by_mpi;
+  std::string log_level = "warning";
+  bool alone = false;  // rank 0 of 1, whatever the launcher says
+};
+
+// Reads the environment. A value that is not one is an InvalidArgument that
+// names the variable, the value and what is expected.
+Status ReadConfig(Config* config);
+
+// NCCL's settings in the environment by which it chooses how ranks exchange
+// data, "NAME=value" in lines: with different ones they wait for each other for
+// ever. What a machine alone is told, such as its networks, is none of them.
+std::string NcclSettings();
+
+// What the launcher that started this process says, from its environment.
+struct LaunchInfo {
+  enum class Family { kNone, kOpenMpi, kMpich, kSlurm };
+  Family family = Family::kNone;
+  int size = 1;  // the launcher's count; 1 without a launcher
+  int rank = 0;
+  std::string library_hint;   // directory of the launcher's own libraries
+  std::string rank_variable;  // where `rank` was read
+  int local_size = 0;         // the launcher's count on this machine; 0: not
+                              // known
+  std::string rank_mark;      // what the rank that started this process, if one
+                              // has, wrote of itself
+  // The networks of the job, as 10.0.0.0/24,192.168.0.0/16, where `tf_hvd run`
+  // knows them.
+  std::string listen_on;
+  bool slurm_pmi = false;  // srun offers PMI-1 and PMI-2 (--mpi=pmi2)
+  // Where the srun that started this process listens; empty and 0 without one.
+  std::string srun_address;
+  int srun_port = 0;
+};
+
+Status ReadLaunchInfo(LaunchInfo* info);
+
+// Writes into the environment which network library MPICH is to use, if the
+// user has not: MPICH reads it in MPI_Init.
+//
+// By UCX, a rank of MPICH 5.0 publishes 4096 bytes: its address and whatever
+// comes after that in memory. The lines are longer than the 1024 bytes that
+// Slurm (22.05) reads of one, and MPI_Init fails. By libfabric it is 16 bytes.
+void PreferLibfabricInMpich();
+
+// The rank that the launcher gave to another process of this machine, in
+// `rank_variable`; nothing if there is none, or if it cannot be seen.
+std::optional<int> LaunchedRankOf(pid_t process,
+                                  const std::string& rank_variable);
+
+// The settings in the environment that must be equal on all ranks, by name.
+using Settings = std::vector<std::pair<std::string, std::string>>;
+Settings EqualSettings();
+
+// The table as Markdown, as docs/config.md shows it.
+std::string ConfigMarkdown();
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_BASE_CONFIG_H_

@@ -1,0 +1,47 @@
+#include "runtime/base/forks.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace tf_hvd {
+namespace {
+
+std::atomic<bool> in_child{false};
+
+void BeforeFork() { ForkSafeMutex().lock(); }
+
+void AfterForkInParent() { ForkSafeMutex().unlock(); }
+
+void AfterForkInChild() {
+  in_child = true;
+  ForkSafeMutex().unlock();
+}
+
+}  // namespace
+
+void WatchForks() {
+  static const int watched =
+      pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+  static_cast<void>(watched);
+}
+
+bool InForkedChild() { return in_child; }
+
+std::mutex& ForkSafeMutex() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+
+std::string ForkedText(int rank) {
+  return "process " + std::to_string(getpid()) + " was forked from rank " +
+         std::to_string(rank) +
+         " and is not in the job: it may ask for rank() and size(), but "
+         "collectives, init() and shutdown() are for the rank itself. Make "
+         "the call there, or start the process anew (subprocess, or "
+         "multiprocessing with \"spawn\") and let it be alone with "
+         "TF_HVD_ALONE=1";
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,274 @@
+#include "runtime/execution/collective.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+// Bytes of one row: of all dimensions but the first.
+int64_t RowBytes(const TensorSpec& tensor) {
+  auto bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
+  for (size_t i = 1; i < tensor.shape.size(); ++i) bytes *= tensor.shape[i];
+  return bytes;
+}
+
+ReduceOptions OptionsOf(const Request& request, DType dtype) {
+  return {dtype, request.reduce_op, request.prescale, request.postscale, 1.0};
+}
+
+}  // namespace
+
+Collective::Collective(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
+  const OpKind kind = first().request.kind;
+  exchanging_ = first().error.empty() &&
+                (kind == OpKind::kAllgather || kind == OpKind::kAlltoall);
+}
+
+std::string Collective::What() const {
+  return std::string(NameOf(first().request.kind)) + " '" + first().name + "'";
+}
+
+std::vector<std::shared_ptr<void>> Collective::KeptMemory() const {
+  std::vector<std::shared_ptr<void>> memory(unused_.begin(), unused_.end());
+  for (const Task& task : tasks_) {
+    if (task.own.has_value()) memory.push_back(task.own->keepalive);
+  }
+  return memory;
+}
+
+Status Collective::Next(OperationSpec* spec, bool* some) {
+  if (!planned_) {
+    planned_ = true;
+    TF_HVD_RETURN_IF_ERROR(Plan());
+  } else if (exchanging_) {
+    exchanging_ = false;
+    TF_HVD_RETURN_IF_ERROR(first().request.kind == OpKind::kAllgather
+                               ? PlanAllgather()
+                               : PlanAlltoall());
+  }
+  *some = !specs_.empty();
+  if (!*some) return Status::Ok();
+  *spec = std::move(specs_.front());
+  specs_.pop_front();
+  return Status::Ok();
+}
+
+OperationSpec Collective::Spec() const {
+  OperationSpec spec;
+  spec.kind = first().request.kind;
+  spec.ranks = first().ranks;
+  spec.set = first().set;
+  spec.memory = MemoryOfTensors();
+  if (first().own.has_value()) spec.stored = first().own->stored;
+  return spec;
+}
+
+Memory Collective::MemoryOfTensors() const {
+  if (first().own.has_value()) return first().own->memory;
+  Memory memory;
+  if (OnDevice()) memory.kind = MemoryKind::kDevice;
+  return memory;
+}
+
+Status Collective::Plan() {
+  if (!first().error.empty()) return Status::Ok();
+  const OpKind kind = first().request.kind;
+  const bool moves_data = kind == OpKind::kBroadcast ||
+                          kind == OpKind::kAlltoall ||
+                          kind == OpKind::kReducescatter;
+  if (moves_data && !first().own.has_value()) {
+    return Internal("bug in tf_hvd: no own tensor");
+  }
+  switch (kind) {
+    case OpKind::kAllreduce:
+      PlanAllreduce();
+      break;
+    case OpKind::kBroadcast:
+      PlanBroadcast();
+      break;
+    case OpKind::kReducescatter:
+      PlanReducescatter();
+      break;
+    case OpKind::kAllgather:
+    case OpKind::kAlltoall:
+      PlanExchange();
+      break;
+    default:  // join, barrier and changes of sets are done by being in order
+      break;
+  }
+  return Status::Ok();
+}
+
+// One operation for each type: only a single group holds more than one.
+void Collective::PlanAllreduce() {
+  std::map<DType, std::vector<Span>> spans;
+  for (const Task& task : tasks_) {
+    for (size_t i = 0; i < task.request.tensors.size(); ++i) {
+      Span span;
+      span.count = ElementCount(task.request.tensors[i].shape);
+      if (task.own.has_value()) {  // else: joined, takes part with zeros
+        span.input = task.own->tensors[i].input;
+        span.output = task.own->tensors[i].output;
+      }
+      spans[task.request.tensors[i].dtype].push_back(span);
+    }
+  }
+  for (auto& [dtype, of_type] : spans) {
+    OperationSpec spec = Spec();
+    spec.reduce = OptionsOf(first().request, dtype);
+    spec.spans = std::move(of_type);
+    specs_.push_back(std::move(spec));
+  }
+}
+
+void Collective::PlanBroadcast() {
+  const Task& task = first();
+  const std::vector<int>& ranks = *task.ranks;
+  const auto root =
+      std::lower_bound(ranks.begin(), ranks.end(), task.request.root);
+  OperationSpec spec = Spec();
+  spec.root = static_cast<size_t>(root - ranks.begin());
+  for (size_t t = 0; t < task.request.tensors.size(); ++t) {
+    const TensorBuffers& tensor = task.own->tensors[t];
+    const auto element =
+        static_cast<int64_t>(SizeOf(task.request.tensors[t].dtype));
+    spec.spans.push_back({task.is_root ? tensor.input : nullptr, tensor.output,
+                          tensor.count * element});
+  }
+  specs_.push_back(std::move(spec));
+}
+
+void Collective::PlanReducescatter() {
+  const Task& task = first();
+  const auto& tensors = task.request.tensors;
+  std::map<DType, std::vector<size_t>> of_types;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    of_types[tensors[t].dtype].push_back(t);
+  }
+  for (const auto& [dtype, of_type] : of_types) {
+    OperationSpec spec = Spec();
+    spec.reduce = OptionsOf(task.request, dtype);
+    const auto stored = static_cast<int64_t>(SizeOf(StoredType(spec)));
+    // Bytes of each tensor that the ranks before get.
+    std::vector<int64_t> before(tensors.size());
+    for (size_t place = 0; place < task.ranks->size(); ++place) {
+      for (const size_t t : of_type) {
+        const TensorBuffers& own = task.own->tensors[t];
+        const int64_t rows =
+            ScatteredRows(tensors[t].shape[0], task.ranks->size(), place);
+        const int64_t count =
+            rows * RowBytes(tensors[t]) / static_cast<int64_t>(SizeOf(dtype));
+        spec.spans.push_back({static_cast<const char*>(own.input) + before[t],
+                              own.output, count});
+        before[t] += count * stored;
+      }
+    }
+    specs_.push_back(std::move(spec));
+  }
+}
+
+// Allgather: each rank's first dimensions, of all tensors, go to all ranks.
+// Alltoall: each rank tells each other one how many rows it gets.
+void Collective::PlanExchange() {
+  const Task& task = first();
+  const size_t ranks = task.ranks->size();
+  constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
+  OperationSpec spec = Spec();
+  spec.memory = {};  // numbers of rows lie in the host's
+  if (task.request.kind == OpKind::kAllgather) {
+    const size_t tensors = task.request.tensors.size();
+    rows_.assign(tensors, 0);
+    for (size_t t = 0; task.own.has_value() && t < tensors; ++t) {
+      rows_[t] = task.own->tensors[t].first_dim;
+    }
+    all_rows_.resize(ranks * tensors);
+    for (size_t place = 0; place < ranks; ++place) {
+      spec.spans.push_back({rows_.data(), &all_rows_[place * tensors],
+                            static_cast<int64_t>(tensors) * kNumber});
+    }
+  } else {
+    rows_ = task.own->splits;
+    all_rows_.resize(ranks);
+    spec.send.assign(ranks, kNumber);
+    spec.receive.assign(ranks, kNumber);
+    spec.input = rows_.data();
+    spec.output = all_rows_.data();
+  }
+  specs_.push_back(std::move(spec));
+}
+
+std::vector<int64_t> Collective::RowsFrom(size_t tensor) const {
+  const size_t tensors = rows_.size();
+  std::vector<int64_t> rows;
+  for (size_t i = tensor; i < all_rows_.size(); i += tensors) {
+    rows.push_back(all_rows_[i]);
+  }
+  return rows;
+}
+
+// A rank that has joined has no rows, and takes those of the others only
+// because every rank passes them on.
+Status Collective::PlanAllgather() {
+  Task& task = tasks_.front();
+  const size_t tensors = task.request.tensors.size();
+  OperationSpec spec = Spec();
+  spec.spans.resize(all_rows_.size());
+  for (size_t t = 0; t < tensors; ++t) {
+    const std::vector<int64_t> rows = RowsFrom(t);
+    const int64_t row_bytes = RowBytes(task.request.tensors[t]);
+    const void* input = nullptr;
+    void* output = nullptr;
+    if (task.own.has_value()) {
+      TensorBuffers& own = task.own->tensors[t];
+      TF_HVD_RETURN_IF_ERROR(task.own->allocate(t, rows, &own.output));
+      input = own.input;
+      output = own.output;
+    } else if (!OnDevice()) {
+      const int64_t bytes =
+          std::accumulate(rows.begin(), rows.end(), int64_t{0}) * row_bytes;
+      unused_.emplace_back(new char[static_cast<size_t>(bytes) + 1],
+                           std::default_delete<char[]>());
+      output = unused_.back().get();
+    }
+    auto* at = static_cast<char*>(output);
+    for (size_t place = 0; place < rows.size(); ++place) {
+      const int64_t bytes = rows[place] * row_bytes;
+      spec.spans[place * tensors + t] = {input, at, bytes};
+      if (at != nullptr) at += bytes;
+    }
+  }
+  TF_HVD_RETURN_IF_ERROR(SeeAllocated(&spec));
+  specs_.push_back(std::move(spec));
+  return Status::Ok();
+}
+
+Status Collective::PlanAlltoall() {
+  Task& task = tasks_.front();
+  const int64_t row_bytes = RowBytes(task.request.tensors[0]);
+  OperationSpec spec = Spec();
+  for (size_t i = 0; i < all_rows_.size(); ++i) {
+    spec.send.push_back(rows_[i] * row_bytes);
+    spec.receive.push_back(all_rows_[i] * row_bytes);
+  }
+  TensorBuffers& own = task.own->tensors[0];
+  TF_HVD_RETURN_IF_ERROR(task.own->allocate(0, all_rows_, &own.output));
+  spec.input = own.input;
+  spec.output = own.output;
+  TF_HVD_RETURN_IF_ERROR(SeeAllocated(&spec));
+  specs_.push_back(std::move(spec));
+  return Status::Ok();
+}
+
+// What the new memory of a device held before may still be in use.
+Status Collective::SeeAllocated(OperationSpec* spec) const {
+  const Task& task = first();
+  if (!task.own.has_value() || task.own->allocated == nullptr) {
+    return Status::Ok();
+  }
+  return task.own->allocated(&spec->memory.ready);
+}
+
+}  // namespace tf_hvd

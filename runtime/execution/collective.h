@@ -1,0 +1,71 @@
+// Collective: one group of fused tasks, as the operations that it is made of
+// (stage 7). Allgather and alltoall first exchange numbers of rows, on which
+// their memory and the second operation depend.
+//
+// Moves nothing itself. Holder of the progress lock only.
+#ifndef TF_HVD_RUNTIME_EXECUTION_COLLECTIVE_H_
+#define TF_HVD_RUNTIME_EXECUTION_COLLECTIVE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/request/task.h"
+#include "runtime/transport/operation.h"
+
+namespace tf_hvd {
+
+class Collective {
+ public:
+  // The first task says what all of them are; only allreduces are fused.
+  explicit Collective(std::vector<Task> tasks);
+
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
+
+  // Gives the next operation, once the one before has ended; `*some` is false
+  // if there is none any more.
+  Status Next(OperationSpec* spec, bool* some);
+
+  // True if no operation comes after those that were given.
+  bool last_given() const { return specs_.empty() && !exchanging_; }
+
+  std::vector<Task>& tasks() { return tasks_; }
+  const Task& first() const { return tasks_.front(); }
+  // "allreduce 'g'"
+  std::string What() const;
+
+  // What must stay while something may still write to the memory of the
+  // operations.
+  std::vector<std::shared_ptr<void>> KeptMemory() const;
+
+ private:
+  OperationSpec Spec() const;
+  // Where the tensors lie; of a rank that has joined, where the others' do.
+  Memory MemoryOfTensors() const;
+  bool OnDevice() const { return first().request.device == DeviceKind::kGpu; }
+  Status Plan();
+  void PlanAllreduce();
+  void PlanBroadcast();
+  void PlanReducescatter();
+  void PlanExchange();
+  Status PlanAllgather();
+  Status PlanAlltoall();
+  Status SeeAllocated(OperationSpec* spec) const;
+  std::vector<int64_t> RowsFrom(size_t tensor) const;
+
+  std::vector<Task> tasks_;
+  std::deque<OperationSpec> specs_;  // still to be given
+  bool planned_ = false;
+  bool exchanging_ = false;  // rows are on their way; what follows is not known
+  std::vector<int64_t> rows_;      // this rank's, that it tells the others
+  std::vector<int64_t> all_rows_;  // as they come
+  std::vector<std::shared_ptr<char>> unused_;  // where rows only pass through
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EXECUTION_COLLECTIVE_H_

@@ -1,0 +1,205 @@
+#include "runtime/execution/cycle.h"
+
+#include <algorithm>
+
+#include "runtime/base/clock.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kTickNs = 100 * kMs;
+
+StallOptions StallOptionsOf(const Config& config) {
+  StallOptions options;
+  options.warn_ns = config.stall_warn_ns;
+  options.fail_ns = config.stall_fail_ns;
+  // Short limits are for tests and impatient users: all of it gets shorter.
+  options.query_ns = std::min(options.query_ns, options.warn_ns);
+  if (options.fail_ns > 0) {
+    options.grace_ns =
+        std::clamp(options.fail_ns, 1000 * kMs, options.grace_ns);
+  }
+  return options;
+}
+
+}  // namespace
+
+Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
+             SetListener on_set)
+    : world_(world),
+      queue_(queue),
+      on_set_(std::move(on_set)),
+      controller_(world->topology(), StallOptionsOf(config), this),
+      executor_(world->backends(), config.fusion_threshold, this) {
+  // The word was checked when the configuration was read.
+  static_cast<void>(ParseLogLevel(config.log_level, &log_level_));
+  const Topology& topology = world->topology();
+  const TreePlace place =
+      PlaceOf(topology.rank, topology.nodes, topology.fan_out);
+  std::vector<int> neighbours = place.children;
+  if (place.parent >= 0) neighbours.push_back(place.parent);
+  for (const int neighbour : neighbours) {
+    streams_.emplace_back(neighbour, world->edge(neighbour));
+    polled_ = polled_ || streams_.back().polled();
+  }
+  if (topology.rank == 0 && topology.size > 1 &&
+      log_level_ <= LogLevel::kInfo) {
+    WriteLog(LogLevel::kInfo, topology.RankText(0),
+             std::to_string(topology.size) +
+                 " ranks, machines: " + std::to_string(topology.nodes.size()) +
+                 "; tensors move " + world->DescribeData());
+  }
+}
+
+bool Cycle::Step() {
+  const int64_t now_ns = NowNs();
+  LeaveIfAsked(now_ns);
+  CheckAbort(now_ns);
+  bool busy = false;
+  for (Entry& entry : queue_->Drain()) {
+    controller_.Admit(std::move(entry));
+    busy = true;
+  }
+  for (MessageStream& stream : streams_) {
+    busy |= stream.Pull([&](std::string_view message) {
+      controller_.Receive(stream.peer(), message, now_ns);
+    });
+  }
+  busy |= controller_.EmitReady();
+  if (now_ns >= std::min(next_tick_ns_, controller_.due_ns())) {
+    next_tick_ns_ = now_ns + kTickNs;
+    // The reason is found: what comes later must not take its place.
+    if (!Aborting()) controller_.Tick(now_ns);
+  }
+  for (MessageStream& stream : streams_) busy |= stream.Push();
+  CloseAtEnd(now_ns);
+  return busy;
+}
+
+bool Cycle::Advance() {
+  bool busy = Step();
+  if (aborted()) {
+    executor_.Fail(abort_status_);
+    return busy;
+  }
+  Status status;
+  busy |= executor_.Progress(&status);
+  if (!status.ok() && !aborted()) {
+    Abort(AbortRecord::kFailed, world_->topology().rank, status.message());
+  }
+  return busy;
+}
+
+void Cycle::CheckAbort(int64_t now_ns) {
+  if (aborted()) return;
+  if (end_.LeavesInVain(now_ns, executor_.HasWork(), Moved())) {
+    Abort(AbortRecord::kStalled, world_->topology().rank, InVainText());
+  }
+  const auto record = world_->PollAbort();
+  if (!record.has_value()) return;
+  // After the end of an orderly shutdown the other ranks may go as they like.
+  if (end_.closed() && !executor_.HasWork()) return;
+  if (!end_.AbortHolds(now_ns)) return;
+  abort_status_ = Aborted(record->text);
+  controller_.Abort(abort_status_);
+}
+
+void Cycle::AskToLeave(const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(leave_mutex_);
+  if (!leave_asked_) leave_reason_ = reason;
+  leave_asked_ = true;
+}
+
+void Cycle::LeaveIfAsked(int64_t now_ns) {
+  if (!leave_asked_ || Leaving()) return;
+  end_.Leave(now_ns);
+  {
+    const std::lock_guard<std::mutex> lock(leave_mutex_);
+    controller_.Leave(leave_reason_);
+  }
+  CloseAtEnd(now_ns);
+}
+
+void Cycle::CloseAtEnd(int64_t now_ns) {
+  if (!controller_.ended().ok()) end_.Close(now_ns);
+}
+
+std::string Cycle::InVainText() const {
+  const Topology& topology = world_->topology();
+  // The top of the tree closes at once, so that here somebody is above.
+  const int silent =
+      end_.closed() ? Awaited() : controller_.sets().place().parent;
+  std::string text = topology.RankText(topology.rank);
+  text += end_.closed()
+              ? " left while an operation was going on that no longer moves"
+              : " left and the other ranks did not answer";
+  if (silent >= 0) {
+    text +=
+        std::string(end_.closed() ? ": no data from " : ": no answer from ");
+    text += topology.RankText(silent) +
+            " (stopped, or its machine cannot be reached)";
+  }
+  return text;
+}
+
+bool Cycle::AtEnd() const {
+  if (aborted()) return !executor_.HasWork();
+  if (controller_.ended().ok() || executor_.HasWork()) return false;
+  return !HasOutput() || !end_.OffersOutput(NowNs());
+}
+
+bool Cycle::HasOutput() const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const MessageStream& c) { return c.HasOutput(); });
+}
+
+bool Cycle::LooksBusy() const {
+  return !queue_->Empty() ||
+         std::any_of(streams_.begin(), streams_.end(),
+                     [](const MessageStream& c) { return c.Readable(); });
+}
+
+void Cycle::Send(int neighbour, std::string_view message) {
+  for (MessageStream& stream : streams_) {
+    if (stream.peer() == neighbour) return stream.Send(message);
+  }
+}
+
+void Cycle::Execute(std::vector<Task> batch) {
+  executor_.Add(std::move(batch));
+}
+
+void Cycle::Complete(Completion done, Status status, int32_t value) {
+  outcomes_.push_back({std::move(done), std::move(status), value});
+}
+
+void Cycle::Ended(const Key& key, Completion done, const Status& status,
+                  int32_t value) {
+  controller_.Finished(key);
+  Complete(std::move(done), status, value);
+}
+
+void Cycle::SetAdded(int32_t set, const SetMembers& members) {
+  on_set_(set, members);
+}
+
+void Cycle::SetRemoved(int32_t set) { on_set_(set, nullptr); }
+
+void Cycle::Warn(const std::string& text) {
+  if (log_level_ <= LogLevel::kWarning) {
+    WriteLog(LogLevel::kWarning,
+             world_->topology().RankText(world_->topology().rank), text);
+  }
+}
+
+void Cycle::Abort(AbortRecord::Class error_class, int32_t rank,
+                  const std::string& text) {
+  AbortRecord record;
+  record.error_class = error_class;
+  record.rank = rank;
+  record.text = text;
+  world_->RaiseAbort(record);
+}
+
+}  // namespace tf_hvd

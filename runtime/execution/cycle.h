@@ -1,0 +1,141 @@
+// Cycle: the whole loop of stages 4 to 8. Step() moves what can be moved
+// without waiting: submissions to the controller, messages in, batches out.
+// Advance() also executes. Who calls it, and when, is the progress lock's
+// matter.
+//
+// Holder of the progress lock only, where not said otherwise.
+#ifndef TF_HVD_RUNTIME_EXECUTION_CYCLE_H_
+#define TF_HVD_RUNTIME_EXECUTION_CYCLE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/agreement/controller.h"
+#include "runtime/agreement/message_stream.h"
+#include "runtime/base/config.h"
+#include "runtime/base/log.h"
+#include "runtime/execution/executor.h"
+#include "runtime/execution/job_end.h"
+#include "runtime/request/tensor_queue.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+// A completion and what it is to be fired with.
+struct Outcome {
+  Completion done;
+  Status status;
+  int32_t value = 0;
+
+  void Fire() { done.Fire(status, value); }
+};
+
+class Cycle : private ControllerHost, private ExecutorHost {
+ public:
+  // Told of process sets that come, and of those that go, with null.
+  using SetListener =
+      std::function<void(int32_t set, const SetMembers& members)>;
+
+  // `world` and `queue` outlive the cycle.
+  Cycle(const Config& config, World* world, TensorQueue* queue,
+        SetListener on_set);
+
+  // Never blocks, never executes; true if it did something.
+  bool Step();
+
+  // Step, then moves operations on, for a moment. True if either did something.
+  bool Advance();
+
+  // Requests that ended since the last call; to be fired without the engine.
+  std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
+  bool HasOutcomes() const { return !outcomes_.empty(); }
+  size_t OutcomeCount() const { return outcomes_.size(); }
+
+  // Any thread: this rank leaves, also if an operation is being executed. The
+  // next Step tells the others. The first reason counts.
+  void AskToLeave(const std::string& reason);
+
+  // True when this rank owes nothing to anybody any more.
+  bool AtEnd() const;
+  bool aborted() const { return !abort_status_.ok(); }
+
+  // All ranks.
+  const SetMembers& world_members() const {
+    return controller_.sets().world().members;
+  }
+
+  // True if an own request is not in order yet.
+  bool Waiting() const { return controller_.Waiting(); }
+  bool RelaysForOthers() const { return controller_.RelaysForOthers(); }
+  // True if a look from time to time is needed although nobody will ring.
+  bool Polled() const { return polled_; }
+  bool HasOutput() const;
+  bool Aborting() const { return end_.aborting() && !aborted(); }
+  // When a Step is needed although nothing has come: others wait for what it
+  // sends. Far away if none is.
+  int64_t DueNs() const {
+    return Aborting() ? std::numeric_limits<int64_t>::max()
+                      : controller_.due_ns();
+  }
+  // True if an operation has failed and the abort that follows is under way.
+  bool Failing() const { return executor_.HasWork() && !executor_.CanRun(); }
+  bool Leaving() const { return end_.leaving(); }
+  // True if operations are under way.
+  bool Moving() const { return executor_.Moving(); }
+
+  // Any thread: true if something has come that a Step would take.
+  bool LooksBusy() const;
+  // Any thread: true if anything in order has not ended.
+  bool HasWork() const { return executor_.HasWork(); }
+
+ private:
+  // ControllerHost
+  void Send(int neighbour, std::string_view message) override;
+  void Execute(std::vector<Task> batch) override;
+  uint64_t Moved() const override { return executor_.moved(); }
+  int Awaited() const override {
+    return executor_.HasWork() ? executor_.awaited() : -1;
+  }
+  size_t Backlog() const override { return executor_.Backlog(); }
+  void Complete(Completion done, Status status, int32_t value) override;
+  void SetAdded(int32_t set, const SetMembers& members) override;
+  void SetRemoved(int32_t set) override;
+  void Warn(const std::string& text) override;
+  void Abort(AbortRecord::Class error_class, int32_t rank,
+             const std::string& text) override;
+  // ExecutorHost
+  void Ended(const Key& key, Completion done, const Status& status,
+             int32_t value) override;
+
+  void LeaveIfAsked(int64_t now_ns);
+  void CloseAtEnd(int64_t now_ns);
+  void CheckAbort(int64_t now_ns);
+  // Why this rank leaves in vain, and who is silent.
+  std::string InVainText() const;
+
+  World* const world_;
+  TensorQueue* const queue_;
+  const SetListener on_set_;
+  LogLevel log_level_ = LogLevel::kWarning;
+  Controller controller_;
+  Executor executor_;
+  std::vector<MessageStream> streams_;
+  bool polled_ = false;
+  std::vector<Outcome> outcomes_;
+  int64_t next_tick_ns_ = 0;
+  std::atomic<bool> leave_asked_{false};
+  std::mutex leave_mutex_;
+  std::string leave_reason_;  // guarded by leave_mutex_
+  JobEnd end_;
+  Status abort_status_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EXECUTION_CYCLE_H_

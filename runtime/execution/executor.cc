@@ -1,0 +1,203 @@
+#include "runtime/execution/executor.h"
+
+#include <mutex>
+#include <utility>
+
+#include "runtime/execution/fusion_plan.h"
+
+namespace tf_hvd {
+namespace {
+
+// For how long an operation moves before the others, and the agreement, are
+// looked at again.
+constexpr int64_t kBudgetNs = 100'000;
+
+// Nobody can say when a late message arrives, if at all.
+void KeepForEver(std::vector<std::shared_ptr<void>> memory) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (std::shared_ptr<void>& one : memory) kept->push_back(std::move(one));
+}
+
+// A rank that has joined stands in with zeros, where the others' tensors lie.
+Status NothingServes(const OperationSpec& spec) {
+  if (spec.memory.kind != MemoryKind::kDevice) {
+    return Internal("bug in tf_hvd: nothing serves it");
+  }
+  return FailedPrecondition(
+      "the tensors lie on GPUs, and a rank that has joined has no CUDA driver "
+      "(libcuda.so.1) to take part with zeros there; put the collective on the "
+      "CPU on all ranks: with tf.device('/CPU:0')");
+}
+
+}  // namespace
+
+Executor::~Executor() { KeepForEver(std::move(graveyard_)); }
+
+void Executor::Add(std::vector<Task> batch) {
+  Batch added;
+  added.plan = PlanFusion(batch, fusion_threshold_);
+  added.tasks = std::move(batch);
+  batches_.push_back(std::move(added));
+  has_work_ = true;
+}
+
+bool Executor::Progress(Status* status) {
+  bool moved = false;
+  if (!CanRun()) return moved;
+  awaited_ = -1;
+  // What is behind an operation moves while that waits, and not instead of it.
+  bool busy = false;
+  for (auto one = under_way_.begin();
+       status->ok() && !busy && one != under_way_.end();) {
+    bool ended = false;
+    *status = Move(&*one, &moved, &ended);
+    if (awaited_ < 0) awaited_ = one->awaited;
+    busy = one->busy;
+    one = ended ? under_way_.erase(one) : std::next(one);
+  }
+  if (status->ok() && !busy) *status = Begin(&moved);
+  if (!status->ok()) {
+    broken_ = moved = true;
+  }
+  if (moved) ++moved_;
+  NoteWork();
+  return moved;
+}
+
+void Executor::NoteWork() {
+  has_work_ = !batches_.empty() || !under_way_.empty();
+}
+
+// In the agreed order: what comes after waits for a collective all of whose
+// operations have not been made yet, since they are numbered as they are made.
+Status Executor::Begin(bool* moved) {
+  while (!batches_.empty()) {
+    if (!under_way_.empty()) {
+      const UnderWay& last = under_way_.back();
+      if (last.busy || last.waits || !last.collective.last_given()) break;
+    }
+    Batch& batch = batches_.front();
+    std::vector<Task> tasks;
+    for (const size_t i : batch.plan[batch.next]) {
+      tasks.push_back(std::move(batch.tasks[i]));
+      batch.tasks[i].own.reset();  // what was moved is there still, and empty
+    }
+    begun_ = ++batch.next < batch.plan.size();
+    if (!begun_) batches_.pop_front();
+    UnderWay& one = under_way_.emplace_back(std::move(tasks));
+    *moved = true;
+    bool ended = false;
+    TF_HVD_RETURN_IF_ERROR(Move(&one, moved, &ended));
+    if (ended) under_way_.pop_back();
+  }
+  return Status::Ok();
+}
+
+// Makes the operation that is due, if the backend has room for it. Ends the
+// collective if there is none.
+Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
+  Collective& collective = one->collective;
+  if (!one->waits) {
+    const Status status = collective.Next(&one->next, &one->waits);
+    if (!status.ok()) return status.WithContext(collective.What());
+    if (!one->waits) {
+      const std::string& error = collective.first().error;
+      const Status how =
+          error.empty() ? Status::Ok() : FailedPrecondition(error);
+      if (how.ok()) TF_HVD_RETURN_IF_ERROR(TellOfSets(collective.first()));
+      for (Task& task : collective.tasks()) End(&task, how);
+      *ended = *moved = true;
+      return Status::Ok();
+    }
+    one->backend = BackendFor(one->next);
+    if (one->backend == nullptr) {
+      return NothingServes(one->next).WithContext(collective.What());
+    }
+  }
+  if (UnderWayOn(one->backend) >= one->backend->window()) return Status::Ok();
+  one->waits = false;
+  one->next.number = numbers_[one->next.set]++;
+  const Status status =
+      one->backend->Make(std::move(one->next), &one->operation);
+  return status.ok() ? status : status.WithContext(collective.What());
+}
+
+Status Executor::TellOfSets(const Task& task) {
+  for (Backend* backend : backends_) {
+    if (task.request.kind == OpKind::kAddSet) {
+      const std::vector<int> ranks(task.request.ranks.begin(),
+                                   task.request.ranks.end());
+      TF_HVD_RETURN_IF_ERROR(backend->SetAdded(task.last, ranks));
+    } else if (task.request.kind == OpKind::kRemoveSet) {
+      backend->SetRemoved(task.request.set);
+    }
+  }
+  return Status::Ok();
+}
+
+Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
+  one->awaited = -1;
+  one->busy = false;
+  while (!*ended) {
+    if (one->operation == nullptr) {
+      TF_HVD_RETURN_IF_ERROR(MakeNext(one, moved, ended));
+      if (one->operation == nullptr) break;
+    }
+    Poll poll;
+    const Status status = one->operation->Progress(kBudgetNs, &poll);
+    if (!status.ok()) return status.WithContext(one->collective.What());
+    *moved |= poll.moved || poll.done;
+    one->awaited = poll.awaited;
+    if (!poll.done) {
+      one->busy = poll.moved && poll.awaited < 0;
+      break;
+    }
+    one->operation.reset();
+  }
+  return Status::Ok();
+}
+
+Backend* Executor::BackendFor(const OperationSpec& spec) const {
+  for (Backend* backend : backends_) {
+    if (backend->Serves(spec)) return backend;
+  }
+  return nullptr;
+}
+
+size_t Executor::UnderWayOn(const Backend* backend) const {
+  size_t count = 0;
+  for (const UnderWay& one : under_way_) {
+    count += one.operation != nullptr && one.backend == backend ? 1 : 0;
+  }
+  return count;
+}
+
+void Executor::End(Task* task, const Status& status) {
+  if (!task->own.has_value()) return;
+  Entry own = std::move(*task->own);
+  task->own.reset();
+  host_->Ended({task->set, task->name}, std::move(own.done), status,
+               task->last);
+}
+
+void Executor::Fail(const Status& status) {
+  for (UnderWay& one : under_way_) {
+    if (one.operation != nullptr && !one.operation->Abandon()) {
+      for (auto& memory : one.collective.KeptMemory()) {
+        graveyard_.push_back(std::move(memory));
+      }
+    }
+    for (Task& task : one.collective.tasks()) End(&task, status);
+  }
+  under_way_.clear();
+  for (Batch& batch : batches_) {
+    for (Task& task : batch.tasks) End(&task, status);
+  }
+  batches_.clear();
+  begun_ = false;
+  has_work_ = false;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,113 @@
+// Executor: keeps operations under way (stage 7). Collectives begin strictly
+// in the agreed order and may end in any; a window says how many are under way
+// at once. Fires nothing itself: outcomes go to its host.
+//
+// Holder of the progress lock only, where not said otherwise.
+#ifndef TF_HVD_RUNTIME_EXECUTION_EXECUTOR_H_
+#define TF_HVD_RUNTIME_EXECUTION_EXECUTOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/execution/collective.h"
+#include "runtime/request/task.h"
+#include "runtime/transport/operation.h"
+
+namespace tf_hvd {
+
+class ExecutorHost {
+ public:
+  virtual ~ExecutorHost() = default;
+  // An own request has ended.
+  virtual void Ended(const Key& key, Completion done, const Status& status,
+                     int32_t value) = 0;
+};
+
+class Executor {
+ public:
+  // The first of `backends` that serves an operation gets it; they and `host`
+  // outlive the executor.
+  Executor(std::vector<Backend*> backends, int64_t fusion_threshold,
+           ExecutorHost* host)
+      : backends_(std::move(backends)),
+        fusion_threshold_(fusion_threshold),
+        host_(host) {}
+  ~Executor();
+
+  // What a batch of responses gives this rank to do.
+  void Add(std::vector<Task> batch);
+
+  // Begins what may begin and moves what is under way, without waiting. True
+  // if it did something. A Status that is not ok means that the data of the
+  // ranks is out of step: nothing moves any more, Fail must follow.
+  bool Progress(Status* status);
+
+  // Completes everything that is left with `status`.
+  void Fail(const Status& status);
+
+  // Batches of which nothing has begun.
+  size_t Backlog() const { return batches_.size() - (begun_ ? 1 : 0); }
+
+  // Grows while something moves.
+  uint64_t moved() const { return moved_; }
+  // The rank whose data the oldest operation waits for; -1 if none.
+  int awaited() const { return awaited_; }
+  // True if operations are under way.
+  bool Moving() const { return !under_way_.empty(); }
+
+  // Any thread.
+  bool HasWork() const { return has_work_; }
+  // Any thread: false also when the rest waits for Fail.
+  bool CanRun() const { return has_work_ && !broken_; }
+
+ private:
+  struct Batch {
+    std::vector<Task> tasks;
+    std::vector<std::vector<size_t>> plan;
+    size_t next = 0;  // of plan
+  };
+  struct UnderWay {
+    explicit UnderWay(std::vector<Task> tasks) : collective(std::move(tasks)) {}
+
+    Collective collective;
+    OperationSpec next;  // to be made when the backend has room
+    bool waits = false;  // `next` is there
+    Backend* backend = nullptr;
+    std::unique_ptr<Operation> operation;
+    int awaited = -1;
+    bool busy = false;  // it has not gone as far as it can without waiting
+  };
+
+  Status Begin(bool* moved);
+  Status Move(UnderWay* one, bool* moved, bool* ended);
+  Status MakeNext(UnderWay* one, bool* moved, bool* ended);
+  Status TellOfSets(const Task& task);
+  Backend* BackendFor(const OperationSpec& spec) const;
+  size_t UnderWayOn(const Backend* backend) const;
+  void End(Task* task, const Status& status);
+  void NoteWork();
+
+  const std::vector<Backend*> backends_;
+  const int64_t fusion_threshold_;
+  ExecutorHost* const host_;
+  std::deque<Batch> batches_;
+  bool begun_ = false;  // the first batch has
+  std::list<UnderWay> under_way_;
+  std::map<int32_t, uint64_t> numbers_;  // operations made, by set
+  uint64_t moved_ = 0;
+  int awaited_ = -1;
+  std::atomic<bool> broken_{false};
+  std::atomic<bool> has_work_{false};
+  // Memory that a backend may still touch after an abort.
+  std::vector<std::shared_ptr<void>> graveyard_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EXECUTION_EXECUTOR_H_

@@ -1,0 +1,46 @@
+#include "runtime/execution/job_end.h"
+
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+// A smaller abort record may still arrive within this time.
+constexpr int64_t kAbortSettleNs = 500 * kMs;
+// How long a rank that leaves waits for the end to come down the tree.
+constexpr int64_t kLeaveNs = 5000 * kMs;
+// How long batches for the children are offered after the end.
+constexpr int64_t kFarewellNs = 1000 * kMs;
+
+}  // namespace
+
+void JobEnd::Leave(int64_t now_ns) {
+  if (!leaving()) leave_deadline_ns_ = now_ns + kLeaveNs;
+}
+
+void JobEnd::Close(int64_t now_ns) {
+  if (!closed()) closed_since_ns_ = now_ns;
+}
+
+bool JobEnd::LeavesInVain(int64_t now_ns, bool has_work, uint64_t moved) {
+  if (!leaving() || (closed() && !has_work)) return false;
+  // What is before the end may take as long as it likes while data moves.
+  if (closed() && std::exchange(moved_, moved) != moved) {
+    leave_deadline_ns_ = now_ns + kLeaveNs;
+  }
+  if (now_ns <= leave_deadline_ns_) return false;
+  leave_deadline_ns_ = now_ns + kLeaveNs;
+  return true;
+}
+
+bool JobEnd::AbortHolds(int64_t now_ns) {
+  if (!aborting()) abort_deadline_ns_ = now_ns + kAbortSettleNs;
+  return now_ns >= abort_deadline_ns_;
+}
+
+bool JobEnd::OffersOutput(int64_t now_ns) const {
+  return now_ns <= closed_since_ns_ + kFarewellNs;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,241 @@
+#include "runtime/execution/progress_engine.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/base/clock.h"
+#include "runtime/execution/idling.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+// A caller that has other things to do moves no more than this itself: it must
+// not keep a thread of TensorFlow.
+constexpr int64_t kInPlaceBytes = 64 * 1024;
+// A caller that waits stays so many times as long as one that does not: to hand
+// over to the background thread, and get word back from it, takes two switches
+// of threads; and where other processes want the cores, each of them a time
+// slice. By default it outlasts one such slice of another rank's.
+constexpr int64_t kPatience = 100;
+// For how long the background thread leaves arrivals to callers that come one
+// after the other. No longer than that is a message late for a rank whose
+// callers have stopped coming.
+constexpr int64_t kDozeNs = 1 * kMs;
+// Between two looks at what is under way, without a background thread.
+constexpr std::chrono::milliseconds kPause{1};
+
+// The engine whose completions this thread is firing.
+thread_local const void* firing_engine = nullptr;
+
+}  // namespace
+
+ProgressEngine::ProgressEngine(const Config& config, World* world, Cycle* cycle,
+                               TensorQueue* queue)
+    : spin_ns_(config.spin_ns),
+      world_(world),
+      cycle_(cycle),
+      queue_(queue),
+      completions_([this](std::vector<Outcome> outcomes) {
+        FireAll(std::move(outcomes));
+        if (!queue_->Empty()) WakeBackground();
+      }) {
+  // What lies on a GPU's stream ends by itself; the caller must not wait for
+  // it.
+  if (world->topology().size > 1 || world->gpus() != nullptr) {
+    has_background_ = true;
+    thread_ = std::thread([this] { Background(); });
+    pthread_setname_np(thread_.native_handle(), kThreadName);
+  }
+}
+
+ProgressEngine::~ProgressEngine() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void ProgressEngine::Submit(Entry entry) {
+  const int64_t bytes =
+      ExpectedBytes(entry, static_cast<size_t>(world_->topology().size));
+  const bool waits = entry.caller_waits;
+  const bool quiet = open_.fetch_add(1) == 0;
+  queue_->Push(std::move(entry));
+  // In a completion: driving from here would nest without bound, and whoever
+  // fires it looks again afterwards.
+  if (firing_engine == this) return;
+  if (!has_background_) return DriveAlone();
+  if (quiet && (waits || bytes <= kInPlaceBytes)) return CallerTurn(waits);
+  // If somebody holds the progress lock, they look again after letting go of
+  // it.
+  WakeBackground();
+}
+
+void ProgressEngine::WakeBackground() {
+  Doorbell* const bell = world_->doorbell();
+  if (dozing_) return bell->Ring();
+  bell->RingIfAsleep();
+}
+
+void ProgressEngine::CallerTurn(bool waits) {
+  if (!TryTake()) return WakeBackground();
+  ++caller_turns_;
+  Doorbell* const bell = world_->doorbell();
+  bell->SetAsleep(false);
+  Accompany(waits);
+  std::vector<Outcome> outcomes = TakeOutcomes();
+  // Nobody rings when an edge has room again.
+  const bool unsent = cycle_->HasOutput();
+  Release();
+  const bool dozing = dozing_;
+  if (!dozing) bell->SetAsleep(true);
+  if (open_ > 0 || unsent || cycle_->HasWork() ||
+      (!dozing && cycle_->LooksBusy())) {
+    bell->Ring();
+  }
+  FireAll(std::move(outcomes));
+  if (queue_->Empty()) return;
+  if (!has_background_) return DriveAlone();
+  bell->Ring();
+}
+
+// Moves what is under way until something has ended, or for no longer than a
+// caller may be kept.
+void ProgressEngine::Accompany(bool waits) {
+  const int64_t patience_ns = spin_ns_ * (waits ? kPatience : 1);
+  int64_t deadline_ns = NowNs() + patience_ns;
+  do {
+    if (!cycle_->Advance()) {
+      PassTime(world_);
+    } else if (waits) {
+      deadline_ns = NowNs() + patience_ns;
+    }
+  } while (open_ > 0 && !cycle_->HasOutcomes() && NowNs() < deadline_ns &&
+           !cycle_->aborted());
+}
+
+// Without a background thread: one rank, or the time after the end.
+void ProgressEngine::DriveAlone() {
+  do {
+    if (!TryTake()) return;  // the holder looks again
+    while (cycle_->Advance()) {
+    }
+    std::vector<Outcome> outcomes = TakeOutcomes();
+    Release();
+    FireAll(std::move(outcomes));
+    if (cycle_->HasWork()) std::this_thread::sleep_for(kPause);
+  } while (cycle_->LooksBusy() || cycle_->HasWork());
+}
+
+void ProgressEngine::Background() {
+  Doorbell* const bell = world_->doorbell();
+  for (;;) {
+    const bool held = TryTake();
+    if (held) {
+      const bool ended = BackgroundTurn();
+      const int64_t limit_ns = WaitLimitNs(StateOfWait());
+      std::vector<Outcome> outcomes = TakeOutcomes();
+      Release();
+      const bool fired = !outcomes.empty();
+      FireMeanwhile(std::move(outcomes));
+      if (ended) break;
+      if (limit_ns == 0 && !fired) sched_yield();
+      if (fired || limit_ns == 0) continue;
+      if (Doze()) continue;
+      bell->SetAsleep(true);
+      if (!cycle_->LooksBusy()) bell->Wait(limit_ns);
+    } else {
+      // A caller holds it, for a moment, and does not know what this thread was
+      // woken for (Leave, an abort).
+      bell->SetAsleep(true);
+      bell->Wait(kMs);
+    }
+    bell->SetAsleep(false);
+  }
+  has_background_ = false;
+  completions_.Stop();
+  DriveAlone();  // what was submitted meanwhile
+}
+
+// While callers come one after the other, each looks at what has arrived. To be
+// woken by what a faster rank has sent already for the next call would cost a
+// switch of threads for each call, more than the call itself. False when nobody
+// has come for a while: what arrives is this thread's business again. True when
+// there may be something to do.
+bool ProgressEngine::Doze() {
+  const auto came = [this] {
+    const uint64_t turns = caller_turns_;
+    return std::exchange(seen_turns_, turns) != turns;
+  };
+  if (!came()) return false;
+  Doorbell* const bell = world_->doorbell();
+  dozing_ = true;
+  bell->SetAsleep(false);
+  // What was submitted before dozing_ was set has rung for nobody.
+  bool rung = open_ > 0;
+  if (!rung) {
+    do {
+      rung = bell->Wait(kDozeNs);
+    } while (!rung && came());
+  }
+  dozing_ = false;
+  return rung;
+}
+
+// True when the runtime has ended.
+bool ProgressEngine::BackgroundTurn() {
+  bool busy = false;
+  do {
+    busy = cycle_->Advance();
+    if (busy) last_progress_ns_ = NowNs();
+  } while (busy && !cycle_->HasOutcomes());
+  return cycle_->AtEnd();
+}
+
+WaitState ProgressEngine::StateOfWait() const {
+  WaitState state;
+  const int64_t now_ns = NowNs();
+  state.idle_ns = now_ns - last_progress_ns_;
+  state.spin_ns = spin_ns_;
+  state.has_outcomes = cycle_->HasOutcomes();
+  state.has_output = cycle_->HasOutput();
+  state.aborting = cycle_->Aborting();
+  state.waiting = cycle_->Waiting();
+  state.relays = cycle_->RelaysForOthers();
+  state.leaving = cycle_->Leaving();
+  state.moving = cycle_->Moving();
+  state.polled = cycle_->Polled();
+  state.due_in_ns = cycle_->DueNs() - now_ns;
+  return state;
+}
+
+void ProgressEngine::Leave(const std::string& reason) {
+  cycle_->AskToLeave(reason);
+  if (!thread_.joinable()) return DriveAlone();
+  world_->doorbell()->Ring();
+  thread_.join();
+}
+
+std::vector<Outcome> ProgressEngine::TakeOutcomes() {
+  std::vector<Outcome> outcomes = cycle_->TakeOutcomes();
+  open_ -= static_cast<int64_t>(outcomes.size());
+  return outcomes;
+}
+
+// While data is under way, by a thread of its own.
+void ProgressEngine::FireMeanwhile(std::vector<Outcome> outcomes) {
+  if (outcomes.empty() || !cycle_->HasWork()) {
+    return FireAll(std::move(outcomes));
+  }
+  completions_.Add(std::move(outcomes));
+}
+
+void ProgressEngine::FireAll(std::vector<Outcome> outcomes) {
+  const void* const outer = std::exchange(firing_engine, this);
+  for (Outcome& outcome : outcomes) outcome.Fire();
+  firing_engine = outer;
+}
+
+}  // namespace tf_hvd

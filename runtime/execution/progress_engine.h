@@ -1,0 +1,83 @@
+// ProgressEngine: who runs the cycle. One thread at a time: the background
+// thread, or a caller that has just submitted and finds nothing else pending
+// (agreement.md, section 7). The holder alone touches edges, controller,
+// executor and transports.
+//
+// Submit and Leave may be called on any thread. Completions are fired by
+// whoever had the progress lock; the background thread leaves its own to a
+// thread that does nothing else while data is under way.
+#ifndef TF_HVD_RUNTIME_EXECUTION_PROGRESS_ENGINE_H_
+#define TF_HVD_RUNTIME_EXECUTION_PROGRESS_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/config.h"
+#include "runtime/execution/completion_thread.h"
+#include "runtime/execution/cycle.h"
+#include "runtime/execution/wait_limit.h"
+#include "runtime/request/tensor_queue.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+class ProgressEngine {
+ public:
+  // The background thread's: processes that a rank starts know it by that.
+  static constexpr char kThreadName[] = "tf_hvd";
+
+  // All outlive the engine. One rank alone gets no thread.
+  ProgressEngine(const Config& config, World* world, Cycle* cycle,
+                 TensorQueue* queue);
+  ~ProgressEngine();
+
+  // This thread may move the request on itself, for no longer than the spin
+  // limit: one of up to kInPlaceBytes, or of any size if the caller waits, who
+  // then stays for as long as something moves, and a hundred times the limit
+  // while nothing does. What is under way at the end is left to the background
+  // thread.
+  void Submit(Entry entry);
+
+  // Leaves the job for `reason` and returns when this rank owes nothing any
+  // more; bounded by the cycle's limits. The first call counts.
+  void Leave(const std::string& reason);
+
+ private:
+  bool TryTake() { return !taken_.exchange(true); }
+  void Release() { taken_ = false; }
+
+  void Background();
+  bool BackgroundTurn();
+  bool Doze();
+  void WakeBackground();
+  WaitState StateOfWait() const;
+  void CallerTurn(bool waits);
+  void Accompany(bool waits);
+  void DriveAlone();
+  void FireAll(std::vector<Outcome> outcomes);
+  void FireMeanwhile(std::vector<Outcome> outcomes);
+  std::vector<Outcome> TakeOutcomes();
+
+  const int64_t spin_ns_;
+  World* const world_;
+  Cycle* const cycle_;
+  TensorQueue* const queue_;
+
+  std::atomic<bool> taken_{false};
+  std::atomic<int64_t> open_{0};  // own requests that have not ended
+  std::atomic<bool> has_background_{false};
+  std::atomic<uint64_t> caller_turns_{0};
+  // The background thread sleeps, and arrivals ring for nobody: callers do.
+  std::atomic<bool> dozing_{false};
+  int64_t last_progress_ns_ = 0;  // background thread only
+  uint64_t seen_turns_ = 0;       // background thread only
+  CompletionThread completions_;  // background thread only
+  std::thread thread_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EXECUTION_PROGRESS_ENGINE_H_

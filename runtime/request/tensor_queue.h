@@ -1,0 +1,34 @@
+// TensorQueue: what TensorFlow's threads have submitted and the cycle has not
+// seen yet (stage 4). Unbounded: a kernel must not block.
+#ifndef TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
+#define TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+#include "runtime/request/entry.h"
+
+namespace tf_hvd {
+
+class TensorQueue {
+ public:
+  // Any thread.
+  void Push(Entry entry);
+
+  // Holder of the progress lock: everything, in the order of submission.
+  std::vector<Entry> Drain();
+
+  // Any thread. After Push has returned, false until a Drain.
+  bool Empty() const { return size_ == 0; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Entry> entries_;   // guarded by mutex_
+  std::atomic<size_t> size_{0};  // of entries_, readable without the lock
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_

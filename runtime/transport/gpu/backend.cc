@@ -1,0 +1,200 @@
+#include "runtime/transport/gpu/backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/transport/gpu/operation.h"
+#include "runtime/transport/rank_group.h"
+
+namespace tf_hvd {
+namespace {
+
+// The rows of most operations. There is memory for all that may be under way
+// from the start; for more rows it is made when it is needed.
+constexpr size_t kRowBytes = size_t{64} << 10;
+
+}  // namespace
+
+GpuBackend::GpuBackend(GpuDevices* devices, const NcclApi* nccl, int rank,
+                       std::vector<std::string> names,
+                       std::vector<Backend*> hosts, const GpuOptions& options)
+    : devices_(devices),
+      nccl_(nccl),
+      rank_(rank),
+      names_(std::move(names)),
+      hosts_(std::move(hosts)),
+      options_(options) {}
+
+GpuBackend::~GpuBackend() { Close(/*clean=*/false); }
+
+bool GpuBackend::Serves(const OperationSpec& spec) const {
+  if (spec.memory.kind != MemoryKind::kDevice) return false;
+  return spec.ranks->size() == 1 || ByNccl(spec) || ByMpi(spec);
+}
+
+bool GpuBackend::TakesNccl(OpKind kind) const {
+  return nccl_ != nullptr && options_.not_by_nccl.count(kind) == 0;
+}
+
+bool GpuBackend::ByNccl(const OperationSpec& spec) const {
+  return TakesNccl(spec.kind) && NcclCanDo(spec, options_.staging_bytes);
+}
+
+bool GpuBackend::ByMpi(const OperationSpec& spec) const {
+  return options_.connect_by_mpi != nullptr && !TakesNccl(spec.kind) &&
+         spec.set == kWorldSet && MpiCanDo(spec, options_.staging_bytes);
+}
+
+Status GpuBackend::Make(OperationSpec spec,
+                        std::unique_ptr<Operation>* operation) {
+  size_t me = 0;
+  TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
+  OnDevice* on = nullptr;
+  TF_HVD_RETURN_IF_ERROR(OnDeviceOf(spec, &on));
+  std::shared_ptr<GpuCommunicator> communicator;
+  Backend* host = nullptr;
+  if (spec.ranks->size() > 1) {
+    TF_HVD_RETURN_IF_ERROR(CommunicatorOf(spec, *on, &communicator, &host));
+  }
+  NcclCommunicator* const connecting =
+      host == nullptr ? nullptr : members_[spec.set].get();
+  auto made = std::make_unique<GpuOperation>(this, std::move(spec), me, on,
+                                             std::move(communicator));
+  if (host != nullptr) TF_HVD_RETURN_IF_ERROR(made->Meet(host, connecting));
+  *operation = std::move(made);
+  return Status::Ok();
+}
+
+Status GpuBackend::CommunicatorOf(
+    const OperationSpec& spec, const OnDevice& on,
+    std::shared_ptr<GpuCommunicator>* communicator, Backend** host) {
+  if (ByNccl(spec)) {
+    std::shared_ptr<NcclCommunicator>& of_set = members_[spec.set];
+    if (of_set == nullptr) {
+      of_set = NewCommunicator(on.device);
+      TF_HVD_RETURN_IF_ERROR(FindHost(spec, host));
+    }
+    *communicator = of_set;
+  } else {
+    if (by_mpi_ == nullptr) by_mpi_ = options_.connect_by_mpi(on.device);
+    *communicator = by_mpi_;
+  }
+  const int used = (*communicator)->device()->ordinal();
+  if (used == on.device->ordinal()) return Status::Ok();
+  return FailedPrecondition(
+      "a tensor lies on GPU " + std::to_string(on.device->ordinal()) +
+      ", and this rank has used GPU " + std::to_string(used) +
+      " in this process set; a rank has one GPU");
+}
+
+Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
+  std::shared_ptr<GpuDevice> device;
+  const auto member = members_.find(spec.set);
+  if (spec.memory.device >= 0) {
+    TF_HVD_RETURN_IF_ERROR(devices_->OfOrdinal(spec.memory.device, &device));
+  } else if (member != members_.end()) {  // joined: where it was before
+    device = member->second->device();
+  } else if (spec.set == kWorldSet && by_mpi_ != nullptr) {
+    device = by_mpi_->device();
+  } else {
+    TF_HVD_RETURN_IF_ERROR(devices_->Any(&device));
+  }
+  OnDevice& found = on_devices_[device->ordinal()];
+  if (found.device == nullptr) {
+    TF_HVD_RETURN_IF_ERROR(device->NewStream(&found.stream));
+    TF_HVD_RETURN_IF_ERROR(device->Allocate(
+        MemoryKind::kDevice, options_.staging_bytes, &found.staging));
+    TF_HVD_RETURN_IF_ERROR(AddRows(device, window(), kRowBytes));
+    found.device = device;
+  }
+  *on = &found;
+  return Status::Ok();
+}
+
+Status GpuBackend::TakeRows(const OnDevice& on, size_t bytes, Rows* rows) {
+  const int ordinal = on.device->ordinal();
+  const auto found =
+      std::find_if(free_rows_.begin(), free_rows_.end(), [&](const Rows& free) {
+        return free.ordinal == ordinal && free.bytes >= bytes;
+      });
+  if (found != free_rows_.end()) {
+    *rows = std::move(*found);
+    free_rows_.erase(found);
+    return Status::Ok();
+  }
+  TF_HVD_RETURN_IF_ERROR(AddRows(on.device, 1, std::max(bytes, kRowBytes)));
+  *rows = std::move(free_rows_.back());
+  free_rows_.pop_back();
+  return Status::Ok();
+}
+
+Status GpuBackend::AddRows(const std::shared_ptr<GpuDevice>& device,
+                           size_t blocks, size_t bytes) {
+  std::shared_ptr<char> pinned;
+  std::shared_ptr<char> on_device;
+  TF_HVD_RETURN_IF_ERROR(
+      device->Allocate(MemoryKind::kPinned, blocks * bytes, &pinned));
+  TF_HVD_RETURN_IF_ERROR(
+      device->Allocate(MemoryKind::kDevice, blocks * bytes, &on_device));
+  for (size_t at = 0; at < blocks * bytes; at += bytes) {
+    free_rows_.push_back({{pinned, pinned.get() + at},
+                          {on_device, on_device.get() + at},
+                          bytes,
+                          device->ordinal()});
+  }
+  return Status::Ok();
+}
+
+Status GpuBackend::FindHost(const OperationSpec& spec, Backend** host) const {
+  OperationSpec exchange;
+  exchange.kind = OpKind::kAllgather;
+  exchange.ranks = spec.ranks;
+  exchange.set = spec.set;
+  exchange.spans.resize(spec.ranks->size());
+  for (Backend* const one : hosts_) {
+    if (!one->Serves(exchange)) continue;
+    *host = one;
+    return Status::Ok();
+  }
+  return Internal("bug in tf_hvd: ranks cannot meet");
+}
+
+// What is left of a communicator when its last operation has ended takes time,
+// and waits for the other ranks, who may wait for this one's progress: a thread
+// of its own ends it.
+std::shared_ptr<NcclCommunicator> GpuBackend::NewCommunicator(
+    const std::shared_ptr<GpuDevice>& device) {
+  std::shared_ptr<NcclCommunicator> made(
+      new NcclCommunicator(nccl_, device, options_.end_limit),
+      [this](NcclCommunicator* last) {
+        ending_.emplace_back([last] {
+          last->End();
+          delete last;
+        });
+      });
+  communicators_.push_back(made);
+  return made;
+}
+
+bool GpuBackend::AbortAll() {
+  if (std::exchange(aborted_, true)) return abort_ended_;
+  std::vector<std::shared_ptr<NcclCommunicator>> all;
+  for (const auto& one : communicators_) {
+    if (auto communicator = one.lock()) all.push_back(std::move(communicator));
+  }
+  abort_ended_ = NcclCommunicator::AbortAll(all, options_.end_limit) &&
+                 (by_mpi_ == nullptr || by_mpi_->at_rest());
+  return abort_ended_;
+}
+
+void GpuBackend::SetRemoved(int32_t set) { members_.erase(set); }
+
+void GpuBackend::Close(bool clean) {
+  if (!clean) static_cast<void>(AbortAll());
+  members_.clear();
+  by_mpi_.reset();
+  for (std::thread& thread : ending_) thread.join();
+  ending_.clear();
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,134 @@
+// GpuDevice: one GPU as this process uses it: its context (the one that
+// TensorFlow uses too), events that are used again, memory that is kept, and
+// the kernels that tf_hvd brings. Status says which call of CUDA failed.
+//
+// Any thread; each call makes the context current for itself. Nothing waits for
+// the device, but for what allocates, once.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_H_
+#define TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/gpu/cuda_api.h"
+#include "runtime/transport/gpu/move.h"
+#include "runtime/transport/operation.h"
+
+namespace tf_hvd {
+
+class GpuDevice;
+
+// What a stream has done so far when it was recorded. Goes back to its device's
+// pool at the end of its life: what waits for it on the device does so still.
+class GpuEvent {
+ public:
+  GpuEvent(std::shared_ptr<GpuDevice> device, CudaEvent event)
+      : device_(std::move(device)), event_(event) {}
+  ~GpuEvent();
+
+  GpuEvent(const GpuEvent&) = delete;
+  GpuEvent& operator=(const GpuEvent&) = delete;
+
+  CudaEvent get() const { return event_; }
+  const std::shared_ptr<GpuDevice>& device() const { return device_; }
+
+ private:
+  const std::shared_ptr<GpuDevice> device_;
+  const CudaEvent event_;
+};
+
+// An error of the driver's: "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out
+// of memory)". Ok if `error` is none.
+Status FromCuda(const CudaApi& api, const char* call, int error);
+
+class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
+ public:
+  // `api` outlives the device. `ordinal`: among the devices that the process
+  // sees.
+  static Status Open(const CudaApi* api, int ordinal,
+                     std::shared_ptr<GpuDevice>* device);
+  ~GpuDevice();
+
+  GpuDevice(const GpuDevice&) = delete;
+  GpuDevice& operator=(const GpuDevice&) = delete;
+
+  int ordinal() const { return ordinal_; }
+  const std::string& name() const { return name_; }
+  const CudaUuid& uuid() const { return uuid_; }
+
+  // A stream that waits for no other by itself, before others where the device
+  // has a choice. It lives as long as the device.
+  Status NewStream(CudaStream* stream);
+  Status Record(CudaStream stream, std::shared_ptr<GpuEvent>* event);
+  Status Wait(CudaStream stream, const GpuEvent& event);
+  Status HasFired(const GpuEvent& event, bool* fired);
+
+  // Memory of the device, or pinned memory of the host. To be freed when
+  // nothing touches it any more.
+  Status Allocate(MemoryKind kind, size_t bytes, std::shared_ptr<char>* memory);
+  // Either side may be the device's or pinned.
+  Status Copy(CudaStream stream, void* to, const void* from, size_t bytes);
+
+  // Calls `fn` with the device's context current, as NCCL wants it.
+  template <typename Fn>
+  Status Within(const Fn& fn) {
+    const Current current(*this);
+    TF_HVD_RETURN_IF_ERROR(current.status());
+    return fn();
+  }
+
+  // One of compute/device_kernels.cu.cc. `arguments` as for cuLaunchKernel.
+  Status Launch(CudaStream stream, const std::string& kernel, unsigned blocks,
+                unsigned threads, void** arguments);
+  // `rows`: the move's, where the device can read them.
+  Status Launch(CudaStream stream, const GpuMove& move, const void* rows);
+
+ private:
+  friend class GpuEvent;
+
+  // Makes the device's context current, as long as it lives.
+  class Current {
+   public:
+    explicit Current(const GpuDevice& device);
+    ~Current();
+
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+    const Status& status() const { return status_; }
+
+   private:
+    const CudaApi& api_;
+    bool pushed_ = false;
+    Status status_;
+  };
+
+  GpuDevice(const CudaApi* api, int ordinal) : api_(api), ordinal_(ordinal) {}
+  Status Init();
+  Status Check(const char* call, int error) const;
+  Status AddEvents();  // mutex_ is held
+  Status FindImage(const void** image) const;
+  Status FindKernel(const std::string& kernel, CudaFunction* function);
+
+  const CudaApi* const api_;
+  const int ordinal_;
+  int device_ = 0;
+  CudaContext context_ = nullptr;
+  std::string name_;
+  CudaUuid uuid_{};
+  std::mutex mutex_;
+  std::vector<CudaEvent> free_events_;                         // guarded
+  std::vector<CudaStream> streams_;                            // guarded
+  CudaModule module_ = nullptr;                                // guarded
+  std::vector<std::pair<std::string, CudaFunction>> kernels_;  // guarded
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_H_

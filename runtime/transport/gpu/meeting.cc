@@ -1,0 +1,96 @@
+#include "runtime/transport/gpu/meeting.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace tf_hvd {
+namespace {
+
+// "2.21.5", of 22105.
+std::string VersionText(int version) {
+  return std::to_string(version / 10000) + "." +
+         std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+std::set<std::string> LinesOf(const GpuCard& card) {
+  std::istringstream text(card.settings);
+  std::set<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.insert(line);
+  return lines;
+}
+
+// What a rank has set of a line "NAME=value" that another has.
+std::string Counterpart(const std::set<std::string>& lines,
+                        const std::string& line) {
+  const std::string name = line.substr(0, line.find('=') + 1);
+  const auto found = lines.lower_bound(name);
+  const bool is_set =
+      found != lines.end() && found->compare(0, name.size(), name) == 0;
+  return is_set ? *found : "no " + name.substr(0, name.size() - 1);
+}
+
+// "A has NCCL_ALGO=Ring and B has no NCCL_ALGO"; empty if all are alike.
+std::string DifferenceText(const GpuCard& a, const std::string& a_name,
+                           const GpuCard& b, const std::string& b_name) {
+  const std::set<std::string> of_a = LinesOf(a);
+  const std::set<std::string> of_b = LinesOf(b);
+  const auto text = [&](const std::string& in_a, const std::string& in_b) {
+    return a_name + " has " + in_a + " and " + b_name + " has " + in_b;
+  };
+  for (const std::string& line : of_a) {
+    if (of_b.count(line) == 0) return text(line, Counterpart(of_b, line));
+  }
+  for (const std::string& line : of_b) {
+    if (of_a.count(line) == 0) return text(Counterpart(of_a, line), line);
+  }
+  return "";
+}
+
+}  // namespace
+
+void SetSettings(const std::string& settings, GpuCard* card) {
+  const size_t length =
+      std::min(settings.size(), std::size(card->settings) - 1);
+  settings.copy(card->settings, length);
+  card->settings[length] = '\0';
+}
+
+Status CheckCards(const std::vector<GpuCard>& cards,
+                  const std::vector<std::string>& names, bool shared_devices) {
+  std::map<std::string, size_t> by_uuid;
+  for (size_t i = 0; i < cards.size(); ++i) {
+    if (cards[i].nccl_version != cards[0].nccl_version) {
+      return FailedPrecondition(
+          names[0] + " has NCCL " + VersionText(cards[0].nccl_version) +
+          " and " + names[i] + " has NCCL " +
+          VersionText(cards[i].nccl_version) +
+          "; install the same on all machines, or name it with "
+          "TF_HVD_NCCL_LIBRARY");
+    }
+    const std::string settings =
+        DifferenceText(cards[0], names[0], cards[i], names[i]);
+    if (!settings.empty()) {
+      return FailedPrecondition(
+          settings +
+          "; NCCL hangs unless it is equal on all ranks: set it for all "
+          "machines (tf_hvd run -x), or for none");
+    }
+    const std::string uuid(cards[i].uuid.bytes, sizeof(cards[i].uuid.bytes));
+    const auto [found, is_new] = by_uuid.emplace(uuid, i);
+    if (is_new || shared_devices) continue;
+    return FailedPrecondition(
+        names[found->second] + " and " + names[i] +
+        " use the same GPU (number " + std::to_string(cards[i].ordinal) +
+        "), and NCCL needs one for each. Give each rank its own, before "
+        "anything else uses a GPU: gpus = tf.config.list_physical_devices"
+        "('GPU'); tf.config.set_visible_devices(gpus[hvd.local_rank() % "
+        "len(gpus)], 'GPU'). With fewer GPUs than ranks: TF_HVD_NCCL=0");
+  }
+  return Status::Ok();
+}
+
+}  // namespace tf_hvd

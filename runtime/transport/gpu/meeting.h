@@ -1,0 +1,34 @@
+// GpuMeeting: what the ranks of a set tell each other before NCCL connects
+// them, and what must be so, lest NCCL hangs. Pure.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_MEETING_H_
+#define TF_HVD_RUNTIME_TRANSPORT_GPU_MEETING_H_
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/gpu/cuda_api.h"
+#include "runtime/transport/gpu/nccl_api.h"
+
+namespace tf_hvd {
+
+// One rank's card. Sent as it lies in memory: all ranks run the same build.
+struct GpuCard {
+  int nccl_version = 0;
+  int ordinal = 0;
+  CudaUuid uuid{};
+  NcclUniqueId id{};  // of the first rank
+  // NCCL's settings that must be alike, "NAME=value" in lines; cut if longer.
+  char settings[1024] = "";
+};
+
+void SetSettings(const std::string& settings, GpuCard* card);
+
+// `names`: of the ranks that the cards are of, "rank 3 (host)". An error names
+// two of them. `shared_devices`: that two have one device is no error.
+Status CheckCards(const std::vector<GpuCard>& cards,
+                  const std::vector<std::string>& names, bool shared_devices);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_MEETING_H_

@@ -1,0 +1,69 @@
+#include "runtime/transport/gpu/move.h"
+
+namespace tf_hvd {
+namespace {
+
+// Complex numbers are scaled part by part.
+DType PartsOf(DType dtype) {
+  if (dtype == DType::kComplex64) return DType::kFloat32;
+  return dtype == DType::kComplex128 ? DType::kFloat64 : dtype;
+}
+
+std::string VerbOf(Scaling::Cast cast) {
+  if (cast == Scaling::Cast::kNone) return "tf_hvd_scale_";
+  return cast == Scaling::Cast::kNarrow ? "tf_hvd_narrow_" : "tf_hvd_widen_";
+}
+
+}  // namespace
+
+void MoveBuilder::Add(const void* input, void* output, int64_t bytes) {
+  const bool stays = input == output && !scaling_.needed();
+  if (output == nullptr || bytes == 0 || stays) return;
+  runs_.push_back({input, output, bytes});
+}
+
+GpuMove MoveBuilder::Build() const {
+  GpuMove move;
+  auto unit = static_cast<int64_t>(SizeOf(PartsOf(scaling_.dtype)));
+  if (scaling_.needed()) {
+    move.kernel = VerbOf(scaling_.cast) + NameOf(PartsOf(scaling_.dtype));
+    move.arguments.factor = scaling_.factor;
+    move.arguments.divisor = scaling_.divisor;
+  } else {
+    // The widest unit that all rows are made of, and aligned to.
+    uintptr_t bits = 8;
+    for (const Run& run : runs_) {
+      bits |= reinterpret_cast<uintptr_t>(run.input) |
+              reinterpret_cast<uintptr_t>(run.output) |
+              static_cast<uintptr_t>(run.bytes);
+    }
+    unit = static_cast<int64_t>(bits & (~bits + 1));
+    move.kernel = "tf_hvd_copy_" + std::to_string(unit);
+  }
+  move.arguments.tile = GpuMove::kTileBytes / unit;
+  for (const Run& run : runs_) {
+    move.arguments.total += run.bytes / unit;
+    move.rows.push_back({run.input, run.output, move.arguments.total});
+  }
+  move.arguments.row_count = static_cast<int64_t>(move.rows.size());
+  return move;
+}
+
+GpuMove CastMove(const std::vector<MoveRow>& rows, DType from, DType to,
+                 double factor, double divisor) {
+  GpuMove move;
+  move.kernel = std::string("tf_hvd_cast_") + NameOf(from) + "_" + NameOf(to);
+  move.arguments.factor = factor;
+  move.arguments.divisor = divisor;
+  move.arguments.tile =
+      GpuMove::kTileBytes / static_cast<int64_t>(sizeof(float));
+  for (const MoveRow& row : rows) {
+    if (row.output == nullptr) continue;
+    move.arguments.total += row.end;
+    move.rows.push_back({row.input, row.output, move.arguments.total});
+  }
+  move.arguments.row_count = static_cast<int64_t>(move.rows.size());
+  return move;
+}
+
+}  // namespace tf_hvd

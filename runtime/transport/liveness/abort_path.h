@@ -1,0 +1,60 @@
+// AbortPath: how one rank of a node under MPI learns, and tells, that the job
+// cannot go on: the node's abort board, the flood between nodes, and the look
+// for ranks that have died.
+//
+// Raise may be called on any thread and touches shared memory only. Poll is
+// called by the holder of the progress lock, because it may call MPI.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_LIVENESS_ABORT_PATH_H_
+#define TF_HVD_RUNTIME_TRANSPORT_LIVENESS_ABORT_PATH_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/transport/liveness/abort_flood.h"
+#include "runtime/transport/shm/abort_board.h"
+#include "runtime/transport/shm/segment.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+class AbortPath {
+ public:
+  static constexpr int64_t kLookNs = 1'000'000'000;
+  // A leader that has not passed a record on for so long must be dead.
+  static constexpr int64_t kLeaderGraceNs = 200'000'000;
+
+  // The first two must outlive this. `flood` is null where there is one node.
+  AbortPath(const Topology* topology, ShmSegment* segment,
+            std::unique_ptr<AbortFlood> flood);
+
+  void Raise(const AbortRecord& record);
+
+  // The smallest record that is known here. `now_ns`: of a steady clock.
+  std::optional<AbortRecord> Poll(int64_t now_ns);
+
+  // Before MPI_Finalize; call until true.
+  bool Stop() { return flood_ == nullptr || flood_->Stop(); }
+
+ private:
+  void LookForDeaths();
+  void PassOn(int64_t now_ns);
+  bool IsFirstAlive() const;
+
+  const Topology* const topology_;
+  ShmSegment* const segment_;
+  const std::vector<int>& node_;  // the ranks of this node
+  const int own_;                 // my place among them
+  AbortBoard board_;
+  const std::unique_ptr<AbortFlood> flood_;
+
+  int64_t last_look_ns_ = 0;
+  uint32_t seen_generation_ = 0;
+  std::optional<AbortRecord> smallest_;
+  int64_t smallest_since_ns_ = 0;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_LIVENESS_ABORT_PATH_H_

@@ -1,0 +1,40 @@
+// Loopback: N ranks in one process. How the runtime is tested, and what a
+// single rank runs on.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_LOOPBACK_H_
+#define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_LOOPBACK_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/transport/routing/data_backends.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+struct LoopbackOptions {
+  // Number of ranks on each pretended node.
+  std::vector<int> nodes = {1};
+  // Bytes that an edge holds before a write takes only a part.
+  size_t edge_bytes = 64 * 1024;
+  // Fan-out of the tree of leaders, for tests.
+  int fan_out = 8;
+  // What each rank has for tensors on GPUs; null: nothing.
+  std::function<GpuAccess(int rank)> gpu;
+};
+
+// One World for each rank: the ranks count up through the nodes, whose hosts
+// are "node0", "node1" and so on. The worlds share state and may be used, and
+// destroyed, on different threads in any order. No threads are started. edge()
+// is null for ranks that are no neighbours in the tree (tree.h).
+std::vector<std::unique_ptr<World>> MakeLoopback(
+    const LoopbackOptions& options);
+
+// Lets a rank of MakeLoopback die, for tests: its thread must use the world no
+// more. The others learn it from their next PollAbort. Any thread.
+void LoopbackKill(World* world);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_LOOPBACK_H_

@@ -1,0 +1,97 @@
+// Messages between ranks of one process.
+//
+// Short messages are copied when they are sent, so that the sender need not
+// wait; long ones go straight from the sender's memory to the receiver's, by
+// whichever side comes second.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_
+#define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/point_to_point.h"
+
+namespace tf_hvd {
+
+// What is on its way from one rank to another. Shared by both; any thread.
+class Mailbox {
+ public:
+  struct Operation {
+    const void* from = nullptr;
+    void* to = nullptr;
+    size_t bytes = 0;
+    int tag = 0;
+    std::string copy;  // what `from` points to, if the message is short
+    std::atomic<bool> done{false};
+  };
+  using Shared = std::shared_ptr<Operation>;
+
+  // Matches the operation with the oldest one of its tag on the other side, or
+  // queues it.
+  Status Send(const Shared& send);
+  Status Receive(const Shared& receive);
+
+  // When this returns nobody uses the operation's memory, now or later.
+  void Withdraw(const Shared& operation);
+
+ private:
+  static Status Deliver(Operation* send, Operation* receive);
+
+  // Takes the oldest of a tag from a queue; null if there is none.
+  static Shared TakeOldest(int tag, std::deque<Shared>* queue);
+
+  std::mutex mutex_;
+  std::deque<Shared> sends_;  // of a tag one of the two queues has none
+  std::deque<Shared> receives_;
+};
+
+// The mailboxes between all pairs of `ranks` ranks.
+class MailRoom {
+ public:
+  explicit MailRoom(int ranks);
+  Mailbox* Between(int sender, int receiver);
+
+ private:
+  const size_t ranks_;
+  std::vector<std::unique_ptr<Mailbox>> boxes_;
+};
+
+// As PointToPoint: one rank, the holder of its engine. Withdraws what is left
+// when it is destroyed.
+class LoopbackPointToPoint final : public PointToPoint {
+ public:
+  LoopbackPointToPoint(std::shared_ptr<MailRoom> room, int rank)
+      : room_(std::move(room)), rank_(rank) {}
+  ~LoopbackPointToPoint() override;
+
+  Status Send(int peer, int tag, const void* data, size_t bytes,
+              Request* request) override;
+  Status Receive(int peer, int tag, void* data, size_t bytes,
+                 Request* request) override;
+  Status Test(Request request, bool* done) override;
+  bool Abandon(Request request) override;
+
+ private:
+  struct Pending {
+    Mailbox* mailbox;
+    Mailbox::Shared operation;
+  };
+  // The request of an operation; 0 if it is done.
+  Request RequestFor(Mailbox* mailbox, Mailbox::Shared operation);
+
+  const std::shared_ptr<MailRoom> room_;
+  const int rank_;
+  Request last_request_ = 0;
+  std::unordered_map<Request, Pending> pending_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_POINT_TO_POINT_H_

@@ -1,0 +1,98 @@
+#include "runtime/transport/mpi/point_to_point.h"
+
+#include <string>
+
+#include "runtime/transport/mpi_library/error.h"
+
+namespace tf_hvd {
+namespace {
+
+Status CheckLength(size_t bytes) {
+  if (bytes <= PointToPoint::kMaxBytes) return Status::Ok();
+  return Internal("bug in tf_hvd: a message of " + std::to_string(bytes) +
+                  " bytes");
+}
+
+}  // namespace
+
+PointToPoint::Request MpiPointToPoint::Keep(const Operation& operation) {
+  if (free_.empty()) {
+    operations_.push_back(operation);
+    return operations_.size();
+  }
+  const Request request = free_.back();
+  free_.pop_back();
+  operations_[request - 1] = operation;
+  return request;
+}
+
+void MpiPointToPoint::Forget(Request request) { free_.push_back(request); }
+
+Status MpiPointToPoint::Send(int peer, int tag, const void* data, size_t bytes,
+                             Request* request) {
+  TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
+  Operation operation;
+  operation.bytes = bytes;
+  const int code = api_->isend(api_->state, data, static_cast<int>(bytes), peer,
+                               first_tag_ + tag, comm_, &operation.request);
+  TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Isend", code));
+  *request = Keep(operation);
+  return Status::Ok();
+}
+
+Status MpiPointToPoint::Receive(int peer, int tag, void* data, size_t bytes,
+                                Request* request) {
+  TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
+  Operation operation;
+  operation.bytes = bytes;
+  operation.receives = true;
+  const int code = api_->irecv(api_->state, data, static_cast<int>(bytes), peer,
+                               first_tag_ + tag, comm_, &operation.request);
+  TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Irecv", code));
+  *request = Keep(operation);
+  return Status::Ok();
+}
+
+Status MpiPointToPoint::Test(Request request, bool* done) {
+  *done = true;
+  if (request == 0) return Status::Ok();
+  Operation& operation = operations_[request - 1];
+  int flag = 0;
+  int bytes = 0;
+  const int code = api_->test(api_->state, &operation.request, &flag, &bytes);
+  if (code != 0) {
+    operation.failed = true;  // the request is still the caller's
+    return MpiResult(*api_, "MPI_Test", code);
+  }
+  *done = flag != 0;
+  if (!*done) return Status::Ok();
+  if (operation.receives && static_cast<size_t>(bytes) != operation.bytes) {
+    operation.failed = operation.arrived = true;
+    return Internal("bug in tf_hvd: a message of " + std::to_string(bytes) +
+                    " bytes came where " + std::to_string(operation.bytes) +
+                    " were expected");
+  }
+  Forget(request);
+  return Status::Ok();
+}
+
+bool MpiPointToPoint::Abandon(Request request) {
+  if (request == 0) return true;
+  Operation& operation = operations_[request - 1];
+  if (operation.failed) {
+    // There is no request any more. Nobody knows what MPI still does with the
+    // memory of one that it gave up.
+    const bool arrived = operation.arrived;
+    Forget(request);
+    return arrived;
+  }
+  // A send cannot be taken back, and a receive only if nothing has come yet.
+  if (operation.receives) api_->cancel(api_->state, &operation.request);
+  int done = 0;
+  const int code = api_->test(api_->state, &operation.request, &done, nullptr);
+  const bool over = code == 0 && done != 0;
+  if (over) Forget(request);
+  return over;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,51 @@
+// MpiPointToPoint: point-to-point messages as MPI_Isend and MPI_Irecv. MPI
+// keeps the order of those between two ranks with one tag.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_POINT_TO_POINT_H_
+#define TF_HVD_RUNTIME_TRANSPORT_MPI_POINT_TO_POINT_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/mpi_library/api.h"
+#include "runtime/transport/point_to_point.h"
+
+namespace tf_hvd {
+
+class MpiPointToPoint : public PointToPoint {
+ public:
+  // `api` must outlive this; `comm` has no other traffic with this tag and
+  // those after it. (MPI has tags up to 32767 at least.)
+  MpiPointToPoint(const MpiApi* api, MpiHandle comm, int first_tag)
+      : api_(api), comm_(comm), first_tag_(first_tag) {}
+
+  Status Send(int peer, int tag, const void* data, size_t bytes,
+              Request* request) override;
+  Status Receive(int peer, int tag, void* data, size_t bytes,
+                 Request* request) override;
+  Status Test(Request request, bool* done) override;
+  bool Abandon(Request request) override;
+
+ private:
+  struct Operation {
+    MpiHandle request{nullptr};
+    bool receives = false;
+    size_t bytes = 0;
+    // MPI has taken the request back, with an error; or what came was wrong.
+    bool failed = false;
+    bool arrived = false;
+  };
+
+  Request Keep(const Operation& operation);
+  void Forget(Request request);
+
+  const MpiApi* const api_;
+  const MpiHandle comm_;
+  const int first_tag_;
+  std::vector<Operation> operations_;  // request - 1 is the place
+  std::vector<Request> free_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_MPI_POINT_TO_POINT_H_

@@ -1,0 +1,307 @@
+#include "runtime/transport/mpi/world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "runtime/agreement/tree.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/transport/liveness/abort_path.h"
+#include "runtime/transport/liveness/farewell.h"
+#include "runtime/transport/loopback/loopback.h"
+#include "runtime/transport/mpi/allreduce.h"
+#include "runtime/transport/mpi/edge.h"
+#include "runtime/transport/mpi/point_to_point.h"
+#include "runtime/transport/mpi/settings.h"
+#include "runtime/transport/mpi/setup.h"
+#include "runtime/transport/routing/data_backends.h"
+#include "runtime/transport/shm/edge.h"
+#include "runtime/transport/shm/tripwire.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr int kEdgeTag = 1;
+constexpr int kAbortTag = 2;
+constexpr int kDataTag = 3;
+
+// Requests under way at a clean end are tiny and already sent: MPI needs no
+// more than to be asked.
+constexpr auto kStopLimit = std::chrono::seconds(2);
+
+// The local rank of a rank of this node.
+int PlaceOnNode(const Topology& topology, int rank) {
+  const auto& node =
+      topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
+  return static_cast<int>(std::find(node.begin(), node.end(), rank) -
+                          node.begin());
+}
+
+class MpiWorld : public World {
+ public:
+  MpiWorld(NodeMap map, std::unique_ptr<MpiSession> session,
+           std::unique_ptr<ShmSegment> segment, const GpuAccess& gpu)
+      : map_(std::move(map)),
+        session_(std::move(session)),
+        segment_(std::move(segment)),
+        p2p_(std::make_unique<MpiPointToPoint>(&session_->api(),
+                                               session_->data(), kDataTag)),
+        data_(std::make_unique<DataBackends>(
+            map_.topology, segment_->arena(),
+            [this](size_t local_rank) {
+              segment_->doorbell(static_cast<int>(local_rank))->RingIfAsleep();
+            },
+            p2p_.get(), gpu)) {
+    abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
+                                         MakeFlood());
+    MakeEdges();
+    if (map_.cross.has_value()) {
+      cross_ =
+          std::make_unique<MpiAllreduceBackend>(&session_->api(), *map_.cross);
+      data_->CrossBy(cross_.get());
+    }
+    tripwire_ = std::make_unique<Tripwire>([this] { FilesWereClosed(); });
+  }
+
+  ~MpiWorld() override {
+    Finalize(false);
+    if (clean_) return;
+    // MPI may still write into these, and must not be waited for: they stay
+    // for as long as the process does.
+    static_cast<void>(abort_.release());
+    for (auto& item : mpi_edges_) static_cast<void>(item.second.release());
+    static_cast<void>(data_.release());
+    static_cast<void>(cross_.release());
+    static_cast<void>(p2p_.release());
+    static_cast<void>(session_.release());
+    static_cast<void>(segment_.release());
+  }
+
+  const Topology& topology() const override { return map_.topology; }
+
+  Edge* edge(int neighbour) override {
+    const auto shm = shm_edges_.find(neighbour);
+    if (shm != shm_edges_.end()) return shm->second.get();
+    const auto mpi = mpi_edges_.find(neighbour);
+    return mpi == mpi_edges_.end() ? nullptr : mpi->second.get();
+  }
+
+  Doorbell* doorbell() override {
+    return segment_->doorbell(map_.topology.LocalRank());
+  }
+
+  bool SharesCore() override {
+    return segment_->SharesCore(map_.topology.LocalRank());
+  }
+
+  std::vector<Backend*> backends() override { return data_->all(); }
+  GpuDevices* gpus() override { return data_->gpus(); }
+  std::string DescribeData() const override { return data_->Describe(); }
+
+  void RaiseAbort(const AbortRecord& record) override { abort_->Raise(record); }
+
+  std::optional<AbortRecord> PollAbort() override {
+    if (finalized_) return std::nullopt;
+    return abort_->Poll(NowNs());
+  }
+
+  void Finalize(bool clean) override {
+    if (std::exchange(finalized_, true)) return;
+    tripwire_.reset();
+    data_->Close(clean);
+    segment_->MarkLeft(map_.topology.LocalRank());
+    clean_ = clean && StopRequests();
+    clean_ = EndsTogether(clean_);
+    if (!clean_) return;
+    const MpiApi& mpi = session_->api();
+    mpi.comm_free(mpi.state, &map_.node);
+    if (map_.cross.has_value()) mpi.comm_free(mpi.state, &*map_.cross);
+    if (map_.gpus.has_value()) mpi.comm_free(mpi.state, &*map_.gpus);
+    session_->Finalize();
+  }
+
+ private:
+  // `ready`: this rank can finalize MPI. True if all of the node's do.
+  bool EndsTogether(bool ready) {
+    if (!session_->ends_mpi()) return ready;
+    const Topology& topology = map_.topology;
+    Farewell farewell(segment_.get(), topology.LocalSize(),
+                      topology.LocalRank());
+    if (!ready) {
+      farewell.Refuse();
+      return false;
+    }
+    std::optional<Farewell::Absent> absent;
+    if (farewell.Wait(&absent)) return true;
+    if (!absent.has_value()) return false;  // another rank has said why
+    const auto& node =
+        topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
+    const int rank = node[static_cast<size_t>(absent->local_rank)];
+    const bool stopped = absent->life == Life::kStopped;
+    WriteLog(LogLevel::kError, topology.RankText(topology.rank),
+             topology.RankText(rank) +
+                 (stopped ? " is stopped (SIGSTOP, or a debugger)"
+                          : " has ended without shutdown()") +
+                 ": MPI, which would wait for it, is left without "
+                 "MPI_Finalize; the launcher may call that an error");
+    return false;
+  }
+
+  // The tripwire's thread. The launcher may take the process for dead, and end
+  // the job before any rank can raise this: it is printed here.
+  void FilesWereClosed() {
+    const int rank = map_.topology.rank;
+    const std::string who = map_.topology.RankText(rank);
+    const std::string text =
+        "the script has closed files that it did not open (os.closerange?), "
+        "those of tf_hvd and MPI among them: the job cannot go on. Close what "
+        "the script has opened, and nothing else; subprocess keeps files from "
+        "a child by itself";
+    segment_->LoseFile(map_.topology.LocalRank());
+    WriteLog(LogLevel::kError, who, text);
+    RaiseAbort({AbortRecord::kFailed, rank, who + ": " + text});
+  }
+
+  std::unique_ptr<AbortFlood> MakeFlood() {
+    if (map_.topology.nodes.size() == 1) return nullptr;
+    return std::make_unique<AbortFlood>(&session_->api(), session_->control(),
+                                        kAbortTag, FloodTargets(map_.topology));
+  }
+
+  void MakeEdges() {
+    const TreePlace place =
+        PlaceOf(map_.topology.rank, map_.topology.nodes, map_.topology.fan_out);
+    std::vector<int> neighbours = place.children;
+    if (place.parent >= 0) neighbours.push_back(place.parent);
+    for (const int neighbour : neighbours) {
+      if (map_.topology.NodeOf(neighbour) ==
+          map_.topology.NodeOf(map_.topology.rank)) {
+        MakeShmEdge(neighbour);
+      } else {
+        MakeMpiEdge(neighbour);
+      }
+    }
+  }
+
+  void MakeShmEdge(int neighbour) {
+    const int mine = map_.topology.LocalRank();
+    const int theirs = PlaceOnNode(map_.topology, neighbour);
+    shm_edges_[neighbour] = std::make_unique<ShmEdge>(
+        segment_->ring(mine, theirs), segment_->ring(theirs, mine),
+        segment_->doorbell(theirs));
+  }
+
+  void MakeMpiEdge(int neighbour) {
+    const auto on_error = [this, neighbour](const Status& status) {
+      RaiseAbort({AbortRecord::kFailed, map_.topology.rank,
+                  map_.topology.RankText(map_.topology.rank) +
+                      " lost its connection to " +
+                      map_.topology.RankText(neighbour) + ": " +
+                      status.message()});
+    };
+    auto edge = std::make_unique<MpiEdge>(&session_->api(), session_->control(),
+                                          kEdgeTag, neighbour, on_error);
+    edge->Start();
+    mpi_edges_[neighbour] = std::move(edge);
+  }
+
+  // Where MPI is ended here, which waits for all ranks, the neighbours' last
+  // messages are waited for too, for a while.
+  bool StopRequests() {
+    const auto start = std::chrono::steady_clock::now();
+    const auto patience =
+        session_->ends_mpi() ? kStopLimit / 2 : std::chrono::seconds(0);
+    while (true) {
+      const auto passed = std::chrono::steady_clock::now() - start;
+      bool over = abort_->Stop();
+      for (auto& item : mpi_edges_) {
+        over = item.second->Stop(passed < patience) && over;
+      }
+      if (over || passed > kStopLimit) return over;
+      std::this_thread::yield();
+    }
+  }
+
+  NodeMap map_;
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<ShmSegment> segment_;
+  std::unique_ptr<MpiPointToPoint> p2p_;
+  std::unique_ptr<MpiAllreduceBackend> cross_;  // null: by messages
+  std::unique_ptr<DataBackends> data_;
+  std::unique_ptr<AbortPath> abort_;
+  std::unique_ptr<Tripwire> tripwire_;
+  std::map<int, std::unique_ptr<ShmEdge>> shm_edges_;
+  std::map<int, std::unique_ptr<MpiEdge>> mpi_edges_;
+  bool finalized_ = false;
+  bool clean_ = false;
+};
+
+// A process without a launcher and without MPI is rank 0 of 1.
+Status CheckAlone(const MpiMembers& members) {
+  if (members.communicator.has_value()) {
+    return InvalidArgument(
+        "init(comm=<communicator of mpi4py>): tf_hvd finds no MPI that runs in "
+        "this process; set TF_HVD_MPI_LIBRARY to the path of the libmpi that "
+        "mpi4py uses");
+  }
+  if (members.ranks.value_or(std::vector<int>{0}) == std::vector<int>{0}) {
+    return Status::Ok();
+  }
+  return InvalidArgument(
+      "init(comm=<list of ranks>): this process was started alone, so that "
+      "[0] is the only list; start the job with 'tf_hvd run' or mpirun");
+}
+
+GpuSearch GpuSearchOf(const WorldOptions& options) {
+  return {options.config.cuda_library, options.config.nccl_library,
+          options.config.use_nccl, options.library_dir};
+}
+
+}  // namespace
+
+MpiSearch SearchOf(const WorldOptions& options) {
+  return {options.config.mpi_library, options.launch, options.library_dir,
+          options.candidates};
+}
+
+Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
+                 MpiInfo* info) {
+  const MpiSearch search = SearchOf(options);
+  const bool alone = options.launch.size == 1 && !MpiIsRunning(search);
+  if (alone || options.config.alone) {
+    TF_HVD_RETURN_IF_ERROR(CheckAlone(options.members));
+    LoopbackOptions one;
+    one.gpu = [&](int) {
+      const GpuLibraries libraries = OpenGpuLibraries(GpuSearchOf(options));
+      return AccessOf(libraries, 0, libraries.no_nccl, /*on_all_ranks=*/true);
+    };
+    *world = std::move(MakeLoopback(one).front());
+    return Status::Ok();
+  }
+  std::unique_ptr<MpiSession> session;
+  TF_HVD_RETURN_IF_ERROR(MpiSession::Start(search, options.members, &session));
+  if (info != nullptr) *info = session->info();
+  TF_HVD_RETURN_IF_ERROR(CompareSettings(*session, options.settings));
+  NodeMap map;
+  TF_HVD_RETURN_IF_ERROR(
+      DiscoverNodes(*session, options.config.ranks_per_node, &map));
+  if (options.config.cross_mpi) {
+    TF_HVD_RETURN_IF_ERROR(ConnectNodes(*session, &map));
+  }
+  std::unique_ptr<ShmSegment> segment;
+  TF_HVD_RETURN_IF_ERROR(
+      ShareSegment(*session, map, options.config.node_data_shm, &segment));
+  GpuAccess gpu;
+  TF_HVD_RETURN_IF_ERROR(AgreeOnGpus(*session,
+                                     OpenGpuLibraries(GpuSearchOf(options)),
+                                     options.config.gpu_by_mpi, &map, &gpu));
+  session->MarkInUse();
+  *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),
+                                      std::move(segment), gpu);
+  return Status::Ok();
+}
+
+}  // namespace tf_hvd

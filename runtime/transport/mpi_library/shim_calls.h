@@ -1,0 +1,82 @@
+// What the parts of a shim share: the functions and objects of the opened
+// library, and handles as they go through the table. Of mpi_shim*.cc alone.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_SHIM_CALLS_H_
+#define TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_SHIM_CALLS_H_
+
+#include <mpi.h>
+
+#include <cstring>
+
+#include "runtime/transport/mpi_library/api.h"
+
+namespace tf_hvd {
+
+// The functions of one opened library. Lives as long as the process does, as
+// the library itself.
+struct Calls {
+  decltype(&MPI_Initialized) initialized = nullptr;
+  decltype(&MPI_Finalized) finalized = nullptr;
+  decltype(&MPI_Init_thread) init_thread = nullptr;
+  decltype(&MPI_Query_thread) query_thread = nullptr;
+  decltype(&MPI_Finalize) finalize = nullptr;
+  decltype(&MPI_Get_library_version) library_version = nullptr;
+  decltype(&MPI_Get_processor_name) processor_name = nullptr;
+  decltype(&MPI_Error_string) error_string = nullptr;
+  decltype(&MPI_Comm_dup) comm_dup = nullptr;
+  decltype(&MPI_Comm_group) comm_group = nullptr;
+  decltype(&MPI_Group_incl) group_incl = nullptr;
+  decltype(&MPI_Group_free) group_free = nullptr;
+  decltype(&MPI_Comm_create_group) create_group = nullptr;
+  MPI_Comm (*comm_f2c)(MPI_Fint) = nullptr;
+  decltype(&MPI_Comm_set_errhandler) set_errhandler = nullptr;
+  decltype(&MPI_Comm_rank) comm_rank = nullptr;
+  decltype(&MPI_Comm_size) comm_size = nullptr;
+  decltype(&MPI_Comm_split_type) split_type = nullptr;
+  decltype(&MPI_Comm_split) split = nullptr;
+  decltype(&MPI_Comm_free) comm_free = nullptr;
+  decltype(&MPI_Allgather) allgather = nullptr;
+  decltype(&MPI_Bcast) bcast = nullptr;
+  decltype(&MPI_Isend) isend = nullptr;
+  decltype(&MPI_Irecv) irecv = nullptr;
+  decltype(&MPI_Iallreduce) iallreduce = nullptr;
+  decltype(&MPI_Test) test = nullptr;
+  decltype(&MPI_Get_count) get_count = nullptr;
+  decltype(&MPI_Cancel) cancel = nullptr;
+
+  // Extensions; null where the library has them not. Open MPI and its kin have
+  // the first, MPICH and its kin the other.
+  int (*query_cuda)() = nullptr;
+  int (*query_gpu)(int kind, int* is_supported) = nullptr;
+
+  MPI_Comm world;
+  MPI_Datatype byte;
+  MPI_Info info_null;
+  MPI_Errhandler errors_return;
+  MPI_Datatype types[kMpiNumberCount];  // in the order of MpiNumber
+  MPI_Op ops[kMpiReductionCount];       // in the order of MpiReduction
+};
+
+inline const Calls& Of(void* state) { return *static_cast<Calls*>(state); }
+
+// Handles are ints or pointers: both fit in, and come out of, the union's
+// bytes.
+template <typename T>
+T In(const MpiHandle& handle) {
+  static_assert(sizeof(T) <= sizeof(MpiHandle), "no room for a handle");
+  T value;
+  std::memcpy(&value, &handle, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void Out(const T& value, MpiHandle* handle) {
+  *handle = MpiHandle{nullptr};
+  std::memcpy(handle, &value, sizeof(T));
+}
+
+// Fills in what makes and ends requests.
+void FillRequests(MpiApi* api);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_SHIM_CALLS_H_

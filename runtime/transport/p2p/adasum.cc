@@ -1,0 +1,248 @@
+#include "runtime/transport/p2p/adasum.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "compute/buffer_ops.h"
+
+namespace tf_hvd {
+namespace {
+
+// Elements of a piece of work.
+constexpr int64_t kBlock = 16384;
+constexpr size_t kVectorLane = 0;
+constexpr size_t kProductLane = 1;
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+
+  int64_t count() const { return end - begin; }
+};
+
+// a.b, a.a and b.b of one span.
+using Products = std::array<double, 3>;
+using AllProducts = std::vector<Products>;
+
+// One rank's part, on the accumulators of all spans one after the other. Its
+// steps refer to it: it stays as long as they do.
+template <typename T>
+class Combiner {
+ public:
+  // `mine` and `theirs` hold as many elements as the spans.
+  Combiner(const RankGroup& group, const SpanList& spans, T* mine, T* theirs)
+      : group_(group), mine_(mine), theirs_(theirs) {
+    int64_t end = 0;
+    for (const Span& span : spans.spans()) {
+      tensors_.push_back({end, end + span.count});
+      end += span.count;
+    }
+    count_ = end;
+    while (tree_ * 2 <= group.size()) tree_ *= 2;
+  }
+
+  void Write(Schedule* schedule) {
+    const Range all{0, count_};
+    // Places from tree_ on lend their vector to a place of the tree.
+    if (group_.me >= tree_) {
+      const size_t host = group_.me - tree_;
+      Send(host, all, schedule);
+      schedule->Wait(kVectorLane);
+      Receive(host, mine_, all, schedule);
+      return schedule->Wait(kVectorLane);
+    }
+    const bool hosts = group_.me + tree_ < group_.size();
+    if (hosts) {
+      Receive(group_.me + tree_, theirs_, all, schedule);
+      schedule->Wait(kVectorLane);
+      AllProducts* const products = NewProducts();
+      Multiply(all, /*mine_first=*/true, products, schedule);
+      Combine(all, /*mine_first=*/true, products, schedule);
+    }
+    Halve(schedule);
+    if (hosts) Send(group_.me + tree_, all, schedule);
+    schedule->Wait(kVectorLane);
+  }
+
+ private:
+  // Down: at each distance the partner gets one half of what I hold and gives
+  // me its share of the other. Up: the halves come back.
+  void Halve(Schedule* schedule) {
+    std::vector<Range> held = {{0, count_}};
+    for (size_t distance = 1; distance < tree_; distance *= 2) {
+      const size_t partner = group_.me ^ distance;
+      const bool first = (group_.me & distance) == 0;
+      const Range range = held.back();
+      const int64_t middle = range.begin + range.count() / 2;
+      const Range low{range.begin, middle};
+      const Range high{middle, range.end};
+      const Range keep = first ? low : high;
+      Receive(partner, theirs_, keep, schedule);
+      Send(partner, first ? high : low, schedule);
+      schedule->Wait(kVectorLane);
+      AllProducts* const products = NewProducts();
+      Multiply(keep, first, products, schedule);
+      SumProducts(distance * 2, products, schedule);
+      Combine(keep, first, products, schedule);
+      held.push_back(keep);
+    }
+    for (size_t distance = tree_ / 2; distance > 0; distance /= 2) {
+      const Range mine = held.back();
+      held.pop_back();
+      const Range whole = held.back();
+      const Range other = mine.begin == whole.begin
+                              ? Range{mine.end, whole.end}
+                              : Range{whole.begin, mine.begin};
+      Receive(group_.me ^ distance, mine_, other, schedule);
+      Send(group_.me ^ distance, mine, schedule);
+      schedule->Wait(kVectorLane);
+    }
+  }
+
+  void Send(size_t place, const Range& range, Schedule* schedule) const {
+    schedule->Send(kVectorLane, group_.ranks[place], mine_ + range.begin,
+                   static_cast<size_t>(range.count()) * sizeof(T));
+  }
+  void Receive(size_t place, T* to, const Range& range,
+               Schedule* schedule) const {
+    schedule->Receive(kVectorLane, group_.ranks[place], to + range.begin,
+                      static_cast<size_t>(range.count()) * sizeof(T));
+  }
+
+  AllProducts* NewProducts() {
+    products_.push_back(std::make_unique<AllProducts>(tensors_.size()));
+    return products_.back().get();
+  }
+
+  // Lets visit(tensor, begin, end) work on pieces of a range, none of which
+  // goes beyond a tensor.
+  template <typename Visit>
+  void ForEach(const Range& range, const Visit& visit, Schedule* schedule) {
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      const int64_t from = std::max(range.begin, tensors_[t].begin);
+      const int64_t to = std::min(range.end, tensors_[t].end);
+      schedule->Do(to - from, kBlock, [=](int64_t begin, int64_t count) {
+        visit(t, from + begin, from + begin + count);
+      });
+    }
+  }
+
+  void Multiply(const Range& range, bool mine_first, AllProducts* products,
+                Schedule* schedule) {
+    const T* const a = mine_first ? mine_ : theirs_;
+    const T* const b = mine_first ? theirs_ : mine_;
+    const auto multiply = [=](size_t tensor, int64_t begin, int64_t end) {
+      Products sums = {};
+      for (int64_t i = begin; i < end; ++i) {
+        const auto x = static_cast<double>(a[i]);
+        const auto y = static_cast<double>(b[i]);
+        sums[0] += x * y;
+        sums[1] += x * x;
+        sums[2] += y * y;
+      }
+      for (size_t k = 0; k < sums.size(); ++k) {
+        (*products)[tensor][k] += sums[k];
+      }
+    };
+    ForEach(range, multiply, schedule);
+  }
+
+  // Sums over the `block` places that hold pieces of the same two vectors. Both
+  // sides of a pair add the same two numbers: all get the same bits.
+  void SumProducts(size_t block, AllProducts* products, Schedule* schedule) {
+    AllProducts* const incoming = NewProducts();
+    const size_t bytes = products->size() * sizeof(Products);
+    for (size_t distance = 1; distance < block; distance *= 2) {
+      const int partner = group_.ranks[group_.me ^ distance];
+      schedule->Receive(kProductLane, partner, incoming->data(), bytes);
+      schedule->Send(kProductLane, partner, products->data(), bytes);
+      schedule->Wait(kProductLane);
+      schedule->Do([=] {
+        for (size_t t = 0; t < products->size(); ++t) {
+          for (size_t k = 0; k < 3; ++k) {
+            (*products)[t][k] += (*incoming)[t][k];
+          }
+        }
+      });
+    }
+  }
+
+  void Combine(const Range& range, bool mine_first, const AllProducts* products,
+               Schedule* schedule) {
+    T* const to = mine_;
+    const T* const a = mine_first ? mine_ : theirs_;
+    const T* const b = mine_first ? theirs_ : mine_;
+    const auto combine = [=](size_t tensor, int64_t begin, int64_t end) {
+      const Products& p = (*products)[tensor];
+      const double of_a = p[1] > 0.0 ? 1.0 - p[0] / (2.0 * p[1]) : 1.0;
+      const double of_b = p[2] > 0.0 ? 1.0 - p[0] / (2.0 * p[2]) : 1.0;
+      for (int64_t i = begin; i < end; ++i) {
+        to[i] = static_cast<T>(of_a * static_cast<double>(a[i]) +
+                               of_b * static_cast<double>(b[i]));
+      }
+    };
+    ForEach(range, combine, schedule);
+  }
+
+  const RankGroup& group_;
+  T* const mine_;
+  T* const theirs_;
+  std::vector<Range> tensors_;
+  int64_t count_ = 0;
+  size_t tree_ = 1;  // the largest power of two that is not above the size
+  std::vector<std::unique_ptr<AllProducts>> products_;
+};
+
+template <typename T>
+void WriteCombiner(const RankGroup& group, const SpanList& spans, char* mine,
+                   char* theirs, Schedule* schedule) {
+  auto combiner = std::make_shared<Combiner<T>>(
+      group, spans, reinterpret_cast<T*>(mine), reinterpret_cast<T*>(theirs));
+  combiner->Write(schedule);
+  schedule->Do([combiner] {});  // which keeps it until here
+}
+
+}  // namespace
+
+void ReduceAdasum(const RankGroup& group, const SpanList& spans,
+                  const ReduceOptions& options, const Staging& staging,
+                  Schedule* schedule) {
+  const int64_t count = spans.count();
+  const size_t stored = SizeOf(options.dtype);
+  const size_t element = SizeOf(AccumulatorOf(options.dtype));
+  const size_t bytes = static_cast<size_t>(count) * element;
+  char* const mine = staging(2 * bytes + 64);
+  char* const theirs = mine + (bytes + 63) / 64 * 64;
+  char* to = mine;
+  for (const Span& span : spans.spans()) {
+    const auto* const input = static_cast<const char*>(span.input);
+    schedule->Do(span.count, kBlock, [=](int64_t begin, int64_t block) {
+      const auto at = static_cast<size_t>(begin);
+      LoadAccumulator(options.dtype, to + at * element,
+                      input == nullptr ? nullptr : input + at * stored, block,
+                      options.prescale);
+    });
+    to += static_cast<size_t>(span.count) * element;
+  }
+  if (AccumulatorOf(options.dtype) == DType::kFloat64) {
+    WriteCombiner<double>(group, spans, mine, theirs, schedule);
+  } else {
+    WriteCombiner<float>(group, spans, mine, theirs, schedule);
+  }
+  const char* from = mine;
+  for (const Span& span : spans.spans()) {
+    if (span.output != nullptr) {
+      auto* const output = static_cast<char*>(span.output);
+      schedule->Do(span.count, kBlock, [=](int64_t begin, int64_t block) {
+        const auto at = static_cast<size_t>(begin);
+        StoreAccumulator(options.dtype, output + at * stored,
+                         from + at * element, block, options.postscale);
+      });
+    }
+    from += static_cast<size_t>(span.count) * element;
+  }
+}
+
+}  // namespace tf_hvd

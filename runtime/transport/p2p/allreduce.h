@@ -1,0 +1,54 @@
+// Allreduce over messages between pairs of ranks, as schedules.
+//
+// Both ways reduce each element in the order of the ranks, starting from the
+// first, wherever the element lies and however much is reduced with it: the
+// bits of a result depend on nothing else.
+//
+// Written by P2PBackend, on all ranks of the group with the same counts. What
+// is given by reference stays until the schedule has been gone through. The
+// operation of `options` must not be Average: see AverageAsSum.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_
+#define TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/transport/operation.h"
+#include "runtime/transport/p2p/schedule.h"
+#include "runtime/transport/p2p/staging.h"
+#include "runtime/transport/rank_group.h"
+#include "runtime/transport/span_list.h"
+
+namespace tf_hvd {
+
+// Reduces `count` elements of inputs[0], inputs[1] and so on, in this order.
+// `output` may be one of them.
+void ReduceInOrder(const ReduceOptions& options,
+                   std::vector<const char*> inputs, int64_t count, char* output,
+                   Schedule* schedule);
+
+// This rank's input for a range: where it lies, or packed by the schedule if it
+// lies in several spans.
+const char* InputOf(const SpanList& spans, int64_t begin, int64_t count,
+                    char* packed, Schedule* schedule);
+
+// One rank: scales and copies.
+void ReduceAlone(const SpanList& spans, const ReduceOptions& options,
+                 Schedule* schedule);
+
+// Every rank gets everything and reduces by itself: fewest messages.
+void ReduceSmall(const RankGroup& group, const SpanList& spans,
+                 const ReduceOptions& options, const Staging& staging,
+                 Schedule* schedule);
+
+// In pieces. Each rank reduces its slice of a piece, of which the others send
+// it theirs, and sends the result to all of them. The slices of the next piece
+// are under way while one is reduced.
+void ReduceLarge(const RankGroup& group, const SpanList& spans,
+                 const ReduceOptions& options, const Staging& staging,
+                 Schedule* schedule);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_ALLREDUCE_H_

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "runtime/transport/p2p/allreduce.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;
+// From this size on there are at least two pieces.
+constexpr size_t kSplitBytes = size_t{256} << 10;
+// A message shorter than this costs as much as one of this length.
+constexpr size_t kSliceBytes = size_t{16} << 10;
+
+struct Range {
+  int64_t begin;
+  int64_t count;
+};
+
+class PieceReducer {
+ public:
+  PieceReducer(const RankGroup& group, const SpanList& spans,
+               const ReduceOptions& options, const Staging& staging);
+
+  // The steps of the next piece; false when all are written.
+  bool Next(Schedule* schedule);
+
+ private:
+  // A piece has a slot from its posting until its results are there: one is
+  // being reduced, the one after is on its way in, the one before on its way
+  // out.
+  static constexpr int64_t kSlots = 3;
+  struct Slot {
+    size_t contributions;  // lanes
+    size_t results;
+    char* incoming;  // each a piece long, with a place for each rank's slice
+    char* packed;
+    char* reduced;
+  };
+
+  Slot SlotOf(int64_t piece) const;
+  Range SliceOf(int64_t piece, size_t place) const;
+  size_t BytesOf(const Range& range) const;
+  char* PlaceIn(char* area, size_t place) const;
+
+  // This rank's input for a slice: where it lies, or packed by the schedule.
+  const char* Contribution(int64_t piece, size_t place,
+                           Schedule* schedule) const;
+  // Where the result of a slice belongs.
+  char* ResultOf(int64_t piece, size_t place) const;
+
+  void Post(int64_t piece, Schedule* schedule) const;
+  void Reduce(int64_t piece, Schedule* schedule) const;
+  void Finish(int64_t piece, Schedule* schedule) const;
+
+  const RankGroup& group_;
+  const SpanList& spans_;
+  const ReduceOptions options_;
+  int64_t next_ = 0;
+  int64_t pieces_ = 0;
+  int64_t piece_count_ = 0;  // elements of a piece; the last may have fewer
+  size_t slice_bytes_ = 0;   // the most that a slice has
+  char* staging_ = nullptr;
+};
+
+PieceReducer::PieceReducer(const RankGroup& group, const SpanList& spans,
+                           const ReduceOptions& options, const Staging& staging)
+    : group_(group), spans_(spans), options_(options) {
+  const auto ranks = static_cast<int64_t>(group.size());
+  const int64_t count = spans.count();
+  const size_t element = spans.element_bytes();
+  const size_t wanted = std::max(kPieceBytes, group.size() * kSliceBytes);
+  const auto most = static_cast<int64_t>(wanted / element);
+  pieces_ = (count + most - 1) / most;
+  if (static_cast<size_t>(count) * element >= kSplitBytes) {
+    pieces_ = std::max<int64_t>(pieces_, 2);
+  }
+  piece_count_ = (count + pieces_ - 1) / pieces_;
+  pieces_ = (count + piece_count_ - 1) / piece_count_;
+  const int64_t slice_count = (piece_count_ + ranks - 1) / ranks;
+  slice_bytes_ = static_cast<size_t>(slice_count) * element;
+  staging_ =
+      staging(static_cast<size_t>(kSlots) * 3 * group.size() * slice_bytes_);
+}
+
+PieceReducer::Slot PieceReducer::SlotOf(int64_t piece) const {
+  const auto index = static_cast<size_t>(piece % kSlots);
+  const size_t area = group_.size() * slice_bytes_;
+  char* const memory = staging_ + index * 3 * area;
+  return {2 * index, 2 * index + 1, memory, memory + area, memory + 2 * area};
+}
+
+Range PieceReducer::SliceOf(int64_t piece, size_t place) const {
+  const int64_t begin = piece * piece_count_;
+  const int64_t count = std::min(piece_count_, spans_.count() - begin);
+  const auto ranks = static_cast<int64_t>(group_.size());
+  const auto index = static_cast<int64_t>(place);
+  const int64_t from = count * index / ranks;
+  return {begin + from, count * (index + 1) / ranks - from};
+}
+
+size_t PieceReducer::BytesOf(const Range& range) const {
+  return static_cast<size_t>(range.count) * spans_.element_bytes();
+}
+
+char* PieceReducer::PlaceIn(char* area, size_t place) const {
+  return area + place * slice_bytes_;
+}
+
+const char* PieceReducer::Contribution(int64_t piece, size_t place,
+                                       Schedule* schedule) const {
+  const Range slice = SliceOf(piece, place);
+  return InputOf(spans_, slice.begin, slice.count,
+                 PlaceIn(SlotOf(piece).packed, place), schedule);
+}
+
+char* PieceReducer::ResultOf(int64_t piece, size_t place) const {
+  const Range slice = SliceOf(piece, place);
+  char* const direct = spans_.DirectOutput(slice.begin, slice.count);
+  return direct != nullptr ? direct : PlaceIn(SlotOf(piece).reduced, place);
+}
+
+void PieceReducer::Post(int64_t piece, Schedule* schedule) const {
+  const Slot slot = SlotOf(piece);
+  const size_t my_bytes = BytesOf(SliceOf(piece, group_.me));
+  for (size_t step = 1; step < group_.size(); ++step) {
+    const size_t from = group_.Previous(step);
+    schedule->Receive(slot.contributions, group_.ranks[from],
+                      PlaceIn(slot.incoming, from), my_bytes);
+  }
+  for (size_t step = 1; step < group_.size(); ++step) {
+    const size_t to = group_.Next(step);
+    schedule->Send(slot.contributions, group_.ranks[to],
+                   Contribution(piece, to, schedule),
+                   BytesOf(SliceOf(piece, to)));
+  }
+}
+
+void PieceReducer::Reduce(int64_t piece, Schedule* schedule) const {
+  const Slot slot = SlotOf(piece);
+  // My own messages have gone as well: from here on outputs may be written
+  // where they share the inputs' memory.
+  schedule->Wait(slot.contributions);
+  const Range mine = SliceOf(piece, group_.me);
+  std::vector<const char*> inputs(group_.size());
+  for (size_t place = 0; place < group_.size(); ++place) {
+    inputs[place] = place == group_.me ? Contribution(piece, place, schedule)
+                                       : PlaceIn(slot.incoming, place);
+  }
+  char* const result = ResultOf(piece, group_.me);
+  ReduceInOrder(options_, std::move(inputs), mine.count, result, schedule);
+  for (size_t step = 1; step < group_.size(); ++step) {
+    const size_t from = group_.Previous(step);
+    schedule->Receive(slot.results, group_.ranks[from], ResultOf(piece, from),
+                      BytesOf(SliceOf(piece, from)));
+  }
+  for (size_t step = 1; step < group_.size(); ++step) {
+    schedule->Send(slot.results, group_.ranks[group_.Next(step)], result,
+                   BytesOf(mine));
+  }
+}
+
+void PieceReducer::Finish(int64_t piece, Schedule* schedule) const {
+  const Slot slot = SlotOf(piece);
+  schedule->Wait(slot.results);
+  for (size_t place = 0; place < group_.size(); ++place) {
+    const Range slice = SliceOf(piece, place);
+    if (spans_.DirectOutput(slice.begin, slice.count) != nullptr) continue;
+    schedule->Do([=, spans = &spans_, from = PlaceIn(slot.reduced, place)] {
+      spans->Unpack(slice.begin, slice.count, from);
+    });
+  }
+}
+
+// Between two ranks messages match in the order of their posting: this order is
+// the same on all ranks. Turn 0 posts the first piece, turn i + 1 reduces piece
+// i, while the next is on its way in and the one before on its way out.
+bool PieceReducer::Next(Schedule* schedule) {
+  const int64_t piece = next_++ - 1;
+  if (piece < 0) {
+    Post(0, schedule);
+  } else if (piece < pieces_) {
+    if (piece + 1 >= kSlots) Finish(piece + 1 - kSlots, schedule);
+    if (piece + 1 < pieces_) Post(piece + 1, schedule);
+    Reduce(piece, schedule);
+  } else {
+    for (int64_t left = std::max<int64_t>(pieces_ + 1 - kSlots, 0);
+         left < pieces_; ++left) {
+      Finish(left, schedule);
+    }
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void ReduceLarge(const RankGroup& group, const SpanList& spans,
+                 const ReduceOptions& options, const Staging& staging,
+                 Schedule* schedule) {
+  auto reducer = std::make_shared<PieceReducer>(group, spans, options, staging);
+  schedule->ThenAsk([reducer](Schedule* more) { return reducer->Next(more); });
+}
+
+}  // namespace tf_hvd

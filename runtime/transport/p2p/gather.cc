@@ -1,0 +1,275 @@
+#include "runtime/transport/p2p/gather.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;
+// The most that is copied at once.
+constexpr int64_t kBlock = int64_t{256} << 10;
+// Pieces of a broadcast that a rank has under way to or from one neighbour.
+constexpr size_t kWindow = 4;
+// Spans of a group that are shorter than this on average are packed, unless
+// that takes too much memory.
+constexpr size_t kShortSpanBytes = size_t{64} << 10;
+constexpr size_t kMostPackedBytes = size_t{8} << 20;
+
+// A place in the tree of a broadcast; all numbers are ranks.
+struct BroadcastPlace {
+  bool is_root = false;
+  int parent = 0;
+  std::vector<int> children;
+};
+
+BroadcastPlace PlaceInBroadcast(const RankGroup& group, size_t root,
+                                bool chain) {
+  const size_t size = group.size();
+  // Places counted from the root on.
+  const auto rank_at = [&](size_t place) {
+    return group.ranks[(root + place) % size];
+  };
+  const size_t me = (group.me + size - root) % size;
+  BroadcastPlace place;
+  place.is_root = me == 0;
+  if (chain) {
+    if (me > 0) place.parent = rank_at(me - 1);
+    if (me + 1 < size) place.children.push_back(rank_at(me + 1));
+    return place;
+  }
+  // Binomial: the parent's number lacks one's own lowest bit. The child with
+  // the deepest subtree comes first.
+  if (me > 0) place.parent = rank_at(me & (me - 1));
+  size_t bit = 1;
+  while (bit < size && (me & bit) == 0) bit <<= 1;
+  for (bit >>= 1; bit > 0; bit >>= 1) {
+    if (me + bit < size) place.children.push_back(rank_at(me + bit));
+  }
+  return place;
+}
+
+// One rank's part of a broadcast in pieces. Pieces that lie in several spans
+// are packed on their way.
+class Broadcaster {
+ public:
+  Broadcaster(BroadcastPlace place, const SpanList& spans,
+              const Staging& staging)
+      : place_(std::move(place)),
+        spans_(spans),
+        pieces_((static_cast<size_t>(spans.count()) + kPieceBytes - 1) /
+                kPieceBytes) {
+    if (spans.spans().size() > 1) {
+      staging_ = staging(std::min(pieces_, kPacked) * kPieceBytes);
+    }
+  }
+
+  // The steps of the next piece; false when all are written.
+  bool Next(Schedule* schedule) {
+    const size_t piece = next_++;
+    if (piece == 0) {
+      for (size_t i = 0; i < std::min(pieces_, kWindow); ++i) {
+        Expect(i, schedule);
+      }
+    }
+    if (piece < pieces_) {
+      const size_t lane = piece % kWindow;
+      schedule->Wait(lane);
+      schedule->Wait(kWindow + lane);
+      if (piece + kWindow < pieces_) Expect(piece + kWindow, schedule);
+      PassOn(piece, schedule);
+      return true;
+    }
+    for (size_t lane = 0; lane < kWindow; ++lane) {
+      schedule->Wait(kWindow + lane);
+    }
+    return false;
+  }
+
+ private:
+  // A packed piece comes in while the one of its lane before it goes out.
+  static constexpr size_t kPacked = 2 * kWindow;
+
+  int64_t Begin(size_t piece) const {
+    return static_cast<int64_t>(piece * kPieceBytes);
+  }
+  int64_t Count(size_t piece) const {
+    return std::min(static_cast<int64_t>(kPieceBytes),
+                    spans_.count() - Begin(piece));
+  }
+  size_t Bytes(size_t piece) const { return static_cast<size_t>(Count(piece)); }
+
+  // Null where it lies in several spans.
+  char* Direct(size_t piece) const {
+    // The root only reads, so it may send from memory that is not its own.
+    return place_.is_root ? const_cast<char*>(
+                                spans_.DirectInput(Begin(piece), Count(piece)))
+                          : spans_.DirectOutput(Begin(piece), Count(piece));
+  }
+  char* Packed(size_t piece) const {
+    return staging_ + piece % kPacked * kPieceBytes;
+  }
+
+  void Expect(size_t piece, Schedule* schedule) const {
+    if (place_.is_root) return;
+    char* const direct = Direct(piece);
+    schedule->Receive(piece % kWindow, place_.parent,
+                      direct != nullptr ? direct : Packed(piece), Bytes(piece));
+  }
+  void PassOn(size_t piece, Schedule* schedule) const {
+    const int64_t begin = Begin(piece);
+    const int64_t count = Count(piece);
+    char* const direct = Direct(piece);
+    char* const data = direct != nullptr ? direct : Packed(piece);
+    const bool packs = direct == nullptr;
+    const SpanList* const spans = &spans_;
+    if (packs && place_.is_root && !place_.children.empty()) {
+      schedule->Do([=] { spans->Pack(begin, count, data); });
+    }
+    for (const int child : place_.children) {
+      schedule->Send(kWindow + piece % kWindow, child, data, Bytes(piece));
+    }
+    if (packs && !place_.is_root) {
+      schedule->Do([=] { spans->Unpack(begin, count, data); });
+    }
+  }
+
+  const BroadcastPlace place_;
+  const SpanList& spans_;
+  const size_t pieces_;
+  char* staging_ = nullptr;
+  size_t next_ = 0;
+};
+
+size_t BytesOf(const RankRuns& runs, size_t place) {
+  return static_cast<size_t>(runs.CountOf(place));
+}
+
+// Whether messages that each carry a span of a group would be many and short.
+bool PaysToPack(const RankRuns& runs) {
+  const auto bytes = static_cast<size_t>(runs.list().count());
+  const size_t spans = runs.list().spans().size();
+  return runs.each() > 1 && bytes <= kMostPackedBytes &&
+         bytes / spans < kShortSpanBytes;
+}
+
+void PackOwn(const RankGroup& group, const RankRuns& runs, char* to,
+             Schedule* schedule) {
+  const int64_t begin = runs.BeginOf(group.me);
+  schedule->Do(runs.CountOf(group.me), kBlock,
+               [&runs, begin, to](int64_t at, int64_t count) {
+                 runs.list().Pack(begin + at, count, to + at);
+               });
+}
+
+// From where it was: if that is its place, others may read it.
+void CopyOwn(const RankGroup& group, const RankRuns& runs, Schedule* schedule) {
+  const int64_t begin = runs.BeginOf(group.me);
+  schedule->Do(runs.CountOf(group.me), kBlock,
+               [&runs, begin](int64_t at, int64_t count) {
+                 runs.list().Copy(begin + at, count);
+               });
+}
+
+void UnpackRun(const RankRuns& runs, size_t place, const char* from,
+               Schedule* schedule) {
+  const int64_t begin = runs.BeginOf(place);
+  schedule->Do(runs.CountOf(place), kBlock,
+               [&runs, begin, from](int64_t at, int64_t count) {
+                 runs.list().Unpack(begin + at, count, from + at);
+               });
+}
+
+}  // namespace
+
+void BruckGather(const RankGroup& group, const std::vector<size_t>& offsets,
+                 char* blocks, Schedule* schedule) {
+  constexpr size_t kArriving = 0;
+  constexpr size_t kLeaving = 1;
+  for (size_t have = 1; have < group.size(); have *= 2) {
+    // I hold the blocks [0, have); the rank `have` before me wants them, the
+    // one `have` behind me gives me those that continue mine.
+    const size_t count = std::min(have, group.size() - have);
+    schedule->Receive(kArriving, group.ranks[group.Next(have)],
+                      blocks + offsets[have],
+                      offsets[have + count] - offsets[have]);
+    schedule->Send(kLeaving, group.ranks[group.Previous(have)], blocks,
+                   offsets[count]);
+    schedule->Wait(kArriving);
+  }
+  schedule->Wait(kLeaving);
+}
+
+void ShortGather(const RankGroup& group, const RankRuns& runs,
+                 const Staging& staging, Schedule* schedule) {
+  std::vector<size_t> offsets(group.size() + 1);
+  for (size_t i = 0; i < group.size(); ++i) {
+    offsets[i + 1] = offsets[i] + BytesOf(runs, group.Next(i));
+  }
+  char* const blocks = staging(offsets[group.size()]);
+  PackOwn(group, runs, blocks, schedule);
+  BruckGather(group, offsets, blocks, schedule);
+  CopyOwn(group, runs, schedule);
+  for (size_t i = 1; i < group.size(); ++i) {
+    UnpackRun(runs, group.Next(i), blocks + offsets[i], schedule);
+  }
+}
+
+void DirectGather(const RankGroup& group, const RankRuns& runs,
+                  const Staging& staging, Schedule* schedule) {
+  constexpr size_t kAll = 0;
+  const bool packs = PaysToPack(runs);
+  char* const blocks =
+      packs ? staging(static_cast<size_t>(runs.list().count())) : nullptr;
+  const auto block_of = [&](size_t place) {
+    return blocks + runs.BeginOf(place);
+  };
+  // What a rank's run travels as.
+  const auto for_each_message = [&](size_t place, const auto& visit) {
+    if (packs) {
+      return visit({block_of(place), block_of(place), runs.CountOf(place)});
+    }
+    const Span* const spans = &runs.list().spans()[place * runs.each()];
+    for (size_t i = 0; i < runs.each(); ++i) visit(spans[i]);
+  };
+  if (packs) PackOwn(group, runs, block_of(group.me), schedule);
+  // Each rank begins with another one, so that no rank is everybody's first.
+  for (size_t step = 1; step < group.size(); ++step) {
+    const size_t from = group.Previous(step);
+    for_each_message(from, [&](const Span& span) {
+      schedule->Receive(kAll, group.ranks[from], span.output,
+                        static_cast<size_t>(span.count));
+    });
+  }
+  for (size_t step = 1; step < group.size(); ++step) {
+    const int to = group.ranks[group.Next(step)];
+    for_each_message(group.me, [&](const Span& span) {
+      schedule->Send(kAll, to, span.input, static_cast<size_t>(span.count));
+    });
+  }
+  CopyOwn(group, runs, schedule);
+  schedule->Wait(kAll);
+  for (size_t step = 1; packs && step < group.size(); ++step) {
+    const size_t from = group.Previous(step);
+    UnpackRun(runs, from, block_of(from), schedule);
+  }
+}
+
+void BroadcastFrom(const RankGroup& group, size_t root, const SpanList& spans,
+                   uint64_t of_pieces, const Staging& staging,
+                   Schedule* schedule) {
+  const auto pieces = static_cast<uint64_t>(spans.count()) / kPieceBytes;
+  const bool chain = std::max(pieces, of_pieces) >= group.size();
+  if (root == group.me) {
+    schedule->Do(spans.count(), kBlock, [&spans](int64_t begin, int64_t count) {
+      spans.Copy(begin, count);
+    });
+  }
+  auto part = std::make_shared<Broadcaster>(
+      PlaceInBroadcast(group, root, chain), spans, staging);
+  schedule->ThenAsk([part](Schedule* more) { return part->Next(more); });
+}
+
+}  // namespace tf_hvd

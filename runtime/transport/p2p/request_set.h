@@ -1,0 +1,57 @@
+// RequestSet: the messages that one operation has under way.
+//
+// Messages are posted in lanes, and a lane is asked for as a whole. Whatever
+// fails, all messages of the set are abandoned. Holder of the progress lock
+// only.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_REQUEST_SET_H_
+#define TF_HVD_RUNTIME_TRANSPORT_P2P_REQUEST_SET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/point_to_point.h"
+
+namespace tf_hvd {
+
+class RequestSet {
+ public:
+  // `tag`: of all its messages. Longer ones than `max_message_bytes` are cut.
+  RequestSet(PointToPoint* p2p, int tag, size_t max_message_bytes);
+  ~RequestSet() { Abandon(); }
+
+  RequestSet(const RequestSet&) = delete;
+  RequestSet& operator=(const RequestSet&) = delete;
+
+  // Posts a message of any length; nothing for 0 bytes, on either side.
+  Status Send(size_t lane, int peer, const void* data, size_t bytes);
+  Status Receive(size_t lane, int peer, void* data, size_t bytes);
+
+  // Looks at each message of the lane once. `*moved` is set if one is done,
+  // `*awaited` is the peer of one that is not, -1 if all are.
+  Status Test(size_t lane, bool* moved, int* awaited);
+
+  // Lets go of all messages. False, now and ever after, if the memory of one of
+  // them may still be touched.
+  bool Abandon();
+
+ private:
+  struct Posted {
+    PointToPoint::Request request = 0;
+    int peer = 0;
+  };
+  using Lane = std::vector<Posted>;
+
+  Lane& LaneAt(size_t lane);
+
+  PointToPoint* const p2p_;
+  const int tag_;
+  const size_t max_message_bytes_;
+  std::vector<Lane> lanes_;
+  bool certain_ = true;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_REQUEST_SET_H_

@@ -1,0 +1,38 @@
+// Alltoall and reducescatter over messages between pairs of ranks: each byte
+// travels once, straight to where it belongs. As schedules.
+//
+// Written by P2PBackend, on all ranks of the group with sizes that fit.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
+#define TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/transport/operation.h"
+#include "runtime/transport/p2p/allreduce.h"
+#include "runtime/transport/p2p/schedule.h"
+#include "runtime/transport/p2p/staging.h"
+#include "runtime/transport/rank_group.h"
+#include "runtime/transport/rank_runs.h"
+
+namespace tf_hvd {
+
+// Offsets have one element more than the group has ranks: what goes to place i
+// begins at `send_offsets[i]` of `input`, what comes from there at
+// `receive_offsets[i]` of `output`; in bytes.
+void ExchangeAll(const RankGroup& group, const char* input,
+                 const std::vector<size_t>& send_offsets, char* output,
+                 const std::vector<size_t>& receive_offsets,
+                 Schedule* schedule);
+
+// Each rank gets its run, reduced in the order of the ranks. In pieces: while
+// one is reduced the next is under way. The operation must not be Average: see
+// AverageAsSum. `runs` stays until the schedule has been gone through.
+void ReduceScatterPieces(const RankGroup& group, const RankRuns& runs,
+                         const ReduceOptions& options, const Staging& staging,
+                         Schedule* schedule);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_SCATTER_H_

@@ -1,0 +1,79 @@
+// Schedule: what one rank does in an operation, as data: messages that it
+// posts, waits for them, and pieces of work, one after the other. Algorithms
+// write schedules; p2p_backend goes through them and never waits.
+//
+// Messages are posted in lanes, and a lane is waited for as a whole. Between
+// two ranks messages of an operation match in the order of their posting: an
+// algorithm writes them in the same order on both.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_SCHEDULE_H_
+#define TF_HVD_RUNTIME_TRANSPORT_P2P_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+
+namespace tf_hvd {
+
+class Schedule {
+ public:
+  // Works on the elements [begin, begin + count).
+  using Work = std::function<void(int64_t begin, int64_t count)>;
+
+  struct Step {
+    enum Kind { kSend, kReceive, kWait, kWork };
+    Kind kind = kWait;
+    size_t lane = 0;
+    int peer = 0;
+    void* data = nullptr;
+    size_t bytes = 0;
+    Work work = nullptr;
+    int64_t count = 0;  // of work
+    int64_t block = 0;  // the most that is done at once
+  };
+
+  void Send(size_t lane, int peer, const void* data, size_t bytes) {
+    if (bytes == 0) return;
+    steps_.push_back({Step::kSend, lane, peer, const_cast<void*>(data), bytes});
+  }
+  void Receive(size_t lane, int peer, void* data, size_t bytes) {
+    if (bytes == 0) return;
+    steps_.push_back({Step::kReceive, lane, peer, data, bytes});
+  }
+  void Wait(size_t lane) { steps_.push_back({Step::kWait, lane}); }
+  void Do(int64_t count, int64_t block, Work work) {
+    if (count <= 0) return;
+    Step step;
+    step.kind = Step::kWork;
+    step.work = std::move(work);
+    step.count = count;
+    step.block = block;
+    steps_.push_back(std::move(step));
+  }
+  // Done at once.
+  void Do(std::function<void()> work) {
+    Do(1, 1, [work = std::move(work)](int64_t, int64_t) { work(); });
+  }
+  void Copy(void* to, const void* from, size_t bytes);
+
+  // Asked for more when the steps are used up; false when there are no more.
+  void ThenAsk(std::function<bool(Schedule*)> more) { more_ = std::move(more); }
+
+  // The step that is due; null at the end.
+  Step* Due() {
+    while (steps_.empty() && more_ != nullptr) {
+      if (!more_(this)) more_ = nullptr;
+    }
+    return steps_.empty() ? nullptr : &steps_.front();
+  }
+  void Done() { steps_.pop_front(); }
+
+ private:
+  std::deque<Step> steps_;
+  std::function<bool(Schedule*)> more_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_SCHEDULE_H_

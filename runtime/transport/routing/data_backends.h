@@ -1,0 +1,81 @@
+// DataBackends: the ways to move data that a rank of a world has, in the order
+// in which they are asked. The first that serves an operation gets it:
+//
+//   shm        all members of the set share this node
+//   two_level  some node has several members; all but alltoall and Adasum.
+//              Of sets with one on each node, what another backend crosses
+//   p2p        everything else
+//
+// and of tensors in the memory of GPUs
+//
+//   gpu        by NCCL; sets of one rank without
+//   pinned     by way of the host's memory and the ways above, in their order
+//
+// Which there are is the same on all ranks.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_ROUTING_DATA_BACKENDS_H_
+#define TF_HVD_RUNTIME_TRANSPORT_ROUTING_DATA_BACKENDS_H_
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/gpu/access.h"
+#include "runtime/transport/gpu/backend.h"
+#include "runtime/transport/gpu/pinned_backend.h"
+#include "runtime/transport/operation.h"
+#include "runtime/transport/p2p/backend.h"
+#include "runtime/transport/point_to_point.h"
+#include "runtime/transport/routing/two_level.h"
+#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/shm/backend.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd {
+
+class DataBackends {
+ public:
+  // `arena`: of this node; nothing if the job's data goes by messages. `p2p`,
+  // and what `wake` uses, outlive the backends.
+  DataBackends(const Topology& topology, const std::optional<ShmArena>& arena,
+               ShmBackend::Wake wake, PointToPoint* p2p,
+               const GpuAccess& gpu = GpuAccess());
+
+  // See TwoLevelBackend::CrossBy; nothing without two levels.
+  void CrossBy(Backend* other) {
+    if (two_level_.has_value()) two_level_->CrossBy(other);
+  }
+
+  // Whether a job's nodes share memory for data, if they may: a node of one
+  // rank has such memory for itself where others have several, or where another
+  // backend crosses between nodes (CrossBy).
+  static bool NeedArenas(const Topology& topology, bool other_crosses = false);
+
+  std::vector<Backend*> all() { return all_; }
+  GpuDevices* gpus() { return gpu_access_.devices.get(); }
+
+  // No operation is under way any more. In peace it waits for the other ranks.
+  void Close(bool clean) {
+    if (gpu_.has_value()) gpu_->Close(clean);
+  }
+
+  // For the log: "through shared memory within a machine, by messages ...".
+  std::string Describe() const;
+
+ private:
+  std::string DescribeHost() const;
+  void AddGpus(const Topology& topology);
+
+  P2PBackend p2p_;
+  std::optional<ShmBackend> shm_;
+  std::optional<TwoLevelBackend> two_level_;
+  const GpuAccess gpu_access_;
+  std::optional<GpuBackend> gpu_;
+  std::deque<PinnedBackend> pinned_;
+  std::vector<Backend*> all_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_ROUTING_DATA_BACKENDS_H_

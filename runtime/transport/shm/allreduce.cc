@@ -1,0 +1,227 @@
+#include "runtime/transport/shm/allreduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "compute/buffer_ops.h"
+#include "runtime/transport/byte_pieces.h"
+#include "runtime/transport/rank_runs.h"
+#include "runtime/transport/span_list.h"
+
+namespace tf_hvd {
+namespace {
+
+// Up to this length all ranks reduce all: there is one wait less.
+constexpr size_t kSmallBytes = size_t{16} << 10;
+// Pieces of long ones: enough of them for one to be on its way in while another
+// is reduced, and none so short that waiting counts.
+constexpr size_t kLeastPieceBytes = size_t{128} << 10;
+constexpr int64_t kPieces = 4;
+constexpr auto kAlign = static_cast<int64_t>(kSliceAlign);
+
+struct Range {
+  int64_t begin;
+  int64_t count;
+};
+
+class SmallAllreduce final : public ShmPieces {
+ public:
+  explicit SmallAllreduce(const OperationSpec& spec)
+      : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
+        spans_(spec.spans, SizeOf(spec.reduce.dtype)),
+        inputs_(spec.ranks->size()) {}
+
+  uint64_t count() const override { return spans_.count() > 0 ? 1 : 0; }
+  bool Gives(size_t) const override { return true; }
+
+  void Give(uint64_t, char* slot) override {
+    spans_.Pack(0, spans_.count(), slot);
+  }
+
+  void Take(uint64_t, const ShmSlots& slots) override {
+    size_t offset = 0;
+    spans_.ForEach(0, spans_.count(),
+                   [&](const char*, char* output, int64_t n) {
+                     for (size_t i = 0; i < slots.size(); ++i)
+                       inputs_[i] = slots[i] + offset;
+                     if (output != nullptr)
+                       ReduceInputs(options_, inputs_, n, output);
+                     offset += static_cast<size_t>(n) * spans_.element_bytes();
+                   });
+  }
+
+ private:
+  const ReduceOptions options_;
+  const SpanList spans_;
+  std::vector<const void*> inputs_;
+};
+
+class LargeAllreduce final : public ShmPieces {
+ public:
+  LargeAllreduce(const OperationSpec& spec, size_t me, size_t slot_bytes,
+                 const SliceRule& rule)
+      : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
+        spans_(spec.spans, SizeOf(spec.reduce.dtype)),
+        rule_(rule),
+        me_(me),
+        inputs_(spec.ranks->size()) {
+    const auto element = static_cast<int64_t>(spans_.element_bytes());
+    const int64_t most = static_cast<int64_t>(slot_bytes) / element;
+    const int64_t least = static_cast<int64_t>(kLeastPieceBytes) / element;
+    const int64_t wanted = (spans_.count() + kPieces - 1) / kPieces;
+    piece_count_ = std::clamp((wanted + kAlign - 1) / kAlign * kAlign,
+                              std::min(least, most), most);
+  }
+
+  uint64_t count() const override {
+    return static_cast<uint64_t>((spans_.count() + piece_count_ - 1) /
+                                 piece_count_);
+  }
+  bool Gives(size_t) const override { return true; }
+  bool has_results() const override { return true; }
+
+  // All but this rank's own slice.
+  void Give(uint64_t piece, char* slot) override {
+    for (size_t place = 0; place < rule_.owners; ++place) {
+      if (place == me_) continue;
+      const Range slice = SliceOf(piece, place);
+      spans_.Pack(slice.begin, slice.count, slot + OffsetOf(piece, slice));
+    }
+  }
+
+  void Take(uint64_t piece, const ShmSlots& slots) override {
+    const Range slice = SliceOf(piece, me_);
+    size_t offset = OffsetOf(piece, slice);
+    const auto reduce = [&](const char* input, char* output, int64_t n) {
+      for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + offset;
+      inputs_[me_] = input;
+      char* const result = slots[me_] + offset;
+      ReduceInputs(options_, inputs_, n, result,
+                   rule_.crosses ? nullptr : output);
+      offset += static_cast<size_t>(n) * spans_.element_bytes();
+    };
+    spans_.ForEach(slice.begin, slice.count, reduce);
+  }
+
+  void Fetch(uint64_t piece, const ShmSlots& slots) override {
+    for (size_t place = 0; place < rule_.owners; ++place) {
+      if (place == me_ && !rule_.crosses) continue;
+      const Range slice = SliceOf(piece, place);
+      spans_.Unpack(slice.begin, slice.count,
+                    slots[place] + OffsetOf(piece, slice));
+    }
+  }
+
+  bool Exchange(uint64_t piece, const ShmSlots& slots,
+                OperationSpec* spec) const override {
+    const Range slice = SliceOf(piece, me_);
+    char* const data = slots[me_] + OffsetOf(piece, slice);
+    spec->spans = {{data, data, slice.count}};
+    return slice.count > 0;
+  }
+
+ private:
+  // Empty for a rank that owns none.
+  Range SliceOf(uint64_t piece, size_t place) const {
+    const int64_t begin = static_cast<int64_t>(piece) * piece_count_;
+    const int64_t count = std::min(piece_count_, spans_.count() - begin);
+    const int64_t from = CutOf(count, place);
+    return {begin + from, CutOf(count, place + 1) - from};
+  }
+  int64_t CutOf(int64_t count, size_t place) const {
+    return static_cast<int64_t>(
+        CutAt(static_cast<size_t>(count), place, rule_.owners));
+  }
+  size_t OffsetOf(uint64_t piece, const Range& slice) const {
+    return static_cast<size_t>(slice.begin -
+                               static_cast<int64_t>(piece) * piece_count_) *
+           spans_.element_bytes();
+  }
+
+  const ReduceOptions options_;
+  const SpanList spans_;
+  const SliceRule rule_;
+  const size_t me_;
+  int64_t piece_count_ = 0;  // elements of a piece; the last may have fewer
+  std::vector<const void*> inputs_;
+};
+
+// Piece k has the k-th part of what each rank gets.
+class Reducescatter final : public ShmPieces {
+ public:
+  Reducescatter(const OperationSpec& spec, size_t me, size_t slot_bytes)
+      : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
+        runs_(spec.spans, SizeOf(spec.reduce.dtype), spec.ranks->size()),
+        me_(me),
+        inputs_(spec.ranks->size()) {
+    part_bytes_ = slot_bytes / inputs_.size() / kAlign * kAlign;
+    part_ = static_cast<int64_t>(part_bytes_ / runs_.list().element_bytes());
+    count_ = static_cast<uint64_t>((runs_.Longest() + part_ - 1) / part_);
+  }
+
+  uint64_t count() const override { return count_; }
+  bool Gives(size_t) const override { return true; }
+
+  void Give(uint64_t piece, char* slot) override {
+    for (size_t place = 0; place < inputs_.size(); ++place) {
+      if (place == me_) continue;
+      const Range part = PartOf(piece, place);
+      runs_.list().Pack(part.begin, part.count, slot + place * part_bytes_);
+    }
+  }
+
+  void Take(uint64_t piece, const ShmSlots& slots) override {
+    const Range part = PartOf(piece, me_);
+    size_t offset = me_ * part_bytes_;
+    const auto reduce = [&](const char* input, char* output, int64_t n) {
+      for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + offset;
+      inputs_[me_] = input;
+      ReduceInputs(options_, inputs_, n, output);
+      offset += static_cast<size_t>(n) * runs_.list().element_bytes();
+    };
+    runs_.list().ForEach(part.begin, part.count, reduce);
+  }
+
+ private:
+  // Of what that rank gets; where in all that is reduced.
+  Range PartOf(uint64_t piece, size_t place) const {
+    const int64_t before = static_cast<int64_t>(piece) * part_;
+    return {runs_.BeginOf(place) + before,
+            std::clamp<int64_t>(runs_.CountOf(place) - before, 0, part_)};
+  }
+
+  const ReduceOptions options_;
+  const RankRuns runs_;
+  const size_t me_;
+  std::vector<const void*> inputs_;
+  size_t part_bytes_ = 0;
+  int64_t part_ = 0;
+  uint64_t count_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes) {
+  int64_t elements = 0;
+  for (const Span& span : spec.spans) elements += span.count;
+  const size_t bytes =
+      static_cast<size_t>(elements) * SizeOf(spec.reduce.dtype);
+  if (bytes <= kSmallBytes) return std::make_unique<SmallAllreduce>(spec);
+  return SlicedAllreduce(spec, me, slot_bytes, {spec.ranks->size(), false});
+}
+
+std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes,
+                                           const SliceRule& rule) {
+  return std::make_unique<LargeAllreduce>(spec, me, slot_bytes, rule);
+}
+
+std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,
+                                               size_t me, size_t slot_bytes) {
+  return std::make_unique<Reducescatter>(spec, me, slot_bytes);
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,36 @@
+// Allreduce and reducescatter in pieces through shared memory.
+//
+// Each element is reduced in the order of the ranks.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_ALLREDUCE_H_
+#define TF_HVD_RUNTIME_TRANSPORT_SHM_ALLREDUCE_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "runtime/transport/operation.h"
+#include "runtime/transport/shm/pieces.h"
+
+namespace tf_hvd {
+
+// Every rank gives everything and reduces all by itself (short ones), or each
+// reduces its slice of a piece and the others fetch the result.
+std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes);
+
+// Who reduces what of a piece.
+struct SliceRule {
+  size_t owners;  // the first so many ranks have a slice each
+  bool crosses;   // other nodes have their part of the results
+};
+
+// By slices, however short.
+std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
+                                           size_t slot_bytes,
+                                           const SliceRule& rule);
+
+std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,
+                                               size_t me, size_t slot_bytes);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_ALLREDUCE_H_

@@ -1,0 +1,199 @@
+#include "runtime/transport/shm/operation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/clock.h"
+
+namespace tf_hvd {
+
+ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
+                           std::optional<ShmAcross> across)
+    : backend_(backend),
+      spec_(std::move(spec)),
+      me_(me),
+      across_(std::move(across)),
+      pieces_(across_.has_value()
+                  ? CutAcross(spec_, me, *across_)
+                  : CutIntoPieces(spec_, me, backend->arena_.slot_bytes())),
+      stream_(&backend->streams_[spec_.set]) {
+  for (const int rank : *spec_.ranks) {
+    local_ranks_.push_back(backend->LocalRankOf(rank));
+    lines_.push_back(backend->arena_.line(spec_.set, local_ranks_.back()));
+  }
+  backend_->giving_.push_back(this);
+}
+
+void ShmOperation::StopGiving() {
+  auto& giving = backend_->giving_;
+  giving.erase(std::remove(giving.begin(), giving.end(), this), giving.end());
+}
+
+Status ShmOperation::Progress(int64_t budget_ns, Poll* poll) {
+  if (!begun_) {
+    if (backend_->giving_.front() != this) return Status::Ok();
+    begun_ = true;
+    first_ = stream_->given;
+  }
+  const int64_t until_ns = NowNs() + budget_ns;
+  while (true) {
+    if (given_ == pieces_->count() && pieces_->counted()) StopGiving();
+    if (fetched_ == pieces_->count()) {
+      poll->done = true;
+      return Status::Ok();
+    }
+    awaited_ = -1;
+    // What has come in is used while it is in the cache.
+    const bool moved =
+        TakeOne() || FetchOne() || CrossOne(until_ns) || GiveOne();
+    if (!status_.ok()) return status_;
+    if (!moved) break;
+    poll->moved = true;
+    if (NowNs() >= until_ns) return Status::Ok();
+  }
+  poll->awaited = awaited_;
+  return Status::Ok();
+}
+
+template <typename Asked>
+bool ShmOperation::AllBeyond(uint64_t piece, Counter counter,
+                             const Asked& asked) {
+  for (size_t place = 0; place < lines_.size(); ++place) {
+    if (place == me_ || !asked(place)) continue;
+    if ((lines_[place]->*counter).load(std::memory_order_acquire) <= piece) {
+      awaited_ = (*spec_.ranks)[place];
+      return false;
+    }
+  }
+  return true;
+}
+
+// Sequentially consistent: whoever goes to sleep says so and looks once more,
+// and here it is looked for sleepers after the store.
+void ShmOperation::Publish(Counter counter, uint64_t pieces) {
+  lines_[me_]->*counter = pieces;
+  for (size_t place = 0; place < lines_.size(); ++place) {
+    if (place == me_) continue;
+    backend_->wake_(local_ranks_[place]);
+  }
+}
+
+ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
+  ShmSlots slots(lines_.size());
+  for (size_t place = 0; place < slots.size(); ++place) {
+    if (!pieces_->Gives(place)) continue;
+    const uint32_t slot = lines_[place]->slots[piece % ShmArena::kSlots].load(
+        std::memory_order_relaxed);
+    slots[place] = backend_->arena_.slot(local_ranks_[place], slot);
+  }
+  return slots;
+}
+
+bool ShmOperation::GiveOne() {
+  if (given_ == pieces_->count()) return false;
+  const uint64_t piece = first_ + given_;
+  // The line says where the last few pieces lie: none is forgotten that
+  // somebody has not read.
+  if (piece >= ShmArena::kSlots &&
+      !AllBeyond(piece - ShmArena::kSlots, &ShmLine::done,
+                 [](size_t) { return true; })) {
+    return false;
+  }
+  if (pieces_->Gives(me_)) {
+    const int slot = backend_->FreeSlot();
+    if (slot < 0) return false;
+    pieces_->Give(given_, backend_->arena_.slot(local_ranks_[me_],
+                                                static_cast<size_t>(slot)));
+    lines_[me_]->slots[piece % ShmArena::kSlots].store(
+        static_cast<uint32_t>(slot), std::memory_order_relaxed);
+    backend_->lent_.push_back(
+        {static_cast<uint32_t>(slot), piece, {lines_.begin(), lines_.end()}});
+  }
+  ++given_;
+  stream_->given = piece + 1;
+  Publish(&ShmLine::given, piece + 1);
+  return true;
+}
+
+bool ShmOperation::TakeOne() {
+  const uint64_t piece = first_ + taken_;
+  if (taken_ == given_ || stream_->taken != piece) return false;
+  const bool last = !pieces_->has_results();
+  // Others learn that pieces are reduced, and done, in their order.
+  if (!across_.has_value() && stream_->reduced != piece) return false;
+  if (last && stream_->done != piece) return false;
+  if (!AllBeyond(piece, &ShmLine::given,
+                 [this](size_t place) { return pieces_->Gives(place); })) {
+    return false;
+  }
+  const ShmSlots slots = SlotsOf(piece);
+  pieces_->Take(taken_, slots);
+  ++taken_;
+  stream_->taken = piece + 1;
+  if (last) {
+    ++fetched_;
+    stream_->reduced = stream_->done = piece + 1;
+    lines_[me_]->reduced.store(piece + 1, std::memory_order_relaxed);
+    Publish(&ShmLine::done, piece + 1);
+  } else if (across_.has_value()) {
+    SetOut(piece, slots);
+  } else {
+    PublishReduced(piece);
+  }
+  return true;
+}
+
+void ShmOperation::PublishReduced(uint64_t piece) {
+  stream_->reduced = piece + 1;
+  Publish(&ShmLine::reduced, piece + 1);
+}
+
+void ShmOperation::SetOut(uint64_t piece, const ShmSlots& slots) {
+  Crossing& one = crossing_.emplace_back(Crossing{piece, nullptr});
+  OperationSpec exchange = across_->exchange;
+  exchange.number = piece;
+  if (pieces_->Exchange(piece - first_, slots, &exchange)) {
+    status_ = across_->by->Make(std::move(exchange), &one.operation);
+  }
+}
+
+// All that are on their way move; they end in order.
+bool ShmOperation::CrossOne(int64_t until_ns) {
+  bool moved = false;
+  for (Crossing& one : crossing_) {
+    if (one.operation == nullptr) continue;
+    Poll poll;
+    status_ = one.operation->Progress(std::max<int64_t>(until_ns - NowNs(), 0),
+                                      &poll);
+    if (!status_.ok()) return false;
+    moved |= poll.moved || poll.done;
+    if (poll.done) {
+      one.operation.reset();
+    } else if (awaited_ < 0) {
+      awaited_ = poll.awaited;
+    }
+  }
+  while (!crossing_.empty() && crossing_.front().operation == nullptr &&
+         stream_->reduced == crossing_.front().piece) {
+    PublishReduced(crossing_.front().piece);
+    crossing_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool ShmOperation::FetchOne() {
+  const uint64_t piece = first_ + fetched_;
+  if (fetched_ == taken_ || stream_->done != piece) return false;
+  if (stream_->reduced <= piece) return false;
+  if (!AllBeyond(piece, &ShmLine::reduced, [](size_t) { return true; })) {
+    return false;
+  }
+  pieces_->Fetch(fetched_, SlotsOf(piece));
+  ++fetched_;
+  stream_->done = piece + 1;
+  Publish(&ShmLine::done, piece + 1);
+  return true;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,86 @@
+// ShmOperation: one operation through a node's shared memory, moved on piece by
+// piece; the pieces of a set follow each other through all of its operations.
+// If other nodes have their part in it, each piece goes across between being
+// taken and being fetched.
+//
+// As Operation: holder of the progress lock only.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_OPERATION_H_
+#define TF_HVD_RUNTIME_TRANSPORT_SHM_OPERATION_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/operation.h"
+#include "runtime/transport/shm/across.h"
+#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/shm/backend.h"
+#include "runtime/transport/shm/pieces.h"
+
+namespace tf_hvd {
+
+class ShmOperation final : public Operation {
+ public:
+  // `me`: this rank's place in the set, or among its members on this node.
+  ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
+               std::optional<ShmAcross> across);
+  ~ShmOperation() override { StopGiving(); }
+
+  Status Progress(int64_t budget_ns, Poll* poll) override;
+
+  // Nobody but this rank writes to its memory: messages of other nodes go to
+  // slots, which stay.
+  bool Abandon() override { return true; }
+
+ private:
+  using Counter = std::atomic<uint64_t> ShmLine::*;
+
+  // A piece whose slice is on its way across; null when it has come.
+  struct Crossing {
+    uint64_t piece;
+    std::unique_ptr<Operation> operation;
+  };
+
+  // Each does one thing to one piece, if that is due. Where a rank is waited
+  // for, `awaited_` becomes that rank; where something fails, `status_`.
+  bool GiveOne();
+  bool TakeOne();
+  bool CrossOne(int64_t until_ns);
+  bool FetchOne();
+  void SetOut(uint64_t piece, const ShmSlots& slots);
+
+  // The first of the others, if `asked` says so, that is not beyond `piece`.
+  template <typename Asked>
+  bool AllBeyond(uint64_t piece, Counter counter, const Asked& asked);
+  void Publish(Counter counter, uint64_t pieces);
+  void PublishReduced(uint64_t piece);
+  void StopGiving();
+  ShmSlots SlotsOf(uint64_t piece) const;
+
+  ShmBackend* const backend_;
+  const OperationSpec spec_;
+  const size_t me_;
+  const std::optional<ShmAcross> across_;  // nothing: nobody else has a part
+  const std::unique_ptr<ShmPieces> pieces_;
+  ShmBackend::Stream* const stream_;
+  std::vector<size_t> local_ranks_;  // by place
+  std::vector<ShmLine*> lines_;      // by place
+  bool begun_ = false;
+  uint64_t first_ = 0;  // of the stream
+  // Pieces of this operation that were given and so on.
+  uint64_t given_ = 0;
+  uint64_t taken_ = 0;
+  uint64_t fetched_ = 0;
+  std::deque<Crossing> crossing_;
+  int awaited_ = -1;
+  Status status_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_OPERATION_H_

@@ -1,0 +1,87 @@
+#include "runtime/transport/shm/tripwire.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+constexpr std::chrono::seconds kGrace{5};
+
+// True if the pipe was cut, false if it was told to end.
+bool AwaitCut(int read_end) {
+  char byte = 0;
+  ssize_t got = 0;
+  do {
+    got = read(read_end, &byte, 1);
+  } while (got < 0 && errno == EINTR);
+  return got != 1;
+}
+
+}  // namespace
+
+OpenFile::OpenFile(int number) : number_(number) {
+  struct stat about = {};
+  if (fstat(number, &about) != 0) return;
+  device_ = about.st_dev;
+  inode_ = about.st_ino;
+}
+
+bool OpenFile::IsThere() const {
+  struct stat about = {};
+  return number_ >= 0 && fstat(number_, &about) == 0 &&
+         about.st_dev == device_ && about.st_ino == inode_;
+}
+
+void OpenFile::Close() {
+  if (IsThere()) close(number_);
+  number_ = -1;
+}
+
+// A thread that reads keeps its end of the pipe open: that it was closed shows
+// when the other end is closed as well.
+Tripwire::Tripwire(std::function<void()> on_cut)
+    : alarm_(std::make_shared<Alarm>()) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return;
+  read_ = OpenFile(ends[0]);
+  write_ = OpenFile(ends[1]);
+  alarm_->on_cut = std::move(on_cut);
+  thread_ = std::thread([end = ends[0], alarm = alarm_] {
+    if (!AwaitCut(end)) return;
+    {
+      const std::lock_guard<std::mutex> lock(alarm->mutex);
+      if (!alarm->on_cut) return;
+      alarm->on_cut();
+    }
+    // Time to raise the error and to end; MPI's threads, whose files are gone
+    // as well, may keep a process for ever.
+    std::this_thread::sleep_for(kGrace);
+    _exit(1);
+  });
+}
+
+Tripwire::~Tripwire() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(alarm_->mutex);
+    alarm_->on_cut = nullptr;
+  }
+  const char byte = 1;
+  const bool told = write_.IsThere() && write(write_.number(), &byte, 1) == 1;
+  // A forked child may hold the pipe that this process has lost: then nobody
+  // can end the thread.
+  if (told) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+  read_.Close();
+  write_.Close();
+}
+
+}  // namespace tf_hvd

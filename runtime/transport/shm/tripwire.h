@@ -1,0 +1,61 @@
+// Tripwire: notices that the script closes file descriptors that it has not
+// opened (os.closerange), tf_hvd's and MPI's among them. The launcher may end
+// the process for that within a millisecond: the notice comes at once.
+#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_TRIPWIRE_H_
+#define TF_HVD_RUNTIME_TRANSPORT_SHM_TRIPWIRE_H_
+
+#include <sys/stat.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace tf_hvd {
+
+// A file that this process has opened, known again after its number was given
+// to another one.
+class OpenFile {
+ public:
+  OpenFile() = default;
+  explicit OpenFile(int number);
+
+  int number() const { return number_; }
+  // False if somebody has closed it.
+  bool IsThere() const;
+  // Unless somebody has.
+  void Close();
+
+ private:
+  int number_ = -1;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+class Tripwire {
+ public:
+  // `on_cut` is called at most once, on a thread of its own, and must not
+  // destroy this; some seconds after it the process ends, with status 1. Blind
+  // while a forked child lives that has not closed its copy.
+  explicit Tripwire(std::function<void()> on_cut);
+  ~Tripwire();
+
+  Tripwire(const Tripwire&) = delete;
+  Tripwire& operator=(const Tripwire&) = delete;
+
+ private:
+  // Outlives this where the thread does.
+  struct Alarm {
+    std::mutex mutex;
+    std::function<void()> on_cut;  // guarded by mutex
+  };
+
+  const std::shared_ptr<Alarm> alarm_;
+  OpenFile read_;
+  OpenFile write_;
+  std::thread thread_;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_TRIPWIRE_H_
