@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from tensorflow.python.framework import op_def_registry, ops
 
 import tf_hvd  # noqa: F401 - registers the derivatives
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 TEMPLATE = pathlib.Path(__file__).with_name("collectives_page.md")
 

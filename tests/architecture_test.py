@@ -65,9 +65,9 @@ ALONE = {
 
 CPP_GETENV = ("runtime/base/config.cc",)
 # The last is run by another environment's Python, without this package.
-PYTHON_ENVIRON = ("tf_hvd/config.py", "tf_hvd/cli/", "tf_hvd/bench/peers/worker.py")
+PYTHON_ENVIRON = ("tf_hvd/core/config.py", "tf_hvd/launch/", "tf_hvd/bench/peers/worker.py")
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
-CTYPES = ("tf_hvd/_native.py", "tf_hvd/cli/supervise.py", "tf_hvd/bench/native.py")
+CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/supervise.py", "tf_hvd/bench/native.py")
 # Files that BUILD selects, or that exist to hide a difference.
 CONDITIONAL = (
     "runtime/transport/mpi_library/shim", "kernels/tf_compat.h", "compute/portable.h",
@@ -167,14 +167,40 @@ def conditional_faults(path: str, text: str) -> list[str]:
     ]
 
 
+# Which packages of tf_hvd a package of it may import.
+PYTHON_ARROWS = {
+    "core": (),
+    "collectives": ("core",),
+    "strip": ("collectives",),
+    "observe": ("core",),
+    "training": ("core", "collectives"),
+    "keras": ("core", "collectives", "training", "observe"),
+    "bench": ("core", "collectives", "training", "keras"),
+    "launch": ("core", "bench", "strip"),
+    "horovod": ("core", "collectives", "training", "keras", "observe", "launch"),
+}
+# Those that still point up: what both sides use is to sink, what chooses between them to rise.
+UPWARD = {
+    ("training", "keras"): ("gradient_tape.py", "optimizer.py", "v1_guard.py"),
+    ("keras", "horovod"): ("guard.py",),
+    ("launch", "horovod"): ("horovodrun.py",),
+}
+
+
 def python_import_faults(path: str, text: str) -> list[str]:
-    """Python's arrows: ctypes in one file, the command line imported by nobody."""
+    """Python's arrows: ctypes in one file, and packages that point up."""
     faults = []
+    _, _, inside = path.partition("tf_hvd/")
+    package, _, file = inside.partition("/")
     for name in imported(text):
+        parts = name.split(".")
+        other = parts[1] if parts[0] == "tf_hvd" and len(parts) > 1 else ""
+        allowed = other in (package, *PYTHON_ARROWS.get(package, ()))
+        known = package in PYTHON_ARROWS and other in PYTHON_ARROWS
+        if known and not allowed and file not in UPWARD.get((package, other), ()):
+            faults.append(f"{path} imports {name}: {package} may not know {other}")
         if name.startswith("ctypes") and path not in CTYPES:
             faults.append(f"{path} imports {name}: the C API is for {CTYPES[0]} alone")
-        if name.startswith("tf_hvd.cli") and not path.startswith("tf_hvd/cli/"):
-            faults.append(f"{path} imports {name}: nothing depends on the command line")
         if name.startswith("horovod"):
             faults.append(f"{path} imports {name}")
     return faults
@@ -355,10 +381,12 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (conditional_faults, "runtime/api/runtime.cc", "#if TF_HVD_HAVE_NCCL\n"),
         (conditional_faults, "kernels/x.cc", "#ifdef __CUDACC__\n"),
         (conditional_faults, "kernels/x.cc", "#if TF_MINOR_VERSION > 20\n"),
-        (environ_faults, "tf_hvd/basics.py", 'import os\nos.environ["X"]\n'),
-        (environ_faults, "tf_hvd/basics.py", "from os import getenv\n"),
-        (python_import_faults, "tf_hvd/basics.py", "import ctypes\n"),
-        (python_import_faults, "tf_hvd/basics.py", "from tf_hvd.cli import main\n"),
+        (environ_faults, "tf_hvd/core/basics.py", 'import os\nos.environ["X"]\n'),
+        (environ_faults, "tf_hvd/core/basics.py", "from os import getenv\n"),
+        (python_import_faults, "tf_hvd/core/basics.py", "import ctypes\n"),
+        (python_import_faults, "tf_hvd/core/basics.py", "from tf_hvd.launch import main\n"),
+        (python_import_faults, "tf_hvd/training/data.py", "import tf_hvd.keras.guard\n"),
+        (python_import_faults, "tf_hvd/keras/fit.py", "from tf_hvd import horovod\n"),
         (keras_private_faults, "tf_hvd/keras/x.py", "super()._save_model(x)\n"),
         (keras_private_faults, "tf_hvd/keras/x.py", 'getattr(optimizer, "_built", False)\n'),
         (length_faults, "runtime/x.cc", "\n" * 601),
@@ -385,7 +413,7 @@ def test_the_rule_finds_a_fault(rule, path, text):
         (include_faults, "runtime/transport/world.cc", '#include "compute/buffer_ops.h"\n'),
         (getenv_faults, "runtime/base/config.cc", 'std::getenv("X")\n'),
         (conditional_faults, "runtime/x.h", "#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_\n"),
-        (environ_faults, "tf_hvd/cli/run.py", "import os\nos.environ\n"),
+        (environ_faults, "tf_hvd/launch/run.py", "import os\nos.environ\n"),
         (keras_private_faults, "tf_hvd/keras/compat.py", "optimizer._built\n"),
         (keras_private_faults, "tf_hvd/keras/x.py", "self._mine = 1\nother._mine\n"),
         (path_faults, "README.md", "../shared/" + "work/ https://x/" + "home/ build/tmp/x\n"),
@@ -415,7 +443,7 @@ def test_there_are_public_names():
 
 def test_configuration_page_is_the_librarys_table():
     printed = subprocess.run(
-        [sys.executable, "-P", "-m", "tf_hvd.config", "--markdown"],
+        [sys.executable, "-P", "-m", "tf_hvd.core.config", "--markdown"],
         check=True,
         capture_output=True,
         text=True,

@@ -21,7 +21,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from tf_hvd import wheels
+from tf_hvd.core import wheels
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WHEELS_SH = ROOT / "dev_support/wheels.sh"
@@ -273,8 +273,8 @@ def test_the_console_scripts(wheel):
     scripts = member(wheel, "entry_points.txt").decode().splitlines()
     assert scripts == [
         "[console_scripts]",
-        "tf_hvd = tf_hvd.cli.main:main",
-        "horovodrun = tf_hvd.cli.horovodrun:main",
+        "tf_hvd = tf_hvd.launch.main:main",
+        "horovodrun = tf_hvd.launch.horovodrun:main",
     ]
     for name in ("tf_hvd", "horovodrun"):
         script = pathlib.Path(sys.executable).parent / name

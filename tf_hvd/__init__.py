@@ -9,7 +9,7 @@ import pathlib
 import sys
 import typing
 
-from tf_hvd.absent import ABSENT
+from tf_hvd.core.absent import ABSENT
 
 __all__ = [
     "Adasum",
@@ -102,7 +102,7 @@ __all__ = [
 def _is_command_line() -> bool:
     """Whether this process is one of our commands, which start without TensorFlow."""
     program = sys.argv[0] if sys.argv else ""
-    modules = {"tf_hvd.cli.main", "tf_hvd.cli.horovodrun", "tf_hvd.horovod_names"}
+    modules = {"tf_hvd.launch.main", "tf_hvd.launch.horovodrun", "tf_hvd.horovod.names"}
     as_module = program == "-m" and not modules.isdisjoint(sys.orig_argv)
     return as_module or pathlib.Path(program).name in {"tf_hvd", "horovodrun"}
 
@@ -122,10 +122,38 @@ if not _is_command_line():
             name="tensorflow",
         )
     # The first registers the derivatives; with the second the guard watches Keras.
-    from tf_hvd import gradients, keras  # noqa: F401
-    from tf_hvd._native import build_info
-    from tf_hvd.aggregation import GradientAggregation
-    from tf_hvd.basics import (
+    from tf_hvd import keras  # noqa: F401
+    from tf_hvd.collectives import gradients  # noqa: F401
+    from tf_hvd.collectives.alltoall import (
+        alltoall,
+        barrier,
+        grouped_reducescatter,
+        join,
+        reducescatter,
+    )
+    from tf_hvd.collectives.collectives import (
+        allgather,
+        allreduce,
+        broadcast,
+        grouped_allgather,
+        grouped_allreduce,
+    )
+    from tf_hvd.collectives.compression import (
+        BF16Compressor,
+        Compression,
+        Compressor,
+        FP16Compressor,
+        NoneCompressor,
+    )
+    from tf_hvd.collectives.objects import allgather_object, broadcast_object, broadcast_object_fn
+    from tf_hvd.collectives.powersgd import PowerSGD
+    from tf_hvd.collectives.variables import (
+        broadcast_,
+        broadcast_global_variables,
+        broadcast_variables,
+    )
+    from tf_hvd.core._native import build_info
+    from tf_hvd.core.basics import (
         Adasum,
         Average,
         Max,
@@ -160,35 +188,18 @@ if not _is_command_line():
         size,
         size_op,
     )
-    from tf_hvd.collectives import (
-        allgather,
-        allreduce,
-        broadcast,
-        grouped_allgather,
-        grouped_allreduce,
-    )
-    from tf_hvd.compression import (
-        BF16Compressor,
-        Compression,
-        Compressor,
-        FP16Compressor,
-        NoneCompressor,
-    )
-    from tf_hvd.data import shard, steps_per_epoch
-    from tf_hvd.exceptions import (
+    from tf_hvd.core.exceptions import (
         HorovodInitError,
         HorovodInternalError,
         HorovodVersionMismatchError,
     )
-    from tf_hvd.exchange import (
-        alltoall,
-        barrier,
-        grouped_reducescatter,
-        join,
-        reducescatter,
+    from tf_hvd.core.process_sets import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
     )
-    from tf_hvd.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
-    from tf_hvd.helpers import (
+    from tf_hvd.horovod.helpers import (
         check_extension,
         check_num_rank_power_of_2,
         gpu_available,
@@ -197,21 +208,23 @@ if not _is_command_line():
         split_list,
         vars_to_refs,
     )
-    from tf_hvd.hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
-    from tf_hvd.horovod_names import install_as_horovod
-    from tf_hvd.interactive import RankError, run
+    from tf_hvd.horovod.names import install_as_horovod
     from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
-    from tf_hvd.objects import allgather_object, broadcast_object, broadcast_object_fn
-    from tf_hvd.optimizer import DistributedOptimizer
-    from tf_hvd.powersgd import PowerSGD
-    from tf_hvd.process_sets import (
-        ProcessSet,
-        add_process_set,
-        global_process_set,
-        remove_process_set,
-    )
+    from tf_hvd.launch.interactive import RankError, run
+    from tf_hvd.observe.timeline import start_timeline, stop_timeline
     from tf_hvd.strip import strip_ops
-    from tf_hvd.timeline import start_timeline, stop_timeline
-    from tf_hvd.variables import broadcast_, broadcast_global_variables, broadcast_variables
+    from tf_hvd.training.aggregation import GradientAggregation
+    from tf_hvd.training.data import shard, steps_per_epoch
+    from tf_hvd.training.gradient_tape import (
+        DistributedGradientTape,
+        PartialDistributedGradientTape,
+    )
+    from tf_hvd.training.hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
+    from tf_hvd.training.optimizer import DistributedOptimizer
 
     __version__: str = build_info.VERSION
+
+    # Pickles of their objects name the package alone, and outlive a move within it.
+    for _public in [globals()[_name] for _name in __all__]:
+        if isinstance(_public, type) and not _public.__module__.startswith("tf_hvd.keras"):
+            _public.__module__ = "tf_hvd"

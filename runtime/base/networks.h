@@ -1,6 +1,6 @@
 // Networks in a list as 10.0.0.0/24,::1/128, and what this machine has in them.
 // Needs the C library alone: MPI's launchers load it too
-// (tf_hvd/cli/listen.cc).
+// (tf_hvd/launch/listen.cc).
 #ifndef TF_HVD_RUNTIME_BASE_NETWORKS_H_
 #define TF_HVD_RUNTIME_BASE_NETWORKS_H_
 

@@ -4,9 +4,9 @@ import argparse
 
 import pytest
 
-from tf_hvd.cli import run
-from tf_hvd.cli.allocation import allocation, expand
-from tf_hvd.cli.errors import UsageError
+from tf_hvd.launch import run
+from tf_hvd.launch.allocation import allocation, expand
+from tf_hvd.launch.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tf_hvd.horovod_names import horovod_path
+from tf_hvd.horovod.names import horovod_path
 
 SHORT = ["--repetitions", "2", "--warmup", "1", "--calls", "1"]
 OPERATIONS = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]

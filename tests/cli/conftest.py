@@ -16,7 +16,7 @@ LIBRARIES = {
     "openmpi": PREFIXES["openmpi"] / "lib" / "libmpi.so.40",
     "mpich": PREFIXES["mpich"] / "lib" / "libmpi.so.12",
 }
-COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
+COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
 
 
 @pytest.fixture(params=["openmpi", "mpich"])
@@ -64,7 +64,7 @@ def start(tmp_path):
 
     def popen(*arguments, environ=None, before="", **options):
         # `before`: what Python runs first, in the same process.
-        first = f"{before}; import sys; from tf_hvd.cli.main import main; sys.exit(main())"
+        first = f"{before}; import sys; from tf_hvd.launch.main import main; sys.exit(main())"
         command = [sys.executable, "-c", first] if before else COMMAND
         process = subprocess.Popen(
             [*command, *arguments],

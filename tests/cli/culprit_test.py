@@ -7,10 +7,10 @@ import time
 import psutil
 import pytest
 
-from tf_hvd.cli import culprit, rank
-from tf_hvd.cli.session import EXCEPTION, Session
-from tf_hvd.cli.supervise import Ending
-from tf_hvd.cli.terminal import Screen
+from tf_hvd.launch import culprit, rank
+from tf_hvd.launch.session import EXCEPTION, Session
+from tf_hvd.launch.supervise import Ending
+from tf_hvd.launch.terminal import Screen
 
 # Others wait in a collective that rank 1 never calls.
 JOB = """

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tf_hvd import _native
-from tf_hvd.cli import doctor
+from tf_hvd.core import _native
+from tf_hvd.launch import doctor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOFTWARE = ROOT / "build" / "libsoftware_device.so"
@@ -78,7 +78,7 @@ def test_on_a_software_gpu(report, environ):
         "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
     )
 
-    table = [sys.executable, "-m", "tf_hvd.cli.horovodrun", "--check-build"]
+    table = [sys.executable, "-m", "tf_hvd.launch.horovodrun", "--check-build"]
     done = subprocess.run(
         table,
         env={**environ, **software},

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from tf_hvd.cli.findings import NOTE, OK, PROBLEM, Surroundings, findings, stops_a_job
-from tf_hvd.cli.launchers import Launcher
+from tf_hvd.launch.findings import NOTE, OK, PROBLEM, Surroundings, findings, stops_a_job
+from tf_hvd.launch.launchers import Launcher
 
 NAMES = ["TF_HVD_NCCL", "TF_HVD_NCCL_LIBRARY", "TF_HVD_SPARSE", "HOROVOD_LOG_LEVEL"]
 DRIVER = ["driver", "/lib/libcuda.so.1", "12050"]

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from tf_hvd.cli import horovod_flags, horovodrun
-from tf_hvd.cli.errors import UsageError
-from tf_hvd.cli.main import Parser, add_run_options
+from tf_hvd.launch import horovod_flags, horovodrun
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.main import Parser, add_run_options
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HOROVODRUN = [sys.executable, "-m", "tf_hvd.cli.horovodrun"]
+HOROVODRUN = [sys.executable, "-m", "tf_hvd.launch.horovodrun"]
 # Of Horovod 0.28.1, beside --version and --check-build.
 _NAMES = """
 -np --num-proc --disable-cache --start-timeout --network-interfaces --network-interface

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tf_hvd.cli.errors import UsageError
-from tf_hvd.cli.hosts import (
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.hosts import (
     Host,
     all_local,
     check_slots,

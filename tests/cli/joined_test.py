@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from tf_hvd.cli import culprit, processes, rank, watch
-from tf_hvd.cli.rank import JOINED
-from tf_hvd.cli.run import _closing
-from tf_hvd.cli.session import EXCEPTION, Session
-from tf_hvd.cli.supervise import Ending
+from tf_hvd.launch import culprit, processes, rank, watch
+from tf_hvd.launch.rank import JOINED
+from tf_hvd.launch.run import _closing
+from tf_hvd.launch.session import EXCEPTION, Session
+from tf_hvd.launch.supervise import Ending
 
 # As programs for Horovod begin that run without it as well.
 SERIAL = """

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from tf_hvd.cli import rank, watch
-from tf_hvd.cli.processes import is_alive
-from tf_hvd.cli.session import Session
+from tf_hvd.launch import rank, watch
+from tf_hvd.launch.processes import is_alive
+from tf_hvd.launch.session import Session
 
 WAIT = 30
 
@@ -355,7 +355,7 @@ def test_the_command_does_not_load_tensorflow(tmp_path):
         check=True,
     )
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "tf_hvd.cli.run" in modules
+    assert "tf_hvd.launch.run" in modules
     assert not {"tensorflow", "numpy"} & modules
     assert "tf_hvd run" in done.stdout
 
@@ -453,7 +453,7 @@ def test_mpich_with_too_little_shared_memory(mpi_prefixes, tmp_path):
     if subprocess.run([*apart, "2M", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no file systems can be mounted here")
     init = f"import ctypes; ctypes.CDLL({str(library)!r}).MPI_Init(None, None)"
-    command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", "4", sys.executable, "-c"]
+    command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", "4", sys.executable, "-c"]
     environ = {**os.environ, "TF_HVD_MPI_LIBRARY": str(library)}
     for size, told in (("2M", True), ("1G", False)):
         # With room enough, a failure of another kind.

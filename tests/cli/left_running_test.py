@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tf_hvd.cli.processes import is_alive
+from tf_hvd.launch.processes import is_alive
 
-COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
+COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
 WAIT = 60
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tf_hvd.cli.environment import without_launcher
+from tf_hvd.launch.environment import without_launcher
 
 INNER = """
 names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_NAMESPACE")
@@ -15,7 +15,7 @@ say("inner", rank, sizes, sys.argv[1])
 
 OUTER = """
 import subprocess
-ours = [sys.executable, "-m", "tf_hvd.cli.main", "run", *sys.argv[1].split(",")]
+ours = [sys.executable, "-m", "tf_hvd.launch.main", "run", *sys.argv[1].split(",")]
 done = subprocess.run([*ours, *sys.argv[2:], str(rank)], text=True, capture_output=True)
 sys.stderr.write(done.stderr)
 assert done.returncode == 0, done.returncode
@@ -31,7 +31,7 @@ depth = int(sys.argv[1])
 total = int(hvd.allreduce(tf.constant(hvd.rank() + 1), op=hvd.Sum))
 say("depth", depth, "rank", hvd.rank(), "of", hvd.size(), "sum", total)
 if hvd.rank() == 0 and depth == 0:
-    ours = [sys.executable, "-m", "tf_hvd.cli.main", "run", "--require-init", "-np", "3"]
+    ours = [sys.executable, "-m", "tf_hvd.launch.main", "run", "--require-init", "-np", "3"]
     subprocess.run([*ours, sys.executable, __file__, "1"], check=True)
 hvd.barrier()
 """

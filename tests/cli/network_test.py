@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from tf_hvd.cli import network
-from tf_hvd.cli.environment import SETTINGS_VARIABLE, without_launcher
-from tf_hvd.cli.hosts import Host
-from tf_hvd.cli.network import LOOPBACK, closed_transports, listening_in, stays_here
+from tf_hvd.launch import network
+from tf_hvd.launch.environment import SETTINGS_VARIABLE, without_launcher
+from tf_hvd.launch.hosts import Host
+from tf_hvd.launch.network import LOOPBACK, closed_transports, listening_in, stays_here
 
 # Rank 0 looks when all have joined, and so have opened what they open; rank 1 listens itself.
 LISTENERS = """
@@ -19,7 +19,7 @@ hvd.init()
 own = socket.create_server(("0.0.0.0", 0)) if rank == 1 else None
 hvd.barrier()
 if rank == 0:
-    job = [p for p in psutil.Process().parents() if "tf_hvd.cli.main" in p.cmdline()][0]
+    job = [p for p in psutil.Process().parents() if "tf_hvd.launch.main" in p.cmdline()][0]
     for process in job.children(recursive=True):
         for each in process.net_connections("inet"):
             if each.status == psutil.CONN_LISTEN:

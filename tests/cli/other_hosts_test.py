@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tf_hvd.cli.command_line import Job, by_way_of_rank
-from tf_hvd.cli.environment import interface_environment, session_environment, ssh_environment
+from tf_hvd.launch.command_line import Job, by_way_of_rank
+from tf_hvd.launch.environment import interface_environment, session_environment, ssh_environment
 
 SSH = """\
 #!/bin/sh

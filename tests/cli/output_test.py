@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_hvd._job_output import Bar, Cell
+from tf_hvd.launch._job_output import Bar, Cell
 
 LINES = 3000
 

@@ -13,8 +13,9 @@ import time
 
 import pytest
 
-from tf_hvd import horovod_runner, interactive
-from tf_hvd.cli.processes import is_alive
+from tf_hvd.horovod import runner as horovod_runner
+from tf_hvd.launch import interactive
+from tf_hvd.launch.processes import is_alive
 
 WAIT = 60
 HOROVOD_SIGNATURE = (
@@ -30,7 +31,7 @@ ALONE = f"""
 import sys, types
 package = sys.modules["tf_hvd"] = types.ModuleType("tf_hvd")
 package.__path__ = [{str(pathlib.Path(interactive.__file__).parent)!r}]
-from tf_hvd import interactive
+from tf_hvd.launch import interactive
 """
 # As typed at a prompt, where functions have no file.
 SESSION = """

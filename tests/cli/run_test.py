@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from tf_hvd.cli.command_line import Job, Output, command_line
-from tf_hvd.cli.environment import asked_variables, exported_names, rank_environment
-from tf_hvd.cli.errors import UsageError
-from tf_hvd.cli.hosts import Host
-from tf_hvd.cli.launchers import Launcher
+from tf_hvd.launch.command_line import Job, Output, command_line
+from tf_hvd.launch.environment import asked_variables, exported_names, rank_environment
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.hosts import Host
+from tf_hvd.launch.launchers import Launcher
 
 PROGRAM = ("python", "train.py", "--epochs", "2")
 TWO_HOSTS = (Host("a", 4), Host("b", 2))

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from tf_hvd.cli.processes import is_alive
+from tf_hvd.launch.processes import is_alive
 
 WAIT = 60
 SEGMENTS = r"/dev/shm/(?:sm_segment\.|mpich_shm_)\S+"  # what MPI leaves of a killed rank

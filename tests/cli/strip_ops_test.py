@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from tf_hvd import _native
-from tf_hvd.cli.main import main
+from tf_hvd.core import _native
+from tf_hvd.launch.main import main
 
 v1 = tf.compat.v1
 
@@ -252,8 +252,8 @@ def test_models_that_change_their_meaning(refused, run, tmp_path):
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
-import tf_hvd.cli.main
-sys.exit(tf_hvd.cli.main.main(sys.argv[1:]))
+import tf_hvd.launch.main
+sys.exit(tf_hvd.launch.main.main(sys.argv[1:]))
 """
 
 

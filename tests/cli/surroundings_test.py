@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from tf_hvd.cli import culprit, processes, rank, shared_memory, watch
-from tf_hvd.cli.rank import JOINED
-from tf_hvd.cli.session import ALONE, CALLED, Session
-from tf_hvd.cli.supervise import Ending
-from tf_hvd.cli.terminal import Screen
+from tf_hvd.launch import culprit, processes, rank, shared_memory, watch
+from tf_hvd.launch.rank import JOINED
+from tf_hvd.launch.session import ALONE, CALLED, Session
+from tf_hvd.launch.supervise import Ending
+from tf_hvd.launch.terminal import Screen
 
-COMMAND = [sys.executable, "-m", "tf_hvd.cli.main"]
+COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
 MIB = 1 << 20
 
 

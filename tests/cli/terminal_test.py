@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_hvd.cli.terminal import Screen, Terminal
+from tf_hvd.launch.terminal import Screen, Terminal
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 5, in <module>

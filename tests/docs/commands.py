@@ -6,7 +6,7 @@ import io
 import re
 import shlex
 
-from tf_hvd.cli import horovodrun, main
+from tf_hvd.launch import horovodrun, main
 
 # Programs of others, whose options are theirs.
 OTHERS = {

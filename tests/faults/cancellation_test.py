@@ -8,7 +8,7 @@ import re
 PREAMBLE = """
 import pathlib
 import numpy as np
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 executed = _native.library.tf_hvd_executed_count
 

@@ -202,7 +202,7 @@ def test_shutdown_is_bounded_with_a_stopped_peer(job):
     _, output = job(
         """
 import threading
-from tf_hvd import _native
+from tf_hvd.core import _native
 pids = hvd.allgather_object(os.getpid())
 large = tf.zeros([1 << 26])
 before = _native.library.tf_hvd_executed_count()

@@ -16,7 +16,7 @@ import tempfile
 
 import pytest
 
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOFTWARE = ROOT / "build" / "libsoftware_device.so"
@@ -79,7 +79,7 @@ def environment(nccl_wheel, tmp_path, mpi_library):
 
 def doctor(environment):
     """What `tf_hvd doctor` says, by name."""
-    command = [sys.executable, "-m", "tf_hvd.cli.main", "doctor", "--json"]
+    command = [sys.executable, "-m", "tf_hvd.launch.main", "doctor", "--json"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=True
     )
@@ -89,7 +89,8 @@ def doctor(environment):
 def test_two_ranks_on_the_cpu_do_not_open_it(environment, run_to_end, tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    command = [sys.executable, "-m", "tf_hvd.cli.main", "run", "-np", "2", sys.executable, script]
+    command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command += [sys.executable, script]
     code, output = run_to_end(command, environment, LIMIT, cwd=tmp_path)
     assert code == 0
     package = tmp_path / "site" / "tf_hvd" / "__init__.py"

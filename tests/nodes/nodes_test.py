@@ -65,7 +65,7 @@ def job(tmp_path, run_to_end, mpi_library):
         else:
             script = program
         ranks = sum(int(host.split(":")[1]) for host in hosts.split(","))
-        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run"]
+        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run"]
         command += ["-np", str(ranks), "-H", hosts, *options]
         command += [sys.executable, str(script), *arguments]
         library = {"TF_HVD_MPI_LIBRARY": str(mpi_library(family)), "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -234,7 +234,7 @@ SAME = "all hosts need it at the same place"
         (
             "beta",
             in_site_packages("tf_hvd", "RECORD"),
-            lambda text: re.sub(r"(?m)^tf_hvd/objects.py,.*\n", "", text),
+            lambda text: re.sub(r"(?m)^tf_hvd/collectives/objects.py,.*\n", "", text),
             r"tf_hvd \S+, build \w+ is installed there, and \S+, build \w+ on alpha.*",
         ),
         (
@@ -276,7 +276,7 @@ def test_spaces(three_nodes, run_to_end, mpi_library, tmp_path, monkeypatch, fam
     python, words = str(folder / "an env" / "bin" / "python"), ["a b", "it's", '"$HOME"', ""]
     library = str(mpi_library(family)).replace(sys.prefix, str(folder / "an env"))
     monkeypatch.chdir(folder)
-    command = [python, "-P", "-m", "tf_hvd.cli.main", "run", "-np", "2", "-H", "alpha:1,beta:1"]
+    command = [python, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2", "-H", "alpha:1,beta:1"]
     inside = three_nodes["alpha"].command([*command, python, "my program.py", *words])
     code, output = run_to_end(inside, {**os.environ, "TF_HVD_MPI_LIBRARY": library}, LIMIT)
     assert code == 0, output

@@ -15,7 +15,7 @@ machines = importlib.import_module("cluster")
 scheduler = importlib.import_module("slurm")
 
 LIMIT = 200
-TF_HVD = f"{sys.executable} -P -m tf_hvd.cli.main run"
+TF_HVD = f"{sys.executable} -P -m tf_hvd.launch.main run"
 
 SHOW = """
 import os, socket

@@ -46,7 +46,7 @@ class Job:
             **nodes,
             **self.settings,
         }
-        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(self.ranks)]
+        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", str(self.ranks)]
         self.log = (self.folder / "output").open("w+")
         self.process = subprocess.Popen(
             [*command, sys.executable, "-P", str(script)],

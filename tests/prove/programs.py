@@ -63,7 +63,7 @@ def prove_fuzz(short: bool) -> Table:
             "PYTHONSAFEPATH": "",
             **({"TF_HVD_RANKS_PER_NODE": "2"} if ranks == 4 else {}),
         }
-        run = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
+        run = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", str(ranks)]
         run += [sys.executable]
         programs = [PARALLEL / "programs_run.py", "--programs", str(calls), "--seed", seed]
         said = output_of([*run, *programs], environ)

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native, strip
+from tf_hvd import strip
+from tf_hvd.core import _native
 
 v1 = tf.compat.v1
 

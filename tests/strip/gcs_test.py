@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 _SPEC = importlib.util.spec_from_file_location(
     "gcs_server", pathlib.Path(__file__).with_name("gcs_server.py")
@@ -31,7 +31,7 @@ def service(tmp_path_factory):
 COMMANDS = """
 import json, sys
 sys.argv[0] = "tf_hvd"
-import tf_hvd.cli.main as command
+import tf_hvd.launch.main as command
 for line in json.loads(sys.argv.pop(1)):
     try:
         code = command.main(line)

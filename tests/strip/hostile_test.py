@@ -11,7 +11,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from tf_hvd import _native
+from tf_hvd.core import _native
 from tf_hvd.strip import formats, strip_ops
 from tf_hvd.strip.errors import StripError
 from tf_hvd.strip.meta_graph import Report, Request

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from tf_hvd import _native
+from tf_hvd.core import _native
 from tf_hvd.strip import strip_ops
 from tf_hvd.strip.formats import strip_message
 from tf_hvd.strip.meta_graph import Report, Request

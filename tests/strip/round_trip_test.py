@@ -110,7 +110,7 @@ except tf.errors.NotFoundError as error:
 def test_a_checkpoint_of_a_session(tmp_path, run_to_end, mpi_library):
     script = tmp_path / "train.py"
     script.write_text(TRAIN_SESSION)
-    command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", "2"]
+    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
     environ = {**os.environ, "TF_HVD_MPI_LIBRARY": str(mpi_library("openmpi"))}
     code, output = run_to_end([*command, sys.executable, str(script), str(tmp_path)], environ, 200)
     assert code == 0, output
@@ -123,7 +123,7 @@ def test_a_checkpoint_of_a_session(tmp_path, run_to_end, mpi_library):
 
 MODELS = """
 import sys, numpy as np, tensorflow as tf, tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 hvd.init()
 folder = sys.argv[1]
 x = np.random.default_rng(0).normal(size=[4, 2]).astype(np.float32)

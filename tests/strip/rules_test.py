@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_hvd import scales
+from tf_hvd.collectives import scales
 from tf_hvd.strip.rules import RULES, Meaning, meaning_of
 
 v1 = tf.compat.v1

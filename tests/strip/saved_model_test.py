@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 from tf_hvd.strip import strip_ops
 from tf_hvd.strip.api import find_ops
 

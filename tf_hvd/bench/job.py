@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from tf_hvd import _native, basics, exchange, objects
 from tf_hvd.bench.native import RawMpi, SharedMemory
+from tf_hvd.collectives import alltoall as exchange
+from tf_hvd.collectives import objects
+from tf_hvd.core import _native, basics
 
 
 class RunningJob:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import basics, collectives, gradient_tape, variables
 from tf_hvd.bench.measure import slowest
 from tf_hvd.bench.peers.base import Job
 from tf_hvd.bench.settings import Plan
+from tf_hvd.collectives import collectives, variables
+from tf_hvd.core import basics
 from tf_hvd.keras import DistributedOptimizer, unguarded
+from tf_hvd.training import gradient_tape
 
 _BATCH = 32
 _PIXELS, _CLASSES = 32, 10

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd import _communicators, basics, process_sets, timeline
+from tf_hvd.core import _communicators, basics, process_sets
+from tf_hvd.observe import timeline
 
 
 class HorovodBasics:

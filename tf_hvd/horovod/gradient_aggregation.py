@@ -1,7 +1,7 @@
 """horovod.tensorflow.gradient_aggregation: several backward passes, one reduction.
 
 `backward_passes_per_step` of the optimizers does not use it; here it is for programs
-that call Horovod's helper themselves. Sums are kept by tf_hvd.aggregation.
+that call Horovod's helper themselves. Sums are kept by tf_hvd.training.aggregation.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics
-from tf_hvd._local import LocalVariables
-from tf_hvd.aggregation import GradientAggregation
-from tf_hvd.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd.core import basics
+from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd.training._local import LocalVariables
+from tf_hvd.training.aggregation import GradientAggregation
 
 __all__ = [
     "LocalGradientAggregationHelper",

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.horovod.gradient_aggregation import LocalGradientAggregationHelper
-from tf_hvd.process_sets import ProcessSet, global_process_set
 
 __all__ = ["LocalGradientAggregationHelperEager"]
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from tf_hvd import basics
 from tf_hvd import keras as ours
-from tf_hvd.compression import Compression, Compressor
-from tf_hvd.powersgd import PowerSGD
-from tf_hvd.process_sets import ProcessSet, global_process_set
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.collectives.powersgd import PowerSGD
+from tf_hvd.core import basics
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "allreduce"]
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import wrapt
 
-from tf_hvd import basics, gradients
-from tf_hvd._tensorflow import verbatim
+from tf_hvd.collectives import gradients
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import verbatim
 
 _log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """horovod.tensorflow.mpi_ops: the ops and the object behind them."""
 
-from tf_hvd import _native
+from tf_hvd.core import _native
 from tf_hvd.horovod.basics import HorovodBasics, _basics
 from tf_hvd.horovod.util import check_installed_version, get_ext_suffix, num_rank_is_power_2
 

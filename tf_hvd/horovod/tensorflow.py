@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_hvd.compression import Compressor
-from tf_hvd.helpers import refs_to_vars
+from tf_hvd.collectives.compression import Compressor
+from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.horovod.gradient_aggregation import LocalGradientAggregationHelper
-from tf_hvd.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
-from tf_hvd.options import ReductionOptions
-from tf_hvd.process_sets import ProcessSet
-from tf_hvd.reduction import GradientReducer
+from tf_hvd.horovod.helpers import refs_to_vars
+from tf_hvd.training.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
+from tf_hvd.training.reduction import GradientReducer
 
 __all__ = [
     "LocalGradientAggregationHelper",

@@ -7,10 +7,11 @@ from typing import Any
 
 from packaging import version as versions
 
-from tf_hvd import _native, basics
-from tf_hvd.config import env
-from tf_hvd.exceptions import HorovodVersionMismatchError
-from tf_hvd.helpers import (
+from tf_hvd.core import _native, basics
+from tf_hvd.core.config import env
+from tf_hvd.core.exceptions import HorovodVersionMismatchError
+from tf_hvd.horovod.exceptions import get_version_mismatch_message
+from tf_hvd.horovod.helpers import (
     _cache,
     check_extension,
     gpu_available,
@@ -19,7 +20,6 @@ from tf_hvd.helpers import (
     num_rank_is_power_2,
     split_list,
 )
-from tf_hvd.horovod.exceptions import get_version_mismatch_message
 
 __all__ = [
     "EXTENSIONS",

@@ -7,7 +7,10 @@ Keras call the guard (tf_hvd.keras.guard).
 import importlib
 from typing import Any
 
-from tf_hvd.basics import (
+from tf_hvd.collectives.compression import Compression
+from tf_hvd.collectives.objects import allgather_object, broadcast_object
+from tf_hvd.collectives.variables import broadcast_variables
+from tf_hvd.core.basics import (
     Adasum,
     Average,
     Max,
@@ -35,7 +38,12 @@ from tf_hvd.basics import (
     shutdown,
     size,
 )
-from tf_hvd.compression import Compression
+from tf_hvd.core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from tf_hvd.keras import guard
 from tf_hvd.keras.guard import GuardError, check_weights, unguarded
 from tf_hvd.keras.models import load_model
@@ -49,15 +57,7 @@ from tf_hvd.keras.values import (
     broadcast_global_variables,
     reducescatter,
 )
-from tf_hvd.objects import allgather_object, broadcast_object
-from tf_hvd.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from tf_hvd.timeline import start_timeline, stop_timeline
-from tf_hvd.variables import broadcast_variables
+from tf_hvd.observe.timeline import start_timeline, stop_timeline
 
 __all__ = [
     "Adasum",

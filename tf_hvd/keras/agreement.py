@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics, collectives
-from tf_hvd._tensorflow import on_host, tf_variable
-from tf_hvd.process_sets import ProcessSet
+from tf_hvd.collectives import collectives
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import on_host, tf_variable
+from tf_hvd.core.process_sets import ProcessSet
 
 
 def takes_part(process_set: ProcessSet) -> bool:

@@ -16,14 +16,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd._tensorflow import tf_variable
+from tf_hvd.collectives.objects import broadcast_object
+from tf_hvd.collectives.variables import is_seed
+from tf_hvd.core._tensorflow import tf_variable
+from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.keras import compat
 from tf_hvd.keras.data_order import DataOrder
 from tf_hvd.keras.metrics import is_root, process_set_of
 from tf_hvd.keras.rank_state import RankStates
-from tf_hvd.objects import broadcast_object
-from tf_hvd.process_sets import ProcessSet
-from tf_hvd.variables import is_seed
 
 Files = dict[str, bytes]
 _STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup

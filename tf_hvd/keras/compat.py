@@ -27,8 +27,8 @@ import tensorflow as tf
 from tensorflow.python.ops import stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
-from tf_hvd._calls import parallel_dataset
-from tf_hvd._tensorflow import tf_variable
+from tf_hvd.collectives._calls import parallel_dataset
+from tf_hvd.core._tensorflow import tf_variable
 from tf_hvd.keras import methods
 
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"

@@ -18,9 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.gradients import DERIVATIVE
+from tf_hvd.collectives.gradients import DERIVATIVE
 from tf_hvd.keras import compat
-from tf_hvd.reduction import ALONE
+from tf_hvd.training.reduction import ALONE
 
 _REDUCES = (
     "HorovodAllgather",

@@ -27,11 +27,13 @@ import numpy as np
 import tensorflow as tf
 import wrapt
 
-from tf_hvd import basics, collectives, config, horovod_names
-from tf_hvd._strategy import refuse_replicas
-from tf_hvd._tensorflow import on_host
+from tf_hvd.collectives import collectives
+from tf_hvd.core import basics, config
+from tf_hvd.core._strategy import refuse_replicas
+from tf_hvd.core._tensorflow import on_host
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.horovod import names as horovod_names
 from tf_hvd.keras import agreement, backup, compat, dataflow, local_step, metrics, patches, together
-from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
 

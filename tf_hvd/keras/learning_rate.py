@@ -10,7 +10,7 @@ learning rate, which is what the paper calls momentum correction.
 from collections.abc import Callable
 from typing import Any
 
-from tf_hvd import basics
+from tf_hvd.core import basics
 from tf_hvd.keras.compat import velocities_of
 from tf_hvd.keras.flavours import innermost
 

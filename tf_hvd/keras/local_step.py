@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd._tensorflow import in_xla
+from tf_hvd.core._tensorflow import in_xla
 from tf_hvd.keras import compat, dataflow
 
 # The innermost function in which an optimizer was let through last.

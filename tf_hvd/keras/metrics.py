@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from tf_hvd import basics, config
+from tf_hvd.collectives.objects import allgather_object
+from tf_hvd.core import basics, config
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.keras import agreement, compat
-from tf_hvd.objects import allgather_object
-from tf_hvd.process_sets import ProcessSet, global_process_set
 
 
 def process_set_of(model: Any) -> ProcessSet:

@@ -12,11 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.compression import Compression, Compressor
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.keras import compat
 from tf_hvd.keras.optimizer import DistributedOptimizer
 from tf_hvd.keras.sync_batch_norm import synchronize_again
-from tf_hvd.process_sets import ProcessSet, global_process_set
 
 _log = logging.getLogger(__name__)
 # What the older formats call an optimizer's count of updates.

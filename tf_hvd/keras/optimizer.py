@@ -5,20 +5,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics, collectives, config
-from tf_hvd._local import LocalVariables, reduce_except_local
-from tf_hvd._strategy import refuse_replicas
-from tf_hvd._tensorflow import in_xla, on_host, tf_variable, verbatim
-from tf_hvd.aggregation import GradientAggregation, check_passes
-from tf_hvd.compression import Compression, Compressor
+from tf_hvd.collectives import collectives
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.powersgd import PowerSGD
+from tf_hvd.core import basics, config
+from tf_hvd.core._strategy import refuse_replicas
+from tf_hvd.core._tensorflow import in_xla, on_host, tf_variable, verbatim
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.keras import agreement, compat, computed, dataflow, guard, methods, start
 from tf_hvd.keras.checks import check_if, counter
 from tf_hvd.keras.passes import hook_passes
 from tf_hvd.keras.reduced import ReducedByUser
-from tf_hvd.options import ReductionOptions
-from tf_hvd.powersgd import PowerSGD
-from tf_hvd.process_sets import ProcessSet, global_process_set
-from tf_hvd.reduction import GradientReducer
+from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.training.aggregation import GradientAggregation, check_passes
+from tf_hvd.training.reduction import GradientReducer
 
 _JIT = (
     "tf_hvd: collectives cannot be compiled by XLA in this version, and this step is compiled with "

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd.aggregation import GradientAggregation
 from tf_hvd.keras import compat, methods
+from tf_hvd.training.aggregation import GradientAggregation
 
 
 def hook_passes(optimizer: Any, kind: str, aggregation: GradientAggregation) -> None:

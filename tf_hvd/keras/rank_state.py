@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd._tensorflow import tf_variable
+from tf_hvd.collectives.objects import broadcast_object
+from tf_hvd.collectives.variables import is_seed
+from tf_hvd.core._tensorflow import tf_variable
+from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.keras import agreement, compat, plain
 from tf_hvd.keras.data_order import DataOrder
 from tf_hvd.keras.flavours import variables_of
-from tf_hvd.objects import broadcast_object
-from tf_hvd.process_sets import ProcessSet
-from tf_hvd.variables import is_seed
 
 # What these remember of the epochs, and must not forget.
 _REMEMBERED = {

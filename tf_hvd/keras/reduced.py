@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics
+from tf_hvd.core import basics
 
 # Reducing what is equal on all ranks changes nothing.
 _IDEMPOTENT = (basics.Average, basics.Min, basics.Max)

@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd._tensorflow import on_host, state_variable, tf_variable
+from tf_hvd.core._tensorflow import on_host, state_variable, tf_variable
+from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.keras import agreement, guard
-from tf_hvd.process_sets import ProcessSet
 
 _log = logging.getLogger(__name__)
 REDUCTION = 10

@@ -20,9 +20,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics, collectives
-from tf_hvd._tensorflow import verbatim
-from tf_hvd.process_sets import ProcessSet, global_process_set
+from tf_hvd.collectives import collectives
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import verbatim
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
 
 
 def global_moments(

@@ -23,13 +23,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics, collectives
-from tf_hvd._tensorflow import on_host
-from tf_hvd.exchange import join
+from tf_hvd.collectives import collectives
+from tf_hvd.collectives.alltoall import join
+from tf_hvd.collectives.objects import allgather_object
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import on_host
+from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.keras import agreement, backup, compat, metrics, plans
 from tf_hvd.keras.plans import by_rank
-from tf_hvd.objects import allgather_object
-from tf_hvd.process_sets import global_process_set
 
 
 class _Fit:

@@ -10,9 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd import basics, collectives, exchange, variables
-from tf_hvd._tensorflow import on_host
-from tf_hvd.compression import Compression, Compressor
+from tf_hvd.collectives import alltoall as exchange
+from tf_hvd.collectives import collectives, variables
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import on_host
 
 
 def _value(function: Callable[[Any], Any], value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import scales
+from tf_hvd.collectives import scales
 from tf_hvd.strip.builder import Builder
 from tf_hvd.strip.errors import DamagedError, StripError
 from tf_hvd.strip.scaling import scaled

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import scales
+from tf_hvd.collectives import scales
 from tf_hvd.strip.builder import Builder
 
 _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_hvd as hvd
-from tf_hvd.aggregation import GradientAggregation
+from tf_hvd.training.aggregation import GradientAggregation
 
 pytestmark = pytest.mark.framework
 
@@ -132,7 +132,7 @@ def test_one_reduction_for_all_passes():
     """Counted by the ops that have run."""
     aggregation = GradientAggregation(4)
     variable = tf.Variable([0.0])
-    count = hvd._native.library.tf_hvd_executed_count
+    count = hvd.core._native.library.tf_hvd_executed_count
     before = count()
     for _ in range(8):
         complete, sums = aggregation.add([tf.constant([1.0])])

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 KINDS = ("fp16", "bf16")
 OPS = ("Average", "Sum", "Min", "Max", "Product")

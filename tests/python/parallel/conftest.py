@@ -31,7 +31,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 SOFTWARE_GPU = os.environ.get("TF_HVD_CUDA_LIBRARY")
 if SOFTWARE_GPU:

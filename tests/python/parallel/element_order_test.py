@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import element_order
+from tf_hvd.training import element_order
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 

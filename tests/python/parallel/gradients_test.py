@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _calls
-from tf_hvd.options import ReductionOptions
+from tf_hvd.collectives import _calls
+from tf_hvd.collectives.options import ReductionOptions
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 derivatives = importlib.import_module("derivatives")

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import gradients
+from tf_hvd.collectives import gradients
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 derivatives = importlib.import_module("derivatives")

@@ -15,7 +15,8 @@ import tensorflow as tf
 import tf_keras
 
 import tf_hvd
-from tf_hvd import gradients, horovod_names
+from tf_hvd.collectives import gradients
+from tf_hvd.horovod import names as horovod_names
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import objects
+from tf_hvd.collectives import objects
 
 
 class Unpicklable:

@@ -81,13 +81,13 @@ def test_what_is_left_out_comes_later(rank, size):
 @pytest.mark.ranks(2)
 def test_fewer_numbers_travel(monkeypatch):
     sent = []
-    original = hvd.collectives.reduce_group
+    original = hvd.collectives.collectives.reduce_group
 
     def record(tensors, *arguments, **options):
         sent.extend(int(np.prod(t.shape)) for t in tensors)
         return original(tensors, *arguments, **options)
 
-    monkeypatch.setattr(hvd.collectives, "reduce_group", record)
+    monkeypatch.setattr(hvd.collectives.collectives, "reduce_group", record)
     variable = tf.Variable(tf.zeros([200, 300]))
     reduce_with(hvd.PowerSGD(rank=4), [np.ones((200, 300), np.float32)], [variable])
     assert sorted(sent) == [4 * 200, 4 * 300]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 import tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 ONE_BY_ONE, THREADS, FUNCTION, SESSION = "one by one", "threads", "function", "session"
 

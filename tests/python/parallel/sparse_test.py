@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import sparse
+from tf_hvd.collectives import sparse
 
 pytestmark = pytest.mark.framework
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 import tf_keras
 
 import tf_hvd as hvd
-from tf_hvd import _calls, collectives
+from tf_hvd.collectives import _calls, collectives
+from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.keras import methods
-from tf_hvd.options import ReductionOptions
 
 pytestmark = [pytest.mark.framework, pytest.mark.ranks(2)]
 

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native, sparse
+from tf_hvd.collectives import sparse
+from tf_hvd.core import _native
 
 DTYPES = (
     "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64", "float32", "float64",

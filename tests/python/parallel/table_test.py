@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE))

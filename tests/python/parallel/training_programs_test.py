@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import reduction
+from tf_hvd.training import reduction
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 programs = importlib.import_module("training_programs")

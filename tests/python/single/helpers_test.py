@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import compression, helpers
+from tf_hvd.collectives import compression
+from tf_hvd.horovod import helpers
 
 
 def test_op_and_average():

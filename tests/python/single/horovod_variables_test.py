@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tf_hvd import horovod_variables
+from tf_hvd.core import horovod_variables
 
 # What the source of Horovod 0.28.1 reads at run time, without the prefix: native library,
 # Python, launcher.

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tf_hvd import _native, wheels
+from tf_hvd.core import _native, wheels
 
 IMPORT_EACH = """
 import json, sys

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT = range(6)
 REDUCE_OPS = [AVERAGE, SUM, MIN, MAX, PRODUCT]

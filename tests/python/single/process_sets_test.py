@@ -36,7 +36,7 @@ def job(request, tmp_path, run_to_end, mpi_library):
     def run(program, ranks, **environment):
         script = tmp_path / "program.py"
         script.write_text(PREAMBLE + program)
-        command = [sys.executable, "-P", "-m", "tf_hvd.cli.main", "run", "-np", str(ranks)]
+        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", str(ranks)]
         settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_HVD_MPI_LIBRARY": library}
         settings["MPI4PY_LIBMPI"] = library
         code, output = run_to_end(

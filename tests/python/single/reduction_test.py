@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tf_hvd as hvd
-from tf_hvd import buckets, config, reduction
-from tf_hvd._tensorflow import verbatim
+from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.core import config
+from tf_hvd.core._tensorflow import verbatim
 from tf_hvd.keras import compat
-from tf_hvd.options import ReductionOptions
+from tf_hvd.training import buckets, reduction
 
 F, D = "float32", "float64"
 MIB = 1 << 20

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
 import tf_hvd as hvd
-from tf_hvd import _native
+from tf_hvd.core import _native
 
 SUM = 1
 COLLECTIVES = (

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd import _native, options
+from tf_hvd.collectives import options
+from tf_hvd.core import _native
 
 SHARED = "average=None, device_dense='', device_sparse='', compression=none, op=None"
 SCALES = "prescale_factor=1.0, postscale_factor=1.0"
@@ -249,7 +250,7 @@ def test_setting_that_is_not_one():
 
 def test_command_line_does_not_load_tensorflow():
     code = (
-        "import sys; sys.argv = ['bin/tf_hvd', 'run']; import tf_hvd.cli.main; "
+        "import sys; sys.argv = ['bin/tf_hvd', 'run']; import tf_hvd.launch.main; "
         "print([m for m in sys.modules if m.startswith('tensorflow')])"
     )
     assert run(code).stdout == "[]\n"

@@ -6,7 +6,7 @@ It steps aside at once: the module that the import gives is made by tf_hvd.
 import importlib
 import sys
 
-from tf_hvd.horovod_names import install_as_horovod
+from tf_hvd.horovod.names import install_as_horovod
 
 del sys.modules[__name__]
 install_as_horovod()

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from tf_hvd import basics
 from tf_hvd.bench import values
 from tf_hvd.bench.native import MOST_VALUES, RawMpi, address
 from tf_hvd.bench.peers.base import Peer
 from tf_hvd.bench.workloads import Workload
+from tf_hvd.core import basics
 
 _ROOT = 0
 

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd import basics, collectives, exchange
 from tf_hvd.bench.peers.base import Peer
 from tf_hvd.bench.workloads import Workload
+from tf_hvd.collectives import alltoall as exchange
+from tf_hvd.collectives import collectives
+from tf_hvd.core import basics
 
 _SINGLE: dict[str, Callable[[Any], Any]] = {
     "allreduce": lambda tensor: collectives.allreduce(tensor, op=basics.Sum),

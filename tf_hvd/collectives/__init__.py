@@ -1,0 +1,1 @@
+"""Collectives as functions of tensors, with their derivatives."""

@@ -1,0 +1,365 @@
+"""The one place where the collective ops are called; knows nothing but names.
+
+What the rest of the package calls; users call what collectives.py and alltoall.py have.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.collectives import scales
+from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.core import _native
+from tf_hvd.core._strategy import refuse_replicas
+from tf_hvd.core._tensorflow import in_xla
+from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
+
+# Runs the collective on the members with these numbers, under this name and with
+# these names of the members; returns one result for each.
+GroupCall = Callable[[list[int], str | None, list[str]], list[Any]]
+
+
+def _node_name(op_type: str, tensors: Sequence[Any]) -> str:
+    """The graph node's name where the caller gave none; see the rules above."""
+    names = [str(t.name) for t in (tensors[0], tensors[-1])]
+    # A tensor made eagerly enters a function under a number that this process
+    # counted ("2852:0"): it says nothing to the other ranks.
+    known = [name for name in names if not re.fullmatch(r"\d+(_\d+)*:\d+", name)]
+    known = [re.sub(r"[^A-Za-z0-9_]", "_", name) for name in known]
+    return "_".join([op_type, *dict.fromkeys(known)])
+
+
+# The datasets of tf.data that call their function for several elements at once.
+_PARALLEL_DATASET = re.compile(r"_?Parallel\w*Dataset|_MapAndBatchDataset")
+
+
+def parallel_dataset() -> str | None:
+    """The class of the dataset that is tracing its parallel function now; None for none.
+
+    TensorFlow tells a function nothing about who calls it: the stack does.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        if frame.f_code.co_name == "__init__":
+            dataset = type(frame.f_locals.get("self")).__name__
+            if _PARALLEL_DATASET.fullmatch(dataset):
+                return dataset
+        frame = frame.f_back
+    return None
+
+
+def _refuse_parallel_dataset(op_type: str) -> None:
+    """Raises if a dataset that runs its function in parallel is tracing it now.
+
+    Its elements have one name and come in any order, so that element 3 of one
+    rank would be reduced with element 0 of another. Two at once are an error of
+    the runtime too, but calls that happen not to overlap would not be noticed.
+    """
+    dataset = parallel_dataset()
+    if dataset is not None:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            f"{op_type} in a parallel tf.data function ({dataset}): the order of its "
+            "elements differs between ranks. Use num_parallel_calls=None there, or call "
+            "the collective outside of the dataset.",
+        )
+
+
+def _refuse_xla(op_type: str) -> None:
+    """Raises if the function that is being traced is to be compiled by XLA.
+
+    TensorFlow would say so when the function is called, in words of its own.
+    """
+    if in_xla():
+        raise ValueError(
+            f"{op_type} in a function of jit_compile=True: collectives cannot be compiled by XLA "
+            "in this version of tf_hvd. Take tf.function(jit_compile=False) for the step, and "
+            'compile what it calls between collectives; with Keras, compile(jit_compile="auto").'
+        )
+
+
+def run(
+    function: Callable[..., Any],
+    op_type: str,
+    inputs: Any,
+    name: str | None,
+    process_set: ProcessSet | int,
+    **attributes: Any,
+) -> Any:
+    """Adds the op to the graph, or runs it: the one place where ops are called.
+
+    An eager call's name travels by a thread-local, not by an attribute: each new
+    value of an attribute would make TensorFlow build and keep another kernel. It
+    therefore has no effect under TensorFlow's asynchronous eager executor.
+
+    Args:
+      function: TensorFlow's wrapper of the op.
+      op_type: the op's name.
+      inputs: what a default name is made of: a tensor, a list of tensors for an
+        op that takes a list, or None for an op without inputs.
+      name: name of the request, None for the default.
+      process_set: who takes part; an op's gradient knows the set's number only.
+      attributes: the op's attributes, and its inputs after the first.
+
+    Raises:
+      RuntimeError: within a tf.distribute strategy of several replicas.
+      ValueError: in a function that is to be compiled by XLA.
+    """
+    refuse_replicas(f"{op_type} was called")
+    number = process_set if isinstance(process_set, int) else id_of(process_set)
+    attributes["process_set_id"] = number
+    arguments = () if inputs is None else (inputs,)
+    if not tf.executing_eagerly():
+        _refuse_parallel_dataset(op_type)
+        _refuse_xla(op_type)
+        return function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
+    if name is None:
+        return function(*arguments, **attributes)
+    _native.set_eager_name(name)
+    try:
+        return function(*arguments, **attributes)
+    finally:
+        _native.set_eager_name(None)
+
+
+def _default_name(op_type: str, inputs: Any) -> str:
+    if inputs is None:
+        return op_type
+    return _node_name(op_type, inputs if isinstance(inputs, list) else [inputs])
+
+
+def _reduction(
+    options: ReductionOptions,
+    compressed_as: str,
+    member_names: Sequence[str] = (),
+    wire_dtype: str = "",
+) -> dict[str, Any]:
+    """The attributes of an op that computes something; what is empty is left out.
+
+    Args:
+      options: the caller's.
+      compressed_as: see `compression.describe`.
+      member_names: of the members of a group.
+      wire_dtype: what the op casts float32 to, and back from; see `compression.send`.
+    """
+    attributes: dict[str, Any] = {
+        "reduce_op": options.op,
+        "prescale_factor": options.prescale_factor,
+        "postscale_factor": options.postscale_factor,
+        "ignore_name_scope": options.ignore_name_scope,
+    }
+    if exact := scales.exact(options.prescale_factor, options.postscale_factor):
+        attributes[scales.ATTRIBUTE] = exact
+    if compressed_as:
+        attributes["compression"] = compressed_as
+    if wire_dtype:
+        attributes["wire_dtype"] = wire_dtype
+    if member_names:
+        attributes["member_names"] = list(member_names)
+    return attributes
+
+
+def run_allreduce(
+    tensor: Any,
+    options: ReductionOptions,
+    name: str | None = None,
+    compressed_as: str = "",
+    *,
+    wire_dtype: str = "",
+) -> Any:
+    """HorovodAllreduce on one tensor (not a variable), with nothing around it."""
+    return run(
+        _native.ops.horovod_allreduce,
+        "HorovodAllreduce",
+        tensor,
+        name,
+        options.process_set,
+        **_reduction(options, compressed_as, wire_dtype=wire_dtype),
+    )
+
+
+def run_grouped_allreduce(
+    tensors: Sequence[Any],
+    options: ReductionOptions,
+    name: str | None = None,
+    compressed_as: str = "",
+    member_names: Sequence[str] = (),
+    step: Any = None,
+    *,
+    wire_dtype: str = "",
+) -> list[Any]:
+    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it.
+
+    With `step`, an int64 scalar, ranks that are at different steps get an error.
+    """
+    return list(
+        run(
+            _native.ops.horovod_grouped_allreduce,
+            "HorovodGroupedAllreduce",
+            list(tensors),
+            name,
+            options.process_set,
+            stamp=_stamp(step),
+            **_reduction(options, compressed_as, member_names, wire_dtype),
+        )
+    )
+
+
+def _stamp(step: Any) -> list[Any]:
+    """The op's input `stamp`."""
+    return [] if step is None else [step]
+
+
+def run_reducescatter(
+    tensor: Any,
+    options: ReductionOptions,
+    name: str | None = None,
+    compressed_as: str = "",
+    *,
+    wire_dtype: str = "",
+) -> Any:
+    """HorovodReducescatter on one tensor (not a variable), with nothing around it."""
+    return run(
+        _native.ops.horovod_reducescatter,
+        "HorovodReducescatter",
+        tensor,
+        name,
+        options.process_set,
+        **_reduction(options, compressed_as, wire_dtype=wire_dtype),
+    )
+
+
+def run_grouped_reducescatter(
+    tensors: Sequence[Any],
+    options: ReductionOptions,
+    name: str | None = None,
+    compressed_as: str = "",
+    member_names: Sequence[str] = (),
+    *,
+    wire_dtype: str = "",
+) -> list[Any]:
+    """HorovodGroupedReducescatter on tensors of one dtype, with nothing around it."""
+    return list(
+        run(
+            _native.ops.horovod_grouped_reducescatter,
+            "HorovodGroupedReducescatter",
+            list(tensors),
+            name,
+            options.process_set,
+            **_reduction(options, compressed_as, member_names, wire_dtype),
+        )
+    )
+
+
+def run_allgather(
+    tensor: Any,
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """HorovodAllgather on one tensor (not a variable), with nothing around it."""
+    return run(
+        _native.ops.horovod_allgather,
+        "HorovodAllgather",
+        tensor,
+        name,
+        process_set,
+        ignore_name_scope=ignore_name_scope,
+    )
+
+
+def run_grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+    member_names: Sequence[str] = (),
+    step: Any = None,
+) -> list[Any]:
+    """HorovodGroupedAllgather on tensors of one dtype, with nothing around it.
+
+    `step` is that of `run_grouped_allreduce`.
+    """
+    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope, "stamp": _stamp(step)}
+    if member_names:
+        attributes["member_names"] = list(member_names)
+    return list(
+        run(
+            _native.ops.horovod_grouped_allgather,
+            "HorovodGroupedAllgather",
+            list(tensors),
+            name,
+            process_set,
+            **attributes,
+        )
+    )
+
+
+def run_alltoall(
+    tensor: Any,
+    splits: Any,
+    name: str | None = None,
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+) -> tuple[Any, Any]:
+    """HorovodAlltoall on one tensor (not a variable): what came, and how much from whom."""
+    output, received_splits = run(
+        _native.ops.horovod_alltoall,
+        "HorovodAlltoall",
+        tensor,
+        name,
+        process_set,
+        splits=splits,
+        ignore_name_scope=ignore_name_scope,
+    )
+    return output, received_splits
+
+
+def suffixed(name: str | None, suffix: str) -> str | None:
+    """`name` with a suffix; None for the default name stays None."""
+    return None if name is None else f"{name}_{suffix}"
+
+
+def check_member_names(member_names: Sequence[str] | None, count: int) -> list[str] | None:
+    """The names as a list.
+
+    Raises:
+      ValueError: there is not one for each of the `count` members.
+    """
+    if member_names is None:
+        return None
+    names = [member_names] if isinstance(member_names, str) else list(member_names)
+    if len(names) != count:
+        raise ValueError(
+            f"member_names has {len(names)} names for {count} tensors; give one for each, or none."
+        )
+    return names
+
+
+def run_by_dtype(
+    tensors: dict[int, Any], name: str | None, member_names: list[str] | None, call: GroupCall
+) -> dict[int, Any]:
+    """Runs a grouped collective once for each dtype.
+
+    Args:
+      tensors: the members by their number in the user's list, as they are sent.
+      name: name of the request; where there are several, the dtypes' names follow.
+      member_names: one for each tensor of the user's list, or None.
+      call: what runs the members of one dtype.
+
+    Returns:
+      The results by the same numbers.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, tensor in tensors.items():
+        groups.setdefault(tensor.dtype.name, []).append(number)
+    results: dict[int, Any] = {}
+    for dtype, members in groups.items():
+        names = [] if member_names is None else [member_names[i] for i in members]
+        request = suffixed(name, dtype) if len(groups) > 1 else name
+        results.update(zip(members, call(members, request, names), strict=True))
+    return results

@@ -1,0 +1,326 @@
+"""The collectives as functions on tensors: eager, in a tf.function, in a v1 graph.
+
+Rules for all of them:
+
+- Names. A request is known to the other ranks by a name. In a graph it is the
+  node's name: `name=`, or `Horovod<Op>_<name of the tensor>`, under the current
+  name scope. In eager mode it is `name=`, or the op's type. No name contains a
+  number that a process counts for itself.
+- Each call runs, in a tf.function too and whether or not its result is used, and
+  in no order but that of the data. A function returns, and an iteration of a loop
+  in it ends, when all of its calls have. Only the Session of a v1 graph runs what
+  is fetched and nothing else: there all ranks must fetch alike.
+- They raise tf.errors.FailedPreconditionError if `init` was not called or the
+  ranks disagree (dtype, shape, operation, root: the text has both sides'
+  values), InvalidArgumentError if one rank's call is wrong by itself, and
+  UnknownError if a rank left or died, or a wait ran out.
+- dtypes: uint8, int8, uint16, int16, uint32, int32, uint64, int64, float16,
+  bfloat16, float32, float64, complex64, complex128 and bool. What moves tensors
+  (allgather, broadcast, alltoall) takes all of them. What computes takes all
+  numbers for Average, Sum and Product, all but complex ones for Min and Max, and
+  bool for Sum and Max (or) and for Product and Min (and).
+- How numbers are computed: in their own type, with factors rounded to it, but float16
+  and bfloat16 in float32, and averages and scales of integers in float64, truncated
+  toward zero; sums and products of integers wrap around. NaN and infinities follow
+  IEEE 754, and the Min or Max of numbers with a NaN among them is NaN.
+- Shapes: any, including those without elements; a scalar has no rows and so is an error where
+  rows are gathered, scattered or exchanged.
+- There is no XLA lowering in this version: a tf.function with jit_compile=True
+  that contains one raises ValueError.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.collectives import _calls
+from tf_hvd.collectives.compression import (
+    Compression,
+    Compressor,
+    Sent,
+    as_one_op,
+    describe_all,
+    send,
+)
+from tf_hvd.collectives.options import ReductionOptions, resolve_op
+from tf_hvd.collectives.sparse import allreduce_slices
+from tf_hvd.core import _native
+from tf_hvd.core._tensorflow import on_device, to_tensor, verbatim
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
+
+
+@verbatim
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    *,
+    sparse: str | None = None,
+) -> Any:
+    """Reduces a tensor over all ranks; every rank gets the result (MPI_Allreduce).
+
+    result = postscale_factor * reduce over ranks(prescale_factor * tensor)
+
+    IndexedSlices give IndexedSlices, each index once and in ascending order.
+    Differentiable, see `tf_hvd.collectives.gradients`.
+
+    Args:
+      tensor: tensor, variable or IndexedSlices, the same dtype and shape on all
+        ranks (of IndexedSlices: the same but for the number of rows).
+      average: deprecated; use `op`.
+      device_dense: device for the op, "" for TensorFlow's choice.
+      device_sparse: the same for IndexedSlices.
+      compression: how the tensor is compressed before it is sent.
+      op: Average (default), Sum, Adasum, Min, Max or Product.
+      prescale_factor: factor before the reduction.
+      postscale_factor: factor after the reduction.
+      name: name of the request.
+      process_set: who takes part.
+      ignore_name_scope: leave the graph's name scope out of the request's name.
+      sparse: how IndexedSlices are sent: "rows", "dense", or "auto" for what
+        moves fewer bytes (docs/sparse.md); None for the setting TF_HVD_SPARSE.
+
+    Returns:
+      A tensor of the shape and dtype of `tensor`, or IndexedSlices.
+
+    Raises:
+      ValueError: `op` and `average` together; no such op; no such set.
+      NotImplementedError: IndexedSlices with Adasum, Min, Max or Product.
+      tf.errors.InvalidArgumentError: the op is not supported for this dtype.
+    """
+    options = ReductionOptions(
+        op=resolve_op(op, average),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+    )
+    if isinstance(tensor, tf.IndexedSlices):
+        opening = name or ("HorovodAllreduce" if tf.executing_eagerly() else "")
+        return allreduce_slices([tensor], [name], options, opening=opening)[0]
+    with on_device(device_dense):
+        sent = send(options.compressor, to_tensor(tensor))
+        reduced = _calls.run_allreduce(
+            sent.tensor, options, name, sent.words, wire_dtype=sent.wire_dtype
+        )
+        return sent.restore(reduced)
+
+
+@verbatim
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+    *,
+    member_names: Sequence[str] | None = None,
+    sparse: str | None = None,
+) -> list[Any]:
+    """Reduces several tensors as one request: agreed on once, executed together.
+
+    Tensors of different dtypes make one request for each dtype; IndexedSlices
+    among them have requests of their own.
+
+    Number, order, dtypes and shapes of `tensors` (tensors, variables and
+    IndexedSlices) must be the same on all ranks. With `member_names`, one for each
+    tensor, ranks whose tensors have other names, or the same in another order, get
+    an error; without, two tensors of one shape could change places unnoticed. The
+    other arguments are those of `allreduce`.
+
+    Returns:
+      The results in the order of `tensors`; an empty list for an empty one.
+
+    Raises:
+      ValueError: a wrong number of names; else as `allreduce`, which has the other errors too.
+    """
+    options = ReductionOptions(
+        op=resolve_op(op, average),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+    )
+    return reduce_group(tensors, options, name=name, member_names=member_names)
+
+
+def reduce_group(
+    tensors: Sequence[Any],
+    options: ReductionOptions,
+    *,
+    name: str | None = None,
+    member_names: Sequence[str] | None = None,
+    step: Any = None,
+    opening: str = "",
+) -> list[Any]:
+    """`grouped_allreduce`, for callers that have its options already.
+
+    Args:
+      tensors: see there.
+      options: its other arguments.
+      name: see there.
+      member_names: see there.
+      step: an int64 scalar: where the caller is. Ranks that are at different steps get
+        an error. None for a caller that does not know; a negative one for none.
+      opening: the name of the first request where there are IndexedSlices only; ""
+        for that of the group.
+    """
+    options.check_slices(*tensors)
+    names = _calls.check_member_names(member_names, len(tensors))
+    results: list[Any] = list(tensors)
+    sent: dict[int, Sent] = {}
+
+    def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
+        how = describe_all([sent[i].words for i in members])
+        given, wire_dtype = as_one_op([sent[i] for i in members])
+        return _calls.run_grouped_allreduce(
+            given, options, request, how, member_names, step, wire_dtype=wire_dtype
+        )
+
+    slices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
+    with on_device(options.device_dense):
+        for i, tensor in enumerate(tensors):
+            if not isinstance(tensor, tf.IndexedSlices):
+                sent[i] = send(options.compressor, to_tensor(tensor))
+        for i, tensor in _calls.run_by_dtype(sent, name, names, call).items():
+            results[i] = sent[i].restore(tensor)
+    own_names = [_calls.suffixed(name, str(i)) for i in slices]
+    if sent:
+        opening = ""
+    elif not opening:
+        opening = name or ("HorovodGroupedAllreduce" if tf.executing_eagerly() else "")
+    reduced = allreduce_slices(
+        [tensors[i] for i in slices], own_names, options, step=step, opening=opening
+    )
+    for i, tensor in zip(slices, reduced, strict=True):
+        results[i] = tensor
+    return results
+
+
+@verbatim
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """All ranks' tensors, one after the other along dimension 0 (MPI_Allgatherv).
+
+    Differentiable, see `tf_hvd.collectives.gradients`.
+
+    Args:
+      tensor: tensor or variable of at least one dimension, of any of the dtypes
+        above. The first dimension may differ between ranks, the others not.
+      name: name of the request.
+      ignore_name_scope: see `allreduce`.
+      process_set: who takes part.
+
+    Returns:
+      A tensor of the same dtype whose first dimension is the sum of the ranks'
+      first dimensions, in the order of the ranks.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a scalar.
+    """
+    return _calls.run_allgather(to_tensor(tensor), name, process_set, ignore_name_scope)
+
+
+@verbatim
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    *,
+    member_names: Sequence[str] | None = None,
+) -> list[Any]:
+    """Gathers several tensors as one request.
+
+    Tensors of different dtypes make one request for each dtype.
+
+    Args:
+      tensors: as `tensor` of `allgather`, each; number, order and dtypes the same
+        on all ranks.
+      name: name of the request.
+      ignore_name_scope: see `allreduce`.
+      process_set: who takes part.
+      member_names: one name for each tensor, for the ranks to compare.
+
+    Returns:
+      The results in the order of `tensors`; an empty list for an empty one.
+
+    Raises:
+      ValueError: a wrong number of names.
+      tf.errors.InvalidArgumentError: one of them is a scalar.
+    """
+    names = _calls.check_member_names(member_names, len(tensors))
+    plain = {i: to_tensor(tensor) for i, tensor in enumerate(tensors)}
+
+    def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
+        return _calls.run_grouped_allgather(
+            [plain[i] for i in members], request, process_set, ignore_name_scope, member_names
+        )
+
+    results = _calls.run_by_dtype(plain, name, names, call)
+    return [results[i] for i in plain]
+
+
+@verbatim
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The tensor of one rank, on all of them (MPI_Bcast).
+
+    Differentiable, see `tf_hvd.collectives.gradients`.
+
+    Args:
+      tensor: tensor or variable of any shape, the same dtype and shape on all
+        ranks, any of the dtypes above.
+      root_rank: whose tensor it is: a rank of the job, the same on all ranks.
+      name: name of the request.
+      ignore_name_scope: see `allreduce`.
+      process_set: who takes part.
+
+    Returns:
+      A tensor of the same shape and dtype.
+
+    Raises:
+      tf.errors.InvalidArgumentError: there is no such root rank.
+      tf.errors.FailedPreconditionError: the ranks named different roots.
+    """
+    return _calls.run(
+        _native.ops.horovod_broadcast,
+        "HorovodBroadcast",
+        to_tensor(tensor),
+        name,
+        process_set,
+        root_rank=root_rank,
+        ignore_name_scope=ignore_name_scope,
+    )

@@ -1,0 +1,166 @@
+"""Compression: gradients are sent in a 16-bit type and widened again."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_hvd.core import _native
+
+
+class Compressor:
+    """Interface: how a tensor is changed before it is sent, and changed back after."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Returns the tensor to send and what `decompress` needs to know."""
+        raise NotImplementedError("a Compressor defines compress()")
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Undoes `compress`; `ctx` is its second result."""
+        raise NotImplementedError("a Compressor defines decompress()")
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Returns `tensor` itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns `tensor` itself."""
+        return tensor
+
+
+def _narrow(tensor: Any, dtype: tf.DType) -> tuple[Any, Any]:
+    if not tensor.dtype.is_floating or tensor.dtype.size <= dtype.size:
+        return tensor, None
+    return tf.cast(tensor, dtype), tensor.dtype
+
+
+def _widen(tensor: Any, dtype: tf.DType | None) -> Any:
+    return tensor if dtype is None else tf.cast(tensor, dtype)
+
+
+class FP16Compressor(Compressor):
+    """Sends float32 and float64 as float16: 10 bits of fraction, values up to 65504.
+
+    Other types, bfloat16 too, are sent as they are. Sums are formed in float32; NCCL forms them
+    in float16, where a sum beyond 65504 is infinite even if its average would not be
+    (`gradient_predivide_factor=hvd.size()` divides before the sum).
+    """
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Casts to float16; the context is the dtype to return to, or None."""
+        return _narrow(tensor, tf.float16)
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Casts back to the dtype that `compress` was given."""
+        return _widen(tensor, ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends float32 and float64 as bfloat16: the range of float32, 7 bits of fraction.
+
+    Other types, float16 too, are sent as they are. Sums are formed in float32, by NCCL in bfloat16.
+    """
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Casts to bfloat16; the context is the dtype to return to, or None."""
+        return _narrow(tensor, tf.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Casts back to the dtype that `compress` was given."""
+        return _widen(tensor, ctx)
+
+
+class Compression:
+    """What the argument `compression=` may be; a Compressor of your own works too."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+_WORDS: dict[Any, str] = {FP16Compressor: "fp16", BF16Compressor: "bf16"}
+_HALVES: dict[Any, str] = {FP16Compressor: "float16", BF16Compressor: "bfloat16"}
+
+
+class Sent(NamedTuple):
+    """A tensor on its way through an op that reduces.
+
+    Attributes:
+      compression: what made it.
+      tensor: what the op gets: as it travels, or the user's own if the op is to cast it.
+      context: what `decompress` needs.
+      words: what was done, for the ranks to compare; see `describe`.
+      wire_dtype: what the op casts it to, and back from; "" if it does not.
+    """
+
+    compression: Any
+    tensor: Any
+    context: Any
+    words: str
+    wire_dtype: str
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type that travels."""
+        return tf.as_dtype(self.wire_dtype) if self.wire_dtype else self.tensor.dtype
+
+    def restore(self, result: Any) -> Any:
+        """What the user gets for the op's result."""
+        return self.compression.decompress(result, self.context)
+
+
+def send(compression: Any, tensor: Any) -> Sent:
+    """Compresses a tensor for an op that reduces.
+
+    Where all ranks may have GPUs the casts of float32 are left to the op, which makes them in
+    one pass with what packs tensors there. Nowhere else: on a CPU TensorFlow's are faster, for
+    they run beside what is being moved.
+    """
+    half = _HALVES.get(compression)
+    if half is not None and tensor.dtype == tf.float32 and _native.gpus_on_all_ranks():
+        words = f"{_WORDS[compression]} of float32"
+        return Sent(compression, tensor, tf.float32, words, half)
+    compressed, context = compression.compress(tensor)
+    words = describe(compression, tensor, compressed)
+    return Sent(compression, compressed, context, words, "")
+
+
+def as_one_op(members: Sequence[Sent]) -> tuple[list[Any], str]:
+    """What an op on members that travel in one type gets, and its `wire_dtype`."""
+    if all(member.wire_dtype for member in members):
+        return [member.tensor for member in members], members[0].wire_dtype
+    return [
+        tf.cast(member.tensor, member.dtype) if member.wire_dtype else member.tensor
+        for member in members
+    ], ""
+
+
+def describe(compression: Any, tensor: Any, compressed: Any) -> str:
+    """What `compression` did to a tensor, in words that the ranks compare.
+
+    "fp16 of float32"; a compressor of the user's own by the name of its class;
+    "" if it changed nothing.
+    """
+    if compressed is tensor:
+        return ""
+    own = getattr(compression, "__name__", type(compression).__name__)
+    return f"{_WORDS.get(compression, own)} of {tensor.dtype.name}"
+
+
+def describe_all(descriptions: Sequence[str]) -> str:
+    """The same for the members of a group, each description once; "" if all are empty."""
+    if not any(descriptions):
+        return ""
+    return ", ".join(dict.fromkeys(text or "none" for text in descriptions))

@@ -1,0 +1,398 @@
+"""Derivatives of the collectives, registered with TensorFlow at import.
+
+One rule for all: each rank has a loss, and its gradient is the derivative of the
+sum of all ranks' losses with respect to its own tensor. The average over ranks of
+such gradients (what DistributedGradientTape and DistributedOptimizer make) is then
+the derivative of the mean loss, whatever collectives are in the model.
+
+With g_r the incoming gradient of rank r, x_r its input, n the number of ranks, and
+c = prescale_factor * postscale_factor, rank r's gradient is
+
+    allreduce Sum         c * sum of all g
+    allreduce Average     c / n * sum of all g
+    allreduce Min, Max    c * sum of all g, where x_r holds the extremum; divided by
+                          the number of ranks that do, as in tf.reduce_min. A
+                          negative prescale_factor turns Min of x into Max.
+    allreduce Product     c * sum of all g * product of prescale_factor * x_s over
+                          the other ranks s
+    reducescatter         the same with the gathered rows of all g for their sum:
+                          of each row only one rank has a gradient
+    allgather             the rows of the sum of all g that are x_r
+    broadcast             the sum of all g at the root, zero elsewhere
+    alltoall              what the receivers have as gradients of this rank's rows;
+                          zero for rows that were not sent
+
+Complex numbers follow TensorFlow: the gradient of a holomorphic function is the
+conjugate of its derivative, times the incoming one; only Product has anything to
+conjugate. Integers and bool have no gradients. Half precisions are multiplied in
+float32. Each gradient is made of collectives that have gradients themselves, of one
+request for all members of a group: all ranks must ask for the same derivatives.
+
+Adasum has none, and no broadcast_ of v1 reference variables: to ask for one is a
+LookupError.
+
+Under Horovod's names (`install_as_horovod`, `tf_hvd run --as-horovod`) three of them
+are Horovod's own, in the whole process, for scripts were tuned with them; with n
+the size of the process set:
+
+    allgather, broadcast  1 / n of the above: averages, not sums
+    reducescatter         n times the above, of Sum and of Average
+
+`convention()` says which ones a process has. It is read when a gradient is computed
+or put in a graph, and is a part of what the ranks compare: ranks that differ get an
+error. docs/differences.md says where Horovod's other gradients differ.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.collectives import _calls, scales
+from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import on_host
+
+_log = logging.getLogger(__name__)
+
+_HALVES = (tf.float16, tf.bfloat16)
+
+# The name scope of what is made here, by which tf_hvd.keras.dataflow knows it for a part
+# of the backward pass, also in a function that does not say so.
+DERIVATIVE = "tf_hvd_derivative"
+
+
+def _registered(op_type: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the op's derivative, whose ops have names in the scope DERIVATIVE."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def in_scope(op: Any, *gradients: Any) -> Any:
+            with tf.name_scope(DERIVATIVE):
+                return function(op, *gradients)
+
+        registered: Callable[..., Any] = tf.RegisterGradient(op_type)(in_scope)
+        return registered
+
+    return register
+
+
+class _Convention:
+    """Whose gradients this process has."""
+
+    name = "tf_hvd"
+    asked = False  # by a gradient that depends on it
+
+
+def convention() -> str:
+    """Whose gradients of allgather, broadcast and reducescatter are computed.
+
+    Returns:
+      "tf_hvd", or "horovod" once one of Horovod's modules has been imported.
+    """
+    return _Convention.name
+
+
+def use_horovods() -> None:
+    """Makes the gradients of allgather, broadcast and reducescatter Horovod's.
+
+    For the whole process and for good; what is in a graph already stays.
+
+    Raises:
+      ImportError: there are gradients of tf_hvd's convention already.
+    """
+    if _Convention.name == "tf_hvd" and _Convention.asked:
+        raise ImportError(
+            "horovod was imported after tf_hvd had computed a gradient of allgather, broadcast or "
+            "reducescatter, which differ from Horovod's by the number of ranks: import horovod "
+            "at the start of the program, or nowhere."
+        )
+    _Convention.name = "horovod"
+
+
+def _ask_convention(what: str) -> str:
+    """`convention()`, for a gradient that depends on it; the first one says so."""
+    first, _Convention.asked = not _Convention.asked, True
+    alone = basics.is_initialized() and (basics.size() == 1 or basics.rank() != 0)
+    if first and _Convention.name == "tf_hvd" and not alone:
+        _log.warning(
+            "The gradient of %s is the derivative of the sum of all ranks' losses. Horovod's "
+            "gradients of allgather and broadcast are smaller by the number of ranks, and that of "
+            "reducescatter is larger: a script that was tuned with them gets them under Horovod's "
+            "names (tf_hvd run --as-horovod, tf_hvd.install_as_horovod()); docs/differences.md.",
+            what,
+        )
+    return _Convention.name
+
+
+def _members(count: int, whose: str) -> list[str]:
+    """Names that the ranks compare: all must compute the same gradient."""
+    return [f"gradient {i} by {whose}'s rule" for i in range(count)]
+
+
+def _options(op: Any) -> dict[str, Any]:
+    """The arguments of the forward call that its gradient's collectives share."""
+    return {
+        "process_set": op.get_attr("process_set_id"),
+        "ignore_name_scope": op.get_attr("ignore_name_scope"),
+    }
+
+
+def _tensors(op: Any) -> list[Any]:
+    """The inputs that travel: all but the caller's step, which comes last where it is given."""
+    return list(op.inputs)[: len(op.outputs)]
+
+
+def _as_they_travel(op: Any, tensors: list[Any]) -> list[Any]:
+    """In the type that a reducing op casts them to, if it does: its gradient travels alike."""
+    wire_dtype = op.get_attr("wire_dtype")
+    if not wire_dtype:
+        return tensors
+    name = wire_dtype.decode() if isinstance(wire_dtype, bytes) else wire_dtype
+    return [tf.cast(x, tf.as_dtype(name)) for x in tensors]
+
+
+def _no_step(op: Any) -> list[None]:
+    """The gradient of what `_tensors` leaves out."""
+    return [None] * (len(op.inputs) - len(op.outputs))
+
+
+def _scales(op: Any) -> tuple[float, float]:
+    """The factors as the kernel has them."""
+    names = ("prescale_factor", "postscale_factor", scales.ATTRIBUTE)
+    return scales.of_attributes(*map(op.get_attr, names))
+
+
+def _dense(gradient: Any, like: Any) -> Any:
+    """The incoming gradient as a tensor; TensorFlow may hand None or float32 zeros."""
+    if gradient is None:
+        return tf.zeros_like(like)
+    return tf.cast(tf.convert_to_tensor(gradient), like.dtype)
+
+
+def _all_dense(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    return [_dense(gradient, x) for gradient, x in zip(gradients, like, strict=True)]
+
+
+def _wide(tensor: Any) -> Any:
+    """Half precisions as float32, everything else as it is."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype in _HALVES else tensor
+
+
+def _times(tensor: Any, factor: float) -> Any:
+    """Product with a number."""
+    return tensor if factor == 1.0 else tensor * tf.constant(factor, tensor.dtype)
+
+
+class _Reduction:
+    """A reducing op of the forward pass, of one tensor or of a group."""
+
+    def __init__(self, op: Any, gradients: Sequence[Any], scatters: bool) -> None:
+        self.inputs = _as_they_travel(op, _tensors(op))
+        self.outputs = _as_they_travel(op, list(op.outputs))
+        self.gradients = _all_dense(gradients, self.outputs)
+        self.kind = op.get_attr("reduce_op")
+        self.prescale, self.postscale = _scales(op)
+        self.options = _options(op)
+        self.scatters = scatters
+        self.whose = _ask_convention("reducescatter") if scatters else ""
+
+    def reduce(self, tensors: list[Any], kind: int) -> list[Any]:
+        options = ReductionOptions(op=kind, **self.options)
+        return _calls.run_grouped_allreduce(tensors, options)
+
+    def totals(self) -> list[Any]:
+        """The derivative of the sum of the losses with respect to the whole results."""
+        if self.scatters:
+            names = _members(len(self.gradients), self.whose)
+            return _calls.run_grouped_allgather(self.gradients, member_names=names, **self.options)
+        return self.reduce(self.gradients, basics.Sum)
+
+    def linear(self) -> list[Any]:
+        """Of Sum and Average."""
+        if not self.scatters:
+            # The kernel scales without an intermediate rounding.
+            options = ReductionOptions(
+                op=self.kind,
+                prescale_factor=self.prescale,
+                postscale_factor=self.postscale,
+                **self.options,
+            )
+            return _calls.run_grouped_allreduce(self.gradients, options)
+        return [self._finished(_wide(total), total.dtype) for total in self.totals()]
+
+    def extremum(self) -> list[Any]:
+        """Of Min and Max: to the ranks that hold the extremum."""
+        if self.prescale == self.postscale == 1.0 and not self.scatters:
+            extrema = self.outputs
+        else:
+            # Scaling rounds, so that results cannot be compared with inputs. A
+            # negative scale before the reduction turns smallest into largest.
+            other = basics.Max if self.kind == basics.Min else basics.Min
+            extrema = self.reduce(self.inputs, self.kind if self.prescale >= 0.0 else other)
+        mine = [
+            tf.cast(tf.equal(x, extremum), x.dtype)
+            for x, extremum in zip(self.inputs, extrema, strict=True)
+        ]
+        if self.scatters:
+            totals, ties = self.totals(), self.reduce(mine, basics.Sum)
+        else:
+            sums = self.reduce(self.gradients + mine, basics.Sum)
+            totals, ties = sums[: len(mine)], sums[len(mine) :]
+        return [
+            self._finished(_wide(total) * (_wide(held) / _wide(count)), held.dtype)
+            for total, held, count in zip(totals, mine, ties, strict=True)
+        ]
+
+    def product(self) -> list[Any]:
+        """Of Product: the others' product.
+
+        Formed from all ranks' factors, not by division: it holds where a factor is
+        zero, and so do the derivatives of this derivative.
+        """
+        flat = [tf.reshape(x, [1, -1]) for x in self.inputs]
+        factors = _calls.run_grouped_allgather(flat, **self.options)
+        results = []
+        for x, all_x, total in zip(self.inputs, factors, self.totals(), strict=True):
+            scaled = _times(_wide(all_x), self.prescale)
+            others = tf.reduce_prod(_without_own(scaled, self.options["process_set"]), axis=0)
+            others = tf.math.conj(others) if x.dtype.is_complex else others
+            others = tf.reshape(others, tf.shape(x))
+            results.append(self._finished(_wide(total) * others, x.dtype))
+        return results
+
+    def _finished(self, wide: Any, dtype: tf.DType) -> Any:
+        """The gradient, but for the factors that every operation has."""
+        result = _times(wide, self.prescale * self.postscale)
+        count = tf.cast(basics.size_op(self.options["process_set"]), wide.dtype)
+        # Horovod's is larger by the number of ranks.
+        if self.kind == basics.Average and self.whose != "horovod":
+            result /= count
+        if self.kind == basics.Sum and self.whose == "horovod":
+            result *= count
+        return tf.cast(result, dtype)
+
+
+def _place(process_set: int) -> Any:
+    """Place of this rank in the set, read when the graph runs: an int32 scalar."""
+    if process_set == 0:
+        return basics.rank_op()
+    with on_host():
+        ranks = _calls.run_allgather(basics.rank_op()[tf.newaxis], process_set=process_set)
+    return tf.argmax(tf.equal(ranks, basics.rank_op()), output_type=tf.int32)
+
+
+def _without_own(rows: Any, process_set: int) -> Any:
+    """A row for each rank, with ones in the place of this rank's."""
+    own = tf.equal(tf.range(tf.shape(rows)[0]), _place(process_set))
+    return tf.where(own[:, tf.newaxis], tf.ones_like(rows), rows)
+
+
+def _reduction_gradients(op: Any, gradients: Sequence[Any], scatters: bool) -> list[Any]:
+    reduction = _Reduction(op, gradients, scatters)
+    dtypes = [x.dtype for x in _tensors(op)]
+    results = _derivatives(reduction)
+    return [tf.cast(x, dtype) for x, dtype in zip(results, dtypes, strict=True)]
+
+
+def _derivatives(reduction: _Reduction) -> list[Any]:
+    if reduction.kind in (basics.Sum, basics.Average):
+        return reduction.linear()
+    if reduction.kind in (basics.Min, basics.Max):
+        return reduction.extremum()
+    if reduction.kind == basics.Product:
+        return reduction.product()
+    raise LookupError(f"Adasum (reduce_op={reduction.kind}) has no gradient; use op=Average.")
+
+
+@_registered("HorovodAllreduce")
+def _allreduce_gradient(op: Any, gradient: Any) -> Any:
+    return _reduction_gradients(op, [gradient], scatters=False)[0]
+
+
+@_registered("HorovodGroupedAllreduce")
+def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
+    return _reduction_gradients(op, gradients, scatters=False) + _no_step(op)
+
+
+@_registered("HorovodReducescatter")
+def _reducescatter_gradient(op: Any, gradient: Any) -> Any:
+    return _reduction_gradients(op, [gradient], scatters=True)[0]
+
+
+@_registered("HorovodGroupedReducescatter")
+def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
+    return _reduction_gradients(op, gradients, scatters=True)
+
+
+def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The sums of all ranks' gradients; Horovod's averages."""
+    whose = _ask_convention(what)
+    kind = basics.Average if whose == "horovod" else basics.Sum
+    names = _members(len(gradients), whose)
+    return _calls.run_grouped_allreduce(
+        gradients, ReductionOptions(op=kind, **options), member_names=names
+    )
+
+
+def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
+    inputs, options = _tensors(op), _options(op)
+    totals = _totals("allgather", _all_dense(gradients, op.outputs), options)
+    # One column for each tensor, after the rank's number.
+    with on_host():
+        rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
+        me = tf.cast(basics.rank_op(), tf.int64)
+        all_rows = _calls.run_allgather(tf.concat([[me], rows], axis=0)[tf.newaxis], **options)
+        before = tf.where(all_rows[:, :1] < me, all_rows[:, 1:], 0)
+        starts = tf.reduce_sum(before, axis=0)
+    results = []
+    for i, (x, total) in enumerate(zip(inputs, totals, strict=True)):
+        own = total[starts[i] : starts[i] + rows[i]]
+        own.set_shape(x.shape)
+        results.append(own)
+    return results
+
+
+@_registered("HorovodAllgather")
+def _allgather_gradient(op: Any, gradient: Any) -> Any:
+    return _allgather_gradients(op, [gradient])[0]
+
+
+@_registered("HorovodGroupedAllgather")
+def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
+    return _allgather_gradients(op, gradients) + _no_step(op)
+
+
+@_registered("HorovodBroadcast")
+def _broadcast_gradient(op: Any, gradient: Any) -> Any:
+    total = _totals("broadcast", [_dense(gradient, op.inputs[0])], _options(op))[0]
+    at_root = tf.equal(basics.rank_op(), op.get_attr("root_rank"))
+    # Chosen, not multiplied by zero: an infinity must not become NaN elsewhere.
+    return tf.where(at_root, total, tf.zeros_like(total))
+
+
+@_registered("HorovodAlltoall")
+def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> tuple[Any, None]:
+    x, (output, received_splits) = op.inputs[0], op.outputs
+    sent, _ = _calls.run_alltoall(_dense(gradient, output), received_splits, **_options(op))
+    shape = tf.shape(x, out_type=tf.int64)
+    kept = shape[:1] - tf.shape(sent, out_type=tf.int64)[:1]
+    zeros = tf.zeros(tf.concat([kept, shape[1:]], axis=0), x.dtype)
+    result = tf.concat([sent, zeros], axis=0)
+    result.set_shape(x.shape)
+    return result, None
+
+
+for _scalar in (
+    "HorovodRank",
+    "HorovodSize",
+    "HorovodLocalRank",
+    "HorovodLocalSize",
+    "HorovodCrossRank",
+    "HorovodCrossSize",
+    "HorovodProcessSetIncluded",
+    "HorovodBarrier",
+):
+    tf.no_gradient(_scalar)

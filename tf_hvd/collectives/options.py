@@ -1,0 +1,214 @@
+"""ReductionOptions: how tensors are reduced, checked once and handed on as one value."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.collectives.powersgd import PowerSGD
+from tf_hvd.core import basics, config
+from tf_hvd.core._tensorflow import warn_deprecated
+from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
+
+_REDUCE_OPS = {
+    basics.Average: "Average",
+    basics.Sum: "Sum",
+    basics.Adasum: "Adasum",
+    basics.Min: "Min",
+    basics.Max: "Max",
+    basics.Product: "Product",
+}
+
+
+def resolve_sparse(sparse: str | None) -> str:
+    """The way that `sparse=` means: "auto", "rows" or "dense"; None is TF_HVD_SPARSE.
+
+    Raises:
+      ValueError: it is none of them.
+    """
+    if sparse is None:
+        return config.sparse()
+    if sparse not in config.SPARSE.choices:
+        known = ", ".join(repr(choice) for choice in config.SPARSE.choices)
+        raise ValueError(f"sparse={sparse!r} is not one of {known}.")
+    return sparse
+
+
+def check_op(op: int) -> int:
+    """Returns `op` if it is a reduce op.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if op not in _REDUCE_OPS:
+        raise ValueError(
+            f"op={op!r} is not a reduce op; use one of {', '.join(_REDUCE_OPS.values())}."
+        )
+    return op
+
+
+def resolve_op(op: int | None, average: bool | None) -> int:
+    """The reduce op that `op` and Horovod's older argument `average` mean together.
+
+    Raises:
+      ValueError: both are given, `op` is none, or `average` is no bool.
+    """
+    if average is None:
+        return check_op(basics.Average if op is None else op)
+    if not isinstance(average, bool | np.bool_):
+        # Average is 0 and Sum is 1: taken as truth values they are each other.
+        name = _REDUCE_OPS.get(average) if isinstance(average, int) else None
+        raise ValueError(
+            f"average={average!r} is not True or False; the reduce op has a name: "
+            f"op=hvd.{name or 'Average'}."
+        )
+    if op is not None:
+        raise ValueError("give either op= or average=, not both; average= is deprecated.")
+    warn_deprecated("average= is deprecated; use op=hvd.Average or op=hvd.Sum.")
+    return basics.Average if average else basics.Sum
+
+
+def _resolve_groups(groups: Any, num_groups: int) -> Any:
+    """None, a positive number, or a list of lists of variables.
+
+    Raises:
+      ValueError: anything else.
+    """
+    if num_groups:
+        warn_deprecated("num_groups= is deprecated; use groups=.")
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return None
+    if isinstance(groups, int):
+        if isinstance(groups, bool) or groups <= 0:
+            raise ValueError(f"groups={groups!r} must be a positive number or lists of variables.")
+        return groups
+    if not isinstance(groups, (list, tuple)) or not all(
+        isinstance(group, (list, tuple)) for group in groups
+    ):
+        raise ValueError("groups= must be a positive number or a list of lists of variables.")
+    return groups
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReductionOptions:
+    """How tensors are reduced: what the public functions take as a dozen arguments.
+
+    They make one of it, and everything behind them gets that by keyword. Hashable.
+
+    Attributes:
+      op: the reduce op.
+      prescale_factor: factor before the reduction.
+      postscale_factor: factor after the reduction.
+      compression: how tensors are made smaller for the way.
+      process_set: who takes part; an op's gradient knows the set's number only.
+      ignore_name_scope: leave the graph's name scope out of the requests' names.
+      device_dense: device for the op, "" for TensorFlow's choice.
+      device_sparse: the same for IndexedSlices.
+      sparse: how IndexedSlices are sent; None for the setting TF_HVD_SPARSE.
+      sparse_as_dense: of a list of gradients: turn IndexedSlices into tensors first.
+      groups: of a list of gradients: None for buckets, a number of groups, or lists
+        of variables. What comes of it is compared, not this.
+
+    Raises:
+      ValueError: no such op, or no such way for IndexedSlices; PowerSGD where the
+        average is not taken plainly.
+    """
+
+    op: int = basics.Average
+    prescale_factor: float = 1.0
+    postscale_factor: float = 1.0
+    compression: type[Compressor] | PowerSGD = Compression.none
+    process_set: ProcessSet | int = global_process_set
+    ignore_name_scope: bool = False
+    device_dense: str = ""
+    device_sparse: str = ""
+    sparse: str | None = None
+    sparse_as_dense: bool = False
+    groups: Any = dataclasses.field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check_op(self.op)
+        if self.sparse is not None:
+            resolve_sparse(self.sparse)
+        if isinstance(self.compression, PowerSGD) and (
+            self.op != basics.Average or self.prescale_factor != 1.0
+        ):
+            raise ValueError("PowerSGD needs op=Average and gradient_predivide_factor=1.")
+
+    @classmethod
+    def of_gradients(
+        cls, *, gradient_predivide_factor: float = 1.0, num_groups: int = 0, **options: Any
+    ) -> "ReductionOptions":
+        """What an optimizer or a tape is told.
+
+        Args:
+          gradient_predivide_factor: with Average, divide by this before the sum and
+            by size() / this after it.
+          num_groups: deprecated; the number of `groups`.
+          **options: the attributes of this class but the two factors.
+
+        Raises:
+          ValueError: `gradient_predivide_factor` with an op other than Average;
+            `groups` is neither a positive number nor lists of variables; and as
+            this class.
+        """
+        groups = _resolve_groups(options.pop("groups", None), num_groups)
+        made = cls(
+            prescale_factor=1.0 / gradient_predivide_factor,
+            postscale_factor=gradient_predivide_factor,
+            groups=groups,
+            **options,
+        )
+        if gradient_predivide_factor != 1.0 and made.op != basics.Average:
+            raise ValueError("gradient_predivide_factor needs op=Average.")
+        return made
+
+    @property
+    def op_name(self) -> str:
+        """The reduce op in words."""
+        return _REDUCE_OPS[self.op]
+
+    @property
+    def set_id(self) -> int:
+        """The number of the process set.
+
+        Raises:
+          ValueError: it is not registered.
+        """
+        return self.process_set if isinstance(self.process_set, int) else id_of(self.process_set)
+
+    @property
+    def set_size(self) -> int | None:
+        """How many ranks take part; None if that is not known now."""
+        return None if isinstance(self.process_set, int) else self.process_set.size()
+
+    @property
+    def compressor(self) -> type[Compressor]:
+        """What makes each tensor smaller by itself.
+
+        Raises:
+          ValueError: it is PowerSGD, which has a state.
+        """
+        if isinstance(self.compression, PowerSGD):
+            raise ValueError(
+                "PowerSGD keeps something of each gradient from step to step: give it to an "
+                "optimizer or a tape."
+            )
+        return self.compression
+
+    def check_slices(self, *tensors: Any) -> None:
+        """Raises if there are IndexedSlices among `tensors` that the op cannot reduce.
+
+        Raises:
+          NotImplementedError: the op is neither Sum nor Average.
+        """
+        if self.op in (basics.Sum, basics.Average):
+            return
+        if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+            raise NotImplementedError(
+                f"allreduce of IndexedSlices with op={self.op_name} is not defined; "
+                "use Sum or Average, or convert them with tf.convert_to_tensor."
+            )

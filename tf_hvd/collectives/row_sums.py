@@ -1,0 +1,71 @@
+"""Sums of one rank's rows that have the same index, with the same bits wherever they lie."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.collectives.gradients import DERIVATIVE
+from tf_hvd.core import _native
+
+
+def _accumulable(values: Any) -> Any:
+    """Half precisions as float32, everything else as it is."""
+    return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
+
+
+def _may_be_on_gpu(device: str) -> bool:
+    """Whether it could be a GPU that our kernels run on; "" is wherever TensorFlow likes."""
+    if device and "GPU" not in device.upper():
+        return False
+    return bool(tf.config.get_visible_devices("GPU")) and not tf.test.is_built_with_rocm()
+
+
+def _places(indices: Any, ascending: bool) -> tuple[Any, Any]:
+    """The different indices, and for each row which of them is its own."""
+    unique, places = tf.unique(indices, out_idx=tf.int64)
+    if ascending:
+        order = tf.argsort(unique, stable=True)
+        places = tf.gather(tf.math.invert_permutation(order), places)
+        unique = tf.gather(unique, order)
+    return unique, places
+
+
+def sum_by_index(
+    values: Any, indices: Any, ascending: bool, device: str = "CPU:0"
+) -> tuple[Any, Any]:
+    """Adds up rows with the same index, in the order in which they lie.
+
+    Starts from zeros, so that no row of the result holds a negative zero. On a GPU
+    TensorFlow's sums take rows as they come, with other bits each time: ours do not.
+
+    Args:
+      values: the rows.
+      indices: of the rows.
+      ascending: whether the sums' indices are to be.
+      device: where it is computed; "" is wherever TensorFlow likes.
+
+    Returns:
+      The sums (half precisions: in float32), and the index of each.
+    """
+    values = _accumulable(values)
+    if not _may_be_on_gpu(device):
+        unique, places = _places(indices, ascending)
+        return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
+    with tf.device("CPU:0"):  # a few numbers, of which nothing is computed but an order
+        unique, places = _places(indices, ascending)
+        order = tf.cast(tf.argsort(places, stable=True), tf.int64)
+        numbers = tf.range(tf.size(unique, out_type=places.dtype))
+        ends = tf.searchsorted(tf.gather(places, order), numbers, "right", tf.int64)
+    return _native.ops.horovod_sum_rows(values, order, ends), unique
+
+
+@tf.RegisterGradient("HorovodSumRows")  # type: ignore[untyped-decorator]
+def _derivative(op: Any, gradient: Any) -> tuple[Any, None, None]:
+    """Each row gets what the sum gets that it is a part of. Nothing is communicated."""
+    _, order, ends = op.inputs
+    with tf.name_scope(DERIVATIVE):
+        with tf.device("CPU:0"):  # where integers have all of these
+            numbers = tf.range(tf.size(order, out_type=tf.int64))
+            places = tf.searchsorted(ends, numbers, side="right")
+            places = tf.gather(places, tf.math.invert_permutation(order))
+        return tf.gather(gradient, places), None, None

@@ -1,0 +1,332 @@
+"""All ranks start from the same values: variables take those of one rank."""
+
+import contextlib
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd.collectives import _calls, collectives
+from tf_hvd.core import _native, basics
+from tf_hvd.core._tensorflow import on_host, tf_variable, verbatim
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
+
+# How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
+_SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")
+# What tells apart what has been given the same name.
+_COUNT = re.compile(r"_\d+(?=[/_:]|$)")
+# Where an error about variables that differ has the number of one.
+_VARIABLE = re.compile(r"mismatch in .*?\bvariable[_ ](\d+)'")
+_MEMBER = re.compile(r"mismatch in .*? as tensor (\d+)")
+_END = "end of the variables"
+_ORDER_DIFFERS = (
+    "broadcast_variables: the ranks list the same variables in different orders, so that some "
+    "would get the values of others. List them in one order; that of a set depends on the process."
+)
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether the variable is the state of a Keras 3 layer's random numbers.
+
+    Ranks that had the same one would drop the same units and turn all their images
+    alike, as if a batch were one rank's, repeated.
+
+    Args:
+      variable: a tf.Variable or a Keras variable.
+    """
+    plain = tf_variable(variable)
+    return (
+        isinstance(plain, tf.Variable)
+        and plain.dtype.is_integer
+        and _SEED.fullmatch(plain.name) is not None
+    )
+
+
+def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> Any:
+    """Fails on all ranks if they do not have equally many variables.
+
+    The broadcasts are requests of their own: a rank that has fewer variables would
+    be through while the others wait for its next. One request with a tiny member for
+    each variable, and one that marks the end, is compared as a whole.
+    """
+    members = [f"variable {index}" for index in range(len(variables))]
+    members.append(_END)
+    with on_host():
+        return collectives.grouped_allreduce(
+            [tf.zeros([1], tf.uint8)] * len(members),
+            op=basics.Min,  # one process has the value of all: strip-ops need not ask about it
+            name="variables",
+            member_names=members,
+            process_set=process_set,
+        )
+
+
+def _order_of(variables: Sequence[Any]) -> np.ndarray:
+    """62 bits each of the variables' names, sorted and as listed, and of the names without counts.
+
+    Shape [4], int64. Ranks on which the first of a pair is equal and the second is not have
+    listed the same variables in different orders.
+    """
+    exact = [getattr(variable, "path", None) or variable.name for variable in variables]
+    plain = [_COUNT.sub("", name) for name in exact]
+    texts = ["\n".join(names) for names in (sorted(exact), exact, sorted(plain), plain)]
+    digests = [hashlib.sha256(text.encode()).digest() for text in texts]
+    return np.array([int.from_bytes(digest[:8], "big") >> 2 for digest in digests], np.int64)
+
+
+def _agree_on_order(process_set: ProcessSet, order: Any) -> list[Any]:
+    """Fails on all ranks if they list the same variables in different orders.
+
+    Names that differ are no mistake: a rank may have loaded its model, where others have built
+    it, or may have built another one before.
+
+    Returns:
+      What the broadcasts wait for in a graph; nothing in eager mode.
+    """
+    with on_host():
+        both = collectives.allreduce(
+            tf.concat([order, -order], 0), op=basics.Min, name="order", process_set=process_set
+        )
+        equal = tf.equal(both[:4], -both[4:])
+        differs = tf.reduce_any(equal[::2] & ~equal[1::2])
+        checked = tf.debugging.Assert(~differs, [_ORDER_DIFFERS])
+    return [] if checked is None else [checked]
+
+
+def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
+    """Keeps what is sent of a variable on the CPU off the GPU, where TensorFlow would take it."""
+    is_on_cpu = tf.DeviceSpec.from_string(variable.device).device_type == "CPU"
+    return on_host() if is_on_cpu else contextlib.nullcontext()
+
+
+def _assign_all(
+    root_rank: int, process_set: ProcessSet, variables: Sequence[Any], order: Any
+) -> list[Any]:
+    """What is to be run: one broadcast and one assignment for each variable.
+
+    The requests are numbered, not named after the variables: a variable's name
+    may hold a number that this process counted for itself (Keras' do).
+    """
+    with tf.name_scope("broadcast_variables"):
+        # One after the other: where the first fails on all ranks, the second has begun on none.
+        with tf.control_dependencies(_agree_on_variables(process_set, variables)):
+            agreed = _agree_on_order(process_set, order)
+        assigned = []
+        for index, variable in enumerate(variables):
+            with tf.control_dependencies(agreed), _beside(variable):
+                value = collectives.broadcast(
+                    variable, root_rank, name=f"variable_{index}", process_set=process_set
+                )
+                assigned.append(variable.assign(value))
+        # For ranks without variables: they must say so.
+        return assigned + agreed
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(root_rank: int, process_set: ProcessSet) -> Callable[[list[Any], Any], None]:
+    """`_assign_all` as one tf.function: in it the broadcasts travel side by side."""
+
+    def assign_all(variables: list[Any], order: Any) -> None:
+        _assign_all(root_rank, process_set, variables, order)
+
+    function: Callable[[list[Any], Any], None] = tf.function(assign_all, autograph=False)
+    return function
+
+
+@contextlib.contextmanager
+def _naming(variables: Sequence[Any], number: re.Pattern[str]) -> Iterator[None]:
+    """Adds to an error of ranks that disagree what this rank calls the variable of that number."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if _ORDER_DIFFERS not in error.message:
+            raise
+        raise tf.errors.FailedPreconditionError(error.node_def, error.op, _ORDER_DIFFERS) from error
+    except tf.errors.FailedPreconditionError as error:
+        lines = [error.message]
+        if f"'{_END}'" in error.message:
+            lines.append("The ranks have different numbers of variables.")
+        found = number.search(error.message)
+        if found and int(found[1]) < len(variables):  # else the other rank has more
+            name = variables[int(found[1])].name.partition(":")[0]
+            lines.append(f"On rank {basics.rank()} this is the variable {name!r}.")
+        if not lines[1:]:
+            raise
+        text = "\n".join(lines)
+        raise tf.errors.FailedPreconditionError(error.node_def, error.op, text) from error
+
+
+def _kind(variable: Any) -> str:
+    """How TensorFlow refers to the variable.
+
+    Raises:
+      ValueError: it is not a variable.
+    """
+    if not isinstance(variable, tf.Variable):
+        raise ValueError(
+            f"broadcast_ takes variables, not {type(variable).__name__}; for tensors use "
+            "tf_hvd.broadcast."
+        )
+    return "resource" if hasattr(variable, "handle") else "reference"
+
+
+def _write_resources(variables: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+    """The op on resource variables, and their values after it."""
+    written = _calls.run(
+        _native.ops.horovod_broadcast_inplace_resource,
+        "HorovodBroadcastInplaceResource",
+        [variable.handle for variable in variables],
+        **options,
+    )
+    if tf.executing_eagerly():
+        return [variable.read_value() for variable in variables]
+    with tf.control_dependencies([written]):
+        return [variable.read_value() for variable in variables]
+
+
+def _write_references(variables: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+    """The ops on reference variables, one for each dtype, and their values after it."""
+    values: dict[int, Any] = {}
+    groups: dict[str, list[int]] = {}
+    for index, variable in enumerate(variables):
+        groups.setdefault(variable.dtype.base_dtype.name, []).append(index)
+    for dtype, members in groups.items():
+        written = _calls.run(
+            _native.ops.horovod_broadcast_inplace,
+            "HorovodBroadcastInplace",
+            [variables[index].op.outputs[0] for index in members],
+            **options | {"name": f"{options['name']}_{dtype}"},
+        )
+        # Not the references: they would show what is written later.
+        values.update(zip(members, map(tf.identity, written), strict=True))
+    return [values[index] for index in range(len(variables))]
+
+
+@verbatim
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Sets variables to the values of one rank, in the variables' own memory (MPI_Bcast).
+
+    One request for all of them, and no second buffer. In a graph other ops that read
+    or write the variables must be ordered before or after it (a tf.function does so by
+    itself for resource variables). No gradient passes through it.
+
+    Args:
+      variables: tf.Variables or Keras variables, initialised; number, order, dtypes
+        and shapes the same on all ranks. All resource variables, or all reference
+        variables of v1.
+      root_rank: the rank whose values count, as numbered in the job even for a process set.
+      name: name of the request.
+      process_set: who takes part.
+
+    Returns:
+      The new values, one tensor for each variable.
+
+    Raises:
+      ValueError: both kinds of variables, or something that is no variable.
+      tf.errors.InvalidArgumentError: there is no such root rank; an uninitialised
+        variable.
+      tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
+        variables do not fit together.
+    """
+    plain = [tf_variable(variable) for variable in variables]
+    kinds = {_kind(variable): variable for variable in plain}
+    if len(kinds) > 1:
+        named = " and ".join(f"{kind} variable {v.name}" for kind, v in sorted(kinds.items()))
+        raise ValueError(f"broadcast_ cannot take {named} together; call it once for each kind.")
+    if not plain:
+        return []
+    if name is None and not tf.executing_eagerly():
+        # Not after the variables: a Keras variable's name may hold a number that
+        # this process counted for itself.
+        name = "HorovodBroadcastInplace"
+    options: dict[str, Any] = {
+        "name": name,
+        "process_set": process_set,
+        "root_rank": root_rank,
+        "variable_names": [],
+    }
+    if "resource" in kinds:
+        return _write_resources(plain, options)
+    return _write_references(plain, options)
+
+
+def _broadcast_in_place(
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet, order: Any
+) -> list[Any]:
+    """`broadcast_`, once for each kind of variable and device."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for variable in variables:
+        groups.setdefault((_kind(variable), variable.device), []).append(variable)
+    values = []
+    with tf.name_scope("broadcast_variables"):
+        with _naming([], _MEMBER):
+            checked = _agree_on_order(process_set, order)
+        for number, members in enumerate(groups.values()):
+            with _naming(members, _MEMBER), tf.control_dependencies(checked):
+                values += broadcast_(members, root_rank, f"inplace_{number}", process_set)
+    return values
+
+
+@verbatim
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Sets variables to the values that they have on one rank (MPI_Bcast each).
+
+    The seeds of Keras 3's random layers, which `model.variables` holds, are left as
+    they are: each rank goes on with random numbers of its own.
+
+    Args:
+      variables: tf.Variables or Keras variables; number, order, dtypes and shapes
+        the same on all ranks. Where their names are the same, so must their order be.
+      root_rank: the rank whose values count.
+      process_set: who takes part.
+      inplace: receive into the variables' own memory, as `broadcast_` does: less
+        memory, but nothing else may use the variables meanwhile.
+
+    Returns:
+      None in eager mode; in a graph the op that does it.
+
+    Raises:
+      tf.errors.InvalidArgumentError: there is no such root rank.
+      tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
+        variables do not fit together. Those in another order on some rank are an
+        InvalidArgumentError in a graph.
+    """
+    variables = [variable for variable in variables if not is_seed(variable)]
+    plain = [tf_variable(variable) for variable in variables]
+    order = tf.constant(_order_of(variables))
+    if inplace:
+        values = _broadcast_in_place(plain, root_rank, process_set, order)
+        return None if tf.executing_eagerly() else tf.group(*values)
+    if tf.executing_eagerly():
+        with _naming(plain, _VARIABLE):
+            _compiled(root_rank, process_set)(plain, order)
+        return None
+    return tf.group(*_assign_all(root_rank, process_set, plain, order))
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Op that sets all global variables of the default v1 graph to one rank's values.
+
+    Raises:
+      RuntimeError: in eager mode, which has no collection of global variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() has no meaning in eager mode, where there is no list of "
+            "global variables; use broadcast_variables(model.variables, root_rank)."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)

@@ -1,0 +1,1 @@
+"""What every part stands on: the native library, ranks, process sets, settings."""

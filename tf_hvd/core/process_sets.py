@@ -1,0 +1,331 @@
+"""Process sets: which ranks take part in a collective.
+
+All ranks of the job add and remove sets alike and in the same order, members or
+not; collectives of a set are called by its members only. docs/process_sets.md.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tf_hvd.core import _communicators, _native, _tensorflow
+from tf_hvd.core.exceptions import HorovodInternalError
+
+_WORLD = 0
+# Of runtime/base/status.h: what the caller can put right.
+_MISTAKES = (1, 2)
+# For about how many removed sets TensorFlow may keep kernels, of 20 kB each.
+_KEPT = 32
+
+
+class ProcessSet:
+    """A set of ranks; `init` or `add_process_set` registers it.
+
+    Attributes:
+      process_set_id: the number that ops carry; None while the set is not registered.
+      ranks: the members in ascending order; None if a communicator gives them and the
+        set was never registered.
+      mpi_comm: the communicator of mpi4py that the set was made from, or None.
+    """
+
+    process_set_id: int | None = None
+    mpi_comm: Any = None
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        """Makes a set that is not registered yet; no other rank is asked.
+
+        Args:
+          ranks_or_comm: ranks of the job, in any order; or a communicator of mpi4py,
+            whose processes they are. Ranks may give different communicators, as
+            Comm.Split makes them: then each gets the set of its own.
+
+        Raises:
+          ValueError: neither of the two.
+        """
+        self._ranks: list[int] | None = None
+        # All sets that were made with this one, of which it is one.
+        self._numbers: list[int] = []
+        self._removed = False
+        if _communicators.is_communicator(ranks_or_comm):
+            self.mpi_comm = ranks_or_comm
+        elif isinstance(ranks_or_comm, Iterable) and not isinstance(ranks_or_comm, str | bytes):
+            self._ranks = sorted(_communicators.as_ranks(ranks_or_comm, "ProcessSet(...)"))
+        else:
+            raise ValueError(
+                f"ProcessSet({ranks_or_comm!r}): pass a list of ranks or a communicator of mpi4py."
+            )
+
+    @property
+    def ranks(self) -> list[int] | None:
+        """The members in ascending order, if they are known."""
+        return None if self._ranks is None else list(self._ranks)
+
+    def size(self) -> int | None:
+        """Number of members; None before registration.
+
+        Raises:
+          ValueError: the runtime has no such set any more.
+        """
+        return None if self.process_set_id is None else len(self._registered_ranks())
+
+    def rank(self) -> int | None:
+        """Place of this process in the set; None before registration.
+
+        Raises:
+          ValueError: this process is no member.
+        """
+        if self.process_set_id is None:
+            return None
+        ranks, mine = self._registered_ranks(), _own_rank()
+        if mine not in ranks:
+            raise ValueError(
+                f"rank {mine} is not in process set {self.process_set_id}, which has the ranks "
+                f"{ranks}; ask included() first."
+            )
+        return ranks.index(mine)
+
+    def included(self) -> bool | None:
+        """Whether this process is a member; None if the ranks are unknown or before `init`."""
+        ranks, mine = self.ranks, _own_rank()
+        return None if ranks is None or mine < 0 else mine in ranks
+
+    def __str__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
+
+    __repr__ = __str__
+
+    def _registered_ranks(self) -> list[int]:
+        ranks = _native.process_set_ranks(id_of(self))
+        if ranks is None:
+            raise ValueError(
+                f"there is no process set {self.process_set_id}; pass a set that "
+                "add_process_set returned and that was not removed."
+            )
+        return ranks
+
+    def _forget(self, removed: bool) -> None:
+        """Is not registered any more, and can be again."""
+        self.process_set_id = None
+        self._numbers = []
+        self._removed = removed
+        if not removed and self.mpi_comm is not None:
+            self._ranks = None  # in another job they are others
+
+
+class _GlobalProcessSet(ProcessSet):
+    """The set of all ranks, which is always registered."""
+
+    process_set_id = _WORLD
+
+    @property
+    def ranks(self) -> list[int] | None:
+        return _native.process_set_ranks(_WORLD)
+
+    def size(self) -> int | None:
+        ranks = self.ranks
+        return None if ranks is None else len(ranks)
+
+    def rank(self) -> int | None:
+        return None if self.ranks is None else _own_rank()
+
+
+global_process_set: ProcessSet = _GlobalProcessSet([])
+"""The set of all ranks, the default of every `process_set=`."""
+
+
+class _Registry:
+    """The sets of the running job, as far as this process has objects for them."""
+
+    lock = threading.RLock()  # one change at a time: its order is that of all ranks
+    job = _communicators.Job()
+    sets: dict[int, list[ProcessSet]] = {}  # noqa: RUF012
+
+
+def _own_rank() -> int:
+    return int(_native.library.tf_hvd_rank())
+
+
+def _check(code: int, text: str) -> None:
+    """Raises what a call of the C API has returned."""
+    if code in _MISTAKES:
+        raise ValueError(text)
+    if code != 0:
+        raise HorovodInternalError(text)
+
+
+def id_of(process_set: ProcessSet) -> int:
+    """The number of a registered set.
+
+    Raises:
+      ValueError: not a process set, not registered, removed, or of a wrong number.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(
+            f"process_set={process_set!r} is not a process set; pass tf_hvd.global_process_set or "
+            "what tf_hvd.add_process_set returned."
+        )
+    number = process_set.process_set_id
+    if number is not None:
+        # The number is public, and a wrong one would only be told in the op.
+        if number != _WORLD and _own_rank() >= 0 and _native.process_set_ranks(number) is None:
+            raise ValueError(
+                f"there is no process set {number}; pass a set that add_process_set returned and "
+                "that was not removed."
+            )
+        return number
+    if process_set._removed:
+        raise ValueError(
+            f"{process_set} was removed with remove_process_set; add it again with "
+            "add_process_set, on all ranks, or use another one."
+        )
+    raise ValueError(
+        f"{process_set} is not a registered process set; pass it to add_process_set, or to "
+        "init(process_sets=[...]), on all ranks."
+    )
+
+
+class SetExistsError(ValueError):
+    """There is a set of the same ranks: the job goes on without another one."""
+
+
+def _number_for(ranks: Sequence[int]) -> int:
+    known = registered().values()
+    code, number, text = _native.add_process_set(ranks)
+    if code in _MISTAKES and ranks in known:
+        raise SetExistsError(text)
+    _check(code, text)
+    return number
+
+
+def _numbers_for(sets: list[list[int]]) -> list[int]:
+    """All of them, or none: a failure is the same on all ranks."""
+    numbers: list[int] = []
+    try:
+        for ranks in sets:
+            numbers.append(_number_for(ranks))
+    except ValueError:
+        for number in numbers:
+            _check(*_native.remove_process_set(number))
+        raise
+    return numbers
+
+
+def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
+    """The members for this rank, and all ranks' sets in the order of ranks."""
+    mine = [_Registry.job.rank_of(rank) for rank in _communicators.world_ranks(comm)]
+    if _communicators.FOREIGN in mine:
+        mine = [_communicators.FOREIGN]  # there may be more of them than the job has ranks
+    code, lists, text = _native.gather_ranks(mine)
+    _check(code, text)
+    sets = _communicators.distinct(lists)
+    # All ranks see the same lists, so all of them raise or none.
+    for rank, ranks in enumerate(lists):
+        if _communicators.FOREIGN in ranks:
+            raise ValueError(
+                f"rank {rank} has a ProcessSet of a communicator with a process that is not in "
+                "the job; pass init(comm=...) all processes that are to be in sets."
+            )
+        if not ranks and len(sets) != 1:
+            raise ValueError(
+                f"rank {rank} has ProcessSet(COMM_NULL), but the other ranks' communicators make "
+                f"the sets {sets}, so that none is its own; give it a communicator too."
+            )
+    return sorted(mine) or sets[0], sets
+
+
+def _register(process_set: ProcessSet) -> None:
+    """Collective over all ranks of the job."""
+    if process_set.process_set_id is not None:
+        raise ValueError(f"{process_set} is registered already; use it, or remove it first.")
+    if process_set.mpi_comm is not None:
+        mine, sets = _sets_of_communicators(process_set.mpi_comm)
+    else:
+        mine = process_set.ranks or []
+        sets = [mine]
+    numbers = _numbers_for(sets)
+    process_set.process_set_id = numbers[sets.index(mine)]
+    process_set._ranks = list(mine)
+    process_set._numbers = numbers
+    process_set._removed = False
+    _Registry.sets.setdefault(process_set.process_set_id, []).append(process_set)
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Registers a process set; blocks until all ranks of the job have done it.
+
+    All ranks call it alike and in the same order, whether they are members or not.
+
+    Args:
+      process_set: a set that is not registered, or what ProcessSet is made from.
+
+    Returns:
+      The registered set.
+
+    Raises:
+      ValueError: before `init`; ranks that the job does not have, that are there twice
+        or differ between ranks; a set of the same ranks exists.
+      HorovodInternalError: the job has ended, because another rank left or died.
+    """
+    wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    with _Registry.lock:
+        _register(wanted)
+    return wanted
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Removes a process set; blocks until all ranks of the job have done it.
+
+    Collectives of the set that not all members have called by then fail. Its
+    number is not used again. Of a set that a communicator gave, the sets that the
+    other ranks got in the same call are removed with it.
+
+    Args:
+      process_set: a registered set. The object loses its number, and can be added again.
+
+    Returns:
+      Whether it was removed: False for the set of all ranks and for one that is not
+      registered.
+
+    Raises:
+      ValueError: before `init`; the ranks remove different sets.
+      HorovodInternalError: the job has ended, because another rank left or died.
+    """
+    if process_set.process_set_id in (None, _WORLD):
+        return False
+    with _Registry.lock:
+        for number in list(process_set._numbers):
+            _check(*_native.remove_process_set(number))
+            for known in _Registry.sets.pop(number, []):
+                known._forget(removed=True)
+            if number % _KEPT == 0:
+                _tensorflow.free_eager_kernels()
+    return True
+
+
+def registered() -> dict[int, list[int]]:
+    """The members of all registered sets that this process knows of, by their numbers."""
+    with _Registry.lock:
+        others = {number for known in _Registry.sets.values() for number in known[0]._numbers}
+    ranks = {number: _native.process_set_ranks(number) for number in sorted({_WORLD, *others})}
+    return {number: members for number, members in ranks.items() if members is not None}
+
+
+def with_number(number: int) -> ProcessSet | None:
+    """The set that has a number; None if there is none, and for the set of all ranks."""
+    with _Registry.lock:
+        known = _Registry.sets.get(number)
+    return known[0] if known else None
+
+
+def forget_all() -> None:
+    """What `shutdown` does: no set is registered any more."""
+    with _Registry.lock:
+        for known in _Registry.sets.values():
+            for one in known:
+                one._forget(removed=False)
+        _Registry.sets.clear()
+        _Registry.job = _communicators.Job()
+        global_process_set.mpi_comm = None

@@ -1,0 +1,184 @@
+"""Horovod's module names for this package: a Horovod script runs with no other change.
+
+`install_as_horovod()` before the script's imports, or `tf_hvd run --as-horovod`.
+docs/differences.md says where the two behave differently.
+"""
+
+import argparse
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from tf_hvd.core.absent import ABSENT
+
+HOROVOD_VERSION = "0.28.1"
+"""The Horovod whose names these are; scripts read it as `horovod.__version__`."""
+
+# Each of Horovod's modules and where its names are found here, first match wins.
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "horovod": ("tf_hvd.horovod.runner",),
+    "horovod.common": (),
+    "horovod.common.basics": ("tf_hvd.horovod.basics", "tf_hvd.core.process_sets"),
+    "horovod.common.exceptions": ("tf_hvd.core.exceptions", "tf_hvd.horovod.exceptions"),
+    "horovod.common.process_sets": ("tf_hvd.core.process_sets",),
+    "horovod.common.util": ("tf_hvd.horovod.util",),
+    "horovod.keras": ("tf_hvd.horovod.keras", "tf_hvd.keras"),
+    "horovod.keras.callbacks": ("tf_hvd.horovod.keras_callbacks",),
+    "horovod.runner": ("tf_hvd.horovod.runner",),
+    "horovod.tensorflow": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.tensorflow"),
+    "horovod.tensorflow.compression": ("tf_hvd.collectives.compression",),
+    "horovod.tensorflow.functions": ("tf_hvd",),
+    "horovod.tensorflow.gradient_aggregation": ("tf_hvd.horovod.gradient_aggregation",),
+    "horovod.tensorflow.gradient_aggregation_eager": ("tf_hvd.horovod.gradient_aggregation_eager",),
+    "horovod.tensorflow.keras": ("tf_hvd.keras",),
+    "horovod.tensorflow.keras.callbacks": ("tf_hvd.horovod.tf_keras_callbacks",),
+    "horovod.tensorflow.mpi_ops": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.mpi_ops"),
+    "horovod.tensorflow.sync_batch_norm": ("tf_hvd.horovod.sync_batch_norm",),
+    "horovod.tensorflow.util": ("tf_hvd.horovod.helpers",),
+}
+
+
+def _absent(module: str, name: str) -> str:
+    why = ABSENT.get(name, "docs/differences.md lists what is there")
+    return f"{module} has no {name!r}, because tf_hvd stands in for Horovod: {why}."
+
+
+def elastic_text() -> str:
+    """What is to be said if a caller is a program for elastic training; else empty.
+
+    Such a program trains first, without a broadcast, and then asks for `elastic`.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if "elastic" in frame.f_code.co_names:
+            for value in frame.f_globals.values():
+                if isinstance(value, _Alias):
+                    return _absent(value.__name__, "elastic")
+        frame = frame.f_back
+    return ""
+
+
+def horovod_path() -> str:
+    """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
+    return str(pathlib.Path(__file__).resolve().parents[1] / "_as_horovod")
+
+
+def _file_of(module: str) -> str:
+    """The file of one of Horovod's modules: the first that its names come from."""
+    for source in _SOURCES[module]:
+        spec = importlib.util.find_spec(source)
+        if spec is not None and spec.origin is not None:
+            return spec.origin
+    return str(pathlib.Path(horovod_path()) / "horovod" / "__init__.py")
+
+
+class _Alias(types.ModuleType):
+    """One of Horovod's modules: its names are looked up where they are defined here."""
+
+    def __getattr__(self, name: str) -> Any:
+        full = f"{self.__name__}.{name}"
+        if full in _SOURCES:
+            return importlib.import_module(full)
+        if not name.startswith("__") and name not in ABSENT:
+            for source in _SOURCES[self.__name__]:
+                module = importlib.import_module(source)
+                if hasattr(module, name):
+                    return getattr(module, name)
+        raise AttributeError(_absent(self.__name__, name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name: functions that use Horovod's modules are sent to other processes."""
+        return _imported, (self.__name__,)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.__all__})
+
+    @property
+    def __all__(self) -> list[str]:
+        names: set[str] = set()
+        for source in _SOURCES[self.__name__]:
+            module = importlib.import_module(source)
+            public = [name for name in vars(module) if not name.startswith("_")]
+            names.update(getattr(module, "__all__", public))
+        return sorted(name for name in names if not name.startswith("_"))
+
+
+def _imported(name: str) -> types.ModuleType:
+    """One of Horovod's modules, in a process that need not have asked for them."""
+    install_as_horovod()
+    return importlib.import_module(name)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `horovod` and what lies below it, before any Horovod that is installed."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "horovod" and not fullname.startswith("horovod."):
+            return None
+        if fullname not in _SOURCES:
+            parent, _, name = fullname.rpartition(".")
+            raise ModuleNotFoundError(_absent(parent, name), name=fullname)
+        spec = importlib.machinery.ModuleSpec(
+            fullname, self, origin=_file_of(fullname), is_package=True
+        )
+        spec.has_location = True  # gives the module its __file__
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Alias(spec.name, f"{spec.name}, served by tf_hvd.")
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        if module.__name__ == "horovod":
+            vars(module)["__version__"] = HOROVOD_VERSION
+        elif not module.__name__.startswith("horovod.common"):
+            importlib.import_module("tf_hvd.collectives.gradients").use_horovods()
+            importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
+
+
+def install_as_horovod() -> None:
+    """Makes `import horovod.tensorflow as hvd` and its like give this package.
+
+    Covers horovod.tensorflow and horovod.keras with their public submodules, and
+    horovod.common. A Horovod that is installed is not used. Calling it again does
+    nothing.
+
+    Raises:
+      ImportError: the real Horovod was imported before.
+    """
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    if "horovod" in sys.modules:
+        raise ImportError(
+            "horovod was imported before tf_hvd.install_as_horovod(); call it first in the "
+            "program, or start the program with tf_hvd run --as-horovod."
+        )
+    sys.meta_path.insert(0, _Finder())
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints what PYTHONPATH must begin with. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tf_hvd.horovod.names",
+        description="For launchers other than tf_hvd run: makes `import horovod` give tf_hvd.",
+    )
+    parser.add_argument(
+        "--path", action="store_true", required=True, help="print the folder for PYTHONPATH"
+    )
+    parser.parse_args(argv)
+    sys.stdout.write(f"{horovod_path()}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

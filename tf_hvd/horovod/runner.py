@@ -1,0 +1,130 @@
+"""`horovod.run` and `horovod.runner`: Horovod's signature, served by `tf_hvd.run`."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tf_hvd.launch.interactive import run as _run
+
+__all__ = ["run"]
+
+_ELASTIC = (
+    *("min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range"),
+    *("host_discovery_script", "min_np", "max_np"),
+)
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Any = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls a function on several ranks, as `horovod.run` does.
+
+    The ranks' `import horovod` gets tf_hvd. `disable_cache` and `use_mpi` change nothing.
+
+    Args:
+      func: what every rank calls, with `args` and `kwargs`.
+      args: its arguments.
+      kwargs: its keyword arguments.
+      num_proc: the number of ranks.
+      min_num_proc: refused, as all that asks for elastic training.
+      max_num_proc: refused.
+      slots: refused.
+      reset_limit: refused.
+      cooldown_range: refused.
+      hosts: `name:slots,...`.
+      hostfile: a file that names the hosts, instead.
+      host_discovery_script: refused.
+      start_timeout: seconds in which the ranks of this machine must have started.
+      ssh_port: of the other hosts.
+      ssh_identity_file: the key for the other hosts.
+      disable_cache: without effect: no check of the hosts is remembered.
+      output_filename: a folder for the output of each rank.
+      verbose: prints the launcher's command line.
+      use_gloo: refused: there is no Gloo.
+      use_mpi: without effect: MPI serves every job.
+      mpi_args: more arguments for the launcher.
+      network_interface: `network_interfaces`, in Horovod's older form.
+      network_interfaces: the only ones that MPI may use: a list, or names and commas.
+      executable: the Python of the ranks.
+      np: `num_proc`, in Horovod's older form.
+      min_np: refused.
+      max_np: refused.
+
+    Returns:
+      What the function returned on each rank, in the order of the ranks.
+
+    Raises:
+      RankError: a RuntimeError; the function raised on a rank, or a rank gave no result.
+      ValueError: what is asked for is not there, or hosts are given twice.
+    """
+    given = dict(locals())
+    _refuse(given)
+    if np is not None:
+        warnings.warn("np is Horovod's older name of num_proc", DeprecationWarning, stacklevel=2)
+    return _run(
+        func,
+        args,
+        kwargs,
+        num_proc if np is None else np,
+        hosts=hosts,
+        hostfile=hostfile,
+        executable=executable,
+        options=_options(given),
+    )
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Raises a ValueError for what is not there."""
+    asked = [name for name in _ELASTIC if given[name] is not None]
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)}: there is no elastic training; give num_proc, and start again "
+            "from the last checkpoint."
+        )
+    if given["use_gloo"]:
+        raise ValueError("use_gloo=True: there is no Gloo; leave it out, MPI serves the job.")
+    if given["hosts"] is not None and given["hostfile"] is not None:
+        raise ValueError("hosts and hostfile were both given; give one of them.")
+
+
+def _options(given: Mapping[str, Any]) -> list[str]:
+    """The arguments as options of `tf_hvd run`."""
+    names = ("start_timeout", "ssh_port", "ssh_identity_file", "output_filename", "mpi_args")
+    values = {name: given[name] for name in names}
+    values["network_interfaces"] = _joined(
+        given["network_interfaces"] or given["network_interface"]
+    )
+    options = [
+        f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None
+    ]
+    return ["--as-horovod", *["--verbose"] * bool(given["verbose"]), *options]
+
+
+def _joined(names: str | Sequence[str] | None) -> str | None:
+    return names if names is None or isinstance(names, str) else ",".join(names)

@@ -1,0 +1,202 @@
+"""`tf_hvd bench`: measures collectives in a job, or starts the job first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tf_hvd.bench.settings import Plan, Settings
+from tf_hvd.launch.command_line import Job, command_line
+from tf_hvd.launch.environment import without_launcher
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.hosts import Host
+from tf_hvd.launch.launchers import launcher_on
+
+_SIZES = "4,1K,64K,1M,16M,64M"
+_IN_JOB = "--in-job"
+_FAILED = 1
+
+
+def add_command(commands: Any, rank_count: Callable[[str], int]) -> None:
+    """Adds `bench` to the commands of the parser; `rank_count` reads `-np`."""
+    parser = commands.add_parser(
+        "bench",
+        help="measure collectives beside raw MPI and the machine's limits",
+        description="Measures operations on tensors of some sizes, or on the gradients of a model, "
+        "in turns with what else is installed. Run it in a job, or let it start one with -np.",
+        epilog="example: tf_hvd bench -np 2 --sizes 4,64K,1M --gradients resnet50",
+    )
+    job = parser.add_argument_group("the job that it starts, if it is to start one")
+    job.add_argument("-np", "--num-proc", dest="np", type=rank_count, help="the number of ranks")
+    job.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="as `tf_hvd run` takes them")
+    job.add_argument("--mpi", choices=("openmpi", "mpich", "auto"), default="auto")
+    job.add_argument("--mpi-args", default="", metavar="ARGS")
+    job.add_argument("--verbose", action="store_true", help="print the launcher's command line")
+    job.add_argument(_IN_JOB, action="store_true", help=argparse.SUPPRESS)
+    _add_work(parser)
+    _add_report(parser)
+    parser.set_defaults(start=_start, parser=parser)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return int(text)
+
+
+def _repetitions(text: str) -> int:
+    number = _count(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("at least one repetition is measured")
+    return number
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sizes", type=_names, help=f"bytes, with K, M or G; default {_SIZES}")
+    parser.add_argument(
+        "--operations",
+        type=_names,
+        default=("allreduce",),
+        metavar="NAME,...",
+        help="allreduce, allgather, broadcast, alltoall, reducescatter",
+    )
+    parser.add_argument(
+        "--dtypes",
+        type=_names,
+        default=("float32",),
+        metavar="NAME,...",
+        help="float32, float16, bfloat16, float64",
+    )
+    parser.add_argument(
+        "--gradients",
+        type=_names,
+        default=(),
+        metavar="MODEL,...",
+        help="the gradients of resnet50, vgg16 or bert-large, instead of sizes or with them",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("eager", "function", "grouped"),
+        default="",
+        help="calls one by one, in a tf.function, or grouped in one; by default eager for sizes "
+        "and a function for gradients",
+    )
+    parser.add_argument("--peers", type=_names, metavar="NAME,...", help="by default all")
+    parser.add_argument(
+        "--horovod",
+        default="",
+        metavar="FOLDER",
+        help="the Python environment in which Horovod is installed, to measure it as well",
+    )
+    parser.add_argument("--repetitions", type=_repetitions, default=30, metavar="N")
+    parser.add_argument("--warmup", type=_count, default=3, metavar="N")
+    parser.add_argument(
+        "--calls",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="calls in a repetition; by default 20 up to 64K and 1 above",
+    )
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--training",
+        choices=("keras", "tape"),
+        default="",
+        help="time a training step with and without the reduction of its gradients",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--plot", default="", metavar="FILE", help="draw to a .png or .svg file")
+
+
+def _start(options: argparse.Namespace) -> int:
+    try:
+        settings = _settings(options)
+        settings.check()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if options.np is not None and not options.in_job:
+        return _start_job(options)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Only now: TensorFlow takes seconds to load, and the other commands do without.
+    from tf_hvd.bench import program
+    from tf_hvd.bench.errors import BenchError
+
+    try:
+        program.run(settings, without_launcher(os.environ), _mpi_command)
+    except BenchError as error:
+        print(f"tf_hvd bench: {error}", file=sys.stderr, flush=True)
+        return _FAILED
+    return 0
+
+
+def _mpi_command(folder: str, hosts: Sequence[str], command: Sequence[str]) -> list[str]:
+    """What starts a command under the MPI of a Python environment, or that on the PATH.
+
+    Args:
+        folder: the environment.
+        hosts: the host of each rank.
+        command: what each rank runs. It binds itself to cores.
+
+    Returns:
+        The whole command; empty if no launcher is found.
+    """
+    path = os.environ.get("PATH", os.defpath)
+    launcher = launcher_on(os.pathsep.join([os.path.join(folder, "bin"), path]))
+    if launcher is None:
+        return []
+    names = dict.fromkeys(hosts)
+    job = Job(
+        ranks=len(hosts),
+        command=tuple(command),
+        hosts=tuple(Host(name, hosts.count(name)) for name in names) if len(names) > 1 else (),
+        cores=0,
+        as_root=os.geteuid() == 0,
+        environ=without_launcher(os.environ),
+    )
+    needs = [f"{name}={value}" for name, value in launcher.environment.items()]
+    return [*(["env", *needs] if needs else []), *command_line(launcher, job)]
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    sizes = options.sizes
+    if sizes is None:
+        sizes = () if options.gradients or options.training else _names(_SIZES)
+    return Settings(
+        sizes=sizes,
+        operations=options.operations,
+        dtypes=options.dtypes,
+        gradients=options.gradients,
+        mode=options.mode,
+        plan=Plan(max(1, options.repetitions), options.warmup, options.calls),
+        json=options.json,
+        plot=options.plot,
+        training=options.training,
+        horovod=options.horovod,
+        command=shlex.join(["tf_hvd", *(word for word in options.words if word != _IN_JOB)]),
+        **({"peers": options.peers} if options.peers else {}),
+    )
+
+
+def _start_job(options: argparse.Namespace) -> int:
+    # Only now: that module has this one's command among its own.
+    from tf_hvd.launch import main
+
+    script = Path(sys.argv[0])
+    ourselves = [str(script)] if script.name == "tf_hvd" else ["-m", "tf_hvd.launch.main"]
+    words = ["run", "-np", str(options.np), "--mpi", options.mpi, f"--mpi-args={options.mpi_args}"]
+    words += ["-H", options.hosts] if options.hosts else []
+    words += ["--verbose"] if options.verbose else []
+    bench, *rest = options.words
+    words += ["--", sys.executable, *ourselves, bench, _IN_JOB, *rest]
+    return main.main(words)

@@ -1,0 +1,230 @@
+"""Which rank, or what else, brought a failed job down: said in one paragraph at the job's end."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tf_hvd.launch.session import Session
+from tf_hvd.launch.supervise import Ending, exit_code
+from tf_hvd.launch.terminal import Screen
+
+_WIDTH = 100
+_LONGEST = 600  # characters of an exception
+# What TensorFlow puts before the text of an error, or before those of several, and after it.
+_BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
+_AFTER_A_TEXT = re.compile(r"\s*\[Op:\w+\]( name:.*)?$")
+_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+
+_SENT = "see who sent that: the kernel when memory ran out (dmesg), a scheduler, or a person"
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What brought a job down, as far as this machine knows."""
+
+    what: str
+    where: str = ""
+    cure: str = ""
+    """What to do, or where to look."""
+    code: int | None = None
+    """The exit code of a rank that is to be the job's; None for the launcher's."""
+    known: bool = True
+    """Whether it is one; or else only what ran."""
+
+
+def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culprit:
+    """Finds out what brought a job down.
+
+    Args:
+        ending: how the MPI's launcher ended.
+        session: what the ranks of this machine have reported.
+        screen: what ranks and launcher have printed.
+        ranks: how many ranks the job had, on all machines.
+    """
+    before = session.ended_before()
+    # At the end of such a rank the launcher ends the others.
+    first = first_ended(session, all_here=len(session.ranks) >= ranks and not before)
+    if ending.signum and not (first and session.began_to_end(first[0]) < ending.time_ns):
+        how = _signal_text(ending.signum)
+        cure = "" if ending.signum in _CRASHES else _SENT
+        return Culprit(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
+    if inside := session.ended_inside():
+        return Culprit(
+            f"{listed(inside)} ended with exit code 0 without leaving the job",
+            _where(inside[0], session),
+            "call hvd.shutdown() first: os._exit skips Python's exit handlers",
+        )
+    if alone := session.told_to_be_alone():
+        return Culprit(
+            f"{listed(alone)} had TF_HVD_ALONE=1, which keeps a rank out of the job",
+            cure="unset it",
+        )
+    if first:
+        return _first(*first, session, screen)
+    if before:
+        return Culprit(
+            f"{listed(before)} ended with exit code 0 before hvd.init(), where others waited",
+            _where(before[0], session),
+            "all ranks must call hvd.init()",
+        )
+    if screen.first_error and screen.first_error[0] not in session.ranks:
+        number, error = screen.first_error
+        return Culprit(
+            f"rank {number}, on another machine, was the first to print an exception: {error}",
+            cure=_see_above(number, screen),
+        )
+    pids = session.ranks
+    what = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
+    elsewhere = "it is not known which rank failed: none on this machine did so by itself"
+    cure = elsewhere if len(pids) < ranks else ""
+    return Culprit(what, cure=cure, known=False)
+
+
+def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit:
+    """The same where all ranks of this machine have ended, but not the launcher, for so long."""
+    first = first_ended(session, all_here=False)
+    if first:
+        found = _first(*first, session, screen)
+    else:
+        found = Culprit("all ranks of this machine have ended, at least one of them badly")
+    cure = (
+        f"the MPI launcher had not ended {seconds:g} s after them, and was killed: it may have "
+        "waited for a machine that cannot be reached"
+    )
+    return replace(found, cure=cure)
+
+
+def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
+    """The rank of this machine that was the first to end badly, and its code or minus its signal.
+
+    One that SIGTERM has ended is it only where all ranks run here, `all_here`, and nothing else
+    made the launcher send that signal, as it does when a rank on another machine has failed.
+    """
+    codes = session.codes()
+    terminated = -signal.SIGTERM
+    ended = [number for number, code in codes.items() if all_here or code != terminated]
+    # Times may be equal: files have them in ticks of some milliseconds.
+    ended.sort(key=lambda number: (session.began_to_end(number), codes[number] == terminated))
+    return (ended[0], codes[ended[0]]) if ended else None
+
+
+def first_text(number: int, code: int, why: str) -> str:
+    """The sentence about that rank; `why` may be empty."""
+    how = _signal_text(-code) if code < 0 else f"exit code {code}"
+    return f"rank {number} was the first to end with an error ({how})" + (f": {why}" if why else "")
+
+
+def reason(number: int, session: Session) -> str:
+    """The exception that ended a rank inside the job, in one line; empty if none did."""
+    text = session.exception(number)[1]
+    return textwrap.shorten(gist(text), _LONGEST, placeholder=" ...") if text else ""
+
+
+def end_text(code: int, culprit: Culprit) -> str:
+    """The paragraph for a job that failed."""
+    parts = {"what": culprit.what, "where": culprit.where, "next": culprit.cure}
+    lines = [f"tf_hvd run: the job ended with exit code {code}"]
+    for name, text in parts.items():
+        if text:
+            lines += _wrapped(f"  {name + ':':7}{text}", " " * 9)
+    return "\n".join(lines)
+
+
+def cut_short_text(ranks: Sequence[int]) -> str:
+    """The sentence for a job that the launcher ended without calling that a failure."""
+    return (
+        "tf_hvd run: the job failed: the MPI launcher ended with exit code 0, but on this machine "
+        f"{listed(ranks)} did not exit by themselves with code 0; Open MPI does this when it "
+        "loses another machine"
+    )
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Ranks as a sentence has them."""
+    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
+
+
+def _first(number: int, code: int, session: Session, screen: Screen | None) -> Culprit:
+    place, _ = session.exception(number)
+    why = reason(number, session)
+    said = screen.last_lines.get(number, "") if screen else ""
+    # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
+    by_itself = code > 0 or -code == signal.SIGABRT
+    if not why and said and by_itself:
+        why = f"its last line is {said!r}"[:_LONGEST]
+    cure = ""
+    if place or (code > 0 and said):
+        cure = _see_above(number, screen)
+    elif code > 0:
+        cure = "it left no exception: look where the program calls sys.exit or os._exit"
+    elif -code in _CRASHES:
+        cure = "a crash of native code: PYTHONFAULTHANDLER=1 shows the line of Python where it was"
+    elif -code == signal.SIGKILL:
+        cure = _SENT
+    elif code < 0:
+        cure = "see who sent that: tf_hvd run did not"
+    where = "; ".join(filter(None, [place, _where(number, session)]))
+    return Culprit(first_text(number, code, why), where, cure, exit_code(code))
+
+
+def _see_above(number: int, screen: Screen | None) -> str:
+    marked = f", marked [{number}]" if screen and screen.marked else ""
+    return f"read what rank {number} has printed, above{marked}"
+
+
+def _where(number: int, session: Session) -> str:
+    process = session.ranks.get(number)
+    return f"process {process} on {socket.gethostname()}" if process else ""
+
+
+def _signal_text(signum: int) -> str:
+    return f"signal {signum}, {signal.strsignal(signum)}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    columns = shutil.get_terminal_size((_WIDTH, 0)).columns if _on_terminal() else _WIDTH
+    return textwrap.wrap(
+        text,
+        max(40, min(columns - 1, _WIDTH)),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def gist(text: str) -> str:
+    """The line of an exception that says what happened, after its type."""
+    kind, _, message = text.partition(": ")
+    lines = [
+        line.strip() for line in message.partition("\nOriginal stack trace for")[0].splitlines()
+    ]
+    told = (line for line in lines[_heading(lines) :] if line and not _SEVERAL.match(line))
+    found = _AFTER_A_TEXT.sub("", _BEFORE_A_TEXT.sub("", next(told, message.strip())))
+    return found if found.startswith(kind) else f"{kind}: {found}"
+
+
+def _heading(lines: Sequence[str]) -> int:
+    """How many lines of an exception come before its text.
+
+    TensorFlow's and Keras' begin with a heading, and a traceback may follow: the text comes after
+    that and an empty line; in a session, after that and the names of nodes.
+    """
+    frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
+    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: '")]
+    if nodes:
+        return nodes[-1] + 1
+    if frames:
+        return lines.index("", frames[-1]) if "" in lines[frames[-1] :] else frames[-1]
+    return 1 if lines and lines[0].endswith((":", "().")) else 0

@@ -1,0 +1,155 @@
+"""Host lists: `-H name:slots,...` and host files, read into one form. Pure, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tf_hvd.launch.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1"})
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine and the number of ranks that it may hold."""
+
+    name: str
+    slots: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.slots}"
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """Reads a host list as given to `-H`: `name:slots`, comma-separated.
+
+    Args:
+        text: for example `node1:4,node2:4`.
+
+    Returns:
+        The hosts in the order given, which is the order of the ranks.
+
+    Raises:
+        UsageError: an entry is not `name:slots`, or a name stands there twice.
+    """
+    return _distinct([_parse_entry(entry.strip(), "-H") for entry in text.split(",")])
+
+
+def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
+    """Reads a host file in the form of Open MPI (`name slots=4`) or of MPICH (`name:4`).
+
+    Args:
+        text: the file's contents; blank lines and what follows a `#` are skipped.
+        path: the file's name, for error messages.
+
+    Returns:
+        The hosts in the order of the lines.
+
+    Raises:
+        UsageError: a line is in neither form, a name stands there twice, or the file names no host.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        entry = line.partition("#")[0].strip()
+        if entry:
+            entry = re.sub(r"\s+slots\s*=\s*", ":", entry)
+            hosts.append(_parse_entry(entry, f"{path}, line {number}"))
+    if not hosts:
+        raise UsageError(f"{path} names no host; write one `name slots=N` a line")
+    return _distinct(hosts)
+
+
+def check_slots(hosts: Sequence[Host], ranks: int, cure: str) -> None:
+    """Refuses more ranks than the hosts have slots.
+
+    Args:
+        hosts: where the ranks are to go.
+        ranks: how many.
+        cure: what the user can do.
+
+    Raises:
+        UsageError: the slots do not suffice; names both numbers.
+    """
+    slots = sum(host.slots for host in hosts)
+    if ranks > slots:
+        listed = ",".join(map(str, hosts))
+        them = f"{slots} slot{'s' if slots != 1 else ''} of {listed}"
+        raise UsageError(f"-np {ranks} is more than the {them}; {cure}")
+
+
+def most_ranks_on_a_host(hosts: Sequence[Host], ranks: int) -> int:
+    """The most ranks that one host gets, hosts being filled in order; all of them without hosts."""
+    if not hosts:
+        return ranks
+    return max(taken for _, taken in _filled(hosts, ranks))
+
+
+def hosts_of(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
+    """The hosts that get any of the ranks, hosts being filled in order."""
+    return tuple(host for host, _ in _filled(hosts, ranks))
+
+
+def all_local(hosts: Sequence[Host], this_host: str) -> bool:
+    """True if every host of the list is the machine named `this_host`."""
+    return all(_is_local(host, this_host) for host in hosts)
+
+
+def ranks_here(hosts: Sequence[Host], ranks: int, this_host: str) -> int:
+    """How many ranks the machine named `this_host` gets, hosts being filled in order."""
+    if not hosts:
+        return ranks
+    return sum(taken for host, taken in _filled(hosts, ranks) if _is_local(host, this_host))
+
+
+def _filled(hosts: Sequence[Host], ranks: int) -> Iterator[tuple[Host, int]]:
+    """The hosts that get any of the ranks, in order, and how many each of them gets."""
+    for host in hosts:
+        taken = min(host.slots, ranks)
+        if taken == 0:
+            return
+        yield host, taken
+        ranks -= taken
+
+
+def _is_local(host: Host, this_host: str) -> bool:
+    short = this_host.partition(".")[0]
+    # Where this machine does not know its domain, a scheduler may.
+    bare = host.name.partition(".")[0] if short == this_host else host.name
+    return host.name in _LOCAL_NAMES | {this_host, short} or bare == short
+
+
+def _parse_entry(entry: str, where: str) -> Host:
+    if entry.count(":") > 1 or entry.startswith("["):
+        raise UsageError(
+            f"{where}: {entry!r} is not name:slots; for an IPv6 address write a host name instead"
+        )
+    name, colon, slots = entry.partition(":")
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: {entry!r} is not name:slots; a host list looks like node1:4,node2:4"
+        )
+    if not colon:
+        raise UsageError(
+            f"{where}: {entry!r} has no slots; write {entry}:1 for one rank on that host"
+        )
+    if not (slots.isascii() and slots.isdigit() and int(slots) > 0):
+        raise UsageError(
+            f"{where}: {slots!r} slots in {entry!r} is not a positive number; "
+            f"write {name}:1 or more"
+        )
+    return Host(name, int(slots))
+
+
+def _distinct(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    seen: dict[str, int] = {}
+    for host in hosts:
+        if host.name in seen:
+            total = seen[host.name] + host.slots
+            raise UsageError(
+                f"host {host.name} is listed twice; write it once, as {host.name}:{total}"
+            )
+        seen[host.name] = host.slots
+    return tuple(hosts)

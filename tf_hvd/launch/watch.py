@@ -1,0 +1,329 @@
+"""Looks on while a job runs: that it starts in time, and whether its ranks ever join each other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tf_hvd.launch import culprit, processes, shared_memory
+from tf_hvd.launch.culprit import listed
+from tf_hvd.launch.grace import Elsewhere, Grace
+from tf_hvd.launch.session import Session
+from tf_hvd.launch.supervise import Fate
+from tf_hvd.launch.terminal import Terminal
+
+_WIDTH = 78
+_SOON, _SELDOM = 0.25, 5.0
+# How long what ranks have started may take to end when one of them has failed, and the launcher
+# when all ranks of this machine have ended.
+TO_LET_GO, TO_END = 3.0, 15.0
+# Seconds without any rank after which something is said.
+_SILENT = 15.0
+# What launchers start for themselves, as /proc has it: 15 letters.
+_DAEMONS = ("hydra_pmi_proxy", "prted", "orted")
+
+
+class JobWatch:
+    """Watches one job; after its end, says what there is to say about it.
+
+    Args:
+        session: what the ranks of this machine report to.
+        ranks: how many ranks the job has, on all machines.
+        here: how many of them run on this machine; None where that is not known.
+        start_timeout: seconds in which those must have started; None for any time.
+        family: the MPI's; empty for none.
+        terminal: reads what they print.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        ranks: int,
+        here: int | None,
+        start_timeout: float | None,
+        family: str = "",
+        terminal: Terminal | None = None,
+    ) -> None:
+        self._session = session
+        self._ranks = ranks
+        self.here = here
+        """How many ranks run on this machine; None where that is not known."""
+        self._start_timeout = start_timeout
+        self._began = time.monotonic()
+        self._family = family
+        self.terminal = terminal
+        """What reads what ranks and launcher print; None for Slurm's, and for one rank."""
+        self._shared_free = shared_memory.free()
+        self._told_of_start = False
+        self._tensorflow = False
+        self._launcher = 0
+        self._ignores_hangup = processes.ignores_hangup(os.getpid())  # then all of us do
+        # Since when a rank of this machine has failed, and all of them have ended.
+        self._failed: float | None = None
+        self._ended: float | None = None
+        self.killed: dict[int, str] = {}
+        """What ranks had started and left running, which kept the launcher: names by process id."""
+        self.ended_for = ""
+        """What to say where the job had to be ended: it did not start, or not end, in time."""
+        self.code = 1
+        """The exit code then."""
+        self.elsewhere = Elsewhere()
+        """The job's other machines."""
+        self._asked = ""  # by which signal to end
+        self._grace: Grace | None = None
+
+    def started(self, process: int) -> None:
+        """The launcher runs."""
+        self._launcher = process
+        self._began = time.monotonic()
+        self._session.serve()
+        if self.terminal:
+            self.terminal.serve()
+
+    def look(self) -> float | None:
+        """Looks on; None if the job must end."""
+        passed = time.monotonic() - self._began
+        self._tell_of_start(passed)
+        if self._is_late(passed) or self._is_left_over():
+            return None
+        if self._tensorflow or self._session.joined():
+            return _SELDOM
+        self._tensorflow = any(map(processes.has_tensorflow, processes.descendants()))
+        # A program that loads TensorFlow does so early, and keeps it.
+        return min(_SELDOM, _SOON + passed / 20)
+
+    def hand_on(self, signum: int, grace: float) -> bool:
+        """Hands a signal to end on to the ranks; False if none is known."""
+        asked = Grace(str(self._session.folder), self.elsewhere)
+        who = asked.begin(signum)
+        if not who:
+            return False
+        self._grace = asked
+        self._asked = signal.Signals(signum).name
+        once_more = "another Ctrl-C" if signum == signal.SIGINT else f"another {self._asked}"
+        say(
+            f"tf_hvd run: {self._asked} goes to {who}, which may save what they "
+            f"have: the job is ended in {grace:g} s (--grace), or at once by {once_more}"
+        )
+        return True
+
+    def grace_is_over(self) -> None:
+        """Kills the ranks that have not ended."""
+        if self._grace:
+            self._grace.end()
+
+    def asked_text(self) -> str:
+        """The line for a job that was asked to end."""
+        if not self._grace:
+            return ""
+        return f"tf_hvd run: the job was ended by {self._asked}; {self._grace.text()}"
+
+    def trains_apart(self) -> bool:
+        """Whether TensorFlow ran in several ranks, and none joined this job or one it started."""
+        elsewhere = self._session.joined() or self._session.started_jobs()
+        return self._ranks > 1 and self._tensorflow and not elsewhere
+
+    def shared_memory_text(self) -> str:
+        """What to say of /dev/shm when the job has failed; empty if it had room enough."""
+        if self._session.joined():
+            return ""
+        return shared_memory.little_text(self._family, self._shared_free, self.here or 0)
+
+    def knows_us(self) -> bool:
+        """Whether a rank has called `init`, be it in vain, or has started a job that has."""
+        return self._session.called() or self._session.started_jobs()
+
+    def joined(self) -> bool | None:
+        """Whether ranks joined the job; None if no rank ran here, so that nothing is known."""
+        if self._session.joined():
+            return True
+        return False if self.here or self._session.ranks else None
+
+    def fate(self, process: int) -> Fate:
+        """What becomes of a process that has outlived the job.
+
+        Left alone is what was given a session of its own (`setsid`, `ssh` with ControlPersist), or
+        made to ignore SIGHUP (`nohup`): it is meant to go on.
+        """
+        if self._session.is_copier(process):
+            return Fate.ENDS
+        if processes.name(process) in _DAEMONS:
+            return Fate.KILLED
+        own = processes.session(process)
+        apart = own is not None and own not in {os.getsid(0), *self._session.sessions}
+        nohup = not self._ignores_hangup and processes.ignores_hangup(process)
+        return Fate.LEFT if apart or nohup else Fate.KILLED
+
+    def _tell_of_start(self, passed: float) -> None:
+        """Says, once, that the launcher takes long."""
+        late = passed >= _SILENT and not self._session.ranks
+        if not late or self._told_of_start or not self.here:
+            return
+        self._told_of_start = True
+        say(
+            f"tf_hvd run: after {_SILENT:g} s none of {self.here} ranks on this machine has "
+            f"started; the MPI launcher, process {self._launcher}, is still at work "
+            "(--verbose shows its command, --start-timeout ends such a job)"
+        )
+
+    def _is_late(self, passed: float) -> bool:
+        if self._start_timeout is None or not self.here or passed < self._start_timeout:
+            return False
+        came = sorted(self._session.ranks)
+        if len(came) >= self.here:
+            self._start_timeout = None
+            return False
+        who = f"only {listed(came)} of {self.here} ranks" if came else f"none of {self.here} ranks"
+        self.ended_for = (
+            f"tf_hvd run: {who} on this machine started within {self._start_timeout:g} s; see what "
+            "the MPI launcher waits for with --verbose, or give it longer with --start-timeout"
+        )
+        return True
+
+    def _is_left_over(self) -> bool:
+        """A launcher ends the job when a rank has failed, unless something keeps it."""
+        failed = self._session.failed() if self.here else []
+        if not self.here or not failed:
+            self._failed = self._ended = None
+            return False
+        now = time.monotonic()
+        self._failed = self._failed or now
+        if now - self._failed >= TO_LET_GO:
+            self._kill_left_running(failed)
+        if not self._session.all_ended(self.here):
+            return False
+        self._ended = self._ended or now
+        if now - self._ended < TO_END:
+            return False
+        screen = self.terminal.screen if self.terminal else None
+        found = culprit.outlived(self._session, screen, TO_END)
+        self.code = found.code or self.code
+        self.ended_for = culprit.end_text(self.code, found)
+        return True
+
+    def _kill_left_running(self, failed: Collection[int]) -> None:
+        """Kills a data loader, say, that a killed rank has forked.
+
+        MPICH takes it for the rank itself, and both launchers wait until its output ends.
+        """
+        # Ours are those, besides the launcher, that have outlived who started them.
+        for process in processes.descendants(without=self._launcher):
+            if self._session.rank_of(process) not in failed:
+                continue
+            name = processes.name(process)
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+                self.killed[process] = name
+
+
+def say(text: str) -> None:
+    """Prints a line for the user."""
+    with contextlib.suppress(OSError):  # nobody reads it
+        print(text, file=sys.stderr, flush=True)
+
+
+def is_interpreter(program: str) -> bool:
+    """Whether a program is Python itself, told by its name."""
+    return Path(os.path.realpath(program)).name.startswith("python")
+
+
+def is_python(program: str) -> bool:
+    """Whether a program is Python or a script for it, told by its name and its first line."""
+    if is_interpreter(program):
+        return True
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
+def is_for_horovod(command: Sequence[str]) -> bool:
+    """Whether a Python program may be written for Horovod, told by the script in its command."""
+    script = next((word for word in command if word.endswith(".py")), None)
+    if script is None:
+        return True
+    try:
+        text = Path(script).read_bytes()
+    except OSError:  # Python has said enough
+        return False
+    return b"horovod" in text and b"tf_hvd" not in text
+
+
+def interpreter_of(program: str, environ: Mapping[str, str]) -> str:
+    """The Python that runs a program: itself, or that of a script's first line; else empty."""
+    if is_interpreter(program):
+        return program
+    path = shutil.which(program, path=environ.get("PATH"))
+    if path is None or not is_python(path):
+        return ""
+    with open(path, "rb") as file:
+        words = os.fsdecode(file.readline(256))[2:].split()
+    if os.path.basename(words[0]) == "env":
+        return next((word for word in words[1:] if not word.startswith("-")), "")
+    return words[0]
+
+
+def apart_text(ranks: int, command: Sequence[str], as_horovod: bool, error: bool) -> str:
+    """The paragraph for a job whose ranks never joined each other."""
+    program = shlex.join(command)
+    if ranks == 1:
+        said = ["THE PROGRAM DID NOT JOIN A JOB: it never called tf_hvd.init()."]
+    else:
+        said = [
+            f"NO RANK JOINED THE JOB: {ranks} copies of the program ran, each alone and over the "
+            "same data. None of them called tf_hvd.init(), so nothing was shared between them."
+        ]
+    if as_horovod:
+        cures = [
+            "The program did not use the Horovod that --as-horovod gives it: does its Python "
+            "have tf_hvd, is `import horovod` caught by an `except ImportError`, and is "
+            "hvd.init() reached?"
+        ]
+    else:
+        cures = [
+            "If it is written for Horovod, start it with --as-horovod:",
+            f"    tf_hvd run -np {ranks} --as-horovod {program}",
+            "If it is written for tf_hvd, it must call tf_hvd.init() before it trains.",
+        ]
+    if error:
+        cures.append("This is an error because of --require-init.")
+    else:
+        cures.append("--require-init makes this an error.")
+    return _paragraph([*said, *cures])
+
+
+def failed_text() -> str:
+    """The line for a job that failed before any rank had joined it."""
+    return (
+        "tf_hvd run: no rank had called tf_hvd.init() when the job failed; "
+        "a program that is written for Horovod needs --as-horovod"
+    )
+
+
+def killed_text(killed: Mapping[int, str]) -> str:
+    """The line for processes that had to be killed for the job to end."""
+    names = ", ".join(f"{process} ({name})" for process, name in sorted(killed.items()))
+    return (
+        f"tf_hvd run: killed what ranks that failed had left running, which kept the job: {names}"
+    )
+
+
+def _paragraph(lines: Iterable[str]) -> str:
+    rule = "=" * _WIDTH
+    filled = []
+    for line in lines:
+        if line.startswith(" "):  # a command: not to be broken
+            filled.append(f"= {line}")
+        else:
+            filled += [f"= {part}" for part in textwrap.wrap(line, _WIDTH - 2)]
+    return "\n".join(["", rule, *filled, rule])

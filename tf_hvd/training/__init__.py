@@ -1,0 +1,1 @@
+"""Gradients of several ranks as one: optimizers, tapes, hooks, data."""

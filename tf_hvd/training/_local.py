@@ -1,0 +1,69 @@
+"""Variables that each rank trains for itself: their gradients are not reduced."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.collectives.sparse import each_row_once
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import in_xla, tf_variable
+from tf_hvd.core.process_sets import id_of
+from tf_hvd.training.reduction import GradientReducer
+
+
+class LocalVariables:
+    """The registered local variables of one optimizer or tape, compared by identity."""
+
+    def __init__(self) -> None:
+        self._registered: dict[int, Any] = {}  # holds them, so that no id is reused
+
+    def register(self, variable: Any) -> None:
+        """From now on the gradient of `variable` stays on this rank."""
+        variable = tf_variable(variable)
+        self._registered[id(variable)] = variable
+
+    def __contains__(self, variable: object) -> bool:
+        return id(tf_variable(variable)) in self._registered
+
+
+def reduce_except_local(
+    reducer: GradientReducer,
+    local: LocalVariables,
+    scale_local: bool,
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    generic_names: bool = False,
+    step: Any = None,
+) -> list[Any]:
+    """Reduces the gradients of all variables but the local ones.
+
+    Args:
+      reducer: does the reduction.
+      local: the variables to leave out.
+      scale_local: divide local gradients by the number of ranks, which is the
+        weight that a rank's gradient has in the averages.
+      gradients: see `GradientReducer.reduce`.
+      variables: see there.
+      generic_names: see there.
+      step: see there.
+    """
+    is_local = [variable in local for variable in variables]
+    shared = [None if mine else g for g, mine in zip(gradients, is_local, strict=True)]
+    results = reducer.reduce(shared, variables, generic_names, step)
+    for index, mine in enumerate(is_local):
+        if mine:
+            gradient = each_row_once(gradients[index])
+            results[index] = _scaled(gradient, reducer) if scale_local else gradient
+    return results
+
+
+def _scaled(gradient: Any, reducer: GradientReducer) -> Any:
+    if gradient is None:
+        return None
+    process_set = reducer.process_set
+    count = process_set.size() if in_xla() else basics.size_op(id_of(process_set))
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / tf.cast(count, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(count, gradient.dtype)

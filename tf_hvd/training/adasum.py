@@ -1,0 +1,108 @@
+"""Adasum for v1 optimizers: the ranks' updates are combined, not their gradients.
+
+Maleki and others, "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
+Each rank lets its optimizer change the weights; the changes are combined by
+allreduce with op=Adasum, and the weights become what they were before plus the
+combined change.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.core._tensorflow import ByVariables, state_variable
+from tf_hvd.training._local import LocalVariables
+from tf_hvd.training.reduction import GradientReducer
+
+
+@dataclasses.dataclass
+class _Step:
+    """The step that a list of variables is in."""
+
+    count: Any  # updates so far
+    starts: list[Any]  # what the variables were before the first of them
+
+
+def _first_step(variables: list[Any]) -> _Step:
+    with tf.init_scope():
+        count = state_variable(tf.zeros([], tf.int64), "adasum/passes")
+        starts = [
+            state_variable(tf.zeros(v.shape, v.dtype.base_dtype), f"adasum/start_{i}")
+            for i, v in enumerate(variables)
+        ]
+        return _Step(count, starts)
+
+
+class AdasumUpdates:
+    """Combines the changes of weights since the last combination.
+
+    Args:
+      reducer: with op=Adasum.
+      local: variables that keep their rank's own changes.
+      passes: after how many updates of a rank the changes are combined.
+    """
+
+    def __init__(self, reducer: GradientReducer, local: LocalVariables, passes: int) -> None:
+        self._reducer = reducer
+        self._local = local
+        self._passes = passes
+        self._steps: ByVariables[_Step] = ByVariables()
+
+    def apply(self, update: Callable[[], Any], variables: Sequence[Any]) -> Any:
+        """Runs `update`, and then combines what it changed if the passes are complete.
+
+        Args:
+          update: applies this rank's gradients.
+          variables: those that `update` changes.
+
+        Returns:
+          An op in a graph, None in eager mode.
+        """
+        if self._reducer.is_alone():
+            return update()
+        shared = [variable for variable in variables if variable not in self._local]
+        if self._passes == 1:
+            # Copies: the optimizer changes reference variables in place.
+            starts = [tf.raw_ops.DeepCopy(x=variable.read_value()) for variable in shared]
+            with tf.control_dependencies(starts), tf.control_dependencies([update()]):
+                return self._group(self._combine(starts, shared))
+        return self._apply_pass(update, shared)
+
+    def _apply_pass(self, update: Callable[[], Any], shared: list[Any]) -> Any:
+        step = self._steps.get(shared, lambda: _first_step(shared))
+        begins = tf.equal(step.count.read_value(), 0)
+        kept = [
+            start.assign(tf.where(begins, variable.read_value(), start.read_value()))
+            for start, variable in zip(step.starts, shared, strict=True)
+        ]
+        with tf.control_dependencies(self._ops(kept)), tf.control_dependencies([update()]):
+            count = tf.identity(step.count.assign_add(1))
+
+        def finish() -> Any:
+            starts = [start.read_value() for start in step.starts]
+            done = [*self._combine(starts, shared), step.count.assign(0)]
+            with tf.control_dependencies(self._ops(done)):
+                return tf.constant(True)
+
+        with tf.control_dependencies([count]):
+            done = tf.cond(tf.equal(count, self._passes), finish, lambda: tf.constant(False))
+        return self._group([done])
+
+    def _combine(self, starts: list[Any], variables: list[Any]) -> list[Any]:
+        changes = [v.read_value() - s for v, s in zip(variables, starts, strict=True)]
+        combined = self._reducer.reduce(changes, variables)
+        return [
+            variable.assign(start + change)
+            for variable, start, change in zip(variables, starts, combined, strict=True)
+        ]
+
+    @staticmethod
+    def _ops(values: list[Any]) -> list[Any]:
+        """What a control dependency can wait for; nothing in eager mode."""
+        return [] if tf.executing_eagerly() else values
+
+    @staticmethod
+    def _group(values: list[Any]) -> Any:
+        return None if tf.executing_eagerly() else tf.group(*values)

@@ -1,0 +1,398 @@
+"""DistributedOptimizer for the optimizers of tf.compat.v1; hands on those of Keras."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.powersgd import PowerSGD
+from tf_hvd.core import basics
+from tf_hvd.core._tensorflow import ByVariables, state_variable, verbatim
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.keras import start
+from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.training.adasum import AdasumUpdates
+from tf_hvd.training.aggregation import GradientAggregation, check_passes
+from tf_hvd.training.reduction import GradientReducer
+from tf_hvd.training.v1_guard import AnsweredFor, GradientCheck, refuse_in_loss_scaler
+
+
+class _Updates:
+    """How many updates of a list of variables this process has applied.
+
+    A local variable of a v1 graph, for global_step may be counted on by another
+    train op of the same Session.run. A program that does not initialise local
+    variables trains all the same, and its steps are not compared.
+    """
+
+    def __init__(self) -> None:
+        with tf.init_scope():
+            self._count = state_variable(tf.zeros([], tf.int64), "distributed/updates")
+            self._is_in_graph = not tf.executing_eagerly()
+
+    def step(self) -> Any:
+        """The count, now or when the graph runs; negative where it is not initialised."""
+        if not self._is_in_graph:
+            return self._count.read_value()
+        with tf.name_scope("distributed_step"):
+            return tf.cond(
+                self._count.is_initialized(),
+                self._count.read_value,
+                lambda: tf.constant(-1, tf.int64),
+            )
+
+    def count(self) -> Any:
+        """Counts one."""
+        if not self._is_in_graph:
+            return self._count.assign_add(1)
+        with tf.name_scope("distributed_step"):
+            return tf.cond(
+                self._count.is_initialized(),
+                lambda: self._count.assign_add(1, read_value=True),
+                lambda: tf.constant(-1, tf.int64),
+            )
+
+
+@dataclasses.dataclass
+class _Begun:
+    """One pass of which the gradients are there."""
+
+    complete: Any  # of several passes: whether it is the last
+    variables: list[Any]
+    present: set[int]  # ids of those that have a gradient
+    updates: _Updates | None  # of the list; None if there is nobody to compare with
+
+    def is_of(self, variables: list[Any]) -> bool:
+        return list(map(id, variables)) == list(map(id, self.variables))
+
+    def may_update(self, variables: list[Any]) -> bool:
+        return set(map(id, variables)) <= self.present
+
+
+def _collect_train_op(op: Any) -> None:
+    """Puts `op` into the collection of train ops, for those in the branch that it runs.
+
+    TensorFlow's optimizers have put those there, and a meta graph that names an op of a branch
+    cannot be imported.
+    """
+    kept = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+    kept[:] = [known for known in kept if known.graph is op.graph and known is not op] + [op]
+
+
+class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    """Wraps a v1 optimizer: `compute_gradients` reduces, everything else is the inner one's.
+
+    Slots, hyperparameters and their names in checkpoints are those of the inner
+    optimizer: a checkpoint does not show that it was wrapped.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str,
+        use_locking: bool,
+        reducer: GradientReducer,
+        scale_local_gradients: bool,
+        aggregation: GradientAggregation | None,
+    ) -> None:
+        super().__init__(use_locking=use_locking, name=name)
+        self._optimizer = optimizer
+        self._reducer = reducer
+        self._local = LocalVariables()
+        self._scale_local = scale_local_gradients
+        self._aggregation = aggregation
+        self._begun: list[_Begun] = []
+        self._applied: ByVariables[_Updates] = ByVariables()
+        self._check = GradientCheck()
+
+    def __repr__(self) -> str:
+        # Scripts look for "horovod" in str(optimizer).
+        return f"<tf_hvd (horovod) {self.get_name()} of {self._optimizer!r}>"
+
+    def register_local_var(self, var: Any) -> None:
+        """From now on the gradient of `var` is not reduced."""
+        self._local.register(var)
+
+    @verbatim
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """The inner optimizer's compute_gradients, then the reduction over all ranks.
+
+        Raises:
+          ValueError: with backward_passes_per_step > 1 in an optimizer that scales the
+            loss by a number that changes.
+        """
+        if self._aggregation is not None:
+            refuse_in_loss_scaler(f"backward_passes_per_step={self._aggregation.passes}")
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        gradients = [gradient for gradient, _ in pairs]
+        variables = [variable for _, variable in pairs]
+        updates = None if self._reducer.is_alone() else self._applied.get(variables, _Updates)
+        present = {id(v) for g, v in pairs if g is not None}
+        begun = _Begun(None, variables, present, updates)
+        if self._aggregation is None:
+            reduced = self._reduce(gradients, begun)
+        else:
+            begun.complete, sums = self._aggregation.add(gradients, variables)
+            reduced = self._reduce_if_complete(sums, begun)
+        # Of a list, the last pass is the one that may be applied.
+        self._begun = [pass_ for pass_ in self._begun if not pass_.is_of(variables)]
+        self._begun.append(begun)
+        return list(zip(reduced, variables, strict=True))
+
+    def _reduce(self, gradients: list[Any], begun: _Begun) -> list[Any]:
+        pairs = zip(gradients, begun.variables, strict=True)
+        shared = [v for g, v in pairs if g is not None and v not in self._local]
+        with tf.control_dependencies(start.before_reduction(shared, self._reducer.process_set)):
+            return reduce_except_local(
+                self._reducer,
+                self._local,
+                self._scale_local,
+                gradients,
+                begun.variables,
+                step=None if begun.updates is None else begun.updates.step(),
+            )
+
+    def _reduce_if_complete(self, sums: list[Any], begun: _Begun) -> list[Any]:
+        """The reduced sums of a complete step; else the rank's own, which nobody applies."""
+        known = [(i, total) for i, total in enumerate(sums) if total is not None]
+        values = tf.cond(
+            begun.complete,
+            lambda: [self._reduce(sums, begun)[i] for i, _ in known],
+            lambda: [tf.identity(total) for _, total in known],
+        )
+        results: list[Any] = [None] * len(sums)
+        for (i, _), value in zip(known, values, strict=True):
+            results[i] = value
+        return results
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """The inner optimizer's apply_gradients; reduces nothing.
+
+        With backward_passes_per_step > 1 it does nothing, not even count a step,
+        until the passes are complete.
+
+        Raises:
+          ValueError: nothing has reduced the gradients.
+        """
+        pairs = list(grads_and_vars)
+        begun = self._begun_with([variable for _, variable in pairs])
+        self._check_reduced(begun, pairs)
+        with AnsweredFor():
+            return self._apply_if_complete(begun, pairs, *args, **kwargs)
+
+    @verbatim
+    def _check_reduced(self, begun: _Begun | None, pairs: list[Any]) -> None:
+        if not self._reducer.is_alone():
+            shared = [(g, v) for g, v in pairs if g is not None and v not in self._local]
+            # A pass that does not complete a step sends nothing.
+            only_added = begun is not None and self._aggregation is not None
+            self._check.before_update(self.get_name(), shared, only_added)
+
+    def _apply_if_complete(
+        self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._aggregation is None:
+            return self._apply(begun, pairs, *args, **kwargs)
+        if begun is None:
+            raise ValueError(
+                "backward_passes_per_step > 1 needs the gradients of this optimizer's own "
+                "compute_gradients()."
+            )
+        done = self._aggregation.when_complete(
+            begun.complete,
+            lambda: self._apply(begun, pairs, *args, **kwargs),
+            begun.variables,
+        )
+        if not tf.executing_eagerly():
+            _collect_train_op(done.op)
+        return done
+
+    def _apply(self, begun: _Begun | None, pairs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        """Applies the gradients, and then counts the update."""
+        if begun is None or begun.updates is None:
+            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
+        # What is returned has the name that was asked for.
+        name = kwargs.pop("name", None)
+        if name is not None:
+            kwargs["name"] = f"{name}_update"
+        done = self._optimizer.apply_gradients(pairs, *args, **kwargs)
+        if tf.executing_eagerly():
+            begun.updates.count()
+            return done
+        with tf.control_dependencies([] if done is None else [done]):
+            return tf.group(begun.updates.count(), name=name)
+
+    def _begun_with(self, variables: list[Any]) -> _Begun | None:
+        """The pass that the gradients of `variables` are of; some may have been left out."""
+        exactly = [pass_ for pass_ in self._begun if pass_.is_of(variables)]
+        partly = [pass_ for pass_ in reversed(self._begun) if pass_.may_update(variables)]
+        return next(iter(exactly + partly), None)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """The inner optimizer's slot."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """The inner optimizer's slot names."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """The inner optimizer's variables."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class _DistributedAdasumOptimizer(_DistributedOptimizer):
+    """Combines the inner optimizer's updates; its gradients stay on their rank."""
+
+    def __init__(
+        self, optimizer: Any, name: str, use_locking: bool, reducer: GradientReducer, passes: int
+    ) -> None:
+        super().__init__(optimizer, name, use_locking, reducer, False, None)
+        self._updates = AdasumUpdates(reducer, self._local, passes)
+
+    @verbatim
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """The inner optimizer's compute_gradients.
+
+        Raises:
+          ValueError: in an optimizer that scales the loss by a number that changes.
+        """
+        refuse_in_loss_scaler("op=Adasum")
+        pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
+        return pairs
+
+    @verbatim
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """The inner optimizer's apply_gradients; then the ranks' updates are combined."""
+        pairs = list(grads_and_vars)
+        with AnsweredFor():
+            return self._updates.apply(
+                lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs),
+                [variable for gradient, variable in pairs if gradient is not None],
+            )
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] | PowerSGD = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = basics.Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+    *,
+    sparse: str | None = None,
+) -> Any:
+    """Wraps an optimizer so that its gradients are reduced over all ranks.
+
+    Args:
+      optimizer: a tf.compat.v1.train.Optimizer, or one of Keras: for it see
+        `tf_hvd.keras.DistributedOptimizer`, which then does the work.
+      name: name of the wrapper; the default is "Distributed" and the type's name.
+      use_locking: passed on to the base class; Keras' optimizers have no locks.
+      device_dense: device for the collectives, "" for TensorFlow's choice.
+      device_sparse: device for those of IndexedSlices.
+      compression: see `tf_hvd.Compression`.
+      sparse_as_dense: turn IndexedSlices into tensors first.
+      backward_passes_per_step: how many backward passes a rank adds up before the
+        sum is reduced and applied.
+      op: Average, Sum, Min, Max or Product; or Adasum, see docs/optimizers.md.
+      gradient_predivide_factor: with Average, divide by this before the sum and
+        by size() / this after it.
+      average_aggregated_gradients: divide that sum by the number of passes.
+      num_groups: deprecated; use `groups`.
+      groups: None for buckets (TF_HVD_BUCKET_BYTES); a number of groups of about
+        the same length; or lists of variables, each reduced as one request.
+      process_set: the ranks that train together; the others keep their gradients.
+      scale_local_gradients: divide the gradients of variables registered with
+        `register_local_var` by the number of ranks.
+      sparse: how IndexedSlices are sent, see `tf_hvd.allreduce`.
+
+    Returns:
+      A tf.compat.v1.train.Optimizer; or the Keras optimizer, changed in place.
+
+    Raises:
+      NotImplementedError: Adasum with an optimizer of Keras.
+      ValueError: not an optimizer, or an argument that makes no sense.
+    """
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        # Imported here: the Keras side is not needed by TF 1 programs.
+        from tf_hvd.keras import optimizer as keras_optimizer
+
+        return keras_optimizer.DistributedOptimizer(
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+            sparse=sparse,
+        )
+    options = ReductionOptions.of_gradients(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+        num_groups=num_groups,
+        gradient_predivide_factor=gradient_predivide_factor,
+    )
+    return _of_v1(
+        optimizer,
+        name or f"Distributed{type(optimizer).__name__}",
+        use_locking=use_locking,
+        options=options,
+        passes=check_passes(backward_passes_per_step),
+        average=average_aggregated_gradients,
+        scale_local=scale_local_gradients,
+    )
+
+
+def _of_v1(
+    optimizer: Any,
+    name: str,
+    *,
+    use_locking: bool,
+    options: ReductionOptions,
+    passes: int,
+    average: bool,
+    scale_local: bool,
+) -> _DistributedOptimizer:
+    """DistributedOptimizer for the optimizers of tf.compat.v1."""
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError("this optimizer is distributed already; it would reduce twice.")
+    reducer = GradientReducer(name, options)
+    if options.op == basics.Adasum:
+        if average:
+            raise ValueError(
+                "op=Adasum applies each pass by itself: average_aggregated_gradients=True has no "
+                "meaning; pass False."
+            )
+        return _DistributedAdasumOptimizer(optimizer, name, use_locking, reducer, passes)
+    aggregation = None
+    if passes > 1:
+        aggregation = GradientAggregation(
+            passes, average=average, sparse_as_dense=options.sparse_as_dense
+        )
+    return _DistributedOptimizer(optimizer, name, use_locking, reducer, scale_local, aggregation)
