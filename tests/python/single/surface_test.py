@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import pickle
+import pickletools
 import subprocess
 import sys
 
@@ -254,3 +256,13 @@ def test_command_line_does_not_load_tensorflow():
         "print([m for m in sys.modules if m.startswith('tensorflow')])"
     )
     assert run(code).stdout == "[]\n"
+
+
+CLASSES = [name for name in hvd.__all__ if isinstance(getattr(hvd, name), type)]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_pickles_of_public_classes_name_no_module_that_may_move(name):
+    module = pickletools.genops(pickle.dumps(getattr(hvd, name), protocol=0))
+    named = next(argument for opcode, argument, _ in module if opcode.name == "GLOBAL")
+    assert named in (f"tf_hvd {name}", f"tf_hvd.keras.sync_batch_norm {name}")
