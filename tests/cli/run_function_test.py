@@ -30,7 +30,7 @@ HOROVOD_SIGNATURE = (
 ALONE = f"""
 import sys, types
 package = sys.modules["tf_hvd"] = types.ModuleType("tf_hvd")
-package.__path__ = [{str(pathlib.Path(interactive.__file__).parent)!r}]
+package.__path__ = [{str(pathlib.Path(interactive.__file__).parents[1])!r}]
 from tf_hvd.launch import interactive
 """
 # As typed at a prompt, where functions have no file.
