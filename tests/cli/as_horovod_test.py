@@ -174,5 +174,5 @@ def test_the_path_for_other_launchers_is_told_without_tensorflow():
     command = [sys.executable, "-P", "-X", "importtime", "-m", "tf_hvd.horovod.names", "--path"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert os.path.isdir(os.path.join(ended.stdout.strip(), "horovod"))
-    assert "| tf_hvd\n" in ended.stderr
+    assert "| tf_hvd.horovod\n" in ended.stderr
     assert "tensorflow" not in ended.stderr
