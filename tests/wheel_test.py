@@ -274,7 +274,7 @@ def test_the_console_scripts(wheel):
     assert scripts == [
         "[console_scripts]",
         "tf_hvd = tf_hvd.launch.main:main",
-        "horovodrun = tf_hvd.launch.horovodrun:main",
+        "horovodrun = tf_hvd.horovod.horovodrun:main",
     ]
     for name in ("tf_hvd", "horovodrun"):
         script = pathlib.Path(sys.executable).parent / name

@@ -102,7 +102,7 @@ __all__ = [
 def _is_command_line() -> bool:
     """Whether this process is one of our commands, which start without TensorFlow."""
     program = sys.argv[0] if sys.argv else ""
-    modules = {"tf_hvd.launch.main", "tf_hvd.launch.horovodrun", "tf_hvd.horovod.names"}
+    modules = {"tf_hvd.launch.main", "tf_hvd.horovod.horovodrun", "tf_hvd.horovod.names"}
     as_module = program == "-m" and not modules.isdisjoint(sys.orig_argv)
     return as_module or pathlib.Path(program).name in {"tf_hvd", "horovodrun"}
 
@@ -209,6 +209,7 @@ if not _is_command_line():
         vars_to_refs,
     )
     from tf_hvd.horovod.names import install_as_horovod
+    from tf_hvd.keras.any_optimizer import DistributedOptimizer
     from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
     from tf_hvd.launch.interactive import RankError, run
     from tf_hvd.observe.timeline import start_timeline, stop_timeline
@@ -220,7 +221,6 @@ if not _is_command_line():
         PartialDistributedGradientTape,
     )
     from tf_hvd.training.hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
-    from tf_hvd.training.optimizer import DistributedOptimizer
 
     __version__: str = build_info.VERSION
 

@@ -78,7 +78,7 @@ def test_on_a_software_gpu(report, environ):
         "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
     )
 
-    table = [sys.executable, "-m", "tf_hvd.launch.horovodrun", "--check-build"]
+    table = [sys.executable, "-m", "tf_hvd.horovod.horovodrun", "--check-build"]
     done = subprocess.run(
         table,
         env={**environ, **software},

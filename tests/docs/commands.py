@@ -6,7 +6,8 @@ import io
 import re
 import shlex
 
-from tf_hvd.launch import horovodrun, main
+from tf_hvd.horovod import horovodrun
+from tf_hvd.launch import main
 
 # Programs of others, whose options are theirs.
 OTHERS = {

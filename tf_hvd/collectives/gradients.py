@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 _HALVES = (tf.float16, tf.bfloat16)
 
-# The name scope of what is made here, by which tf_hvd.keras.dataflow knows it for a part
+# The name scope of what is made here, by which tf_hvd.training.dataflow knows it for a part
 # of the backward pass, also in a function that does not say so.
 DERIVATIVE = "tf_hvd_derivative"
 

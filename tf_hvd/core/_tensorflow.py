@@ -22,6 +22,9 @@ from tensorflow.python.ops import control_flow_util
 F = TypeVar("F", bound=Callable[..., Any])
 State = TypeVar("State")
 
+# A tape puts what it computes under this name scope.
+BACKPROP = "gradient_tape/"
+
 
 def verbatim(function: F) -> F:
     """Decorator: AutoGraph calls `function` as it is written.

@@ -144,6 +144,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif not module.__name__.startswith("horovod.common"):
             importlib.import_module("tf_hvd.collectives.gradients").use_horovods()
             importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
+            importlib.import_module("tf_hvd.training.guard").explain_first(elastic_text)
 
 
 def install_as_horovod() -> None:

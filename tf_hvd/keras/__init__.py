@@ -45,7 +45,7 @@ from tf_hvd.core.process_sets import (
     remove_process_set,
 )
 from tf_hvd.keras import guard
-from tf_hvd.keras.guard import GuardError, check_weights, unguarded
+from tf_hvd.keras.guard import check_weights
 from tf_hvd.keras.models import load_model
 from tf_hvd.keras.optimizer import DistributedOptimizer
 from tf_hvd.keras.partial import PartialDistributedOptimizer
@@ -58,6 +58,7 @@ from tf_hvd.keras.values import (
     reducescatter,
 )
 from tf_hvd.observe.timeline import start_timeline, stop_timeline
+from tf_hvd.training.guard import GuardError, unguarded
 
 __all__ = [
     "Adasum",

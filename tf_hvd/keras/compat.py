@@ -28,7 +28,7 @@ from tensorflow.python.ops import stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from tf_hvd.collectives._calls import parallel_dataset
-from tf_hvd.core._tensorflow import tf_variable
+from tf_hvd.core._tensorflow import BACKPROP, tf_variable
 from tf_hvd.keras import methods
 
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
@@ -48,8 +48,6 @@ ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
 # What of tf_keras returns pairs of gradients and variables: of the present optimizers, of the
 # older ones.
 COMPUTING = ("compute_gradients", "_compute_gradients")
-# A tape puts what it computes under this name scope.
-BACKPROP = "gradient_tape/"
 
 
 class Distribution(Protocol):

@@ -13,14 +13,12 @@ In a job of more than one rank it looks at two things:
 Not looked at: variables that each rank has for itself (`register_local_var`), and
 all that is not trained: moving statistics, metrics, seeds.
 
-`unguarded()` and TF_HVD_GUARD=off turn it off.
+`unguarded()` and TF_HVD_GUARD=off turn it off (tf_hvd.training.guard).
 """
 
-import contextlib
 import logging
 import re
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,47 +26,15 @@ import tensorflow as tf
 import wrapt
 
 from tf_hvd.collectives import collectives
-from tf_hvd.core import basics, config
+from tf_hvd.core import basics
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core._tensorflow import on_host
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.horovod import names as horovod_names
-from tf_hvd.keras import agreement, backup, compat, dataflow, local_step, metrics, patches, together
+from tf_hvd.keras import backup, compat, local_step, metrics, patches, together
+from tf_hvd.training import agreement, dataflow
+from tf_hvd.training.guard import OFF, GuardError, better_reason, not_reduced, watches
 
 _log = logging.getLogger(__name__)
-
-OFF = "To train each rank by itself, use `with tf_hvd.keras.unguarded():` or set TF_HVD_GUARD=off."
-
-
-class GuardError(Exception):
-    """Training was stopped: the ranks did not train one model.
-
-    Not a RuntimeError, for AutoGraph passes on the type of direct subclasses only.
-    """
-
-
-class _Off(threading.local):
-    depth = 0
-
-
-_off = _Off()
-
-
-@contextlib.contextmanager
-def unguarded() -> Iterator[None]:
-    """Within it this thread's training is not watched: each rank may train what it likes."""
-    _off.depth += 1
-    try:
-        yield
-    finally:
-        _off.depth -= 1
-
-
-def watches() -> bool:
-    """Whether training is watched: more than one rank, and not turned off."""
-    return (
-        _off.depth == 0 and basics.is_initialized() and basics.size() > 1 and config.guard() == "on"
-    )
 
 
 def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
@@ -94,12 +60,11 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
 
 
 def _not_reduced(kind: str) -> str:
-    return (
-        f"this job has {basics.size()} ranks, and {kind} would apply gradients that were not "
-        "reduced over them, so that each rank would train a model of its own. Wrap it: "
-        f"optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). from_config, copy and "
-        "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing the "
-        f"loss, or SyncBatchNormalization, is not enough. {OFF}"
+    return not_reduced(
+        f"{kind} would apply gradients that were",
+        f"Wrap it: optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). from_config, copy "
+        "and load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing "
+        "the loss, or SyncBatchNormalization, is not enough.",
     )
 
 
@@ -125,16 +90,15 @@ def failed(error: Exception) -> None:
     """Training has failed.
 
     Raises:
-      GuardError: by an op of `before_update`; or in a program for elastic training,
-        which is told that first.
+      GuardError: by an op of `before_update`; or for a better reason.
     """
     text = str(error) if isinstance(error, GuardError) else ""
     if isinstance(error, tf.errors.InvalidArgumentError):
         found = _PATTERN.search(error.message)
         text = found.group() if found else ""
-    elastic = horovod_names.elastic_text() if text else ""
-    if elastic:
-        raise GuardError(f"{elastic} (Its training was stopped before that: {text})") from error
+    better = better_reason() if text else ""
+    if better:
+        raise GuardError(f"{better} (Its training was stopped before that: {text})") from error
     if text and not isinstance(error, GuardError):
         raise GuardError(text) from error
 
@@ -380,4 +344,4 @@ def install() -> None:
         wrapt.register_post_import_hook(lambda module: patches.patch(module, _Guard), name)
 
 
-__all__ = ["GuardError", "check_weights", "install", "unguarded", "watches"]
+__all__ = ["check_weights", "install"]

@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.core._tensorflow import in_xla
-from tf_hvd.keras import compat, dataflow
+from tf_hvd.keras import compat
+from tf_hvd.training import dataflow
 
 # The innermost function in which an optimizer was let through last.
 _functions: weakref.WeakKeyDictionary[Any, weakref.ReferenceType[Any]] = weakref.WeakKeyDictionary()

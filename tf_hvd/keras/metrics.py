@@ -8,7 +8,8 @@ import numpy as np
 from tf_hvd.collectives.objects import allgather_object
 from tf_hvd.core import basics, config
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.keras import agreement, compat
+from tf_hvd.keras import compat
+from tf_hvd.training import agreement
 
 
 def process_set_of(model: Any) -> ProcessSet:

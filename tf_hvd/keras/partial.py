@@ -3,32 +3,7 @@
 from typing import Any
 
 from tf_hvd.keras.optimizer import DistributedOptimizer
-
-
-def weights_of_layers(layers: Any) -> list[Any]:
-    """The trainable weights of a layer, or of a list of layers.
-
-    Args:
-      layers: of Keras 3 or tf_keras; None for none.
-
-    Raises:
-      ValueError: one is no layer, or has no weights yet.
-    """
-    if layers is None:
-        return []
-    listed = list(layers) if isinstance(layers, (list, tuple)) else [layers]
-    weights: list[Any] = []
-    for layer in listed:
-        found = getattr(layer, "trainable_weights", None)
-        if found is None or isinstance(layer, type):
-            raise ValueError(f"local_layers: {layer!r} is not a layer of Keras.")
-        if not getattr(layer, "built", True):
-            raise ValueError(
-                f"local_layers: {layer.name} has no weights yet; build the model first, for "
-                "example with keras.Input."
-            )
-        weights.extend(found)
-    return weights
+from tf_hvd.training._local import weights_of_layers
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name

@@ -22,9 +22,10 @@ from tf_hvd.collectives.objects import broadcast_object
 from tf_hvd.collectives.variables import is_seed
 from tf_hvd.core._tensorflow import tf_variable
 from tf_hvd.core.process_sets import ProcessSet
-from tf_hvd.keras import agreement, compat, plain
+from tf_hvd.keras import compat, plain
 from tf_hvd.keras.data_order import DataOrder
 from tf_hvd.keras.flavours import variables_of
+from tf_hvd.training import agreement
 
 # What these remember of the epochs, and must not forget.
 _REMEMBERED = {

@@ -22,8 +22,16 @@ _IN_JOB = "--in-job"
 _FAILED = 1
 
 
-def add_command(commands: Any, rank_count: Callable[[str], int]) -> None:
-    """Adds `bench` to the commands of the parser; `rank_count` reads `-np`."""
+def add_command(
+    commands: Any, rank_count: Callable[[str], int], start_words: Callable[[Sequence[str]], int]
+) -> None:
+    """Adds `bench` to the commands of the parser.
+
+    Args:
+        commands: the parser's.
+        rank_count: reads `-np`.
+        start_words: does what a command line of `tf_hvd` says, and returns the exit code.
+    """
     parser = commands.add_parser(
         "bench",
         help="measure collectives beside raw MPI and the machine's limits",
@@ -40,7 +48,7 @@ def add_command(commands: Any, rank_count: Callable[[str], int]) -> None:
     job.add_argument(_IN_JOB, action="store_true", help=argparse.SUPPRESS)
     _add_work(parser)
     _add_report(parser)
-    parser.set_defaults(start=_start, parser=parser)
+    parser.set_defaults(start=_start, parser=parser, start_words=start_words)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -189,9 +197,6 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _start_job(options: argparse.Namespace) -> int:
-    # Only now: that module has this one's command among its own.
-    from tf_hvd.launch import main
-
     script = Path(sys.argv[0])
     ourselves = [str(script)] if script.name == "tf_hvd" else ["-m", "tf_hvd.launch.main"]
     words = ["run", "-np", str(options.np), "--mpi", options.mpi, f"--mpi-args={options.mpi_args}"]
@@ -199,4 +204,4 @@ def _start_job(options: argparse.Namespace) -> int:
     words += ["--verbose"] if options.verbose else []
     bench, *rest = options.words
     words += ["--", sys.executable, *ourselves, bench, _IN_JOB, *rest]
-    return main.main(words)
+    return int(options.start_words(words))

@@ -130,7 +130,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_run_options(runner)
     strip_ops.add_command(commands)
-    bench.add_command(commands, _rank_count)
+    bench.add_command(commands, _rank_count, main)
     doctor.add_command(commands)
     return parser
 

@@ -12,8 +12,8 @@ from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import basics
 from tf_hvd.core._tensorflow import verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.keras import start
-from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.training import start
+from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
 from tf_hvd.training.reduction import GradientReducer
 
 _NAME = "DistributedGradientTape"
@@ -183,9 +183,6 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
       ValueError: one of `local_layers` is no layer or has no weights yet; and as
         `DistributedGradientTape`.
     """
-    # Imported here: programs without layers do not need the Keras side.
-    from tf_hvd.keras.partial import weights_of_layers
-
     weights = weights_of_layers(local_layers)
     tape = DistributedGradientTape(
         gradtape,

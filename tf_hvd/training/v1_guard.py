@@ -16,9 +16,9 @@ from tensorflow.compat.v1.train.experimental import (
     MixedPrecisionLossScaleOptimizer,
 )
 
-from tf_hvd.core import _native, basics
+from tf_hvd.core import _native
 from tf_hvd.core._tensorflow import verbatim
-from tf_hvd.keras import dataflow, guard
+from tf_hvd.training import dataflow, guard
 
 _VARIABLES = ("ReadVariableOp", "VarHandleOp", "Variable", "VariableV2")
 # Ops of training, by the beginning of their type.
@@ -90,7 +90,7 @@ class GradientCheck:
           only_added: whether nothing need have been sent. Looked at in eager mode only.
 
         Raises:
-          ValueError: nothing has reduced the gradients.
+          GuardError: nothing has reduced the gradients.
         """
         if not pairs or not guard.watches():
             return
@@ -102,13 +102,14 @@ class GradientCheck:
             graphs = list(_graphs())
             wrong = _nothing_reduced(_Flow(graphs), [gradient for gradient, _ in pairs], graphs)
         if wrong:
-            raise ValueError(
-                f"this job has {basics.size()} ranks, and apply_gradients() of {kind} was given "
-                "gradients that were not reduced over them, so that each rank would train a model "
-                "of its own: it reduces nothing itself. Take the gradients from "
-                "compute_gradients() of the distributed optimizer (they may be clipped after it) "
-                "or call its minimize(); or compute them with tf_hvd.DistributedGradientTape, or "
-                f"reduce them with tf_hvd.allreduce. Reducing the loss is not enough. {guard.OFF}"
+            raise guard.GuardError(
+                guard.not_reduced(
+                    f"apply_gradients() of {kind} was given gradients that were",
+                    "It reduces nothing itself. Take the gradients from compute_gradients() of "
+                    "the distributed optimizer (they may be clipped after it) or call its "
+                    "minimize(); or compute them with tf_hvd.DistributedGradientTape, or reduce "
+                    "them with tf_hvd.allreduce. Reducing the loss is not enough.",
+                )
             )
 
     def _sent_for(self, variables: Sequence[Any]) -> bool:
@@ -143,7 +144,7 @@ def check_graph(graph: Any) -> None:
     """A session is about to train what is in a v1 graph.
 
     Raises:
-      ValueError: an optimizer's updates in it use gradients that nothing has reduced.
+      GuardError: an optimizer's updates in it use gradients that nothing has reduced.
     """
     if not guard.watches():
         return
@@ -151,12 +152,13 @@ def check_graph(graph: Any) -> None:
     for name, updates in _updates(graph, flow.library).items():
         inputs = [tensor for op in updates for tensor in op.inputs if _is_data(tensor)]
         if _nothing_reduced(flow, inputs, [graph]):
-            raise ValueError(
-                f"this job has {basics.size()} ranks, and the graph of this session has updates "
-                f"({name}) by gradients that were not reduced over them, so that each rank would "
-                "train a model of its own. Wrap the optimizer before it makes them: optimizer = "
-                "tf_hvd.DistributedOptimizer(optimizer). (Broadcasting the variables makes the "
-                f"ranks alike at the start only; reducing the loss is not enough.) {guard.OFF}"
+            raise guard.GuardError(
+                guard.not_reduced(
+                    f"the graph of this session has updates ({name}) by gradients that were",
+                    "Wrap the optimizer before it makes them: optimizer = "
+                    "tf_hvd.DistributedOptimizer(optimizer). (Broadcasting the variables makes "
+                    "the ranks alike at the start only; reducing the loss is not enough.)",
+                )
             )
 
 

@@ -8,7 +8,7 @@ import tf_keras
 
 import tf_hvd
 import tf_hvd.keras as hvd
-from tf_hvd.keras.guard import GuardError
+from tf_hvd.keras import GuardError
 from tf_hvd.keras.sync_batch_norm import synchronized
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2), pytest.mark.ranks(2)]

@@ -8,7 +8,7 @@ import tf_keras
 
 import tf_hvd
 import tf_hvd.keras as hvd
-from tf_hvd.keras.guard import GuardError
+from tf_hvd.keras import GuardError
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 

@@ -9,8 +9,9 @@ import tensorflow as tf
 import tf_keras
 
 import tf_hvd as hvd
-from tf_hvd.keras import start, unguarded
+from tf_hvd.keras import unguarded
 from tf_hvd.keras.flavours import variables_of
+from tf_hvd.training import start
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 

@@ -130,7 +130,7 @@ def test_unreduced_gradients_in_a_graph(make, control_flow):
             inner, w = v1.train.AdamOptimizer(0.1), weight()
             optimizer = hvd.DistributedOptimizer(inner)
             pairs = make(optimizer, inner, w)
-            with pytest.raises(ValueError, match=MESSAGE):
+            with pytest.raises(hvd.keras.GuardError, match=MESSAGE):
                 optimizer.apply_gradients(pairs)
             with unguarded():
                 optimizer.apply_gradients(pairs)
@@ -148,7 +148,7 @@ def test_reduced_gradients_in_a_graph_are_reduced_once(make, control_flow):
             optimizer = hvd.DistributedOptimizer(inner)
             train = optimizer.apply_gradients(make(optimizer, inner, w))
             found = [op.name for op in graph.get_operations() if "Allreduce" in op.type]
-            # But for the early look at the weights (tf_hvd.keras.start).
+            # But for the early look at the weights (tf_hvd.training.start).
             assert len([name for name in found if "distributed_start" not in name]) <= 1
             with hvd.MonitoredTrainingSession() as session:
                 session.run(train)
@@ -168,14 +168,14 @@ def test_plain_tape_and_apply_gradients(in_function):
         optimizer.apply_gradients([(tape.gradient(loss, w), w)])
 
     run = (lambda tape: tf.function(step, autograph=False)(tape)) if in_function else step
-    with pytest.raises(ValueError, match=MESSAGE):
+    with pytest.raises(hvd.keras.GuardError, match=MESSAGE):
         run(tf.GradientTape())
     run(hvd.DistributedGradientTape(tf.GradientTape()))
     np.testing.assert_allclose(w, [-mean()] * 2)
     for _ in range(2):
         optimizer.minimize(lambda: loss_of(w), var_list=[w])
     np.testing.assert_allclose(w, [-3 * mean()] * 2)
-    with pytest.raises(ValueError, match=MESSAGE):
+    with pytest.raises(hvd.keras.GuardError, match=MESSAGE):
         run(tf.GradientTape())
     with unguarded():
         run(tf.GradientTape())
@@ -209,7 +209,7 @@ def test_compiled_into_a_model_of_tf_keras():
     """It reduces in compute_gradients, which tf_keras does not call."""
     model = tf_keras.Sequential([tf_keras.layers.Input((2,)), tf_keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(SGD(0.1)), "mse")
-    with pytest.raises(ValueError, match=MESSAGE):
+    with pytest.raises(hvd.keras.GuardError, match=MESSAGE):
         model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
 
 
@@ -234,12 +234,12 @@ def test_options_of_the_optimizer_that_reduce_less():
             loss = loss_of(tf.nn.embedding_lookup(table, [hvd.rank()]))
             optimizer = hvd.DistributedOptimizer(v1.train.AdamOptimizer())
             optimizer.apply_gradients(optimizer.compute_gradients(loss))
-            with pytest.raises(ValueError, match=MESSAGE):
+            with pytest.raises(hvd.keras.GuardError, match=MESSAGE):
                 optimizer.apply_gradients(zip(tf.gradients(loss, [table]), [table], strict=True))
             passes = hvd.DistributedOptimizer(SGD(1.0), backward_passes_per_step=2)
             pairs = passes.compute_gradients(loss_of(w), [w])
             passes.apply_gradients(clipped(pairs))
-            with pytest.raises(ValueError, match=MESSAGE):
+            with pytest.raises(hvd.keras.GuardError, match=MESSAGE):
                 passes.apply_gradients(zip(tf.gradients(loss_of(w), [w]), [w], strict=True))
             hvd.MonitoredTrainingSession().close()
     finally:
@@ -270,7 +270,7 @@ def test_a_plain_optimizer_in_a_session(kind, of_rows):
         other = hvd.DistributedOptimizer(SGD(0.1), name="D").minimize(loss)
         train = PLAIN[kind]().minimize(loss)
         for session in sessions():
-            with pytest.raises(ValueError, match=MESSAGE):
+            with pytest.raises(hvd.keras.GuardError, match=MESSAGE):
                 session()
         with unguarded(), hvd.MonitoredTrainingSession() as session:
             session.run([train, other])

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tf_hvd.core._tensorflow import on_host, state_variable, tf_variable
 from tf_hvd.core.process_sets import ProcessSet
-from tf_hvd.keras import agreement, guard
+from tf_hvd.training import agreement, guard
 
 _log = logging.getLogger(__name__)
 REDUCTION = 10

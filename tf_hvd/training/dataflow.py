@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.gradients import DERIVATIVE
-from tf_hvd.keras import compat
+from tf_hvd.core._tensorflow import BACKPROP
 from tf_hvd.training.reduction import ALONE
 
 _REDUCES = (
@@ -47,7 +47,7 @@ class _Node:
         self.name = name
         self.inputs = inputs  # keys of nodes
         self.calls = calls  # names of the functions that it calls
-        self.backward = compat.BACKPROP in name
+        self.backward = BACKPROP in name
         reduces = type_name in (*_REDUCES, *_OPAQUE) or _ALONE.search(name) is not None
         self.reduces = reduces and not (self.backward or _DERIVATIVE.search(name))
         self.meets = type_name.startswith("Horovod") and type_name not in _NEUTRAL
