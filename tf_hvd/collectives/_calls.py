@@ -14,8 +14,8 @@ from tf_hvd.collectives import scales
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native
 from tf_hvd.core._strategy import refuse_replicas
-from tf_hvd.core._tensorflow import in_xla
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd.core.tensorflow_hooks import in_xla
 
 # Runs the collective on the members with these numbers, under this name and with
 # these names of the members; returns one result for each.

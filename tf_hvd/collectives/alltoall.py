@@ -14,8 +14,8 @@ from tf_hvd.collectives import _calls
 from tf_hvd.collectives.compression import Compression, Compressor, as_one_op, describe_all, send
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native, basics
-from tf_hvd.core._tensorflow import on_device, to_tensor, verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import on_device, to_tensor, verbatim
 
 
 def _splits_tensor(splits: Any) -> Any:

@@ -46,8 +46,8 @@ from tf_hvd.collectives.compression import (
 from tf_hvd.collectives.options import ReductionOptions, resolve_op
 from tf_hvd.collectives.sparse import allreduce_slices
 from tf_hvd.core import _native
-from tf_hvd.core._tensorflow import on_device, to_tensor, verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import on_device, to_tensor, verbatim
 
 
 @verbatim

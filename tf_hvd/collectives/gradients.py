@@ -53,7 +53,7 @@ import tensorflow as tf
 from tf_hvd.collectives import _calls, scales
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import on_host
+from tf_hvd.core.tensorflow_hooks import on_host
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives import collectives
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import on_host, verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import on_host, verbatim
 
 _GOOD, _FAILED = 0, 1
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import basics, config
-from tf_hvd.core._tensorflow import warn_deprecated
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd.core.tensorflow_hooks import warn_deprecated
 
 _REDUCE_OPS = {
     basics.Average: "Average",

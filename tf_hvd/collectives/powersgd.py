@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import ByVariables, state_variable, tf_variable
+from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, tf_variable
 
 # Averages tensors of any dtypes over the ranks, as one step under a name.
 Average = Callable[[list[Any], str], list[Any]]

@@ -23,7 +23,7 @@ from tf_hvd.collectives import _calls, scales
 from tf_hvd.collectives.options import ReductionOptions, resolve_sparse
 from tf_hvd.collectives.row_sums import sum_by_index
 from tf_hvd.core import basics, config
-from tf_hvd.core._tensorflow import in_xla
+from tf_hvd.core.tensorflow_hooks import in_xla
 
 _log = logging.getLogger(__name__)
 

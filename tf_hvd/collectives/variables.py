@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives import _calls, collectives
 from tf_hvd.core import _native, basics
-from tf_hvd.core._tensorflow import on_host, tf_variable, verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import on_host, tf_variable, verbatim
 
 # How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
 _SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")

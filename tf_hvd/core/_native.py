@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_hvd.core import wheels
 from tf_hvd.core.exceptions import HorovodVersionMismatchError
+from tf_hvd.core.tensorflow_hooks import run_always_and_side_by_side
 
 DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
 _LIBRARY = DIRECTORY / "_tf_hvd.so"
@@ -34,8 +35,6 @@ _COLLECTIVES = frozenset(
         "HorovodGroupedReducescatter",
     }
 )
-
-_SET = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
 
 _ERROR_BYTES = 8192
 _SET_END = -1
@@ -71,28 +70,6 @@ def _load_ops() -> Any:
             "means that the library was built for another TensorFlow; install the tf_hvd wheel "
             f"for TensorFlow {wheels.minor(tf.__version__)}."
         ) from error
-
-
-def _run_always_and_side_by_side() -> None:
-    """Lets tf.function run each of our collectives, and not one after the other.
-
-    A rank that left one out because it does not use the result would keep those
-    waiting that do; two ranks whose graphs have them in another order would wait for
-    each other if they ran one by one.
-
-    The set is private to TensorFlow and is read each time a function is traced.
-    This is the only place that knows it.
-    """
-    try:
-        acd: Any = importlib.import_module("tensorflow.python.framework.auto_control_deps")
-        present = getattr(acd, _SET)
-    except (ImportError, AttributeError) as error:
-        raise ImportError(
-            f"TensorFlow {tf.__version__} has no auto_control_deps.{_SET} any more, without which "
-            "collectives in a tf.function would run one after the other. Install a newer tf_hvd, "
-            "or the TensorFlow that this one was built for."
-        ) from error
-    setattr(acd, _SET, frozenset(present) | _COLLECTIVES)
 
 
 class _InitOptions(ctypes.Structure):
@@ -162,7 +139,7 @@ def _declare(library: ctypes.CDLL) -> None:
 build_info = _build_info()
 _check_tensorflow(build_info.TF_VERSION, build_info.VERSION, tf.__version__)
 ops = _load_ops()
-_run_always_and_side_by_side()
+run_always_and_side_by_side(_COLLECTIVES)
 # The same file again: the loader hands out the copy that TensorFlow opened.
 library = ctypes.CDLL(str(_LIBRARY))
 _declare(library)

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tf_hvd.core.tensorflow_hooks import has_no_strategy
+
 
 def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -> None:
     """Raises within a strategy of several replicas; the default one and OneDevice pass.
@@ -14,7 +16,7 @@ def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -
       RuntimeError: the strategy has several replicas.
     """
     if strategy is None:
-        if _has_none() or not tf.distribute.has_strategy():
+        if has_no_strategy() or not tf.distribute.has_strategy():
             return
         strategy = tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync
@@ -25,13 +27,3 @@ def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -
             "collectives. Remove the strategy and start one rank for each device (tf_hvd run -np "
             f"{replicas}), or remove tf_hvd."
         )
-
-
-def _has_none() -> bool:
-    """True if it is plain that there is no strategy; has_strategy takes 10 us to say so.
-
-    It reads the same list, which is private to TensorFlow, and asks the exception that an
-    empty one raises.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    return getattr(graph, "_distribution_strategy_stack", None) == []

@@ -13,8 +13,8 @@ from typing import Any, Final, NoReturn
 
 from tf_hvd.core import _communicators, _initial_sets, _launcher, _native, config, horovod_variables
 from tf_hvd.core import process_sets as _sets
-from tf_hvd.core._tensorflow import let_interrupts_through, verbatim
 from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
+from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
 
 # Values of `op=`; Horovod's numbers, which are also those of runtime/base/types.h.
 Average: Final = 0

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tf_hvd.core import _communicators, _native, _tensorflow
+from tf_hvd.core import _communicators, _native, tensorflow_hooks
 from tf_hvd.core.exceptions import HorovodInternalError
 
 _WORLD = 0
@@ -301,7 +301,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
             for known in _Registry.sets.pop(number, []):
                 known._forget(removed=True)
             if number % _KEPT == 0:
-                _tensorflow.free_eager_kernels()
+                tensorflow_hooks.free_eager_kernels()
     return True
 
 

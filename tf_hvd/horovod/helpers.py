@@ -15,8 +15,8 @@ from tf_hvd.collectives import alltoall as exchange
 from tf_hvd.collectives import collectives
 from tf_hvd.collectives.options import resolve_op
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import tf_variable
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import tf_variable
 
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:

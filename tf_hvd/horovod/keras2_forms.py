@@ -12,7 +12,7 @@ import wrapt
 
 from tf_hvd.collectives import gradients
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import verbatim
+from tf_hvd.core.tensorflow_hooks import verbatim
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives.objects import broadcast_object
 from tf_hvd.collectives.variables import is_seed
-from tf_hvd.core._tensorflow import tf_variable
 from tf_hvd.core.process_sets import ProcessSet
+from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat
 from tf_hvd.keras.data_order import DataOrder
 from tf_hvd.keras.metrics import is_root, process_set_of

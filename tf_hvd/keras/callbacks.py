@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import on_device, tf_variable
+from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
 from tf_hvd.keras import backup, learning_rate, metrics
 from tf_hvd.keras.compat import build_optimizer, own_sums
 from tf_hvd.keras.flavours import Flavours, variables_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import on_host
+from tf_hvd.core.tensorflow_hooks import on_host
 
 
 def counter() -> Any:

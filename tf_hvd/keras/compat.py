@@ -24,11 +24,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.python.ops import stateful_random_ops
-from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from tf_hvd.collectives._calls import parallel_dataset
-from tf_hvd.core._tensorflow import BACKPROP, tf_variable
+from tf_hvd.core.tensorflow_hooks import BACKPROP, global_generator, tf_variable
 from tf_hvd.keras import methods
 
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
@@ -225,11 +223,6 @@ def learning_rate_of(optimizer: Any) -> float:
     return float(tf.convert_to_tensor(rate(optimizer.iterations) if callable(rate) else rate))
 
 
-def in_loop(graphs: Sequence[Any]) -> bool:
-    """Whether one of these functions is the body of a loop."""
-    return any(isinstance(graph, WhileBodyFuncGraph) for graph in graphs)
-
-
 def enclosing_graphs() -> list[Any]:
     """Graphs of the functions being traced, the innermost first; empty in eager mode."""
     graphs = []
@@ -287,7 +280,7 @@ def random_states(model: Any) -> dict[str, Any]:
     """
     keras = sys.modules.get("keras.src.backend.common.global_state")
     found = {
-        "tensorflow": stateful_random_ops.global_generator,
+        "tensorflow": global_generator(),
         "keras": keras and keras.get_global_attribute("global_seed_generator"),
     }
     for number, layer in enumerate(layers_of(model)):

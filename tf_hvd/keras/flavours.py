@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import tf_variable
+from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat
 
 # The name of each class, what it does, and the name of its base in keras.callbacks.

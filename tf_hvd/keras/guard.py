@@ -28,8 +28,8 @@ import wrapt
 from tf_hvd.collectives import collectives
 from tf_hvd.core import basics
 from tf_hvd.core._strategy import refuse_replicas
-from tf_hvd.core._tensorflow import on_host
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import backup, compat, local_step, metrics, patches, together
 from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import OFF, GuardError, better_reason, not_reduced, watches

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import in_xla
+from tf_hvd.core.tensorflow_hooks import in_loop, in_xla
 from tf_hvd.keras import compat
 from tf_hvd.training import dataflow
 
@@ -36,7 +36,7 @@ def end_fit(optimizers: Sequence[Any]) -> None:
 
 def may_pass(optimizer: Any, graphs: Sequence[Any]) -> bool:
     """Whether the update that is being traced in these functions may be its first one."""
-    if in_xla() or compat.in_loop(graphs) or _fits.get(optimizer, 1) != 1:
+    if in_xla() or in_loop(graphs) or _fits.get(optimizer, 1) != 1:
         return False
     if compat.updates_of(optimizer) != 0:
         return False

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tf_hvd.core._tensorflow import verbatim
+from tf_hvd.core.tensorflow_hooks import verbatim
 
 # Called with the object, the method that is replaced, and then its arguments.
 Around = Callable[..., Any]

@@ -11,8 +11,8 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import basics, config
 from tf_hvd.core._strategy import refuse_replicas
-from tf_hvd.core._tensorflow import in_xla, on_host, tf_variable, verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim
 from tf_hvd.keras import compat, computed, methods
 from tf_hvd.keras.checks import check_if, counter
 from tf_hvd.keras.passes import hook_passes

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import verbatim
+from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.keras import compat
 
 # A class' method has this attribute if it was replaced.

@@ -27,8 +27,8 @@ from tf_hvd.collectives import collectives
 from tf_hvd.collectives.alltoall import join
 from tf_hvd.collectives.objects import allgather_object
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import on_host
 from tf_hvd.core.process_sets import global_process_set
+from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import backup, compat, metrics, plans
 from tf_hvd.keras.plans import by_rank
 from tf_hvd.training import agreement

@@ -14,7 +14,7 @@ from tf_hvd.collectives import alltoall as exchange
 from tf_hvd.collectives import collectives, variables
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import on_host
+from tf_hvd.core.tensorflow_hooks import on_host
 
 
 def _value(function: Callable[[Any], Any], value: Any) -> Any:

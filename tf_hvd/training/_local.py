@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives.sparse import each_row_once
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import in_xla, tf_variable
 from tf_hvd.core.process_sets import id_of
+from tf_hvd.core.tensorflow_hooks import in_xla, tf_variable
 from tf_hvd.training.reduction import GradientReducer
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import ByVariables, state_variable
+from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable
 from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.reduction import GradientReducer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import ByVariables, state_variable
+from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable
 
 
 def check_passes(backward_passes_per_step: int) -> int:

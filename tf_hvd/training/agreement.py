@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives import collectives
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import on_host, tf_variable
 from tf_hvd.core.process_sets import ProcessSet
+from tf_hvd.core.tensorflow_hooks import on_host, tf_variable
 
 
 def takes_part(process_set: ProcessSet) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import tf_variable
+from tf_hvd.core.tensorflow_hooks import tf_variable
 
 # Indices into the gradient list, those of one request together.
 Plan = tuple[tuple[int, ...], ...]

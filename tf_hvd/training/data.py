@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives.objects import channel_of
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
+from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.training import element_order
 
 UNEVEN = ("keep", "drop", "repeat")

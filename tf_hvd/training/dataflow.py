@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.gradients import DERIVATIVE
-from tf_hvd.core._tensorflow import BACKPROP
+from tf_hvd.core.tensorflow_hooks import BACKPROP
 from tf_hvd.training.reduction import ALONE
 
 _REDUCES = (

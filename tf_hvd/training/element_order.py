@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from tf_hvd.collectives.objects import allgather_object
+from tf_hvd.core import tensorflow_hooks as hooks
 from tf_hvd.core.process_sets import ProcessSet
 
 
@@ -208,14 +209,15 @@ def _of_object(dataset: Any) -> Iterator[Found]:
     """What tf.data's Python object itself shows."""
     kind = type(dataset).__name__
     names = _PARTS.get(kind.strip("_"), ())
-    if names and all(hasattr(dataset, f"_{name}") for name in names):
-        numbers = (_static(getattr(dataset, f"_{name}")) for name in names)
-        yield Part(_name(kind), tuple(numbers))
-    if hasattr(dataset, "_seed") and hasattr(dataset, "_seed2"):
-        yield _shuffle(kind, [_static(dataset._seed), _static(dataset._seed2)])
-    if getattr(dataset, "_deterministic", None) == "false":
+    arguments = [hooks.dataset_argument(dataset, name) for name in names]
+    if names and all(each is not None for each in arguments):
+        yield Part(_name(kind), tuple(map(_static, arguments)))
+    seeds = [hooks.dataset_argument(dataset, name) for name in ("seed", "seed2")]
+    if all(each is not None for each in seeds):
+        yield _shuffle(kind, list(map(_static, seeds)))
+    if hooks.dataset_argument(dataset, "deterministic") == "false":
         yield _any_order(kind)
-    for function in dataset._functions():
+    for function in hooks.dataset_functions(dataset):
         yield from _in_function(function)
 
 
@@ -224,15 +226,15 @@ def _bytes(dataset: Any) -> int:
     found, waiting = 0, [dataset]
     while waiting:
         each = waiting.pop()
-        waiting.extend(each._inputs())
-        for tensor in getattr(each, "_tensors", ()):
+        waiting.extend(hooks.dataset_inputs(each))
+        for tensor in hooks.dataset_argument(each, "tensors", ()):
             found += (tensor.shape.num_elements() or 0) * tensor.dtype.size
     return found
 
 
 def _only_in_graph(dataset: Any) -> bool:
     kind = type(dataset).__name__
-    source = not dataset._inputs() and kind not in _DATA
+    source = not hooks.dataset_inputs(dataset) and kind not in _DATA
     return source or (kind in _ONLY_IN_GRAPH and _bytes(dataset) <= _MOST_DATA)
 
 
@@ -244,13 +246,13 @@ def found_in(dataset: tf.data.Dataset) -> list[Found]:
     waiting = [dataset]
     while waiting:
         each = waiting.pop()
-        each = getattr(each, "_dataset", each)  # inside of a v1 dataset
-        seen = _of_variant(each._variant_tensor) if _only_in_graph(each) else None
+        each = hooks.dataset_inside(each)
+        seen = _of_variant(hooks.dataset_variant(each)) if _only_in_graph(each) else None
         if seen is not None:  # with all its inputs
             found.extend(seen)
             continue
         found.extend(_of_object(each))
-        waiting.extend(reversed(each._inputs()))
+        waiting.extend(reversed(hooks.dataset_inputs(each)))
     return found
 
 

@@ -10,8 +10,8 @@ from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import verbatim
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.training import start
 from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
 from tf_hvd.training.reduction import GradientReducer

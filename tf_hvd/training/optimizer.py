@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import basics
-from tf_hvd.core._tensorflow import ByVariables, state_variable, verbatim
+from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, verbatim
 from tf_hvd.training import start
 from tf_hvd.training._local import LocalVariables, reduce_except_local
 from tf_hvd.training.adasum import AdasumUpdates

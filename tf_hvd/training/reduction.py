@@ -22,8 +22,8 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.collectives.sparse import each_row_once
 from tf_hvd.core import basics, config
-from tf_hvd.core._tensorflow import member_name
 from tf_hvd.core.process_sets import ProcessSet, id_of
+from tf_hvd.core.tensorflow_hooks import member_name
 from tf_hvd.training.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core._tensorflow import on_host, state_variable, tf_variable
 from tf_hvd.core.process_sets import ProcessSet
+from tf_hvd.core.tensorflow_hooks import on_host, state_variable, tf_variable
 from tf_hvd.training import agreement, guard
 
 _log = logging.getLogger(__name__)

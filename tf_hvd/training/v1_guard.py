@@ -17,7 +17,13 @@ from tensorflow.compat.v1.train.experimental import (
 )
 
 from tf_hvd.core import _native
-from tf_hvd.core._tensorflow import verbatim
+from tf_hvd.core.tensorflow_hooks import (
+    is_of_gradients,
+    is_reference,
+    loss_scale_of,
+    op_of_variable,
+    verbatim,
+)
 from tf_hvd.training import dataflow, guard
 
 _VARIABLES = ("ReadVariableOp", "VarHandleOp", "Variable", "VariableV2")
@@ -34,7 +40,7 @@ class _Flow(dataflow.Tracing):
     def node(self, key: Any) -> Any:
         node = super().node(key)
         # tf.gradients says so of what it makes; names would not do, for it takes any.
-        if key._original_op is not None:
+        if is_of_gradients(key):
             node.backward, node.reduces = True, False
         return node
 
@@ -163,20 +169,20 @@ def check_graph(graph: Any) -> None:
 
 
 def _is_data(tensor: Any) -> bool:
-    return tensor.dtype not in (tf.resource, tf.variant) and not tensor.dtype._is_ref_dtype
+    return tensor.dtype not in (tf.resource, tf.variant) and not is_reference(tensor)
 
 
 def _updates(graph: Any, library: dataflow.Library) -> dict[str, list[Any]]:
     """Ops that train and that nobody answers for, for each optimizer, by its name."""
     trained = {
-        (variable.handle if hasattr(variable, "handle") else variable._ref()).op
+        op_of_variable(variable)
         for variable in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
     }
     answered = _answered.get(graph, set())
     functions = _training_functions(library)
     found: dict[str, list[Any]] = {}
     for op in graph.get_operations():
-        if op.name in answered or op._original_op is not None:
+        if op.name in answered or is_of_gradients(op):
             continue
         of_weight = op.type.startswith(_TRAINING) and op.inputs[0].op in trained
         calls = functions and op.type != "Const" and functions & _called(op.node_def)
@@ -230,7 +236,7 @@ def refuse_in_loss_scaler(what: str) -> None:
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, MixedPrecisionLossScaleOptimizer):
-            if isinstance(caller._loss_scale, DynamicLossScale):
+            if isinstance(loss_scale_of(caller), DynamicLossScale):
                 raise ValueError(
                     f"a distributed optimizer with {what} cannot be inside of "
                     "MixedPrecisionLossScaleOptimizer, whose scale and updates would differ "

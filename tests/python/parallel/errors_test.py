@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd.core._tensorflow import let_interrupts_through
+from tf_hvd.core.tensorflow_hooks import let_interrupts_through
 
 FAILED = tf.errors.FailedPreconditionError
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tf_hvd as hvd
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import config
-from tf_hvd.core._tensorflow import verbatim
+from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.keras import compat
 from tf_hvd.training import buckets, reduction
 

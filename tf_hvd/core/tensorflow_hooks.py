@@ -1,6 +1,8 @@
-"""What the package needs of TensorFlow around its collectives.
+"""What the package needs of TensorFlow around its collectives, and all of it that is private.
 
-AutoGraph, interrupts, variables of TensorFlow and of Keras, devices, deprecated arguments.
+AutoGraph, interrupts, variables of TensorFlow and of Keras, devices, deprecated arguments. No
+other file has a name that TensorFlow keeps to itself (tests/architecture_test.py); those of Keras
+are in tf_hvd.keras.compat.
 """
 
 import contextlib
@@ -12,12 +14,14 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.framework import auto_control_deps
+from tensorflow.python.ops import control_flow_util, stateful_random_ops
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 F = TypeVar("F", bound=Callable[..., Any])
 State = TypeVar("State")
@@ -206,3 +210,90 @@ def warn_deprecated(text: str) -> None:
 
 def _is_inside(module: Any) -> bool:
     return str(module).partition(".")[0] in ("tf_hvd", "tensorflow")
+
+
+_ANY_ORDER = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
+
+
+def run_always_and_side_by_side(op_types: Iterable[str]) -> None:
+    """Lets tf.function run each op of these types, and not one after the other.
+
+    A rank that left a collective out because it does not use the result would keep those
+    waiting that do; two ranks whose graphs have them in another order would wait for
+    each other if they ran one by one. TensorFlow reads the set each time a function is traced.
+
+    Raises:
+      ImportError: TensorFlow has no such set any more.
+    """
+    present = getattr(auto_control_deps, _ANY_ORDER, None)
+    if present is None:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} has no auto_control_deps.{_ANY_ORDER} any more, without "
+            "which collectives in a tf.function would run one after the other. Install a newer "
+            "tf_hvd, or the TensorFlow that this one was built for."
+        )
+    setattr(auto_control_deps, _ANY_ORDER, frozenset(present) | frozenset(op_types))
+
+
+def has_no_strategy() -> bool:
+    """True if it is plain that there is no strategy; tf.distribute.has_strategy takes 10 us.
+
+    It reads the same list, and asks the exception that an empty one raises.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return getattr(graph, "_distribution_strategy_stack", None) == []
+
+
+def in_loop(graphs: Sequence[Any]) -> bool:
+    """Whether one of these functions is the body of a loop."""
+    return any(isinstance(graph, WhileBodyFuncGraph) for graph in graphs)
+
+
+def global_generator() -> Any:
+    """What tf.random.get_global_generator gives, if a program has asked for it; else None."""
+    return stateful_random_ops.global_generator
+
+
+def is_of_gradients(op: Any) -> bool:
+    """Whether tf.gradients has made an op of a v1 graph. It says so; names would not do."""
+    return op._original_op is not None
+
+
+def op_of_variable(variable: Any) -> Any:
+    """The op that stands for a variable of a v1 graph, a resource or the older kind."""
+    return (variable.handle if hasattr(variable, "handle") else variable._ref()).op
+
+
+def is_reference(tensor: Any) -> bool:
+    """Whether a tensor is a v1 variable of the older kind itself."""
+    return bool(tensor.dtype._is_ref_dtype)
+
+
+def loss_scale_of(optimizer: tf.compat.v1.train.Optimizer) -> Any:
+    """The loss scale of a MixedPrecisionLossScaleOptimizer."""
+    return optimizer._loss_scale
+
+
+def dataset_inputs(dataset: Any) -> list[Any]:
+    """The datasets that a dataset reads."""
+    return list(dataset._inputs())
+
+
+def dataset_functions(dataset: Any) -> list[Any]:
+    """The functions that a dataset calls for its elements."""
+    return list(dataset._functions())
+
+
+def dataset_inside(dataset: Any) -> Any:
+    """The dataset that a v1 dataset stands for; any other is returned as it is."""
+    return getattr(dataset, "_dataset", dataset)
+
+
+def dataset_variant(dataset: Any) -> Any:
+    """The tensor that is the dataset for TensorFlow's ops."""
+    return dataset._variant_tensor
+
+
+def dataset_argument(dataset: Any, name: str, default: Any = None) -> Any:
+    """What a dataset was made with, under the name that tf.data's own class keeps it by."""
+    return getattr(dataset, f"_{name}", default)
