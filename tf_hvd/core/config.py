@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tf_hvd.core import horovod_variables
 
@@ -133,19 +133,13 @@ VERBOSE_RANKS = ChoiceSetting(
 SETTINGS = (BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD, VERBOSE_RANKS)
 
 
-# More values that must be equal on all ranks: a name for the error's text, and
-# what gives the value at init. One line each.
-EQUAL_VALUES: dict[str, Callable[[], str]] = {}
-
-
 def equal_settings() -> dict[str, str]:
     """What must be equal on all ranks, by name.
 
     Raises:
       ValueError: a setting is not one.
     """
-    values = {setting.name: str(setting.read()) for setting in SETTINGS if setting.equal}
-    return values | {name: value() for name, value in EQUAL_VALUES.items()}
+    return {setting.name: str(setting.read()) for setting in SETTINGS if setting.equal}
 
 
 def mark_children(mark: str) -> None:
