@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch import horovod_flags, horovodrun
+from tf_hvd.horovod import horovodrun, horovodrun_flags
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.main import Parser, add_run_options
 
@@ -36,15 +36,15 @@ _NAMES = """
 
 
 def test_every_flag_of_horovods_is_known():
-    known = [name for flag in horovod_flags.FLAGS for name in flag.names]
+    known = [name for flag in horovodrun_flags.FLAGS for name in flag.names]
     assert sorted(known) == sorted(_NAMES.split())
-    for flag in horovod_flags.FLAGS:
+    for flag in horovodrun_flags.FLAGS:
         ways = [flag.option, flag.variable, flag.told, flag.refused]
         assert sum(map(bool, ways)) == 1, flag.names
 
 
 def test_the_documented_table_is_the_programs():
-    assert horovod_flags.markdown() in (ROOT / "docs/launcher.md").read_text()
+    assert horovodrun_flags.markdown() in (ROOT / "docs/launcher.md").read_text()
 
 
 def parsed(*arguments):
@@ -67,8 +67,8 @@ def value_for(flag):
 
 @pytest.mark.parametrize(
     ("flag", "name"),
-    [(flag, name) for flag in horovod_flags.FLAGS for name in flag.names],
-    ids=[name for flag in horovod_flags.FLAGS for name in flag.names],
+    [(flag, name) for flag in horovodrun_flags.FLAGS for name in flag.names],
+    ids=[name for flag in horovodrun_flags.FLAGS for name in flag.names],
 )
 def test_each_flag_is_honoured_or_told_what_replaces_it(capsys, flag, name):
     first = [] if flag.option == "-np" else ["-np", "2"]
