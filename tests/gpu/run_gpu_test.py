@@ -113,7 +113,7 @@ def test_the_programs_say_so_too():
 def test_gcc_alone_builds_the_programs(tmp_path):
     """A source that the runtime has gained and the script's list does not know ends here."""
     script = ROOT / "tests" / "gpu" / "build_programs.sh"
-    codes = ROOT / "bazel-bin" / "kernels" / "device_codes.cc"
+    codes = ROOT / "bazel-bin" / "compute" / "device_codes.cc"
     build = ["bash", str(script), str(tmp_path), str(codes)]
     subprocess.run(build, env={**os.environ, "OPTIMIZE": "0"}, check=True, timeout=250)
     job = [str(tmp_path / "nccl_job"), f"--cuda={LIBRARY}", f"--nccl={LIBRARY}", "--ranks=2"]

@@ -410,7 +410,8 @@ def test_a_job_that_loses_a_machine_fails(job, two_nodes, once_running):
 def test_a_cable_that_is_unplugged(job, two_nodes, once_running):
     """Who is silent is named, and the job ends although nobody can tell the other machine."""
     where = once_running(two_nodes["beta"].unplug)
-    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"}
+    # They are for init as well, which waits for who still imports.
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
     code, output = job(two_nodes, "alpha:2,beta:2", FOR_EVER, arguments=where, **limits)
     assert code != 0, output
     told = said(output)
