@@ -4,8 +4,8 @@
 // the ranks of an srun that is killed until the end of the allocation; those on
 // srun's machine end by this, and the others when they miss them.
 //
-// The ranks of `tf_hvd run` have a keeper that does this (tf_hvd/launch/rank.py);
-// this is for those of a plain mpirun or srun.
+// The ranks of `tf_hvd run` have a keeper that does this
+// (tf_hvd/launch/rank.py); this is for those of a plain mpirun or srun.
 #ifndef TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 #define TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 
