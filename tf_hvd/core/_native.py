@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from tf_hvd.core import wheels
 from tf_hvd.core.exceptions import HorovodVersionMismatchError
-from tf_hvd.core.tensorflow_hooks import run_always_and_side_by_side
 
 DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
 _LIBRARY = DIRECTORY / "_tf_hvd.so"
@@ -70,6 +69,13 @@ def _load_ops() -> Any:
             "means that the library was built for another TensorFlow; install the tf_hvd wheel "
             f"for TensorFlow {wheels.minor(tf.__version__)}."
         ) from error
+
+
+def _run_collectives_side_by_side() -> None:
+    # Only now: a TensorFlow that this wheel is not for is refused first, and may lack a part of it.
+    from tf_hvd.core import tensorflow_hooks
+
+    tensorflow_hooks.run_always_and_side_by_side(_COLLECTIVES)
 
 
 class _InitOptions(ctypes.Structure):
@@ -139,7 +145,7 @@ def _declare(library: ctypes.CDLL) -> None:
 build_info = _build_info()
 _check_tensorflow(build_info.TF_VERSION, build_info.VERSION, tf.__version__)
 ops = _load_ops()
-run_always_and_side_by_side(_COLLECTIVES)
+_run_collectives_side_by_side()
 # The same file again: the loader hands out the copy that TensorFlow opened.
 library = ctypes.CDLL(str(_LIBRARY))
 _declare(library)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _PIECE = 1 << 16
-# `tf_hvd run --tag-output` writes these (cli/rank.py).
+# `tf_hvd run --tag-output` writes these (rank.py).
 _LABEL = re.compile(r"\[1,(\d+)\]<(stdout|stderr)>: ")
 _LINE_END = re.compile("([\r\n])")
 # In seconds: a bar that is redrawn more often is shown that often.

@@ -27,7 +27,7 @@ from tf_hvd.launch._job_output import Output
 Result = TypeVar("Result")
 
 _TASK = pathlib.Path(__file__).with_name("task.py")
-# As in cli/task.py, which may not be imported here, nor this there.
+# As in task.py, which may not be imported here, nor this there.
 _CALL, _RESULT, _FAILED = "call", "result.", "failed."
 # In seconds: how often what is not told is looked for.
 _LOOK = 0.2
