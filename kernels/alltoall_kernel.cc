@@ -82,9 +82,9 @@ class AlltoallKernel final : public CollectiveKernel {
                              " dimensions; it must have one, with a number of "
                              "rows for each rank, or be empty");
     }
-    const int64_t rows = call->entry.tensors[0].first_dim;
+    std::vector<int64_t>* const result = &call->entry.rows;
+    const int64_t rows = result->front();
     const size_t ranks = call->membership.ranks;
-    std::vector<int64_t>* const result = &call->entry.splits;
     if (splits.NumElements() == 0) return EvenSplits(rows, ranks, result);
     const auto values = splits.vec<int32_t>();
     result->assign(values.data(), values.data() + values.size());

@@ -131,12 +131,12 @@ class InplaceKernel : public RootedKernel {
         one->variable->Take(call->ctx, !is_root, &one->tensor));
     TensorSpec spec;
     TF_HVD_RETURN_IF_ERROR(ToSpec(one->tensor, &spec));
-    TensorBuffers buffers;
-    buffers.input = one->tensor.data();
-    buffers.output = one->tensor.data();
-    buffers.count = one->tensor.NumElements();
+    Span memory;
+    memory.input = one->tensor.data();
+    memory.output = one->tensor.data();
+    memory.count = one->tensor.NumElements();
     call->held->push_back(one->tensor);
-    Add(call, std::move(spec), buffers);
+    Add(call, std::move(spec), memory);
     return Status::Ok();
   }
 };

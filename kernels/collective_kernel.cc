@@ -200,18 +200,18 @@ Status CollectiveKernel::ReadStamp(Call* call) const {
   if (stamp_count_ > 1 || stamp.NumElements() != 1) {
     return InvalidArgument("pass one number as the stamp, or none at all");
   }
-  call->entry.stamp = stamp.flat<int64_t>()(0);
+  call->entry.step = stamp.flat<int64_t>()(0);
   return Status::Ok();
 }
 
 void CollectiveKernel::Add(Call* call, TensorSpec spec,
-                           const TensorBuffers& buffers) const {
+                           const Span& memory) const {
   std::vector<TensorSpec>& specs = call->entry.request.tensors;
   if (specs.size() < member_names_.size()) {
     spec.name = member_names_[specs.size()];
   }
   specs.push_back(std::move(spec));
-  call->entry.tensors.push_back(buffers);
+  call->entry.tensors.push_back(memory);
 }
 
 Status CollectiveKernel::CheckHasRows(const Call& call) const {
@@ -234,25 +234,25 @@ Status CollectiveKernel::AddTensor(Call* call, int index, Output output) const {
   const tf::Tensor& input = ctx->input(index);
   TensorSpec spec;
   TF_HVD_RETURN_IF_ERROR(ToSpec(input, &spec));
-  TensorBuffers buffers;
-  buffers.input = input.data();
-  buffers.count = input.NumElements();
+  Span memory;
+  memory.input = input.data();
+  memory.count = input.NumElements();
   if (output == Output::kInput) {
     ctx->set_output(index, input);
-    buffers.output = input.data();
+    memory.output = input.data();
   } else if (output == Output::kSameShape) {
     tf::Tensor* result = nullptr;
     TF_HVD_RETURN_IF_ERROR(FromTensorFlow(ctx->forward_input_or_allocate_output(
         {index}, index, input.shape(), &result)));
-    buffers.output = result->data();
-    if (buffers.output != buffers.input) {
-      if (!on_gpu_) AdviseHugePages(buffers.output, result->TotalBytes());
+    memory.output = result->data();
+    if (memory.output != memory.input) {
+      if (!on_gpu_) AdviseHugePages(memory.output, result->TotalBytes());
       call->held->push_back(*result);
     }
   }
   // Not before: TensorFlow forwards only memory that nobody else refers to.
   call->held->push_back(input);
-  Add(call, std::move(spec), buffers);
+  Add(call, std::move(spec), memory);
   return Status::Ok();
 }
 
@@ -261,7 +261,7 @@ Status CollectiveKernel::AddRows(Call* call, int index) const {
   Entry& entry = call->entry;
   TensorSpec& spec = entry.request.tensors.back();
   TF_HVD_RETURN_IF_ERROR(CheckHasRows(*call));
-  entry.tensors.back().first_dim = spec.shape[0];
+  entry.rows.push_back(spec.shape[0]);
   spec.shape[0] = -1;
   const tf::Tensor& input = call->ctx->input(index);
   const bool is_first = call->rows == nullptr;

@@ -93,7 +93,7 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   Status CheckHasRows(const Call& call) const;
 
   // Adds one tensor's memory; `spec` gets the member's name.
-  void Add(Call* call, TensorSpec spec, const TensorBuffers& buffers) const;
+  void Add(Call* call, TensorSpec spec, const Span& memory) const;
 
   // How many inputs are tensors of the collective: all but the stamp (of
   // alltoall: and but the splits).

@@ -113,7 +113,7 @@ Status ReductionKernel::Cast(Call* call) const {
   // What is to be cast back: from where, to where, how many.
   std::vector<Span> results;
   for (size_t i = 0; i < entry.tensors.size(); ++i) {
-    TensorBuffers& tensor = entry.tensors[i];
+    Span& tensor = entry.tensors[i];
     void* narrow = nullptr;
     TF_HVD_RETURN_IF_ERROR(NewHalves(call, tensor.count, &narrow));
     StoreAccumulator(*wire_, narrow, tensor.input, tensor.count, 1.0);

@@ -5,7 +5,7 @@ namespace {
 
 // The lower-ranked of `best` and `candidate`, for candidates that differ from
 // `request`.
-void KeepLowestDiffering(const Witness& candidate, const std::string& request,
+void KeepLowestDiffering(const Witness& candidate, const SharedRequest& request,
                          std::optional<Witness>* best) {
   if (candidate.request == request) return;
   if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
@@ -23,12 +23,8 @@ std::string StepText(int64_t step) {
 }
 
 std::string DescribeSteps(std::string_view name, const Vote& vote) {
-  Request request;
-  std::string what = "'" + std::string(name) + "'";
-  if (DecodeRequest(vote.first.request, &request).ok()) {
-    what = NameOf(request.kind) + (" " + what);
-  }
-  return "mismatch in " + what + ": rank " + std::to_string(vote.first.rank) +
+  return "mismatch in " + std::string(NameOf(vote.first.request->kind)) + " '" +
+         std::string(name) + "': rank " + std::to_string(vote.first.rank) +
          " " + StepText(vote.step) + ", rank " +
          std::to_string(vote.off_step->rank) + " " +
          StepText(vote.off_step->step) +
@@ -38,10 +34,8 @@ std::string DescribeSteps(std::string_view name, const Vote& vote) {
 }
 
 // What a rank that has joined can take part in, with zeros or without rows.
-bool RunsAfterJoin(std::string_view request) {
-  Request decoded;
-  if (!DecodeRequest(request, &decoded).ok()) return false;
-  switch (decoded.kind) {
+bool RunsAfterJoin(OpKind kind) {
+  switch (kind) {
     case OpKind::kBroadcast:
     case OpKind::kAlltoall:
     case OpKind::kReducescatter:
@@ -77,7 +71,7 @@ Vote Merge(const Vote& earlier, const Vote& later) {
     KeepLowestOffStep(*high.off_step, low.step, &merged.off_step);
   }
   merged.joined = earlier.joined || later.joined;
-  merged.last = later.last;
+  merged.last_rank = later.last_rank;
   return merged;
 }
 
@@ -87,11 +81,11 @@ std::string Verdict(std::string_view name, const Vote& vote) {
            vote.refusal->text;
   }
   if (vote.other.has_value()) {
-    return DescribeMismatch(name, vote.first.rank, vote.first.request,
-                            vote.other->rank, vote.other->request);
+    return DescribeMismatch(name, vote.first.rank, *vote.first.request,
+                            vote.other->rank, *vote.other->request);
   }
   if (vote.off_step.has_value()) return DescribeSteps(name, vote);
-  if (vote.joined && !RunsAfterJoin(vote.first.request)) {
+  if (vote.joined && !RunsAfterJoin(vote.first.request->kind)) {
     return "'" + std::string(name) +
            "' cannot run: a rank has already joined, and only allreduce, "
            "allgather and barrier go on without it";

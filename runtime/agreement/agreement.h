@@ -15,7 +15,7 @@ namespace tf_hvd {
 // What one rank submitted under a name.
 struct Witness {
   int32_t rank = 0;
-  std::string request;  // EncodeRequest
+  SharedRequest request;
 };
 
 // Why one rank could not submit what it was asked for.
@@ -40,10 +40,10 @@ struct Vote {
   int64_t step = -1;              // of the lowest rank
   std::optional<Stamp> off_step;  // the lowest rank whose step differs from it
   bool joined = false;            // some ranks take part with zeros
-  int32_t last = 0;               // the rank whose vote came last
+  int32_t last_rank = 0;          // whose vote came last
 };
 
-// Associative and commutative but for `last`, which is the later vote's.
+// Associative and commutative but for `last_rank`, which is the later vote's.
 Vote Merge(const Vote& earlier, const Vote& later);
 
 // Empty: the request runs. Else the text of the error that it ends with on all

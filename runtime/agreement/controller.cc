@@ -22,8 +22,9 @@ bool EndsWith(const std::string& text, const std::string& end) {
 }  // namespace
 
 Controller::Controller(const Topology& topology, const StallOptions& stall,
-                       ControllerHost* host)
+                       TaskRunner* runner, ControllerHost* host)
     : hosts_(topology.hosts),
+      runner_(runner),
       host_(host),
       sets_(topology.rank, topology.size,
             PlaceOf(topology.rank, topology.nodes, topology.fan_out)),
@@ -31,7 +32,7 @@ Controller::Controller(const Topology& topology, const StallOptions& stall,
       own_([host](Completion done, const Status& status) {
         host->Complete(std::move(done), status, 0);
       }),
-      stall_(sets_, ordering_, own_, topology, stall, host) {}
+      stall_(sets_, ordering_, own_, topology, stall, *runner, host) {}
 
 void Controller::Admit(Entry entry) {
   if (const Status status = Admissible(entry); !status.ok()) {
@@ -70,9 +71,9 @@ void Controller::VoteInTurn() {
 void Controller::CastVote(const Key& key, const Entry& entry) {
   ProcessSet* const set = sets_.Find(key.first);
   Vote vote;
-  vote.first = {sets_.rank(), EncodeRequest(entry.request)};
-  vote.last = sets_.rank();
-  vote.step = set->SinceJoin(key.second, entry.stamp);
+  vote.first = {sets_.rank(), set->slots.Share(key.second, entry.request)};
+  vote.last_rank = sets_.rank();
+  vote.step = set->SinceJoin(key.second, entry.step);
   if (!entry.refusal.empty()) vote.refusal = {sets_.rank(), entry.refusal};
   Count(sets_.rank(), key, vote);
 }
@@ -130,7 +131,7 @@ void Controller::TakeLeave(const Message& message) {
   }
   Response close;
   close.close = true;
-  close.last = message.rank;
+  close.value = message.rank;
   close.error = RankText(message.rank, hosts_) + " left: " + message.text;
   Emit({std::move(close)});
 }
@@ -159,14 +160,14 @@ void Controller::Receive(int neighbour, std::string_view bytes,
 }
 
 void Controller::Tick(int64_t now_ns) {
-  own_.NoteProgress(host_->Moved(), now_ns);
+  own_.NoteProgress(runner_->moved(), now_ns);
   if (ended_.ok() || !own_.executing().empty()) stall_.Tick(now_ns);
 }
 
 bool Controller::EmitReady() {
   // Waiting for the executor is what makes batches big: the next one fills
   // meanwhile.
-  if (ordering_.empty() || !ended_.ok() || host_->Backlog() > 1) return false;
+  if (ordering_.empty() || !ended_.ok() || runner_->Backlog() > 1) return false;
   Emit(ordering_.TakeBatch());
   return true;
 }
@@ -210,7 +211,7 @@ void Controller::Apply(const std::vector<Response>& batch) {
     }
     ApplyResponse(response, &tasks);
   }
-  if (!tasks.empty()) host_->Execute(std::move(tasks));
+  if (!tasks.empty()) runner_->Add(std::move(tasks));
   VoteInTurn();
 }
 
@@ -226,32 +227,22 @@ void Controller::ApplyResponse(const Response& response,
   votes_.Ordered(key);
   if (response.name == kJoinName) set->JoinEnded();
 
-  Task task;
-  if (const Status status = DecodeRequest(response.request, &task.request);
-      !status.ok()) {
-    return Bug(status.message());
-  }
   if (set->member) {
-    task.set = response.set;
-    task.name = response.name;
-    task.error = response.error;
-    task.last = response.last;
-    task.ranks = set->members;
-    task.is_root = task.request.root == sets_.rank();
-    task.own = own_.Ordered(key);
+    tasks->push_back({key, response.request, response.error, response.value,
+                      set->members, own_.Ordered(key)});
   }
-  if (response.error.empty()) ApplySetChange(response, task.request);
-  if (task.ranks != nullptr) tasks->push_back(std::move(task));
+  if (response.error.empty()) ApplySetChange(response);
 }
 
-void Controller::ApplySetChange(const Response& response,
-                                const Request& request) {
-  if (request.kind == OpKind::kRemoveSet) return RemoveSet(request.set);
+void Controller::ApplySetChange(const Response& response) {
+  const Request& request = *response.request;
+  if (request.kind == OpKind::kRemoveSet) return RemoveSet(request.removed_set);
   if (request.kind != OpKind::kAddSet) return;
+  const int32_t number = response.value;
   const ProcessSet& added =
-      sets_.Add(response.last, {request.ranks.begin(), request.ranks.end()});
-  ordering_.SetAdded(response.last);
-  host_->SetAdded(response.last, added.members);
+      sets_.Add(number, {request.ranks.begin(), request.ranks.end()});
+  ordering_.SetAdded(number);
+  host_->SetAdded(number, added.members);
 }
 
 // Each request of the set either is before this in the order on all members,
@@ -279,7 +270,7 @@ void Controller::Close(const Response& close) {
   const std::string& text = close.error;
   ended_ = Aborted(text);
   if (EndsWith(text, ": exit") || EndsWith(text, ": shutdown()")) {
-    through_ = close.last;
+    through_ = close.value;
   }
   FailAll();
 }

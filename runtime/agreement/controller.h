@@ -32,9 +32,9 @@ namespace tf_hvd {
 
 class Controller {
  public:
-  // `host` outlives the controller.
+  // `runner` and `host` outlive the controller.
   Controller(const Topology& topology, const StallOptions& stall,
-             ControllerHost* host);
+             TaskRunner* runner, ControllerHost* host);
 
   // A request of this rank.
   void Admit(Entry entry);
@@ -95,7 +95,7 @@ class Controller {
   void Forward(const std::vector<Response>& batch);
   void Apply(const std::vector<Response>& batch);
   void ApplyResponse(const Response& response, std::vector<Task>* tasks);
-  void ApplySetChange(const Response& response, const Request& request);
+  void ApplySetChange(const Response& response);
   void RemoveSet(int32_t set);
 
   // The end.
@@ -105,6 +105,7 @@ class Controller {
   void Bug(const std::string& text);
 
   const std::vector<std::string> hosts_;
+  TaskRunner* const runner_;
   ControllerHost* const host_;
   ProcessSets sets_;
   Votes votes_;

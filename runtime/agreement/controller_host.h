@@ -1,6 +1,7 @@
-// ControllerHost: what a controller needs of its surroundings. All are called
-// by the holder of the progress lock, inside a call of the controller, and must
-// not call the controller back.
+// What a controller needs of its surroundings: TaskRunner carries out what has
+// been put in order, ControllerHost does the rest. All are called by the holder
+// of the progress lock, inside a call of the controller, and must not call the
+// controller back.
 #ifndef TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_HOST_H_
 #define TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_HOST_H_
 
@@ -18,20 +19,25 @@
 
 namespace tf_hvd {
 
+class TaskRunner {
+ public:
+  virtual ~TaskRunner() = default;
+  // What one batch gives this rank to do, in order.
+  virtual void Add(std::vector<Task> batch) = 0;
+  // Grows while what was added moves.
+  virtual uint64_t moved() const = 0;
+  // The rank whose data is waited for; -1 if none is.
+  virtual int awaited() const = 0;
+  // Batches of which nothing has begun.
+  virtual size_t Backlog() const = 0;
+};
+
 class ControllerHost {
  public:
   virtual ~ControllerHost() = default;
   // Never blocks: what does not fit waits in an out-queue. Several neighbours
   // may be sent the same bytes, which need not stay after the call.
   virtual void Send(int neighbour, std::string_view message) = 0;
-  // What one batch gives this rank to do, in order.
-  virtual void Execute(std::vector<Task> batch) = 0;
-  // Grows while what was handed to Execute moves.
-  virtual uint64_t Moved() const = 0;
-  // The rank whose data is waited for; -1 if none is.
-  virtual int Awaited() const = 0;
-  // Batches handed to Execute of which nothing has begun.
-  virtual size_t Backlog() const = 0;
   // To be fired when the progress lock is free.
   virtual void Complete(Completion done, Status status, int32_t value) = 0;
   virtual void SetAdded(int32_t set, const SetMembers& members) = 0;

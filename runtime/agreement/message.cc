@@ -34,15 +34,15 @@ void PutVote(const Message& message, Writer* out) {
   const Vote& vote = message.vote;
   out->Put(message.set);
   out->Put(message.slot);
-  out->Put(vote.last);
+  out->Put(vote.last_rank);
   out->Put(vote.first.rank);
   if (message.slot == kNoSlot) {
     out->PutText(message.name);
-    out->PutText(vote.first.request);
+    out->PutText(vote.first.request.bytes());
   }
   if (vote.other.has_value()) {
     out->Put(vote.other->rank);
-    out->PutText(vote.other->request);
+    out->PutText(vote.other->request.bytes());
   }
   if (vote.refusal.has_value()) {
     out->Put(vote.refusal->rank);
@@ -55,20 +55,26 @@ void PutVote(const Message& message, Writer* out) {
   }
 }
 
+SharedRequest GetRequest(Reader* in) {
+  SharedRequest request;
+  if (!SharedRequest::Decode(in->GetText(), &request).ok()) in->Fail();
+  return request;
+}
+
 void GetVote(uint8_t flags, Reader* in, Message* message) {
   Vote& vote = message->vote;
   message->set = in->Get<int32_t>();
   message->slot = in->Get<uint32_t>();
-  vote.last = in->Get<int32_t>();
+  vote.last_rank = in->Get<int32_t>();
   vote.first.rank = in->Get<int32_t>();
   if (message->slot == kNoSlot) {
     message->name = in->GetText();
-    vote.first.request = in->GetText();
+    vote.first.request = GetRequest(in);
   }
   vote.joined = (flags & kVoteJoined) != 0;
   if ((flags & kVoteDiffers) != 0) {
     const auto rank = in->Get<int32_t>();
-    vote.other = Witness{rank, std::string(in->GetText())};
+    vote.other = Witness{rank, GetRequest(in)};
   }
   if ((flags & kVoteRefused) != 0) {
     const auto rank = in->Get<int32_t>();
@@ -89,10 +95,10 @@ void PutResponse(const Response& entry, Writer* out) {
       (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0)));
   out->Put(entry.set);
   out->Put(entry.slot);
-  out->Put(entry.last);
+  out->Put(entry.value);
   if (named) {
     out->PutText(entry.name);
-    out->PutText(entry.request);
+    out->PutText(entry.request.bytes());
   }
   if (!entry.error.empty()) out->PutText(entry.error);
 }
@@ -111,10 +117,14 @@ void GetBatch(Reader* in, std::vector<Response>* batch) {
     entry.close = (flags & kEntryClose) != 0;
     entry.set = in->Get<int32_t>();
     entry.slot = in->Get<uint32_t>();
-    entry.last = in->Get<int32_t>();
+    entry.value = in->Get<int32_t>();
     if ((flags & kEntryNamed) != 0) {
       entry.name = in->GetText();
-      entry.request = in->GetText();
+      if (entry.close) {
+        in->GetText();
+      } else {
+        entry.request = GetRequest(in);
+      }
     }
     if ((flags & kEntryError) != 0) entry.error = in->GetText();
     batch->push_back(std::move(entry));

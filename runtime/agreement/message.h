@@ -37,10 +37,12 @@ struct Response {
   bool define = false;  // `name` and `request` are slot `slot` from now on
   bool close = false;   // the runtime ends; `error` says why
   bool joined = false;  // some members take part with zeros
-  int32_t last = 0;     // join: last rank; add_process_set: the new set; close:
-                        // the rank that left
-  std::string name;     // empty on the wire when the slot says it
-  std::string request;
+  // Join: the last rank; add_process_set: the new set; close: the rank that
+  // left. Else it means nothing.
+  int32_t value = 0;
+  std::string name;  // empty on the wire when the slot says it
+  SharedRequest
+      request;        // none on the wire when the slot says it, and of close
   std::string error;  // not empty: the request fails with this text
 };
 

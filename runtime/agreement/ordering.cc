@@ -19,11 +19,6 @@ bool BatchOrder(const Response& a, const Response& b) {
          std::tie(b_join, b.set, b.slot, b.name);
 }
 
-OpKind KindOf(const std::string& request) {
-  // The first byte of EncodeRequest.
-  return static_cast<OpKind>(static_cast<uint8_t>(request[0]));
-}
-
 // Why a change of process sets cannot be made; empty if it can, or if the
 // request is none.
 std::string SetChangeError(const ProcessSets& sets, int32_t set,
@@ -33,12 +28,13 @@ std::string SetChangeError(const ProcessSets& sets, int32_t set,
   }
   if (set != kWorldSet) return "process sets are changed by all ranks together";
   if (request.kind == OpKind::kRemoveSet) {
-    if (request.set == kWorldSet) {
+    if (request.removed_set == kWorldSet) {
       return "process set 0, which is all ranks, cannot be removed";
     }
-    return sets.Find(request.set) != nullptr
+    return sets.Find(request.removed_set) != nullptr
                ? ""
-               : "there is no process set " + std::to_string(request.set);
+               : "there is no process set " +
+                     std::to_string(request.removed_set);
   }
   const auto& ranks = request.ranks;
   const auto& world = *sets.world().members;
@@ -55,7 +51,7 @@ std::string SetChangeError(const ProcessSets& sets, int32_t set,
 
 bool EndsSomething(const Response& response) {
   return response.close || (response.error.empty() &&
-                            KindOf(response.request) == OpKind::kRemoveSet);
+                            response.request->kind == OpKind::kRemoveSet);
 }
 
 }  // namespace
@@ -86,15 +82,13 @@ Response Ordering::MakeResponse(const Key& key, const Vote& vote) {
   response.name = key.second;
   response.request = vote.first.request;
   response.error = Verdict(key.second, vote);
-  Request request;
-  if (response.error.empty() &&
-      DecodeRequest(response.request, &request).ok()) {
-    response.error = SetChangeError(sets_, key.first, request);
+  if (response.error.empty()) {
+    response.error = SetChangeError(sets_, key.first, *response.request);
   }
   response.joined = vote.joined;
-  response.last = vote.last;
+  response.value = vote.last_rank;
   if (!response.error.empty()) return response;
-  if (KindOf(response.request) == OpKind::kAddSet) response.last = next_set_++;
+  if (response.request->kind == OpKind::kAddSet) response.value = next_set_++;
   SlotTable& slots = sets_.Find(key.first)->slots;
   response.slot = slots.Find(response.name, response.request);
   if (response.slot == kNoSlot && response.name != kJoinName) {

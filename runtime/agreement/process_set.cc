@@ -7,12 +7,21 @@
 namespace tf_hvd {
 
 uint32_t SlotTable::Find(const std::string& name,
-                         const std::string& request) const {
+                         const SharedRequest& request) const {
   const auto it = numbers_.find(name);
   if (it == numbers_.end() || slots_[it->second].request != request) {
     return kNoSlot;
   }
   return it->second;
+}
+
+SharedRequest SlotTable::Share(const std::string& name,
+                               const Request& request) const {
+  const auto it = numbers_.find(name);
+  if (it != numbers_.end() && *slots_[it->second].request == request) {
+    return slots_[it->second].request;
+  }
+  return SharedRequest(request);
 }
 
 const SlotTable::Slot* SlotTable::Get(uint32_t slot) const {
@@ -27,7 +36,7 @@ uint32_t SlotTable::Offer(const std::string& name) {
   return kNoSlot;
 }
 
-bool SlotTable::Define(uint32_t slot, std::string name, std::string request) {
+bool SlotTable::Define(uint32_t slot, std::string name, SharedRequest request) {
   if (slot != slots_.size()) return false;
   numbers_.emplace(name, slot);
   slots_.push_back({std::move(name), std::move(request)});

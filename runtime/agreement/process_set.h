@@ -30,11 +30,14 @@ class SlotTable {
 
   struct Slot {
     std::string name;
-    std::string request;
+    SharedRequest request;
   };
 
   // The slot of `name` if its request is `request`, else kNoSlot.
-  uint32_t Find(const std::string& name, const std::string& request) const;
+  uint32_t Find(const std::string& name, const SharedRequest& request) const;
+  // `request` as the slot of `name` has it, so that it needs no encoding, else
+  // a new one.
+  SharedRequest Share(const std::string& name, const Request& request) const;
 
   // True if `name` has a slot: it was agreed at least twice.
   bool Knows(const std::string& name) const { return numbers_.count(name) > 0; }
@@ -49,7 +52,7 @@ class SlotTable {
 
   // What a batch said. False if the numbers are out of step (a bug).
   [[nodiscard]] bool Define(uint32_t slot, std::string name,
-                            std::string request);
+                            SharedRequest request);
 
  private:
   std::vector<Slot> slots_;

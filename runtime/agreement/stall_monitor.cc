@@ -31,12 +31,14 @@ uint32_t InMs(int64_t age_ns) {
 
 StallMonitor::StallMonitor(const ProcessSets& sets, const Ordering& ordering,
                            const OwnQueue& own, const Topology& topology,
-                           const StallOptions& options, ControllerHost* host)
+                           const StallOptions& options,
+                           const TaskRunner& runner, ControllerHost* host)
     : sets_(sets),
       ordering_(ordering),
       own_(own),
       topology_(topology),
       options_(options),
+      runner_(runner),
       host_(host),
       height_(HeightBelow(topology.rank, topology)) {}
 
@@ -94,7 +96,7 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
 
 bool StallMonitor::ExecutesTooLong(int64_t now_ns) {
   if (options_.fail_ns <= 0) return false;
-  const int awaited = host_->Awaited();
+  const int awaited = runner_.awaited();
   // A rank of this node may wait for another node itself. It knows whom for,
   // so it may speak first.
   const bool here = awaited >= 0 && topology_.nodes.size() > 1 &&

@@ -36,11 +36,12 @@ struct StallOptions {
 
 class StallMonitor {
  public:
-  // Looks at what the controller consists of; that and `host` outlive the
-  // monitor.
+  // Looks at what the controller consists of; that, `runner` and `host` outlive
+  // the monitor.
   StallMonitor(const ProcessSets& sets, const Ordering& ordering,
                const OwnQueue& own, const Topology& topology,
-               const StallOptions& options, ControllerHost* host);
+               const StallOptions& options, const TaskRunner& runner,
+               ControllerHost* host);
 
   // Asks for own requests that wait, ends stall queries that are due, and looks
   // at the last limit. To be called several times a second.
@@ -111,6 +112,7 @@ class StallMonitor {
   const OwnQueue& own_;
   const Topology topology_;
   const StallOptions options_;
+  const TaskRunner& runner_;
   ControllerHost* const host_;
   const int height_;  // of the tree below
   std::map<Key, StallQuery> queries_;

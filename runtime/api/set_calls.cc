@@ -81,7 +81,7 @@ Status AddSet(Runtime* runtime, std::vector<int32_t> ranks, int32_t* number) {
 
 Status RemoveSet(Runtime* runtime, int32_t number) {
   Entry entry = EntryOf(OpKind::kRemoveSet, kRemoveName);
-  entry.request.set = number;
+  entry.request.removed_set = number;
   return SubmitAndWait(runtime, std::move(entry));
 }
 
@@ -100,7 +100,8 @@ Status GatherRanks(Runtime* runtime, const std::vector<int32_t>& mine,
   Entry entry = EntryOf(OpKind::kAllgather, kAddName);
   const auto count = static_cast<int64_t>(mine.size());
   entry.request.tensors = {{DType::kInt32, {-1}}};
-  entry.tensors = {{result->sent.data(), nullptr, count, count}};
+  entry.tensors = {{result->sent.data(), nullptr, count}};
+  entry.rows = {count};
   entry.keepalive = result;
   entry.allocate = [result](size_t, const std::vector<int64_t>& counts,
                             void** output) {

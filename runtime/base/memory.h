@@ -1,4 +1,4 @@
-// Memory: where the tensors of a request lie.
+// Memory: where the tensors of a request lie. Span: one run of elements there.
 #ifndef TF_HVD_RUNTIME_BASE_MEMORY_H_
 #define TF_HVD_RUNTIME_BASE_MEMORY_H_
 
@@ -18,6 +18,14 @@ struct Memory {
   int device = -1;
   // Of kDevice: after this it may be used. Null: at once.
   std::shared_ptr<GpuEvent> ready;
+};
+
+// `input` is read, `output` is written; they may be equal. A null `input`
+// stands for zeros (a rank that has joined), a null `output` for nowhere.
+struct Span {
+  const void* input = nullptr;
+  void* output = nullptr;
+  int64_t count = 0;  // elements
 };
 
 }  // namespace tf_hvd

@@ -53,6 +53,9 @@ class Reader {
   }
   std::string_view GetText() { return Raw(Get<uint32_t>()); }
 
+  // What was read makes no sense.
+  void Fail() { ok_ = false; }
+
   bool ok() const { return ok_; }
   // True when everything was read and nothing was missing.
   bool AtEnd() const { return ok_ && bytes_.empty(); }

@@ -22,13 +22,14 @@ ReduceOptions OptionsOf(const Request& request, DType dtype) {
 }  // namespace
 
 Collective::Collective(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
-  const OpKind kind = first().request.kind;
+  const OpKind kind = first().request->kind;
   exchanging_ = first().error.empty() &&
                 (kind == OpKind::kAllgather || kind == OpKind::kAlltoall);
 }
 
 std::string Collective::What() const {
-  return std::string(NameOf(first().request.kind)) + " '" + first().name + "'";
+  return std::string(NameOf(first().request->kind)) + " '" +
+         first().key.second + "'";
 }
 
 std::vector<std::shared_ptr<void>> Collective::KeptMemory() const {
@@ -45,7 +46,7 @@ Status Collective::Next(OperationSpec* spec, bool* some) {
     TF_HVD_RETURN_IF_ERROR(Plan());
   } else if (exchanging_) {
     exchanging_ = false;
-    TF_HVD_RETURN_IF_ERROR(first().request.kind == OpKind::kAllgather
+    TF_HVD_RETURN_IF_ERROR(first().request->kind == OpKind::kAllgather
                                ? PlanAllgather()
                                : PlanAlltoall());
   }
@@ -58,9 +59,9 @@ Status Collective::Next(OperationSpec* spec, bool* some) {
 
 OperationSpec Collective::Spec() const {
   OperationSpec spec;
-  spec.kind = first().request.kind;
+  spec.kind = first().request->kind;
   spec.ranks = first().ranks;
-  spec.set = first().set;
+  spec.set = first().key.first;
   spec.memory = MemoryOfTensors();
   if (first().own.has_value()) spec.stored = first().own->stored;
   return spec;
@@ -75,7 +76,7 @@ Memory Collective::MemoryOfTensors() const {
 
 Status Collective::Plan() {
   if (!first().error.empty()) return Status::Ok();
-  const OpKind kind = first().request.kind;
+  const OpKind kind = first().request->kind;
   const bool moves_data = kind == OpKind::kBroadcast ||
                           kind == OpKind::kAlltoall ||
                           kind == OpKind::kReducescatter;
@@ -94,8 +95,7 @@ Status Collective::Plan() {
       break;
     case OpKind::kAllgather:
     case OpKind::kAlltoall:
-      PlanExchange();
-      break;
+      return PlanExchange();
     default:  // join, barrier and changes of sets are done by being in order
       break;
   }
@@ -106,19 +106,16 @@ Status Collective::Plan() {
 void Collective::PlanAllreduce() {
   std::map<DType, std::vector<Span>> spans;
   for (const Task& task : tasks_) {
-    for (size_t i = 0; i < task.request.tensors.size(); ++i) {
-      Span span;
-      span.count = ElementCount(task.request.tensors[i].shape);
-      if (task.own.has_value()) {  // else: joined, takes part with zeros
-        span.input = task.own->tensors[i].input;
-        span.output = task.own->tensors[i].output;
-      }
-      spans[task.request.tensors[i].dtype].push_back(span);
+    for (size_t i = 0; i < task.request->tensors.size(); ++i) {
+      Span span;  // joined: takes part with zeros
+      if (task.own.has_value()) span = task.own->tensors[i];
+      span.count = ElementCount(task.request->tensors[i].shape);
+      spans[task.request->tensors[i].dtype].push_back(span);
     }
   }
   for (auto& [dtype, of_type] : spans) {
     OperationSpec spec = Spec();
-    spec.reduce = OptionsOf(first().request, dtype);
+    spec.reduce = OptionsOf(*first().request, dtype);
     spec.spans = std::move(of_type);
     specs_.push_back(std::move(spec));
   }
@@ -128,35 +125,34 @@ void Collective::PlanBroadcast() {
   const Task& task = first();
   const std::vector<int>& ranks = *task.ranks;
   const auto root =
-      std::lower_bound(ranks.begin(), ranks.end(), task.request.root);
+      std::lower_bound(ranks.begin(), ranks.end(), task.request->root);
   OperationSpec spec = Spec();
   spec.root = static_cast<size_t>(root - ranks.begin());
-  for (size_t t = 0; t < task.request.tensors.size(); ++t) {
-    const TensorBuffers& tensor = task.own->tensors[t];
-    const auto element =
-        static_cast<int64_t>(SizeOf(task.request.tensors[t].dtype));
-    spec.spans.push_back({task.is_root ? tensor.input : nullptr, tensor.output,
-                          tensor.count * element});
+  for (size_t t = 0; t < task.request->tensors.size(); ++t) {
+    Span tensor = task.own->tensors[t];
+    tensor.count *=
+        static_cast<int64_t>(SizeOf(task.request->tensors[t].dtype));
+    spec.spans.push_back(tensor);
   }
   specs_.push_back(std::move(spec));
 }
 
 void Collective::PlanReducescatter() {
   const Task& task = first();
-  const auto& tensors = task.request.tensors;
+  const auto& tensors = task.request->tensors;
   std::map<DType, std::vector<size_t>> of_types;
   for (size_t t = 0; t < tensors.size(); ++t) {
     of_types[tensors[t].dtype].push_back(t);
   }
   for (const auto& [dtype, of_type] : of_types) {
     OperationSpec spec = Spec();
-    spec.reduce = OptionsOf(task.request, dtype);
+    spec.reduce = OptionsOf(*task.request, dtype);
     const auto stored = static_cast<int64_t>(SizeOf(StoredType(spec)));
     // Bytes of each tensor that the ranks before get.
     std::vector<int64_t> before(tensors.size());
     for (size_t place = 0; place < task.ranks->size(); ++place) {
       for (const size_t t : of_type) {
-        const TensorBuffers& own = task.own->tensors[t];
+        const Span& own = task.own->tensors[t];
         const int64_t rows =
             ScatteredRows(tensors[t].shape[0], task.ranks->size(), place);
         const int64_t count =
@@ -172,25 +168,24 @@ void Collective::PlanReducescatter() {
 
 // Allgather: each rank's first dimensions, of all tensors, go to all ranks.
 // Alltoall: each rank tells each other one how many rows it gets.
-void Collective::PlanExchange() {
+Status Collective::PlanExchange() {
   const Task& task = first();
   const size_t ranks = task.ranks->size();
+  const bool gathers = task.request->kind == OpKind::kAllgather;
+  const size_t each = gathers ? task.request->tensors.size() : ranks;
+  rows_.assign(each, 0);  // of a rank that has joined
+  if (task.own.has_value()) rows_ = task.own->rows;
+  if (rows_.size() != each) return Internal("bug in tf_hvd: rows are missing");
   constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
   OperationSpec spec = Spec();
   spec.memory = {};  // numbers of rows lie in the host's
-  if (task.request.kind == OpKind::kAllgather) {
-    const size_t tensors = task.request.tensors.size();
-    rows_.assign(tensors, 0);
-    for (size_t t = 0; task.own.has_value() && t < tensors; ++t) {
-      rows_[t] = task.own->tensors[t].first_dim;
-    }
-    all_rows_.resize(ranks * tensors);
+  if (gathers) {
+    all_rows_.resize(ranks * each);
     for (size_t place = 0; place < ranks; ++place) {
-      spec.spans.push_back({rows_.data(), &all_rows_[place * tensors],
-                            static_cast<int64_t>(tensors) * kNumber});
+      spec.spans.push_back({rows_.data(), &all_rows_[place * each],
+                            static_cast<int64_t>(each) * kNumber});
     }
   } else {
-    rows_ = task.own->splits;
     all_rows_.resize(ranks);
     spec.send.assign(ranks, kNumber);
     spec.receive.assign(ranks, kNumber);
@@ -198,6 +193,7 @@ void Collective::PlanExchange() {
     spec.output = all_rows_.data();
   }
   specs_.push_back(std::move(spec));
+  return Status::Ok();
 }
 
 std::vector<int64_t> Collective::RowsFrom(size_t tensor) const {
@@ -213,16 +209,16 @@ std::vector<int64_t> Collective::RowsFrom(size_t tensor) const {
 // because every rank passes them on.
 Status Collective::PlanAllgather() {
   Task& task = tasks_.front();
-  const size_t tensors = task.request.tensors.size();
+  const size_t tensors = task.request->tensors.size();
   OperationSpec spec = Spec();
   spec.spans.resize(all_rows_.size());
   for (size_t t = 0; t < tensors; ++t) {
     const std::vector<int64_t> rows = RowsFrom(t);
-    const int64_t row_bytes = RowBytes(task.request.tensors[t]);
+    const int64_t row_bytes = RowBytes(task.request->tensors[t]);
     const void* input = nullptr;
     void* output = nullptr;
     if (task.own.has_value()) {
-      TensorBuffers& own = task.own->tensors[t];
+      Span& own = task.own->tensors[t];
       TF_HVD_RETURN_IF_ERROR(task.own->allocate(t, rows, &own.output));
       input = own.input;
       output = own.output;
@@ -247,13 +243,13 @@ Status Collective::PlanAllgather() {
 
 Status Collective::PlanAlltoall() {
   Task& task = tasks_.front();
-  const int64_t row_bytes = RowBytes(task.request.tensors[0]);
+  const int64_t row_bytes = RowBytes(task.request->tensors[0]);
   OperationSpec spec = Spec();
   for (size_t i = 0; i < all_rows_.size(); ++i) {
     spec.send.push_back(rows_[i] * row_bytes);
     spec.receive.push_back(all_rows_[i] * row_bytes);
   }
-  TensorBuffers& own = task.own->tensors[0];
+  Span& own = task.own->tensors[0];
   TF_HVD_RETURN_IF_ERROR(task.own->allocate(0, all_rows_, &own.output));
   spec.input = own.input;
   spec.output = own.output;

@@ -46,12 +46,12 @@ class Collective {
   OperationSpec Spec() const;
   // Where the tensors lie; of a rank that has joined, where the others' do.
   Memory MemoryOfTensors() const;
-  bool OnDevice() const { return first().request.device == DeviceKind::kGpu; }
+  bool OnDevice() const { return first().request->device == DeviceKind::kGpu; }
   Status Plan();
   void PlanAllreduce();
   void PlanBroadcast();
   void PlanReducescatter();
-  void PlanExchange();
+  Status PlanExchange();
   Status PlanAllgather();
   Status PlanAlltoall();
   Status SeeAllocated(OperationSpec* spec) const;

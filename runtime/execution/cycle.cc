@@ -30,7 +30,7 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
     : world_(world),
       queue_(queue),
       on_set_(std::move(on_set)),
-      controller_(world->topology(), StallOptionsOf(config), this),
+      controller_(world->topology(), StallOptionsOf(config), &executor_, this),
       executor_(world->backends(), config.fusion_threshold, this) {
   // The word was checked when the configuration was read.
   static_cast<void>(ParseLogLevel(config.log_level, &log_level_));
@@ -93,7 +93,7 @@ bool Cycle::Advance() {
 
 void Cycle::CheckAbort(int64_t now_ns) {
   if (aborted()) return;
-  if (end_.LeavesInVain(now_ns, executor_.HasWork(), Moved())) {
+  if (end_.LeavesInVain(now_ns, executor_.HasWork(), executor_.moved())) {
     Abort(AbortRecord::kStalled, world_->topology().rank, InVainText());
   }
   const auto record = world_->PollAbort();
@@ -112,7 +112,7 @@ void Cycle::AskToLeave(const std::string& reason) {
 }
 
 void Cycle::LeaveIfAsked(int64_t now_ns) {
-  if (!leave_asked_ || Leaving()) return;
+  if (!leave_asked_ || end_.leaving()) return;
   end_.Leave(now_ns);
   {
     const std::lock_guard<std::mutex> lock(leave_mutex_);
@@ -129,7 +129,7 @@ std::string Cycle::InVainText() const {
   const Topology& topology = world_->topology();
   // The top of the tree closes at once, so that here somebody is above.
   const int silent =
-      end_.closed() ? Awaited() : controller_.sets().place().parent;
+      end_.closed() ? executor_.awaited() : controller_.sets().place().parent;
   std::string text = topology.RankText(topology.rank);
   text += end_.closed()
               ? " left while an operation was going on that no longer moves"
@@ -149,6 +149,20 @@ bool Cycle::AtEnd() const {
   return !HasOutput() || !end_.OffersOutput(NowNs());
 }
 
+WaitState Cycle::StateOfWait(int64_t now_ns) const {
+  WaitState state;
+  state.has_outcomes = HasOutcomes();
+  state.has_output = HasOutput();
+  state.aborting = Aborting();
+  state.waiting = controller_.Waiting();
+  state.relays = controller_.RelaysForOthers();
+  state.leaving = end_.leaving();
+  state.moving = executor_.Moving();
+  state.polled = polled_;
+  if (!Aborting()) state.due_in_ns = controller_.due_ns() - now_ns;
+  return state;
+}
+
 bool Cycle::HasOutput() const {
   return std::any_of(streams_.begin(), streams_.end(),
                      [](const MessageStream& c) { return c.HasOutput(); });
@@ -164,10 +178,6 @@ void Cycle::Send(int neighbour, std::string_view message) {
   for (MessageStream& stream : streams_) {
     if (stream.peer() == neighbour) return stream.Send(message);
   }
-}
-
-void Cycle::Execute(std::vector<Task> batch) {
-  executor_.Add(std::move(batch));
 }
 
 void Cycle::Complete(Completion done, Status status, int32_t value) {

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/job_end.h"
+#include "runtime/execution/wait_limit.h"
 #include "runtime/request/tensor_queue.h"
 #include "runtime/transport/world.h"
 
@@ -70,24 +70,11 @@ class Cycle : private ControllerHost, private ExecutorHost {
     return controller_.sets().world().members;
   }
 
-  // True if an own request is not in order yet.
-  bool Waiting() const { return controller_.Waiting(); }
-  bool RelaysForOthers() const { return controller_.RelaysForOthers(); }
-  // True if a look from time to time is needed although nobody will ring.
-  bool Polled() const { return polled_; }
+  // What says how long nobody needs to call this, at `now_ns`; all but
+  // `idle_ns` and `spin_ns`.
+  WaitState StateOfWait(int64_t now_ns) const;
+  // True if an edge had no room for all that is to be sent.
   bool HasOutput() const;
-  bool Aborting() const { return end_.aborting() && !aborted(); }
-  // When a Step is needed although nothing has come: others wait for what it
-  // sends. Far away if none is.
-  int64_t DueNs() const {
-    return Aborting() ? std::numeric_limits<int64_t>::max()
-                      : controller_.due_ns();
-  }
-  // True if an operation has failed and the abort that follows is under way.
-  bool Failing() const { return executor_.HasWork() && !executor_.CanRun(); }
-  bool Leaving() const { return end_.leaving(); }
-  // True if operations are under way.
-  bool Moving() const { return executor_.Moving(); }
 
   // Any thread: true if something has come that a Step would take.
   bool LooksBusy() const;
@@ -97,12 +84,6 @@ class Cycle : private ControllerHost, private ExecutorHost {
  private:
   // ControllerHost
   void Send(int neighbour, std::string_view message) override;
-  void Execute(std::vector<Task> batch) override;
-  uint64_t Moved() const override { return executor_.moved(); }
-  int Awaited() const override {
-    return executor_.HasWork() ? executor_.awaited() : -1;
-  }
-  size_t Backlog() const override { return executor_.Backlog(); }
   void Complete(Completion done, Status status, int32_t value) override;
   void SetAdded(int32_t set, const SetMembers& members) override;
   void SetRemoved(int32_t set) override;
@@ -113,6 +94,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
   void Ended(const Key& key, Completion done, const Status& status,
              int32_t value) override;
 
+  bool Aborting() const { return end_.aborting() && !aborted(); }
   void LeaveIfAsked(int64_t now_ns);
   void CloseAtEnd(int64_t now_ns);
   void CheckAbort(int64_t now_ns);
@@ -126,7 +108,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
   Controller controller_;
   Executor executor_;
   std::vector<MessageStream> streams_;
-  bool polled_ = false;
+  bool polled_ = false;  // arrivals on some stream wake nobody
   std::vector<Outcome> outcomes_;
   int64_t next_tick_ns_ = 0;
   std::atomic<bool> leave_asked_{false};

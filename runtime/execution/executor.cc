@@ -126,12 +126,12 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
 
 Status Executor::TellOfSets(const Task& task) {
   for (Backend* backend : backends_) {
-    if (task.request.kind == OpKind::kAddSet) {
-      const std::vector<int> ranks(task.request.ranks.begin(),
-                                   task.request.ranks.end());
-      TF_HVD_RETURN_IF_ERROR(backend->SetAdded(task.last, ranks));
-    } else if (task.request.kind == OpKind::kRemoveSet) {
-      backend->SetRemoved(task.request.set);
+    if (task.request->kind == OpKind::kAddSet) {
+      const std::vector<int> ranks(task.request->ranks.begin(),
+                                   task.request->ranks.end());
+      TF_HVD_RETURN_IF_ERROR(backend->SetAdded(task.value, ranks));
+    } else if (task.request->kind == OpKind::kRemoveSet) {
+      backend->SetRemoved(task.request->removed_set);
     }
   }
   return Status::Ok();
@@ -178,8 +178,7 @@ void Executor::End(Task* task, const Status& status) {
   if (!task->own.has_value()) return;
   Entry own = std::move(*task->own);
   task->own.reset();
-  host_->Ended({task->set, task->name}, std::move(own.done), status,
-               task->last);
+  host_->Ended(task->key, std::move(own.done), status, task->value);
 }
 
 void Executor::Fail(const Status& status) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/agreement/controller_host.h"
 #include "runtime/execution/collective.h"
 #include "runtime/request/task.h"
 #include "runtime/transport/operation.h"
@@ -29,7 +30,7 @@ class ExecutorHost {
                      int32_t value) = 0;
 };
 
-class Executor {
+class Executor final : public TaskRunner {
  public:
   // The first of `backends` that serves an operation gets it; they and `host`
   // outlive the executor.
@@ -38,10 +39,14 @@ class Executor {
       : backends_(std::move(backends)),
         fusion_threshold_(fusion_threshold),
         host_(host) {}
-  ~Executor();
+  ~Executor() override;
 
-  // What a batch of responses gives this rank to do.
-  void Add(std::vector<Task> batch);
+  // TaskRunner
+  void Add(std::vector<Task> batch) override;
+  uint64_t moved() const override { return moved_; }
+  // Of the oldest operation.
+  int awaited() const override { return has_work_ ? awaited_ : -1; }
+  size_t Backlog() const override { return batches_.size() - (begun_ ? 1 : 0); }
 
   // Begins what may begin and moves what is under way, without waiting. True
   // if it did something. A Status that is not ok means that the data of the
@@ -51,13 +56,6 @@ class Executor {
   // Completes everything that is left with `status`.
   void Fail(const Status& status);
 
-  // Batches of which nothing has begun.
-  size_t Backlog() const { return batches_.size() - (begun_ ? 1 : 0); }
-
-  // Grows while something moves.
-  uint64_t moved() const { return moved_; }
-  // The rank whose data the oldest operation waits for; -1 if none.
-  int awaited() const { return awaited_; }
   // True if operations are under way.
   bool Moving() const { return !under_way_.empty(); }
 

@@ -11,9 +11,9 @@ namespace {
 // others add, in an order that depends on how many elements there are, and what
 // is in a batch depends on time.
 bool Fusable(const Task& run) {
-  const auto& tensors = run.request.tensors;
-  return run.request.device == DeviceKind::kCpu && run.error.empty() &&
-         run.request.kind == OpKind::kAllreduce && !tensors.empty() &&
+  const auto& tensors = run.request->tensors;
+  return run.request->device == DeviceKind::kCpu && run.error.empty() &&
+         run.request->kind == OpKind::kAllreduce && !tensors.empty() &&
          std::all_of(tensors.begin(), tensors.end(),
                      [&](const TensorSpec& tensor) {
                        return tensor.dtype == tensors[0].dtype;
@@ -21,9 +21,10 @@ bool Fusable(const Task& run) {
 }
 
 auto FusionKey(const Task& run) {
-  const Request& request = run.request;
-  return std::make_tuple(run.set, request.tensors[0].dtype, request.reduce_op,
-                         request.prescale, request.postscale, request.device);
+  const Request& request = *run.request;
+  return std::make_tuple(run.key.first, request.tensors[0].dtype,
+                         request.reduce_op, request.prescale, request.postscale,
+                         request.device);
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ std::vector<std::vector<size_t>> PlanFusion(const std::vector<Task>& batch,
       plan.push_back({i});
       continue;
     }
-    const int64_t bytes = TotalBytes(batch[i].request);
+    const int64_t bytes = TotalBytes(*batch[i].request);
     const auto key = FusionKey(batch[i]);
     const auto it = open.find(key);
     if (it != open.end() && it->second.bytes + bytes <= threshold) {

@@ -195,19 +195,10 @@ bool ProgressEngine::BackgroundTurn() {
 }
 
 WaitState ProgressEngine::StateOfWait() const {
-  WaitState state;
   const int64_t now_ns = NowNs();
+  WaitState state = cycle_->StateOfWait(now_ns);
   state.idle_ns = now_ns - last_progress_ns_;
   state.spin_ns = spin_ns_;
-  state.has_outcomes = cycle_->HasOutcomes();
-  state.has_output = cycle_->HasOutput();
-  state.aborting = cycle_->Aborting();
-  state.waiting = cycle_->Waiting();
-  state.relays = cycle_->RelaysForOthers();
-  state.leaving = cycle_->Leaving();
-  state.moving = cycle_->Moving();
-  state.polled = cycle_->Polled();
-  state.due_in_ns = cycle_->DueNs() - now_ns;
   return state;
 }
 

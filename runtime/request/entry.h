@@ -20,27 +20,21 @@
 
 namespace tf_hvd {
 
-// The memory of one tensor. `output` may equal `input` (in place). For
-// allgather and alltoall `output` is null until Entry::allocate has given it.
-struct TensorBuffers {
-  const void* input = nullptr;
-  void* output = nullptr;
-  int64_t count = 0;      // elements of the input
-  int64_t first_dim = 0;  // allgather, alltoall: this rank's first dimension
-};
-
 struct Entry {
   int32_t set = kWorldSet;
   std::string name;
   Request request;
-  std::vector<TensorBuffers> tensors;
+  // By tensor; `count` is of the input. `output` may equal `input` (in place).
+  // For allgather and alltoall it is null until `allocate` has given it.
+  std::vector<Span> tensors;
   // Where all of them lie; as request.device says.
   Memory memory;
   // See OperationSpec::stored.
   std::optional<DType> stored;
 
-  // Alltoall: how many rows go to each rank of the set.
-  std::vector<int64_t> splits;
+  // Allgather: how many rows each tensor has here. Alltoall: how many go to
+  // each rank of the set.
+  std::vector<int64_t> rows;
 
   // Allgather and alltoall: called once for each tensor, by the holder of the
   // progress lock, when it is known how many rows come from each rank
@@ -62,7 +56,7 @@ struct Entry {
   // Set when the call is wrong on this rank alone: it is completed here with
   // this text and voted as a refusal, so that the other ranks fail as well.
   std::string refusal;
-  int64_t stamp = -1;  // the caller's step, compared between ranks; -1: none
+  int64_t step = -1;  // the caller's, compared between ranks; -1: none
 
   Completion done;
 

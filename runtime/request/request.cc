@@ -1,7 +1,10 @@
 #include "runtime/request/request.h"
 
 #include <cstdio>
+#include <cstring>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "runtime/base/wire.h"
 
@@ -157,8 +160,8 @@ Difference SetDifference(const Request& a, const Request& b) {
   const char* rule = "process sets must be equal on all ranks";
   if (a.kind == OpKind::kBarrier) return {SetsText(a), SetsText(b), rule};
   if (a.kind == OpKind::kRemoveSet) {
-    return {"process set " + std::to_string(a.set),
-            "process set " + std::to_string(b.set), rule};
+    return {"process set " + std::to_string(a.removed_set),
+            "process set " + std::to_string(b.removed_set), rule};
   }
   return {RanksText(a), RanksText(b), rule};
 }
@@ -204,7 +207,40 @@ std::string Side(int32_t rank, const std::string& value) {
   return "rank " + std::to_string(rank) + " has " + value;
 }
 
+uint64_t Bits(double value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// All fields.
+auto Fields(const Request& request) {
+  return std::tuple_cat(
+      std::make_tuple(Bits(request.prescale), Bits(request.postscale)),
+      std::tie(request.kind, request.device, request.reduce_op, request.root,
+               request.removed_set, request.compression, request.ranks,
+               request.tensors));
+}
+
 }  // namespace
+
+bool operator==(const Request& a, const Request& b) {
+  return Fields(a) == Fields(b);
+}
+
+SharedRequest::SharedRequest(Request request) {
+  std::string bytes = EncodeRequest(request);
+  both_ =
+      std::make_shared<const Both>(Both{std::move(request), std::move(bytes)});
+}
+
+Status SharedRequest::Decode(std::string_view bytes, SharedRequest* request) {
+  Both both;
+  TF_HVD_RETURN_IF_ERROR(DecodeRequest(bytes, &both.request));
+  both.bytes = bytes;
+  request->both_ = std::make_shared<const Both>(std::move(both));
+  return Status::Ok();
+}
 
 std::string EncodeRequest(const Request& request) {
   Writer out;
@@ -214,7 +250,7 @@ std::string EncodeRequest(const Request& request) {
   out.Put(request.prescale);
   out.Put(request.postscale);
   out.Put(request.root);
-  out.Put(request.set);
+  out.Put(request.removed_set);
   out.PutText(request.compression);
   out.Put(static_cast<uint32_t>(request.ranks.size()));
   for (const int32_t rank : request.ranks) out.Put(rank);
@@ -237,7 +273,7 @@ Status DecodeRequest(std::string_view bytes, Request* request) {
   request->prescale = in.Get<double>();
   request->postscale = in.Get<double>();
   request->root = in.Get<int32_t>();
-  request->set = in.Get<int32_t>();
+  request->removed_set = in.Get<int32_t>();
   request->compression = in.GetText();
   for (uint32_t n = in.Get<uint32_t>(); n > 0 && in.ok(); --n) {
     request->ranks.push_back(in.Get<int32_t>());
@@ -271,15 +307,9 @@ int64_t TotalBytes(const Request& request) {
 }
 
 std::string DescribeMismatch(std::string_view name, int32_t rank_a,
-                             std::string_view request_a, int32_t rank_b,
-                             std::string_view request_b) {
-  Request a;
-  Request b;
+                             const Request& a, int32_t rank_b,
+                             const Request& b) {
   const std::string quoted = "'" + std::string(name) + "'";
-  if (!DecodeRequest(request_a, &a).ok() ||
-      !DecodeRequest(request_b, &b).ok()) {
-    return "bug in tf_hvd: a malformed request for " + quoted;
-  }
   const Difference found = FirstDifference(a, b);
   const std::string what =
       a.kind == b.kind ? NameOf(a.kind) + (" " + quoted) : quoted;

@@ -30,6 +30,10 @@ struct TensorSpec {
   std::vector<int64_t> shape;  // allgather, alltoall: shape[0] is -1, it may
                                // differ
   std::string name = {};       // of a group's member; empty if not known
+
+  friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && a.name == b.name;
+  }
 };
 
 struct Request {
@@ -42,16 +46,55 @@ struct Request {
   // not at all. For comparison only.
   std::string compression;
   int32_t root = -1;                // broadcast only: a rank of the world
-  int32_t set = 0;                  // remove_process_set only
+  int32_t removed_set = 0;          // remove_process_set only
   std::vector<int32_t> ranks;       // add_process_set: sorted; the barrier of
                                     // init: each set, then kSetEnd
   std::vector<TensorSpec> tensors;  // more than one: a group or bucket
 };
 
-// Little-endian, the same bytes for equal requests: requests are compared as
-// bytes.
+// True if nothing differs, not even a bit of a scale: just when their wire
+// forms are the same.
+bool operator==(const Request& a, const Request& b);
+inline bool operator!=(const Request& a, const Request& b) { return !(a == b); }
+
+// Little-endian.
 std::string EncodeRequest(const Request& request);
 Status DecodeRequest(std::string_view bytes, Request* request);
+
+// A request that does not change any more, and its wire form: encoded or
+// decoded once, then shared by all who speak of it. Any thread.
+class SharedRequest {
+ public:
+  // None, or what a slot says.
+  SharedRequest() = default;
+  explicit SharedRequest(Request request);
+
+  // An error if `bytes` are no request.
+  static Status Decode(std::string_view bytes, SharedRequest* request);
+
+  explicit operator bool() const { return both_ != nullptr; }
+  const Request& operator*() const { return both_->request; }
+  const Request* operator->() const { return &both_->request; }
+  // Empty if there is none.
+  std::string_view bytes() const {
+    return both_ == nullptr ? std::string_view() : both_->bytes;
+  }
+
+  friend bool operator==(const SharedRequest& a, const SharedRequest& b) {
+    return a.both_ == b.both_ || a.bytes() == b.bytes();
+  }
+  friend bool operator!=(const SharedRequest& a, const SharedRequest& b) {
+    return !(a == b);
+  }
+
+ private:
+  struct Both {
+    Request request;
+    std::string bytes;
+  };
+
+  std::shared_ptr<const Both> both_;
+};
 
 // Reducescatter of `rows` rows: how many of them the rank at `place` of a set
 // of `ranks` gets. What is left over goes to the first ranks, one row each.
@@ -63,8 +106,8 @@ int64_t TotalBytes(const Request& request);
 // The first difference of two requests, as a sentence with both sides' values
 // and both ranks' numbers, in the order of the checks in docs/errors.md.
 std::string DescribeMismatch(std::string_view name, int32_t rank_a,
-                             std::string_view request_a, int32_t rank_b,
-                             std::string_view request_b);
+                             const Request& a, int32_t rank_b,
+                             const Request& b);
 
 }  // namespace tf_hvd
 

@@ -14,14 +14,12 @@
 namespace tf_hvd {
 
 struct Task {
-  int32_t set = kWorldSet;
-  std::string name;
-  Request request;
-  std::string error;  // not empty: it fails with this text
-  int32_t last = 0;   // join: the last rank; add_process_set: the new set
-  SetMembers ranks;   // of the set
+  Key key;
+  SharedRequest request;     // what the ranks agreed on
+  std::string error;         // not empty: it fails with this text
+  int32_t value = 0;         // of its completion
+  SetMembers ranks;          // of the set
   std::optional<Entry> own;  // absent if this rank has joined, or refused
-  bool is_root = false;      // broadcast: this rank is the root
 };
 
 }  // namespace tf_hvd

@@ -22,14 +22,6 @@
 
 namespace tf_hvd {
 
-// `input` is read, `output` is written; they may be equal. A null `input`
-// stands for zeros (a rank that has joined), a null `output` for nowhere.
-struct Span {
-  const void* input = nullptr;
-  void* output = nullptr;
-  int64_t count = 0;  // elements
-};
-
 // What is to be done, in the words of one rank. `kind` says what the members
 // mean. Lists of numbers have one for each rank of the set, in their order.
 // Several tensors are several spans, which are seen as one run: a group of them

@@ -72,7 +72,7 @@ Reply DeviceRank::Allreduce(const std::string& name, DType dtype,
   entry.request.postscale = postscale;
   for (const DeviceTensor& tensor : group) {
     entry.request.tensors.push_back({dtype, {tensor.count}});
-    entry.tensors.push_back({tensor.input, tensor.output, tensor.count, 0});
+    entry.tensors.push_back({tensor.input, tensor.output, tensor.count});
   }
   return Submit(std::move(entry));
 }
@@ -81,7 +81,8 @@ Reply DeviceRank::Allgather(const std::string& name, DType dtype,
                             const DeviceTensor& rows) {
   Entry entry = NewEntry(OpKind::kAllgather, name);
   entry.request.tensors.push_back({dtype, {-1}});
-  entry.tensors.push_back({rows.input, nullptr, rows.count, rows.count});
+  entry.tensors.push_back({rows.input, nullptr, rows.count});
+  entry.rows = {rows.count};
   return SubmitRows(std::move(entry), rows.output);
 }
 
@@ -90,7 +91,7 @@ Reply DeviceRank::Broadcast(const std::string& name, DType dtype,
   Entry entry = NewEntry(OpKind::kBroadcast, name);
   entry.request.root = root;
   entry.request.tensors.push_back({dtype, {tensor.count}});
-  entry.tensors.push_back({tensor.input, tensor.output, tensor.count, 0});
+  entry.tensors.push_back({tensor.input, tensor.output, tensor.count});
   return Submit(std::move(entry));
 }
 
@@ -99,8 +100,8 @@ Reply DeviceRank::Alltoall(const std::string& name, DType dtype,
                            std::vector<int64_t> splits) {
   Entry entry = NewEntry(OpKind::kAlltoall, name);
   entry.request.tensors.push_back({dtype, {-1}});
-  entry.tensors.push_back({rows.input, nullptr, rows.count, rows.count});
-  entry.splits = std::move(splits);
+  entry.tensors.push_back({rows.input, nullptr, rows.count});
+  entry.rows = std::move(splits);
   return SubmitRows(std::move(entry), rows.output);
 }
 
@@ -109,7 +110,7 @@ Reply DeviceRank::Reducescatter(const std::string& name, DType dtype,
   Entry entry = NewEntry(OpKind::kReducescatter, name);
   entry.request.reduce_op = op;
   entry.request.tensors.push_back({dtype, {tensor.count}});
-  entry.tensors.push_back({tensor.input, tensor.output, tensor.count, 0});
+  entry.tensors.push_back({tensor.input, tensor.output, tensor.count});
   return Submit(std::move(entry));
 }
 

@@ -102,7 +102,7 @@ class Side {
     Entry entry = EntryOf(OpKind::kAllreduce, name);
     entry.request.reduce_op = op;
     entry.request.tensors.push_back({dtype, {count}});
-    entry.tensors.push_back({memory, memory, count, 0});
+    entry.tensors.push_back({memory, memory, count});
     return rank_->Submit(std::move(entry));
   }
 
@@ -111,7 +111,8 @@ class Side {
                     char** output) {
     Entry entry = EntryOf(OpKind::kAllgather, name);
     entry.request.tensors.push_back({DType::kInt64, {-1}});
-    entry.tensors.push_back({memory, nullptr, rows, rows});
+    entry.tensors.push_back({memory, nullptr, rows});
+    entry.rows = {rows};
     entry.allocate = [this, output](size_t, const std::vector<int64_t>& dims,
                                     void** given) {
       int64_t all = 0;
@@ -276,7 +277,7 @@ TEST(GpuJob, ARankWithoutADriverIsNoHindrance) {
     Entry entry = side.EntryOf(OpKind::kAllreduce, "gpu", added.value());
     entry.request.reduce_op = ReduceOp::kSum;
     entry.request.tensors.push_back({DType::kFloat32, {2000}});
-    entry.tensors.push_back({sum, sum, 2000, 0});
+    entry.tensors.push_back({sum, sum, 2000});
     const Pending pending = rank.Submit(std::move(entry));
     ASSERT_TRUE(pending.status().ok()) << pending.status().message();
     EXPECT_EQ(side.Values<float>(sum, 2000), std::vector<float>(2000, 2));
@@ -343,7 +344,7 @@ TEST(GpuJob, AbortsThatHangAreGivenUp) {
     }
     Entry entry = side.EntryOf(OpKind::kAllreduce, "second");
     entry.request.tensors.push_back({DType::kFloat32, {100}});
-    entry.tensors.push_back({bucket, bucket, 100, 0});
+    entry.tensors.push_back({bucket, bucket, 100});
     const auto held = std::make_shared<int>(0);
     entry.keepalive = held;
     kept = held;

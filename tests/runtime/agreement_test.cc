@@ -19,8 +19,8 @@ Request Allreduce(int64_t rows, OpKind kind = OpKind::kAllreduce) {
 
 Vote VoteOf(int rank, const Request& request) {
   Vote vote;
-  vote.first = {rank, EncodeRequest(request)};
-  vote.last = rank;
+  vote.first = {rank, SharedRequest(request)};
+  vote.last_rank = rank;
   return vote;
 }
 
@@ -35,12 +35,13 @@ Vote RandomVote(int rank, std::mt19937* random) {
   return vote;
 }
 
-// All but `last`, as text.
+// All but `last_rank`, as text.
 std::string Show(const Vote& vote) {
-  std::string text = std::to_string(vote.first.rank) + ":" + vote.first.request;
+  std::string text = std::to_string(vote.first.rank) + ":";
+  text += vote.first.request.bytes();
   if (vote.other.has_value()) {
-    text += " other " + std::to_string(vote.other->rank) + ":" +
-            vote.other->request;
+    text += " other " + std::to_string(vote.other->rank) + ":";
+    text += vote.other->request.bytes();
   }
   if (vote.refusal.has_value()) {
     text += " refused " + std::to_string(vote.refusal->rank) + ":" +
@@ -92,8 +93,8 @@ TEST(Agreement, MergeIsAssociative) {
 TEST(Agreement, LastIsTheLaterVotes) {
   const Vote a = VoteOf(3, Allreduce(1));
   const Vote b = VoteOf(1, Allreduce(1));
-  EXPECT_EQ(Merge(a, b).last, 1);
-  EXPECT_EQ(Merge(b, a).last, 3);
+  EXPECT_EQ(Merge(a, b).last_rank, 1);
+  EXPECT_EQ(Merge(b, a).last_rank, 3);
 }
 
 // Any order of arrival, merged along any tree, gives the verdict that looking
@@ -121,8 +122,8 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
       const std::string rank = std::to_string(refused->refusal->rank);
       expected = "rank " + rank + ": refused by " + rank;
     } else if (differs != votes.end()) {
-      expected = DescribeMismatch("x", 0, votes[0].first.request,
-                                  differs->first.rank, differs->first.request);
+      expected = DescribeMismatch("x", 0, *votes[0].first.request,
+                                  differs->first.rank, *differs->first.request);
     } else if (off_step != votes.end()) {
       expected = StepsText(votes[0], *off_step);
     }

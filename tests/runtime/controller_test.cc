@@ -11,26 +11,26 @@
 namespace tf_hvd {
 namespace {
 
-class Host final : public ControllerHost {
+class Host final : public TaskRunner, public ControllerHost {
  public:
   std::vector<std::pair<int, Message>> sent;
   std::vector<Task> runs;
   std::vector<std::string> warnings;
   std::vector<AbortRecord> aborts;
   std::vector<SetMembers> added;
-  uint64_t moved = 0;
-  int awaited = -1;
+  uint64_t moves = 0;
+  int waits_for = -1;
 
   void Send(int neighbour, std::string_view bytes) override {
     Message message;
     ASSERT_TRUE(DecodeMessage(bytes, &message).ok());
     sent.emplace_back(neighbour, std::move(message));
   }
-  void Execute(std::vector<Task> batch) override {
+  void Add(std::vector<Task> batch) override {
     for (Task& run : batch) runs.push_back(std::move(run));
   }
-  uint64_t Moved() const override { return moved; }
-  int Awaited() const override { return awaited; }
+  uint64_t moved() const override { return moves; }
+  int awaited() const override { return waits_for; }
   size_t Backlog() const override { return 0; }
   void Complete(Completion done, Status status, int32_t value) override {
     done.Fire(status, value);
@@ -71,7 +71,7 @@ Entry Allreduce(const std::string& name) {
 Response Ordered(const std::string& name, const Request& request) {
   Response entry;
   entry.name = name;
-  entry.request = EncodeRequest(request);
+  entry.request = SharedRequest(request);
   return entry;
 }
 
@@ -86,8 +86,8 @@ std::string VoteOf(int rank, int32_t set, const std::string& name) {
   Message vote;
   vote.set = set;
   vote.name = name;
-  vote.vote.first = {rank, EncodeRequest(Allreduce(name).request)};
-  vote.vote.last = rank;
+  vote.vote.first = {rank, SharedRequest(Allreduce(name).request)};
+  vote.vote.last_rank = rank;
   return EncodeMessage(vote);
 }
 
@@ -110,7 +110,7 @@ void OrderOneInTheWorldAndOneInTheSet(Controller* controller,
   for (int rank = 1; rank < 9; ++rank) {
     Message vote;
     vote.name = "s";
-    vote.vote.first = {rank, EncodeRequest(add.request)};
+    vote.vote.first = {rank, SharedRequest(add.request)};
     controller->Receive(rank, EncodeMessage(vote), 0);
   }
   controller->Admit(std::move(add));
@@ -128,7 +128,7 @@ void OrderOneInTheWorldAndOneInTheSet(Controller* controller,
 // However many children get a response, and with whichever others.
 TEST(Controller, EncodesEachResponseOnce) {
   Host host;
-  Controller controller(OneNode(), StallOptions(), &host);
+  Controller controller(OneNode(), StallOptions(), &host, &host);
   OrderOneInTheWorldAndOneInTheSet(&controller, {2, 3, 7});
   EXPECT_EQ(controller.ordering().responses_encoded(), 3u);
   ASSERT_EQ(host.sent.size(), 16u);
@@ -147,7 +147,7 @@ TEST(Controller, EncodesEachResponseOnce) {
 // list.
 TEST(Controller, MembersAreNotCopied) {
   Host host;
-  Controller controller(OneNode(), StallOptions(), &host);
+  Controller controller(OneNode(), StallOptions(), &host, &host);
   OrderOneInTheWorldAndOneInTheSet(&controller, {0, 2, 3});
   const ProcessSets& sets = controller.sets();
   ASSERT_EQ(host.added.size(), 1u);
@@ -165,7 +165,7 @@ TEST(Controller, MembersAreNotCopied) {
 // A leaf has nobody to encode for.
 TEST(Controller, EncodesNothingForNobody) {
   Host host;
-  Controller controller(TwoNodes(3), StallOptions(), &host);
+  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)), 0);
   EXPECT_EQ(controller.ordering().responses_encoded(), 0u);
 }
@@ -174,14 +174,14 @@ TEST(Controller, EncodesNothingForNobody) {
 // has come, not only until the vote has gone.
 TEST(Controller, RelaysUntilTheBatchHasCome) {
   Host host;
-  Controller controller(TwoNodes(2), StallOptions(), &host);
+  Controller controller(TwoNodes(2), StallOptions(), &host, &host);
   Response add = Ordered("s", [] {
     Request request;
     request.kind = OpKind::kAddSet;
     request.ranks = {1, 3};
     return request;
   }());
-  add.last = 1;
+  add.value = 1;
   controller.Receive(0, FrameOf(add), 0);
   EXPECT_FALSE(controller.RelaysForOthers());
 
@@ -198,7 +198,7 @@ TEST(Controller, RelaysUntilTheBatchHasCome) {
   Response remove = Ordered("r", [] {
     Request request;
     request.kind = OpKind::kRemoveSet;
-    request.set = 1;
+    request.removed_set = 1;
     return request;
   }());
   controller.Receive(0, FrameOf(remove), 0);
@@ -209,7 +209,7 @@ TEST(Controller, RelaysUntilTheBatchHasCome) {
 // a warning and then in the text that the job ends with.
 TEST(Controller, NamesThoseAboveWhoDoNotAnswer) {
   Host host;
-  Controller controller(TwoNodes(3), StallOptions(), &host);
+  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));
   for (int64_t s = 1; s <= 40; ++s) controller.Tick(s * kSecond);
   const std::string silent =
@@ -233,7 +233,7 @@ TEST(Controller, NamesThoseAboveAtShortLimits) {
   options.warn_ns = 3 * kSecond;
   options.fail_ns = options.grace_ns = 8 * kSecond;
   Host host;
-  Controller controller(TwoNodes(3), options, &host);
+  Controller controller(TwoNodes(3), options, &host, &host);
   controller.Admit(Allreduce("g"));
   for (int64_t s = 1; s <= 20 && host.aborts.empty(); ++s) {
     controller.Tick(s * kSecond);
@@ -250,7 +250,7 @@ TEST(Controller, NamesThoseAboveAtShortLimits) {
 // A query that is called shows that those above are there.
 TEST(Controller, NamesNobodyWhoHasAnswered) {
   Host host;
-  Controller controller(TwoNodes(3), StallOptions(), &host);
+  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));
   Message query;
   query.kind = MessageKind::kQuery;
@@ -310,7 +310,7 @@ std::vector<Message> SentUp(const Host& host, MessageKind kind) {
 // As many as are below: one answer goes up, when all have answered.
 TEST(Controller, PassesUpOneAnswerForAllBelow) {
   Host host;
-  Controller controller(LeaderBelow(), StallOptions(), &host);
+  Controller controller(LeaderBelow(), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));
   controller.Receive(0, QueryOf("g", 7), 31 * kSecond);
   controller.Receive(2, AnswerOf(2, "g", 7, "'h' (world)"), 31 * kSecond);
@@ -335,7 +335,7 @@ TEST(Controller, PassesUpOneAnswerForAllBelow) {
 // says who has not.
 TEST(Controller, DoesNotWaitForASilentRankBelow) {
   Host host;
-  Controller controller(LeaderBelow(), StallOptions(), &host);
+  Controller controller(LeaderBelow(), StallOptions(), &host, &host);
   controller.Receive(0, QueryOf("g", 7), 31 * kSecond);
   controller.Receive(2, AnswerOf(2, "g", 7, ""), 31 * kSecond);
   controller.Receive(4, AnswerOf(4, "g", 7, ""), 31 * kSecond);
@@ -363,7 +363,7 @@ TEST(Controller, GivesThoseBelowLessTime) {
   Topology topology = LeaderBelow();
   topology.rank = 0;
   Host host;
-  Controller controller(topology, StallOptions(), &host);
+  Controller controller(topology, StallOptions(), &host, &host);
   Message ask;
   ask.kind = MessageKind::kAsk;
   ask.name = "g";
@@ -377,7 +377,7 @@ TEST(Controller, GivesThoseBelowLessTime) {
 // just come.
 TEST(Controller, PassesUpOneQuestionForAllBelow) {
   Host host;
-  Controller controller(LeaderBelow(), StallOptions(), &host);
+  Controller controller(LeaderBelow(), StallOptions(), &host, &host);
   Message ask;
   ask.kind = MessageKind::kAsk;
   ask.name = "g";
@@ -397,16 +397,16 @@ TEST(Controller, PassesUpOneQuestionForAllBelow) {
 // caller has waited before.
 TEST(Controller, ExecutionCountsFromItsLastMove) {
   Host host;
-  Controller controller(TwoNodes(3), StallOptions(), &host);
+  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));
   controller.Tick(299 * kSecond);
   controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)),
                      300 * kSecond);
   controller.Tick(300 * kSecond);
   controller.Tick(500 * kSecond);
-  host.moved = 1;
+  host.moves = 1;
   controller.Tick(600 * kSecond);
-  host.awaited = 1;
+  host.waits_for = 1;
   controller.Tick(910 * kSecond);
   EXPECT_TRUE(host.aborts.empty());
   controller.Tick(911 * kSecond);
@@ -423,12 +423,12 @@ TEST(Controller, ExecutionCountsFromItsLastMove) {
 // node's rank that waited for it.
 TEST(Controller, WhoWaitsForAnotherNodeSpeaksFirst) {
   Host host;
-  Controller controller(TwoNodes(3), StallOptions(), &host);
+  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   controller.Admit(Allreduce("g"));
   controller.Receive(2, FrameOf(Ordered("g", Allreduce("g").request)),
                      1 * kSecond);
-  host.awaited = 2;
-  host.moved = 1;
+  host.waits_for = 2;
+  host.moves = 1;
   controller.Tick(100 * kSecond);
   controller.Tick(420 * kSecond);
   EXPECT_TRUE(host.aborts.empty());
@@ -442,7 +442,7 @@ TEST(Controller, WhoWaitsForAnotherNodeSpeaksFirst) {
 TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   std::vector<std::string> ends(3);
   Host host;
-  Controller controller(TwoNodes(3), StallOptions(), &host);
+  Controller controller(TwoNodes(3), StallOptions(), &host, &host);
   std::vector<std::shared_ptr<Caller>> callers;
   for (size_t i = 0; i < ends.size(); ++i) {
     Entry entry = Allreduce("g");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/runtime/fake_backend.h"
+#include "tests/runtime/task_request.h"
 
 namespace tf_hvd {
 namespace {
@@ -27,15 +28,17 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
 
   Task Make(OpKind kind, const std::string& name, int64_t count,
             bool own = true) {
+    Request request;
+    request.kind = kind;
+    request.tensors.push_back({DType::kFloat32, {count}});
     Task run;
-    run.name = name;
-    run.request.kind = kind;
-    run.request.tensors.push_back({DType::kFloat32, {count}});
+    run.key.second = name;
+    run.request = SharedRequest(std::move(request));
     run.ranks = ranks;
     if (!own) return run;
     run.own.emplace();
-    run.own->request = run.request;
-    run.own->tensors.push_back({memory, memory, count, count});
+    run.own->tensors.push_back({memory, memory, count});
+    run.own->rows = {count};
     run.own->done = Completion([this](const Status&, int32_t) { ++fired; });
     return run;
   }
@@ -151,7 +154,7 @@ TEST_F(ExecutorTest, NoMoreThanTheBackendsWindow) {
 // it must wait, or ranks would number in different orders.
 TEST_F(ExecutorTest, WhatIsBehindAnExchangeWaitsForIt) {
   Task gather = Make(OpKind::kAllgather, "g", 3);
-  gather.request.tensors[0].shape = {-1};
+  SetTensors(&gather, {{DType::kFloat32, {-1}}});
   gather.own->allocate = [&](size_t, const std::vector<int64_t>&, void** to) {
     *to = memory;
     return Status::Ok();
@@ -168,7 +171,7 @@ TEST_F(ExecutorTest, WhatIsBehindAnExchangeWaitsForIt) {
 
 TEST_F(ExecutorTest, EachSetHasItsOwnNumbers) {
   Task other = Sum("o", 1);
-  other.set = 5;
+  other.key.first = 5;
   executor.Add(Batch(Sum("a", 1), std::move(other)));
   executor.Add(Batch(Sum("b", 1)));
   RunAll();
@@ -194,10 +197,11 @@ TEST_F(ExecutorTest, FusesWithinAFrame) {
 
 TEST_F(ExecutorTest, AGroupOfSeveralTypesIsSeveralReductions) {
   Task group = Sum("g", 1);
-  group.request.tensors = {
-      {DType::kInt32, {5}}, {DType::kFloat32, {6}}, {DType::kInt32, {}}};
+  SetTensors(
+      &group,
+      {{DType::kInt32, {5}}, {DType::kFloat32, {6}}, {DType::kInt32, {}}});
   group.own->tensors = {
-      {memory, memory, 5, 0}, {memory, memory, 6, 0}, {memory, memory, 1, 0}};
+      {memory, memory, 5}, {memory, memory, 6}, {memory, memory, 1}};
   executor.Add(Batch(std::move(group), Sum("b", 2)));
   RunAll();
   EXPECT_EQ(data.calls,
@@ -222,7 +226,7 @@ TEST_F(ExecutorTest, ErrorsRunNothing) {
 
 TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
   Task join = Make(OpKind::kJoin, "j", 0);
-  join.last = 7;
+  join.value = 7;
   executor.Add(Batch(std::move(join), Make(OpKind::kBarrier, "b", 0)));
   RunAll();
   EXPECT_TRUE(data.calls.empty());
@@ -232,9 +236,11 @@ TEST_F(ExecutorTest, KindsWithoutDataGiveTheirValue) {
 TEST_F(ExecutorTest, BackendsHearOfSetsAmongWhatIsMade) {
   const auto set_change = [this](OpKind kind, const std::string& name) {
     Task task = Make(kind, name, 0);
-    task.request.set = 5;
-    task.request.ranks = {0, 2, 3};
-    task.last = 5;
+    ChangeRequest(&task, [](Request* request) {
+      request->removed_set = 5;
+      request->ranks = {0, 2, 3};
+    });
+    task.value = 5;
     return task;
   };
   Task refused = set_change(OpKind::kAddSet, "c");
@@ -260,7 +266,7 @@ TEST_F(ExecutorTest, ASetThatABackendCannotServeEndsTheJob) {
 
 TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
   Task gather = Make(OpKind::kAllgather, "g", 3);
-  gather.request.tensors[0].shape = {-1, 2};
+  SetTensors(&gather, {{DType::kFloat32, {-1, 2}}});
   gather.own->tensors[0].count = 6;
   std::vector<int64_t> asked;
   gather.own->allocate = [&](size_t tensor, const std::vector<int64_t>& dims,
@@ -280,7 +286,7 @@ TEST_F(ExecutorTest, AllgatherAsksForMemoryWhenTheRowsAreKnown) {
 // A rank that has joined takes the rows of the others, and gives none.
 TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
   Task gather = Make(OpKind::kAllgather, "g", 0, /*own=*/false);
-  gather.request.tensors = {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}};
+  SetTensors(&gather, {{DType::kFloat32, {-1, 2}}, {DType::kInt64, {-1}}});
   executor.Add(Batch(std::move(gather), Sum("a", 1)));
   RunAll();
   EXPECT_EQ(data.calls,
@@ -290,9 +296,9 @@ TEST_F(ExecutorTest, AllgatherOfAJoinedRankPassesOnRows) {
 
 TEST_F(ExecutorTest, AllgatherOfAGroup) {
   Task gather = Make(OpKind::kAllgather, "g", 3);
-  gather.request.tensors = {{DType::kFloat32, {-1}}, {DType::kInt64, {-1, 5}}};
-  gather.own->request = gather.request;
-  gather.own->tensors = {{memory, nullptr, 3, 3}, {memory, nullptr, 10, 2}};
+  SetTensors(&gather, {{DType::kFloat32, {-1}}, {DType::kInt64, {-1, 5}}});
+  gather.own->tensors = {{memory, nullptr, 3}, {memory, nullptr, 10}};
+  gather.own->rows = {3, 2};
   Texts asked;
   gather.own->allocate = [&](size_t tensor, const std::vector<int64_t>& dims,
                              void** output) {
@@ -310,9 +316,8 @@ TEST_F(ExecutorTest, AllgatherOfAGroup) {
 
 TEST_F(ExecutorTest, BroadcastOfAGroupIsOneOperation) {
   Task group = Make(OpKind::kBroadcast, "g", 3);
-  group.is_root = true;
-  group.request.tensors = {{DType::kFloat32, {3}}, {DType::kInt64, {2}}};
-  group.own->tensors = {{memory, memory, 3, 0}, {memory, memory, 2, 0}};
+  SetTensors(&group, {{DType::kFloat32, {3}}, {DType::kInt64, {2}}});
+  group.own->tensors = {{memory, memory, 3}, {memory, memory, 2}};
   executor.Add(Batch(std::move(group)));
   RunAll();
   EXPECT_EQ(data.calls, (Texts{"copy 0 12 16"}));
@@ -320,8 +325,8 @@ TEST_F(ExecutorTest, BroadcastOfAGroupIsOneOperation) {
 
 TEST_F(ExecutorTest, AlltoallAsksForMemoryWhenTheSplitsAreKnown) {
   Task all = Make(OpKind::kAlltoall, "a", 12);
-  all.request.tensors[0].shape = {-1, 3};
-  all.own->splits = {1, 3};
+  SetTensors(&all, {{DType::kFloat32, {-1, 3}}});
+  all.own->rows = {1, 3};
   std::vector<int64_t> asked;
   all.own->allocate = [&](size_t, const std::vector<int64_t>& rows,
                           void** output) {
@@ -340,8 +345,8 @@ TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
   for (const OpKind kind : {OpKind::kAllgather, OpKind::kAlltoall}) {
     Executor one({&data}, kThreshold, this);
     Task run = Make(kind, "x", 4);
-    run.request.tensors[0].shape = {-1};
-    run.own->splits = {2, 2};
+    SetTensors(&run, {{DType::kFloat32, {-1}}});
+    run.own->rows.assign(kind == OpKind::kAllgather ? 1 : 2, 2);
     run.own->allocate = [](size_t, const std::vector<int64_t>&, void**) {
       return Internal("no memory");
     };
@@ -359,12 +364,14 @@ TEST_F(ExecutorTest, NoMemoryEndsTheJob) {
 // operation; groups are never fused with others.
 TEST_F(ExecutorTest, ReducescatterGivesTheRestToTheFirst) {
   Task group = Make(OpKind::kReducescatter, "g", 0);
-  group.request.reduce_op = ReduceOp::kAverage;
-  group.request.tensors = {{DType::kFloat32, {7, 3}},
-                           {DType::kInt32, {0, 2}},
-                           {DType::kFloat32, {3}}};
+  ChangeRequest(&group, [](Request* request) {
+    request->reduce_op = ReduceOp::kAverage;
+  });
+  SetTensors(&group, {{DType::kFloat32, {7, 3}},
+                      {DType::kInt32, {0, 2}},
+                      {DType::kFloat32, {3}}});
   group.own->tensors = {
-      {memory, memory, 21, 0}, {memory, memory, 0, 0}, {memory, memory, 3, 0}};
+      {memory, memory, 21}, {memory, memory, 0}, {memory, memory, 3}};
   executor.Add(Batch(std::move(group), Make(OpKind::kReducescatter, "s", 1)));
   RunAll();
   EXPECT_EQ(data.calls, (Texts{"scatter Average int32 0 0",

@@ -4,7 +4,10 @@
 
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
+
+#include "tests/runtime/task_request.h"
 
 namespace tf_hvd {
 namespace {
@@ -13,14 +16,16 @@ using Plan = std::vector<std::vector<size_t>>;
 
 // An allreduce of `floats` float32.
 Task Allreduce(int64_t floats) {
+  Request request;
+  request.tensors.push_back({DType::kFloat32, {floats}});
   Task run;
-  run.request.tensors.push_back({DType::kFloat32, {floats}});
+  run.request = SharedRequest(std::move(request));
   return run;
 }
 
 Task Kind(OpKind kind) {
   Task run = Allreduce(1);
-  run.request.kind = kind;
+  ChangeRequest(&run, [kind](Request* request) { request->kind = kind; });
   return run;
 }
 
@@ -49,9 +54,9 @@ TEST(FusionPlan, ZeroMeansNever) {
 
 TEST(FusionPlan, LooksPastWhatDoesNotMatch) {
   std::vector<Task> batch = Runs({1, 1, 1, 1});
-  batch[1].request.tensors[0].dtype = DType::kInt32;
+  SetTensors(&batch[1], {{DType::kInt32, {1}}});
   EXPECT_EQ(PlanFusion(batch, 100), (Plan{{0, 2, 3}, {1}}));
-  batch[3].request.tensors[0].dtype = DType::kInt32;
+  SetTensors(&batch[3], {{DType::kInt32, {1}}});
   EXPECT_EQ(PlanFusion(batch, 100), (Plan{{0, 2}, {1, 3}}));
 }
 
@@ -70,24 +75,24 @@ TEST(FusionPlan, OtherKindsAndErrorsStandAlone) {
 }
 
 TEST(FusionPlan, WhatMustBeEqual) {
-  const auto apart = [](const char* what, void (*change)(Task*)) {
+  const auto apart = [](const char* what, void (*change)(Request*)) {
     std::vector<Task> batch = Runs({1, 1});
-    change(&batch[1]);
+    ChangeRequest(&batch[1], change);
     EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0}, {1}})) << what;
   };
-  apart("set", [](Task* run) { run->set = 3; });
-  apart("type",
-        [](Task* run) { run->request.tensors[0].dtype = DType::kFloat64; });
-  apart("operation",
-        [](Task* run) { run->request.reduce_op = ReduceOp::kMax; });
-  apart("prescale", [](Task* run) { run->request.prescale = 2; });
-  apart("postscale", [](Task* run) { run->request.postscale = 2; });
-  apart("device", [](Task* run) { run->request.device = DeviceKind::kGpu; });
+  apart("type", [](Request* r) { r->tensors[0].dtype = DType::kFloat64; });
+  apart("operation", [](Request* r) { r->reduce_op = ReduceOp::kMax; });
+  apart("prescale", [](Request* r) { r->prescale = 2; });
+  apart("postscale", [](Request* r) { r->postscale = 2; });
+  apart("device", [](Request* r) { r->device = DeviceKind::kGpu; });
+  std::vector<Task> batch = Runs({1, 1});
+  batch[1].key.first = 3;
+  EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0}, {1}})) << "set";
 }
 
 TEST(FusionPlan, GroupsCountAllTheirTensors) {
   std::vector<Task> batch = Runs({1, 1});
-  batch[0].request.tensors.push_back({DType::kFloat32, {3}});
+  SetTensors(&batch[0], {{DType::kFloat32, {1}}, {DType::kFloat32, {3}}});
   EXPECT_EQ(PlanFusion(batch, 20), (Plan{{0, 1}}));
   EXPECT_EQ(PlanFusion(batch, 19), (Plan{{0}, {1}}));
 }
@@ -95,7 +100,7 @@ TEST(FusionPlan, GroupsCountAllTheirTensors) {
 // A group of several types cannot be one reduction: it must not draw others in.
 TEST(FusionPlan, GroupsOfMixedTypesStandAlone) {
   std::vector<Task> batch = Runs({1, 1, 1});
-  batch[1].request.tensors.push_back({DType::kInt32, {3}});
+  SetTensors(&batch[1], {{DType::kFloat32, {1}}, {DType::kInt32, {3}}});
   EXPECT_EQ(PlanFusion(batch, 1000), (Plan{{0, 2}, {1}}));
 }
 
@@ -105,8 +110,10 @@ TEST(FusionPlan, EachIndexOnceAndWithinTheThreshold) {
     std::vector<Task> batch;
     for (size_t n = random() % 30; n > 0; --n) {
       Task run = Allreduce(static_cast<int64_t>(random() % 20));
-      run.set = static_cast<int32_t>(random() % 2);
-      if (random() % 3 == 0) run.request.kind = OpKind::kAllgather;
+      run.key.first = static_cast<int32_t>(random() % 2);
+      if (random() % 3 == 0) {
+        ChangeRequest(&run, [](Request* r) { r->kind = OpKind::kAllgather; });
+      }
       if (random() % 5 == 0) run.error = "no";
       batch.push_back(std::move(run));
     }
@@ -116,8 +123,8 @@ TEST(FusionPlan, EachIndexOnceAndWithinTheThreshold) {
       int64_t bytes = 0;
       for (const size_t i : group) {
         EXPECT_TRUE(seen.insert(i).second);
-        EXPECT_EQ(batch[i].set, batch[group[0]].set);
-        bytes += TotalBytes(batch[i].request);
+        EXPECT_EQ(batch[i].key.first, batch[group[0]].key.first);
+        bytes += TotalBytes(*batch[i].request);
       }
       EXPECT_TRUE(group.size() == 1 || bytes <= threshold);
       EXPECT_TRUE(std::is_sorted(group.begin(), group.end()));

@@ -91,7 +91,7 @@ struct CallOptions {
   double prescale = 1;
   double postscale = 1;
   std::vector<int64_t> shape = {};  // empty: one dimension
-  int64_t stamp = -1;
+  int64_t step = -1;
   bool caller_waits = false;
 };
 
@@ -126,7 +126,7 @@ class Rank {
     Entry entry = EntryFor<T>(OpKind::kAllgather, name, *kept, options);
     entry.keepalive = kept;
     std::vector<int64_t>& shape = entry.request.tensors[0].shape;
-    entry.tensors[0].first_dim = std::exchange(shape[0], -1);
+    entry.rows = {std::exchange(shape[0], -1)};
     int64_t row = sizeof(T);
     for (size_t i = 1; i < shape.size(); ++i) row *= shape[i];
     return SubmitRows(std::move(entry), row);
@@ -140,9 +140,8 @@ class Rank {
     auto kept = std::make_shared<std::vector<T>>(input);
     Entry entry = EntryFor<T>(OpKind::kAlltoall, name, *kept, options);
     entry.keepalive = kept;
-    entry.splits = std::move(splits);
-    entry.tensors[0].first_dim =
-        std::exchange(entry.request.tensors[0].shape[0], -1);
+    entry.rows = std::move(splits);
+    entry.request.tensors[0].shape[0] = -1;
     return SubmitRows(std::move(entry), sizeof(T));
   }
 
@@ -193,7 +192,7 @@ class Rank {
   }
   Pending RemoveSet(const std::string& name, int32_t set) {
     Entry entry = Plain(OpKind::kRemoveSet, name, kWorldSet);
-    entry.request.set = set;
+    entry.request.removed_set = set;
     return Submit(std::move(entry));
   }
 
@@ -245,16 +244,13 @@ class Rank {
                         const std::vector<T>& input,
                         const CallOptions& options) {
     Entry entry = Plain(kind, name, options.set);
-    entry.stamp = options.stamp;
+    entry.step = options.step;
     entry.caller_waits = options.caller_waits;
     const auto count = static_cast<int64_t>(input.size());
     entry.request.tensors.push_back(
         {DTypeOf<T>(),
          options.shape.empty() ? std::vector<int64_t>{count} : options.shape});
-    TensorBuffers buffers;
-    buffers.input = input.data();
-    buffers.count = count;
-    entry.tensors.push_back(buffers);
+    entry.tensors.push_back({input.data(), nullptr, count});
     return entry;
   }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 
 namespace tf_hvd {
 namespace {
@@ -52,19 +53,29 @@ class Messages {
     return text;
   }
 
+  SharedRequest ARequest() {
+    Request request;
+    request.kind = static_cast<OpKind>(Below(9));
+    request.compression = Text();
+    for (int n = Below(3); n > 0; --n) {
+      request.tensors.push_back({DType::kFloat32, {Below(100)}, Text()});
+    }
+    return SharedRequest(std::move(request));
+  }
+
   void FillVote(Message* message) {
     message->set = Below(10);
     Vote& vote = message->vote;
-    vote.last = Below(100);
+    vote.last_rank = Below(100);
     vote.first.rank = Below(100);
     vote.joined = Below(2) == 0;
     if (Below(2) == 0) {
       message->slot = static_cast<uint32_t>(Below(5000));
     } else {
       message->name = Text();
-      vote.first.request = Text();
+      vote.first.request = ARequest();
     }
-    if (Below(2) == 0) vote.other = Witness{Below(100), Text()};
+    if (Below(2) == 0) vote.other = Witness{Below(100), ARequest()};
     if (Below(2) == 0) vote.refusal = Refusal{Below(100), Text()};
     if (Below(2) == 0) vote.step = Below(1'000'000);
     if (Below(2) == 0) vote.off_step = Stamp{Below(100), Below(9) - 1};
@@ -91,7 +102,7 @@ class Messages {
   Response AnEntry() {
     Response entry;
     entry.set = Below(10);
-    entry.last = Below(100);
+    entry.value = Below(100);
     entry.joined = Below(2) == 0;
     entry.close = Below(4) == 0;
     entry.error = Text();
@@ -99,7 +110,7 @@ class Messages {
     entry.define = entry.slot != kNoSlot && Below(2) == 0;
     if (entry.slot == kNoSlot || entry.define) {
       entry.name = Text();
-      entry.request = Text();
+      if (!entry.close) entry.request = ARequest();
     }
     return entry;
   }
@@ -113,13 +124,13 @@ constexpr MessageKind kKinds[] = {MessageKind::kVote,  MessageKind::kResponses,
 
 void ExpectEqual(const Vote& a, const Vote& b) {
   EXPECT_EQ(a.first.rank, b.first.rank);
-  EXPECT_EQ(a.first.request, b.first.request);
+  EXPECT_EQ(a.first.request.bytes(), b.first.request.bytes());
   EXPECT_EQ(a.joined, b.joined);
-  EXPECT_EQ(a.last, b.last);
+  EXPECT_EQ(a.last_rank, b.last_rank);
   ASSERT_EQ(a.other.has_value(), b.other.has_value());
   if (a.other.has_value()) {
     EXPECT_EQ(a.other->rank, b.other->rank);
-    EXPECT_EQ(a.other->request, b.other->request);
+    EXPECT_EQ(a.other->request.bytes(), b.other->request.bytes());
   }
   ASSERT_EQ(a.refusal.has_value(), b.refusal.has_value());
   if (a.refusal.has_value()) {
@@ -140,9 +151,9 @@ void ExpectEqual(const Response& a, const Response& b) {
   EXPECT_EQ(a.define, b.define);
   EXPECT_EQ(a.close, b.close);
   EXPECT_EQ(a.joined, b.joined);
-  EXPECT_EQ(a.last, b.last);
+  EXPECT_EQ(a.value, b.value);
   EXPECT_EQ(a.name, b.name);
-  EXPECT_EQ(a.request, b.request);
+  EXPECT_EQ(a.request.bytes(), b.request.bytes());
   EXPECT_EQ(a.error, b.error);
 }
 

@@ -16,7 +16,7 @@ ProcessSets Top() { return {0, 3, PlaceOf(0, {{0, 1, 2}})}; }
 
 Vote VoteFor(const Request& request) {
   Vote vote;
-  vote.first = {0, EncodeRequest(request)};
+  vote.first = {0, SharedRequest(request)};
   return vote;
 }
 
@@ -42,7 +42,7 @@ Vote AddSet(std::vector<int32_t> ranks) {
 Vote RemoveSet(int32_t set) {
   Request request;
   request.kind = OpKind::kRemoveSet;
-  request.set = set;
+  request.removed_set = set;
   return VoteFor(request);
 }
 
@@ -131,11 +131,11 @@ TEST(Ordering, GivesTheVerdict) {
   Ordering ordering(&sets);
   Vote vote = Allreduce();
   vote.joined = true;
-  vote.last = 2;
+  vote.last_rank = 2;
   const Response runs = OrderOne(&ordering, {kWorldSet, "g"}, vote);
   EXPECT_EQ(runs.error, "");
   EXPECT_TRUE(runs.joined);
-  EXPECT_EQ(runs.last, 2);
+  EXPECT_EQ(runs.value, 2);
   vote.refusal = Refusal{1, "no"};
   const Response fails = OrderOne(&ordering, {kWorldSet, "g"}, vote);
   EXPECT_EQ(fails.error, "rank 1: no");
@@ -153,14 +153,14 @@ TEST(Ordering, NumbersNewSets) {
   ordering.Add({kWorldSet, "c"}, AddSet({0, 2}));
   const std::vector<Response> batch = ordering.TakeBatch();
   ASSERT_EQ(batch.size(), 3u);
-  EXPECT_EQ(batch[0].last, 1);
+  EXPECT_EQ(batch[0].value, 1);
   EXPECT_NE(batch[1].error, "");
-  EXPECT_EQ(batch[2].last, 2);
+  EXPECT_EQ(batch[2].value, 2);
   ordering.SetAdded(2);
   ordering.SetAdded(1);
-  EXPECT_EQ(OrderOne(&ordering, {kWorldSet, "d"}, AddSet({1})).last, 3);
+  EXPECT_EQ(OrderOne(&ordering, {kWorldSet, "d"}, AddSet({1})).value, 3);
   ordering.SetAdded(7);
-  EXPECT_EQ(OrderOne(&ordering, {kWorldSet, "e"}, AddSet({1})).last, 8);
+  EXPECT_EQ(OrderOne(&ordering, {kWorldSet, "e"}, AddSet({1})).value, 8);
 }
 
 TEST(Ordering, SaysWhyASetCannotBeChanged) {

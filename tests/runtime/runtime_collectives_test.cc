@@ -255,7 +255,7 @@ TEST_P(CollectivesTest, ScalarAllreduceAndBroadcast) {
     std::vector<float> data = {static_cast<float>(self.rank())};
     Entry entry = Rank::Plain(OpKind::kAllreduce, "scalar", kWorldSet);
     entry.request.tensors.push_back({DType::kFloat32, {}});
-    entry.tensors.push_back({data.data(), data.data(), 1, 0});
+    entry.tensors.push_back({data.data(), data.data(), 1});
     ASSERT_TRUE(self.Submit(std::move(entry)).status().ok());
     EXPECT_EQ(data[0], static_cast<float>(SumOfRanks(self.size())));
   });
@@ -272,9 +272,9 @@ TEST_P(CollectivesTest, GroupOfTensors) {
     entry.request.tensors = {{DType::kFloat32, {1000}},
                              {DType::kInt32, {10}},
                              {DType::kFloat32, {1}}};
-    entry.tensors = {{floats.data(), floats.data(), 1000, 0},
-                     {ints.data(), ints.data(), 10, 0},
-                     {more.data(), more.data(), 1, 0}};
+    entry.tensors = {{floats.data(), floats.data(), 1000},
+                     {ints.data(), ints.data(), 10},
+                     {more.data(), more.data(), 1}};
     ASSERT_TRUE(self.Submit(std::move(entry)).status().ok());
     EXPECT_EQ(floats, SumOfValues<float>(self.size(), 1000));
     EXPECT_EQ(ints, SumOfValues<int32_t>(self.size(), 10));

@@ -37,7 +37,7 @@ Pending SubmitGroup(Rank* self, std::vector<TensorSpec> tensors,
   Entry entry = Rank::Plain(OpKind::kAllreduce, "x", kWorldSet);
   entry.request.compression = compression;
   for (const TensorSpec& tensor : tensors) {
-    entry.tensors.push_back({data->data(), data->data(), tensor.shape[0], 0});
+    entry.tensors.push_back({data->data(), data->data(), tensor.shape[0]});
   }
   entry.request.tensors = std::move(tensors);
   return self->Submit(std::move(entry));
@@ -49,7 +49,7 @@ Pending SubmitOne(Rank* self, OpKind kind, std::vector<int64_t> shape,
   Entry entry = Rank::Plain(kind, "x", kWorldSet);
   entry.request.reduce_op = op;
   entry.request.tensors.push_back({DType::kFloat32, std::move(shape)});
-  entry.tensors.push_back({data->data(), nullptr, 6, 0});
+  entry.tensors.push_back({data->data(), nullptr, 6});
   return self->Submit(std::move(entry));
 }
 
@@ -132,7 +132,7 @@ std::vector<Case> Cases() {
          if (!odd) return allreduce(self, data, {});
          Entry entry = Rank::Plain(OpKind::kAllreduce, "x", kWorldSet);
          entry.request.tensors.push_back({DType::kInt32, {6}});
-         entry.tensors.push_back({data->data(), data->data(), 6, 0});
+         entry.tensors.push_back({data->data(), data->data(), 6});
          return self->Submit(std::move(entry));
        },
        "int32[6]", "the data types must be equal on all ranks"},
@@ -254,7 +254,7 @@ TEST_P(DisagreementTest, StepRetriedOnOneRankFailsOnAll) {
       const bool retries = step == 1 || step == 4;
       std::vector<int32_t> data = {1};
       CallOptions options;
-      options.stamp = retries && self.rank() == last ? step - 1 : step;
+      options.step = retries && self.rank() == last ? step - 1 : step;
       const Status status = self.Allreduce("x", &data, options).status();
       if (retries) {
         EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);

@@ -144,7 +144,8 @@ TEST(Ends, ShutdownIsBoundedInsideAnOperation) {
     }
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
     entry.request.tensors.push_back({DType::kFloat32, {-1}});
-    entry.tensors.push_back({data.data(), nullptr, 100000, 100000});
+    entry.tensors.push_back({data.data(), nullptr, 100000});
+    entry.rows = {100000};
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
       inside.set_value();
       others_ended.get_future().wait();
@@ -294,7 +295,8 @@ TEST_P(DeathTest, InTheMiddleOfAnOperation) {
     // It stops where its memory is asked for, holding its engine.
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
     entry.request.tensors.push_back({DType::kFloat32, {-1}});
-    entry.tensors.push_back({data.data(), nullptr, 100000, 100000});
+    entry.tensors.push_back({data.data(), nullptr, 100000});
+    entry.rows = {100000};
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void**) {
       LoopbackKill(job.world(dead));
       others_ended.get_future().wait();
@@ -312,7 +314,8 @@ TEST_P(DeathTest, FailureInsideAnOperationEndsTheJob) {
     std::vector<float> data(10, 1);
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
     entry.request.tensors.push_back({DType::kFloat32, {-1}});
-    entry.tensors.push_back({data.data(), nullptr, 10, 10});
+    entry.tensors.push_back({data.data(), nullptr, 10});
+    entry.rows = {10};
     entry.allocate = [](size_t, const std::vector<int64_t>&, void**) {
       return Internal("no memory");
     };
@@ -330,6 +333,7 @@ TEST(Ends, FailureInsideAnOperationOfOneRank) {
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
     entry.request.tensors.push_back({DType::kFloat32, {-1}});
     entry.tensors.emplace_back();
+    entry.rows = {0};
     entry.allocate = [](size_t, const std::vector<int64_t>&, void**) {
       return Internal("no memory");
     };

@@ -42,10 +42,10 @@ TEST_P(JoinTest, StepsCountFromTheJoin) {
   if (job.size() == 1) return;
   job.Run([](Rank& self) {
     int64_t updates = 0;
-    const auto step = [&](int64_t stamp) {
+    const auto step = [&](int64_t number) {
       std::vector<int64_t> data = {1};
       CallOptions options;
-      options.stamp = stamp;
+      options.step = number;
       return self.Allreduce("step", &data, options).status();
     };
     for (int epoch = 0; epoch < 3; ++epoch) {

@@ -76,7 +76,7 @@ void RunChain(Rank* self, int length) {
     Entry entry = Rank::Plain(OpKind::kAllreduce, "chain", kWorldSet);
     entry.request.reduce_op = ReduceOp::kMax;
     entry.request.tensors.push_back({DType::kInt64, {1}});
-    entry.tensors.push_back({data.data(), data.data(), 1, 0});
+    entry.tensors.push_back({data.data(), data.data(), 1});
     entry.done = Completion([&, step](const Status& status, int32_t) {
       thread_local int depth = 0;
       if (++depth > 1) ++nested;

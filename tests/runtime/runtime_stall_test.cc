@@ -186,7 +186,8 @@ TEST(Stall, StuckInsideAnOperation) {
     std::vector<float> data(1000, 1);
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
     entry.request.tensors.push_back({DType::kFloat32, {-1}});
-    entry.tensors.push_back({data.data(), nullptr, 1000, 1000});
+    entry.tensors.push_back({data.data(), nullptr, 1000});
+    entry.rows = {1000};
     std::vector<float> all(1000 * static_cast<size_t>(self.size()));
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void** output) {
       if (self.rank() == stuck) others_ended.get_future().wait();
@@ -216,7 +217,8 @@ bool CallerIsTold() {
     std::vector<float> all(20);
     Entry entry = Rank::Plain(OpKind::kAllgather, "x", kWorldSet);
     entry.request.tensors.push_back({DType::kFloat32, {-1}});
-    entry.tensors.push_back({data.data(), nullptr, 10, 10});
+    entry.tensors.push_back({data.data(), nullptr, 10});
+    entry.rows = {10};
     entry.allocate = [&](size_t, const std::vector<int64_t>&, void** output) {
       if (self.rank() == 0) in_place = std::this_thread::get_id() == caller;
       if (self.rank() == 1) told.get_future().wait();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tf_hvd {
@@ -17,10 +18,12 @@ ProcessSets Top() { return {0, 3, PlaceOf(0, {{0, 1, 2}})}; }
 // The leader of a second node, with two ranks below: passes up.
 ProcessSets Middle() { return {1, 4, PlaceOf(1, {{0}, {1, 2, 3}})}; }
 
-Vote VoteOf(int rank, const std::string& request = "r") {
+Vote VoteOf(int rank, int64_t rows = 1) {
+  Request request;
+  request.tensors.push_back({DType::kFloat32, {rows}});
   Vote vote;
-  vote.first = {rank, request};
-  vote.last = rank;
+  vote.first = {rank, SharedRequest(std::move(request))};
+  vote.last_rank = rank;
   return vote;
 }
 
@@ -55,7 +58,7 @@ TEST(Votes, CompleteWithTheLastChildInAnyOrder) {
     ASSERT_EQ(complete->size(), 1u);
     EXPECT_EQ((*complete)[0].key, kX);
     EXPECT_EQ((*complete)[0].vote.first.rank, 0);
-    EXPECT_EQ((*complete)[0].vote.last, order[2]);
+    EXPECT_EQ((*complete)[0].vote.last_rank, order[2]);
     EXPECT_FALSE((*complete)[0].vote.joined);
     EXPECT_TRUE(votes.empty());
   } while (std::next_permutation(order.begin(), order.end()));
@@ -65,11 +68,11 @@ TEST(Votes, AreMerged) {
   const ProcessSets sets = Top();
   Votes votes;
   ASSERT_TRUE(votes.Count(sets.world(), 2, kX, VoteOf(2)));
-  ASSERT_TRUE(votes.Count(sets.world(), 1, kX, VoteOf(1, "other")));
+  ASSERT_TRUE(votes.Count(sets.world(), 1, kX, VoteOf(1, 2)));
   const auto complete = votes.Count(sets.world(), 0, kX, VoteOf(0));
   ASSERT_EQ(complete->size(), 1u);
   const Vote& vote = (*complete)[0].vote;
-  EXPECT_EQ(vote.first.request, "r");
+  EXPECT_EQ(vote.first.request->tensors[0].shape[0], 1);
   ASSERT_TRUE(vote.other.has_value());
   EXPECT_EQ(vote.other->rank, 1);
 }

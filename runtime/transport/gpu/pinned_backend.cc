@@ -47,7 +47,9 @@ class PinnedLayout {
                            spec.kind == OpKind::kReducescatter;
       const bool mine = !by_rank || i / each == me;
       // What an operation does not look at is not copied.
-      const bool reads = mine || spec.kind == OpKind::kReducescatter;
+      const bool reads = spec.kind == OpKind::kBroadcast
+                             ? me == spec.root
+                             : mine || spec.kind == OpKind::kReducescatter;
       const bool writes = mine || spec.kind == OpKind::kAllgather;
       const auto bytes = static_cast<size_t>(span.count) * element;
       Add(reads ? span.input : nullptr, writes ? span.output : nullptr, bytes,

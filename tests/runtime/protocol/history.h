@@ -40,7 +40,7 @@ struct Submission {
   OpKind kind = OpKind::kAllreduce;
   int instance = 0;  // the how-manieth of this name in this set on this rank
   std::string refusal;
-  int64_t stamp = -1;
+  int64_t step = -1;
   bool late = false;    // made between join() and its return
   bool orphan = false;  // its rank was dead or stopped already
   int64_t start_ns = 0;

@@ -106,7 +106,7 @@ void Author::WriteCalls() {
         call.name = "g" + std::to_string(k);
         call.request = RecordOf(OpKind::kAllreduce, k + 1);
         // As an optimizer does; other calls have no steps.
-        if (set % 2 == 0) call.stamp = it;
+        if (set % 2 == 0) call.step = it;
         calls_.push_back({it, static_cast<int>(calls_.size()), call});
       }
     }

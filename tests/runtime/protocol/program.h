@@ -19,7 +19,7 @@ struct Call {
   std::string name;
   Request request;
   std::string refusal;
-  int64_t stamp = -1;
+  int64_t step = -1;
   int adds = -1;         // the number of the new set is that of this one
   int removes = -1;      // request.set is that of this one
   bool late = false;     // made between join() and its return

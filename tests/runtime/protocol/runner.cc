@@ -77,7 +77,7 @@ void Runner::Make(const Call& call, SimWorld::Done done) {
   Submission submission;
   submission.name = call.name;
   submission.refusal = call.refusal;
-  submission.stamp = call.stamp;
+  submission.step = call.step;
   submission.late = call.late;
   const auto set = set_numbers_.find(call.set);
   const auto removed = set_numbers_.find(std::max(call.removes, 0));
@@ -86,7 +86,7 @@ void Runner::Make(const Call& call, SimWorld::Done done) {
   }
   submission.set = set->second;
   Request request = call.request;
-  if (call.removes >= 0) request.set = removed->second;
+  if (call.removes >= 0) request.removed_set = removed->second;
   const int adds = call.adds;
   world_->Submit(rank_, std::move(submission), request,
                  [this, adds, done = std::move(done)](const Submission& ended) {

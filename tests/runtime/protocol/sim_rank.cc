@@ -22,7 +22,7 @@ SimRank::SimRank(SimWorld* world, const Topology& topology, bool steps_inside,
       rank_(topology.rank),
       steps_inside_(steps_inside),
       slowness_(slowness),
-      controller_(topology, StallOptions(), this) {}
+      controller_(topology, StallOptions(), this, this) {}
 
 void SimRank::Submit(Entry entry) {
   submitted_.push_back(std::move(entry));
@@ -108,7 +108,7 @@ void SimRank::SendHeld() {
   }
 }
 
-void SimRank::Execute(std::vector<Task> batch) {
+void SimRank::Add(std::vector<Task> batch) {
   std::deque<Task> runs;
   for (Task& run : batch) runs.push_back(std::move(run));
   batches_.push_back(std::move(runs));
@@ -123,9 +123,10 @@ void SimRank::RunExecutor() {
 
 void SimRank::RunFront() {
   Task& run = batches_.front().front();
-  const OrderKey key{run.set, places_[run.set]++};
+  const int32_t set = run.key.first;
+  const OrderKey key{set, places_[set]++};
   world_->Executes(rank_, key, run);
-  if (run.error.empty() && MovesData(run.request.kind)) {
+  if (run.error.empty() && MovesData(run.request->kind)) {
     running_ = true;
     meeting_ = key;
     return world_->Meet(rank_, key, run);
@@ -155,8 +156,8 @@ void SimRank::End(Task* run, const Status& status) {
   if (!run->own.has_value()) return;
   Entry own = std::move(*run->own);
   run->own.reset();
-  controller_.Finished({run->set, run->name});
-  Complete(std::move(own.done), status, run->last);
+  controller_.Finished(run->key);
+  Complete(std::move(own.done), status, run->value);
 }
 
 // Callers are told some time after the progress lock is free.

@@ -18,7 +18,7 @@ namespace tf_hvd::protocol_test {
 
 class SimWorld;
 
-class SimRank : private ControllerHost {
+class SimRank : private TaskRunner, private ControllerHost {
  public:
   // `steps_inside`: the executor's waits call step(). Without, a batch is
   // executed where it arrives, and the rank does nothing else meanwhile.
@@ -40,14 +40,15 @@ class SimRank : private ControllerHost {
   bool Idle() const { return batches_.empty() && held_.empty(); }
 
  private:
-  // ControllerHost
-  void Send(int neighbour, std::string_view message) override;
-  void Execute(std::vector<Task> batch) override;
-  uint64_t Moved() const override { return 0; }
-  int Awaited() const override { return -1; }
+  // TaskRunner
+  void Add(std::vector<Task> batch) override;
+  uint64_t moved() const override { return 0; }
+  int awaited() const override { return -1; }
   size_t Backlog() const override {
     return batches_.size() - (running_ ? 1 : 0);
   }
+  // ControllerHost
+  void Send(int neighbour, std::string_view message) override;
   void Complete(Completion done, Status status, int32_t value) override;
   void SetAdded(int32_t set, const SetMembers& members) override;
   void SetRemoved(int32_t set) override;

@@ -73,7 +73,7 @@ void SimWorld::Submit(int rank, Submission submission, const Request& request,
   entry.request = request;
   entry.refusal = submission.refusal;
   entry.submitted_ns = events_.now();
-  entry.stamp = submission.stamp;
+  entry.step = submission.step;
   entry.keepalive = std::make_shared<int>(submission.instance);
   const bool orphan = submission.orphan;
   history_.submissions.push_back(std::move(submission));
@@ -222,11 +222,12 @@ void SimWorld::Executes(int rank, const OrderKey& key,
   const auto [it, is_new] = history_.order.try_emplace(key);
   Ordered& ordered = it->second;
   if (is_new) {
-    ordered.name = run.name;
+    ordered.name = run.key.second;
     ordered.error = run.error;
-  } else if (ordered.name != run.name || ordered.error != run.error) {
+  } else if (ordered.name != run.key.second || ordered.error != run.error) {
     history_.Fail("the orders of set " + std::to_string(key.first) +
-                  " differ: '" + ordered.name + "' and '" + run.name + "'");
+                  " differ: '" + ordered.name + "' and '" + run.key.second +
+                  "'");
   }
   ordered.ranks.insert(rank);
 }
@@ -238,13 +239,13 @@ void SimWorld::Meet(int rank, const OrderKey& key, const ::tf_hvd::Task& run) {
   if (run.own.has_value()) {
     const int instance = *static_cast<const int*>(run.own->keepalive.get());
     if (meeting.instance >= 0 && meeting.instance != instance) {
-      history_.Fail("different instances of '" + run.name + "' met");
+      history_.Fail("different instances of '" + run.key.second + "' met");
     }
-    if (meeting.instance >= 0 && meeting.stamp != run.own->stamp) {
-      history_.Fail("different steps of '" + run.name + "' met");
+    if (meeting.instance >= 0 && meeting.step != run.own->step) {
+      history_.Fail("different steps of '" + run.key.second + "' met");
     }
     meeting.instance = instance;
-    meeting.stamp = run.own->stamp;
+    meeting.step = run.own->step;
   }
   if (meeting.ranks.size() < run.ranks->size()) return;
   const int64_t takes_ns = random_.Pick<int64_t>({kUs, 100 * kUs, 50 * kMs});

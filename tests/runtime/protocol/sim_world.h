@@ -73,8 +73,8 @@ class SimWorld {
  private:
   struct Meeting {
     std::vector<int> ranks;
-    int instance = -1;   // of the first rank with data of its own
-    int64_t stamp = -1;  // likewise
+    int instance = -1;  // of the first rank with data of its own
+    int64_t step = -1;  // likewise
   };
   struct Cell {  // of a node's segment
     bool written = false;
