@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "runtime/base/clock.h"
@@ -157,18 +156,8 @@ InitWatch::InitWatch(const Config& config, const LaunchInfo& launch,
 }
 
 InitWatch::~InitWatch() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    over_ = true;
-  }
-  changed_.notify_all();
+  over_.Set();
   thread_.join();
-}
-
-bool InitWatch::Over(int64_t ns) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::nanoseconds(ns),
-                           [this] { return over_; });
 }
 
 void InitWatch::Watch() {
@@ -181,7 +170,8 @@ void InitWatch::Watch() {
         warned ? config_.stall_fail_ns : config_.stall_warn_ns;
     const int64_t left_ns = start_ns_ + limit_ns - NowNs();
     const bool limited = limit_ns > 0;
-    if (Over(limited ? std::clamp<int64_t>(left_ns, 1, kLookNs) : kLookNs)) {
+    if (over_.WaitFor(limited ? std::clamp<int64_t>(left_ns, 1, kLookNs)
+                              : kLookNs)) {
       return;
     }
     const InitView view = LookAtRanks(launch_);
@@ -201,7 +191,7 @@ void InitWatch::Watch() {
     }
   }
   // The thread's name is to be seen for as long as init lasts.
-  while (!Over(kSecond)) {
+  while (!over_.WaitFor(kSecond)) {
   }
 }
 

@@ -8,16 +8,15 @@
 #ifndef TF_HVD_RUNTIME_API_INIT_WATCH_H_
 #define TF_HVD_RUNTIME_API_INIT_WATCH_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/config.h"
+#include "runtime/base/latch.h"
 
 namespace tf_hvd {
 
@@ -65,8 +64,6 @@ class InitWatch {
 
  private:
   void Watch();
-  // Sleeps; true if init has come back.
-  bool Over(int64_t ns);
   [[noreturn]] void End(const std::string& why);
   int64_t WaitedSeconds() const;
 
@@ -75,9 +72,7 @@ class InitWatch {
   const std::vector<int> needed_;
   const std::string who_;  // "rank 1 (host)"
   const int64_t start_ns_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;  // guarded by mutex_
+  Latch over_;  // init has come back
   std::thread thread_;
 };
 

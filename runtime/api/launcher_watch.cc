@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -111,16 +110,12 @@ LauncherWatch::LauncherWatch(const LaunchInfo& launch)
 
 LauncherWatch::~LauncherWatch() {
   if (!thread_.joinable()) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    over_ = true;
-  }
-  changed_.notify_all();
+  over_.Set();
   thread_.join();
 }
 
 void LauncherWatch::Watch() {
-  while (!Over(kLookNs)) {
+  while (!over_.WaitFor(kLookNs)) {
     const std::string gone = Gone();
     if (!gone.empty()) return End(gone);
   }
@@ -141,14 +136,8 @@ void LauncherWatch::End(const std::string& gone) {
                ") is gone. This process ends here");
   RemoveSegmentsOfMpi();
   SignalAll(SIGTERM);
-  if (Over(kGraceNs)) return;
+  if (over_.WaitFor(kGraceNs)) return;
   SignalAll(SIGKILL);
-}
-
-bool LauncherWatch::Over(int64_t ns) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::nanoseconds(ns),
-                           [this] { return over_; });
 }
 
 }  // namespace tf_hvd

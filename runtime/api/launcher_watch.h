@@ -9,13 +9,12 @@
 #ifndef TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 #define TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "runtime/base/config.h"
+#include "runtime/base/latch.h"
 #include "runtime/base/processes.h"
 
 namespace tf_hvd {
@@ -42,16 +41,12 @@ class LauncherWatch {
   // Removes MPI's shared memory, and ends this process and what it has started:
   // by SIGTERM, so that it may save what it has, and later by SIGKILL.
   void End(const std::string& gone);
-  // Sleeps; true if the rank has left the job.
-  bool Over(int64_t ns);
 
   const std::string who_;  // "rank 1"
   // Written before the thread begins.
   Process launcher_;
   int srun_port_ = 0;  // at which it listens on this machine; 0: on none
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;  // guarded by mutex_
+  Latch over_;         // the rank has left the job
   std::thread thread_;
 };
 

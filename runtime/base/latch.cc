@@ -1,0 +1,43 @@
+#include "runtime/base/latch.h"
+
+#include <cerrno>
+#include <ctime>
+
+#include "runtime/base/clock.h"
+
+namespace tf_hvd {
+
+Latch::Latch() {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  // The clock of NowNs (std::chrono::steady_clock).
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&changed_, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+Latch::~Latch() { pthread_cond_destroy(&changed_); }
+
+void Latch::Set() {
+  pthread_mutex_lock(&mutex_);
+  set_ = true;
+  pthread_cond_broadcast(&changed_);
+  pthread_mutex_unlock(&mutex_);
+}
+
+bool Latch::WaitFor(int64_t ns) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t until_ns = NowNs() + ns;
+  timespec until{};
+  until.tv_sec = static_cast<time_t>(until_ns / kSecond);
+  until.tv_nsec = static_cast<long>(until_ns % kSecond);  // NOLINT
+  pthread_mutex_lock(&mutex_);
+  while (!set_ &&
+         pthread_cond_timedwait(&changed_, &mutex_, &until) != ETIMEDOUT) {
+  }
+  const bool set = set_;
+  pthread_mutex_unlock(&mutex_);
+  return set;
+}
+
+}  // namespace tf_hvd
