@@ -14,11 +14,6 @@ Status RemovedStatus(int32_t set) {
                             " was removed");
 }
 
-bool EndsWith(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() &&
-         text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 }  // namespace
 
 Controller::Controller(const Topology& topology, const StallOptions& stall,
@@ -132,6 +127,7 @@ void Controller::TakeLeave(const Message& message) {
   Response close;
   close.close = true;
   close.value = message.rank;
+  close.through = message.through;
   close.error = RankText(message.rank, hosts_) + " left: " + message.text;
   Emit({std::move(close)});
 }
@@ -257,21 +253,19 @@ void Controller::RemoveSet(int32_t set) {
   host_->SetRemoved(set);
 }
 
-void Controller::Leave(const std::string& reason) {
+void Controller::Leave(const std::string& reason, bool through) {
   if (!ended_.ok()) return;
   Message leave;
   leave.kind = MessageKind::kLeave;
   leave.rank = sets_.rank();
   leave.text = reason;
+  leave.through = through;
   TakeLeave(leave);
 }
 
 void Controller::Close(const Response& close) {
-  const std::string& text = close.error;
-  ended_ = Aborted(text);
-  if (EndsWith(text, ": exit") || EndsWith(text, ": shutdown()")) {
-    through_ = close.value;
-  }
+  ended_ = Aborted(close.error);
+  if (close.through) through_ = close.value;
   FailAll();
 }
 

@@ -55,8 +55,9 @@ class Controller {
   int64_t due_ns() const { return stall_.due_ns(); }
 
   // This rank ends, for `reason`. All ranks' requests that are not in order
-  // yet will fail with that text.
-  void Leave(const std::string& reason);
+  // yet will fail with that text. `through`: it has made all calls that it
+  // wanted to, rather than failed.
+  void Leave(const std::string& reason, bool through);
 
   // Fails everything that waits with `status`; nothing is sent any more.
   void Abort(const Status& status);

@@ -21,6 +21,10 @@ constexpr uint8_t kEntryDefine = 2;
 constexpr uint8_t kEntryError = 4;
 constexpr uint8_t kEntryJoined = 8;
 constexpr uint8_t kEntryClose = 16;
+constexpr uint8_t kEntryThrough = 32;
+
+// Flags of a leave.
+constexpr uint8_t kLeaveThrough = 1;
 
 uint8_t VoteFlags(const Vote& vote) {
   return static_cast<uint8_t>((vote.joined ? kVoteJoined : 0) |
@@ -92,7 +96,8 @@ void PutResponse(const Response& entry, Writer* out) {
   out->Put(static_cast<uint8_t>(
       (named ? kEntryNamed : 0) | (entry.define ? kEntryDefine : 0) |
       (entry.error.empty() ? 0 : kEntryError) |
-      (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0)));
+      (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0) |
+      (entry.through ? kEntryThrough : 0)));
   out->Put(entry.set);
   out->Put(entry.slot);
   out->Put(entry.value);
@@ -115,6 +120,7 @@ void GetBatch(Reader* in, std::vector<Response>* batch) {
     entry.define = (flags & kEntryDefine) != 0;
     entry.joined = (flags & kEntryJoined) != 0;
     entry.close = (flags & kEntryClose) != 0;
+    entry.through = (flags & kEntryThrough) != 0;
     entry.set = in->Get<int32_t>();
     entry.slot = in->Get<uint32_t>();
     entry.value = in->Get<int32_t>();
@@ -208,6 +214,7 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
       return true;
     case MessageKind::kLeave:
       message->rank = in->Get<int32_t>();
+      message->through = (flags & kLeaveThrough) != 0;
       message->text = in->GetText();
       return true;
     case MessageKind::kAsk:
@@ -230,6 +237,17 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
   return false;
 }
 
+uint8_t FlagsOf(const Message& message) {
+  switch (message.kind) {
+    case MessageKind::kVote:
+      return VoteFlags(message.vote);
+    case MessageKind::kLeave:
+      return message.through ? kLeaveThrough : uint8_t{0};
+    default:
+      return 0;
+  }
+}
+
 void PutHeader(MessageKind kind, uint8_t flags, Writer* out) {
   out->Put(uint32_t{0});
   out->Put(static_cast<uint8_t>(kind));
@@ -247,10 +265,7 @@ std::string Finish(Writer* out) {
 
 std::string EncodeMessage(const Message& message) {
   Writer out;
-  PutHeader(
-      message.kind,
-      message.kind == MessageKind::kVote ? VoteFlags(message.vote) : uint8_t{0},
-      &out);
+  PutHeader(message.kind, FlagsOf(message), &out);
   PutBody(message, &out);
   return Finish(&out);
 }

@@ -34,9 +34,10 @@ enum class MessageKind : uint8_t {
 struct Response {
   int32_t set = kWorldSet;
   uint32_t slot = kNoSlot;
-  bool define = false;  // `name` and `request` are slot `slot` from now on
-  bool close = false;   // the runtime ends; `error` says why
-  bool joined = false;  // some members take part with zeros
+  bool define = false;   // `name` and `request` are slot `slot` from now on
+  bool close = false;    // the runtime ends; `error` says why
+  bool through = false;  // close: the rank that left was through
+  bool joined = false;   // some members take part with zeros
   // Join: the last rank; add_process_set: the new set; close: the rank that
   // left. Else it means nothing.
   int32_t value = 0;
@@ -56,6 +57,7 @@ struct Message {
   std::vector<Response> batch;  // batch
   int32_t rank = 0;             // leave
   std::string text;             // leave
+  bool through = false;         // leave; see Controller::Leave
   uint32_t query = 0;   // query, answer: the covering controller's number of it
   int64_t wait_ns = 0;  // query: how long answers from below are waited for
   StallAnswer answer;   // answer

@@ -83,7 +83,7 @@ Status Init(const tf_hvd_init_options& given) {
   return Status::Ok();
 }
 
-void Shutdown(const std::string& reason) {
+void Shutdown(const std::string& reason, bool through) {
   Global& global = TheGlobal();
   if (InForkedChild()) return;
   std::unique_lock<std::mutex> lock(global.init_mutex, std::try_to_lock);
@@ -94,7 +94,7 @@ void Shutdown(const std::string& reason) {
   }
   std::shared_ptr<Runtime> runtime = DefaultRuntime();
   if (runtime == nullptr) return MpiSession::FinalizeLeftover();
-  runtime->Shutdown(reason);
+  runtime->Shutdown(reason, through);
   const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
   // `runtime` is the last reference, or another thread's.
   global.joined.runtime.reset();
@@ -174,8 +174,8 @@ int tf_hvd_init(const tf_hvd_init_options* options, char* error,
   return tf_hvd::Report(tf_hvd::Init(*options), error, error_bytes);
 }
 
-void tf_hvd_shutdown(const char* reason) {
-  tf_hvd::Shutdown(reason == nullptr ? "shutdown()" : reason);
+void tf_hvd_shutdown(const char* reason, int through) {
+  tf_hvd::Shutdown(reason, through != 0);
 }
 
 const char* tf_hvd_forked_text() {

@@ -41,8 +41,10 @@ TF_HVD_EXPORT int tf_hvd_init(const tf_hvd_init_options* options, char* error,
 // Ends the default runtime; does nothing if there is none. After it init may
 // be called again only where the transport allows it (one rank, or an MPI
 // that stays initialised). Does nothing in a forked child, and while another
-// thread is in init: nobody could end that wait.
-TF_HVD_EXPORT void tf_hvd_shutdown(const char* reason);
+// thread is in init: nobody could end that wait. The other ranks are told
+// `reason`; `through` is not 0 if this one has made all calls that it wanted
+// to, rather than failed.
+TF_HVD_EXPORT void tf_hvd_shutdown(const char* reason, int through);
 
 // Why a process that was forked from a rank cannot call collectives; empty
 // elsewhere. Owned by the library, valid until the next call on this thread.

@@ -129,7 +129,7 @@ Status JoinJob(const tf_hvd_init_options& given, Joined* joined) {
     const Status agreed =
         AgreeOnSets(runtime.get(), Numbers(given.sets, given.set_length));
     if (!agreed.ok()) {
-      runtime->Shutdown("init() failed");
+      runtime->Shutdown("init() failed", false);
       return agreed;
     }
   }

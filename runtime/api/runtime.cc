@@ -26,7 +26,7 @@ class Runtime::Impl {
     OnSet(kWorldSet, cycle_.world_members());
   }
 
-  ~Impl() { Shutdown("runtime destroyed"); }
+  ~Impl() { Shutdown("runtime destroyed", false); }
 
   void Submit(Entry entry) {
     if (InForkedChild()) {
@@ -43,11 +43,11 @@ class Runtime::Impl {
     --submitting_;
   }
 
-  void Shutdown(const std::string& reason) {
+  void Shutdown(const std::string& reason, bool through) {
     if (InForkedChild()) return;
     const std::lock_guard<std::mutex> lock(shutdown_mutex_);
     if (finished_) return;
-    engine_.Leave(reason);
+    engine_.Leave(reason, through);
     finished_ = true;
     while (submitting_ > 0) sched_yield();
     world_->Finalize(!cycle_.aborted());
@@ -104,7 +104,9 @@ Runtime::~Runtime() = default;
 
 void Runtime::Submit(Entry entry) { impl_->Submit(std::move(entry)); }
 
-void Runtime::Shutdown(const std::string& reason) { impl_->Shutdown(reason); }
+void Runtime::Shutdown(const std::string& reason, bool through) {
+  impl_->Shutdown(reason, through);
+}
 
 const Topology& Runtime::topology() const { return impl_->topology(); }
 

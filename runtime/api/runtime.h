@@ -24,7 +24,7 @@ class Runtime {
   // Takes over `world` and starts the background thread (none for one rank).
   Runtime(const Config& config, std::unique_ptr<World> world);
 
-  // Ends as Shutdown("runtime destroyed") if that was not called.
+  // Ends as Shutdown("runtime destroyed", false) if that was not called.
   ~Runtime();
 
   Runtime(const Runtime&) = delete;
@@ -37,8 +37,9 @@ class Runtime {
 
   // Any thread but one that fires a completion. Tells the other ranks that this
   // one leaves, for `reason`, and waits until it owes nothing to anybody (at
-  // most about 7 s).
-  void Shutdown(const std::string& reason);
+  // most about 7 s). `through`: it has made all calls that it wanted to, rather
+  // than failed.
+  void Shutdown(const std::string& reason, bool through);
 
   const Topology& topology() const;
 

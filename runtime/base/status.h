@@ -3,7 +3,7 @@
 // Three kinds of failure exist (docs/errors.md): a user's mistake
 // (kInvalidArgument, kFailedPrecondition), the environment's fault (kAborted:
 // a rank died, a launcher and an MPI that do not belong together) and our bug
-// (kInternal). A Status may carry the Status that caused it.
+// (kInternal). What was being done is put before the text (WithContext).
 //
 // Immutable after construction, so it may be read on any thread.
 #ifndef TF_HVD_RUNTIME_BASE_STATUS_H_

@@ -105,9 +105,12 @@ void Cycle::CheckAbort(int64_t now_ns) {
   controller_.Abort(abort_status_);
 }
 
-void Cycle::AskToLeave(const std::string& reason) {
+void Cycle::AskToLeave(const std::string& reason, bool through) {
   const std::lock_guard<std::mutex> lock(leave_mutex_);
-  if (!leave_asked_) leave_reason_ = reason;
+  if (!leave_asked_) {
+    leave_reason_ = reason;
+    leave_through_ = through;
+  }
   leave_asked_ = true;
 }
 
@@ -116,7 +119,7 @@ void Cycle::LeaveIfAsked(int64_t now_ns) {
   end_.Leave(now_ns);
   {
     const std::lock_guard<std::mutex> lock(leave_mutex_);
-    controller_.Leave(leave_reason_);
+    controller_.Leave(leave_reason_, leave_through_);
   }
   CloseAtEnd(now_ns);
 }

@@ -59,7 +59,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
 
   // Any thread: this rank leaves, also if an operation is being executed. The
   // next Step tells the others. The first reason counts.
-  void AskToLeave(const std::string& reason);
+  void AskToLeave(const std::string& reason, bool through);
 
   // True when this rank owes nothing to anybody any more.
   bool AtEnd() const;
@@ -113,7 +113,8 @@ class Cycle : private ControllerHost, private ExecutorHost {
   int64_t next_tick_ns_ = 0;
   std::atomic<bool> leave_asked_{false};
   std::mutex leave_mutex_;
-  std::string leave_reason_;  // guarded by leave_mutex_
+  std::string leave_reason_;    // guarded by leave_mutex_
+  bool leave_through_ = false;  // guarded by leave_mutex_
   JobEnd end_;
   Status abort_status_;
 };

@@ -202,8 +202,8 @@ WaitState ProgressEngine::StateOfWait() const {
   return state;
 }
 
-void ProgressEngine::Leave(const std::string& reason) {
-  cycle_->AskToLeave(reason);
+void ProgressEngine::Leave(const std::string& reason, bool through) {
+  cycle_->AskToLeave(reason, through);
   if (!thread_.joinable()) return DriveAlone();
   world_->doorbell()->Ring();
   thread_.join();

@@ -43,7 +43,7 @@ class ProgressEngine {
 
   // Leaves the job for `reason` and returns when this rank owes nothing any
   // more; bounded by the cycle's limits. The first call counts.
-  void Leave(const std::string& reason);
+  void Leave(const std::string& reason, bool through);
 
  private:
   bool TryTake() { return !taken_.exchange(true); }

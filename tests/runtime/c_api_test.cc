@@ -26,7 +26,7 @@ class CApiTest : public ::testing::Test {
   }
   void TearDown() override {
     unsetenv("HOROVOD_FUSION_THRESHOLD");
-    tf_hvd_shutdown(nullptr);
+    tf_hvd_shutdown("shutdown()", 1);
   }
 
   int Init() { return Init({}); }
@@ -62,7 +62,7 @@ TEST_F(CApiTest, BeforeInit) {
   EXPECT_EQ(DefaultRuntime(), nullptr);
   EXPECT_NE(std::string(NotInitializedText()).find("hvd.init()"),
             std::string::npos);
-  tf_hvd_shutdown("nothing to end");
+  tf_hvd_shutdown("nothing to end", 1);
 }
 
 TEST_F(CApiTest, OneRank) {
@@ -84,7 +84,7 @@ TEST_F(CApiTest, SecondInitKeepsTheRuntimeAndShutdownAllowsAnother) {
   const auto first = DefaultRuntime();
   ASSERT_EQ(Init(), 0);
   EXPECT_EQ(DefaultRuntime(), first);
-  tf_hvd_shutdown("shutdown()");
+  tf_hvd_shutdown("shutdown()", 1);
   EXPECT_EQ(tf_hvd_is_initialized(), 0);
   EXPECT_NE(std::string(tf_hvd_not_initialized_text()).find("shut down"),
             std::string::npos);
@@ -95,7 +95,7 @@ TEST_F(CApiTest, SecondInitKeepsTheRuntimeAndShutdownAllowsAnother) {
 TEST_F(CApiTest, WhoHoldsTheRuntimeKeepsIt) {
   ASSERT_EQ(Init(), 0) << error;
   const auto held = DefaultRuntime();
-  tf_hvd_shutdown("shutdown()");
+  tf_hvd_shutdown("shutdown()", 1);
   EXPECT_EQ(held->topology().size, 1);
   Status status;
   Entry entry;
@@ -118,7 +118,7 @@ TEST_F(CApiTest, AForkedChildMayAskButNotTakePart) {
     entry.name = "b";
     entry.done = Completion([&](const Status& got, int32_t) { status = got; });
     DefaultRuntime()->Submit(std::move(entry));
-    tf_hvd_shutdown("exit");
+    tf_hvd_shutdown("exit", 1);
     const bool told =
         status.message().find("'b': process " + std::to_string(getpid())) ==
             0 &&

@@ -28,6 +28,7 @@ class Messages {
       case MessageKind::kLeave:
         message.rank = Below(1000);
         message.text = Text();
+        message.through = Below(2) == 0;
         break;
       case MessageKind::kAnswer:
         FillAnswer(&message.answer);
@@ -105,6 +106,7 @@ class Messages {
     entry.value = Below(100);
     entry.joined = Below(2) == 0;
     entry.close = Below(4) == 0;
+    entry.through = Below(2) == 0;
     entry.error = Text();
     if (Below(2) == 0) entry.slot = static_cast<uint32_t>(Below(5000));
     entry.define = entry.slot != kNoSlot && Below(2) == 0;
@@ -150,6 +152,7 @@ void ExpectEqual(const Response& a, const Response& b) {
   EXPECT_EQ(a.slot, b.slot);
   EXPECT_EQ(a.define, b.define);
   EXPECT_EQ(a.close, b.close);
+  EXPECT_EQ(a.through, b.through);
   EXPECT_EQ(a.joined, b.joined);
   EXPECT_EQ(a.value, b.value);
   EXPECT_EQ(a.name, b.name);
@@ -182,6 +185,7 @@ void ExpectEqual(const Message& a, const Message& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.rank, b.rank);
   EXPECT_EQ(a.text, b.text);
+  EXPECT_EQ(a.through, b.through);
   EXPECT_EQ(a.query, b.query);
   EXPECT_EQ(a.wait_ns, b.wait_ns);
   ExpectEqual(a.answer, b.answer);

@@ -37,14 +37,14 @@ TEST_P(EndsTest, PendingRequestsFailWithTheReason) {
   job.Run([&](Rank& self) {
     std::vector<float> data = {1};
     if (self.rank() == leaver) {
-      self.runtime()->Shutdown("ValueError: boom");
+      self.runtime()->Shutdown("ValueError: boom", false);
     } else {
       for (const char* name : {"x", "y"}) {
         const Status status = self.Allreduce(name, &data).status();
         EXPECT_EQ(status.code(), StatusCode::kAborted);
         EXPECT_EQ(status.message(), text);
       }
-      self.runtime()->Shutdown("shutdown()");
+      self.runtime()->Shutdown("shutdown()", true);
     }
     EXPECT_EQ(self.Allreduce("after", &data).status().code(),
               StatusCode::kAborted);
@@ -60,8 +60,8 @@ TEST_P(EndsTest, ShutdownInAnyOrder) {
       ASSERT_TRUE(self.Allreduce("x", &data).status().ok());
       const int place = (self.rank() + first) % self.size();
       std::this_thread::sleep_for(std::chrono::milliseconds(3 * place));
-      self.runtime()->Shutdown("shutdown()");
-      self.runtime()->Shutdown("again");
+      self.runtime()->Shutdown("shutdown()", true);
+      self.runtime()->Shutdown("again", false);
     });
   }
 }
@@ -85,7 +85,7 @@ TEST_P(EndsTest, ACallLeftOutIsToldAtTheEnd) {
           << status.message();
     }
     if (!skips) return;
-    self.runtime()->Shutdown("shutdown()");
+    self.runtime()->Shutdown("shutdown()", true);
   });
 }
 
@@ -97,7 +97,7 @@ TEST(Ends, OtherSetsAreNotToldOfACallLeftOut) {
     std::vector<int32_t> data = {1};
     if (self.rank() == 2) {
       EXPECT_TRUE(self.Barrier("all").status().ok());
-      return self.runtime()->Shutdown("exit");
+      return self.runtime()->Shutdown("exit", true);
     }
     CallOptions options;
     options.set = set;
@@ -131,7 +131,7 @@ TEST(Ends, ShutdownIsBoundedInsideAnOperation) {
     if (self.rank() != stuck) {
       const Pending gather = self.Allgather("x", data);
       if (self.rank() == 0) inside.get_future().wait();
-      if (self.rank() == 0) self.runtime()->Shutdown("shutdown()");
+      if (self.rank() == 0) self.runtime()->Shutdown("shutdown()", true);
       const Status& status = gather.status();
       EXPECT_EQ(status.code(), StatusCode::kAborted);
       EXPECT_NE(status.message().find(
@@ -170,7 +170,7 @@ TEST_P(EndsTest, RequestsEndAlikeWhenARankLeaves) {
         std::vector<Pending> pending;
         for (size_t i = 0; i < data.size(); ++i) {
           if (self.rank() == round % self.size() && i == 25) {
-            self.runtime()->Shutdown("exit");
+            self.runtime()->Shutdown("exit", true);
           }
           data[i].assign(i * 100, 1);
           pending.push_back(self.Allreduce(std::to_string(i), &data[i]));
@@ -234,7 +234,7 @@ TEST_P(EndsTest, ShutdownWhileThreadsSubmit) {
       });
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    self.runtime()->Shutdown("shutdown()");
+    self.runtime()->Shutdown("shutdown()", true);
     // The threads may still submit: that must fail and not crash.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     stop = true;

@@ -43,7 +43,7 @@ TEST(Life, OneRankAloneHasNoThreadAndCompletesAtOnce) {
   EXPECT_EQ(gather.gathered->As<float>(), data);
   EXPECT_EQ(runtime.SubmittedCount(), 5);
   EXPECT_EQ(ThreadsOfThisProcess(), before);
-  runtime.Shutdown("shutdown()");
+  runtime.Shutdown("shutdown()", true);
   EXPECT_EQ(self.Barrier("b").status().code(), StatusCode::kAborted);
 }
 

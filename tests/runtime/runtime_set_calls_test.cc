@@ -118,7 +118,7 @@ TEST_P(SetCallsTest, ACommunicatorOnOneRankOnlyIsAMismatch) {
 TEST(SetCallsEndTest, AfterTheEndEveryCallFails) {
   Job job({2});
   job.Run([](Rank& self) {
-    self.runtime()->Shutdown("test");
+    self.runtime()->Shutdown("test", false);
     int32_t number = -1;
     std::vector<std::vector<int32_t>> all;
     Runtime* const runtime = self.runtime();

@@ -101,7 +101,7 @@ def _declare(library: ctypes.CDLL) -> None:
     error = [text, size]
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "init": (number, [ctypes.POINTER(_InitOptions), *error]),
-        "shutdown": (None, [text]),
+        "shutdown": (None, [text, number]),
         "forked_text": (text, []),
         "process_mark": (text, []),
         "is_initialized": (number, []),
@@ -234,9 +234,12 @@ def process_set_ranks(number: int) -> list[int] | None:
     return list(room)
 
 
-def shutdown(reason: str) -> None:
-    """Ends the runtime; the other ranks are told `reason`."""
-    library.tf_hvd_shutdown(reason.encode())
+def shutdown(reason: str, through: bool) -> None:
+    """Ends the runtime; the other ranks are told `reason`.
+
+    `through`: this rank has made all calls that it wanted to, rather than failed.
+    """
+    library.tf_hvd_shutdown(reason.encode(), through)
 
 
 def forked_text() -> str:

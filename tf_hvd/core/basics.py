@@ -40,6 +40,7 @@ class _Exit:
     """What is told when this process ends: why, to the other ranks, and which it was."""
 
     reason = "exit"
+    through = True  # no exception ends it
     rank: int | None = None
     installed = False
 
@@ -68,7 +69,7 @@ def _remember_exceptions() -> None:
     def hook(
         kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
     ) -> None:
-        _Exit.reason = f"{kind.__name__}: {value}"
+        _Exit.reason, _Exit.through = f"{kind.__name__}: {value}", False
         _launcher.tell_exception(_Exit.rank, _Exit.reason, _place(trace))
         previous(kind, value, trace)
 
@@ -93,7 +94,7 @@ def _at_exit() -> None:
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _launcher.tell_exits(_Exit.rank)
-    _native.shutdown(_Exit.reason)
+    _native.shutdown(_Exit.reason, _Exit.through)
 
 
 def _must_be_equal() -> dict[str, str]:
@@ -168,10 +169,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     except _sets.SetExistsError as error:
         left_out = error
     except ValueError as error:
-        _end("init() failed")
+        _end("init() failed", through=False)
         raise HorovodInitError(str(error)) from error
     except HorovodInternalError:
-        _end("init() failed")
+        _end("init() failed", through=False)
         raise
     _Exit.rank = rank()
     let_interrupts_through()
@@ -188,12 +189,12 @@ def shutdown() -> None:
     """
     if is_initialized():
         _launcher.tell_left(rank())
-    _end("shutdown()")
+    _end("shutdown()", through=True)
 
 
-def _end(reason: str) -> None:
+def _end(reason: str, *, through: bool) -> None:
     _sets.forget_all()
-    _native.shutdown(reason)
+    _native.shutdown(reason, through)
 
 
 def is_initialized() -> bool:

@@ -131,7 +131,9 @@ def pytest_runtest_makereport(item):
     outcome = yield
     report = outcome.get_result()
     if report.failed and item.config.option.maxfail == 1:
-        _native.shutdown(f"test {item.nodeid} failed ({report.when}): {report.longrepr!s:.300}")
+        _native.shutdown(
+            f"test {item.nodeid} failed ({report.when}): {report.longrepr!s:.300}", False
+        )
 
 
 def pytest_unconfigure():

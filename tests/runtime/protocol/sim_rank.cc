@@ -70,7 +70,8 @@ void SimRank::Step() {
   scheduled_ = false;
   if (!alive_ || Inside()) return;
   if (!leaving_.empty()) {
-    controller_.Leave(std::exchange(leaving_, ""));
+    const std::string reason = std::exchange(leaving_, "");
+    controller_.Leave(reason, reason == "shutdown()");
     world_->AwaitClose(rank_);
   }
   while (!submitted_.empty()) {
