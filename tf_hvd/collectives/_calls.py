@@ -132,19 +132,32 @@ def _default_name(op_type: str, inputs: Any) -> str:
     return _node_name(op_type, inputs if isinstance(inputs, list) else [inputs])
 
 
-def _reduction(
+def run_reduction(
+    kind: str,
+    tensors: Sequence[Any],
     options: ReductionOptions,
-    compressed_as: str,
-    member_names: Sequence[str] = (),
+    name: str | None = None,
+    *,
+    grouped: bool = True,
+    compression: str = "",
     wire_dtype: str = "",
-) -> dict[str, Any]:
-    """The attributes of an op that computes something; what is empty is left out.
+    member_names: Sequence[str] = (),
+    step: Any = None,
+) -> list[Any]:
+    """HorovodAllreduce, HorovodReducescatter or their grouped ops, with nothing around them.
 
     Args:
+      kind: "Allreduce" or "Reducescatter".
+      tensors: of one dtype, no variables; a single one if not `grouped`.
       options: the caller's.
-      compressed_as: see `compression.describe`.
-      member_names: of the members of a group.
+      name: name of the request, None for the default.
+      grouped: the op for groups, which alone takes names of members and a step.
+      compression: what the tensors went through, for the ranks to compare; see
+        `compression.describe`.
       wire_dtype: what the op casts float32 to, and back from; see `compression.send`.
+      member_names: one for each tensor, or none.
+      step: of a grouped allreduce, an int64 scalar: ranks that are at different steps get
+        an error.
     """
     attributes: dict[str, Any] = {
         "reduce_op": options.op,
@@ -154,149 +167,56 @@ def _reduction(
     }
     if exact := scales.exact(options.prescale_factor, options.postscale_factor):
         attributes[scales.ATTRIBUTE] = exact
-    if compressed_as:
-        attributes["compression"] = compressed_as
+    if compression:
+        attributes["compression"] = compression
     if wire_dtype:
         attributes["wire_dtype"] = wire_dtype
-    if member_names:
-        attributes["member_names"] = list(member_names)
-    return attributes
+    if kind == "Allreduce" and grouped:
+        attributes["stamp"] = _stamp(step)
+    return _run_on(kind, tensors, name, options.process_set, grouped, member_names, attributes)
 
 
-def run_allreduce(
-    tensor: Any,
-    options: ReductionOptions,
-    name: str | None = None,
-    compressed_as: str = "",
-    *,
-    wire_dtype: str = "",
-) -> Any:
-    """HorovodAllreduce on one tensor (not a variable), with nothing around it."""
-    return run(
-        _native.ops.horovod_allreduce,
-        "HorovodAllreduce",
-        tensor,
-        name,
-        options.process_set,
-        **_reduction(options, compressed_as, wire_dtype=wire_dtype),
-    )
-
-
-def run_grouped_allreduce(
+def run_allgather(
     tensors: Sequence[Any],
-    options: ReductionOptions,
     name: str | None = None,
-    compressed_as: str = "",
+    process_set: ProcessSet | int = global_process_set,
+    ignore_name_scope: bool = False,
+    *,
+    grouped: bool = True,
     member_names: Sequence[str] = (),
     step: Any = None,
-    *,
-    wire_dtype: str = "",
 ) -> list[Any]:
-    """HorovodGroupedAllreduce on tensors of one dtype, with nothing around it.
+    """HorovodAllgather or its grouped op; the arguments are those of `run_reduction`."""
+    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
+    if grouped:
+        attributes["stamp"] = _stamp(step)
+    return _run_on("Allgather", tensors, name, process_set, grouped, member_names, attributes)
 
-    With `step`, an int64 scalar, ranks that are at different steps get an error.
-    """
+
+def _run_on(
+    kind: str,
+    tensors: Sequence[Any],
+    name: str | None,
+    process_set: ProcessSet | int,
+    grouped: bool,
+    member_names: Sequence[str],
+    attributes: dict[str, Any],
+) -> list[Any]:
+    if not grouped:
+        (tensor,) = tensors
+        function = getattr(_native.ops, f"horovod_{kind.lower()}")
+        return [run(function, f"Horovod{kind}", tensor, name, process_set, **attributes)]
+    if member_names:
+        attributes["member_names"] = list(member_names)
+    function = getattr(_native.ops, f"horovod_grouped_{kind.lower()}")
     return list(
-        run(
-            _native.ops.horovod_grouped_allreduce,
-            "HorovodGroupedAllreduce",
-            list(tensors),
-            name,
-            options.process_set,
-            stamp=_stamp(step),
-            **_reduction(options, compressed_as, member_names, wire_dtype),
-        )
+        run(function, f"HorovodGrouped{kind}", list(tensors), name, process_set, **attributes)
     )
 
 
 def _stamp(step: Any) -> list[Any]:
     """The op's input `stamp`."""
     return [] if step is None else [step]
-
-
-def run_reducescatter(
-    tensor: Any,
-    options: ReductionOptions,
-    name: str | None = None,
-    compressed_as: str = "",
-    *,
-    wire_dtype: str = "",
-) -> Any:
-    """HorovodReducescatter on one tensor (not a variable), with nothing around it."""
-    return run(
-        _native.ops.horovod_reducescatter,
-        "HorovodReducescatter",
-        tensor,
-        name,
-        options.process_set,
-        **_reduction(options, compressed_as, wire_dtype=wire_dtype),
-    )
-
-
-def run_grouped_reducescatter(
-    tensors: Sequence[Any],
-    options: ReductionOptions,
-    name: str | None = None,
-    compressed_as: str = "",
-    member_names: Sequence[str] = (),
-    *,
-    wire_dtype: str = "",
-) -> list[Any]:
-    """HorovodGroupedReducescatter on tensors of one dtype, with nothing around it."""
-    return list(
-        run(
-            _native.ops.horovod_grouped_reducescatter,
-            "HorovodGroupedReducescatter",
-            list(tensors),
-            name,
-            options.process_set,
-            **_reduction(options, compressed_as, member_names, wire_dtype),
-        )
-    )
-
-
-def run_allgather(
-    tensor: Any,
-    name: str | None = None,
-    process_set: ProcessSet | int = global_process_set,
-    ignore_name_scope: bool = False,
-) -> Any:
-    """HorovodAllgather on one tensor (not a variable), with nothing around it."""
-    return run(
-        _native.ops.horovod_allgather,
-        "HorovodAllgather",
-        tensor,
-        name,
-        process_set,
-        ignore_name_scope=ignore_name_scope,
-    )
-
-
-def run_grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    process_set: ProcessSet | int = global_process_set,
-    ignore_name_scope: bool = False,
-    member_names: Sequence[str] = (),
-    step: Any = None,
-) -> list[Any]:
-    """HorovodGroupedAllgather on tensors of one dtype, with nothing around it.
-
-    `step` is that of `run_grouped_allreduce`.
-    """
-    attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope, "stamp": _stamp(step)}
-    if member_names:
-        attributes["member_names"] = list(member_names)
-    return list(
-        run(
-            _native.ops.horovod_grouped_allgather,
-            "HorovodGroupedAllgather",
-            list(tensors),
-            name,
-            process_set,
-            **attributes,
-        )
-    )
 
 
 def run_alltoall(

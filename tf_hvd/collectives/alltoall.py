@@ -11,11 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives import _calls
-from tf_hvd.collectives.compression import Compression, Compressor, as_one_op, describe_all, send
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native, basics
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.core.tensorflow_hooks import on_device, to_tensor, verbatim
+from tf_hvd.core.tensorflow_hooks import to_tensor, verbatim
 
 
 def _splits_tensor(splits: Any) -> Any:
@@ -129,7 +130,7 @@ def reducescatter(
         ignore_name_scope=ignore_name_scope,
         device_dense=device_dense,
     )
-    return _scatter([tensor], options, name, single=True)[0]
+    return reduce_tensor("Reducescatter", tensor, options, name)
 
 
 @verbatim
@@ -178,33 +179,9 @@ def grouped_reducescatter(
         ignore_name_scope=ignore_name_scope,
         device_dense=device_dense,
     )
-    return _scatter(tensors, options, name, member_names)
-
-
-def _scatter(
-    tensors: Sequence[Any],
-    options: ReductionOptions,
-    name: str | None,
-    member_names: Sequence[str] | None = None,
-    single: bool = False,
-) -> list[Any]:
     names = _calls.check_member_names(member_names, len(tensors))
-    with on_device(options.device_dense):
-        sent = {i: send(options.compressor, to_tensor(t)) for i, t in enumerate(tensors)}
-
-        def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
-            how = describe_all([sent[i].words for i in members])
-            given, wire_dtype = as_one_op([sent[i] for i in members])
-            if single:
-                return [
-                    _calls.run_reducescatter(given[0], options, request, how, wire_dtype=wire_dtype)
-                ]
-            return _calls.run_grouped_reducescatter(
-                given, options, request, how, member_names, wire_dtype=wire_dtype
-            )
-
-        results = _calls.run_by_dtype(sent, name, names, call)
-        return [one.restore(results[i]) for i, one in sent.items()]
+    results = reduce_tensors("Reducescatter", dict(enumerate(tensors)), options, name, names)
+    return [results[i] for i in range(len(tensors))]
 
 
 @verbatim

@@ -35,19 +35,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives import _calls
-from tf_hvd.collectives.compression import (
-    Compression,
-    Compressor,
-    Sent,
-    as_one_op,
-    describe_all,
-    send,
-)
+from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
 from tf_hvd.collectives.options import ReductionOptions, resolve_op
 from tf_hvd.collectives.sparse import allreduce_slices
 from tf_hvd.core import _native
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.core.tensorflow_hooks import on_device, to_tensor, verbatim
+from tf_hvd.core.tensorflow_hooks import to_tensor, verbatim
 
 
 @verbatim
@@ -111,12 +105,7 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         opening = name or ("HorovodAllreduce" if tf.executing_eagerly() else "")
         return allreduce_slices([tensor], [name], options, opening=opening)[0]
-    with on_device(device_dense):
-        sent = send(options.compressor, to_tensor(tensor))
-        reduced = _calls.run_allreduce(
-            sent.tensor, options, name, sent.words, wire_dtype=sent.wire_dtype
-        )
-        return sent.restore(reduced)
+    return reduce_tensor("Allreduce", tensor, options, name)
 
 
 @verbatim
@@ -190,34 +179,21 @@ def reduce_group(
     """
     options.check_slices(*tensors)
     names = _calls.check_member_names(member_names, len(tensors))
-    results: list[Any] = list(tensors)
-    sent: dict[int, Sent] = {}
-
-    def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
-        how = describe_all([sent[i].words for i in members])
-        given, wire_dtype = as_one_op([sent[i] for i in members])
-        return _calls.run_grouped_allreduce(
-            given, options, request, how, member_names, step, wire_dtype=wire_dtype
-        )
-
     slices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
-    with on_device(options.device_dense):
-        for i, tensor in enumerate(tensors):
-            if not isinstance(tensor, tf.IndexedSlices):
-                sent[i] = send(options.compressor, to_tensor(tensor))
-        for i, tensor in _calls.run_by_dtype(sent, name, names, call).items():
-            results[i] = sent[i].restore(tensor)
+    dense = dict(enumerate(tensors))
+    for i in slices:
+        del dense[i]
+    results = reduce_tensors("Allreduce", dense, options, name, names, step)
     own_names = [_calls.suffixed(name, str(i)) for i in slices]
-    if sent:
+    if dense:
         opening = ""
     elif not opening:
         opening = name or ("HorovodGroupedAllreduce" if tf.executing_eagerly() else "")
     reduced = allreduce_slices(
         [tensors[i] for i in slices], own_names, options, step=step, opening=opening
     )
-    for i, tensor in zip(slices, reduced, strict=True):
-        results[i] = tensor
-    return results
+    results.update(zip(slices, reduced, strict=True))
+    return [results[i] for i in range(len(tensors))]
 
 
 @verbatim
@@ -245,7 +221,9 @@ def allgather(
     Raises:
       tf.errors.InvalidArgumentError: a scalar.
     """
-    return _calls.run_allgather(to_tensor(tensor), name, process_set, ignore_name_scope)
+    return _calls.run_allgather(
+        [to_tensor(tensor)], name, process_set, ignore_name_scope, grouped=False
+    )[0]
 
 
 @verbatim
@@ -280,8 +258,12 @@ def grouped_allgather(
     plain = {i: to_tensor(tensor) for i, tensor in enumerate(tensors)}
 
     def call(members: list[int], request: str | None, member_names: list[str]) -> list[Any]:
-        return _calls.run_grouped_allgather(
-            [plain[i] for i in members], request, process_set, ignore_name_scope, member_names
+        return _calls.run_allgather(
+            [plain[i] for i in members],
+            request,
+            process_set,
+            ignore_name_scope,
+            member_names=member_names,
         )
 
     results = _calls.run_by_dtype(plain, name, names, call)

@@ -90,7 +90,7 @@ class Compression:
     bf16 = BF16Compressor
 
 
-_WORDS: dict[Any, str] = {FP16Compressor: "fp16", BF16Compressor: "bf16"}
+_SHORT: dict[Any, str] = {FP16Compressor: "fp16", BF16Compressor: "bf16"}
 _HALVES: dict[Any, str] = {FP16Compressor: "float16", BF16Compressor: "bfloat16"}
 
 
@@ -98,17 +98,17 @@ class Sent(NamedTuple):
     """A tensor on its way through an op that reduces.
 
     Attributes:
-      compression: what made it.
+      compressor: what made it.
       tensor: what the op gets: as it travels, or the user's own if the op is to cast it.
       context: what `decompress` needs.
-      words: what was done, for the ranks to compare; see `describe`.
+      compression: what was done, for the ranks to compare; see `describe`.
       wire_dtype: what the op casts it to, and back from; "" if it does not.
     """
 
-    compression: Any
+    compressor: Any
     tensor: Any
     context: Any
-    words: str
+    compression: str
     wire_dtype: str
 
     @property
@@ -118,23 +118,21 @@ class Sent(NamedTuple):
 
     def restore(self, result: Any) -> Any:
         """What the user gets for the op's result."""
-        return self.compression.decompress(result, self.context)
+        return self.compressor.decompress(result, self.context)
 
 
-def send(compression: Any, tensor: Any) -> Sent:
+def send(compressor: Any, tensor: Any) -> Sent:
     """Compresses a tensor for an op that reduces.
 
     Where all ranks may have GPUs the casts of float32 are left to the op, which makes them in
     one pass with what packs tensors there. Nowhere else: on a CPU TensorFlow's are faster, for
     they run beside what is being moved.
     """
-    half = _HALVES.get(compression)
+    half = _HALVES.get(compressor)
     if half is not None and tensor.dtype == tf.float32 and _native.gpus_on_all_ranks():
-        words = f"{_WORDS[compression]} of float32"
-        return Sent(compression, tensor, tf.float32, words, half)
-    compressed, context = compression.compress(tensor)
-    words = describe(compression, tensor, compressed)
-    return Sent(compression, compressed, context, words, "")
+        return Sent(compressor, tensor, tf.float32, f"{_SHORT[compressor]} of float32", half)
+    compressed, context = compressor.compress(tensor)
+    return Sent(compressor, compressed, context, describe(compressor, tensor, compressed), "")
 
 
 def as_one_op(members: Sequence[Sent]) -> tuple[list[Any], str]:
@@ -147,16 +145,16 @@ def as_one_op(members: Sequence[Sent]) -> tuple[list[Any], str]:
     ], ""
 
 
-def describe(compression: Any, tensor: Any, compressed: Any) -> str:
-    """What `compression` did to a tensor, in words that the ranks compare.
+def describe(compressor: Any, tensor: Any, compressed: Any) -> str:
+    """What `compressor` did to a tensor, as a text that the ranks compare.
 
     "fp16 of float32"; a compressor of the user's own by the name of its class;
     "" if it changed nothing.
     """
     if compressed is tensor:
         return ""
-    own = getattr(compression, "__name__", type(compression).__name__)
-    return f"{_WORDS.get(compression, own)} of {tensor.dtype.name}"
+    own = getattr(compressor, "__name__", type(compressor).__name__)
+    return f"{_SHORT.get(compressor, own)} of {tensor.dtype.name}"
 
 
 def describe_all(descriptions: Sequence[str]) -> str:

@@ -201,13 +201,13 @@ class _Reduction:
 
     def reduce(self, tensors: list[Any], kind: int) -> list[Any]:
         options = ReductionOptions(op=kind, **self.options)
-        return _calls.run_grouped_allreduce(tensors, options)
+        return _calls.run_reduction("Allreduce", tensors, options)
 
     def totals(self) -> list[Any]:
         """The derivative of the sum of the losses with respect to the whole results."""
         if self.scatters:
             names = _members(len(self.gradients), self.whose)
-            return _calls.run_grouped_allgather(self.gradients, member_names=names, **self.options)
+            return _calls.run_allgather(self.gradients, member_names=names, **self.options)
         return self.reduce(self.gradients, basics.Sum)
 
     def linear(self) -> list[Any]:
@@ -220,7 +220,7 @@ class _Reduction:
                 postscale_factor=self.postscale,
                 **self.options,
             )
-            return _calls.run_grouped_allreduce(self.gradients, options)
+            return _calls.run_reduction("Allreduce", self.gradients, options)
         return [self._finished(_wide(total), total.dtype) for total in self.totals()]
 
     def extremum(self) -> list[Any]:
@@ -253,7 +253,7 @@ class _Reduction:
         zero, and so do the derivatives of this derivative.
         """
         flat = [tf.reshape(x, [1, -1]) for x in self.inputs]
-        factors = _calls.run_grouped_allgather(flat, **self.options)
+        factors = _calls.run_allgather(flat, **self.options)
         results = []
         for x, all_x, total in zip(self.inputs, factors, self.totals(), strict=True):
             scaled = _times(_wide(all_x), self.prescale)
@@ -280,7 +280,9 @@ def _place(process_set: int) -> Any:
     if process_set == 0:
         return basics.rank_op()
     with on_host():
-        ranks = _calls.run_allgather(basics.rank_op()[tf.newaxis], process_set=process_set)
+        (ranks,) = _calls.run_allgather(
+            [basics.rank_op()[tf.newaxis]], process_set=process_set, grouped=False
+        )
     return tf.argmax(tf.equal(ranks, basics.rank_op()), output_type=tf.int32)
 
 
@@ -332,8 +334,8 @@ def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[An
     whose = _ask_convention(what)
     kind = basics.Average if whose == "horovod" else basics.Sum
     names = _members(len(gradients), whose)
-    return _calls.run_grouped_allreduce(
-        gradients, ReductionOptions(op=kind, **options), member_names=names
+    return _calls.run_reduction(
+        "Allreduce", gradients, ReductionOptions(op=kind, **options), member_names=names
     )
 
 
@@ -344,7 +346,8 @@ def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
     with on_host():
         rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
         me = tf.cast(basics.rank_op(), tf.int64)
-        all_rows = _calls.run_allgather(tf.concat([[me], rows], axis=0)[tf.newaxis], **options)
+        mine = tf.concat([[me], rows], axis=0)[tf.newaxis]
+        (all_rows,) = _calls.run_allgather([mine], grouped=False, **options)
         before = tf.where(all_rows[:, :1] < me, all_rows[:, 1:], 0)
         starts = tf.reduce_sum(before, axis=0)
     results = []

@@ -51,10 +51,16 @@ class _Request:
             self.options, op=op, prescale_factor=1.0, postscale_factor=postscale
         )
         name = self._name_of(suffix)
-        words = "IndexedSlices" if name == self.opening else ""
-        if self.step is None:
-            return _calls.run_allreduce(tensor, options, name, words)
-        return _calls.run_grouped_allreduce([tensor], options, name, words, step=self.step)[0]
+        (reduced,) = _calls.run_reduction(
+            "Allreduce",
+            [tensor],
+            options,
+            name,
+            grouped=self.step is not None,
+            compression="IndexedSlices" if name == self.opening else "",
+            step=self.step,
+        )
+        return reduced
 
     def after_opening(self, result: Any) -> contextlib.AbstractContextManager[Any]:
         """Nothing is sent beside the first request of all: it may get a verdict not to run."""
@@ -72,11 +78,15 @@ class _Request:
         return self.allreduce(tensor, suffix, self.options.op, self.options.postscale_factor)
 
     def allgather(self, tensor: Any, suffix: str) -> Any:
-        whose = (self.options.process_set, self.options.ignore_name_scope)
-        name = self._name_of(suffix)
-        if self.step is None:
-            return _calls.run_allgather(tensor, name, *whose)
-        return _calls.run_grouped_allgather([tensor], name, *whose, step=self.step)[0]
+        (gathered,) = _calls.run_allgather(
+            [tensor],
+            self._name_of(suffix),
+            self.options.process_set,
+            self.options.ignore_name_scope,
+            grouped=self.step is not None,
+            step=self.step,
+        )
+        return gathered
 
     def finish(self, sums: Any) -> Any:
         """Scales and averages, to the bit as the kernel does."""

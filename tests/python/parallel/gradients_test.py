@@ -313,7 +313,12 @@ def test_what_has_no_gradient_says_so():
     with tf.Graph().as_default():
         x = tf.constant([1.0])
         with pytest.raises(LookupError, match="Adasum"):
-            tf.gradients(_calls.run_allreduce(x, ReductionOptions(op=hvd.Adasum)), x)
+            tf.gradients(
+                _calls.run_reduction(
+                    "Allreduce", [x], ReductionOptions(op=hvd.Adasum), grouped=False
+                )[0],
+                x,
+            )
         variable = tf.compat.v1.get_variable("v", initializer=1.0, use_resource=False)
         with pytest.raises(LookupError, match="HorovodBroadcastInplace"):
             tf.gradients(hvd.broadcast_([variable], 0), variable)

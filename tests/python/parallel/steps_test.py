@@ -54,8 +54,8 @@ def test_gradients_pass_through_and_the_step_has_none(size):
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         step = tf.constant(3, tf.int64)
-        reduced = _calls.run_grouped_allreduce([x], options, "reduced", step=step)[0]
-        gathered = _calls.run_grouped_allgather([x], "gathered", step=step)[0]
+        reduced = _calls.run_reduction("Allreduce", [x], options, "reduced", step=step)[0]
+        gathered = _calls.run_allgather([x], "gathered", step=step)[0]
     np.testing.assert_array_equal(tape.gradient(reduced, x), [size, size])
     np.testing.assert_array_equal(tape.gradient(gathered, x), [size, size])
 
