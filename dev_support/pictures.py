@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/concepts.md: `dev_support/pictures.py docs/images`.
+"""Draws the pictures of README.md and docs/concepts.md: `dev_support/pictures.py docs/images`.
 
 Plain SVG, of boxes and text. A test compares what is committed with what this makes.
 """
@@ -57,6 +57,10 @@ def arrow(x, y, length):
     return f'<path d="M{x} {y}H{end}m-7 -5l7 5l-7 5" fill="none" stroke="#222" stroke-width="1.5"/>'
 
 
+def line(x, y, to_x, to_y):
+    return f'<path d="M{x} {y}L{to_x} {to_y}" fill="none" stroke="#222" stroke-width="1.5"/>'
+
+
 def picture(width, height, parts):
     return "\n".join(
         [
@@ -107,7 +111,28 @@ def ranks():
     return picture(616, 198, parts)
 
 
-PICTURES = {"collectives.svg": collectives, "ranks.svg": ranks}
+def training():
+    """A step of four ranks: each has its share of the data, and all make the same update."""
+    row, top = BOX + GAP, 16
+    middle = top + 2 * row - GAP - 1
+    parts = [box(420, middle - 26, "allreduce (Average)", RESULT, 144, 52)]
+    for rank, colour in enumerate(COLOURS):
+        y = top + rank * row
+        centre = y + (BOX - 8) / 2
+        parts += [
+            box(16, y, f"batch of rank {rank}", colour, 112),
+            arrow(132, centre, 24),
+            box(160, y, "model", colour, 52),
+            arrow(216, centre, 24),
+            box(244, y, f"gradients {rank}", colour, 104),
+            line(352, centre, 416, middle),
+            line(568, middle, 592, centre),
+            box(596, y, "same update", RESULT, 92),
+        ]
+    return picture(704, top + 4 * row + 4, parts)
+
+
+PICTURES = {"collectives.svg": collectives, "ranks.svg": ranks, "training.svg": training}
 
 
 def main():
