@@ -11,8 +11,8 @@ import griffe
 
 
 def _table(module):
-    """Public name -> name of the class with the docstring, of `Flavours(__name__, {...})`."""
-    call = ast.parse(str(module["_FLAVOURS"].value), mode="eval").body
+    """Public name -> name of the class with the docstring, of `KerasVariants(__name__, {...})`."""
+    call = ast.parse(str(module["_VARIANTS"].value), mode="eval").body
     names = call.args[1]
     return {
         key.value: ast.unparse(value.elts[0])

@@ -63,7 +63,7 @@ struct RowsOutput {
   int index;
   tf::DataType dtype;
   tf::TensorShape shape;
-  std::shared_ptr<Caller> caller;
+  std::shared_ptr<CallerState> caller;
   tf::Allocator* allocator;  // of the device, which outlives the call
   bool on_gpu;
 
@@ -156,7 +156,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   call.held = std::make_shared<Call::HeldTensors>();
   const Status filled = Fill(&call);
   if (!filled.ok()) {
-    entry.refusal = filled.WithContext(Title(kind_, entry.name)).message();
+    entry.local_error = filled.WithContext(Title(kind_, entry.name)).message();
   }
   entry.keepalive = std::move(call.held);
   entry.caller = pending->caller();

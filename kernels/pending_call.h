@@ -15,7 +15,7 @@
 
 #include "kernels/tf_compat.h"
 #include "runtime/base/status.h"
-#include "runtime/request/caller.h"
+#include "runtime/request/caller_state.h"
 
 namespace tf_hvd {
 
@@ -30,7 +30,7 @@ class PendingCall {
 
   // The context may be touched inside Caller::WhileWaiting only, once Watch was
   // called.
-  const std::shared_ptr<Caller>& caller() const { return caller_; }
+  const std::shared_ptr<CallerState>& caller() const { return caller_; }
 
   // Detaches the call when its step is cancelled. To be called once.
   static void Watch(const std::shared_ptr<PendingCall>& call);
@@ -45,7 +45,7 @@ class PendingCall {
   void Cancel();
   void Tell(const absl::Status& status);
 
-  const std::shared_ptr<Caller> caller_ = std::make_shared<Caller>();
+  const std::shared_ptr<CallerState> caller_ = std::make_shared<CallerState>();
   const std::string title_;
   // Of whoever ends the call.
   tf::OpKernelContext* ctx_;

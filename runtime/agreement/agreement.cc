@@ -5,15 +5,16 @@ namespace {
 
 // The lower-ranked of `best` and `candidate`, for candidates that differ from
 // `request`.
-void KeepLowestDiffering(const Witness& candidate, const SharedRequest& request,
-                         std::optional<Witness>* best) {
+void KeepLowestDiffering(const Submission& candidate,
+                         const SharedRequest& request,
+                         std::optional<Submission>* best) {
   if (candidate.request == request) return;
   if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
 }
 
 // The same for the steps.
-void KeepLowestOffStep(const Stamp& candidate, int64_t step,
-                       std::optional<Stamp>* best) {
+void KeepLowestOffStep(const RankStep& candidate, int64_t step,
+                       std::optional<RankStep>* best) {
   if (candidate.step == step) return;
   if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
 }
@@ -59,10 +60,11 @@ Vote Merge(const Vote& earlier, const Vote& later) {
   if (high.other.has_value()) {
     KeepLowestDiffering(*high.other, low.first.request, &merged.other);
   }
-  merged.refusal = low.refusal;
-  if (high.refusal.has_value() && (!merged.refusal.has_value() ||
-                                   high.refusal->rank < merged.refusal->rank)) {
-    merged.refusal = high.refusal;
+  merged.local_error = low.local_error;
+  if (high.local_error.has_value() &&
+      (!merged.local_error.has_value() ||
+       high.local_error->rank < merged.local_error->rank)) {
+    merged.local_error = high.local_error;
   }
   merged.step = low.step;
   merged.off_step = low.off_step;
@@ -75,10 +77,10 @@ Vote Merge(const Vote& earlier, const Vote& later) {
   return merged;
 }
 
-std::string Verdict(std::string_view name, const Vote& vote) {
-  if (vote.refusal.has_value()) {
-    return "rank " + std::to_string(vote.refusal->rank) + ": " +
-           vote.refusal->text;
+std::string Decide(std::string_view name, const Vote& vote) {
+  if (vote.local_error.has_value()) {
+    return "rank " + std::to_string(vote.local_error->rank) + ": " +
+           vote.local_error->text;
   }
   if (vote.other.has_value()) {
     return DescribeMismatch(name, vote.first.rank, *vote.first.request,

@@ -13,34 +13,35 @@
 namespace tf_hvd {
 
 // What one rank submitted under a name.
-struct Witness {
+struct Submission {
   int32_t rank = 0;
   SharedRequest request;
 };
 
 // Why one rank could not submit what it was asked for.
-struct Refusal {
+struct LocalError {
   int32_t rank = 0;
   std::string text;
 };
 
 // Which step of its caller one rank's call belongs to.
-struct Stamp {
+struct RankStep {
   int32_t rank = 0;
   int64_t step = -1;  // -1: the caller gave none
 };
 
 // "Everybody of the set in my subtree has submitted this", merged.
 struct Vote {
-  Witness first;                   // of the lowest rank
-  std::optional<Witness> other;    // the lowest rank whose request differs
-  std::optional<Refusal> refusal;  // of the lowest rank that refused
+  Submission first;                 // of the lowest rank
+  std::optional<Submission> other;  // the lowest rank whose request differs
+  std::optional<LocalError> local_error;  // of the lowest rank that refused
   // Not in the request, which stays the same from step to step: slots stand for
   // requests.
-  int64_t step = -1;              // of the lowest rank
-  std::optional<Stamp> off_step;  // the lowest rank whose step differs from it
-  bool joined = false;            // some ranks take part with zeros
-  int32_t last_rank = 0;          // whose vote came last
+  int64_t step = -1;  // of the lowest rank
+  std::optional<RankStep>
+      off_step;           // the lowest rank whose step differs from it
+  bool joined = false;    // some ranks take part with zeros
+  int32_t last_rank = 0;  // whose vote came last
 };
 
 // Associative and commutative but for `last_rank`, which is the later vote's.
@@ -48,7 +49,7 @@ Vote Merge(const Vote& earlier, const Vote& later);
 
 // Empty: the request runs. Else the text of the error that it ends with on all
 // ranks.
-std::string Verdict(std::string_view name, const Vote& vote);
+std::string Decide(std::string_view name, const Vote& vote);
 
 }  // namespace tf_hvd
 

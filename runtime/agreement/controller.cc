@@ -69,7 +69,8 @@ void Controller::CastVote(const Key& key, const Entry& entry) {
   vote.first = {sets_.rank(), set->slots.Share(key.second, entry.request)};
   vote.last_rank = sets_.rank();
   vote.step = set->SinceJoin(key.second, entry.step);
-  if (!entry.refusal.empty()) vote.refusal = {sets_.rank(), entry.refusal};
+  if (!entry.local_error.empty())
+    vote.local_error = {sets_.rank(), entry.local_error};
   Count(sets_.rank(), key, vote);
 }
 
@@ -82,7 +83,7 @@ void Controller::Count(int child, const Key& key, const Vote& vote) {
                RankText(child, hosts_));
   }
   for (CompleteVote& one : *complete) {
-    if (!set->covered) {
+    if (!set->coordinated) {
       PassUp(*set, one.key, one.vote);
       continue;
     }
@@ -97,7 +98,7 @@ void Controller::PassUp(const ProcessSet& set, const Key& key,
   message.kind = MessageKind::kVote;
   message.set = key.first;
   message.vote = vote;
-  const bool plain = !vote.other.has_value() && !vote.refusal.has_value();
+  const bool plain = !vote.other.has_value() && !vote.local_error.has_value();
   if (plain) message.slot = set.slots.Find(key.second, vote.first.request);
   if (message.slot == kNoSlot) message.name = key.second;
   host_->Send(sets_.place().parent, EncodeMessage(message));

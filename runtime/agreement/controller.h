@@ -2,10 +2,10 @@
 // batches come down; whoever first sees that a request is complete puts it in
 // order. agreement.md sections 4 to 8 are the rules and the reasons.
 //
-// Three classes have the rules: OwnQueue whose turn it is on this rank, Votes
-// when a request is complete, Ordering what becomes of it. Here messages and
-// own requests come in, what one of the three gives goes to the next, and the
-// runtime ends.
+// Three classes have the rules: LocalRequests whose turn it is on this rank,
+// Votes when a request is complete, Ordering what becomes of it. Here messages
+// and own requests come in, what one of the three gives goes to the next, and
+// the runtime ends.
 //
 // No thread, no clock, no transport: messages and times are handed in, what is
 // to be done goes out through ControllerHost. That is how it is tested on a
@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "runtime/agreement/controller_host.h"
+#include "runtime/agreement/local_requests.h"
 #include "runtime/agreement/message.h"
 #include "runtime/agreement/ordering.h"
-#include "runtime/agreement/own_queue.h"
 #include "runtime/agreement/process_set.h"
 #include "runtime/agreement/stall_monitor.h"
 #include "runtime/agreement/votes.h"
@@ -77,7 +77,7 @@ class Controller {
   // For tests.
   const Votes& votes() const { return votes_; }
   const Ordering& ordering() const { return ordering_; }
-  const OwnQueue& own() const { return own_; }
+  const LocalRequests& own() const { return own_; }
 
  private:
   Status Admissible(const Entry& entry) const;
@@ -111,7 +111,7 @@ class Controller {
   ProcessSets sets_;
   Votes votes_;
   Ordering ordering_;
-  OwnQueue own_;
+  LocalRequests own_;
   StallMonitor stall_;
   Status ended_;
   int through_ = -1;  // the rank that was through, and left

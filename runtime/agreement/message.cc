@@ -11,8 +11,8 @@ namespace {
 // Flags of a vote.
 constexpr uint8_t kVoteJoined = 1;
 constexpr uint8_t kVoteDiffers = 2;
-constexpr uint8_t kVoteRefused = 4;
-constexpr uint8_t kVoteStamped = 8;
+constexpr uint8_t kVoteLocalError = 4;
+constexpr uint8_t kVoteStep = 8;
 constexpr uint8_t kVoteOffStep = 16;
 
 // Flags of an entry in a batch.
@@ -27,11 +27,12 @@ constexpr uint8_t kEntryThrough = 32;
 constexpr uint8_t kLeaveThrough = 1;
 
 uint8_t VoteFlags(const Vote& vote) {
-  return static_cast<uint8_t>((vote.joined ? kVoteJoined : 0) |
-                              (vote.other.has_value() ? kVoteDiffers : 0) |
-                              (vote.refusal.has_value() ? kVoteRefused : 0) |
-                              (vote.step >= 0 ? kVoteStamped : 0) |
-                              (vote.off_step.has_value() ? kVoteOffStep : 0));
+  return static_cast<uint8_t>(
+      (vote.joined ? kVoteJoined : 0) |
+      (vote.other.has_value() ? kVoteDiffers : 0) |
+      (vote.local_error.has_value() ? kVoteLocalError : 0) |
+      (vote.step >= 0 ? kVoteStep : 0) |
+      (vote.off_step.has_value() ? kVoteOffStep : 0));
 }
 
 void PutVote(const Message& message, Writer* out) {
@@ -48,9 +49,9 @@ void PutVote(const Message& message, Writer* out) {
     out->Put(vote.other->rank);
     out->PutText(vote.other->request.bytes());
   }
-  if (vote.refusal.has_value()) {
-    out->Put(vote.refusal->rank);
-    out->PutText(vote.refusal->text);
+  if (vote.local_error.has_value()) {
+    out->Put(vote.local_error->rank);
+    out->PutText(vote.local_error->text);
   }
   if (vote.step >= 0) out->Put(vote.step);
   if (vote.off_step.has_value()) {
@@ -78,16 +79,16 @@ void GetVote(uint8_t flags, Reader* in, Message* message) {
   vote.joined = (flags & kVoteJoined) != 0;
   if ((flags & kVoteDiffers) != 0) {
     const auto rank = in->Get<int32_t>();
-    vote.other = Witness{rank, GetRequest(in)};
+    vote.other = Submission{rank, GetRequest(in)};
   }
-  if ((flags & kVoteRefused) != 0) {
+  if ((flags & kVoteLocalError) != 0) {
     const auto rank = in->Get<int32_t>();
-    vote.refusal = Refusal{rank, std::string(in->GetText())};
+    vote.local_error = LocalError{rank, std::string(in->GetText())};
   }
-  if ((flags & kVoteStamped) != 0) vote.step = in->Get<int64_t>();
+  if ((flags & kVoteStep) != 0) vote.step = in->Get<int64_t>();
   if ((flags & kVoteOffStep) != 0) {
     const auto rank = in->Get<int32_t>();
-    vote.off_step = Stamp{rank, in->Get<int64_t>()};
+    vote.off_step = RankStep{rank, in->Get<int64_t>()};
   }
 }
 

@@ -58,7 +58,7 @@ struct Message {
   int32_t rank = 0;             // leave
   std::string text;             // leave
   bool through = false;         // leave; see Controller::Leave
-  uint32_t query = 0;   // query, answer: the covering controller's number of it
+  uint32_t query = 0;           // query, answer: the coordinator's number of it
   int64_t wait_ns = 0;  // query: how long answers from below are waited for
   StallAnswer answer;   // answer
 };

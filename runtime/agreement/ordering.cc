@@ -81,7 +81,7 @@ Response Ordering::MakeResponse(const Key& key, const Vote& vote) {
   response.set = key.first;
   response.name = key.second;
   response.request = vote.first.request;
-  response.error = Verdict(key.second, vote);
+  response.error = Decide(key.second, vote);
   if (response.error.empty()) {
     response.error = SetChangeError(sets_, key.first, *response.request);
   }

@@ -28,7 +28,7 @@ class Ordering {
   // `sets` outlives it. A name that is agreed here is offered a slot there.
   explicit Ordering(ProcessSets* sets) : sets_(*sets) {}
 
-  // A request is complete; this controller covers its set.
+  // A request is complete; this is the coordinator of its set.
   void Add(const Key& key, Vote vote);
 
   bool empty() const { return ready_.empty(); }

@@ -62,7 +62,7 @@ ProcessSet::ProcessSet(std::vector<int> set_members, int rank,
     need[rank] = 1;
     ++here;
   }
-  covered = here == members->size();
+  coordinated = here == members->size();
 }
 
 int64_t ProcessSet::SinceJoin(const std::string& name, int64_t step) {

@@ -45,7 +45,7 @@ class SlotTable {
   // Null if there is no such slot.
   const Slot* Get(uint32_t slot) const;
 
-  // Covering controller: `name` was agreed. The number of a new slot for it
+  // Coordinator: `name` was agreed. The number of a new slot for it
   // when that is the second time (kNoSlot otherwise); the batch then defines
   // it.
   uint32_t Offer(const std::string& name);
@@ -69,8 +69,8 @@ struct ProcessSet {
   SetMembers members;
   // Child (or this rank itself) -> number of members in its subtree, all > 0.
   std::map<int, int> need;
-  bool covered = false;  // all members lie in this controller's subtree
-  bool member = false;   // this rank is one
+  bool coordinated = false;  // all members lie in this controller's subtree
+  bool member = false;       // this rank is one
   // After a join the ranks have made different numbers of steps, and go on
   // together: from then on the steps of a name count from its first call.
   bool has_joined = false;

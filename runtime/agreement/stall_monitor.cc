@@ -30,7 +30,7 @@ uint32_t InMs(int64_t age_ns) {
 }  // namespace
 
 StallMonitor::StallMonitor(const ProcessSets& sets, const Ordering& ordering,
-                           const OwnQueue& own, const Topology& topology,
+                           const LocalRequests& own, const Topology& topology,
                            const StallOptions& options,
                            const TaskRunner& runner, ControllerHost* host)
     : sets_(sets),
@@ -63,7 +63,7 @@ int64_t StallMonitor::due_ns() const {
   int64_t due_ns = std::numeric_limits<int64_t>::max();
   for (const auto& [key, query] : queries_) {
     const ProcessSet* const set = sets_.Find(key.first);
-    if (set == nullptr || set->covered) continue;
+    if (set == nullptr || set->coordinated) continue;
     due_ns = std::min(due_ns, query.due_ns);
   }
   return due_ns;
@@ -77,7 +77,7 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
   for (const auto& [key, since_ns] : waits) {
     if (now_ns - since_ns <= last_limit) continue;
     const std::string what =
-        " got no verdict within " + SecondsText(last_limit);
+        " got no decision within " + SecondsText(last_limit);
     const std::vector<int> above = Above(key);
     if (!above.empty() && Unanswered(asked_[key], now_ns)) {
       // Who is nearer to the top knows better who it is, and blames a lower
@@ -172,17 +172,17 @@ bool StallMonitor::Unanswered(const Asked& asked, int64_t now_ns) const {
 std::vector<int> StallMonitor::Above(const Key& key) const {
   const ProcessSet* const set = sets_.Find(key.first);
   if (set == nullptr) return {};
-  return PathToCover(sets_.rank(), *set->members, topology_.nodes,
-                     topology_.fan_out);
+  return PathToCoordinator(sets_.rank(), *set->members, topology_.nodes,
+                           topology_.fan_out);
 }
 
 // A question that was passed on shortly before, or its query, stands for all of
-// them: the covering controller would take no notice of this one.
+// them: the coordinator would take no notice of this one.
 void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
   const ProcessSet* const set = sets_.Find(ask.set);
   if (set == nullptr) return;
   const Key key{ask.set, ask.name};
-  if (!set->covered) {
+  if (!set->coordinated) {
     const auto [passed, is_new] = quiet_since_.try_emplace(key, now_ns);
     if (!is_new && now_ns - passed->second < options_.query_ns) return;
     passed->second = now_ns;
@@ -262,12 +262,12 @@ void StallMonitor::Take(const StallAnswer& answer, int64_t now_ns,
   query->since_ns = std::min(query->since_ns, since_ns);
 }
 
-// The covering controller waits also when all have answered: the request may be
+// the coordinator waits also when all have answered: the request may be
 // about to be complete.
 void StallMonitor::EndIfComplete(const Key& key, int64_t now_ns) {
   const bool complete = queries_.at(key).awaited.empty();
   const ProcessSet* const set = sets_.Find(key.first);
-  if (!complete || set == nullptr || set->covered) return;
+  if (!complete || set == nullptr || set->coordinated) return;
   EndQuery(key, now_ns);
 }
 
@@ -282,7 +282,7 @@ void StallMonitor::EndQuery(const Key& key, int64_t now_ns) {
   report.answer = query.answer;
   report.answer.silent = Silent(query, *set->members);
   report.age_ns = query.answer.voted.empty() ? 0 : now_ns - query.since_ns;
-  if (set->covered) return Report(key, report);
+  if (set->coordinated) return Report(key, report);
   Message message;
   message.kind = MessageKind::kAnswer;
   message.set = key.first;

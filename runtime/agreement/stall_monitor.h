@@ -1,5 +1,5 @@
 // StallMonitor: sees to it that every wait ends (agreement.md, section 8). A
-// rank that has waited long asks; the controller that covers the set calls the
+// rank that has waited long asks; the coordinator of its set calls the
 // query of its members and tells who is missing; past the limit the job ends.
 // Questions and answers go through the tree: each controller passes up one
 // question, and one answer for all that is below it, so that a query costs it a
@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "runtime/agreement/controller_host.h"
+#include "runtime/agreement/local_requests.h"
 #include "runtime/agreement/message.h"
 #include "runtime/agreement/ordering.h"
-#include "runtime/agreement/own_queue.h"
 #include "runtime/agreement/process_set.h"
 #include "runtime/agreement/stall_answer.h"
 #include "runtime/request/key.h"
@@ -39,7 +39,7 @@ class StallMonitor {
   // Looks at what the controller consists of; that, `runner` and `host` outlive
   // the monitor.
   StallMonitor(const ProcessSets& sets, const Ordering& ordering,
-               const OwnQueue& own, const Topology& topology,
+               const LocalRequests& own, const Topology& topology,
                const StallOptions& options, const TaskRunner& runner,
                ControllerHost* host);
 
@@ -66,7 +66,7 @@ class StallMonitor {
   }
 
  private:
-  // One that is under way, at the covering controller or on its way up.
+  // One that is under way, at the coordinator or on its way up.
   struct StallQuery {
     uint32_t number = 0;
     int64_t due_ns = 0;     // when what has not been answered counts as silent
@@ -109,14 +109,14 @@ class StallMonitor {
 
   const ProcessSets& sets_;
   const Ordering& ordering_;
-  const OwnQueue& own_;
+  const LocalRequests& own_;
   const Topology topology_;
   const StallOptions options_;
   const TaskRunner& runner_;
   ControllerHost* const host_;
   const int height_;  // of the tree below
   std::map<Key, StallQuery> queries_;
-  uint32_t last_query_ = 0;     // covering controller: its number
+  uint32_t last_query_ = 0;     // coordinator: its number
   std::map<Key, Asked> asked_;  // own waits
   // When a question was last passed up, or its query came.
   std::map<Key, int64_t> quiet_since_;

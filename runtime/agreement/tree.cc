@@ -68,8 +68,8 @@ TreePlace PlaceOf(int rank, const Nodes& nodes, int fan_out) {
   return place;
 }
 
-std::vector<int> PathToCover(int rank, const std::vector<int>& members,
-                             const Nodes& nodes, int fan_out) {
+std::vector<int> PathToCoordinator(int rank, const std::vector<int>& members,
+                                   const Nodes& nodes, int fan_out) {
   std::vector<int> path;
   for (;;) {
     const TreePlace place = PlaceOf(rank, nodes, fan_out);

@@ -22,11 +22,11 @@ TreePlace PlaceOf(int rank, const std::vector<std::vector<int>>& nodes,
                   int fan_out = kFanOut);
 
 // The controllers that a request of `rank` goes up through to be put in order:
-// its parent first, last the one that covers `members`. Empty if that is `rank`
+// its parent first, last the coordinator of `members`. Empty if that is `rank`
 // itself. Pure.
-std::vector<int> PathToCover(int rank, const std::vector<int>& members,
-                             const std::vector<std::vector<int>>& nodes,
-                             int fan_out = kFanOut);
+std::vector<int> PathToCoordinator(int rank, const std::vector<int>& members,
+                                   const std::vector<std::vector<int>>& nodes,
+                                   int fan_out = kFanOut);
 
 }  // namespace tf_hvd
 

@@ -53,7 +53,7 @@ void Votes::Settle(const ProcessSet& set, const Key& key,
   // Who voted before it joined takes part with its data.
   if (it->second.voted.size() < set.need.size()) vote.joined = true;
   tallies_.erase(it);
-  if (!set.covered) passed_up_.insert(key);
+  if (!set.coordinated) passed_up_.insert(key);
   complete->push_back({key, std::move(vote)});
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "compute/buffer_ops.h"
-#include "runtime/api/joining.h"
+#include "runtime/api/bootstrap.h"
 #include "runtime/api/set_calls.h"
 #include "runtime/base/config.h"
 #include "runtime/base/forks.h"

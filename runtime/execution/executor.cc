@@ -33,7 +33,7 @@ Status NothingServes(const OperationSpec& spec) {
 
 }  // namespace
 
-Executor::~Executor() { KeepForEver(std::move(graveyard_)); }
+Executor::~Executor() { KeepForEver(std::move(leaked_)); }
 
 void Executor::Add(std::vector<Task> batch) {
   Batch added;
@@ -185,7 +185,7 @@ void Executor::Fail(const Status& status) {
   for (UnderWay& one : under_way_) {
     if (one.operation != nullptr && !one.operation->Abandon()) {
       for (auto& memory : one.collective.KeptMemory()) {
-        graveyard_.push_back(std::move(memory));
+        leaked_.push_back(std::move(memory));
       }
     }
     for (Task& task : one.collective.tasks()) End(&task, status);

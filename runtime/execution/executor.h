@@ -103,7 +103,7 @@ class Executor final : public TaskRunner {
   std::atomic<bool> broken_{false};
   std::atomic<bool> has_work_{false};
   // Memory that a backend may still touch after an abort.
-  std::vector<std::shared_ptr<void>> graveyard_;
+  std::vector<std::shared_ptr<void>> leaked_;
 };
 
 }  // namespace tf_hvd

@@ -84,7 +84,7 @@ void ProgressEngine::CallerTurn(bool waits) {
   ++caller_turns_;
   Doorbell* const bell = world_->doorbell();
   bell->SetAsleep(false);
-  Accompany(waits);
+  DriveForCaller(waits);
   std::vector<Outcome> outcomes = TakeOutcomes();
   // Nobody rings when an edge has room again.
   const bool unsent = cycle_->HasOutput();
@@ -103,7 +103,7 @@ void ProgressEngine::CallerTurn(bool waits) {
 
 // Moves what is under way until something has ended, or for no longer than a
 // caller may be kept.
-void ProgressEngine::Accompany(bool waits) {
+void ProgressEngine::DriveForCaller(bool waits) {
   const int64_t patience_ns = spin_ns_ * (waits ? kPatience : 1);
   int64_t deadline_ns = NowNs() + patience_ns;
   do {

@@ -55,7 +55,7 @@ class ProgressEngine {
   void WakeBackground();
   WaitState StateOfWait() const;
   void CallerTurn(bool waits);
-  void Accompany(bool waits);
+  void DriveForCaller(bool waits);
   void DriveAlone();
   void FireAll(std::vector<Outcome> outcomes);
   void FireMeanwhile(std::vector<Outcome> outcomes);

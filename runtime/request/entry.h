@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/base/memory.h"
-#include "runtime/request/caller.h"
+#include "runtime/request/caller_state.h"
 #include "runtime/request/completion.h"
 #include "runtime/request/request.h"
 
@@ -54,14 +54,14 @@ struct Entry {
   std::shared_ptr<void> keepalive;
 
   // Set when the call is wrong on this rank alone: it is completed here with
-  // this text and voted as a refusal, so that the other ranks fail as well.
-  std::string refusal;
+  // this text and voted as a local_error, so that the other ranks fail as well.
+  std::string local_error;
   int64_t step = -1;  // the caller's, compared between ranks; -1: none
 
   Completion done;
 
   // Null: the caller stays until `done` is fired.
-  std::shared_ptr<const Caller> caller;
+  std::shared_ptr<const CallerState> caller;
 
   // The thread that submits has nothing to do before `done` is fired, as that
   // of an eager call: it may move the request itself, of any size.

@@ -16,7 +16,7 @@ namespace tf_hvd {
 class PointToPoint {
  public:
   // An operation in progress. 0 is none: it tests as done.
-  using Request = uint64_t;
+  using MessageHandle = uint64_t;
 
   // No message is longer; callers cut.
   static constexpr size_t kMaxBytes = size_t{1} << 30;
@@ -27,19 +27,19 @@ class PointToPoint {
 
   // Posts a message. `data` must stay as it is until the request is done.
   virtual Status Send(int peer, int tag, const void* data, size_t bytes,
-                      Request* request) = 0;
+                      MessageHandle* handle) = 0;
 
   // Posts the receipt of a message of exactly `bytes` bytes.
   virtual Status Receive(int peer, int tag, void* data, size_t bytes,
-                         Request* request) = 0;
+                         MessageHandle* handle) = 0;
 
   // Moves things along. Once `*done` was true the request is gone and must not
   // be tested again; after an error it is to be abandoned.
-  virtual Status Test(Request request, bool* done) = 0;
+  virtual Status Test(MessageHandle handle, bool* done) = 0;
 
   // Lets go of an operation that will not be waited for (after an abort). True
   // if its memory is certainly not touched any more.
-  virtual bool Abandon(Request request) = 0;
+  virtual bool Abandon(MessageHandle handle) = 0;
 };
 
 }  // namespace tf_hvd

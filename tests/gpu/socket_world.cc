@@ -238,21 +238,21 @@ class SocketPointToPoint final : public PointToPoint {
   explicit SocketPointToPoint(Sockets* sockets) : sockets_(sockets) {}
 
   Status Send(int peer, int tag, const void* data, size_t bytes,
-              Request* request) override {
+              MessageHandle* handle) override {
     sockets_->Send(peer, tag, static_cast<const char*>(data), bytes);
-    *request = 0;
+    *handle = 0;
     return Status::Ok();
   }
   Status Receive(int peer, int tag, void* data, size_t bytes,
-                 Request* request) override {
-    *request = ++last_;
+                 MessageHandle* handle) override {
+    *handle = ++last_;
     receipts_[last_] = {peer, tag, data, bytes};
     order_[{peer, tag}].push_back(last_);
     return Status::Ok();
   }
-  Status Test(Request request, bool* done) override {
+  Status Test(MessageHandle handle, bool* done) override {
     *done = true;
-    const auto found = receipts_.find(request);
+    const auto found = receipts_.find(handle);
     if (found == receipts_.end()) return Status::Ok();
     const Receipt receipt = found->second;
     auto& order = order_[{receipt.peer, receipt.tag}];
@@ -267,14 +267,14 @@ class SocketPointToPoint final : public PointToPoint {
       receipts_.erase(order.front());
       order.pop_front();
     }
-    *done = receipts_.count(request) == 0;
+    *done = receipts_.count(handle) == 0;
     return Status::Ok();
   }
-  bool Abandon(Request request) override {
-    const auto found = receipts_.find(request);
+  bool Abandon(MessageHandle handle) override {
+    const auto found = receipts_.find(handle);
     if (found == receipts_.end()) return true;
     auto& order = order_[{found->second.peer, found->second.tag}];
-    order.erase(std::remove(order.begin(), order.end(), request), order.end());
+    order.erase(std::remove(order.begin(), order.end(), handle), order.end());
     receipts_.erase(found);
     return true;
   }
@@ -288,9 +288,9 @@ class SocketPointToPoint final : public PointToPoint {
   };
 
   Sockets* const sockets_;
-  Request last_ = 0;
-  std::map<Request, Receipt> receipts_;
-  std::map<std::pair<int, int>, std::deque<Request>> order_;
+  MessageHandle last_ = 0;
+  std::map<MessageHandle, Receipt> receipts_;
+  std::map<std::pair<int, int>, std::deque<MessageHandle>> order_;
 };
 
 class SocketWorld final : public World {

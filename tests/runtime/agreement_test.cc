@@ -29,7 +29,7 @@ Vote RandomVote(int rank, std::mt19937* random) {
   Vote vote = VoteOf(rank, Allreduce((*random)() % 3));
   vote.joined = (*random)() % 4 == 0;
   if ((*random)() % 4 == 0) {
-    vote.refusal = Refusal{rank, "refused by " + std::to_string(rank)};
+    vote.local_error = LocalError{rank, "refused by " + std::to_string(rank)};
   }
   vote.step = static_cast<int64_t>((*random)() % 4) - 1;
   return vote;
@@ -43,9 +43,9 @@ std::string Show(const Vote& vote) {
     text += " other " + std::to_string(vote.other->rank) + ":";
     text += vote.other->request.bytes();
   }
-  if (vote.refusal.has_value()) {
-    text += " refused " + std::to_string(vote.refusal->rank) + ":" +
-            vote.refusal->text;
+  if (vote.local_error.has_value()) {
+    text += " refused " + std::to_string(vote.local_error->rank) + ":" +
+            vote.local_error->text;
   }
   text += " step " + std::to_string(vote.step);
   if (vote.off_step.has_value()) {
@@ -97,7 +97,7 @@ TEST(Agreement, LastIsTheLaterVotes) {
   EXPECT_EQ(Merge(b, a).last_rank, 3);
 }
 
-// Any order of arrival, merged along any tree, gives the verdict that looking
+// Any order of arrival, merged along any tree, gives the decision that looking
 // at all votes at once gives.
 TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
   std::mt19937 random(3);
@@ -107,9 +107,9 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
     for (size_t rank = 0; rank < count; ++rank) {
       votes.push_back(RandomVote(static_cast<int>(rank), &random));
     }
-    const auto refused =
-        std::find_if(votes.begin(), votes.end(),
-                     [](const Vote& vote) { return vote.refusal.has_value(); });
+    const auto refused = std::find_if(
+        votes.begin(), votes.end(),
+        [](const Vote& vote) { return vote.local_error.has_value(); });
     const auto differs =
         std::find_if(votes.begin(), votes.end(), [&](const Vote& vote) {
           return vote.first.request != votes[0].first.request;
@@ -119,7 +119,7 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
         [&](const Vote& vote) { return vote.step != votes[0].step; });
     std::string expected;
     if (refused != votes.end()) {
-      const std::string rank = std::to_string(refused->refusal->rank);
+      const std::string rank = std::to_string(refused->local_error->rank);
       expected = "rank " + rank + ": refused by " + rank;
     } else if (differs != votes.end()) {
       expected = DescribeMismatch("x", 0, *votes[0].first.request,
@@ -133,20 +133,20 @@ TEST(Agreement, AnyOrderAndAnyTreeGiveTheSameVerdict) {
       votes.pop_back();
       votes.back() = merged;
     }
-    EXPECT_EQ(Verdict("x", votes[0]), expected);
+    EXPECT_EQ(Decide("x", votes[0]), expected);
   }
 }
 
 TEST(Agreement, EqualRecordsRun) {
   const Vote merged = Merge(VoteOf(0, Allreduce(3)), VoteOf(1, Allreduce(3)));
-  EXPECT_EQ(Verdict("g", merged), "");
+  EXPECT_EQ(Decide("g", merged), "");
 }
 
 TEST(Agreement, MismatchNamesBothRanks) {
   const Vote merged =
       Merge(Merge(VoteOf(4, Allreduce(5)), VoteOf(0, Allreduce(3))),
             VoteOf(2, Allreduce(3)));
-  EXPECT_EQ(Verdict("g", merged),
+  EXPECT_EQ(Decide("g", merged),
             "mismatch in allreduce 'g': rank 0 has float32[3], rank 4 has "
             "float32[5]; the shapes must be equal on all ranks");
 }
@@ -157,22 +157,22 @@ TEST(Agreement, StepsOfTheCallersAreCompared) {
     vote.step = step;
     return vote;
   };
-  const auto verdict = [](const Vote& a, const Vote& b) {
-    return Verdict("x", Merge(a, b));
+  const auto decision = [](const Vote& a, const Vote& b) {
+    return Decide("x", Merge(a, b));
   };
-  EXPECT_EQ(verdict(at(0, 7), at(1, 7)), "");
-  EXPECT_EQ(verdict(at(0, 7), at(1, 6)), StepsText(at(0, 7), at(1, 6)));
-  EXPECT_EQ(verdict(at(0, -1), at(1, 0)), StepsText(at(0, -1), at(1, 0)));
+  EXPECT_EQ(decision(at(0, 7), at(1, 7)), "");
+  EXPECT_EQ(decision(at(0, 7), at(1, 6)), StepsText(at(0, 7), at(1, 6)));
+  EXPECT_EQ(decision(at(0, -1), at(1, 0)), StepsText(at(0, -1), at(1, 0)));
   // A rank that has joined has no vote.
   Vote joined = at(2, 7);
   joined.joined = true;
-  EXPECT_EQ(Verdict("x", joined), "");
+  EXPECT_EQ(Decide("x", joined), "");
 }
 
 TEST(Agreement, RefusalComesBeforeMismatch) {
   Vote wrong = VoteOf(1, Allreduce(5));
-  wrong.refusal = Refusal{1, "a scalar"};
-  EXPECT_EQ(Verdict("g", Merge(VoteOf(0, Allreduce(3)), wrong)),
+  wrong.local_error = LocalError{1, "a scalar"};
+  EXPECT_EQ(Decide("g", Merge(VoteOf(0, Allreduce(3)), wrong)),
             "rank 1: a scalar");
 }
 
@@ -189,9 +189,9 @@ TEST(Agreement, WhatRunsAfterJoin) {
       {OpKind::kReducescatter, false}};
   for (const Row& row : rows) {
     Vote vote = VoteOf(0, Allreduce(3, row.kind));
-    EXPECT_EQ(Verdict("g", vote), "");
+    EXPECT_EQ(Decide("g", vote), "");
     vote.joined = true;
-    const std::string text = Verdict("g", vote);
+    const std::string text = Decide("g", vote);
     EXPECT_EQ(text.empty(), row.runs) << NameOf(row.kind);
     if (row.runs) continue;
     EXPECT_NE(text.find("'g'"), std::string::npos);

@@ -221,7 +221,7 @@ TEST(Controller, NamesThoseAboveWhoDoNotAnswer) {
     controller.Tick(s * kSecond);
   }
   ASSERT_EQ(host.aborts.size(), 1u);
-  EXPECT_EQ(host.aborts[0].text, "'g' (world) got no verdict within 310 s" +
+  EXPECT_EQ(host.aborts[0].text, "'g' (world) got no decision within 310 s" +
                                      silent + "; seen by rank 3 (b)");
   EXPECT_EQ(host.aborts[0].rank, 2);
 }
@@ -264,7 +264,7 @@ TEST(Controller, NamesNobodyWhoHasAnswered) {
   controller.Tick(312 * kSecond);
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].text,
-            "'g' (world) got no verdict within 310 s; seen by rank 3 (b)");
+            "'g' (world) got no decision within 310 s; seen by rank 3 (b)");
 }
 
 // The leader of node b, with three ranks below it.
@@ -443,10 +443,10 @@ TEST(Controller, CallsOfCallersThatHaveGoneAreNoDuplicates) {
   std::vector<std::string> ends(3);
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host, &host);
-  std::vector<std::shared_ptr<Caller>> callers;
+  std::vector<std::shared_ptr<CallerState>> callers;
   for (size_t i = 0; i < ends.size(); ++i) {
     Entry entry = Allreduce("g");
-    callers.push_back(std::make_shared<Caller>());
+    callers.push_back(std::make_shared<CallerState>());
     entry.caller = callers.back();
     entry.done = Completion([&ends, i](const Status& status, int32_t) {
       ends[i] = status.ok() ? "ok" : status.message();

@@ -171,11 +171,12 @@ class Rank {
     return Submit(std::move(entry));
   }
 
-  // Voted as a refusal, as a kernel does with a call that is wrong by itself.
+  // Voted as a local_error, as a kernel does with a call that is wrong by
+  // itself.
   Pending Refused(const std::string& name, const std::string& text,
                   int32_t set = kWorldSet) {
     Entry entry = Plain(OpKind::kAllreduce, name, set);
-    entry.refusal = text;
+    entry.local_error = text;
     return Submit(std::move(entry));
   }
 

@@ -76,10 +76,10 @@ class Messages {
       message->name = Text();
       vote.first.request = ARequest();
     }
-    if (Below(2) == 0) vote.other = Witness{Below(100), ARequest()};
-    if (Below(2) == 0) vote.refusal = Refusal{Below(100), Text()};
+    if (Below(2) == 0) vote.other = Submission{Below(100), ARequest()};
+    if (Below(2) == 0) vote.local_error = LocalError{Below(100), Text()};
     if (Below(2) == 0) vote.step = Below(1'000'000);
-    if (Below(2) == 0) vote.off_step = Stamp{Below(100), Below(9) - 1};
+    if (Below(2) == 0) vote.off_step = RankStep{Below(100), Below(9) - 1};
   }
 
   RankList SomeRanks() {
@@ -134,10 +134,10 @@ void ExpectEqual(const Vote& a, const Vote& b) {
     EXPECT_EQ(a.other->rank, b.other->rank);
     EXPECT_EQ(a.other->request.bytes(), b.other->request.bytes());
   }
-  ASSERT_EQ(a.refusal.has_value(), b.refusal.has_value());
-  if (a.refusal.has_value()) {
-    EXPECT_EQ(a.refusal->rank, b.refusal->rank);
-    EXPECT_EQ(a.refusal->text, b.refusal->text);
+  ASSERT_EQ(a.local_error.has_value(), b.local_error.has_value());
+  if (a.local_error.has_value()) {
+    EXPECT_EQ(a.local_error->rank, b.local_error->rank);
+    EXPECT_EQ(a.local_error->text, b.local_error->text);
   }
   EXPECT_EQ(a.step, b.step);
   ASSERT_EQ(a.off_step.has_value(), b.off_step.has_value());

@@ -136,7 +136,7 @@ TEST(Ordering, GivesTheVerdict) {
   EXPECT_EQ(runs.error, "");
   EXPECT_TRUE(runs.joined);
   EXPECT_EQ(runs.value, 2);
-  vote.refusal = Refusal{1, "no"};
+  vote.local_error = LocalError{1, "no"};
   const Response fails = OrderOne(&ordering, {kWorldSet, "g"}, vote);
   EXPECT_EQ(fails.error, "rank 1: no");
   // It was not agreed: no slot.

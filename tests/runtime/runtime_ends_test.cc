@@ -262,7 +262,7 @@ TEST_P(DeathTest, OfAWaitedForRank) {
   });
 }
 
-// The top of the tree dies: nobody can give a verdict any more.
+// The top of the tree dies: nobody can give a decision any more.
 TEST_P(DeathTest, OfTheTop) {
   Job job(GetParam());
   job.NeverStart(0);

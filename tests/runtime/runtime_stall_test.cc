@@ -170,7 +170,7 @@ TEST(Stall, SilentTop) {
     std::vector<float> data = {1};
     const Status status = self.Allreduce("x", &data).status();
     EXPECT_EQ(status.code(), StatusCode::kAborted);
-    ExpectPart(status, "'x' (world) got no verdict within");
+    ExpectPart(status, "'x' (world) got no decision within");
     ExpectPart(status, "; no answer from ");
     ExpectPart(status, "rank 0 (node0) (stopped, or its machine cannot be");
   });

@@ -160,7 +160,7 @@ TEST(Votes, AfterTheJoinAllVoteAgain) {
 // What is not covered here is remembered until its batch has come.
 TEST(Votes, RememberWhatWasPassedUp) {
   const ProcessSets sets = Middle();
-  ASSERT_FALSE(sets.world().covered);
+  ASSERT_FALSE(sets.world().coordinated);
   Votes votes;
   EXPECT_EQ(Count(&votes, sets, 3, kX), Names());
   EXPECT_EQ(Count(&votes, sets, 1, kX), Names());

@@ -43,7 +43,7 @@ class _Request:
     options: ReductionOptions
     step: Any = None  # where the caller is, an int64 scalar
     # The name of the first request of all, by which a rank that has a dense tensor
-    # under it gets a verdict; "" if another one has it.
+    # under it gets a decision; "" if another one has it.
     opening: str = ""
 
     def allreduce(self, tensor: Any, suffix: str, op: int, postscale: float = 1.0) -> Any:
@@ -63,7 +63,7 @@ class _Request:
         return reduced
 
     def after_opening(self, result: Any) -> contextlib.AbstractContextManager[Any]:
-        """Nothing is sent beside the first request of all: it may get a verdict not to run."""
+        """Nothing is sent beside the first request of all: it may get a decision not to run."""
         waits: contextlib.AbstractContextManager[Any]
         waits = tf.control_dependencies([result] if self.opening else [])
         return waits
@@ -343,7 +343,7 @@ def allreduce_slices(
       step: see `tf_hvd.collectives.collectives.reduce_group`.
       opening: what a dense tensor in their place would be called: the name of the
         first request, so that ranks of which some have the one and some the other
-        get a verdict. "" if there is no such name.
+        get a decision. "" if there is no such name.
 
     Returns:
       IndexedSlices with each index that a rank has once, in ascending order,

@@ -13,7 +13,7 @@ The classes are those for the Keras that `tf.keras` is; `of(tf_keras)` and
     ])
 
 All ranks give the same callbacks in the same order, for some of them call collectives;
-those that only write may be given on rank 0 alone. tf_hvd.keras.together says what is
+those that only write may be given on rank 0 alone. tf_hvd.keras.fit_sync says what is
 done in each `fit` beside them.
 """
 
@@ -29,7 +29,7 @@ from tf_hvd.core import basics
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
 from tf_hvd.keras import backup, learning_rate, metrics
 from tf_hvd.keras.compat import build_optimizer, own_sums
-from tf_hvd.keras.flavours import Flavours, variables_of
+from tf_hvd.keras.keras_variants import KerasVariants, variables_of
 
 
 class _Broadcast:
@@ -284,7 +284,7 @@ def _by_root(does: Any, nothing: Any) -> Any:
     return hook
 
 
-_FLAVOURS = Flavours(
+_VARIANTS = KerasVariants(
     __name__,
     {
         "BroadcastGlobalVariablesCallback": (_Broadcast, "Callback"),
@@ -308,8 +308,8 @@ def of(keras: Any) -> types.SimpleNamespace:
     Args:
       keras: the module `keras` or `tf_keras`.
     """
-    return _FLAVOURS.of(keras)
+    return _VARIANTS.of(keras)
 
 
 def __getattr__(name: str) -> Any:
-    return _FLAVOURS.attribute(name)
+    return _VARIANTS.attribute(name)

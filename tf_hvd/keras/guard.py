@@ -30,7 +30,7 @@ from tf_hvd.core import basics
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import backup, compat, local_step, metrics, patches, together
+from tf_hvd.keras import backup, compat, fit_sync, local_step, metrics, patches
 from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import OFF, GuardError, better_reason, not_reduced, watches
 
@@ -324,7 +324,7 @@ class _Guard:
     failed = staticmethod(failed)
     watches = staticmethod(watches)
     train_begin = Watch
-    surround = staticmethod(together.surround)
+    surround = staticmethod(fit_sync.surround)
     last = staticmethod(backup.last)
     follow_data = staticmethod(backup.follow_data)
     no_jit = staticmethod(no_jit)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tf_hvd.core import basics
 from tf_hvd.keras.compat import velocities_of
-from tf_hvd.keras.flavours import innermost
+from tf_hvd.keras.keras_variants import innermost
 
 
 def check_settable(optimizer: Any, callback: str) -> None:

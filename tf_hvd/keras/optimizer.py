@@ -14,8 +14,8 @@ from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim
 from tf_hvd.keras import compat, computed, methods
+from tf_hvd.keras.accumulation import hook_passes
 from tf_hvd.keras.checks import check_if, counter
-from tf_hvd.keras.passes import hook_passes
 from tf_hvd.keras.reduced import ReducedByUser
 from tf_hvd.training import agreement, dataflow, guard, start
 from tf_hvd.training._local import LocalVariables, reduce_except_local

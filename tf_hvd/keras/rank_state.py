@@ -24,7 +24,7 @@ from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, plain
 from tf_hvd.keras.data_order import DataOrder
-from tf_hvd.keras.flavours import variables_of
+from tf_hvd.keras.keras_variants import variables_of
 from tf_hvd.training import agreement
 
 # What these remember of the epochs, and must not forget.

@@ -36,7 +36,7 @@ def _telling(names: Sequence[str], plan: Plan, slices: Sequence[int]) -> list[st
     """The names, of which the first of each bucket tells what else is in the list.
 
     So ranks whose lists differ in what is in no bucket, or is in another one, get a
-    verdict on the buckets that they have in common.
+    decision on the buckets that they have in common.
     """
     told = list(names)
     beside = ", ".join(names[i] or f"gradient {i}" for i in slices)
@@ -58,7 +58,7 @@ def _reduce_planned(
 ) -> list[Any]:
     """Issues one request for each bucket, and one grouped call for all IndexedSlices.
 
-    The latter after the first bucket, which tells of them: where it gets no verdict to
+    The latter after the first bucket, which tells of them: where it gets no decision to
     run, no rank waits for the rest. (Embeddings are a model's first layers, so that their
     gradients come last anyway.)
     """

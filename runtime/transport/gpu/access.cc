@@ -4,37 +4,37 @@
 
 namespace tf_hvd {
 
-GpuLibrariesCard CardOf(const GpuLibraries& libraries) {
-  GpuLibrariesCard card;
-  card.has_driver = libraries.cuda != nullptr ? 1 : 0;
-  card.has_nccl = libraries.nccl != nullptr ? 1 : 0;
+GpuLibrariesInfo InfoOf(const GpuLibraries& libraries) {
+  GpuLibrariesInfo info;
+  info.has_driver = libraries.cuda != nullptr ? 1 : 0;
+  info.has_nccl = libraries.nccl != nullptr ? 1 : 0;
   const size_t length =
-      std::min(libraries.no_nccl.size(), sizeof(card.no_nccl) - 1);
-  libraries.no_nccl.copy(card.no_nccl, length);
-  return card;
+      std::min(libraries.no_nccl.size(), sizeof(info.no_nccl) - 1);
+  libraries.no_nccl.copy(info.no_nccl, length);
+  return info;
 }
 
-std::string NoNcclText(const std::vector<GpuLibrariesCard>& cards,
+std::string NoNcclText(const std::vector<GpuLibrariesInfo>& all,
                        const std::vector<std::string>& names) {
-  for (size_t i = 0; i < cards.size(); ++i) {
-    if (cards[i].has_driver != 0 && cards[i].has_nccl == 0) {
-      return names[i] + " has no NCCL: " + cards[i].no_nccl;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].has_driver != 0 && all[i].has_nccl == 0) {
+      return names[i] + " has no NCCL: " + all[i].no_nccl;
     }
   }
   return "";
 }
 
-bool AllAreCudaAware(const std::vector<GpuLibrariesCard>& cards) {
-  return AllHaveDrivers(cards) && std::all_of(cards.begin(), cards.end(),
-                                              [](const GpuLibrariesCard& card) {
-                                                return card.cuda_aware != 0;
-                                              });
+bool AllAreCudaAware(const std::vector<GpuLibrariesInfo>& all) {
+  return AllHaveDrivers(all) &&
+         std::all_of(all.begin(), all.end(), [](const GpuLibrariesInfo& info) {
+           return info.cuda_aware != 0;
+         });
 }
 
-bool AllHaveDrivers(const std::vector<GpuLibrariesCard>& cards) {
-  return std::all_of(
-      cards.begin(), cards.end(),
-      [](const GpuLibrariesCard& card) { return card.has_driver != 0; });
+bool AllHaveDrivers(const std::vector<GpuLibrariesInfo>& all) {
+  return std::all_of(all.begin(), all.end(), [](const GpuLibrariesInfo& info) {
+    return info.has_driver != 0;
+  });
 }
 
 GpuAccess AccessOf(const GpuLibraries& libraries, int local_rank,

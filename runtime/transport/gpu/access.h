@@ -20,23 +20,23 @@ struct GpuAccess {
 };
 
 // What a rank tells the others at init. Sent as it lies in memory.
-struct GpuLibrariesCard {
+struct GpuLibrariesInfo {
   int has_driver = 0;
   int has_nccl = 0;
   int cuda_aware = 0;  // its MPI
   char no_nccl[256] = "";
 };
 
-GpuLibrariesCard CardOf(const GpuLibraries& libraries);
+GpuLibrariesInfo InfoOf(const GpuLibraries& libraries);
 
 // Why the ranks do not use NCCL: the first that has a driver and no NCCL, by
 // its name. Empty if all have it. `names`: "rank 3 (host)", by rank.
-std::string NoNcclText(const std::vector<GpuLibrariesCard>& cards,
+std::string NoNcclText(const std::vector<GpuLibrariesInfo>& all,
                        const std::vector<std::string>& names);
 
 // Whether every rank has a driver, and an MPI that says that it is CUDA-aware.
-bool AllAreCudaAware(const std::vector<GpuLibrariesCard>& cards);
-bool AllHaveDrivers(const std::vector<GpuLibrariesCard>& cards);
+bool AllAreCudaAware(const std::vector<GpuLibrariesInfo>& all);
+bool AllHaveDrivers(const std::vector<GpuLibrariesInfo>& all);
 
 // `no_nccl`: as NoNcclText gives it. `local_rank`: of the GPUs that a process
 // sees, the one that it takes for itself if it has no tensor yet.

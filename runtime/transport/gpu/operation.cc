@@ -62,24 +62,24 @@ void GpuOperation::LeaveTurn() {
 
 Status GpuOperation::Meet(Backend* host, NcclCommunicator* nccl) {
   connecting_ = nccl;
-  card_.ordinal = on_->device->ordinal();
-  card_.uuid = on_->device->uuid();
-  SetSettings(NcclSettings(), &card_);
+  mine_.ordinal = on_->device->ordinal();
+  mine_.uuid = on_->device->uuid();
+  SetSettings(NcclSettings(), &mine_);
   TF_HVD_RETURN_IF_ERROR(
       FromNccl(*backend_->nccl_, "ncclGetVersion",
-               backend_->nccl_->get_version(&card_.nccl_version)));
+               backend_->nccl_->get_version(&mine_.nccl_version)));
   if (me_ == 0) {
     TF_HVD_RETURN_IF_ERROR(FromNccl(*backend_->nccl_, "ncclGetUniqueId",
-                                    backend_->nccl_->get_unique_id(&card_.id)));
+                                    backend_->nccl_->get_unique_id(&mine_.id)));
   }
-  cards_.resize(spec_.ranks->size());
+  peers_.resize(spec_.ranks->size());
   OperationSpec exchange;
   exchange.kind = OpKind::kAllgather;
   exchange.ranks = spec_.ranks;
   exchange.set = spec_.set;
   exchange.number = spec_.number;
-  for (GpuCard& card : cards_) {
-    exchange.spans.push_back({&card_, &card, sizeof(GpuCard)});
+  for (PeerInfo& peer : peers_) {
+    exchange.spans.push_back({&mine_, &peer, sizeof(PeerInfo)});
   }
   return host->Make(std::move(exchange), &meeting_);
 }
@@ -109,8 +109,8 @@ Status GpuOperation::Connect() {
     names.push_back(backend_->names_[static_cast<size_t>(rank)]);
   }
   TF_HVD_RETURN_IF_ERROR(
-      CheckCards(cards_, names, backend_->options_.shared_devices));
-  return connecting_->Begin(cards_[0].id, cards_.size(), me_);
+      CheckPeers(peers_, names, backend_->options_.shared_devices));
+  return connecting_->Begin(peers_[0].id, peers_.size(), me_);
 }
 
 // What is put on the stream of a device lies there in the agreed order, for all

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/transport/gpu/backend.h"
-#include "runtime/transport/gpu/meeting.h"
+#include "runtime/transport/gpu/nccl_bootstrap.h"
 
 namespace tf_hvd {
 
@@ -48,8 +48,8 @@ class GpuOperation final : public Operation {
   const std::shared_ptr<GpuCommunicator> communicator_;
   std::unique_ptr<Operation> meeting_;
   NcclCommunicator* connecting_ = nullptr;  // once they have met
-  std::vector<GpuCard> cards_;              // of all ranks
-  GpuCard card_;                            // of this one
+  std::vector<PeerInfo> peers_;             // of all ranks
+  PeerInfo mine_;                           // of this one
   std::vector<GpuStep> steps_;
   size_t next_ = 0;  // of steps_
   GpuBackend::Rows rows_;

@@ -76,53 +76,53 @@ Mailbox* MailRoom::Between(int sender, int receiver) {
 }
 
 LoopbackPointToPoint::~LoopbackPointToPoint() {
-  for (const auto& [request, pending] : pending_) {
+  for (const auto& [handle, pending] : pending_) {
     pending.mailbox->Withdraw(pending.operation);
   }
 }
 
-PointToPoint::Request LoopbackPointToPoint::RequestFor(
+PointToPoint::MessageHandle LoopbackPointToPoint::HandleFor(
     Mailbox* mailbox, Mailbox::Shared operation) {
   if (operation->done.load(std::memory_order_acquire)) return 0;
-  pending_.emplace(++last_request_, Pending{mailbox, std::move(operation)});
-  return last_request_;
+  pending_.emplace(++last_handle_, Pending{mailbox, std::move(operation)});
+  return last_handle_;
 }
 
 Status LoopbackPointToPoint::Send(int peer, int tag, const void* data,
-                                  size_t bytes, Request* request) {
+                                  size_t bytes, MessageHandle* handle) {
   Mailbox* const mailbox = room_->Between(rank_, peer);
   auto send = std::make_shared<Mailbox::Operation>();
   send->from = data;
   send->bytes = bytes;
   send->tag = tag;
   TF_HVD_RETURN_IF_ERROR(mailbox->Send(send));
-  *request = RequestFor(mailbox, std::move(send));
+  *handle = HandleFor(mailbox, std::move(send));
   return Status::Ok();
 }
 
 Status LoopbackPointToPoint::Receive(int peer, int tag, void* data,
-                                     size_t bytes, Request* request) {
+                                     size_t bytes, MessageHandle* handle) {
   Mailbox* const mailbox = room_->Between(peer, rank_);
   auto receive = std::make_shared<Mailbox::Operation>();
   receive->to = data;
   receive->bytes = bytes;
   receive->tag = tag;
   TF_HVD_RETURN_IF_ERROR(mailbox->Receive(receive));
-  *request = RequestFor(mailbox, std::move(receive));
+  *handle = HandleFor(mailbox, std::move(receive));
   return Status::Ok();
 }
 
-Status LoopbackPointToPoint::Test(Request request, bool* done) {
+Status LoopbackPointToPoint::Test(MessageHandle handle, bool* done) {
   *done = true;
-  const auto found = pending_.find(request);
+  const auto found = pending_.find(handle);
   if (found == pending_.end()) return Status::Ok();
   *done = found->second.operation->done.load(std::memory_order_acquire);
   if (*done) pending_.erase(found);
   return Status::Ok();
 }
 
-bool LoopbackPointToPoint::Abandon(Request request) {
-  const auto found = pending_.find(request);
+bool LoopbackPointToPoint::Abandon(MessageHandle handle) {
+  const auto found = pending_.find(handle);
   if (found != pending_.end()) {
     found->second.mailbox->Withdraw(found->second.operation);
     pending_.erase(found);

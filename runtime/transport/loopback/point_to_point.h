@@ -72,11 +72,11 @@ class LoopbackPointToPoint final : public PointToPoint {
   ~LoopbackPointToPoint() override;
 
   Status Send(int peer, int tag, const void* data, size_t bytes,
-              Request* request) override;
+              MessageHandle* handle) override;
   Status Receive(int peer, int tag, void* data, size_t bytes,
-                 Request* request) override;
-  Status Test(Request request, bool* done) override;
-  bool Abandon(Request request) override;
+                 MessageHandle* handle) override;
+  Status Test(MessageHandle handle, bool* done) override;
+  bool Abandon(MessageHandle handle) override;
 
  private:
   struct Pending {
@@ -84,12 +84,12 @@ class LoopbackPointToPoint final : public PointToPoint {
     Mailbox::Shared operation;
   };
   // The request of an operation; 0 if it is done.
-  Request RequestFor(Mailbox* mailbox, Mailbox::Shared operation);
+  MessageHandle HandleFor(Mailbox* mailbox, Mailbox::Shared operation);
 
   const std::shared_ptr<MailRoom> room_;
   const int rank_;
-  Request last_request_ = 0;
-  std::unordered_map<Request, Pending> pending_;
+  MessageHandle last_handle_ = 0;
+  std::unordered_map<MessageHandle, Pending> pending_;
 };
 
 }  // namespace tf_hvd

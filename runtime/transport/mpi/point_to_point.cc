@@ -15,33 +15,33 @@ Status CheckLength(size_t bytes) {
 
 }  // namespace
 
-PointToPoint::Request MpiPointToPoint::Keep(const Operation& operation) {
+PointToPoint::MessageHandle MpiPointToPoint::Keep(const Operation& operation) {
   if (free_.empty()) {
     operations_.push_back(operation);
     return operations_.size();
   }
-  const Request request = free_.back();
+  const MessageHandle handle = free_.back();
   free_.pop_back();
-  operations_[request - 1] = operation;
-  return request;
+  operations_[handle - 1] = operation;
+  return handle;
 }
 
-void MpiPointToPoint::Forget(Request request) { free_.push_back(request); }
+void MpiPointToPoint::Forget(MessageHandle handle) { free_.push_back(handle); }
 
 Status MpiPointToPoint::Send(int peer, int tag, const void* data, size_t bytes,
-                             Request* request) {
+                             MessageHandle* handle) {
   TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
   Operation operation;
   operation.bytes = bytes;
   const int code = api_->isend(api_->state, data, static_cast<int>(bytes), peer,
                                first_tag_ + tag, comm_, &operation.request);
   TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Isend", code));
-  *request = Keep(operation);
+  *handle = Keep(operation);
   return Status::Ok();
 }
 
 Status MpiPointToPoint::Receive(int peer, int tag, void* data, size_t bytes,
-                                Request* request) {
+                                MessageHandle* handle) {
   TF_HVD_RETURN_IF_ERROR(CheckLength(bytes));
   Operation operation;
   operation.bytes = bytes;
@@ -49,14 +49,14 @@ Status MpiPointToPoint::Receive(int peer, int tag, void* data, size_t bytes,
   const int code = api_->irecv(api_->state, data, static_cast<int>(bytes), peer,
                                first_tag_ + tag, comm_, &operation.request);
   TF_HVD_RETURN_IF_ERROR(MpiResult(*api_, "MPI_Irecv", code));
-  *request = Keep(operation);
+  *handle = Keep(operation);
   return Status::Ok();
 }
 
-Status MpiPointToPoint::Test(Request request, bool* done) {
+Status MpiPointToPoint::Test(MessageHandle handle, bool* done) {
   *done = true;
-  if (request == 0) return Status::Ok();
-  Operation& operation = operations_[request - 1];
+  if (handle == 0) return Status::Ok();
+  Operation& operation = operations_[handle - 1];
   int flag = 0;
   int bytes = 0;
   const int code = api_->test(api_->state, &operation.request, &flag, &bytes);
@@ -72,18 +72,18 @@ Status MpiPointToPoint::Test(Request request, bool* done) {
                     " bytes came where " + std::to_string(operation.bytes) +
                     " were expected");
   }
-  Forget(request);
+  Forget(handle);
   return Status::Ok();
 }
 
-bool MpiPointToPoint::Abandon(Request request) {
-  if (request == 0) return true;
-  Operation& operation = operations_[request - 1];
+bool MpiPointToPoint::Abandon(MessageHandle handle) {
+  if (handle == 0) return true;
+  Operation& operation = operations_[handle - 1];
   if (operation.failed) {
     // There is no request any more. Nobody knows what MPI still does with the
     // memory of one that it gave up.
     const bool arrived = operation.arrived;
-    Forget(request);
+    Forget(handle);
     return arrived;
   }
   // A send cannot be taken back, and a receive only if nothing has come yet.
@@ -91,7 +91,7 @@ bool MpiPointToPoint::Abandon(Request request) {
   int done = 0;
   const int code = api_->test(api_->state, &operation.request, &done, nullptr);
   const bool over = code == 0 && done != 0;
-  if (over) Forget(request);
+  if (over) Forget(handle);
   return over;
 }
 

@@ -20,11 +20,11 @@ class MpiPointToPoint : public PointToPoint {
       : api_(api), comm_(comm), first_tag_(first_tag) {}
 
   Status Send(int peer, int tag, const void* data, size_t bytes,
-              Request* request) override;
+              MessageHandle* handle) override;
   Status Receive(int peer, int tag, void* data, size_t bytes,
-                 Request* request) override;
-  Status Test(Request request, bool* done) override;
-  bool Abandon(Request request) override;
+                 MessageHandle* handle) override;
+  Status Test(MessageHandle handle, bool* done) override;
+  bool Abandon(MessageHandle handle) override;
 
  private:
   struct Operation {
@@ -36,14 +36,14 @@ class MpiPointToPoint : public PointToPoint {
     bool arrived = false;
   };
 
-  Request Keep(const Operation& operation);
-  void Forget(Request request);
+  MessageHandle Keep(const Operation& operation);
+  void Forget(MessageHandle handle);
 
   const MpiApi* const api_;
   const MpiHandle comm_;
   const int first_tag_;
-  std::vector<Operation> operations_;  // request - 1 is the place
-  std::vector<Request> free_;
+  std::vector<Operation> operations_;  // handle - 1 is the place
+  std::vector<MessageHandle> free_;
 };
 
 }  // namespace tf_hvd

@@ -14,7 +14,7 @@ namespace tf_hvd {
 namespace {
 
 // What each rank tells the others.
-struct Card {
+struct RankInfo {
   char host[256];
 };
 
@@ -39,13 +39,13 @@ Status Gather(const MpiSession& session, const T& mine, std::vector<T>* all) {
                                  session.control()));
 }
 
-Status MakeCard(const MpiSession& session, Card* card) {
+Status MakeRankInfo(const MpiSession& session, RankInfo* info) {
   const MpiApi& mpi = session.api();
   char host[512];
   TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Get_processor_name",
                                    mpi.processor_name(mpi.state, host)));
-  *card = Card();
-  CopyText(host, &card->host);
+  *info = RankInfo();
+  CopyText(host, &info->host);
   return Status::Ok();
 }
 
@@ -66,10 +66,10 @@ Status SplitByNode(const MpiSession& session, int ranks_per_node,
 Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
                      NodeMap* map) {
   const MpiApi& mpi = session.api();
-  Card mine;
-  TF_HVD_RETURN_IF_ERROR(MakeCard(session, &mine));
-  std::vector<Card> cards;
-  TF_HVD_RETURN_IF_ERROR(Gather(session, mine, &cards));
+  RankInfo mine;
+  TF_HVD_RETURN_IF_ERROR(MakeRankInfo(session, &mine));
+  std::vector<RankInfo> infos;
+  TF_HVD_RETURN_IF_ERROR(Gather(session, mine, &infos));
 
   TF_HVD_RETURN_IF_ERROR(SplitByNode(session, ranks_per_node, &map->node));
   int32_t leader = session.rank();
@@ -87,7 +87,7 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
   topology.rank = session.rank();
   topology.size = session.size();
   for (const auto& [first, ranks] : nodes) topology.nodes.push_back(ranks);
-  for (const Card& card : cards) topology.hosts.emplace_back(card.host);
+  for (const RankInfo& info : infos) topology.hosts.emplace_back(info.host);
   return Status::Ok();
 }
 
@@ -150,15 +150,15 @@ Status AgreeOnGpus(const MpiSession& session, const GpuLibraries& mine,
                    GpuAccess* gpu) {
   const MpiApi& mpi = session.api();
   const Topology& topology = map->topology;
-  GpuLibrariesCard card = CardOf(mine);
-  card.cuda_aware = session.info().cuda_aware ? 1 : 0;
-  std::vector<GpuLibrariesCard> cards;
-  TF_HVD_RETURN_IF_ERROR(Gather(session, card, &cards));
+  GpuLibrariesInfo info = InfoOf(mine);
+  info.cuda_aware = session.info().cuda_aware ? 1 : 0;
+  std::vector<GpuLibrariesInfo> infos;
+  TF_HVD_RETURN_IF_ERROR(Gather(session, info, &infos));
   *gpu =
       AccessOf(mine, topology.LocalRank(),
-               NoNcclText(cards, topology.RankTexts()), AllHaveDrivers(cards));
+               NoNcclText(infos, topology.RankTexts()), AllHaveDrivers(infos));
   gpu->options.not_by_nccl = not_by_nccl;
-  if (!AllAreCudaAware(cards)) return Status::Ok();
+  if (!AllAreCudaAware(infos)) return Status::Ok();
   map->gpus.emplace();
   TF_HVD_RETURN_IF_ERROR(MpiResult(
       mpi, "MPI_Comm_dup", mpi.dup(mpi.state, session.data(), &*map->gpus)));

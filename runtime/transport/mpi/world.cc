@@ -10,7 +10,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/transport/liveness/abort_path.h"
-#include "runtime/transport/liveness/farewell.h"
+#include "runtime/transport/liveness/finalize_barrier.h"
 #include "runtime/transport/loopback/loopback.h"
 #include "runtime/transport/mpi/allreduce.h"
 #include "runtime/transport/mpi/edge.h"
@@ -19,7 +19,7 @@
 #include "runtime/transport/mpi/setup.h"
 #include "runtime/transport/routing/data_backends.h"
 #include "runtime/transport/shm/edge.h"
-#include "runtime/transport/shm/tripwire.h"
+#include "runtime/transport/shm/fd_guard.h"
 
 namespace tf_hvd {
 namespace {
@@ -63,7 +63,7 @@ class MpiWorld : public World {
           std::make_unique<MpiAllreduceBackend>(&session_->api(), *map_.cross);
       data_->CrossBy(cross_.get());
     }
-    tripwire_ = std::make_unique<Tripwire>([this] { FilesWereClosed(); });
+    fd_guard_ = std::make_unique<FdGuard>([this] { FilesWereClosed(); });
   }
 
   ~MpiWorld() override {
@@ -110,7 +110,7 @@ class MpiWorld : public World {
 
   void Finalize(bool clean) override {
     if (std::exchange(finalized_, true)) return;
-    tripwire_.reset();
+    fd_guard_.reset();
     data_->Close(clean);
     segment_->MarkLeft(map_.topology.LocalRank());
     clean_ = clean && StopRequests();
@@ -128,14 +128,14 @@ class MpiWorld : public World {
   bool EndsTogether(bool ready) {
     if (!session_->ends_mpi()) return ready;
     const Topology& topology = map_.topology;
-    Farewell farewell(segment_.get(), topology.LocalSize(),
-                      topology.LocalRank());
+    FinalizeBarrier barrier(segment_.get(), topology.LocalSize(),
+                            topology.LocalRank());
     if (!ready) {
-      farewell.Refuse();
+      barrier.Refuse();
       return false;
     }
-    std::optional<Farewell::Absent> absent;
-    if (farewell.Wait(&absent)) return true;
+    std::optional<FinalizeBarrier::Absent> absent;
+    if (barrier.Wait(&absent)) return true;
     if (!absent.has_value()) return false;  // another rank has said why
     const auto& node =
         topology.nodes[static_cast<size_t>(topology.NodeOf(topology.rank))];
@@ -150,7 +150,7 @@ class MpiWorld : public World {
     return false;
   }
 
-  // The tripwire's thread. The launcher may take the process for dead, and end
+  // The fd guard's thread. The launcher may take the process for dead, and end
   // the job before any rank can raise this: it is printed here.
   void FilesWereClosed() {
     const int rank = map_.topology.rank;
@@ -232,7 +232,7 @@ class MpiWorld : public World {
   std::unique_ptr<MpiAllreduceBackend> cross_;  // null: by messages
   std::unique_ptr<DataBackends> data_;
   std::unique_ptr<AbortPath> abort_;
-  std::unique_ptr<Tripwire> tripwire_;
+  std::unique_ptr<FdGuard> fd_guard_;
   std::map<int, std::unique_ptr<ShmEdge>> shm_edges_;
   std::map<int, std::unique_ptr<MpiEdge>> mpi_edges_;
   bool finalized_ = false;

@@ -10,7 +10,7 @@
 #include "runtime/transport/p2p/adasum.h"
 #include "runtime/transport/p2p/allreduce.h"
 #include "runtime/transport/p2p/gather.h"
-#include "runtime/transport/p2p/request_set.h"
+#include "runtime/transport/p2p/message_set.h"
 #include "runtime/transport/p2p/scatter.h"
 #include "runtime/transport/p2p/schedule.h"
 #include "runtime/transport/rank_group.h"
@@ -200,7 +200,7 @@ class P2POperation final : public Operation {
   P2PBackend::Block staging_;
   Schedule schedule_;
   int64_t worked_ = 0;  // elements of the step that is due
-  RequestSet requests_;
+  MessageSet requests_;
 };
 
 bool P2PBackend::Serves(const OperationSpec& spec) const {

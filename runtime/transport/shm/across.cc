@@ -65,15 +65,15 @@ class BroadcastAcross final : public ShmPieces {
     return PiecesOf(spans_.count(), piece_bytes_);
   }
   // Elsewhere, the slot is where an owner's slice arrives.
-  bool Gives(size_t place) const override {
+  bool Publishes(size_t place) const override {
     return at_root_ ? place == root_ : place < layout_.owners;
   }
   bool has_results() const override { return true; }
 
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     if (at_root_) spans_.Pack(At(piece), Bytes(piece), slot);
   }
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     if (!at_root_) return;
     if (me_ == root_) return spans_.Copy(At(piece), Bytes(piece));
     spans_.Unpack(At(piece), Bytes(piece), slots[root_]);
@@ -89,7 +89,7 @@ class BroadcastAcross final : public ShmPieces {
     spec->spans = {{data, data, static_cast<int64_t>(bytes)}};
     return bytes > 0;
   }
-  void Fetch(uint64_t piece, const ShmSlots& slots) override {
+  void Gather(uint64_t piece, const ShmSlots& slots) override {
     if (at_root_) return;
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
       const size_t from = CutOf(piece, owner);
@@ -134,15 +134,15 @@ class AllgatherAcross final : public ShmPieces {
                PartBytes(across.slot_bytes, GatherParts(layout_))) {}
 
   uint64_t count() const override { return parts_.pieces(); }
-  bool Gives(size_t) const override { return true; }
+  bool Publishes(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     parts_.data().Pack(parts_.At(piece, Here(me_)),
                        parts_.ToCount(Bytes(piece, me_)),
                        slot + OwnAt(piece, me_));
   }
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     for (size_t place = 0; place < slots.size(); ++place) {
       const int64_t at = parts_.At(piece, Here(place));
       const int64_t count = parts_.ToCount(Bytes(piece, place));
@@ -172,7 +172,7 @@ class AllgatherAcross final : public ShmPieces {
     }
     return at > 0;
   }
-  void Fetch(uint64_t piece, const ShmSlots& slots) override {
+  void Gather(uint64_t piece, const ShmSlots& slots) override {
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
       size_t at = 0;
       for (size_t node = 0; node < layout_.members.size(); ++node) {
@@ -228,10 +228,10 @@ class ReducescatterAcross final : public ShmPieces {
         inputs_(local.ranks->size()) {}
 
   uint64_t count() const override { return parts_.pieces(); }
-  bool Gives(size_t) const override { return true; }
+  bool Publishes(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
       if (owner == me_) continue;
       parts_.ForServedOnAll(piece, owner, SectionAt(owner),
@@ -242,7 +242,7 @@ class ReducescatterAcross final : public ShmPieces {
                             });
     }
   }
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     if (me_ >= layout_.owners) return;
     parts_.ForServedOnAll(
         piece, me_, SectionAt(me_), [&](size_t place, size_t at, size_t bytes) {
@@ -271,7 +271,7 @@ class ReducescatterAcross final : public ShmPieces {
     }
     return at > 0;
   }
-  void Fetch(uint64_t piece, const ShmSlots& slots) override {
+  void Gather(uint64_t piece, const ShmSlots& slots) override {
     const size_t owner = me_ % layout_.owners;
     const size_t mine = layout_.members[layout_.here][me_];
     parts_.ForServed(piece, layout_.here, owner, SectionAt(layout_.owners),

@@ -34,13 +34,13 @@ class SmallAllreduce final : public ShmPieces {
         inputs_(spec.ranks->size()) {}
 
   uint64_t count() const override { return spans_.count() > 0 ? 1 : 0; }
-  bool Gives(size_t) const override { return true; }
+  bool Publishes(size_t) const override { return true; }
 
-  void Give(uint64_t, char* slot) override {
+  void Publish(uint64_t, char* slot) override {
     spans_.Pack(0, spans_.count(), slot);
   }
 
-  void Take(uint64_t, const ShmSlots& slots) override {
+  void Consume(uint64_t, const ShmSlots& slots) override {
     size_t offset = 0;
     spans_.ForEach(0, spans_.count(),
                    [&](const char*, char* output, int64_t n) {
@@ -79,11 +79,11 @@ class LargeAllreduce final : public ShmPieces {
     return static_cast<uint64_t>((spans_.count() + piece_count_ - 1) /
                                  piece_count_);
   }
-  bool Gives(size_t) const override { return true; }
+  bool Publishes(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
   // All but this rank's own slice.
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     for (size_t place = 0; place < rule_.owners; ++place) {
       if (place == me_) continue;
       const Range slice = SliceOf(piece, place);
@@ -91,7 +91,7 @@ class LargeAllreduce final : public ShmPieces {
     }
   }
 
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     const Range slice = SliceOf(piece, me_);
     size_t offset = OffsetOf(piece, slice);
     const auto reduce = [&](const char* input, char* output, int64_t n) {
@@ -105,7 +105,7 @@ class LargeAllreduce final : public ShmPieces {
     spans_.ForEach(slice.begin, slice.count, reduce);
   }
 
-  void Fetch(uint64_t piece, const ShmSlots& slots) override {
+  void Gather(uint64_t piece, const ShmSlots& slots) override {
     for (size_t place = 0; place < rule_.owners; ++place) {
       if (place == me_ && !rule_.crosses) continue;
       const Range slice = SliceOf(piece, place);
@@ -162,9 +162,9 @@ class Reducescatter final : public ShmPieces {
   }
 
   uint64_t count() const override { return count_; }
-  bool Gives(size_t) const override { return true; }
+  bool Publishes(size_t) const override { return true; }
 
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     for (size_t place = 0; place < inputs_.size(); ++place) {
       if (place == me_) continue;
       const Range part = PartOf(piece, place);
@@ -172,7 +172,7 @@ class Reducescatter final : public ShmPieces {
     }
   }
 
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     const Range part = PartOf(piece, me_);
     size_t offset = me_ * part_bytes_;
     const auto reduce = [&](const char* input, char* output, int64_t n) {

@@ -15,13 +15,13 @@ namespace tf_hvd {
 
 // How far one rank is with the pieces of one process set, which are counted
 // from the start of the job and through all operations. Nobody else writes it.
-struct alignas(64) ShmLine {
+struct alignas(64) ProgressLine {
   static constexpr size_t kSlots = 4;
 
-  std::atomic<uint64_t> given{0};    // pieces whose input lies in a slot
-  std::atomic<uint64_t> reduced{0};  // pieces whose slice has a result there
-  std::atomic<uint64_t> done{0};     // pieces of which nothing more is read
-  // The slot of piece i at i % kSlots, from when it is given.
+  std::atomic<uint64_t> published{0};  // pieces whose input lies in a slot
+  std::atomic<uint64_t> reduced{0};    // pieces whose slice has a result there
+  std::atomic<uint64_t> done{0};       // pieces of which nothing more is read
+  // The slot of piece i at i % kSlots, from when it is published.
   std::atomic<uint32_t> slots[kSlots] = {};
 };
 
@@ -30,7 +30,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free,
 
 class ShmArena {
  public:
-  static constexpr size_t kSlots = ShmLine::kSlots;
+  static constexpr size_t kSlots = ProgressLine::kSlots;
   // Process sets with lines. Numbers of sets are never used again: those from
   // here on move their data otherwise.
   static constexpr int32_t kSets = 1024;
@@ -41,7 +41,8 @@ class ShmArena {
   // What an arena takes; a multiple of 64.
   static size_t BytesFor(int local_size) {
     const auto ranks = static_cast<size_t>(local_size);
-    return ranks * (kSets * sizeof(ShmLine) + kSlots * SlotBytesFor(ranks));
+    return ranks *
+           (kSets * sizeof(ProgressLine) + kSlots * SlotBytesFor(ranks));
   }
 
   // A share of the last cache for few ranks; of many, a slot has room for a
@@ -51,12 +52,12 @@ class ShmArena {
   }
   size_t slot_bytes() const { return SlotBytesFor(ranks_); }
 
-  ShmLine* line(int32_t set, size_t local_rank) const {
+  ProgressLine* line(int32_t set, size_t local_rank) const {
     const size_t index = static_cast<size_t>(set) * ranks_ + local_rank;
-    return reinterpret_cast<ShmLine*>(memory_) + index;
+    return reinterpret_cast<ProgressLine*>(memory_) + index;
   }
   char* slot(size_t local_rank, size_t index) const {
-    return memory_ + kSets * ranks_ * sizeof(ShmLine) +
+    return memory_ + kSets * ranks_ * sizeof(ProgressLine) +
            (local_rank * kSlots + index) * slot_bytes();
   }
 

@@ -26,13 +26,14 @@ size_t ShmBackend::LocalRankOf(int rank) const {
 }
 
 int ShmBackend::FreeSlot() {
-  for (auto lent = lent_.begin(); free_.empty() && lent != lent_.end();) {
+  for (auto lent = in_use_.begin(); free_.empty() && lent != in_use_.end();) {
     const bool read = std::all_of(
-        lent->readers.begin(), lent->readers.end(), [&](const ShmLine* line) {
+        lent->readers.begin(), lent->readers.end(),
+        [&](const ProgressLine* line) {
           return line->done.load(std::memory_order_acquire) > lent->piece;
         });
     if (read) free_.push_back(lent->slot);
-    lent = read ? lent_.erase(lent) : std::next(lent);
+    lent = read ? in_use_.erase(lent) : std::next(lent);
   }
   if (free_.empty()) return -1;
   const uint32_t slot = free_.back();

@@ -51,16 +51,16 @@ class ShmBackend final : public Backend {
 
   // What this rank knows of the pieces of one set.
   struct Stream {
-    uint64_t given = 0;
-    uint64_t taken = 0;
+    uint64_t published = 0;
+    uint64_t consumed = 0;
     uint64_t reduced = 0;
     uint64_t done = 0;
   };
   // A slot of mine that somebody, perhaps this rank, may still read.
-  struct Lent {
+  struct InUse {
     uint32_t slot = 0;
     uint64_t piece = 0;
-    std::vector<const ShmLine*> readers;
+    std::vector<const ProgressLine*> readers;
   };
 
   size_t LocalRankOf(int rank) const;
@@ -72,12 +72,12 @@ class ShmBackend final : public Backend {
   const int rank_;
   const Wake wake_;
   std::map<int32_t, Stream> streams_;
-  // Operations of all sets that have not given all of their pieces, in the
+  // Operations of all sets that have not published all of their pieces, in the
   // agreed order. The first may give: what comes later takes no slot without
   // which that could not go on.
   std::deque<ShmOperation*> giving_;
   std::vector<uint32_t> free_;
-  std::vector<Lent> lent_;
+  std::vector<InUse> in_use_;
 };
 
 }  // namespace tf_hvd

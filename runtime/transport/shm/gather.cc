@@ -24,12 +24,12 @@ class Broadcast final : public ShmPieces {
   uint64_t count() const override {
     return PiecesOf(spans_.count(), piece_bytes_);
   }
-  bool Gives(size_t place) const override { return place == root_; }
+  bool Publishes(size_t place) const override { return place == root_; }
 
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     spans_.Pack(At(piece), Bytes(piece), slot);
   }
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     if (me_ == root_) return spans_.Copy(At(piece), Bytes(piece));
     spans_.Unpack(At(piece), Bytes(piece), slots[root_]);
   }
@@ -58,12 +58,14 @@ class Allgather final : public ShmPieces {
   uint64_t count() const override {
     return PiecesOf(runs_.Longest(), piece_bytes_);
   }
-  bool Gives(size_t place) const override { return runs_.CountOf(place) > 0; }
+  bool Publishes(size_t place) const override {
+    return runs_.CountOf(place) > 0;
+  }
 
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     runs_.list().Pack(At(piece, me_), Bytes(piece, me_), slot);
   }
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     for (size_t place = 0; place < slots.size(); ++place) {
       const int64_t at = At(piece, place);
       const int64_t bytes = Bytes(piece, place);
@@ -103,9 +105,9 @@ class Alltoall final : public ShmPieces {
 
   uint64_t count() const override { return count_; }
   bool counted() const override { return counted_; }
-  bool Gives(size_t) const override { return true; }
+  bool Publishes(size_t) const override { return true; }
 
-  void Give(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot) override {
     std::memcpy(slot, &needed_, sizeof(needed_));
     for (size_t place = 0; place < spec_.send.size(); ++place) {
       if (place == me_) continue;
@@ -114,7 +116,7 @@ class Alltoall final : public ShmPieces {
              BytesIn(piece, spec_.send[place], piece_bytes_));
     }
   }
-  void Take(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots) override {
     counted_ = true;
     for (size_t place = 0; place < slots.size(); ++place) {
       if (piece == 0) {

@@ -24,7 +24,7 @@ ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
   backend_->giving_.push_back(this);
 }
 
-void ShmOperation::StopGiving() {
+void ShmOperation::StopPublishing() {
   auto& giving = backend_->giving_;
   giving.erase(std::remove(giving.begin(), giving.end(), this), giving.end());
 }
@@ -33,19 +33,19 @@ Status ShmOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (!begun_) {
     if (backend_->giving_.front() != this) return Status::Ok();
     begun_ = true;
-    first_ = stream_->given;
+    first_ = stream_->published;
   }
   const int64_t until_ns = NowNs() + budget_ns;
   while (true) {
-    if (given_ == pieces_->count() && pieces_->counted()) StopGiving();
-    if (fetched_ == pieces_->count()) {
+    if (published_ == pieces_->count() && pieces_->counted()) StopPublishing();
+    if (gathered_ == pieces_->count()) {
       poll->done = true;
       return Status::Ok();
     }
     awaited_ = -1;
     // What has come in is used while it is in the cache.
     const bool moved =
-        TakeOne() || FetchOne() || CrossOne(until_ns) || GiveOne();
+        ConsumeOne() || GatherOne() || CrossOne(until_ns) || PublishOne();
     if (!status_.ok()) return status_;
     if (!moved) break;
     poll->moved = true;
@@ -70,7 +70,7 @@ bool ShmOperation::AllBeyond(uint64_t piece, Counter counter,
 
 // Sequentially consistent: whoever goes to sleep says so and looks once more,
 // and here it is looked for sleepers after the store.
-void ShmOperation::Publish(Counter counter, uint64_t pieces) {
+void ShmOperation::Advance(Counter counter, uint64_t pieces) {
   lines_[me_]->*counter = pieces;
   for (size_t place = 0; place < lines_.size(); ++place) {
     if (place == me_) continue;
@@ -81,7 +81,7 @@ void ShmOperation::Publish(Counter counter, uint64_t pieces) {
 ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
   ShmSlots slots(lines_.size());
   for (size_t place = 0; place < slots.size(); ++place) {
-    if (!pieces_->Gives(place)) continue;
+    if (!pieces_->Publishes(place)) continue;
     const uint32_t slot = lines_[place]->slots[piece % ShmArena::kSlots].load(
         std::memory_order_relaxed);
     slots[place] = backend_->arena_.slot(local_ranks_[place], slot);
@@ -89,52 +89,53 @@ ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
   return slots;
 }
 
-bool ShmOperation::GiveOne() {
-  if (given_ == pieces_->count()) return false;
-  const uint64_t piece = first_ + given_;
+bool ShmOperation::PublishOne() {
+  if (published_ == pieces_->count()) return false;
+  const uint64_t piece = first_ + published_;
   // The line says where the last few pieces lie: none is forgotten that
   // somebody has not read.
   if (piece >= ShmArena::kSlots &&
-      !AllBeyond(piece - ShmArena::kSlots, &ShmLine::done,
+      !AllBeyond(piece - ShmArena::kSlots, &ProgressLine::done,
                  [](size_t) { return true; })) {
     return false;
   }
-  if (pieces_->Gives(me_)) {
+  if (pieces_->Publishes(me_)) {
     const int slot = backend_->FreeSlot();
     if (slot < 0) return false;
-    pieces_->Give(given_, backend_->arena_.slot(local_ranks_[me_],
-                                                static_cast<size_t>(slot)));
+    pieces_->Publish(
+        published_,
+        backend_->arena_.slot(local_ranks_[me_], static_cast<size_t>(slot)));
     lines_[me_]->slots[piece % ShmArena::kSlots].store(
         static_cast<uint32_t>(slot), std::memory_order_relaxed);
-    backend_->lent_.push_back(
+    backend_->in_use_.push_back(
         {static_cast<uint32_t>(slot), piece, {lines_.begin(), lines_.end()}});
   }
-  ++given_;
-  stream_->given = piece + 1;
-  Publish(&ShmLine::given, piece + 1);
+  ++published_;
+  stream_->published = piece + 1;
+  Advance(&ProgressLine::published, piece + 1);
   return true;
 }
 
-bool ShmOperation::TakeOne() {
-  const uint64_t piece = first_ + taken_;
-  if (taken_ == given_ || stream_->taken != piece) return false;
+bool ShmOperation::ConsumeOne() {
+  const uint64_t piece = first_ + consumed_;
+  if (consumed_ == published_ || stream_->consumed != piece) return false;
   const bool last = !pieces_->has_results();
   // Others learn that pieces are reduced, and done, in their order.
   if (!across_.has_value() && stream_->reduced != piece) return false;
   if (last && stream_->done != piece) return false;
-  if (!AllBeyond(piece, &ShmLine::given,
-                 [this](size_t place) { return pieces_->Gives(place); })) {
+  if (!AllBeyond(piece, &ProgressLine::published,
+                 [this](size_t place) { return pieces_->Publishes(place); })) {
     return false;
   }
   const ShmSlots slots = SlotsOf(piece);
-  pieces_->Take(taken_, slots);
-  ++taken_;
-  stream_->taken = piece + 1;
+  pieces_->Consume(consumed_, slots);
+  ++consumed_;
+  stream_->consumed = piece + 1;
   if (last) {
-    ++fetched_;
+    ++gathered_;
     stream_->reduced = stream_->done = piece + 1;
     lines_[me_]->reduced.store(piece + 1, std::memory_order_relaxed);
-    Publish(&ShmLine::done, piece + 1);
+    Advance(&ProgressLine::done, piece + 1);
   } else if (across_.has_value()) {
     SetOut(piece, slots);
   } else {
@@ -145,7 +146,7 @@ bool ShmOperation::TakeOne() {
 
 void ShmOperation::PublishReduced(uint64_t piece) {
   stream_->reduced = piece + 1;
-  Publish(&ShmLine::reduced, piece + 1);
+  Advance(&ProgressLine::reduced, piece + 1);
 }
 
 void ShmOperation::SetOut(uint64_t piece, const ShmSlots& slots) {
@@ -182,17 +183,17 @@ bool ShmOperation::CrossOne(int64_t until_ns) {
   return moved;
 }
 
-bool ShmOperation::FetchOne() {
-  const uint64_t piece = first_ + fetched_;
-  if (fetched_ == taken_ || stream_->done != piece) return false;
+bool ShmOperation::GatherOne() {
+  const uint64_t piece = first_ + gathered_;
+  if (gathered_ == consumed_ || stream_->done != piece) return false;
   if (stream_->reduced <= piece) return false;
-  if (!AllBeyond(piece, &ShmLine::reduced, [](size_t) { return true; })) {
+  if (!AllBeyond(piece, &ProgressLine::reduced, [](size_t) { return true; })) {
     return false;
   }
-  pieces_->Fetch(fetched_, SlotsOf(piece));
-  ++fetched_;
+  pieces_->Gather(gathered_, SlotsOf(piece));
+  ++gathered_;
   stream_->done = piece + 1;
-  Publish(&ShmLine::done, piece + 1);
+  Advance(&ProgressLine::done, piece + 1);
   return true;
 }
 

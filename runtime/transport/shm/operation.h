@@ -1,7 +1,7 @@
 // ShmOperation: one operation through a node's shared memory, moved on piece by
 // piece; the pieces of a set follow each other through all of its operations.
 // If other nodes have their part in it, each piece goes across between being
-// taken and being fetched.
+// consumed and being gathered.
 //
 // As Operation: holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_OPERATION_H_
@@ -29,7 +29,7 @@ class ShmOperation final : public Operation {
   // `me`: this rank's place in the set, or among its members on this node.
   ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
                std::optional<ShmAcross> across);
-  ~ShmOperation() override { StopGiving(); }
+  ~ShmOperation() override { StopPublishing(); }
 
   Status Progress(int64_t budget_ns, Poll* poll) override;
 
@@ -38,7 +38,7 @@ class ShmOperation final : public Operation {
   bool Abandon() override { return true; }
 
  private:
-  using Counter = std::atomic<uint64_t> ShmLine::*;
+  using Counter = std::atomic<uint64_t> ProgressLine::*;
 
   // A piece whose slice is on its way across; null when it has come.
   struct Crossing {
@@ -48,18 +48,18 @@ class ShmOperation final : public Operation {
 
   // Each does one thing to one piece, if that is due. Where a rank is waited
   // for, `awaited_` becomes that rank; where something fails, `status_`.
-  bool GiveOne();
-  bool TakeOne();
+  bool PublishOne();
+  bool ConsumeOne();
   bool CrossOne(int64_t until_ns);
-  bool FetchOne();
+  bool GatherOne();
   void SetOut(uint64_t piece, const ShmSlots& slots);
 
   // The first of the others, if `asked` says so, that is not beyond `piece`.
   template <typename Asked>
   bool AllBeyond(uint64_t piece, Counter counter, const Asked& asked);
-  void Publish(Counter counter, uint64_t pieces);
+  void Advance(Counter counter, uint64_t pieces);
   void PublishReduced(uint64_t piece);
-  void StopGiving();
+  void StopPublishing();
   ShmSlots SlotsOf(uint64_t piece) const;
 
   ShmBackend* const backend_;
@@ -68,14 +68,14 @@ class ShmOperation final : public Operation {
   const std::optional<ShmAcross> across_;  // nothing: nobody else has a part
   const std::unique_ptr<ShmPieces> pieces_;
   ShmBackend::Stream* const stream_;
-  std::vector<size_t> local_ranks_;  // by place
-  std::vector<ShmLine*> lines_;      // by place
+  std::vector<size_t> local_ranks_;   // by place
+  std::vector<ProgressLine*> lines_;  // by place
   bool begun_ = false;
   uint64_t first_ = 0;  // of the stream
-  // Pieces of this operation that were given and so on.
-  uint64_t given_ = 0;
-  uint64_t taken_ = 0;
-  uint64_t fetched_ = 0;
+  // Pieces of this operation that were published and so on.
+  uint64_t published_ = 0;
+  uint64_t consumed_ = 0;
+  uint64_t gathered_ = 0;
   std::deque<Crossing> crossing_;
   int awaited_ = -1;
   Status status_;

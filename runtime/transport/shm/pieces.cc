@@ -5,7 +5,7 @@
 
 namespace tf_hvd {
 
-void ShmPieces::Fetch(uint64_t /*piece*/, const ShmSlots& /*slots*/) {}
+void ShmPieces::Gather(uint64_t /*piece*/, const ShmSlots& /*slots*/) {}
 
 bool ShmPieces::Exchange(uint64_t /*piece*/, const ShmSlots& /*slots*/,
                          OperationSpec* /*spec*/) const {

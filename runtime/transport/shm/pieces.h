@@ -15,7 +15,7 @@
 namespace tf_hvd {
 
 // The slots of one piece, by the places of the ranks in the set. Null for a
-// rank that gives nothing.
+// rank that publishes nothing.
 using ShmSlots = std::vector<char*>;
 
 class ShmPieces {
@@ -24,22 +24,22 @@ class ShmPieces {
 
   // The number of pieces, equal on all ranks.
   virtual uint64_t count() const = 0;
-  // False before the first Take, where the number grows with it.
+  // False before the first Consume, where the number grows with it.
   virtual bool counted() const { return true; }
 
   // Whether the rank at that place puts something into its slots, which all
-  // others take.
-  virtual bool Gives(size_t place) const = 0;
+  // others read.
+  virtual bool Publishes(size_t place) const = 0;
 
   // First: puts what the others need of this rank into its slot.
-  virtual void Give(uint64_t piece, char* slot) = 0;
-  // Then, when all of the others' is given: uses it.
-  virtual void Take(uint64_t piece, const ShmSlots& slots) = 0;
+  virtual void Publish(uint64_t piece, char* slot) = 0;
+  // Then, when all of the others' is published: reduces or copies it.
+  virtual void Consume(uint64_t piece, const ShmSlots& slots) = 0;
 
-  // True if Take leaves results for the others in this rank's slot. Then last,
-  // when all have taken: fetches theirs.
+  // True if Consume leaves results for the others in this rank's slot. Then
+  // last, when all have consumed: gathers theirs.
   virtual bool has_results() const { return false; }
-  virtual void Fetch(uint64_t piece, const ShmSlots& slots);
+  virtual void Gather(uint64_t piece, const ShmSlots& slots);
   // Between those, if other nodes have their part in it: what this rank gives
   // them of its slot, and where what they give shall go. False: nothing.
   virtual bool Exchange(uint64_t piece, const ShmSlots& slots,

@@ -18,8 +18,8 @@
 #include "runtime/transport/doorbell.h"
 #include "runtime/transport/shm/abort_board.h"
 #include "runtime/transport/shm/arena.h"
+#include "runtime/transport/shm/fd_guard.h"
 #include "runtime/transport/shm/ring.h"
-#include "runtime/transport/shm/tripwire.h"
 
 namespace tf_hvd {
 
@@ -72,8 +72,8 @@ class ShmSegment {
   // 0 if it cannot be seen from here.
   std::optional<pid_t> HolderOf(int local_rank) const;
 
-  // How the ranks of the node end MPI (Farewell): together, or not at all. The
-  // first who settles it decides for all; returns what counts.
+  // How the ranks of the node end MPI (FinalizeBarrier): together, or not at
+  // all. The first who settles it decides for all; returns what counts.
   bool SettleEnd(bool together);
   std::optional<bool> settled_end() const;
 

@@ -9,7 +9,7 @@ import tf_keras
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
 from tf_hvd.keras import callbacks
-from tf_hvd.keras.flavours import variables_of
+from tf_hvd.keras.keras_variants import variables_of
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 

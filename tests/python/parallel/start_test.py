@@ -10,7 +10,7 @@ import tf_keras
 
 import tf_hvd as hvd
 from tf_hvd.keras import unguarded
-from tf_hvd.keras.flavours import variables_of
+from tf_hvd.keras.keras_variants import variables_of
 from tf_hvd.training import start
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]

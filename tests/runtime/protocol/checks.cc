@@ -35,12 +35,12 @@ std::string Described(const Submission& s) {
          (s.status.ok() ? "ok " + std::to_string(s.value) : s.status.message());
 }
 
-// A refusal is told to its own caller first, in the same words but without
+// A local_error is told to its own caller first, in the same words but without
 // the rank.
 bool RefusedHere(const Submission& s) {
   return s.status.code() == StatusCode::kInvalidArgument &&
          (StartsWith(s.status.message(), "duplicate name") ||
-          (!s.refusal.empty() && s.status.message() == s.refusal));
+          (!s.local_error.empty() && s.status.message() == s.local_error));
 }
 
 // A waiter's own limit names who saw it; whose comes first is a race between
@@ -49,7 +49,7 @@ std::string Cause(const Submission& s) {
   const std::string& text = s.status.message();
   const size_t end =
       std::min(text.find("; seen by "), text.find("; no answer from "));
-  return Contains(text, " got no verdict ") ? text.substr(0, end) : text;
+  return Contains(text, " got no decision ") ? text.substr(0, end) : text;
 }
 
 // What the errors of a scenario may say.
@@ -410,7 +410,7 @@ const char* NameOf(Scenario scenario) {
     case Scenario::kDuplicateAll:
       return "duplicate on all ranks";
     case Scenario::kRefusal:
-      return "refusal";
+      return "local_error";
     case Scenario::kJoin:
       return "join";
     case Scenario::kJoinSets:

@@ -39,7 +39,7 @@ struct Submission {
   std::string name;
   OpKind kind = OpKind::kAllreduce;
   int instance = 0;  // the how-manieth of this name in this set on this rank
-  std::string refusal;
+  std::string local_error;
   int64_t step = -1;
   bool late = false;    // made between join() and its return
   bool orphan = false;  // its rank was dead or stopped already

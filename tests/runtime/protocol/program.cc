@@ -170,7 +170,7 @@ void Author::AppendCall(int rank, const Placed& placed,
     }
   }
   if (faulty && (s == Scenario::kRefusal || Joins())) {
-    call.refusal = "'" + call.name + "' cannot be a scalar";
+    call.local_error = "'" + call.name + "' cannot be a scalar";
   }
   calls->push_back(call);
   if (faulty &&

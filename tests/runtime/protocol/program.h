@@ -18,7 +18,7 @@ struct Call {
   int set = 0;  // which of the job's sets; 0 is the world
   std::string name;
   Request request;
-  std::string refusal;
+  std::string local_error;
   int64_t step = -1;
   int adds = -1;         // the number of the new set is that of this one
   int removes = -1;      // request.set is that of this one

@@ -76,7 +76,7 @@ void Runner::Make(const Call& call, SimWorld::Done done) {
   if (halted_) return;
   Submission submission;
   submission.name = call.name;
-  submission.refusal = call.refusal;
+  submission.local_error = call.local_error;
   submission.step = call.step;
   submission.late = call.late;
   const auto set = set_numbers_.find(call.set);

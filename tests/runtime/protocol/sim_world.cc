@@ -71,7 +71,7 @@ void SimWorld::Submit(int rank, Submission submission, const Request& request,
   entry.set = submission.set;
   entry.name = submission.name;
   entry.request = request;
-  entry.refusal = submission.refusal;
+  entry.local_error = submission.local_error;
   entry.submitted_ns = events_.now();
   entry.step = submission.step;
   entry.keepalive = std::make_shared<int>(submission.instance);

@@ -170,9 +170,9 @@ TEST(Loopback, WorldsMayGoInAnyOrder) {
 
 class LoopbackMessages : public ::testing::Test {
  protected:
-  static bool Done(PointToPoint* p2p, PointToPoint::Request request) {
+  static bool Done(PointToPoint* p2p, PointToPoint::MessageHandle handle) {
     bool done = false;
-    EXPECT_TRUE(p2p->Test(request, &done).ok());
+    EXPECT_TRUE(p2p->Test(handle, &done).ok());
     return done;
   }
 
@@ -183,12 +183,12 @@ class LoopbackMessages : public ::testing::Test {
 
 TEST_F(LoopbackMessages, ShortOnesAreCopiedWhenSent) {
   std::string data = "abc";
-  PointToPoint::Request sent = 7;
+  PointToPoint::MessageHandle sent = 7;
   ASSERT_TRUE(left_.Send(1, 0, data.data(), 3, &sent).ok());
   EXPECT_TRUE(Done(&left_, sent));
   data = "xyz";
   char got[4] = {};
-  PointToPoint::Request received = 7;
+  PointToPoint::MessageHandle received = 7;
   ASSERT_TRUE(right_.Receive(0, 0, got, 3, &received).ok());
   EXPECT_TRUE(Done(&right_, received));
   EXPECT_STREQ(got, "abc");
@@ -197,8 +197,8 @@ TEST_F(LoopbackMessages, ShortOnesAreCopiedWhenSent) {
 TEST_F(LoopbackMessages, LongOnesWaitForTheReceiver) {
   const std::string data(200000, 'q');
   std::string got(200000, ' ');
-  PointToPoint::Request sent = 0;
-  PointToPoint::Request received = 0;
+  PointToPoint::MessageHandle sent = 0;
+  PointToPoint::MessageHandle received = 0;
   ASSERT_TRUE(left_.Send(1, 0, data.data(), data.size(), &sent).ok());
   EXPECT_FALSE(Done(&left_, sent));
   ASSERT_TRUE(right_.Receive(0, 0, got.data(), got.size(), &received).ok());
@@ -209,13 +209,13 @@ TEST_F(LoopbackMessages, LongOnesWaitForTheReceiver) {
 
 TEST_F(LoopbackMessages, ArriveInTheOrderOfPosting) {
   char got[3] = {};
-  PointToPoint::Request received[3];
+  PointToPoint::MessageHandle received[3];
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(right_.Receive(0, 0, got + i, 1, &received[i]).ok());
   }
   for (int i = 0; i < 3; ++i) {
     EXPECT_FALSE(Done(&right_, received[i]));
-    PointToPoint::Request sent = 0;
+    PointToPoint::MessageHandle sent = 0;
     ASSERT_TRUE(left_.Send(1, 0, &"abc"[i], 1, &sent).ok());
     EXPECT_TRUE(Done(&left_, sent));
     EXPECT_TRUE(Done(&right_, received[i]));
@@ -224,19 +224,19 @@ TEST_F(LoopbackMessages, ArriveInTheOrderOfPosting) {
 }
 
 TEST_F(LoopbackMessages, OfAnotherLengthAreABug) {
-  PointToPoint::Request request = 0;
+  PointToPoint::MessageHandle handle = 0;
   char got[4];
-  ASSERT_TRUE(right_.Receive(0, 0, got, 4, &request).ok());
-  const Status status = left_.Send(1, 0, "abc", 3, &request);
+  ASSERT_TRUE(right_.Receive(0, 0, got, 4, &handle).ok());
+  const Status status = left_.Send(1, 0, "abc", 3, &handle);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
 }
 
 TEST_F(LoopbackMessages, AbandonedOnesAreNotTouchedAnyMore) {
   char got = 'o';
-  PointToPoint::Request request = 0;
-  ASSERT_TRUE(right_.Receive(0, 0, &got, 1, &request).ok());
-  EXPECT_TRUE(right_.Abandon(request));
-  PointToPoint::Request sent = 0;
+  PointToPoint::MessageHandle handle = 0;
+  ASSERT_TRUE(right_.Receive(0, 0, &got, 1, &handle).ok());
+  EXPECT_TRUE(right_.Abandon(handle));
+  PointToPoint::MessageHandle sent = 0;
   ASSERT_TRUE(left_.Send(1, 0, "n", 1, &sent).ok());
   EXPECT_EQ(got, 'o');
 }
@@ -244,15 +244,14 @@ TEST_F(LoopbackMessages, AbandonedOnesAreNotTouchedAnyMore) {
 TEST_F(LoopbackMessages, WhatADestroyedRankPostedIsGone) {
   {
     std::string data(200000, 'q');
-    PointToPoint::Request request = 0;
+    PointToPoint::MessageHandle handle = 0;
     LoopbackPointToPoint short_lived(room_, 0);
-    ASSERT_TRUE(
-        short_lived.Send(1, 0, data.data(), data.size(), &request).ok());
+    ASSERT_TRUE(short_lived.Send(1, 0, data.data(), data.size(), &handle).ok());
   }
   char got[3];
-  PointToPoint::Request request = 0;
-  ASSERT_TRUE(right_.Receive(0, 0, got, 3, &request).ok());
-  EXPECT_FALSE(Done(&right_, request));
+  PointToPoint::MessageHandle handle = 0;
+  ASSERT_TRUE(right_.Receive(0, 0, got, 3, &handle).ok());
+  EXPECT_FALSE(Done(&right_, handle));
 }
 
 }  // namespace

@@ -155,15 +155,15 @@ TEST(MpiPointToPointTest, RequestsComeAndGo) {
   MpiPointToPoint one(&api_one, kComm, kTag);
   const std::string text = Pattern(100);
   std::string heard(100, ' ');
-  PointToPoint::Request first = 0;
-  PointToPoint::Request second = 0;
+  PointToPoint::MessageHandle first = 0;
+  PointToPoint::MessageHandle second = 0;
   bool done = true;
   ASSERT_TRUE(one.Receive(0, 0, &heard[0], 60, &first).ok());
   ASSERT_TRUE(one.Receive(0, 0, &heard[60], 40, &second).ok());
   EXPECT_NE(first, second);
   ASSERT_TRUE(one.Test(second, &done).ok());
   EXPECT_FALSE(done);
-  PointToPoint::Request send = 0;
+  PointToPoint::MessageHandle send = 0;
   ASSERT_TRUE(zero.Send(1, 0, text.data(), 60, &send).ok());
   ASSERT_TRUE(zero.Test(send, &done).ok());
   EXPECT_TRUE(done);
@@ -184,8 +184,8 @@ TEST(MpiPointToPointTest, AMessageOfAnotherLengthIsABug) {
   const MpiApi api = mpi.Api(0);
   MpiPointToPoint self(&api, kComm, kTag);
   char data[8] = "";
-  PointToPoint::Request send = 0;
-  PointToPoint::Request receive = 0;
+  PointToPoint::MessageHandle send = 0;
+  PointToPoint::MessageHandle receive = 0;
   bool done = false;
   ASSERT_TRUE(self.Receive(0, 0, data, 8, &receive).ok());
   ASSERT_TRUE(self.Send(0, 0, data, 3, &send).ok());
@@ -199,13 +199,13 @@ TEST(MpiPointToPointTest, AbandonTellsWhetherTheMemoryIsFree) {
   const MpiApi api = mpi.Api(0);
   MpiPointToPoint p2p(&api, kComm, kTag);
   char data[8] = "";
-  PointToPoint::Request request = 0;
-  ASSERT_TRUE(p2p.Receive(1, 0, data, 8, &request).ok());
-  EXPECT_TRUE(p2p.Abandon(request));
+  PointToPoint::MessageHandle handle = 0;
+  ASSERT_TRUE(p2p.Receive(1, 0, data, 8, &handle).ok());
+  EXPECT_TRUE(p2p.Abandon(handle));
   EXPECT_EQ(mpi.open_receives(), 0);
   mpi.HoldSends(true);
-  ASSERT_TRUE(p2p.Send(1, 0, data, 8, &request).ok());
-  EXPECT_FALSE(p2p.Abandon(request));
+  ASSERT_TRUE(p2p.Send(1, 0, data, 8, &handle).ok());
+  EXPECT_FALSE(p2p.Abandon(handle));
 }
 
 // MPI sets the request of a failed test to MPI_REQUEST_NULL, and ends the
@@ -215,8 +215,8 @@ TEST(MpiPointToPointTest, AFailedReceiveIsNotCancelled) {
   const MpiApi api = mpi.Api(0);
   MpiPointToPoint p2p(&api, kComm, kTag);
   char data[16] = "";
-  PointToPoint::Request failed = 0;
-  PointToPoint::Request next = 0;
+  PointToPoint::MessageHandle failed = 0;
+  PointToPoint::MessageHandle next = 0;
   bool done = false;
   ASSERT_TRUE(p2p.Receive(1, 0, data, 8, &failed).ok());
   mpi.FailTests(true);
@@ -237,8 +237,8 @@ TEST(MpiPointToPointTest, ErrorsNameTheCall) {
   MpiPointToPoint p2p(&api, kComm, kTag);
   mpi.Break();
   char data = 'x';
-  PointToPoint::Request request = 0;
-  const Status status = p2p.Receive(1, 0, &data, 1, &request);
+  PointToPoint::MessageHandle handle = 0;
+  const Status status = p2p.Receive(1, 0, &data, 1, &handle);
   EXPECT_EQ(status.code(), StatusCode::kAborted);
   EXPECT_EQ(status.message(), "MPI_Irecv failed: fake error 42 (error 42)");
 }

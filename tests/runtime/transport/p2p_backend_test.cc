@@ -50,22 +50,22 @@ TEST(P2PBackend, OneRankNeedsNoMessages) {
 // Stands for an MPI that cannot take back what was posted.
 class StubbornLink final : public PointToPoint {
  public:
-  Status Send(int, int, const void*, size_t, Request* request) override {
-    *request = 1;
+  Status Send(int, int, const void*, size_t, MessageHandle* handle) override {
+    *handle = 1;
     return Status::Ok();
   }
   Status Receive(int, int, void* data, size_t bytes,
-                 Request* request) override {
+                 MessageHandle* handle) override {
     received_ = std::string_view(static_cast<char*>(data), bytes);
     target_ = static_cast<char*>(data);
-    *request = 2;
+    *handle = 2;
     return Status::Ok();
   }
-  Status Test(Request, bool* done) override {
+  Status Test(MessageHandle, bool* done) override {
     *done = false;
     return Status::Ok();
   }
-  bool Abandon(Request) override { return false; }
+  bool Abandon(MessageHandle) override { return false; }
 
   bool expects() const { return target_ != nullptr; }
   // The message that comes too late.

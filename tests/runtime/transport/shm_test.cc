@@ -16,8 +16,8 @@
 
 #include "runtime/transport/liveness/abort_path.h"
 #include "runtime/transport/shm/edge.h"
+#include "runtime/transport/shm/fd_guard.h"
 #include "runtime/transport/shm/segment.h"
-#include "runtime/transport/shm/tripwire.h"
 
 namespace tf_hvd {
 namespace {
@@ -339,11 +339,11 @@ TEST(ShmSegmentTest, AClosedFileIsNoDeath) {
   EXPECT_TRUE(segment->HasLeft(0));
 }
 
-TEST(TripwireTest, NoticesThatFilesAreClosed) {
+TEST(FdGuardTest, NoticesThatFilesAreClosed) {
   constexpr int kNoticed = 7;
   const pid_t child = fork();
   if (child == 0) {
-    const Tripwire tripwire([] { _exit(kNoticed); });
+    const FdGuard guard([] { _exit(kNoticed); });
     // Past ThreadSanitizer, which takes it for the race that it is.
     for (int number = 3; number < 1024; ++number) syscall(SYS_close, number);
     pause();
@@ -354,11 +354,11 @@ TEST(TripwireTest, NoticesThatFilesAreClosed) {
   EXPECT_EQ(WEXITSTATUS(status), kNoticed);
 }
 
-TEST(TripwireTest, EndsQuietly) {
+TEST(FdGuardTest, EndsQuietly) {
   const int free_number = dup(0);
   close(free_number);
   {
-    const Tripwire tripwire([] { ADD_FAILURE() << "nobody closed anything"; });
+    const FdGuard guard([] { ADD_FAILURE() << "nobody closed anything"; });
   }
   const int still_free = dup(0);
   close(still_free);

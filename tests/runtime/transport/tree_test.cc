@@ -114,7 +114,7 @@ TEST(Tree, PathToTheVertexThatCovers) {
       {3, {3}, {}},
   };
   for (const Row& row : rows) {
-    EXPECT_EQ(PathToCover(row.rank, row.members, nodes, 1), row.path)
+    EXPECT_EQ(PathToCoordinator(row.rank, row.members, nodes, 1), row.path)
         << row.rank;
   }
 }

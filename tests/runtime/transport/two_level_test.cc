@@ -217,18 +217,18 @@ class Meter final : public PointToPoint {
   Meter(PointToPoint* to, std::atomic<size_t>* bytes)
       : to_(to), bytes_(bytes) {}
   Status Send(int peer, int tag, const void* data, size_t bytes,
-              Request* request) override {
+              MessageHandle* handle) override {
     *bytes_ += bytes;
-    return to_->Send(peer, tag, data, bytes, request);
+    return to_->Send(peer, tag, data, bytes, handle);
   }
   Status Receive(int peer, int tag, void* data, size_t bytes,
-                 Request* request) override {
-    return to_->Receive(peer, tag, data, bytes, request);
+                 MessageHandle* handle) override {
+    return to_->Receive(peer, tag, data, bytes, handle);
   }
-  Status Test(Request request, bool* done) override {
-    return to_->Test(request, done);
+  Status Test(MessageHandle handle, bool* done) override {
+    return to_->Test(handle, done);
   }
-  bool Abandon(Request request) override { return to_->Abandon(request); }
+  bool Abandon(MessageHandle handle) override { return to_->Abandon(handle); }
 
  private:
   PointToPoint* const to_;

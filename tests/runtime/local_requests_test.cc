@@ -1,5 +1,5 @@
 // This rank's own requests: whose turn it is, and what their callers are told.
-#include "runtime/agreement/own_queue.h"
+#include "runtime/agreement/local_requests.h"
 
 #include <gtest/gtest.h>
 
@@ -19,12 +19,12 @@ const Key kH = {kWorldSet, "h"};
 const Key kJoin = {kWorldSet, kJoinName};
 
 // A queue, and what each caller has been told, by the number of its call.
-class OwnQueueTest : public testing::Test {
+class LocalRequestsTest : public testing::Test {
  protected:
   // Gives the number of the call.
   int Submit(const Key& key, int64_t submitted_ns = 0,
-             const std::string& refusal = "") {
-    return Submit(OpKind::kAllreduce, key, submitted_ns, refusal);
+             const std::string& local_error = "") {
+    return Submit(OpKind::kAllreduce, key, submitted_ns, local_error);
   }
 
   int Join(int32_t set = kWorldSet, int64_t submitted_ns = 0) {
@@ -44,22 +44,22 @@ class OwnQueueTest : public testing::Test {
 
   std::map<int, std::vector<std::string>> told_;
   int tells_ = 0;
-  OwnQueue queue_{[this](Completion done, const Status& status) {
+  LocalRequests queue_{[this](Completion done, const Status& status) {
     ++tells_;
     done.Fire(status, 0);
   }};
 
  private:
   int Submit(OpKind kind, const Key& key, int64_t submitted_ns,
-             const std::string& refusal) {
+             const std::string& local_error) {
     const auto call = static_cast<int>(callers_.size());
-    callers_.push_back(std::make_shared<Caller>());
+    callers_.push_back(std::make_shared<CallerState>());
     Entry entry;
     entry.set = key.first;
     entry.name = key.second;
     entry.request.kind = kind;
     entry.submitted_ns = submitted_ns;
-    entry.refusal = refusal;
+    entry.local_error = local_error;
     entry.caller = callers_.back();
     entry.done = Completion([this, call](const Status& status, int32_t) {
       told_[call].push_back(status.message());
@@ -68,13 +68,13 @@ class OwnQueueTest : public testing::Test {
     return call;
   }
 
-  std::vector<std::shared_ptr<Caller>> callers_;
+  std::vector<std::shared_ptr<CallerState>> callers_;
   std::vector<Entry> executed_;
 };
 
 using Keys = std::vector<Key>;
 
-TEST_F(OwnQueueTest, OneVotePerNameAtATime) {
+TEST_F(LocalRequestsTest, OneVotePerNameAtATime) {
   GiveUp(Submit(kG));
   EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
   GiveUp(Submit(kG));
@@ -90,7 +90,7 @@ TEST_F(OwnQueueTest, OneVotePerNameAtATime) {
   EXPECT_EQ(queue_.TakeTurns(), Keys());
 }
 
-TEST_F(OwnQueueTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
+TEST_F(LocalRequestsTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
   const struct {
     const char* what;
     bool refused, gone, ordered, gone_later, finished;
@@ -119,11 +119,11 @@ TEST_F(OwnQueueTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
 
 // What is wrong here is told here at once, and still voted for: silently it
 // would pair with the others' next call.
-TEST_F(OwnQueueTest, ARefusedCallKeepsItsTurn) {
+TEST_F(LocalRequestsTest, ARefusedCallKeepsItsTurn) {
   const int call = Submit(kG, 0, "wrong");
   EXPECT_EQ(told_[call], std::vector<std::string>{"wrong"});
   EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
-  EXPECT_EQ(queue_.Front(kG).refusal, "wrong");
+  EXPECT_EQ(queue_.Front(kG).local_error, "wrong");
   EXPECT_TRUE(queue_.Waiting());
   EXPECT_FALSE(Order(kG));
   EXPECT_TRUE(queue_.executing().empty());
@@ -131,7 +131,7 @@ TEST_F(OwnQueueTest, ARefusedCallKeepsItsTurn) {
   EXPECT_EQ(told_[call].size(), 1u);
 }
 
-TEST_F(OwnQueueTest, JoinWaitsUntilNothingOfItsSetIsUnvoted) {
+TEST_F(LocalRequestsTest, JoinWaitsUntilNothingOfItsSetIsUnvoted) {
   GiveUp(Submit(kG));
   Submit(kG);
   Submit({1, "x"});
@@ -153,12 +153,12 @@ TEST_F(OwnQueueTest, JoinWaitsUntilNothingOfItsSetIsUnvoted) {
 }
 
 // A rank that has joined takes part in what others order, without an entry.
-TEST_F(OwnQueueTest, WhatWasNotSubmittedHasNoEntry) {
+TEST_F(LocalRequestsTest, WhatWasNotSubmittedHasNoEntry) {
   EXPECT_FALSE(Order(kG));
   EXPECT_TRUE(queue_.executing().empty());
 }
 
-TEST_F(OwnQueueTest, TheOldestExecutingIsFinishedFirst) {
+TEST_F(LocalRequestsTest, TheOldestExecutingIsFinishedFirst) {
   GiveUp(Submit(kG));
   Order(kG);
   queue_.NoteProgress(0, 10);
@@ -173,7 +173,7 @@ TEST_F(OwnQueueTest, TheOldestExecutingIsFinishedFirst) {
   EXPECT_TRUE(queue_.executing().empty());
 }
 
-TEST_F(OwnQueueTest, FailsEverybodyOnce) {
+TEST_F(LocalRequestsTest, FailsEverybodyOnce) {
   const int g = Submit(kG);
   const int refused = Submit(kH, 0, "wrong");
   const int again = Submit(kH);
@@ -193,7 +193,7 @@ TEST_F(OwnQueueTest, FailsEverybodyOnce) {
   EXPECT_EQ(queue_.TakeTurns(), Keys());
 }
 
-TEST_F(OwnQueueTest, FailsOneSet) {
+TEST_F(LocalRequestsTest, FailsOneSet) {
   const int g = Submit(kG);
   const int x = Submit({1, "x"});
   GiveUp(Submit({1, "y"}));
@@ -210,7 +210,7 @@ TEST_F(OwnQueueTest, FailsOneSet) {
 using Since = std::map<Key, int64_t>;
 
 // Since the oldest call whose caller is still there.
-TEST_F(OwnQueueTest, SaysSinceWhenCallersWait) {
+TEST_F(LocalRequestsTest, SaysSinceWhenCallersWait) {
   GiveUp(Submit(kG, 1));
   Submit(kG, 2);
   Submit(kH, 3, "wrong");
@@ -221,7 +221,7 @@ TEST_F(OwnQueueTest, SaysSinceWhenCallersWait) {
   EXPECT_EQ(queue_.Waits(), (Since{{kG, 2}, {kJoin, 4}}));
 }
 
-TEST_F(OwnQueueTest, WhoHasJoinedHasSubmittedEverything) {
+TEST_F(LocalRequestsTest, WhoHasJoinedHasSubmittedEverything) {
   GiveUp(Submit(kG));
   Submit(kG);
   EXPECT_TRUE(queue_.HasSubmitted(kG));
@@ -238,7 +238,7 @@ TEST_F(OwnQueueTest, WhoHasJoinedHasSubmittedEverything) {
 }
 
 // As long as others go on, who has joined does not wait too long.
-TEST_F(OwnQueueTest, JoinsWaitBeginsAnewWhenOthersGoOn) {
+TEST_F(LocalRequestsTest, JoinsWaitBeginsAnewWhenOthersGoOn) {
   Join(kWorldSet, 1);
   Join(1, 1);
   queue_.TakeTurns();
@@ -249,7 +249,7 @@ TEST_F(OwnQueueTest, JoinsWaitBeginsAnewWhenOthersGoOn) {
   EXPECT_EQ(queue_.Waits(), (Since{{kJoin, 10}, {{1, kJoinName}, 1}}));
 }
 
-TEST_F(OwnQueueTest, WhatExecutesWaitsFromTheLastMove) {
+TEST_F(LocalRequestsTest, WhatExecutesWaitsFromTheLastMove) {
   const auto since = [this] {
     return queue_.executing().find(kG)->second.since_ns;
   };

@@ -1,11 +1,11 @@
-// OwnQueue: this rank's own requests, from when they are admitted until the
-// executor has finished them. Says whose turn it is to be voted for: of one
+// LocalRequests: this rank's own requests, from when they are admitted until
+// the executor has finished them. Says whose turn it is to be voted for: of one
 // name only the oldest is, and join when nothing else of the set is left to
 // vote for.
 //
 // Casts no vote itself. Owned by the holder of the progress lock.
-#ifndef TF_HVD_RUNTIME_AGREEMENT_OWN_QUEUE_H_
-#define TF_HVD_RUNTIME_AGREEMENT_OWN_QUEUE_H_
+#ifndef TF_HVD_RUNTIME_AGREEMENT_LOCAL_REQUESTS_H_
+#define TF_HVD_RUNTIME_AGREEMENT_LOCAL_REQUESTS_H_
 
 #include <cstdint>
 #include <deque>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/request/caller.h"
+#include "runtime/request/caller_state.h"
 #include "runtime/request/completion.h"
 #include "runtime/request/entry.h"
 #include "runtime/request/key.h"
@@ -28,22 +28,22 @@ namespace tf_hvd {
 // An own request that has been put in order.
 struct Executing {
   int64_t since_ns = 0;  // the executor has not moved since; 0: not looked yet
-  std::shared_ptr<const Caller> caller;
+  std::shared_ptr<const CallerState> caller;
 };
 
-class OwnQueue {
+class LocalRequests {
  public:
   // Tells a caller what has become of its request.
   using Tell = std::function<void(Completion done, const Status& status)>;
 
-  explicit OwnQueue(Tell tell) : tell_(std::move(tell)) {}
+  explicit LocalRequests(Tell tell) : tell_(std::move(tell)) {}
 
   // Whoever has joined submits nothing in that set before join() returns.
   bool HasJoined(int32_t set) const;
 
   // A request of a set that this rank is a member of, and has not joined. One
   // that is wrong on this rank alone is answered here, but stays: it is voted
-  // as a refusal, so that the other ranks' calls fail as well.
+  // as a local_error, so that the other ranks' calls fail as well.
   void Add(Entry entry);
 
   // What is to be voted for, oldest turn first; each request is given once.
@@ -102,4 +102,4 @@ class OwnQueue {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_AGREEMENT_OWN_QUEUE_H_
+#endif  // TF_HVD_RUNTIME_AGREEMENT_LOCAL_REQUESTS_H_

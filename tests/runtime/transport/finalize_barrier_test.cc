@@ -1,4 +1,4 @@
-#include "runtime/transport/liveness/farewell.h"
+#include "runtime/transport/liveness/finalize_barrier.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -81,31 +81,31 @@ class Peer {
 
 void Sleep(ShmSegment*) { pause(); }
 
-class FarewellTest : public ::testing::Test {
+class FinalizeBarrierTest : public ::testing::Test {
  protected:
   static constexpr int kRanks = 3;
 
-  FarewellTest() { EXPECT_TRUE(segment_->ClaimAlive(0).ok()); }
+  FinalizeBarrierTest() { EXPECT_TRUE(segment_->ClaimAlive(0).ok()); }
 
   // This rank leaves.
   bool Wait() {
     segment_->MarkLeft(0);
-    return Farewell(segment_.get(), kRanks, 0).Wait(&absent_);
+    return FinalizeBarrier(segment_.get(), kRanks, 0).Wait(&absent_);
   }
 
   const std::unique_ptr<ShmSegment> segment_ = NewSegment(kRanks);
-  std::optional<Farewell::Absent> absent_;
-  Watchdog watchdog_{[] { return "a farewell"; }};
+  std::optional<FinalizeBarrier::Absent> absent_;
+  Watchdog watchdog_{[] { return "a finalize barrier"; }};
 };
 
-TEST_F(FarewellTest, AllCome) {
+TEST_F(FinalizeBarrierTest, AllCome) {
   const auto leave = [](int rank) {
     return [rank](ShmSegment* segment) {
       // As in a job: when anybody leaves, all have claimed their ranks.
       while (!segment->HasLeft(0)) std::this_thread::yield();
-      std::optional<Farewell::Absent> absent;
+      std::optional<FinalizeBarrier::Absent> absent;
       segment->MarkLeft(rank);
-      _exit(Farewell(segment, kRanks, rank).Wait(&absent) ? 0 : 1);
+      _exit(FinalizeBarrier(segment, kRanks, rank).Wait(&absent) ? 0 : 1);
     };
   };
   Peer one(segment_->name(), kRanks, 1, leave(1));
@@ -117,12 +117,12 @@ TEST_F(FarewellTest, AllCome) {
 }
 
 // It may save a checkpoint for minutes while the others have nothing to do.
-TEST_F(FarewellTest, ARankThatWorksIsWaitedFor) {
+TEST_F(FinalizeBarrierTest, ARankThatWorksIsWaitedFor) {
   const Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
   std::thread last([this] {
-    std::this_thread::sleep_for(Farewell::kPatience * 1.5);
+    std::this_thread::sleep_for(FinalizeBarrier::kPatience * 1.5);
     segment_->MarkLeft(2);
   });
   EXPECT_TRUE(Wait());
@@ -130,7 +130,7 @@ TEST_F(FarewellTest, ARankThatWorksIsWaitedFor) {
   last.join();
 }
 
-TEST_F(FarewellTest, AStoppedRankIsNot) {
+TEST_F(FinalizeBarrierTest, AStoppedRankIsNot) {
   Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(2);
@@ -144,12 +144,12 @@ TEST_F(FarewellTest, AStoppedRankIsNot) {
   // It goes on, and must not wait for the others in its turn.
   one.GoOn();
   absent_.reset();
-  EXPECT_FALSE(Farewell(segment_.get(), kRanks, 1).Wait(&absent_));
+  EXPECT_FALSE(FinalizeBarrier(segment_.get(), kRanks, 1).Wait(&absent_));
   EXPECT_FALSE(absent_.has_value());
 }
 
 // Stopped while it waited itself.
-TEST_F(FarewellTest, AStoppedRankIsNotAlsoWhenItHasLeft) {
+TEST_F(FinalizeBarrierTest, AStoppedRankIsNotAlsoWhenItHasLeft) {
   Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
@@ -160,21 +160,21 @@ TEST_F(FarewellTest, AStoppedRankIsNotAlsoWhenItHasLeft) {
   EXPECT_EQ(absent_->local_rank, 1);
 }
 
-TEST_F(FarewellTest, ADebuggerMayLookAtARank) {
+TEST_F(FinalizeBarrierTest, ADebuggerMayLookAtARank) {
   Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
   segment_->MarkLeft(2);
   one.Stop();
   std::thread debugger([&one] {
-    std::this_thread::sleep_for(Farewell::kPatience / 5);
+    std::this_thread::sleep_for(FinalizeBarrier::kPatience / 5);
     one.GoOn();
   });
   EXPECT_TRUE(Wait());
   debugger.join();
 }
 
-TEST_F(FarewellTest, ADeadRankIsNotWaitedFor) {
+TEST_F(FinalizeBarrierTest, ADeadRankIsNotWaitedFor) {
   const Peer one(segment_->name(), kRanks, 1, Sleep);
   Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(2);
@@ -187,18 +187,18 @@ TEST_F(FarewellTest, ADeadRankIsNotWaitedFor) {
   EXPECT_EQ(absent_->life, Life::kGone);
 }
 
-TEST_F(FarewellTest, ARefusalCountsForAll) {
+TEST_F(FinalizeBarrierTest, ARefusalCountsForAll) {
   const Peer one(segment_->name(), kRanks, 1, Sleep);
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
   segment_->MarkLeft(2);
-  Farewell(segment_.get(), kRanks, 1).Refuse();
+  FinalizeBarrier(segment_.get(), kRanks, 1).Refuse();
   EXPECT_FALSE(Wait());
   EXPECT_FALSE(absent_.has_value());
 }
 
 // Whoever is in MPI_Finalize must not wait for one that has thought better.
-TEST_F(FarewellTest, WhatIsSettledStays) {
+TEST_F(FinalizeBarrierTest, WhatIsSettledStays) {
   EXPECT_FALSE(segment_->settled_end().has_value());
   EXPECT_TRUE(segment_->SettleEnd(true));
   EXPECT_TRUE(segment_->SettleEnd(false));

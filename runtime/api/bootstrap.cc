@@ -1,4 +1,4 @@
-#include "runtime/api/joining.h"
+#include "runtime/api/bootstrap.h"
 
 #include <unistd.h>
 

@@ -1,10 +1,10 @@
-// Farewell: whether the ranks of a node end MPI together. MPI_Finalize waits
-// for all ranks, without a limit, and one that is stopped never comes: so it
-// is called only when all ranks of the node have come to it and run.
+// FinalizeBarrier: whether the ranks of a node end MPI together. MPI_Finalize
+// waits for all ranks, without a limit, and one that is stopped never comes: so
+// it is called only when all ranks of the node have come to it and run.
 //
 // Ranks of other nodes are not seen: for those MPI_Finalize waits.
-#ifndef TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FAREWELL_H_
-#define TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FAREWELL_H_
+#ifndef TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FINALIZE_BARRIER_H_
+#define TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FINALIZE_BARRIER_H_
 
 #include <chrono>
 #include <optional>
@@ -18,7 +18,7 @@ namespace tf_hvd {
 enum class Life { kRuns, kStopped, kGone };
 Life LifeOf(const ShmSegment& segment, int local_rank);
 
-class Farewell {
+class FinalizeBarrier {
  public:
   // For how long a rank may be stopped: somebody may just be looking at it.
   static constexpr std::chrono::seconds kPatience{5};
@@ -30,7 +30,7 @@ class Farewell {
   };
 
   // `segment` outlives this; the node's `count` ranks, mine is `own`.
-  Farewell(ShmSegment* segment, int count, int own)
+  FinalizeBarrier(ShmSegment* segment, int count, int own)
       : segment_(segment), count_(count), own_(own) {}
 
   // After MarkLeft. True when all ranks have come: MPI may be finalized. False
@@ -52,4 +52,4 @@ class Farewell {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FAREWELL_H_
+#endif  // TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FINALIZE_BARRIER_H_

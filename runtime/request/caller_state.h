@@ -1,13 +1,13 @@
-// Caller: the bond between a request and whoever waits for it. A caller may go
-// before its request has ended, as a step of TensorFlow's does that has failed
-// elsewhere. The request is then detached: it stays in the runtime, takes part
-// as it would have, so that no other rank is disturbed, and its result is
-// dropped.
+// CallerState: the bond between a request and whoever waits for it. A caller
+// may go before its request has ended, as a step of TensorFlow's does that has
+// failed elsewhere. The request is then detached: it stays in the runtime,
+// takes part as it would have, so that no other rank is disturbed, and its
+// result is dropped.
 //
 // Any thread. Of GiveUp and Answer exactly one call is ever true, and whoever
 // got it tells the caller.
-#ifndef TF_HVD_RUNTIME_REQUEST_CALLER_H_
-#define TF_HVD_RUNTIME_REQUEST_CALLER_H_
+#ifndef TF_HVD_RUNTIME_REQUEST_CALLER_STATE_H_
+#define TF_HVD_RUNTIME_REQUEST_CALLER_STATE_H_
 
 #include <atomic>
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace tf_hvd {
 
-class Caller {
+class CallerState {
  public:
   // The caller goes without a result.
   bool GiveUp() { return Take(State::kGone); }
@@ -52,4 +52,4 @@ class Caller {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_REQUEST_CALLER_H_
+#endif  // TF_HVD_RUNTIME_REQUEST_CALLER_STATE_H_

@@ -28,7 +28,7 @@ def _refusal(module: str, name: str) -> Any:
     return refuse
 
 
-class Flavours:
+class KerasVariants:
     """The classes of a module for each Keras; those for `tf.keras` are its attributes.
 
     Args:

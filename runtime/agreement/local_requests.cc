@@ -1,4 +1,4 @@
-#include "runtime/agreement/own_queue.h"
+#include "runtime/agreement/local_requests.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,11 +6,11 @@
 
 namespace tf_hvd {
 
-bool OwnQueue::HasJoined(int32_t set) const {
+bool LocalRequests::HasJoined(int32_t set) const {
   return want_join_.count(set) > 0 || queue_.count({set, kJoinName}) > 0;
 }
 
-void OwnQueue::Add(Entry entry) {
+void LocalRequests::Add(Entry entry) {
   if (entry.request.kind == OpKind::kJoin) {
     const int32_t set = entry.set;
     entry.name = kJoinName;
@@ -19,11 +19,12 @@ void OwnQueue::Add(Entry entry) {
   }
   const Key key{entry.set, entry.name};
   if (IsWaitedFor(key)) {
-    entry.refusal = "duplicate name: '" + entry.name +
-                    "' was submitted again before the first was complete; "
-                    "give concurrent collectives different names";
+    entry.local_error = "duplicate name: '" + entry.name +
+                        "' was submitted again before the first was complete; "
+                        "give concurrent collectives different names";
   }
-  if (!entry.refusal.empty()) Answer(&entry, InvalidArgument(entry.refusal));
+  if (!entry.local_error.empty())
+    Answer(&entry, InvalidArgument(entry.local_error));
   auto& waiting = queue_[key];
   waiting.push_back(std::move(entry));
   if (waiting.size() == 1) turns_.push_back(key);
@@ -32,7 +33,7 @@ void OwnQueue::Add(Entry entry) {
 // A call that was refused or given up is complete for its caller, though it
 // still waits for its turn, or is executed: a step that failed may be made
 // again.
-bool OwnQueue::IsWaitedFor(const Key& key) const {
+bool LocalRequests::IsWaitedFor(const Key& key) const {
   const auto waiting = queue_.find(key);
   if (waiting != queue_.end() &&
       std::any_of(waiting->second.begin(), waiting->second.end(),
@@ -46,7 +47,7 @@ bool OwnQueue::IsWaitedFor(const Key& key) const {
   });
 }
 
-std::vector<Key> OwnQueue::TakeTurns() {
+std::vector<Key> LocalRequests::TakeTurns() {
   AdmitJoins();
   std::vector<Key> turns = std::exchange(turns_, {});
   // The set may have been removed meanwhile, or the runtime ended.
@@ -57,7 +58,7 @@ std::vector<Key> OwnQueue::TakeTurns() {
 
 // Join is voted for when nothing of this rank in that set is still unvoted: its
 // vote counts for everything that others have open.
-void OwnQueue::AdmitJoins() {
+void LocalRequests::AdmitJoins() {
   for (auto join = want_join_.begin(); join != want_join_.end();) {
     const int32_t set = join->first;
     const bool unvoted =
@@ -75,7 +76,7 @@ void OwnQueue::AdmitJoins() {
   }
 }
 
-std::optional<Entry> OwnQueue::Ordered(const Key& key) {
+std::optional<Entry> LocalRequests::Ordered(const Key& key) {
   active_.insert(key.first);
   const auto waiting = queue_.find(key);
   if (waiting == queue_.end()) return std::nullopt;
@@ -91,7 +92,7 @@ std::optional<Entry> OwnQueue::Ordered(const Key& key) {
   return own;
 }
 
-void OwnQueue::Finished(const Key& key) {
+void LocalRequests::Finished(const Key& key) {
   const auto first = executing_.lower_bound(key);
   if (first != executing_.end() && first->first == key) {
     executing_.erase(first);
@@ -99,7 +100,7 @@ void OwnQueue::Finished(const Key& key) {
   finished_any_ = true;
 }
 
-void OwnQueue::NoteProgress(uint64_t moved, int64_t now_ns) {
+void LocalRequests::NoteProgress(uint64_t moved, int64_t now_ns) {
   // Join waits for others to finish their work: as long as they do, it is no
   // stall.
   for (const int32_t set : std::exchange(active_, {})) {
@@ -116,7 +117,7 @@ void OwnQueue::NoteProgress(uint64_t moved, int64_t now_ns) {
   }
 }
 
-void OwnQueue::FailAll(const std::function<Status(const Key& key)>& why) {
+void LocalRequests::FailAll(const std::function<Status(const Key& key)>& why) {
   for (auto& [key, waiting] : queue_) {
     const Status status = why(key);
     for (Entry& entry : waiting) Answer(&entry, status);
@@ -126,7 +127,7 @@ void OwnQueue::FailAll(const std::function<Status(const Key& key)>& why) {
   want_join_.clear();
 }
 
-void OwnQueue::FailSet(int32_t set, const Status& status) {
+void LocalRequests::FailSet(int32_t set, const Status& status) {
   for (auto it = queue_.begin(); it != queue_.end();) {
     if (it->first.first != set) {
       ++it;
@@ -141,11 +142,11 @@ void OwnQueue::FailSet(int32_t set, const Status& status) {
   }
 }
 
-void OwnQueue::Answer(Entry* entry, const Status& status) {
+void LocalRequests::Answer(Entry* entry, const Status& status) {
   if (entry->done.pending()) tell_(std::move(entry->done), status);
 }
 
-std::map<Key, int64_t> OwnQueue::Waits() const {
+std::map<Key, int64_t> LocalRequests::Waits() const {
   std::map<Key, int64_t> since_ns;
   for (const auto& [key, entries] : queue_) {
     const auto waiting =
@@ -159,7 +160,7 @@ std::map<Key, int64_t> OwnQueue::Waits() const {
   return since_ns;
 }
 
-bool OwnQueue::HasSubmitted(const Key& key) const {
+bool LocalRequests::HasSubmitted(const Key& key) const {
   const bool wants_join =
       key.second == kJoinName && want_join_.count(key.first) > 0;
   return queue_.count(key) > 0 || wants_join ||

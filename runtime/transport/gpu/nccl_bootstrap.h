@@ -1,7 +1,7 @@
-// GpuMeeting: what the ranks of a set tell each other before NCCL connects
+// NcclBootstrap: what the ranks of a set tell each other before NCCL connects
 // them, and what must be so, lest NCCL hangs. Pure.
-#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_MEETING_H_
-#define TF_HVD_RUNTIME_TRANSPORT_GPU_MEETING_H_
+#ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_BOOTSTRAP_H_
+#define TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_BOOTSTRAP_H_
 
 #include <string>
 #include <vector>
@@ -12,8 +12,9 @@
 
 namespace tf_hvd {
 
-// One rank's card. Sent as it lies in memory: all ranks run the same build.
-struct GpuCard {
+// What one rank tells of itself. Sent as it lies in memory: all ranks run the
+// same build.
+struct PeerInfo {
   int nccl_version = 0;
   int ordinal = 0;
   CudaUuid uuid{};
@@ -22,13 +23,13 @@ struct GpuCard {
   char settings[1024] = "";
 };
 
-void SetSettings(const std::string& settings, GpuCard* card);
+void SetSettings(const std::string& settings, PeerInfo* peer);
 
-// `names`: of the ranks that the cards are of, "rank 3 (host)". An error names
+// `names`: of the peers, "rank 3 (host)". An error names
 // two of them. `shared_devices`: that two have one device is no error.
-Status CheckCards(const std::vector<GpuCard>& cards,
+Status CheckPeers(const std::vector<PeerInfo>& peers,
                   const std::vector<std::string>& names, bool shared_devices);
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_MEETING_H_
+#endif  // TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_BOOTSTRAP_H_

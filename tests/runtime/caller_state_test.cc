@@ -1,4 +1,4 @@
-#include "runtime/request/caller.h"
+#include "runtime/request/caller_state.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 namespace tf_hvd {
 namespace {
 
-TEST(Caller, IsToldOnce) {
-  Caller caller;
+TEST(CallerState, IsToldOnce) {
+  CallerState caller;
   EXPECT_FALSE(caller.gone());
   EXPECT_TRUE(caller.Answer());
   EXPECT_FALSE(caller.Answer());
@@ -20,8 +20,8 @@ TEST(Caller, IsToldOnce) {
   EXPECT_FALSE(caller.WhileWaiting([] { FAIL(); }));
 }
 
-TEST(Caller, GoesOnce) {
-  Caller caller;
+TEST(CallerState, GoesOnce) {
+  CallerState caller;
   int used = 0;
   EXPECT_TRUE(caller.WhileWaiting([&] { ++used; }));
   EXPECT_TRUE(caller.GiveUp());
@@ -35,9 +35,9 @@ TEST(Caller, GoesOnce) {
 // A cancellation, a completion and an allocation at the same time. What belongs
 // to the caller is freed by whoever tells it, and is used by nobody after that:
 // the sanitizers see it if not.
-TEST(Caller, EndsWhileItIsUsed) {
+TEST(CallerState, EndsWhileItIsUsed) {
   for (int round = 0; round < 2000; ++round) {
-    Caller caller;
+    CallerState caller;
     auto context = std::make_unique<std::vector<int>>();
     std::atomic<int> told{0};
     std::atomic<int> ready{0};

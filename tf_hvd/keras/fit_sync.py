@@ -29,8 +29,8 @@ from tf_hvd.collectives.objects import allgather_object
 from tf_hvd.core import basics
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import backup, compat, metrics, plans
-from tf_hvd.keras.plans import by_rank
+from tf_hvd.keras import backup, compat, fit_config, metrics
+from tf_hvd.keras.fit_config import by_rank
 from tf_hvd.training import agreement
 
 
@@ -87,9 +87,9 @@ class _Fit:
         self._process_set = metrics.process_set_of(model)
         if not self._together:
             return
-        mine = plans.plan_of(self._callbacks, params or {})
+        mine = fit_config.config_of(self._callbacks, params or {})
         everyone = self._gather("the beginning of fit", mine)
-        plans.check(everyone, self._ranks)
+        fit_config.check(everyone, self._ranks)
         self._steps = None if any(plan.steps is None for plan in everyone) else mine.steps
         self._averages = any(plan.averages for plan in everyone)
         self._strict = "MetricAverageCallback" in mine.changing
@@ -99,7 +99,7 @@ class _Fit:
             self._hand_out_backup(of_ours=kinds[0] == "ours")
 
     def _hand_out_backup(self, of_ours: bool) -> None:
-        own = plans.backup_of(self._callbacks)
+        own = fit_config.backup_of(self._callbacks)
         directory = getattr(own, "backup_dir", None)
         files = backup.hand_out(directory, self._process_set)
         self._restores_all = of_ours

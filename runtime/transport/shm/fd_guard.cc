@@ -1,4 +1,4 @@
-#include "runtime/transport/shm/tripwire.h"
+#include "runtime/transport/shm/fd_guard.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ void OpenFile::Close() {
 
 // A thread that reads keeps its end of the pipe open: that it was closed shows
 // when the other end is closed as well.
-Tripwire::Tripwire(std::function<void()> on_cut)
+FdGuard::FdGuard(std::function<void()> on_cut)
     : alarm_(std::make_shared<Alarm>()) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return;
@@ -65,7 +65,7 @@ Tripwire::Tripwire(std::function<void()> on_cut)
   });
 }
 
-Tripwire::~Tripwire() {
+FdGuard::~FdGuard() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard<std::mutex> lock(alarm_->mutex);

@@ -1,10 +1,10 @@
-// RequestSet: the messages that one operation has under way.
+// MessageSet: the messages that one operation has under way.
 //
 // Messages are posted in lanes, and a lane is asked for as a whole. Whatever
 // fails, all messages of the set are abandoned. Holder of the progress lock
 // only.
-#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_REQUEST_SET_H_
-#define TF_HVD_RUNTIME_TRANSPORT_P2P_REQUEST_SET_H_
+#ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_MESSAGE_SET_H_
+#define TF_HVD_RUNTIME_TRANSPORT_P2P_MESSAGE_SET_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace tf_hvd {
 
-class RequestSet {
+class MessageSet {
  public:
   // `tag`: of all its messages. Longer ones than `max_message_bytes` are cut.
-  RequestSet(PointToPoint* p2p, int tag, size_t max_message_bytes);
-  ~RequestSet() { Abandon(); }
+  MessageSet(PointToPoint* p2p, int tag, size_t max_message_bytes);
+  ~MessageSet() { Abandon(); }
 
-  RequestSet(const RequestSet&) = delete;
-  RequestSet& operator=(const RequestSet&) = delete;
+  MessageSet(const MessageSet&) = delete;
+  MessageSet& operator=(const MessageSet&) = delete;
 
   // Posts a message of any length; nothing for 0 bytes, on either side.
   Status Send(size_t lane, int peer, const void* data, size_t bytes);
@@ -38,7 +38,7 @@ class RequestSet {
 
  private:
   struct Posted {
-    PointToPoint::Request request = 0;
+    PointToPoint::MessageHandle handle = 0;
     int peer = 0;
   };
   using Lane = std::vector<Posted>;
@@ -54,4 +54,4 @@ class RequestSet {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_REQUEST_SET_H_
+#endif  // TF_HVD_RUNTIME_TRANSPORT_P2P_MESSAGE_SET_H_

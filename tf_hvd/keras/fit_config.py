@@ -31,7 +31,7 @@ _WRITING = {
 _LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 
 
-class Plan(NamedTuple):
+class FitConfig(NamedTuple):
     """What a rank is about to do in `fit`.
 
     Attributes:
@@ -75,7 +75,7 @@ def backup_of(callbacks: Sequence[Any]) -> Any:
     return next((each for each in callbacks if _known(each) == "BackupAndRestore"), None)
 
 
-def plan_of(callbacks: Sequence[Any], params: Any) -> Plan:
+def config_of(callbacks: Sequence[Any], params: Any) -> FitConfig:
     """The plan of this rank.
 
     Args:
@@ -86,7 +86,7 @@ def plan_of(callbacks: Sequence[Any], params: Any) -> Plan:
     best = any(getattr(callback, "save_best_only", False) is True for callback in callbacks)
     found = backup_of(callbacks)
     ours = isinstance(found, backup.BackupAndRestore)
-    return Plan(
+    return FitConfig(
         steps=params.get("steps"),
         epochs=params.get("epochs"),
         changing=tuple(sorted(kind for kind in kinds if kind in _CHANGING)),
@@ -102,7 +102,7 @@ def by_rank(values: Sequence[Any], ranks: Sequence[int]) -> str:
     return f"{values[0]} on rank {ranks[0]}, {values[other]} on rank {ranks[other]}"
 
 
-def check(plans: Sequence[Plan], ranks: Sequence[int]) -> None:
+def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
     """Raises unless the plans, one for each of the ranks, fit together.
 
     Raises:
@@ -138,7 +138,7 @@ def check(plans: Sequence[Plan], ranks: Sequence[int]) -> None:
         )
 
 
-def _check_files(plans: Sequence[Plan], ranks: Sequence[int]) -> None:
+def _check_files(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
     writers: dict[tuple[str, str, str], list[int]] = {}
     for plan, rank in zip(plans, ranks, strict=True):
         for file in plan.files:

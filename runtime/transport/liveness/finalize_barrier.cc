@@ -1,4 +1,4 @@
-#include "runtime/transport/liveness/farewell.h"
+#include "runtime/transport/liveness/finalize_barrier.h"
 
 #include <algorithm>
 #include <thread>
@@ -28,7 +28,7 @@ Life LifeOf(const ShmSegment& segment, int local_rank) {
 
 // What has been settled counts, whoever did it first: a rank that is in
 // MPI_Finalize cannot be called back.
-bool Farewell::Wait(std::optional<Absent>* absent) {
+bool FinalizeBarrier::Wait(std::optional<Absent>* absent) {
   Clock::duration pause = kFirstPause;
   Clock::time_point next_look{};
   // Looks and no time: it passes also while all ranks of the job are stopped.
@@ -55,7 +55,7 @@ bool Farewell::Wait(std::optional<Absent>* absent) {
   }
 }
 
-bool Farewell::AllHaveLeft() const {
+bool FinalizeBarrier::AllHaveLeft() const {
   for (int rank = 0; rank < count_; ++rank) {
     if (!segment_->HasLeft(rank)) return false;
   }
@@ -64,7 +64,8 @@ bool Farewell::AllHaveLeft() const {
 
 // Those that have come are looked at when all have: they wait as well, and
 // many of them would look at each other.
-std::optional<Farewell::Absent> Farewell::FindAbsent(bool all_left) const {
+std::optional<FinalizeBarrier::Absent> FinalizeBarrier::FindAbsent(
+    bool all_left) const {
   std::optional<Absent> found;
   for (int rank = 0; rank < count_; ++rank) {
     if (rank == own_ || (!all_left && segment_->HasLeft(rank))) continue;

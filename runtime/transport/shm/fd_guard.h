@@ -1,8 +1,8 @@
-// Tripwire: notices that the script closes file descriptors that it has not
+// FdGuard: notices that the script closes file descriptors that it has not
 // opened (os.closerange), tf_hvd's and MPI's among them. The launcher may end
 // the process for that within a millisecond: the notice comes at once.
-#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_TRIPWIRE_H_
-#define TF_HVD_RUNTIME_TRANSPORT_SHM_TRIPWIRE_H_
+#ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_FD_GUARD_H_
+#define TF_HVD_RUNTIME_TRANSPORT_SHM_FD_GUARD_H_
 
 #include <sys/stat.h>
 
@@ -32,16 +32,16 @@ class OpenFile {
   ino_t inode_ = 0;
 };
 
-class Tripwire {
+class FdGuard {
  public:
   // `on_cut` is called at most once, on a thread of its own, and must not
   // destroy this; some seconds after it the process ends, with status 1. Blind
   // while a forked child lives that has not closed its copy.
-  explicit Tripwire(std::function<void()> on_cut);
-  ~Tripwire();
+  explicit FdGuard(std::function<void()> on_cut);
+  ~FdGuard();
 
-  Tripwire(const Tripwire&) = delete;
-  Tripwire& operator=(const Tripwire&) = delete;
+  FdGuard(const FdGuard&) = delete;
+  FdGuard& operator=(const FdGuard&) = delete;
 
  private:
   // Outlives this where the thread does.
@@ -58,4 +58,4 @@ class Tripwire {
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_TRIPWIRE_H_
+#endif  // TF_HVD_RUNTIME_TRANSPORT_SHM_FD_GUARD_H_

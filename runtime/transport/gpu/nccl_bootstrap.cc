@@ -1,4 +1,4 @@
-#include "runtime/transport/gpu/meeting.h"
+#include "runtime/transport/gpu/nccl_bootstrap.h"
 
 #include <algorithm>
 #include <iterator>
@@ -16,8 +16,8 @@ std::string VersionText(int version) {
          std::to_string(version % 100);
 }
 
-std::set<std::string> LinesOf(const GpuCard& card) {
-  std::istringstream text(card.settings);
+std::set<std::string> LinesOf(const PeerInfo& peer) {
+  std::istringstream text(peer.settings);
   std::set<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.insert(line);
   return lines;
@@ -34,8 +34,8 @@ std::string Counterpart(const std::set<std::string>& lines,
 }
 
 // "A has NCCL_ALGO=Ring and B has no NCCL_ALGO"; empty if all are alike.
-std::string DifferenceText(const GpuCard& a, const std::string& a_name,
-                           const GpuCard& b, const std::string& b_name) {
+std::string DifferenceText(const PeerInfo& a, const std::string& a_name,
+                           const PeerInfo& b, const std::string& b_name) {
   const std::set<std::string> of_a = LinesOf(a);
   const std::set<std::string> of_b = LinesOf(b);
   const auto text = [&](const std::string& in_a, const std::string& in_b) {
@@ -52,39 +52,39 @@ std::string DifferenceText(const GpuCard& a, const std::string& a_name,
 
 }  // namespace
 
-void SetSettings(const std::string& settings, GpuCard* card) {
+void SetSettings(const std::string& settings, PeerInfo* peer) {
   const size_t length =
-      std::min(settings.size(), std::size(card->settings) - 1);
-  settings.copy(card->settings, length);
-  card->settings[length] = '\0';
+      std::min(settings.size(), std::size(peer->settings) - 1);
+  settings.copy(peer->settings, length);
+  peer->settings[length] = '\0';
 }
 
-Status CheckCards(const std::vector<GpuCard>& cards,
+Status CheckPeers(const std::vector<PeerInfo>& peers,
                   const std::vector<std::string>& names, bool shared_devices) {
   std::map<std::string, size_t> by_uuid;
-  for (size_t i = 0; i < cards.size(); ++i) {
-    if (cards[i].nccl_version != cards[0].nccl_version) {
+  for (size_t i = 0; i < peers.size(); ++i) {
+    if (peers[i].nccl_version != peers[0].nccl_version) {
       return FailedPrecondition(
-          names[0] + " has NCCL " + VersionText(cards[0].nccl_version) +
+          names[0] + " has NCCL " + VersionText(peers[0].nccl_version) +
           " and " + names[i] + " has NCCL " +
-          VersionText(cards[i].nccl_version) +
+          VersionText(peers[i].nccl_version) +
           "; install the same on all machines, or name it with "
           "TF_HVD_NCCL_LIBRARY");
     }
     const std::string settings =
-        DifferenceText(cards[0], names[0], cards[i], names[i]);
+        DifferenceText(peers[0], names[0], peers[i], names[i]);
     if (!settings.empty()) {
       return FailedPrecondition(
           settings +
           "; NCCL hangs unless it is equal on all ranks: set it for all "
           "machines (tf_hvd run -x), or for none");
     }
-    const std::string uuid(cards[i].uuid.bytes, sizeof(cards[i].uuid.bytes));
+    const std::string uuid(peers[i].uuid.bytes, sizeof(peers[i].uuid.bytes));
     const auto [found, is_new] = by_uuid.emplace(uuid, i);
     if (is_new || shared_devices) continue;
     return FailedPrecondition(
         names[found->second] + " and " + names[i] +
-        " use the same GPU (number " + std::to_string(cards[i].ordinal) +
+        " use the same GPU (number " + std::to_string(peers[i].ordinal) +
         "), and NCCL needs one for each. Give each rank its own, before "
         "anything else uses a GPU: gpus = tf.config.list_physical_devices"
         "('GPU'); tf.config.set_visible_devices(gpus[hvd.local_rank() % "

@@ -1,7 +1,7 @@
 // Joining: from what Python passes to init to a runtime that has a place in the
 // job. One thread at a time.
-#ifndef TF_HVD_RUNTIME_API_JOINING_H_
-#define TF_HVD_RUNTIME_API_JOINING_H_
+#ifndef TF_HVD_RUNTIME_API_BOOTSTRAP_H_
+#define TF_HVD_RUNTIME_API_BOOTSTRAP_H_
 
 #include <memory>
 
@@ -28,4 +28,4 @@ Status FindMpi(const tf_hvd_init_options& given, MpiInfo* mpi);
 
 }  // namespace tf_hvd
 
-#endif  // TF_HVD_RUNTIME_API_JOINING_H_
+#endif  // TF_HVD_RUNTIME_API_BOOTSTRAP_H_
