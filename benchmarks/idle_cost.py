@@ -6,7 +6,6 @@ Python and TensorFlow cost by themselves; after it, with nothing pending; and wh
 waits in an allreduce that the others have not called yet.
 """
 
-import argparse
 import shlex
 import statistics
 import sys
@@ -14,8 +13,12 @@ import threading
 import time
 
 import tensorflow as tf
+from absl import app, flags
 
 import tf_hvd as hvd
+
+_WINDOWS = flags.DEFINE_integer("windows", 5, "windows of each state")
+_SECONDS = flags.DEFINE_float("seconds", 2.0, "of each window")
 
 
 def cpu_share(seconds):
@@ -40,16 +43,12 @@ def share_while_waiting(seconds):
     return share
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--windows", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each window")
-    arguments = parser.parse_args()
+def main(_):
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
     def median(measure):
-        return statistics.median(measure(arguments.seconds) for _ in range(arguments.windows))
+        return statistics.median(measure(_SECONDS.value) for _ in range(_WINDOWS.value))
 
     tf.identity(tf.constant(1.0))
     shares = {"before init": median(cpu_share)}
@@ -71,4 +70,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -8,13 +8,23 @@ beside them for each call: how often rank 0's process gave its core away by itse
 switches), and how often it lost it (involuntary).
 """
 
-import argparse
 import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
+
+from absl import app, flags
+
+_MPI = flags.DEFINE_enum("mpi", "openmpi", ["openmpi", "mpich"], "the MPI of the jobs")
+_SECONDS = flags.DEFINE_float("seconds", 2.0, "of each turn")
+_TURNS = flags.DEFINE_integer("turns", 5, "of each job")
+_MIXED = flags.DEFINE_integer(
+    "mixed", 0, "also an allreduce of so many bytes, an allgather and a broadcast"
+)
+_ONLY = flags.DEFINE_multi_integer("only", None, "lines of the table, from 0")
+_RANK = flags.DEFINE_bool("rank", False, "what the jobs run")
 
 SCENARIOS = [  # ranks for each core, bound, busy neighbours
     (1, True, 0),
@@ -48,7 +58,7 @@ def turn(call, seconds):
     return calls / passed, *((a - b) / calls for a, b in zip(after, before, strict=True))
 
 
-def rank(arguments):
+def rank():
     import numpy as np
     import tensorflow as tf
     from mpi4py import MPI
@@ -59,14 +69,14 @@ def rank(arguments):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     hvd.init()
     zeros, ones = tf.zeros(1024), tf.ones(1024)
-    more = tf.zeros(arguments.mixed // 4)
-    buffer, large = np.zeros(1024, np.float32), np.zeros(arguments.mixed // 4, np.float32)
+    more = tf.zeros(_MIXED.value // 4)
+    buffer, large = np.zeros(1024, np.float32), np.zeros(_MIXED.value // 4, np.float32)
     rows = np.zeros(1024 * hvd.size(), np.float32)
     first = hvd.rank() == 0
 
     def by_tf_hvd(over):
         summed = hvd.allreduce(ones if first and over else zeros, op=hvd.Sum, name="x")
-        if arguments.mixed:
+        if _MIXED.value:
             hvd.allreduce(more, op=hvd.Sum, name="more")
             hvd.allgather(zeros, name="rows")
             hvd.broadcast(zeros, root_rank=0, name="of one")
@@ -75,7 +85,7 @@ def rank(arguments):
     def by_mpi(over):
         buffer[0] = float(first and over)
         MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, buffer)
-        if arguments.mixed:
+        if _MIXED.value:
             MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, large)
             MPI.COMM_WORLD.Allgather(buffer, rows)
             over = bool(buffer[0])
@@ -86,9 +96,9 @@ def rank(arguments):
     taken = {by_tf_hvd: [], by_mpi: []}
     for call in taken:
         turn(call, 0.2)
-    for _ in range(arguments.turns):
+    for _ in range(_TURNS.value):
         for call, figures in taken.items():
-            figures.append(turn(call, arguments.seconds))
+            figures.append(turn(call, _SECONDS.value))
     if first:
         for figures in taken.values():
             print(*(statistics.median(column) for column in zip(*figures, strict=True)))
@@ -102,14 +112,14 @@ def neighbours(count, cores):
     return started
 
 
-def run(arguments, each, bound, busy):
+def run(each, bound, busy):
     cores = sorted(os.sched_getaffinity(0))
-    binding = "--bind-to none" if arguments.mpi == "openmpi" else "-bind-to none"
-    command = ["tf_hvd", "run", "-np", str(each * len(cores)), "--mpi", arguments.mpi]
+    binding = "--bind-to none" if _MPI.value == "openmpi" else "-bind-to none"
+    command = ["tf_hvd", "run", "-np", str(each * len(cores)), "--mpi", _MPI.value]
     command += [] if bound else [f"--mpi-args={binding}"]
     command += [sys.executable, __file__, "--rank"]
-    command += ["--mixed", str(arguments.mixed)]
-    command += ["--seconds", str(arguments.seconds), "--turns", str(arguments.turns)]
+    command += ["--mixed", str(_MIXED.value)]
+    command += ["--seconds", str(_SECONDS.value), "--turns", str(_TURNS.value)]
     others = neighbours(busy, cores)
     try:
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -120,29 +130,15 @@ def run(arguments, each, bound, busy):
     return [[float(word) for word in line.split()] for line in printed.splitlines()]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mpi", default="openmpi", choices=("openmpi", "mpich"))
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument(
-        "--mixed",
-        type=int,
-        default=0,
-        metavar="BYTES",
-        help="also an allreduce of so many bytes, an allgather and a broadcast",
-    )
-    parser.add_argument("--only", type=int, nargs="*", help="lines of the table, from 0")
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rank:
-        return rank(arguments)
+def main(_):
+    if _RANK.value:
+        return rank()
     print("ranks bound neighbours | tf_hvd/s own lost  loss |    MPI/s own lost  loss | ratio")
     quiet = {}
     for number, (each, bound, busy) in enumerate(SCENARIOS):
-        if arguments.only and number not in arguments.only:
+        if _ONLY.value and number not in _ONLY.value:
             continue
-        ours, mpi = run(arguments, each, bound, busy)
+        ours, mpi = run(each, bound, busy)
         quiet.setdefault(bound, (ours[0], mpi[0]))
         losses = [best / now[0] for best, now in zip(quiet[bound], (ours, mpi), strict=True)]
         cells = [
@@ -155,4 +151,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app.run(main)

@@ -7,7 +7,6 @@ close, without the imports, and how much the largest memory of the process excee
 after them, in sizes of the file.
 """
 
-import argparse
 import json
 import pathlib
 import re
@@ -20,6 +19,13 @@ import time
 
 import numpy as np
 import tensorflow as tf
+from absl import app, flags
+
+_NODES = flags.DEFINE_integer("nodes", 200_000, "of the graph of small ops")
+_MEGABYTES = flags.DEFINE_integer("megabytes", 1812, "of 2^20 bytes, of the large GraphDef")
+_REPEATS = flags.DEFINE_integer("repeats", 3, "of each measurement")
+_FOLDER = flags.DEFINE_string("folder", None, "where the files are made; needs twice their size")
+_WORK = flags.DEFINE_list("work", None, "what a process that is measured does: kind, from, to")
 
 
 def few_large(megabytes):
@@ -99,7 +105,7 @@ def measure(source, repeats):
     for _ in range(repeats):
         for kind, values in results.items():
             target = source.with_name(f"{kind}.pb")
-            command = [sys.executable, __file__, "--work", kind, str(source), str(target)]
+            command = [sys.executable, __file__, f"--work={kind},{source},{target}"]
             out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             values.append(json.loads(out.splitlines()[-1]))
             target.unlink()
@@ -107,19 +113,12 @@ def measure(source, repeats):
             for kind, values in results.items()}  # fmt: skip
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
-    parser.add_argument("--nodes", type=int, default=200_000)
-    parser.add_argument("--megabytes", type=int, default=1812, help="of 2^20 bytes")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", help="where the files are made; needs twice their size")
-    arguments = parser.parse_args()
-    if arguments.work:
-        work(*arguments.work)
+def main(_):
+    if _WORK.value:
+        work(*_WORK.value)
         return
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        for make, amount in ((many_small, arguments.nodes), (few_large, arguments.megabytes)):
+    with tempfile.TemporaryDirectory(dir=_FOLDER.value) as folder:
+        for make, amount in ((many_small, _NODES.value), (few_large, _MEGABYTES.value)):
             source = pathlib.Path(folder) / "graph.pb"
             graph = make(amount)
             graph.versions.producer = tf.version.GRAPH_DEF_VERSION
@@ -127,7 +126,7 @@ def main():
             source.write_bytes(graph.SerializeToString())
             del graph
             size = source.stat().st_size
-            results = measure(source, arguments.repeats)
+            results = measure(source, _REPEATS.value)
             print(f"{count} nodes, {size / 1e6:.0f} MB")
             for kind, (seconds, used) in results.items():
                 print(f"  {kind:9} {seconds:6.2f} s  memory {used / size:5.2f} x file")
@@ -136,4 +135,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

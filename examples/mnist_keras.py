@@ -1,28 +1,24 @@
 # tf_hvd run -np 2 python examples/mnist_keras.py [--data DIR] [--checkpoint FILE.keras]
 """A convolutional network on handwritten digits with Keras 3's `model.fit`."""
 
-import argparse
 import os
 
 import digits_data
 import keras
 import tensorflow as tf
+from absl import app, flags
 from training_report import digest, say_result
 
 import tf_hvd as hvd
 from tf_hvd.keras import callbacks
 
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", help="folder with MNIST's IDX files; else scikit-learn's digits")
-    parser.add_argument("--epochs", type=int, help="default: 5 for MNIST, 20 for the small digits")
-    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
-    parser.add_argument("--rate", type=float, default=0.002, help="learning rate of one rank")
-    parser.add_argument("--checkpoint", help="where rank 0 keeps the best model")
-    arguments = parser.parse_args()
-    arguments.epochs = arguments.epochs or (5 if arguments.data else 20)
-    return arguments
+_DATA = flags.DEFINE_string(
+    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+)
+_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 5 for MNIST, 20 for the small digits")
+_BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
+_RATE = flags.DEFINE_float("rate", 0.002, "learning rate of one rank")
+_CHECKPOINT = flags.DEFINE_string("checkpoint", None, "where rank 0 keeps the best model")
 
 
 def make_model(shape):
@@ -48,8 +44,8 @@ def make_dataset(images, labels, batch):
     return share.shuffle(len(images)).batch(batch)
 
 
-def main():
-    arguments = parse_arguments()
+def main(_):
+    epochs = _EPOCHS.value or (5 if _DATA.value else 20)
     hvd.init()  # 1. Join the job.
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:  # each rank takes one
@@ -59,11 +55,11 @@ def main():
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     keras.utils.set_random_seed(hvd.rank())
 
-    (images, labels), test = digits_data.load(arguments.data)
-    dataset = make_dataset(images, labels, arguments.batch)
+    (images, labels), test = digits_data.load(_DATA.value)
+    dataset = make_dataset(images, labels, _BATCH.value)
 
     model = make_model(images.shape[1:])
-    rate = arguments.rate * hvd.size()  # 3. N times the images a step: N times the rate,
+    rate = _RATE.value * hvd.size()  # 3. N times the images a step: N times the rate,
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))  # 4. averaged gradients,
     model.compile(
         optimizer=optimizer,
@@ -75,15 +71,15 @@ def main():
         callbacks.MetricAverageCallback(),
         callbacks.LearningRateWarmupCallback(rate, warmup_epochs=1),  # and the rate slowly.
         callbacks.LearningRateScheduleCallback(
-            rate, lambda epoch: 1 - epoch / arguments.epochs, start_epoch=1
+            rate, lambda epoch: 1 - epoch / epochs, start_epoch=1
         ),
         callbacks.ProgbarLogger(),
     ]
-    if arguments.checkpoint:
+    if _CHECKPOINT.value:
         used.append(
-            callbacks.ModelCheckpoint(arguments.checkpoint, monitor="loss", save_best_only=True)
+            callbacks.ModelCheckpoint(_CHECKPOINT.value, monitor="loss", save_best_only=True)
         )
-    model.fit(dataset, epochs=arguments.epochs, callbacks=used, verbose=0)
+    model.fit(dataset, epochs=epochs, callbacks=used, verbose=0)
 
     hits = digits_data.count_hits(model.predict_on_batch, *test, hvd.rank(), hvd.size())
     hits = int(hvd.allreduce(tf.constant(hits), op=hvd.Sum, name="hits"))
@@ -92,4 +88,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -5,27 +5,23 @@ Augmented images, batch normalization over all ranks' batches, half-size gradien
 the way, SGD with momentum on a schedule, and an early stop that all ranks take together.
 """
 
-import argparse
 import os
 
 import digits_data
 import keras
 import tensorflow as tf
+from absl import app, flags
 from training_report import digest, say_result
 
 import tf_hvd as hvd
 from tf_hvd.keras import callbacks
 
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", help="folder with MNIST's IDX files; else scikit-learn's digits")
-    parser.add_argument("--epochs", type=int, help="default: 8 for MNIST, 30 for the small digits")
-    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
-    parser.add_argument("--rate", type=float, default=0.03, help="learning rate of one rank")
-    arguments = parser.parse_args()
-    arguments.epochs = arguments.epochs or (8 if arguments.data else 30)
-    return arguments
+_DATA = flags.DEFINE_string(
+    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+)
+_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 8 for MNIST, 30 for the small digits")
+_BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
+_RATE = flags.DEFINE_float("rate", 0.03, "learning rate of one rank")
 
 
 def make_model(shape):
@@ -65,8 +61,8 @@ def make_dataset(images, labels, batch):
     return dataset.map(lambda x, y: (augment(x, training=True), y)).prefetch(2)
 
 
-def main():
-    arguments = parse_arguments()
+def main(_):
+    epochs = _EPOCHS.value or (8 if _DATA.value else 30)
     hvd.init()
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:  # each rank takes one
@@ -76,9 +72,9 @@ def main():
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     keras.utils.set_random_seed(hvd.rank())
 
-    (images, labels), test = digits_data.load(arguments.data)
+    (images, labels), test = digits_data.load(_DATA.value)
     model = make_model(images.shape[1:])
-    rate = arguments.rate * hvd.size()
+    rate = _RATE.value * hvd.size()
     optimizer = hvd.DistributedOptimizer(
         keras.optimizers.SGD(rate, momentum=0.9), compression=hvd.Compression.fp16
     )
@@ -88,8 +84,8 @@ def main():
         metrics=["accuracy"],
     )
     model.fit(
-        make_dataset(images, labels, arguments.batch),
-        epochs=arguments.epochs,
+        make_dataset(images, labels, _BATCH.value),
+        epochs=epochs,
         verbose=0,
         callbacks=[
             callbacks.BroadcastGlobalVariablesCallback(0),
@@ -97,7 +93,7 @@ def main():
             callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
             callbacks.LearningRateScheduleCallback(
                 rate,
-                lambda epoch: 1 - epoch / arguments.epochs,
+                lambda epoch: 1 - epoch / epochs,
                 start_epoch=2,
                 staircase=False,
             ),
@@ -112,4 +108,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

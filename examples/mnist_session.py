@@ -1,11 +1,11 @@
 # tf_hvd run -np 2 python examples/mnist_session.py [--data DIR] [--checkpoints DIR]
 """A convolutional network on handwritten digits, as a graph in a MonitoredTrainingSession."""
 
-import argparse
 import os
 
 import digits_data
 import tensorflow as tf
+from absl import app, flags
 from training_report import Report, digest
 
 import tf_hvd as hvd
@@ -13,16 +13,13 @@ import tf_hvd as hvd
 v1 = tf.compat.v1
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", help="folder with MNIST's IDX files; else scikit-learn's digits")
-    parser.add_argument("--epochs", type=int, help="default: 5 for MNIST, 20 for the small digits")
-    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
-    parser.add_argument("--rate", type=float, default=0.03, help="learning rate of one rank")
-    parser.add_argument("--checkpoints", help="folder to save to and to go on from")
-    arguments = parser.parse_args()
-    arguments.epochs = arguments.epochs or (5 if arguments.data else 20)
-    return arguments
+_DATA = flags.DEFINE_string(
+    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+)
+_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 5 for MNIST, 20 for the small digits")
+_BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
+_RATE = flags.DEFINE_float("rate", 0.03, "learning rate of one rank")
+_CHECKPOINTS = flags.DEFINE_string("checkpoints", None, "folder to save to and to go on from")
 
 
 def layer(name, inputs, shape, apply):
@@ -48,12 +45,12 @@ def make_model(images):
     return layer("logits", x, [64, 10], tf.matmul)
 
 
-def main():
-    arguments = parse_arguments()
+def main(_):
+    epochs = _EPOCHS.value or (5 if _DATA.value else 20)
     hvd.init()  # 1. Join the job.
-    train, test = digits_data.load(arguments.data)
+    train, test = digits_data.load(_DATA.value)
     mine = (hvd.rank(), hvd.size())
-    steps = digits_data.steps_per_epoch(train[0], arguments.batch, hvd.size())
+    steps = digits_data.steps_per_epoch(train[0], _BATCH.value, hvd.size())
 
     v1.disable_eager_execution()
     v1.logging.set_verbosity(v1.logging.ERROR)
@@ -67,8 +64,8 @@ def main():
     # 2. N ranks see N times as many images a step: N times the rate, reached slowly.
     global_step = v1.train.get_or_create_global_step()
     done = tf.cast(global_step, tf.float32) / steps
-    rate = arguments.rate * (1 + tf.minimum(1.0, done) * (hvd.size() - 1))
-    rate *= 1 - done / arguments.epochs
+    rate = _RATE.value * (1 + tf.minimum(1.0, done) * (hvd.size() - 1))
+    rate *= 1 - done / epochs
     optimizer = v1.train.AdagradOptimizer(rate)
     optimizer = hvd.DistributedOptimizer(optimizer)  # 3. Average the gradients over all ranks.
     train_step = optimizer.minimize(loss, global_step=global_step)
@@ -81,7 +78,7 @@ def main():
     gpus = max(1, len(tf.config.list_physical_devices("GPU")))
     session = v1.train.MonitoredTrainingSession(
         # 4. Rank 0 alone writes; what it starts from, new or saved, goes to all.
-        checkpoint_dir=arguments.checkpoints if hvd.rank() == 0 else None,
+        checkpoint_dir=_CHECKPOINTS.value if hvd.rank() == 0 else None,
         hooks=[hvd.BroadcastGlobalVariablesHook(0)],
         config=v1.ConfigProto(
             intra_op_parallelism_threads=threads,
@@ -89,7 +86,7 @@ def main():
             gpu_options=v1.GPUOptions(visible_device_list=str(hvd.local_rank() % gpus)),
         ),
     )
-    with session, Report(*mine, arguments.epochs, steps, len(train[0])) as report:
+    with session, Report(*mine, epochs, steps, len(train[0])) as report:
 
         def feed(batch):
             return dict(zip((images, labels), batch, strict=True))
@@ -99,10 +96,10 @@ def main():
             mean, found = session.run(means, {mean_in: mean, hits_in: found})
             return mean, found / len(test[0])
 
-        for epoch in range(session.run(global_step) // steps, arguments.epochs):
+        for epoch in range(session.run(global_step) // steps, epochs):
             losses = 0.0
             report.begin_epoch()
-            for batch in digits_data.batches(*train, arguments.batch, epoch, *mine):
+            for batch in digits_data.batches(*train, _BATCH.value, epoch, *mine):
                 losses += session.run([train_step, loss], feed(batch))[1]
                 report.step()
             report.end_epoch()
@@ -114,4 +111,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

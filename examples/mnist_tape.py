@@ -1,25 +1,21 @@
 # tf_hvd run -np 2 python examples/mnist_tape.py [--data DIR]
 """A convolutional network on handwritten digits, in a training loop of our own."""
 
-import argparse
 import os
 
 import digits_data
 import tensorflow as tf
+from absl import app, flags
 from training_report import Report, digest
 
 import tf_hvd as hvd
 
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", help="folder with MNIST's IDX files; else scikit-learn's digits")
-    parser.add_argument("--epochs", type=int, help="default: 5 for MNIST, 20 for the small digits")
-    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
-    parser.add_argument("--rate", type=float, default=0.002, help="learning rate of one rank")
-    arguments = parser.parse_args()
-    arguments.epochs = arguments.epochs or (5 if arguments.data else 20)
-    return arguments
+_DATA = flags.DEFINE_string(
+    "data", None, "folder with MNIST's IDX files; else scikit-learn's digits"
+)
+_EPOCHS = flags.DEFINE_integer("epochs", None, "default: 5 for MNIST, 20 for the small digits")
+_BATCH = flags.DEFINE_integer("batch", 32, "images per rank and step")
+_RATE = flags.DEFINE_float("rate", 0.002, "learning rate of one rank")
 
 
 def make_model():
@@ -37,8 +33,8 @@ def make_model():
     )
 
 
-def main():
-    arguments = parse_arguments()
+def main(_):
+    epochs = _EPOCHS.value or (5 if _DATA.value else 20)
     hvd.init()  # 1. Join the job.
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:  # each rank takes one
@@ -49,9 +45,9 @@ def main():
 
     tf.keras.utils.set_random_seed(hvd.rank())
 
-    train, test = digits_data.load(arguments.data)
+    train, test = digits_data.load(_DATA.value)
     mine = (hvd.rank(), hvd.size())
-    steps = digits_data.steps_per_epoch(train[0], arguments.batch, hvd.size())
+    steps = digits_data.steps_per_epoch(train[0], _BATCH.value, hvd.size())
     model = make_model()
     optimizer = tf.keras.optimizers.Adam()
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -75,17 +71,15 @@ def main():
         return int(hvd.allreduce(tf.constant(hits), op=hvd.Sum, name="hits")) / len(test[0])
 
     accuracy = 0.0
-    with Report(*mine, arguments.epochs, steps, len(train[0])) as report:
-        for epoch in range(arguments.epochs):
+    with Report(*mine, epochs, steps, len(train[0])) as report:
+        for epoch in range(epochs):
             losses = tf.constant(0.0)
             report.begin_epoch()
-            for step, batch in enumerate(
-                digits_data.batches(*train, arguments.batch, epoch, *mine)
-            ):
+            for step, batch in enumerate(digits_data.batches(*train, _BATCH.value, epoch, *mine)):
                 # 3. N ranks see N times as many images a step: N times the rate, reached slowly.
                 done = epoch + step / steps
-                rate = arguments.rate * (1 + min(1, done) * (hvd.size() - 1))
-                rate *= 1 - done / arguments.epochs
+                rate = _RATE.value * (1 + min(1, done) * (hvd.size() - 1))
+                rate *= 1 - done / epochs
                 losses += train_step(*batch, tf.constant(rate))
                 if epoch == step == 0:  # 4. Now all variables exist: take those of rank 0.
                     hvd.broadcast_variables(model.variables + optimizer.variables, root_rank=0)
@@ -100,4 +94,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

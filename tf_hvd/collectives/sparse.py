@@ -13,7 +13,6 @@ sum (every row has been added to a zero before).
 import contextlib
 import dataclasses
 import functools
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,10 +21,8 @@ import tensorflow as tf
 from tf_hvd.collectives import _calls, scales
 from tf_hvd.collectives.options import ReductionOptions, resolve_sparse
 from tf_hvd.collectives.row_sums import sum_by_index
-from tf_hvd.core import basics, config
+from tf_hvd.core import basics, config, log
 from tf_hvd.core.tensorflow_hooks import in_xla
-
-_log = logging.getLogger(__name__)
 
 AUTO, ROWS, DENSE = config.SPARSE.choices
 # What each way sends first; of an undecided one it is the count alone.
@@ -312,7 +309,7 @@ def _rule(rows: _Rows, wanted: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def _tell(name: str, what: str, rule: str) -> None:
     """Logs how a tensor is sent; once, for it remembers what it was called with."""
-    _log.info("%s: IndexedSlices of %s are sent as %s.", name, what, rule)
+    log.info("%s: IndexedSlices of %s are sent as %s.", name, what, rule)
 
 
 def _base_name(slices: tf.IndexedSlices, name: str | None) -> str:

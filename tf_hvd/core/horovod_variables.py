@@ -6,10 +6,9 @@ tf_hvd.core.config, which reads the environment.
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 
-_log = logging.getLogger(__name__)
+from tf_hvd.core import log
 
 PREFIX = "HOROVOD_"
 """What the names of Horovod's variables begin with."""
@@ -219,7 +218,7 @@ def check(values: Mapping[str, str], rank: int, size: int) -> None:
     for text in warnings(values):
         if text not in _Told.texts:
             _Told.texts.add(text)
-            _log.warning(text)
+            log.warning(text)
 
 
 def markdown() -> str:

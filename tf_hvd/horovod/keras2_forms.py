@@ -5,16 +5,13 @@ and `optimizer.variables()` as a call.
 """
 
 import functools
-import logging
 from typing import Any
 
 import wrapt
 
 from tf_hvd.collectives import gradients
-from tf_hvd.core import basics
+from tf_hvd.core import basics, log
 from tf_hvd.core.tensorflow_hooks import verbatim
-
-_log = logging.getLogger(__name__)
 
 _DROPPED = "experimental_run_tf_function"
 _MARK = "_tf_hvd_keras2"
@@ -51,7 +48,7 @@ def _replace(kind: Any, name: str, replacement: Any) -> None:
 def _tell() -> None:
     """Once, on rank 0."""
     if not basics.is_initialized() or basics.rank() == 0:
-        _log.warning("compile(%s=...) is left out: Keras 3 has no such argument.", _DROPPED)
+        log.warning("compile(%s=...) is left out: Keras 3 has no such argument.", _DROPPED)
 
 
 def _compile(original: Any) -> Any:

@@ -16,7 +16,6 @@ all that is not trained: moving statistics, metrics, seeds.
 `unguarded()` and TF_HVD_GUARD=off turn it off (tf_hvd.training.guard).
 """
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +25,13 @@ import tensorflow as tf
 import wrapt
 
 from tf_hvd.collectives import collectives
-from tf_hvd.core import basics
+from tf_hvd.core import basics, log
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import backup, compat, fit_sync, local_step, metrics, patches
 from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import OFF, GuardError, better_reason, not_reduced, watches
-
-_log = logging.getLogger(__name__)
 
 
 def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
@@ -309,7 +306,7 @@ def no_jit(model: Any) -> bool:
         return False
     if not _Said.no_jit and basics.is_initialized() and basics.rank() == 0:
         _Said.no_jit = True
-        _log.warning(
+        log.warning(
             'jit_compile="auto" means False here: collectives cannot be compiled by XLA in this '
             "version of tf_hvd."
         )

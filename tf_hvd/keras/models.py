@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import json
-import logging
 import os
 import re
 import zipfile
@@ -13,12 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.compression import Compression, Compressor
+from tf_hvd.core import log
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.keras import compat
 from tf_hvd.keras.optimizer import DistributedOptimizer
 from tf_hvd.keras.sync_batch_norm import synchronize_again
 
-_log = logging.getLogger(__name__)
 # What the older formats call an optimizer's count of updates.
 _COUNTS = re.compile(r"(^|/)_?iter(ation|ations)?(:0|/\.ATTRIBUTES/VARIABLE_VALUE)?$")
 
@@ -175,7 +174,7 @@ def load_model(
     synchronize_again(compat.layers_of(model), keras.layers.BatchNormalization, process_set)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
-        _log.warning(
+        log.warning(
             "%s holds no optimizer: compile the model with a DistributedOptimizer to train it.",
             filepath,
         )

@@ -10,7 +10,6 @@ rank, so its entries are only those that differ.
 """
 
 import hashlib
-import logging
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.objects import broadcast_object
 from tf_hvd.collectives.variables import is_seed
+from tf_hvd.core import log
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, plain
@@ -36,7 +36,6 @@ _REMEMBERED = {
 _LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 _CALLBACK, _VARIABLE, _SEED = "callback/", "variable/", "variable/seed/"
 Entries = dict[str, Any]
-_log = logging.getLogger(__name__)
 
 
 def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
@@ -240,7 +239,7 @@ class RankStates:
         with tf.io.gfile.GFile(path, "rb") as file:
             contents = plain.loads(file.read())
         if contents["updates"] != _updates(self._model):
-            _log.warning(
+            log.warning(
                 "%s is from another moment than the model beside it (the job ended while it wrote "
                 "a backup): callbacks and random numbers begin anew.",
                 path,

@@ -1,10 +1,6 @@
 """Horovod's timeline, which this version does not write."""
 
-import logging
-
-from tf_hvd.core import basics
-
-_log = logging.getLogger(__name__)
+from tf_hvd.core import basics, log
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -22,7 +18,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """
     del mark_cycles
     if basics.rank() == 0:
-        _log.warning(
+        log.warning(
             "start_timeline(%r) writes nothing: this version of tf_hvd has no timeline. "
             "tf.profiler.experimental.start() shows the collectives as it shows any op.",
             file_path,

@@ -10,7 +10,6 @@ IndexedSlices are in no bucket; they are one grouped call of their own.
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -21,12 +20,10 @@ from tf_hvd.collectives.compression import Compression
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.collectives.sparse import each_row_once
-from tf_hvd.core import basics, config
+from tf_hvd.core import basics, config, log
 from tf_hvd.core.process_sets import ProcessSet, id_of
 from tf_hvd.core.tensorflow_hooks import member_name
 from tf_hvd.training.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
-
-_log = logging.getLogger(__name__)
 
 # The name scope of gradients that were to be reduced and stay, in a set without others.
 ALONE = "tf_hvd_alone"
@@ -141,10 +138,9 @@ def _marked(gradients: Sequence[Any]) -> list[Any]:
 @functools.cache
 def _tell_outsider(process_set: ProcessSet) -> None:
     """Warns once for each set: it may be meant, as where each half of a job trains a model."""
-    _log.warning(
-        "rank %d is not in %s: an optimizer or tape of that set leaves its gradients as they are, "
-        "and this rank trains alone.",
-        basics.rank(),
+    log.warning(
+        "this rank is not in %s: an optimizer or tape of that set leaves its gradients as they "
+        "are, and this rank trains alone.",
         process_set,
     )
 

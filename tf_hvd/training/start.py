@@ -7,7 +7,6 @@ their broadcast, one small collective compares the variables' bits. It is told a
 it may be meant.
 """
 
-import logging
 import sys
 import weakref
 from collections.abc import Sequence
@@ -15,11 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd.core import log
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import on_host, state_variable, tf_variable
 from tf_hvd.training import agreement, guard
 
-_log = logging.getLogger(__name__)
 REDUCTION = 10
 """Before this one, counted from 1, the weights are compared."""
 
@@ -38,7 +37,7 @@ def _text() -> tuple[str, str]:
     with tf.init_scope():
         cure = _LOOP if tf.executing_eagerly() else _SESSION
     return (
-        f"tf_hvd: at reduction {REDUCTION} the ranks' weights differ, first in ",
+        f"at reduction {REDUCTION} the ranks' weights differ, first in ",
         ": the ranks did not start from the same values, and each trains a model of its own. Make "
         f"them alike: {cure}. (This is looked at once. Weights that are meant to differ are "
         f"registered by register_local_source or register_local_var. {guard.OFF})",
@@ -58,14 +57,15 @@ def compare(variables: Sequence[Any], process_set: ProcessSet) -> Any:
     if tf.executing_eagerly():
         if tells and bool(tf.reduce_any(wrong)):
             first = int(tf.argmax(tf.cast(wrong, tf.int32)))
-            _log.warning("%s%s%s", before, agreement.name_of(variables[first]), after)
+            log.warning("%s%s%s", before, agreement.name_of(variables[first]), after)
         return tf.constant(True)
     # The type is said for models that have no variables.
     names = tf.constant([agreement.name_of(variable) for variable in variables], tf.string)
 
     def tell() -> Any:
         name = tf.boolean_mask(names, wrong)[0]
-        shown = tf.print(tf.strings.join([before, name, after]), output_stream=sys.stderr)
+        line = tf.strings.join([log.who(), before, name, after])
+        shown = tf.print(line, output_stream=sys.stderr)
         with tf.control_dependencies([shown]):
             return tf.constant(True)
 

@@ -196,7 +196,7 @@ def test_ranks_whose_convention_differs_get_an_error(monkeypatch, rank, evaluate
 
 def test_the_first_gradient_says_whose_it_is(monkeypatch, caplog, rank, size):
     monkeypatch.setattr(gradients._Convention, "asked", False)
-    caplog.set_level(logging.WARNING, "tf_hvd")
+    caplog.set_level(logging.WARNING, "absl")
     x = tf.constant([[1.0]])
     for collective in (functools.partial(hvd.broadcast, root_rank=0), hvd.allgather):
         with tf.GradientTape() as tape:

@@ -175,7 +175,7 @@ def test_timeline_says_that_there_is_none(caplog):
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
 
-    caplog.set_level(logging.WARNING, "tf_hvd")
+    caplog.set_level(logging.WARNING, "absl")
     hvd.start_timeline("timeline.json", mark_cycles=True)
     hvd_keras.stop_timeline()
     told = [text for text in caplog.messages if "timeline.json" in text and "nothing" in text]

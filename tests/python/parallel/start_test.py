@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 v1 = tf.compat.v1
 STEPS = start.REDUCTION + 3
 TOLD = re.compile(
-    rf"tf_hvd: at reduction {start.REDUCTION} the ranks' weights differ, first in (\S+):"
+    rf"tf_hvd, rank 0: at reduction {start.REDUCTION} the ranks' weights differ, first in (\S+):"
 )
 
 

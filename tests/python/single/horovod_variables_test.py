@@ -70,14 +70,14 @@ def test_what_has_no_meaning_and_what_belongs_to_the_build_is_not_warned_of():
 
 
 def test_unknown_ones_get_one_warning_on_rank_0(caplog):
-    caplog.set_level(logging.WARNING, "tf_hvd")
+    caplog.set_level(logging.WARNING, "absl")
     values = {"HOROVOD_FUSION_TRESHOLD": "1", "HOROVOD_X": "2", "HOROVOD_CYCLE_TIME": "1"}
     horovod_variables.check(values, rank=1, size=2)
     assert caplog.messages == []
     for _ in range(2):
         horovod_variables.check(values, rank=0, size=2)
     (text,) = caplog.messages
-    assert text.startswith("HOROVOD_FUSION_TRESHOLD, HOROVOD_X: neither Horovod nor tf_hvd")
+    assert text.startswith("tf_hvd: HOROVOD_FUSION_TRESHOLD, HOROVOD_X: neither Horovod nor tf_hvd")
 
 
 def started(code, **environment):
