@@ -15,7 +15,7 @@
 
 #include "kernels/tf_compat.h"
 #include "runtime/base/status.h"
-#include "runtime/request/caller_state.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 

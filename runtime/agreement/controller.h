@@ -26,7 +26,7 @@
 #include "runtime/agreement/stall_monitor.h"
 #include "runtime/agreement/votes.h"
 #include "runtime/base/status.h"
-#include "runtime/request/key.h"
+#include "runtime/request/request.h"
 
 namespace tf_hvd {
 

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/request/completion.h"
+#include "runtime/request/entry.h"
 #include "runtime/request/request.h"
-#include "runtime/request/task.h"
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {

@@ -18,10 +18,8 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/request/caller_state.h"
-#include "runtime/request/completion.h"
 #include "runtime/request/entry.h"
-#include "runtime/request/key.h"
+#include "runtime/request/request.h"
 
 namespace tf_hvd {
 

@@ -22,7 +22,7 @@
 #include "runtime/agreement/ordering.h"
 #include "runtime/agreement/process_set.h"
 #include "runtime/agreement/stall_answer.h"
-#include "runtime/request/key.h"
+#include "runtime/request/request.h"
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/agreement/stall_answer.h"
-#include "runtime/request/key.h"
+#include "runtime/request/request.h"
 
 namespace tf_hvd {
 

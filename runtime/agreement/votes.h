@@ -18,7 +18,7 @@
 
 #include "runtime/agreement/agreement.h"
 #include "runtime/agreement/process_set.h"
-#include "runtime/request/key.h"
+#include "runtime/request/request.h"
 
 namespace tf_hvd {
 

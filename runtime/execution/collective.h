@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/request/task.h"
+#include "runtime/request/entry.h"
 #include "runtime/transport/operation.h"
 
 namespace tf_hvd {

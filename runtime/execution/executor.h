@@ -17,7 +17,7 @@
 
 #include "runtime/agreement/controller_host.h"
 #include "runtime/execution/collective.h"
-#include "runtime/request/task.h"
+#include "runtime/request/entry.h"
 #include "runtime/transport/operation.h"
 
 namespace tf_hvd {

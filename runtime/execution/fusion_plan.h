@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/request/task.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 

@@ -1,25 +1,115 @@
-// Entry: one submitted request on its way through this rank, with the memory
-// it reads and writes and the caller's completion.
-//
-// Made by a kernel (or the C API) on any thread, handed over to the tensor
-// queue, from then on owned by whoever holds the engine.
+// What a caller hands in and what becomes of it on this rank. CallerState: the
+// bond between a request and whoever waits for it. Completion: the promise that
+// the outcome is told exactly once. Entry: one submitted request, with the
+// memory that it reads and writes. Task: one agreed request, as the executor
+// gets it.
 #ifndef TF_HVD_RUNTIME_REQUEST_ENTRY_H_
 #define TF_HVD_RUNTIME_REQUEST_ENTRY_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/memory.h"
-#include "runtime/request/caller_state.h"
-#include "runtime/request/completion.h"
+#include "runtime/base/status.h"
 #include "runtime/request/request.h"
 
 namespace tf_hvd {
 
+// A caller may go before its request has ended, as a step of TensorFlow's does
+// that has failed elsewhere. The request is then detached: it stays in the
+// runtime, takes part as it would have, so that no other rank is disturbed, and
+// its result is dropped.
+//
+// Any thread. Of GiveUp and Answer exactly one call is ever true, and whoever
+// got it tells the caller.
+class CallerState {
+ public:
+  // The caller goes without a result.
+  bool GiveUp() { return Take(State::kGone); }
+
+  // The request has ended, and the caller gets the result.
+  bool Answer() { return Take(State::kAnswered); }
+
+  // True once it has given up.
+  bool gone() const { return state_ == State::kGone; }
+
+  // Calls `use` if the caller is still waiting, which does not end meanwhile.
+  // For what belongs to the caller and is not the request's to keep. `use` must
+  // not call back.
+  bool WhileWaiting(const std::function<void()>& use) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ != State::kWaiting) return false;
+    use();
+    return true;
+  }
+
+ private:
+  enum class State { kWaiting, kAnswered, kGone };
+
+  bool Take(State end) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ != State::kWaiting) return false;
+    state_ = end;
+    return true;
+  }
+
+  std::mutex mutex_;  // held by what changes state_, and by WhileWaiting
+  std::atomic<State> state_{State::kWaiting};
+};
+
+// One that is dropped without having been fired completes with an error, so
+// that no caller can wait for ever on a request that got lost.
+//
+// Fire() is called without the progress lock (a callback may submit again), by
+// whoever had it, or by the completion thread; the callback may therefore run
+// on any thread.
+class Completion {
+ public:
+  // `value` is the result of requests that have one: the last rank for join,
+  // the number of the new set for add_process_set. 0 otherwise.
+  using Callback = std::function<void(const Status& status, int32_t value)>;
+
+  Completion() = default;
+  explicit Completion(Callback callback) : callback_(std::move(callback)) {}
+  Completion(Completion&& other) noexcept { *this = std::move(other); }
+  Completion& operator=(Completion&& other) noexcept {
+    if (this != &other) {
+      Drop();
+      callback_ = std::exchange(other.callback_, nullptr);
+    }
+    return *this;
+  }
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+  ~Completion() { Drop(); }
+
+  // True until fired or moved from.
+  bool pending() const { return callback_ != nullptr; }
+
+  // A second call does nothing.
+  void Fire(const Status& status, int32_t value = 0) {
+    if (const Callback callback = std::exchange(callback_, nullptr)) {
+      callback(status, value);
+    }
+  }
+
+ private:
+  void Drop() {
+    if (pending()) Fire(Internal("bug in tf_hvd: a request was dropped"));
+  }
+
+  Callback callback_;
+};
+
+// Made by a kernel (or the C API) on any thread, handed over to the tensor
+// queue, from then on owned by whoever holds the engine.
 struct Entry {
   int32_t set = kWorldSet;
   std::string name;
@@ -92,6 +182,16 @@ inline int64_t ExpectedBytes(const Entry& entry, size_t ranks) {
   return kind == OpKind::kAlltoall ? bytes
                                    : bytes * static_cast<int64_t>(ranks);
 }
+
+// Plain data, owned by the holder of the progress lock.
+struct Task {
+  Key key;
+  SharedRequest request;     // what the ranks agreed on
+  std::string error;         // not empty: it fails with this text
+  int32_t value = 0;         // of its completion
+  SetMembers ranks;          // of the set
+  std::optional<Entry> own;  // absent if this rank has joined, or refused
+};
 
 }  // namespace tf_hvd
 

@@ -1,6 +1,7 @@
-// Request: what is asked of all ranks of a process set under one name, and its
-// wire form. A Request holds what must be equal on all of them; what may differ
-// (the first dimension of allgather) is not in it.
+// Request: what is asked of all ranks of a process set under one name, its wire
+// form, and the key by which ranks match requests. A Request holds what must be
+// equal on all of them; what may differ (the first dimension of allgather) is
+// not in it.
 #ifndef TF_HVD_RUNTIME_REQUEST_REQUEST_H_
 #define TF_HVD_RUNTIME_REQUEST_REQUEST_H_
 
@@ -8,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -108,6 +110,19 @@ int64_t TotalBytes(const Request& request);
 std::string DescribeMismatch(std::string_view name, int32_t rank_a,
                              const Request& a, int32_t rank_b,
                              const Request& b);
+
+// Which request is meant, alike on all ranks.
+using Key = std::pair<int32_t, std::string>;  // (set, name on the wire)
+
+// The name of join on the wire; no op can have it.
+inline const std::string kJoinName = "\x01join";
+
+// Takes what is of that set out of a table that is sorted by keys.
+template <typename Table>
+void EraseSet(int32_t set, Table* table) {
+  table->erase(table->lower_bound(Key(set, "")),
+               table->lower_bound(Key(set + 1, "")));
+}
 
 }  // namespace tf_hvd
 

@@ -1,11 +1,11 @@
-#include "runtime/request/caller_state.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 namespace {

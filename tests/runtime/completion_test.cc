@@ -1,11 +1,11 @@
-#include "runtime/request/completion.h"
-
 #include <gtest/gtest.h>
 
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/request/task.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "runtime/transport/p2p/schedule.h"
-#include "runtime/transport/p2p/staging.h"
 #include "runtime/transport/rank_group.h"
 #include "runtime/transport/rank_runs.h"
 #include "runtime/transport/span_list.h"

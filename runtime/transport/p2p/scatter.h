@@ -12,7 +12,6 @@
 #include "runtime/transport/operation.h"
 #include "runtime/transport/p2p/allreduce.h"
 #include "runtime/transport/p2p/schedule.h"
-#include "runtime/transport/p2p/staging.h"
 #include "runtime/transport/rank_group.h"
 #include "runtime/transport/rank_runs.h"
 

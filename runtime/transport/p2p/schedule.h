@@ -16,6 +16,10 @@
 
 namespace tf_hvd {
 
+// Gives memory of at least so many bytes that stays until the end of the
+// operation. Called at most once for an operation.
+using Staging = std::function<char*(size_t bytes)>;
+
 class Schedule {
  public:
   // Works on the elements [begin, begin + count).

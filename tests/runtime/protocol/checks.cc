@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "runtime/agreement/stall_monitor.h"
-#include "runtime/request/key.h"
+#include "runtime/request/request.h"
 #include "tests/runtime/protocol/event_queue.h"
 
 namespace tf_hvd::protocol_test {

@@ -4,7 +4,7 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/request/key.h"
+#include "runtime/request/request.h"
 #include "tests/runtime/protocol/event_queue.h"
 
 namespace tf_hvd::protocol_test {
