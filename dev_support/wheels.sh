@@ -6,9 +6,13 @@ readonly MINORS=(2.18 2.19 2.20 2.21)
 readonly SYSROOT=${CACHE}/sysroot-ubuntu-18.04
 readonly UBUNTU=${TF_HVD_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}
 
-# What `wheel` and `smoke` were asked for.
+# What `wheel` and `smoke` were asked for. TENSORFLOW is the Python whose TensorFlow the wheel is
+# for; empty for that of MINOR.
 MINOR=${MINORS[-1]}
+TENSORFLOW=
 PORTABLE=
+RELEASE=
+SMOKE_MINORS=()
 SMOKE_PYTHON=
 SMOKE_ROOT=
 
@@ -16,11 +20,10 @@ parse_wheel_options() {
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --tensorflow)
-        MINOR=${2:-}
-        [[ " ${MINORS[*]} " == *" ${MINOR} "* && -n ${MINOR} ]] ||
-          die "--tensorflow takes one of ${MINORS[*]}, not '${MINOR}'"
+        choose_tensorflow "${2:-}"
         shift 2
         ;;
+      --release) RELEASE=1; shift ;;
       --portable) PORTABLE=1; shift ;;
       --python)
         SMOKE_PYTHON=$(command -v "${2:?--python needs a Python}") || die "there is no $2"
@@ -30,16 +33,56 @@ parse_wheel_options() {
         SMOKE_ROOT=$(cd "${2:?--root needs a folder}" && pwd -P) || die "there is no folder $2"
         shift 2
         ;;
-      *) die "there is no option '$1'; there are --tensorflow MINOR, --portable and, for smoke, --python PYTHON and --root DIR" ;;
+      *) die "there is no option '$1'; there are --tensorflow MINOR or PYTHON, --release, --portable and, for smoke, --python PYTHON and --root DIR" ;;
     esac
   done
 }
 
-# Bazel's flags for what was asked. The default needs none.
+# One of MINORS, or a Python that has another TensorFlow.
+choose_tensorflow() {
+  if [[ " ${MINORS[*]} " == *" $1 "* && -n $1 ]]; then
+    MINOR=$1
+    SMOKE_MINORS+=("$1")
+    return
+  fi
+  [[ $1 == */* && -x $1 ]] || die "--tensorflow takes one of ${MINORS[*]}, or the path of a Python, not '$1'"
+  TENSORFLOW=$1
+  MINOR=$("$1" -c 'import tensorflow as tf; print(".".join(tf.__version__.split(".")[:2]))') ||
+    die "$1 cannot import tensorflow"
+}
+
+# What was asked for: the wheel for one TensorFlow, or the release's, which has a library for each.
+make_wheel() {
+  if [[ -z ${RELEASE} ]]; then
+    choose_wheel
+    build_wheel
+    return
+  fi
+  [[ -z ${TENSORFLOW} ]] || die "--release has a library for each of ${MINORS[*]}, and no other"
+  local parts=() version
+  for MINOR in "${MINORS[@]}"; do
+    BAZEL_FLAGS=()
+    choose_wheel
+    build_wheel
+    parts+=("$(built_wheel)")
+  done
+  say "one wheel of ${#parts[@]}"
+  version=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' pip_package/version.bzl)
+  WHEEL_NAME=build/wheel_name-release${PORTABLE:+-portable}.txt
+  basename "$("${PYTHON}" pip_package/assemble_wheel.py --dist dist --version "${version}" "${parts[@]}")" \
+    >"${WHEEL_NAME}.part" || die "the parts do not fit together: see the lines above"
+  mv "${WHEEL_NAME}.part" "${WHEEL_NAME}"
+}
+
+# Bazel's flags for one TensorFlow. The default needs none.
 choose_wheel() {
-  if [[ ${MINOR} != "${MINORS[-1]}" ]]; then
+  local python=${TENSORFLOW}
+  if [[ -z ${python} && ${MINOR} != "${MINORS[-1]}" ]]; then
     make_minor_environment
-    BAZEL_FLAGS+=("--repo_env=TF_HVD_TENSORFLOW_PYTHON=${ROOT}/build/tensorflow-${MINOR}/bin/python")
+    python=${ROOT}/build/tensorflow-${MINOR}/bin/python
+  fi
+  if [[ -n ${python} ]]; then
+    BAZEL_FLAGS+=("--repo_env=TF_HVD_TENSORFLOW_PYTHON=${python}")
   fi
   if [[ -n ${PORTABLE} ]]; then
     make_sysroot
@@ -98,7 +141,7 @@ with u.urlopen(sys.argv[1], timeout=60) as page, open(sys.argv[2], "wb") as file
 # The wheel in an environment of its own, under the Python that was asked for, or
 # under that of another system, whose root is in a folder (debootstrap makes one).
 smoke() {
-  local python=${SMOKE_PYTHON:-python3} folder wheel name=here
+  local python=${SMOKE_PYTHON:-python3} folder wheel name=here minors=("${MINOR}")
   local call=(env)
   wheel=$(built_wheel)
   if [[ -n ${SMOKE_ROOT} ]]; then
@@ -107,10 +150,15 @@ smoke() {
   elif [[ -n ${SMOKE_PYTHON} ]]; then
     name=python$("${python}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   fi
-  folder=${ROOT}/build/smoke-${MINOR}-${name}
-  say "TensorFlow ${MINOR}, ${SMOKE_ROOT:-${python}}: ${wheel}"
-  "${call[@]}" bash "${ROOT}/dev_support/smoke.sh" "${python}" "${folder}" "${wheel}" ||
-    die "the wheel for TensorFlow ${MINOR} does not work there: see the lines above"
+  if [[ -n ${RELEASE} ]]; then
+    minors=("${SMOKE_MINORS[@]:-${MINORS[@]}}")
+  fi
+  for MINOR in "${minors[@]}"; do
+    folder=${ROOT}/build/smoke-${MINOR}-${name}
+    say "TensorFlow ${MINOR}, ${SMOKE_ROOT:-${python}}: ${wheel}"
+    "${call[@]}" bash "${ROOT}/dev_support/smoke.sh" "${python}" "${folder}" "${wheel}" "${MINOR}" ||
+      die "the wheel does not work there with TensorFlow ${MINOR}: see the lines above"
+  done
 }
 
 # Runs a command in another system's root, which sees this checkout, /dev, /proc

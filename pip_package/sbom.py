@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 # A namespace of our own, so that the same build has the same serial number.
@@ -15,9 +16,23 @@ def sbom_text(version: str, built_with: dict[str, str]) -> str:
       version: of the wheel.
       built_with: versions, by what they are of: see _components.
     """
+    return _document(version, _components(built_with), _tools(built_with))
+
+
+def merged_sbom(texts: Sequence[str], version: str) -> str:
+    """That of a wheel which is made of the wheels with these documents."""
+    parts: dict[str, Any] = {}
+    tools: dict[str, Any] = {}
+    for document in map(json.loads, texts):
+        parts.update((part["bom-ref"], part) for part in document["components"])
+        found = document["metadata"]["tools"]["components"]
+        tools.update((f"{tool['name']} {tool['version']}", tool) for tool in found)
+    return _document(version, list(parts.values()), list(tools.values()))
+
+
+def _document(version: str, parts: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
     wheel = _package("tf_hvd", version, "application", "tf_hvd")
     wheel["licenses"] = [{"license": {"id": "Apache-2.0"}}]
-    parts = _components(built_with)
     seed = json.dumps([wheel, parts], sort_keys=True)
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -27,7 +42,7 @@ def sbom_text(version: str, built_with: dict[str, str]) -> str:
         "version": 1,
         "metadata": {
             "component": wheel,
-            "tools": {"components": _tools(built_with)},
+            "tools": {"components": tools},
         },
         "components": parts,
         "dependencies": [
@@ -40,7 +55,12 @@ def sbom_text(version: str, built_with: dict[str, str]) -> str:
 
 def _components(built_with: dict[str, str]) -> list[dict[str, Any]]:
     """Those whose code, headers or inline functions are in the wheel's libraries."""
-    tensorflow = _package("tensorflow-cpu", built_with["tensorflow"], "framework", "tensorflow")
+    tensorflow = _package(
+        "tensorflow-cpu",
+        built_with["tensorflow"],
+        "framework",
+        f"tensorflow-{built_with['tensorflow']}",
+    )
     tensorflow["description"] = (
         "Headers, with those of Abseil, Eigen and protobuf that it carries; "
         f"the framework library is its own, compiled by {built_with['tensorflow compiler']}"

@@ -67,8 +67,8 @@ def test_help_names_the_commands(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["wheel", "--tensorflow", "2.17"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, not"),
-        (["smoke", "--tensorflow"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, not ''"),
+        (["wheel", "--tensorflow", "2.17"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, or"),
+        (["smoke", "--tensorflow"], "--tensorflow takes one of 2.18 2.19 2.20 2.21, or the path"),
         (["smoke", "--python", "no_such_python"], "there is no no_such_python"),
         (["wheel", "--platform"], "there is no option '--platform'; there are --tensorflow"),
         (["prove"], "prove takes one of kills soak seeds faults fuzz wheels coverage, not ''"),

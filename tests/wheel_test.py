@@ -26,16 +26,15 @@ from tf_hvd.core import wheels
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WHEELS_SH = ROOT / "dev_support/wheels.sh"
 EM_CUDA = 190  # the machine of an ELF file for NVIDIA's GPUs
+MINOR = "2.21"  # what ./dev build builds for
+LIBRARY = wheels.library(MINOR)
 NATIVE = [
-    "_tf_hvd.so",
+    LIBRARY,
     "libtf_hvd_limits.so",
     "libtf_hvd_listen.so",
     "libtf_hvd_mpi_mpich.so",
     "libtf_hvd_mpi_openmpi.so",
 ]
-
-
-MINOR = "2.21"  # what ./dev build builds for
 VERSION = re.search(r'"([\d.]+)"', (ROOT / "pip_package/version.bzl").read_text())[1]
 
 
@@ -76,7 +75,14 @@ def test_metadata(wheel):
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
     assert member(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     assert metadata["Requires-Python"] == ">=3.10"
-    assert metadata.get_all("Provides-Extra") == ["cpu", "gpu", "openmpi", "mpich", "bench", "mpi4py"]
+    assert metadata.get_all("Provides-Extra") == [
+        "cpu",
+        "gpu",
+        "openmpi",
+        "mpich",
+        "bench",
+        "mpi4py",
+    ]
     required = metadata.get_all("Requires-Dist")
     assert set(said["dependencies"]) < set(required)
     assert f'tensorflow-cpu=={MINOR}.*; extra == "cpu"' in required
@@ -182,8 +188,7 @@ def test_version_is_that_of_the_wheel(wheel):
     show = [sys.executable, "-P", "-c", "import tf_hvd; print(tf_hvd.__version__)"]
     assert lines_of(*show) == [version] == [importlib.metadata.version("tf_hvd")]
     script = pathlib.Path(sys.executable).parent / "tf_hvd"
-    (line,) = lines_of(script, "--version")
-    assert re.fullmatch(rf"tf_hvd {re.escape(version)}, built for TensorFlow {MINOR}\.\d+", line)
+    assert lines_of(script, "--version") == [f"tf_hvd {version}, built for TensorFlow {MINOR}"]
 
 
 def test_the_minors_are_those_that_dev_builds():
@@ -197,8 +202,10 @@ def test_build_info_is_of_this_build(wheel):
     exec(member(wheel, "_build_info.py"), information)
     import tensorflow as tf
 
-    assert information["TF_VERSION"] == tf.__version__
-    assert information["CXX11_ABI"] == tf.sysconfig.CXX11_ABI_FLAG
+    assert list(information["BUILDS"]) == [MINOR]
+    build = information["BUILDS"][MINOR]
+    assert build["tensorflow"] == tf.__version__
+    assert build["cxx11_abi"] == tf.sysconfig.CXX11_ABI_FLAG
     assert information["CXX_COMPILER"]
 
 
@@ -224,7 +231,7 @@ def test_no_library_of_this_machine_is_wanted(library):
     assert [line for line in dynamic if "RPATH" in line or "RUNPATH" in line] == []
     wanted = {re.search(r"\[(.*)\]", line)[1] for line in dynamic if "NEEDED" in line}
     allowed = {"libc", "libm", "libstdc++", "libgcc_s", "ld-linux-x86-64", "libpthread", "librt"}
-    allowed |= {"libdl"} | ({"libtensorflow_framework"} if library.name == "_tf_hvd.so" else set())
+    allowed |= {"libdl"} | ({"libtensorflow_framework"} if library.name == LIBRARY else set())
     assert {name.split(".so")[0] for name in wanted} <= allowed
 
 
@@ -246,7 +253,7 @@ def test_machine_without_a_gpu_needs_nothing_of_cuda(library):
 
 def test_code_for_gpus(wheel):
     """Machine code for each architecture, and PTX for those that come later."""
-    library = member(wheel, "/_tf_hvd.so")
+    library = member(wheel, f"/{LIBRARY}")
     capabilities = set()
     for found in re.finditer(rb"\x7fELF\x02\x01", library):
         machine = struct.unpack_from("<H", library, found.start() + 18)[0]
@@ -282,3 +289,56 @@ def test_the_console_scripts(wheel):
             "usage: " + name
             in subprocess.run([script, "--help"], check=True, capture_output=True, text=True).stdout
         )
+
+
+def as_if_for(minor, wheel, folder, **changes):
+    """A copy of the wheel that says it is for another TensorFlow."""
+    path = folder / f"tf_hvd-0-{minor}.whl"
+    with zipfile.ZipFile(path, "w") as copy:
+        for name in wheel.namelist():
+            data = changes.get(name.rpartition("/")[2], wheel.read(name))
+            if name.endswith((".py", ".json")):
+                data = data.replace(MINOR.encode(), minor.encode())
+            copy.writestr(name.replace(LIBRARY, wheels.library(minor)), data)
+    return path
+
+
+def assembled(folder, *parts):
+    command = [sys.executable, ROOT / "pip_package/assemble_wheel.py", "--dist", folder]
+    return subprocess.run(
+        [*command, "--version", "7.0", *parts], check=False, capture_output=True, text=True
+    )
+
+
+def test_release_carries_a_library_for_each_minor(wheel, tmp_path):
+    parts = [as_if_for(minor, wheel, tmp_path) for minor in ("2.20", MINOR)]
+    done = assembled(tmp_path, *parts)
+    assert done.returncode == 0, done.stderr
+    tag = re.search(r"-(py3-none-\w+)\.whl", wheel.filename)[1]
+    assert done.stdout.strip() == str(tmp_path / f"tf_hvd-7.0-{tag}.whl")
+    with zipfile.ZipFile(done.stdout.strip()) as release:
+        libraries = {name for name in release.namelist() if "/_tf_hvd_" in name}
+        assert libraries == {"tf_hvd/_tf_hvd_2.20.so", f"tf_hvd/{LIBRARY}"}
+        information = {}
+        exec(member(release, "_build_info.py"), information)
+        assert information["VERSION"] == "7.0"
+        assert [one["tensorflow"][:4] for one in information["BUILDS"].values()] == ["2.20", MINOR]
+        metadata = email.message_from_bytes(member(release, "METADATA"))
+        assert metadata["Summary"].count("TensorFlow 2.20 to 2.21") == 1
+        required = metadata.get_all("Requires-Dist")
+        assert 'tensorflow-cpu>=2.20,<2.22; extra == "cpu"' in required
+        materials = member(release, "dist-info/sboms/tf_hvd.cdx.json").decode()
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(materials) is None
+        versions = [part["version"] for part in json.loads(materials)["components"]]
+        assert sorted(v for v in versions if v.startswith("2.2"))[0].startswith("2.20")
+        test_record_names_every_member_with_its_hash(release)
+        test_metadata_is_what_an_index_takes(release)
+
+
+def test_parts_of_different_sources_make_no_release(wheel, tmp_path):
+    older = as_if_for("2.20", wheel, tmp_path, **{"py.typed": b"# another\n"})
+    done = assembled(tmp_path, older, as_if_for(MINOR, wheel, tmp_path))
+    assert done.returncode == 1
+    assert "has another tf_hvd/py.typed than tf_hvd-0-2.20.whl" in done.stderr
+    done = assembled(tmp_path, older, older)
+    assert "is for the same TensorFlow as" in done.stderr

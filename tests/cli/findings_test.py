@@ -26,7 +26,7 @@ FACTS = {
 }
 WELL = Surroundings(
     version="0.1.0",
-    built_for="2.21.0",
+    minors=("2.21",),
     python="3.11.7, /bin/python",
     tensorflow={"tensorflow": "2.21.0"},
     launcher=Launcher("openmpi", "/bin/mpirun"),
@@ -95,8 +95,8 @@ def test_a_machine_with_gpus_is_well():
             changed({"tensorflow": "2.20.1", "native": None}, tensorflow={"tensorflow": "2.20.1"}),
             "TensorFlow",
             "2.20.1 does not fit: tf_hvd is for 2.21",
-            "the wheel tf_hvd==0.1.0+tf2.20 ('./dev wheel --tensorflow 2.20' makes it), or pip "
-            "install 'tensorflow==2.21.*'",
+            "Install TensorFlow 2.21 (pip install 'tensorflow==2.21.*', or tensorflow-cpu), or "
+            "make a wheel for this one: './dev wheel --tensorflow 2.20' in tf_hvd's source",
         ),
         (
             changed({"tensorflow": None, "asking": "tensorflow"}, ended="ended by SIGILL"),

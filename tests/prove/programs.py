@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 import jobs
 from prove import ROOT, Table
 
+from tf_hvd.core import wheels
+
 BUILT = ROOT / "bazel-bin" / "tests"
 PARALLEL = ROOT / "tests" / "python" / "parallel"
 
@@ -76,15 +78,15 @@ def prove_fuzz(short: bool) -> Table:
 
 
 def prove_wheels(short: bool) -> Table:
-    """The wheel for each minor of TensorFlow, installed as a user does, at 2 ranks."""
+    """The release's wheel with each minor of TensorFlow, installed as a user does, at 2 ranks."""
     table = Table(
-        "Each wheel was built, installed into an environment of its own, and ran "
-        "`dev_support/smoke.py` with 2 ranks.",
-        ["TensorFlow", "wheel"],
+        "The wheel was built, installed beside each TensorFlow into an environment of its own, and "
+        "ran `dev_support/smoke.py` with 2 ranks.",
+        ["TensorFlow", "wheel", "bytes"],
     )
-    for minor in ("2.21",) if short else ("2.18", "2.19", "2.20", "2.21"):
-        said = output_of([ROOT / "dev", "smoke", "--tensorflow", minor], {})
-        wheel = re.search(rf"TensorFlow {minor}, .*: dist/(\S+?\.whl)", said)
-        assert wheel, said
-        table.add(minor, f"`{wheel[1]}`")
+    said = output_of([ROOT / "dev", "smoke", *([] if short else ["--release"])], {})
+    found = re.findall(r"TensorFlow ([\d.]+), .*: dist/(\S+?\.whl)", said)
+    assert [minor for minor, _ in found] == (["2.21"] if short else list(wheels.MINORS)), said
+    for minor, wheel in found:
+        table.add(minor, f"`{wheel}`", (ROOT / "dist" / wheel).stat().st_size)
     return table

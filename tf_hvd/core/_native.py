@@ -1,4 +1,4 @@
-"""Loads `_tf_hvd.so`: once for TensorFlow (its ops) and once for ctypes (the C API).
+"""Loads the native library: once for TensorFlow (its ops) and once for ctypes (the C API).
 
 Everything that can be wrong between the package and the TensorFlow it finds is
 found here, at import, and said with what to do about it.
@@ -7,6 +7,7 @@ found here, at import, and said with what to do about it.
 import ctypes
 import importlib
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,6 @@ from tf_hvd.core import wheels
 from tf_hvd.core.exceptions import HorovodVersionMismatchError
 
 DIRECTORY = pathlib.Path(__file__).resolve().parents[1]
-_LIBRARY = DIRECTORY / "_tf_hvd.so"
 
 # Collectives of which each call runs in a tf.function, whether or not its result is
 # used, and side by side with the others. What is called for its effect alone
@@ -49,25 +49,30 @@ def _build_info() -> Any:
         ) from error
 
 
-def _check_tensorflow(built_for: str, version: str, found: str) -> None:
-    """Raises HorovodVersionMismatchError unless both have the same minor version."""
-    if wheels.minor(built_for) == wheels.minor(found):
-        return
+def _choose_minor(minors: Sequence[str], version: str, found: str) -> str:
+    """The minor version of the installed TensorFlow, if there is a library for it.
+
+    Raises:
+      HorovodVersionMismatchError: there is none.
+    """
+    if wheels.minor(found) in minors:
+        return wheels.minor(found)
     raise HorovodVersionMismatchError(
-        f"tf_hvd {version} was built for TensorFlow {wheels.minor(built_for)} but TensorFlow "
+        f"tf_hvd {version} was built for TensorFlow {wheels.named(minors)} but TensorFlow "
         f"{found} is installed; the two do not work together, because TensorFlow's C++ interface "
-        f"changes with each minor version. {wheels.cure(version, built_for, found)}."
+        f"changes with each minor version. {wheels.cure(minors, found)}."
     )
 
 
 def _load_ops() -> Any:
     try:
-        return tf.load_op_library(str(_LIBRARY))
+        return tf.load_op_library(str(_library))
     except (tf.errors.NotFoundError, OSError) as error:
         raise ImportError(
-            f"TensorFlow {tf.__version__} could not load {_LIBRARY}: {error}. An undefined symbol "
-            "means that the library was built for another TensorFlow; install the tf_hvd wheel "
-            f"for TensorFlow {wheels.minor(tf.__version__)}."
+            f"TensorFlow {tf.__version__} could not load {_library}: {error}. An undefined symbol "
+            f"means that this TensorFlow is another build than PyPI's {minor}, such as a nightly "
+            f"or a vendor's: './dev wheel --tensorflow {sys.executable}' in tf_hvd's source makes "
+            "a wheel for it."
         ) from error
 
 
@@ -143,11 +148,13 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 build_info = _build_info()
-_check_tensorflow(build_info.TF_VERSION, build_info.VERSION, tf.__version__)
+minor = _choose_minor(list(build_info.BUILDS), build_info.VERSION, tf.__version__)
+"""That of TensorFlow, such as "2.21"."""
+_library = DIRECTORY / wheels.library(minor)
 ops = _load_ops()
 _run_collectives_side_by_side()
 # The same file again: the loader hands out the copy that TensorFlow opened.
-library = ctypes.CDLL(str(_LIBRARY))
+library = ctypes.CDLL(str(_library))
 _declare(library)
 
 

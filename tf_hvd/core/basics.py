@@ -107,7 +107,7 @@ def _must_be_equal() -> dict[str, str]:
     # The wire is each version's own. Names of collectives come from TensorFlow's
     # nodes, and a wheel serves all patches of one minor version.
     values["the version of tf_hvd"] = info.VERSION
-    values["the version of TensorFlow"] = ".".join(info.TF_VERSION.split(".")[:2])
+    values["the version of TensorFlow"] = _native.minor
     return values
 
 

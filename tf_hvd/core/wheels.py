@@ -1,6 +1,9 @@
 """Which wheel goes with which TensorFlow. Imports nothing of TensorFlow's."""
 
-# One wheel each, of the same source (./dev wheel --tensorflow).
+import sys
+from collections.abc import Sequence
+
+# What the release carries a library for; `./dev wheel` makes wheels for one of them.
 MINORS = ("2.18", "2.19", "2.20", "2.21")
 
 
@@ -9,17 +12,28 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def cure(version: str, built_for: str, found: str) -> str:
-    """What to install where a wheel meets a TensorFlow that it was not built for.
+def library(minor: str) -> str:
+    """The file of the native library for a minor version of TensorFlow."""
+    return f"_tf_hvd_{minor}.so"
+
+
+def named(minors: Sequence[str]) -> str:
+    """2.21, or 2.18 to 2.21."""
+    return minors[0] if len(minors) == 1 else f"{minors[0]} to {minors[-1]}"
+
+
+def cure(minors: Sequence[str], found: str) -> str:
+    """What to install where a wheel meets a TensorFlow that it has no library for.
 
     Args:
-      version: the wheel's; the part after the plus sign names its TensorFlow.
-      built_for: the TensorFlow that the wheel was built for.
+      minors: those that the wheel has a library for, ascending.
       found: the TensorFlow that is installed.
     """
-    theirs = f"pip install 'tensorflow=={minor(built_for)}.*' (or tensorflow-cpu)"
-    if minor(found) not in MINORS:
-        return f"There is no tf_hvd for TensorFlow {minor(found)}: {theirs}"
-    ours = f"{version.partition('+')[0]}+tf{minor(found)}"
-    made = f"'./dev wheel --tensorflow {minor(found)}' makes it"
-    return f"Install the wheel tf_hvd=={ours} ({made}), or {theirs}"
+    if minor(found) in MINORS:
+        made = f"'./dev wheel --tensorflow {minor(found)}'"
+    else:
+        made = f"'./dev wheel --tensorflow {sys.executable}'"
+    return (
+        f"Install TensorFlow {minors[-1]} (pip install 'tensorflow=={minors[-1]}.*', or "
+        f"tensorflow-cpu), or make a wheel for this one: {made} in tf_hvd's source"
+    )

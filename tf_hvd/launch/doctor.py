@@ -98,7 +98,7 @@ def _look(environ: Mapping[str, str], limit: float) -> Surroundings:
     facts, ended = _ask(launcher, environ, cores, limit)
     return Surroundings(
         version=info.VERSION,
-        built_for=info.TF_VERSION,
+        minors=tuple(info.BUILDS),
         python=f"{platform.python_version()}, {sys.executable}",
         tensorflow=_installed(_TENSORFLOWS),
         launcher=launcher,

@@ -40,8 +40,8 @@ class Surroundings:
     """What this process has found by itself; `facts` are those of tf_hvd/launch/facts.py."""
 
     version: str
-    built_for: str
-    """The version of TensorFlow that the wheel was built for."""
+    minors: Sequence[str]
+    """The minor versions of TensorFlow that the wheel has a library for."""
     python: str
     tensorflow: Mapping[str, str]
     """The installed distributions of TensorFlow, and their versions."""
@@ -62,7 +62,7 @@ class Surroundings:
 def findings(found: Surroundings) -> list[Finding]:
     """All lines, in their order."""
     return [
-        Finding("tf_hvd", f"{found.version}, built for TensorFlow {wheels.minor(found.built_for)}"),
+        Finding("tf_hvd", f"{found.version}, built for TensorFlow {wheels.named(found.minors)}"),
         Finding("Python", found.python),
         *_tensorflow(found),
         *_launcher(found),
@@ -86,7 +86,6 @@ def _error(found: Surroundings, name: str) -> str:
 
 
 def _tensorflow(found: Surroundings) -> Iterator[Finding]:
-    wanted = wheels.minor(found.built_for)
     installed = ", ".join(f"{version} ({name})" for name, version in found.tensorflow.items())
     version = found.facts.get("tensorflow")
     if not installed and version is None:
@@ -98,11 +97,9 @@ def _tensorflow(found: Surroundings) -> Iterator[Finding]:
         cure = "`python -c 'import tensorflow'` must work: install it anew"
         yield Finding("TensorFlow", f"{installed} cannot be imported: {why}", PROBLEM, cure)
         return
-    if wheels.minor(version) != wanted:
-        cure = wheels.cure(found.version, found.built_for, version)
-        yield Finding(
-            "TensorFlow", f"{version} does not fit: tf_hvd is for {wanted}", PROBLEM, cure
-        )
+    if wheels.minor(version) not in found.minors:
+        text = f"{version} does not fit: tf_hvd is for {wheels.named(found.minors)}"
+        yield Finding("TensorFlow", text, PROBLEM, wheels.cure(found.minors, version))
         return
     yield Finding("TensorFlow", installed or version)
     if len(found.tensorflow) > 1:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from tf_hvd.core import wheels
 from tf_hvd.launch import bench, doctor, interpreter, run, strip_ops, supervise
 from tf_hvd.launch.errors import UsageError
 
@@ -45,7 +46,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         """Ends the process with exit code 0."""
         info = importlib.import_module("tf_hvd._build_info")
-        print(f"tf_hvd {info.VERSION}, built for TensorFlow {info.TF_VERSION}")
+        print(f"tf_hvd {info.VERSION}, built for TensorFlow {wheels.named(list(info.BUILDS))}")
         parser.exit()
 
 

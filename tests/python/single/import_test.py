@@ -4,7 +4,6 @@ Copies of the installed package, each with one fault, are imported one after the
 other by one process: TensorFlow takes its time to load.
 """
 
-import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -58,17 +57,17 @@ def copy_package(folder, **changes):
 def outcome(tmp_path_factory):
     """What each case printed, by its name."""
     root = tmp_path_factory.mktemp("copies")
-    minor = _native.build_info.TF_VERSION.rpartition(".")[0]
-    copy_package(root / "older", TF_VERSION="2.20.1")
-    copy_package(root / "newer", TF_VERSION="2.22.0")
-    copy_package(root / "moved", TF_VERSION="2.22.0")
+    copy_package(root / "older", BUILDS={"2.20": {}})
+    copy_package(root / "newer", BUILDS={"2.22": {}})
+    copy_package(root / "moved", BUILDS={"2.22": {}})
+    copy_package(root / "several", BUILDS={"2.18": {}, "2.19": {}, "2.20": {}})
     (copy_package(root / "source tree") / "_build_info.py").unlink()
-    library = copy_package(root / "broken") / "_tf_hvd.so"
+    library = copy_package(root / "broken") / wheels.library(_native.minor)
     library.unlink()
     library.write_bytes(b"no library")
     copy_package(root / "no set")
     # Last: it registers what it defines.
-    copy_package(root / "patch", TF_VERSION=f"{minor}.77", VERSION="9.8.7")
+    copy_package(root / "patch", VERSION="9.8.7")
     folders = {path.name: str(path) for path in sorted(root.iterdir(), key=lambda p: p.name)}
     folders["patch"] = folders.pop("patch")
     result = subprocess.run(
@@ -90,20 +89,24 @@ def test_wheel_for_another_tensorflow(outcome, case, minor):
     assert outcome[case].startswith("HorovodVersionMismatchError")
     assert f"was built for TensorFlow {minor} but TensorFlow" in outcome[case]
     assert f"pip install 'tensorflow=={minor}.*'" in outcome[case]
-    ours, _, built_for = importlib.metadata.version("tf_hvd").partition("+tf")
-    assert f"Install the wheel tf_hvd=={ours}+tf{built_for} ('./dev wheel" in outcome[case]
+    assert f"'./dev wheel --tensorflow {_native.minor}'" in outcome[case]
     assert "\n" not in outcome[case]
 
 
-def test_wheel_beside_a_tensorflow_that_has_none():
-    text = wheels.cure("0.1.0+tf2.21", "2.21.0", "2.17.3")
+def test_release_beside_a_tensorflow_that_it_has_nothing_for(outcome):
+    assert "was built for TensorFlow 2.18 to 2.20 but" in outcome["several"]
+    assert "pip install 'tensorflow==2.20.*'" in outcome["several"]
+
+
+def test_wheel_beside_a_tensorflow_that_no_wheel_is_made_for():
+    text = wheels.cure(["2.18", "2.21"], "2.22.0-dev20261101")
     assert text == (
-        "There is no tf_hvd for TensorFlow 2.17: pip install 'tensorflow==2.21.*' (or "
-        "tensorflow-cpu)"
+        "Install TensorFlow 2.21 (pip install 'tensorflow==2.21.*', or tensorflow-cpu), or make a "
+        f"wheel for this one: './dev wheel --tensorflow {sys.executable}' in tf_hvd's source"
     )
 
 
-def test_another_patch_version_is_fine(outcome):
+def test_a_copy_of_another_version_is_fine(outcome):
     assert outcome["patch"] == "imported 9.8.7"
 
 
@@ -114,8 +117,8 @@ def test_source_tree(outcome):
 
 def test_library_that_cannot_be_loaded(outcome):
     assert outcome["broken"].startswith("ImportError: TensorFlow")
-    assert "_tf_hvd.so" in outcome["broken"]
-    assert "install the tf_hvd wheel" in outcome["broken"]
+    assert wheels.library(_native.minor) in outcome["broken"]
+    assert f"'./dev wheel --tensorflow {sys.executable}'" in outcome["broken"]
 
 
 def test_tensorflow_without_its_set_of_ops_that_must_run(outcome):

@@ -1,0 +1,102 @@
+"""Makes the release's wheel of those for one minor version of TensorFlow each.
+
+    assemble_wheel.py --dist DIR --version VERSION WHEEL...
+
+They were built from one source: all but the library for TensorFlow, and what tells of it, must be
+the same bytes. Prints the wheel's path.
+"""
+
+import argparse
+import pathlib
+import re
+import shutil
+import sys
+import tomllib
+import zipfile
+from typing import Any
+
+from sbom import merged_sbom
+from wheel_file import build_info_text, entry_points_text, finish, metadata_text
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIBRARY = re.compile(r"tf_hvd/_tf_hvd_[\d.]+\.so")
+BUILD_INFO = "tf_hvd/_build_info.py"
+
+
+class Part:
+    """A wheel for one minor version."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        with zipfile.ZipFile(path) as wheel:
+            members = {name: wheel.read(name) for name in wheel.namelist()}
+        self.path = path
+        self.sbom = _ending(members, "/sboms/tf_hvd.cdx.json").decode()
+        self.license = _ending(members, "/licenses/LICENSE")
+        self.build: dict[str, Any] = {}
+        exec(members.pop(BUILD_INFO), self.build)
+        inside = {name: data for name, data in members.items() if ".dist-info/" not in name}
+        self.libraries = {name: inside.pop(name) for name in list(inside) if LIBRARY.match(name)}
+        self.common = inside
+
+
+def _ending(members: dict[str, bytes], ending: str) -> bytes:
+    (data,) = [data for name, data in members.items() if name.endswith(ending)]
+    return data
+
+
+def differences(parts: list[Part]) -> list[str]:
+    """Why they do not belong together."""
+    first, found = parts[0], []
+    for part in parts[1:]:
+        names = first.common.keys() | part.common.keys()
+        other = [name for name in sorted(names) if first.common.get(name) != part.common.get(name)]
+        if other:
+            found.append(f"{part.path.name} has another {', '.join(other)} than {first.path.name}")
+        if part.build["CXX_COMPILER"] != first.build["CXX_COMPILER"]:
+            found.append(f"{part.path.name} comes from another compiler than {first.path.name}")
+        if part.libraries.keys() & first.libraries.keys():
+            found.append(f"{part.path.name} is for the same TensorFlow as {first.path.name}")
+    return found
+
+
+def assemble(parts: list[Part], version: str, dist: pathlib.Path) -> pathlib.Path:
+    """Writes the wheel of all parts into `dist`."""
+    metadata = tomllib.loads((HERE / "metadata.toml").read_text())
+    readme = (HERE.parent / "README.md").read_text()
+    full_name = f"{metadata['name']}-{version}"
+    info = f"{full_name}.dist-info"
+    builds = {minor: build for part in parts for minor, build in part.build["BUILDS"].items()}
+    minors = sorted(builds, key=lambda minor: tuple(map(int, minor.split("."))))
+    compiler = parts[0].build["CXX_COMPILER"]
+    texts = {
+        f"{info}/METADATA": metadata_text(metadata, version, minors, readme),
+        f"{info}/entry_points.txt": entry_points_text(metadata["scripts"]),
+        f"{info}/sboms/tf_hvd.cdx.json": merged_sbom([part.sbom for part in parts], version),
+        BUILD_INFO: build_info_text(version, compiler, builds),
+    }
+    members = {name: text.encode() for name, text in texts.items()}
+    members[f"{info}/licenses/LICENSE"] = parts[0].license
+    members.update(parts[0].common)
+    for part in parts:
+        members.update(part.libraries)
+    draft = dist / f".{full_name}.zip"
+    name = finish(draft, full_name, members, info)
+    return pathlib.Path(shutil.move(draft, dist / name))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dist", type=pathlib.Path, required=True)
+    parser.add_argument("--version", required=True)
+    parser.add_argument("wheels", type=pathlib.Path, nargs="+")
+    arguments = parser.parse_args()
+    parts = [Part(path) for path in arguments.wheels]
+    if found := differences(parts):
+        print("\n".join(found), file=sys.stderr)
+        return 1
+    print(assemble(parts, arguments.version, arguments.dist))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
