@@ -115,7 +115,7 @@ class AccessLog {
       const uintptr_t until =
           covered ? next->second.end
                   : std::min(end, next == parts_.end() ? end : next->first);
-      if (!coordinated) parts_[at] = {until, {}};
+      if (!covered) parts_[at] = {until, {}};
       at = until;
     }
   }
