@@ -7,12 +7,9 @@ that call Horovod's helper themselves. Sums are kept by tf_hvd.training.aggregat
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from tf_hvd.core import basics
-from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
-from tf_hvd.training._local import LocalVariables
-from tf_hvd.training.aggregation import GradientAggregation
+from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.training.aggregation import GradientAggregation, reduce_if_complete
 
 __all__ = [
     "LocalGradientAggregationHelper",
@@ -97,16 +94,18 @@ class LocalGradientAggregationHelper:
         """
         self._variables = list(vars)
         self._complete, sums = self._aggregation.add(list(grads), self._variables)
-        known = [i for i, total in enumerate(sums) if total is not None]
-        values = tf.cond(
+        return reduce_if_complete(
             self._complete,
-            lambda: [self._reduced(sums, self._variables)[i] for i in known],
-            lambda: [tf.identity(sums[i]) for i in known],
+            sums,
+            lambda: reduce_except_local(
+                self._reduce_shared,
+                self._process_set,
+                self._local,
+                self._scale_local,
+                sums,
+                self._variables,
+            ),
         )
-        results: list[Any] = [None] * len(sums)
-        for i, value in zip(known, values, strict=True):
-            results[i] = value
-        return results
 
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
@@ -127,16 +126,11 @@ class LocalGradientAggregationHelper:
             raise ValueError("call compute_gradients() before apply_gradients().")
         return self._aggregation.when_complete(self._complete, apply_grads_closure, self._variables)
 
-    def _reduced(self, sums: list[Any], variables: list[Any]) -> list[Any]:
-        is_local = [variable in self._local for variable in variables]
-        shared = [i for i, mine in enumerate(is_local) if not mine]
-        results = [self._scaled(total) for total in sums]
-        reduced = self._allreduce([sums[i] for i in shared], [variables[i] for i in shared])
+    def _reduce_shared(self, gradients: list[Any], variables: Sequence[Any]) -> list[Any]:
+        """Horovod's function gets those that are not local, and no others."""
+        shared = [i for i, variable in enumerate(variables) if variable not in self._local]
+        reduced = self._allreduce([gradients[i] for i in shared], [variables[i] for i in shared])
+        results: list[Any] = [None] * len(gradients)
         for i, value in zip(shared, reduced, strict=True):
             results[i] = value
         return results
-
-    def _scaled(self, total: Any) -> Any:
-        if total is None or not self._scale_local:
-            return total
-        return total / tf.cast(basics.size_op(id_of(self._process_set)), total.dtype)

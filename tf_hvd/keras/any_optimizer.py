@@ -65,41 +65,32 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       NotImplementedError: Adasum with an optimizer of Keras.
       ValueError: not an optimizer, or an argument that makes no sense.
     """
+    reduction: dict[str, Any] = {
+        "op": op,
+        "compression": compression,
+        "process_set": process_set,
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "sparse": sparse,
+        "sparse_as_dense": sparse_as_dense,
+        "groups": groups,
+        "num_groups": num_groups,
+        "gradient_predivide_factor": gradient_predivide_factor,
+    }
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return keras_optimizer.DistributedOptimizer(
             optimizer,
             name=name,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            gradient_predivide_factor=gradient_predivide_factor,
-            op=op,
             backward_passes_per_step=backward_passes_per_step,
             average_aggregated_gradients=average_aggregated_gradients,
-            num_groups=num_groups,
-            groups=groups,
-            process_set=process_set,
             scale_local_gradients=scale_local_gradients,
-            sparse=sparse,
+            **reduction,
         )
-    options = ReductionOptions.of_gradients(
-        op=op,
-        compression=compression,
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        sparse=sparse,
-        sparse_as_dense=sparse_as_dense,
-        groups=groups,
-        num_groups=num_groups,
-        gradient_predivide_factor=gradient_predivide_factor,
-    )
     return v1_optimizer.distributed(
         optimizer,
         name or f"Distributed{type(optimizer).__name__}",
         use_locking=use_locking,
-        options=options,
+        options=ReductionOptions.of_gradients(**reduction),
         passes=check_passes(backward_passes_per_step),
         average=average_aggregated_gradients,
         scale_local=scale_local_gradients,

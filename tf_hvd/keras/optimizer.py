@@ -1,5 +1,6 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,12 +92,12 @@ class Distribution:
         self._gradients, self._variables = [], []  # they hold the graph
         with tf.control_dependencies(checks):
             reduced = reduce_except_local(
-                self._reducer,
+                functools.partial(self._reducer.reduce, step=self._step()),
+                self._reducer.process_set,
                 self.local,
                 self._scale_local,
                 gradients,
                 variables,
-                step=self._step(),
             )
         if agreement.takes_part(self.process_set):
             self._count(reduced)

@@ -1,15 +1,14 @@
 """Variables that each rank trains for itself: their gradients are not reduced."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd.collectives.sparse import each_row_once
 from tf_hvd.core import basics
-from tf_hvd.core.process_sets import id_of
+from tf_hvd.core.process_sets import ProcessSet, id_of
 from tf_hvd.core.tensorflow_hooks import in_xla, tf_variable
-from tf_hvd.training.reduction import GradientReducer
 
 
 class LocalVariables:
@@ -54,40 +53,38 @@ def weights_of_layers(layers: Any) -> list[Any]:
 
 
 def reduce_except_local(
-    reducer: GradientReducer,
+    reduce: Callable[[list[Any], Sequence[Any]], Sequence[Any]],
+    process_set: ProcessSet,
     local: LocalVariables,
     scale_local: bool,
     gradients: Sequence[Any],
     variables: Sequence[Any],
-    generic_names: bool = False,
-    step: Any = None,
 ) -> list[Any]:
     """Reduces the gradients of all variables but the local ones.
 
     Args:
-      reducer: does the reduction.
+      reduce: gets gradients, None in place of the local ones, and `variables`; gives
+        the reduced ones in their order.
+      process_set: who takes part.
       local: the variables to leave out.
       scale_local: divide local gradients by the number of ranks, which is the
         weight that a rank's gradient has in the averages.
-      gradients: see `GradientReducer.reduce`.
-      variables: see there.
-      generic_names: see there.
-      step: see there.
+      gradients: tensors, IndexedSlices and None.
+      variables: what they belong to.
     """
     is_local = [variable in local for variable in variables]
     shared = [None if mine else g for g, mine in zip(gradients, is_local, strict=True)]
-    results = reducer.reduce(shared, variables, generic_names, step)
+    results = list(reduce(shared, variables))
     for index, mine in enumerate(is_local):
         if mine:
             gradient = each_row_once(gradients[index])
-            results[index] = _scaled(gradient, reducer) if scale_local else gradient
+            results[index] = _scaled(gradient, process_set) if scale_local else gradient
     return results
 
 
-def _scaled(gradient: Any, reducer: GradientReducer) -> Any:
+def _scaled(gradient: Any, process_set: ProcessSet) -> Any:
     if gradient is None:
         return None
-    process_set = reducer.process_set
     count = process_set.size() if in_xla() else basics.size_op(id_of(process_set))
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(count, gradient.values.dtype)

@@ -142,6 +142,29 @@ class GradientAggregation:
         return step
 
 
+def reduce_if_complete(
+    complete: Any, sums: Sequence[Any], reduce: Callable[[], Sequence[Any]]
+) -> list[Any]:
+    """The reduced sums of a complete step; else the rank's own, which nobody applies.
+
+    Args:
+      complete: what `GradientAggregation.add` has returned.
+      sums: the same.
+      reduce: gives the reduced ones, in their order.
+    """
+    known = [i for i, total in enumerate(sums) if total is not None]
+
+    def reduced() -> list[Any]:
+        results = reduce()
+        return [results[i] for i in known]
+
+    values = tf.cond(complete, reduced, lambda: [tf.identity(sums[i]) for i in known])
+    results: list[Any] = [None] * len(sums)
+    for i, value in zip(known, values, strict=True):
+        results[i] = value
+    return results
+
+
 def _first_pass(gradients: Sequence[Any], variables: Sequence[Any] | None) -> _Passes:
     owners = variables or [None] * len(gradients)
     shapes = [

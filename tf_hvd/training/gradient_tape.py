@@ -68,12 +68,12 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         compared = start.before_reduction(shared, self._hvd_reducer.process_set)
         with tf.control_dependencies(compared):
             reduced = reduce_except_local(
-                self._hvd_reducer,
+                functools.partial(self._hvd_reducer.reduce, generic_names=use_generic_names),
+                self._hvd_reducer.process_set,
                 self._hvd_local,
                 self._hvd_scale_local,
                 tf.nest.flatten(gradients),
                 flat,
-                use_generic_names,
             )
         return tf.nest.pack_sequence_as(sources, reduced)
 

@@ -1,6 +1,7 @@
 """DistributedOptimizer for the optimizers of tf.compat.v1; hands on those of Keras."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +12,7 @@ from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, verbatim
 from tf_hvd.training import start
 from tf_hvd.training._local import LocalVariables, reduce_except_local
 from tf_hvd.training.adasum import AdasumUpdates
-from tf_hvd.training.aggregation import GradientAggregation
+from tf_hvd.training.aggregation import GradientAggregation, reduce_if_complete
 from tf_hvd.training.reduction import GradientReducer
 from tf_hvd.training.v1_guard import AnsweredFor, GradientCheck, refuse_in_loss_scaler
 
@@ -132,7 +133,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             reduced = self._reduce(gradients, begun)
         else:
             begun.complete, sums = self._aggregation.add(gradients, variables)
-            reduced = self._reduce_if_complete(sums, begun)
+            reduced = reduce_if_complete(begun.complete, sums, lambda: self._reduce(sums, begun))
         # Of a list, the last pass is the one that may be applied.
         self._begun = [pass_ for pass_ in self._begun if not pass_.is_of(variables)]
         self._begun.append(begun)
@@ -142,27 +143,15 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         pairs = zip(gradients, begun.variables, strict=True)
         shared = [v for g, v in pairs if g is not None and v not in self._local]
         with tf.control_dependencies(start.before_reduction(shared, self._reducer.process_set)):
+            step = None if begun.updates is None else begun.updates.step()
             return reduce_except_local(
-                self._reducer,
+                functools.partial(self._reducer.reduce, step=step),
+                self._reducer.process_set,
                 self._local,
                 self._scale_local,
                 gradients,
                 begun.variables,
-                step=None if begun.updates is None else begun.updates.step(),
             )
-
-    def _reduce_if_complete(self, sums: list[Any], begun: _Begun) -> list[Any]:
-        """The reduced sums of a complete step; else the rank's own, which nobody applies."""
-        known = [(i, total) for i, total in enumerate(sums) if total is not None]
-        values = tf.cond(
-            begun.complete,
-            lambda: [self._reduce(sums, begun)[i] for i, _ in known],
-            lambda: [tf.identity(total) for _, total in known],
-        )
-        results: list[Any] = [None] * len(sums)
-        for (i, _), value in zip(known, values, strict=True):
-            results[i] = value
-        return results
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The inner optimizer's apply_gradients; reduces nothing.
