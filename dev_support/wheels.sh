@@ -59,7 +59,7 @@ make_wheel() {
     return
   fi
   [[ -z ${TENSORFLOW} ]] || die "--release has a library for each of ${MINORS[*]}, and no other"
-  local parts=() version
+  local parts=() version whole
   for MINOR in "${MINORS[@]}"; do
     BAZEL_FLAGS=()
     choose_wheel
@@ -69,9 +69,9 @@ make_wheel() {
   say "one wheel of ${#parts[@]}"
   version=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' pip_package/version.bzl)
   WHEEL_NAME=build/wheel_name-release${PORTABLE:+-portable}.txt
-  basename "$("${PYTHON}" pip_package/assemble_wheel.py --dist dist --version "${version}" "${parts[@]}")" \
-    >"${WHEEL_NAME}.part" || die "the parts do not fit together: see the lines above"
-  mv "${WHEEL_NAME}.part" "${WHEEL_NAME}"
+  whole=$(PYTHONPATH=pip_package "${PYTHON}" pip_package/assemble_wheel.py --dist dist \
+    --version "${version}" "${parts[@]}") || die "the parts do not fit together: see the lines above"
+  echo "${whole##*/}" >"${WHEEL_NAME}"
 }
 
 # Bazel's flags for one TensorFlow. The default needs none.

@@ -481,7 +481,7 @@ def test_every_cc_test_is_built():
 def test_wheel_requires_what_it_imports():
     metadata = tomllib.loads((ROOT / "pip_package/metadata.toml").read_text())
     required = {re.split(r"[<>=\[]", text)[0] for text in metadata["dependencies"]}
-    distributions = {"google": "protobuf"}
+    distributions = {"absl": "absl-py", "google": "protobuf"}
     extras = {"tensorflow", "keras", "tf_keras", "mpi4py", "tf_hvd"}
     roots = {
         name.split(".")[0] for _, text in files((".py",), "tf_hvd/") for name in imported(text)

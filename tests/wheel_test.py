@@ -305,9 +305,9 @@ def as_if_for(minor, wheel, folder, **changes):
 
 def assembled(folder, *parts):
     command = [sys.executable, ROOT / "pip_package/assemble_wheel.py", "--dist", folder]
-    return subprocess.run(
-        [*command, "--version", "7.0", *parts], check=False, capture_output=True, text=True
-    )
+    command += ["--version", "7.0", *parts]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "pip_package")}
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environ)
 
 
 def test_release_carries_a_library_for_each_minor(wheel, tmp_path):
