@@ -297,7 +297,7 @@ def as_if_for(minor, wheel, folder, **changes):
     with zipfile.ZipFile(path, "w") as copy:
         for name in wheel.namelist():
             data = changes.get(name.rpartition("/")[2], wheel.read(name))
-            if name.endswith((".py", ".json")):
+            if name.endswith(("_build_info.py", ".json")):
                 data = data.replace(MINOR.encode(), minor.encode())
             copy.writestr(name.replace(LIBRARY, wheels.library(minor)), data)
     return path
