@@ -16,8 +16,8 @@ constexpr int64_t kMs = 1'000'000;
 
 Config Impatient() {
   Config config;
-  config.stall_warn_ns = 50 * kMs;
-  config.stall_fail_ns = 300 * kMs;
+  config.stall_warn_ns = 150 * kMs;
+  config.stall_fail_ns = 900 * kMs;
   return config;
 }
 
@@ -136,7 +136,7 @@ TEST_P(StallTest, WarnsAndGoesOn) {
     job.Run([](Rank& self) {
       std::vector<int32_t> data = {1};
       if (self.rank() == 0) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
       }
       EXPECT_TRUE(self.Allreduce("late", &data).status().ok());
       EXPECT_EQ(data[0], self.size());

@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from absl import flags
 
 import tf_hvd as hvd
 
@@ -18,8 +19,15 @@ COUNT, BATCH = 96, 5  # of which 2 and 3 ranks take shares of one size
 
 @pytest.fixture(scope="module")
 def load():
+    def load_one(name):
+        module = importlib.import_module(name)
+        # Each is a program of its own: they define flags of the same names.
+        for flag in flags.FLAGS.flags_by_module_dict().get(name, []):
+            delattr(flags.FLAGS, flag.name)
+        return module
+
     sys.path.insert(0, EXAMPLES)
-    yield importlib.import_module
+    yield load_one
     sys.path.remove(EXAMPLES)
 
 
