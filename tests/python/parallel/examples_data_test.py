@@ -22,7 +22,7 @@ def load():
     def load_one(name):
         module = importlib.import_module(name)
         # Each is a program of its own: they define flags of the same names.
-        for flag in flags.FLAGS.flags_by_module_dict().get(name, []):
+        for flag in list(flags.FLAGS.flags_by_module_dict().get(name, [])):
             delattr(flags.FLAGS, flag.name)
         return module
 
