@@ -142,8 +142,7 @@ Status RunDeviceRanks(std::vector<std::unique_ptr<World>> worlds,
       Status status = DeviceRank::Open(&runtime, cuda, ordinal(number), &rank);
       if (status.ok()) status = fn(*rank);
       if (status.ok()) status = DeviceRank::Wait(rank->Barrier("end"), "end");
-      runtime.Shutdown(status.ok() ? "the end" : status.message(),
-                       status.ok());
+      runtime.Shutdown(status.ok() ? "the end" : status.message(), status.ok());
       statuses[i] = status.WithContext("rank " + std::to_string(number));
     });
   }
