@@ -61,7 +61,6 @@ make_wheel() {
   [[ -z ${TENSORFLOW} ]] || die "--release has a library for each of ${MINORS[*]}, and no other"
   local parts=() version whole
   for MINOR in "${MINORS[@]}"; do
-    BAZEL_FLAGS=()
     choose_wheel
     build_wheel
     parts+=("$(built_wheel)")
@@ -74,9 +73,12 @@ make_wheel() {
   echo "${whole##*/}" >"${WHEEL_NAME}"
 }
 
-# Bazel's flags for one TensorFlow. The default needs none.
+# Bazel's flags for one TensorFlow, and where the wheel's name is kept. The default needs none; what
+# `install` and the tests look for stays the plain one.
 choose_wheel() {
   local python=${TENSORFLOW}
+  BAZEL_FLAGS=()
+  WHEEL_NAME=build/wheel_name.txt
   if [[ -z ${python} && ${MINOR} != "${MINORS[-1]}" ]]; then
     make_minor_environment
     python=${ROOT}/build/tensorflow-${MINOR}/bin/python
@@ -89,7 +91,6 @@ choose_wheel() {
     BAZEL_FLAGS+=("--repo_env=CC=${SYSROOT}/bin/gcc"
       "--action_env=TF_HVD_C_LIBRARIES=glibc=2.27-3ubuntu1.6,libstdc++=8.4.0-1ubuntu1~18.04")
   fi
-  # What `install` and the tests look for stays the plain one.
   if [[ ${#BAZEL_FLAGS[@]} -gt 0 ]]; then
     WHEEL_NAME=build/wheel_name-${MINOR}${PORTABLE:+-portable}.txt
   fi

@@ -70,7 +70,7 @@ class CollectiveKernel : public tf::AsyncOpKernel {
 
   // Fills in the tensors, the outputs and what is particular to the
   // collective. The entry has its name, set and request.kind. An error is wrong
-  // on this rank alone and is told to the others as a local_error of the call.
+  // on this rank alone and is told to the others as a local error of the call.
   virtual Status FillEntry(Call* call) = 0;
 
   // Where the result of a tensor goes.

@@ -8,7 +8,6 @@ the same bytes. Prints the wheel's path.
 
 import argparse
 import pathlib
-import re
 import shutil
 import sys
 import tomllib
@@ -16,10 +15,9 @@ import zipfile
 from typing import Any
 
 from sbom import merged_sbom
-from wheel_file import build_info_text, entry_points_text, finish, metadata_text
+from wheel_file import make_wheel
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIBRARY = re.compile(r"tf_hvd/_tf_hvd_[\d.]+\.so")
 BUILD_INFO = "tf_hvd/_build_info.py"
 
 
@@ -35,7 +33,8 @@ class Part:
         self.build: dict[str, Any] = {}
         exec(members.pop(BUILD_INFO), self.build)
         inside = {name: data for name, data in members.items() if ".dist-info/" not in name}
-        self.libraries = {name: inside.pop(name) for name in list(inside) if LIBRARY.match(name)}
+        libraries = [f"tf_hvd/{build['library']}" for build in self.build["BUILDS"].values()]
+        self.libraries = {name: inside.pop(name) for name in libraries}
         self.common = inside
 
 
@@ -61,26 +60,20 @@ def differences(parts: list[Part]) -> list[str]:
 
 def assemble(parts: list[Part], version: str, dist: pathlib.Path) -> pathlib.Path:
     """Writes the wheel of all parts into `dist`."""
-    metadata = tomllib.loads((HERE / "metadata.toml").read_text())
-    readme = (HERE.parent / "README.md").read_text()
-    full_name = f"{metadata['name']}-{version}"
-    info = f"{full_name}.dist-info"
     builds = {minor: build for part in parts for minor, build in part.build["BUILDS"].items()}
-    minors = sorted(builds, key=lambda minor: tuple(map(int, minor.split("."))))
-    compiler = parts[0].build["CXX_COMPILER"]
-    texts = {
-        f"{info}/METADATA": metadata_text(metadata, version, minors, readme),
-        f"{info}/entry_points.txt": entry_points_text(metadata["scripts"]),
-        f"{info}/sboms/tf_hvd.cdx.json": merged_sbom([part.sbom for part in parts], version),
-        BUILD_INFO: build_info_text(version, compiler, builds),
-    }
-    members = {name: text.encode() for name, text in texts.items()}
-    members[f"{info}/licenses/LICENSE"] = parts[0].license
-    members.update(parts[0].common)
-    for part in parts:
-        members.update(part.libraries)
-    draft = dist / f".{full_name}.zip"
-    name = finish(draft, full_name, members, info)
+    ascending = sorted(builds, key=lambda minor: tuple(map(int, minor.split("."))))
+    draft = dist / f".{version}.zip"
+    name = make_wheel(
+        draft,
+        version=version,
+        metadata=tomllib.loads((HERE / "metadata.toml").read_text()),
+        readme=(HERE.parent / "README.md").read_text(),
+        license_text=parts[0].license,
+        sbom=merged_sbom([part.sbom for part in parts], version),
+        compiler=parts[0].build["CXX_COMPILER"],
+        builds={minor: builds[minor] for minor in ascending},
+        files=parts[0].common | {n: data for part in parts for n, data in part.libraries.items()},
+    )
     return pathlib.Path(shutil.move(draft, dist / name))
 
 

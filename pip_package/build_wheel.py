@@ -10,7 +10,7 @@ import pathlib
 import tomllib
 
 from sbom import sbom_text
-from wheel_file import build_info_text, entry_points_text, finish, library_of, metadata_text
+from wheel_file import make_wheel
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -48,35 +48,29 @@ def built_with(arguments: argparse.Namespace) -> dict[str, str]:
 def main() -> None:
     arguments = parse_arguments()
     metadata = tomllib.loads(arguments.metadata.read_text())
-    name = metadata["name"]
-    full_name = f"{name}-{arguments.version}"
-    info = f"{full_name}.dist-info"
     minor = ".".join(arguments.tf_version.split(".")[:2])
-    builds = {
-        minor: {
-            "tensorflow": arguments.tf_version,
-            "compiler": arguments.tf_compiler,
-            "cxx11_abi": arguments.cxx11_abi,
-        }
+    build = {
+        "library": f"_tf_hvd_{minor}.so",
+        "tensorflow": arguments.tf_version,
+        "compiler": arguments.tf_compiler,
+        "cxx11_abi": arguments.cxx11_abi,
     }
-    texts = {
-        f"{info}/METADATA": metadata_text(
-            metadata, arguments.version, [minor], arguments.readme.read_text()
-        ),
-        f"{info}/entry_points.txt": entry_points_text(metadata["scripts"]),
-        f"{info}/sboms/tf_hvd.cdx.json": sbom_text(arguments.version, built_with(arguments)),
-        f"{info}/licenses/LICENSE": arguments.license.read_text(),
-        f"{name}/_build_info.py": build_info_text(
-            arguments.version, arguments.cxx_compiler, builds
-        ),
-    }
-    members = {member: text.encode() for member, text in texts.items()}
+    files = {path.as_posix(): path.read_bytes() for path in arguments.python}
     for path in arguments.native:
-        packed = library_of(minor) if path.name == "_tf_hvd.so" else path.name
-        members[f"{name}/{packed}"] = path.read_bytes()
-    for path in arguments.python:
-        members[path.as_posix()] = path.read_bytes()
-    arguments.output_name.write_text(finish(arguments.output, full_name, members, info) + "\n")
+        packed = build["library"] if path.name == "_tf_hvd.so" else path.name
+        files[f"{metadata['name']}/{packed}"] = path.read_bytes()
+    name = make_wheel(
+        arguments.output,
+        version=arguments.version,
+        metadata=metadata,
+        readme=arguments.readme.read_text(),
+        license_text=arguments.license.read_bytes(),
+        sbom=sbom_text(arguments.version, built_with(arguments)),
+        compiler=arguments.cxx_compiler,
+        builds={minor: build},
+        files=files,
+    )
+    arguments.output_name.write_text(name + "\n")
 
 
 main()

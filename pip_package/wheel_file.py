@@ -78,18 +78,14 @@ def build_info_text(version: str, compiler: str, builds: dict[str, dict[str, Any
     Args:
       version: of the wheel.
       compiler: of C++.
-      builds: what each minor's TensorFlow says of itself, by minor.
+      builds: what each minor's TensorFlow says of itself, and the name of its library; by
+        minor, ascending.
     """
-    listed = "".join(f"    {minor!r}: {build!r},\n" for minor, build in sorted(builds.items()))
+    listed = "".join(f"    {minor!r}: {build!r},\n" for minor, build in builds.items())
     return (
         '"""What this wheel was built for and with. Written by the build."""\n\n'
         f"VERSION = {version!r}\nCXX_COMPILER = {compiler!r}\nBUILDS = {{\n{listed}}}\n"
     )
-
-
-def library_of(minor: str) -> str:
-    """The name of the library for a minor version of TensorFlow."""
-    return f"_tf_hvd_{minor}.so"
 
 
 def hash_of(data: bytes) -> str:
@@ -126,8 +122,44 @@ def write_member(wheel: zipfile.ZipFile, name: str, data: bytes) -> None:
     wheel.writestr(member, data)
 
 
-def finish(output: pathlib.Path, full_name: str, members: dict[str, bytes], info: str) -> str:
-    """Writes the wheel, whose platform is found by looking into it; returns its file name."""
+def make_wheel(
+    output: pathlib.Path,
+    *,
+    version: str,
+    metadata: dict[str, Any],
+    readme: str,
+    license_text: bytes,
+    sbom: str,
+    compiler: str,
+    builds: dict[str, dict[str, Any]],
+    files: dict[str, bytes],
+) -> str:
+    """Writes a wheel; its platform is found by looking into it.
+
+    Args:
+      output: where to.
+      version: of the wheel.
+      metadata: what metadata.toml says.
+      readme: the page that an index shows.
+      license_text: LICENSE.
+      sbom: the list of materials.
+      compiler: see `build_info_text`.
+      builds: see there.
+      files: all that is not told by the others, by name.
+
+    Returns:
+      The name that the wheel is to have.
+    """
+    full_name = f"{metadata['name']}-{version}"
+    info = f"{full_name}.dist-info"
+    texts = {
+        f"{info}/METADATA": metadata_text(metadata, version, list(builds), readme),
+        f"{info}/entry_points.txt": entry_points_text(metadata["scripts"]),
+        f"{info}/sboms/tf_hvd.cdx.json": sbom,
+        f"{metadata['name']}/_build_info.py": build_info_text(version, compiler, builds),
+    }
+    members = files | {name: text.encode() for name, text in texts.items()}
+    members[f"{info}/licenses/LICENSE"] = license_text
     platform = platform_of(full_name, members, info)
     members[f"{info}/WHEEL"] = wheel_text(platform).encode()
     write_wheel(output, members.items(), info)

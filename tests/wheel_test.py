@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WHEELS_SH = ROOT / "dev_support/wheels.sh"
 EM_CUDA = 190  # the machine of an ELF file for NVIDIA's GPUs
 MINOR = "2.21"  # what ./dev build builds for
-LIBRARY = wheels.library(MINOR)
+LIBRARY = f"_tf_hvd_{MINOR}.so"
 NATIVE = [
     LIBRARY,
     "libtf_hvd_limits.so",
@@ -299,7 +299,7 @@ def as_if_for(minor, wheel, folder, **changes):
             data = changes.get(name.rpartition("/")[2], wheel.read(name))
             if name.endswith(("_build_info.py", ".json")):
                 data = data.replace(MINOR.encode(), minor.encode())
-            copy.writestr(name.replace(LIBRARY, wheels.library(minor)), data)
+            copy.writestr(name.replace(LIBRARY, LIBRARY.replace(MINOR, minor)), data)
     return path
 
 

@@ -34,12 +34,12 @@ struct RankStep {
 struct Vote {
   Submission first;                 // of the lowest rank
   std::optional<Submission> other;  // the lowest rank whose request differs
-  std::optional<LocalError> local_error;  // of the lowest rank that refused
+  std::optional<LocalError> local_error;  // of the lowest rank that has one
   // Not in the request, which stays the same from step to step: slots stand for
   // requests.
   int64_t step = -1;  // of the lowest rank
-  std::optional<RankStep>
-      off_step;           // the lowest rank whose step differs from it
+  // The lowest rank whose step differs from it.
+  std::optional<RankStep> off_step;
   bool joined = false;    // some ranks take part with zeros
   int32_t last_rank = 0;  // whose vote came last
 };

@@ -69,8 +69,9 @@ void Controller::CastVote(const Key& key, const Entry& entry) {
   vote.first = {sets_.rank(), set->slots.Share(key.second, entry.request)};
   vote.last_rank = sets_.rank();
   vote.step = set->SinceJoin(key.second, entry.step);
-  if (!entry.local_error.empty())
+  if (!entry.local_error.empty()) {
     vote.local_error = {sets_.rank(), entry.local_error};
+  }
   Count(sets_.rank(), key, vote);
 }
 

@@ -23,8 +23,9 @@ void LocalRequests::Add(Entry entry) {
                         "' was submitted again before the first was complete; "
                         "give concurrent collectives different names";
   }
-  if (!entry.local_error.empty())
+  if (!entry.local_error.empty()) {
     Answer(&entry, InvalidArgument(entry.local_error));
+  }
   auto& waiting = queue_[key];
   waiting.push_back(std::move(entry));
   if (waiting.size() == 1) turns_.push_back(key);

@@ -41,7 +41,7 @@ class LocalRequests {
 
   // A request of a set that this rank is a member of, and has not joined. One
   // that is wrong on this rank alone is answered here, but stays: it is voted
-  // as a local_error, so that the other ranks' calls fail as well.
+  // as a local error, so that the other ranks' calls fail as well.
   void Add(Entry entry);
 
   // What is to be voted for, oldest turn first; each request is given once.

@@ -42,8 +42,8 @@ struct Response {
   // left. Else it means nothing.
   int32_t value = 0;
   std::string name;  // empty on the wire when the slot says it
-  SharedRequest
-      request;        // none on the wire when the slot says it, and of close
+  // None on the wire when the slot says it, and of close.
+  SharedRequest request;
   std::string error;  // not empty: the request fails with this text
 };
 

@@ -144,7 +144,7 @@ struct Entry {
   std::shared_ptr<void> keepalive;
 
   // Set when the call is wrong on this rank alone: it is completed here with
-  // this text and voted as a local_error, so that the other ranks fail as well.
+  // this text and voted as a local error, so that the other ranks fail as well.
   std::string local_error;
   int64_t step = -1;  // the caller's, compared between ranks; -1: none
 

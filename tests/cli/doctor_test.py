@@ -46,7 +46,7 @@ def test_this_machine(report, family, mpi_prefixes):
     assert code == 0
     info = _native.build_info
     assert value(lines, "tf_hvd").startswith(f"{info.VERSION}, built for TensorFlow 2.")
-    assert info.BUILDS[_native.minor]["tensorflow"] in value(lines, "TensorFlow")
+    assert _native.build["tensorflow"] in value(lines, "TensorFlow")
     assert sys.executable in value(lines, "Python")
     name = {"openmpi": "Open MPI ", "mpich": "MPICH "}[family]
     assert value(lines, "MPI launcher").startswith(name)

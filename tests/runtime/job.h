@@ -171,7 +171,7 @@ class Rank {
     return Submit(std::move(entry));
   }
 
-  // Voted as a local_error, as a kernel does with a call that is wrong by
+  // Voted as a local error, as a kernel does with a call that is wrong by
   // itself.
   Pending Refused(const std::string& name, const std::string& text,
                   int32_t set = kWorldSet) {

@@ -41,5 +41,5 @@ class RunningJob:
             "cores": self.gather(sorted(os.sched_getaffinity(0))),
             "mpi": " ".join(mpi.replace("Version:", "").split()) or None,
             "tf_hvd": _native.build_info.VERSION,
-            "tensorflow": _native.build_info.BUILDS[_native.minor]["tensorflow"],
+            "tensorflow": _native.build["tensorflow"],
         }

@@ -3,6 +3,7 @@
 What the rest of the package calls; users call what collectives.py and alltoall.py have.
 """
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -202,16 +203,21 @@ def _run_on(
     member_names: Sequence[str],
     attributes: dict[str, Any],
 ) -> list[Any]:
+    function, op_type = _op_of(kind, grouped)
     if not grouped:
         (tensor,) = tensors
-        function = getattr(_native.ops, f"horovod_{kind.lower()}")
-        return [run(function, f"Horovod{kind}", tensor, name, process_set, **attributes)]
+        return [run(function, op_type, tensor, name, process_set, **attributes)]
     if member_names:
         attributes["member_names"] = list(member_names)
-    function = getattr(_native.ops, f"horovod_grouped_{kind.lower()}")
-    return list(
-        run(function, f"HorovodGrouped{kind}", list(tensors), name, process_set, **attributes)
-    )
+    return list(run(function, op_type, list(tensors), name, process_set, **attributes))
+
+
+@functools.cache
+def _op_of(kind: str, grouped: bool) -> tuple[Callable[..., Any], str]:
+    """TensorFlow's wrapper of the op, and the op's name."""
+    if grouped:
+        return getattr(_native.ops, f"horovod_grouped_{kind.lower()}"), f"HorovodGrouped{kind}"
+    return getattr(_native.ops, f"horovod_{kind.lower()}"), f"Horovod{kind}"
 
 
 def _stamp(step: Any) -> list[Any]:

@@ -179,10 +179,8 @@ def reduce_group(
     """
     options.check_slices(*tensors)
     names = _calls.check_member_names(member_names, len(tensors))
-    slices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
-    dense = dict(enumerate(tensors))
-    for i in slices:
-        del dense[i]
+    dense = {i: t for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)}
+    slices = [i for i in range(len(tensors)) if i not in dense]
     results = reduce_tensors("Allreduce", dense, options, name, names, step)
     own_names = [_calls.suffixed(name, str(i)) for i in slices]
     if dense:

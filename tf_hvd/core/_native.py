@@ -7,7 +7,6 @@ found here, at import, and said with what to do about it.
 import ctypes
 import importlib
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,8 +70,7 @@ def _load_ops() -> Any:
         raise ImportError(
             f"TensorFlow {tf.__version__} could not load {_library}: {error}. An undefined symbol "
             f"means that this TensorFlow is another build than PyPI's {minor}, such as a nightly "
-            f"or a vendor's: './dev wheel --tensorflow {sys.executable}' in tf_hvd's source makes "
-            "a wheel for it."
+            f"or a vendor's: {wheels.making()} makes a wheel for it."
         ) from error
 
 
@@ -150,7 +148,9 @@ def _declare(library: ctypes.CDLL) -> None:
 build_info = _build_info()
 minor = _choose_minor(list(build_info.BUILDS), build_info.VERSION, tf.__version__)
 """That of TensorFlow, such as "2.21"."""
-_library = DIRECTORY / wheels.library(minor)
+build: Mapping[str, Any] = build_info.BUILDS[minor]
+"""What the library for it was built with."""
+_library = DIRECTORY / build["library"]
 ops = _load_ops()
 _run_collectives_side_by_side()
 # The same file again: the loader hands out the copy that TensorFlow opened.

@@ -12,11 +12,6 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def library(minor: str) -> str:
-    """The file of the native library for a minor version of TensorFlow."""
-    return f"_tf_hvd_{minor}.so"
-
-
 def named(minors: Sequence[str]) -> str:
     """2.21, or 2.18 to 2.21."""
     return minors[0] if len(minors) == 1 else f"{minors[0]} to {minors[-1]}"
@@ -29,11 +24,13 @@ def cure(minors: Sequence[str], found: str) -> str:
       minors: those that the wheel has a library for, ascending.
       found: the TensorFlow that is installed.
     """
-    if minor(found) in MINORS:
-        made = f"'./dev wheel --tensorflow {minor(found)}'"
-    else:
-        made = f"'./dev wheel --tensorflow {sys.executable}'"
+    made = making(minor(found)) if minor(found) in MINORS else making()
     return (
         f"Install TensorFlow {minors[-1]} (pip install 'tensorflow=={minors[-1]}.*', or "
-        f"tensorflow-cpu), or make a wheel for this one: {made} in tf_hvd's source"
+        f"tensorflow-cpu), or make a wheel for this one: {made}"
     )
+
+
+def making(tensorflow: str = sys.executable) -> str:
+    """How to make a wheel for a minor version, or for the TensorFlow of a Python."""
+    return f"'./dev wheel --tensorflow {tensorflow}' in tf_hvd's source"

@@ -114,7 +114,7 @@ def check_installed_version(name: str, version: str, exception: Exception | None
       HorovodVersionMismatchError: they differ, and `exception` was given; without it
         a warning says so.
     """
-    built_for = str(_native.build_info.BUILDS[_native.minor]["tensorflow"])
+    built_for = str(_native.build["tensorflow"])
     if name != "tensorflow" or version == built_for:
         return
     text = get_version_mismatch_message(name, version, built_for)

@@ -64,7 +64,7 @@ class P2POperation final : public Operation {
               group_.size()),
         spans_(runs_.list()),
         tag_(backend->first_tag_ + TagOf(spec_)),
-        requests_(backend->p2p_, tag_, backend->max_message_bytes_) {}
+        messages_(backend->p2p_, tag_, backend->max_message_bytes_) {}
 
   ~P2POperation() override {
     if (!Abandon()) {
@@ -86,7 +86,7 @@ class P2POperation final : public Operation {
       if (step->kind == Schedule::Step::kWait) {
         int awaited = -1;
         TF_HVD_RETURN_IF_ERROR(
-            requests_.Test(step->lane, &poll->moved, &awaited));
+            messages_.Test(step->lane, &poll->moved, &awaited));
         if (awaited >= 0) {
           poll->awaited = awaited;
           return Status::Ok();
@@ -102,7 +102,7 @@ class P2POperation final : public Operation {
     return Status::Ok();
   }
 
-  bool Abandon() override { return requests_.Abandon(); }
+  bool Abandon() override { return messages_.Abandon(); }
 
  private:
   // One step, or one block of it.
@@ -110,11 +110,11 @@ class P2POperation final : public Operation {
     switch (step->kind) {
       case Schedule::Step::kSend:
         TF_HVD_RETURN_IF_ERROR(
-            requests_.Send(step->lane, step->peer, step->data, step->bytes));
+            messages_.Send(step->lane, step->peer, step->data, step->bytes));
         break;
       case Schedule::Step::kReceive:
         TF_HVD_RETURN_IF_ERROR(
-            requests_.Receive(step->lane, step->peer, step->data, step->bytes));
+            messages_.Receive(step->lane, step->peer, step->data, step->bytes));
         break;
       default: {
         const int64_t count = std::min(step->block, step->count - worked_);
@@ -200,7 +200,7 @@ class P2POperation final : public Operation {
   P2PBackend::Block staging_;
   Schedule schedule_;
   int64_t worked_ = 0;  // elements of the step that is due
-  MessageSet requests_;
+  MessageSet messages_;
 };
 
 bool P2PBackend::Serves(const OperationSpec& spec) const {

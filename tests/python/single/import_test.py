@@ -62,7 +62,7 @@ def outcome(tmp_path_factory):
     copy_package(root / "moved", BUILDS={"2.22": {}})
     copy_package(root / "several", BUILDS={"2.18": {}, "2.19": {}, "2.20": {}})
     (copy_package(root / "source tree") / "_build_info.py").unlink()
-    library = copy_package(root / "broken") / wheels.library(_native.minor)
+    library = copy_package(root / "broken") / _native.build["library"]
     library.unlink()
     library.write_bytes(b"no library")
     copy_package(root / "no set")
@@ -117,7 +117,7 @@ def test_source_tree(outcome):
 
 def test_library_that_cannot_be_loaded(outcome):
     assert outcome["broken"].startswith("ImportError: TensorFlow")
-    assert wheels.library(_native.minor) in outcome["broken"]
+    assert _native.build["library"] in outcome["broken"]
     assert f"'./dev wheel --tensorflow {sys.executable}'" in outcome["broken"]
 
 

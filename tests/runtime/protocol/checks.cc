@@ -35,7 +35,7 @@ std::string Described(const Submission& s) {
          (s.status.ok() ? "ok " + std::to_string(s.value) : s.status.message());
 }
 
-// A local_error is told to its own caller first, in the same words but without
+// A local error is told to its own caller first, in the same words but without
 // the rank.
 bool RefusedHere(const Submission& s) {
   return s.status.code() == StatusCode::kInvalidArgument &&

@@ -52,8 +52,9 @@ void SimRank::WatchDue() {
   });
 }
 
-void SimRank::Leave(const std::string& reason) {
+void SimRank::Leave(const std::string& reason, bool through) {
   leaving_ = reason;
+  through_ = through;
   Poke();
 }
 
@@ -70,8 +71,7 @@ void SimRank::Step() {
   scheduled_ = false;
   if (!alive_ || Inside()) return;
   if (!leaving_.empty()) {
-    const std::string reason = std::exchange(leaving_, "");
-    controller_.Leave(reason, reason == "shutdown()");
+    controller_.Leave(std::exchange(leaving_, ""), through_);
     world_->AwaitClose(rank_);
   }
   while (!submitted_.empty()) {
@@ -185,7 +185,7 @@ void SimRank::Abort(AbortRecord::Class error_class, int32_t rank,
     return world_->history()->Fail(text);
   }
   world_->Reported(text, /*fatal=*/true);
-  if (world_->options().stall_closes) return Leave(text);
+  if (world_->options().stall_closes) return Leave(text, false);
   world_->RaiseAbort(rank_, {error_class, rank, text});
 }
 

@@ -28,7 +28,7 @@ class SimRank : private TaskRunner, private ControllerHost {
   void Submit(Entry entry);
   void Deliver(int from, std::string message);
   void Tick();
-  void Leave(const std::string& reason);
+  void Leave(const std::string& reason, bool through);
   void Die() { alive_ = false; }  // or stops for good: never seen to do more
   void AbortWith(const std::string& text);
   // The meeting that this rank is in has ended.
@@ -76,7 +76,8 @@ class SimRank : private TaskRunner, private ControllerHost {
   int64_t watched_ns_ = 0;  // the due time for which a look is scheduled
   bool running_ = false;    // in a meeting
   OrderKey meeting_;
-  std::string leaving_;  // reason, until the controller has been told
+  std::string leaving_;   // reason, until the controller has been told
+  bool through_ = false;  // when it leaves
   std::deque<Entry> submitted_;
   std::deque<std::pair<int, std::string>> inbox_;
   std::deque<std::deque<Task>> batches_;

@@ -310,9 +310,9 @@ void SimWorld::Stop(int rank) {
   this->rank(rank)->Die();
 }
 
-void SimWorld::Leave(int rank, const std::string& reason) {
+void SimWorld::Leave(int rank, const std::string& reason, bool through) {
   if (!history_.Alive(rank)) return;
-  this->rank(rank)->Leave(reason);
+  this->rank(rank)->Leave(reason, through);
 }
 
 void SimWorld::AwaitClose(int rank) {

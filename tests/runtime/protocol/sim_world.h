@@ -55,7 +55,7 @@ class SimWorld {
   void SlowDown() { latency_ns_ = 10 * kMs; }
   void Kill(int rank);
   void Stop(int rank);
-  void Leave(int rank, const std::string& reason);
+  void Leave(int rank, const std::string& reason, bool through);
   void RaiseAbort(int rank, const AbortRecord& request);
 
   // Until nothing happens any more, or something was found wrong.

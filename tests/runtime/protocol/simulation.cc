@@ -60,7 +60,7 @@ void Simulation::Schedule(const Event& event) {
         return world_.Stop(event.rank);
       case Event::kLeave:
         runners_[static_cast<size_t>(event.rank)]->Halt();
-        return world_.Leave(event.rank, "ValueError: no such file");
+        return world_.Leave(event.rank, "ValueError: no such file", false);
     }
   });
 }
@@ -94,8 +94,9 @@ void Simulation::CloseAll() {
   const auto first = static_cast<int>(random->Below(world_.size()));
   for (int r = 0; r < world_.size(); ++r) {
     if (!any_ended && (r == first || random->Percent(30))) {
-      world_.events()->After(random->Below(10 * kMs),
-                             [this, r] { world_.Leave(r, "shutdown()"); });
+      world_.events()->After(random->Below(10 * kMs), [this, r] {
+        world_.Leave(r, "shutdown()", true);
+      });
     }
     if (!any_ended && random->Percent(70)) continue;
     world_.events()->After(random->Below(20 * kMs), [this, r] {
