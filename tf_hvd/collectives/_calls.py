@@ -11,12 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import scales
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
-from tf_hvd.core.tensorflow_hooks import in_xla
+from tf_hvd.core.tensorflow_hooks import execute, has_no_strategy, in_xla
 
 # Runs the collective on the members with these numbers, under this name and with
 # these names of the members; returns one result for each.
@@ -110,9 +109,7 @@ def run(
       RuntimeError: within a tf.distribute strategy of several replicas.
       ValueError: in a function that is to be compiled by XLA.
     """
-    refuse_replicas(f"{op_type} was called")
-    number = process_set if isinstance(process_set, int) else id_of(process_set)
-    attributes["process_set_id"] = number
+    attributes["process_set_id"] = _check(op_type, process_set)
     arguments = () if inputs is None else (inputs,)
     if not tf.executing_eagerly():
         _refuse_parallel_dataset(op_type)
@@ -120,9 +117,47 @@ def run(
         return function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
     if name is None:
         return function(*arguments, **attributes)
-    _native.set_eager_name(name)
+    return _named(name, function, *arguments, **attributes)
+
+
+def run_eagerly(
+    kind: str,
+    tensor: Any,
+    attributes: tuple[Any, ...],
+    name: str | None,
+    process_set: ProcessSet | int,
+) -> Any:
+    """`run` for one tensor that is reduced eagerly, with what its caller keeps prepared.
+
+    TensorFlow's wrapper of an op would cost as much again as the op's attributes.
+
+    Args:
+      kind: see `run_reduction`, as the last two.
+      tensor: the tensor.
+      attributes: `ReductionOptions.attributes_in_turn`.
+      name: name of the request, None for the default.
+      process_set: who takes part.
+    """
+    function, op_type = _op_of(kind, False)
+    number = _check(op_type, process_set)
+    attributes = (*attributes, "process_set_id", number)
+    if name is None:
+        return execute(function, op_type, tensor, attributes)
+    return _named(name, execute, function, op_type, tensor, attributes)
+
+
+def _check(op_type: str, process_set: ProcessSet | int) -> int:
+    """What is asked at each call, and the set's number."""
+    if not has_no_strategy():
+        refuse_replicas(f"{op_type} was called")
+    return process_set if isinstance(process_set, int) else id_of(process_set)
+
+
+def _named(name: str, call: Callable[..., Any], *arguments: Any, **attributes: Any) -> Any:
+    """An eager call whose request has a name."""
     try:
-        return function(*arguments, **attributes)
+        _native.set_eager_name(name)
+        return call(*arguments, **attributes)
     finally:
         _native.set_eager_name(None)
 
@@ -160,18 +195,7 @@ def run_reduction(
       step: of a grouped allreduce, an int64 scalar: ranks that are at different steps get
         an error.
     """
-    attributes: dict[str, Any] = {
-        "reduce_op": options.op,
-        "prescale_factor": options.prescale_factor,
-        "postscale_factor": options.postscale_factor,
-        "ignore_name_scope": options.ignore_name_scope,
-    }
-    if exact := scales.exact(options.prescale_factor, options.postscale_factor):
-        attributes[scales.ATTRIBUTE] = exact
-    if compression:
-        attributes["compression"] = compression
-    if wire_dtype:
-        attributes["wire_dtype"] = wire_dtype
+    attributes = {**options.attributes, "compression": compression, "wire_dtype": wire_dtype}
     if kind == "Allreduce" and grouped:
         attributes["stamp"] = _stamp(step)
     return _run_on(kind, tensors, name, options.process_set, grouped, member_names, attributes)

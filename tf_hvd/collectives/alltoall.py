@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_hvd.collectives import _calls
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
-from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.collectives.options import options_of_call
 from tf_hvd.core import _native, basics
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import to_tensor, verbatim
@@ -121,14 +121,14 @@ def reducescatter(
       tf.errors.InvalidArgumentError: a scalar; Adasum; an op that is not
         supported for this dtype.
     """
-    options = ReductionOptions(
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        compression=compression,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-        device_dense=device_dense,
+    options = options_of_call(
+        op,
+        prescale_factor,
+        postscale_factor,
+        compression,
+        process_set,
+        ignore_name_scope,
+        device_dense,
     )
     return reduce_tensor("Reducescatter", tensor, options, name)
 
@@ -170,14 +170,14 @@ def grouped_reducescatter(
     Raises:
       ValueError: a wrong number of names; else as `reducescatter`, which has the other errors too.
     """
-    options = ReductionOptions(
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        compression=compression,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-        device_dense=device_dense,
+    options = options_of_call(
+        op,
+        prescale_factor,
+        postscale_factor,
+        compression,
+        process_set,
+        ignore_name_scope,
+        device_dense,
     )
     names = _calls.check_member_names(member_names, len(tensors))
     results = reduce_tensors("Reducescatter", dict(enumerate(tensors)), options, name, names)

@@ -37,7 +37,7 @@ import tensorflow as tf
 from tf_hvd.collectives import _calls
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
-from tf_hvd.collectives.options import ReductionOptions, resolve_op
+from tf_hvd.collectives.options import ReductionOptions, options_of_call, resolve_op
 from tf_hvd.collectives.sparse import allreduce_slices
 from tf_hvd.core import _native
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
@@ -91,16 +91,16 @@ def allreduce(
       NotImplementedError: IndexedSlices with Adasum, Min, Max or Product.
       tf.errors.InvalidArgumentError: the op is not supported for this dtype.
     """
-    options = ReductionOptions(
-        op=resolve_op(op, average),
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        compression=compression,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        sparse=sparse,
+    options = options_of_call(
+        resolve_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        compression,
+        process_set,
+        ignore_name_scope,
+        device_dense,
+        device_sparse,
+        sparse,
     )
     if isinstance(tensor, tf.IndexedSlices):
         opening = name or ("HorovodAllreduce" if tf.executing_eagerly() else "")
@@ -142,16 +142,16 @@ def grouped_allreduce(
     Raises:
       ValueError: a wrong number of names; else as `allreduce`, which has the other errors too.
     """
-    options = ReductionOptions(
-        op=resolve_op(op, average),
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        compression=compression,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        sparse=sparse,
+    options = options_of_call(
+        resolve_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        compression,
+        process_set,
+        ignore_name_scope,
+        device_dense,
+        device_sparse,
+        sparse,
     )
     return reduce_group(tensors, options, name=name, member_names=member_names)
 

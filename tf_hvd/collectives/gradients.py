@@ -137,6 +137,14 @@ def _options(op: Any) -> dict[str, Any]:
     }
 
 
+def _attribute(op: Any, name: str, default: Any) -> Any:
+    """An attribute of our own; an eager call leaves it out where it has its default."""
+    try:
+        return op.get_attr(name)
+    except KeyError:
+        return default
+
+
 def _tensors(op: Any) -> list[Any]:
     """The inputs that travel: all but the caller's step, which comes last where it is given."""
     return list(op.inputs)[: len(op.outputs)]
@@ -144,7 +152,7 @@ def _tensors(op: Any) -> list[Any]:
 
 def _as_they_travel(op: Any, tensors: list[Any]) -> list[Any]:
     """In the type that a reducing op casts them to, if it does: its gradient travels alike."""
-    wire_dtype = op.get_attr("wire_dtype")
+    wire_dtype = _attribute(op, "wire_dtype", "")
     if not wire_dtype:
         return tensors
     name = wire_dtype.decode() if isinstance(wire_dtype, bytes) else wire_dtype
@@ -158,8 +166,11 @@ def _no_step(op: Any) -> list[None]:
 
 def _scales(op: Any) -> tuple[float, float]:
     """The factors as the kernel has them."""
-    names = ("prescale_factor", "postscale_factor", scales.ATTRIBUTE)
-    return scales.of_attributes(*map(op.get_attr, names))
+    return scales.of_attributes(
+        op.get_attr("prescale_factor"),
+        op.get_attr("postscale_factor"),
+        _attribute(op, scales.ATTRIBUTE, ()),
+    )
 
 
 def _dense(gradient: Any, like: Any) -> Any:

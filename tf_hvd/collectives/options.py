@@ -1,11 +1,14 @@
 """ReductionOptions: how tensors are reduced, checked once and handed on as one value."""
 
 import dataclasses
+import functools
+import itertools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_hvd.collectives import scales
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import basics, config
@@ -166,6 +169,31 @@ class ReductionOptions:
             raise ValueError("gradient_predivide_factor needs op=Average.")
         return made
 
+    @functools.cached_property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of an op that reduces, all but the set's number; not to be changed."""
+        return {
+            "reduce_op": self.op,
+            "prescale_factor": self.prescale_factor,
+            "postscale_factor": self.postscale_factor,
+            "ignore_name_scope": self.ignore_name_scope,
+            scales.ATTRIBUTE: scales.exact(self.prescale_factor, self.postscale_factor),
+            "compression": "",
+            "wire_dtype": "",
+            "wire_name": "",
+        }
+
+    @functools.cached_property
+    def attributes_in_turn(self) -> tuple[Any, ...] | None:
+        """Names and values of those without a default, and of the others that are not it.
+
+        None where a tensor needs more than to go through the op.
+        """
+        if self.compression is not Compression.none or self.device_dense:
+            return None
+        told = [item for item in self.attributes.items() if item[1] not in ("", [])]
+        return tuple(itertools.chain.from_iterable(told))
+
     @property
     def op_name(self) -> str:
         """The reduce op in words."""
@@ -212,3 +240,52 @@ class ReductionOptions:
                 f"allreduce of IndexedSlices with op={self.op_name} is not defined; "
                 "use Sum or Average, or convert them with tf.convert_to_tensor."
             )
+
+
+def options_of_call(
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    compression: Any,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+    device_dense: str,
+    device_sparse: str = "",
+    sparse: str | None = None,
+) -> ReductionOptions:
+    """What a collective is told; calls that are told alike get the same object.
+
+    The arguments are attributes of the class. Those that scale get one of their own: 0.0 and
+    -0.0 are equal, and not the same.
+    """
+    told = (op, compression, process_set, ignore_name_scope, device_dense, device_sparse, sparse)
+    try:
+        made = _unscaled(*told)
+    except TypeError:  # one of them has no hash
+        made = _unscaled.__wrapped__(*told)
+    if prescale_factor == 1.0 == postscale_factor:
+        return made
+    return dataclasses.replace(
+        made, prescale_factor=prescale_factor, postscale_factor=postscale_factor
+    )
+
+
+@functools.lru_cache(maxsize=128, typed=True)
+def _unscaled(
+    op: int,
+    compression: Any,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+    device_dense: str,
+    device_sparse: str,
+    sparse: str | None,
+) -> ReductionOptions:
+    return ReductionOptions(
+        op=op,
+        compression=compression,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        sparse=sparse,
+    )

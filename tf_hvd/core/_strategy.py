@@ -2,8 +2,6 @@
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import has_no_strategy
-
 
 def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -> None:
     """Raises within a strategy of several replicas; the default one and OneDevice pass.
@@ -16,7 +14,7 @@ def refuse_replicas(what: str, strategy: tf.distribute.Strategy | None = None) -
       RuntimeError: the strategy has several replicas.
     """
     if strategy is None:
-        if has_no_strategy() or not tf.distribute.has_strategy():
+        if not tf.distribute.has_strategy():
             return
         strategy = tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync

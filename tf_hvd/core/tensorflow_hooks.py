@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import auto_control_deps
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context, core
+from tensorflow.python.framework import auto_control_deps, ops
 from tensorflow.python.ops import control_flow_util, stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
@@ -100,6 +101,26 @@ def to_tensor(value: Any) -> Any:
     if isinstance(value, tf.Tensor) and tf.executing_eagerly():
         return value
     return tf.convert_to_tensor(value)
+
+
+def execute(function: Callable[..., Any], op_type: str, tensor: Any, attributes: Any) -> Any:
+    """Runs an op of one input and one output eagerly, as TensorFlow's wrapper of it would.
+
+    Args:
+      function: the wrapper, for what needs more: a callback of ops, a tensor of a graph.
+      op_type: the op's name.
+      tensor: the input.
+      attributes: names and values in turn. What has its default may be left out, but where
+        the op's gradient asks for it.
+    """
+    try:
+        return pywrap_tfe.TFE_Py_FastPathExecute(
+            context.context(), op_type, None, tensor, *attributes
+        )
+    except core._NotOkStatusException as error:
+        return ops.raise_from_not_ok_status(error, None)
+    except core._FallbackException:
+        return function(tensor, **dict(zip(attributes[::2], attributes[1::2], strict=True)))
 
 
 def state_variable(value: Any, name: str) -> Any:
@@ -240,7 +261,7 @@ def has_no_strategy() -> bool:
 
     It reads the same list, and asks the exception that an empty one raises.
     """
-    graph = tf.compat.v1.get_default_graph()
+    graph = ops.get_default_graph()
     return getattr(graph, "_distribution_strategy_stack", None) == []
 
 
