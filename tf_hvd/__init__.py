@@ -211,7 +211,7 @@ if not _is_command_line():
     from tf_hvd.horovod.names import install_as_horovod
     from tf_hvd.keras.any_optimizer import DistributedOptimizer
     from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
-    from tf_hvd.launch.interactive import RankError, run
+    from tf_hvd.launch.run_function import RankError, run
     from tf_hvd.observe.timeline import start_timeline, stop_timeline
     from tf_hvd.strip import strip_ops
     from tf_hvd.training.aggregation import GradientAggregation

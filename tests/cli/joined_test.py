@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch import culprit, processes, rank, watch
+from tf_hvd.launch import culprit, job_watch, processes, rank
 from tf_hvd.launch.rank import JOINED
 from tf_hvd.launch.run import _closing
 from tf_hvd.launch.session import EXCEPTION, Session
@@ -243,8 +243,8 @@ def test_a_process_with_tensorflow_is_seen(tmp_path):
 def test_what_is_python(tmp_path, first, python):
     script = tmp_path / "dp"
     script.write_text(first)
-    assert watch.is_python(str(script)) is python
-    assert watch.is_python(sys.executable)
+    assert job_watch.is_python(str(script)) is python
+    assert job_watch.is_python(sys.executable)
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,9 @@ def test_which_python_is_a_script_s(tmp_path, first, interpreter):
     script = tmp_path / "dp"
     script.write_text(first)
     script.chmod(0o700)
-    assert watch.interpreter_of("dp", {"PATH": str(tmp_path)}) == interpreter
-    assert watch.interpreter_of("python", {}) == "python"
-    assert watch.interpreter_of("missing", {"PATH": str(tmp_path)}) == ""
+    assert job_watch.interpreter_of("dp", {"PATH": str(tmp_path)}) == interpreter
+    assert job_watch.interpreter_of("python", {}) == "python"
+    assert job_watch.interpreter_of("missing", {"PATH": str(tmp_path)}) == ""
 
 
 @pytest.mark.parametrize(
@@ -281,14 +281,14 @@ def test_what_is_known_of_joining(here, reported, joined, known):
         session.ranks.update(reported)
         if joined:
             (session.folder / f"{JOINED}1").touch()
-        assert watch.JobWatch(session, 2, here, None).joined() is known
+        assert job_watch.JobWatch(session, 2, here, None).joined() is known
 
 
 def closing(capsys, ending, joined=False, here=2, seen=True, **changed):
     """The exit code and what is said, at the end of a job of two ranks."""
     options = {"np": 2, "command": ["./train"], "as_horovod": False, "require_init": False}
     with Session() as session:
-        looking = watch.JobWatch(session, 2, here, None)
+        looking = job_watch.JobWatch(session, 2, here, None)
         looking._tensorflow = seen
         if joined:
             (session.folder / f"{JOINED}0").touch()

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tf_hvd.launch import rank, watch
+from tf_hvd.launch import job_watch, rank
 from tf_hvd.launch.processes import is_alive
 from tf_hvd.launch.session import Session
 
@@ -379,9 +379,9 @@ def test_a_launcher_that_outlives_its_ranks_is_ended(monkeypatch, ranks, running
         session.ranks.update(enumerate(processes[state] for state in ranks))
         for number in running:
             (session.folder / f"{rank.RUNNING}{number}").touch()
-        looking = watch.JobWatch(session, 2, 2, None)
+        looking = job_watch.JobWatch(session, 2, 2, None)
         assert looking.look() is not None, "the launcher has some time"
-        monkeypatch.setattr(watch, "TO_END", 0.0)
+        monkeypatch.setattr(job_watch, "TO_END", 0.0)
         assert (looking.look() is None) is left_over
         assert ("cannot be reached" in " ".join(looking.ended_for.split())) is left_over
 

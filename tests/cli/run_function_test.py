@@ -14,7 +14,7 @@ import time
 import pytest
 
 from tf_hvd.horovod import runner as horovod_runner
-from tf_hvd.launch import interactive
+from tf_hvd.launch import run_function
 from tf_hvd.launch.processes import is_alive
 
 WAIT = 60
@@ -30,8 +30,8 @@ HOROVOD_SIGNATURE = (
 ALONE = f"""
 import sys, types
 package = sys.modules["tf_hvd"] = types.ModuleType("tf_hvd")
-package.__path__ = [{str(pathlib.Path(interactive.__file__).parents[1])!r}]
-from tf_hvd.launch import interactive
+package.__path__ = [{str(pathlib.Path(run_function.__file__).parents[1])!r}]
+from tf_hvd.launch import run_function
 """
 # As typed at a prompt, where functions have no file.
 SESSION = """
@@ -61,7 +61,7 @@ def rank_now():
 @pytest.mark.usefixtures("mpi")
 def test_results_come_in_the_order_of_the_ranks():
     base = 100
-    assert interactive.run(lambda x, y: base + rank_now() * x + y, (10,), {"y": 1}, 3) == [
+    assert run_function.run(lambda x, y: base + rank_now() * x + y, (10,), {"y": 1}, 3) == [
         101,
         111,
         121,
@@ -97,8 +97,8 @@ def fail_on_1():
 @pytest.mark.usefixtures("mpi")
 def test_an_exception_of_a_rank_is_raised_here():
     """With the source's lines, whose file cloudpickle 3.1.3 does not name."""
-    with pytest.raises(interactive.RankError, match="rank 1 of 2 raised:") as caught:
-        interactive.run(fail_on_1, np=2)
+    with pytest.raises(run_function.RankError, match="rank 1 of 2 raised:") as caught:
+        run_function.run(fail_on_1, np=2)
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, KeyError)
     assert "in fail_on_1\n" in str(caught.value)
@@ -107,8 +107,8 @@ def test_an_exception_of_a_rank_is_raised_here():
 
 @pytest.mark.usefixtures("mpi")
 def test_a_rank_without_a_result_is_an_error():
-    with pytest.raises(interactive.RankError, match="exit code 4 and without a result of rank 1"):
-        interactive.run(lambda: os._exit(4) if rank_now() == 1 else 0, np=2)
+    with pytest.raises(run_function.RankError, match="exit code 4 and without a result of rank 1"):
+        run_function.run(lambda: os._exit(4) if rank_now() == 1 else 0, np=2)
 
 
 def fail_beside_others():
@@ -138,8 +138,8 @@ def test_the_other_ranks_are_told_what_was_raised(monkeypatch, tmp_path):
         with open(os.environ["TOLD"], "w") as file:
             file.write(text)
 
-    with pytest.raises(interactive.RankError, match="rank 1 of 2 raised:"):
-        interactive.run(leave_word, np=2)
+    with pytest.raises(run_function.RankError, match="rank 1 of 2 raised:"):
+        run_function.run(leave_word, np=2)
     assert re.search(r"rank 1 \(.*\) left: KeyError: 'what'", told.read_text())
 
 
@@ -155,31 +155,31 @@ def test_an_exception_that_cannot_be_unpickled_is_told_with_its_traceback():
         raise _FileError("no such image", "/data/1.png")
 
     with pytest.raises(
-        interactive.RankError, match=r"(?s)rank 0 of 1 raised:.*no such image"
+        run_function.RankError, match=r"(?s)rank 0 of 1 raised:.*no such image"
     ) as caught:
-        interactive.run(fail)
+        run_function.run(fail)
     assert caught.value.rank == 0
 
 
 def test_what_cannot_be_sent_or_brought_back():
     with pytest.raises(TypeError, match="cannot send the function and its arguments"):
-        interactive.run(print, (threading.Lock(),))
+        run_function.run(print, (threading.Lock(),))
     with pytest.raises(
-        interactive.RankError, match="rank 0 of 1 returned:\nwhat cannot be pickled"
+        run_function.RankError, match="rank 0 of 1 returned:\nwhat cannot be pickled"
     ):
-        interactive.run(threading.Lock)
+        run_function.run(threading.Lock)
     with pytest.raises(ValueError, match="could not start the job"):
-        interactive.run(print, np=0)
+        run_function.run(print, np=0)
     with pytest.raises(
         TypeError, match=r"args=10 must be a tuple or a list; for one argument \(10,\)"
     ):
-        interactive.run(print, 10)
+        run_function.run(print, 10)
     with pytest.raises(TypeError, match="calls a function, and 'x' is not callable"):
-        interactive.run("x")
+        run_function.run("x")
 
 
 def test_the_folder_is_private_and_goes(tmp_path):
-    (mode, folder, found) = interactive.run(
+    (mode, folder, found) = run_function.run(
         lambda: (os.stat(sys.argv[1]).st_mode, sys.argv[1], os.path.exists(sys.argv[1])),
         directory=str(tmp_path),
     )[0]
@@ -192,7 +192,7 @@ def test_the_folder_is_private_and_goes(tmp_path):
 def test_the_caller_need_not_load_tensorflow(tmp_path):
     """`run` itself takes nothing of TensorFlow: loaded alone it works without."""
     alone = (
-        ALONE + "print(interactive.run(lambda: 'tensorflow' in __import__('sys').modules))\n"
+        ALONE + "print(run_function.run(lambda: 'tensorflow' in __import__('sys').modules))\n"
         "assert 'tensorflow' not in sys.modules\n"
     )
     command = [sys.executable, "-P", "-c", alone]
@@ -216,7 +216,7 @@ import signal
 # A shell without job control starts what it puts into the background with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    interactive.run(wait, (sys.argv[1],), np=2)
+    run_function.run(wait, (sys.argv[1],), np=2)
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch import culprit, processes, rank, shared_memory, watch
+from tf_hvd.launch import culprit, job_watch, processes, rank, shared_memory
 from tf_hvd.launch.rank import JOINED
 from tf_hvd.launch.session import ALONE, CALLED, Session
 from tf_hvd.launch.supervise import Ending
@@ -72,11 +72,11 @@ def test_the_limits_on_processes(monkeypatch, tmp_path):
 
 def test_a_launcher_that_takes_long_is_told_once(capsys, monkeypatch):
     with Session() as session:
-        job = watch.JobWatch(session, 3, 3, None)
-        monkeypatch.setattr(watch.time, "monotonic", lambda: 1000.0)
+        job = job_watch.JobWatch(session, 3, 3, None)
+        monkeypatch.setattr(job_watch.time, "monotonic", lambda: 1000.0)
         job.started(os.getpid())
         for passed in (1, 14, 16, 30):
-            monkeypatch.setattr(watch.time, "monotonic", lambda passed=passed: 1000.0 + passed)
+            monkeypatch.setattr(job_watch.time, "monotonic", lambda passed=passed: 1000.0 + passed)
             job.look()
         said = capsys.readouterr().err
     assert said.startswith("tf_hvd run: after 15 s none of 3 ranks on this machine has started")

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tf_hvd.launch.interactive import run as _run
+from tf_hvd.launch.run_function import run as _run
 
 __all__ = ["run"]
 

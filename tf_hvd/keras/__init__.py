@@ -48,9 +48,9 @@ from tf_hvd.keras import guard
 from tf_hvd.keras.guard import check_weights
 from tf_hvd.keras.models import load_model
 from tf_hvd.keras.optimizer import DistributedOptimizer
-from tf_hvd.keras.partial import PartialDistributedOptimizer
+from tf_hvd.keras.partial_optimizer import PartialDistributedOptimizer
 from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
-from tf_hvd.keras.values import (
+from tf_hvd.keras.value_collectives import (
     allgather,
     allreduce,
     broadcast,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_hvd.keras import compat, methods
+from tf_hvd.keras import compat, instance_methods
 from tf_hvd.training.aggregation import GradientAggregation
 
 
@@ -34,7 +34,7 @@ def _hook_apply(optimizer: Any, aggregation: GradientAggregation) -> None:
             compat.build_optimizer(target, known)
         return _step(aggregation, list(grads), known, lambda sums: apply(sums, known))
 
-    methods.put_around(optimizer, "apply", apply_when_complete)
+    instance_methods.put_around(optimizer, "apply", apply_when_complete)
 
 
 def _hook_apply_gradients(optimizer: Any, aggregation: GradientAggregation) -> None:
@@ -51,7 +51,7 @@ def _hook_apply_gradients(optimizer: Any, aggregation: GradientAggregation) -> N
             lambda sums: apply_gradients(list(zip(sums, variables, strict=True)), *args, **kwargs),
         )
 
-    methods.put_around(optimizer, "apply_gradients", apply_when_complete)
+    instance_methods.put_around(optimizer, "apply_gradients", apply_when_complete)
 
 
 def _step(

@@ -27,7 +27,7 @@ import tensorflow as tf
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core import basics
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
-from tf_hvd.keras import backup, learning_rate, metrics
+from tf_hvd.keras import learning_rate, metrics, resume
 from tf_hvd.keras.compat import build_optimizer, own_sums
 from tf_hvd.keras.keras_variants import KerasVariants, variables_of
 
@@ -294,7 +294,7 @@ _VARIANTS = KerasVariants(
         "EarlyStopping": (_EarlyStopping, "EarlyStopping"),
         "ModelCheckpoint": (_ModelCheckpoint, "ModelCheckpoint"),
         "BestModelCheckpoint": (_BestModelCheckpoint, "ModelCheckpoint"),
-        "BackupAndRestore": (backup.BackupAndRestore, "BackupAndRestore"),
+        "BackupAndRestore": (resume.BackupAndRestore, "BackupAndRestore"),
         "CSVLogger": (_RootOnly, "CSVLogger"),
         "TensorBoard": (_RootOnly, "TensorBoard"),
         "ProgbarLogger": (_ProgbarLogger, "ProgbarLogger"),

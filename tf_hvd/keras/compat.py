@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives._calls import parallel_dataset
 from tf_hvd.core.tensorflow_hooks import BACKPROP, global_generator, tf_variable
-from tf_hvd.keras import methods
+from tf_hvd.keras import instance_methods
 
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
 # What an optimizer of each kind must have, to be hooked.
@@ -108,7 +108,7 @@ def grows(optimizer: Any) -> bool:
 
 def distribution_of(optimizer: Any) -> Any:
     """What was hooked into `optimizer`, or into what it hands on to; None if nothing."""
-    mine = methods.noted(optimizer)
+    mine = instance_methods.noted(optimizer)
     if mine is not None:
         return mine
     found = [distribution_of(inner) for inner in inner_optimizers(optimizer) or ()]
@@ -160,9 +160,9 @@ def _hook_keras(optimizer: Any, distribution: Distribution) -> None:
         del target
         return clip(distribution.reduce(grads, current))
 
-    methods.put_around(optimizer, "apply", hooked_apply)
-    methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
-    methods.put_around(optimizer, "_clip_gradients", hooked_clip)
+    instance_methods.put_around(optimizer, "apply", hooked_apply)
+    instance_methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
+    instance_methods.put_around(optimizer, "_clip_gradients", hooked_clip)
 
 
 def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> None:
@@ -185,8 +185,8 @@ def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> 
         distribution.applied([variable for _, variable in pairs])
         return result
 
-    methods.put_around(optimizer, name, hooked_aggregate)
-    methods.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
+    instance_methods.put_around(optimizer, name, hooked_aggregate)
+    instance_methods.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
 
 
 def computed_by_legacy(optimizer: Any, loss: Any, var_list: Any, tape: Any) -> list[Any]:
@@ -201,7 +201,7 @@ def hook_build(optimizer: Any, after: Callable[[Any], None]) -> None:
         build(var_list)
         after(target)
 
-    methods.put_around(optimizer, "build", hooked_build)
+    instance_methods.put_around(optimizer, "build", hooked_build)
 
 
 def trained_by(optimizer: Any) -> Any:

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tf_hvd.keras import backup
+from tf_hvd.keras import resume
 
 # These must be on all ranks: they stop training, change it, or call collectives.
 _CHANGING = (
@@ -85,7 +85,7 @@ def config_of(callbacks: Sequence[Any], params: Any) -> FitConfig:
     kinds = [_known(callback) for callback in callbacks]
     best = any(getattr(callback, "save_best_only", False) is True for callback in callbacks)
     found = backup_of(callbacks)
-    ours = isinstance(found, backup.BackupAndRestore)
+    ours = isinstance(found, resume.BackupAndRestore)
     return FitConfig(
         steps=params.get("steps"),
         epochs=params.get("epochs"),

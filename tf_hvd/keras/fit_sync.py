@@ -29,7 +29,7 @@ from tf_hvd.collectives.objects import allgather_object
 from tf_hvd.core import basics
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import backup, compat, fit_config, metrics
+from tf_hvd.keras import compat, fit_config, metrics, resume
 from tf_hvd.keras.fit_config import by_rank
 from tf_hvd.training import agreement
 
@@ -47,7 +47,7 @@ class _Fit:
         self._batches: list[int] = []
         self._updates = 0
         self._averaged: dict[str, float] = {}
-        self._resume: backup.Files | None = None
+        self._resume: resume.Files | None = None
         self._restores_all = False
         self.restorer: Any = None
 
@@ -101,9 +101,9 @@ class _Fit:
     def _hand_out_backup(self, of_ours: bool) -> None:
         own = fit_config.backup_of(self._callbacks)
         directory = getattr(own, "backup_dir", None)
-        files = backup.hand_out(directory, self._process_set)
+        files = resume.hand_out(directory, self._process_set)
         self._restores_all = of_ours
-        if isinstance(own, backup.BackupAndRestore):
+        if isinstance(own, resume.BackupAndRestore):
             own.receive(files)
             if of_ours:
                 own.agree()
@@ -311,4 +311,4 @@ def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
     for each in (opening, closing):
         for trait, value in compat.CALLBACK_TRAITS.items():
             setattr(each, trait, value)
-    return [opening, *callbacks, *backup.last(base, callbacks), closing]
+    return [opening, *callbacks, *resume.last(base, callbacks), closing]

@@ -29,7 +29,7 @@ from tf_hvd.core import basics, log
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import backup, compat, fit_sync, local_step, metrics, patches
+from tf_hvd.keras import compat, fit_sync, local_step, metrics, patches, resume
 from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import OFF, GuardError, better_reason, not_reduced, watches
 
@@ -322,8 +322,8 @@ class _Guard:
     watches = staticmethod(watches)
     train_begin = Watch
     surround = staticmethod(fit_sync.surround)
-    last = staticmethod(backup.last)
-    follow_data = staticmethod(backup.follow_data)
+    last = staticmethod(resume.last)
+    follow_data = staticmethod(resume.follow_data)
     no_jit = staticmethod(no_jit)
     shows_progress = staticmethod(shows_progress)
 

@@ -14,10 +14,10 @@ from tf_hvd.core import basics, config
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim
-from tf_hvd.keras import compat, computed, methods
+from tf_hvd.keras import compat, compute_gradients, instance_methods
 from tf_hvd.keras.accumulation import hook_passes
-from tf_hvd.keras.checks import check_if, counter
-from tf_hvd.keras.reduced import ReducedByUser
+from tf_hvd.keras.reduced_by_user import ReducedByUser
+from tf_hvd.keras.update_checks import check_if, counter
 from tf_hvd.training import agreement, dataflow, guard, start
 from tf_hvd.training._local import LocalVariables, reduce_except_local
 from tf_hvd.training.aggregation import GradientAggregation, check_passes
@@ -245,8 +245,8 @@ class _Wrapping:
             self.wrap(each)
         if compat.grows(optimizer):
             self._wrap_growing(optimizer)
-        methods.add(optimizer, "register_local_var", self._local.register)
-        methods.add(optimizer, "horovod_distributed", True)
+        instance_methods.add(optimizer, "register_local_var", self._local.register)
+        instance_methods.add(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
         kind = compat.kind_of(optimizer)
@@ -260,8 +260,8 @@ class _Wrapping:
         if self._aggregation["passes"] > 1:
             hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
         else:
-            methods.add(optimizer, "_allreduce", distribution.allreduce)
-        methods.note(optimizer, distribution)
+            instance_methods.add(optimizer, "_allreduce", distribution.allreduce)
+        instance_methods.note(optimizer, distribution)
 
     def _distribution(self, optimizer: Any) -> Distribution:
         name = self._name or f"Distributed{type(optimizer).__name__}"
@@ -269,7 +269,7 @@ class _Wrapping:
         return Distribution(name, reducer, self._local, self._scale_local, self._check_steps)
 
     def _wrap_growing(self, optimizer: Any) -> None:
-        methods.note(optimizer, self._distribution(optimizer))
+        instance_methods.note(optimizer, self._distribution(optimizer))
 
         def wrap_new(target: Any) -> None:
             for each in compat.inner_optimizers(target) or ():
@@ -376,4 +376,4 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         "sparse_as_dense": sparse_as_dense,
     }
     _Wrapping(name, steps, scale_local_gradients, options, aggregation).wrap(optimizer)
-    return computed.hook(optimizer, passes)
+    return compute_gradients.hook(optimizer, passes)

@@ -22,7 +22,7 @@ from tf_hvd.collectives.variables import is_seed
 from tf_hvd.core import log
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
-from tf_hvd.keras import compat, plain
+from tf_hvd.keras import compat, plain_values
 from tf_hvd.keras.data_order import DataOrder
 from tf_hvd.keras.keras_variants import variables_of
 from tf_hvd.training import agreement
@@ -58,7 +58,7 @@ def _remembered(callback: Any) -> dict[str, Any]:
 
 
 def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
-    """For each that remembers something, what `plain.dumps` makes of it.
+    """For each that remembers something, what `plain_values.dumps` makes of it.
 
     Raises:
       TypeError: an attribute that a callback names is no plain value.
@@ -68,7 +68,7 @@ def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
         values = _remembered(callback)
         if values:
             try:
-                found[_CALLBACK + name] = plain.dumps(values)
+                found[_CALLBACK + name] = plain_values.dumps(values)
             except TypeError as error:
                 raise TypeError(
                     f"{type(callback).__name__}: of {', '.join(values)} something cannot be backed "
@@ -82,7 +82,7 @@ def _restore_callbacks(callbacks: Sequence[Any], entries: Mapping[str, Any]) -> 
     """Gives them what was kept of those that are here again."""
     for name, callback in _named(callbacks).items():
         if _CALLBACK + name in entries:
-            for key, value in plain.loads(entries[_CALLBACK + name]).items():
+            for key, value in plain_values.loads(entries[_CALLBACK + name]).items():
                 setattr(callback, key, value)
 
 
@@ -200,17 +200,17 @@ class RankStates:
             "data": {name: order.place() for name, order in self._orders.items()},
         }
         differing = {name: states[name] for name in states if mine[name] != digests.get(name)}
-        sent = plain.dumps(self._own | differing)
+        sent = plain_values.dumps(self._own | differing)
         places = range(1, len(self._ranks))
         received = [self._of(place, sent if place == self._place else None) for place in places]
         self._others = received if self._place == 0 else []
 
     def write(self, path: str) -> None:
         """Called on the first rank, after Keras has written."""
-        mine = plain.dumps(self._own | _callback_entries(self._callbacks))
+        mine = plain_values.dumps(self._own | _callback_entries(self._callbacks))
         contents = {"updates": _updates(self._model), "ranks": [mine, *self._others]}
         with tf.io.gfile.GFile(f"{path}.new", "wb") as file:
-            file.write(plain.dumps(contents))
+            file.write(plain_values.dumps(contents))
         tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
 
     def restore(self, path: str) -> None:
@@ -220,7 +220,7 @@ class RankStates:
         training, and all else is the first rank's.
         """
         encoded = self._read(path) if self._place == 0 else []
-        first, others = plain.loads(encoded[0]) if encoded else {}, encoded[1:]
+        first, others = plain_values.loads(encoded[0]) if encoded else {}, encoded[1:]
         shared = {name: value for name, value in first.items() if name.startswith(_CALLBACK)}
         count, shared = self._of(0, (len(encoded), shared))
         own: Entries = {}
@@ -229,7 +229,7 @@ class RankStates:
             for place in range(1, count):
                 sent = self._of(0, others[place - 1] if others else None)
                 if place == self._place:
-                    own = plain.loads(sent)
+                    own = plain_values.loads(sent)
         _restore_callbacks(self._callbacks, {**shared, **own})
         _restore_own(self._model, self._orders, own)
 
@@ -237,7 +237,7 @@ class RankStates:
         if not tf.io.gfile.exists(path):
             return []
         with tf.io.gfile.GFile(path, "rb") as file:
-            contents = plain.loads(file.read())
+            contents = plain_values.loads(file.read())
         if contents["updates"] != _updates(self._model):
             log.warning(
                 "%s is from another moment than the model beside it (the job ended while it wrote "

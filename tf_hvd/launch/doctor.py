@@ -1,7 +1,7 @@
 """`tf_hvd doctor`: what this machine has for a job, and what is wrong with it.
 
 Nothing is started here: MPI is opened, not initialised, and TensorFlow, MPI and CUDA are asked in
-a process of its own (tf_hvd/launch/facts.py), which is ended after a while.
+a process of its own (tf_hvd/launch/doctor_facts.py), which is ended after a while.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ from typing import Any, BinaryIO
 from rich.console import Console
 
 from tf_hvd.launch import shared_memory
+from tf_hvd.launch.doctor_findings import (
+    NOTE,
+    OK,
+    PROBLEM,
+    Finding,
+    Surroundings,
+    findings,
+    stops_a_job,
+)
 from tf_hvd.launch.environment import rank_environment, without_launcher
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.findings import NOTE, OK, PROBLEM, Finding, Surroundings, findings, stops_a_job
 from tf_hvd.launch.launchers import Launcher, find_launcher, version_of
 from tf_hvd.launch.run import count_cores
 
@@ -137,7 +145,7 @@ def _ask(
     # Files: who waits for the end of a pipe waits for a process that cannot be killed.
     with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("facts.py")), str(cores)],
+            [sys.executable, str(Path(__file__).with_name("doctor_facts.py")), str(cores)],
             env=ranks,
             stdin=subprocess.DEVNULL,
             stdout=answers,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from tf_hvd.launch.watch import interpreter_of
+from tf_hvd.launch.job_watch import interpreter_of
 
 # Also for a Python 2, which says nothing then.
 _ASK = "import importlib.util as u; print(u.find_spec('tf_hvd') is None)"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tf_hvd.launch import culprit, processes, rank, shared_memory
-from tf_hvd.launch import watch as watching
+from tf_hvd.launch import job_watch as watching
 from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.launch.environment import (
@@ -32,6 +32,7 @@ from tf_hvd.launch.environment import (
 )
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.grace import Elsewhere
+from tf_hvd.launch.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.launch.hosts import (
     Host,
     all_local,
@@ -51,7 +52,6 @@ from tf_hvd.launch.network import (
     ranks_and_daemons,
     stays_here,
 )
-from tf_hvd.launch.reach import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, supervise
 from tf_hvd.launch.terminal import Terminal

@@ -24,8 +24,8 @@ from types import TracebackType
 from tf_hvd.launch import processes, rank
 from tf_hvd.launch.environment import RANK_VARIABLES
 from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.leftovers import Traces
 from tf_hvd.launch.terminal import Terminal
-from tf_hvd.launch.traces import Traces
 
 CALLED = "called."
 ALONE = "alone."

@@ -12,7 +12,7 @@ import tf_keras
 
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
-from tf_hvd.keras import callbacks, plain
+from tf_hvd.keras import callbacks, plain_values
 from tf_hvd.keras.keras_variants import variables_of
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(1, 2)]
@@ -207,9 +207,9 @@ def rewrite(folder, change):
     """Changes what rank 0 has written beside the backup."""
     path = pathlib.Path(folder) / "tf_hvd_ranks"
     if hvd.rank() == 0:
-        contents = plain.loads(path.read_bytes())
+        contents = plain_values.loads(path.read_bytes())
         change(contents)
-        path.write_bytes(plain.dumps(contents))
+        path.write_bytes(plain_values.dumps(contents))
     hvd.barrier()
 
 

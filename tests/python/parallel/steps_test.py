@@ -9,7 +9,7 @@ import tf_keras
 import tf_hvd as hvd
 from tf_hvd.collectives import _calls, collectives
 from tf_hvd.collectives.options import ReductionOptions
-from tf_hvd.keras import methods
+from tf_hvd.keras import instance_methods
 
 pytestmark = [pytest.mark.framework, pytest.mark.ranks(2)]
 
@@ -208,7 +208,7 @@ def test_a_step_retried_after_a_join_is_noticed(rank):
     update()
     if rank != 1:
         # Makes as if it had applied one more than the others.
-        methods.noted(optimizer)._applied.assign_add(1)
+        instance_methods.noted(optimizer)._applied.assign_add(1)
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"is at step"):
         update()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_hvd.keras import plain
+from tf_hvd.keras import plain_values
 
 VALUES = [
     None,
@@ -31,28 +31,30 @@ ARRAYS = [
 
 @pytest.mark.parametrize("value", VALUES)
 def test_values_come_back(value):
-    assert plain.loads(plain.dumps(value)) == value
+    assert plain_values.loads(plain_values.dumps(value)) == value
 
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_arrays_come_back(array):
-    other = plain.loads(plain.dumps({"x": [array, array]}))["x"][1]
+    other = plain_values.loads(plain_values.dumps({"x": [array, array]}))["x"][1]
     assert type(other) is type(array)
     assert other.dtype == array.dtype
     np.testing.assert_array_equal(other, array)
 
 
 def test_a_tensor_comes_back_as_an_array():
-    np.testing.assert_array_equal(plain.loads(plain.dumps(tf.constant([1, 2]))), [1, 2])
+    np.testing.assert_array_equal(
+        plain_values.loads(plain_values.dumps(tf.constant([1, 2]))), [1, 2]
+    )
 
 
 @pytest.mark.parametrize("value", [object(), [lambda: 0], {"a": np.array(["text"])}, print])
 def test_what_is_not_plain(value):
     with pytest.raises(TypeError, match="no plain value"):
-        plain.dumps(value)
+        plain_values.dumps(value)
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b'{"array": [0, 4]}\n', b'{"other": [1]}\n'])
 def test_what_was_not_written_by_it(data):
     with pytest.raises(ValueError, match="not written by tf_hvd"):
-        plain.loads(data)
+        plain_values.loads(data)

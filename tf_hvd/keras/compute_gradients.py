@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tf_hvd.keras import compat, methods
+from tf_hvd.keras import compat, instance_methods
 
 # What calls one of them, or get_gradients, and applies the result.
 _WHOLE_UPDATES = ("minimize", "get_updates")
@@ -47,17 +47,17 @@ class _Computed:
     def hook(self, optimizer: Any, names: Sequence[str]) -> None:
         """Puts them there; `names`: which of compat.COMPUTING it has."""
         for name in names:
-            methods.put_around(optimizer, name, self._pairs)
+            instance_methods.put_around(optimizer, name, self._pairs)
         for name in _WHOLE_UPDATES:
             if callable(getattr(optimizer, name, None)):
-                methods.put_around(optimizer, name, self._whole_update)
+                instance_methods.put_around(optimizer, name, self._whole_update)
         if hasattr(optimizer, "get_gradients"):
-            methods.put_around(optimizer, "get_gradients", self._gradients)
+            instance_methods.put_around(optimizer, "get_gradients", self._gradients)
         if self._alone:
-            methods.put_around(optimizer, "apply_gradients", self._apply)
+            instance_methods.put_around(optimizer, "apply_gradients", self._apply)
         public = compat.COMPUTING[0]
         if public not in names:  # Horovod gives it to the older ones as well
-            methods.add(optimizer, public, _public(weakref.ref(optimizer)))
+            instance_methods.add(optimizer, public, _public(weakref.ref(optimizer)))
 
     @contextlib.contextmanager
     def _in_update(self) -> Iterator[None]:

@@ -11,9 +11,9 @@ import pytest
 
 from tf_hvd.launch.environment import avoiding_environment
 from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.host_check import Needs, check_hosts, goes_by_ssh
 from tf_hvd.launch.hosts import Host
 from tf_hvd.launch.launchers import Launcher
-from tf_hvd.launch.reach import Needs, check_hosts, goes_by_ssh
 
 MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n"
 

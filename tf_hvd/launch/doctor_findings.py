@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What this process has found by itself; `facts` are those of tf_hvd/launch/facts.py."""
+    """What this process has found by itself; `facts` are those of tf_hvd/launch/doctor_facts.py."""
 
     version: str
     minors: Sequence[str]
