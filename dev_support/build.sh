@@ -120,3 +120,10 @@ run_ranks() {
   PYTHONPATH=$(extras_path) PATH="${VENV}/bin:${PATH}" TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} \
     "${VENV}/bin/tf_hvd" run -np "${count}" "${PYTHON}" "$@"
 }
+
+# The documentation as a site; a link that leads nowhere is an error.
+docs() {
+  NO_MKDOCS_2_WARNING=1 "${VENV}/bin/mkdocs" build --strict --quiet ||
+    die "the documentation has faults: see the lines above"
+  say "the documentation is in build/site: open build/site/index.html"
+}

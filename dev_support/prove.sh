@@ -1,4 +1,4 @@
-# Evidence that is too long for every day. Sourced by ./dev, after check.sh.
+# Evidence that is too long for every day. Sourced by ./dev, after test.sh.
 # shellcheck shell=bash
 
 readonly PROOFS=(kills soak seeds faults fuzz wheels coverage)

@@ -1,5 +1,7 @@
 #include "runtime/agreement/agreement.h"
 
+#include "runtime/request/mismatch.h"
+
 namespace tf_hvd {
 namespace {
 

@@ -21,7 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/job_end.h"
-#include "runtime/execution/wait_limit.h"
+#include "runtime/execution/idling.h"
 #include "runtime/request/tensor_queue.h"
 #include "runtime/transport/world.h"
 

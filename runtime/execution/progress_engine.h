@@ -18,7 +18,7 @@
 #include "runtime/base/config.h"
 #include "runtime/execution/completion_thread.h"
 #include "runtime/execution/cycle.h"
-#include "runtime/execution/wait_limit.h"
+#include "runtime/execution/idling.h"
 #include "runtime/request/tensor_queue.h"
 #include "runtime/transport/world.h"
 

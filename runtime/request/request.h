@@ -105,12 +105,6 @@ int64_t ScatteredRows(int64_t rows, size_t ranks, size_t place);
 // The sum of the tensors' sizes in bytes, a dimension of -1 counting as 1.
 int64_t TotalBytes(const Request& request);
 
-// The first difference of two requests, as a sentence with both sides' values
-// and both ranks' numbers, in the order of the checks in docs/errors.md.
-std::string DescribeMismatch(std::string_view name, int32_t rank_a,
-                             const Request& a, int32_t rank_b,
-                             const Request& b);
-
 // Which request is meant, alike on all ranks.
 using Key = std::pair<int32_t, std::string>;  // (set, name on the wire)
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/request/mismatch.h"
+
 namespace tf_hvd {
 namespace {
 

@@ -1,4 +1,4 @@
-# Tests and lints. Sourced by ./dev, after setup.sh and build.sh.
+# The tests. Sourced by ./dev, after setup.sh and build.sh.
 # shellcheck shell=bash
 
 # Without arguments the first tier, with --all everything; with others what they name:
@@ -161,55 +161,5 @@ fuzz() {
     say "${training} trainings with ${ranks} rank(s); again with --training ${training} ${again}"
     run_ranks "${ranks}" tests/python/parallel/training_run.py --programs "${training}" \
       --seed "${seed}" ${choices[@]+"${choices[@]}"}
-  fi
-}
-
-# The documentation as a site; a link that leads nowhere is an error.
-docs() {
-  NO_MKDOCS_2_WARNING=1 "${VENV}/bin/mkdocs" build --strict --quiet ||
-    die "the documentation has faults: see the lines above"
-  say "the documentation is in build/site: open build/site/index.html"
-}
-
-lint() {
-  local failed=0 formatted sources scripts
-  PATH="${VENV}/bin:${PATH}"
-  mapfile -t formatted < <(checkout_files '*.h' '*.cc')
-  mapfile -t sources < <(checkout_files 'runtime/*.cc' 'compute/buffer_ops*.cc' 'compute/device_image.cc')
-  mapfile -t scripts < <(checkout_files dev .ci/run '*.sh')
-  run_check "ruff check" ruff check . || failed=1
-  run_check "ruff format" ruff format --check . || failed=1
-  run_check mypy mypy || failed=1
-  run_check clang-format clang-format --dry-run -Werror "${formatted[@]}" || failed=1
-  run_check clang-tidy tidy "${sources[@]}" || failed=1
-  if command -v shellcheck >/dev/null; then
-    run_check shellcheck shellcheck --external-sources "${scripts[@]}" || failed=1
-  fi
-  [[ ${failed} -eq 0 ]] || die "lint found faults: see the lines above"
-  say "lint is clean"
-}
-
-checkout_files() {
-  git -c safe.directory="${ROOT}" ls-files --cached --others --exclude-standard -- "$@"
-}
-
-# The runtime's files, which need no header but their own and, for MPI's shim,
-# one family's mpi.h. What it says of the headers of others is left out.
-tidy() {
-  # shellcheck disable=SC2016
-  printf '%s\0' "$@" | xargs -0 -n 4 -P 2 sh -c \
-    'clang-tidy --quiet "$@" -- -std=c++17 -I. -isystem "$0" 2>/dev/null' "${VENV}/include"
-}
-
-# Says which check is at work, and shows what it prints where it finds a fault.
-run_check() {
-  local output name=$1
-  shift
-  printf '%s ... ' "${name}"
-  if output=$("$@" 2>&1); then
-    echo ok
-  else
-    printf 'failed\n%s\n' "${output}"
-    return 1
   fi
 }

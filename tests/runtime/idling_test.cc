@@ -1,4 +1,4 @@
-#include "runtime/execution/wait_limit.h"
+#include "runtime/execution/idling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,219 @@
+#include "runtime/request/mismatch.h"
+
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+namespace tf_hvd {
+namespace {
+
+std::string Number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
+}
+
+std::string Scales(const Request& request) {
+  return "prescale " + Number(request.prescale) + " and postscale " +
+         Number(request.postscale);
+}
+
+// One side's value for a check, and the rule that it broke.
+struct Difference {
+  std::string a;
+  std::string b;
+  const char* rule;
+};
+
+bool IsGroup(const Request& a, const Request& b) {
+  return a.tensors.size() > 1 || b.tensors.size() > 1;
+}
+
+// The first tensor that both have and for which `differ` holds.
+template <typename Differ>
+std::optional<size_t> FirstTensor(const Request& a, const Request& b,
+                                  const Differ& differ) {
+  for (size_t i = 0; i < a.tensors.size() && i < b.tensors.size(); ++i) {
+    if (differ(a.tensors[i], b.tensors[i])) return i;
+  }
+  return std::nullopt;
+}
+
+// "float32[3] as tensor 1 ('w')"; of a call with one tensor only the type.
+std::string TensorText(const TensorSpec& tensor, size_t index, bool group) {
+  std::string text = Describe(tensor.dtype, tensor.shape);
+  if (!group) return text;
+  text += " as tensor " + std::to_string(index);
+  return tensor.name.empty() ? text : text + " ('" + tensor.name + "')";
+}
+
+Difference TensorTexts(const Request& a, const Request& b, size_t index,
+                       const char* rule) {
+  const bool group = IsGroup(a, b);
+  return {TensorText(a.tensors[index], index, group),
+          TensorText(b.tensors[index], index, group), rule};
+}
+
+std::string NameText(const TensorSpec& tensor, size_t index) {
+  const std::string place = "tensor " + std::to_string(index);
+  return tensor.name.empty() ? place + " without a name"
+                             : "'" + tensor.name + "' as " + place;
+}
+
+// Which tensors a group has, by their names; no rule if they are the same.
+Difference MemberDifference(const Request& a, const Request& b) {
+  const auto other_name =
+      FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
+        return x.name != y.name;
+      });
+  if (!other_name.has_value()) return {"", "", nullptr};
+  return {NameText(a.tensors[*other_name], *other_name),
+          NameText(b.tensors[*other_name], *other_name),
+          "a group must have the same tensors in the same order on all ranks"};
+}
+
+std::string CountText(const Request& request) {
+  const size_t count = request.tensors.size();
+  return std::to_string(count) + (count == 1 ? " tensor" : " tensors");
+}
+
+const char* ShapeRule(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllgather:
+    case OpKind::kAlltoall:
+      return "all dimensions but the first must be equal on all ranks";
+    default:
+      return "the shapes must be equal on all ranks";
+  }
+}
+
+Difference TensorDifference(const Request& a, const Request& b) {
+  const auto other_type =
+      FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
+        return x.dtype != y.dtype;
+      });
+  if (other_type.has_value()) {
+    return TensorTexts(a, b, *other_type,
+                       "the data types must be equal on all ranks");
+  }
+  if (a.tensors.size() != b.tensors.size()) {
+    return {CountText(a), CountText(b),
+            "a group must have the same tensors on all ranks"};
+  }
+  const auto other_shape =
+      FirstTensor(a, b, [](const TensorSpec& x, const TensorSpec& y) {
+        return x.shape != y.shape;
+      });
+  if (!other_shape.has_value()) return {"", "", nullptr};
+  return TensorTexts(a, b, *other_shape, ShapeRule(a.kind));
+}
+
+// How the caller says that the tensor stands for something that is not dense.
+constexpr char kSlices[] = "IndexedSlices";
+
+Difference CompressionDifference(const Request& a, const Request& b) {
+  if (a.compression == b.compression) return {"", "", nullptr};
+  if (a.compression == kSlices || b.compression == kSlices) {
+    const std::string dense = "a dense tensor";
+    return {a.compression == kSlices ? kSlices : dense,
+            b.compression == kSlices ? kSlices : dense,
+            "it must be the one or the other on all ranks: convert it with "
+            "tf.convert_to_tensor, or pass sparse_as_dense=True"};
+  }
+  const std::string none = "no compression";
+  return {a.compression.empty() ? none : a.compression,
+          b.compression.empty() ? none : b.compression,
+          "the compression must be equal on all ranks"};
+}
+
+std::string RanksText(const Request& request) {
+  std::string text = "ranks";
+  for (const int32_t rank : request.ranks) {
+    text += (text.back() == 's' ? " " : ", ") + std::to_string(rank);
+  }
+  return text;
+}
+
+// "process sets [0, 1], [2]": what a rank gave to init.
+std::string SetsText(const Request& request) {
+  std::string text;
+  std::string set;
+  for (const int32_t rank : request.ranks) {
+    if (rank == kSetEnd) {
+      text += (text.empty() ? "process sets " : ", ") + ("[" + set + "]");
+      set.clear();
+    } else {
+      set += set.empty() ? "" : ", ";
+      set += rank == kCommunicatorSet ? "a communicator's ranks"
+                                      : std::to_string(rank);
+    }
+  }
+  return text.empty() ? "no process sets" : text;
+}
+
+// Add and remove: what differs is which set is meant.
+Difference SetDifference(const Request& a, const Request& b) {
+  const char* rule = "process sets must be equal on all ranks";
+  if (a.kind == OpKind::kBarrier) return {SetsText(a), SetsText(b), rule};
+  if (a.kind == OpKind::kRemoveSet) {
+    return {"process set " + std::to_string(a.removed_set),
+            "process set " + std::to_string(b.removed_set), rule};
+  }
+  return {RanksText(a), RanksText(b), rule};
+}
+
+// The checks in their documented order; the first that fails is told.
+Difference FirstDifference(const Request& a, const Request& b) {
+  if (a.kind != b.kind) {
+    return {NameOf(a.kind), NameOf(b.kind),
+            "the operations must be equal on all ranks; if two are meant, give "
+            "them different names"};
+  }
+  // Before the data types, which differ because of it.
+  const Difference compression = CompressionDifference(a, b);
+  if (compression.rule != nullptr) return compression;
+  // Before types and shapes, which are then those of different tensors.
+  const Difference members = MemberDifference(a, b);
+  if (members.rule != nullptr) return members;
+  const Difference tensors = TensorDifference(a, b);
+  if (tensors.rule != nullptr) return tensors;
+  if (a.prescale != b.prescale || a.postscale != b.postscale) {
+    return {Scales(a), Scales(b), "the scales must be equal on all ranks"};
+  }
+  if (a.reduce_op != b.reduce_op) {
+    return {NameOf(a.reduce_op), NameOf(b.reduce_op),
+            "the reduce operations must be equal on all ranks"};
+  }
+  if (a.root != b.root) {
+    return {"root rank " + std::to_string(a.root),
+            "root rank " + std::to_string(b.root),
+            "the root must be equal on all ranks"};
+  }
+  if (a.device != b.device) {
+    return {
+        std::string("a tensor on ") + NameOf(a.device),
+        std::string("a tensor on ") + NameOf(b.device),
+        "the kind of device must be equal on all ranks: put it on one kind, "
+        "with tf.device(...)"};
+  }
+  return SetDifference(a, b);
+}
+
+std::string Side(int32_t rank, const std::string& value) {
+  return "rank " + std::to_string(rank) + " has " + value;
+}
+
+}  // namespace
+
+std::string DescribeMismatch(std::string_view name, int32_t rank_a,
+                             const Request& a, int32_t rank_b,
+                             const Request& b) {
+  const std::string quoted = "'" + std::string(name) + "'";
+  const Difference found = FirstDifference(a, b);
+  const std::string what =
+      a.kind == b.kind ? NameOf(a.kind) + (" " + quoted) : quoted;
+  return "mismatch in " + what + ": " + Side(rank_a, found.a) + ", " +
+         Side(rank_b, found.b) + "; " + found.rule;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,21 @@
+// What is said where ranks call one collective differently. Pure.
+#ifndef TF_HVD_RUNTIME_REQUEST_MISMATCH_H_
+#define TF_HVD_RUNTIME_REQUEST_MISMATCH_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/request/request.h"
+
+namespace tf_hvd {
+
+// The first difference of two requests, as a sentence with both sides' values
+// and both ranks' numbers, in the order of the checks in docs/errors.md.
+std::string DescribeMismatch(std::string_view name, int32_t rank_a,
+                             const Request& a, int32_t rank_b,
+                             const Request& b);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_REQUEST_MISMATCH_H_
