@@ -147,6 +147,7 @@ if not _is_command_line():
     )
     from tf_hvd.collectives.objects import allgather_object, broadcast_object, broadcast_object_fn
     from tf_hvd.collectives.powersgd import PowerSGD
+    from tf_hvd.collectives.reduce_ops import Adasum, Average, Max, Min, Product, Sum
     from tf_hvd.collectives.variables import (
         broadcast_,
         broadcast_global_variables,
@@ -154,12 +155,6 @@ if not _is_command_line():
     )
     from tf_hvd.core._native import build_info
     from tf_hvd.core.basics import (
-        Adasum,
-        Average,
-        Max,
-        Min,
-        Product,
-        Sum,
         ccl_built,
         cross_rank,
         cross_rank_op,

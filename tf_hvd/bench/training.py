@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_hvd.bench.measure import slowest
 from tf_hvd.bench.peers.base import Job
 from tf_hvd.bench.settings import Plan
-from tf_hvd.collectives import collectives, variables
+from tf_hvd.collectives import collectives, reduce_ops, variables
 from tf_hvd.core import basics
 from tf_hvd.keras import DistributedOptimizer, unguarded
 from tf_hvd.training import gradient_tape
@@ -174,7 +174,7 @@ def _seconds(
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
 def _reduce(gradients: list[Any]) -> Any:
-    return collectives.grouped_allreduce(gradients, op=basics.Average)
+    return collectives.grouped_allreduce(gradients, op=reduce_ops.Average)
 
 
 def _model() -> Any:

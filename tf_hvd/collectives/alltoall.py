@@ -10,11 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls
+from tf_hvd.collectives import _calls, reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
 from tf_hvd.collectives.options import options_of_call
-from tf_hvd.core import _native, basics
+from tf_hvd.core import _native
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import to_tensor, verbatim
 
@@ -87,7 +87,7 @@ def reducescatter(
     tensor: Any,
     device_dense: str = "",
     compression: type[Compressor] = Compression.none,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
@@ -138,7 +138,7 @@ def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
     compression: type[Compressor] = Compression.none,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,

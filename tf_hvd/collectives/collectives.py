@@ -34,10 +34,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls
+from tf_hvd.collectives import _calls, reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
-from tf_hvd.collectives.options import ReductionOptions, options_of_call, resolve_op
+from tf_hvd.collectives.options import ReductionOptions, options_of_call
 from tf_hvd.collectives.sparse import allreduce_slices
 from tf_hvd.core import _native
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
@@ -92,7 +92,7 @@ def allreduce(
       tf.errors.InvalidArgumentError: the op is not supported for this dtype.
     """
     options = options_of_call(
-        resolve_op(op, average),
+        reduce_ops.resolve(op, average),
         prescale_factor,
         postscale_factor,
         compression,
@@ -143,7 +143,7 @@ def grouped_allreduce(
       ValueError: a wrong number of names; else as `allreduce`, which has the other errors too.
     """
     options = options_of_call(
-        resolve_op(op, average),
+        reduce_ops.resolve(op, average),
         prescale_factor,
         postscale_factor,
         compression,

@@ -49,7 +49,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls, scales
+from tf_hvd.collectives import _calls, reduce_ops, scales
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import basics, log
 from tf_hvd.core.tensorflow_hooks import on_host
@@ -216,7 +216,7 @@ class _Reduction:
         if self.scatters:
             names = _members(len(self.gradients), self.whose)
             return _calls.run_allgather(self.gradients, member_names=names, **self.options)
-        return self.reduce(self.gradients, basics.Sum)
+        return self.reduce(self.gradients, reduce_ops.Sum)
 
     def linear(self) -> list[Any]:
         """Of Sum and Average."""
@@ -238,16 +238,16 @@ class _Reduction:
         else:
             # Scaling rounds, so that results cannot be compared with inputs. A
             # negative scale before the reduction turns smallest into largest.
-            other = basics.Max if self.kind == basics.Min else basics.Min
+            other = reduce_ops.Max if self.kind == reduce_ops.Min else reduce_ops.Min
             extrema = self.reduce(self.inputs, self.kind if self.prescale >= 0.0 else other)
         mine = [
             tf.cast(tf.equal(x, extremum), x.dtype)
             for x, extremum in zip(self.inputs, extrema, strict=True)
         ]
         if self.scatters:
-            totals, ties = self.totals(), self.reduce(mine, basics.Sum)
+            totals, ties = self.totals(), self.reduce(mine, reduce_ops.Sum)
         else:
-            sums = self.reduce(self.gradients + mine, basics.Sum)
+            sums = self.reduce(self.gradients + mine, reduce_ops.Sum)
             totals, ties = sums[: len(mine)], sums[len(mine) :]
         return [
             self._finished(_wide(total) * (_wide(held) / _wide(count)), held.dtype)
@@ -276,9 +276,9 @@ class _Reduction:
         result = _times(wide, self.prescale * self.postscale)
         count = tf.cast(basics.size_op(self.options["process_set"]), wide.dtype)
         # Horovod's is larger by the number of ranks.
-        if self.kind == basics.Average and self.whose != "horovod":
+        if self.kind == reduce_ops.Average and self.whose != "horovod":
             result /= count
-        if self.kind == basics.Sum and self.whose == "horovod":
+        if self.kind == reduce_ops.Sum and self.whose == "horovod":
             result *= count
         return tf.cast(result, dtype)
 
@@ -308,11 +308,11 @@ def _reduction_gradients(op: Any, gradients: Sequence[Any], scatters: bool) -> l
 
 
 def _derivatives(reduction: _Reduction) -> list[Any]:
-    if reduction.kind in (basics.Sum, basics.Average):
+    if reduction.kind in (reduce_ops.Sum, reduce_ops.Average):
         return reduction.linear()
-    if reduction.kind in (basics.Min, basics.Max):
+    if reduction.kind in (reduce_ops.Min, reduce_ops.Max):
         return reduction.extremum()
-    if reduction.kind == basics.Product:
+    if reduction.kind == reduce_ops.Product:
         return reduction.product()
     raise LookupError(f"Adasum (reduce_op={reduction.kind}) has no gradient; use op=Average.")
 
@@ -340,7 +340,7 @@ def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[Any]:
 def _totals(what: str, gradients: list[Any], options: dict[str, Any]) -> list[Any]:
     """The sums of all ranks' gradients; Horovod's averages."""
     whose = _ask_convention(what)
-    kind = basics.Average if whose == "horovod" else basics.Sum
+    kind = reduce_ops.Average if whose == "horovod" else reduce_ops.Sum
     names = _members(len(gradients), whose)
     return _calls.run_reduction(
         "Allreduce", gradients, ReductionOptions(op=kind, **options), member_names=names

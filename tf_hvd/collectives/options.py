@@ -5,24 +5,14 @@ import functools
 import itertools
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives import scales
+from tf_hvd.collectives import reduce_ops, scales
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.powersgd import PowerSGD
-from tf_hvd.core import basics, config
+from tf_hvd.core import config
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
 from tf_hvd.core.tensorflow_hooks import warn_deprecated
-
-_REDUCE_OPS = {
-    basics.Average: "Average",
-    basics.Sum: "Sum",
-    basics.Adasum: "Adasum",
-    basics.Min: "Min",
-    basics.Max: "Max",
-    basics.Product: "Product",
-}
 
 
 def resolve_sparse(sparse: str | None) -> str:
@@ -37,40 +27,6 @@ def resolve_sparse(sparse: str | None) -> str:
         known = ", ".join(repr(choice) for choice in config.SPARSE.choices)
         raise ValueError(f"sparse={sparse!r} is not one of {known}.")
     return sparse
-
-
-def check_op(op: int) -> int:
-    """Returns `op` if it is a reduce op.
-
-    Raises:
-      ValueError: it is none.
-    """
-    if op not in _REDUCE_OPS:
-        raise ValueError(
-            f"op={op!r} is not a reduce op; use one of {', '.join(_REDUCE_OPS.values())}."
-        )
-    return op
-
-
-def resolve_op(op: int | None, average: bool | None) -> int:
-    """The reduce op that `op` and Horovod's older argument `average` mean together.
-
-    Raises:
-      ValueError: both are given, `op` is none, or `average` is no bool.
-    """
-    if average is None:
-        return check_op(basics.Average if op is None else op)
-    if not isinstance(average, bool | np.bool_):
-        # Average is 0 and Sum is 1: taken as truth values they are each other.
-        name = _REDUCE_OPS.get(average) if isinstance(average, int) else None
-        raise ValueError(
-            f"average={average!r} is not True or False; the reduce op has a name: "
-            f"op=hvd.{name or 'Average'}."
-        )
-    if op is not None:
-        raise ValueError("give either op= or average=, not both; average= is deprecated.")
-    warn_deprecated("average= is deprecated; use op=hvd.Average or op=hvd.Sum.")
-    return basics.Average if average else basics.Sum
 
 
 def _resolve_groups(groups: Any, num_groups: int) -> Any:
@@ -120,7 +76,7 @@ class ReductionOptions:
         average is not taken plainly.
     """
 
-    op: int = basics.Average
+    op: int = reduce_ops.Average
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
     compression: type[Compressor] | PowerSGD = Compression.none
@@ -133,11 +89,11 @@ class ReductionOptions:
     groups: Any = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        check_op(self.op)
+        reduce_ops.check(self.op)
         if self.sparse is not None:
             resolve_sparse(self.sparse)
         if isinstance(self.compression, PowerSGD) and (
-            self.op != basics.Average or self.prescale_factor != 1.0
+            self.op != reduce_ops.Average or self.prescale_factor != 1.0
         ):
             raise ValueError("PowerSGD needs op=Average and gradient_predivide_factor=1.")
 
@@ -165,7 +121,7 @@ class ReductionOptions:
             groups=groups,
             **options,
         )
-        if gradient_predivide_factor != 1.0 and made.op != basics.Average:
+        if gradient_predivide_factor != 1.0 and made.op != reduce_ops.Average:
             raise ValueError("gradient_predivide_factor needs op=Average.")
         return made
 
@@ -197,7 +153,7 @@ class ReductionOptions:
     @property
     def op_name(self) -> str:
         """The reduce op in words."""
-        return _REDUCE_OPS[self.op]
+        return reduce_ops.NAMES[self.op]
 
     @property
     def set_id(self) -> int:
@@ -233,7 +189,7 @@ class ReductionOptions:
         Raises:
           NotImplementedError: the op is neither Sum nor Average.
         """
-        if self.op in (basics.Sum, basics.Average):
+        if self.op in (reduce_ops.Sum, reduce_ops.Average):
             return
         if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
             raise NotImplementedError(

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls, scales
+from tf_hvd.collectives import _calls, reduce_ops, scales
 from tf_hvd.collectives.options import ReductionOptions, resolve_sparse
 from tf_hvd.collectives.row_sums import sum_by_index
 from tf_hvd.core import basics, config, log
@@ -88,7 +88,7 @@ class _Request:
     def finish(self, sums: Any) -> Any:
         """Scales and averages, to the bit as the kernel does."""
         count = None
-        if self.options.op == basics.Average:
+        if self.options.op == reduce_ops.Average:
             count = basics.size_op(self.options.set_id)
         return _scaled(sums, self.options.postscale_factor, count)
 
@@ -164,7 +164,7 @@ def _send_rows(rows: _Rows) -> tuple[Any, Any]:
         indices = request.allgather(rows.indices, "indices")
     device = _device_of(request.options)
     sums, indices = sum_by_index(values, indices, ascending=True, device=device)
-    if request.options.op == basics.Average or request.options.postscale_factor != 1.0:
+    if request.options.op == reduce_ops.Average or request.options.postscale_factor != 1.0:
         sums = request.finish(sums)
     return tf.cast(sums, rows.values.dtype), indices
 
@@ -180,7 +180,7 @@ def _send_dense(rows: _Rows) -> tuple[Any, Any]:
     dense = tf.math.unsorted_segment_sum(rows.values, places, count)
     dense = request.reduce(dense, "dense")
     with request.after_opening(dense):
-        touched = tf.where(request.allreduce(marks, "touched", basics.Max))[:, 0]
+        touched = tf.where(request.allreduce(marks, "touched", reduce_ops.Max))[:, 0]
     return tf.gather(dense, touched), tf.cast(touched, rows.indices.dtype)
 
 
@@ -262,7 +262,7 @@ def _choices(parts: Sequence[_Rows], name: str) -> list[Any]:
         return [None] * len(parts)
     request = dataclasses.replace(open_parts[0].request, name=name)
     excess = request.allreduce(
-        tf.stack([_excess_bytes(part) for part in open_parts]), "count", basics.Sum
+        tf.stack([_excess_bytes(part) for part in open_parts]), "count", reduce_ops.Sum
     )
     answers = iter(tf.unstack(excess > 0, len(open_parts)))
     return [next(answers) if part.way is None else None for part in parts]

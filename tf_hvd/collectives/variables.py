@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls, collectives
+from tf_hvd.collectives import _calls, collectives, reduce_ops
 from tf_hvd.core import _native, basics
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host, tf_variable, verbatim
@@ -58,7 +58,7 @@ def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> An
     with on_host():
         return collectives.grouped_allreduce(
             [tf.zeros([1], tf.uint8)] * len(members),
-            op=basics.Min,  # one process has the value of all: strip-ops need not ask about it
+            op=reduce_ops.Min,  # one process has the value of all: strip-ops need not ask about it
             name="variables",
             member_names=members,
             process_set=process_set,
@@ -89,7 +89,7 @@ def _agree_on_order(process_set: ProcessSet, order: Any) -> list[Any]:
     """
     with on_host():
         both = collectives.allreduce(
-            tf.concat([order, -order], 0), op=basics.Min, name="order", process_set=process_set
+            tf.concat([order, -order], 0), op=reduce_ops.Min, name="order", process_set=process_set
         )
         equal = tf.equal(both[:4], -both[4:])
         differs = tf.reduce_any(equal[::2] & ~equal[1::2])

@@ -9,26 +9,12 @@ import sys
 import sysconfig
 import traceback
 import types
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from tf_hvd.core import _communicators, _initial_sets, _launcher, _native, config, horovod_variables
 from tf_hvd.core import process_sets as _sets
 from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
-
-# Values of `op=`; Horovod's numbers, which are also those of runtime/base/types.h.
-Average: Final = 0
-"""Reduce op: the mean over ranks."""
-Sum: Final = 1
-"""Reduce op: the sum over ranks."""
-Adasum: Final = 2
-"""Reduce op: an adaptive sum of floating types; not for reducescatter and IndexedSlices."""
-Min: Final = 3
-"""Reduce op: the smallest of the ranks' values; NaN if one is NaN."""
-Max: Final = 4
-"""Reduce op: the largest of the ranks' values; NaN if one is NaN."""
-Product: Final = 5
-"""Reduce op: the product over ranks."""
 
 _INTERNAL = 4  # StatusCode::kInternal of runtime/base/status.h
 _COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h

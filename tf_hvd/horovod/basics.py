@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tf_hvd.collectives import reduce_ops
 from tf_hvd.core import _communicators, basics, process_sets
 from tf_hvd.observe import timeline
 
@@ -15,12 +16,12 @@ class HorovodBasics:
       *args: not used.
     """
 
-    Average = basics.Average
-    Sum = basics.Sum
-    Adasum = basics.Adasum
-    Min = basics.Min
-    Max = basics.Max
-    Product = basics.Product
+    Average = reduce_ops.Average
+    Sum = reduce_ops.Sum
+    Adasum = reduce_ops.Adasum
+    Min = reduce_ops.Min
+    Max = reduce_ops.Max
+    Product = reduce_ops.Product
 
     HOROVOD_PROCESS_SET_ERROR_INIT = -1
     HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2

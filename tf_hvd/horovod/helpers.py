@@ -12,9 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives import alltoall as exchange
-from tf_hvd.collectives import collectives
-from tf_hvd.collectives.options import resolve_op
-from tf_hvd.core import basics
+from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import tf_variable
 
@@ -25,7 +23,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     Raises:
       ValueError: both are given, or `op` is no reduce op.
     """
-    return resolve_op(op, average)
+    return reduce_ops.resolve(op, average)
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
@@ -111,7 +109,7 @@ def _cache(f: Callable[..., Any]) -> Callable[..., Any]:
 def _allreduce(
     tensor: Any,
     name: str | None = None,
-    op: int = basics.Sum,
+    op: int = reduce_ops.Sum,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
@@ -127,7 +125,7 @@ def _allreduce(
 def _grouped_allreduce(
     tensors: Sequence[Any],
     name: str | None = None,
-    op: int = basics.Sum,
+    op: int = reduce_ops.Sum,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
@@ -143,7 +141,7 @@ def _grouped_allreduce(
 def _reducescatter(
     tensor: Any,
     name: str | None = None,
-    op: int = basics.Sum,
+    op: int = reduce_ops.Sum,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -159,7 +157,7 @@ def _reducescatter(
 def _grouped_reducescatter(
     tensors: Sequence[Any],
     name: str | None = None,
-    op: int = basics.Sum,
+    op: int = reduce_ops.Sum,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,

@@ -3,9 +3,9 @@
 from typing import Any
 
 from tf_hvd import keras as ours
+from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.powersgd import PowerSGD
-from tf_hvd.core import basics
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "allreduce"]
@@ -19,7 +19,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     num_groups: int = 0,
     groups: Any = None,
     **options: Any,
@@ -41,7 +41,7 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
@@ -69,7 +69,7 @@ def allreduce(
 ) -> Any:
     """`tf_hvd.keras.allreduce`; `op` counts for more than `average`, which is deprecated."""
     if op is None:
-        op = basics.Average if average else basics.Sum
+        op = reduce_ops.Average if average else reduce_ops.Sum
     return ours.allreduce(
         value, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
         op=op, compression=compression,

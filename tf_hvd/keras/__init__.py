@@ -9,14 +9,9 @@ from typing import Any
 
 from tf_hvd.collectives.compression import Compression
 from tf_hvd.collectives.objects import allgather_object, broadcast_object
+from tf_hvd.collectives.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core.basics import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     ccl_built,
     cross_rank,
     cross_size,

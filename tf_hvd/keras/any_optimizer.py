@@ -4,10 +4,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
-from tf_hvd.core import basics
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.keras import optimizer as keras_optimizer
 from tf_hvd.training import optimizer as v1_optimizer
@@ -23,7 +23,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     gradient_predivide_factor: float = 1.0,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,

@@ -23,10 +23,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import collectives
+from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.collectives.alltoall import join
 from tf_hvd.collectives.objects import allgather_object
-from tf_hvd.core import basics
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import compat, fit_config, metrics, resume
@@ -180,7 +179,10 @@ class _Fit:
         """Whether none has joined: such a rank counts 0."""
         with on_host():
             here = collectives.allreduce(
-                tf.constant(1), op=basics.Sum, name="tf_hvd_fit_here", process_set=self._process_set
+                tf.constant(1),
+                op=reduce_ops.Sum,
+                name="tf_hvd_fit_here",
+                process_set=self._process_set,
             )
         return int(here) == self._process_set.size()
 
@@ -221,7 +223,7 @@ class _Fit:
         with on_host():
             any_rank = collectives.allreduce(
                 tf.constant(int(bool(self._model.stop_training))),
-                op=basics.Max,
+                op=reduce_ops.Max,
                 name="tf_hvd_fit_stop",
                 process_set=self._process_set,
             )

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import collectives
+from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
-from tf_hvd.core import basics, config
+from tf_hvd.core import config
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim
@@ -109,7 +109,7 @@ class Distribution:
         A second Average, Min or Max leaves them as they are. In an eager loop it cannot
         be seen.
         """
-        if self._reducer.op not in (basics.Sum, basics.Product) or config.guard() != "on":
+        if self._reducer.op not in (reduce_ops.Sum, reduce_ops.Product) or config.guard() != "on":
             return
         graphs = compat.enclosing_graphs()
         if agreement.takes_part(self.process_set) and dataflow.reduced(gradients, graphs):
@@ -147,7 +147,7 @@ class Distribution:
         with tf.name_scope(compat.SCOPE), on_host():
             bad = collectives.allreduce(
                 tf.cast(tf.logical_not(finite), tf.int32),
-                op=basics.Sum,
+                op=reduce_ops.Sum,
                 name=f"{self.name}_non_finite",
                 process_set=self.process_set,
             )
@@ -287,7 +287,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
@@ -365,7 +365,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         num_groups=num_groups,
         gradient_predivide_factor=gradient_predivide_factor,
     )
-    if op == basics.Adasum:
+    if op == reduce_ops.Adasum:
         raise NotImplementedError(
             "op=Adasum combines updates, which Keras optimizers do not show; use op=Average, "
             "an optimizer of tf.compat.v1.train, or DistributedGradientTape(op=Adasum)."

@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core import basics
+from tf_hvd.collectives import reduce_ops
 
 # Reducing what is equal on all ranks changes nothing.
-_IDEMPOTENT = (basics.Average, basics.Min, basics.Max)
+_IDEMPOTENT = (reduce_ops.Average, reduce_ops.Min, reduce_ops.Max)
 
 
 class ReducedByUser:

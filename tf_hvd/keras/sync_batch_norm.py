@@ -20,8 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import collectives
-from tf_hvd.core import basics
+from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
 
@@ -60,7 +59,7 @@ def global_moments(
     count = tf.cast(counts, wide)
     weighted = count * tf.cast(mean, wide)
     parts = [weighted, weighted * tf.cast(mean, wide), tf.cast(squares, wide), count]
-    totals = collectives.allreduce(tf.stack(parts), op=basics.Sum, process_set=process_set)
+    totals = collectives.allreduce(tf.stack(parts), op=reduce_ops.Sum, process_set=process_set)
     sums, square_sums, deviation_sums, total = tf.unstack(totals)
     mean = tf.math.divide_no_nan(sums, total)
     spread = tf.math.divide_no_nan(deviation_sums + square_sums, total) - mean * mean

@@ -11,9 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives import alltoall as exchange
-from tf_hvd.collectives import collectives, variables
+from tf_hvd.collectives import collectives, reduce_ops, variables
 from tf_hvd.collectives.compression import Compression, Compressor
-from tf_hvd.core import basics
 from tf_hvd.core.tensorflow_hooks import on_host
 
 
@@ -69,7 +68,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     return _value(lambda tensor: collectives.broadcast(tensor, root_rank, name=name), value)
 
 
-def reducescatter(value: Any, name: str | None = None, op: int = basics.Average) -> Any:
+def reducescatter(value: Any, name: str | None = None, op: int = reduce_ops.Average) -> Any:
     """The part of the values' reduction that is this rank's; see `tf_hvd.reducescatter`."""
     return _value(lambda tensor: exchange.reducescatter(tensor, op=op, name=name), value)
 

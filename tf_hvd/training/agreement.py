@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import collectives
-from tf_hvd.core import basics
+from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import on_host, tf_variable
 
@@ -58,7 +57,7 @@ def unequal(values: Any, process_set: ProcessSet, name: str, ignore_name_scope: 
     with on_host():
         extremes = collectives.allreduce(
             both,
-            op=basics.Max,
+            op=reduce_ops.Max,
             name=name,
             process_set=process_set,
             ignore_name_scope=ignore_name_scope,
@@ -98,7 +97,7 @@ def assert_present(
     mine = tf.constant([*(not there for there in present), True], tf.int32)
     with on_host():
         sums = collectives.allreduce(
-            mine, op=basics.Sum, name=name, process_set=process_set, ignore_name_scope=True
+            mine, op=reduce_ops.Sum, name=name, process_set=process_set, ignore_name_scope=True
         )
     missing, ranks = sums[:-1], sums[-1]
     return _assert_none(

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
-from tf_hvd.core import basics
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
 from tf_hvd.training import start
@@ -110,7 +110,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     device_sparse: str = "",
     compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
@@ -163,7 +163,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     device_sparse: str = "",
     compression: type[Compressor] | PowerSGD = Compression.none,
     sparse_as_dense: bool = False,
-    op: int = basics.Average,
+    op: int = reduce_ops.Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,

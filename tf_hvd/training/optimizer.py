@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.options import ReductionOptions
-from tf_hvd.core import basics
 from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, verbatim
 from tf_hvd.training import start
 from tf_hvd.training._local import LocalVariables, reduce_except_local
@@ -287,7 +287,7 @@ def distributed(
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer is distributed already; it would reduce twice.")
     reducer = GradientReducer(name, options)
-    if options.op == basics.Adasum:
+    if options.op == reduce_ops.Adasum:
         if average:
             raise ValueError(
                 "op=Adasum applies each pass by itself: average_aggregated_gradients=True has no "
