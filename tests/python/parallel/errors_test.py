@@ -371,7 +371,7 @@ def interrupt_in(frame, told):
 
 @pytest.mark.jobs(2)
 @pytest.mark.parametrize(
-    ("by", "frame"), [("eagerly", "horovod_allreduce"), ("in a function", "quick_execute")]
+    ("by", "frame"), [("eagerly", "execute"), ("in a function", "quick_execute")]
 )
 def test_ctrl_c_while_an_op_waits_that_then_fails(by, frame, rank, tmp_path):
     """It was a RuntimeError of pybind11's, which `except KeyboardInterrupt` does not catch."""
