@@ -14,8 +14,8 @@ import tensorflow as tf
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native
 from tf_hvd.core._strategy import refuse_replicas
-from tf_hvd.core.process_sets import ProcessSet, global_process_set, id_of
-from tf_hvd.core.tensorflow_hooks import execute, has_no_strategy, in_xla
+from tf_hvd.core.process_sets import WORLD, ProcessSet, global_process_set, id_of
+from tf_hvd.core.tensorflow_hooks import execute, executes_eagerly, has_no_strategy, in_xla
 
 # Runs the collective on the members with these numbers, under this name and with
 # these names of the members; returns one result for each.
@@ -111,7 +111,7 @@ def run(
     """
     attributes["process_set_id"] = _check(op_type, process_set)
     arguments = () if inputs is None else (inputs,)
-    if not tf.executing_eagerly():
+    if not executes_eagerly():
         _refuse_parallel_dataset(op_type)
         _refuse_xla(op_type)
         return function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
@@ -150,6 +150,8 @@ def _check(op_type: str, process_set: ProcessSet | int) -> int:
     """What is asked at each call, and the set's number."""
     if not has_no_strategy():
         refuse_replicas(f"{op_type} was called")
+    if process_set is global_process_set:
+        return WORLD
     return process_set if isinstance(process_set, int) else id_of(process_set)
 
 

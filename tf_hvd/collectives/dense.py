@@ -8,13 +8,13 @@ import tensorflow as tf
 from tf_hvd.collectives import _calls
 from tf_hvd.collectives.compression import as_one_op, describe_all, send
 from tf_hvd.collectives.options import ReductionOptions
-from tf_hvd.core.tensorflow_hooks import on_device, to_tensor
+from tf_hvd.core.tensorflow_hooks import executes_eagerly, on_device, to_tensor
 
 
 def reduce_tensor(kind: str, tensor: Any, options: ReductionOptions, name: str | None) -> Any:
     """The result for one tensor or variable; `kind` is that of `_calls.run_reduction`."""
     plain = options.attributes_in_turn
-    if plain is not None and tf.executing_eagerly() and isinstance(tensor, tf.Tensor):
+    if plain is not None and executes_eagerly() and isinstance(tensor, tf.Tensor):
         return _calls.run_eagerly(kind, tensor, plain, name, options.process_set)
     with on_device(options.device_dense):
         sent = send(options.compressor, to_tensor(tensor))

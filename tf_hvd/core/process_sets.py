@@ -11,7 +11,8 @@ from typing import Any
 from tf_hvd.core import _communicators, _native, tensorflow_hooks
 from tf_hvd.core.exceptions import HorovodInternalError
 
-_WORLD = 0
+WORLD = 0
+"""The number of the set of all ranks."""
 # Of runtime/base/status.h: what the caller can put right.
 _MISTAKES = (1, 2)
 # For about how many removed sets TensorFlow may keep kernels, of 20 kB each.
@@ -118,11 +119,11 @@ class ProcessSet:
 class _GlobalProcessSet(ProcessSet):
     """The set of all ranks, which is always registered."""
 
-    process_set_id = _WORLD
+    process_set_id = WORLD
 
     @property
     def ranks(self) -> list[int] | None:
-        return _native.process_set_ranks(_WORLD)
+        return _native.process_set_ranks(WORLD)
 
     def size(self) -> int | None:
         ranks = self.ranks
@@ -170,7 +171,7 @@ def id_of(process_set: ProcessSet) -> int:
     number = process_set.process_set_id
     if number is not None:
         # The number is public, and a wrong one would only be told in the op.
-        if number != _WORLD and _own_rank() >= 0 and _native.process_set_ranks(number) is None:
+        if number != WORLD and _own_rank() >= 0 and _native.process_set_ranks(number) is None:
             raise ValueError(
                 f"there is no process set {number}; pass a set that add_process_set returned and "
                 "that was not removed."
@@ -293,7 +294,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
       ValueError: before `init`; the ranks remove different sets.
       HorovodInternalError: the job has ended, because another rank left or died.
     """
-    if process_set.process_set_id in (None, _WORLD):
+    if process_set.process_set_id in (None, WORLD):
         return False
     with _Registry.lock:
         for number in list(process_set._numbers):
@@ -309,7 +310,7 @@ def registered() -> dict[int, list[int]]:
     """The members of all registered sets that this process knows of, by their numbers."""
     with _Registry.lock:
         others = {number for known in _Registry.sets.values() for number in known[0]._numbers}
-    ranks = {number: _native.process_set_ranks(number) for number in sorted({_WORLD, *others})}
+    ranks = {number: _native.process_set_ranks(number) for number in sorted({WORLD, *others})}
     return {number: members for number, members in ranks.items() if members is not None}
 
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
-from tf_hvd.collectives import options
+from tf_hvd.collectives import reduce_ops
 from tf_hvd.core import _native
 
 SHARED = "average=None, device_dense='', device_sparse='', compression=none, op=None"
@@ -96,7 +96,7 @@ def test_constants_are_horovods_and_those_of_the_native_table():
     names = [_native.library.tf_hvd_reduce_op_name(value).decode() for value in constants]
     assert names == ["Average", "Sum", "Adasum", "Min", "Max", "Product"]
     assert _native.library.tf_hvd_reduce_op_name(6) is None
-    for value, name in options._REDUCE_OPS.items():
+    for value, name in reduce_ops.NAMES.items():
         assert names[value] == name
 
 
