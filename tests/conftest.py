@@ -14,7 +14,13 @@ import sys
 import sysconfig
 import tempfile
 
+import hypothesis
 import pytest
+
+# Without the limits for single examples: another process may have the core.
+_SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW)
+hypothesis.settings.load_profile("tests")
 
 HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = pathlib.Path(sys.prefix)

@@ -123,7 +123,7 @@ def closing():
 def wait_for():
     """Waits for files into which ranks write their process ids, and gives these."""
 
-    def wait(files, limit=30):
+    def wait(files, limit=120):
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             if all(file.is_file() and file.read_text().endswith("\n") for file in files):

@@ -116,10 +116,13 @@ def test_what_differs_is_told_with_both_values(needs, tmp_path):
     other = tmp_path / "other"
     other.write_text(MPIRUN.replace("5.0.11", "4.1.4"))
     other.chmod(0o700)
-    answers = f'case "$*" in *" b "*) cp {other} {tmp_path}/mpirun ;; esac'
     # One after the other, for what `b` finds is put there for it.
-    asked = needs(f'case "$*" in *" b "*) sleep 1 ;; esac\n{answers}')
-    assert complaints(asked, "a", "b") == [
+    answers = f"""
+    case "$*" in
+    *" a "*) /bin/sh; touch {tmp_path}/asked; exit ;;
+    *" b "*) until [ -e {tmp_path}/asked ]; do sleep 0.02; done; cp {other} {tmp_path}/mpirun ;;
+    esac"""
+    assert complaints(needs(answers), "a", "b") == [
         "host b: MPI 4.1.4 is installed there, and 5.0.11 on a; all hosts need the same"
     ]
 

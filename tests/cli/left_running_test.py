@@ -31,7 +31,8 @@ children = {
 }
 for name, child in children.items():
     open(f"{name}{rank}", "w").write(f"{child.pid}\\n")
-time.sleep(0.3)  # nohup has become what it starts
+while open(f"/proc/{children['nohup'].pid}/comm").read() != "sleep\\n":
+    time.sleep(0.01)
 """
 
 

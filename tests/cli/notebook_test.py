@@ -63,8 +63,8 @@ SLEEP = """
 def sleep(folder):
     import os, pathlib, time
     note = pathlib.Path(folder, str(os.getpid()))
-    note.touch()
     try:
+        note.touch()
         time.sleep(600)
     except KeyboardInterrupt:
         time.sleep(1)

@@ -139,6 +139,7 @@ def fail_beside_others():
 def test_the_other_ranks_are_told_what_was_raised(monkeypatch, tmp_path):
     told = tmp_path / "told"
     monkeypatch.setenv("TOLD", str(told))
+    monkeypatch.setattr(run_function, "_GRACE", 60.0)
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def leave_word():

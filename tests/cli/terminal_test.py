@@ -170,8 +170,11 @@ def test_no_finished_line_is_lost(events):
         assert [word for word in re.findall(r"<\d+>", shown.text) if word in wanted] == wanted
 
 
-def test_all_that_was_written_is_there_at_the_end(capfd):
+def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     """Also where something still holds the pipes, and where the launcher marks other machines'."""
+    monkeypatch.setattr(
+        "tf_hvd.launch.terminal._UNFINISHED", 60.0
+    )  # the banner comes in two pieces
     terminal = Terminal()
     launcher, output = terminal.errors(None), terminal.output()
     terminal.serve()

@@ -33,13 +33,24 @@ def error_of(function, kind=tf.errors.UnknownError):
     else:
         say("no error")
 
-# Limits that a test makes short count for init as well, and imports take long.
-meeting = os.environ["MEETING"]
-os.mkdir(os.path.join(meeting, str(os.getpid())))
-while len(os.listdir(meeting)) < int(os.environ["RANKS"]):
-    time.sleep(0.01)
+def flag(name):
+    return os.path.join(os.environ["MEETING"], name)
+
+def wait_for(name):
+    while not os.path.exists(flag(name)):
+        time.sleep(0.01)
+
+def meet(where):
+    os.makedirs(os.path.join(flag(where), str(os.getpid())))
+    while len(os.listdir(flag(where))) < int(os.environ["RANKS"]):
+        time.sleep(0.01)
+
+# Limits that a test makes short count for init as well; imports and the first op take long.
+tf.constant([1.0]) + 1.0
+meet("before init")
 hvd.init()
 rank = hvd.rank()
+meet("after init")
 assert reduce("first") == hvd.size()
 """
 

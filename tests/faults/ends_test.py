@@ -94,7 +94,7 @@ say("good end")
     assert code == 0
 
 
-STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
+STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6"}
 
 
 def test_a_call_is_missing(job):
@@ -129,8 +129,10 @@ def test_a_rank_makes_no_call(job):
     _, output = job(
         """
 if rank == 1:
-    time.sleep(8)
+    wait_for("told")
 error_of(lambda: reduce("g"))
+if rank == 0:
+    os.mkdir(flag("told"))
 """,
         **STALL,
     )
@@ -210,9 +212,12 @@ def take_part():
     error_of(lambda: hvd.allreduce(large, name="large"))
 thread = threading.Thread(target=take_part)
 thread.start()
+while _native.library.tf_hvd_executed_count() == before:
+    time.sleep(0.01)
+if rank == 1:
+    os.mkdir(flag("submitted"))
 if rank == 0:
-    while _native.library.tf_hvd_executed_count() == before:
-        time.sleep(0.01)
+    wait_for("submitted")
     time.sleep(0.2)
     os.kill(pids[1], signal.SIGSTOP)
     hvd.shutdown()
@@ -225,7 +230,8 @@ thread.join()
     assert "is down" in lines_of(0, output), output
     moved = any(line == "no error" for line in lines_of(0, output))
     told = "left while an operation was going on that no longer moves: no data from rank 1"
-    assert moved or told in output, output
+    not_in_order = re.search(r"rank 0 .* left: shutdown\(\)", output)
+    assert moved or told in output or not_in_order, output
 
 
 @BOTH

@@ -37,7 +37,7 @@ def attempt(mistake, function):
     assert reduce("after") == hvd.size()  # the job goes on
 """
 
-STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "8"}
+STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60"}
 
 MISTAKES = {
     "not wrapped": ("train(sgd())", "SGD would apply gradients that were not reduced"),

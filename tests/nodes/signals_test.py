@@ -159,7 +159,7 @@ def test_ctrl_c_lets_ranks_elsewhere_save(interruptible, two_nodes, tmp_path, fa
 def test_a_rank_elsewhere_that_outstays_the_grace_is_named(
     interruptible, two_nodes, tmp_path, family
 ):
-    process, interrupt = interruptible(family, "hangs", ["--grace", "3"])
+    process, interrupt = interruptible(family, "hangs", ["--grace", "8"])
     interrupt()
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
