@@ -139,7 +139,7 @@ def test_as_text(start, environ):
 
 def test_ends_with_the_text_of_what_ended_it(tmp_path, monkeypatch):
     """A library that ends the process does not take the report with it."""
-    script = tmp_path / "facts.py"
+    script = tmp_path / "doctor_facts.py"
     script.write_text(
         "import os, sys\n"
         'print(\'{"name": "asking", "value": "gpu"}\', flush=True)\n'
