@@ -30,18 +30,6 @@ def come(to):
         time.sleep(0.01)
 come("up")
 """
-# The launcher ends the others when the first has ended: rank 0 goes once rank 1 has gone. Said
-# before tf_hvd is imported, and so done after what tf_hvd does at the end.
-LAST = """
-import atexit
-def wait_for_rank_1():
-    while rank == 0 and os.path.exists("/proc/" + open("keeper1").read()):
-        time.sleep(0.01)
-with open(f"keeper{rank}.new", "w") as file:
-    file.write(str(os.getppid()))
-os.rename(f"keeper{rank}.new", f"keeper{rank}")
-atexit.register(wait_for_rank_1)
-"""
 FIRST = "rank 1 was the first to end with an error "
 
 
@@ -77,7 +65,7 @@ FIRST = "rank 1 was the first to end with an error "
 )
 def test_a_rank_that_ends(environ, call, program, closing, fault, code, what, cure):
     """SIGTERM named nobody, the text of sys.exit was not told, and the code 3 became 1."""
-    job = program(LAST + JOB.format(before=TOGETHER, culprit=1, fault=fault))
+    job = program(JOB.format(before="", culprit=1, fault=fault))
     ended, _, errors = call("run", "-np", "2", *job, environ=environ)
     told = closing(errors)
     assert (ended, told["what"]) == (code, what), errors
