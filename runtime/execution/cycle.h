@@ -20,8 +20,8 @@
 #include "runtime/base/config.h"
 #include "runtime/base/log.h"
 #include "runtime/execution/executor.h"
-#include "runtime/execution/job_end.h"
 #include "runtime/execution/idling.h"
+#include "runtime/execution/job_end.h"
 #include "runtime/request/tensor_queue.h"
 #include "runtime/transport/world.h"
 
