@@ -156,9 +156,10 @@ _run_collectives_side_by_side()
 # The same file again: the loader hands out the copy that TensorFlow opened.
 library = ctypes.CDLL(str(_library))
 _declare(library)
-# For what returns at once: it keeps the interpreter's lock.
-_at_once = ctypes.PyDLL(str(_library))
-_declare(_at_once)
+# It returns at once, and so keeps the interpreter's lock.
+_set_eager_name = ctypes.PyDLL(str(_library)).tf_hvd_set_eager_name
+_set_eager_name.restype = library.tf_hvd_set_eager_name.restype
+_set_eager_name.argtypes = library.tf_hvd_set_eager_name.argtypes
 
 
 def _numbers(values: Sequence[int]) -> Any:
@@ -264,7 +265,7 @@ def process_mark() -> str:
 
 def set_eager_name(name: str | None) -> None:
     """Names the next eager collective of this thread on the wire; None takes it back."""
-    _at_once.tf_hvd_set_eager_name(None if name is None else name.encode())
+    _set_eager_name(None if name is None else name.encode())
 
 
 def nccl_version() -> int:
