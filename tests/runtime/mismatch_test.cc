@@ -6,16 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/runtime/one_tensor.h"
+
 namespace tf_hvd {
 namespace {
-
-Request OneTensor(DType dtype, std::vector<int64_t> shape,
-                  OpKind kind = OpKind::kAllreduce) {
-  Request request;
-  request.kind = kind;
-  request.tensors.push_back({dtype, std::move(shape)});
-  return request;
-}
 
 // Ranks 2 and 5 differ in one thing, and the text has all of it.
 void ExpectText(const Request& a, const Request& b, const char* text) {

@@ -9,17 +9,10 @@
 #include <vector>
 
 #include "runtime/request/mismatch.h"
+#include "tests/runtime/one_tensor.h"
 
 namespace tf_hvd {
 namespace {
-
-Request OneTensor(DType dtype, std::vector<int64_t> shape,
-                  OpKind kind = OpKind::kAllreduce) {
-  Request request;
-  request.kind = kind;
-  request.tensors.push_back({dtype, std::move(shape)});
-  return request;
-}
 
 Request RandomRecord(std::mt19937* random) {
   const auto below = [random](int limit) {

@@ -10,6 +10,7 @@ import tf_hvd as hvd
 
 FACTORS = [1, 1.0, 0.0, -0.0, 0.5, 0.1, -3.0, 1e300, float("nan")]
 TYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64]
+COMPRESSIONS = [hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16]
 OPS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
 
 
@@ -31,7 +32,7 @@ def some_call(rng, number):
         if rng.random() < 0.4:
             arguments[factor] = rng.choice(FACTORS)
     if rng.random() < 0.3:
-        arguments["compression"] = rng.choice([*hvd_compressions(), Doubles()])
+        arguments["compression"] = rng.choice([*COMPRESSIONS, Doubles()])
     if rng.random() < 0.5:
         arguments["name"] = f"call {number}".replace(" ", rng.choice("_./"))
     if rng.random() < 0.2:
@@ -42,10 +43,6 @@ def some_call(rng, number):
     values = [rng.randint(-3, 3) for _ in range(4 * hvd.size())]
     tensor = tf.cast(tf.constant(values) + hvd.rank(), dtype)
     return function, arguments, tensor
-
-
-def hvd_compressions():
-    return [hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16]
 
 
 def result_and_gradient(function, arguments, tensor):
