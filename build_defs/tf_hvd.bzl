@@ -83,6 +83,7 @@ def tf_hvd_nvcc_check(name, src, hdrs):
 
 def tf_hvd_cc_test(
         name,
+        srcs = None,
         deps = [],
         copts = [],
         linkopts = [],
@@ -95,6 +96,7 @@ def tf_hvd_cc_test(
 
     Args:
       name: of the target.
+      srcs: by default the file of that name, if there is one.
       deps: besides GoogleTest.
       copts: more of them.
       linkopts: more of them.
@@ -106,6 +108,8 @@ def tf_hvd_cc_test(
       size: of the test; small is 60 seconds.
       **kwargs: cc_test's.
     """
+    if srcs == None:
+        srcs = native.glob([name + ".cc"], allow_empty = True)
     if not threads:
         tags = tags + ["one_thread"]
     if tf:
@@ -124,6 +128,7 @@ def tf_hvd_cc_test(
         linkopts = linkopts + ["-pthread"],
         linkstatic = True,
         size = size,
+        srcs = srcs,
         tags = tags,
         **kwargs
     )

@@ -31,8 +31,8 @@ void PendingCall::Cancel() {
   if (!caller_->GiveUp()) return;
   Tell(Derived(absl::CancelledError(
       title_ +
-      " was given up: its step has failed or was cancelled. It still "
-      "takes part in what the other ranks do")));
+      " was abandoned because its step failed or was cancelled. It still "
+      "completes for the other ranks")));
 }
 
 void PendingCall::Tell(const absl::Status& status) {

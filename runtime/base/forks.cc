@@ -39,9 +39,9 @@ std::string ForkedText(int rank) {
          std::to_string(rank) +
          " and is not in the job: it may ask for rank() and size(), but "
          "collectives, init() and shutdown() are for the rank itself. Make "
-         "the call there, or start the process anew (subprocess, or "
-         "multiprocessing with \"spawn\") and let it be alone with "
-         "TF_HVD_ALONE=1";
+         "the call there. To run the process on its own, start it as a new "
+         "program (subprocess, or multiprocessing with \"spawn\") with "
+         "TF_HVD_ALONE=1 in its environment";
 }
 
 }  // namespace tf_hvd

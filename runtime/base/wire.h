@@ -59,7 +59,6 @@ class Reader {
   bool ok() const { return ok_; }
   // True when everything was read and nothing was missing.
   bool AtEnd() const { return ok_ && bytes_.empty(); }
-  size_t remaining() const { return bytes_.size(); }
 
  private:
   std::string_view Raw(size_t size) {

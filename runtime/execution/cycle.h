@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/agreement/controller.h"
-#include "runtime/agreement/message_stream.h"
+#include "runtime/agreement/message.h"
 #include "runtime/base/config.h"
 #include "runtime/base/log.h"
 #include "runtime/execution/executor.h"
@@ -55,7 +55,6 @@ class Cycle : private ControllerHost, private ExecutorHost {
   // Requests that ended since the last call; to be fired without the engine.
   std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
   bool HasOutcomes() const { return !outcomes_.empty(); }
-  size_t OutcomeCount() const { return outcomes_.size(); }
 
   // Any thread: this rank leaves, also if an operation is being executed. The
   // next Step tells the others. The first reason counts.

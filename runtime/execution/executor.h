@@ -2,6 +2,9 @@
 // in the agreed order and may end in any; a window says how many are under way
 // at once. Fires nothing itself: outcomes go to its host.
 //
+// PlanFusion: which requests of one batch are executed as one operation (stage
+// 6). Pure, and the same on all ranks because the batch is.
+//
 // Holder of the progress lock only, where not said otherwise.
 #ifndef TF_HVD_RUNTIME_EXECUTION_EXECUTOR_H_
 #define TF_HVD_RUNTIME_EXECUTION_EXECUTOR_H_
@@ -105,6 +108,14 @@ class Executor final : public TaskRunner {
   // Memory that a backend may still touch after an abort.
   std::vector<std::shared_ptr<void>> leaked_;
 };
+
+// Indices into `batch`, each once; every inner list is executed together, the
+// lists in this order. Only allreduces of equal set, type, reduce operation
+// and scales are put together, up to `threshold` bytes (0: never), looking
+// past others that do not match. Requests of all other kinds run alone: a group
+// of them is one request already.
+std::vector<std::vector<size_t>> PlanFusion(const std::vector<Task>& batch,
+                                            int64_t threshold);
 
 }  // namespace tf_hvd
 

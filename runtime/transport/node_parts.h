@@ -8,10 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/transport/byte_pieces.h"
 #include "runtime/transport/operation.h"
-#include "runtime/transport/rank_runs.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 

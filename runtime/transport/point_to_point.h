@@ -1,5 +1,5 @@
 // PointToPoint: point-to-point messages between any two ranks, the ground on
-// which the collectives of p2p_backend stand. Never blocks.
+// which the collectives of p2p/ stand. Never blocks.
 //
 // Between two ranks messages of one tag arrive in the order of their posting.
 // All members are called by the holder of the progress lock only.

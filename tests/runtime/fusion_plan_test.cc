@@ -1,5 +1,3 @@
-#include "runtime/execution/fusion_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
@@ -7,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/execution/executor.h"
 #include "tests/runtime/task_request.h"
 
 namespace tf_hvd {

@@ -1,4 +1,3 @@
-#include "runtime/agreement/message_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "runtime/transport/mpi_library/error.h"
+#include "runtime/transport/mpi_library/library.h"
 
 namespace tf_hvd {
 namespace {

@@ -6,8 +6,7 @@
 
 #include "runtime/transport/gpu/adasum_plan.h"
 #include "runtime/transport/gpu/sum_plan.h"
-#include "runtime/transport/rank_runs.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {

@@ -5,8 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/transport/rank_runs.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {

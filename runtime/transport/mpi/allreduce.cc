@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "compute/buffer_ops.h"
-#include "runtime/transport/mpi_library/error.h"
+#include "runtime/transport/mpi_library/library.h"
 
 namespace tf_hvd {
 namespace {

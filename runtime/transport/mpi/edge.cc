@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/transport/mpi_library/error.h"
+#include "runtime/transport/mpi_library/library.h"
 
 namespace tf_hvd {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/transport/mpi_library/error.h"
+#include "runtime/transport/mpi_library/library.h"
 
 namespace tf_hvd {
 namespace {

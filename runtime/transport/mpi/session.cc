@@ -6,7 +6,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/transport/mpi/listeners.h"
-#include "runtime/transport/mpi_library/error.h"
+#include "runtime/transport/mpi_library/library.h"
 
 namespace tf_hvd {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "runtime/transport/mpi_library/error.h"
+#include "runtime/transport/mpi_library/library.h"
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/transport/gpu/mpi_communicator.h"
-#include "runtime/transport/mpi_library/error.h"
+#include "runtime/transport/mpi_library/library.h"
 #include "runtime/transport/routing/data_backends.h"
 
 namespace tf_hvd {

@@ -156,10 +156,10 @@ class MpiWorld : public World {
     const int rank = map_.topology.rank;
     const std::string who = map_.topology.RankText(rank);
     const std::string text =
-        "the script has closed files that it did not open (os.closerange?), "
-        "those of tf_hvd and MPI among them: the job cannot go on. Close what "
-        "the script has opened, and nothing else; subprocess keeps files from "
-        "a child by itself";
+        "the script has closed file descriptors that it did not open "
+        "(os.closerange?), including tf_hvd's and MPI's, so the job cannot "
+        "continue. Close only what the script opened; subprocess already "
+        "closes inherited descriptors in a child";
     segment_->LoseFile(map_.topology.LocalRank());
     WriteLog(LogLevel::kError, who, text);
     RaiseAbort({AbortRecord::kFailed, rank, who + ": " + text});

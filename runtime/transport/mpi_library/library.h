@@ -55,6 +55,13 @@ std::optional<MpiFamily> FamilyOfFile(const std::string& path);
 // What to do when the launcher and the libraries do not belong together.
 std::string MpiCure(const LaunchInfo& launch);
 
+// Ok for 0; else Aborted, with the name of the call and MPI's own words.
+Status MpiResult(const MpiApi& api, const char* call, int code);
+
+// The library folder beside the program of the nearest ancestor that is an MPI
+// launcher's daemon; empty if there is none or it cannot be seen.
+std::string LauncherLibraryDir();
+
 }  // namespace tf_hvd
 
 #endif  // TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_LIBRARY_H_

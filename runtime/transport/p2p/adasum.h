@@ -15,7 +15,7 @@
 #include "runtime/transport/p2p/allreduce.h"
 #include "runtime/transport/p2p/schedule.h"
 #include "runtime/transport/rank_group.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 

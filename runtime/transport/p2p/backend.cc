@@ -6,7 +6,6 @@
 
 #include "compute/buffer_ops.h"
 #include "runtime/base/clock.h"
-#include "runtime/transport/offsets.h"
 #include "runtime/transport/p2p/adasum.h"
 #include "runtime/transport/p2p/allreduce.h"
 #include "runtime/transport/p2p/gather.h"
@@ -14,8 +13,7 @@
 #include "runtime/transport/p2p/scatter.h"
 #include "runtime/transport/p2p/schedule.h"
 #include "runtime/transport/rank_group.h"
-#include "runtime/transport/rank_runs.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {

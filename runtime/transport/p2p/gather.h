@@ -11,8 +11,7 @@
 
 #include "runtime/transport/p2p/schedule.h"
 #include "runtime/transport/rank_group.h"
-#include "runtime/transport/rank_runs.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 

@@ -1,6 +1,6 @@
 // Schedule: what one rank does in an operation, as data: messages that it
 // posts, waits for them, and pieces of work, one after the other. Algorithms
-// write schedules; p2p_backend goes through them and never waits.
+// write schedules; p2p/backend.cc goes through them and never waits.
 //
 // Messages are posted in lanes, and a lane is waited for as a whole. Between
 // two ranks messages of an operation match in the order of their posting: an
@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <utility>
@@ -59,7 +60,15 @@ class Schedule {
   void Do(std::function<void()> work) {
     Do(1, 1, [work = std::move(work)](int64_t, int64_t) { work(); });
   }
-  void Copy(void* to, const void* from, size_t bytes);
+  void Copy(void* to, const void* from, size_t bytes) {
+    constexpr int64_t kBlock = 256 * 1024;
+    if (to == from) return;
+    Do(static_cast<int64_t>(bytes), kBlock,
+       [to = static_cast<char*>(to), from = static_cast<const char*>(from)](
+           int64_t begin, int64_t count) {
+         std::memcpy(to + begin, from + begin, static_cast<size_t>(count));
+       });
+  }
 
   // Asked for more when the steps are used up; false when there are no more.
   void ThenAsk(std::function<bool(Schedule*)> more) { more_ = std::move(more); }

@@ -5,9 +5,8 @@
 #include <cstring>
 
 #include "compute/buffer_ops.h"
-#include "runtime/transport/byte_pieces.h"
 #include "runtime/transport/shm/allreduce.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {

@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "compute/buffer_ops.h"
-#include "runtime/transport/byte_pieces.h"
-#include "runtime/transport/rank_runs.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {

@@ -5,10 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/transport/byte_pieces.h"
-#include "runtime/transport/offsets.h"
-#include "runtime/transport/rank_runs.h"
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {

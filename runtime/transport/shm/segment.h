@@ -18,8 +18,8 @@
 #include "runtime/transport/doorbell.h"
 #include "runtime/transport/shm/abort_board.h"
 #include "runtime/transport/shm/arena.h"
+#include "runtime/transport/shm/edge.h"
 #include "runtime/transport/shm/fd_guard.h"
-#include "runtime/transport/shm/ring.h"
 
 namespace tf_hvd {
 

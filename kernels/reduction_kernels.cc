@@ -1,16 +1,47 @@
-#include "kernels/reduction_kernel.h"
-
+// HorovodAllreduce, HorovodReducescatter and their grouped forms: the
+// collectives that compute something.
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "compute/buffer_ops.h"
+#include "kernels/collective_kernel.h"
 #include "kernels/tf_adapters.h"
 
 namespace tf_hvd {
 namespace {
+
+// What the kernels of both share: the operation and its factors.
+class ReductionKernel : public CollectiveKernel {
+ protected:
+  ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind);
+
+  // Fills in the reduction, then the tensors, and casts them if they travel in
+  // another type: here in the host's memory, on their way in a GPU's.
+  Status FillEntry(Call* call) final;
+
+  // Adds input `index` and its output.
+  virtual Status AddReduced(Call* call, int index) const = 0;
+
+ private:
+  // `type`: of the tensors; afterwards, the one that they travel in.
+  Status CastTo(const std::string& wire, DType* type);
+  Status Cast(Call* call) const;
+
+  // Whether the operation exists and is possible for the type that travels;
+  // both are attributes, so the answer is that of every call.
+  Status Validate(int reduce_op, DType type);
+
+  ReduceOp reduce_op_ = ReduceOp::kSum;
+  double prescale_ = 1.0;
+  double postscale_ = 1.0;
+  std::string compression_;
+  std::optional<DType> wire_;
+  Status valid_;
+};
 
 // Memory for `count` numbers of 16 bits, which the call holds.
 Status NewHalves(Call* call, int64_t count, void** memory) {
@@ -21,8 +52,6 @@ Status NewHalves(Call* call, int64_t count, void** memory) {
   call->held->push_back(halves);
   return Status::Ok();
 }
-
-}  // namespace
 
 ReductionKernel::ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
     : CollectiveKernel(ctx, kind) {
@@ -137,4 +166,64 @@ Status ReductionKernel::Cast(Call* call) const {
   return Status::Ok();
 }
 
+// HorovodAllreduce and HorovodGroupedAllreduce, which differ in the number of
+// their inputs alone.
+class AllreduceKernel final : public ReductionKernel {
+ public:
+  explicit AllreduceKernel(tf::OpKernelConstruction* ctx)
+      : ReductionKernel(ctx, OpKind::kAllreduce) {}
+
+ private:
+  Status AddReduced(Call* call, int index) const override {
+    return AddTensor(call, index, Output::kSameShape);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tf::DEVICE_CPU),
+                        AllreduceKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedAllreduce").Device(tf::DEVICE_CPU).HostMemory("stamp"),
+    AllreduceKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tf::DEVICE_GPU),
+                        AllreduceKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedAllreduce").Device(tf::DEVICE_GPU).HostMemory("stamp"),
+    AllreduceKernel);
+
+// HorovodReducescatter and HorovodGroupedReducescatter, which differ in the
+// number of their inputs alone.
+class ReducescatterKernel final : public ReductionKernel {
+ public:
+  explicit ReducescatterKernel(tf::OpKernelConstruction* ctx)
+      : ReductionKernel(ctx, OpKind::kReducescatter) {}
+
+ private:
+  Status AddReduced(Call* call, int index) const override {
+    TF_HVD_RETURN_IF_ERROR(AddTensor(call, index, Output::kLater));
+    TF_HVD_RETURN_IF_ERROR(CheckHasRows(*call));
+    // All ranks must have the same rows: how many are this rank's is known now.
+    tf::TensorShape shape = call->ctx->input(index).shape();
+    shape.set_dim(0, ScatteredRows(shape.dim_size(0), call->membership.ranks,
+                                   call->membership.place));
+    tf::Tensor* result = nullptr;
+    TF_HVD_RETURN_IF_ERROR(
+        FromTensorFlow(call->ctx->allocate_output(index, shape, &result)));
+    call->entry.tensors.back().output = result->data();
+    call->held->push_back(*result);
+    return Status::Ok();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodReducescatter").Device(tf::DEVICE_CPU),
+                        ReducescatterKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedReducescatter").Device(tf::DEVICE_CPU),
+    ReducescatterKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodReducescatter").Device(tf::DEVICE_GPU),
+                        ReducescatterKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedReducescatter").Device(tf::DEVICE_GPU),
+    ReducescatterKernel);
+
+}  // namespace
 }  // namespace tf_hvd

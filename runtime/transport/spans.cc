@@ -1,9 +1,7 @@
-#include "runtime/transport/span_list.h"
+#include "runtime/transport/spans.h"
 
 #include <algorithm>
 #include <cstring>
-
-#include "runtime/transport/byte_pieces.h"
 
 namespace tf_hvd {
 

@@ -1,3 +1,83 @@
+// All forms of broadcast.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/collective_kernel.h"
+#include "kernels/tf_adapters.h"
+
+namespace tf_hvd {
+namespace {
+
+// What the kernels of all forms share: the root.
+class RootedKernel : public CollectiveKernel {
+ protected:
+  explicit RootedKernel(tf::OpKernelConstruction* ctx);
+
+  // Fills in the root, then the tensors.
+  Status FillEntry(Call* call) final;
+
+  // Adds what this rank, which may be the root, sends or receives.
+  virtual Status AddTensors(Call* call, bool is_root) const = 0;
+
+ private:
+  Status CheckRoot(const Runtime& runtime) const;
+
+  int32_t root_ = 0;
+};
+
+RootedKernel::RootedKernel(tf::OpKernelConstruction* ctx)
+    : CollectiveKernel(ctx, OpKind::kBroadcast) {
+  OP_REQUIRES_OK(ctx, ctx->GetAttr("root_rank", &root_));
+}
+
+Status RootedKernel::FillEntry(Call* call) {
+  TF_HVD_RETURN_IF_ERROR(CheckRoot(*call->runtime));
+  call->entry.request.root = root_;
+  return AddTensors(call, call->runtime->topology().rank == root_);
+}
+
+Status RootedKernel::CheckRoot(const Runtime& runtime) const {
+  if (set() == kWorldSet) {
+    const int size = runtime.topology().size;
+    if (root_ >= 0 && root_ < size) return Status::Ok();
+    return InvalidArgument(
+        "there is no rank " + std::to_string(root_) + "; root_rank must be 0 " +
+        (size > 1 ? "to " + std::to_string(size - 1) : "in a job of one rank"));
+  }
+  // Null: it has been removed since the kernel looked.
+  const SetMembers members = runtime.SetRanks(set());
+  if (members != nullptr &&
+      std::binary_search(members->begin(), members->end(), root_)) {
+    return Status::Ok();
+  }
+  return InvalidArgument(
+      "root_rank " + std::to_string(root_) + " is not in process set " +
+      std::to_string(set()) +
+      "; it is a rank of the whole job that is a member of the set");
+}
+
+// HorovodBroadcast: the root's input is its output, without a copy.
+class BroadcastKernel final : public RootedKernel {
+ public:
+  explicit BroadcastKernel(tf::OpKernelConstruction* ctx) : RootedKernel(ctx) {}
+
+ private:
+  Status AddTensors(Call* call, bool is_root) const override {
+    // What the others put in is not used, so that their result may take its
+    // place.
+    return AddTensor(call, 0, is_root ? Output::kInput : Output::kSameShape);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcast").Device(tf::DEVICE_CPU),
+                        BroadcastKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcast").Device(tf::DEVICE_GPU),
+                        BroadcastKernel);
+
 // HorovodBroadcastInplace and HorovodBroadcastInplaceResource: the variables of
 // a call are one request, and are written where they lie.
 //
@@ -5,17 +85,6 @@
 // that the variable alone refers to, or in new memory that it gets in the end;
 // a reference to it is held meanwhile, so that TensorFlow copies before it
 // writes to the variable. Such a write in between is lost.
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "kernels/rooted_kernel.h"
-#include "kernels/tf_adapters.h"
-
-namespace tf_hvd {
-namespace {
-
 // A variable for the time of a call.
 class Variable {
  public:
