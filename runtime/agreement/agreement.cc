@@ -31,9 +31,9 @@ std::string DescribeSteps(std::string_view name, const Vote& vote) {
          " " + StepText(vote.step) + ", rank " +
          std::to_string(vote.off_step->rank) + " " +
          StepText(vote.off_step->step) +
-         "; all ranks must make the same steps: one that failed, was repeated "
-         "or was left out on one rank must be so on all of them, or all start "
-         "again from a checkpoint";
+         "; all ranks must make the same steps. If one rank failed, repeated "
+         "or skipped a step, make every rank do the same, or restart all from "
+         "a checkpoint";
 }
 
 // What a rank that has joined can take part in, with zeros or without rows.

@@ -66,9 +66,10 @@ void Controller::VoteInTurn() {
 void Controller::CastVote(const Key& key, const Entry& entry) {
   ProcessSet* const set = sets_.Find(key.first);
   Vote vote;
-  vote.first = {sets_.rank(), set->slots.Share(key.second, entry.request)};
+  SharedRequest request = set->slots.Share(key.second, entry.request);
+  vote.step = set->SinceJoin(key.second, request, entry.step);
+  vote.first = {sets_.rank(), std::move(request)};
   vote.last_rank = sets_.rank();
-  vote.step = set->SinceJoin(key.second, entry.step);
   if (!entry.local_error.empty()) {
     vote.local_error = {sets_.rank(), entry.local_error};
   }
@@ -296,9 +297,9 @@ Status Controller::EndedStatus(const Key& key) const {
     return ended_;
   }
   return Aborted(ended_.message() + "; '" + key.second +
-                 "', which has run before, has not been called as "
-                 "often on all ranks: if one of them left out a call, results "
-                 "since then are of calls that do not belong together");
+                 "', which has run before, was not called the same number of "
+                 "times on all ranks: if one rank skipped a call, every result "
+                 "since then combines calls that do not belong together");
 }
 
 void Controller::Bug(const std::string& text) {

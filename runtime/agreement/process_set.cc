@@ -1,7 +1,9 @@
 #include "runtime/agreement/process_set.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 namespace tf_hvd {
@@ -65,9 +67,11 @@ ProcessSet::ProcessSet(std::vector<int> set_members, int rank,
   coordinated = here == members->size();
 }
 
-int64_t ProcessSet::SinceJoin(const std::string& name, int64_t step) {
+int64_t ProcessSet::SinceJoin(const std::string& name,
+                              const SharedRequest& request, int64_t step) {
   if (!has_joined || step < 0) return step;
-  int64_t& first = first_steps.try_emplace(name, step).first->second;
+  const size_t hash = std::hash<std::string_view>()(request.bytes());
+  int64_t& first = first_steps.try_emplace({name, hash}, step).first->second;
   first = std::min(first, step);  // an optimizer that was made anew counts anew
   return step - first;
 }

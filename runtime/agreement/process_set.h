@@ -6,6 +6,7 @@
 #ifndef TF_HVD_RUNTIME_AGREEMENT_PROCESS_SET_H_
 #define TF_HVD_RUNTIME_AGREEMENT_PROCESS_SET_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "runtime/agreement/message.h"
@@ -72,13 +74,15 @@ struct ProcessSet {
   bool coordinated = false;  // all members lie in this controller's subtree
   bool member = false;       // this rank is one
   // After a join the ranks have made different numbers of steps, and go on
-  // together: from then on the steps of a name count from its first call.
+  // together: from then on steps count from the first call. By name and hash of
+  // the request: optimizers of several models may share a name.
   bool has_joined = false;
-  std::map<std::string, int64_t> first_steps;
+  std::map<std::pair<std::string, size_t>, int64_t> first_steps;
   SlotTable slots;
 
   // The step to compare with other ranks' of a call of `name` at `step`.
-  int64_t SinceJoin(const std::string& name, int64_t step);
+  int64_t SinceJoin(const std::string& name, const SharedRequest& request,
+                    int64_t step);
   // The last member has joined.
   void JoinEnded();
 };

@@ -1,5 +1,8 @@
 """Optimizers say at which update they are: ranks that are at different ones get an error."""
 
+import pathlib
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -193,6 +196,27 @@ def test_a_rank_that_has_joined_is_not_compared(rank):
         hvd.join()
 
 
+def test_optimizers_that_share_a_name_go_on_after_a_join(rank):
+    """As those of a GAN do. The steps of one were counted from those of the other."""
+    models = [
+        (hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), tf.Variable(tf.zeros([n]), name=name))
+        for n, name in enumerate(["discriminator", "generator"], start=1)
+    ]
+
+    def update(number):
+        optimizer, variable = models[number]
+        optimizer.apply_gradients([(tf.ones_like(variable), variable)])
+
+    for optimizer, variable in models:
+        optimizer.build([variable])
+    for rounds in (4 if rank == 1 else 10, 3):
+        for _ in range(rounds):
+            for _ in range(5):
+                update(0)
+            update(1)
+        hvd.join()
+
+
 def test_a_step_retried_after_a_join_is_noticed(rank):
     """Ranks that have joined have made fewer updates: they count anew from there."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
@@ -214,18 +238,34 @@ def test_a_step_retried_after_a_join_is_noticed(rank):
 
 
 @pytest.mark.jobs(2)
-def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, after):
+def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, after, tmp_path):
     """Rank 0 has made a call that rank 1 has not: rank 1's next is answered by it."""
+    folder = hvd.broadcast_object(str(tmp_path), 0)
+
+    def note(what):
+        pathlib.Path(folder, what).touch()
+
+    def once(happened, value):
+        def wait(value):
+            while not pathlib.Path(folder, happened).exists():
+                time.sleep(0.01)
+            return value
+
+        return tf.numpy_function(wait, [value], value.dtype, stateful=False)
 
     @tf.function(autograph=False)
     def step(value):
-        first = hvd.allreduce(after(0.2 * rank, value), name="first", op=hvd.Sum)
+        # Rank 1 fails while its first call waits for rank 0's, which goes on until its second.
+        here = value if rank == 1 else tf.ensure_shape(once("rank 1 failed", value), [])
+        first = hvd.allreduce(here, name="first", op=hvd.Sum)
         hvd.allreduce(first, name="second", op=hvd.Sum)
-        with tf.control_dependencies([after(0.5 - 0.5 * rank, value)]):
+        with tf.control_dependencies([after(1.0, value) if rank == 1 else once("done", value)]):
             tf.debugging.Assert(value < 0, ["the loss is not finite"])
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
         step(tf.constant(1.0))
     if rank == 1:
+        note("rank 1 failed")
         assert hvd.allreduce(tf.constant(10.0), name="second", op=hvd.Sum) == 12.0
+        note("done")
     assert hvd.allreduce(tf.constant(10.0), name="second", op=hvd.Sum) == 20.0
