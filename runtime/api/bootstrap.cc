@@ -78,19 +78,20 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
         "init() in process " + std::to_string(getpid()) +
         ", which was forked from " + rank +
         " after that had called init(): it cannot take its place in the job. "
-        "Start it anew (subprocess, or multiprocessing with \"spawn\") with "
-        "TF_HVD_ALONE=1 in its environment to be alone");
+        "To run it on its own, start it as a new program (subprocess, or "
+        "multiprocessing with \"spawn\") with TF_HVD_ALONE=1 in its "
+        "environment");
   }
   const pid_t above = RankAbove(launch.rank_mark, ProgressEngine::kThreadName);
   if (above == 0) return Status::Ok();
   return FailedPrecondition(
       "process " + std::to_string(getpid()) + " was started by " + rank +
       " (process " + std::to_string(above) +
-      "), has that rank's variables of the launcher, and cannot take its place "
-      "in the job. A program that needs no other rank is alone (rank 0 of 1) "
-      "with TF_HVD_ALONE=1 in its environment (env= of subprocess). Where "
-      "multiprocessing has started it, the main script runs again in it: put "
-      "hvd.init() and the training below 'if __name__ == \"__main__\":'");
+      "), inherited that rank's launcher variables and cannot take its place "
+      "in the job. To run it on its own (rank 0 of 1), set TF_HVD_ALONE=1 in "
+      "its environment (env= of subprocess). If multiprocessing started it, "
+      "the main script runs again in it: put hvd.init() and the training below "
+      "'if __name__ == \"__main__\":'");
 }
 
 // The job's world; where ranks do not come, the process is ended after the

@@ -118,8 +118,10 @@ TF_HVD_EXPORT int tf_hvd_gather_ranks(const int* ranks, int count, int* all,
 // -1 if there is no such set.
 TF_HVD_EXPORT int tf_hvd_process_set_ranks(int set, int* ranks, int capacity);
 
-// Collective ops that TensorFlow has run on this rank since init; -1 when not
-// initialised. For tests of how the ops are registered.
+// Requests that this rank has submitted since init; -1 when not initialised.
+// The guard of v1 optimizers asks for it at each eager update, to see whether
+// anything was sent since the last one (tf_hvd/training/v1_guard.py); tests, to
+// see how often TensorFlow runs an op.
 TF_HVD_EXPORT int64_t tf_hvd_executed_count();
 
 // Name on the wire of the next eager collective that this thread runs; null

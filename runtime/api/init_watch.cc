@@ -50,8 +50,8 @@ std::string EndedText(const std::vector<int>& ended) {
   return Ranks(ended) + " ended without calling it";
 }
 
-// What is said of the ranks that have processes here; `missing`: how many of
-// them are not in init.
+// What is said of the ranks that have processes here and keep init waiting;
+// `missing`: how many of them are not in it.
 std::string SeenText(const InitView& view, const std::vector<int>& needed,
                      int* missing) {
   constexpr int kShown = 8;
@@ -59,10 +59,16 @@ std::string SeenText(const InitView& view, const std::vector<int>& needed,
   *missing = 0;
   for (const int rank : needed) {
     const auto found = view.ranks.find(rank);
-    if (found == view.ranks.end() || found->second.in_init) continue;
-    if (++*missing > kShown) continue;
-    text += "; rank " + std::to_string(rank) + ", " + found->second.process +
-            ", has not called it yet (still importing, or stuck before it)";
+    if (found == view.ranks.end()) continue;
+    const InitView::Rank& seen = found->second;
+    if (seen.in_init && !seen.stopped) continue;
+    if (!seen.in_init && ++*missing > kShown) continue;
+    text += "; rank " + std::to_string(rank) + ", " + seen.process;
+    if (seen.stopped) {
+      text += ", is stopped (SIGSTOP, or a debugger)";
+    } else {
+      text += ", has not called it yet (still importing, or stuck before it)";
+    }
   }
   if (*missing > kShown) {
     text += "; " + std::to_string(*missing - kShown) + " more have not either";
@@ -91,7 +97,10 @@ InitView LookAtRanks(const LaunchInfo& launch) {
     const bool kept = parent != all.end() && IsKeeper(parent->second.name);
     // Of a rank's processes the one that the others come from.
     const bool program = (first || kept) && !IsKeeper(process.name);
-    if (seen.process.empty() || program) seen.process = Describe(process);
+    if (seen.process.empty() || program) {
+      seen.process = Describe(process);
+      seen.stopped = process.stopped;
+    }
     seen.in_init = seen.in_init || HasThread(id, InitWatch::kThreadName);
   }
   return view;
@@ -179,7 +188,7 @@ void InitWatch::Watch() {
     for (const auto& item : view.ranks) known.insert(item.first);
     looks = ended.empty() ? 0 : looks + 1;
     if (looks >= kLooks) {
-      End("init() cannot come to an end: " + EndedText(ended) + ". " + kAll);
+      End("init() can never finish: " + EndedText(ended) + ". " + kAll);
     }
     if (!limited || NowNs() < start_ns_ + limit_ns) continue;
     const std::string text =

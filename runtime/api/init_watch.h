@@ -25,6 +25,7 @@ struct InitView {
   struct Rank {
     bool in_init = false;
     std::string process;  // "process 12 (python x.py)"
+    bool stopped = false;
   };
   bool launcher_seen = false;
   // Processes of the launcher that may be ranks, but do not say which.

@@ -97,11 +97,12 @@ LauncherWatch::LauncherWatch(const LaunchInfo& launch)
   const pid_t launcher = LauncherAbove(getpid(), all);
   if (launcher == 0) return;
   auto above = all.find(getppid());
-  for (; above != all.end() && above->first != launcher;
-       above = all.find(above->second.parent)) {
-    if (IsKeeper(above->second.name)) return;
+  while (above != all.end() && above->first != launcher &&
+         !IsKeeper(above->second.name)) {
+    above = all.find(above->second.parent);
   }
-  launcher_ = all.at(launcher);
+  if (above == all.end()) return;  // it has ended meanwhile
+  launcher_ = above->second;
   const int port = launch.srun_port;
   const bool here = port > 0 && IsOwnAddress(launch.srun_address);
   if (here && Listens(port)) srun_port_ = port;

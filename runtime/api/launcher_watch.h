@@ -4,8 +4,9 @@
 // the ranks of an srun that is killed until the end of the allocation; those on
 // srun's machine end by this, and the others when they miss them.
 //
-// The ranks of `tf_hvd run` have a keeper that does this
-// (tf_hvd/launch/rank.py); this is for those of a plain mpirun or srun.
+// This is for the ranks of a plain mpirun or srun. Those of `tf_hvd run` have a
+// keeper that does it (tf_hvd/launch/rank.py), and watch the keeper: it may be
+// killed together with the launcher.
 #ifndef TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 #define TF_HVD_RUNTIME_API_LAUNCHER_WATCH_H_
 
@@ -25,8 +26,8 @@ class LauncherWatch {
   static constexpr int64_t kLookNs = 1'000'000'000;
   static constexpr int64_t kGraceNs = 5'000'000'000;
 
-  // Watches the nearest launcher above this process. Without one that can be
-  // seen, and below a keeper, it does nothing.
+  // Watches the nearest launcher or keeper above this process. Without a
+  // launcher that can be seen it does nothing.
   explicit LauncherWatch(const LaunchInfo& launch);
   // The rank has left the job: it may go on alone.
   ~LauncherWatch();

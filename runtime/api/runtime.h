@@ -53,8 +53,8 @@ class Runtime {
   // thread.
   int32_t FindSet(const std::vector<int>& ranks) const;
 
-  // Requests submitted so far on this rank. Any thread; for tests of how often
-  // TensorFlow runs an op.
+  // Requests submitted so far on this rank. Any thread; see
+  // tf_hvd_executed_count.
   int64_t SubmittedCount() const;
 
  private:

@@ -66,9 +66,9 @@ std::string StepText(const Vote& vote) {
 std::string StepsText(const Vote& first, const Vote& other) {
   return "mismatch in allreduce 'x': " + StepText(first) + ", " +
          StepText(other) +
-         "; all ranks must make the same steps: one that failed, was repeated "
-         "or was left out on one rank must be so on all of them, or all start "
-         "again from a checkpoint";
+         "; all ranks must make the same steps. If one rank failed, repeated "
+         "or skipped a step, make every rank do the same, or restart all from "
+         "a checkpoint";
 }
 
 TEST(Agreement, MergeIsCommutative) {

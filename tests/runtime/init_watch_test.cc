@@ -84,6 +84,19 @@ TEST(InitWatchTest, AllHaveCome) {
       << text;
 }
 
+TEST(InitWatchTest, WhoIsStoppedIsNamed) {
+  InitView view = Seen();
+  view.ranks[1].process = "process 5 (python)";
+  view.ranks[1].stopped = true;
+  const std::string told = "; rank 1, process 5 (python), is stopped (SIGSTOP";
+  for (const bool in_init : {false, true}) {
+    view.ranks[1].in_init = in_init;
+    const std::string text = DescribeWait(view, LaunchOf(4, 2), {0, 1}, {}, 30);
+    EXPECT_NE(text.find(told), std::string::npos) << text;
+    EXPECT_EQ(text.find("importing"), std::string::npos) << text;
+  }
+}
+
 TEST(InitWatchTest, WithoutALauncherNothingIsSeen) {
   const std::string text =
       DescribeWait(InitView(), LaunchOf(2, 2), {0, 1}, {}, 30);

@@ -142,6 +142,14 @@ TEST(LauncherWatchTest, AKeeperEndsItsOwnRank) {
   EXPECT_TRUE(chain.Lives(2500));
 }
 
+// As `pkill -9 -f tf_hvd` does it, which the program's name does not match.
+TEST(LauncherWatchTest, ARankWhoseKeeperIsKilledAsWellEnds) {
+  Chain chain({"prterun", "tf_hvd_run_rank", "python"}, Watch);
+  kill(chain.id(0), SIGKILL);
+  kill(chain.id(1), SIGKILL);
+  EXPECT_EQ(WTERMSIG(chain.Ended()), SIGTERM);
+}
+
 TEST(LauncherWatchTest, ARankThatHasLeftTheJobGoesOn) {
   Chain chain({"slurmstepd", "python"}, [] {
     auto watch = std::make_unique<LauncherWatch>(LaunchInfo());
