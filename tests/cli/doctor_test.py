@@ -106,7 +106,7 @@ def test_what_is_broken(report, tmp_path):
     assert (line["state"], str(library) in line["value"]) == ("problem", True)
     assert "TF_HVD_MPI_LIBRARY" in line["cure"]
     unknown = next(line for line in lines["setting"] if "TF_HVD_NCLL" in line["value"])
-    assert (unknown["state"], unknown["cure"]) == ("note", "TF_HVD_NCCL, perhaps")
+    assert (unknown["state"], unknown["cure"]) == ("note", "did you mean TF_HVD_NCCL?")
 
     code, lines = report(TF_HVD_SPARSE="never", TF_HVD_MPI_LIBRARY=str(tmp_path / "none.so"))
     assert code == 1

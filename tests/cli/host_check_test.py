@@ -123,7 +123,7 @@ def test_what_differs_is_told_with_both_values(needs, tmp_path):
     *" b "*) until [ -e {tmp_path}/asked ]; do sleep 0.02; done; cp {other} {tmp_path}/mpirun ;;
     esac"""
     assert complaints(needs(answers), "a", "b") == [
-        "host b: MPI 4.1.4 is installed there, and 5.0.11 on a; all hosts need the same"
+        "host b: it has MPI 4.1.4, but a has 5.0.11; all hosts need the same version"
     ]
 
 
@@ -157,7 +157,7 @@ def test_the_facts_are_those_of_the_program_s_python(needs):
     other = "sed 's/^\\[ -z .*/echo tf_hvd found TensorFlow=2.19; : '\\''/' | /bin/sh; exit"
     answers = f'case "$*" in *" b "*) {other} ;; esac'
     lines = complaints(needs(answers, python=sys.executable), "a", "b")
-    assert re.fullmatch(r"host b: no tf_hvd is installed there, and .* on a; .*", lines[0])
+    assert re.fullmatch(r"host b: it has no tf_hvd, but a has .*; all hosts .*", lines[0])
     assert re.fullmatch(
-        r"host b: TensorFlow 2\.19 is installed there, and 2\.21.* on a; .*", lines[1]
+        r"host b: it has TensorFlow 2\.19, but a has 2\.21.*; all hosts .*", lines[1]
     )

@@ -344,6 +344,15 @@ def test_a_script_in_the_place_of_a_program(call, tmp_path):
     assert call("run", "-np", "2", str(script)) == (2, "", f"tf_hvd run: {said}\n")
 
 
+def test_a_script_without_a_first_line_that_names_its_program(call, tmp_path):
+    """One rank ended in a traceback of ours."""
+    script = tmp_path / "train.py"
+    script.write_text("print()\n")
+    script.chmod(0o755)
+    said = f"'{script}' cannot be started: Exec format error; start it with Python: python {script}"
+    assert call("run", "-np", "1", str(script)) == (2, "", f"tf_hvd run: {said}\n")
+
+
 def test_the_command_does_not_load_tensorflow(tmp_path):
     script = pathlib.Path(sys.executable).parent / "tf_hvd"
     assert script.is_file(), "the wheel is not installed: run ./dev test"
@@ -441,7 +450,7 @@ time.sleep(1000)
 """)
     code, _, errors = call("run", "-np", "2", *forks, environ=environ)
     assert code != 0, errors
-    assert re.search(r"had left running, which kept the job: \d+ \(\w+", errors), errors
+    assert re.search(r"left behind and that kept the job from ending: \d+ \(\w+", errors), errors
     assert "rank 1 was the first to end with an error (signal 9" in errors
 
 

@@ -119,6 +119,18 @@ def test_a_rank_without_a_result_is_an_error():
         run_function.run(exit_after_the_other, np=2)
 
 
+def read_arguments():
+    if rank_now() == 1:
+        sys.exit(2)  # as argparse does, which finds other arguments than the program's
+
+
+@pytest.mark.usefixtures("mpi")
+def test_a_rank_that_exits_is_named():
+    """It was said that the job could not be started, for which the exit code 2 stands too."""
+    with pytest.raises(run_function.RankError, match=r"(?s)rank 1 of 2 raised:.*SystemExit: 2"):
+        run_function.run(read_arguments, np=2)
+
+
 def fail_beside_others():
     """Rank 1 raises, the others wait for it in a collective."""
     import tensorflow as tf

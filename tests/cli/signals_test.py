@@ -104,11 +104,42 @@ def test_ctrl_c_lets_ranks_save(interruptible, program, tmp_path, wait_for):
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGINT
     assert (tmp_path / "saved0").exists(), errors
-    assert "tf_hvd run: SIGINT goes to ranks 0, 1, which may save" in errors
+    assert "tf_hvd run: sending SIGINT to ranks 0, 1 so that they can save" in errors
     end = "tf_hvd run: the job was ended by SIGINT; all ranks ended by themselves\n"
     assert errors.endswith(end)
     assert not any(map(is_alive, ranks))
     assert nothing_is_left(tmp_path)
+
+
+def test_ctrl_c_reaches_what_a_shell_waits_for(own_folders, start, program, tmp_path, wait_for):
+    """The shell got it, and held it back until its child had ended: by SIGKILL, 10 s later."""
+    shell = ("sh", "-c", '"$@"; exit $?', "sh")
+    process = start(
+        "run", "-np", "2", "--grace", "60", *shell, *program(SAVES), environ=own_folders
+    )
+    ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGINT
+    assert (tmp_path / "saved0").exists(), errors
+    assert not any(map(is_alive, ranks))
+
+
+def test_the_grace_is_not_cut_by_a_second_hangup(own_folders, start, program, tmp_path, wait_for):
+    """A terminal that is closed sends one, and so does the shell in it: ranks were killed."""
+    text = (
+        "\ndef save(*_):\n    note('told')\n    time.sleep(2)\n    note('saved')\n    sys.exit(0)\n"
+    )
+    text = f"{HEAD}{text}signal.signal(signal.SIGHUP, save)\nnote('ready')\ntime.sleep(300)\n"
+    process = start("run", "-np", "2", "--grace", "60", *program(text), environ=own_folders)
+    wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
+    process.send_signal(signal.SIGHUP)
+    wait_for([tmp_path / "told0", tmp_path / "told1"], WAIT)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGHUP
+    assert errors.endswith("all ranks ended by themselves\n"), errors
+    wait_for([tmp_path / "saved0", tmp_path / "saved1"], WAIT)
 
 
 def test_a_rank_that_outstays_the_grace_is_killed_and_named(
@@ -136,22 +167,36 @@ def test_sigterm_reaches_ranks_as_sigterm(own_folders, start, program, tmp_path,
     assert wait_for([tmp_path / "saved0", tmp_path / "saved1"], WAIT) == ranks, errors
 
 
-@pytest.mark.parametrize("killed", ["both", "command"])
+def segments_of(ranks):
+    """What they have of MPI's in shared memory."""
+    maps = "".join(pathlib.Path(f"/proc/{rank}/maps").read_text() for rank in ranks)
+    return [pathlib.Path(name) for name in set(re.findall(SEGMENTS, maps))]
+
+
+@pytest.mark.parametrize("killed", ["both", "command", "quit", "all but the programs"])
 def test_ranks_of_a_killed_launcher_end(own_folders, start, program, tmp_path, killed, wait_for):
     """A kill of the whole process group left ranks that trained for ever, and their folder."""
-    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    process = start(
-        "run", "-np", "2", *program(f"{HEAD}{deaf}\nnote('ready')\nforever()"), environ=own_folders
-    )
+    deaf = "import tf_hvd\ntf_hvd.init()\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    # What a shell starts in the background ignores SIGQUIT, and what that starts does too.
+    heeds = "import signal; signal.signal(signal.SIGQUIT, signal.SIG_DFL)"
+    job = program(f"{HEAD}{deaf}\nnote('ready')\nforever()")
+    process = start("run", "-np", "2", *job, environ=own_folders, before=heeds)
     ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
-    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    names = {int(pid): pathlib.Path(f"/proc/{pid}/comm").read_text() for pid in children.split()}
-    launchers = [pid for pid, name in names.items() if name.startswith(("prterun", "mpiexec"))]
-    assert launchers, names
-    for victim in [process.pid, *(launchers if killed == "both" else [])]:
-        with contextlib.suppress(ProcessLookupError):  # the first takes the second along
-            os.kill(victim, signal.SIGKILL)
+    segments = segments_of(ranks)
+    assert any(segment.exists() for segment in segments)
+    below = psutil.Process(process.pid).children(recursive=True)
+    launchers = [each for each in below if each.name().startswith(("prterun", "mpiexec"))]
+    assert launchers, below
+    others = {
+        "both": launchers,
+        "all but the programs": [each for each in below if each.pid not in ranks],
+    }
+    signum = signal.SIGQUIT if killed == "quit" else signal.SIGKILL
+    for victim in [psutil.Process(process.pid), *others.get(killed, [])]:
+        with contextlib.suppress(psutil.NoSuchProcess):  # the first takes others along
+            victim.send_signal(signum)
     wait_until(lambda: not any(map(is_alive, ranks)))
+    wait_until(lambda: not any(segment.exists() for segment in segments))
     wait_until(lambda: nothing_is_left(tmp_path))
 
 
@@ -182,8 +227,7 @@ def test_ranks_of_a_killed_mpirun_end(environ, family, mpi_prefixes, tmp_path, w
             for each in psutil.Process(launcher.pid).children(recursive=True)
             if each.pid not in ranks
         ]
-        maps = "".join(pathlib.Path(f"/proc/{rank}/maps").read_text() for rank in ranks)
-        segments = [pathlib.Path(name) for name in set(re.findall(SEGMENTS, maps))]
+        segments = segments_of(ranks)
         assert any(segment.exists() for segment in segments)
         for each in daemons:  # MPICH's, when they miss the launcher, kill the ranks themselves
             each.kill()

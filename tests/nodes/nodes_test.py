@@ -235,19 +235,19 @@ SAME = "all hosts need it at the same place"
             "beta",
             in_site_packages("tensorflow-cpu", "METADATA"),
             lambda text: re.sub("(?m)^Version: .*", "Version: 2.20.0", text),
-            r"TensorFlow 2\.20\.0 is installed there, and 2\.21\.\d+ on alpha; .*",
+            r"it has TensorFlow 2\.20\.0, but alpha has 2\.21\.\d+; .*",
         ),
         (
             "beta",
             in_site_packages("tf_hvd", "RECORD"),
             lambda text: re.sub(r"(?m)^tf_hvd/collectives/objects.py,.*\n", "", text),
-            r"tf_hvd \S+, build \w+ is installed there, and \S+, build \w+ on alpha.*",
+            r"it has tf_hvd \S+, build \w+, but alpha has \S+, build \w+; .*",
         ),
         (
             "beta",
             PROGRAMS / "mpirun",
             "#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'",
-            r"MPI 4\.1\.4 is installed there, and 5\.[\d.]+ on alpha.*",
+            r"it has MPI 4\.1\.4, but alpha has 5\.[\d.]+; .*",
         ),
         ("beta", PROGRAMS, None, f"no Open MPI at {PROGRAMS}/mpirun there; {SAME}"),
     ],
@@ -395,6 +395,25 @@ def test_a_job_listens_in_its_own_network_alone(job, two_nodes, family):
                 assert where[0] in ("0.0.0.0", "::") or family == "mpich", output
     launcher = {"openmpi": "prterun 10.77.0.1", "mpich": "mpiexec.hydra 10.77.0.1"}[family]
     assert launcher in said(output)[0], output
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("sys.exit(3)", "rank 1, on beta, was the first to end"),
+        ("raise KeyError('x')", "rank 1, on beta, was the first to leave the job: KeyError: 'x'"),
+    ],
+    ids=["exits", "raises"],
+)
+def test_a_rank_that_fails_elsewhere_is_named(job, two_nodes, family, ends, told):
+    """Rank 0 was, which had only been told of it, and the exit code 3 became 1."""
+    text = f"if hvd.rank() == 1:\n    {ends}\nhvd.allreduce(tf.ones(3))\n"
+    code, output = job(two_nodes, "alpha:1,beta:1", text, family)
+    closing = " ".join(output[output.rindex("tf_hvd run: ") :].split())
+    assert told in closing, output
+    assert f"exit code {code}" in closing
+    assert code == (3 if "3" in ends else 1), output
 
 
 def test_machines_that_both_have_docker(job, two_nodes):

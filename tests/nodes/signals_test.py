@@ -149,10 +149,25 @@ def test_ctrl_c_lets_ranks_elsewhere_save(interruptible, two_nodes, tmp_path, fa
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved0").exists(), errors
     assert (tmp_path / "saved1").exists(), errors
-    assert "tf_hvd run: SIGINT goes to rank 0 and those on beta, which may save" in errors
+    assert "tf_hvd run: sending SIGINT to rank 0 and those on beta so that they can" in errors
     end = "tf_hvd run: the job was ended by SIGINT; all ranks ended by themselves\n"
     assert errors.endswith(end)
     wait_for_the_end(two_nodes)
+
+
+def test_ctrl_c_reaches_ranks_behind_a_slow_login(start, two_nodes, tmp_path):
+    """Who had not answered within 3 s was not told, and was ended by the MPI's launcher."""
+    process = start("openmpi", "saves", ["--grace", "50"])
+    beta, rc = two_nodes["beta"], "~/.ssh/rc"  # sshd runs it before the command
+    subprocess.run(beta.command(["sh", "-c", f"echo sleep 5 > {rc}"]), check=True)
+    try:
+        sigint(process)
+        _, errors = process.communicate(timeout=LIMIT)
+    finally:
+        subprocess.run(beta.command(["sh", "-c", f"rm {rc}"]), check=True)
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert (tmp_path / "saved1").exists(), errors
+    assert errors.endswith("all ranks ended by themselves\n")
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])

@@ -147,6 +147,32 @@ def test_a_warning_reaches_all_ranks(batch, tmp_path, family):
     assert said(output) == ["rank 0 saves", "rank 1 saves"]
 
 
+ENDS = """
+import os, signal, socket, sys, time
+
+def save(*_):
+    time.sleep(2)
+    os.write(1, f"rank on {socket.gethostname()} saves\\n".encode())
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+open(f"ready.{socket.gethostname()}", "w").close()
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_the_end_gives_ranks_on_all_nodes_their_grace(batch, tmp_path, family):
+    """Nobody told those elsewhere, and the MPI's launcher ended them."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    wait = "until [ -e ready.alpha ] && [ -e ready.beta ]; do sleep 0.1; done"
+    lines = f"{TF_HVD} --grace 30 {sys.executable} ends.py &\n{wait}\nkill -TERM $!\nwait $!"
+    code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
+    assert code == 143, output
+    assert said(output) == ["rank on alpha saves", "rank on beta saves"]
+    assert "all ranks ended by themselves" in output
+
+
 def test_an_array_of_jobs(batch):
     """Both at once, on the same machine: neither meets the other's ranks."""
     lines = f"{TF_HVD} {sys.executable} show.py; echo task $SLURM_ARRAY_TASK_ID ends"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 
 ENVIRONMENT = pathlib.Path(sys.prefix)
 LIBRARIES = {
@@ -28,6 +29,11 @@ class Job:
     ranks: int
     program: str
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
+    options: Sequence[str] = ()
+    """Of `tf_hvd run`."""
+    within: Callable[[list[str]], list[str]] = list
+    """Makes of the job's command the one that starts it."""
+    stdin: int = subprocess.DEVNULL
 
     def __enter__(self) -> Job:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prove."))
@@ -47,12 +53,13 @@ class Job:
             **self.settings,
         }
         command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", str(self.ranks)]
+        command += [*self.options, sys.executable, "-P", str(script)]
         self.log = (self.folder / "output").open("w+")
         self.process = subprocess.Popen(
-            [*command, sys.executable, "-P", str(script)],
+            self.within(command),
             cwd=self.folder,
             env=self.environ,
-            stdin=subprocess.DEVNULL,
+            stdin=self.stdin,
             stdout=self.log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
 # Which module has a proof, where it is not its namesake.
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
-NAMES = ("kills", "soak", "seeds", "faults", "fuzz", "wheels", "coverage")
+NAMES = ("kills", "interrupts", "soak", "seeds", "faults", "fuzz", "wheels", "coverage")
 
 
 @dataclasses.dataclass

@@ -39,7 +39,7 @@ def add_command(
         "in turns with what else is installed. Run it in a job, or let it start one with -np.",
         epilog="example: tf_hvd bench -np 2 --sizes 4,64K,1M --gradients resnet50",
     )
-    job = parser.add_argument_group("the job that it starts, if it is to start one")
+    job = parser.add_argument_group("options for starting a job")
     job.add_argument("-np", "--num-proc", dest="np", type=rank_count, help="the number of ranks")
     job.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="as `tf_hvd run` takes them")
     job.add_argument("--mpi", choices=("openmpi", "mpich", "auto"), default="auto")

@@ -21,6 +21,8 @@ _LONGEST = 600  # characters of an exception
 _BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
 _AFTER_A_TEXT = re.compile(r"\s*\[Op:\w+\]( name:.*)?$")
 _SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
+# What ranks are told of one that is gone (docs/errors.md).
+_GONE = re.compile(r"\brank (\d+) \(([^()]+)\) (left: (?P<why>.*)|died\b.*)")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 _SENT = "see who sent that: the kernel when memory ran out (dmesg), a scheduler, or a person"
@@ -67,6 +69,8 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
             f"{listed(alone)} had TF_HVD_ALONE=1, which keeps a rank out of the job",
             cure="unset it",
         )
+    if found := _blamed(first, session, screen):
+        return found
     if first:
         return _first(*first, session, screen)
     if before:
@@ -150,6 +154,39 @@ def cut_short_text(ranks: Sequence[int]) -> str:
 def listed(numbers: Sequence[int]) -> str:
     """Ranks as a sentence has them."""
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
+
+
+def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> Culprit | None:
+    """Another rank than one of this machine that failed by itself, if an exception names it."""
+    told = session.exception(first[0])[1] if first else (screen.first_error or (0, ""))[1]
+    # One that left since another one had left tells of that one last.
+    gone = [found for line in told.splitlines() for found in _all_gone(_AFTER_A_TEXT.sub("", line))]
+    if not gone:
+        return None
+    number, host, why = int(gone[-1][1]), gone[-1][2], gone[-1]["why"]
+    if number in session.ranks:
+        # By SIGTERM: from the end of ranks on other machines it is not known whose that was.
+        code = session.codes().get(number)
+        return _first(number, code, session, screen) if code == -signal.SIGTERM else None
+    said = screen.last_lines.get(number, "")
+    what = f"rank {number}, on {host}, "
+    if why is None:
+        what += gone[-1][3]
+    elif why == "exit":
+        what += "was the first to end" + (f": its last line is {said!r}" if said else "")
+    else:
+        what += f"was the first to leave the job: {why}"
+    what = textwrap.shorten(what, _LONGEST, placeholder=" ...")
+    return Culprit(what, cure=_see_above(number, screen) if said else "")
+
+
+def _all_gone(line: str) -> list[re.Match[str]]:
+    found = []
+    start = 0
+    while match := _GONE.search(line, start):
+        found.append(match)
+        start = match.start() + 1
+    return found
 
 
 def _first(number: int, code: int, session: Session, screen: Screen | None) -> Culprit:

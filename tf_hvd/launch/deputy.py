@@ -1,6 +1,6 @@
 """Finds the ranks of a job on one machine, and gives them and their keepers signals.
 
-`tf_hvd run` uses this module for its own machine, and starts it by ssh on the others: run as a
+`tf_hvd run` uses this module for its own machine, and starts it on the others (grace.py): run as a
 file, by an isolated Python, so it knows the standard library alone. A keeper is the process that
 waits for a rank's program (rank.py).
 """
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 KEEPER = b"tf_hvd_run_rank"  # as /proc has it
 RANKS = "tf_hvd ranks:"  # what an answer begins with: a login may print whatever it likes
 TO_KEEPERS, TO_PROGRAMS, LOOK = "keepers", "programs", "look"
+_GONE = (0, 0)
 
 
 class Deputy:
@@ -25,13 +28,15 @@ class Deputy:
     """
 
     def __init__(self, folder: str) -> None:
-        parents = {pid: _parent(pid) for pid in _numbers("/proc")}
-        self._keepers = {pid: number for pid in parents if (number := _kept(pid, folder)) >= 0}
-        self._programs = {pid: keeper for pid, keeper in parents.items() if keeper in self._keepers}
+        kin = _all_kin()
+        self._keepers = {pid: number for pid in kin if (number := _kept(pid, folder)) >= 0}
+        self._programs = {
+            pid: keeper for pid, (keeper, _) in kin.items() if keeper in self._keepers
+        }
 
     def ranks(self) -> list[int]:
         """Those whose program has not ended."""
-        alive = (keeper for pid, keeper in self._programs.items() if _parent(pid) == keeper)
+        alive = (keeper for pid, keeper in self._programs.items() if _kin(pid)[0] == keeper)
         return sorted(self._keepers[keeper] for keeper in alive)
 
     def to_keepers(self, signum: int) -> None:
@@ -39,8 +44,25 @@ class Deputy:
         _send(signum, (pid for pid in self._keepers if _name(pid) == KEEPER))
 
     def to_programs(self, signum: int) -> None:
-        """Sends a signal to the programs that have not ended."""
-        _send(signum, (pid for pid, keeper in self._programs.items() if _parent(pid) == keeper))
+        """Sends a signal to the programs that have not ended, and to what runs below them.
+
+        As a terminal does: a shell hands none on to the Python that it waits for. Only within a
+        program's process group, and not to what it has started to outlive it, by `nohup`.
+        """
+        kin = _all_kin()
+        alive = {pid for pid, keeper in self._programs.items() if kin.get(pid, _GONE)[0] == keeper}
+        _send(signum, (pid for pid in kin if _is_with(pid, alive, kin)))
+
+
+def _is_with(process: int, programs: set[int], kin: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether a process is one of those programs, or below one of them and to end with it."""
+    program = process
+    while program and program not in programs:
+        program = kin.get(program, _GONE)[0]
+    if program in (0, process):
+        return program == process
+    stays = _ignores_hangup(process) and not _ignores_hangup(program)
+    return kin[process][1] == kin[program][1] and not stays
 
 
 def _send(signum: int, to: Iterable[int]) -> None:
@@ -65,11 +87,20 @@ def _name(process: int) -> bytes:
     return _read(f"/proc/{process}/comm").rstrip(b"\n")
 
 
-def _parent(process: int) -> int:
-    """The process that has started it; 0 if it has ended, be it as a zombie."""
-    # After the name, which may hold anything, in parentheses: the state, and the parent.
-    state, parent = (_read(f"/proc/{process}/stat").rpartition(b")")[2].split() or [b"Z", b"0"])[:2]
-    return 0 if state in b"ZX" else int(parent)
+def _all_kin() -> dict[int, tuple[int, int]]:
+    return {pid: _kin(pid) for pid in _numbers("/proc")}
+
+
+def _kin(process: int) -> tuple[int, int]:
+    """The process that has started it, and its process group; zeros if it has ended."""
+    # After the name, which may hold anything, in parentheses: the state, the parent, the group.
+    fields = _read(f"/proc/{process}/stat").rpartition(b")")[2].split()[:3]
+    return _GONE if not fields or fields[0] in b"ZX" else (int(fields[1]), int(fields[2]))
+
+
+def _ignores_hangup(process: int) -> bool:
+    found = re.search(rb"^SigIgn:\s*([0-9a-f]+)$", _read(f"/proc/{process}/status"), re.MULTILINE)
+    return bool(found and int(found[1], 16) >> (signal.SIGHUP - 1) & 1)
 
 
 def _kept(process: int, folder: str) -> int:

@@ -51,9 +51,9 @@ def add_command(commands: Any) -> None:
     """Adds `doctor` to the commands of the parser."""
     parser = commands.add_parser(
         "doctor",
-        help="say what this machine has for a job, and what is wrong with it",
+        help="check whether this machine can run a job",
         description="Says which TensorFlow, MPI, GPUs, NCCL and settings a job on this machine "
-        "would have, and the cure of what is wrong. Exit code 1 if something stops a job.",
+        "would have, and how to fix what is wrong. Exit code 1 if something stops a job.",
         epilog="example: tf_hvd doctor --json > report.json",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")

@@ -94,7 +94,7 @@ def _tensorflow(found: Surroundings) -> Iterator[Finding]:
         return
     if version is None:
         why = _error(found, "tensorflow")
-        cure = "`python -c 'import tensorflow'` must work: install it anew"
+        cure = "`python -c 'import tensorflow'` must work: reinstall it"
         yield Finding("TensorFlow", f"{installed} cannot be imported: {why}", PROBLEM, cure)
         return
     if wheels.minor(version) not in found.minors:
@@ -106,7 +106,7 @@ def _tensorflow(found: Surroundings) -> Iterator[Finding]:
         cure = "they share one folder: uninstall all of them, then install one"
         yield Finding("TensorFlow", "more than one is installed", NOTE, cure)
     if "native" not in found.facts:
-        cure = "the text says it; else install the wheel anew"
+        cure = "see the message; otherwise reinstall the wheel"
         yield Finding("import tf_hvd", _error(found, "native"), PROBLEM, cure)
 
 
@@ -132,7 +132,7 @@ def _library(found: Surroundings) -> Iterator[Finding]:
     if mpi is None:
         why = _error(found, "mpi")
         if why:
-            cure = f"install that MPI anew, or name another with {LIBRARY_VARIABLE}"
+            cure = f"reinstall that MPI, or name another with {LIBRARY_VARIABLE}"
             yield Finding("MPI library", why, PROBLEM, cure)
     elif mpi["error"]:
         what, _, tried = mpi["error"].partition(" Tried:")
@@ -299,5 +299,5 @@ def _setting(shown: str, name: str, names: Sequence[str] | None) -> Finding:
     if names is None or not name.startswith("TF_HVD_") or name in names:
         return Finding("setting", shown)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    cure = f"{close[0]}, perhaps" if close else "docs/config.md lists them"
+    cure = f"did you mean {close[0]}?" if close else "docs/config.md lists them"
     return Finding("setting", f"{shown}: there is no such setting", NOTE, cure)

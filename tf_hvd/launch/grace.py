@@ -2,7 +2,7 @@
 
 Nobody's end may end the others: MPI's launchers kill all ranks when the first has ended. So the
 keepers (rank.py) are told to hold their rank's end back, before the ranks are told to end, and are
-released when all have. On other machines a deputy (deputy.py), started by ssh, does that.
+released when all have. On other machines a deputy (deputy.py), started by ssh or srun, does that.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tf_hvd.launch import deputy, rank
 from tf_hvd.launch.culprit import listed
 
-# In seconds: for a machine to answer at first, later, and between two looks.
+# In seconds: how long the other ranks are not told yet for a machine that does not answer at first;
+# for one to answer later, and between two looks.
 _REACHED, _ANSWER, _LOOK = 3.0, 2.0, 0.1
+
+
+# Makes of a host's name and a command the command that runs it there.
+Reach = Callable[[str, Sequence[str]], list[str]]
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,20 @@ class Elsewhere:
     """The other machines of a job, and how they are reached."""
 
     hosts: Sequence[str] = ()
-    ssh: Sequence[str] | None = None
-    """The command before a host's name; None if it is not ssh that reaches them."""
+    reach: Reach | None = None
+    """None where nothing is known that reaches them."""
     environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def by_ssh(ssh: Sequence[str]) -> Reach:
+    """Reaches hosts by ssh: the command before a host's name."""
+    return lambda host, words: [*ssh, host, f"exec {shlex.join(words)}"]
+
+
+def by_srun(host: str, words: Sequence[str]) -> list[str]:
+    """Reaches the hosts of a Slurm job from within it, beside what runs there."""
+    options = ["--overlap", "--quiet", "--mpi=none", "--nodes=1", "--ntasks=1", "--cpus-per-task=1"]
+    return ["srun", *options, f"--nodelist={host}", *words]
 
 
 class Grace:
@@ -49,12 +65,12 @@ class Grace:
         self._here = deputy.Deputy(folder)
         self._folder = folder
         self._elsewhere = elsewhere
-        self._hosts = elsewhere.hosts if elsewhere.ssh else ()  # those that can be reached
+        self._hosts = elsewhere.hosts if elsewhere.reach else ()  # those that can be reached
         self._signum = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="grace", daemon=True)
         # What the thread has found out; read when it has ended.
-        self._unreached = [] if elsewhere.ssh else list(elsewhere.hosts)
+        self._unreached = [] if elsewhere.reach else list(elsewhere.hosts)
         self.killed: list[int] = []
         """The ranks that had not ended, and had to be killed."""
 
@@ -84,16 +100,17 @@ class Grace:
             how = f"all ranks{' of this machine' * bool(self._unreached)} ended by themselves"
         if self._unreached:
             hosts = ", ".join(self._unreached)
-            how += f"; those on {hosts}, not reached by ssh, were ended by the MPI launcher"
+            how += f"; those on {hosts}, not reached in time, were ended by the MPI launcher"
         return how
 
     def _ask(self) -> None:
-        links = self._connect()
+        links, late = self._connect()
         self._here.to_programs(self._signum)
         for link in links:
             link.say(deputy.TO_PROGRAMS, self._signum)
-        while (alive := self._alive(links)) and not self._over.wait(_LOOK):
-            pass
+        while ((alive := self._alive(links)) or late) and not self._over.wait(_LOOK):
+            self._take_late(links, late)
+        self._give_up(late)
         self.killed = alive
         if alive:
             self._here.to_programs(signal.SIGKILL)
@@ -105,44 +122,55 @@ class Grace:
         for link in links:
             link.wait()
 
-    def _connect(self) -> list[_Link]:
-        """The machines that are reached, whose ranks hold back their ends by now."""
+    def _connect(self) -> tuple[list[_Link], list[_Link]]:
+        """The machines that are reached, whose ranks hold back their ends by now, and others."""
         links = [_Link(host, self._elsewhere, self._folder) for host in self._hosts]
         for link in links:
             link.say(deputy.TO_KEEPERS, rank.HOLD)
-        return self._answering(links, _REACHED)[0]
+            link.say(deputy.LOOK)
+        until = time.monotonic() + _REACHED
+        late = [link for link in links if link.answer(until) is None]
+        return [link for link in links if link not in late], late
+
+    def _take_late(self, links: list[_Link], late: list[_Link]) -> None:
+        """Tells the ranks of machines that are reached by now: a login may take long."""
+        for link in list(late):
+            if link.answer(0) is not None:
+                link.say(deputy.TO_PROGRAMS, self._signum)
+                links.append(link)
+            elif link.ended:
+                self._give_up([link])
+            else:
+                continue
+            late.remove(link)
+
+    def _give_up(self, links: Sequence[_Link]) -> None:
+        for link in links:
+            link.close()
+            self._unreached.append(link.host)
 
     def _alive(self, links: list[_Link]) -> list[int]:
         """The ranks that have not ended. Forgets machines that do not answer any more."""
-        links[:], there = self._answering(links, _ANSWER)
-        return sorted({*self._here.ranks(), *there})
-
-    def _answering(self, links: Sequence[_Link], seconds: float) -> tuple[list[_Link], list[int]]:
-        """Those links that say which ranks have not ended, and these ranks."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + _ANSWER
         for link in links:
             link.say(deputy.LOOK)
-        answering, ranks = [], []
-        for link in links:
-            found = link.answer(until)
-            if found is None:
-                link.close()
-                self._unreached.append(link.host)
-            else:
-                answering.append(link)
-                ranks += found
-        return answering, ranks
+        found = {link: link.answer(until) for link in links}
+        self._give_up([link for link, ranks in found.items() if ranks is None])
+        links[:] = [link for link, ranks in found.items() if ranks is not None]
+        there = (number for ranks in found.values() for number in ranks or ())
+        return sorted({*self._here.ranks(), *there})
 
 
 class _Link:
     """A deputy on another machine."""
 
     def __init__(self, host: str, elsewhere: Elsewhere, folder: str) -> None:
+        assert elsewhere.reach
         self.host = host
         file = str(Path(deputy.__file__))
         words = [sys.executable, "-I", "-S", file, folder, str(int(rank.RELEASE))]
         self._process = subprocess.Popen(
-            [*(elsewhere.ssh or ()), host, f"exec {shlex.join(words)}"],
+            elsewhere.reach(host, words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -154,6 +182,8 @@ class _Link:
         assert self._process.stdout
         self._to, self._from = self._process.stdin, self._process.stdout
         self._heard = b""
+        self.ended = False
+        """Whether nothing more comes from it: the machine was not to be reached."""
 
     def say(self, what: str, signum: int = 0) -> None:
         """Tells it something; see `deputy.main`."""
@@ -168,11 +198,12 @@ class _Link:
                 begin, mark, ranks = line.decode(errors="replace").partition(deputy.RANKS)
                 if mark and not begin:
                     return [int(number) for number in ranks.split()]
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self._from], [], [], left)[0]:
+            left = max(0.0, until - time.monotonic())
+            if not select.select([self._from], [], [], left)[0]:
                 return None
             piece = os.read(self._from.fileno(), 4096)
             if not piece:
+                self.ended = True
                 return None
             self._heard += piece
 

@@ -236,6 +236,6 @@ def _differences(facts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
             if there != text:
                 there = f"no {what}" if there == "none" else f"{what} {there}"
                 yield (
-                    f"host {name}: {there} is installed there, and {text} on {first}; "
-                    "all hosts need the same"
+                    f"host {name}: it has {there}, but {first} has {text}; "
+                    "all hosts need the same version"
                 )

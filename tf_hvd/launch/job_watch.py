@@ -108,10 +108,12 @@ class JobWatch:
             return False
         self._grace = asked
         self._asked = signal.Signals(signum).name
-        once_more = "another Ctrl-C" if signum == signal.SIGINT else f"another {self._asked}"
+        once_more = {signal.SIGINT: "another Ctrl-C", signal.SIGHUP: "SIGTERM"}.get(
+            signal.Signals(signum), f"another {self._asked}"
+        )
         say(
-            f"tf_hvd run: {self._asked} goes to {who}, which may save what they "
-            f"have: the job is ended in {grace:g} s (--grace), or at once by {once_more}"
+            f"tf_hvd run: sending {self._asked} to {who} so that they can save their work; the job "
+            f"ends in {grace:g} s at the latest (--grace), or at once on {once_more}"
         )
         return True
 
@@ -203,7 +205,7 @@ class JobWatch:
         self._ended = self._ended or now
         if now - self._ended < TO_END:
             return False
-        screen = self.terminal.screen if self.terminal else None
+        screen = self.terminal.heard if self.terminal else None
         found = culprit.outlived(self._session, screen, TO_END)
         self.code = found.code or self.code
         self.ended_for = culprit.end_text(self.code, found)
@@ -314,7 +316,8 @@ def killed_text(killed: Mapping[int, str]) -> str:
     """The line for processes that had to be killed for the job to end."""
     names = ", ".join(f"{process} ({name})" for process, name in sorted(killed.items()))
     return (
-        f"tf_hvd run: killed what ranks that failed had left running, which kept the job: {names}"
+        "tf_hvd run: killed processes that failed ranks had left behind and that kept the job from "
+        f"ending: {names}"
     )
 
 

@@ -93,7 +93,7 @@ def _add_environment(runner: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="set a variable for all ranks, or let one go to all machines that would not",
+        help="set a variable for all ranks, or pass on one that is not passed on by default",
     )
     runner.add_argument(
         "--env-file", metavar="FILE", help="a file with a line `NAME=VALUE` for each such variable"
@@ -101,20 +101,22 @@ def _add_environment(runner: argparse.ArgumentParser) -> None:
 
 
 def _add_network(runner: argparse.ArgumentParser) -> None:
-    runner.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="of the other hosts")
     runner.add_argument(
-        "-i", "--ssh-identity-file", metavar="FILE", help="the key for the other hosts"
+        "-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the other hosts"
+    )
+    runner.add_argument(
+        "-i", "--ssh-identity-file", metavar="FILE", help="private ssh key for the other hosts"
     )
     runner.add_argument(
         "--network-interfaces",
         default="",
         metavar="NAME,...",
-        help="the only ones that MPI may use; MPICH takes the first",
+        help="restrict MPI to these interfaces (MPICH uses only the first)",
     )
     runner.add_argument(
         "--no-host-check",
         action="store_true",
-        help="do not ask the other hosts first what they have",
+        help="skip the check of the other hosts before the job starts",
     )
 
 
@@ -173,7 +175,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--as-horovod",
         action="store_true",
-        help="the program is a Horovod script: its `import horovod` gets tf_hvd",
+        help="run a Horovod script: `import horovod` imports tf_hvd",
     )
     _add_output(runner)
     _add_environment(runner)
@@ -181,7 +183,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--require-init",
         action="store_true",
-        help="an exit code other than 0 if no rank ever called init()",
+        help="exit with a nonzero code if no rank ever called init()",
     )
     _add_times(runner)
     runner.add_argument("--end-with-parent", type=pathlib.Path, help=argparse.SUPPRESS)
@@ -194,7 +196,7 @@ def _add_times(runner: argparse.ArgumentParser) -> None:
         "--start-timeout",
         type=_seconds,
         metavar="SECONDS",
-        help="end the job if its ranks on this machine have not started by then",
+        help="end the job if its ranks on this machine have not started within SECONDS",
     )
     runner.add_argument(
         "--grace",

@@ -31,7 +31,7 @@ from tf_hvd.launch.environment import (
     without_launcher,
 )
 from tf_hvd.launch.errors import UsageError, read_text
-from tf_hvd.launch.grace import Elsewhere
+from tf_hvd.launch.grace import Elsewhere, Reach, by_srun, by_ssh
 from tf_hvd.launch.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.launch.hosts import (
     Host,
@@ -146,6 +146,13 @@ def _not_found(command: Sequence[str]) -> str:
     return f"no program {command[0]!r} on the PATH; activate its environment or give its path"
 
 
+def _not_started(command: Sequence[str], error: OSError) -> str:
+    cure = ""
+    if command[0].endswith(".py"):
+        cure = f"; start it with Python: python {command[0]}"
+    return f"{command[0]!r} cannot be started: {error.strerror}{cure}"
+
+
 def _import_folder(program: str, command: Sequence[str]) -> Path | None:
     """Where Python looks for modules before all else; None if that is not known, or nowhere."""
     if not watching.is_interpreter(program):
@@ -196,7 +203,10 @@ def _start(
         if job.output:
             line = by_way_of_rank("", job, str(session.folder), local)
         _announce(options.verbose, line, "1 rank needs no MPI")
-        return supervise(line, environ, watch=watch, grace=options.grace)
+        try:
+            return supervise(line, environ, watch=watch, grace=options.grace)
+        except OSError as error:
+            raise UsageError(_not_started(line, error)) from error
     environ = rank_environment(launcher, environ, os.isatty(1))
     environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
     environ |= interface_environment(launcher.family, job.interfaces)
@@ -208,12 +218,12 @@ def _start(
         network = LOOPBACK
         environ |= closed_transports(job.launcher_args, environ)
         job = dataclasses.replace(job, interfaces=loopback())
-    by_ssh = not local and goes_by_ssh(launcher, job.launcher_args, environ)
-    if by_ssh and not options.no_host_check:
+    ssh = not local and goes_by_ssh(launcher, job.launcher_args, environ)
+    if ssh and not options.no_host_check:
         network, settings = _between_hosts(job, launcher, environ)
         environ |= settings
-    ssh = ssh_command(launcher.family, environ) if by_ssh else None
-    watch.elsewhere = Elsewhere(_others(job), ssh, dict(environ))
+    reach = _reach(launcher, environ, ssh)
+    watch.elsewhere = Elsewhere(_others(job), reach, dict(environ))
     command = by_way_of_rank(launcher.family, job, str(session.folder), local)
     family = launcher.family
     if family == "slurm" and job.output.folder:
@@ -230,6 +240,13 @@ def _start(
     if not own_input:
         _warn_of_lost_input(job.hosts)
     return _supervised(line, environ, watch, options.grace, own_input, family == "mpich")
+
+
+def _reach(launcher: Launcher, environ: Mapping[str, str], ssh: bool) -> Reach | None:
+    """How a command gets to the other machines; None if that is not known."""
+    if ssh:
+        return by_ssh(ssh_command(launcher.family, environ))
+    return by_srun if launcher.family != "slurm" and "SLURM_JOB_ID" in environ else None
 
 
 def _others(job: Job) -> list[str]:
@@ -330,7 +347,7 @@ def _closing_failed(ranks: int, ending: Ending, watch: watching.JobWatch, sessio
         if watch.terminal:
             watch.terminal.show_banner()
         return ending.code
-    found = culprit.find(ending, session, watch.terminal.screen, ranks)
+    found = culprit.find(ending, session, watch.terminal.heard, ranks)
     if not found.known:
         watch.terminal.show_banner()
     code = ending.code if found.code is None else found.code

@@ -92,10 +92,10 @@ def supervise(
 
     SIGINT, SIGTERM and SIGHUP are handed on, to the ranks if `watch` can reach them, else to the
     command; it and its descendants are killed if they have not ended `grace` seconds later, or
-    when a second such signal comes. SIGUSR1 is handed on to the command, no more. Descendants
-    that outlive the command are killed, unless `watch` knows better, and the command gets SIGTERM
-    if this process is killed. After such a signal this process ignores further ones: it is to
-    clean up and end.
+    when a second such signal comes, except another SIGHUP. SIGUSR1 is handed on to the command, no
+    more. Descendants that outlive the command are killed, unless `watch` knows better, and the
+    command gets SIGTERM if this process is killed. After such a signal this process ignores
+    further ones: it is to clean up and end.
 
     Args:
         command: the program, found on the PATH of `environ`, and its arguments.
@@ -225,7 +225,7 @@ def _wait(
         elif told.si_signo == signal.SIGTSTP:
             command.stop_with_us()
         elif ended_by:
-            deadline = 0.0
+            deadline = _after_another(told.si_signo, ended_by, deadline)
         else:
             ended_by, deadline = told.si_signo, time.monotonic() + grace
             if not (watch and watch.hand_on(ended_by, grace)):
@@ -234,6 +234,11 @@ def _wait(
             if watch:
                 watch.grace_is_over()
             _kill_descendants(child, others)
+
+
+def _after_another(signum: int, ended_by: int, deadline: float) -> float:
+    """The deadline after another signal: now, but a closed terminal and its shell send two."""
+    return deadline if ended_by == signum == signal.SIGHUP else 0.0
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

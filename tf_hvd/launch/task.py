@@ -67,7 +67,7 @@ def main(folder: str) -> int:
     try:
         func, args, kwargs = _unpickle(folder)
         result["value"] = func(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # argparse reads this process's arguments, and exits
         result |= {"error": error, "trace": traceback.format_exc(), "when": time.time()}
         # Prints it; tf_hvd, where it is imported, tells the other ranks why this one leaves.
         sys.excepthook(type(error), error, error.__traceback__)

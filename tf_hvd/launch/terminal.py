@@ -30,6 +30,8 @@ _LAST_WORDS = 5.0
 _TRACEBACK = "Traceback (most recent call last):"
 # What differs in one traceback from rank to rank: addresses, and TensorFlow's numbers of graphs.
 _OWN = re.compile(r"\b0x[0-9a-f]+|(?<=_)\d+(?=\])")
+# A line of a rank that --tag-output has tagged, and perhaps --prefix-output-with-timestamp.
+_TAGGED = re.compile(rf"{ranks.LABEL.pattern}(\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\] )?")
 _RULE = re.compile(r"([-=])\1{19,}$")
 # What is in the paragraphs of Open MPI 5 and 4 that only say that a job has failed.
 _BANNERS = (
@@ -295,7 +297,7 @@ class _Errors:
             whole, self._rest = [*whole, self._rest, "\n"], ""
         found: list[tuple[int | None, str]] = []
         for line, end in zip(whole[::2], whole[1::2], strict=True):
-            label = ranks.LABEL.match(line)
+            label = _TAGGED.match(line)
             if label:
                 found.append((int(label[1]), line[label.end() :] + end))
             else:
@@ -345,7 +347,8 @@ class Terminal:
     """Reads what a job prints, in a thread of its own, and shows it on this process's outputs.
 
     Args:
-        marks: whether ranks on other machines mark their lines for this (`rank.LABEL`).
+        marks: whether ranks on other machines mark their lines for this (`rank.LABEL`); if not,
+            lines are shown as they come.
         banners: see `Screen`.
     """
 
@@ -353,6 +356,9 @@ class Terminal:
         self._marks = marks
         self._banners = banners
         self._screen = Screen(lambda text: _write(2, text.encode(errors="replace")), banners)
+        # What ranks say in lines with tags is shown with these, and overheard.
+        self._tagged = None if marks else _Errors(None, marks=True)
+        self._overheard = Screen(lambda text: None)
         self._new: queue.SimpleQueue[tuple[int, _Errors | _Output]] = queue.SimpleQueue()
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -363,6 +369,11 @@ class Terminal:
     def screen(self) -> Screen:
         """What was shown, and what not; for who has called `finish`."""
         return self._screen
+
+    @property
+    def heard(self) -> Screen:
+        """What the ranks have said; for who has called `finish`."""
+        return self._overheard if self._tagged else self._screen
 
     def errors(self, who: int | None) -> int:
         """The standard error for a rank, or None: the launcher.
@@ -426,6 +437,8 @@ class Terminal:
             if isinstance(key.data, _Output):
                 key.data.take(b"", 0.0)
         self._screen.finish()
+        self._overheard.finish()
+        self._overheard.marked = False  # the tags have another form
 
     def _register(self, sources: selectors.BaseSelector) -> None:
         with contextlib.suppress(queue.Empty):
@@ -446,6 +459,9 @@ class Terminal:
         else:
             for who, text in source.take(piece):
                 self._screen.add(who, text, now)
+            for who, text in self._tagged.take(piece) if self._tagged else ():
+                if who is not None:
+                    self._overheard.add(who, text, now)
             goes_on = bool(piece)
             if not piece:
                 self._screen.end(source.who, now)
