@@ -57,6 +57,33 @@ error_of(tf.function(reduce))
     assert code != 0
 
 
+def test_shutdown_while_a_thread_adds_a_set(job):
+    """It waited for that thread, which waited for the other ranks."""
+    _, output = job(
+        """
+if rank == 0:
+    import threading
+    from tf_hvd.core.process_sets import _Registry
+    def add():
+        try:
+            hvd.add_process_set([0])
+        except (ValueError, hvd.HorovodInternalError) as error:
+            say("error:", error)
+    thread = threading.Thread(target=add)
+    thread.start()
+    while _Registry.lock.acquire(blocking=False):
+        _Registry.lock.release()
+        time.sleep(0.01)
+    hvd.shutdown()
+    thread.join()
+else:
+    error_of(reduce)
+"""
+    )
+    assert re.search("shut ?down", "".join(lines_of(0, output))), output
+    assert "left: shutdown()" in "".join(lines_of(1, output)), output
+
+
 def test_a_rank_exits_early(job):
     code, output = job(
         """

@@ -25,7 +25,7 @@ def test_a_rank_exits_before_init(plain_job, family):
     """Both MPIs wait for ever for a rank that ends well without having come."""
     code, output = plain_job(PLACE + "if place == 1:\n    sys.exit(0)\n" + INIT, family=family)
     assert re.search(
-        r"tf_hvd error, rank 0 \(.*\): init\(\) cannot come to an end: rank 1 has ended "
+        r"tf_hvd error, rank 0 \(.*\): init\(\) can never finish: rank 1 has ended "
         r"without calling it\. All ranks of the job must call hvd\.init\(\)",
         output,
     ), output

@@ -5,7 +5,6 @@ What the rest of the package calls; users call what collectives.py and alltoall.
 
 import functools
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,13 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import WORLD, ProcessSet, global_process_set, id_of
-from tf_hvd.core.tensorflow_hooks import execute, executes_eagerly, has_no_strategy, in_xla
+from tf_hvd.core.tensorflow_hooks import (
+    execute,
+    executes_eagerly,
+    has_no_strategy,
+    in_xla,
+    parallel_dataset,
+)
 
 # Runs the collective on the members with these numbers, under this name and with
 # these names of the members; returns one result for each.
@@ -23,32 +28,13 @@ GroupCall = Callable[[list[int], str | None, list[str]], list[Any]]
 
 
 def _node_name(op_type: str, tensors: Sequence[Any]) -> str:
-    """The graph node's name where the caller gave none; see the rules above."""
+    """The graph node's name where the caller gave none; the rules are in collectives.py."""
     names = [str(t.name) for t in (tensors[0], tensors[-1])]
     # A tensor made eagerly enters a function under a number that this process
     # counted ("2852:0"): it says nothing to the other ranks.
     known = [name for name in names if not re.fullmatch(r"\d+(_\d+)*:\d+", name)]
     known = [re.sub(r"[^A-Za-z0-9_]", "_", name) for name in known]
     return "_".join([op_type, *dict.fromkeys(known)])
-
-
-# The datasets of tf.data that call their function for several elements at once.
-_PARALLEL_DATASET = re.compile(r"_?Parallel\w*Dataset|_MapAndBatchDataset")
-
-
-def parallel_dataset() -> str | None:
-    """The class of the dataset that is tracing its parallel function now; None for none.
-
-    TensorFlow tells a function nothing about who calls it: the stack does.
-    """
-    frame = sys._getframe(1).f_back
-    while frame is not None:
-        if frame.f_code.co_name == "__init__":
-            dataset = type(frame.f_locals.get("self")).__name__
-            if _PARALLEL_DATASET.fullmatch(dataset):
-                return dataset
-        frame = frame.f_back
-    return None
 
 
 def _refuse_parallel_dataset(op_type: str) -> None:

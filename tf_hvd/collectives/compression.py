@@ -9,16 +9,42 @@ from tf_hvd.core import _native
 
 
 class Compressor:
-    """Interface: how a tensor is changed before it is sent, and changed back after."""
+    """Interface: how a tensor is changed before it is sent, and changed back after.
+
+    A subclass is passed as `compression=`. The ranks reduce what `compress` returns;
+    averages and `postscale_factor` are applied before `decompress`.
+
+    A dense tensor is compressed before `prescale_factor` is applied. Of IndexedSlices the
+    rows are compressed, after `prescale_factor` is applied and each index has one row.
+    Each rank has its own number of rows, and `decompress` gets those of all ranks.
+    """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns the tensor to send and what `decompress` needs to know."""
+        """Makes what is sent.
+
+        Args:
+          tensor: a dense tensor, or the rows of IndexedSlices, of any dtype that a
+            program reduces.
+
+        Returns:
+          The tensor to send, and what `decompress` needs to know on this rank. The dtype
+          is one that the operation takes (docs/collectives.md), the same on all ranks. So
+          is the shape; rows keep their number, and only the other dimensions are the same.
+        """
         raise NotImplementedError("a Compressor defines compress()")
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Undoes `compress`; `ctx` is its second result."""
+        """Undoes `compress`.
+
+        Args:
+          tensor: what the reduction has made, in the dtype that was sent.
+          ctx: the second result of `compress` on this rank.
+
+        Returns:
+          The result of the collective.
+        """
         raise NotImplementedError("a Compressor defines decompress()")
 
 

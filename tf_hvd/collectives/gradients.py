@@ -54,8 +54,6 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import basics, log
 from tf_hvd.core.tensorflow_hooks import on_host
 
-_HALVES = (tf.float16, tf.bfloat16)
-
 # The name scope of what is made here, by which tf_hvd.training.dataflow knows it for a part
 # of the backward pass, also in a function that does not say so.
 DERIVATIVE = "tf_hvd_derivative"
@@ -184,11 +182,6 @@ def _all_dense(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
     return [_dense(gradient, x) for gradient, x in zip(gradients, like, strict=True)]
 
 
-def _wide(tensor: Any) -> Any:
-    """Half precisions as float32, everything else as it is."""
-    return tf.cast(tensor, tf.float32) if tensor.dtype in _HALVES else tensor
-
-
 def _times(tensor: Any, factor: float) -> Any:
     """Product with a number."""
     return tensor if factor == 1.0 else tensor * tf.constant(factor, tensor.dtype)
@@ -229,7 +222,7 @@ class _Reduction:
                 **self.options,
             )
             return _calls.run_reduction("Allreduce", self.gradients, options)
-        return [self._finished(_wide(total), total.dtype) for total in self.totals()]
+        return [self._finished(scales.wide(total), total.dtype) for total in self.totals()]
 
     def extremum(self) -> list[Any]:
         """Of Min and Max: to the ranks that hold the extremum."""
@@ -250,7 +243,9 @@ class _Reduction:
             sums = self.reduce(self.gradients + mine, reduce_ops.Sum)
             totals, ties = sums[: len(mine)], sums[len(mine) :]
         return [
-            self._finished(_wide(total) * (_wide(held) / _wide(count)), held.dtype)
+            self._finished(
+                scales.wide(total) * (scales.wide(held) / scales.wide(count)), held.dtype
+            )
             for total, held, count in zip(totals, mine, ties, strict=True)
         ]
 
@@ -264,11 +259,11 @@ class _Reduction:
         factors = _calls.run_allgather(flat, **self.options)
         results = []
         for x, all_x, total in zip(self.inputs, factors, self.totals(), strict=True):
-            scaled = _times(_wide(all_x), self.prescale)
+            scaled = _times(scales.wide(all_x), self.prescale)
             others = tf.reduce_prod(_without_own(scaled, self.options["process_set"]), axis=0)
             others = tf.math.conj(others) if x.dtype.is_complex else others
             others = tf.reshape(others, tf.shape(x))
-            results.append(self._finished(_wide(total) * others, x.dtype))
+            results.append(self._finished(scales.wide(total) * others, x.dtype))
         return results
 
     def _finished(self, wide: Any, dtype: tf.DType) -> Any:

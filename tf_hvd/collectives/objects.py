@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives import collectives
 from tf_hvd.core import basics
-from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.process_sets import ProcessSet, global_process_set, registration_of
 from tf_hvd.core.tensorflow_hooks import on_host, verbatim
 
 _GOOD, _FAILED = 0, 1
@@ -55,7 +55,7 @@ class Channel:
     def __init__(self, name: str, process_set: ProcessSet) -> None:
         self._name = name
         self._process_set = process_set
-        self._runners: dict[tuple[int | None, str, Any], _GraphRunner] = {}
+        self._runners: dict[tuple[Any, ...], _GraphRunner] = {}
 
     def allgather(self, value: np.ndarray, suffix: str) -> np.ndarray:
         """All ranks' vectors, one after the other."""
@@ -70,7 +70,7 @@ class Channel:
             if tf.executing_eagerly():
                 result = self._collective(root, suffix, value)
                 return np.asarray(memoryview(result))  # numpy() would copy
-            key = (root, suffix, value.dtype)
+            key = (root, suffix, value.dtype, registration_of(self._process_set))
             if key not in self._runners:
                 self._runners[key] = _GraphRunner(
                     functools.partial(self._collective, root, suffix), tf.as_dtype(value.dtype)
@@ -212,7 +212,12 @@ def broadcast_object(
       `obj` itself at the root, a copy elsewhere. Arrays in it can be written to.
 
     Raises:
-      RuntimeError: the root could not pickle it (there: what pickling raised).
+      RuntimeError: on all ranks but the root: the root could not pickle its object; the
+        text says why.
+      Exception: on the root, what pickling has raised; on another rank, what unpickling has
+        raised, such as ModuleNotFoundError.
+      ValueError: `init` was not called, or `process_set` is not registered.
+      tf.errors.InvalidArgumentError: there is no such root rank.
     """
     del session
     return _broadcast(channel_of(name or "broadcast_object", process_set), obj, root_rank)
@@ -283,8 +288,12 @@ def allgather_object(
       A list of copies, including one of this rank's own object.
 
     Raises:
-      RuntimeError: a rank could not pickle its object (there: what pickling
-        raised); or a rank has joined, and so has no object to give.
+      RuntimeError: on all ranks: a rank has called `join`, and so has no object to give. On
+        ranks whose own object could be pickled: another rank's could not; the text says why.
+      Exception: on a rank that could not pickle its object, what pickling has raised; on one
+        that cannot unpickle another's, what unpickling has raised.
+      ValueError: `process_set` is not registered.
+      tf.errors.FailedPreconditionError: `init` was not called.
     """
     del session
     channel = channel_of(name or "allgather_object", process_set)

@@ -5,12 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.gradients import DERIVATIVE
+from tf_hvd.collectives.scales import wide
 from tf_hvd.core import _native
-
-
-def _accumulable(values: Any) -> Any:
-    """Half precisions as float32, everything else as it is."""
-    return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
 
 
 def _may_be_on_gpu(device: str) -> bool:
@@ -47,7 +43,7 @@ def sum_by_index(
     Returns:
       The sums (half precisions: in float32), and the index of each.
     """
-    values = _accumulable(values)
+    values = wide(values)
     if not _may_be_on_gpu(device):
         unique, places = _places(indices, ascending)
         return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 ATTRIBUTE = "exact_factors"
+_HALVES = (tf.float16, tf.bfloat16)
 
 _BITS = struct.Struct("=qq")
 _DOUBLES = struct.Struct("=dd")
@@ -22,7 +23,12 @@ def type_of_products(dtype: tf.DType) -> tf.DType:
     """What products of a real type are formed in: float64 of integers, float32 of half ones."""
     if dtype.is_integer:
         return tf.float64
-    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+    return tf.float32 if dtype in _HALVES else dtype
+
+
+def wide(tensor: Any) -> Any:
+    """Half precisions as float32, everything else as it is."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype in _HALVES else tensor
 
 
 def in_type(factor: float, dtype: tf.DType) -> Any:

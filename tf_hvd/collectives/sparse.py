@@ -4,10 +4,12 @@ Rows with the same index are added up on each rank first. What is then sent is
 either the rows or the whole tensor with zeros between them, whichever moves
 fewer bytes; docs/sparse.md has the rule. All ranks take the same way, and the
 result has the same bits on both: each index once, in ascending order, and its
-row is that of the dense allreduce. Three things make it so: rows are summed in
-the order of the ranks from the same kind of accumulator, the factor behind the
-sum is formed and applied as the kernel does it, and no negative zero enters a
-sum (every row has been added to a zero before).
+row is that of the dense allreduce. (Not with compression and a prescale_factor
+together: rows are scaled and then compressed, dense tensors compressed and then
+scaled.) Three things make it so: rows are summed in the order of the ranks from the
+same kind of accumulator, the factor behind the sum is formed and applied as the
+kernel does it, and no negative zero enters a sum (every row has been added to a
+zero before).
 """
 
 import contextlib

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives import _calls, collectives, reduce_ops
 from tf_hvd.core import _native, basics
-from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.process_sets import ProcessSet, global_process_set, registration_of
 from tf_hvd.core.tensorflow_hooks import on_host, tf_variable, verbatim
 
 # How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
@@ -127,7 +127,9 @@ def _assign_all(
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(root_rank: int, process_set: ProcessSet) -> Callable[[list[Any], Any], None]:
+def _compiled(
+    root_rank: int, process_set: ProcessSet, _registration: tuple[int, int | None]
+) -> Callable[[list[Any], Any], None]:
     """`_assign_all` as one tf.function: in it the broadcasts travel side by side."""
 
     def assign_all(variables: list[Any], order: Any) -> None:
@@ -297,13 +299,17 @@ def broadcast_variables(
         memory, but nothing else may use the variables meanwhile.
 
     Returns:
-      None in eager mode; in a graph the op that does it.
+      None in eager mode; in a graph the op that does it, which then raises what
+      tf.errors has below.
 
     Raises:
-      tf.errors.InvalidArgumentError: there is no such root rank.
-      tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
-        variables do not fit together. Those in another order on some rank are an
-        InvalidArgumentError in a graph.
+      ValueError: `process_set` is not registered.
+      tf.errors.InvalidArgumentError: there is no such root rank. In a graph also: the
+        ranks list the same variables in different orders.
+      tf.errors.FailedPreconditionError: `init` was not called; or the ranks differ in
+        `root_rank`, or in the number, the dtypes or the shapes of the variables. In eager
+        mode also: the ranks list the same variables in different orders. There the text
+        says what this rank calls the variable.
     """
     variables = [variable for variable in variables if not is_seed(variable)]
     plain = [tf_variable(variable) for variable in variables]
@@ -313,7 +319,7 @@ def broadcast_variables(
         return None if tf.executing_eagerly() else tf.group(*values)
     if tf.executing_eagerly():
         with _naming(plain, _VARIABLE):
-            _compiled(root_rank, process_set)(plain, order)
+            _compiled(root_rank, process_set, registration_of(process_set))(plain, order)
         return None
     return tf.group(*_assign_all(root_rank, process_set, plain, order))
 

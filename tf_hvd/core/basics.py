@@ -11,7 +11,7 @@ import traceback
 import types
 from typing import Any, NoReturn
 
-from tf_hvd.core import _communicators, _initial_sets, _launcher, _native, config, horovod_variables
+from tf_hvd.core import _communicators, _launcher, _native, config, horovod_variables
 from tf_hvd.core import process_sets as _sets
 from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
@@ -116,22 +116,24 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         which adds nothing: add_process_set always works.
 
     Raises:
-      HorovodInitError: a setting is not one, MPI could not be opened, its count of
-        processes is not the launcher's, it runs already and allows too few threads,
-        this process is not in `comm`, was forked from a rank or started by one, or
-        settings or process sets differ between ranks.
-      HorovodInternalError: the job ended meanwhile, because another rank died.
-      ValueError: `comm` or `process_sets` is not what it can be; or tf_hvd runs
-        already, for other processes or without such a set. Where only several sets of
-        the list have the same ranks, the job runs all the same, with the first of them.
+      HorovodInitError: a setting's value is invalid; MPI could not be opened, counts other
+        processes than the launcher, or runs already and allows too few threads; this
+        process is not in `comm`, was forked from a rank, or was started by one; a process
+        set is invalid; process sets or settings differ between ranks; or another rank died
+        or left before all had joined the job.
+      HorovodInternalError: another rank died or left after that, while the sets of
+        `process_sets` were registered; or there is a bug in tf_hvd.
+      ValueError: `comm` or `process_sets` is of a wrong kind; tf_hvd runs already, with
+        other processes or without one of the sets; or two sets have the same ranks, in
+        which case the job runs all the same, with the first of them.
     """
     job = _communicators.job_of(comm)
-    sets = _initial_sets.as_sets(process_sets)
+    sets = _sets.as_sets(process_sets)
     forked = _native.forked_text()
     if forked:
         raise HorovodInitError(forked)
     if is_initialized():
-        return _initial_sets.find(job, sets)
+        return _sets.find_initial(job, sets)
     _launcher.tell_called()
     # Whatever comes: an error of this call is told as well.
     if not _Exit.installed:
@@ -151,7 +153,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     left_out: ValueError | None = None
     try:
         horovod_variables.check(config.horovods(), rank(), size())
-        _initial_sets.start(job, comm, sets)
+        _sets.register_initial(job, comm, sets)
     except _sets.SetExistsError as error:
         left_out = error
     except ValueError as error:
@@ -179,8 +181,9 @@ def shutdown() -> None:
 
 
 def _end(reason: str, *, through: bool) -> None:
-    _sets.forget_all()
+    # First: a thread that waits for other ranks to add a set holds the sets' lock.
     _native.shutdown(reason, through)
+    _sets.forget_all()
 
 
 def is_initialized() -> bool:

@@ -44,7 +44,8 @@ _NOT_HONOURED = "Not honoured, with a warning: "
 _HONOURED = Variable("Honoured, see above.")
 _GPU = Variable("No meaning: NCCL gets one stream of a GPU, and nothing waits for it.")
 _RANK = Variable("No meaning: MPI's launcher gives ranks and sizes.")
-_TUNED = Variable("No meaning without HOROVOD_AUTOTUNE, which see.")
+_ONLY_MPI = "Only MPI is available; any other value gets a warning."
+_TUNED = Variable("No meaning: it needs HOROVOD_AUTOTUNE, which is not honoured.")
 _BUILD = Variable("No meaning: it is read when Horovod is built.")
 _NODES = Variable("Replaced by TF_HVD_NODE_DATA and TF_HVD_CROSS.")
 _SPARK = Variable("No meaning: it belongs to Horovod on Spark.")
@@ -67,8 +68,8 @@ VARIABLES: dict[str, Variable] = {
     "HOROVOD_HIERARCHICAL_ALLREDUCE": _NODES,
     "HOROVOD_HIERARCHICAL_ALLGATHER": _NODES,
     "HOROVOD_TORUS_ALLREDUCE": _NODES,
-    "HOROVOD_CPU_OPERATIONS": Variable("Only MPI; GLOO and CCL are warned of.", asks=_is_not_mpi),
-    "HOROVOD_CONTROLLER": Variable("Only MPI; GLOO is warned of.", asks=_is_not_mpi),
+    "HOROVOD_CPU_OPERATIONS": Variable(_ONLY_MPI, asks=_is_not_mpi),
+    "HOROVOD_CONTROLLER": Variable(_ONLY_MPI, asks=_is_not_mpi),
     "HOROVOD_MPI_THREADS_DISABLE": Variable(
         f"{_NOT_HONOURED}a thread of tf_hvd calls MPI.", asks=_is_on
     ),
@@ -81,7 +82,9 @@ VARIABLES: dict[str, Variable] = {
         f"{_NOT_HONOURED}collectives have no XLA lowering yet.", asks=_is_on
     ),
     "HOROVOD_TIMELINE": Variable(f"{_NOT_HONOURED}no timeline is written yet.", asks=_is_set),
-    "HOROVOD_TIMELINE_MARK_CYCLES": Variable("No meaning without HOROVOD_TIMELINE, which see."),
+    "HOROVOD_TIMELINE_MARK_CYCLES": Variable(
+        "No meaning: it needs HOROVOD_TIMELINE, which is not honoured."
+    ),
     "HOROVOD_AUTOTUNE": Variable(f"{_NOT_HONOURED}nothing is tuned.", asks=_is_on),
     "HOROVOD_AUTOTUNE_LOG": _TUNED,
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": _TUNED,

@@ -211,6 +211,47 @@ def member_name(variable: Any) -> str:
     return "/".join(plain.split("/")[-2:])
 
 
+def enclosing_graphs() -> list[Any]:
+    """The graph that is being built now, and those around it; none in eager mode."""
+    graphs = []
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        graphs.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    return graphs
+
+
+# The datasets of tf.data that call their function for several elements at once.
+_PARALLEL_DATASET = re.compile(r"_?Parallel\w*Dataset|_MapAndBatchDataset")
+
+
+def parallel_dataset() -> str | None:
+    """The class of the dataset that is tracing its parallel function now; None for none.
+
+    TensorFlow tells a function nothing about who calls it: the stack does.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        if frame.f_code.co_name == "__init__":
+            dataset = type(frame.f_locals.get("self")).__name__
+            if _PARALLEL_DATASET.fullmatch(dataset):
+                return dataset
+        frame = frame.f_back
+    return None
+
+
+# Sources that are nothing but data: a graph of them would copy it.
+DATA_SOURCES = (
+    "_TensorSliceDataset",
+    "_TensorDataset",
+    "_ListDataset",
+    "_SparseTensorSliceDataset",
+)
+
+# interleave keeps `deterministic`, and auto-sharding its index, in the op alone.
+KEPT_BY_THE_OP = ("_ParallelInterleaveDataset", "_AutoShardDataset")
+
+
 def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
     """The device that a user asked for; "" for TensorFlow's choice."""
     return tf.device(device) if device else contextlib.nullcontext()

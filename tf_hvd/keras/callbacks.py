@@ -25,7 +25,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
-from tf_hvd.core import basics
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
 from tf_hvd.keras import learning_rate, metrics, resume
 from tf_hvd.keras.compat import build_optimizer, own_sums
@@ -33,23 +32,26 @@ from tf_hvd.keras.keras_variants import KerasVariants, variables_of
 
 
 class _Broadcast:
-    """Gives all ranks the model's and the optimizer's state of one rank.
+    """Gives all ranks the state of one rank: that of its model and of its optimizer.
 
-    Before the first update of each `fit`: also a model that is built by its first
-    batch, which is then traced for its shapes alone first. What appears later is
-    broadcast after the first batch (with steps_per_execution, after the first
-    execution) and after each epoch. Seeds of random layers stay each rank's own.
+    All ranks of the job take part, whatever the process set of their optimizer.
 
-    Subclasses may override `on_batch_end`, and must then call super's.
+    Variables are broadcast before the first update of each `fit`. If the model is built by
+    its first batch, it is built before that from the batch's shapes. Variables that are made
+    later are broadcast after the first batch (with steps_per_execution: after the first
+    execution) and after each epoch. Each rank keeps its own seeds of random layers, and
+    what Keras 3 has added up for an update that is not complete.
+
+    A subclass that overrides `on_batch_end` must call super's.
 
     Args:
-      root_rank: the rank whose state counts.
-      device: where the values are sent from and received, for example "/CPU:0", where some
-        ranks have no GPU; "" for where TensorFlow would.
-      local_variables: variables that stay as they are.
+      root_rank: the rank of the job whose state counts.
+      device: where the values are sent from and received, such as "/CPU:0" if some ranks
+        have no GPU; "" leaves it to TensorFlow.
+      local_variables: variables that are not broadcast.
 
     Raises:
-      ValueError: a local variable is none.
+      ValueError: an entry of `local_variables` is not a variable.
     """
 
     model: Any
@@ -181,15 +183,16 @@ class _EarlyStopping:
 
 
 class _ModelCheckpoint:
-    """Keras' ModelCheckpoint, on rank 0 alone. Arguments are those of Keras.
+    """Keras' ModelCheckpoint, on the first rank of those that train the model together.
 
-    On the other ranks none of the methods runs by which Keras calls it.
+    On the others it does nothing. Arguments are those of Keras.
     """
 
+    model: Any
     root_writes = True
 
     def _is_to_run(self) -> bool:
-        return basics.rank() == 0
+        return metrics.is_root(self.model)
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._is_to_run():
@@ -259,7 +262,10 @@ class _ProgbarLogger:
 
 
 class _RootOnly:
-    """Keras' callback of this name, on rank 0 alone. Arguments are those of Keras."""
+    """Keras' callback of this name, on the first rank of those that train the model together.
+
+    On the others it does nothing. Arguments are those of Keras.
+    """
 
     root_writes = True
 

@@ -25,10 +25,28 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_hvd.collectives._calls import parallel_dataset
-from tf_hvd.core.tensorflow_hooks import BACKPROP, global_generator, tf_variable
+from tf_hvd.core.tensorflow_hooks import (
+    BACKPROP,
+    enclosing_graphs,
+    global_generator,
+    parallel_dataset,
+    tf_variable,
+)
 from tf_hvd.keras import instance_methods
 
+# What these callbacks remember of the epochs, and must not forget in a resume.
+REMEMBERED = {
+    "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    "ModelCheckpoint": (
+        "best",
+        "epochs_since_last_save",
+        "_batches_seen_since_last_saving",
+        "_last_batch_seen",
+    ),
+    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
+    # Whether weights and averages have changed places when the backup is made.
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+}
 KERAS, TF_KERAS, LEGACY = "keras", "tf_keras", "tf_keras legacy"
 # What an optimizer of each kind must have, to be hooked.
 HOOKS = {
@@ -223,14 +241,9 @@ def learning_rate_of(optimizer: Any) -> float:
     return float(tf.convert_to_tensor(rate(optimizer.iterations) if callable(rate) else rate))
 
 
-def enclosing_graphs() -> list[Any]:
+def enclosing_functions() -> list[Any]:
     """Graphs of the functions being traced, the innermost first; empty in eager mode."""
-    graphs = []
-    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while hasattr(graph, "outer_graph"):
-        graphs.append(graph)
-        graph = graph.outer_graph
-    return graphs
+    return [graph for graph in enclosing_graphs() if hasattr(graph, "outer_graph")]
 
 
 def has_own_values(variable: Any) -> bool:

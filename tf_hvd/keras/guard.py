@@ -47,7 +47,7 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
         return None
     if compat.inner_optimizers(optimizer) is not None:
         return None  # those that it hands on to come here
-    graphs = compat.enclosing_graphs()
+    graphs = compat.enclosing_functions()
     if not graphs or not dataflow.unreduced(gradients, graphs):
         return None
     text = _not_reduced(type(optimizer).__name__)
@@ -174,14 +174,14 @@ class Watch:
             if not self.has_trained:
                 # Keras has counted the step that found no data.
                 raise GuardError(
-                    f"the data of rank {basics.rank()} has no batch, so nothing was trained: use "
-                    "fewer ranks or smaller batches; hvd.shard(..., uneven='repeat') gives each "
-                    "rank an element even if there are fewer elements than ranks."
+                    f"rank {basics.rank()} got no batches, so nothing was trained: use fewer ranks "
+                    "or smaller batches; hvd.shard(..., uneven='repeat') gives each rank an "
+                    "element even if there are fewer elements than ranks."
                 )
             raise GuardError(
-                f"{type(leaf).__name__} counts {calls} updates and reduced no gradient: its "
-                "class makes updates past the methods that tf_hvd hooks into. Use an optimizer "
-                "of Keras, or do not wrap this one and reduce with "
+                f"{type(leaf).__name__} counts {calls} updates and reduced no gradient: its class "
+                "updates variables without calling the methods that tf_hvd hooks into. Use an "
+                "optimizer of Keras, or do not wrap this one and reduce with "
                 f"tf_hvd.DistributedGradientTape in a train_step of your own. {OFF}"
             )
 

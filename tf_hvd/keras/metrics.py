@@ -68,9 +68,9 @@ def check_names(everyone: Sequence[Mapping[str, float]], ranks: Sequence[int]) -
         other = set(numbers) ^ set(everyone[0])
         if other:
             raise ValueError(
-                f"the ranks have different metrics: {', '.join(sorted(other))} not on both rank "
-                f"{ranks[0]} and rank {rank}. MetricAverageCallback averages over all ranks: give "
-                "all of them validation data and the same metrics."
+                f"the ranks have different metrics: only one of rank {ranks[0]} and rank {rank} "
+                f"has {', '.join(sorted(other))}. MetricAverageCallback averages over all ranks: "
+                "give all of them validation data and the same metrics."
             )
 
 

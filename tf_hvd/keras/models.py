@@ -152,7 +152,7 @@ def load_model(
       compression: see `tf_hvd.keras.DistributedOptimizer`.
       legacy_opts: the file is one of tf_keras with an optimizer of
         `optimizers.legacy`; only needed where the file says no version.
-      process_set: the ranks over which both are.
+      process_set: the ranks that train together and normalize together.
       **options: other arguments of `tf_hvd.keras.DistributedOptimizer`; no file has them.
 
     Returns:

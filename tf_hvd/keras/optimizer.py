@@ -111,7 +111,7 @@ class Distribution:
         """
         if self._reducer.op not in (reduce_ops.Sum, reduce_ops.Product) or config.guard() != "on":
             return
-        graphs = compat.enclosing_graphs()
+        graphs = compat.enclosing_functions()
         if agreement.takes_part(self.process_set) and dataflow.reduced(gradients, graphs):
             raise ValueError(
                 f"{self.name} would reduce these gradients a second time: they come from a "

@@ -27,12 +27,6 @@ from tf_hvd.keras.data_order import DataOrder
 from tf_hvd.keras.keras_variants import variables_of
 from tf_hvd.training import agreement
 
-# What these remember of the epochs, and must not forget.
-_REMEMBERED = {
-    "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
-    "ModelCheckpoint": ("best", "epochs_since_last_save"),
-    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
-}
 _LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 _CALLBACK, _VARIABLE, _SEED = "callback/", "variable/", "variable/seed/"
 Entries = dict[str, Any]
@@ -53,7 +47,7 @@ def _remembered(callback: Any) -> dict[str, Any]:
     names: set[str] = set(getattr(callback, "backup_attributes", ()))
     for kind in type(callback).__mro__:
         if kind.__module__.partition(".")[0] in _LIBRARIES:
-            names.update(_REMEMBERED.get(kind.__name__, ()))
+            names.update(compat.REMEMBERED.get(kind.__name__, ()))
     return {name: getattr(callback, name) for name in sorted(names) if hasattr(callback, name)}
 
 
@@ -70,10 +64,10 @@ def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
             try:
                 found[_CALLBACK + name] = plain_values.dumps(values)
             except TypeError as error:
+                which = f"{'one of ' * (len(values) > 1)}{', '.join(values)}"
                 raise TypeError(
-                    f"{type(callback).__name__}: of {', '.join(values)} something cannot be backed "
-                    f"up ({error}): numbers, texts, arrays, and lists, tuples, sets and dicts of "
-                    "them can."
+                    f"{type(callback).__name__}: cannot back up {which} ({error}). Supported: "
+                    "numbers, strings, arrays, and lists, tuples, sets and dicts of them."
                 ) from error
     return found
 
@@ -241,7 +235,7 @@ class RankStates:
         if contents["updates"] != _updates(self._model):
             log.warning(
                 "%s is from another moment than the model beside it (the job ended while it wrote "
-                "a backup): callbacks and random numbers begin anew.",
+                "a backup): callbacks and random numbers start afresh.",
                 path,
             )
             return []

@@ -68,7 +68,7 @@ class BackupAndRestore:
 
     The other ranks need not see its files. Its place among the callbacks does not matter.
     Restored, too, are: what EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember, and
-    the attributes that other callbacks name in `backup_attributes` (numbers, texts, arrays, and
+    the attributes that other callbacks name in `backup_attributes` (numbers, strings, arrays, and
     containers of them); and, with as many ranks as before, each rank's random numbers, the
     variables that are not those of rank 0, and the order of a shuffled tf.data.Dataset. Arguments
     are those of Keras.

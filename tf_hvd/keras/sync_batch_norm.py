@@ -1,10 +1,11 @@
 """SyncBatchNormalization: batch normalization over the batches of all ranks together.
 
-Each rank sends, per channel, its mean, its sum of squared deviations and its
-number of elements, and combines what all have sent by the parallel formula of
-Chan, Golub and LeVeque ("Updating Formulae and a Pairwise Algorithm for Computing
-Sample Variances", 1979). That is one allreduce of 3 * channels + 1 numbers. They
-are float64, so that the result is as exact as if one rank had seen everything.
+Each rank sends four numbers per channel: the count n of its elements, n * mean,
+n * mean^2, and the sum of squared deviations from its mean. One allreduce of these
+4 * channels numbers adds them up, which combines the ranks as the parallel formula of
+Chan, Golub and LeVeque does ("Updating Formulae and a Pairwise Algorithm for Computing
+Sample Variances", 1979). They are float64, so that the result is as exact as if one
+rank had seen everything.
 Ranks may have batches of different sizes, also empty ones.
 
 The layers have a `call` of their own, made of what Keras publishes; without training
@@ -21,6 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
+from tf_hvd.collectives.scales import wide
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
 
@@ -115,7 +117,7 @@ def _call_of_keras_3(keras: Any, base: Any, process_set: ProcessSet) -> Callable
 def _train_tf_keras(self: Any, inputs: Any, mask: Any, process_set: ProcessSet) -> Any:
     """What a layer of tf_keras does in training."""
     inputs = tf.cast(inputs, self.compute_dtype)
-    x = tf.cast(inputs, tf.float32) if inputs.dtype in (tf.float16, tf.bfloat16) else inputs
+    x = wide(inputs)
     axes = [i for i in range(len(x.shape)) if i not in self.axis]
     mean, variance = global_moments(x, axes, _mask_of(x, mask), process_set)
 

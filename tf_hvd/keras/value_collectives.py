@@ -47,7 +47,14 @@ def allreduce(
       compression: see `tf_hvd.Compression`.
 
     Returns:
-      The result, of the dtype and shape of `value`.
+      The result, of the dtype and shape of `value`: an eager tensor, or an array where
+      TensorFlow does not run eagerly.
+
+    Raises:
+      ValueError: `op` and `average` together, or no such op.
+      tf.errors.InvalidArgumentError: the op is not supported for this dtype.
+      tf.errors.FailedPreconditionError: `init` was not called, or the ranks' dtypes,
+        shapes or arguments differ.
     """
     return _value(
         lambda tensor: collectives.allreduce(
@@ -59,17 +66,69 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """All ranks' values along dimension 0; see `tf_hvd.allgather`."""
+    """All ranks' arrays or tensors, joined along dimension 0; see `tf_hvd.allgather`.
+
+    Args:
+      value: what `tf.convert_to_tensor` takes, of at least one dimension. The dtype and all
+        dimensions but the first are the same on all ranks.
+      name: name of the request.
+
+    Returns:
+      The rows of all ranks, in the order of the ranks, in the dtype of `value`: an eager
+      tensor, or an array where TensorFlow does not run eagerly.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a scalar.
+      tf.errors.FailedPreconditionError: `init` was not called, or the ranks' dtypes or
+        shapes do not fit together.
+    """
     return _value(lambda tensor: collectives.allgather(tensor, name=name), value)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of one rank; see `tf_hvd.broadcast`."""
+    """The number, array or tensor of one rank, on all of them; see `tf_hvd.broadcast`.
+
+    Args:
+      value: what `tf.convert_to_tensor` takes; the same dtype and shape on all ranks. Only
+        the root's values count.
+      root_rank: whose value it is: a rank of the job, the same on all ranks.
+      name: name of the request.
+
+    Returns:
+      The root's value, of the dtype and shape of `value`: an eager tensor, or an array
+      where TensorFlow does not run eagerly.
+
+    Raises:
+      tf.errors.InvalidArgumentError: there is no such root rank.
+      tf.errors.FailedPreconditionError: `init` was not called, or the ranks' dtypes,
+        shapes or roots differ.
+    """
     return _value(lambda tensor: collectives.broadcast(tensor, root_rank, name=name), value)
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = reduce_ops.Average) -> Any:
-    """The part of the values' reduction that is this rank's; see `tf_hvd.reducescatter`."""
+    """Reduces an array or a tensor over all ranks; each gets some of the rows.
+
+    See `tf_hvd.reducescatter`.
+
+    Args:
+      value: what `tf.convert_to_tensor` takes, of at least one dimension; the same dtype
+        and shape on all ranks.
+      name: name of the request.
+      op: Average (default), Sum, Min, Max or Product.
+
+    Returns:
+      This rank's rows, of the dtype of `value`. Of R rows and N ranks each rank gets R // N,
+      the first R % N ranks one more, in the order of the ranks. An eager tensor, or an array
+      where TensorFlow does not run eagerly.
+
+    Raises:
+      ValueError: no such op.
+      tf.errors.InvalidArgumentError: a scalar; Adasum; an op that is not supported for
+        this dtype.
+      tf.errors.FailedPreconditionError: `init` was not called, or the ranks' dtypes,
+        shapes or ops differ.
+    """
     return _value(lambda tensor: exchange.reducescatter(tensor, op=op, name=name), value)
 
 

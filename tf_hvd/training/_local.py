@@ -67,18 +67,19 @@ def reduce_except_local(
         the reduced ones in their order.
       process_set: who takes part.
       local: the variables to leave out.
-      scale_local: divide local gradients by the number of ranks, which is the
-        weight that a rank's gradient has in the averages.
+      scale_local: divide local gradients by the number of ranks of the set, which is the
+        weight that a rank's gradient has in the averages; not on ranks outside of it.
       gradients: tensors, IndexedSlices and None.
       variables: what they belong to.
     """
     is_local = [variable in local for variable in variables]
     shared = [None if mine else g for g, mine in zip(gradients, is_local, strict=True)]
     results = list(reduce(shared, variables))
+    scales = scale_local and process_set.included() is not False
     for index, mine in enumerate(is_local):
         if mine:
             gradient = each_row_once(gradients[index])
-            results[index] = _scaled(gradient, process_set) if scale_local else gradient
+            results[index] = _scaled(gradient, process_set) if scales else gradient
     return results
 
 

@@ -103,7 +103,7 @@ class GradientAggregation:
     def when_complete(
         self, complete: Any, step: Callable[[], Any], variables: Sequence[Any] | None = None
     ) -> Any:
-        """Runs `step` if the step is complete, and starts the next one then.
+        """Makes the update if all passes of the step are there, and starts the next step then.
 
         Args:
           complete: what `add` has returned.
@@ -111,7 +111,11 @@ class GradientAggregation:
           variables: those that `add` was given.
 
         Returns:
-          An op in a graph; in eager mode nothing to wait for.
+          Whether `step` was run, a bool scalar. In a graph it waits for the update and for
+          the start of the next step.
+
+        Raises:
+          ValueError: `add` was not called with these variables.
         """
         passes = self._steps.get(variables, _never_added)
 
@@ -136,8 +140,8 @@ class GradientAggregation:
         present = [gradient is not None for gradient in gradients]
         if present != [total is not None for total in step.sums]:
             raise ValueError(
-                "backward_passes_per_step > 1 needs gradients for the same ones of the variables "
-                "in each pass; give zeros where a pass has none."
+                "backward_passes_per_step > 1 needs gradients for the same variables in every "
+                "pass; pass zeros where there is none."
             )
         return step
 

@@ -103,10 +103,11 @@ def shard(
       is "drop", or on the last ranks if it is "keep".
 
     Raises:
-      ValueError, on all ranks: the datasets differ in length or in order, as far as
+      ValueError: on all ranks: the datasets differ in length or in order, as far as
         can be seen: a share already, a shuffle without seed, or with seeds that differ
-        between ranks, or an order that is not deterministic. On this rank: `uneven` is
-        none of its words; before `init`; not in the set.
+        between ranks, or an order that is not deterministic.
+      ValueError: on this rank: `uneven` is none of its words; `init` was not called; or
+        this rank is not in the set.
       TypeError: `dataset` is not a tf.data.Dataset.
     """
     _check("uneven", uneven, UNEVEN)
@@ -192,11 +193,14 @@ def steps_per_epoch(
       agree: "min" or "max": the smallest or the largest of the ranks' numbers.
       process_set: who agrees; this rank must be a member.
 
+    Returns:
+      The number of steps: at least 1, and the same on all ranks.
+
     Raises:
-      ValueError, on all ranks with the same text: a rank's dataset has a length
-        that is not known, or no end (with agree="min": all have none), or is
-        empty. On this rank: an argument that makes no sense, before `init`, or
-        not in the set.
+      ValueError: on all ranks, with the same text: the number of batches on some rank is
+        not known, infinite (with agree="min": on all ranks), or 0.
+      ValueError: on this rank: `agree` is neither word, `batch_size` is less than 1, or
+        `data` is a negative number; `init` was not called, or this rank is not in the set.
     """
     _check("agree", agree, AGREE)
     if batch_size < 1:

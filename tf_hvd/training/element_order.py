@@ -61,12 +61,6 @@ class Order(NamedTuple):
 _PARTS = {"ShardDataset": ("num_shards", "index"), "SkipDataset": ("count",)}
 _SEEDS = ("seed", "seed2")
 
-# Sources that are nothing but data: a graph of them would copy it.
-_DATA = ("_TensorSliceDataset", "_TensorDataset", "_ListDataset", "_SparseTensorSliceDataset")
-
-# interleave keeps `deterministic`, and auto-sharding its index, in the op alone.
-_ONLY_IN_GRAPH = ("_ParallelInterleaveDataset", "_AutoShardDataset")
-
 # A graph of 200 MB takes two seconds and six times the memory; 2 GB are an error.
 _MOST_DATA = 256 << 20
 
@@ -234,8 +228,8 @@ def _bytes(dataset: Any) -> int:
 
 def _only_in_graph(dataset: Any) -> bool:
     kind = type(dataset).__name__
-    source = not hooks.dataset_inputs(dataset) and kind not in _DATA
-    return source or (kind in _ONLY_IN_GRAPH and _bytes(dataset) <= _MOST_DATA)
+    source = not hooks.dataset_inputs(dataset) and kind not in hooks.DATA_SOURCES
+    return source or (kind in hooks.KEPT_BY_THE_OP and _bytes(dataset) <= _MOST_DATA)
 
 
 def found_in(dataset: tf.data.Dataset) -> list[Found]:

@@ -1,7 +1,8 @@
 """DistributedGradientTape: tf.GradientTape whose gradients are reduced over all ranks."""
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +30,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         self._hvd_reducer = reducer
         self._hvd_local = LocalVariables()
         self._hvd_scale_local = scale_local
+        self._hvd_is_plain = False
 
     def register_local_source(self, source: Any) -> None:
         """From now on the gradient of `source` is not reduced."""
@@ -63,6 +65,8 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         gradients = super().gradient(
             target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )
+        if self._hvd_is_plain:
+            return gradients
         flat = tf.nest.flatten(sources)
         shared = [source for source in flat if source not in self._hvd_local]
         compared = start.before_reduction(shared, self._hvd_reducer.process_set)
@@ -76,6 +80,25 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
                 flat,
             )
         return tf.nest.pack_sequence_as(sources, reduced)
+
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """As tf.GradientTape.jacobian: this rank's own, not reduced."""
+        with self._plain():
+            return super().jacobian(*args, **kwargs)
+
+    def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """As tf.GradientTape.batch_jacobian: this rank's own, not reduced."""
+        with self._plain():
+            return super().batch_jacobian(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _plain(self) -> Iterator[None]:
+        """Within it `gradient`, which TensorFlow calls for a Jacobian's rows, is the tape's."""
+        self._hvd_is_plain = True
+        try:
+            yield
+        finally:
+            self._hvd_is_plain = False
 
     @verbatim
     def get_local_and_global_gradients(

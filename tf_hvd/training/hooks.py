@@ -40,7 +40,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         """Adds the broadcasts to the graph, unless they are in this graph already.
 
         Raises:
-          ValueError: an optimizer in it updates by gradients that nothing has reduced.
+          GuardError: an optimizer in it updates by gradients that nothing has reduced.
         """
         v1_guard.check_graph(tf.compat.v1.get_default_graph())
         variables = tf.compat.v1.global_variables()
@@ -96,8 +96,8 @@ def MonitoredTrainingSession(  # noqa: N802 - TensorFlow's name
       A MonitoredSession.
 
     Raises:
-      ValueError: `is_chief` or `master` is given; `init` was not called; an optimizer
-        in the graph updates by gradients that nothing has reduced.
+      ValueError: `is_chief` or `master` is given; or `init` was not called.
+      GuardError: an optimizer in the graph updates by gradients that nothing has reduced.
     """
     for name in ("is_chief", "master"):
         if name in arguments:

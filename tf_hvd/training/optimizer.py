@@ -160,7 +160,9 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         until the passes are complete.
 
         Raises:
-          ValueError: nothing has reduced the gradients.
+          GuardError: nothing has reduced the gradients.
+          ValueError: with backward_passes_per_step > 1: they are not those of this
+            optimizer's own `compute_gradients`.
         """
         pairs = list(grads_and_vars)
         begun = self._begun_with([variable for _, variable in pairs])

@@ -21,7 +21,7 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.collectives.sparse import each_row_once
 from tf_hvd.core import basics, config, log
-from tf_hvd.core.process_sets import ProcessSet, id_of
+from tf_hvd.core.process_sets import ProcessSet, id_of, registration_of
 from tf_hvd.core.tensorflow_hooks import member_name
 from tf_hvd.training.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
 
@@ -85,7 +85,11 @@ def _reduce_planned(
 
 @functools.lru_cache(maxsize=64)
 def _compiled(
-    scope: str, options: ReductionOptions, plan: Plan, names: tuple[str, ...]
+    scope: str,
+    options: ReductionOptions,
+    plan: Plan,
+    names: tuple[str, ...],
+    _registration: tuple[int, int | None],
 ) -> Callable[[list[Any], Any], list[Any]]:
     """`_reduce_planned` as one tf.function: in it the buckets travel side by side."""
     function: Callable[[list[Any], Any], list[Any]] = tf.function(
@@ -210,7 +214,9 @@ class GradientReducer:
                 options.compression, self._scope, options, gradients, variables, step
             )
         if tf.executing_eagerly():
-            return list(_compiled(self._scope, options, plan, names)(gradients, step))
+            registration = registration_of(self.process_set)
+            reduce = _compiled(self._scope, options, plan, names, registration)
+            return list(reduce(gradients, step))
         return _reduce_planned(self._scope, options, plan, names, gradients, step)
 
     def is_alone(self) -> bool:

@@ -107,15 +107,19 @@ class _Reductions:
         )
 
 
-# By the ids of the variables, until the first of them is gone.
-_reductions: dict[tuple[int, ...], tuple[Any, _Reductions]] = {}
+# By the ids of the variables, until one of them is gone: another may have its id then, and on some
+# ranks alone.
+_reductions: dict[tuple[int, ...], tuple[list[Any], _Reductions]] = {}
 
 
 def _reductions_of(variables: Sequence[Any]) -> _Reductions:
     key = tuple(map(id, variables))
     if key not in _reductions:
-        gone = weakref.ref(variables[0], lambda _: _reductions.pop(key, None))
-        _reductions[key] = gone, _Reductions()
+
+        def forget(_: Any) -> None:
+            _reductions.pop(key, None)
+
+        _reductions[key] = [weakref.ref(each, forget) for each in variables], _Reductions()
     return _reductions[key][1]
 
 

@@ -7,7 +7,7 @@ from. In eager mode only whether anything was sent since a variable's last updat
 
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ from tensorflow.compat.v1.train.experimental import (
 
 from tf_hvd.core import _native
 from tf_hvd.core.tensorflow_hooks import (
+    enclosing_graphs,
     is_of_gradients,
     is_reference,
     loss_scale_of,
@@ -66,14 +67,6 @@ def _nothing_reduced(flow: _Flow, gradients: Sequence[Any], graphs: Sequence[Any
     return flow.of_variables(values) and flow.has_backward() and not flow.has_reduction()
 
 
-def _graphs() -> Iterator[Any]:
-    """The graph that is being built now, and those around it; none in eager mode."""
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
-
-
 def _sent() -> int:
     """How many requests this process has made; negative before `init`."""
     return int(_native.library.tf_hvd_executed_count())
@@ -105,7 +98,7 @@ class GradientCheck:
             known = tf.config.experimental.get_synchronous_execution() and not only_added
             wrong = known and not self._sent_for([variable for _, variable in pairs])
         else:
-            graphs = list(_graphs())
+            graphs = enclosing_graphs()
             wrong = _nothing_reduced(_Flow(graphs), [gradient for gradient, _ in pairs], graphs)
         if wrong:
             raise guard.GuardError(

@@ -65,6 +65,19 @@ OPTIONS = {
 }
 
 
+@pytest.mark.jobs(3, 4)
+def test_a_local_gradient_outside_of_the_process_set_is_as_it_is(reduce, rank):
+    """It was divided by the size of the set, and all others were not."""
+    pair = hvd.add_process_set([0, 1])
+    try:
+        results, _ = reduce(rank, 2, lambda v: {"process_set": pair}, local=[1])
+    finally:
+        hvd.remove_process_set(pair)
+    if rank > 1:
+        for index, result in enumerate(results):
+            np.testing.assert_array_equal(result, given(rank, index))
+
+
 @pytest.mark.parametrize("case", list(OPTIONS))
 def test_option(reduce, rank, size, case):
     options, requests = OPTIONS[case]

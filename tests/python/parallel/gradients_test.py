@@ -309,6 +309,26 @@ def test_integers_have_none(evaluate):
         assert of_integers(tf.constant([1.0], tf.float64))
 
 
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("pfor", [True, False])
+def test_jacobians_are_each_ranks_own(rank, size, in_function, pfor):
+    """TensorFlow makes them of gradient() for each row, which was reduced, or refused by pfor."""
+    x = tf.Variable([[1.0, 2.0]])
+
+    def derive():
+        with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+            y = x * x * (rank + 1.0)
+        whole = tape.jacobian(y, x, experimental_use_pfor=pfor)
+        rows = tape.batch_jacobian(y, x, experimental_use_pfor=pfor)
+        return whole, rows, tape.gradient(y, x)
+
+    whole, rows, gradient = (tf.function(derive) if in_function else derive)()
+    own = (rank + 1.0) * np.diag([2.0, 4.0])
+    np.testing.assert_array_equal(np.reshape(whole, [2, 2]), own)
+    np.testing.assert_array_equal(np.reshape(rows, [2, 2]), own)
+    np.testing.assert_array_equal(gradient, [[size + 1.0, 2.0 * (size + 1.0)]])
+
+
 def test_what_has_no_gradient_says_so():
     with tf.Graph().as_default():
         x = tf.constant([1.0])

@@ -136,7 +136,7 @@ def test_metrics_are_averaged(flavour, rank, size):
 def test_metrics_of_one_rank_only_are_an_error(flavour, rank):
     model = make_model(flavour, 1)
     x, y = data(rank)
-    with pytest.raises(ValueError, match="different metrics: val_loss, val_mae"):
+    with pytest.raises(ValueError, match="only one of rank 0 and rank 1 has val_loss, val_mae"):
         model.fit(
             x, y, batch_size=8, verbose=0, validation_data=(x, y) if rank == 0 else None,
             callbacks=[callbacks.of(flavour).MetricAverageCallback()],
@@ -179,6 +179,22 @@ def test_only_rank_0_writes(flavour, rank, tmp_path):
     best.filepath = str(tmp_path / "best.keras")
     model.fit(*data(rank), batch_size=8, verbose=0, callbacks=[best])
     assert (tmp_path / "best.keras").exists() == (rank == 0)
+
+
+def test_a_model_of_a_process_set_without_rank_0_is_saved(flavour, tmp_path):
+    """ModelCheckpoint wrote on rank 0 alone, which did not train it, and nothing said so."""
+    trainers = hvd.add_process_set([1])
+    try:
+        if trainers.included():
+            model = flavour.Sequential([flavour.layers.Input((1,)), flavour.layers.Dense(1)])
+            sgd = flavour.optimizers.SGD(0.1)
+            model.compile(hvd_keras.DistributedOptimizer(sgd, process_set=trainers), "mse")
+            path = tmp_path / "model.keras"
+            saves = callbacks.of(flavour).ModelCheckpoint(str(path))
+            model.fit(np.ones([4, 1]), np.ones([4, 1]), verbose=0, callbacks=[saves])
+            assert path.exists()
+    finally:
+        hvd.remove_process_set(trainers)
 
 
 def test_progress_on_rank_0_only(flavour, rank, capsys):

@@ -1,5 +1,6 @@
 """Process sets: added and removed while the job runs, overlapping, and in use at the same time."""
 
+import contextlib
 import logging
 import threading
 
@@ -70,6 +71,31 @@ def test_a_removed_set_can_be_added_again(rank, process_set):
     with pytest.raises(ValueError, match=f"process set {number + 1} has the same ranks"):
         process_set([0])
     assert hvd.remove_process_set(back)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "graph"])
+def test_what_was_traced_for_a_set_is_not_used_when_it_comes_back(rank, process_set, eager):
+    """Broadcasts, tapes and objects kept its old number: "there is no process set 1"."""
+    pair = process_set([0, 1])
+
+    def use():
+        if not pair.included():
+            return []
+        with contextlib.nullcontext() if eager else tf.Graph().as_default():
+            told = [hvd.broadcast_object(rank, 1, process_set=pair)]
+            if eager:
+                variable = tf.Variable(float(rank))
+                hvd.broadcast_variables([variable], 1, process_set=pair)
+                with hvd.DistributedGradientTape(tf.GradientTape(), process_set=pair) as tape:
+                    loss = variable * (1.0 + 2.0 * rank)
+                told += [float(variable), float(tape.gradient(loss, variable))]
+        return told
+
+    wanted = ([1, 1.0, 2.0] if eager else [1]) if rank < 2 else []
+    assert use() == wanted
+    hvd.remove_process_set(pair)
+    hvd.add_process_set(pair)
+    assert use() == wanted
 
 
 def test_every_overlap(evaluate, rank, size, process_set):
