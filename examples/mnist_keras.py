@@ -38,7 +38,7 @@ def make_model(shape):
 
 
 def make_dataset(images, labels, batch):
-    """This rank's share of the images, shuffled anew in each epoch."""
+    """This rank's share of the images, reshuffled in each epoch."""
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
     share = hvd.shard(dataset)  # 2. Each rank takes its share, and then shuffles it.
     return share.shuffle(len(images)).batch(batch)

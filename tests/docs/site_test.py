@@ -102,6 +102,11 @@ def test_api_page_has_every_public_name(site):
     assert {name for name in wanted if name.rpartition(".")[2] not in roots} == set()
 
 
+def test_api_page_has_the_rules_of_all_collectives(site):
+    """They had moved to another module than the one that the page showed."""
+    assert "A request is known to the other ranks by a name." in (site / "api.html").read_text()
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_pages_beside_the_site_link_to_what_is_there(page):
     tokens = MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text())

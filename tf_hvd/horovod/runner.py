@@ -61,8 +61,8 @@ def run(
       hostfile: a file that names the hosts, instead.
       host_discovery_script: refused.
       start_timeout: seconds in which the ranks of this machine must have started.
-      ssh_port: of the other hosts.
-      ssh_identity_file: the key for the other hosts.
+      ssh_port: ssh port of the other hosts.
+      ssh_identity_file: private ssh key for the other hosts.
       disable_cache: without effect: no check of the hosts is remembered.
       output_filename: a folder for the output of each rank.
       verbose: prints the launcher's command line.
@@ -70,7 +70,7 @@ def run(
       use_mpi: without effect: MPI serves every job.
       mpi_args: more arguments for the launcher.
       network_interface: `network_interfaces`, in Horovod's older form.
-      network_interfaces: the only ones that MPI may use: a list, or names and commas.
+      network_interfaces: restrict MPI to these interfaces: a list, or names and commas.
       executable: the Python of the ranks.
       np: `num_proc`, in Horovod's older form.
       min_np: refused.
