@@ -165,9 +165,12 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
         return None
     number, host, why = int(gone[-1][1]), gone[-1][2], gone[-1]["why"]
     if number in session.ranks:
-        # By SIGTERM: from the end of ranks on other machines it is not known whose that was.
         code = session.codes().get(number)
-        return _first(number, code, session, screen) if code == -signal.SIGTERM else None
+        # One that died may be noted after who was told of it; and of a rank that SIGTERM has ended
+        # it is not known here whose that was, where ranks run on other machines.
+        if code is not None and (why is None or code == -signal.SIGTERM):
+            return _first(number, code, session, screen)
+        return None
     said = screen.last_lines.get(number, "")
     what = f"rank {number}, on {host}, "
     if why is None:

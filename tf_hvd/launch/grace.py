@@ -24,8 +24,8 @@ from tf_hvd.launch import deputy, rank
 from tf_hvd.launch.culprit import listed
 
 # In seconds: how long the other ranks are not told yet for a machine that does not answer at first;
-# for one to answer later, and between two looks.
-_REACHED, _ANSWER, _LOOK = 3.0, 2.0, 0.1
+# for one to answer later, and between two looks; for what has been told to be done.
+_REACHED, _ANSWER, _LOOK, _DONE = 3.0, 20.0, 0.1, 5.0
 
 
 # Makes of a host's name and a command the command that runs it there.
@@ -89,11 +89,11 @@ class Grace:
     def end(self) -> None:
         """The time is over: who has not ended is killed. Returns when that is done."""
         self._over.set()
-        self._thread.join(_REACHED + _ANSWER)
+        self._thread.join(_DONE)
 
     def text(self) -> str:
         """How it came out, as a sentence has it."""
-        self._thread.join(_ANSWER)
+        self._thread.join(_DONE)
         if self.killed:
             how = f"{listed(self.killed)} had not ended yet and had to be killed"
         else:
@@ -129,13 +129,13 @@ class Grace:
             link.say(deputy.TO_KEEPERS, rank.HOLD)
             link.say(deputy.LOOK)
         until = time.monotonic() + _REACHED
-        late = [link for link in links if link.answer(until) is None]
+        late = [link for link in links if not link.answers(until, self._over)]
         return [link for link in links if link not in late], late
 
     def _take_late(self, links: list[_Link], late: list[_Link]) -> None:
         """Tells the ranks of machines that are reached by now: a login may take long."""
         for link in list(late):
-            if link.answer(0) is not None:
+            if link.answers(0.0, self._over):
                 link.say(deputy.TO_PROGRAMS, self._signum)
                 links.append(link)
             elif link.ended:
@@ -154,10 +154,11 @@ class Grace:
         until = time.monotonic() + _ANSWER
         for link in links:
             link.say(deputy.LOOK)
-        found = {link: link.answer(until) for link in links}
-        self._give_up([link for link, ranks in found.items() if ranks is None])
-        links[:] = [link for link, ranks in found.items() if ranks is not None]
-        there = (number for ranks in found.values() for number in ranks or ())
+        silent = [link for link in links if not link.answers(until, self._over)]
+        if not self._over.is_set():  # else they are told what the others are
+            self._give_up(silent)
+            links[:] = [link for link in links if link not in silent]
+        there = (number for link in links for number in link.ranks)
         return sorted({*self._here.ranks(), *there})
 
 
@@ -182,6 +183,8 @@ class _Link:
         assert self._process.stdout
         self._to, self._from = self._process.stdin, self._process.stdout
         self._heard = b""
+        self.ranks: list[int] = []
+        """Those that had not ended when it answered last."""
         self.ended = False
         """Whether nothing more comes from it: the machine was not to be reached."""
 
@@ -190,22 +193,24 @@ class _Link:
         with contextlib.suppress(OSError):  # it is gone, and will not answer
             self._to.write(f"{what} {int(signum)}\n".encode())
 
-    def answer(self, until: float) -> list[int] | None:
-        """The ranks that it tells of, or None if it tells of none until that time."""
+    def answers(self, until: float, over: threading.Event) -> bool:
+        """Whether it tells of `ranks` until that time, and before nobody waits any more."""
         while True:
             *lines, self._heard = self._heard.split(b"\n")
             for line in lines:
                 begin, mark, ranks = line.decode(errors="replace").partition(deputy.RANKS)
                 if mark and not begin:
-                    return [int(number) for number in ranks.split()]
+                    self.ranks = [int(number) for number in ranks.split()]
+                    return True
             left = max(0.0, until - time.monotonic())
-            if not select.select([self._from], [], [], left)[0]:
-                return None
-            piece = os.read(self._from.fileno(), 4096)
-            if not piece:
-                self.ended = True
-                return None
-            self._heard += piece
+            if select.select([self._from], [], [], min(left, _LOOK))[0]:
+                piece = os.read(self._from.fileno(), 4096)
+                self._heard += piece
+                self.ended = not piece
+            elif not left or over.is_set():
+                return False
+            if self.ended:
+                return False
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -214,4 +219,4 @@ class _Link:
     def wait(self) -> None:
         """Waits until it has done what it was told, for a while."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ANSWER)
+            self._process.wait(_DONE)

@@ -25,6 +25,11 @@ SOCKET, MACHINE, ENDED, RUNNING, JOINED = "ranks", "machine", "ended.", "running
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 # What a keeper is told (deputy.py): to hold its rank's end back, and no longer.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
+# By this name others know that a keeper's program is its child: the ranks (IsKeeper in
+# runtime/base), and deputy.py.
+KEEPER = "tf_hvd_run_rank"
+# What is for the program alone, of what comes to both.
+_NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # MPICH, Open MPI, Open MPI before 5 and Intel MPI name their shared memory so.
 _SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
 # In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
@@ -290,8 +295,13 @@ def watch_child(folder: str, rank: int) -> None:
     if folder:
         with contextlib.suppress(OSError):
             os.close(os.open(running, os.O_CREAT | os.O_WRONLY, 0o600))
+    # From before the fork on: a keeper that got no core would not be known, or be ended.
+    handled = signal.pthread_sigmask(signal.SIG_BLOCK, _Keeper.HEARD | set(_NOT_OURS))
+    _call_oneself(KEEPER)
     child = os.fork()
     if child == 0:
+        _call_oneself("python")
+        signal.pthread_sigmask(signal.SIG_SETMASK, handled)
         return
     keeper = _Keeper(child, launcher)
     # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
@@ -304,7 +314,7 @@ def watch_child(folder: str, rank: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    for signum in _NOT_OURS:
         signal.signal(signum, signal.SIG_IGN)
     code = keeper.wait()
     if folder:
@@ -331,19 +341,23 @@ def _note_end(folder: str, rank: int, code: int) -> None:
     os.rename(new, os.path.join(folder, f"{ENDED}{rank}"))
 
 
+def _call_oneself(name: str) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)
+
+
 class _Keeper:
-    """Waits for a rank's program, `child`, which `launcher`, a process, has started."""
+    """Waits for a rank's program, `child`, which `launcher`, a process, has started.
+
+    The signals that it hears are blocked.
+    """
+
+    HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
 
     def __init__(self, child: int, launcher: int) -> None:
         self._child = child
         self._launcher = launcher
         self._held = False
-        self._heard = {signal.SIGCHLD, HOLD, RELEASE}
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._heard)
-        # By this name others know that the program is the child: the ranks (IsKeeper in
-        # runtime/transport), and deputy.py, whose signals would end us before this line.
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:
-            name.write("tf_hvd_run_rank")
 
     def wait(self) -> int:
         """Waits for the program's end; returns its exit code, or minus the signal.
@@ -376,7 +390,7 @@ class _Keeper:
             self._hear(_LOOK)
 
     def _hear(self, seconds: float) -> bool:
-        heard = signal.sigtimedwait(self._heard, seconds)
+        heard = signal.sigtimedwait(self.HEARD, seconds)
         if heard is not None and heard.si_signo != signal.SIGCHLD:
             self._held = heard.si_signo == HOLD
         return heard is not None
