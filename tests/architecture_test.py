@@ -456,7 +456,7 @@ def test_configuration_page_is_the_librarys_table():
         check=True,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert "TF_HVD_MPI_LIBRARY" in printed.stdout
     assert (ROOT / "docs/config.md").read_text() == printed.stdout

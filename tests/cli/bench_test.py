@@ -19,7 +19,7 @@ def bench(start, environ):
 
     def run(*arguments):
         process = start("bench", "-np", "2", *arguments, *SHORT, environ=environ)
-        output, errors = process.communicate(timeout=240)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
         return output
 
@@ -72,7 +72,7 @@ def test_libraries_in_processes_of_their_own(named_as_horovod, bench):
     if importlib.util.find_spec("torch") is None:
         assert "without gloo: torch is not installed" in lines
     for peer in ("tf_hvd", "tf.distribute", "horovod"):
-        (row,) = [each for each in lines if re.search(rf" {re.escape(peer)} +[\d.]+ [mu]s ", each)]
+        (row,) = [each for each in lines if re.search(rf" {re.escape(peer)} +[\d.]+ [mu]?s ", each)]
         assert peer == "tf_hvd" or row.endswith((" x faster", " x slower", "the same")), row
     assert lines[-1].startswith("repeat with: tf_hvd bench -np 2 --sizes 1K")
 

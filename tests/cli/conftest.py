@@ -92,7 +92,7 @@ def call(start):
 
     def run(*arguments, environ=None):
         process = start(*arguments, environ=environ)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=600)
         return process.returncode, output, errors
 
     return run
@@ -123,7 +123,7 @@ def closing():
 def wait_for():
     """Waits for files into which ranks write their process ids, and gives these."""
 
-    def wait(files, limit=120):
+    def wait(files, limit=600):
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             if all(file.is_file() and file.read_text().endswith("\n") for file in files):

@@ -13,7 +13,7 @@ from tf_hvd.launch import doctor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOFTWARE = ROOT / "build" / "libsoftware_device.so"
-LIMIT = 240
+LIMIT = 600
 pytestmark = pytest.mark.timeout(LIMIT + 30)
 
 

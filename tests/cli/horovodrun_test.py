@@ -127,7 +127,7 @@ def horovodrun_call(tmp_path):
             env=environ,
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         return done.returncode, done.stdout, done.stderr

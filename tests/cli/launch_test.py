@@ -14,7 +14,7 @@ from tf_hvd.launch import job_watch, rank
 from tf_hvd.launch.processes import is_alive
 from tf_hvd.launch.session import Session
 
-WAIT = 30
+WAIT = 600
 
 
 def test_ranks_and_their_environment(family, environ, call, program, mpi_prefixes):
@@ -231,13 +231,13 @@ def test_what_mpi_leaves_in_shared_memory_is_removed(environ, start, program, tm
         f"hvd.barrier()\n{SLEEP}"
     )
     process = start("run", "-np", "2", *ranks, environ=environ)
-    wait_for([tmp_path / "pid0", tmp_path / "pid1"], limit=60)
+    wait_for([tmp_path / "pid0", tmp_path / "pid1"])
     maps = "".join((tmp_path / f"maps{number}").read_text() for number in range(2))
     used = {path for path in re.findall(r"/dev/shm/[^ \n]+(?=\n)", maps) if os.path.exists(path)}
     assert used, "MPI has no shared memory of its own here"
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     os.kill(int(children.split()[0]), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert not [path for path in used if os.path.exists(path)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from tf_hvd.launch.processes import is_alive
 
 COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
-WAIT = 60
+WAIT = 600
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ def test_a_nested_job_is_a_job_of_its_own(environ, call, program, tmp_path, mpi_
 
 def test_a_rank_starts_a_job_and_goes_on(environ, start, program):
     process = start("run", "-np", "2", *program(JOINED), "0", environ=environ)
-    output, errors = process.communicate(timeout=240)  # five processes load TensorFlow
+    output, errors = process.communicate(timeout=600)  # five processes load TensorFlow
     assert process.returncode == 0, errors
     expected = [f"depth 0 rank {rank} of 2 sum 3" for rank in range(2)]
     expected += [f"depth 1 rank {rank} of 3 sum 6" for rank in range(3)]

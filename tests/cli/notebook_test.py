@@ -12,7 +12,7 @@ from jupyter_client import KernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-WAIT = 120
+WAIT = 600
 PAGE = pathlib.Path(__file__).parents[2] / "docs/notebooks.md"
 # The page's own cells.
 SETUP, TRAIN = re.findall(
@@ -79,7 +79,9 @@ tf_hvd.run(sleep, args=({folder!r},), np=2)
 def notebook(tmp_path_factory):
     """Runs the text of a cell in one kernel, which has imported tf_hvd; returns the cell."""
     manager = KernelManager(kernel_name="python3")
-    client = NotebookClient(nbformat.v4.new_notebook(), km=manager, timeout=WAIT)
+    client = NotebookClient(
+        nbformat.v4.new_notebook(), km=manager, timeout=WAIT, iopub_timeout=WAIT
+    )
     folder = str(tmp_path_factory.mktemp("notebook"))
 
     def run(text, meanwhile=None):

@@ -47,7 +47,7 @@ def test_input_and_ssh_of_a_job_with_another_host(start, program, ssh, tmp_path)
                 environ=environ,
                 stdin=file,
             )
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
         assert sorted(output.splitlines()) == lines
         assert ("rank 0 runs on elsewhere, where the standard input is empty" in errors) is (

@@ -74,7 +74,7 @@ def test_a_question_is_seen_before_its_line_ends(start, program):
     job = start("run", "-np", "1", "--tag-output", *ask, environ=os.environ, stdin=subprocess.PIPE)
     asked = "[1,0]<stdout>: name? "
     assert job.stdout.read(len(asked)) == asked
-    output, errors = job.communicate("it\n", timeout=60)
+    output, errors = job.communicate("it\n", timeout=600)
     assert (output, errors) == (f"{asked}it\n", "")  # on a terminal over what was shown
 
 

@@ -17,7 +17,7 @@ from tf_hvd.horovod import runner as horovod_runner
 from tf_hvd.launch import run_function
 from tf_hvd.launch.processes import is_alive
 
-WAIT = 60
+WAIT = 600
 HOROVOD_SIGNATURE = (
     "func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=None, slots=None, "
     "reset_limit=None, cooldown_range=None, hosts=None, hostfile=None, host_discovery_script=None, "

@@ -15,7 +15,7 @@ import pytest
 
 from tf_hvd.launch.processes import is_alive
 
-WAIT = 60
+WAIT = 600
 SEGMENTS = r"/dev/shm/(?:sm_segment\.|mpich_shm_)\S+"  # what MPI leaves of a killed rank
 # Each says that it is there, and what became of it, by a file: launchers cut lines.
 HEAD = """
@@ -145,7 +145,7 @@ def test_the_grace_is_not_cut_by_a_second_hangup(own_folders, start, program, tm
 def test_a_rank_that_outstays_the_grace_is_killed_and_named(
     interruptible, program, tmp_path, wait_for
 ):
-    process, interrupt = interruptible("run", "-np", "2", "--grace", "5", *program(HANGS))
+    process, interrupt = interruptible("run", "-np", "2", "--grace", "15", *program(HANGS))
     ranks = wait_for([tmp_path / "ready0", tmp_path / "ready1"], WAIT)
     interrupt()
     _, errors = process.communicate(timeout=WAIT)

@@ -13,7 +13,7 @@ LONG = 10_000_000
 
 
 def read_by_ranks(process):
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return {int(rank): int(size) for rank, size in map(str.split, output.splitlines())}
 

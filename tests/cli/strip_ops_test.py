@@ -265,7 +265,7 @@ def limited(limit, *arguments):
         [sys.executable, "-P", "-c", code, str(limit), "strip-ops", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

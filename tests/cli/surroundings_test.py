@@ -30,7 +30,7 @@ def test_standard_files_that_are_closed(environ, start, program, tmp_path, close
     """It ended with "AttributeError: 'NoneType' object has no attribute 'isatty'"."""
     write = program(f"open(f'{tmp_path}/rank.{{rank}}', 'w').write(str(sys.stdin.read()))")
     job = start("run", "-np", "2", *write, environ=environ, preexec_fn=closing(*closed))
-    errors = job.communicate(timeout=60)[1]
+    errors = job.communicate(timeout=600)[1]
     assert (job.returncode, errors) == (0, "")
     assert [(tmp_path / f"rank.{rank}").read_text() for rank in (0, 1)] == ["", ""]
 
@@ -42,7 +42,7 @@ def test_a_temporary_folder_without_room(start):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
     job = start("run", "-np", "2", "true", preexec_fn=little)
-    errors = job.communicate(timeout=60)[1]
+    errors = job.communicate(timeout=600)[1]
     assert job.returncode == 2
     assert "has no room for the 256 KiB that a job needs there: File too large; remove" in errors
     assert "set TMPDIR" in errors
@@ -155,7 +155,7 @@ def test_open_mpi_with_little_shared_memory_and_no_network(environ, program, fam
     join = program("import tf_hvd as hvd; hvd.init(); say('joined', hvd.size())")
     line = ["unshare", "-m", "-n", "sh", "-c", LITTLE + '"$@"', "sh", *COMMAND, "run", "-np", "3"]
     ended = subprocess.run(
-        [*line, *join], env=environ, capture_output=True, text=True, check=False, timeout=120
+        [*line, *join], env=environ, capture_output=True, text=True, check=False, timeout=600
     )
     assert ended.returncode != 0
     assert "BTLs attempted" not in ended.stderr

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cluster import Node, cluster, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIMIT = 200
+LIMIT = 600
 
 
 @dataclasses.dataclass(frozen=True)

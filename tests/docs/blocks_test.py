@@ -21,7 +21,7 @@ BLOCKS = blocks.all_blocks()
 SETUPS = re.findall(
     r"^    \"([^\"]+)\": ", (blocks.ROOT / "tests/python/parallel/docs_setups.py").read_text(), re.M
 )
-LIMIT = 120
+LIMIT = 600
 # For pages whose commands run a program of the reader.
 STAND_IN = """\
 import os

@@ -27,7 +27,7 @@ def build(folder, *arguments, cwd=ROOT):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 

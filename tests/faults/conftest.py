@@ -11,7 +11,7 @@ ENVIRONMENT = pathlib.Path(sys.prefix)
 # Without this the launcher ends the whole job when a rank ends badly, and what
 # the other ranks were told is not to be seen.
 KEEP_THE_OTHERS = {"openmpi": ["--mpi-args=--enable-recovery"], "mpich": []}
-LIMIT = 100
+LIMIT = 600
 
 PREAMBLE = """
 import os, signal, sys, time

@@ -91,8 +91,13 @@ while place == 1:
 import threading
 import tf_hvd as hvd
 threading.Thread(target=hvd.init, daemon=True).start()
+def name_of(task):
+    try:
+        return (task / "comm").read_text()
+    except OSError:  # it has ended
+        return ""
 names = pathlib.Path("/proc/self/task")
-while not any((task / "comm").read_text() == "tf_hvd_init\\n" for task in names.iterdir()):
+while not any(name_of(task) == "tf_hvd_init\\n" for task in names.iterdir()):
     time.sleep(0.01)
 hvd.shutdown()
 print("came back; initialized:", hvd.is_initialized(), flush=True)

@@ -22,18 +22,20 @@ namespace {
 // A job whose rank r has device r; one rank may have no driver.
 struct GpuJob {
   GpuJob(int ranks, uint64_t seed, bool with_nccl = true,
-         std::vector<int> nodes = {}, int without_driver = -1)
+         std::vector<int> nodes = {}, int without_driver = -1,
+         std::chrono::milliseconds end_limit = std::chrono::seconds(60))
       : gpu(ranks, seed),
         nccl(&gpu),
         job(nodes.empty() ? std::vector<int>{ranks} : std::move(nodes),
-            Config(), 8, 64 * 1024, [&, with_nccl, without_driver](int rank) {
+            Config(), 8, 64 * 1024,
+            [&, with_nccl, without_driver, end_limit](int rank) {
               GpuAccess access;
               if (rank == without_driver) return access;
               access.devices =
                   std::make_shared<GpuDevices>(SoftwareGpu::Cuda(), rank);
               if (with_nccl) access.nccl = SoftwareNccl::Api();
               access.options.staging_bytes = 4096;
-              access.options.end_limit = std::chrono::milliseconds(300);
+              access.options.end_limit = end_limit;
               return access;
             }) {}
 
@@ -330,7 +332,7 @@ TEST(GpuJob, AsynchronousErrorsEndTheJob) {
 // NCCL does not come back from an abort: the job ends all the same, and the
 // memory of what may still be written is kept.
 TEST(GpuJob, AbortsThatHangAreGivenUp) {
-  GpuJob job(2, 12);
+  GpuJob job(2, 12, true, {}, -1, std::chrono::milliseconds(300));
   job.nccl.HangAborts(0);
   std::weak_ptr<int> kept;
   job.job.Run([&](Rank& rank) {

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 HERE = pathlib.Path(__file__).resolve().parent
 TOOLS = ("unshare", "nsenter", "ip", "tc", "mount", "ssh", "ssh-keygen")
 SSHD = "/usr/sbin/sshd"
-START_LIMIT = 30
+START_LIMIT = 200
 
 
 def why_not() -> str:

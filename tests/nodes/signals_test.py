@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE))
 machines = importlib.import_module("cluster")
 
-LIMIT = 60
+LIMIT = 600
 PROGRAM = """
 import os, signal, sys, time
 
@@ -143,7 +143,7 @@ def running(two_nodes):
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
 def test_ctrl_c_lets_ranks_elsewhere_save(interruptible, two_nodes, tmp_path, family):
     """They were ended by the MPI's launcher as soon as this machine's had saved."""
-    process, interrupt = interruptible(family, "saves")
+    process, interrupt = interruptible(family, "saves", ["--grace", "60"])
     interrupt()
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors
@@ -174,7 +174,7 @@ def test_ctrl_c_reaches_ranks_behind_a_slow_login(start, two_nodes, tmp_path):
 def test_a_rank_elsewhere_that_outstays_the_grace_is_named(
     interruptible, two_nodes, tmp_path, family
 ):
-    process, interrupt = interruptible(family, "hangs", ["--grace", "8"])
+    process, interrupt = interruptible(family, "hangs", ["--grace", "20"])
     interrupt()
     _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT, errors

@@ -14,7 +14,7 @@ sys.path.append(str(HERE))
 machines = importlib.import_module("cluster")
 scheduler = importlib.import_module("slurm")
 
-LIMIT = 200
+LIMIT = 600
 TF_HVD = f"{sys.executable} -P -m tf_hvd.launch.main run"
 
 SHOW = """
@@ -204,7 +204,7 @@ def test_ranks_of_a_killed_srun_end(batch, cluster_of_slurm, tmp_path):
 (srun --mpi=pmix {sys.executable} for_ever.py; echo srun ended) &
 while [ ! -e ready.1 ] || [ ! -e ready.0 ]; do sleep 0.1; done
 pkill -KILL -x srun
-for i in $(seq 20); do
+for i in $(seq 300); do
   sleep 1
   squeue -h -s -j $SLURM_JOB_ID | grep -v -e batch -e extern || break
 done
@@ -212,4 +212,4 @@ echo after $i seconds
 """
     _, output = batch(lines, "--nodes=2", "--ntasks-per-node=1")
     seconds = int(re.search(r"after (\d+) seconds", output)[1])
-    assert seconds < 20, output
+    assert seconds < 300, output

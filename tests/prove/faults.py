@@ -81,7 +81,7 @@ model.fit(np.ones([6, 3]), np.ones([6, 1]), batch_size=1, verbose=0, callbacks=[
 }
 SHAPES = [("openmpi", 2), ("mpich", 2), ("openmpi", 4)]
 # Only for what ends by them: they are init's limits too, which waits for who still imports.
-LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
+LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "40"}
 BY_LIMIT = ("stopped", "no call")
 
 

@@ -37,6 +37,7 @@ class Job:
 
     def __enter__(self) -> Job:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prove."))
+        self.theirs = unused_segments()
         script = self.folder / "program.py"
         script.write_text(self.program)
         # Two nodes of two, on one machine.
@@ -98,7 +99,7 @@ class Job:
     def left(self) -> list[str]:
         """What the job has left: processes, shared memory, files for the time of the job.
 
-        Other jobs have shared memory too, which their processes use.
+        Other jobs have shared memory too, which their processes use, or have left before.
         """
         deadline = time.monotonic() + 10
         found = self._there()
@@ -108,7 +109,7 @@ class Job:
         return sorted(found)
 
     def _there(self) -> set[str]:
-        files = [path for path in pathlib.Path("/dev/shm").glob("tf_hvd_*") if not is_used(path)]
+        files = [*unused_segments() - self.theirs]
         # TensorFlow leaves these where a process has no exit handlers.
         own = (self.folder / "tmp").iterdir()
         files += [path for path in own if "__autograph" not in path.name]
@@ -124,6 +125,10 @@ class Job:
             except OSError:
                 continue  # it has ended
         return running
+
+
+def unused_segments() -> set[pathlib.Path]:
+    return {path for path in pathlib.Path("/dev/shm").glob("tf_hvd_*") if not is_used(path)}
 
 
 def is_used(shared: pathlib.Path) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-LIMIT = 280
+LIMIT = 600
 
 
 pytestmark = pytest.mark.usefixtures("extras", "usual_garbage")

@@ -293,7 +293,7 @@ class Job {
   void Run(const std::function<void(Rank&)>& fn) {
     for (int number = 0; number < size(); ++number) Start(number);
     Watchdog watchdog([this] { return open_.Describe(); },
-                      std::chrono::seconds(45));
+                      std::chrono::seconds(250));
     RunRanks(size(), [&](int number) {
       if (absent_.count(number) > 0) return;
       Rank self = rank(number);
@@ -304,7 +304,7 @@ class Job {
   // All ranks leave at the same time, as at the end of a program.
   ~Job() {
     Watchdog watchdog([this] { return "shutdown; " + open_.Describe(); },
-                      std::chrono::seconds(45));
+                      std::chrono::seconds(250));
     RunRanks(size(), [this](int number) { runtime(number).reset(); });
   }
 

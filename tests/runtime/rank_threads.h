@@ -23,7 +23,7 @@ namespace tf_hvd {
 class Watchdog {
  public:
   explicit Watchdog(std::function<std::string()> describe,
-                    std::chrono::seconds limit = std::chrono::seconds(60))
+                    std::chrono::seconds limit = std::chrono::seconds(250))
       : thread_([this, describe = std::move(describe), limit] {
           std::unique_lock<std::mutex> lock(mutex_);
           if (stopped_.wait_for(lock, limit, [this] { return stop_; })) return;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "tests/runtime/job.h"
 
 namespace tf_hvd {
@@ -32,6 +33,14 @@ Config Impatient() {
   return config;
 }
 
+// For tests of the last report alone: ranks have long to answer for it.
+Config Reporting() {
+  Config config;
+  config.stall_warn_ns = 1'500'000'000;
+  config.stall_fail_ns = 2'500'000'000;
+  return config;
+}
+
 class StallTest : public OnEachTree {};
 INSTANTIATE_TEST_SUITE_P(Trees, StallTest,
                          ::testing::Values(std::vector<int>{2},
@@ -43,7 +52,7 @@ void ExpectPart(const Status& status, const std::string& part) {
 }
 
 TEST_P(StallTest, NamesTheTensorAndTheMissingRank) {
-  Job job(GetParam(), Impatient());
+  Job job(GetParam(), Reporting());
   const int missing = job.size() - 1;
   const std::string host =
       job.world(missing)->topology().hosts[static_cast<size_t>(missing)];
@@ -76,7 +85,7 @@ TEST_P(StallTest, NamesTheTensorAndTheMissingRank) {
 
 // Ranks that wait for nothing are in their own code.
 TEST_P(StallTest, NamesRanksThatWaitForNothing) {
-  Job job(GetParam(), Impatient());
+  Job job(GetParam(), Reporting());
   const int busy = job.size() - 1;
   job.Run([&](Rank& self) {
     if (self.rank() == busy) return;
@@ -91,7 +100,7 @@ TEST_P(StallTest, NamesRanksThatWaitForNothing) {
 // Two ranks wait for as many other things; of one rank's only the first two
 // are told.
 TEST(Stall, NamesWhatEachRankWaitsFor) {
-  Job job({1, 3}, Impatient());
+  Job job({1, 3}, Reporting());
   job.Run([](Rank& self) {
     std::vector<std::vector<float>> data(4, {1});
     std::vector<Pending> pending;
@@ -117,7 +126,7 @@ TEST(Stall, NamesWhatEachRankWaitsFor) {
 
 // One name in two sets: each waits for those who are in the other one.
 TEST(Stall, SameNameInAnotherProcessSet) {
-  Job job({1, 2}, Impatient());
+  Job job({1, 2}, Reporting());
   job.Run([](Rank& self) {
     ASSERT_EQ(self.AddSet("s", {0, 1}).value(), 1);
     std::vector<float> data = {1};
@@ -161,7 +170,7 @@ TEST_P(StallTest, WarnsAndGoesOn) {
 
 // A rank that does not even answer, at the bottom of the tree.
 TEST_P(StallTest, SilentRank) {
-  Job job(GetParam(), Impatient());
+  Job job(GetParam(), Reporting());
   const int silent = job.size() - 1;
   job.NeverStart(silent);
   job.Run([&](Rank& self) {
@@ -270,7 +279,7 @@ TEST_P(StallTest, NoCheckWithoutAWarningLimit) {
 
 // A set inside a node has its own top for this.
 TEST(Stall, InAProcessSet) {
-  Job job({1, 3}, Impatient());
+  Job job({1, 3}, Reporting());
   job.Run([](Rank& self) {
     const Pending added = self.AddSet("s", {1, 2, 3});
     ASSERT_EQ(added.value(), 1);
@@ -287,11 +296,17 @@ TEST(Stall, InAProcessSet) {
 
 // Waiting in join() is no stall while the others still work.
 TEST(Stall, JoinMayWaitLong) {
-  Job job({3}, Impatient());
-  job.Run([](Rank& self) {
-    for (int step = 0; self.rank() > 0 && step < 25; ++step) {
-      std::vector<int32_t> data = {1};
+  Config config;
+  config.stall_warn_ns = 2'000'000'000;
+  config.stall_fail_ns = 5'000'000'000;
+  Job job({3}, config);
+  job.Run([&](Rank& self) {
+    const int64_t end_ns = NowNs() + config.stall_fail_ns + 1'000'000'000;
+    // Rank 1 says when they have worked for long enough.
+    for (bool goes_on = self.rank() > 0; goes_on;) {
+      std::vector<int32_t> data = {self.rank() == 1 && NowNs() < end_ns};
       ASSERT_TRUE(self.Allreduce("step", &data).status().ok());
+      goes_on = data[0] > 0;
       Sleep(50);
     }
     const Pending join = self.Join();

@@ -29,7 +29,7 @@ def run(program, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert result.returncode == 0, result.stdout

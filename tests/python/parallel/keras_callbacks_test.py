@@ -185,8 +185,9 @@ def test_a_model_of_a_process_set_without_rank_0_is_saved(flavour, tmp_path):
     """ModelCheckpoint wrote on rank 0 alone, which did not train it, and nothing said so."""
     trainers = hvd.add_process_set([1])
     try:
+        # On all ranks: Keras numbers its models, and collectives in them are named after them.
+        model = flavour.Sequential([flavour.layers.Input((1,)), flavour.layers.Dense(1)])
         if trainers.included():
-            model = flavour.Sequential([flavour.layers.Input((1,)), flavour.layers.Dense(1)])
             sgd = flavour.optimizers.SGD(0.1)
             model.compile(hvd_keras.DistributedOptimizer(sgd, process_set=trainers), "mse")
             path = tmp_path / "model.keras"

@@ -359,7 +359,7 @@ def test_saved_model_loads_without_tf_hvd(library, tmp_path):
     model.save(path)
     done = subprocess.run(
         [sys.executable, "-P", "-c", LOAD, library.__name__, path],
-        capture_output=True, text=True, timeout=100,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     predicted = model.predict(np.ones([2, 3]), verbose=0).tobytes().hex()

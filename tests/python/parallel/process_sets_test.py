@@ -1,6 +1,7 @@
 """Process sets: added and removed while the job runs, overlapping, and in use at the same time."""
 
 import contextlib
+import itertools
 import logging
 import threading
 
@@ -73,6 +74,7 @@ def test_a_removed_set_can_be_added_again(rank, process_set):
     assert hvd.remove_process_set(back)
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "graph"])
 def test_what_was_traced_for_a_set_is_not_used_when_it_comes_back(rank, process_set, eager):
     """Broadcasts, tapes and objects kept its old number: "there is no process set 1"."""
@@ -359,5 +361,6 @@ def test_removed_sets_leave_no_kernels(rank):
         memory = psutil.Process().memory_info()
         return memory.rss - memory.shared
 
-    before = come_and_go(100)
-    assert come_and_go(400) < before + (3 << 20)
+    # Another thread may touch new memory of its own in one of them.
+    sizes = [come_and_go(100), *(come_and_go(400) for _ in range(3))]
+    assert min(b - a for a, b in itertools.pairwise(sizes)) < 3 << 20

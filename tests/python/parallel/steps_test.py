@@ -12,6 +12,7 @@ import tf_keras
 import tf_hvd as hvd
 from tf_hvd.collectives import _calls, collectives
 from tf_hvd.collectives.options import ReductionOptions
+from tf_hvd.core import _native
 from tf_hvd.keras import instance_methods
 
 pytestmark = [pytest.mark.framework, pytest.mark.ranks(2)]
@@ -238,7 +239,7 @@ def test_a_step_retried_after_a_join_is_noticed(rank):
 
 
 @pytest.mark.jobs(2)
-def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, after, tmp_path):
+def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, tmp_path):
     """Rank 0 has made a call that rank 1 has not: rank 1's next is answered by it."""
     folder = hvd.broadcast_object(str(tmp_path), 0)
 
@@ -247,19 +248,27 @@ def test_what_a_step_that_failed_on_all_ranks_leaves_behind(rank, after, tmp_pat
 
     def once(happened, value):
         def wait(value):
-            while not pathlib.Path(folder, happened).exists():
+            while not happened():
                 time.sleep(0.01)
             return value
 
         return tf.numpy_function(wait, [value], value.dtype, stateful=False)
 
+    def noted(what):
+        return pathlib.Path(folder, what).exists()
+
+    sent = _native.library.tf_hvd_executed_count
+    before = sent()
+
     @tf.function(autograph=False)
     def step(value):
         # Rank 1 fails while its first call waits for rank 0's, which goes on until its second.
-        here = value if rank == 1 else tf.ensure_shape(once("rank 1 failed", value), [])
+        begins = (lambda: True) if rank == 1 else (lambda: noted("rank 1 failed"))
+        here = tf.ensure_shape(once(begins, value), [])
         first = hvd.allreduce(here, name="first", op=hvd.Sum)
         hvd.allreduce(first, name="second", op=hvd.Sum)
-        with tf.control_dependencies([after(1.0, value) if rank == 1 else once("done", value)]):
+        fails = (lambda: sent() > before) if rank == 1 else (lambda: noted("done"))
+        with tf.control_dependencies([once(fails, value)]):
             tf.debugging.Assert(value < 0, ["the loss is not finite"])
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):

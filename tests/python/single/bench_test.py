@@ -348,7 +348,7 @@ class Threads:
     """Ranks that are threads, for what needs no job."""
 
     def __init__(self, ranks):
-        self._barrier, self._given = threading.Barrier(ranks, timeout=60), [None] * ranks
+        self._barrier, self._given = threading.Barrier(ranks, timeout=250), [None] * ranks
 
     def gather_of(self, rank):
         def gather(value):

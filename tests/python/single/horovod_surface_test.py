@@ -360,7 +360,7 @@ def ours():
         input=json.dumps(names),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -419,7 +419,7 @@ def test_what_cannot_be_there_says_why():
         input=json.dumps(list(ABSENT)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

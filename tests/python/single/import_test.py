@@ -74,7 +74,7 @@ def outcome(tmp_path_factory):
         [sys.executable, "-P", "-c", IMPORT_EACH, json.dumps(folders)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert result.returncode == 0, result.stderr
@@ -134,7 +134,7 @@ def test_a_python_without_tensorflow(tmp_path):
         [sys.executable, "-P", "-S", "-c", code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     last = result.stderr.splitlines()[-1]

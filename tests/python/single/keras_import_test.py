@@ -49,7 +49,7 @@ def test_editable_keras(tmp_path):
         [sys.executable, "-P", str(tmp_path / "program.py"), str(tmp_path / "editable")],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert "said: tf_keras 99.0 has not what tf_hvd hooks into: " in done.stdout, done.stderr

@@ -61,7 +61,7 @@ def test_strategies(tmp_path):
         [sys.executable, "-P", str(tmp_path / "program.py")],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     lines = dict(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 
-LIMIT = 100
+LIMIT = 600
 # What the ranks print must come in whole lines.
 PREAMBLE = """
 import os, sys

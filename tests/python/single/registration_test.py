@@ -337,7 +337,7 @@ class Gate:
         return x
 
     def _pass(self, x):
-        self.waited_in_vain = not self._opened.wait(timeout=20)
+        self.waited_in_vain = not self._opened.wait(timeout=200)
         return x
 
     def opened_by(self, x):

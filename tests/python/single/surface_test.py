@@ -161,7 +161,7 @@ def run(code):
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

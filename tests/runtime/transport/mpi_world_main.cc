@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -310,11 +311,15 @@ void Stopped(Job* job) {
   std::printf("ok: rank %d of %d\n", job->launch.rank, job->launch.size);
 }
 
-// Waits for the record that ends the job, and what follows it.
-AbortRecord AwaitAbort(const Job& job) {
-  const auto limit = steady_clock::now() + seconds(20);
+// Waits for the record that ends the job, or of that class, and what follows
+// it.
+AbortRecord AwaitAbort(const Job& job,
+                       std::optional<uint32_t> of_class = std::nullopt) {
+  const auto limit = steady_clock::now() + seconds(60);
   while (steady_clock::now() < limit) {
-    if (const auto record = job.world->PollAbort()) {
+    const auto record = job.world->PollAbort();
+    if (record &&
+        record->error_class == of_class.value_or(record->error_class)) {
       const auto passed_on = steady_clock::now() + std::chrono::seconds(1);
       while (steady_clock::now() < passed_on) {
         static_cast<void>(job.world->PollAbort());
@@ -359,7 +364,7 @@ void Raise(Job* job) {
       job->world->RaiseAbort({AbortRecord::kFailed, raiser, "failed"});
     }).join();
   }
-  const AbortRecord record = AwaitAbort(*job);
+  const AbortRecord record = AwaitAbort(*job, AbortRecord::kFailed);
   Check(*job,
         record.error_class == AbortRecord::kFailed && record.text == "failed",
         record.text);
