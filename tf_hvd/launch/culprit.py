@@ -21,8 +21,8 @@ _LONGEST = 600  # characters of an exception
 _BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
 _AFTER_A_TEXT = re.compile(r"\s*\[Op:\w+\]( name:.*)?$")
 _SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
-# What ranks are told of one that is gone (docs/errors.md).
-_GONE = re.compile(r"\brank (\d+) \(([^()]+)\) (left: (?P<why>.*)|died\b.*)")
+# What ranks are told of one that is gone (docs/errors.md). Ahead: one may tell of another.
+_GONE = re.compile(r"(?=\brank (\d+) \(([^()]+)\) (left: (?P<why>.*)|died\b.*))")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 _SENT = "see who sent that: the kernel when memory ran out (dmesg), a scheduler, or a person"
@@ -160,7 +160,8 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
     """Another rank than one of this machine that failed by itself, if an exception names it."""
     told = session.exception(first[0])[1] if first else (screen.first_error or (0, ""))[1]
     # One that left since another one had left tells of that one last.
-    gone = [found for line in told.splitlines() for found in _all_gone(_AFTER_A_TEXT.sub("", line))]
+    lines = (_AFTER_A_TEXT.sub("", line) for line in told.splitlines())
+    gone = [found for line in lines for found in _GONE.finditer(line)]
     if not gone:
         return None
     number, host, why = int(gone[-1][1]), gone[-1][2], gone[-1]["why"]
@@ -181,15 +182,6 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
         what += f"was the first to leave the job: {why}"
     what = textwrap.shorten(what, _LONGEST, placeholder=" ...")
     return Culprit(what, cure=_see_above(number, screen) if said else "")
-
-
-def _all_gone(line: str) -> list[re.Match[str]]:
-    found = []
-    start = 0
-    while match := _GONE.search(line, start):
-        found.append(match)
-        start = match.start() + 1
-    return found
 
 
 def _first(number: int, code: int, session: Session, screen: Screen | None) -> Culprit:

@@ -36,8 +36,7 @@ class Deputy:
 
     def ranks(self) -> list[int]:
         """Those whose program has not ended."""
-        alive = (keeper for pid, keeper in self._programs.items() if _kin(pid)[0] == keeper)
-        return sorted(self._keepers[keeper] for keeper in alive)
+        return sorted(self._keepers[self._programs[pid]] for pid in self._alive())
 
     def to_keepers(self, signum: int) -> None:
         """Sends a signal to all keepers."""
@@ -49,9 +48,12 @@ class Deputy:
         As a terminal does: a shell hands none on to the Python that it waits for. Only within a
         program's process group, and not to what it has started to outlive it, by `nohup`.
         """
-        kin = _all_kin()
-        alive = {pid for pid, keeper in self._programs.items() if kin.get(pid, _GONE)[0] == keeper}
+        kin, alive = _all_kin(), self._alive()  # in this order: `kin` has all that are alive
         _send(signum, (pid for pid in kin if _is_with(pid, alive, kin)))
+
+    def _alive(self) -> set[int]:
+        """The programs that have not ended."""
+        return {pid for pid, keeper in self._programs.items() if _kin(pid)[0] == keeper}
 
 
 def _is_with(process: int, programs: set[int], kin: Mapping[int, tuple[int, int]]) -> bool:
