@@ -131,20 +131,24 @@ void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
     it = waits.count(it->first) > 0 ? std::next(it) : asked_.erase(it);
   }
   for (const auto& [key, since_ns] : waits) {
-    if (now_ns - since_ns < options_.warn_ns) continue;
+    const int64_t age_ns = now_ns - since_ns;
+    if (age_ns < options_.warn_ns) continue;
     Asked& asked = asked_[key];
-    if (asked.asked_ns == 0 || now_ns - asked.asked_ns >= options_.warn_ns) {
+    // Past the limit the next report ends the job, and has only the grace to do
+    // so before waiters end it, who know less.
+    const bool last = options_.fail_ns > 0 && age_ns >= options_.fail_ns;
+    const int64_t beat_ns = last ? options_.query_ns : options_.warn_ns;
+    if (asked.asked_ns == 0 || now_ns - asked.asked_ns >= beat_ns) {
       // Who asks more often than answers are waited for waits all the same.
       if (asked.asked_ns == 0 || Heard(asked)) asked.since_ns = now_ns;
       asked.asked_ns = now_ns;
-      asked.warned = false;
+      if (!last) asked.warned = false;
       Ask(key, now_ns);
     } else if (!asked.warned && Unanswered(asked, now_ns)) {
       asked.warned = true;
       const std::vector<int> above = Above(key);
       if (above.empty()) continue;
-      host_->Warn("stall: " + Shown(key) + " waited " +
-                  SecondsText(now_ns - since_ns) +
+      host_->Warn("stall: " + Shown(key) + " waited " + SecondsText(age_ns) +
                   NoAnswerText(above, topology_.hosts));
     }
   }

@@ -256,7 +256,8 @@ TEST(Controller, NamesNobodyWhoHasAnswered) {
   query.kind = MessageKind::kQuery;
   query.name = "g";
   for (int64_t s = 1; s <= 311; ++s) {
-    if (s % 30 == 2) controller.Receive(2, EncodeMessage(query), s * kSecond);
+    const bool asked = s % 30 == 2 || (s > 301 && s % 2 == 0);
+    if (asked) controller.Receive(2, EncodeMessage(query), s * kSecond);
     controller.Tick(s * kSecond);
   }
   EXPECT_EQ(host.warnings, std::vector<std::string>());
@@ -265,6 +266,26 @@ TEST(Controller, NamesNobodyWhoHasAnswered) {
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].text,
             "'g' (world) got no decision within 310 s; seen by rank 3 (b)");
+}
+
+// A question that came shortly before the limit was over has its report before
+// the limit, too, and the next one is due only after the waiters' own limit.
+TEST(Controller, AsksAgainWhenTheLimitIsOver) {
+  StallOptions options;
+  options.warn_ns = 30 * kSecond;
+  options.fail_ns = 40 * kSecond;
+  Topology topology = OneNode();
+  topology.size = 2;
+  topology.nodes = {{0, 1}};
+  Host host;
+  Controller controller(topology, options, &host, &host);
+  controller.Admit(Allreduce("g"));  // waits since the first second
+  for (int64_t s = 35; s <= 44 && host.aborts.empty(); ++s) {
+    controller.Tick(s * kSecond);
+  }
+  ASSERT_EQ(host.warnings.size(), 1u);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].rank, 1);
 }
 
 // The leader of node b, with three ranks below it.
