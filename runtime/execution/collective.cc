@@ -32,14 +32,6 @@ std::string Collective::What() const {
          first().key.second + "'";
 }
 
-std::vector<std::shared_ptr<void>> Collective::KeptMemory() const {
-  std::vector<std::shared_ptr<void>> memory(unused_.begin(), unused_.end());
-  for (const Task& task : tasks_) {
-    if (task.own.has_value()) memory.push_back(task.own->keepalive);
-  }
-  return memory;
-}
-
 Status Collective::Next(OperationSpec* spec, bool* some) {
   if (!planned_) {
     planned_ = true;

@@ -38,10 +38,6 @@ class Collective {
   // "allreduce 'g'"
   std::string What() const;
 
-  // What must stay while something may still write to the memory of the
-  // operations.
-  std::vector<std::shared_ptr<void>> KeptMemory() const;
-
  private:
   OperationSpec Spec() const;
   // Where the tensors lie; of a rank that has joined, where the others' do.

@@ -1,6 +1,7 @@
 #include "runtime/execution/executor.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -14,14 +15,6 @@ namespace {
 // looked at again.
 constexpr int64_t kBudgetNs = 100'000;
 
-// Nobody can say when a late message arrives, if at all.
-void KeepForEver(std::vector<std::shared_ptr<void>> memory) {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<void>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (std::shared_ptr<void>& one : memory) kept->push_back(std::move(one));
-}
-
 // A rank that has joined stands in with zeros, where the others' tensors lie.
 Status NothingServes(const OperationSpec& spec) {
   if (spec.memory.kind != MemoryKind::kDevice) {
@@ -34,8 +27,6 @@ Status NothingServes(const OperationSpec& spec) {
 }
 
 }  // namespace
-
-Executor::~Executor() { KeepForEver(std::move(leaked_)); }
 
 void Executor::Add(std::vector<Task> batch) {
   Batch added;
@@ -178,19 +169,27 @@ size_t Executor::UnderWayOn(const Backend* backend) const {
 
 void Executor::End(Task* task, const Status& status) {
   if (!task->own.has_value()) return;
-  Entry own = std::move(*task->own);
-  task->own.reset();
-  host_->Ended(task->key, std::move(own.done), status, task->value);
+  host_->Ended(task->key, std::move(task->own->done), status, task->value);
+}
+
+// Something may still write to what the operation and its tasks hold, and
+// nobody can say until when: a late message, if it comes at all.
+void Executor::KeepForEver(std::list<UnderWay>* list,
+                           std::list<UnderWay>::iterator one) {
+  static std::mutex mutex;
+  static auto* const kept = new std::list<UnderWay>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept->splice(kept->end(), *list, one);
 }
 
 void Executor::Fail(const Status& status) {
-  for (UnderWay& one : under_way_) {
-    if (one.operation != nullptr && !one.operation->Abandon()) {
-      for (auto& memory : one.collective.KeptMemory()) {
-        leaked_.push_back(std::move(memory));
-      }
+  for (auto one = under_way_.begin(); one != under_way_.end();) {
+    const auto next = std::next(one);
+    for (Task& task : one->collective.tasks()) End(&task, status);
+    if (one->operation != nullptr && !one->operation->Abandon()) {
+      KeepForEver(&under_way_, one);
     }
-    for (Task& task : one.collective.tasks()) End(&task, status);
+    one = next;
   }
   under_way_.clear();
   for (Batch& batch : batches_) {

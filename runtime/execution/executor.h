@@ -42,7 +42,6 @@ class Executor final : public TaskRunner {
       : backends_(std::move(backends)),
         fusion_threshold_(fusion_threshold),
         host_(host) {}
-  ~Executor() override;
 
   // TaskRunner
   void Add(std::vector<Task> batch) override;
@@ -92,6 +91,8 @@ class Executor final : public TaskRunner {
   Backend* BackendFor(const OperationSpec& spec) const;
   size_t UnderWayOn(const Backend* backend) const;
   void End(Task* task, const Status& status);
+  static void KeepForEver(std::list<UnderWay>* list,
+                          std::list<UnderWay>::iterator one);
   void NoteWork();
 
   const std::vector<Backend*> backends_;
@@ -105,8 +106,6 @@ class Executor final : public TaskRunner {
   int awaited_ = -1;
   std::atomic<bool> broken_{false};
   std::atomic<bool> has_work_{false};
-  // Memory that a backend may still touch after an abort.
-  std::vector<std::shared_ptr<void>> leaked_;
 };
 
 // Indices into `batch`, each once; every inner list is executed together, the

@@ -95,7 +95,8 @@ class Operation {
   virtual Status Progress(int64_t budget_ns, Poll* poll) = 0;
 
   // Lets go of what is under way; called before an operation that has not
-  // ended is destroyed. False if something may still write to its memory.
+  // ended is destroyed. False if something may still write to its memory: it
+  // must stay then, for ever, and all that it was given.
   virtual bool Abandon() = 0;
 };
 

@@ -398,10 +398,12 @@ TEST_F(ExecutorTest, AfterAFailureNothingRunsUntilFail) {
   EXPECT_EQ(fired, 3);
 }
 
-// Memory that a backend may still touch outlives the executor.
+// Memory that a backend may still touch outlives the executor: the caller's, and
+// what an operation has itself, as a table of rows or a sum.
 TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
   for (const bool in_use : {false, true}) {
     bool given_back = false;
+    data.destroyed = 0;
     {
       Executor one({&data}, kThreshold, this);
       Task run = Sum("a", 1);
@@ -416,6 +418,7 @@ TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
       EXPECT_EQ(given_back, !in_use);
     }
     EXPECT_EQ(given_back, !in_use);
+    EXPECT_EQ(data.destroyed, in_use ? 0 : 1);
   }
 }
 

@@ -56,6 +56,7 @@ class FakeBackend final : public Backend {
   std::set<uint64_t> busy;       // of these, those that could go on
   Status answer;
   bool in_use = false;
+  int destroyed = 0;  // operations
   bool serves_broadcast = true;
   size_t room = 4;
 
@@ -64,6 +65,7 @@ class FakeBackend final : public Backend {
    public:
     Fake(FakeBackend* backend, uint64_t number)
         : backend_(backend), number_(number) {}
+    ~Fake() override { ++backend_->destroyed; }
     Status Progress(int64_t, Poll* poll) override {
       poll->done = backend_->held.count(number_) == 0;
       poll->moved = backend_->busy.count(number_) > 0;

@@ -65,10 +65,6 @@ class P2POperation final : public Operation {
         messages_(backend->p2p_, tag_, backend->max_message_bytes_) {}
 
   ~P2POperation() override {
-    if (!Abandon()) {
-      // A late message may still be written there: it is never given back.
-      static_cast<void>(staging_.memory.release());
-    }
     if (staging_.memory != nullptr) backend_->GiveBack(std::move(staging_));
     if (begun_) backend_->tags_.erase(tag_);
   }

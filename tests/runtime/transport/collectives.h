@@ -130,7 +130,11 @@ class Collectives {
       if (status.ok() && meanwhile) status = meanwhile();
       if (!poll.moved) std::this_thread::yield();
     }
-    if (!status.ok() && !operation->Abandon()) memory_in_use_ = true;
+    if (!status.ok() && !operation->Abandon()) {
+      static auto* const kept = new std::vector<std::unique_ptr<Operation>>;
+      kept->push_back(std::move(operation));  // as the executor does
+      memory_in_use_ = true;
+    }
     return status;
   }
 
