@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tf_hvd.horovod.names import horovod_path
+from tf_hvd.launch.environment import horovod_path
 
 SHORT = ["--repetitions", "2", "--warmup", "1", "--calls", "1"]
 OPERATIONS = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
@@ -81,10 +81,10 @@ def test_libraries_in_processes_of_their_own(named_as_horovod, bench):
     ("words", "said"),
     [
         (["--sizes", "much"], "'much' is not a size"),
-        (["--operations", "allsum"], "there is no operation 'allsum': allreduce, "),
-        (["--dtypes", "int4"], "there is no dtype 'int4'"),
-        (["--peers", "nccl"], "there is no peer 'nccl': tf_hvd, "),
-        (["--gradients", "vgg17"], "no gradients of 'vgg17'"),
+        (["--operations", "allsum"], "unknown operation 'allsum'; choose from allreduce, "),
+        (["--dtypes", "int4"], "unknown dtype 'int4'"),
+        (["--peers", "nccl"], "unknown peer 'nccl'; choose from tf_hvd, "),
+        (["--gradients", "vgg17"], "unknown model 'vgg17'; choose from "),
         (["--plot", "a.jpeg"], "must end in .png or .svg"),
     ],
 )

@@ -51,7 +51,7 @@ FIRST = "rank 1 was the first to end with an error "
             "sys.exit(3)",
             3,
             f"{FIRST}(exit code 3)",
-            "it left no exception: look where the program calls sys.exit or os._exit",
+            "it raised no exception: look where the program calls sys.exit or os._exit",
         ),
         (
             "sys.exit('no images')",
@@ -63,7 +63,7 @@ FIRST = "rank 1 was the first to end with an error "
             "os.kill(os.getpid(), signal.SIGTERM)",
             143,
             f"{FIRST}(signal 15, Terminated)",
-            "see who sent that: tf_hvd run did not",
+            "find out who sent it: tf_hvd run did not",
         ),
         (
             "signal.signal(signal.SIGSEGV, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGSEGV)",

@@ -94,7 +94,7 @@ def test_a_machine_with_gpus_is_well():
         (
             changed({"tensorflow": "2.20.1", "native": None}, tensorflow={"tensorflow": "2.20.1"}),
             "TensorFlow",
-            "2.20.1 does not fit: tf_hvd is for 2.21",
+            "2.20.1 does not match: tf_hvd is for 2.21",
             "Install TensorFlow 2.21 (pip install 'tensorflow==2.21.*', or tensorflow-cpu), or "
             "make a wheel for this one: './dev wheel --tensorflow 2.20' in tf_hvd's source",
         ),

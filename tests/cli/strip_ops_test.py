@@ -152,11 +152,11 @@ def test_keras_exports_hold_none(run, tmp_path):
     ("content", "message"),
     [
         (b"", "{path}: it is empty; save the graph again"),
-        (b"not a graph at all", "it is no GraphDef, or it is truncated or damaged"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0", "it is no GraphDef, or it is truncated or damaged"),
-        (b"PK\x03\x04 a .keras file", "it is no graph; if Keras has saved it (.keras, .h5)"),
-        (b"node { name: 7 }", "it is no GraphDef in text form: 1:14"),
-        (b"\x0a\x05\x0a\x01x\x12\x00", "it is no MetaGraphDef, or it is truncated or damaged"),
+        (b"not a graph at all", "this is not a GraphDef, or it is truncated or damaged"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "this is not a GraphDef, or it is truncated or damaged"),
+        (b"PK\x03\x04 a .keras file", "this is not a graph; if Keras has saved it (.keras, .h5)"),
+        (b"node { name: 7 }", "this is not a GraphDef in text form: 1:14"),
+        (b"\x0a\x05\x0a\x01x\x12\x00", "this is not a MetaGraphDef, or it is truncated or damaged"),
         (b"\x08\x02\x12\x00", "it is a SavedModel of version 2"),
         (b"\x0a\x07\x0a\x01x\x12\x02No\x22\x03\x10\xff\x7f", "a graph for readers of version"),
     ],
@@ -196,7 +196,7 @@ def test_truncated_meta_graph(refused, tmp_path):
     path = tmp_path / "model.ckpt-1.meta"
     path.write_bytes(whole[: len(whole) // 2])
     error = refused("--input", path, "--output", tmp_path / "out.meta")
-    assert "it is no MetaGraphDef, or it is truncated or damaged" in error
+    assert "this is not a MetaGraphDef, or it is truncated or damaged" in error
 
 
 def test_names_that_are_wrong(refused, graph_file, tmp_path):

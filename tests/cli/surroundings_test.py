@@ -53,7 +53,7 @@ def test_more_ranks_than_processes_can_be(call):
     """Nothing was said for two minutes."""
     code, output, errors = call("run", "-np", "100000000", "true")
     assert (code, output) == (2, "")
-    assert "100000000 ranks on this machine are at least 200000000 processes, and it " in errors
+    assert "100000000 ranks on this machine need at least 200000000 processes, but it " in errors
 
 
 def test_the_limits_on_processes(monkeypatch, tmp_path):
@@ -105,7 +105,7 @@ def test_what_is_said_of_little_shared_memory():
     assert shared_memory.little_text("openmpi", 9 * MIB, 2).startswith(
         "tf_hvd run: /dev/shm had 9 MiB free when the job started, and 2 ranks need 10 MiB. Remove"
     )
-    bus = "/dev/shm had 9 MiB free when the job started, and 2 ranks need 20 MiB; where it is full"
+    bus = "/dev/shm had 9 MiB free when the job started, and 2 ranks need 20 MiB; MPICH dies of"
     assert bus in shared_memory.little_text("mpich", 9 * MIB, 2)
     assert shared_memory.little_text("openmpi", 10 * MIB, 2) == ""
     assert shared_memory.little_text("", 0, 2) == ""

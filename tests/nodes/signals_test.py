@@ -23,7 +23,7 @@ machines = importlib.import_module("cluster")
 
 LIMIT = 600
 PROGRAM = """
-import os, signal, sys, time
+import mmap, os, signal, sys, time
 
 rank = next(int(os.environ[n]) for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if n in os.environ)
 
@@ -34,6 +34,9 @@ def note(what):
 hangs = sys.argv[1] == "hangs" and rank == 1
 if hangs:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open("/dev/shm/mpich_shm_of_test", "w+b") as file:  # as MPICH does
+        file.truncate(4096)
+        memory = mmap.mmap(file.fileno(), 4096)
 try:
     note("ready")
     time.sleep(300)
@@ -180,6 +183,9 @@ def test_a_rank_elsewhere_that_outstays_the_grace_is_named(
     assert process.returncode == 128 + signal.SIGINT, errors
     assert (tmp_path / "saved0").exists(), errors
     assert errors.endswith("; rank 1 had not ended yet and had to be killed\n")
+    # Nobody but a rank's keeper knows of them there.
+    shared = subprocess.check_output(two_nodes["beta"].command(["ls", "/dev/shm"]), text=True)
+    assert "mpich_shm_of_test" not in shared, errors
     wait_for_the_end(two_nodes)
 
 

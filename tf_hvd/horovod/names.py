@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_hvd.core.absent import ABSENT
+from tf_hvd.launch.environment import horovod_path
 
 HOROVOD_VERSION = "0.28.1"
 """The Horovod whose names these are; scripts read it as `horovod.__version__`."""
@@ -62,11 +63,6 @@ def elastic_text() -> str:
                     return _absent(value.__name__, "elastic")
         frame = frame.f_back
     return ""
-
-
-def horovod_path() -> str:
-    """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
-    return str(pathlib.Path(__file__).resolve().parents[1] / "_as_horovod")
 
 
 def _file_of(module: str) -> str:

@@ -35,8 +35,9 @@ def add_command(
     parser = commands.add_parser(
         "bench",
         help="measure collectives beside raw MPI and the machine's limits",
-        description="Measures operations on tensors of some sizes, or on the gradients of a model, "
-        "in turns with what else is installed. Run it in a job, or let it start one with -np.",
+        description="Measures operations on tensors of several sizes, or on the gradients of a "
+        "model, and in turns the other libraries that are installed. Run it in a job, or let it "
+        "start one with -np.",
         epilog="example: tf_hvd bench -np 2 --sizes 4,64K,1M --gradients resnet50",
     )
     job = parser.add_argument_group("options for starting a job")
@@ -186,7 +187,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         dtypes=options.dtypes,
         gradients=options.gradients,
         mode=options.mode,
-        plan=Plan(max(1, options.repetitions), options.warmup, options.calls),
+        plan=Plan(options.repetitions, options.warmup, options.calls),
         json=options.json,
         plot=options.plot,
         training=options.training,

@@ -10,9 +10,9 @@ from pathlib import Path
 from tf_hvd.launch.environment import exported_names
 from tf_hvd.launch.hosts import Host, most_ranks_on_a_host
 from tf_hvd.launch.launchers import Launcher
+from tf_hvd.launch.task import RANK_VARIABLES
 
 _BINDING_OPTIONS = ("bind-to", "map-by", "rank-by", "cpu-bind", "cpu-set", "rankfile")
-_RANK_VARIABLES = {"openmpi": "OMPI_COMM_WORLD_RANK,PMIX_RANK", "mpich": "PMI_RANK"}
 # What a machine does that lacks this Python at this place: no file of ours is needed to begin.
 _ELSEWHERE = """\
 if [ -x "$1" ] && [ -r "$4" ]; then exec "$@"; fi
@@ -105,7 +105,7 @@ def by_way_of_rank(family: str, job: Job, folder: str, local: bool) -> tuple[str
     wanted += ["errors"] * (bool(family) and job.output.marks) + ["watch"] * bool(family)
     starter = [
         *(sys.executable, "-I", "-S", str(Path(__file__).with_name("rank.py"))),
-        *(folder, _RANK_VARIABLES.get(family, ""), ",".join(wanted)),
+        *(folder, ",".join(RANK_VARIABLES.get(family, ())), ",".join(wanted)),
         *(job.output.pattern(job.ranks), *job.command),
     ]
     return tuple(starter if local else ["/bin/sh", "-c", _ELSEWHERE, "tf_hvd run", *starter])

@@ -25,7 +25,7 @@ _SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
 _GONE = re.compile(r"(?=\brank (\d+) \(([^()]+)\) (left: (?P<why>.*)|died\b.*))")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
-_SENT = "see who sent that: the kernel when memory ran out (dmesg), a scheduler, or a person"
+_SENT = "find out who sent it: the kernel when memory ran out (dmesg), a scheduler, or a person"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit
     if first:
         found = _first(*first, session, screen)
     else:
-        found = Culprit("all ranks of this machine have ended, at least one of them badly")
+        found = Culprit("all ranks of this machine have ended, at least one of them with an error")
     cure = (
         f"the MPI launcher had not ended {seconds:g} s after them, and was killed: it may have "
         "waited for a machine that cannot be reached"
@@ -196,13 +196,13 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     if place or (code > 0 and said):
         cure = _see_above(number, screen)
     elif code > 0:
-        cure = "it left no exception: look where the program calls sys.exit or os._exit"
+        cure = "it raised no exception: look where the program calls sys.exit or os._exit"
     elif -code in _CRASHES:
-        cure = "a crash of native code: PYTHONFAULTHANDLER=1 shows the line of Python where it was"
+        cure = "a crash of native code: PYTHONFAULTHANDLER=1 shows the Python line it happened in"
     elif -code == signal.SIGKILL:
         cure = _SENT
     elif code < 0:
-        cure = "see who sent that: tf_hvd run did not"
+        cure = "find out who sent it: tf_hvd run did not"
     where = "; ".join(filter(None, [place, _where(number, session)]))
     return Culprit(first_text(number, code, why), where, cure, exit_code(code))
 

@@ -12,12 +12,15 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterable, Mapping
 
 KEEPER = b"tf_hvd_run_rank"  # as /proc has it
 RANKS = "tf_hvd ranks:"  # what an answer begins with: a login may print whatever it likes
 TO_KEEPERS, TO_PROGRAMS, LOOK = "keepers", "programs", "look"
 _GONE = (0, 0)
+# In seconds: until keepers that have nothing to wait for have ended, and between two looks.
+_PATIENCE, _PAUSE = 3.0, 0.02
 
 
 class Deputy:
@@ -51,6 +54,18 @@ class Deputy:
         kin, alive = _all_kin(), self._alive()  # in this order: `kin` has all that are alive
         _send(signum, (pid for pid in kin if _is_with(pid, alive, kin)))
 
+    def wait_for_keepers(self) -> None:
+        """Returns when those whose program has ended have ended, too, which takes no time.
+
+        Then nothing of theirs is left, and MPI's launcher may be killed, which kills them.
+        """
+        until = time.monotonic() + _PATIENCE
+        busy = {self._programs[pid] for pid in self._alive()}
+        while any(_kin(pid) != _GONE for pid in self._keepers if pid not in busy):
+            if time.monotonic() > until:
+                return
+            time.sleep(_PAUSE)
+
     def _alive(self) -> set[int]:
         """The programs that have not ended."""
         return {pid for pid, keeper in self._programs.items() if _kin(pid)[0] == keeper}
@@ -63,7 +78,7 @@ def _is_with(process: int, programs: set[int], kin: Mapping[int, tuple[int, int]
         program = kin.get(program, _GONE)[0]
     if program in (0, process):
         return program == process
-    stays = _ignores_hangup(process) and not _ignores_hangup(program)
+    stays = ignores_hangup(process) and not ignores_hangup(program)
     return kin[process][1] == kin[program][1] and not stays
 
 
@@ -100,7 +115,8 @@ def _kin(process: int) -> tuple[int, int]:
     return _GONE if not fields or fields[0] in b"ZX" else (int(fields[1]), int(fields[2]))
 
 
-def _ignores_hangup(process: int) -> bool:
+def ignores_hangup(process: int) -> bool:
+    """Whether it ignores SIGHUP, as `nohup` makes it."""
     found = re.search(rb"^SigIgn:\s*([0-9a-f]+)$", _read(f"/proc/{process}/status"), re.MULTILINE)
     return bool(found and int(found[1], 16) >> (signal.SIGHUP - 1) & 1)
 
@@ -138,6 +154,7 @@ def main(arguments: list[str]) -> None:
             else:
                 print(RANKS, *deputy.ranks(), flush=True)
     deputy.to_keepers(int(last))
+    deputy.wait_for_keepers()
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def _tensorflow(found: Surroundings) -> Iterator[Finding]:
         yield Finding("TensorFlow", f"{installed} cannot be imported: {why}", PROBLEM, cure)
         return
     if wheels.minor(version) not in found.minors:
-        text = f"{version} does not fit: tf_hvd is for {wheels.named(found.minors)}"
+        text = f"{version} does not match: tf_hvd is for {wheels.named(found.minors)}"
         yield Finding("TensorFlow", text, PROBLEM, wheels.cure(found.minors, version))
         return
     yield Finding("TensorFlow", installed or version)

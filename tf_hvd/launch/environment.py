@@ -10,6 +10,7 @@ from pathlib import Path
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.launchers import LIBRARY_VARIABLE, Launcher
 from tf_hvd.launch.rank import FOLDER_VARIABLE
+from tf_hvd.launch.task import RANK_VARIABLES
 
 # What does not go to other machines: Horovod's rule (its util/env.py) ...
 _STAYS = r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|HOROVOD_SECRET_KEY"
@@ -26,8 +27,8 @@ _OF_LAUNCHERS = (
 _AT_HOME = re.compile(f"{_STAYS}|{_OF_A_LOGIN}|{_OF_LAUNCHERS}")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
-# What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+# By these a rank of MPI is known. Not by SLURM_PROCID, which all processes of a step have.
+MPI_RANK_VARIABLES = (*RANK_VARIABLES["openmpi"], *RANK_VARIABLES["mpich"])
 # The names of the variables by which `tf_hvd run` has set up MPI for one job, comma-separated.
 SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
 # What tf_hvd tells its own processes.
@@ -37,6 +38,7 @@ INTERNAL_VARIABLES = frozenset(
         *(FOLDER_VARIABLE, SETTINGS_VARIABLE),
     }
 )
+# What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(
     {
@@ -48,10 +50,7 @@ _TOLD = frozenset(
         *("OMPI_TOOL_NAME", "OMPI_UNIVERSE_SIZE", "OMPI_VERSION", "OPAL_USER_PARAMS_GIVEN"),
         *("PRTE_LAUNCHED", "PRTE_SHARED_FS"),
         "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",  # Hydra's, of its -iface
-        "TF_HVD_STARTED_BY",  # what init tells the processes that a rank starts
-        "TF_HVD_LAUNCHED_RANK",
-        "TF_HVD_LISTEN_ON",
-        SETTINGS_VARIABLE,
+        *(INTERNAL_VARIABLES - {FOLDER_VARIABLE}),  # an inner job tells the outer one of itself
     }
 )
 _SETTINGS_PREFIX = "PMIX_MCA_"
@@ -59,7 +58,7 @@ _SETTINGS_PREFIX = "PMIX_MCA_"
 
 def is_rank(environ: Mapping[str, str]) -> bool:
     """Whether a launcher of MPI started the process that has this environment."""
-    return any(name in environ for name in RANK_VARIABLES)
+    return any(name in environ for name in MPI_RANK_VARIABLES)
 
 
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
@@ -148,10 +147,14 @@ def rank_environment(
     return ranks
 
 
+def horovod_path() -> str:
+    """The folder that PYTHONPATH must name for `import horovod` to give tf_hvd."""
+    return str(Path(__file__).resolve().parent.parent / "_as_horovod")
+
+
 def horovod_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` with a `horovod` first on Python's path that is tf_hvd."""
-    ours = str(Path(__file__).resolve().parent.parent / "_as_horovod")
-    path = environ.get("PYTHONPATH", "")
+    ours, path = horovod_path(), environ.get("PYTHONPATH", "")
     return {**environ, "PYTHONPATH": f"{ours}{os.pathsep}{path}" if path else ours}
 
 

@@ -158,7 +158,7 @@ def _ask(host: Host, needs: Needs) -> _Answer:
             timeout=_ANSWER_SECONDS, env=dict(needs.environ), check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        return _Answer(wrong=f"host {host.name}: there is no ssh on this machine to reach it by")
+        return _Answer(wrong=f"host {host.name}: this machine has no ssh to reach it with")
     except subprocess.TimeoutExpired:
         text = f"host {host.name}: no answer by ssh within {_ANSWER_SECONDS} s"
         return _Answer(wrong=text)
@@ -204,7 +204,7 @@ def _read(name: str, ended: subprocess.CompletedProcess[str]) -> _Answer:
     if "missing" in facts:
         return _Answer(wrong=f"host {name}: {facts['missing']}")
     if "end" not in facts:
-        return _Answer(wrong=f"host {name}: the check there did not end well: {last}")
+        return _Answer(wrong=f"host {name}: the check there failed: {last}")
     del facts["end"]
     facts["MPI"] = version_in(facts.pop("launcher", ""))
     addresses = frozenset(facts.pop("addresses", "").split())

@@ -1,4 +1,4 @@
-"""The Python that runs a program, where it is not the one that tf_hvd is installed in."""
+"""The Python that runs a program; it need not be the one that tf_hvd is installed in."""
 
 from __future__ import annotations
 
@@ -6,13 +6,55 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-
-from tf_hvd.launch.job_watch import interpreter_of
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 # Also for a Python 2, which says nothing then.
 _ASK = "import importlib.util as u; print(u.find_spec('tf_hvd') is None)"
 _PATIENCE = 10.0  # seconds
+
+
+def is_interpreter(program: str) -> bool:
+    """Whether a program is Python itself, told by its name."""
+    return Path(os.path.realpath(program)).name.startswith("python")
+
+
+def is_python(program: str) -> bool:
+    """Whether a program is Python or a script for it, told by its name and its first line."""
+    if is_interpreter(program):
+        return True
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
+def is_for_horovod(command: Sequence[str]) -> bool:
+    """Whether a Python program may be written for Horovod, told by the script in its command."""
+    script = next((word for word in command if word.endswith(".py")), None)
+    if script is None:
+        return True
+    try:
+        text = Path(script).read_bytes()
+    except OSError:  # Python has said enough
+        return False
+    return b"horovod" in text and b"tf_hvd" not in text
+
+
+def python_of(program: str, environ: Mapping[str, str]) -> str:
+    """The Python that runs a program: itself, or that of a script's first line; else empty."""
+    if is_interpreter(program):
+        return program
+    path = shutil.which(program, path=environ.get("PATH"))
+    if path is None or not is_python(path):
+        return ""
+    with open(path, "rb") as file:
+        words = os.fsdecode(file.readline(256))[2:].split()
+    if os.path.basename(words[0]) == "env":
+        return next((word for word in words[1:] if not word.startswith("-")), "")
+    return words[0]
 
 
 def missing_text(program: str, environ: Mapping[str, str]) -> str:
@@ -22,7 +64,7 @@ def missing_text(program: str, environ: Mapping[str, str]) -> str:
         program: the job's program as the user named it.
         environ: what it was started in.
     """
-    python = shutil.which(interpreter_of(program, environ), path=environ.get("PATH"))
+    python = shutil.which(python_of(program, environ), path=environ.get("PATH"))
     if python is None or python == sys.executable or not _lacks_us(python, environ):
         return ""
     return (

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import sys
 import textwrap
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
-from tf_hvd.launch import culprit, processes, shared_memory
+from tf_hvd.launch import culprit, deputy, processes, shared_memory
 from tf_hvd.launch.culprit import listed
 from tf_hvd.launch.grace import Elsewhere, Grace
 from tf_hvd.launch.session import Session
@@ -65,7 +63,7 @@ class JobWatch:
         self._told_of_start = False
         self._tensorflow = False
         self._launcher = 0
-        self._ignores_hangup = processes.ignores_hangup(os.getpid())  # then all of us do
+        self._ignores_hangup = deputy.ignores_hangup(os.getpid())  # then all of us do
         # Since when a rank of this machine has failed, and all of them have ended.
         self._failed: float | None = None
         self._ended: float | None = None
@@ -161,7 +159,7 @@ class JobWatch:
             return Fate.KILLED
         own = processes.session(process)
         apart = own is not None and own not in {os.getsid(0), *self._session.sessions}
-        nohup = not self._ignores_hangup and processes.ignores_hangup(process)
+        nohup = not self._ignores_hangup and deputy.ignores_hangup(process)
         return Fate.LEFT if apart or nohup else Fate.KILLED
 
     def _tell_of_start(self, passed: float) -> None:
@@ -172,7 +170,7 @@ class JobWatch:
         self._told_of_start = True
         say(
             f"tf_hvd run: after {_SILENT:g} s none of {self.here} ranks on this machine has "
-            f"started; the MPI launcher, process {self._launcher}, is still at work "
+            f"started; the MPI launcher, process {self._launcher}, is still running "
             "(--verbose shows its command, --start-timeout ends such a job)"
         )
 
@@ -230,49 +228,6 @@ def say(text: str) -> None:
     """Prints a line for the user."""
     with contextlib.suppress(OSError):  # nobody reads it
         print(text, file=sys.stderr, flush=True)
-
-
-def is_interpreter(program: str) -> bool:
-    """Whether a program is Python itself, told by its name."""
-    return Path(os.path.realpath(program)).name.startswith("python")
-
-
-def is_python(program: str) -> bool:
-    """Whether a program is Python or a script for it, told by its name and its first line."""
-    if is_interpreter(program):
-        return True
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return False
-    return first.startswith(b"#!") and b"python" in first
-
-
-def is_for_horovod(command: Sequence[str]) -> bool:
-    """Whether a Python program may be written for Horovod, told by the script in its command."""
-    script = next((word for word in command if word.endswith(".py")), None)
-    if script is None:
-        return True
-    try:
-        text = Path(script).read_bytes()
-    except OSError:  # Python has said enough
-        return False
-    return b"horovod" in text and b"tf_hvd" not in text
-
-
-def interpreter_of(program: str, environ: Mapping[str, str]) -> str:
-    """The Python that runs a program: itself, or that of a script's first line; else empty."""
-    if is_interpreter(program):
-        return program
-    path = shutil.which(program, path=environ.get("PATH"))
-    if path is None or not is_python(path):
-        return ""
-    with open(path, "rb") as file:
-        words = os.fsdecode(file.readline(256))[2:].split()
-    if os.path.basename(words[0]) == "env":
-        return next((word for word in words[1:] if not word.startswith("-")), "")
-    return words[0]
 
 
 def apart_text(ranks: int, command: Sequence[str], as_horovod: bool, error: bool) -> str:

@@ -76,8 +76,8 @@ def find_launcher(wanted: str, environ: Mapping[str, str]) -> Launcher:
         return launcher
     if named:
         raise UsageError(
-            f"{LIBRARY_VARIABLE}={named} is {FAMILY_NAMES[wanted]}, but no launcher of it lies "
-            f"beside it or on the PATH; install it (pip install {wanted}) or unset the variable"
+            f"{LIBRARY_VARIABLE}={named} is {FAMILY_NAMES[wanted]}, but its launcher is neither "
+            f"beside it nor on the PATH; install it (pip install {wanted}) or unset the variable"
         )
     raise UsageError(_not_found(wanted, environ))
 

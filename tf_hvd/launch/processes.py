@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import sys
 from pathlib import Path
 
@@ -92,16 +91,6 @@ def session(process: int) -> int | None:
         return os.getsid(process)
     except OSError:
         return None
-
-
-def ignores_hangup(process: int) -> bool:
-    """Whether it ignores SIGHUP, as `nohup` makes it."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text(errors="replace").splitlines()
-    except OSError:
-        return False
-    ignored = next((int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")), 0)
-    return bool(ignored >> (signal.SIGHUP - 1) & 1)
 
 
 def has_tensorflow(process: int) -> bool:

@@ -197,7 +197,7 @@ class _Copy:
 
     def add(self, piece: bytes) -> None:
         """Hands a piece of output on; empty at the end."""
-        if self._file is not None and not _write(self._file, self._stamped(piece)):
+        if self._file is not None and not write_all(self._file, self._stamped(piece)):
             self._file = None
         if not self._label and not self._timestamps:
             self._send(piece)
@@ -236,7 +236,7 @@ class _Copy:
             self._send(piece)
 
     def _send(self, data: bytes) -> None:
-        if self._to is not None and not _write(self._to, data):
+        if self._to is not None and not write_all(self._to, data):
             self._to = None
 
     def _stamped(self, piece: bytes) -> bytes:
@@ -271,12 +271,16 @@ def _copy(sources: dict[int, _Copy]) -> None:
                 copy.show_line()
 
 
-def _write(to: int, data: bytes) -> bool:
+def write_all(to: int, data: bytes) -> bool:
+    """Writes to a descriptor until all is written; False if it takes no more.
+
+    A full disk, or a reader that is gone, must not end a rank.
+    """
     try:
         while data:
             data = data[os.write(to, data) :]
     except OSError:
-        return False  # a full disk or a reader that is gone must not end the rank
+        return False
     return True
 
 
@@ -358,6 +362,7 @@ class _Keeper:
         self._child = child
         self._launcher = launcher
         self._held = False
+        self._segments: set[str] = set()  # that it had when it was to be held
 
     def wait(self) -> int:
         """Waits for the program's end; returns its exit code, or minus the signal.
@@ -369,6 +374,8 @@ class _Keeper:
         while True:
             ended, status = os.waitpid(self._child, os.WNOHANG)
             if ended:
+                # It may have been killed, and on another machine nobody else knows of them.
+                remove_segments(self._segments)
                 return os.waitstatus_to_exitcode(status)
             if orphaned is None and os.getppid() != self._launcher:
                 orphaned = time.monotonic()
@@ -393,6 +400,8 @@ class _Keeper:
         heard = signal.sigtimedwait(self.HEARD, seconds)
         if heard is not None and heard.si_signo != signal.SIGCHLD:
             self._held = heard.si_signo == HOLD
+            if self._held:
+                self._segments |= _segments_of(self._child)
         return heard is not None
 
 

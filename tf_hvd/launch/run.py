@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.launch import culprit, processes, rank, shared_memory
+from tf_hvd.launch import culprit, interpreter, processes, rank, shared_memory
 from tf_hvd.launch import job_watch as watching
 from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.command_line import Job, Output, by_way_of_rank, command_line
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     program = shutil.which(command[0], path=environ.get("PATH"))
     if local and program is None:
         raise UsageError(_not_found(command))
-    if program and watching.is_python(program):
+    if program and interpreter.is_python(program):
         _check_own_name(program, command, environ)
     if not here and options.require_init:
         raise UsageError(
@@ -133,7 +133,7 @@ def _check_number(here: int) -> None:
     most, told_by = processes.most()
     if here * _PROCESSES > most:
         raise UsageError(
-            f"{here} ranks on this machine are at least {here * _PROCESSES} processes, and it "
+            f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
             f"allows {most} ({told_by})"
         )
 
@@ -155,7 +155,7 @@ def _not_started(command: Sequence[str], error: OSError) -> str:
 
 def _import_folder(program: str, command: Sequence[str]) -> Path | None:
     """Where Python looks for modules before all else; None if that is not known, or nowhere."""
-    if not watching.is_interpreter(program):
+    if not interpreter.is_interpreter(program):
         return Path(os.path.realpath(program)).parent
     words = iter(command[1:])
     for word in words:
@@ -287,7 +287,7 @@ def _between_hosts(
 ) -> tuple[str, dict[str, str]]:
     """Checks the hosts; returns the network of their job, if it is one, and its MPI's settings."""
     program, words, family = job.command[0], job.launcher_args, launcher.family
-    python = watching.interpreter_of(program, environ)
+    python = interpreter.python_of(program, environ)
     found = check_hosts(hosts_of(job.hosts, job.ranks), Needs(launcher, program, python, environ))
     if job.interfaces or not names_interfaces(words, environ):
         network = jobs_network(job.interfaces, found.common, family)
@@ -366,8 +366,8 @@ def _closing_apart(
         watching.say(watching.apart_text(options.np, options.command, options.as_horovod, required))
         return code or (_FAILED if required else 0)
     aware = options.as_horovod or options.np == 1 or watch.knows_us()
-    python = watch.trains_apart() or watching.is_python(program)
-    if code and not aware and python and watching.is_for_horovod(options.command):
+    python = watch.trains_apart() or interpreter.is_python(program)
+    if code and not aware and python and interpreter.is_for_horovod(options.command):
         watching.say(watching.failed_text())
     return code
 

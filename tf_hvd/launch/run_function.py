@@ -22,13 +22,12 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
-from tf_hvd.launch._job_output import Output
+from tf_hvd.launch import task
+from tf_hvd.launch.job_output import OutputForwarder
 
 Result = TypeVar("Result")
 
-_TASK = pathlib.Path(__file__).with_name("task.py")
-# As in task.py, which may not be imported here, nor this there.
-_CALL, _RESULT, _FAILED = "call", "result.", "failed."
+
 # In seconds: how often what is not told is looked for.
 _LOOK = 0.2
 # How long the other ranks may still work when one has failed: to say what they saw.
@@ -83,8 +82,9 @@ def run(
       RankError: the function raised on a rank (the error names the first to do so, with its
         traceback), or a rank ended without a result.
       ValueError: `np`, `hosts`, `hostfile` or `options` are not what `tf_hvd run` takes;
-        it has said why on standard error.
-      TypeError: the function or an argument cannot be pickled.
+        standard error says why.
+      TypeError: `func` is not callable, `args` is neither a tuple nor a list, or the function or
+        an argument cannot be pickled.
       KeyboardInterrupt: from the terminal; the job has been ended.
     """
     if not callable(func):
@@ -99,9 +99,9 @@ def run(
     with _folder(directory) as folder:
         _leave_call(folder, (func, tuple(args), dict(kwargs or {})))
         command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", str(np), *where]
-        output = Output()
+        output = OutputForwarder()
         command += ["--end-with-parent", str(folder), *output.options, *options]
-        code = _wait([*command, "--", python, str(_TASK), str(folder)], folder, output)
+        code = _wait([*command, "--", python, task.__file__, str(folder)], folder, output)
         return _results(folder, int(np), code)
 
 
@@ -121,11 +121,11 @@ def _leave_call(folder: pathlib.Path, call: tuple[Any, ...]) -> None:
             data = _pickled(call)
     except Exception as error:
         raise TypeError(
-            f"tf_hvd.run cannot send the function and its arguments to the ranks: {error}. Make "
-            "in the function what cannot be pickled (files, locks, sessions)."
+            f"tf_hvd.run cannot send the function and its arguments to the ranks: {error}. "
+            "Create in the function what cannot be pickled (files, locks, sessions)."
         ) from error
     # First where to import from: the function may need it to be unpickled.
-    (folder / _CALL).write_bytes(pickle.dumps(sys.path) + data)
+    (folder / task.CALL).write_bytes(pickle.dumps(sys.path) + data)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -162,14 +162,14 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(command: Sequence[str], folder: pathlib.Path, output: Output) -> int:
+def _wait(command: Sequence[str], folder: pathlib.Path, output: OutputForwarder) -> int:
     """The exit code of the job, which ends when a rank has failed: MPICH would wait for all."""
     job = output.start(command)
     deadline = None
     try:
         while (code := job.poll()) is None:
             output.wait(_LOOK)
-            if deadline is None and any(folder.glob(f"{_FAILED}*")):
+            if deadline is None and any(folder.glob(f"{task.FAILED}*")):
                 deadline = time.monotonic() + _GRACE
             if deadline is not None and time.monotonic() > deadline:
                 _end(job, output)
@@ -183,7 +183,9 @@ def _wait(command: Sequence[str], folder: pathlib.Path, output: Output) -> int:
     return code
 
 
-def _end(job: subprocess.Popen[bytes], output: Output, signum: int = signal.SIGTERM) -> None:
+def _end(
+    job: subprocess.Popen[bytes], output: OutputForwarder, signum: int = signal.SIGTERM
+) -> None:
     """Ends the job, at once if it is interrupted again."""
     job.send_signal(signum)
     while job.poll() is None:
@@ -201,12 +203,12 @@ def _unpickled(data: bytes, rank: int) -> Any:
 
 
 def _results(folder: pathlib.Path, ranks: int, code: int) -> list[Any]:
-    if code == 2 and not any(folder.glob(f"{_RESULT}*")):
-        raise ValueError("tf_hvd run could not start the job; it has said why on standard error.")
+    if code == 2 and not any(folder.glob(f"{task.RESULT}*")):
+        raise ValueError("tf_hvd run could not start the job; standard error says why.")
     found = {}
     for rank in range(ranks):
         with contextlib.suppress(FileNotFoundError):
-            found[rank] = _unpickled((folder / f"{_RESULT}{rank}").read_bytes(), rank)
+            found[rank] = _unpickled((folder / f"{task.RESULT}{rank}").read_bytes(), rank)
     failed = [rank for rank in found if found[rank]["trace"] is not None]
     if failed:
         # The others may have failed because this one did.

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tf_hvd.launch import processes, rank
-from tf_hvd.launch.environment import RANK_VARIABLES
+from tf_hvd.launch.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.leftovers import Traces
 from tf_hvd.launch.terminal import Terminal
@@ -217,7 +217,7 @@ class Session:
         environ = processes.environment(process)
         if environ.get(rank.FOLDER_VARIABLE) != str(self.folder) or _is_starter(process):
             return None
-        numbers = [environ.get(name, "") for name in RANK_VARIABLES]
+        numbers = [environ.get(name, "") for name in MPI_RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)
 
     def is_copier(self, process: int) -> bool:
@@ -282,8 +282,6 @@ def _copy_terminal(to: int) -> None:
                 foreground.poll(_FOREGROUND_MILLISECONDS)
                 continue
             text = os.read(0, 4096)
-            if not text:
+            if not text or not rank.write_all(to, text):
                 break
-            while text:
-                text = text[os.write(to, text) :]
     os.close(to)

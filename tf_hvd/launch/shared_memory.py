@@ -55,7 +55,7 @@ def little_text(family: str, there: int | None, ranks: int) -> str:
     needed = ranks * _NEEDED.get(family, 0)
     if there is None or there >= needed:
         return ""
-    full = "; where it is full MPICH ends by a bus error" if family == "mpich" else ""
+    full = "; MPICH dies of a bus error where it is full" if family == "mpich" else ""
     return (
         f"tf_hvd run: {_FOLDER} had {there >> 20} MiB free when the job started, and {ranks} "
         f"ranks need {needed >> 20} MiB{full}. Remove old files there, or give it more "

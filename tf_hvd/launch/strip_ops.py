@@ -81,7 +81,7 @@ def _check(options: argparse.Namespace) -> int:
         print(f"{_counted(report)} in {printable(options.input)}; {_looked_at(report)}")
         return _FOUND
     path = printable(options.input)
-    print(f"no ops of tf_hvd in {path}: it loads without; {_looked_at(report)}")
+    print(f"no ops of tf_hvd in {path}: it loads without tf_hvd; {_looked_at(report)}")
     return 0
 
 

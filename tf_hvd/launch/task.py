@@ -15,11 +15,17 @@ import traceback
 from typing import Any
 
 CALL, RESULT, FAILED = "call", "result.", "failed."
-_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+# Where each family's launcher tells a rank its number. Others import it from this file.
+RANK_VARIABLES = {
+    "openmpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
+    "mpich": ("PMI_RANK",),
+    "slurm": ("SLURM_PROCID",),
+}
 
 
 def _rank() -> int:
-    return next((int(os.environ[name]) for name in _VARIABLES if name in os.environ), 0)
+    names = [name for family in RANK_VARIABLES.values() for name in family]
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
 def _leave(folder: str, rank: int, result: dict[str, Any]) -> None:

@@ -323,7 +323,7 @@ class _Output:
         text, self._rest = text[:start], text[start:]
         if not piece:
             self._screen.banner += self._rest.decode(errors="replace").splitlines()
-        return _write(1, text)
+        return ranks.write_all(1, text)
 
     def wait(self, now: float) -> float | None:
         """Seconds until `tick` has something to do; None if it has not."""
@@ -334,13 +334,17 @@ class _Output:
         """Shows what turned out not to be the banner's beginning."""
         if self.wait(now) == 0:
             rest, self._rest = self._rest, b""
-            _write(1, rest)
+            ranks.write_all(1, rest)
 
 
 def _common_end(text: bytes, pattern: bytes) -> int:
     """How many bytes at a text's end are the beginning of a pattern."""
     most = min(len(text), len(pattern) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(pattern[:n])), 0)
+
+
+def _to_standard_error(text: str) -> None:
+    ranks.write_all(2, text.encode(errors="replace"))
 
 
 class Terminal:
@@ -355,7 +359,7 @@ class Terminal:
     def __init__(self, marks: bool = True, banners: bool = False) -> None:
         self._marks = marks
         self._banners = banners
-        self._screen = Screen(lambda text: _write(2, text.encode(errors="replace")), banners)
+        self._screen = Screen(_to_standard_error, banners)
         # What ranks say in lines with tags is shown with these, and overheard.
         self._tagged = None if marks else _Errors(None, marks=True)
         self._overheard = Screen(lambda text: None)
@@ -400,7 +404,7 @@ class Terminal:
 
     def show_banner(self) -> None:
         """Shows what the launcher has said of the job's end; for who has called `finish`."""
-        _write(2, "".join(f"{line}\n" for line in self._screen.banner).encode())
+        _to_standard_error("".join(f"{line}\n" for line in self._screen.banner))
 
     def _pipe(self, source: _Errors | _Output) -> int:
         read_end, write_end = os.pipe()
@@ -469,12 +473,3 @@ class Terminal:
             sources.unregister(key.fd)
             os.close(key.fd)
         return goes_on
-
-
-def _write(to: int, data: bytes) -> bool:
-    try:
-        while data:
-            data = data[os.write(to, data) :]
-    except OSError:
-        return False
-    return True

@@ -25,7 +25,7 @@ def is_notebook() -> bool:
     return any(each.__module__.startswith("ipykernel.") for each in type(sys.stdout).__mro__)
 
 
-class Output:
+class OutputForwarder:
     """Takes the output of one job to `sys.stdout` and `sys.stderr`, whatever these are now.
 
     Not thread-safe: for the thread that waits for the job.
