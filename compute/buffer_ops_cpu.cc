@@ -11,9 +11,7 @@ namespace tf_hvd {
 namespace {
 
 // The loops. Buffers are equal or apart, so no iteration depends on another:
-// compilers cannot know and are told by `ivdep`. Never inlined, see
-// float_environment.h.
-#define TF_HVD_LOOP __attribute__((noinline))
+// compilers cannot know and are told by `ivdep`.
 
 template <typename E, bool kScale>
 TF_HVD_LOOP void LoadLoop(void* accumulator, const void* input, int64_t count,

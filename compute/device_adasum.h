@@ -2,7 +2,8 @@
 //   (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b
 // for any number of tensors in one launch. Products are formed in float64, in
 // an order that depends on the tensors' sizes alone: each block sums one tile,
-// a second launch the tiles of each tensor. Nothing is added atomically.
+// a second launch the tiles of each tensor. Nothing is added atomically. The
+// formula itself serves the CPU as well (adasum_cpu.h).
 //
 // The functions are those of one thread of a launch. device_adasum.cu.cc makes
 // kernels of them; the software GPU of the tests calls the very same.
@@ -48,6 +49,32 @@ TF_HVD_INLINE void AddProducts(const AdasumProducts& other,
   sums->bb += other.bb;
 }
 
+// Of one element of each vector.
+template <typename T>
+TF_HVD_INLINE AdasumProducts ProductsOf(T a, T b) {
+  const auto x = static_cast<double>(a);
+  const auto y = static_cast<double>(b);
+  return {x * y, x * x, y * y};
+}
+
+// What the two vectors are multiplied with.
+struct AdasumWeights {
+  double a;
+  double b;
+};
+
+// A vector of zeros, or of NaN, is added as it is.
+TF_HVD_INLINE AdasumWeights WeightsOf(const AdasumProducts& p) {
+  return {p.aa > 0.0 ? 1.0 - p.ab / (2.0 * p.aa) : 1.0,
+          p.bb > 0.0 ? 1.0 - p.ab / (2.0 * p.bb) : 1.0};
+}
+
+template <typename T>
+TF_HVD_INLINE T WeightedSum(const AdasumWeights& weights, T a, T b) {
+  return static_cast<T>(weights.a * static_cast<double>(a) +
+                        weights.b * static_cast<double>(b));
+}
+
 // The elements of a tile.
 struct AdasumTile {
   int64_t row;
@@ -88,9 +115,7 @@ struct DotTile {
     const auto* const b = static_cast<const T*>(arguments.rows[tile.row].b);
     AdasumProducts sums{0.0, 0.0, 0.0};
     for (int64_t i = tile.begin + thread; i < tile.end; i += threads) {
-      const auto x = static_cast<double>(a[i]);
-      const auto y = static_cast<double>(b[i]);
-      AddProducts({x * y, x * x, y * y}, &sums);
+      AddProducts(ProductsOf(a[i], b[i]), &sums);
     }
     return sums;
   }
@@ -153,16 +178,12 @@ struct CombineTile {
                                   int64_t block, int thread, int threads) {
     const AdasumTile tile = FindTile(arguments, block);
     const AdasumRow& row = arguments.rows[tile.row];
-    const AdasumProducts& p = arguments.products[tile.row];
-    // A vector of zeros, or of NaN, is added as it is.
-    const double of_a = p.aa > 0.0 ? 1.0 - p.ab / (2.0 * p.aa) : 1.0;
-    const double of_b = p.bb > 0.0 ? 1.0 - p.ab / (2.0 * p.bb) : 1.0;
+    const AdasumWeights weights = WeightsOf(arguments.products[tile.row]);
     const auto* const a = static_cast<const T*>(row.a);
     const auto* const b = static_cast<const T*>(row.b);
     auto* const output = static_cast<T*>(row.output);
     for (int64_t i = tile.begin + thread; i < tile.end; i += threads) {
-      output[i] = static_cast<T>(of_a * static_cast<double>(a[i]) +
-                                 of_b * static_cast<double>(b[i]));
+      output[i] = WeightedSum(weights, a[i], b[i]);
     }
   }
 };

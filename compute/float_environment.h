@@ -14,9 +14,12 @@
 
 namespace tf_hvd {
 
+// A loop for which the class below is made. Never inlined: compilers do not
+// know that arithmetic depends on an object.
+#define TF_HVD_LOOP __attribute__((noinline))
+
 // For as long as it lives its thread rounds to nearest even and keeps
-// denormals. Calls to loops that depend on it must not be inlined: compilers
-// do not know that arithmetic depends on this object.
+// denormals.
 class StandardFloatEnvironment {
  public:
   StandardFloatEnvironment(const StandardFloatEnvironment&) = delete;

@@ -63,7 +63,7 @@ class Operation:
 
     @property
     def function(self) -> str:
-        """Name of the function of tf_hvd that calls it; empty if there is none."""
+        """Name of the function of tf_hvd that calls it."""
         return (FUNCTIONS | PLAIN_FUNCTIONS)[self.op_type]
 
     @property
@@ -74,7 +74,7 @@ class Operation:
 
     def __str__(self) -> str:
         note = self.reduce_op or NOTES.get(self.op_type, "")
-        return f"{self.function or self.op_type} {note}".strip()
+        return f"{self.function} {note}".strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ def op_table() -> str:
     everything = [o for o in operations() if o.reduce_op in ("", "Sum")] + plain_operations()
     for operation in everything:
         note = NOTES.get(operation.op_type, "")
-        function = f"`{operation.function}` {note}".strip() if operation.function else "–"
+        function = f"`{operation.function}` {note}".strip()
         modes = " ".join(MODES[mode] for mode in operation.modes)
         lines.append([function, operation.op_type, modes, _derivative(operation.op_type)])
     return _rows(lines)

@@ -24,7 +24,7 @@ class RootedKernel : public CollectiveKernel {
   virtual Status AddTensors(Call* call, bool is_root) const = 0;
 
  private:
-  Status CheckRoot(const Runtime& runtime) const;
+  Status CheckRoot(const Membership& membership) const;
 
   int32_t root_ = 0;
 };
@@ -35,23 +35,21 @@ RootedKernel::RootedKernel(tf::OpKernelConstruction* ctx)
 }
 
 Status RootedKernel::FillEntry(Call* call) {
-  TF_HVD_RETURN_IF_ERROR(CheckRoot(*call->runtime));
+  TF_HVD_RETURN_IF_ERROR(CheckRoot(call->membership));
   call->entry.request.root = root_;
   return AddTensors(call, call->runtime->topology().rank == root_);
 }
 
-Status RootedKernel::CheckRoot(const Runtime& runtime) const {
+Status RootedKernel::CheckRoot(const Membership& membership) const {
   if (set() == kWorldSet) {
-    const int size = runtime.topology().size;
+    const auto size = static_cast<int>(membership.ranks);
     if (root_ >= 0 && root_ < size) return Status::Ok();
     return InvalidArgument(
         "there is no rank " + std::to_string(root_) + "; root_rank must be 0 " +
         (size > 1 ? "to " + std::to_string(size - 1) : "in a job of one rank"));
   }
-  // Null: it has been removed since the kernel looked.
-  const SetMembers members = runtime.SetRanks(set());
-  if (members != nullptr &&
-      std::binary_search(members->begin(), members->end(), root_)) {
+  const std::vector<int>& ranks = *membership.members;
+  if (std::binary_search(ranks.begin(), ranks.end(), root_)) {
     return Status::Ok();
   }
   return InvalidArgument(

@@ -57,7 +57,7 @@ Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
   const int rank = runtime.topology().rank;
   if (set == kWorldSet) {
     *membership = {static_cast<size_t>(runtime.topology().size),
-                   static_cast<size_t>(rank)};
+                   static_cast<size_t>(rank), nullptr};
     return Status::Ok();
   }
   const SetMembers members = runtime.SetRanks(set);
@@ -69,7 +69,8 @@ Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
                            " is not in process set " + std::to_string(set) +
                            "; only its members may call its collectives");
   }
-  *membership = {ranks.size(), static_cast<size_t>(found - ranks.begin())};
+  *membership = {ranks.size(), static_cast<size_t>(found - ranks.begin()),
+                 members};
   return Status::Ok();
 }
 
@@ -128,7 +129,7 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind)
     }
   }
   if (ctx->HasAttr("stamp_count")) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("stamp_count", &stamp_count_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("stamp_count", &step_count_));
   }
   if (ctx->HasAttr("wire_name")) {  // what has no name of its own has none
     OP_REQUIRES_OK(ctx, ctx->GetAttr("ignore_name_scope", &ignore_name_scope));
@@ -181,10 +182,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   call.caller = pending->caller();
   call.runtime = runtime.get();
   call.held = std::make_shared<Call::HeldTensors>();
-  const Status filled = Fill(&call);
-  if (!filled.ok()) {
-    entry.local_error = filled.WithContext(Title(kind_, entry.name)).message();
-  }
+  entry.local_error = Fill(&call).WithContext(Title(kind_, entry.name));
   entry.keepalive = std::move(call.held);
   entry.caller = pending->caller();
   entry.caller_waits = eager_;
@@ -203,7 +201,7 @@ Status CollectiveKernel::Fill(Call* call) {
   call->entry.set = set_;
   call->entry.request.kind = kind_;
   if (on_gpu_) call->entry.request.device = DeviceKind::kGpu;
-  TF_HVD_RETURN_IF_ERROR(ReadStamp(call));
+  TF_HVD_RETURN_IF_ERROR(ReadStep(call));
   const auto inputs = static_cast<size_t>(TensorCount(*call));
   if (!member_names_.empty() && member_names_.size() != inputs) {
     return InvalidArgument(std::to_string(member_names_.size()) +
@@ -218,16 +216,16 @@ Status CollectiveKernel::Fill(Call* call) {
 }
 
 int CollectiveKernel::TensorCount(const Call& call) const {
-  return call.ctx->num_inputs() - stamp_count_;
+  return call.ctx->num_inputs() - step_count_;
 }
 
-Status CollectiveKernel::ReadStamp(Call* call) const {
-  if (stamp_count_ == 0) return Status::Ok();
-  const tf::Tensor& stamp = call->ctx->input(TensorCount(*call));
-  if (stamp_count_ > 1 || stamp.NumElements() != 1) {
-    return InvalidArgument("pass one number as the stamp, or none at all");
+Status CollectiveKernel::ReadStep(Call* call) const {
+  if (step_count_ == 0) return Status::Ok();
+  const tf::Tensor& step = call->ctx->input(TensorCount(*call));
+  if (step_count_ > 1 || step.NumElements() != 1) {
+    return InvalidArgument("pass one number as the step, or none at all");
   }
-  call->entry.step = stamp.flat<int64_t>()(0);
+  call->entry.step = step.flat<int64_t>()(0);
   return Status::Ok();
 }
 

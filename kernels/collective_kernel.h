@@ -28,7 +28,8 @@ namespace tf_hvd {
 // This rank's part in a process set.
 struct Membership {
   size_t ranks = 1;
-  size_t place = 0;  // of this rank among them
+  size_t place = 0;    // of this rank among them
+  SetMembers members;  // null for the world, whose ranks count from 0
 };
 
 struct RowsOutput;
@@ -95,7 +96,7 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   // Adds one tensor's memory; `spec` gets the member's name.
   void Add(Call* call, TensorSpec spec, const Span& memory) const;
 
-  // How many inputs are tensors of the collective: all but the stamp (of
+  // How many inputs are tensors of the collective: all but the step (of
   // alltoall: and but the splits).
   int TensorCount(const Call& call) const;
 
@@ -109,14 +110,14 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   std::string WireName(const tf::OpKernelContext& ctx) const;
   Status Fill(Call* call);
   // The caller's step, which is the last input of ops that take one.
-  Status ReadStamp(Call* call) const;
+  Status ReadStep(Call* call) const;
 
   const OpKind kind_;
   const bool on_gpu_;
   int32_t set_ = kWorldSet;
   std::string name_;
   std::vector<std::string> member_names_;
-  int stamp_count_ = 0;
+  int step_count_ = 0;
   // An eager call: all kernels of one op have one name, so that Python hands
   // over the caller's through the C API.
   bool eager_ = false;

@@ -28,8 +28,8 @@ class PendingCall {
   PendingCall(std::string title, tf::OpKernelContext* ctx, Done done)
       : title_(std::move(title)), ctx_(ctx), done_(std::move(done)) {}
 
-  // The context may be touched inside Caller::WhileWaiting only, once Watch was
-  // called.
+  // The context may be touched inside CallerState::WhileWaiting only, once
+  // Watch was called.
   const std::shared_ptr<CallerState>& caller() const { return caller_; }
 
   // Detaches the call when its step is cancelled. To be called once.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "compute/device_sums.h"
+#include "compute/sum_rows_cpu.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
 #include "runtime/api/c_api.h"
@@ -15,23 +16,6 @@
 namespace tf_hvd {
 namespace {
 
-// Sums [begin, end) of them, row by row.
-template <typename T>
-void SumOnCpu(const SumRowsArguments& to, int64_t begin, int64_t end) {
-  const auto* const values = static_cast<const T*>(to.values);
-  for (int64_t sum = begin; sum < end; ++sum) {
-    T* const total = static_cast<T*>(to.sums) + sum * to.columns;
-    std::fill(total, total + to.columns, T{0});
-    for (int64_t at = sum == 0 ? 0 : to.ends[sum - 1]; at < to.ends[sum];
-         ++at) {
-      const T* const row = values + to.order[at] * to.columns;
-      for (int64_t i = 0; i < to.columns; ++i) {
-        total[i] = SumOf(total[i], row[i]);
-      }
-    }
-  }
-}
-
 // How the elements of a type are summed.
 struct Way {
   const char* kernel;  // the GPU's
@@ -40,7 +24,7 @@ struct Way {
 };
 
 Status FindWay(DType dtype, Way* way) {
-#define TF_HVD_WAY(name, T) {#name, SumOnCpu<T>, 1},
+#define TF_HVD_WAY(name, T) {#name, SumRowsOnCpu<T>, 1},
   static constexpr Way kWays[] = {TF_HVD_DEVICE_SUMS(TF_HVD_WAY)};
 #undef TF_HVD_WAY
   enum { kBytes1, kBytes2, kBytes4, kBytes8, kFloat, kDouble };
@@ -69,8 +53,8 @@ Status CheckShapes(const tf::Tensor& values, const tf::Tensor& order,
   if (values.dims() < 1 || order.dims() != 1 || ends.dims() != 1 ||
       order.NumElements() != values.dim_size(0)) {
     return InvalidArgument(
-        "values of shape [n, ...], an order of shape [n] and ends of shape "
-        "[count] are due, and they have the shapes " +
+        "expected values of shape [n, ...], an order of shape [n] and ends of "
+        "shape [count]; got " +
         values.shape().DebugString() + ", " + order.shape().DebugString() +
         " and " + ends.shape().DebugString());
   }

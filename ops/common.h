@@ -39,7 +39,7 @@ inline constexpr char kWireDtypeAttr[] = "wire_dtype: string = ''";
 inline constexpr char kExactFactorsAttr[] = "exact_factors: list(int) = []";
 inline constexpr char kNumTensorsAttr[] = "num_tensors: int >= 1";
 inline constexpr char kMemberNamesAttr[] = "member_names: list(string) = []";
-inline constexpr char kStampCountAttr[] = "stamp_count: int >= 0 = 0";
+inline constexpr char kStepCountAttr[] = "stamp_count: int >= 0 = 0";
 
 using OpBuilder = ::tensorflow::register_op::OpDefBuilderWrapper;
 
@@ -71,7 +71,7 @@ inline void AddAttributes(OpBuilder* op,
     op->Attr(kCompressionAttr).Attr(kExactFactorsAttr).Attr(kWireDtypeAttr);
   }
   if (takes != Takes::kTensor) op->Attr(kMemberNamesAttr);
-  if (takes == Takes::kGroupAndStep) op->Attr(kStampCountAttr);
+  if (takes == Takes::kGroupAndStep) op->Attr(kStepCountAttr);
 }
 
 // The tensor or the group, and the results, one for each.
@@ -117,9 +117,9 @@ inline std::string WithReductionDocs(const std::string& doc) {
   by Sum, Average and Product.
 reduce_op: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product; 2 Adasum (floating types,
   allreduce only).
-prescale_factor: Multiplied with what goes in. Integers are scaled in float64
-  and truncated toward zero.
-postscale_factor: Multiplied with what comes out.
+prescale_factor: Multiplies the input. Integers are scaled in float64 and
+  truncated toward zero.
+postscale_factor: Multiplies the result.
 compression: How the caller made the tensors smaller, in words; empty for not at
   all. Ranks that differ in it get an error that shows both.
 exact_factors: The bits of both factors as float64, where those are not what

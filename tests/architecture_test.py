@@ -216,11 +216,11 @@ def imported(text: str) -> Iterator[str]:
 # All that the package knows of the inside of Keras, and of TensorFlow.
 INSIDE = ("tf_hvd/keras/compat.py", "tf_hvd/core/tensorflow_hooks.py")
 PRIVATE_MODULES = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_keras.src")
-# Python's; a folder, and an attribute in graphs; what Horovod has too; ours from another file.
+# Python's; a folder; in graphs an attribute and an op; Horovod's too; ours from another file.
 NOT_PRIVATE = {
-    "_getframe", "_exit", "_as_horovod", "_class", "_allreduce", "_basics", "_cache",
-    "_make_allreduce_grads_fn", "_name", "_hvd_reducer", "_node_name", "_numbers", "_ranks",
-    "_register",
+    "_getframe", "_exit", "_as_horovod", "_class", "_Arg", "_allreduce", "_basics", "_cache",
+    "_make_allreduce_grads_fn", "_name", "_DistributedAdasumOptimizer", "_DistributedOptimizer",
+    "_HOROVOD_SECRET_KEY", "_hvd_reducer", "_node_name", "_numbers", "_ranks", "_register",
 }  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def private_faults(path: str, text: str) -> list[str]:
     if path in INSIDE:
         return []
     tree = ast.parse(text)
-    private = re.compile(r"_(?!tf_hvd)([a-z]\w*|[A-Z]\w*Dataset)")
+    private = re.compile(r"_(?!tf_hvd)[A-Za-z]\w*")
     own = defined(tree) | NOT_PRIVATE
     # Pieces of f-strings are no names.
     pieces = {v for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
@@ -396,6 +396,7 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (python_import_faults, "tf_hvd/keras/fit.py", "from tf_hvd import horovod\n"),
         (private_faults, "tf_hvd/keras/x.py", "super()._save_model(x)\n"),
         (private_faults, "tf_hvd/training/data.py", "dataset._inputs()\n"),
+        (private_faults, "tf_hvd/horovod/x.py", "process_sets._Registry.job\n"),
         (private_faults, "tf_hvd/core/basics.py", "from tensorflow.python.eager import context\n"),
         (private_faults, "tf_hvd/keras/x.py", 'getattr(optimizer, "_built", False)\n'),
         (length_faults, "runtime/x.cc", "\n" * 601),

@@ -124,19 +124,17 @@ if not _is_command_line():
     # The first registers the derivatives; with the second the guard watches Keras.
     from tf_hvd import keras  # noqa: F401
     from tf_hvd.collectives import gradients  # noqa: F401
-    from tf_hvd.collectives.alltoall import (
-        alltoall,
-        barrier,
-        grouped_reducescatter,
-        join,
-        reducescatter,
-    )
     from tf_hvd.collectives.collectives import (
         allgather,
         allreduce,
+        alltoall,
+        barrier,
         broadcast,
         grouped_allgather,
         grouped_allreduce,
+        grouped_reducescatter,
+        join,
+        reducescatter,
     )
     from tf_hvd.collectives.compression import (
         BF16Compressor,
@@ -215,7 +213,7 @@ if not _is_command_line():
         DistributedGradientTape,
         PartialDistributedGradientTape,
     )
-    from tf_hvd.training.hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
+    from tf_hvd.training.session_hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
 
     __version__: str = build_info.VERSION
 

@@ -1,6 +1,7 @@
 #include "runtime/agreement/controller.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,20 @@ namespace {
 Status RemovedStatus(int32_t set) {
   return FailedPrecondition("process set " + std::to_string(set) +
                             " was removed");
+}
+
+// What api/set_calls.cc lets through: process sets are changed by all ranks
+// together, and a new one has ranks of the job, ascending, each once.
+bool ChangesSetsRightly(const Entry& entry, int size) {
+  const OpKind kind = entry.request.kind;
+  const bool adds = kind == OpKind::kAddSet;
+  if (!adds && kind != OpKind::kRemoveSet) return true;
+  if (entry.set != kWorldSet) return false;
+  if (!adds || !entry.local_error.ok()) return true;
+  const auto& ranks = entry.request.ranks;
+  return !ranks.empty() && ranks.front() >= 0 && ranks.back() < size &&
+         std::adjacent_find(ranks.begin(), ranks.end(),
+                            std::greater_equal<int32_t>()) == ranks.end();
 }
 
 }  // namespace
@@ -32,6 +47,10 @@ Controller::Controller(const Topology& topology, const StallOptions& stall,
 void Controller::Admit(Entry entry) {
   if (const Status status = Admissible(entry); !status.ok()) {
     return own_.Answer(&entry, status);
+  }
+  const auto size = static_cast<int>(sets_.world().members->size());
+  if (!ChangesSetsRightly(entry, size)) {
+    return Bug("'" + entry.name + "' is no possible change of process sets");
   }
   own_.Add(std::move(entry));
   VoteInTurn();
@@ -70,8 +89,8 @@ void Controller::CastVote(const Key& key, const Entry& entry) {
   vote.step = set->SinceJoin(key.second, request, entry.step);
   vote.first = {sets_.rank(), std::move(request)};
   vote.last_rank = sets_.rank();
-  if (!entry.local_error.empty()) {
-    vote.local_error = {sets_.rank(), entry.local_error};
+  if (!entry.local_error.ok()) {
+    vote.local_error = {sets_.rank(), entry.local_error.message()};
   }
   Count(sets_.rank(), key, vote);
 }

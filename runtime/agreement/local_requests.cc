@@ -19,13 +19,12 @@ void LocalRequests::Add(Entry entry) {
   }
   const Key key{entry.set, entry.name};
   if (IsWaitedFor(key)) {
-    entry.local_error = "duplicate name: '" + entry.name +
+    entry.local_error =
+        InvalidArgument("duplicate name: '" + entry.name +
                         "' was submitted again before the first was complete; "
-                        "give concurrent collectives different names";
+                        "give concurrent collectives different names");
   }
-  if (!entry.local_error.empty()) {
-    Answer(&entry, InvalidArgument(entry.local_error));
-  }
+  if (!entry.local_error.ok()) Answer(&entry, entry.local_error);
   auto& waiting = queue_[key];
   waiting.push_back(std::move(entry));
   if (waiting.size() == 1) turns_.push_back(key);

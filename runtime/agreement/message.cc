@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "runtime/base/wire.h"
 
@@ -16,13 +17,13 @@ constexpr uint8_t kVoteLocalError = 4;
 constexpr uint8_t kVoteStep = 8;
 constexpr uint8_t kVoteOffStep = 16;
 
-// Flags of an entry in a batch.
-constexpr uint8_t kEntryNamed = 1;
-constexpr uint8_t kEntryDefine = 2;
-constexpr uint8_t kEntryError = 4;
-constexpr uint8_t kEntryJoined = 8;
-constexpr uint8_t kEntryClose = 16;
-constexpr uint8_t kEntryThrough = 32;
+// Flags of a response in a batch.
+constexpr uint8_t kResponseNamed = 1;
+constexpr uint8_t kResponseDefine = 2;
+constexpr uint8_t kResponseError = 4;
+constexpr uint8_t kResponseJoined = 8;
+constexpr uint8_t kResponseClose = 16;
+constexpr uint8_t kResponseThrough = 32;
 
 // Flags of a leave.
 constexpr uint8_t kLeaveThrough = 1;
@@ -93,49 +94,48 @@ void GetVote(uint8_t flags, Reader* in, Message* message) {
   }
 }
 
-void PutResponse(const Response& entry, Writer* out) {
-  const bool named = entry.slot == kNoSlot || entry.define;
-  out->Put(static_cast<uint8_t>(
-      (named ? kEntryNamed : 0) | (entry.define ? kEntryDefine : 0) |
-      (entry.error.empty() ? 0 : kEntryError) |
-      (entry.joined ? kEntryJoined : 0) | (entry.close ? kEntryClose : 0) |
-      (entry.through ? kEntryThrough : 0)));
-  out->Put(entry.set);
-  out->Put(entry.slot);
-  out->Put(entry.value);
+void PutResponse(const Response& response, Writer* out) {
+  const bool named = response.slot == kNoSlot || response.define;
+  out->Put(static_cast<uint8_t>((named ? kResponseNamed : 0) |
+                                (response.define ? kResponseDefine : 0) |
+                                (response.error.empty() ? 0 : kResponseError) |
+                                (response.joined ? kResponseJoined : 0) |
+                                (response.close ? kResponseClose : 0) |
+                                (response.through ? kResponseThrough : 0)));
+  out->Put(response.set);
+  out->Put(response.slot);
+  out->Put(response.value);
   if (named) {
-    out->PutText(entry.name);
-    out->PutText(entry.request.bytes());
+    out->PutText(response.name);
+    out->PutText(response.request.bytes());
   }
-  if (!entry.error.empty()) out->PutText(entry.error);
-}
-
-void PutBatch(const std::vector<Response>& batch, Writer* out) {
-  out->Put(static_cast<uint32_t>(batch.size()));
-  for (const Response& entry : batch) PutResponse(entry, out);
+  if (!response.error.empty()) out->PutText(response.error);
 }
 
 void GetBatch(Reader* in, std::vector<Response>* batch) {
   for (uint32_t n = in->Get<uint32_t>(); n > 0 && in->ok(); --n) {
-    Response entry;
+    Response response;
     const auto flags = in->Get<uint8_t>();
-    entry.define = (flags & kEntryDefine) != 0;
-    entry.joined = (flags & kEntryJoined) != 0;
-    entry.close = (flags & kEntryClose) != 0;
-    entry.through = (flags & kEntryThrough) != 0;
-    entry.set = in->Get<int32_t>();
-    entry.slot = in->Get<uint32_t>();
-    entry.value = in->Get<int32_t>();
-    if ((flags & kEntryNamed) != 0) {
-      entry.name = in->GetText();
-      if (entry.close) {
+    response.define = (flags & kResponseDefine) != 0;
+    response.joined = (flags & kResponseJoined) != 0;
+    response.close = (flags & kResponseClose) != 0;
+    response.through = (flags & kResponseThrough) != 0;
+    response.set = in->Get<int32_t>();
+    response.slot = in->Get<uint32_t>();
+    response.value = in->Get<int32_t>();
+    if ((flags & kResponseNamed) != 0) {
+      response.name = in->GetText();
+      if (response.close) {
         in->GetText();
       } else {
-        entry.request = GetRequest(in);
+        response.request = GetRequest(in);
       }
+    } else if (!response.close &&
+               (response.slot == kNoSlot || response.define)) {
+      in->Fail();  // no slot says what it is the response to
     }
-    if ((flags & kEntryError) != 0) entry.error = in->GetText();
-    batch->push_back(std::move(entry));
+    if ((flags & kResponseError) != 0) response.error = in->GetText();
+    batch->push_back(std::move(response));
   }
 }
 
@@ -186,7 +186,7 @@ void PutBody(const Message& message, Writer* out) {
     case MessageKind::kVote:
       return PutVote(message, out);
     case MessageKind::kResponses:
-      return PutBatch(message.batch, out);
+      return;  // BatchEncoder's
     case MessageKind::kLeave:
       out->Put(message.rank);
       return out->PutText(message.text);
@@ -266,6 +266,11 @@ std::string Finish(Writer* out) {
 }  // namespace
 
 std::string EncodeMessage(const Message& message) {
+  if (message.kind == MessageKind::kResponses) {
+    std::vector<size_t> all(message.batch.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    return std::string(BatchEncoder(message.batch).Encode(all));
+  }
   Writer out;
   PutHeader(message.kind, FlagsOf(message), &out);
   PutBody(message, &out);

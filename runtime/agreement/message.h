@@ -60,7 +60,7 @@ struct Message {
   uint32_t slot = kNoSlot;      // vote
   std::string name;             // vote without slot, ask, query, answer
   Vote vote;                    // vote; without `first.request` if by slot
-  std::vector<Response> batch;  // batch
+  std::vector<Response> batch;  // responses
   int32_t rank = 0;             // leave
   std::string text;             // leave
   bool through = false;         // leave; see Controller::Leave

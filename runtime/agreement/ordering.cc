@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,34 +18,17 @@ bool BatchOrder(const Response& a, const Response& b) {
          std::tie(b_join, b.set, b.slot, b.name);
 }
 
-// Why a change of process sets cannot be made; empty if it can, or if the
-// request is none.
-std::string SetChangeError(const ProcessSets& sets, int32_t set,
-                           const Request& request) {
-  if (request.kind != OpKind::kAddSet && request.kind != OpKind::kRemoveSet) {
-    return "";
+// Why a process set cannot be removed; empty if it can, or if the request is
+// another one. Here, because one that is before it in the order may remove the
+// set.
+std::string RemovalError(const ProcessSets& sets, const Request& request) {
+  if (request.kind != OpKind::kRemoveSet) return "";
+  if (request.removed_set == kWorldSet) {
+    return "process set 0, which is all ranks, cannot be removed";
   }
-  if (set != kWorldSet) return "process sets are changed by all ranks together";
-  if (request.kind == OpKind::kRemoveSet) {
-    if (request.removed_set == kWorldSet) {
-      return "process set 0, which is all ranks, cannot be removed";
-    }
-    return sets.Find(request.removed_set) != nullptr
-               ? ""
-               : "there is no process set " +
-                     std::to_string(request.removed_set);
-  }
-  const auto& ranks = request.ranks;
-  const auto& world = *sets.world().members;
-  const bool ascending =
-      std::adjacent_find(ranks.begin(), ranks.end(),
-                         std::greater_equal<int32_t>()) == ranks.end();
-  if (!ranks.empty() && ascending && ranks.front() >= 0 &&
-      ranks.back() <= world.back()) {
-    return "";
-  }
-  return "a process set needs at least one rank, each once, between 0 and " +
-         std::to_string(world.back());
+  return sets.Find(request.removed_set) != nullptr
+             ? ""
+             : "there is no process set " + std::to_string(request.removed_set);
 }
 
 bool EndsSomething(const Response& response) {
@@ -83,7 +65,7 @@ Response Ordering::MakeResponse(const Key& key, const Vote& vote) {
   response.request = vote.first.request;
   response.error = Decide(key.second, vote);
   if (response.error.empty()) {
-    response.error = SetChangeError(sets_, key.first, *response.request);
+    response.error = RemovalError(sets_, *response.request);
   }
   response.joined = vote.joined;
   response.value = vote.last_rank;

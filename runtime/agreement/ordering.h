@@ -1,7 +1,7 @@
-// Ordering: from "complete, and covered here" to a response batch. Says what
-// becomes of a request, numbers what is new (slots of names, process sets), in
-// which order the responses of a batch stand, and which of them each child
-// gets.
+// Ordering: from "complete, and coordinated here" to a response batch. Says
+// what becomes of a request, numbers what is new (slots of names, process
+// sets), in which order the responses of a batch stand, and which of them each
+// child gets.
 //
 // Waits for nothing: when a batch is made is the controller's matter. Owned by
 // the holder of the progress lock.

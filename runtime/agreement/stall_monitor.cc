@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "runtime/agreement/stall_text.h"
+#include "runtime/base/clock.h"
 
 namespace tf_hvd {
 namespace {
-
-constexpr int64_t kNsPerMs = 1'000'000;
 
 // Levels of the tree below `rank`, of which some may not be there.
 int HeightBelow(int rank, const Topology& topology) {
@@ -24,7 +23,7 @@ int HeightBelow(int rank, const Topology& topology) {
 // An age as it travels.
 uint32_t InMs(int64_t age_ns) {
   return static_cast<uint32_t>(
-      std::clamp<int64_t>(age_ns / kNsPerMs, 0, 0xffffffff));
+      std::clamp<int64_t>(age_ns / kMs, 0, 0xffffffff));
 }
 
 }  // namespace
@@ -162,7 +161,7 @@ void StallMonitor::Ask(const Key& key, int64_t now_ns) {
   OnAsk(ask, now_ns);
 }
 
-// A query that was called shortly before answers the question as well.
+// A query that came shortly before answers the question as well.
 bool StallMonitor::Heard(const Asked& asked) const {
   return asked.heard_ns > 0 &&
          asked.heard_ns >= asked.since_ns - 2 * options_.query_ns;
@@ -193,13 +192,13 @@ void StallMonitor::OnAsk(const Message& ask, int64_t now_ns) {
     return host_->Send(sets_.place().parent, EncodeMessage(ask));
   }
   if (ordering_.Contains(key) || queries_.count(key) > 0) return;
-  Message call;
-  call.kind = MessageKind::kQuery;
-  call.set = ask.set;
-  call.name = ask.name;
-  call.query = ++last_query_;
-  call.wait_ns = options_.query_ns;
-  OnQuery(call, now_ns);
+  Message query;
+  query.kind = MessageKind::kQuery;
+  query.set = ask.set;
+  query.name = ask.name;
+  query.query = ++last_query_;
+  query.wait_ns = options_.query_ns;
+  OnQuery(query, now_ns);
 }
 
 // Those below have less time the farther down they are: what they have by then
@@ -214,9 +213,9 @@ void StallMonitor::OnQuery(const Message& query, int64_t now_ns) {
   open = StallQuery();
   open.number = query.query;
   open.due_ns = now_ns + query.wait_ns;
-  Message call = query;
-  call.wait_ns = query.wait_ns / height_ * (height_ - 1);
-  const std::string bytes = EncodeMessage(call);
+  Message below = query;
+  below.wait_ns = query.wait_ns / height_ * (height_ - 1);
+  const std::string bytes = EncodeMessage(below);
   for (const int child : sets_.place().children) {
     if (set->need.count(child) == 0) continue;
     open.awaited.insert(child);
@@ -262,12 +261,12 @@ void StallMonitor::Take(const StallAnswer& answer, int64_t now_ns,
                         StallQuery* query) {
   query->answer = Merge(query->answer, answer);
   if (answer.voted.empty()) return;
-  const int64_t since_ns = now_ns - int64_t{answer.age_ms} * kNsPerMs;
+  const int64_t since_ns = now_ns - int64_t{answer.age_ms} * kMs;
   query->since_ns = std::min(query->since_ns, since_ns);
 }
 
-// the coordinator waits also when all have answered: the request may be
-// about to be complete.
+// The coordinator waits even if all have answered: the request may be about to
+// complete.
 void StallMonitor::EndIfComplete(const Key& key, int64_t now_ns) {
   const bool complete = queries_.at(key).awaited.empty();
   const ProcessSet* const set = sets_.Find(key.first);

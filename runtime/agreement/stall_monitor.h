@@ -1,6 +1,6 @@
 // StallMonitor: sees to it that every wait ends (agreement.md, section 8). A
-// rank that has waited long asks; the coordinator of its set calls the
-// query of its members and tells who is missing; past the limit the job ends.
+// rank that has waited long asks; the coordinator of its set sends the query to
+// its members and tells who is missing; past the limit the job ends.
 // Questions and answers go through the tree: each controller passes up one
 // question, and one answer for all that is below it, so that a query costs it a
 // message to and from each neighbour and not one for each member.
@@ -86,7 +86,7 @@ class StallMonitor {
   struct Asked {
     int64_t asked_ns = 0;  // last; 0: not yet
     int64_t since_ns = 0;  // asked for the first time since it was answered
-    int64_t heard_ns = 0;  // the query was called last; 0: never
+    int64_t heard_ns = 0;  // the query came last; 0: never
     bool warned = false;   // that nobody answers, since asked_ns
   };
 

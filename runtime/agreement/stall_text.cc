@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/types.h"
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr size_t kMaxWaitsInText = 2;   // of one rank
 constexpr size_t kMaxGroupsInText = 3;  // of ranks that wait for other things
 
@@ -63,7 +63,7 @@ std::string Shown(const Key& key) {
 }
 
 std::string SecondsText(int64_t ns) {
-  return std::to_string((ns + 500 * kNsPerMs) / (1000 * kNsPerMs)) + " s";
+  return std::to_string((ns + kSecond / 2) / kSecond) + " s";
 }
 
 // First what has the same name, which is then in another process set.

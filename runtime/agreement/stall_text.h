@@ -28,7 +28,7 @@ std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
 std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
                       const std::vector<std::string>& hosts);
 
-// Who should have passed the question on, or called the query.
+// Who should have passed the question on, or sent the query.
 std::string NoAnswerText(const std::vector<int>& above,
                          const std::vector<std::string>& hosts);
 

@@ -32,7 +32,8 @@ std::vector<int> RanksUnder(size_t top, const Nodes& nodes, size_t fan_out) {
   return ranks;
 }
 
-bool Covers(int rank, const TreePlace& place, const std::vector<int>& members) {
+bool Coordinates(int rank, const TreePlace& place,
+                 const std::vector<int>& members) {
   return std::all_of(members.begin(), members.end(), [&](int member) {
     return member == rank ||
            std::any_of(place.below.begin(), place.below.end(),
@@ -73,7 +74,7 @@ std::vector<int> PathToCoordinator(int rank, const std::vector<int>& members,
   std::vector<int> path;
   for (;;) {
     const TreePlace place = PlaceOf(rank, nodes, fan_out);
-    if (place.parent < 0 || Covers(rank, place, members)) return path;
+    if (place.parent < 0 || Coordinates(rank, place, members)) return path;
     rank = place.parent;
     path.push_back(rank);
   }

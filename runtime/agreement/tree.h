@@ -6,9 +6,9 @@
 
 #include <vector>
 
-namespace tf_hvd {
+#include "runtime/transport/world.h"
 
-inline constexpr int kFanOut = 8;
+namespace tf_hvd {
 
 struct TreePlace {
   int parent = -1;  // -1: at the top

@@ -33,7 +33,7 @@ class Votes {
  public:
   // A vote of `child`. Gives what is complete with it, in the order in which it
   // is to go on; nothing at all (nullopt) if the child has voted for that
-  // before, which is a bug. What `set` does not cover counts as passed up.
+  // before, which is a bug. What is not coordinated here counts as passed up.
   [[nodiscard]] std::optional<std::vector<CompleteVote>> Count(
       const ProcessSet& set, int child, const Key& key, const Vote& vote);
 

@@ -14,54 +14,25 @@
 #include "runtime/base/forks.h"
 #include "runtime/base/processes.h"
 #include "runtime/execution/progress_engine.h"
-#include "runtime/transport/mpi/world.h"
 
 namespace tf_hvd {
 namespace {
 
-std::vector<std::string> Lines(const char* text) {
-  std::vector<std::string> lines;
-  std::string line;
-  for (const char* c = text == nullptr ? "" : text;; ++c) {
-    if (*c != '\n' && *c != '\0') {
-      line += *c;
-      continue;
-    }
-    if (!line.empty()) lines.push_back(std::exchange(line, ""));
-    if (*c == '\0') return lines;
-  }
-}
-
-std::vector<int32_t> Numbers(const int* numbers, int count) {
-  return numbers == nullptr ? std::vector<int32_t>()
-                            : std::vector<int32_t>(numbers, numbers + count);
-}
-
-WorldOptions OptionsOf(const tf_hvd_init_options& given) {
-  WorldOptions options;
-  options.library_dir = given.library_dir == nullptr ? "" : given.library_dir;
-  options.candidates = Lines(given.mpi_candidates);
-  if (given.communicator != nullptr) {
-    options.members.communicator = *given.communicator;
-  } else if (given.ranks != nullptr) {
-    options.members.ranks = Numbers(given.ranks, given.rank_count);
-  }
-  options.settings = EqualSettings();
-  for (const std::string& line : Lines(given.settings)) {
-    const size_t end = line.find('=');
-    if (end == std::string::npos) continue;
-    options.settings.emplace_back(line.substr(0, end), line.substr(end + 1));
-  }
-  return options;
+// What the environment says.
+Status ReadEnvironment(WorldOptions* options) {
+  TF_HVD_RETURN_IF_ERROR(ReadConfig(&options->config));
+  TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options->launch));
+  const Settings equal = EqualSettings();
+  options->settings.insert(options->settings.begin(), equal.begin(),
+                           equal.end());
+  return Status::Ok();
 }
 
 // The ranks of the launcher's count that init waits for. MPI_Init waits for all
 // of them; who finds MPI running waits for the job's.
-std::vector<int> NeededRanks(const tf_hvd_init_options& given,
-                             const WorldOptions& options) {
-  if (given.ranks != nullptr && MpiIsRunning(SearchOf(options))) {
-    return Numbers(given.ranks, given.rank_count);
-  }
+std::vector<int> NeededRanks(const WorldOptions& options) {
+  const auto& ranks = options.members.ranks;
+  if (ranks.has_value() && MpiIsRunning(SearchOf(options))) return *ranks;
   std::vector<int> all(static_cast<size_t>(options.launch.size));
   std::iota(all.begin(), all.end(), 0);
   return all;
@@ -106,35 +77,31 @@ Status MakeWatchedWorld(const WorldOptions& options,
 
 }  // namespace
 
-Status FindMpi(const tf_hvd_init_options& given, MpiInfo* mpi) {
-  WorldOptions options = OptionsOf(given);
-  TF_HVD_RETURN_IF_ERROR(ReadConfig(&options.config));
-  TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options.launch));
+Status FindMpi(WorldOptions options, MpiInfo* mpi) {
+  TF_HVD_RETURN_IF_ERROR(ReadEnvironment(&options));
   return MpiSession::Find(SearchOf(options), mpi);
 }
 
-Status JoinJob(const tf_hvd_init_options& given, Joined* joined) {
-  WorldOptions options = OptionsOf(given);
-  TF_HVD_RETURN_IF_ERROR(ReadConfig(&options.config));
-  TF_HVD_RETURN_IF_ERROR(ReadLaunchInfo(&options.launch));
+Status StartJob(WorldOptions options, std::vector<int32_t> sets,
+                StartedJob* job) {
+  TF_HVD_RETURN_IF_ERROR(ReadEnvironment(&options));
   TF_HVD_RETURN_IF_ERROR(CheckNotStartedByARank(options.launch));
   WatchForks();
   if (options.launch.size > 1) {
-    joined->launcher = std::make_unique<LauncherWatch>(options.launch);
+    job->launcher = std::make_unique<LauncherWatch>(options.launch);
   }
   std::unique_ptr<World> world;
-  TF_HVD_RETURN_IF_ERROR(MakeWatchedWorld(options, NeededRanks(given, options),
-                                          &world, &joined->mpi));
+  TF_HVD_RETURN_IF_ERROR(
+      MakeWatchedWorld(options, NeededRanks(options), &world, &job->mpi));
   auto runtime = std::make_shared<Runtime>(options.config, std::move(world));
   if (runtime->topology().size > 1) {
-    const Status agreed =
-        AgreeOnSets(runtime.get(), Numbers(given.sets, given.set_length));
+    const Status agreed = AgreeOnSets(runtime.get(), std::move(sets));
     if (!agreed.ok()) {
       runtime->Shutdown("init() failed", false);
       return agreed;
     }
   }
-  joined->runtime = std::move(runtime);
+  job->runtime = std::move(runtime);
   return Status::Ok();
 }
 

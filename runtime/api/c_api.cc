@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "compute/buffer_ops.h"
 #include "runtime/api/bootstrap.h"
+#include "runtime/api/launcher_watch.h"
 #include "runtime/api/set_calls.h"
 #include "runtime/base/config.h"
 #include "runtime/base/forks.h"
@@ -27,12 +29,12 @@
 namespace tf_hvd {
 namespace {
 
-// The only global state.
+// The default runtime, and whether init or shutdown is under way.
 struct Global {
   std::mutex init_mutex;  // one init or shutdown at a time
   std::atomic<bool> in_init{false};
   // Guarded by ForkSafeMutex. Written by init and shutdown, under both.
-  Joined joined;
+  StartedJob job;
   bool shut_down = false;  // since the last init
 };
 
@@ -50,6 +52,38 @@ std::string& EagerName() {
 std::vector<int32_t> Numbers(const int* numbers, int count) {
   return numbers == nullptr ? std::vector<int32_t>()
                             : std::vector<int32_t>(numbers, numbers + count);
+}
+
+std::vector<std::string> Lines(const char* text) {
+  std::vector<std::string> lines;
+  std::string line;
+  for (const char* c = text == nullptr ? "" : text;; ++c) {
+    if (*c != '\n' && *c != '\0') {
+      line += *c;
+      continue;
+    }
+    if (!line.empty()) lines.push_back(std::exchange(line, ""));
+    if (*c == '\0') return lines;
+  }
+}
+
+// But for what the environment says.
+WorldOptions OptionsOf(const tf_hvd_init_options& given) {
+  WorldOptions options;
+  options.library_dir = given.library_dir == nullptr ? "" : given.library_dir;
+  options.candidates = Lines(given.mpi_candidates);
+  if (given.ranks != nullptr) {
+    options.members.ranks = Numbers(given.ranks, given.rank_count);
+  }
+  if (given.communicator != nullptr) {
+    options.members.communicator = *given.communicator;
+  }
+  for (const std::string& line : Lines(given.settings)) {
+    const size_t end = line.find('=');
+    if (end == std::string::npos) continue;
+    options.settings.emplace_back(line.substr(0, end), line.substr(end + 1));
+  }
+  return options;
 }
 
 // Writes `from` as far as there is room.
@@ -75,10 +109,11 @@ Status Init(const tf_hvd_init_options& given) {
   const std::lock_guard<std::mutex> lock(global.init_mutex);
   if (DefaultRuntime() != nullptr) return Status::Ok();
   const InInit in_init(&global.in_init);
-  Joined joined;
-  TF_HVD_RETURN_IF_ERROR(JoinJob(given, &joined));
+  StartedJob job;
+  TF_HVD_RETURN_IF_ERROR(
+      StartJob(OptionsOf(given), Numbers(given.sets, given.set_length), &job));
   const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
-  global.joined = std::move(joined);
+  global.job = std::move(job);
   global.shut_down = false;
   return Status::Ok();
 }
@@ -95,10 +130,12 @@ void Shutdown(const std::string& reason, bool through) {
   std::shared_ptr<Runtime> runtime = DefaultRuntime();
   if (runtime == nullptr) return MpiSession::FinalizeLeftover();
   runtime->Shutdown(reason, through);
+  // These go when the lock is free again: `runtime` is the last reference, or
+  // another thread's, and the watch waits for its thread.
+  std::unique_ptr<LauncherWatch> launcher;
   const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
-  // `runtime` is the last reference, or another thread's.
-  global.joined.runtime.reset();
-  global.joined.launcher.reset();
+  launcher = std::move(global.job.launcher);
+  global.job.runtime.reset();
   global.shut_down = true;
 }
 
@@ -106,7 +143,7 @@ void Shutdown(const std::string& reason, bool through) {
 MpiInfo TheMpi() {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(ForkSafeMutex());
-  return global.joined.runtime == nullptr ? MpiInfo() : global.joined.mpi;
+  return global.job.runtime == nullptr ? MpiInfo() : global.job.mpi;
 }
 
 // The status of a call of the C API, with its text.
@@ -149,7 +186,7 @@ int FromTopology(int (*get)(const Topology&)) {
 std::shared_ptr<Runtime> DefaultRuntime() {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(ForkSafeMutex());
-  return global.joined.runtime;
+  return global.job.runtime;
 }
 
 const char* NotInitializedText() {
@@ -240,7 +277,8 @@ int tf_hvd_find_mpi(const tf_hvd_init_options* options, char* path,
                     size_t path_bytes, char* version, size_t version_bytes,
                     char* error, size_t error_bytes) {
   tf_hvd::MpiInfo found;
-  const tf_hvd::Status status = tf_hvd::FindMpi(*options, &found);
+  const tf_hvd::Status status =
+      tf_hvd::FindMpi(tf_hvd::OptionsOf(*options), &found);
   std::snprintf(path, path_bytes, "%s", found.library.c_str());
   std::snprintf(version, version_bytes, "%s", found.version.c_str());
   return tf_hvd::Report(status, error, error_bytes);
@@ -319,7 +357,7 @@ int tf_hvd_process_set_ranks(int set, int* ranks, int capacity) {
   return static_cast<int>(members->size());
 }
 
-int64_t tf_hvd_executed_count() {
+int64_t tf_hvd_submitted_count() {
   const auto runtime = tf_hvd::DefaultRuntime();
   return runtime == nullptr ? -1 : runtime->SubmittedCount();
 }

@@ -1,5 +1,6 @@
 // The C API: what Python reaches through ctypes, and the default runtime that
-// TensorFlow's kernels submit to. The only global state of the library.
+// TensorFlow's kernels submit to: what a process has once is listed in
+// CONTRIBUTING.md.
 #ifndef TF_HVD_RUNTIME_API_C_API_H_
 #define TF_HVD_RUNTIME_API_C_API_H_
 
@@ -120,9 +121,9 @@ TF_HVD_EXPORT int tf_hvd_process_set_ranks(int set, int* ranks, int capacity);
 
 // Requests that this rank has submitted since init; -1 when not initialised.
 // The guard of v1 optimizers asks for it at each eager update, to see whether
-// anything was sent since the last one (tf_hvd/training/v1_guard.py); tests, to
-// see how often TensorFlow runs an op.
-TF_HVD_EXPORT int64_t tf_hvd_executed_count();
+// anything was submitted since the last one (tf_hvd/training/v1_guard.py);
+// tests, to see how often TensorFlow runs an op.
+TF_HVD_EXPORT int64_t tf_hvd_submitted_count();
 
 // Name on the wire of the next eager collective that this thread runs; null
 // or "" takes it back. Graph nodes have names of their own and ignore it.

@@ -13,7 +13,6 @@
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 // Between two looks; a look reads the list of all processes.
 constexpr int64_t kLookNs = kSecond;
 // A rank that has ended may have been seen between two of its launcher's steps:
@@ -25,12 +24,6 @@ std::string HostName() {
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
   return name;
-}
-
-bool Shown(const Config& config, LogLevel level) {
-  LogLevel lowest = LogLevel::kWarning;
-  static_cast<void>(ParseLogLevel(config.log_level, &lowest));
-  return lowest <= level;
 }
 
 // "rank 1 has", "ranks 1, 2 have".
@@ -195,7 +188,7 @@ void InitWatch::Watch() {
         DescribeWait(view, launch_, needed_, ended, WaitedSeconds());
     if (warned) End(text);
     warned = true;
-    if (Shown(config_, LogLevel::kWarning)) {
+    if (config_.log_level <= LogLevel::kWarning) {
       WriteLog(LogLevel::kWarning, who_, text);
     }
   }
@@ -205,7 +198,7 @@ void InitWatch::Watch() {
 }
 
 void InitWatch::End(const std::string& why) {
-  if (Shown(config_, LogLevel::kError)) {
+  if (config_.log_level <= LogLevel::kError) {
     WriteLog(LogLevel::kError, who_, why + ". This process ends here");
   }
   // Another thread is in MPI_Init: exit handlers would wait for it.

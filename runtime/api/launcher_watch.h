@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/config.h"
 #include "runtime/base/latch.h"
 #include "runtime/base/processes.h"
@@ -23,8 +24,8 @@ namespace tf_hvd {
 class LauncherWatch {
  public:
   // Between two looks, and from SIGTERM to SIGKILL.
-  static constexpr int64_t kLookNs = 1'000'000'000;
-  static constexpr int64_t kGraceNs = 5'000'000'000;
+  static constexpr int64_t kLookNs = kSecond;
+  static constexpr int64_t kGraceNs = 5 * kSecond;
 
   // Watches the nearest launcher or keeper above this process. Without a
   // launcher that can be seen it does nothing.

@@ -22,9 +22,7 @@ class Runtime::Impl {
                [this](int32_t set, const SetMembers& members) {
                  OnSet(set, members);
                }),
-        engine_(config, world_.get(), &cycle_, &queue_) {
-    OnSet(kWorldSet, cycle_.world_members());
-  }
+        engine_(config, world_.get(), &cycle_, &queue_) {}
 
   ~Impl() { Shutdown("runtime destroyed", false); }
 
@@ -73,7 +71,7 @@ class Runtime::Impl {
   int64_t submitted() const { return submitted_; }
 
  private:
-  // Called by the holder of the progress lock.
+  // Called by the holder of the progress lock, and before there is one.
   void OnSet(int32_t set, const SetMembers& members) {
     const std::lock_guard<std::mutex> lock(ForkSafeMutex());
     if (members == nullptr) {
@@ -90,7 +88,7 @@ class Runtime::Impl {
   std::atomic<int> submitting_{0};  // threads inside Submit
   std::atomic<int64_t> submitted_{0};
 
-  // Destroyed in the reverse order: the progress lock's thread ends first.
+  // Destroyed in the reverse order: the engine's background thread ends first.
   const std::unique_ptr<World> world_;
   TensorQueue queue_;
   Cycle cycle_;

@@ -54,7 +54,7 @@ class Runtime {
   int32_t FindSet(const std::vector<int>& ranks) const;
 
   // Requests submitted so far on this rank. Any thread; see
-  // tf_hvd_executed_count.
+  // tf_hvd_submitted_count.
   int64_t SubmittedCount() const;
 
  private:

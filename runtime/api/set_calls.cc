@@ -73,8 +73,8 @@ Status AddSet(Runtime* runtime, std::vector<int32_t> ranks, int32_t* number) {
   Entry entry = EntryOf(OpKind::kAddSet, kAddName);
   const std::string wrong = WrongRanks(*runtime, ranks);
   if (!wrong.empty()) {
-    entry.local_error =
-        std::string(kAddName) + "(" + ListOf(ranks) + "): " + wrong;
+    entry.local_error = InvalidArgument(std::string(kAddName) + "(" +
+                                        ListOf(ranks) + "): " + wrong);
   }
   entry.request.ranks = std::move(ranks);
   return SubmitAndWait(runtime, std::move(entry), number);

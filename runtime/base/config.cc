@@ -29,11 +29,11 @@ bool ParseInteger(const std::string& text, int64_t low, int64_t high,
 }
 
 bool ParseNanoseconds(const std::string& text, double unit_ns,
-                      int64_t* nanoseconds) {
+                      int64_t* nanoseconds, double most_ns = 1e18) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || *end != '\0') return false;
-  if (!std::isfinite(number) || number < 0 || number * unit_ns > 1e18) {
+  if (!std::isfinite(number) || number < 0 || number * unit_ns > most_ns) {
     return false;
   }
   *nanoseconds = static_cast<int64_t>(std::llround(number * unit_ns));
@@ -54,20 +54,13 @@ bool ParseAlone(const std::string& text, Config* config) {
   return true;
 }
 
-bool ParseLogLevel(const std::string& given, Config* config) {
+bool ParseLogSetting(const std::string& given, Config* config) {
   // Horovod's launcher writes them in capitals.
   std::string text = given;
   for (char& letter : text) {
     if (letter >= 'A' && letter <= 'Z') letter += 'a' - 'A';
   }
-  for (const char* level :
-       {"trace", "debug", "info", "warning", "error", "fatal"}) {
-    if (text == level) {
-      config->log_level = text;
-      return true;
-    }
-  }
-  return false;
+  return ParseLogLevel(text, &config->log_level);
 }
 
 // NCCL or MPI, in Horovod's capitals, for collectives of tensors on GPUs.
@@ -129,13 +122,14 @@ constexpr Variable kVariables[] = {
      "trace, debug, info, warning, error or fatal",
      "Messages below this level are not printed. At info the first rank says "
      "which way tensors move between the ranks.",
-     ParseLogLevel},
-    {"TF_HVD_SPIN_MICROSECONDS", "50", "a number of microseconds",
+     ParseLogSetting},
+    {"TF_HVD_SPIN_MICROSECONDS", "50",
+     "a number of microseconds, 10000000 at most",
      "A caller runs the cycle itself for so long before the background thread "
      "takes over; an eager call for as long as something moves, and a "
      "hundred times as long while nothing does.",
      [](const std::string& text, Config* config) {
-       return ParseNanoseconds(text, 1e3, &config->spin_ns);
+       return ParseNanoseconds(text, 1e3, &config->spin_ns, 1e10);
      }},
     {"TF_HVD_MPI_LIBRARY", "", "a path",
      "The MPI library (libmpi.so) to open. Unset: the running launcher's, then "

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/log.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 
@@ -38,7 +39,7 @@ struct Config {
   bool use_nccl = true;
   // Of these, tensors on GPUs move by MPI where NCCL could move them too.
   std::set<OpKind> gpu_by_mpi;
-  std::string log_level = "warning";
+  LogLevel log_level = LogLevel::kWarning;
   bool alone = false;  // rank 0 of 1, whatever the launcher says
 };
 

@@ -26,7 +26,6 @@ void Latch::Set() {
 }
 
 bool Latch::WaitFor(int64_t ns) {
-  constexpr int64_t kSecond = 1'000'000'000;
   const int64_t until_ns = NowNs() + ns;
   timespec until{};
   until.tv_sec = static_cast<time_t>(until_ns / kSecond);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,12 @@ enum class OpKind : uint8_t {
 
 // The process set of all ranks.
 inline constexpr int32_t kWorldSet = 0;
+
+// The ranks of a process set, ascending; or those of an operation, in its
+// order. One list for all who speak of the set, from when it is added until
+// nobody does any more: in a large job a copy for each call would cost more
+// than the call.
+using SetMembers = std::shared_ptr<const std::vector<int>>;
 
 enum class DeviceKind : uint8_t { kCpu = 0, kGpu = 1 };
 

@@ -7,7 +7,6 @@
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kTickNs = 100 * kMs;
 
 StallOptions StallOptionsOf(const Config& config) {
@@ -17,8 +16,7 @@ StallOptions StallOptionsOf(const Config& config) {
   // Short limits are for tests and impatient users: all of it gets shorter.
   options.query_ns = std::min(options.query_ns, options.warn_ns);
   if (options.fail_ns > 0) {
-    options.grace_ns =
-        std::clamp(options.fail_ns, 1000 * kMs, options.grace_ns);
+    options.grace_ns = std::clamp(options.fail_ns, kSecond, options.grace_ns);
   }
   return options;
 }
@@ -30,10 +28,10 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
     : world_(world),
       queue_(queue),
       on_set_(std::move(on_set)),
-      controller_(world->topology(), StallOptionsOf(config), &executor_, this),
-      executor_(world->backends(), config.fusion_threshold, this) {
-  // The word was checked when the configuration was read.
-  static_cast<void>(ParseLogLevel(config.log_level, &log_level_));
+      log_level_(config.log_level),
+      executor_(world->backends(), config.fusion_threshold, this),
+      controller_(world->topology(), StallOptionsOf(config), &executor_, this) {
+  on_set_(kWorldSet, controller_.sets().world().members);
   const Topology& topology = world->topology();
   const TreePlace place =
       PlaceOf(topology.rank, topology.nodes, topology.fan_out);

@@ -38,7 +38,8 @@ struct Outcome {
 
 class Cycle : private ControllerHost, private ExecutorHost {
  public:
-  // Told of process sets that come, and of those that go, with null.
+  // Told of process sets that come, the first of them while the cycle is made:
+  // all ranks; and of those that go, with null.
   using SetListener =
       std::function<void(int32_t set, const SetMembers& members)>;
 
@@ -52,7 +53,8 @@ class Cycle : private ControllerHost, private ExecutorHost {
   // Step, then moves operations on, for a moment. True if either did something.
   bool Advance();
 
-  // Requests that ended since the last call; to be fired without the engine.
+  // Requests that ended since the last call; to be fired without the progress
+  // lock.
   std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
   bool HasOutcomes() const { return !outcomes_.empty(); }
 
@@ -63,11 +65,6 @@ class Cycle : private ControllerHost, private ExecutorHost {
   // True when this rank owes nothing to anybody any more.
   bool AtEnd() const;
   bool aborted() const { return !abort_status_.ok(); }
-
-  // All ranks.
-  const SetMembers& world_members() const {
-    return controller_.sets().world().members;
-  }
 
   // What says how long nobody needs to call this, at `now_ns`; all but
   // `idle_ns` and `spin_ns`.
@@ -103,9 +100,9 @@ class Cycle : private ControllerHost, private ExecutorHost {
   World* const world_;
   TensorQueue* const queue_;
   const SetListener on_set_;
-  LogLevel log_level_ = LogLevel::kWarning;
-  Controller controller_;
+  const LogLevel log_level_;
   Executor executor_;
+  Controller controller_;
   std::vector<MessageStream> streams_;
   bool polled_ = false;  // arrivals on some stream wake nobody
   std::vector<Outcome> outcomes_;

@@ -218,8 +218,8 @@ bool Fusable(const Task& run) {
 auto FusionKey(const Task& run) {
   const Request& request = *run.request;
   return std::make_tuple(run.key.first, request.tensors[0].dtype,
-                         request.reduce_op, request.prescale, request.postscale,
-                         request.device);
+                         request.reduce_op, request.prescale,
+                         request.postscale);
 }
 
 }  // namespace

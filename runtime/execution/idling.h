@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "runtime/base/clock.h"
 #include "runtime/transport/world.h"
 
 namespace tf_hvd {
@@ -41,8 +42,6 @@ inline bool IsNeeded(const WaitState& state) {
 
 // Without regard to due_in_ns.
 inline int64_t WaitForArrivalsNs(const WaitState& state) {
-  constexpr int64_t kUs = 1'000;
-  constexpr int64_t kMs = 1'000'000;
   if (state.has_outcomes) return 0;
   if (state.waiting && state.idle_ns < state.spin_ns) return 0;
   // Between processes of a node data takes less than this.
@@ -53,7 +52,7 @@ inline int64_t WaitForArrivalsNs(const WaitState& state) {
     // An arrival is found within a sixteenth of the time that was waited.
     return std::clamp(state.idle_ns / 16, 50 * kUs, kMs);
   }
-  return state.waiting || state.leaving ? 100 * kMs : 1000 * kMs;
+  return state.waiting || state.leaving ? 100 * kMs : kSecond;
 }
 
 // 0: look again at once.

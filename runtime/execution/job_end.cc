@@ -2,16 +2,17 @@
 
 #include <utility>
 
+#include "runtime/base/clock.h"
+
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 // A smaller abort record may still arrive within this time.
 constexpr int64_t kAbortSettleNs = 500 * kMs;
 // How long a rank that leaves waits for the end to come down the tree.
-constexpr int64_t kLeaveNs = 5000 * kMs;
+constexpr int64_t kLeaveNs = 5 * kSecond;
 // How long batches for the children are offered after the end.
-constexpr int64_t kFarewellNs = 1000 * kMs;
+constexpr int64_t kFarewellNs = kSecond;
 
 }  // namespace
 

@@ -13,7 +13,6 @@
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 // A caller that has other things to do moves no more than this itself: it must
 // not keep a thread of TensorFlow.
 constexpr int64_t kInPlaceBytes = 64 * 1024;

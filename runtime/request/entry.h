@@ -109,7 +109,7 @@ class Completion {
 };
 
 // Made by a kernel (or the C API) on any thread, handed over to the tensor
-// queue, from then on owned by whoever holds the engine.
+// queue, from then on owned by the holder of the progress lock.
 struct Entry {
   int32_t set = kWorldSet;
   std::string name;
@@ -143,9 +143,10 @@ struct Entry {
   // than the completion.
   std::shared_ptr<void> keepalive;
 
-  // Set when the call is wrong on this rank alone: it is completed here with
-  // this text and voted as a local error, so that the other ranks fail as well.
-  std::string local_error;
+  // Not ok when the call fails on this rank alone: it is completed here with
+  // this, and its text is voted as a local error, so that the other ranks fail
+  // as well.
+  Status local_error;
   int64_t step = -1;  // the caller's, compared between ranks; -1: none
 
   Completion done;

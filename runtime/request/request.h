@@ -17,11 +17,6 @@
 
 namespace tf_hvd {
 
-// The ranks of a process set, ascending. One list for all who speak of the set,
-// from when it is added until nobody does any more: in a large job a copy for
-// each call would cost more than the call.
-using SetMembers = std::shared_ptr<const std::vector<int>>;
-
 // In the ranks of the barrier that init makes: what ends each set, and what
 // stands for the ranks of a set that a communicator gives.
 inline constexpr int32_t kSetEnd = -1;

@@ -8,16 +8,10 @@
 #include <cerrno>
 #include <climits>
 
+#include "runtime/base/clock.h"
+
 namespace tf_hvd {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
-
-int64_t Now() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
-}
 
 // Without FUTEX_PRIVATE_FLAG: the word may be in memory shared by processes.
 long Futex(std::atomic<uint32_t>* word, int operation, uint32_t value,
@@ -40,18 +34,18 @@ void Doorbell::Ring() {
 }
 
 bool Doorbell::Wait(int64_t limit_ns) {
-  const int64_t start = Now();
-  int64_t left = limit_ns;
+  const int64_t start_ns = NowNs();
+  int64_t left_ns = limit_ns;
   while (bell_.exchange(0) == 0) {
-    if (left <= 0) return false;
-    const timespec limit = {static_cast<time_t>(left / kSecond),
-                            static_cast<long>(left % kSecond)};
+    if (left_ns <= 0) return false;
+    const timespec limit = {static_cast<time_t>(left_ns / kSecond),
+                            static_cast<long>(left_ns % kSecond)};
     // Returns at once if the bell was rung in between. A signal or a wake-up
     // for nothing ends in another round.
     if (Futex(&bell_, FUTEX_WAIT, 0, &limit) != 0 && errno == ETIMEDOUT) {
-      left = 0;
+      left_ns = 0;
     } else {
-      left = limit_ns - (Now() - start);
+      left_ns = limit_ns - (NowNs() - start_ns);
     }
   }
   return true;

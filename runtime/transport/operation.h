@@ -48,7 +48,7 @@ namespace tf_hvd {
 //   from there and are laid out at `output`. They do not overlap.
 struct OperationSpec {
   OpKind kind = OpKind::kAllreduce;
-  std::shared_ptr<const std::vector<int>> ranks;  // in order; holds this rank
+  SetMembers ranks;  // in order; holds this rank
   int32_t set = 0;
   // Of this operation among those of the set: on all ranks the same.
   uint64_t number = 0;

@@ -25,7 +25,7 @@ class PointToPoint {
 
   virtual ~PointToPoint() = default;
 
-  // Posts a message. `data` must stay as it is until the request is done.
+  // Posts a message. `data` must stay as it is until the handle tests as done.
   virtual Status Send(int peer, int tag, const void* data, size_t bytes,
                       MessageHandle* handle) = 0;
 
@@ -33,7 +33,7 @@ class PointToPoint {
   virtual Status Receive(int peer, int tag, void* data, size_t bytes,
                          MessageHandle* handle) = 0;
 
-  // Moves things along. Once `*done` was true the request is gone and must not
+  // Moves things along. Once `*done` was true the handle is gone and must not
   // be tested again; after an error it is to be abandoned.
   virtual Status Test(MessageHandle handle, bool* done) = 0;
 

@@ -19,6 +19,14 @@
 
 namespace tf_hvd {
 
+// Elements of a run.
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;  // behind the last one
+
+  int64_t count() const { return end - begin; }
+};
+
 class SpanList {
  public:
   SpanList(const std::vector<Span>& spans, size_t element_bytes);

@@ -19,13 +19,17 @@ namespace tf_hvd {
 
 class GpuDevices;  // gpu/devices.h
 
+// How many leaders of nodes are below one in the tree (agreement.md, section
+// 2).
+inline constexpr int kFanOut = 8;
+
 struct Topology {
   int rank = 0;
   int size = 1;
   std::vector<std::vector<int>> nodes;  // ranks of each node, ascending;
                                         // nodes in the order of first ranks
   std::vector<std::string> hosts;       // host name of each rank
-  int fan_out = 8;                      // of the tree of leaders
+  int fan_out = kFanOut;
 
   int NodeOf(int of_rank) const;
   int LocalRank() const;  // my place among my node's ranks

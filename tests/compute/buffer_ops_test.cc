@@ -13,10 +13,7 @@
 #include <vector>
 
 #include "compute/half_float.h"
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
+#include "tests/compute/flushed_denormals.h"
 
 namespace tf_hvd {
 namespace {
@@ -393,24 +390,22 @@ TEST(BufferOps, UnsignedIntegersWrapAroundAndCompareAsUnsigned) {
   }
 }
 
-#if defined(__SSE2__)
 TEST(BufferOps, ThreadsThatFlushDenormalsGetTheSameBits) {
-  const uint32_t modes = _mm_getcsr();
-  _mm_setcsr(modes | 0x8040u);  // what TensorFlow sets on its threads
   std::vector<uint32_t> denormals(64, 5);
   std::vector<uint32_t> sum(64);
-  LoadAccumulator(DType::kFloat32, sum.data(), denormals.data(), 64, 1.0);
-  Accumulate(DType::kFloat32, ReduceOp::kSum, sum.data(), denormals.data(), 64,
-             1.0);
   std::vector<uint16_t> halves(64, 3);
   std::vector<float> values(64);
-  LoadAccumulator(DType::kFloat16, values.data(), halves.data(), 64, 1.0);
-  EXPECT_EQ(_mm_getcsr() & 0x8040u, 0x8040u);  // the thread's setting is back
-  _mm_setcsr(modes);
+  {
+    const FlushedDenormals flushed;
+    LoadAccumulator(DType::kFloat32, sum.data(), denormals.data(), 64, 1.0);
+    Accumulate(DType::kFloat32, ReduceOp::kSum, sum.data(), denormals.data(),
+               64, 1.0);
+    LoadAccumulator(DType::kFloat16, values.data(), halves.data(), 64, 1.0);
+    EXPECT_TRUE(flushed.flushes());  // the thread's setting is back
+  }
   EXPECT_EQ(sum, std::vector<uint32_t>(64, 10));
   EXPECT_EQ(values, std::vector<float>(64, std::ldexp(3.0f, -24)));
 }
-#endif
 
 }  // namespace
 }  // namespace tf_hvd

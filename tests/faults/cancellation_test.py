@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 from tf_hvd.core import _native
 
-executed = _native.library.tf_hvd_executed_count
+submitted = _native.library.tf_hvd_submitted_count
 
 FLAGS = pathlib.Path(FLAG_FOLDER)
 
@@ -23,10 +23,10 @@ def wait_for(condition):
 
 def gate(name):
     '''Rank 1 fails here once its collective is submitted; rank 0 lets that happen first.'''
-    before = executed()
+    before = submitted()
     def body(i):
         if rank == 1:
-            wait_for(lambda: executed() > before + int(i))
+            wait_for(lambda: submitted() > before + int(i))
             raise ValueError(f"sample 17 of {name} is broken")
         wait_for((FLAGS / name).exists)
         return np.float32(0)
@@ -161,9 +161,9 @@ def test_both_ranks_fail_beside_different_collectives(job, tmp_path):
     code, output = job(
         program
         + """
-before = executed()
+before = submitted()
 def check(_):
-    wait_for(lambda: executed() > before)
+    wait_for(lambda: submitted() > before)
     raise ValueError(f"the loss of rank {rank} is not finite")
 @tf.function
 def step(i):

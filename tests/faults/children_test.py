@@ -6,8 +6,8 @@ import pytest
 
 BOTH = pytest.mark.parametrize("family", ["openmpi", "mpich"])
 
-# What multiprocessing starts anew imports this, and no TensorFlow.
-WORKERS = """
+# What multiprocessing starts anew imports this: no TensorFlow but in main().
+CHILDREN = """
 import multiprocessing, os, subprocess, sys
 
 def square(x):
@@ -15,13 +15,7 @@ def square(x):
 
 def fail():
     raise ValueError("a worker's own error")
-"""
 
-
-@BOTH
-def test_children_of_a_rank(plain_job, family):
-    """fork, multiprocessing and subprocess, then a sum that is right on all ranks."""
-    program = """
 def main():
     import tensorflow as tf
     import tf_hvd as hvd
@@ -56,6 +50,7 @@ def main():
     assert total("before") == 3
     if rank == 0:
         assert forked(lambda: None) == 0
+        assert forked(lambda: 1 / 0) == 1
         assert forked(ask) == 20
         assert forked(collective) == 0
         for method in ("fork", "spawn", "forkserver"):
@@ -67,19 +62,36 @@ def main():
             worker.join()
             assert worker.exitcode == 1
         assert subprocess.run([sys.executable, "-c", "print()"]).returncode == 0
+        told = {name.partition(".")[0] for name in os.listdir(os.environ["TF_HVD_LAUNCHER_FOLDER"])}
+        print("told:", sorted(told & {"exits", "exception", "left"}), flush=True)
     print("after:", total("after"), flush=True)
+    if rank == 1:
+        raise RuntimeError("rank 1's own")
+    total("failed")
 
 if __name__ == "__main__":
     main()
 """
-    code, output = plain_job(WORKERS + program, family=family)
+
+
+@BOTH
+def test_children_of_a_rank(plain_job, family):
+    """fork, multiprocessing and subprocess, then a sum that is right on all ranks.
+
+    Then rank 1 fails, and is named: children's ends were taken for that of rank 0.
+    """
+    code, output = plain_job(CHILDREN, family=family)
     told = re.search("child: (.*)", output)
     assert told, output
     assert re.search(r"'in a child': process \d+ was forked from rank 0 and is not in", told[1])
     assert re.search(r"init: process \d+ was forked from rank 0", output), output
     assert output.count("ValueError: a worker's own error") == 3
+    assert "told: []" in output
     assert output.count("after: 3") == 2, output
-    assert code == 0
+    words = " ".join(output.split())
+    first = "rank 1 was the first to end with an error (exit code 1): RuntimeError: rank 1's own"
+    assert f"what: {first}" in words
+    assert code == 1
 
 
 @BOTH

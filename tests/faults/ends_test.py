@@ -235,12 +235,12 @@ import threading
 from tf_hvd.core import _native
 pids = hvd.allgather_object(os.getpid())
 large = tf.zeros([1 << 26])
-before = _native.library.tf_hvd_executed_count()
+before = _native.library.tf_hvd_submitted_count()
 def take_part():
     error_of(lambda: hvd.allreduce(large, name="large"))
 thread = threading.Thread(target=take_part)
 thread.start()
-while _native.library.tf_hvd_executed_count() == before:
+while _native.library.tf_hvd_submitted_count() == before:
     time.sleep(0.01)
 if rank == 1:
     os.mkdir(flag("submitted"))

@@ -18,7 +18,7 @@ newest_header=$(find runtime compute tests/gpu -name '*.h' -newer "${out}/object
 # The runtime without MPI, the arithmetic, what the programs share.
 mapfile -t sources < <(
   find runtime compute -name '*.cc' ! -name '*.cu.cc' |
-    grep -vE '/(mpi|mpi_library|liveness)/|/gpu/mpi_|/api/(c_api|joining|init_watch|launcher_watch|set_calls)\.cc$'
+    grep -vE '/(mpi|mpi_library|liveness)/|/gpu/mpi_|/api/(c_api|bootstrap|init_watch|launcher_watch|set_calls)\.cc$'
 )
 shared=(device_side device_rank device_sums_check collective_list socket_world)
 for name in "${shared[@]}" "${programs[@]}"; do sources+=("tests/gpu/${name}.cc"); done
@@ -34,7 +34,7 @@ compile() {
     *_avx512.cc) more=("${LOOPS}" -ffp-contract=off -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mprefer-vector-width=512) ;;
     *_avx2.cc) more=("${LOOPS}" -ffp-contract=off -mavx2 -mf16c) ;;
     *_baseline.cc) more=("${LOOPS}" -ffp-contract=off) ;;
-    *buffer_ops_cpu.cc | *fused_loops.cc) more=("${LOOPS}") ;;
+    *_cpu.cc | *fused_loops.cc) more=("${LOOPS}") ;;
   esac
   # shellcheck disable=SC2086
   "${CXX:-g++}" ${FLAGS} "${more[@]}" -c "${source}" -o "${object}"

@@ -43,10 +43,10 @@ std::vector<GpuStep> Plan(const OperationSpec& spec, size_t me = 0,
   return PlanOnGpu(spec, me, {kStaging, staging_bytes});
 }
 
-std::vector<NcclCall> CallsOf(const std::vector<GpuStep>& steps) {
-  std::vector<NcclCall> calls;
+std::vector<GpuCall> CallsOf(const std::vector<GpuStep>& steps) {
+  std::vector<GpuCall> calls;
   for (const GpuStep& step : steps) {
-    if (const auto* const call = std::get_if<NcclCall>(&step)) {
+    if (const auto* const call = std::get_if<GpuCall>(&step)) {
       calls.push_back(*call);
     }
   }
@@ -63,7 +63,7 @@ std::string Text(const GpuStep& step) {
   } else if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
     text << adasum->kernel.substr(7) << " " << adasum->blocks;
   } else {
-    const auto& call = std::get<NcclCall>(step);
+    const auto& call = std::get<GpuCall>(step);
     EXPECT_EQ(call.kind, OpKind::kAlltoall);
     text << "call";
     for (size_t i = 0; i < call.send.size(); ++i) {
@@ -143,7 +143,7 @@ TEST(GpuAdasumPlan, ARankThatHasJoinedStoresNothing) {
   const auto& load = std::get<GpuMove>(joined.front());
   EXPECT_EQ(load.rows[1].input, nullptr);
   EXPECT_EQ(load.rows[1].output, kStaging + 9 * 4);
-  EXPECT_TRUE(std::holds_alternative<NcclCall>(joined.back()));
+  EXPECT_TRUE(std::holds_alternative<GpuCall>(joined.back()));
 }
 
 // With as many elements as one tile has, and one more.
@@ -175,7 +175,7 @@ TEST(GpuAdasumPlan, CallsMatch) {
     for (const auto& counts : std::vector<std::vector<int64_t>>{
              {1}, {0, 5, 1000}, {3, 100'000, 2, 100'000}}) {
       const OperationSpec spec = Adasum(counts, static_cast<int>(ranks));
-      std::vector<std::vector<NcclCall>> calls;
+      std::vector<std::vector<GpuCall>> calls;
       for (size_t me = 0; me < ranks; ++me) {
         calls.push_back(CallsOf(Plan(spec, me)));
         ASSERT_EQ(calls[me].size(), calls[0].size()) << ranks << " ranks";

@@ -2,7 +2,6 @@
 // in the memory of devices.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <future>
@@ -23,19 +22,19 @@ namespace {
 struct GpuJob {
   GpuJob(int ranks, uint64_t seed, bool with_nccl = true,
          std::vector<int> nodes = {}, int without_driver = -1,
-         std::chrono::milliseconds end_limit = std::chrono::seconds(60))
+         int64_t end_limit_ns = 60 * kSecond)
       : gpu(ranks, seed),
         nccl(&gpu),
         job(nodes.empty() ? std::vector<int>{ranks} : std::move(nodes),
             Config(), 8, 64 * 1024,
-            [&, with_nccl, without_driver, end_limit](int rank) {
+            [&, with_nccl, without_driver, end_limit_ns](int rank) {
               GpuAccess access;
               if (rank == without_driver) return access;
               access.devices =
                   std::make_shared<GpuDevices>(SoftwareGpu::Cuda(), rank);
               if (with_nccl) access.nccl = SoftwareNccl::Api();
               access.options.staging_bytes = 4096;
-              access.options.end_limit = end_limit;
+              access.options.end_limit_ns = end_limit_ns;
               return access;
             }) {}
 
@@ -332,7 +331,7 @@ TEST(GpuJob, AsynchronousErrorsEndTheJob) {
 // NCCL does not come back from an abort: the job ends all the same, and the
 // memory of what may still be written is kept.
 TEST(GpuJob, AbortsThatHangAreGivenUp) {
-  GpuJob job(2, 12, true, {}, -1, std::chrono::milliseconds(300));
+  GpuJob job(2, 12, true, {}, -1, 300 * kMs);
   job.nccl.HangAborts(0);
   std::weak_ptr<int> kept;
   job.job.Run([&](Rank& rank) {

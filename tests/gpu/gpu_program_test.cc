@@ -1,16 +1,21 @@
 // Random programs of collectives on software GPUs: every result, every access
 // to memory, and the order of NCCL's calls. --seeds=FROM:TO; with --flawed, one
-// of them must fail: something is wrong in the code (mutants.toml).
+// of them must fail: something is wrong in the code (mutants.toml). And process
+// sets that come and go.
 #include "tests/gpu/gpu_program.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/gpu/gpu_ranks.h"
 
@@ -93,6 +98,54 @@ TEST(GpuProgram, SomeByNcclSomeByMpi) {
     RunProgram(seed, GpuWay::kBoth);
     if (HasFailure()) return;
   }
+}
+
+// The sum of a number of each of two ranks.
+GpuRank::Call SumIn(int32_t set) {
+  const auto bytes = [](float number) {
+    const auto* const begin = reinterpret_cast<const char*>(&number);
+    return std::vector<char>(begin, begin + sizeof(number));
+  };
+  GpuRank::Call call;
+  call.what = "a sum in set " + std::to_string(set);
+  call.spec.set = set;
+  call.spec.ranks =
+      std::make_shared<const std::vector<int>>(std::vector<int>{0, 1});
+  call.inputs = {bytes(3)};
+  call.outputs = {sizeof(float)};
+  call.expected = {bytes(6)};
+  call.point = [](const auto& inputs, const auto& outputs,
+                  OperationSpec* spec) {
+    spec->spans.push_back({inputs[0], outputs[0], 1});
+  };
+  return call;
+}
+
+// Each set that was removed left a thread that had ended, until the job's end.
+TEST(GpuBackend, KeepsNothingOfSetsThatAreGone) {
+  GpuRanks job(2, 5);
+  std::mt19937_64 random(5);
+  for (int32_t set = 1; set <= 9; ++set) {
+    for (const auto& rank : job.all) rank->Make(SumIn(set));
+    job.Finish(&random);
+    for (const auto& rank : job.all) {
+      EXPECT_GT(rank->backend()->kept(), 0u);
+      rank->backend()->SetRemoved(set);
+    }
+  }
+  size_t kept = 1;
+  for (int looks = 0; kept > 0 && looks < 10'000; ++looks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    kept = 0;
+    for (const auto& rank : job.all) {
+      rank->backend()->SetRemoved(99);  // of which there is nothing
+      kept += rank->backend()->kept();
+    }
+  }
+  EXPECT_EQ(kept, 0u);
+  EXPECT_EQ(job.nccl.communicators(), 0u);
+  job.Close();
+  for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
 }
 
 }  // namespace

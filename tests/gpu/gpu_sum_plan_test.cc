@@ -111,7 +111,7 @@ TEST(GpuSumPlan, ReducescatterKeepsItsPart) {
             "copy_4 x1");
 }
 
-// 4096 bytes: given and gotten, of 4 ranks, 128 elements of 4 bytes each.
+// 4096 bytes: given and received, of 4 ranks, 128 elements of 4 bytes each.
 TEST(GpuSumPlan, CutsWhereTheStagingMemoryEnds) {
   const auto calls = [](int64_t count) {
     return CallsOf(PlanOnGpu(Allreduce({count}, Sum(DType::kFloat32)), 0,
@@ -146,7 +146,7 @@ TEST(GpuSumPlan, CallsAreTheSameWhoeverHasJoinedAndOnAllRanks) {
 
 // One past what a step writes to the staging memory.
 const char* EndOf(const GpuStep& step, int ranks) {
-  if (const auto* const call = std::get_if<NcclCall>(&step)) {
+  if (const auto* const call = std::get_if<GpuCall>(&step)) {
     const int64_t part = call->kind == OpKind::kAlltoall
                              ? call->receive[0]
                              : static_cast<int64_t>(call->count);

@@ -45,7 +45,7 @@ class MpiRanks {
     return memory;
   }
 
-  void Put(int rank, const NcclCall& call) {
+  void Put(int rank, const GpuCall& call) {
     EXPECT_TRUE(at(rank).Put(call, stream(rank)).ok());
   }
 
@@ -92,7 +92,7 @@ TEST_P(MpiCommunicators, BroadcastsFromEachRankDownATree) {
     const Bytes value = {'r', static_cast<char>('0' + root), 'x'};
     std::vector<char*> outputs;
     for (int rank = 0; rank < ranks.size(); ++rank) {
-      NcclCall call;
+      GpuCall call;
       call.kind = OpKind::kBroadcast;
       call.root = root;
       call.count = value.size();
@@ -120,7 +120,7 @@ TEST_P(MpiCommunicators, GathersInTheOrderOfTheRanks) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const Bytes mine(2, static_cast<char>('a' + rank));
     all.insert(all.end(), mine.begin(), mine.end());
-    NcclCall call;
+    GpuCall call;
     call.kind = OpKind::kAllgather;
     call.count = mine.size();
     call.input = ranks.Tensor(rank, mine);
@@ -144,7 +144,7 @@ TEST_P(MpiCommunicators, ExchangesPartsOfDifferentSizes) {
   std::vector<char*> outputs;
   std::vector<Bytes> expected;
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    NcclCall call;
+    GpuCall call;
     call.kind = OpKind::kAlltoall;
     Bytes sent;
     Bytes gotten;
@@ -175,8 +175,8 @@ TEST_P(MpiCommunicators, ExchangesPartsOfDifferentSizes) {
 INSTANTIATE_TEST_SUITE_P(, MpiCommunicators,
                          ::testing::Values(2, 3, 4, 5, 7, 8, 9));
 
-NcclCall FromRank0(char* memory) {
-  NcclCall call;
+GpuCall FromRank0(char* memory) {
+  GpuCall call;
   call.kind = OpKind::kBroadcast;
   call.input = call.output = memory;
   call.count = 4;

@@ -29,7 +29,7 @@ inline std::string Text(NcclNumber number) {
   return kNames[static_cast<int>(number)];
 }
 
-inline std::string Text(const NcclCall& call) {
+inline std::string Text(const GpuCall& call) {
   constexpr const char* kReductions[] = {"sum", "product", "max", "min"};
   std::ostringstream text;
   text << NameOf(call.kind);
@@ -76,14 +76,14 @@ inline std::string Text(const std::vector<GpuStep>& steps) {
 inline std::string CallsOf(const std::vector<GpuStep>& steps) {
   std::string text;
   for (const GpuStep& step : steps) {
-    const auto* const call = std::get_if<NcclCall>(&step);
+    const auto* const call = std::get_if<GpuCall>(&step);
     if (call != nullptr) text += Text(*call) + ", ";
   }
   return text;
 }
 
-inline const NcclCall& CallAt(const std::vector<GpuStep>& steps, size_t i) {
-  return std::get<NcclCall>(steps.at(i));
+inline const GpuCall& CallAt(const std::vector<GpuStep>& steps, size_t i) {
+  return std::get<GpuCall>(steps.at(i));
 }
 inline const GpuMove& MoveAt(const std::vector<GpuStep>& steps, size_t i) {
   return std::get<GpuMove>(steps.at(i));

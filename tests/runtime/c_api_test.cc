@@ -58,7 +58,7 @@ TEST_F(CApiTest, BeforeInit) {
   EXPECT_EQ(tf_hvd_is_homogeneous(), -1);
   EXPECT_EQ(tf_hvd_mpi_threads_supported(), -1);
   EXPECT_STREQ(tf_hvd_mpi_version(), "");
-  EXPECT_EQ(tf_hvd_executed_count(), -1);
+  EXPECT_EQ(tf_hvd_submitted_count(), -1);
   EXPECT_EQ(DefaultRuntime(), nullptr);
   EXPECT_NE(std::string(NotInitializedText()).find("hvd.init()"),
             std::string::npos);
@@ -76,7 +76,7 @@ TEST_F(CApiTest, OneRank) {
   EXPECT_EQ(tf_hvd_cross_size(), 1);
   EXPECT_EQ(tf_hvd_is_homogeneous(), 1);
   EXPECT_EQ(tf_hvd_mpi_threads_supported(), -1);
-  EXPECT_EQ(tf_hvd_executed_count(), 0);
+  EXPECT_EQ(tf_hvd_submitted_count(), 0);
 }
 
 TEST_F(CApiTest, SecondInitKeepsTheRuntimeAndShutdownAllowsAnother) {

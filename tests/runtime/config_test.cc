@@ -71,7 +71,7 @@ TEST(ConfigTest, DefaultsAreTheDocumentedOnes) {
   EXPECT_TRUE(config.node_data_shm);
   EXPECT_FALSE(config.cross_mpi);
   EXPECT_EQ(config.mpi_library, "");
-  EXPECT_EQ(config.log_level, "warning");
+  EXPECT_EQ(config.log_level, LogLevel::kWarning);
 }
 
 TEST(ConfigTest, ReadsEachVariable) {
@@ -89,7 +89,7 @@ TEST(ConfigTest, ReadsEachVariable) {
   EXPECT_EQ(config.fusion_threshold, 0);
   EXPECT_EQ(config.stall_warn_ns, 250'000'000);
   EXPECT_EQ(config.stall_fail_ns, 2'000'000'000);
-  EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.spin_ns, 7'000);
   EXPECT_EQ(config.mpi_library, "/a/libmpi.so");
   EXPECT_FALSE(config.node_data_shm);
@@ -132,7 +132,7 @@ TEST(ConfigTest, LogLevelsMayBeInCapitals) {
   SetEnvironment({{"HOROVOD_LOG_LEVEL", "DEBUG"}});
   Config config;
   ASSERT_TRUE(ReadConfig(&config).ok());
-  EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
 }
 
 TEST(ConfigTest, BadValuesNameVariableAndValue) {
@@ -146,6 +146,8 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
       {"HOROVOD_STALL_CHECK_DISABLE", "yes"},
       {"HOROVOD_LOG_LEVEL", "loud"},
       {"TF_HVD_SPIN_MICROSECONDS", "1e999"},
+      {"TF_HVD_SPIN_MICROSECONDS", "1e14"},  // a hundred times it overflowed
+      {"TF_HVD_SPIN_MICROSECONDS", "10000001"},
       {"TF_HVD_RANKS_PER_NODE", "two"},
       {"TF_HVD_CROSS", "MPI"},
       {"TF_HVD_NODE_DATA", "tcp"},
@@ -160,6 +162,13 @@ TEST(ConfigTest, BadValuesNameVariableAndValue) {
     EXPECT_NE(status.message().find(name + "=" + value), std::string::npos)
         << status.message();
   }
+}
+
+TEST(ConfigTest, SpinsForTenSecondsAtMost) {
+  SetEnvironment({{"TF_HVD_SPIN_MICROSECONDS", "1e7"}});
+  Config config;
+  ASSERT_TRUE(ReadConfig(&config).ok());
+  EXPECT_EQ(config.spin_ns, 10'000'000'000);
 }
 
 TEST(ConfigTest, FailureMustComeAfterTheWarning) {

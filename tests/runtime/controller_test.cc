@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
+
 namespace tf_hvd {
 namespace {
 
@@ -46,8 +48,6 @@ class Host final : public TaskRunner, public ControllerHost {
   }
 };
 
-constexpr int64_t kSecond = 1'000'000'000;
-
 // Ranks 0 and 1 on host a, 2 and 3 on host b.
 Topology TwoNodes(int rank) {
   Topology topology;
@@ -69,16 +69,16 @@ Entry Allreduce(const std::string& name) {
 }
 
 Response Ordered(const std::string& name, const Request& request) {
-  Response entry;
-  entry.name = name;
-  entry.request = SharedRequest(request);
-  return entry;
+  Response response;
+  response.name = name;
+  response.request = SharedRequest(request);
+  return response;
 }
 
-std::string FrameOf(Response entry) {
+std::string FrameOf(Response response) {
   Message batch;
   batch.kind = MessageKind::kResponses;
-  batch.batch.push_back(std::move(entry));
+  batch.batch.push_back(std::move(response));
   return EncodeMessage(batch);
 }
 
@@ -205,7 +205,40 @@ TEST(Controller, RelaysUntilTheBatchHasCome) {
   EXPECT_FALSE(controller.RelaysForOthers());
 }
 
-// Whoever should call the query does not: the waiter says who that is, first in
+// What changes process sets comes from api/set_calls.cc, which lets no other
+// through.
+TEST(Controller, AWrongChangeOfSetsIsABug) {
+  const auto change = [](OpKind kind, int32_t set, std::vector<int32_t> ranks,
+                         const Status& local_error = {}) {
+    Entry entry = Allreduce("s");
+    entry.set = set;
+    entry.request.kind = kind;
+    entry.request.ranks = std::move(ranks);
+    entry.local_error = local_error;
+    Host host;
+    Controller controller(TwoNodes(1), StallOptions(), &host, &host);
+    Request pair;
+    pair.kind = OpKind::kAddSet;
+    pair.ranks = {0, 1};
+    Response add = Ordered("t", pair);
+    add.value = 1;
+    controller.Receive(0, FrameOf(add), 0);
+    controller.Admit(std::move(entry));
+    return host.aborts.size();
+  };
+  EXPECT_EQ(change(OpKind::kAddSet, kWorldSet, {0, 3}), 0u);
+  EXPECT_EQ(change(OpKind::kAddSet, kWorldSet, {}, InvalidArgument("refused")),
+            0u);
+  EXPECT_EQ(change(OpKind::kRemoveSet, kWorldSet, {}), 0u);
+  for (const std::vector<int32_t>& ranks :
+       {std::vector<int32_t>{}, {1, 1}, {2, 1}, {-1}, {0, 4}}) {
+    EXPECT_EQ(change(OpKind::kAddSet, kWorldSet, ranks), 1u);
+  }
+  EXPECT_EQ(change(OpKind::kAddSet, 1, {0, 1}), 1u);
+  EXPECT_EQ(change(OpKind::kRemoveSet, 1, {}), 1u);
+}
+
+// Whoever should send the query does not: the waiter says who that is, first in
 // a warning and then in the text that the job ends with.
 TEST(Controller, NamesThoseAboveWhoDoNotAnswer) {
   Host host;
@@ -247,7 +280,7 @@ TEST(Controller, NamesThoseAboveAtShortLimits) {
             "tell which ranks are missing");
 }
 
-// A query that is called shows that those above are there.
+// A query that comes shows that those above are there.
 TEST(Controller, NamesNobodyWhoHasAnswered) {
   Host host;
   Controller controller(TwoNodes(3), StallOptions(), &host, &host);

@@ -398,8 +398,8 @@ TEST_F(ExecutorTest, AfterAFailureNothingRunsUntilFail) {
   EXPECT_EQ(fired, 3);
 }
 
-// Memory that a backend may still touch outlives the executor: the caller's, and
-// what an operation has itself, as a table of rows or a sum.
+// Memory that a backend may still touch outlives the executor: the caller's,
+// and what an operation has itself, as a table of rows or a sum.
 TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
   for (const bool in_use : {false, true}) {
     bool given_back = false;

@@ -5,9 +5,6 @@
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kUs = 1'000;
-constexpr int64_t kMs = 1'000'000;
-
 struct Row {
   const char* name;
   WaitState state;

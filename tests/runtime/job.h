@@ -176,7 +176,7 @@ class Rank {
   Pending Refused(const std::string& name, const std::string& text,
                   int32_t set = kWorldSet) {
     Entry entry = Plain(OpKind::kAllreduce, name, set);
-    entry.local_error = text;
+    entry.local_error = InvalidArgument(text);
     return Submit(std::move(entry));
   }
 
@@ -262,7 +262,7 @@ class Rank {
 class Job {
  public:
   explicit Job(std::vector<int> nodes, const Config& config = Config(),
-               int fan_out = 8, size_t edge_bytes = 64 * 1024,
+               int fan_out = kFanOut, size_t edge_bytes = 64 * 1024,
                std::function<GpuAccess(int rank)> gpu = nullptr)
       : config_(config) {
     LoopbackOptions options;

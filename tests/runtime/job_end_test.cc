@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/clock.h"
+
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kStart = 100 * kSecond;
 
 TEST(JobEnd, ARankThatRunsWaitsForNothing) {

@@ -12,8 +12,7 @@
 namespace tf_hvd {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kForEver = int64_t{3600} * 1000 * kMs;
+constexpr int64_t kForEver = 3600 * kSecond;
 
 TEST(Latch, GivesUpWhenTheTimeIsOver) {
   Latch latch;

@@ -23,12 +23,12 @@ class LocalRequestsTest : public testing::Test {
  protected:
   // Gives the number of the call.
   int Submit(const Key& key, int64_t submitted_ns = 0,
-             const std::string& local_error = "") {
+             const Status& local_error = {}) {
     return Submit(OpKind::kAllreduce, key, submitted_ns, local_error);
   }
 
   int Join(int32_t set = kWorldSet, int64_t submitted_ns = 0) {
-    return Submit(OpKind::kJoin, {set, "join"}, submitted_ns, "");
+    return Submit(OpKind::kJoin, {set, "join"}, submitted_ns, {});
   }
 
   // The caller goes.
@@ -43,6 +43,7 @@ class LocalRequestsTest : public testing::Test {
   }
 
   std::map<int, std::vector<std::string>> told_;
+  std::map<int, StatusCode> codes_;  // of the last that it was told
   int tells_ = 0;
   LocalRequests queue_{[this](Completion done, const Status& status) {
     ++tells_;
@@ -51,7 +52,7 @@ class LocalRequestsTest : public testing::Test {
 
  private:
   int Submit(OpKind kind, const Key& key, int64_t submitted_ns,
-             const std::string& local_error) {
+             const Status& local_error) {
     const auto call = static_cast<int>(callers_.size());
     callers_.push_back(std::make_shared<CallerState>());
     Entry entry;
@@ -63,6 +64,7 @@ class LocalRequestsTest : public testing::Test {
     entry.caller = callers_.back();
     entry.done = Completion([this, call](const Status& status, int32_t) {
       told_[call].push_back(status.message());
+      codes_[call] = status.code();
     });
     queue_.Add(std::move(entry));
     return call;
@@ -107,23 +109,38 @@ TEST_F(LocalRequestsTest, IsADuplicateWhileTheEarlierIsWaitedFor) {
   for (size_t i = 0; i < std::size(kCases); ++i) {
     const auto& one = kCases[i];
     const Key key = {kWorldSet, "g" + std::to_string(i)};
-    const int first = Submit(key, 0, one.refused ? "wrong" : "");
+    const int first =
+        Submit(key, 0, one.refused ? InvalidArgument("wrong") : Status::Ok());
     if (one.gone) GiveUp(first);
     if (one.ordered) Order(key);
     if (one.gone_later) GiveUp(first);
     if (one.finished) queue_.Finished(key);
     const int second = Submit(key);
     EXPECT_EQ(told_.count(second), one.duplicate ? 1u : 0u) << one.what;
+    if (one.duplicate) {
+      EXPECT_EQ(codes_[second], StatusCode::kInvalidArgument);
+    }
+  }
+}
+
+// No memory, or no driver, was told to the caller as a mistake of its own.
+TEST_F(LocalRequestsTest, ARefusedCallIsToldTheCodeOfItsError) {
+  for (const Status& error :
+       {InvalidArgument("a scalar"), FailedPrecondition("no CUDA driver"),
+        Aborted("no memory"), Internal("bug in tf_hvd")}) {
+    const int call = Submit(kG, 0, error);
+    EXPECT_EQ(told_[call], std::vector<std::string>{error.message()});
+    EXPECT_EQ(codes_[call], error.code());
   }
 }
 
 // What is wrong here is told here at once, and still voted for: silently it
 // would pair with the others' next call.
 TEST_F(LocalRequestsTest, ARefusedCallKeepsItsTurn) {
-  const int call = Submit(kG, 0, "wrong");
+  const int call = Submit(kG, 0, InvalidArgument("wrong"));
   EXPECT_EQ(told_[call], std::vector<std::string>{"wrong"});
   EXPECT_EQ(queue_.TakeTurns(), Keys{kG});
-  EXPECT_EQ(queue_.Front(kG).local_error, "wrong");
+  EXPECT_EQ(queue_.Front(kG).local_error.message(), "wrong");
   EXPECT_TRUE(queue_.Waiting());
   EXPECT_FALSE(Order(kG));
   EXPECT_TRUE(queue_.executing().empty());
@@ -175,7 +192,7 @@ TEST_F(LocalRequestsTest, TheOldestExecutingIsFinishedFirst) {
 
 TEST_F(LocalRequestsTest, FailsEverybodyOnce) {
   const int g = Submit(kG);
-  const int refused = Submit(kH, 0, "wrong");
+  const int refused = Submit(kH, 0, InvalidArgument("wrong"));
   const int again = Submit(kH);
   const int join = Join();
   Submit({1, "x"});
@@ -213,7 +230,7 @@ using Since = std::map<Key, int64_t>;
 TEST_F(LocalRequestsTest, SaysSinceWhenCallersWait) {
   GiveUp(Submit(kG, 1));
   Submit(kG, 2);
-  Submit(kH, 3, "wrong");
+  Submit(kH, 3, InvalidArgument("wrong"));
   Join(kWorldSet, 4);
   EXPECT_EQ(queue_.Waits(), (Since{{kG, 2}, {kJoin, 4}}));
   Order(kG);

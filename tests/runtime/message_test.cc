@@ -23,7 +23,7 @@ class Messages {
         FillVote(&message);
         break;
       case MessageKind::kResponses:
-        for (int n = Below(6); n > 0; --n) message.batch.push_back(AnEntry());
+        for (int n = Below(6); n > 0; --n) message.batch.push_back(AResponse());
         break;
       case MessageKind::kLeave:
         message.rank = Below(1000);
@@ -100,21 +100,21 @@ class Messages {
     }
   }
 
-  Response AnEntry() {
-    Response entry;
-    entry.set = Below(10);
-    entry.value = Below(100);
-    entry.joined = Below(2) == 0;
-    entry.close = Below(4) == 0;
-    entry.through = Below(2) == 0;
-    entry.error = Text();
-    if (Below(2) == 0) entry.slot = static_cast<uint32_t>(Below(5000));
-    entry.define = entry.slot != kNoSlot && Below(2) == 0;
-    if (entry.slot == kNoSlot || entry.define) {
-      entry.name = Text();
-      if (!entry.close) entry.request = ARequest();
+  Response AResponse() {
+    Response response;
+    response.set = Below(10);
+    response.value = Below(100);
+    response.joined = Below(2) == 0;
+    response.close = Below(4) == 0;
+    response.through = Below(2) == 0;
+    response.error = Text();
+    if (Below(2) == 0) response.slot = static_cast<uint32_t>(Below(5000));
+    response.define = response.slot != kNoSlot && Below(2) == 0;
+    if (response.slot == kNoSlot || response.define) {
+      response.name = Text();
+      if (!response.close) response.request = ARequest();
     }
-    return entry;
+    return response;
   }
 
   std::mt19937 random_;
@@ -211,8 +211,6 @@ TEST(Message, RoundTripOfEveryKind) {
   }
 }
 
-// Each prefix lies in a buffer of its own: a read past its end is seen by the
-// address sanitizer.
 // A batch of which neighbours get different parts: the bytes are those of a
 // batch of that part alone.
 TEST(BatchEncoder, EncodesEachResponseOnce) {
@@ -249,6 +247,8 @@ TEST(BatchEncoder, GivesNeighboursTheSameBytes) {
   EXPECT_EQ(encoder.Encode(all).data(), first.data());
 }
 
+// Each prefix lies in a buffer of its own: a read past its end is seen by the
+// address sanitizer.
 TEST(Message, TruncatedOrLongerIsAnError) {
   Messages messages(2);
   for (int i = 0; i < 20; ++i) {
@@ -293,6 +293,34 @@ TEST(Message, UnknownKindIsAnError) {
   for (const int kind : {0, 7, 255}) {
     bytes[4] = static_cast<char>(kind);
     EXPECT_FALSE(DecodeMessage(bytes, &decoded).ok()) << kind;
+  }
+}
+
+// It was taken, and the controller read a request that was not there.
+TEST(Message, AResponseWithoutItsNameIsMalformed) {
+  constexpr size_t kFlags = kHeaderBytes + sizeof(uint32_t);
+  constexpr size_t kSlot = kFlags + sizeof(uint8_t) + sizeof(int32_t);
+  constexpr uint8_t kDefine = 2;
+  constexpr uint8_t kClose = 16;
+  Message batch;
+  batch.kind = MessageKind::kResponses;
+  batch.batch.emplace_back().slot = 5;
+  const struct {
+    uint8_t flags;
+    uint32_t slot;
+    bool sound;
+  } kCases[] = {{0, 5, true},
+                {0, kNoSlot, false},
+                {kDefine, 5, false},
+                {kDefine, kNoSlot, false},
+                {kClose, kNoSlot, true}};
+  for (const auto& one : kCases) {
+    std::string bytes = EncodeMessage(batch);
+    bytes[kFlags] = static_cast<char>(one.flags);
+    std::memcpy(bytes.data() + kSlot, &one.slot, sizeof(one.slot));
+    Message decoded;
+    EXPECT_EQ(DecodeMessage(bytes, &decoded).ok(), one.sound)
+        << "flags " << int{one.flags} << ", slot " << one.slot;
   }
 }
 

@@ -61,6 +61,39 @@ TEST_P(SetCallsTest, TheSameRanksTwiceAreRefusedOnAllRanks) {
   });
 }
 
+TEST_P(SetCallsTest, WrongRanksAreRefusedOnAllRanks) {
+  Job job(GetParam());
+  job.Run([](Rank& self) {
+    Runtime* const runtime = self.runtime();
+    const int32_t size = self.size();
+    const std::string no_rank = "add_process_set([0, " + std::to_string(size) +
+                                "]): the job has no rank " +
+                                std::to_string(size) + "; its ranks are 0 to " +
+                                std::to_string(size - 1);
+    const struct {
+      std::vector<int32_t> ranks;
+      std::string text;
+    } kCases[] = {
+        {{}, "add_process_set([]): a process set needs at least one rank"},
+        {{0, 0},
+         "add_process_set([0, 0]): rank 0 is there more than once; name each "
+         "rank once"},
+        {{-1},
+         "add_process_set([-1]): the job has no rank -1; its ranks are 0 to " +
+             std::to_string(size - 1)},
+        {{0, size}, no_rank},
+    };
+    int32_t number = -1;
+    for (const auto& one : kCases) {
+      const Status status = AddSet(runtime, one.ranks, &number);
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(status.message(), one.text);
+    }
+    ASSERT_TRUE(AddSet(runtime, {0}, &number).ok());
+    EXPECT_EQ(number, 1);
+  });
+}
+
 // Right on all ranks but one: that one's mistake is everybody's error.
 TEST_P(SetCallsTest, OneRanksMistakeReachesAll) {
   Job job(GetParam());

@@ -164,20 +164,9 @@ TEST_P(SetsTest, AddedTogetherGetDifferentNumbers) {
   });
 }
 
-TEST_P(SetsTest, WrongChangesFailEverywhereAlike) {
+TEST_P(SetsTest, WrongRemovalsFailEverywhereAlike) {
   Job job(GetParam());
   job.Run([](Rank& self) {
-    const int32_t size = self.size();
-    const std::vector<std::vector<int32_t>> wrong = {
-        {}, {0, 0}, {-1}, {0, size}, {1, 0}};
-    for (const auto& ranks : wrong) {
-      const Status status = self.AddSet("wrong", ranks).status();
-      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-      EXPECT_NE(
-          status.message().find("between 0 and " + std::to_string(size - 1)),
-          std::string::npos)
-          << status.message();
-    }
     for (const int32_t set : {0, 1, -5}) {
       const Status status = self.RemoveSet("wrong", set).status();
       EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << set;

@@ -20,7 +20,7 @@ constexpr int kSlow = 4;
 #else
 constexpr int kSlow = 2;
 #endif
-constexpr int64_t kMs = 1'000'000 * kSlow;
+constexpr int64_t kSlowMs = kMs * kSlow;
 
 void Sleep(int ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(ms * kSlow));
@@ -28,8 +28,8 @@ void Sleep(int ms) {
 
 Config Impatient() {
   Config config;
-  config.stall_warn_ns = 150 * kMs;
-  config.stall_fail_ns = 900 * kMs;
+  config.stall_warn_ns = 150 * kSlowMs;
+  config.stall_fail_ns = 900 * kSlowMs;
   return config;
 }
 
@@ -182,7 +182,7 @@ TEST_P(StallTest, SilentRank) {
   });
 }
 
-// The rank that would call the query is the one that is stopped.
+// The rank that would send the query is the one that is stopped.
 TEST(Stall, SilentTop) {
   Job job({2, 2}, Impatient());
   job.NeverStart(0);
@@ -227,7 +227,7 @@ TEST(Stall, StuckInsideAnOperation) {
 // operation. Returns true if that thread executed it itself.
 bool CallerIsTold() {
   Config config = Impatient();
-  config.spin_ns = 60'000 * kMs;  // the caller takes part as long as it can
+  config.spin_ns = 60'000 * kSlowMs;  // the caller takes part as long as it can
   Job job({2}, config);
   std::promise<void> told;
   std::atomic<bool> in_place{false};

@@ -12,7 +12,7 @@
 namespace tf_hvd {
 namespace {
 
-// Three ranks on one node, seen from above: covered here.
+// Three ranks on one node, seen from above: coordinated here.
 ProcessSets Top() { return {0, 3, PlaceOf(0, {{0, 1, 2}})}; }
 
 // The leader of a second node, with two ranks below: passes up.
@@ -157,7 +157,7 @@ TEST(Votes, AfterTheJoinAllVoteAgain) {
   EXPECT_EQ(Count(&votes, sets, 2, kX), Names{"x"});
 }
 
-// What is not covered here is remembered until its batch has come.
+// What is not coordinated here is remembered until its batch has come.
 TEST(Votes, RememberWhatWasPassedUp) {
   const ProcessSets sets = Middle();
   ASSERT_FALSE(sets.world().coordinated);

@@ -287,5 +287,5 @@ def test_attributes_that_no_op_has(what):
     node.attr["T"].type = tf.float32.as_datatype_enum
     strip_ops(graph, assume_single_process=True)
     DAMAGE[what](node)
-    with pytest.raises(StripError, match=r"it is no GraphDef, or it is truncated.*'n'"):
+    with pytest.raises(StripError, match=r"this is not a GraphDef, or it is truncated.*'n'"):
         strip_ops(graph, assume_single_process=True)

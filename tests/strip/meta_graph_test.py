@@ -151,7 +151,7 @@ def test_an_op_of_a_version_to_come():
 def test_a_node_that_is_not_complete():
     graph = v1.GraphDef()
     graph.node.add(name="n", op="HorovodAllreduce")
-    with pytest.raises(ValueError, match=r"'n' .* has 0 inputs where 1 are due"):
+    with pytest.raises(ValueError, match=r"'n' .* has 0 inputs instead of 1"):
         strip_ops(graph, assume_single_process=True)
 
 

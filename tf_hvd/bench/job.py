@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_hvd.bench.native import RawMpi, SharedMemory
-from tf_hvd.collectives import alltoall as exchange
-from tf_hvd.collectives import objects
+from tf_hvd.collectives import collectives, objects
 from tf_hvd.core import _native, basics
 
 
@@ -18,7 +17,7 @@ class RunningJob:
         self.rank, self.size = basics.rank(), basics.size()
         self.shared = SharedMemory(self.rank, self.size, self.gather)
         self.mpi = RawMpi()
-        self._barrier: Callable[[], Any] = exchange.barrier
+        self._barrier: Callable[[], Any] = collectives.barrier
         if not self.shared.missing:
             self._barrier = self.shared.barrier
         elif not self.mpi.missing and basics.mpi_threads_supported():

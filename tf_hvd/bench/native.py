@@ -45,7 +45,7 @@ class SharedMemory:
             name, failure = _create(size)
         name = gather(name)[0]
         self._segment = None if failure else _open(name, size)
-        reasons = gather(failure if self._segment else failure or f"{name} is not to be seen")
+        reasons = gather(failure if self._segment else failure or f"{name} is not visible")
         if rank == 0 and name:
             os.unlink(name)
         self.missing: str | None = next((reason for reason in reasons if reason), None)
@@ -60,7 +60,7 @@ class SharedMemory:
           BenchError: a rank has not come within a minute.
         """
         if self._library.tf_hvd_limits_barrier(self._base, self._rank, self._ranks) != _SUCCESS:
-            raise BenchError("a rank did not come to the barrier within a minute")
+            raise BenchError("a rank did not reach the barrier within a minute")
 
     def allreduce(self, values: np.ndarray) -> Callable[[], None]:
         """A call that sums float32 or float64 in place, to be made as long as `values` are there.
@@ -75,7 +75,7 @@ class SharedMemory:
 
         def call() -> None:  # keeps the segment, and with it what `words` point to
             if self._library.tf_hvd_limits_allreduce(*words) != _SUCCESS:
-                raise BenchError("a rank did not come to the allreduce within a minute")
+                raise BenchError("a rank did not reach the allreduce within a minute")
 
         return call
 

@@ -85,7 +85,7 @@ class Settings:
         ):
             for name in names:
                 if name not in known:
-                    raise ValueError(f"there is no {kind} {name!r}: {', '.join(known)}")
+                    raise ValueError(f"unknown {kind} {name!r}; choose from {', '.join(known)}")
         self.workloads(1)
         if self.plot:
             _check_plot(pathlib.Path(self.plot))

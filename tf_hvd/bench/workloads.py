@@ -62,7 +62,7 @@ def bus_factor(operation: str, ranks: int) -> float:
     """
     others = (ranks - 1) / ranks
     if operation not in OPERATIONS:
-        raise ValueError(f"there is no operation {operation!r}: {', '.join(OPERATIONS)}")
+        raise ValueError(f"unknown operation {operation!r}; choose from {', '.join(OPERATIONS)}")
     return {"allreduce": 2 * others, "broadcast": 1.0}.get(operation, others)
 
 
@@ -98,7 +98,7 @@ def of_gradients(name: str, operation: str, dtype: str, mode: str, ranks: int) -
       ValueError: there is no such model, or no grouped form.
     """
     if name not in GRADIENT_SETS:
-        raise ValueError(f"there are no gradients of {name!r}: {', '.join(GRADIENT_SETS)}")
+        raise ValueError(f"unknown model {name!r}; choose from {', '.join(GRADIENT_SETS)}")
     _check_mode(operation, mode)
     shapes = tuple(_shared(shape, operation, ranks) for shape in GRADIENT_SETS[name])
     return Workload(name, operation, dtype, mode, shapes, ranks)
@@ -112,7 +112,7 @@ def _shared(shape: Shape, operation: str, ranks: int) -> Shape:
 
 def _check_mode(operation: str, mode: str) -> None:
     if mode == "grouped" and operation not in GROUPED:
-        raise ValueError(f"there is no grouped {operation}: {', '.join(GROUPED)}")
+        raise ValueError(f"{operation} has no grouped form; choose from {', '.join(GROUPED)}")
 
 
 def _with_norm(kernel: Shape) -> Iterator[Shape]:

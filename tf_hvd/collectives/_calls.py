@@ -1,6 +1,6 @@
 """The one place where the collective ops are called; knows nothing but names.
 
-What the rest of the package calls; users call what collectives.py and alltoall.py have.
+What the rest of the package calls; users call what collectives.py has.
 """
 
 import functools
@@ -62,8 +62,8 @@ def _refuse_xla(op_type: str) -> None:
     """
     if in_xla():
         raise ValueError(
-            f"{op_type} in a function of jit_compile=True: collectives cannot be compiled by XLA "
-            "in this version of tf_hvd. Take tf.function(jit_compile=False) for the step, and "
+            f"{op_type} in a function with jit_compile=True: collectives cannot be compiled by XLA "
+            "in this version of tf_hvd. Use tf.function(jit_compile=False) for the step, and "
             'compile what it calls between collectives; with Keras, compile(jit_compile="auto").'
         )
 
@@ -76,7 +76,7 @@ def run(
     process_set: ProcessSet | int,
     **attributes: Any,
 ) -> Any:
-    """Adds the op to the graph, or runs it: the one place where ops are called.
+    """Adds the op to the graph, or runs it.
 
     An eager call's name travels by a thread-local, not by an attribute: each new
     value of an attribute would make TensorFlow build and keep another kernel. It
@@ -185,7 +185,7 @@ def run_reduction(
     """
     attributes = {**options.attributes, "compression": compression, "wire_dtype": wire_dtype}
     if kind == "Allreduce" and grouped:
-        attributes["stamp"] = _stamp(step)
+        attributes["stamp"] = _step_input(step)
     return _run_on(kind, tensors, name, options.process_set, grouped, member_names, attributes)
 
 
@@ -202,7 +202,7 @@ def run_allgather(
     """HorovodAllgather or its grouped op; the arguments are those of `run_reduction`."""
     attributes: dict[str, Any] = {"ignore_name_scope": ignore_name_scope}
     if grouped:
-        attributes["stamp"] = _stamp(step)
+        attributes["stamp"] = _step_input(step)
     return _run_on("Allgather", tensors, name, process_set, grouped, member_names, attributes)
 
 
@@ -232,7 +232,7 @@ def _op_of(kind: str, grouped: bool) -> tuple[Callable[..., Any], str]:
     return getattr(_native.ops, f"horovod_{kind.lower()}"), f"Horovod{kind}"
 
 
-def _stamp(step: Any) -> list[Any]:
+def _step_input(step: Any) -> list[Any]:
     """The op's input `stamp`."""
     return [] if step is None else [step]
 

@@ -178,7 +178,7 @@ class ReductionOptions:
         """
         if isinstance(self.compression, PowerSGD):
             raise ValueError(
-                "PowerSGD keeps something of each gradient from step to step: give it to an "
+                "PowerSGD keeps a state for each gradient from step to step: pass it to an "
                 "optimizer or a tape."
             )
         return self.compression

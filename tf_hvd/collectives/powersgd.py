@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, tf_variable
+from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, tf_variable, waits_for
 
 # Averages tensors of any dtypes over the ranks, as one step under a name.
 Average = Callable[[list[Any], str], list[Any]]
@@ -113,7 +113,7 @@ class PowerSGD:
             updates = [state.basis.assign(right[i])]
             if self.error_feedback:
                 updates.append(state.error.assign(wanted[i] - approximation))
-            with tf.control_dependencies([] if tf.executing_eagerly() else updates):
+            with tf.control_dependencies(waits_for(updates)):
                 shaped = tf.reshape(approximation, gradients[i].shape)
                 results[i] = tf.cast(shaped, gradients[i].dtype)
         return results
@@ -134,8 +134,8 @@ class PowerSGD:
         if matrix is not None and gradient.shape.num_elements() != matrix.rows * matrix.columns:
             raise ValueError(
                 f"PowerSGD: the gradient of source {index}, a tensor, had {matrix.rows} x "
-                f"{matrix.columns} numbers in the step before and has the shape {gradient.shape} "
-                "now; give each list of tensors a PowerSGD of its own, or use variables."
+                f"{matrix.columns} values in the previous step and now has the shape "
+                f"{gradient.shape}; give each list of tensors its own PowerSGD, or use variables."
             )
         return matrix
 

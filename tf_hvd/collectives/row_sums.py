@@ -26,9 +26,7 @@ def _places(indices: Any, ascending: bool) -> tuple[Any, Any]:
     return unique, places
 
 
-def sum_by_index(
-    values: Any, indices: Any, ascending: bool, device: str = "CPU:0"
-) -> tuple[Any, Any]:
+def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tuple[Any, Any]:
     """Adds up rows with the same index, in the order in which they lie.
 
     Starts from zeros, so that no row of the result holds a negative zero. On a GPU

@@ -14,7 +14,6 @@ zero before).
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -294,7 +293,7 @@ def _rule(rows: _Rows, wanted: str) -> str:
         return f"{wanted}, as asked for"
     ranks, dense = rows.ranks(), rows.dense_bytes()
     if ranks == 1:
-        return "rows, for there is one rank"
+        return "rows, because there is only one rank"
     if dense is None or ranks is None:
         return "rows or dense, as is shorter; the numbers are known when it runs"
     if rows.way == DENSE:
@@ -306,12 +305,6 @@ def _rule(rows: _Rows, wanted: str) -> str:
         f"else dense: a row moves {row} + {index} bytes, dense 2 * {ranks - 1} / {ranks} * "
         f"{dense} = {limit}"
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _tell(name: str, what: str, rule: str) -> None:
-    """Logs how a tensor is sent; once, for it remembers what it was called with."""
-    log.info("%s: IndexedSlices of %s are sent as %s.", name, what, rule)
 
 
 def _base_name(slices: tf.IndexedSlices, name: str | None) -> str:
@@ -367,7 +360,8 @@ def allreduce_slices(
             sent, context = compression.compress(tf.cast(sums, values.dtype))
             part = _Rows(request, sent, indices, context, slices.dense_shape, None)
             part = dataclasses.replace(part, way=_static_way(part, wanted))
-            _tell(base, f"{sent.dtype.name}{sent.shape[1:]}", _rule(part, wanted))
+            what, rule = f"{sent.dtype.name}{sent.shape[1:]}", _rule(part, wanted)
+            log.info_once("%s: IndexedSlices of %s are sent as %s.", base, what, rule)
             parts.append(part)
         parts = _opened(parts, opening)
         choices = _choices(parts, parts[0].request.name if parts else "")

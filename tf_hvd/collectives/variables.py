@@ -25,7 +25,8 @@ _MEMBER = re.compile(r"mismatch in .*? as tensor (\d+)")
 _END = "end of the variables"
 _ORDER_DIFFERS = (
     "broadcast_variables: the ranks list the same variables in different orders, so that some "
-    "would get the values of others. List them in one order; that of a set depends on the process."
+    "would get the values of others. List them in the same order on all ranks; a set has no fixed "
+    "order."
 )
 
 

@@ -132,7 +132,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "check_settings": (number, error),
         "shared_bytes": (ctypes.c_int64, [number]),
         "mpi_threads_supported": (number, []),
-        "executed_count": (ctypes.c_int64, []),
+        "submitted_count": (ctypes.c_int64, []),
         "set_eager_name": (None, [text]),
         "config_markdown": (text, []),
         "dtype_name": (text, [number]),

@@ -28,6 +28,7 @@ class _Exit:
     reason = "exit"
     through = True  # no exception ends it
     rank: int | None = None
+    process: int | None = None  # which is the rank, and no child that was forked from it
     installed = False
 
 
@@ -48,6 +49,14 @@ def mpi_candidates() -> list[str]:
     return list(found)
 
 
+def _is_forked() -> bool:
+    """Whether this process is a child of a rank: what ends it does not end the rank.
+
+    Also of one that has left the job, of which the native library knows nothing any more.
+    """
+    return _Exit.process not in (None, os.getpid())
+
+
 def _remember_exceptions() -> None:
     """Makes an exception that ends the program the reason the other ranks are told."""
     previous = sys.excepthook
@@ -55,8 +64,9 @@ def _remember_exceptions() -> None:
     def hook(
         kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
     ) -> None:
-        _Exit.reason, _Exit.through = f"{kind.__name__}: {value}", False
-        _launcher.tell_exception(_Exit.rank, _Exit.reason, _place(trace))
+        if not _is_forked():
+            _Exit.reason, _Exit.through = f"{kind.__name__}: {value}", False
+            _launcher.tell_exception(_Exit.rank, _Exit.reason, _place(trace))
         previous(kind, value, trace)
 
     sys.excepthook = hook
@@ -74,6 +84,8 @@ def _place(trace: types.TracebackType | None) -> str:
 
 
 def _at_exit() -> None:
+    if _is_forked():
+        return
     if _Exit.rank is not None:
         # Others hear of it, and may end before this process: the launcher's SIGTERM then would
         # replace the program's own exit code.
@@ -135,6 +147,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if is_initialized():
         return _sets.find_initial(job, sets)
     _launcher.tell_called()
+    _Exit.process = os.getpid()
     # Whatever comes: an error of this call is told as well.
     if not _Exit.installed:
         _Exit.installed = True
@@ -175,7 +188,7 @@ def shutdown() -> None:
     The other ranks finish what was agreed before; their later collectives fail
     with an error that names this rank and "shutdown()".
     """
-    if is_initialized():
+    if is_initialized() and not _is_forked():
         _launcher.tell_left(rank())
     _end("shutdown()", through=True)
 

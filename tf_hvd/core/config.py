@@ -137,7 +137,7 @@ def equal_settings() -> dict[str, str]:
     """What must be equal on all ranks, by name.
 
     Raises:
-      ValueError: a setting is not one.
+      ValueError: a setting is invalid.
     """
     return {setting.name: str(setting.read()) for setting in SETTINGS if setting.equal}
 
@@ -167,7 +167,7 @@ def check_weights_steps() -> int:
 
 
 def guard() -> str:
-    """Whether Keras training is watched: "on" or "off" (`TF_HVD_GUARD`)."""
+    """Whether training is watched, with Keras and v1 optimizers: "on" or "off" (`TF_HVD_GUARD`)."""
     return GUARD.read()
 
 

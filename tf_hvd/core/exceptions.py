@@ -2,11 +2,11 @@
 
 
 class HorovodInternalError(RuntimeError):
-    """The job has ended under a call that is no op, or there is a bug in tf_hvd."""
+    """The job ended during a call that is not an op, or there is a bug in tf_hvd."""
 
 
 class HorovodInitError(ValueError, RuntimeError):
-    """`init` failed: a setting is not one, or the MPI does not fit the launcher.
+    """`init` failed: a setting is invalid, or the MPI library does not match the launcher.
 
     A ValueError too, because that is what Horovod raises when its native part
     does not start.

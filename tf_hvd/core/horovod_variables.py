@@ -169,12 +169,6 @@ _BUILT_BY = (
 )
 
 
-class _Told:
-    """What this process has warned of."""
-
-    texts: set[str] = set()  # noqa: RUF012 - one for the process
-
-
 def warnings(values: Mapping[str, str]) -> list[str]:
     """What a user should know about the variables that are set.
 
@@ -219,9 +213,7 @@ def check(values: Mapping[str, str], rank: int, size: int) -> None:
     if rank != 0:
         return
     for text in warnings(values):
-        if text not in _Told.texts:
-            _Told.texts.add(text)
-            log.warning(text)
+        log.warn_once("%s", text)
 
 
 def markdown() -> str:

@@ -4,6 +4,8 @@ One format and one verbosity for all of them: `absl.logging.set_verbosity(absl.l
 shows more than warnings. In front of each line stands who says it, "tf_hvd, rank 1: ".
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from absl import logging
@@ -28,6 +30,22 @@ def info(text: str, *arguments: Any) -> None:
     logging.info(who() + text, *arguments)
 
 
+def warn_once(text: str, *arguments: Any) -> None:
+    """Logs `text % arguments`, if this process has not said exactly that before."""
+    _once(warning, text % arguments)
+
+
+def info_once(text: str, *arguments: Any) -> None:
+    """The same as `warn_once`; not shown by default."""
+    _once(info, text % arguments)
+
+
+# Bounded, for what is said of tensors: a program may give each of them a new name.
+@functools.lru_cache(maxsize=4096)
+def _once(say: Callable[..., None], text: str) -> None:
+    say("%s", text)
+
+
 # The line that a record names is the caller's.
-for _function in (warning, info):
-    logging.ABSLLogger.register_frame_to_skip(__file__, _function.__name__)
+for _name in ("warning", "info", "warn_once", "info_once", "_once"):
+    logging.ABSLLogger.register_frame_to_skip(__file__, _name)

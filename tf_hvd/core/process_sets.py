@@ -5,8 +5,9 @@ not; collectives of a set are called by its members only. docs/process_sets.md.
 """
 
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tf_hvd.core import _communicators, _native, tensorflow_hooks
 from tf_hvd.core.exceptions import HorovodInternalError
@@ -137,12 +138,29 @@ global_process_set: ProcessSet = _GlobalProcessSet([])
 """The set of all ranks, the default of every `process_set=`."""
 
 
+class JobCount(Protocol):
+    """Something that counts the steps of a job."""
+
+    def restart(self) -> None:
+        """Another job begins. Called outside of all graphs."""
+
+
 class _Registry:
     """The sets of the running job, as far as this process has objects for them."""
 
     lock = threading.RLock()  # one change at a time: its order is that of all ranks
     job = _communicators.Job()
     sets: dict[int, list[ProcessSet]] = {}  # noqa: RUF012
+    removed = 0  # sets, in all jobs
+    counts: weakref.WeakSet[JobCount] = weakref.WeakSet()  # noqa: RUF012
+
+
+def restart_in_each_job(count: JobCount) -> None:
+    """Has `count.restart()` called at each `init` that starts a job, for as long as it lives.
+
+    What ranks compare must not come from jobs before, in which they may not have been together.
+    """
+    _Registry.counts.add(count)
 
 
 def _own_rank() -> int:
@@ -226,9 +244,18 @@ def _numbers_for(sets: list[list[int]]) -> list[int]:
     return numbers
 
 
+def job_ranks_of(comm: Any) -> list[int]:
+    """The ranks in the job of a communicator's processes, in its order; FOREIGN for others.
+
+    Raises:
+      ValueError: see `_communicators.world_ranks`.
+    """
+    return [_Registry.job.rank_of(rank) for rank in _communicators.world_ranks(comm)]
+
+
 def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
     """The members for this rank, and all ranks' sets in the order of ranks."""
-    mine = [_Registry.job.rank_of(rank) for rank in _communicators.world_ranks(comm)]
+    mine = job_ranks_of(comm)
     if _communicators.FOREIGN in mine:
         mine = [_communicators.FOREIGN]  # there may be more of them than the job has ranks
     code, lists, text = _native.gather_ranks(mine)
@@ -239,12 +266,12 @@ def _sets_of_communicators(comm: Any) -> tuple[list[int], list[list[int]]]:
         if _communicators.FOREIGN in ranks:
             raise ValueError(
                 f"rank {rank} has a ProcessSet of a communicator with a process that is not in "
-                "the job; pass init(comm=...) all processes that are to be in sets."
+                "the job; init(comm=...) must have all processes that belong to a set."
             )
         if not ranks and len(sets) != 1:
             raise ValueError(
                 f"rank {rank} has ProcessSet(COMM_NULL), but the other ranks' communicators make "
-                f"the sets {sets}, so that none is its own; give it a communicator too."
+                f"the sets {sets}, so its own is ambiguous; pass a communicator there too."
             )
     return sorted(mine) or sets[0], sets
 
@@ -313,7 +340,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
             _check(*_native.remove_process_set(number))
             for known in _Registry.sets.pop(number, []):
                 known._forget(removed=True)
-            if number % _KEPT == 0:
+            _Registry.removed += 1
+            if _Registry.removed % _KEPT == 0:
                 tensorflow_hooks.free_eager_kernels()
     return True
 
@@ -345,20 +373,23 @@ def as_sets(given: Any) -> list[ProcessSet]:
         if given.lower() == "dynamic":
             return []
         raise ValueError(
-            f"init(process_sets={given!r}): the only word is 'dynamic'; pass it, or a list "
-            "of ProcessSet."
+            f"init(process_sets={given!r}): the only string accepted is 'dynamic'; pass it, or a "
+            "list of ProcessSet."
         )
     return [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in given]
 
 
 def register_initial(job: _communicators.Job, comm: Any, sets: Iterable[ProcessSet]) -> None:
-    """Registers the sets of `init`, right after it. Collective.
+    """Registers the sets of `init`, right after it, for what is a new job. Collective.
 
     Raises:
       SetExistsError: some have the ranks of one before them, and are left out. The job
         and the other sets are there all the same, on all ranks.
       ValueError: the job cannot have one of them.
     """
+    with tensorflow_hooks.eagerly():
+        for count in list(_Registry.counts):
+            count.restart()
     refused: list[str] = []
     with _Registry.lock:
         _Registry.job = job

@@ -149,6 +149,24 @@ def state_variable(value: Any, name: str) -> Any:
     )
 
 
+def waits_for(values: Any) -> list[Any]:
+    """What a control dependency on these values takes; nothing in eager mode, where all is done.
+
+    Args:
+      values: in any nest, of tensors, IndexedSlices, ops, and None for nothing.
+    """
+    if tf.executing_eagerly():
+        return []
+    flat = tf.nest.flatten(values, expand_composites=True)
+    return [value for value in flat if value is not None]
+
+
+def eagerly() -> contextlib.AbstractContextManager[Any]:
+    """Within it ops run at once, whatever graph is being built around it."""
+    mode: contextlib.AbstractContextManager[Any] = context.eager_mode()
+    return mode
+
+
 def in_xla() -> bool:
     """Whether the function being traced is to be compiled by XLA (jit_compile=True)."""
     if tf.executing_eagerly():

@@ -80,8 +80,7 @@ class HorovodBasics:
         """
         if not _communicators.is_communicator(comm):
             raise ValueError(f"{comm!r} is not a communicator of mpi4py.")
-        world = _communicators.world_ranks(comm)
-        ranks = sorted(process_sets._Registry.job.rank_of(rank) for rank in world)
+        ranks = sorted(process_sets.job_ranks_of(comm))
         for number, members in self._get_process_set_ids_and_ranks().items():
             if members == ranks:
                 return number

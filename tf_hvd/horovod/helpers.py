@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import alltoall as exchange
 from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import tf_variable
@@ -148,7 +147,7 @@ def _reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """`tf_hvd.reducescatter`; the sum by default."""
-    return exchange.reducescatter(
+    return collectives.reducescatter(
         tensor, op=op, name=name, process_set=process_set, ignore_name_scope=ignore_name_scope,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor,
     )  # fmt: skip
@@ -164,7 +163,7 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Any]:
     """`tf_hvd.grouped_reducescatter`; sums by default."""
-    return exchange.grouped_reducescatter(
+    return collectives.grouped_reducescatter(
         tensors, op=op, name=name, process_set=process_set, ignore_name_scope=ignore_name_scope,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor,
     )  # fmt: skip

@@ -104,7 +104,7 @@ FLAGS: tuple[Flag, ...] = (
         "SECONDS",
         variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     ),
-    *_switch("mpi-threads-disable", "MPI is asked for the most that it allows"),
+    *_switch("mpi-threads-disable", "MPI is asked for the highest level that it supports"),
     Flag(("--mpi-args",), "ARGS", option="--mpi-args"),
     Flag(("--tcp",), told="MPI's own settings say which network it takes: OMPI_MCA_*, UCX_*, FI_*"),
     Flag(("--binding-args",), "ARGS", option="--mpi-args"),

@@ -44,19 +44,15 @@ def _replace(kind: Any, name: str, replacement: Any) -> None:
         setattr(owner, name, replacement(original))
 
 
-@functools.cache
-def _tell() -> None:
-    """Once, on rank 0."""
-    if not basics.is_initialized() or basics.rank() == 0:
-        log.warning("compile(%s=...) is left out: Keras 3 has no such argument.", _DROPPED)
-
-
 def _compile(original: Any) -> Any:
     @functools.wraps(original)
     def compile_without(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _DROPPED in kwargs and gradients.convention() == "horovod":
             del kwargs[_DROPPED]
-            _tell()
+            if not basics.is_initialized() or basics.rank() == 0:
+                log.warn_once(
+                    "compile(%s=...) is left out: Keras 3 has no such argument.", _DROPPED
+                )
         return original(self, *args, **kwargs)
 
     setattr(compile_without, _MARK, True)

@@ -1,7 +1,7 @@
 """tf_hvd for Keras 3 and tf_keras. `import tf_hvd.keras as hvd`.
 
 Names only; each is documented where it is defined. Importing the package makes
-Keras call the guard (tf_hvd.keras.guard).
+Keras call the guard (tf_hvd.keras.patches).
 """
 
 import importlib
@@ -39,11 +39,10 @@ from tf_hvd.core.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from tf_hvd.keras import guard
+from tf_hvd.keras import patches
 from tf_hvd.keras.guard import check_weights
 from tf_hvd.keras.models import load_model
-from tf_hvd.keras.optimizer import DistributedOptimizer
-from tf_hvd.keras.partial_optimizer import PartialDistributedOptimizer
+from tf_hvd.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
 from tf_hvd.keras.value_collectives import (
     allgather,
@@ -116,4 +115,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-guard.install()
+patches.install()

@@ -27,8 +27,8 @@ import tensorflow as tf
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
 from tf_hvd.keras import learning_rate, metrics, resume
-from tf_hvd.keras.compat import build_optimizer, own_sums
-from tf_hvd.keras.keras_variants import KerasVariants, variables_of
+from tf_hvd.keras.compat import build_optimizer, own_sums, variables_of
+from tf_hvd.keras.keras_variants import KerasVariants
 
 
 class _Broadcast:
@@ -182,8 +182,8 @@ class _EarlyStopping:
         return metrics.average(own, process_set, strict=False).get("monitored")
 
 
-class _ModelCheckpoint:
-    """Keras' ModelCheckpoint, on the first rank of those that train the model together.
+class _RootOnly:
+    """Keras' callback of this name, on the first rank of those that train the model together.
 
     On the others it does nothing. Arguments are those of Keras.
     """
@@ -194,24 +194,38 @@ class _ModelCheckpoint:
     def _is_to_run(self) -> bool:
         return metrics.is_root(self.model)
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        if self._is_to_run():
-            super().on_train_begin(logs)  # type: ignore[misc]
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._is_to_run():
-            super().on_epoch_begin(epoch, logs)  # type: ignore[misc]
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._is_to_run():
-            super().on_train_batch_end(batch, logs)  # type: ignore[misc]
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._is_to_run():
-            super().on_epoch_end(epoch, logs)  # type: ignore[misc]
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        base = next((kind for kind in cls.__mro__ if kind.__name__ == "Callback"), None)
+        # Without one it is to be put on a class of Keras'; on one already, it is a user's own,
+        # which may do more.
+        if base is None or any(
+            _RootOnly in kind.__mro__ and issubclass(kind, base) for kind in cls.__bases__
+        ):
+            return
+        for name in dir(base):
+            does, nothing = getattr(cls, name), getattr(base, name)
+            if (name == "set_model" or name.startswith("on_")) and does is not nothing:
+                setattr(cls, name, _by_root(cls, does, nothing))
 
 
-class _BestModelCheckpoint(_ModelCheckpoint):
+def _by_root(cls: Any, does: Any, nothing: Any) -> Any:
+    @functools.wraps(does)
+    def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        name = does.__name__
+        if name == "set_model":
+            nothing(self, *args, **kwargs)
+            runs = metrics.is_root(self.model)
+        else:
+            runs = self._is_to_run()
+        if not runs:
+            return nothing(self, *args, **kwargs)
+        return getattr(super(cls, self), name)(*args, **kwargs)
+
+    return hook
+
+
+class _BestModelCheckpoint(_RootOnly):
     """A ModelCheckpoint of the best epoch; its `filepath` may be set later.
 
     The other arguments are those of ModelCheckpoint.
@@ -261,35 +275,6 @@ class _ProgbarLogger:
             self.verbose = 0
 
 
-class _RootOnly:
-    """Keras' callback of this name, on the first rank of those that train the model together.
-
-    On the others it does nothing. Arguments are those of Keras.
-    """
-
-    root_writes = True
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if _RootOnly not in cls.__bases__:
-            return  # a user's own, which may do more
-        base = next(kind for kind in cls.__mro__ if kind.__name__ == "Callback")
-        for name in dir(base):
-            does, nothing = getattr(cls, name), getattr(base, name)
-            if (name == "set_model" or name.startswith("on_")) and does is not nothing:
-                setattr(cls, name, _by_root(does, nothing))
-
-
-def _by_root(does: Any, nothing: Any) -> Any:
-    @functools.wraps(does)
-    def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if does.__name__ == "set_model":
-            nothing(self, *args, **kwargs)
-        return (does if metrics.is_root(self.model) else nothing)(self, *args, **kwargs)
-
-    return hook
-
-
 _VARIANTS = KerasVariants(
     __name__,
     {
@@ -298,7 +283,7 @@ _VARIANTS = KerasVariants(
         "LearningRateScheduleCallback": (learning_rate.Schedule, "Callback"),
         "LearningRateWarmupCallback": (learning_rate.Warmup, "Callback"),
         "EarlyStopping": (_EarlyStopping, "EarlyStopping"),
-        "ModelCheckpoint": (_ModelCheckpoint, "ModelCheckpoint"),
+        "ModelCheckpoint": (_RootOnly, "ModelCheckpoint"),
         "BestModelCheckpoint": (_BestModelCheckpoint, "ModelCheckpoint"),
         "BackupAndRestore": (resume.BackupAndRestore, "BackupAndRestore"),
         "CSVLogger": (_RootOnly, "CSVLogger"),

@@ -34,6 +34,7 @@ from tf_hvd.core.tensorflow_hooks import (
 )
 from tf_hvd.keras import instance_methods
 
+_LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 # What these callbacks remember of the epochs, and must not forget in a resume.
 REMEMBERED = {
     "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
@@ -66,7 +67,7 @@ ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
 COMPUTING = ("compute_gradients", "_compute_gradients")
 
 
-class Distribution(Protocol):
+class GradientSynchronizer(Protocol):
     """What is hooked into an optimizer; tf_hvd.keras.optimizer makes it."""
 
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -113,6 +114,24 @@ def leaves(optimizer: Any) -> Iterator[Any]:
         yield from leaves(each)
 
 
+def variables_of(optimizer: Any) -> list[Any]:
+    """All variables of a Keras optimizer; a method, a property or both, by its version."""
+    variables = optimizer.variables
+    found = list(variables() if callable(variables) else variables)
+    # tf_keras does not list it.
+    rate = tf_variable(getattr(optimizer, "learning_rate", None))
+    if isinstance(rate, tf.Variable) and all(tf_variable(v) is not rate for v in found):
+        found.append(rate)
+    return found
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside of loss scaling wrappers."""
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
 def own_sums(optimizer: Any) -> list[Any]:
     """Keras 3's sums of gradients of an update that is not complete: each rank's own."""
     sums = (getattr(leaf, "_accumulated_gradients", None) for leaf in leaves(optimizer))
@@ -124,12 +143,12 @@ def grows(optimizer: Any) -> bool:
     return isinstance(getattr(optimizer, "optimizers", None), (list, tuple))
 
 
-def distribution_of(optimizer: Any) -> Any:
+def synchronizer_of(optimizer: Any) -> Any:
     """What was hooked into `optimizer`, or into what it hands on to; None if nothing."""
     mine = instance_methods.noted(optimizer)
     if mine is not None:
         return mine
-    found = [distribution_of(inner) for inner in inner_optimizers(optimizer) or ()]
+    found = [synchronizer_of(inner) for inner in inner_optimizers(optimizer) or ()]
     return found[0] if found and all(each is not None for each in found) else None
 
 
@@ -140,28 +159,28 @@ def iterations_of(optimizer: Any) -> Any:
     return tf.convert_to_tensor(tf_variable(optimizer.iterations))
 
 
-def hook_updates(optimizer: Any, kind: str, distribution: Distribution) -> None:
-    """Puts `distribution` into one optimizer that makes updates itself.
+def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) -> None:
+    """Puts `synchronizer` into one optimizer that makes updates itself.
 
     Raises:
       ValueError: it trains over a DTensor mesh, which reduces gradients itself.
     """
     if kind == KERAS:
-        _hook_keras(optimizer, distribution)
+        _hook_keras(optimizer, synchronizer)
         return
     if getattr(optimizer, "_mesh", None) or getattr(optimizer, "_run_with_dtensor", False):
         raise ValueError("an optimizer with a DTensor mesh reduces its gradients itself.")
-    _hook_aggregation(optimizer, HOOKS[kind][1], distribution)
+    _hook_aggregation(optimizer, HOOKS[kind][1], synchronizer)
 
 
-def _hook_keras(optimizer: Any, distribution: Distribution) -> None:
+def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     current: list[Any] = []
 
     def hooked_apply(target: Any, apply: Any, grads: Any, trainable_variables: Any = None) -> Any:
         grads = list(grads)
         known = trainable_variables
         known = trained_by(target) if known is None else list(known)
-        distribution.begin(grads, known)
+        synchronizer.begin(grads, known)
         return apply(grads, trainable_variables if trainable_variables is None else known)
 
     def hooked_apply_filtered(
@@ -171,27 +190,27 @@ def _hook_keras(optimizer: Any, distribution: Distribution) -> None:
         current[:] = trainable_variables
         with tf.name_scope(SCOPE):
             result = apply_filtered(grads, trainable_variables)
-        distribution.applied(trainable_variables)
+        synchronizer.applied(trainable_variables)
         return result
 
     def hooked_clip(target: Any, clip: Any, grads: Any) -> Any:
         del target
-        return clip(distribution.reduce(grads, current))
+        return clip(synchronizer.reduce(grads, current))
 
     instance_methods.put_around(optimizer, "apply", hooked_apply)
     instance_methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
     instance_methods.put_around(optimizer, "_clip_gradients", hooked_clip)
 
 
-def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> None:
+def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchronizer) -> None:
     def hooked_aggregate(target: Any, aggregate: Any, grads_and_vars: Any) -> Any:
         del target
         pairs = list(grads_and_vars)
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
         with tf.name_scope(SCOPE):
-            distribution.begin(gradients, variables)
-            reduced = distribution.reduce(gradients, variables)
+            synchronizer.begin(gradients, variables)
+            reduced = synchronizer.reduce(gradients, variables)
         return aggregate(list(zip(reduced, variables, strict=True)))
 
     def hooked_apply_gradients(
@@ -200,7 +219,7 @@ def _hook_aggregation(optimizer: Any, name: str, distribution: Distribution) -> 
         del target
         pairs = list(grads_and_vars)
         result = apply_gradients(pairs, *args, **kwargs)
-        distribution.applied([variable for _, variable in pairs])
+        synchronizer.applied([variable for _, variable in pairs])
         return result
 
     instance_methods.put_around(optimizer, name, hooked_aggregate)
@@ -279,6 +298,12 @@ def velocities_of(optimizer: Any, variables: Any) -> list[Any]:
 _TRAINING = ("fit", "train_on_batch")
 # Of these the class counts that objects of the public class have them from.
 _NEAREST = (*_TRAINING, "call", "set_params")
+
+
+def library_classes(callback: Any) -> list[str]:
+    """The names of those classes of a callback that are Keras' or ours, the nearest first."""
+    kinds = type(callback).__mro__
+    return [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] in _LIBRARIES]
 
 
 def layers_of(model: Any) -> list[Any]:

@@ -89,7 +89,7 @@ class _Computed:
         if self._alone:
             self._given = [gradient for gradient in gradients if gradient is not None]
             return list(gradients)
-        return list(compat.distribution_of(target).allreduce(gradients, variables))
+        return list(compat.synchronizer_of(target).allreduce(gradients, variables))
 
     def _apply(
         self, target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any

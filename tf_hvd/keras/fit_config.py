@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tf_hvd.keras import resume
+from tf_hvd.keras import compat, resume
 
 # These must be on all ranks: they stop training, change it, or call collectives.
 _CHANGING = (
@@ -28,7 +28,6 @@ _WRITING = {
     "ModelCheckpoint": "filepath",
     "TensorBoard": "log_dir",
 }
-_LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 
 
 class FitConfig(NamedTuple):
@@ -53,10 +52,7 @@ class FitConfig(NamedTuple):
 
 def _known(callback: Any) -> str:
     """The name of the nearest class that is Keras' or ours."""
-    for kind in type(callback).__mro__:
-        if kind.__module__.partition(".")[0] in _LIBRARIES:
-            return kind.__name__
-    return ""
+    return next(iter(compat.library_classes(callback)), "")
 
 
 def _files(callback: Any) -> Iterable[tuple[str, str, str]]:
@@ -112,7 +108,7 @@ def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
     if None not in steps and len(set(steps)) > 1:
         raise ValueError(
             f"fit: the ranks have different numbers of batches: {by_rank(steps, ranks)}. Each "
-            "step needs all ranks. Share the data out evenly (hvd.shard does), or give all ranks "
+            "step needs all ranks. Split the data evenly (hvd.shard does), or give all ranks "
             "fit(..., steps_per_epoch=hvd.steps_per_epoch(...))."
         )
     epochs = [plan.epochs for plan in plans]
@@ -134,7 +130,7 @@ def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
         other = ranks[backups.index("Keras'")]
         raise ValueError(
             f"fit: rank {ranks[0]} has tf_hvd.keras.callbacks.BackupAndRestore, and rank "
-            f"{other} Keras' own: take tf_hvd's on all ranks."
+            f"{other} Keras' own: use tf_hvd's on all ranks."
         )
 
 
@@ -147,6 +143,6 @@ def _check_files(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
         if len(set(those)) > 1:
             raise ValueError(
                 f"fit: {kind} on ranks {', '.join(map(str, those))} would write {path} at the "
-                f"same time. Take tf_hvd.keras.callbacks.{kind}, which writes on rank 0 alone, "
-                f"or give Keras' on rank 0 only, or a path for each rank."
+                f"same time. Use tf_hvd.keras.callbacks.{kind}, which writes on rank 0 alone, "
+                "or pass Keras' callback on rank 0 only, or use a different path on each rank."
             )

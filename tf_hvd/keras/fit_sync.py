@@ -13,7 +13,7 @@ ranks is one small collective, at the beginning and the end of an epoch:
 Where the number of steps was not known before, a rank whose data have ended joins
 (tf_hvd.join), so that the others come to their end, too, and all can be told.
 
-tf_hvd.keras.compat puts the two callbacks in; `unguarded()` and TF_HVD_GUARD=off
+tf_hvd.keras.patches puts the two callbacks in; `unguarded()` and TF_HVD_GUARD=off
 leave them out.
 """
 
@@ -24,12 +24,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
-from tf_hvd.collectives.alltoall import join
 from tf_hvd.collectives.objects import allgather_object
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import compat, fit_config, metrics, resume
 from tf_hvd.keras.fit_config import by_rank
+from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.training import agreement
 
 
@@ -84,6 +84,10 @@ class _Fit:
         """Compares the plans, and brings the first rank's backup."""
         self._model = model
         self._process_set = metrics.process_set_of(model)
+        # A program may give one CallbackList to several `fit`s.
+        self._began = self._in_epoch = False
+        self._averaged = {}
+        self._resume = self.restorer = None
         if not self._together:
             return
         mine = fit_config.config_of(self._callbacks, params or {})
@@ -103,6 +107,7 @@ class _Fit:
         files = resume.hand_out(directory, self._process_set)
         self._restores_all = of_ours
         if isinstance(own, resume.BackupAndRestore):
+            own.lead(self._callbacks)
             own.receive(files)
             if of_ours:
                 own.agree()
@@ -118,9 +123,9 @@ class _Fit:
         self.restorer = ours.BackupAndRestore("of_rank_0")
         self.restorer.set_params(params)
         self.restorer.set_model(self._model)
+        self.restorer.lead(self._callbacks)
         self.restorer.receive(self._resume)
         self._resume = None
-        self.restorer.lead(self._callbacks)
         if self._restores_all:
             self.restorer.agree()
         self.restorer.begin()
@@ -137,8 +142,8 @@ class _Fit:
             words = ["no epoch" if each is None else f"epoch {each}" for each in epochs]
             raise ValueError(
                 f"fit: the ranks do not begin with the same epoch: {by_rank(words, self._ranks)}. "
-                "initial_epoch= must be equal on all ranks. To resume, take "
-                "tf_hvd.keras.callbacks.BackupAndRestore, by which all go on where rank 0 was."
+                "initial_epoch= must be equal on all ranks. To resume, use "
+                "tf_hvd.keras.callbacks.BackupAndRestore: all ranks go on where rank 0 was."
             )
 
     def epoch_begin(self, epoch: int) -> None:
@@ -153,8 +158,8 @@ class _Fit:
 
     def _reductions(self) -> int:
         """Of gradients, where they are counted: several in one call of Keras."""
-        distribution = compat.distribution_of(getattr(self._model, "optimizer", None))
-        return getattr(distribution, "updates", None) or 0
+        synchronizer = compat.synchronizer_of(getattr(self._model, "optimizer", None))
+        return getattr(synchronizer, "updates", None) or 0
 
     def batch_end(self, batch: int) -> None:
         """Counts; may be called from several threads."""
@@ -169,7 +174,7 @@ class _Fit:
         # The others may still have data: then their next step waits for this rank. Or
         # they had fewer, and have joined.
         if made != self._steps or not self._all_here():
-            join(self._process_set)
+            collectives.join(self._process_set)
         counts = (made, len(self._batches), self._reductions() - self._updates)
         self._check_steps(self._gather("the last step of an epoch", counts))
         # From here on Keras knows the number, too.
@@ -207,7 +212,7 @@ class _Fit:
         raise ValueError(
             f"fit: in one epoch the ranks made different numbers of steps: "
             f"{by_rank(made, self._ranks)}. One ran out of data, or set stop_training, before the "
-            "others. Share the data out evenly (hvd.shard does), give all ranks fit(..., "
+            "others. Split the data evenly (hvd.shard does), give all ranks fit(..., "
             "steps_per_epoch=...), and stop all ranks in the same step."
         )
 
@@ -307,10 +312,6 @@ def surround(base: Any, callbacks: Sequence[Any]) -> list[Any]:
       callbacks: the user's.
     """
     fit = _Fit(callbacks)
-    contents = {"fit": fit, "base": base, "__module__": __name__}
-    opening = type("Opening", (_Opening, base), contents)()
-    closing = type("Closing", (_Closing, base), contents)()
-    for each in (opening, closing):
-        for trait, value in compat.CALLBACK_TRAITS.items():
-            setattr(each, trait, value)
+    opening = internal_callback(_Opening, base, fit=fit)
+    closing = internal_callback(_Closing, base, fit=fit, base=base)
     return [opening, *callbacks, *resume.last(base, callbacks), closing]

@@ -5,10 +5,10 @@ In a job of more than one rank it looks at two things:
 - An update by an optimizer that is not distributed, in a tf.function (`fit` is one),
   with gradients that nothing has reduced since they were computed: seen when
   TensorFlow builds the function, before anything is trained. One such update, by which
-  an optimizer makes its variables, may pass (tf_hvd.keras.local_step).
+  an optimizer makes its variables, may pass (tf_hvd.keras.first_update).
 - What the ranks have at the end of each epoch of `fit`: their weights (62 bits for
-  each trainable variable), learning rates, numbers of updates, and whether they
-  stop; compared by one small collective.
+  each trainable variable), learning rates and numbers of updates; compared by one
+  small collective.
 
 Not looked at: variables that each rank has for itself (`register_local_var`), and
 all that is not trained: moving statistics, metrics, seeds.
@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import wrapt
 
 from tf_hvd.collectives import collectives
 from tf_hvd.core import basics, log
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import compat, fit_sync, local_step, metrics, patches, resume
+from tf_hvd.keras import compat, first_update, metrics
 from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import OFF, GuardError, better_reason, not_reduced, watches
 
@@ -43,17 +42,17 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
     Raises:
       GuardError: nothing has reduced the gradients.
     """
-    if compat.distribution_of(optimizer) is not None or not watches():
+    if compat.synchronizer_of(optimizer) is not None or not watches():
         return None
     if compat.inner_optimizers(optimizer) is not None:
         return None  # those that it hands on to come here
     graphs = compat.enclosing_functions()
-    if not graphs or not dataflow.unreduced(gradients, graphs):
+    if not graphs or not dataflow.Tracing(graphs).unreduced(gradients):
         return None
     text = _not_reduced(type(optimizer).__name__)
-    if not local_step.may_pass(optimizer, graphs):
+    if not first_update.may_pass(optimizer, graphs):
         raise GuardError(text)
-    return local_step.check(optimizer, graphs, text)
+    return first_update.check(optimizer, graphs, text)
 
 
 def _not_reduced(kind: str) -> str:
@@ -75,8 +74,8 @@ def before_batch_norm(layer: Any) -> None:
         raise GuardError(
             f"layer {layer.name!r} has synchronized=True, by which Keras means the replicas of "
             f"tf.distribute, not the {basics.size()} ranks of this job: each would normalize by "
-            "its own batch. Use tf_hvd.SyncBatchNormalization; a saved model that has it is to "
-            f"be loaded by tf_hvd.keras.load_model. {OFF}"
+            "its own batch. Use tf_hvd.SyncBatchNormalization; load saved models that contain it "
+            f"with tf_hvd.keras.load_model. {OFF}"
         )
 
 
@@ -95,7 +94,7 @@ def failed(error: Exception) -> None:
         text = found.group() if found else ""
     better = better_reason() if text else ""
     if better:
-        raise GuardError(f"{better} (Its training was stopped before that: {text})") from error
+        raise GuardError(f"{better} (Training was stopped earlier: {text})") from error
     if text and not isinstance(error, GuardError):
         raise GuardError(text) from error
 
@@ -105,11 +104,16 @@ def _leaves(model: Any) -> list[Any]:
     return [] if optimizer is None else list(compat.leaves(optimizer))
 
 
+def fit_ended(model: Any) -> None:
+    """A `fit` of the model has ended, in whatever way."""
+    first_update.end_fit(_leaves(model))
+
+
 def _counts(optimizer: Any) -> tuple[int, int] | None:
     """Updates that Keras counts and reductions; None if they are not counted."""
-    distribution = compat.distribution_of(optimizer)
-    updates = None if distribution is None else distribution.updates
-    if updates is None or not agreement.takes_part(distribution.process_set):
+    synchronizer = compat.synchronizer_of(optimizer)
+    updates = None if synchronizer is None else synchronizer.updates
+    if updates is None or not agreement.takes_part(synchronizer.process_set):
         return None
     return int(optimizer.iterations.numpy()), updates
 
@@ -130,11 +134,11 @@ class Watch:
             refuse_replicas("fit() was called", getattr(model, "distribute_strategy", None))
         steps, epochs = (params or {}).get("steps"), (params or {}).get("epochs") or 1
         self._steps = steps * epochs if steps else None
-        local_step.begin_fit(_leaves(model), self._steps)
+        first_update.begin_fit(_leaves(model), self._steps)
 
     def train_end(self) -> None:
         """The `fit` has ended."""
-        local_step.end_fit(_leaves(self._model))
+        fit_ended(self._model)
 
     def epoch_end(self) -> None:
         """An epoch has ended: compares what the ranks have.
@@ -146,20 +150,20 @@ class Watch:
             return
         self._check_counts()
         leaves = _leaves(self._model)
-        found = [compat.distribution_of(leaf) for leaf in leaves]
+        found = [compat.synchronizer_of(leaf) for leaf in leaves]
         if self._steps == 1 and any(
-            distribution is None and local_step.has_passed(leaf)
-            for leaf, distribution in zip(leaves, found, strict=True)
+            synchronizer is None and first_update.has_passed(leaf)
+            for leaf, synchronizer in zip(leaves, found, strict=True)
         ):
             return  # the ranks' own step: they differ until the broadcast
-        distribution = found[0] if found else None
+        synchronizer = found[0] if found else None
         variables = self._model.trainable_variables
         settings = [setting for leaf in leaves for setting in _settings(leaf)]
-        if distribution is None:
+        if synchronizer is None:
             variables = [v for v in variables if not compat.has_own_values(v)]
             _compare(variables, settings, global_process_set)
         else:
-            _compare(distribution.shared(variables), settings, distribution.process_set)
+            _compare(synchronizer.shared(variables), settings, synchronizer.process_set)
 
     def _check_counts(self) -> None:
         if not self._model.trainable_variables:
@@ -179,11 +183,38 @@ class Watch:
                     "element even if there are fewer elements than ranks."
                 )
             raise GuardError(
-                f"{type(leaf).__name__} counts {calls} updates and reduced no gradient: its class "
-                "updates variables without calling the methods that tf_hvd hooks into. Use an "
-                "optimizer of Keras, or do not wrap this one and reduce with "
+                f"{type(leaf).__name__} counted {calls} updates but reduced no gradient: its class "
+                "updates variables without calling the methods that tf_hvd hooks into. Use one of "
+                "Keras' optimizers, or do not wrap this one and reduce with "
                 f"tf_hvd.DistributedGradientTape in a train_step of your own. {OFF}"
             )
+
+
+class Watching:
+    """The callback of a `fit` that has a Watch look on."""
+
+    model: Any
+    params: Any
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins to watch."""
+        del logs
+        self._watch = Watch(self.model, self.params)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes that there was a batch."""
+        del batch, logs
+        self._watch.has_trained = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Compares the ranks."""
+        del epoch, logs
+        self._watch.epoch_end()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """The `fit` has ended."""
+        del logs
+        self._watch.train_end()
 
 
 _SETTINGS_DIFFER = (
@@ -266,7 +297,8 @@ def _compare(
 
 def _sides(ranks: Sequence[int], values: Any) -> str:
     like = [rank for rank, value in zip(ranks, values, strict=True) if value == values[0]]
-    return f"{_listed([rank for rank in ranks if rank not in like])} not as {_listed(like)}"
+    others = [rank for rank in ranks if rank not in like]
+    return f"{_listed(others)} differ{'s' * (len(others) == 1)} from {_listed(like)}"
 
 
 def _differs(setting: _Setting, ranks: Sequence[int], values: Any) -> str:
@@ -289,10 +321,6 @@ def shows_progress(model: Any) -> bool:
     return not watches() or metrics.shows_progress(model)
 
 
-class _Said:
-    no_jit = False
-
-
 def no_jit(model: Any) -> bool:
     """Whether a model whose `jit_compile` is "auto" holds collectives; says so once.
 
@@ -300,45 +328,26 @@ def no_jit(model: Any) -> bool:
     tried there first.
     """
     process_set = metrics.process_set_of(model)
-    distributed = compat.distribution_of(getattr(model, "optimizer", None)) is not None
+    distributed = compat.synchronizer_of(getattr(model, "optimizer", None)) is not None
     alone = basics.is_initialized() and not agreement.takes_part(process_set)
     if alone or not (distributed or watches()):
         return False
-    if not _Said.no_jit and basics.is_initialized() and basics.rank() == 0:
-        _Said.no_jit = True
-        log.warning(
+    if basics.is_initialized() and basics.rank() == 0:
+        log.warn_once(
             'jit_compile="auto" means False here: collectives cannot be compiled by XLA in this '
             "version of tf_hvd."
         )
     return True
 
 
-class _Guard:
-    """The functions above, as tf_hvd.keras.patches calls them."""
-
-    before_update = staticmethod(before_update)
-    before_batch_norm = staticmethod(before_batch_norm)
-    failed = staticmethod(failed)
-    watches = staticmethod(watches)
-    train_begin = Watch
-    surround = staticmethod(fit_sync.surround)
-    last = staticmethod(resume.last)
-    follow_data = staticmethod(resume.follow_data)
-    no_jit = staticmethod(no_jit)
-    shows_progress = staticmethod(shows_progress)
-
-
-class _Installed:
-    done = False
-
-
-def install() -> None:
-    """Makes Keras and tf_keras, imported or not yet, call the guard. Once."""
-    if _Installed.done:
-        return
-    _Installed.done = True
-    for name in ("keras", "tf_keras"):
-        wrapt.register_post_import_hook(lambda module: patches.patch(module, _Guard), name)
-
-
-__all__ = ["check_weights", "install"]
+__all__ = [
+    "Watching",
+    "before_batch_norm",
+    "before_update",
+    "check_weights",
+    "failed",
+    "fit_ended",
+    "no_jit",
+    "shows_progress",
+    "watches",
+]

@@ -13,6 +13,8 @@ from typing import Any
 
 from tf_hvd.core.tensorflow_hooks import verbatim
 
+# What a class' function has that looks into the table.
+_MARK = "_tf_hvd_looks_up"
 # Called with the object, the method that is replaced, and then its arguments.
 Around = Callable[..., Any]
 
@@ -40,10 +42,6 @@ def _of(target: Any) -> _Own | None:
         return None
 
 
-class _Around:
-    """Marks a class' function that looks into the table."""
-
-
 def _inherited(kind: type, name: str) -> Callable[[Any], Any]:
     """What gives an object's method as `kind` has it without us."""
     if name in vars(kind):
@@ -54,7 +52,7 @@ def _inherited(kind: type, name: str) -> Callable[[Any], Any]:
 
 def _look_up(kind: type, name: str) -> None:
     """Makes the method of a class look into the table, for objects of exactly that class."""
-    if hasattr(vars(kind).get(name), _Around.__name__):
+    if hasattr(vars(kind).get(name), _MARK):
         return
     inherited = _inherited(kind, name)
 
@@ -67,7 +65,7 @@ def _look_up(kind: type, name: str) -> None:
         return call(*args, **kwargs)
 
     looked_up: Any = verbatim(method)
-    setattr(looked_up, _Around.__name__, True)
+    setattr(looked_up, _MARK, True)
     setattr(kind, name, looked_up)
 
 
@@ -81,8 +79,8 @@ def put_around(target: Any, name: str, around: Around) -> None:
     """
     if name in getattr(target, "__dict__", {}):
         raise ValueError(
-            f"this {type(target).__name__} has a {name}() of its own, put on the instance: wrap "
-            "the optimizer first, or replace the method in a subclass."
+            f"{name}() of this {type(target).__name__} was replaced on the instance: wrap the "
+            "optimizer first, or override the method in a subclass."
         )
     _look_up(type(target), name)
     _own(target).around.setdefault(name, []).append(around)

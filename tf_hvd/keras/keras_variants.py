@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat
 
 # The name of each class, what it does, and the name of its base in keras.callbacks.
@@ -21,7 +20,7 @@ Parts = Mapping[str, tuple[type, str]]
 def _refusal(module: str, name: str) -> Any:
     def refuse(_: Any) -> bool:
         raise TypeError(
-            f"{module}.{name} is for Keras 3 here; a fit() of tf_keras takes "
+            f"{module}.{name} is the Keras 3 class; for a tf_keras model use "
             f"{module}.of(tf_keras).{name}."
         )
 
@@ -66,19 +65,17 @@ class KerasVariants:
         raise AttributeError(f"module {self._module!r} has no attribute {name!r}")
 
 
-def variables_of(optimizer: Any) -> list[Any]:
-    """All variables of a Keras optimizer; a method, a property or both, by its version."""
-    variables = optimizer.variables
-    found = list(variables() if callable(variables) else variables)
-    # tf_keras does not list it.
-    rate = tf_variable(getattr(optimizer, "learning_rate", None))
-    if isinstance(rate, tf.Variable) and all(tf_variable(v) is not rate for v in found):
-        found.append(rate)
-    return found
+def internal_callback(behaviour: type, base: Any, /, **contents: Any) -> Any:
+    """A callback of tf_hvd's own, which stands among the user's in a `fit`.
 
-
-def innermost(optimizer: Any) -> Any:
-    """The optimizer inside of loss scaling wrappers."""
-    while getattr(optimizer, "inner_optimizer", None) is not None:
-        optimizer = optimizer.inner_optimizer
-    return optimizer
+    Args:
+      behaviour: what it does; a class without a base.
+      base: keras.callbacks.Callback of the Keras that calls it.
+      **contents: attributes of its class.
+    """
+    name = behaviour.__name__.lstrip("_")
+    contents = {"__module__": behaviour.__module__, **contents}
+    made = type(name, (behaviour, base), contents)()
+    for trait, value in compat.CALLBACK_TRAITS.items():
+        setattr(made, trait, value)
+    return made

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_hvd.core import basics
-from tf_hvd.keras.compat import velocities_of
-from tf_hvd.keras.keras_variants import innermost
+from tf_hvd.keras.compat import grows, innermost, velocities_of
 
 
 def check_settable(optimizer: Any, callback: str) -> None:
@@ -22,10 +21,10 @@ def check_settable(optimizer: Any, callback: str) -> None:
       ValueError: it has several, or a LearningRateSchedule.
     """
     kind = type(optimizer).__name__
-    if isinstance(getattr(optimizer, "optimizers", None), (list, tuple)):
+    if grows(optimizer):
         raise ValueError(
             f"{callback} sets one learning rate, and {kind} has several: give each of its "
-            "optimizers a schedule of Keras."
+            "optimizers a Keras schedule."
         )
     if isinstance(optimizer.get_config().get("learning_rate"), dict):
         raise ValueError(
@@ -68,13 +67,14 @@ class Schedule:
     ) -> None:
         super().__init__()
         if initial_lr is None:
-            raise ValueError("initial_lr=None: give the learning rate that is multiplied.")
+            raise ValueError("initial_lr=None: pass the learning rate to multiply.")
         self.initial_lr = initial_lr
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
         self.staircase = staircase
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
+        self._steps = steps_per_epoch  # of this `fit`
         self._epoch = 0
         self._changes = True
         if callable(multiplier):
@@ -86,10 +86,10 @@ class Schedule:
     def on_train_begin(self, logs: Any = None) -> None:
         """Finds out how many batches an epoch has."""
         check_settable(innermost(self.model.optimizer), type(self).__name__)
-        if self.staircase or self.steps_per_epoch:
+        if self.staircase:
             return
-        self.steps_per_epoch = (self.params or {}).get("steps")
-        if not self.steps_per_epoch:
+        self._steps = self.steps_per_epoch or (self.params or {}).get("steps")
+        if not self._steps:
             raise ValueError(
                 "the number of batches of an epoch is not known; give steps_per_epoch= to "
                 f"{type(self).__name__}, or a dataset with a known length to fit()."
@@ -111,8 +111,8 @@ class Schedule:
                 self._changes = False
                 self._set(self.multiplier(self._epoch))
         else:
-            assert self.steps_per_epoch
-            self._set(self.multiplier(self._epoch + batch / self.steps_per_epoch))
+            assert self._steps
+            self._set(self.multiplier(self._epoch + batch / self._steps))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds the learning rate to the epoch's metrics as `lr`."""
@@ -153,8 +153,8 @@ class Warmup(Schedule):
     ) -> None:
         def multiplier(epoch: float) -> float:
             # The last batch is the first with the whole learning rate.
-            assert self.steps_per_epoch
-            done = min((epoch + 1.0 / self.steps_per_epoch) / warmup_epochs, 1.0)
+            assert self._steps
+            done = min((epoch + 1.0 / self._steps) / warmup_epochs, 1.0)
             return (1.0 + done * (basics.size() - 1)) / basics.size()
 
         super().__init__(

@@ -14,8 +14,8 @@ from tf_hvd.training import agreement
 
 def process_set_of(model: Any) -> ProcessSet:
     """The ranks that train the model together: its optimizer's, or all."""
-    distribution = compat.distribution_of(getattr(model, "optimizer", None))
-    return global_process_set if distribution is None else distribution.process_set
+    synchronizer = compat.synchronizer_of(getattr(model, "optimizer", None))
+    return global_process_set if synchronizer is None else synchronizer.process_set
 
 
 def is_root(model: Any) -> bool:

@@ -120,8 +120,8 @@ def _check_state(filepath: Any, optimizer: Any) -> None:
     updates = _updates_in(filepath)
     if updates:
         raise ValueError(
-            f"load_model: the optimizer in {filepath} has made {updates} updates under "
-            f"{type(optimizer).__name__}, of whose state Keras restores nothing from this format. "
+            f"load_model: {filepath}: Keras does not restore the state of "
+            f"{type(optimizer).__name__} from this format ({updates} updates so far). "
             "Save the model as .keras; or, to train with a new optimizer, load this file with "
             "keras.models.load_model(..., compile=False) and compile the model."
         )

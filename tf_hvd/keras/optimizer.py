@@ -13,14 +13,15 @@ from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import config
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim
+from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim, waits_for
 from tf_hvd.keras import compat, compute_gradients, instance_methods
-from tf_hvd.keras.accumulation import hook_passes
+from tf_hvd.keras.aggregation import hook_passes
 from tf_hvd.keras.reduced_by_user import ReducedByUser
-from tf_hvd.keras.update_checks import check_if, counter
-from tf_hvd.training import agreement, dataflow, guard, start
-from tf_hvd.training._local import LocalVariables, reduce_except_local
+from tf_hvd.keras.update_checks import check_if
+from tf_hvd.training import agreement, dataflow, guard, initial_weights
+from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
 from tf_hvd.training.aggregation import GradientAggregation, check_passes
+from tf_hvd.training.counter import Counter
 from tf_hvd.training.reduction import GradientReducer
 
 _JIT = (
@@ -30,7 +31,7 @@ _JIT = (
 )
 
 
-class Distribution:
+class GradientSynchronizer:
     """What is hooked into one optimizer: reduces its gradients, and counts.
 
     Args:
@@ -58,13 +59,17 @@ class Distribution:
         self._reduced = ReducedByUser(reducer.op)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
-        self._updates = counter()
-        self._applied = counter()
+        # Updates whose gradients are there, and those that are made; not counted in a v1 graph.
+        self._updates: Counter | None = None
+        self._applied: Counter | None = None
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                self._updates, self._applied = Counter("tf_hvd_updates"), Counter("tf_hvd_applied")
 
     @property
     def updates(self) -> int | None:
         """Updates made so far, or None in a v1 graph, where they are not counted."""
-        return None if self._updates is None else int(self._updates.numpy())
+        return None if self._updates is None else int(self._updates.value())
 
     def shared(self, variables: Sequence[Any]) -> list[Any]:
         """Those of `variables` that must be equal on all ranks."""
@@ -157,15 +162,15 @@ class Distribution:
         """Ops that must have run before the gradients are reduced."""
         if self._updates is None or not agreement.takes_part(self.process_set):
             return []
-        done = tf.identity(self._updates)
+        done = self._updates.value()
         checks = [check_if(tf.equal(done, 0), self._check_presence)]
         if guard.watches():
-            due = tf.equal(done, start.REDUCTION - 1)
+            due = tf.equal(done, initial_weights.REDUCTION - 1)
             checks.append(check_if(due, self._check_start))
         if self._check_steps:
             due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
             checks.append(check_if(due, self._check_weights))
-        return [] if tf.executing_eagerly() else checks
+        return waits_for(checks)
 
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update, when all the variables that it changes have been changed."""
@@ -174,7 +179,7 @@ class Distribution:
             return
         changed = [] if tf.executing_eagerly() else [tf_variable(v).read_value() for v in variables]
         with tf.control_dependencies(changed):
-            self._applied.assign_add(1)
+            self._applied.add()
 
     def _step(self) -> Any:
         """What the ranks compare, to see that they are at the same update.
@@ -184,15 +189,14 @@ class Distribution:
         """
         if self._applied is None or not agreement.takes_part(self.process_set):
             return None
-        return tf.identity(self._applied)
+        return self._applied.value()
 
     def _count(self, reduced: Sequence[Any]) -> None:
         """Counts the update when its gradients are there: one that failed before is none."""
         if self._updates is None:
             return
-        waits = [] if tf.executing_eagerly() else tf.nest.flatten(reduced, expand_composites=True)
-        with tf.control_dependencies([value for value in waits if value is not None]):
-            self._updates.assign_add(1)
+        with tf.control_dependencies(waits_for(reduced)):
+            self._updates.add()
 
     def _check_presence(self) -> Any:
         pairs = zip(self._gradients, self._variables, strict=True)
@@ -206,7 +210,7 @@ class Distribution:
         )
 
     def _check_start(self) -> Any:
-        return start.compare(self.shared(self._variables), self.process_set)
+        return initial_weights.compare(self.shared(self._variables), self.process_set)
 
     def _check_weights(self) -> Any:
         return agreement.assert_equal(
@@ -215,7 +219,7 @@ class Distribution:
 
 
 class _Wrapping:
-    """Puts a Distribution into each optimizer that makes updates, for one call of the user's."""
+    """Puts a synchronizer into each optimizer that makes updates, for one call of the user's."""
 
     def __init__(
         self,
@@ -255,25 +259,27 @@ class _Wrapping:
                 f"{type(optimizer).__module__}.{type(optimizer).__name__} is not an optimizer: "
                 "give one of keras.optimizers, tf_keras.optimizers or tf.compat.v1.train."
             )
-        distribution = self._distribution(optimizer)
-        compat.hook_updates(optimizer, kind, distribution)
+        synchronizer = self._synchronizer(optimizer)
+        compat.hook_updates(optimizer, kind, synchronizer)
         if self._aggregation["passes"] > 1:
             hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
         else:
-            instance_methods.add(optimizer, "_allreduce", distribution.allreduce)
-        instance_methods.note(optimizer, distribution)
+            instance_methods.add(optimizer, "_allreduce", synchronizer.allreduce)
+        instance_methods.note(optimizer, synchronizer)
 
-    def _distribution(self, optimizer: Any) -> Distribution:
+    def _synchronizer(self, optimizer: Any) -> GradientSynchronizer:
         name = self._name or f"Distributed{type(optimizer).__name__}"
         reducer = GradientReducer(name, self._options)
-        return Distribution(name, reducer, self._local, self._scale_local, self._check_steps)
+        return GradientSynchronizer(
+            name, reducer, self._local, self._scale_local, self._check_steps
+        )
 
     def _wrap_growing(self, optimizer: Any) -> None:
-        instance_methods.note(optimizer, self._distribution(optimizer))
+        instance_methods.note(optimizer, self._synchronizer(optimizer))
 
         def wrap_new(target: Any) -> None:
             for each in compat.inner_optimizers(target) or ():
-                if compat.distribution_of(each) is None:
+                if compat.synchronizer_of(each) is None:
                     self.wrap(each)
 
         compat.hook_build(optimizer, wrap_new)
@@ -348,7 +354,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     refuse_replicas("DistributedOptimizer was called")
     passes = check_passes(backward_passes_per_step)
     known = [optimizer, *compat.leaves(optimizer)]
-    if any(compat.distribution_of(each) is not None for each in known):
+    if any(compat.synchronizer_of(each) is not None for each in known):
         raise ValueError("this optimizer is distributed already; it would reduce twice.")
     steps = config.check_weights_steps() if check_weights_steps is None else check_weights_steps
     if steps < 0:
@@ -367,7 +373,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     )
     if op == reduce_ops.Adasum:
         raise NotImplementedError(
-            "op=Adasum combines updates, which Keras optimizers do not show; use op=Average, "
+            "op=Adasum combines updates, which Keras optimizers do not expose; use op=Average, "
             "an optimizer of tf.compat.v1.train, or DistributedGradientTape(op=Adasum)."
         )
     aggregation = {
@@ -377,3 +383,28 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     }
     _Wrapping(name, steps, scale_local_gradients, options, aggregation).wrap(optimizer)
     return compute_gradients.hook(optimizer, passes)
+
+
+def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any
+) -> Any:
+    """A DistributedOptimizer that leaves the gradients of some layers on their rank.
+
+    Args:
+      optimizer: see DistributedOptimizer.
+      *args: the other arguments of DistributedOptimizer.
+      local_layers: a layer or a list of layers, built already, whose trainable
+        weights are each rank's own.
+      **kwargs: as `args`.
+
+    Returns:
+      `optimizer`.
+
+    Raises:
+      ValueError: one of `local_layers` is no layer, or has no weights yet.
+    """
+    weights = weights_of_layers(local_layers)
+    wrapped = DistributedOptimizer(optimizer, *args, **kwargs)
+    for weight in weights:
+        wrapped.register_local_var(weight)
+    return wrapped

@@ -1,13 +1,15 @@
 """The methods of Keras' classes that call the guard, for what has no instance of ours."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
+import wrapt
 
 from tf_hvd.core.tensorflow_hooks import verbatim
-from tf_hvd.keras import compat
+from tf_hvd.keras import compat, fit_sync, guard, resume
+from tf_hvd.keras.keras_variants import internal_callback
 
 # A class' method has this attribute if it was replaced.
 _MARK = "_tf_hvd_watched"
@@ -15,41 +17,20 @@ _MARK = "_tf_hvd_watched"
 _GRADIENTS = {"apply": "grads", "apply_gradients": "grads_and_vars"}
 
 
-class Guard(Protocol):
-    """What looks on from outside; tf_hvd.keras.guard makes it."""
-
-    def before_update(self, optimizer: Any, gradients: Sequence[Any]) -> Any:
-        """Any optimizer is about to apply gradients; an op to run before it, or None."""
-
-    def before_batch_norm(self, layer: Any) -> None:
-        """A layer with Keras' synchronized=True is about to normalize in training."""
-
-    def failed(self, error: Exception) -> None:
-        """Training has failed: raises the guard's own error if it was by the guard."""
-
-    def watches(self) -> bool:
-        """Whether training is to be watched."""
-
-    def train_begin(self, model: Any, params: Any) -> Any:
-        """`fit` begins; `epoch_end()` and `train_end()` of the result are called in it."""
-
-    def surround(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
-        """The callbacks of a `fit`, between those that make the ranks act as one."""
-
-    def last(self, base: Any, callbacks: Sequence[Any]) -> list[Any]:
-        """What comes after the callbacks of a `fit` of one rank."""
-
-    def follow_data(self, fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments with which Keras' `fit` is to be called."""
-
-    def shows_progress(self, model: Any) -> bool:
-        """Whether this rank shows Keras' progress bar."""
-
-    def no_jit(self, model: Any) -> bool:
-        """Whether jit_compile="auto" must mean False for this model, which would compile."""
+class _Installed:
+    done = False
 
 
-def patch(module: Any, guard: Guard) -> None:
+def install() -> None:
+    """Makes Keras and tf_keras, imported or not yet, call the guard. Once."""
+    if _Installed.done:
+        return
+    _Installed.done = True
+    for name in ("keras", "tf_keras"):
+        wrapt.register_post_import_hook(patch, name)
+
+
+def patch(module: Any) -> None:
     """Replaces the methods of classes in `keras` or `tf_keras`, once.
 
     Keras 3 on another backend than TensorFlow is left alone.
@@ -62,17 +43,17 @@ def patch(module: Any, guard: Guard) -> None:
     missing = compat.missing_hooks(module)
     if missing:
         raise ImportError(
-            f"{module.__name__} {module.__version__} has not what tf_hvd hooks into: "
-            f"{', '.join(missing)}. Install a newer tf_hvd, or an older {module.__name__}."
+            f"{module.__name__} {module.__version__} lacks {', '.join(missing)}, which tf_hvd "
+            f"hooks into. Install a newer tf_hvd, or an older {module.__name__}."
         )
     replacements: dict[str, Callable[[Any, Any], Any]] = {
-        "update": functools.partial(_watched_update, guard),
-        "callbacks": functools.partial(_watched_callbacks, guard, module.callbacks.Callback),
-        "batch norm": functools.partial(_watched_batch_norm, guard),
+        "update": _watched_update,
+        "callbacks": functools.partial(_watched_callbacks, module.callbacks.Callback),
+        "batch norm": _watched_batch_norm,
         "finite": _common_finite,
-        "progress": functools.partial(_shown_progress, guard),
-        "jit": functools.partial(_uncompiled, guard),
-        "training": functools.partial(_watched_training, guard),
+        "progress": _shown_progress,
+        "jit": _uncompiled,
+        "training": _watched_training,
     }
     for purpose, kind, name in compat.roots(module):
         owner = compat.owner_of(kind, name)
@@ -83,7 +64,7 @@ def patch(module: Any, guard: Guard) -> None:
             setattr(owner, name, verbatim(replacement))
 
 
-def _watched_update(guard: Guard, original: Any, name: str) -> Any:
+def _watched_update(original: Any, name: str) -> Any:
     argument = _GRADIENTS[name]
 
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +80,7 @@ def _watched_update(guard: Guard, original: Any, name: str) -> Any:
     return update
 
 
-def _watched_batch_norm(guard: Guard, original: Any, name: str) -> Any:
+def _watched_batch_norm(original: Any, name: str) -> Any:
     del name
 
     def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -111,43 +92,24 @@ def _watched_batch_norm(guard: Guard, original: Any, name: str) -> Any:
     return call
 
 
-def _watched_training(guard: Guard, original: Any, name: str) -> Any:
+def _watched_training(original: Any, name: str) -> Any:
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
         if name == "fit":
-            args, kwargs = guard.follow_data(original, self, args, kwargs)
+            args, kwargs = resume.follow_data(original, self, args, kwargs)
         try:
             return original(self, *args, **kwargs)
         except Exception as error:
             guard.failed(error)
             raise
+        finally:
+            if name == "fit":
+                guard.fit_ended(self)
 
     return train
 
 
-def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any:
+def _watched_callbacks(base: Any, original: Any, name: str) -> Any:
     del name
-
-    class GuardCallback(base):  # type: ignore[misc]
-        """Calls the guard; Keras gives it the model."""
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            del logs
-            self.watch = guard.train_begin(self.model, self.params)
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            del batch, logs
-            self.watch.has_trained = True
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            del epoch, logs
-            self.watch.epoch_end()
-
-        def on_train_end(self, logs: Any = None) -> None:
-            del logs
-            self.watch.train_end()
-
-    for trait, value in compat.CALLBACK_TRAITS.items():
-        setattr(GuardCallback, trait, value)
 
     def init(
         self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any
@@ -156,15 +118,17 @@ def _watched_callbacks(guard: Guard, base: Any, original: Any, name: str) -> Any
         if add_history:
             callbacks = tf.nest.flatten(callbacks or [])
             if guard.watches():
-                callbacks = guard.surround(base, [*callbacks, GuardCallback()])
+                callbacks = fit_sync.surround(
+                    base, [*callbacks, internal_callback(guard.Watching, base)]
+                )
             else:
-                callbacks += guard.last(base, callbacks)
+                callbacks += resume.last(base, callbacks)
         original(self, callbacks, add_history, *args, **kwargs)
 
     return init
 
 
-def _shown_progress(guard: Guard, original: Any, name: str) -> Any:
+def _shown_progress(original: Any, name: str) -> Any:
     del name
 
     def set_params(self: Any, params: Any) -> None:
@@ -181,13 +145,13 @@ def _common_finite(original: Any, name: str) -> Any:
 
     def check_finite(self: Any, grads: Any) -> Any:
         finite = original(self, grads)
-        distribution = compat.distribution_of(self)
-        return finite if distribution is None else distribution.all_finite(finite)
+        synchronizer = compat.synchronizer_of(self)
+        return finite if synchronizer is None else synchronizer.all_finite(finite)
 
     return check_finite
 
 
-def _uncompiled(guard: Guard, original: Any, name: str) -> Any:
+def _uncompiled(original: Any, name: str) -> Any:
     del name
 
     def resolve_auto_jit_compile(self: Any) -> Any:

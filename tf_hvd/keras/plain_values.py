@@ -50,7 +50,7 @@ def _encode(value: Any, arrays: list[bytes]) -> Any:
         return {"bytes": _place(value, arrays)}
     if isinstance(value, (np.ndarray, np.generic)) or tf.is_tensor(value):
         return _encode_array(value, arrays)
-    raise TypeError(f"{type(value).__name__} is no plain value")
+    raise TypeError(f"{type(value).__name__} is not supported")
 
 
 def _place(data: bytes, arrays: list[bytes]) -> list[int]:
@@ -68,7 +68,7 @@ def _encode_array(value: Any, arrays: list[bytes]) -> Any:
     except TypeError:
         name = "string"
     if name == "string":
-        raise TypeError(f"an array of {array.dtype} is no plain value")
+        raise TypeError(f"an array of {array.dtype} is not supported")
     return {
         "array": _place(array.tobytes(), arrays),
         "dtype": name,

@@ -24,10 +24,8 @@ from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, plain_values
 from tf_hvd.keras.data_order import DataOrder
-from tf_hvd.keras.keras_variants import variables_of
 from tf_hvd.training import agreement
 
-_LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 _CALLBACK, _VARIABLE, _SEED = "callback/", "variable/", "variable/seed/"
 Entries = dict[str, Any]
 
@@ -45,9 +43,8 @@ def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
 def _remembered(callback: Any) -> dict[str, Any]:
     """What a callback must not forget, by the attributes' names."""
     names: set[str] = set(getattr(callback, "backup_attributes", ()))
-    for kind in type(callback).__mro__:
-        if kind.__module__.partition(".")[0] in _LIBRARIES:
-            names.update(compat.REMEMBERED.get(kind.__name__, ()))
+    for kind in compat.library_classes(callback):
+        names.update(compat.REMEMBERED.get(kind, ()))
     return {name: getattr(callback, name) for name in sorted(names) if hasattr(callback, name)}
 
 
@@ -55,7 +52,7 @@ def _callback_entries(callbacks: Sequence[Any]) -> dict[str, bytes]:
     """For each that remembers something, what `plain_values.dumps` makes of it.
 
     Raises:
-      TypeError: an attribute that a callback names is no plain value.
+      TypeError: the value of an attribute that a callback names is not supported.
     """
     found = {}
     for name, callback in _named(callbacks).items():
@@ -90,7 +87,7 @@ def _variables(model: Any) -> dict[str, Any]:
     groups = {
         "weight": model.weights,
         "seed": filter(is_seed, model.variables),
-        "optimizer": [] if optimizer is None else variables_of(optimizer),
+        "optimizer": [] if optimizer is None else compat.variables_of(optimizer),
     }
     return {
         f"{_VARIABLE}{group}/{index}": variable
@@ -234,8 +231,8 @@ class RankStates:
             contents = plain_values.loads(file.read())
         if contents["updates"] != _updates(self._model):
             log.warning(
-                "%s is from another moment than the model beside it (the job ended while it wrote "
-                "a backup): callbacks and random numbers start afresh.",
+                "%s does not belong to the model beside it (the job ended while it wrote a "
+                "backup): callbacks and random numbers start afresh.",
                 path,
             )
             return []

@@ -22,6 +22,7 @@ from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat
 from tf_hvd.keras.data_order import DataOrder
+from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.keras.metrics import is_root, process_set_of
 from tf_hvd.keras.rank_state import RankStates
 
@@ -67,7 +68,7 @@ class BackupAndRestore:
     """Keras' BackupAndRestore: rank 0 writes, and all ranks go on where it had come to.
 
     The other ranks need not see its files. Its place among the callbacks does not matter.
-    Restored, too, are: what EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember, and
+    It also restores what EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember, and
     the attributes that other callbacks name in `backup_attributes` (numbers, strings, arrays, and
     containers of them); and, with as many ranks as before, each rank's random numbers, the
     variables that are not those of rank 0, and the order of a shuffled tf.data.Dataset. Arguments
@@ -100,7 +101,8 @@ class BackupAndRestore:
                     setattr(cls, name, _and_states(cls, name))
 
     def lead(self, callbacks: Sequence[Any]) -> None:
-        """From now on `begin`, `batch_end`, `epoch_end` and `end` are called, after `callbacks`."""
+        """A `fit` calls `begin`, `batch_end`, `epoch_end` and `end`, after `callbacks`."""
+        self._forget_fit()  # one that was interrupted
         self._callbacks = callbacks
 
     def agree(self) -> None:
@@ -163,6 +165,9 @@ class BackupAndRestore:
         super().on_train_end(logs)  # type: ignore[misc]
         if self.delete_checkpoint and is_root(self.model) and tf.io.gfile.exists(self._path):
             tf.io.gfile.remove(self._path)
+        self._forget_fit()
+
+    def _forget_fit(self) -> None:
         self._received = self._agreed = False
         self._callbacks = self._states = None
         if self._folder is not None:
@@ -235,10 +240,7 @@ def last(base: Any, callbacks: Sequence[Any]) -> list[Any]:
     if not found:
         return []
     found[0].lead(callbacks)
-    made = type("Last", (_Last, base), {"of": found[0], "__module__": __name__})()
-    for trait, value in compat.CALLBACK_TRAITS.items():
-        setattr(made, trait, value)
-    return [made]
+    return [internal_callback(_Last, base, of=found[0])]
 
 
 def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

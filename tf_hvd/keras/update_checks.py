@@ -6,22 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import on_host
-
-
-def counter() -> Any:
-    """An int64 variable that no model tracks; None where TensorFlow does not run eagerly."""
-    with tf.init_scope():
-        if not tf.executing_eagerly():
-            return None
-        with on_host():
-            return tf.Variable(0, trainable=False, dtype=tf.int64, name="tf_hvd_updates")
+from tf_hvd.training.counter import Counter
 
 
 @functools.cache
-def _turn() -> Any:
+def _turn() -> Counter:
     """What all checks of this process write to, so that no two of a function run side by side."""
-    return counter()
+    return Counter("tf_hvd_checks")
 
 
 def check_if(due: Any, check: Callable[[], Any]) -> Any:
@@ -37,7 +28,7 @@ def check_if(due: Any, check: Callable[[], Any]) -> Any:
 
     def in_turn() -> Any:
         with tf.control_dependencies([check()]):
-            _turn().assign_add(1)
+            _turn().add()
         return tf.constant(True)
 
     return tf.cond(due, in_turn, lambda: tf.constant(True))

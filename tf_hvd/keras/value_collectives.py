@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import alltoall as exchange
 from tf_hvd.collectives import collectives, reduce_ops, variables
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.core.tensorflow_hooks import on_host
@@ -129,7 +128,7 @@ def reducescatter(value: Any, name: str | None = None, op: int = reduce_ops.Aver
       tf.errors.FailedPreconditionError: `init` was not called, or the ranks' dtypes,
         shapes or ops differ.
     """
-    return _value(lambda tensor: exchange.reducescatter(tensor, op=op, name=name), value)
+    return _value(lambda tensor: collectives.reducescatter(tensor, op=op, name=name), value)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -6,8 +6,7 @@ from tf_hvd.core import basics, log
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Logs a warning: no timeline is written by this version.
 
-    Training goes on, for it does not depend on a timeline. TensorFlow's profiler
-    shows the collectives as it shows any op.
+    TensorFlow's profiler shows the collectives as it shows any op.
 
     Args:
       file_path: where Horovod would write to.

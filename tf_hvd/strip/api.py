@@ -50,14 +50,14 @@ def strip_ops(
         `assume_single_process` was not set. Nothing is written then.
     """
     if isinstance(outputs, str):
-        raise StripError(f"outputs is {outputs!r}, one text; pass a list: outputs=[{outputs!r}]")
+        raise StripError(f"outputs is {outputs!r}, one string; pass a list: outputs=[{outputs!r}]")
     request = Request(tuple(outputs), assume_single_process)
     if not isinstance(source, str | os.PathLike):
         if output is not None:
-            raise StripError("output is for a source that is a path; a message gives a message")
+            raise StripError("output is for a source that is a path; for a message leave it out")
         return _strip_message(source, request)
     if output is None:
-        raise StripError(f"output is missing: where to write what becomes of {os.fspath(source)}")
+        raise StripError(f"output is missing: pass the path to write to, for {os.fspath(source)}")
     strip_path(os.fspath(source), os.fspath(output), request)
     return os.fspath(output)
 

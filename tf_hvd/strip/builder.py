@@ -57,8 +57,8 @@ class Builder:
         self._arguments = arguments
         self.data = [text for text in node.input if not text.startswith("^")]
         # The step that the caller was at says nothing to one process.
-        stamps = node.attr["stamp_count"].i if "stamp_count" in node.attr else 0
-        del self.data[len(self.data) - stamps :]
+        steps = node.attr["stamp_count"].i if "stamp_count" in node.attr else 0
+        del self.data[len(self.data) - steps :]
         self.control = [text for text in node.input if text.startswith("^")]
 
     def type(self, name: str = "T") -> tf.DType:

@@ -70,7 +70,7 @@ def from_text(data: bytes | bytearray, kind: str) -> bytes:
         message = text_format.Parse(bytes(data), KINDS[kind]())
     except (text_format.ParseError, UnicodeDecodeError) as error:
         detail = str(error).splitlines()[0]
-        raise StripError(f"it is no {kind} in text form: {detail}") from None
+        raise StripError(f"this is not a {kind} in text form: {detail}") from None
     except RecursionError:
         raise StripError(_TOO_DEEP) from None
     return serialized(message)
@@ -122,8 +122,8 @@ def strip_message(data: bytes | bytearray, kind: str, request: Request, report: 
         raise StripError("it is empty; save the graph again")
     if bytes(data[:8]).startswith(_OF_KERAS):
         raise StripError(
-            "it is no graph; if Keras has saved it (.keras, .h5), it holds no ops of tf_hvd, and "
-            "there is nothing to strip"
+            "this is not a graph; if Keras has saved it (.keras, .h5), it holds no ops of tf_hvd, "
+            "and there is nothing to strip"
         )
     strip: Callable[..., Pieces] = {
         "GraphDef": strip_graph,
@@ -139,7 +139,7 @@ def strip_message(data: bytes | bytearray, kind: str, request: Request, report: 
 
 
 def _damaged(kind: str, detail: str) -> str:
-    return f"it is no {kind}, or it is truncated or damaged ({detail}); save the graph again"
+    return f"this is not a {kind}, or it is truncated or damaged ({detail}); save the graph again"
 
 
 def _strip_meta_graph(

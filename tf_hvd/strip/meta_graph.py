@@ -69,7 +69,7 @@ def strip_graph(
     """The GraphDef between `begin` and `end` without our ops; fills in the report.
 
     Raises:
-      StripError: it is no graph, or the request does not fit it.
+      StripError: it is not a graph, or the request does not fit it.
     """
     graph, library = _read(data, begin, end, request, report)
     places = find_outputs(graph, request.outputs)
@@ -126,8 +126,8 @@ class MetaGraph:
         objects = self._all(saved_object_graph_pb2.SavedObjectGraph, OBJECTS)
         if request.outputs and objects:
             raise StripError(
-                "this SavedModel has signatures and functions, of which no part can be cut off by "
-                "names of nodes; leave --outputs out"
+                "this SavedModel has signatures and functions, which node names cannot cut; "
+                "leave --outputs out"
             )
         outputs = find_outputs(graph, request.outputs)
         if not request.write:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives import scales
+from tf_hvd.collectives import reduce_ops, scales
 from tf_hvd.strip.builder import Builder
 from tf_hvd.strip.errors import DamagedError, StripError
 from tf_hvd.strip.scaling import scaled
@@ -30,7 +30,6 @@ class Meaning(enum.IntEnum):
     JOB = 2  # depends on how many ranks there are, whatever they have
 
 
-_AVERAGE, _SUM, _MIN, _MAX = 0, 1, 3, 4
 _REDUCED = frozenset(
     {
         tf.bool, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128,
@@ -210,8 +209,9 @@ def meaning_of(node: Any) -> Meaning:
     """What the value of one of our nodes tells of the job."""
     if node.op in ("HorovodAllreduce", "HorovodGroupedAllreduce"):
         # Graphs of old versions of Horovod have no such attribute: theirs are sums.
-        kind = node.attr["reduce_op"].i if "reduce_op" in node.attr else _SUM
-        return Meaning.EQUAL if kind in (_AVERAGE, _MIN, _MAX) else Meaning.JOB
+        kind = node.attr["reduce_op"].i if "reduce_op" in node.attr else reduce_ops.Sum
+        equal = kind in (reduce_ops.Average, reduce_ops.Min, reduce_ops.Max)
+        return Meaning.EQUAL if equal else Meaning.JOB
     return RULES[node.op].meaning
 
 
@@ -227,7 +227,7 @@ def rewrite(build: Builder) -> list[Any]:
     typed = bool(count) and node.op not in _UNTYPED
     if len(build.data) != count or (typed and not node.attr["T"].type):
         raise StripError(
-            f"node '{node.name}' ({node.op}) has {len(build.data)} inputs where {count} are due, "
+            f"node '{node.name}' ({node.op}) has {len(build.data)} inputs instead of {count}, "
             "or has no type: the file is damaged; save the graph again"
         )
     RULES[node.op].rewrite(build)

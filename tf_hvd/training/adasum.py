@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable
+from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, waits_for
 from tf_hvd.training._local import LocalVariables
 from tf_hvd.training.reduction import GradientReducer
 
@@ -77,13 +77,13 @@ class AdasumUpdates:
             start.assign(tf.where(begins, variable.read_value(), start.read_value()))
             for start, variable in zip(step.starts, shared, strict=True)
         ]
-        with tf.control_dependencies(self._ops(kept)), tf.control_dependencies([update()]):
+        with tf.control_dependencies(waits_for(kept)), tf.control_dependencies([update()]):
             count = tf.identity(step.count.assign_add(1))
 
         def finish() -> Any:
             starts = [start.read_value() for start in step.starts]
             done = [*self._combine(starts, shared), step.count.assign(0)]
-            with tf.control_dependencies(self._ops(done)):
+            with tf.control_dependencies(waits_for(done)):
                 return tf.constant(True)
 
         with tf.control_dependencies([count]):
@@ -97,11 +97,6 @@ class AdasumUpdates:
             variable.assign(start + change)
             for variable, start, change in zip(variables, starts, combined, strict=True)
         ]
-
-    @staticmethod
-    def _ops(values: list[Any]) -> list[Any]:
-        """What a control dependency can wait for; nothing in eager mode."""
-        return [] if tf.executing_eagerly() else values
 
     @staticmethod
     def _group(values: list[Any]) -> Any:

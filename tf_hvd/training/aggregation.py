@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable
+from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, waits_for
 
 
 def check_passes(backward_passes_per_step: int) -> int:
@@ -39,7 +39,7 @@ class _Passes:
         """Starts the step; an op, or a tensor, that waits for it."""
         resets = [total.assign(tf.zeros(total.shape, total.dtype)) for total in self.live()]
         resets.append(self.count.assign(0))
-        with tf.control_dependencies(_ops_of(resets)):
+        with tf.control_dependencies(waits_for(resets)):
             return tf.constant(True)
 
 
@@ -89,12 +89,12 @@ class GradientAggregation:
         if self._sparse_as_dense:
             gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         step = self._step_of(gradients, variables)
-        with tf.control_dependencies(_ops_of([_begin_anew(step, self.passes)])):
+        with tf.control_dependencies(waits_for(_begin_anew(step, self.passes))):
             added = [
                 None if total is None else total.assign_add(gradient)
                 for total, gradient in zip(step.sums, gradients, strict=True)
             ]
-        with tf.control_dependencies([total for total in added if total is not None]):
+        with tf.control_dependencies(waits_for(added)):
             count = tf.identity(step.count.assign_add(1))
         with tf.control_dependencies([count]):
             sums = [None if total is None else self._scaled(total) for total in step.sums]
@@ -121,7 +121,7 @@ class GradientAggregation:
 
         def finish() -> Any:
             done = step()
-            with tf.control_dependencies(_ops_of(done)):
+            with tf.control_dependencies(waits_for(done)):
                 return passes.reset()
 
         return tf.cond(complete, finish, lambda: tf.constant(False))
@@ -218,10 +218,3 @@ def _begin_anew(step: _Passes, passes: int) -> Any:
 
 def _never_added() -> _Passes:
     raise ValueError("when_complete: add() was not called with these variables.")
-
-
-def _ops_of(values: Any) -> list[Any]:
-    """What a control dependency can wait for; nothing in eager mode."""
-    if tf.executing_eagerly():
-        return []
-    return [value for value in tf.nest.flatten(values) if value is not None]

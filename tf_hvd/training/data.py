@@ -104,8 +104,8 @@ def shard(
 
     Raises:
       ValueError: on all ranks: the datasets differ in length or in order, as far as
-        can be seen: a share already, a shuffle without seed, or with seeds that differ
-        between ranks, or an order that is not deterministic.
+        can be seen: one that is already sharded, a shuffle without seed, or with seeds that
+        differ between ranks, or an order that is not deterministic.
       ValueError: on this rank: `uneven` is none of its words; `init` was not called; or
         this rank is not in the set.
       TypeError: `dataset` is not a tf.data.Dataset.
@@ -155,14 +155,13 @@ def _agreed(steps: np.ndarray, ranks: list[int], agree: str) -> int:
     unknown = steps == tf.data.UNKNOWN_CARDINALITY
     if unknown.any():
         raise ValueError(
-            f"the number of batches is not known on {those(unknown)}: state it with "
-            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or give a number."
+            f"the number of batches is not known on {those(unknown)}: declare it with "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass a number."
         )
     endless = steps == tf.data.INFINITE_CARDINALITY
     if endless.all() or (agree == "max" and endless.any()):
         raise ValueError(
-            f"the dataset has no end on {those(endless)}: choose a number of steps, and give it "
-            "to dataset.take()."
+            f"the dataset is infinite on {those(endless)}: limit it with dataset.take(steps)."
         )
     if (steps == 0).any():
         raise ValueError(

@@ -269,6 +269,32 @@ class Tracing(_Flow):
         small = all(each.shape.num_elements() == 1 for each in gradients)
         return {self._of(each, small) for each in gradients}
 
+    def unreduced(self, gradients: Sequence[Any]) -> bool:
+        """Whether it is known that nothing has reduced these gradients.
+
+        Args:
+          gradients: tensors and IndexedSlices of the innermost graph, and None.
+
+        Returns:
+          True if one or more are of a backward pass in these graphs, or in a function
+          that they call, and no reduction is between it and any of the gradients. One
+          reduced gradient is enough for False: the others may be a rank's own.
+        """
+        values = traced(gradients, self._graphs)
+        sources = self.of(values)
+        if not values or "reduced" in sources:
+            return False
+        if "backward" in sources:
+            return True
+        nodes = list(self.all_nodes())
+        beside = any(self.holds_reduction(node) for node in nodes)
+        return self.may_be_sums(values) and not beside and any(node.backward for node in nodes)
+
+    def may_be_sums(self, values: Sequence[Any]) -> bool:
+        """Whether tensors from elsewhere may be sums of gradients that the program keeps."""
+        del values
+        return True
+
     def _of(self, gradient: Any, small: bool) -> str:
         found = "elsewhere"
         for key, node in self.upstream([gradient.op], set()):
@@ -279,36 +305,12 @@ class Tracing(_Flow):
         return found
 
 
-def unreduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
-    """Whether it is known that nothing has reduced these gradients.
-
-    Args:
-      gradients: tensors and IndexedSlices of the innermost graph, and None.
-      graphs: of the functions being traced, the innermost first.
-
-    Returns:
-      True if one or more are of a backward pass in these graphs, or in a function
-      that they call, and no reduction is between it and any of the gradients. One
-      reduced gradient is enough for False: the others may be a rank's own.
-    """
-    values = traced(gradients, graphs)
-    flow = Tracing(graphs)
-    sources = flow.of(values)
-    if "reduced" in sources:
-        return False
-    if "backward" in sources or not values:
-        return "backward" in sources
-    nodes = list(flow.all_nodes())
-    beside = any(flow.holds_reduction(node) for node in nodes)
-    return not beside and any(node.backward for node in nodes)
-
-
 def reduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
     """Whether it is known that one of these gradients has been reduced.
 
     Args:
-      gradients: see `unreduced`.
-      graphs: see there.
+      gradients: see `Tracing.unreduced`.
+      graphs: of the functions being traced, the innermost first.
     """
     return "reduced" in Tracing(graphs).of(traced(gradients, graphs))
 

@@ -1,7 +1,7 @@
 """Whether the ranks' datasets give one and the same order of elements.
 
 A share of a dataset is right only if all ranks count the same elements. So the dataset
-must not be a share already, and a shuffle before it must be the same on all ranks, which
+must not be sharded already, and a shuffle before it must be the same on all ranks, which
 its two seeds decide: the one of the call, and the global one of `tf.random.set_seed`.
 Both enter into every shuffle, also into one with a seed of its own.
 
@@ -266,7 +266,7 @@ def _check_parts(orders: Sequence[Order], ranks: Sequence[int]) -> None:
     parts = [[each for each in order.found if isinstance(each, Part)] for order in orders]
     if any(each != parts[0] for each in parts):
         raise ValueError(
-            "shard: the dataset is a share already: before it there is "
+            "shard: the dataset is already sharded: it contains "
             f"{_listed([_text(map(_call, each)) for each in parts], ranks)}. Shard once: give "
             "hvd.shard the whole dataset on all ranks."
         )
@@ -293,9 +293,9 @@ def _check_shuffles(orders: Sequence[Order], ranks: Sequence[int]) -> None:
     seeds = [tuple(shuffle.seeds for shuffle in each) for each in shuffles]
     if len(set(seeds)) > 1:
         raise ValueError(
-            "shard: the dataset is shuffled before it, and not alike on all ranks: its seeds "
+            "shard: the dataset is shuffled differently on the ranks before hvd.shard: its seeds "
             f"(global, own) are {_listed([_text(each) for each in seeds], ranks)}. "
-            "tf.random.set_seed and keras.utils.set_random_seed enter into each shuffle. "
+            "tf.random.set_seed and keras.utils.set_random_seed affect every shuffle. "
             f"{_REMEDY}"
         )
 
@@ -327,7 +327,7 @@ def compare(dataset: tf.data.Dataset, total: int, uneven: str, process_set: Proc
         lengths = _listed([_length(order.total) for order in orders], ranks)
         raise ValueError(
             f"shard: the ranks' datasets have different lengths: {lengths}. Each rank must give "
-            "the whole dataset; what is a share already must not be sharded again."
+            "the whole dataset; one that is already sharded must not be sharded again."
         )
     _check_shuffles(orders, ranks)
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer for the optimizers of tf.compat.v1; hands on those of Keras."""
+"""DistributedOptimizer for the optimizers of tf.compat.v1."""
 
 import dataclasses
 import functools
@@ -8,49 +8,19 @@ import tensorflow as tf
 
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.options import ReductionOptions
-from tf_hvd.core.tensorflow_hooks import ByVariables, state_variable, verbatim
-from tf_hvd.training import start
+from tf_hvd.core.tensorflow_hooks import ByVariables, verbatim
+from tf_hvd.training import initial_weights
 from tf_hvd.training._local import LocalVariables, reduce_except_local
 from tf_hvd.training.adasum import AdasumUpdates
 from tf_hvd.training.aggregation import GradientAggregation, reduce_if_complete
+from tf_hvd.training.counter import Counter
 from tf_hvd.training.reduction import GradientReducer
 from tf_hvd.training.v1_guard import AnsweredFor, GradientCheck, refuse_in_loss_scaler
 
 
-class _Updates:
-    """How many updates of a list of variables this process has applied.
-
-    A local variable of a v1 graph, for global_step may be counted on by another
-    train op of the same Session.run. A program that does not initialise local
-    variables trains all the same, and its steps are not compared.
-    """
-
-    def __init__(self) -> None:
-        with tf.init_scope():
-            self._count = state_variable(tf.zeros([], tf.int64), "distributed/updates")
-            self._is_in_graph = not tf.executing_eagerly()
-
-    def step(self) -> Any:
-        """The count, now or when the graph runs; negative where it is not initialised."""
-        if not self._is_in_graph:
-            return self._count.read_value()
-        with tf.name_scope("distributed_step"):
-            return tf.cond(
-                self._count.is_initialized(),
-                self._count.read_value,
-                lambda: tf.constant(-1, tf.int64),
-            )
-
-    def count(self) -> Any:
-        """Counts one."""
-        if not self._is_in_graph:
-            return self._count.assign_add(1)
-        with tf.name_scope("distributed_step"):
-            return tf.cond(
-                self._count.is_initialized(),
-                lambda: self._count.assign_add(1, read_value=True),
-                lambda: tf.constant(-1, tf.int64),
-            )
+def _updates() -> Counter:
+    """Not global_step: another train op of the same Session.run may count on it."""
+    return Counter("distributed/updates")
 
 
 @dataclasses.dataclass
@@ -60,7 +30,7 @@ class _Begun:
     complete: Any  # of several passes: whether it is the last
     variables: list[Any]
     present: set[int]  # ids of those that have a gradient
-    updates: _Updates | None  # of the list; None if there is nobody to compare with
+    updates: Counter | None  # applied to the list; None if there is nobody to compare with
 
     def is_of(self, variables: list[Any]) -> bool:
         return list(map(id, variables)) == list(map(id, self.variables))
@@ -102,7 +72,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._scale_local = scale_local_gradients
         self._aggregation = aggregation
         self._begun: list[_Begun] = []
-        self._applied: ByVariables[_Updates] = ByVariables()
+        self._applied: ByVariables[Counter] = ByVariables()
         self._check = GradientCheck()
 
     def __repr__(self) -> str:
@@ -126,7 +96,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
-        updates = None if self._reducer.is_alone() else self._applied.get(variables, _Updates)
+        updates = None if self._reducer.is_alone() else self._applied.get(variables, _updates)
         present = {id(v) for g, v in pairs if g is not None}
         begun = _Begun(None, variables, present, updates)
         if self._aggregation is None:
@@ -142,8 +112,9 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     def _reduce(self, gradients: list[Any], begun: _Begun) -> list[Any]:
         pairs = zip(gradients, begun.variables, strict=True)
         shared = [v for g, v in pairs if g is not None and v not in self._local]
-        with tf.control_dependencies(start.before_reduction(shared, self._reducer.process_set)):
-            step = None if begun.updates is None else begun.updates.step()
+        checks = initial_weights.before_reduction(shared, self._reducer.process_set)
+        with tf.control_dependencies(checks):
+            step = None if begun.updates is None else begun.updates.value()
             return reduce_except_local(
                 functools.partial(self._reducer.reduce, step=step),
                 self._reducer.process_set,
@@ -207,10 +178,10 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             kwargs["name"] = f"{name}_update"
         done = self._optimizer.apply_gradients(pairs, *args, **kwargs)
         if tf.executing_eagerly():
-            begun.updates.count()
+            begun.updates.add()
             return done
         with tf.control_dependencies([] if done is None else [done]):
-            return tf.group(begun.updates.count(), name=name)
+            return tf.group(begun.updates.add(), name=name)
 
     def _begun_with(self, variables: list[Any]) -> _Begun | None:
         """The pass that the gradients of `variables` are of; some may have been left out."""

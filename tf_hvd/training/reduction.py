@@ -139,16 +139,6 @@ def _marked(gradients: Sequence[Any]) -> list[Any]:
         return [marked(gradient) for gradient in gradients]
 
 
-@functools.cache
-def _tell_outsider(process_set: ProcessSet) -> None:
-    """Warns once for each set: it may be meant, as where each half of a job trains a model."""
-    log.warning(
-        "this rank is not in %s: an optimizer or tape of that set leaves its gradients as they "
-        "are, and this rank trains alone.",
-        process_set,
-    )
-
-
 class GradientReducer:
     """Reduces the gradients of one optimizer or tape over all ranks.
 
@@ -202,13 +192,19 @@ class GradientReducer:
             return gradients
         if self.is_alone():
             if self.process_set.included() is False:
-                _tell_outsider(self.process_set)
+                # It may be meant, as where each half of a job trains a model.
+                log.warn_once(
+                    "this rank is not in %s: an optimizer or tape of that set leaves its "
+                    "gradients as they are, and this rank trains alone.",
+                    self.process_set,
+                )
             gradients = [each_row_once(gradient) for gradient in gradients]
             unseen = tf.executing_eagerly() or basics.size() == 1
             return gradients if unseen else _marked(gradients)
         plan = self._plan(gradients, variables)
         names = tuple(member_name(variable) for variable in variables)
-        options = dataclasses.replace(self._options, ignore_name_scope=generic_names)
+        # The plan has what `groups` says; the cache must not keep the variables that are in it.
+        options = dataclasses.replace(self._options, ignore_name_scope=generic_names, groups=None)
         if isinstance(options.compression, PowerSGD):
             return _reduce_by_powersgd(
                 options.compression, self._scope, options, gradients, variables, step

@@ -17,6 +17,7 @@ from tensorflow.compat.v1.train.experimental import (
 )
 
 from tf_hvd.core import _native
+from tf_hvd.core.process_sets import restart_in_each_job
 from tf_hvd.core.tensorflow_hooks import (
     enclosing_graphs,
     is_of_gradients,
@@ -45,31 +46,15 @@ class _Flow(dataflow.Tracing):
             node.backward, node.reduces = True, False
         return node
 
-    def has_backward(self) -> bool:
-        return any(node.backward for node in self.all_nodes())
-
-    def has_reduction(self) -> bool:
-        return any(self.holds_reduction(node) for node in self.all_nodes())
-
-    def of_variables(self, values: Sequence[Any]) -> bool:
-        """Whether they come from sums that the program keeps."""
+    def may_be_sums(self, values: Sequence[Any]) -> bool:
+        """Whether they come from variables."""
         nodes = self.upstream([value.op for value in values], set())
         return any(node.type in _VARIABLES for _, node in nodes)
 
 
-def _nothing_reduced(flow: _Flow, gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
-    values = dataflow.traced(gradients, graphs)
-    sources = flow.of(values)
-    if not values or "reduced" in sources:
-        return False
-    if "backward" in sources:
-        return True
-    return flow.of_variables(values) and flow.has_backward() and not flow.has_reduction()
-
-
 def _sent() -> int:
     """How many requests this process has made; negative before `init`."""
-    return int(_native.library.tf_hvd_executed_count())
+    return int(_native.library.tf_hvd_submitted_count())
 
 
 class GradientCheck:
@@ -78,6 +63,12 @@ class GradientCheck:
     def __init__(self) -> None:
         self._first = _sent()
         self._last: dict[int, int] = {}  # at the last update, by the variable's id
+        restart_in_each_job(self)
+
+    def restart(self) -> None:
+        """Another job begins, in which requests are counted from 0 again."""
+        self._first = _sent()
+        self._last.clear()
 
     @verbatim
     def before_update(self, kind: str, pairs: Sequence[tuple[Any, Any]], only_added: bool) -> None:
@@ -98,8 +89,7 @@ class GradientCheck:
             known = tf.config.experimental.get_synchronous_execution() and not only_added
             wrong = known and not self._sent_for([variable for _, variable in pairs])
         else:
-            graphs = enclosing_graphs()
-            wrong = _nothing_reduced(_Flow(graphs), [gradient for gradient, _ in pairs], graphs)
+            wrong = _Flow(enclosing_graphs()).unreduced([gradient for gradient, _ in pairs])
         if wrong:
             raise guard.GuardError(
                 guard.not_reduced(
@@ -150,7 +140,7 @@ def check_graph(graph: Any) -> None:
     flow = _Flow([graph])
     for name, updates in _updates(graph, flow.library).items():
         inputs = [tensor for op in updates for tensor in op.inputs if _is_data(tensor)]
-        if _nothing_reduced(flow, inputs, [graph]):
+        if flow.unreduced(inputs):
             raise guard.GuardError(
                 guard.not_reduced(
                     f"the graph of this session has updates ({name}) by gradients that were",

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/transport/spans.h"
+
 namespace tf_hvd {
 namespace {
 
@@ -14,13 +16,6 @@ size_t Aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 int64_t TilesOf(int64_t count) {
   return (count + GpuAdasum::kTile - 1) / GpuAdasum::kTile;
 }
-
-struct Range {
-  int64_t begin;
-  int64_t end;
-
-  int64_t count() const { return end - begin; }
-};
 
 // Some tensors that are reduced together, and the memory that it takes.
 class Batch {
@@ -222,7 +217,7 @@ class AdasumPlanner {
 
   void Call(size_t partner, const void* input, int64_t send, void* output,
             int64_t receive) {
-    NcclCall call;
+    GpuCall call;
     call.kind = OpKind::kAlltoall;
     call.input = input;
     call.output = output;

@@ -1,6 +1,7 @@
 #include "runtime/transport/gpu/backend.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "runtime/transport/gpu/operation.h"
@@ -57,10 +58,12 @@ Status GpuBackend::Make(OperationSpec spec,
     TF_HVD_RETURN_IF_ERROR(CommunicatorOf(spec, *on, &communicator, &host));
   }
   NcclCommunicator* const connecting =
-      host == nullptr ? nullptr : members_[spec.set].get();
+      host == nullptr ? nullptr : communicators_by_set_[spec.set].get();
   auto made = std::make_unique<GpuOperation>(this, std::move(spec), me, on,
                                              std::move(communicator));
-  if (host != nullptr) TF_HVD_RETURN_IF_ERROR(made->Meet(host, connecting));
+  if (host != nullptr) {
+    TF_HVD_RETURN_IF_ERROR(made->Bootstrap(host, connecting));
+  }
   *operation = std::move(made);
   return Status::Ok();
 }
@@ -69,7 +72,7 @@ Status GpuBackend::CommunicatorOf(
     const OperationSpec& spec, const OnDevice& on,
     std::shared_ptr<GpuCommunicator>* communicator, Backend** host) {
   if (ByNccl(spec)) {
-    std::shared_ptr<NcclCommunicator>& of_set = members_[spec.set];
+    std::shared_ptr<NcclCommunicator>& of_set = communicators_by_set_[spec.set];
     if (of_set == nullptr) {
       of_set = NewCommunicator(on.device);
       TF_HVD_RETURN_IF_ERROR(FindHost(spec, host));
@@ -89,11 +92,11 @@ Status GpuBackend::CommunicatorOf(
 
 Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
   std::shared_ptr<GpuDevice> device;
-  const auto member = members_.find(spec.set);
+  const auto of_set = communicators_by_set_.find(spec.set);
   if (spec.memory.device >= 0) {
     TF_HVD_RETURN_IF_ERROR(devices_->OfOrdinal(spec.memory.device, &device));
-  } else if (member != members_.end()) {  // joined: where it was before
-    device = member->second->device();
+  } else if (of_set != communicators_by_set_.end()) {
+    device = of_set->second->device();  // joined: where it was before
   } else if (spec.set == kWorldSet && by_mpi_ != nullptr) {
     device = by_mpi_->device();
   } else {
@@ -156,7 +159,7 @@ Status GpuBackend::FindHost(const OperationSpec& spec, Backend** host) const {
     *host = one;
     return Status::Ok();
   }
-  return Internal("bug in tf_hvd: ranks cannot meet");
+  return Internal("bug in tf_hvd: nothing serves the bootstrap of NCCL");
 }
 
 // What is left of a communicator when its last operation has ended takes time,
@@ -164,16 +167,27 @@ Status GpuBackend::FindHost(const OperationSpec& spec, Backend** host) const {
 // of its own ends it.
 std::shared_ptr<NcclCommunicator> GpuBackend::NewCommunicator(
     const std::shared_ptr<GpuDevice>& device) {
+  ForgetEnded();
   std::shared_ptr<NcclCommunicator> made(
-      new NcclCommunicator(nccl_, device, options_.end_limit),
+      new NcclCommunicator(nccl_, device, options_.end_limit_ns),
       [this](NcclCommunicator* last) {
-        ending_.emplace_back([last] {
+        ending_.push_back(std::async(std::launch::async, [last] {
           last->End();
           delete last;
-        });
+        }));
       });
   communicators_.push_back(made);
   return made;
+}
+
+void GpuBackend::ForgetEnded() {
+  const auto forget = [](auto* all, const auto& has_ended) {
+    all->erase(std::remove_if(all->begin(), all->end(), has_ended), all->end());
+  };
+  forget(&communicators_, [](const auto& one) { return one.expired(); });
+  forget(&ending_, [](const auto& end) {
+    return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
 }
 
 bool GpuBackend::AbortAll() {
@@ -182,19 +196,21 @@ bool GpuBackend::AbortAll() {
   for (const auto& one : communicators_) {
     if (auto communicator = one.lock()) all.push_back(std::move(communicator));
   }
-  abort_ended_ = NcclCommunicator::AbortAll(all, options_.end_limit) &&
+  abort_ended_ = NcclCommunicator::AbortAll(all, options_.end_limit_ns) &&
                  (by_mpi_ == nullptr || by_mpi_->at_rest());
   return abort_ended_;
 }
 
-void GpuBackend::SetRemoved(int32_t set) { members_.erase(set); }
+void GpuBackend::SetRemoved(int32_t set) {
+  communicators_by_set_.erase(set);
+  ForgetEnded();
+}
 
 void GpuBackend::Close(bool clean) {
   if (!clean) static_cast<void>(AbortAll());
-  members_.clear();
+  communicators_by_set_.clear();
   by_mpi_.reset();
-  for (std::thread& thread : ending_) thread.join();
-  ending_.clear();
+  ending_.clear();  // which waits for them
 }
 
 }  // namespace tf_hvd

@@ -12,18 +12,18 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_BACKEND_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_BACKEND_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/transport/gpu/devices.h"
 #include "runtime/transport/gpu/nccl_communicator.h"
@@ -41,7 +41,7 @@ struct GpuOptions {
   // claims to be on a host of its own (NCCL_HOSTID).
   bool shared_devices = false;
   // What NCCL may take to end a communicator, in peace or by force.
-  std::chrono::milliseconds end_limit{10'000};
+  int64_t end_limit_ns = 10 * kSecond;
   // Of these NCCL serves none of several ranks.
   std::set<OpKind> not_by_nccl;
   // Makes a communicator of all ranks for a device, for what MpiCanDo. Null
@@ -71,6 +71,9 @@ class GpuBackend final : public Backend {
   // operation is under way.
   void Close(bool clean);
 
+  // For tests: what it keeps of communicators, and of their ends.
+  size_t kept() const { return communicators_.size() + ending_.size(); }
+
  private:
   friend class GpuOperation;
 
@@ -95,8 +98,8 @@ class GpuBackend final : public Backend {
   bool ByNccl(const OperationSpec& spec) const;
   bool ByMpi(const OperationSpec& spec) const;
   Status OnDeviceOf(const OperationSpec& spec, OnDevice** on);
-  // `host`: where the ranks of a new communicator of NCCL meet; null for all
-  // others.
+  // `host`: by which the ranks of a new communicator of NCCL bootstrap it; null
+  // for all others.
   Status CommunicatorOf(const OperationSpec& spec, const OnDevice& on,
                         std::shared_ptr<GpuCommunicator>* communicator,
                         Backend** host);
@@ -109,6 +112,8 @@ class GpuBackend final : public Backend {
   bool AbortAll();
   std::shared_ptr<NcclCommunicator> NewCommunicator(
       const std::shared_ptr<GpuDevice>& device);
+  // What is left of communicators that have ended.
+  void ForgetEnded();
 
   GpuDevices* const devices_;
   const NcclApi* const nccl_;
@@ -117,15 +122,15 @@ class GpuBackend final : public Backend {
   const std::vector<Backend*> hosts_;
   const GpuOptions options_;
   std::map<int, OnDevice> on_devices_;  // by ordinal
-  // By set.
-  std::map<int32_t, std::shared_ptr<NcclCommunicator>> members_;
+  std::map<int32_t, std::shared_ptr<NcclCommunicator>> communicators_by_set_;
   std::shared_ptr<GpuCommunicator> by_mpi_;  // of all ranks; null until used
   // Operations that are not all on a stream yet, in the agreed order: the first
   // may put more there.
   std::deque<GpuOperation*> putting_;
   std::vector<Rows> free_rows_;
-  std::vector<std::weak_ptr<NcclCommunicator>> communicators_;  // all
-  std::vector<std::thread> ending_;
+  // All; and those whose ends are under way, or were when it was last looked.
+  std::vector<std::weak_ptr<NcclCommunicator>> communicators_;
+  std::vector<std::future<void>> ending_;
   bool aborted_ = false;
   bool abort_ended_ = true;
 };

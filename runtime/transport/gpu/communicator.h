@@ -30,7 +30,7 @@ class GpuCommunicator {
   virtual Status Ready(bool* ready) = 0;
 
   // A call that begins when the stream has come so far. Only when ready.
-  virtual Status Put(const NcclCall& call, CudaStream stream) = 0;
+  virtual Status Put(const GpuCall& call, CudaStream stream) = 0;
 
   // Whether its calls reduce what they move.
   virtual bool reduces() const { return true; }

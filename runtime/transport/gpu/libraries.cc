@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/shared_library.h"
+
 namespace tf_hvd {
 namespace {
 
@@ -24,39 +26,15 @@ const Api* Kept(void* library, const Api& filled) {
   return &kept->emplace(library, filled).first->second;
 }
 
-// The file that a library was opened from, as the loader tells it.
-std::string PathOf(void* function, const std::string& otherwise) {
-  Dl_info info;
-  if (function == nullptr || dladdr(function, &info) == 0) return otherwise;
-  return info.dli_fname == nullptr ? otherwise : std::string(info.dli_fname);
-}
-
 // dlerror's text, which is null where RTLD_NOLOAD has found nothing.
 std::string LoaderText() {
   const char* const text = dlerror();
   return text == nullptr ? std::string() : std::string(text);
 }
 
-// Looks up functions of one library; knows the first that is missing.
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename Function>
-  void Find(const char* name, Function* function) {
-    void* const found = dlsym(library_, name);
-    if (found == nullptr && missing_.empty()) missing_ = name;
-    *function = reinterpret_cast<Function>(found);
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* const library_;
-  std::string missing_;
-};
-
-// The names are those of the binary interface: cuda.h defines others as these.
-std::string FillCuda(void* library, CudaApi* api) {
+// The first name that is missing, or null. The names are those of the binary
+// interface: cuda.h defines others as these.
+const char* FillCuda(void* library, CudaApi* api) {
   Symbols symbols(library);
   symbols.Find("cuInit", &api->init);
   symbols.Find("cuDriverGetVersion", &api->driver_get_version);
@@ -95,7 +73,7 @@ std::string FillCuda(void* library, CudaApi* api) {
   return symbols.missing();
 }
 
-std::string FillNccl(void* library, NcclApi* api) {
+const char* FillNccl(void* library, NcclApi* api) {
   Symbols symbols(library);
   symbols.Find("ncclGetVersion", &api->get_version);
   symbols.Find("ncclGetUniqueId", &api->get_unique_id);
@@ -125,9 +103,9 @@ void OpenCuda(const std::string& configured, GpuLibraries* libraries) {
     return;
   }
   CudaApi api;
-  const std::string missing = FillCuda(library, &api);
+  const char* const missing = FillCuda(library, &api);
   libraries->cuda_path = PathOf(reinterpret_cast<void*>(api.init), path);
-  if (!missing.empty()) {
+  if (missing != nullptr) {
     libraries->no_cuda = libraries->cuda_path + " has no " + missing;
     return;
   }
@@ -144,10 +122,10 @@ std::vector<std::pair<std::string, int>> NcclPlaces(const GpuSearch& search) {
 
 void UseNccl(void* library, const std::string& path, GpuLibraries* libraries) {
   NcclApi api;
-  const std::string missing = FillNccl(library, &api);
+  const char* const missing = FillNccl(library, &api);
   std::string& at = libraries->nccl_path;
   at = PathOf(reinterpret_cast<void*>(api.get_version), path);
-  if (!missing.empty()) {
+  if (missing != nullptr) {
     libraries->no_nccl = at + " has no " + missing;
     return;
   }

@@ -13,13 +13,13 @@ constexpr size_t kMessageBytes = size_t{1} << 30;  // MPI counts in int
 
 }  // namespace
 
-Status MpiCommunicator::Put(const NcclCall& call, CudaStream stream) {
+Status MpiCommunicator::Put(const GpuCall& call, CudaStream stream) {
   TF_HVD_RETURN_IF_ERROR(device_->Record(stream, &before_));
   return Write(call, stream);
 }
 
 // What stays on this rank is copied on the stream, beside the messages.
-Status MpiCommunicator::Write(const NcclCall& call, CudaStream stream) {
+Status MpiCommunicator::Write(const GpuCall& call, CudaStream stream) {
   const auto* from = static_cast<const char*>(call.input);
   auto* to = static_cast<char*>(call.output);
   const auto me = static_cast<size_t>(me_);
@@ -49,7 +49,7 @@ Status MpiCommunicator::Write(const NcclCall& call, CudaStream stream) {
   return device_->Copy(stream, to, from, own);
 }
 
-void MpiCommunicator::WriteAlltoall(const NcclCall& call) {
+void MpiCommunicator::WriteAlltoall(const GpuCall& call) {
   const auto* send = static_cast<const char*>(call.input);
   auto* receive = static_cast<char*>(call.output);
   for (int peer = 0; peer < ranks_; ++peer) {
@@ -64,7 +64,7 @@ void MpiCommunicator::WriteAlltoall(const NcclCall& call) {
   }
 }
 
-void MpiCommunicator::WriteAllgather(const NcclCall& call) {
+void MpiCommunicator::WriteAllgather(const GpuCall& call) {
   auto* const all = static_cast<char*>(call.output);
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == me_) continue;
@@ -75,7 +75,7 @@ void MpiCommunicator::WriteAllgather(const NcclCall& call) {
 
 // Down a binomial tree of which the root is place 0: a place's parent is that
 // without its lowest bit.
-void MpiCommunicator::WriteBroadcast(const NcclCall& call) {
+void MpiCommunicator::WriteBroadcast(const GpuCall& call) {
   const int place = (me_ - call.root + ranks_) % ranks_;
   const auto rank_of = [&](int of) { return (of + call.root) % ranks_; };
   const int lowest = place == 0 ? ranks_ : place & -place;

@@ -38,7 +38,7 @@ class MpiCommunicator final : public GpuCommunicator {
         ranks_(ranks) {}
 
   Status Ready(bool* ready) override;
-  Status Put(const NcclCall& call, CudaStream stream) override;
+  Status Put(const GpuCall& call, CudaStream stream) override;
   bool reduces() const override { return false; }
   bool at_rest() const override { return requests_.empty(); }
 
@@ -52,10 +52,10 @@ class MpiCommunicator final : public GpuCommunicator {
   };
 
   // What the call consists of.
-  Status Write(const NcclCall& call, CudaStream stream);
-  void WriteAlltoall(const NcclCall& call);
-  void WriteAllgather(const NcclCall& call);
-  void WriteBroadcast(const NcclCall& call);
+  Status Write(const GpuCall& call, CudaStream stream);
+  void WriteAlltoall(const GpuCall& call);
+  void WriteAllgather(const GpuCall& call);
+  void WriteBroadcast(const GpuCall& call);
   void Send(int peer, const void* data, size_t bytes);
   void Receive(int peer, void* data, size_t bytes);
   Status Post(std::vector<Message>* messages);

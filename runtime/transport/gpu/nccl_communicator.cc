@@ -7,13 +7,14 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/clock.h"
+
 namespace tf_hvd {
 namespace {
 
 // Calls all of `ends`, each on a thread of its own; false if some have not
 // returned in time, which may run on for as long as the process.
-bool WithinLimit(std::chrono::milliseconds limit,
-                 std::vector<std::function<void()>> ends) {
+bool WithinLimit(int64_t limit_ns, std::vector<std::function<void()>> ends) {
   struct State {
     std::mutex mutex;
     std::condition_variable one_ended;
@@ -31,7 +32,7 @@ bool WithinLimit(std::chrono::milliseconds limit,
     }).detach();
   }
   std::unique_lock<std::mutex> lock(state->mutex);
-  return state->one_ended.wait_for(lock, limit,
+  return state->one_ended.wait_for(lock, std::chrono::nanoseconds(limit_ns),
                                    [&] { return state->left == 0; });
 }
 
@@ -67,7 +68,7 @@ Status NcclCommunicator::Ready(bool* ready) {
   return Check("NCCL", error);
 }
 
-Status NcclCommunicator::Put(const NcclCall& call, CudaStream stream) {
+Status NcclCommunicator::Put(const GpuCall& call, CudaStream stream) {
   return device_->Within([&]() -> Status {
     switch (call.kind) {
       case OpKind::kAllreduce:
@@ -100,7 +101,7 @@ Status NcclCommunicator::Put(const NcclCall& call, CudaStream stream) {
 // A group must be ended once it has begun, whatever fails in it. Ranks that
 // have nothing for each other do not meet; one that has nothing for any sends
 // nothing to itself, so that it too makes a call.
-Status NcclCommunicator::PutAlltoall(const NcclCall& call, CudaStream stream) {
+Status NcclCommunicator::PutAlltoall(const GpuCall& call, CudaStream stream) {
   TF_HVD_RETURN_IF_ERROR(Check("ncclGroupStart", api_->group_start()));
   const auto is_zero = [](int64_t bytes) { return bytes == 0; };
   const bool idle =
@@ -144,27 +145,27 @@ std::function<void()> NcclCommunicator::TakeForAbort() {
 
 bool NcclCommunicator::AbortAll(
     const std::vector<std::shared_ptr<NcclCommunicator>>& all,
-    std::chrono::milliseconds limit) {
+    int64_t limit_ns) {
   std::vector<std::function<void()>> aborts;
   for (const auto& communicator : all) {
     aborts.push_back(communicator->TakeForAbort());
     if (aborts.back() == nullptr) aborts.pop_back();
   }
-  return WithinLimit(limit, std::move(aborts));
+  return WithinLimit(limit_ns, std::move(aborts));
 }
 
 void NcclCommunicator::End() {
   if (comm_ == nullptr) return;
   Status status = device_->Within(
       [&] { return Check("ncclCommFinalize", api_->comm_finalize(comm_)); });
-  const auto limit = std::chrono::steady_clock::now() + end_limit_;
+  const int64_t deadline_ns = NowNs() + end_limit_ns_;
   bool ready = false;
-  while (status.ok() && !ready && std::chrono::steady_clock::now() < limit) {
+  while (status.ok() && !ready && NowNs() < deadline_ns) {
     status = Ready(&ready);
     if (!ready) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (!ready) {
-    static_cast<void>(WithinLimit(end_limit_, {TakeForAbort()}));
+    static_cast<void>(WithinLimit(end_limit_ns_, {TakeForAbort()}));
     return;
   }
   const NcclComm comm = std::exchange(comm_, nullptr);

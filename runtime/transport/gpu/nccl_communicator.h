@@ -6,7 +6,6 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_NCCL_COMMUNICATOR_H_
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -30,23 +29,25 @@ class NcclCommunicator final : public GpuCommunicator {
  public:
   // `api` outlives the communicator. Begins to connect; `Ready` tells when all
   // ranks have come.
-  // `end_limit`: what its end may take.
+  // `end_limit_ns`: what its end may take.
   NcclCommunicator(const NcclApi* api, std::shared_ptr<GpuDevice> device,
-                   std::chrono::milliseconds end_limit)
-      : GpuCommunicator(std::move(device)), api_(api), end_limit_(end_limit) {}
+                   int64_t end_limit_ns)
+      : GpuCommunicator(std::move(device)),
+        api_(api),
+        end_limit_ns_(end_limit_ns) {}
 
   Status Begin(const NcclUniqueId& id, size_t ranks, size_t me);
 
   // As soon as what was asked for last is under way.
   Status Ready(bool* ready) override;
-  Status Put(const NcclCall& call, CudaStream stream) override;
+  Status Put(const GpuCall& call, CudaStream stream) override;
 
   // Ends what is under way of all of them, by force, at once: what waits in one
   // may wait for another. False if NCCL did not manage to in time: then
   // something may still write to the memory of its calls.
   static bool AbortAll(
       const std::vector<std::shared_ptr<NcclCommunicator>>& all,
-      std::chrono::milliseconds limit);
+      int64_t limit_ns);
 
   // Ends it in peace, or by force if that takes too long; nothing is under way.
   // Waits for the other ranks, so not with the progress lock. To be called
@@ -56,13 +57,13 @@ class NcclCommunicator final : public GpuCommunicator {
  private:
   // What ends it by force, on any thread; refers to nothing that may go.
   std::function<void()> TakeForAbort();
-  Status PutAlltoall(const NcclCall& call, CudaStream stream);
+  Status PutAlltoall(const GpuCall& call, CudaStream stream);
   Status Check(const char* call, int error) const {
     return FromNccl(*api_, call, error);
   }
 
   const NcclApi* const api_;
-  const std::chrono::milliseconds end_limit_;
+  const int64_t end_limit_ns_;
   size_t me_ = 0;  // this rank's place
   NcclComm comm_ = nullptr;
 };

@@ -6,13 +6,14 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/config.h"
 
 namespace tf_hvd {
 namespace {
 
 // How long kernels of ours may take that lie behind an aborted call of NCCL.
-constexpr std::chrono::seconds kDrainLimit{2};
+constexpr int64_t kDrainNs = 2 * kSecond;
 
 // What the device is to read of a step: the rows of a launch.
 struct StepRows {
@@ -60,7 +61,7 @@ void GpuOperation::LeaveTurn() {
                 putting.end());
 }
 
-Status GpuOperation::Meet(Backend* host, NcclCommunicator* nccl) {
+Status GpuOperation::Bootstrap(Backend* host, NcclCommunicator* nccl) {
   connecting_ = nccl;
   mine_.ordinal = on_->device->ordinal();
   mine_.uuid = on_->device->uuid();
@@ -81,11 +82,11 @@ Status GpuOperation::Meet(Backend* host, NcclCommunicator* nccl) {
   for (PeerInfo& peer : peers_) {
     exchange.spans.push_back({&mine_, &peer, sizeof(PeerInfo)});
   }
-  return host->Make(std::move(exchange), &meeting_);
+  return host->Make(std::move(exchange), &bootstrap_);
 }
 
 Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
-  if (meeting_ != nullptr) return MeetOthers(budget_ns, poll);
+  if (bootstrap_ != nullptr) return MoveBootstrap(budget_ns, poll);
   if (ended_ == nullptr) return Put(poll);
   TF_HVD_RETURN_IF_ERROR(on_->device->HasFired(*ended_, &poll->done));
   if (poll->done || communicator_ == nullptr) return Status::Ok();
@@ -94,12 +95,12 @@ Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
   return communicator_->Ready(&ready);
 }
 
-Status GpuOperation::MeetOthers(int64_t budget_ns, Poll* poll) {
-  TF_HVD_RETURN_IF_ERROR(meeting_->Progress(budget_ns, poll));
+Status GpuOperation::MoveBootstrap(int64_t budget_ns, Poll* poll) {
+  TF_HVD_RETURN_IF_ERROR(bootstrap_->Progress(budget_ns, poll));
   if (!poll->done) return Status::Ok();
   poll->done = false;
   poll->moved = true;
-  meeting_.reset();
+  bootstrap_.reset();
   return Connect();
 }
 
@@ -161,7 +162,7 @@ Status GpuOperation::PutStep(const GpuStep& step) {
     return Launch(*adasum);
   }
   if (const auto* const sum = std::get_if<GpuSum>(&step)) return Launch(*sum);
-  return communicator_->Put(std::get<NcclCall>(step), on_->stream);
+  return communicator_->Put(std::get<GpuCall>(step), on_->stream);
 }
 
 Status GpuOperation::Launch(const GpuMove& move) {
@@ -193,7 +194,7 @@ const void* GpuOperation::NextRows(size_t bytes) {
 }
 
 bool GpuOperation::Abandon() {
-  if (meeting_ != nullptr && !meeting_->Abandon()) return false;
+  if (bootstrap_ != nullptr && !bootstrap_->Abandon()) return false;
   const bool stopped = communicator_ == nullptr || backend_->AbortAll();
   if (!begun_) return true;
   if (!stopped) return false;
@@ -201,8 +202,8 @@ bool GpuOperation::Abandon() {
   bool fired = false;
   Status status = ended_ != nullptr ? Status::Ok()
                                     : on_->device->Record(on_->stream, &ended_);
-  const auto limit = std::chrono::steady_clock::now() + kDrainLimit;
-  while (status.ok() && !fired && std::chrono::steady_clock::now() < limit) {
+  const int64_t deadline_ns = NowNs() + kDrainNs;
+  while (status.ok() && !fired && NowNs() < deadline_ns) {
     status = on_->device->HasFired(*ended_, &fired);
     if (!fired) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }

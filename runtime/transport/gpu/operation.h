@@ -1,6 +1,6 @@
-// GpuOperation: one collective on a device: meets the other ranks if it is the
-// first of its set, puts its launches and calls on the stream when it is its
-// turn, and looks whether they have been done.
+// GpuOperation: one collective on a device: bootstraps NCCL if it is the first
+// of its set, puts its launches and calls on the stream when it is its turn,
+// and looks whether they have been done.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_OPERATION_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_OPERATION_H_
 
@@ -22,16 +22,16 @@ class GpuOperation final : public Operation {
                std::shared_ptr<GpuCommunicator> communicator);
   ~GpuOperation() override;
 
-  // Lets the ranks of the set meet first, through `host`, and connects `nccl`,
-  // the communicator. Called once, at once.
-  Status Meet(Backend* host, NcclCommunicator* nccl);
+  // Lets the ranks of the set bootstrap `nccl`, the communicator, first, by
+  // messages of `host`. Called once, at once.
+  Status Bootstrap(Backend* host, NcclCommunicator* nccl);
 
   Status Progress(int64_t budget_ns, Poll* poll) override;
   bool Abandon() override;
 
  private:
   void LeaveTurn();
-  Status MeetOthers(int64_t budget_ns, Poll* poll);
+  Status MoveBootstrap(int64_t budget_ns, Poll* poll);
   Status Connect();
   Status Put(Poll* poll);
   Status Begin();
@@ -46,8 +46,8 @@ class GpuOperation final : public Operation {
   const size_t me_;
   GpuBackend::OnDevice* const on_;
   const std::shared_ptr<GpuCommunicator> communicator_;
-  std::unique_ptr<Operation> meeting_;
-  NcclCommunicator* connecting_ = nullptr;  // once they have met
+  std::unique_ptr<Operation> bootstrap_;    // null: none, or it has ended
+  NcclCommunicator* connecting_ = nullptr;  // when that has ended
   std::vector<PeerInfo> peers_;             // of all ranks
   PeerInfo mine_;                           // of this one
   std::vector<GpuStep> steps_;

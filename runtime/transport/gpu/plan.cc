@@ -99,8 +99,8 @@ class Planner {
     if (!move.empty()) steps_.emplace_back(std::move(move));
   }
 
-  NcclCall CallOf(const void* input, void* output, int64_t elements) const {
-    NcclCall call;
+  GpuCall CallOf(const void* input, void* output, int64_t elements) const {
+    GpuCall call;
     call.kind = spec_.kind;
     call.input = input;
     call.output = output;
@@ -136,7 +136,7 @@ class Planner {
   }
 
   void PlanAlltoall() {
-    NcclCall call = CallOf(spec_.input, spec_.output, 0);
+    GpuCall call = CallOf(spec_.input, spec_.output, 0);
     call.send = spec_.send;
     call.receive = spec_.receive;
     steps_.emplace_back(std::move(call));

@@ -1,6 +1,6 @@
 // What an operation on a GPU is made of: launches that pack, scale and unpack,
 // and calls of NCCL between them, all in the order of one stream. Pure:
-// addresses are only reckoned with.
+// addresses are computed, never dereferenced.
 //
 // All ranks of a set make the same calls of NCCL, with the same counts: these
 // depend on the shapes alone, not on who has joined, where tensors lie, or
@@ -21,8 +21,9 @@
 
 namespace tf_hvd {
 
-// One call of NCCL; of kAlltoall, a group of sends and receives.
-struct NcclCall {
+// One call of a communicator: of NCCL, or what stands for it by MPI
+// (mpi_communicator.h). kAlltoall: a group of sends and receives.
+struct GpuCall {
   OpKind kind = OpKind::kAllreduce;
   const void* input = nullptr;
   void* output = nullptr;
@@ -35,7 +36,7 @@ struct NcclCall {
   std::vector<int64_t> receive;
 };
 
-using GpuStep = std::variant<GpuMove, NcclCall, GpuAdasum, GpuSum>;
+using GpuStep = std::variant<GpuMove, GpuCall, GpuAdasum, GpuSum>;
 
 // True if NCCL, with so much staging memory, can do the operation as
 // docs/gpus.md promises it: not int16 and uint16, not products of complex

@@ -31,8 +31,8 @@ class SumPlanner {
         element_(SizeOf(options_.dtype)),
         most_(MostOf(staging.bytes)),
         given_(staging.memory),
-        gotten_(At(given_, ranks_ * most_)),
-        wide_(At(gotten_, ranks_ * most_)),
+        received_(At(given_, ranks_ * most_)),
+        wide_(At(received_, ranks_ * most_)),
         sum_(wide_ + ranks_ * most_ * WideBytes()) {
     before_ = {options_.dtype, options_.prescale, 1.0};
     after_ = {options_.dtype, options_.postscale, options_.divisor};
@@ -58,8 +58,8 @@ class SumPlanner {
   static int64_t WideBytes() { return static_cast<int64_t>(sizeof(float)); }
 
   // The most elements of a rank's part of a piece: what is given to all and
-  // gotten from all lies in the staging memory, and of half precisions what is
-  // gotten once more, and the sum, as float32.
+  // received from all lies in the staging memory, and of half precisions what
+  // is received once more, and the sum, as float32.
   int64_t MostOf(size_t bytes) const {
     const auto element = static_cast<int64_t>(element_);
     const int64_t wide = is_half_ ? (ranks_ + 1) * WideBytes() : 0;
@@ -131,10 +131,10 @@ class SumPlanner {
   }
 
   void Exchange(int64_t part) {
-    NcclCall call;
+    GpuCall call;
     call.kind = OpKind::kAlltoall;
     call.input = given_;
-    call.output = gotten_;
+    call.output = received_;
     call.send.assign(spec_.ranks->size(), BytesOf(part));
     call.receive = call.send;
     steps_.emplace_back(std::move(call));
@@ -143,8 +143,8 @@ class SumPlanner {
   // The sum comes to this rank's part of what it has given.
   void Add(int64_t part) {
     char* const mine = At(given_, part * me_);
-    if (!is_half_) return Launch(gotten_, mine, part);
-    steps_.emplace_back(CastMove({{gotten_, wide_, ranks_ * part}},
+    if (!is_half_) return Launch(received_, mine, part);
+    steps_.emplace_back(CastMove({{received_, wide_, ranks_ * part}},
                                  options_.dtype, accumulator_, 1.0));
     Launch(wide_, sum_, part);
     steps_.emplace_back(CastMove({{sum_, mine, part}}, accumulator_,
@@ -167,7 +167,7 @@ class SumPlanner {
   }
 
   void Gather(int64_t part) {
-    NcclCall call;
+    GpuCall call;
     call.kind = OpKind::kAllgather;
     call.input = At(given_, part * me_);
     call.output = given_;
@@ -186,7 +186,7 @@ class SumPlanner {
   // In the staging memory: one part for, and from, each rank; the latter as
   // float32; and their sum.
   char* const given_;
-  char* const gotten_;
+  char* const received_;
   char* const wide_;
   char* const sum_;
   Scaling before_;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/transport/liveness/abort_flood.h"
 #include "runtime/transport/shm/abort_board.h"
 #include "runtime/transport/shm/segment.h"
@@ -21,9 +22,9 @@ namespace tf_hvd {
 
 class AbortPath {
  public:
-  static constexpr int64_t kLookNs = 1'000'000'000;
+  static constexpr int64_t kLookNs = kSecond;
   // A leader that has not passed a record on for so long must be dead.
-  static constexpr int64_t kLeaderGraceNs = 200'000'000;
+  static constexpr int64_t kLeaderGraceNs = 200 * kMs;
 
   // The first two must outlive this. `flood` is null where there is one node.
   AbortPath(const Topology* topology, ShmSegment* segment,

@@ -1,6 +1,7 @@
 #include "runtime/transport/liveness/finalize_barrier.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "runtime/base/processes.h"
@@ -8,13 +9,11 @@
 namespace tf_hvd {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Ranks end within a moment of each other, or one of them has work to do.
-constexpr std::chrono::microseconds kFirstPause{100};
-constexpr std::chrono::microseconds kLongestPause{20'000};
+constexpr int64_t kFirstPauseNs = 100 * kUs;
+constexpr int64_t kLongestPauseNs = 20 * kMs;
 // Between two looks at the processes.
-constexpr std::chrono::milliseconds kLookEvery{250};
+constexpr int64_t kLookNs = 250 * kMs;
 
 }  // namespace
 
@@ -29,29 +28,29 @@ Life LifeOf(const ShmSegment& segment, int local_rank) {
 // What has been settled counts, whoever did it first: a rank that is in
 // MPI_Finalize cannot be called back.
 bool FinalizeBarrier::Wait(std::optional<Absent>* absent) {
-  Clock::duration pause = kFirstPause;
-  Clock::time_point next_look{};
+  int64_t pause_ns = kFirstPauseNs;
+  int64_t next_look_ns = 0;
   // Looks and no time: it passes also while all ranks of the job are stopped.
   int stopped_looks = 0;
   while (true) {
     if (const auto settled = segment_->settled_end()) return *settled;
     const bool all_left = AllHaveLeft();
-    if (Clock::now() >= next_look) {
-      next_look = Clock::now() + kLookEvery;
+    if (const int64_t now_ns = NowNs(); now_ns >= next_look_ns) {
+      next_look_ns = now_ns + kLookNs;
       const std::optional<Absent> found = FindAbsent(all_left);
       if (!found && all_left) return segment_->SettleEnd(true);
       const bool stopped = found && found->life == Life::kStopped;
       stopped_looks = stopped ? stopped_looks + 1 : 0;
-      if (found && (!stopped || stopped_looks > kPatience / kLookEvery)) {
+      if (found && (!stopped || stopped_looks > kPatienceNs / kLookNs)) {
         const bool together = segment_->SettleEnd(false);
         if (!together) *absent = found;
         return together;
       }
     }
-    std::this_thread::sleep_for(pause);
-    pause = std::min<Clock::duration>(2 * pause, kLongestPause);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
+    pause_ns = std::min(2 * pause_ns, kLongestPauseNs);
     // The last one has come: no need to wait for the next look.
-    if (!all_left && AllHaveLeft()) next_look = Clock::time_point{};
+    if (!all_left && AllHaveLeft()) next_look_ns = 0;
   }
 }
 

@@ -6,9 +6,10 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FINALIZE_BARRIER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_LIVENESS_FINALIZE_BARRIER_H_
 
-#include <chrono>
+#include <cstdint>
 #include <optional>
 
+#include "runtime/base/clock.h"
 #include "runtime/transport/shm/segment.h"
 
 namespace tf_hvd {
@@ -21,7 +22,7 @@ Life LifeOf(const ShmSegment& segment, int local_rank);
 class FinalizeBarrier {
  public:
   // For how long a rank may be stopped: somebody may just be looking at it.
-  static constexpr std::chrono::seconds kPatience{5};
+  static constexpr int64_t kPatienceNs = 5 * kSecond;
 
   // Who keeps the ranks from ending together.
   struct Absent {

@@ -18,8 +18,8 @@ struct LoopbackOptions {
   std::vector<int> nodes = {1};
   // Bytes that an edge holds before a write takes only a part.
   size_t edge_bytes = 64 * 1024;
-  // Fan-out of the tree of leaders, for tests.
-  int fan_out = 8;
+  // Of the tree of leaders, for tests.
+  int fan_out = kFanOut;
   // What each rank has for tensors on GPUs; null: nothing.
   std::function<GpuAccess(int rank)> gpu;
 };

@@ -63,8 +63,8 @@ class MailRoom {
   std::vector<std::unique_ptr<Mailbox>> boxes_;
 };
 
-// As PointToPoint: one rank, the holder of its engine. Withdraws what is left
-// when it is destroyed.
+// As PointToPoint: of one rank, for the holder of its progress lock. Withdraws
+// what is left when it is destroyed.
 class LoopbackPointToPoint final : public PointToPoint {
  public:
   LoopbackPointToPoint(std::shared_ptr<MailRoom> room, int rank)
@@ -83,7 +83,7 @@ class LoopbackPointToPoint final : public PointToPoint {
     Mailbox* mailbox;
     Mailbox::Shared operation;
   };
-  // The request of an operation; 0 if it is done.
+  // The handle of an operation; 0 if it is done.
   MessageHandle HandleFor(Mailbox* mailbox, Mailbox::Shared operation);
 
   const std::shared_ptr<MailRoom> room_;

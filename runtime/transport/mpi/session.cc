@@ -166,7 +166,8 @@ Status MpiSession::Check(const LaunchInfo& launch, const MpiMembers& members) {
   TF_HVD_RETURN_IF_ERROR(CheckCount(launch, count));
   // A process that is alone sends nothing.
   if (count > 1) TF_HVD_RETURN_IF_ERROR(CheckThreads());
-  if (members.communicator.has_value() && owner_) {
+  if (members.communicator.has_value()) {
+    if (!owner_) return Status::Ok();
     return InvalidArgument(
         "init(comm=<communicator of mpi4py>): " + library_.path +
         ", the MPI that tf_hvd found, is not the one that runs in this "
@@ -212,7 +213,7 @@ Status MpiSession::CheckCount(const LaunchInfo& launch, int count) const {
 
 Status MpiSession::MakeCommunicators(const MpiMembers& members) {
   const MpiApi& mpi = library_.api;
-  if (members.ranks.has_value()) {
+  if (members.ranks.has_value() && !members.communicator.has_value()) {
     TF_HVD_RETURN_IF_ERROR(MpiResult(
         mpi, "MPI_Comm_create_group",
         mpi.from_ranks(mpi.state, members.ranks->data(),
@@ -233,6 +234,12 @@ Status MpiSession::MakeCommunicators(const MpiMembers& members) {
                                    mpi.comm_rank(mpi.state, control_, &rank_)));
   return MpiResult(mpi, "MPI_Comm_size",
                    mpi.comm_size(mpi.state, control_, &size_));
+}
+
+Status MpiSession::Gather(const void* mine, int bytes, void* all) const {
+  const MpiApi& mpi = library_.api;
+  return MpiResult(mpi, "MPI_Allgather",
+                   mpi.allgather(mpi.state, mine, bytes, all, control_));
 }
 
 void MpiSession::Finalize() {

@@ -28,7 +28,8 @@ struct MpiInfo {
 struct MpiMembers {
   // Ranks of MPI_COMM_WORLD, in the order that they get in the job.
   std::optional<std::vector<int>> ranks;
-  // The Fortran handle of a communicator of the MPI that runs already.
+  // The Fortran handle of a communicator of the MPI that runs already, whose
+  // ranks they are.
   std::optional<int> communicator;
 };
 
@@ -63,6 +64,9 @@ class MpiSession {
   const MpiInfo& info() const { return info_; }
   // True if Finalize ends MPI, which waits for all ranks.
   bool ends_mpi() const { return owner_; }
+
+  // Collective: `bytes` of each rank, in the order of ranks.
+  Status Gather(const void* mine, int bytes, void* all) const;
 
   // Collective. MPI_Finalize if Start has initialised MPI, else only what was
   // made here is given back.

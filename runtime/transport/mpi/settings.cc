@@ -84,14 +84,6 @@ std::string Difference(const std::string& name,
   return text;
 }
 
-Status Gather(const MpiSession& session, const void* mine, int bytes,
-              void* all) {
-  const MpiApi& mpi = session.api();
-  return MpiResult(
-      mpi, "MPI_Allgather",
-      mpi.allgather(mpi.state, mine, bytes, all, session.control()));
-}
-
 }  // namespace
 
 Status DescribeDifferences(const std::vector<Settings>& of_ranks,
@@ -114,7 +106,8 @@ Status DescribeDifferences(const std::vector<Settings>& of_ranks,
                             "and install the same packages");
 }
 
-Status CompareSettings(const MpiSession& session, const Settings& mine) {
+Status CompareSettings(const MpiSession& session, const Settings& mine,
+                       std::vector<std::string>* hosts) {
   const MpiApi& mpi = session.api();
   char host[512] = "";
   TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Get_processor_name",
@@ -124,18 +117,18 @@ Status CompareSettings(const MpiSession& session, const Settings& mine) {
   const auto length = static_cast<int32_t>(text.size());
   std::vector<int32_t> lengths(ranks);
   TF_HVD_RETURN_IF_ERROR(
-      Gather(session, &length, sizeof(length), lengths.data()));
+      session.Gather(&length, sizeof(length), lengths.data()));
   const int32_t longest = *std::max_element(lengths.begin(), lengths.end());
   text.resize(static_cast<size_t>(longest));
   std::string all(ranks * text.size(), '\0');
-  TF_HVD_RETURN_IF_ERROR(Gather(session, text.data(), longest, &all[0]));
+  TF_HVD_RETURN_IF_ERROR(session.Gather(text.data(), longest, &all[0]));
   std::vector<Settings> of_ranks(ranks);
-  std::vector<std::string> hosts(ranks);
+  hosts->resize(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
     Decode(all.substr(rank * text.size(), static_cast<size_t>(lengths[rank])),
-           &hosts[rank], &of_ranks[rank]);
+           &(*hosts)[rank], &of_ranks[rank]);
   }
-  return DescribeDifferences(of_ranks, hosts);
+  return DescribeDifferences(of_ranks, *hosts);
 }
 
 }  // namespace tf_hvd

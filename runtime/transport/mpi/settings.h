@@ -1,5 +1,6 @@
 // Settings that must be equal on all ranks: compared before anything else is
-// said between them, because what is said may depend on them.
+// said between them, because what is said may depend on them. Each rank also
+// tells on which host it is, for the text.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_SETTINGS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_SETTINGS_H_
 
@@ -17,8 +18,9 @@ namespace tf_hvd {
 Status DescribeDifferences(const std::vector<Settings>& of_ranks,
                            const std::vector<std::string>& hosts);
 
-// The same on all ranks. Collective.
-Status CompareSettings(const MpiSession& session, const Settings& mine);
+// The same on all ranks; `hosts` gets the name of each rank's. Collective.
+Status CompareSettings(const MpiSession& session, const Settings& mine,
+                       std::vector<std::string>* hosts);
 
 }  // namespace tf_hvd
 

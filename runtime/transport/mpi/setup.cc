@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/transport/gpu/mpi_communicator.h"
@@ -12,11 +13,6 @@
 
 namespace tf_hvd {
 namespace {
-
-// What each rank tells the others.
-struct RankInfo {
-  char host[256];
-};
 
 struct Outcome {
   int32_t code;
@@ -32,21 +28,8 @@ void CopyText(const std::string& text, char (*to)[kSize]) {
 
 template <typename T>
 Status Gather(const MpiSession& session, const T& mine, std::vector<T>* all) {
-  const MpiApi& mpi = session.api();
   all->resize(static_cast<size_t>(session.size()));
-  return MpiResult(mpi, "MPI_Allgather",
-                   mpi.allgather(mpi.state, &mine, sizeof(T), all->data(),
-                                 session.control()));
-}
-
-Status MakeRankInfo(const MpiSession& session, RankInfo* info) {
-  const MpiApi& mpi = session.api();
-  char host[512];
-  TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Get_processor_name",
-                                   mpi.processor_name(mpi.state, host)));
-  *info = RankInfo();
-  CopyText(host, &info->host);
-  return Status::Ok();
+  return session.Gather(&mine, sizeof(T), all->data());
 }
 
 Status SplitByNode(const MpiSession& session, int ranks_per_node,
@@ -64,13 +47,8 @@ Status SplitByNode(const MpiSession& session, int ranks_per_node,
 }  // namespace
 
 Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
-                     NodeMap* map) {
+                     std::vector<std::string> hosts, NodeMap* map) {
   const MpiApi& mpi = session.api();
-  RankInfo mine;
-  TF_HVD_RETURN_IF_ERROR(MakeRankInfo(session, &mine));
-  std::vector<RankInfo> infos;
-  TF_HVD_RETURN_IF_ERROR(Gather(session, mine, &infos));
-
   TF_HVD_RETURN_IF_ERROR(SplitByNode(session, ranks_per_node, &map->node));
   int32_t leader = session.rank();
   TF_HVD_RETURN_IF_ERROR(MpiResult(
@@ -87,7 +65,7 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
   topology.rank = session.rank();
   topology.size = session.size();
   for (const auto& [first, ranks] : nodes) topology.nodes.push_back(ranks);
-  for (const RankInfo& info : infos) topology.hosts.emplace_back(info.host);
+  topology.hosts = std::move(hosts);
   return Status::Ok();
 }
 

@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/transport/gpu/access.h"
@@ -25,9 +27,10 @@ struct NodeMap {
   std::optional<MpiHandle> gpus;
 };
 
-// Who shares a machine with whom. `ranks_per_node`: as in Config.
+// Who shares a machine with whom. `ranks_per_node`: as in Config; `hosts`: of
+// CompareSettings.
 Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
-                     NodeMap* map);
+                     std::vector<std::string> hosts, NodeMap* map);
 
 // Makes map->cross.
 Status ConnectNodes(const MpiSession& session, NodeMap* map);

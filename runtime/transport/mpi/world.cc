@@ -1,7 +1,7 @@
 #include "runtime/transport/mpi/world.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cstdint>
 #include <map>
 #include <thread>
 #include <utility>
@@ -30,7 +30,7 @@ constexpr int kDataTag = 3;
 
 // Requests under way at a clean end are tiny and already sent: MPI needs no
 // more than to be asked.
-constexpr auto kStopLimit = std::chrono::seconds(2);
+constexpr int64_t kStopNs = 2 * kSecond;
 constexpr int kStopLooks = 200;
 
 // The local rank of a rank of this node.
@@ -212,17 +212,16 @@ class MpiWorld : public World {
   // Where MPI is ended here, which waits for all ranks, the neighbours' last
   // messages are waited for too, for a while.
   bool StopRequests() {
-    const auto start = std::chrono::steady_clock::now();
-    const auto patience =
-        session_->ends_mpi() ? kStopLimit / 2 : std::chrono::seconds(0);
+    const int64_t start_ns = NowNs();
+    const int64_t patience_ns = session_->ends_mpi() ? kStopNs / 2 : 0;
     // Looks are counted too: this thread may have had no core meanwhile.
     for (int looks = 0;; ++looks) {
-      const auto passed = std::chrono::steady_clock::now() - start;
+      const int64_t passed_ns = NowNs() - start_ns;
       bool over = abort_->Stop();
       for (auto& item : mpi_edges_) {
-        over = item.second->Stop(passed < patience) && over;
+        over = item.second->Stop(passed_ns < patience_ns) && over;
       }
-      if (over || (passed > kStopLimit && looks > kStopLooks)) return over;
+      if (over || (passed_ns > kStopNs && looks > kStopLooks)) return over;
       std::this_thread::yield();
     }
   }
@@ -286,10 +285,11 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   std::unique_ptr<MpiSession> session;
   TF_HVD_RETURN_IF_ERROR(MpiSession::Start(search, options.members, &session));
   if (info != nullptr) *info = session->info();
-  TF_HVD_RETURN_IF_ERROR(CompareSettings(*session, options.settings));
+  std::vector<std::string> hosts;
+  TF_HVD_RETURN_IF_ERROR(CompareSettings(*session, options.settings, &hosts));
   NodeMap map;
-  TF_HVD_RETURN_IF_ERROR(
-      DiscoverNodes(*session, options.config.ranks_per_node, &map));
+  TF_HVD_RETURN_IF_ERROR(DiscoverNodes(*session, options.config.ranks_per_node,
+                                       std::move(hosts), &map));
   if (options.config.cross_mpi) {
     TF_HVD_RETURN_IF_ERROR(ConnectNodes(*session, &map));
   }

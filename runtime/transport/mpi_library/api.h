@@ -52,7 +52,6 @@ struct MpiApi {
   int any_source = 0;     // MPI_ANY_SOURCE
   MpiHandle world{nullptr};
 
-  int (*initialized)(void* state, int* flag) = nullptr;
   int (*finalized)(void* state, int* flag) = nullptr;
   int (*init_thread)(void* state, MpiThreads wanted,
                      MpiThreads* provided) = nullptr;

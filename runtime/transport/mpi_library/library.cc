@@ -2,15 +2,19 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "runtime/base/processes.h"
+#include "runtime/base/shared_library.h"
 
 namespace tf_hvd {
 
@@ -52,11 +56,22 @@ bool Ends(const std::string& text, const std::string& with) {
          text.compare(text.size() - with.size(), with.size(), with) == 0;
 }
 
+// Why nothing can be read at `path` that could be a library; empty if it can.
+std::string WhyNoFile(const std::string& path) {
+  struct stat about = {};
+  if (stat(path.c_str(), &about) != 0 || access(path.c_str(), R_OK) != 0) {
+    return errno == ENOENT ? "no such file" : std::strerror(errno);
+  }
+  if (S_ISDIR(about.st_mode)) return "is a folder; name the library's file";
+  return S_ISREG(about.st_mode) ? "" : "is not a regular file";
+}
+
+// Of a regular file. One that cannot be read holds nothing: an iterator over it
+// would throw, operator<< does not.
 bool FileHolds(const std::string& path, const std::string& mark) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)),
-                          std::istreambuf_iterator<char>());
-  return bytes.find(mark) != std::string::npos;
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str().find(mark) != std::string::npos;
 }
 
 // The file behind `path`, links followed; `path` itself if there is none.
@@ -73,14 +88,6 @@ std::optional<MpiFamily> FamilyByName(const std::string& path) {
     return MpiFamily::kMpich;
   }
   return std::nullopt;
-}
-
-// The path that the loader found a library under.
-std::string LoadedPath(void* handle, const std::string& otherwise) {
-  Dl_info info;
-  void* symbol = dlsym(handle, "MPI_Init_thread");
-  if (symbol == nullptr || dladdr(symbol, &info) == 0) return otherwise;
-  return info.dli_fname == nullptr ? otherwise : std::string(info.dli_fname);
 }
 
 bool IsRunning(void* handle) {
@@ -134,11 +141,9 @@ std::vector<std::string> Places(const MpiSearch& search) {
 void* TryPlace(const std::string& place, std::optional<MpiFamily> wanted,
                std::string* reason) {
   const bool is_path = place.find('/') != std::string::npos;
-  auto family = is_path ? FamilyOfFile(place) : FamilyByName(place);
-  if (is_path && !std::ifstream(place).good()) {
-    *reason = "no such file";
-    return nullptr;
-  }
+  if (is_path) *reason = WhyNoFile(place);
+  if (!reason->empty()) return nullptr;
+  const auto family = is_path ? FamilyOfFile(place) : FamilyByName(place);
   if (!family) {
     *reason = "not an MPI library of a known family";
     return nullptr;
@@ -188,7 +193,7 @@ Status LoadShim(void* handle, const std::string& library_dir,
 Status Use(void* handle, const std::string& place, bool running,
            const MpiSearch& search, MpiLibrary* library) {
   library->family = *FamilyOfHandle(handle);
-  library->path = LoadedPath(handle, place);
+  library->path = PathOf(dlsym(handle, "MPI_Init_thread"), place);
   library->running = running;
   return LoadShim(handle, search.library_dir, library);
 }
@@ -206,6 +211,7 @@ std::optional<MpiFamily> FamilyOfFile(const std::string& path) {
   if (Ends(file, "libmpi_abi.so") || Ends(file, "libmpi_abi.so.1")) {
     return std::nullopt;
   }
+  if (!WhyNoFile(file).empty()) return std::nullopt;
   if (FileHolds(file, kOpenMpiMark)) return MpiFamily::kOpenMpi;
   if (FileHolds(file, kMpichMark)) return MpiFamily::kMpich;
   return std::nullopt;

@@ -1,7 +1,7 @@
 // Which MPI serves: finds the library that belongs to the running launcher,
 // opens it, and fills the table of its functions by the shim of its family.
 //
-// Called once, by init, on one thread. Opened libraries are never closed.
+// One thread at a time. Opened libraries are never closed.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_LIBRARY_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_LIBRARY_H_
 

@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "runtime/base/shared_library.h"
 #include "runtime/transport/mpi_library/api.h"
 #include "runtime/transport/mpi_library/shim_calls.h"
-#include "runtime/transport/mpi_library/symbols.h"
 
 namespace tf_hvd {
 namespace {
@@ -34,8 +34,6 @@ MpiThreads ThreadsOut(int level) {
   if (level == MPI_THREAD_FUNNELED) return MpiThreads::kFunneled;
   return MpiThreads::kSingle;
 }
-
-int Initialized(void* state, int* flag) { return Of(state).initialized(flag); }
 
 int Finalized(void* state, int* flag) { return Of(state).finalized(flag); }
 
@@ -166,44 +164,43 @@ int Broadcast(void* state, void* data, int bytes, int root, MpiHandle comm) {
   return calls.bcast(data, bytes, calls.byte, root, In<MPI_Comm>(comm));
 }
 
-void LoadFunctions(MpiSymbols* symbols, Calls* calls) {
-  symbols->Function("MPI_Initialized", &calls->initialized);
-  symbols->Function("MPI_Finalized", &calls->finalized);
-  symbols->Function("MPI_Init_thread", &calls->init_thread);
-  symbols->Function("MPI_Query_thread", &calls->query_thread);
-  symbols->Function("MPI_Finalize", &calls->finalize);
-  symbols->Function("MPI_Get_library_version", &calls->library_version);
-  symbols->Function("MPI_Get_processor_name", &calls->processor_name);
-  symbols->Function("MPI_Error_string", &calls->error_string);
-  symbols->Function("MPI_Comm_dup", &calls->comm_dup);
-  symbols->Function("MPI_Comm_group", &calls->comm_group);
-  symbols->Function("MPI_Group_incl", &calls->group_incl);
-  symbols->Function("MPI_Group_free", &calls->group_free);
-  symbols->Function("MPI_Comm_create_group", &calls->create_group);
+void LoadFunctions(Symbols* symbols, Calls* calls) {
+  symbols->Find("MPI_Finalized", &calls->finalized);
+  symbols->Find("MPI_Init_thread", &calls->init_thread);
+  symbols->Find("MPI_Query_thread", &calls->query_thread);
+  symbols->Find("MPI_Finalize", &calls->finalize);
+  symbols->Find("MPI_Get_library_version", &calls->library_version);
+  symbols->Find("MPI_Get_processor_name", &calls->processor_name);
+  symbols->Find("MPI_Error_string", &calls->error_string);
+  symbols->Find("MPI_Comm_dup", &calls->comm_dup);
+  symbols->Find("MPI_Comm_group", &calls->comm_group);
+  symbols->Find("MPI_Group_incl", &calls->group_incl);
+  symbols->Find("MPI_Group_free", &calls->group_free);
+  symbols->Find("MPI_Comm_create_group", &calls->create_group);
 #ifdef MPI_Comm_f2c
   calls->comm_f2c = CommOfFortran;
 #else
-  symbols->Function("MPI_Comm_f2c", &calls->comm_f2c);
+  symbols->Find("MPI_Comm_f2c", &calls->comm_f2c);
 #endif
-  symbols->Function("MPI_Comm_set_errhandler", &calls->set_errhandler);
-  symbols->Function("MPI_Comm_rank", &calls->comm_rank);
-  symbols->Function("MPI_Comm_size", &calls->comm_size);
-  symbols->Function("MPI_Comm_split_type", &calls->split_type);
-  symbols->Function("MPI_Comm_split", &calls->split);
-  symbols->Function("MPI_Comm_free", &calls->comm_free);
-  symbols->Function("MPI_Allgather", &calls->allgather);
-  symbols->Function("MPI_Bcast", &calls->bcast);
-  symbols->Function("MPI_Isend", &calls->isend);
-  symbols->Function("MPI_Irecv", &calls->irecv);
-  symbols->Function("MPI_Iallreduce", &calls->iallreduce);
-  symbols->Extension("MPIX_Query_cuda_support", &calls->query_cuda);
-  symbols->Extension("MPIX_GPU_query_support", &calls->query_gpu);
-  symbols->Function("MPI_Test", &calls->test);
-  symbols->Function("MPI_Get_count", &calls->get_count);
-  symbols->Function("MPI_Cancel", &calls->cancel);
+  symbols->Find("MPI_Comm_set_errhandler", &calls->set_errhandler);
+  symbols->Find("MPI_Comm_rank", &calls->comm_rank);
+  symbols->Find("MPI_Comm_size", &calls->comm_size);
+  symbols->Find("MPI_Comm_split_type", &calls->split_type);
+  symbols->Find("MPI_Comm_split", &calls->split);
+  symbols->Find("MPI_Comm_free", &calls->comm_free);
+  symbols->Find("MPI_Allgather", &calls->allgather);
+  symbols->Find("MPI_Bcast", &calls->bcast);
+  symbols->Find("MPI_Isend", &calls->isend);
+  symbols->Find("MPI_Irecv", &calls->irecv);
+  symbols->Find("MPI_Iallreduce", &calls->iallreduce);
+  symbols->FindExtension("MPIX_Query_cuda_support", &calls->query_cuda);
+  symbols->FindExtension("MPIX_GPU_query_support", &calls->query_gpu);
+  symbols->Find("MPI_Test", &calls->test);
+  symbols->Find("MPI_Get_count", &calls->get_count);
+  symbols->Find("MPI_Cancel", &calls->cancel);
 }
 
-void LoadNumbers(MpiSymbols* symbols, Calls* calls) {
+void LoadNumbers(Symbols* symbols, Calls* calls) {
 #ifdef OPEN_MPI
   constexpr const char* kTypes[kMpiNumberCount] = {
       "ompi_mpi_uint8_t",         "ompi_mpi_int8_t",
@@ -233,7 +230,7 @@ void LoadNumbers(MpiSymbols* symbols, Calls* calls) {
 #endif
 }
 
-void LoadHandles(MpiSymbols* symbols, Calls* calls) {
+void LoadHandles(Symbols* symbols, Calls* calls) {
 #ifdef OPEN_MPI
   calls->world = static_cast<MPI_Comm>(symbols->Address("ompi_mpi_comm_world"));
   calls->byte = static_cast<MPI_Datatype>(symbols->Address("ompi_mpi_byte"));
@@ -254,7 +251,6 @@ void FillTable(Calls* calls, MpiApi* api) {
   api->state = calls;
   api->any_source = MPI_ANY_SOURCE;
   Out(calls->world, &api->world);
-  api->initialized = Initialized;
   api->finalized = Finalized;
   api->init_thread = InitThread;
   api->query_thread = QueryThread;
@@ -281,7 +277,7 @@ void FillTable(Calls* calls, MpiApi* api) {
 
 extern "C" __attribute__((visibility("default"))) int tf_hvd_mpi_load(
     void* libmpi, tf_hvd::MpiApi* api, char* error, size_t error_bytes) {
-  tf_hvd::MpiSymbols symbols(libmpi);
+  tf_hvd::Symbols symbols(libmpi);
   auto* calls = new tf_hvd::Calls();
   tf_hvd::LoadFunctions(&symbols, calls);
   tf_hvd::LoadHandles(&symbols, calls);

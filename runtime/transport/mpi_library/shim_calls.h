@@ -1,5 +1,5 @@
 // What the parts of a shim share: the functions and objects of the opened
-// library, and handles as they go through the table. Of mpi_shim*.cc alone.
+// library, and handles as they go through the table. Of shim*.cc alone.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_SHIM_CALLS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_MPI_LIBRARY_SHIM_CALLS_H_
 
@@ -14,7 +14,6 @@ namespace tf_hvd {
 // The functions of one opened library. Lives as long as the process does, as
 // the library itself.
 struct Calls {
-  decltype(&MPI_Initialized) initialized = nullptr;
   decltype(&MPI_Finalized) finalized = nullptr;
   decltype(&MPI_Init_thread) init_thread = nullptr;
   decltype(&MPI_Query_thread) query_thread = nullptr;
@@ -43,8 +42,8 @@ struct Calls {
   decltype(&MPI_Get_count) get_count = nullptr;
   decltype(&MPI_Cancel) cancel = nullptr;
 
-  // Extensions; null where the library has them not. Open MPI and its kin have
-  // the first, MPICH and its kin the other.
+  // Extensions; null if the library lacks them. Open MPI and its kin have the
+  // first, MPICH and its kin the other.
   int (*query_cuda)() = nullptr;
   int (*query_gpu)(int kind, int* is_supported) = nullptr;
 

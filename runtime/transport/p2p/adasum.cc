@@ -1,10 +1,10 @@
 #include "runtime/transport/p2p/adasum.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <vector>
 
+#include "compute/adasum_cpu.h"
 #include "compute/buffer_ops.h"
 
 namespace tf_hvd {
@@ -15,16 +15,8 @@ constexpr int64_t kBlock = 16384;
 constexpr size_t kVectorLane = 0;
 constexpr size_t kProductLane = 1;
 
-struct Range {
-  int64_t begin;
-  int64_t end;
-
-  int64_t count() const { return end - begin; }
-};
-
-// a.b, a.a and b.b of one span.
-using Products = std::array<double, 3>;
-using AllProducts = std::vector<Products>;
+// Of each span.
+using AllProducts = std::vector<AdasumProducts>;
 
 // One rank's part, on the accumulators of all spans one after the other. Its
 // steps refer to it: it stays as long as they do.
@@ -134,17 +126,7 @@ class Combiner {
     const T* const a = mine_first ? mine_ : theirs_;
     const T* const b = mine_first ? theirs_ : mine_;
     const auto multiply = [=](size_t tensor, int64_t begin, int64_t end) {
-      Products sums = {};
-      for (int64_t i = begin; i < end; ++i) {
-        const auto x = static_cast<double>(a[i]);
-        const auto y = static_cast<double>(b[i]);
-        sums[0] += x * y;
-        sums[1] += x * x;
-        sums[2] += y * y;
-      }
-      for (size_t k = 0; k < sums.size(); ++k) {
-        (*products)[tensor][k] += sums[k];
-      }
+      AddProductsOf(a + begin, b + begin, end - begin, &(*products)[tensor]);
     };
     ForEach(range, multiply, schedule);
   }
@@ -153,18 +135,14 @@ class Combiner {
   // sides of a pair add the same two numbers: all get the same bits.
   void SumProducts(size_t block, AllProducts* products, Schedule* schedule) {
     AllProducts* const incoming = NewProducts();
-    const size_t bytes = products->size() * sizeof(Products);
+    const size_t bytes = products->size() * sizeof(AdasumProducts);
     for (size_t distance = 1; distance < block; distance *= 2) {
       const int partner = group_.ranks[group_.me ^ distance];
       schedule->Receive(kProductLane, partner, incoming->data(), bytes);
       schedule->Send(kProductLane, partner, products->data(), bytes);
       schedule->Wait(kProductLane);
       schedule->Do([=] {
-        for (size_t t = 0; t < products->size(); ++t) {
-          for (size_t k = 0; k < 3; ++k) {
-            (*products)[t][k] += (*incoming)[t][k];
-          }
-        }
+        AddAllProducts(incoming->data(), products->size(), products->data());
       });
     }
   }
@@ -175,13 +153,8 @@ class Combiner {
     const T* const a = mine_first ? mine_ : theirs_;
     const T* const b = mine_first ? theirs_ : mine_;
     const auto combine = [=](size_t tensor, int64_t begin, int64_t end) {
-      const Products& p = (*products)[tensor];
-      const double of_a = p[1] > 0.0 ? 1.0 - p[0] / (2.0 * p[1]) : 1.0;
-      const double of_b = p[2] > 0.0 ? 1.0 - p[0] / (2.0 * p[2]) : 1.0;
-      for (int64_t i = begin; i < end; ++i) {
-        to[i] = static_cast<T>(of_a * static_cast<double>(a[i]) +
-                               of_b * static_cast<double>(b[i]));
-      }
+      CombineVectors((*products)[tensor], a + begin, b + begin, end - begin,
+                     to + begin);
     };
     ForEach(range, combine, schedule);
   }

@@ -13,11 +13,6 @@ constexpr size_t kSplitBytes = size_t{256} << 10;
 // A message shorter than this costs as much as one of this length.
 constexpr size_t kSliceBytes = size_t{16} << 10;
 
-struct Range {
-  int64_t begin;
-  int64_t count;
-};
-
 class PieceReducer {
  public:
   PieceReducer(const RankGroup& group, const SpanList& spans,
@@ -96,12 +91,11 @@ Range PieceReducer::SliceOf(int64_t piece, size_t place) const {
   const int64_t count = std::min(piece_count_, spans_.count() - begin);
   const auto ranks = static_cast<int64_t>(group_.size());
   const auto index = static_cast<int64_t>(place);
-  const int64_t from = count * index / ranks;
-  return {begin + from, count * (index + 1) / ranks - from};
+  return {begin + count * index / ranks, begin + count * (index + 1) / ranks};
 }
 
 size_t PieceReducer::BytesOf(const Range& range) const {
-  return static_cast<size_t>(range.count) * spans_.element_bytes();
+  return static_cast<size_t>(range.count()) * spans_.element_bytes();
 }
 
 char* PieceReducer::PlaceIn(char* area, size_t place) const {
@@ -111,13 +105,13 @@ char* PieceReducer::PlaceIn(char* area, size_t place) const {
 const char* PieceReducer::Contribution(int64_t piece, size_t place,
                                        Schedule* schedule) const {
   const Range slice = SliceOf(piece, place);
-  return InputOf(spans_, slice.begin, slice.count,
+  return InputOf(spans_, slice.begin, slice.count(),
                  PlaceIn(SlotOf(piece).packed, place), schedule);
 }
 
 char* PieceReducer::ResultOf(int64_t piece, size_t place) const {
   const Range slice = SliceOf(piece, place);
-  char* const direct = spans_.DirectOutput(slice.begin, slice.count);
+  char* const direct = spans_.DirectOutput(slice.begin, slice.count());
   return direct != nullptr ? direct : PlaceIn(SlotOf(piece).reduced, place);
 }
 
@@ -149,7 +143,7 @@ void PieceReducer::Reduce(int64_t piece, Schedule* schedule) const {
                                        : PlaceIn(slot.incoming, place);
   }
   char* const result = ResultOf(piece, group_.me);
-  ReduceInOrder(options_, std::move(inputs), mine.count, result, schedule);
+  ReduceInOrder(options_, std::move(inputs), mine.count(), result, schedule);
   for (size_t step = 1; step < group_.size(); ++step) {
     const size_t from = group_.Previous(step);
     schedule->Receive(slot.results, group_.ranks[from], ResultOf(piece, from),
@@ -166,9 +160,9 @@ void PieceReducer::Finish(int64_t piece, Schedule* schedule) const {
   schedule->Wait(slot.results);
   for (size_t place = 0; place < group_.size(); ++place) {
     const Range slice = SliceOf(piece, place);
-    if (spans_.DirectOutput(slice.begin, slice.count) != nullptr) continue;
+    if (spans_.DirectOutput(slice.begin, slice.count()) != nullptr) continue;
     schedule->Do([=, spans = &spans_, from = PlaceIn(slot.reduced, place)] {
-      spans->Unpack(slice.begin, slice.count, from);
+      spans->Unpack(slice.begin, slice.count(), from);
     });
   }
 }

@@ -58,7 +58,7 @@ class P2POperation final : public Operation {
       : backend_(backend),
         spec_(std::move(spec)),
         group_{*spec_.ranks, me},
-        runs_(spec_.spans, Reduces() ? SizeOf(spec_.reduce.dtype) : 1,
+        runs_(spec_.spans, Reduces(spec_.kind) ? SizeOf(spec_.reduce.dtype) : 1,
               group_.size()),
         spans_(runs_.list()),
         tag_(backend->first_tag_ + TagOf(spec_)),
@@ -177,11 +177,6 @@ class P2POperation final : public Operation {
     const ReduceOptions sums = AverageAsSum(spec_.reduce, group_.size());
     if (group_.size() == 1) return ReduceAlone(spans_, sums, &schedule_);
     ReduceScatterPieces(group_, runs_, sums, Stage(), &schedule_);
-  }
-
-  bool Reduces() const {
-    return spec_.kind == OpKind::kAllreduce ||
-           spec_.kind == OpKind::kReducescatter;
   }
 
   P2PBackend* const backend_;

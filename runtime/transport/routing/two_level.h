@@ -46,13 +46,12 @@ class TwoLevelBackend final : public Backend {
   void SetRemoved(int32_t set) override { layouts_.erase(set); }
 
  private:
-  using Ranks = std::shared_ptr<const std::vector<int>>;
   // A set as it lies on the nodes.
   struct Layout {
     std::shared_ptr<const NodeLayout> nodes;
-    size_t most = 0;  // members on one node
-    Ranks local;      // members on this node
-    Ranks group;      // the owners of this rank's place; null if it is none
+    size_t most = 0;   // members on one node
+    SetMembers local;  // on this node
+    SetMembers group;  // the owners of this rank's place; null if it is none
   };
 
   Layout LayoutOf(const std::vector<int>& ranks) const;

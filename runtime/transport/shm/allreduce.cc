@@ -19,11 +19,6 @@ constexpr size_t kLeastPieceBytes = size_t{128} << 10;
 constexpr int64_t kPieces = 4;
 constexpr auto kAlign = static_cast<int64_t>(kSliceAlign);
 
-struct Range {
-  int64_t begin;
-  int64_t count;
-};
-
 class SmallAllreduce final : public ShmPieces {
  public:
   explicit SmallAllreduce(const OperationSpec& spec)
@@ -85,7 +80,7 @@ class LargeAllreduce final : public ShmPieces {
     for (size_t place = 0; place < rule_.owners; ++place) {
       if (place == me_) continue;
       const Range slice = SliceOf(piece, place);
-      spans_.Pack(slice.begin, slice.count, slot + OffsetOf(piece, slice));
+      spans_.Pack(slice.begin, slice.count(), slot + OffsetOf(piece, slice));
     }
   }
 
@@ -100,14 +95,14 @@ class LargeAllreduce final : public ShmPieces {
                    rule_.crosses ? nullptr : output);
       offset += static_cast<size_t>(n) * spans_.element_bytes();
     };
-    spans_.ForEach(slice.begin, slice.count, reduce);
+    spans_.ForEach(slice.begin, slice.count(), reduce);
   }
 
   void Gather(uint64_t piece, const ShmSlots& slots) override {
     for (size_t place = 0; place < rule_.owners; ++place) {
       if (place == me_ && !rule_.crosses) continue;
       const Range slice = SliceOf(piece, place);
-      spans_.Unpack(slice.begin, slice.count,
+      spans_.Unpack(slice.begin, slice.count(),
                     slots[place] + OffsetOf(piece, slice));
     }
   }
@@ -116,8 +111,8 @@ class LargeAllreduce final : public ShmPieces {
                 OperationSpec* spec) const override {
     const Range slice = SliceOf(piece, me_);
     char* const data = slots[me_] + OffsetOf(piece, slice);
-    spec->spans = {{data, data, slice.count}};
-    return slice.count > 0;
+    spec->spans = {{data, data, slice.count()}};
+    return slice.count() > 0;
   }
 
  private:
@@ -125,8 +120,7 @@ class LargeAllreduce final : public ShmPieces {
   Range SliceOf(uint64_t piece, size_t place) const {
     const int64_t begin = static_cast<int64_t>(piece) * piece_count_;
     const int64_t count = std::min(piece_count_, spans_.count() - begin);
-    const int64_t from = CutOf(count, place);
-    return {begin + from, CutOf(count, place + 1) - from};
+    return {begin + CutOf(count, place), begin + CutOf(count, place + 1)};
   }
   int64_t CutOf(int64_t count, size_t place) const {
     return static_cast<int64_t>(
@@ -147,58 +141,6 @@ class LargeAllreduce final : public ShmPieces {
 };
 
 // Piece k has the k-th part of what each rank gets.
-class Reducescatter final : public ShmPieces {
- public:
-  Reducescatter(const OperationSpec& spec, size_t me, size_t slot_bytes)
-      : options_(AverageAsSum(spec.reduce, spec.ranks->size())),
-        runs_(spec.spans, SizeOf(spec.reduce.dtype), spec.ranks->size()),
-        me_(me),
-        inputs_(spec.ranks->size()) {
-    part_bytes_ = slot_bytes / inputs_.size() / kAlign * kAlign;
-    part_ = static_cast<int64_t>(part_bytes_ / runs_.list().element_bytes());
-    count_ = static_cast<uint64_t>((runs_.Longest() + part_ - 1) / part_);
-  }
-
-  uint64_t count() const override { return count_; }
-  bool Publishes(size_t) const override { return true; }
-
-  void Publish(uint64_t piece, char* slot) override {
-    for (size_t place = 0; place < inputs_.size(); ++place) {
-      if (place == me_) continue;
-      const Range part = PartOf(piece, place);
-      runs_.list().Pack(part.begin, part.count, slot + place * part_bytes_);
-    }
-  }
-
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
-    const Range part = PartOf(piece, me_);
-    size_t offset = me_ * part_bytes_;
-    const auto reduce = [&](const char* input, char* output, int64_t n) {
-      for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + offset;
-      inputs_[me_] = input;
-      ReduceInputs(options_, inputs_, n, output);
-      offset += static_cast<size_t>(n) * runs_.list().element_bytes();
-    };
-    runs_.list().ForEach(part.begin, part.count, reduce);
-  }
-
- private:
-  // Of what that rank gets; where in all that is reduced.
-  Range PartOf(uint64_t piece, size_t place) const {
-    const int64_t before = static_cast<int64_t>(piece) * part_;
-    return {runs_.BeginOf(place) + before,
-            std::clamp<int64_t>(runs_.CountOf(place) - before, 0, part_)};
-  }
-
-  const ReduceOptions options_;
-  const RankRuns runs_;
-  const size_t me_;
-  std::vector<const void*> inputs_;
-  size_t part_bytes_ = 0;
-  int64_t part_ = 0;
-  uint64_t count_ = 0;
-};
-
 }  // namespace
 
 std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,
@@ -215,11 +157,6 @@ std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
                                            size_t slot_bytes,
                                            const SliceRule& rule) {
   return std::make_unique<LargeAllreduce>(spec, me, slot_bytes, rule);
-}
-
-std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,
-                                               size_t me, size_t slot_bytes) {
-  return std::make_unique<Reducescatter>(spec, me, slot_bytes);
 }
 
 }  // namespace tf_hvd

@@ -1,4 +1,4 @@
-// Allreduce and reducescatter in pieces through shared memory.
+// Allreduce in pieces through shared memory.
 //
 // Each element is reduced in the order of the ranks.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_ALLREDUCE_H_
@@ -27,9 +27,6 @@ struct SliceRule {
 std::unique_ptr<ShmPieces> SlicedAllreduce(const OperationSpec& spec, size_t me,
                                            size_t slot_bytes,
                                            const SliceRule& rule);
-
-std::unique_ptr<ShmPieces> ReducescatterPieces(const OperationSpec& spec,
-                                               size_t me, size_t slot_bytes);
 
 }  // namespace tf_hvd
 

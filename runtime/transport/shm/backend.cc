@@ -26,14 +26,14 @@ size_t ShmBackend::LocalRankOf(int rank) const {
 }
 
 int ShmBackend::FreeSlot() {
-  for (auto lent = in_use_.begin(); free_.empty() && lent != in_use_.end();) {
+  for (auto one = in_use_.begin(); free_.empty() && one != in_use_.end();) {
     const bool read = std::all_of(
-        lent->readers.begin(), lent->readers.end(),
+        one->readers.begin(), one->readers.end(),
         [&](const ProgressLine* line) {
-          return line->done.load(std::memory_order_acquire) > lent->piece;
+          return line->done.load(std::memory_order_acquire) > one->piece;
         });
-    if (read) free_.push_back(lent->slot);
-    lent = read ? in_use_.erase(lent) : std::next(lent);
+    if (read) free_.push_back(one->slot);
+    one = read ? in_use_.erase(one) : std::next(one);
   }
   if (free_.empty()) return -1;
   const uint32_t slot = free_.back();

@@ -73,9 +73,9 @@ class ShmBackend final : public Backend {
   const Wake wake_;
   std::map<int32_t, Stream> streams_;
   // Operations of all sets that have not published all of their pieces, in the
-  // agreed order. The first may give: what comes later takes no slot without
-  // which that could not go on.
-  std::deque<ShmOperation*> giving_;
+  // agreed order. The first one publishes: what comes later takes no slot
+  // without which that could not go on.
+  std::deque<ShmOperation*> publishing_;
   std::vector<uint32_t> free_;
   std::vector<InUse> in_use_;
 };

@@ -1,6 +1,7 @@
 #include "runtime/transport/shm/fd_guard.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,13 +13,18 @@ namespace {
 
 constexpr std::chrono::seconds kGrace{5};
 
-// True if the pipe was cut, false if it was told to end.
-bool AwaitCut(int read_end) {
+// True if the pipe was cut, false if it was told to end. After a signal the
+// kernel, or the loop, reads again from that number, which may be the script's
+// socket by then: this thread takes none.
+bool AwaitCut(const OpenFile& read_end) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   char byte = 0;
   ssize_t got = 0;
   do {
-    got = read(read_end, &byte, 1);
-  } while (got < 0 && errno == EINTR);
+    got = read(read_end.number(), &byte, 1);
+  } while (got < 0 && errno == EINTR && read_end.IsThere());
   return got != 1;
 }
 
@@ -51,7 +57,7 @@ FdGuard::FdGuard(std::function<void()> on_cut)
   read_ = OpenFile(ends[0]);
   write_ = OpenFile(ends[1]);
   alarm_->on_cut = std::move(on_cut);
-  thread_ = std::thread([end = ends[0], alarm = alarm_] {
+  thread_ = std::thread([end = read_, alarm = alarm_] {
     if (!AwaitCut(end)) return;
     {
       const std::lock_guard<std::mutex> lock(alarm->mutex);

@@ -1,9 +1,6 @@
 #include "runtime/transport/shm/gather.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <vector>
 
 #include "runtime/transport/spans.h"
 
@@ -88,63 +85,6 @@ class Allgather final : public ShmPieces {
   const size_t piece_bytes_;
 };
 
-class Alltoall final : public ShmPieces {
- public:
-  Alltoall(const OperationSpec& spec, size_t me, size_t slot_bytes)
-      : spec_(spec),
-        send_begins_(OffsetsOf<size_t>(spec.send)),
-        receive_begins_(OffsetsOf<size_t>(spec.receive)),
-        me_(me),
-        piece_bytes_((slot_bytes - kHeader) / spec.send.size() / kHeader *
-                     kHeader),
-        needed_(PiecesOf(*std::max_element(spec.send.begin(), spec.send.end()),
-                         piece_bytes_)) {}
-
-  uint64_t count() const override { return count_; }
-  bool counted() const override { return counted_; }
-  bool Publishes(size_t) const override { return true; }
-
-  void Publish(uint64_t piece, char* slot) override {
-    std::memcpy(slot, &needed_, sizeof(needed_));
-    for (size_t place = 0; place < spec_.send.size(); ++place) {
-      if (place == me_) continue;
-      CopyAt(slot, PartFor(place), spec_.input,
-             send_begins_[place] + piece * piece_bytes_,
-             BytesIn(piece, spec_.send[place], piece_bytes_));
-    }
-  }
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
-    counted_ = true;
-    for (size_t place = 0; place < slots.size(); ++place) {
-      if (piece == 0) {
-        uint64_t needed = 0;
-        std::memcpy(&needed, slots[place], sizeof(needed));
-        count_ = std::max(count_, needed);
-      }
-      const size_t at = piece * piece_bytes_;
-      const bool mine = place == me_;
-      CopyAt(spec_.output, receive_begins_[place] + at,
-             mine ? spec_.input : slots[place],
-             mine ? send_begins_[place] + at : PartFor(me_),
-             BytesIn(piece, spec_.receive[place], piece_bytes_));
-    }
-  }
-
- private:
-  static constexpr size_t kHeader = 64;
-
-  size_t PartFor(size_t place) const { return kHeader + place * piece_bytes_; }
-
-  const OperationSpec& spec_;
-  const std::vector<size_t> send_begins_;
-  const std::vector<size_t> receive_begins_;
-  const size_t me_;
-  const size_t piece_bytes_;
-  const uint64_t needed_;
-  bool counted_ = false;
-  uint64_t count_ = 1;
-};
-
 }  // namespace
 
 std::unique_ptr<ShmPieces> BroadcastPieces(const OperationSpec& spec, size_t me,
@@ -155,11 +95,6 @@ std::unique_ptr<ShmPieces> BroadcastPieces(const OperationSpec& spec, size_t me,
 std::unique_ptr<ShmPieces> AllgatherPieces(const OperationSpec& spec, size_t me,
                                            size_t slot_bytes) {
   return std::make_unique<Allgather>(spec, me, slot_bytes);
-}
-
-std::unique_ptr<ShmPieces> AlltoallPieces(const OperationSpec& spec, size_t me,
-                                          size_t slot_bytes) {
-  return std::make_unique<Alltoall>(spec, me, slot_bytes);
 }
 
 }  // namespace tf_hvd

@@ -1,4 +1,4 @@
-// Broadcast, allgather and alltoall in pieces through shared memory.
+// Allgather and broadcast in pieces through shared memory.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_GATHER_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_GATHER_H_
 
@@ -15,11 +15,6 @@ std::unique_ptr<ShmPieces> BroadcastPieces(const OperationSpec& spec, size_t me,
 
 std::unique_ptr<ShmPieces> AllgatherPieces(const OperationSpec& spec, size_t me,
                                            size_t slot_bytes);
-
-// A rank knows what it sends and gets, and not what goes between others: with
-// the first piece each tells how many pieces it needs.
-std::unique_ptr<ShmPieces> AlltoallPieces(const OperationSpec& spec, size_t me,
-                                          size_t slot_bytes);
 
 }  // namespace tf_hvd
 

@@ -21,17 +21,18 @@ ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
     local_ranks_.push_back(backend->LocalRankOf(rank));
     lines_.push_back(backend->arena_.line(spec_.set, local_ranks_.back()));
   }
-  backend_->giving_.push_back(this);
+  backend_->publishing_.push_back(this);
 }
 
 void ShmOperation::StopPublishing() {
-  auto& giving = backend_->giving_;
-  giving.erase(std::remove(giving.begin(), giving.end(), this), giving.end());
+  auto& publishing = backend_->publishing_;
+  publishing.erase(std::remove(publishing.begin(), publishing.end(), this),
+                   publishing.end());
 }
 
 Status ShmOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (!begun_) {
-    if (backend_->giving_.front() != this) return Status::Ok();
+    if (backend_->publishing_.front() != this) return Status::Ok();
     begun_ = true;
     first_ = stream_->published;
   }
@@ -69,7 +70,7 @@ bool ShmOperation::AllBeyond(uint64_t piece, Counter counter,
 }
 
 // Sequentially consistent: whoever goes to sleep says so and looks once more,
-// and here it is looked for sleepers after the store.
+// and here sleepers are looked for after the store.
 void ShmOperation::Advance(Counter counter, uint64_t pieces) {
   lines_[me_]->*counter = pieces;
   for (size_t place = 0; place < lines_.size(); ++place) {

@@ -2,6 +2,7 @@
 
 #include "runtime/transport/shm/allreduce.h"
 #include "runtime/transport/shm/gather.h"
+#include "runtime/transport/shm/scatter.h"
 
 namespace tf_hvd {
 

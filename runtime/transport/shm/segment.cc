@@ -78,6 +78,19 @@ Status ShmError(const std::string& what, size_t bytes) {
   return FailedPrecondition(text);
 }
 
+// 0, or an error. A signal interrupts a call, which must be made anew: pieces
+// are done before a profiler's next one.
+int Reserve(int file, off_t size) {
+  constexpr off_t kPiece = off_t{1} << 20;
+  int error = 0;
+  for (off_t at = 0; error == 0 && at < size; at += kPiece) {
+    do {
+      error = posix_fallocate(file, at, std::min(kPiece, size - at));
+    } while (error == EINTR);
+  }
+  return error;
+}
+
 struct flock ByteOf(int local_rank, int type) {
   struct flock lock = {};
   lock.l_type = static_cast<short>(type);
@@ -131,7 +144,7 @@ Status ShmSegment::Map(bool create) {
   if (create) {
     const auto size = static_cast<off_t>(layout.bytes);
     if (ftruncate(file, size) != 0) return ShmError("ftruncate", layout.bytes);
-    errno = posix_fallocate(file, 0, size);
+    errno = Reserve(file, size);
     if (errno != 0) return ShmError("posix_fallocate", layout.bytes);
   }
   void* memory =

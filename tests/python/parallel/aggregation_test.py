@@ -132,7 +132,7 @@ def test_one_reduction_for_all_passes():
     """Counted by the ops that have run."""
     aggregation = GradientAggregation(4)
     variable = tf.Variable([0.0])
-    count = hvd.core._native.library.tf_hvd_executed_count
+    count = hvd.core._native.library.tf_hvd_submitted_count
     before = count()
     for _ in range(8):
         complete, sums = aggregation.add([tf.constant([1.0])])

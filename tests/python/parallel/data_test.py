@@ -130,11 +130,11 @@ def test_one_rank_has_no_answer_and_all_are_told(rank, size, agree):
 def test_no_end(rank, size):
     plain = tf.data.Dataset.range(5)
     several = "rank 0" if size == 1 else f"ranks 0.* and {size - 1}"
-    with pytest.raises(ValueError, match=f"no end on {several}: "):
+    with pytest.raises(ValueError, match=f"infinite on {several}: "):
         hvd.steps_per_epoch(plain.repeat())
     with pytest.raises(ValueError, match=f"not known on {several}: "):
         hvd.steps_per_epoch(unknown(plain))
-    with pytest.raises(ValueError, match="no end on rank 0"):
+    with pytest.raises(ValueError, match="infinite on rank 0"):
         hvd.steps_per_epoch(plain.repeat() if rank == 0 else plain, agree="max")
     if size > 1:
         assert hvd.steps_per_epoch(plain.repeat() if rank == 0 else plain) == 5

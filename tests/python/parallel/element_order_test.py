@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
 Dataset = tf.data.Dataset
 RANDOM = r"is random on rank 0 .*hvd\.shard\(dataset\)\.shuffle"
-SEEDS = r"not alike on all ranks.* on rank 0, .* on rank 1.*set_random_seed"
+SEEDS = r"shuffled differently on the ranks.* on rank 0, .* on rank 1.*set_random_seed"
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ SHARES = {
 def test_half_of_the_data_was_never_seen(kind, rank):
     """Of .shard(size, rank), shard gave 0, 4 and 3, 7: the lengths are equal."""
     dataset = SHARES[kind](rank)
-    with pytest.raises(ValueError, match=r"a share already.* on rank 0, .* on rank 1.*Shard once"):
+    with pytest.raises(ValueError, match=r"already sharded.* on rank 0, .* on rank 1.*Shard once"):
         hvd.shard(dataset)
 
 
@@ -266,5 +266,5 @@ def test_in_a_graph(rank):
             hvd.shard(choice(numbers().shuffle(12).map(halves)))
         hvd.shard(numbers().shuffle(12, seed=1))
         hvd.shard(choice(numbers().shuffle(12, seed=1).map(halves)))
-        with pytest.raises(ValueError, match="a share already"):
+        with pytest.raises(ValueError, match="already sharded"):
             hvd.shard(numbers().shard(2, rank))

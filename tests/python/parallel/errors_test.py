@@ -362,7 +362,7 @@ def test_sequential_dataset_map_works(size):
 
 def interrupt_after(before, told):
     """Sends Ctrl-C when one more request than those `before` was made, and says so by a file."""
-    while _native.library.tf_hvd_executed_count() == before:
+    while _native.library.tf_hvd_submitted_count() == before:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
     told.touch()
@@ -386,7 +386,7 @@ def test_ctrl_c_while_an_op_waits_that_then_fails(by, rank, tmp_path):
         with pytest.raises(FAILED):
             call(tf.ones([3]))
         return
-    made = _native.library.tf_hvd_executed_count()
+    made = _native.library.tf_hvd_submitted_count()
     sender = threading.Thread(target=interrupt_after, args=(made, told))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     let_interrupts_through()  # as init() does

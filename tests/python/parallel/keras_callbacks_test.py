@@ -9,7 +9,7 @@ import tf_keras
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
 from tf_hvd.keras import callbacks
-from tf_hvd.keras.keras_variants import variables_of
+from tf_hvd.keras.compat import variables_of
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
@@ -228,14 +228,14 @@ def test_one_progress_bar(flavour, rank, capsys, monkeypatch, verbose):
         assert shows() == (True,) * 3
 
 
-def rates(flavour, callback, epochs, momentum=0.5):
+def rates(flavour, callback, epochs, momentum=0.5, batch_size=4):
     """The learning rate of each batch, and the history of epochs."""
     model = make_model(flavour, 1, optimizer=flavour.optimizers.SGD(0.5, momentum=momentum))
     seen = []
     look = Recorder(flavour, "on_train_batch_end", lambda m, *_: seen.append(
         float(m.optimizer.learning_rate)))  # fmt: skip
     history = model.fit(
-        *data(0), batch_size=4, epochs=epochs, verbose=0, callbacks=[callback, look]
+        *data(0), batch_size=batch_size, epochs=epochs, verbose=0, callbacks=[callback, look]
     ).history
     return seen, history
 
@@ -247,6 +247,20 @@ def test_warmup(flavour, size, rank, capsys):
     np.testing.assert_allclose(seen, expected, rtol=1e-6)
     np.testing.assert_allclose(history["lr"], expected[1::2], rtol=1e-6)
     assert ("finished gradual" in capsys.readouterr().out) == (rank == 0)
+
+
+def test_a_schedule_counts_the_batches_of_each_fit(flavour):
+    """In a second `fit` with more batches it took the number of the first."""
+    made = callbacks.of(flavour)
+    for make in (
+        lambda: made.LearningRateWarmupCallback(0.8, warmup_epochs=2),
+        lambda: made.LearningRateScheduleCallback(0.5, lambda e: 0.5**e, staircase=False),
+    ):
+        used = make()
+        rates(flavour, used, 1)
+        again, _ = rates(flavour, used, 2, batch_size=2)
+        fresh, _ = rates(flavour, make(), 2, batch_size=2)
+        assert again == fresh
 
 
 def test_schedule_in_stairs(flavour):
@@ -443,5 +457,5 @@ def test_callbacks_of_the_other_keras_name_the_cure():
     model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     wrong = callbacks.of(keras).MetricAverageCallback()
-    with pytest.raises(TypeError, match=r"is for Keras 3 .*callbacks\.of\(tf_keras\)"):
+    with pytest.raises(TypeError, match=r"is the Keras 3 class.*callbacks\.of\(tf_keras\)"):
         model.fit(np.ones([2, 1]), np.ones([2, 1]), verbose=0, callbacks=[wrong])

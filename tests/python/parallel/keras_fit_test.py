@@ -239,6 +239,18 @@ def test_callbacks_of_one_rank_only(flavour, rank):
     assert "epoch 0 on rank 0, no epoch on rank 1" in text
 
 
+def test_a_callback_list_that_serves_two_fits(flavour, rank):
+    """In the second one nobody looked whether the ranks begin with the same epoch."""
+    model = make_model(flavour)
+    params = {"epochs": 2, "steps": 4, "verbose": 0}
+    used = flavour.callbacks.CallbackList([], add_history=True, model=model, **params)
+    given = {"batch_size": 1, "shuffle": False, "verbose": 0, "callbacks": used}
+    model.fit(*data(), epochs=2, **given)
+    again = {"initial_epoch": 1 - rank, "epochs": 2, **given}
+    text = same_error(lambda: model.fit(*data(), **again))
+    assert "epoch 1 on rank 0, epoch 0 on rank 1" in text
+
+
 def writers(module, folder):
     return {
         "CSVLogger": module.CSVLogger(str(folder / "log.csv")),

@@ -53,6 +53,32 @@ def test_local_step_before_the_broadcast(library):
 
 
 @LIBRARIES
+def test_local_step_after_a_fit_that_failed(library):
+    """It was taken for one of the many steps of that `fit`, and stopped."""
+    optimizer = library.optimizers.SGD(0.1)
+    model = make_model(library, optimizer)
+
+    def fail(epoch, logs):
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        fit(model, callbacks=[library.callbacks.LambdaCallback(on_epoch_begin=fail)])
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(tf.ones([2, 3])) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    step()
+    assert int(optimizer.iterations.numpy()) == 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match=NOT_REDUCED):
+        step()
+
+
+@LIBRARIES
 def test_second_local_step_is_stopped(library):
     model = make_model(library, library.optimizers.Adam(0.1))
     fit(model, steps_per_epoch=1)
@@ -130,7 +156,7 @@ def test_drift_after_the_first_epoch(library, per_call):
 
     ended = []
     note = library.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: ended.append(epoch))
-    with pytest.raises(GuardError, match=r"weights differ in .*: rank 1 not as rank 0"):
+    with pytest.raises(GuardError, match=r"weights differ in .*: rank 1 differs from rank 0"):
         fit(model, epochs=6, callbacks=[Change(), note])
     assert ended == [0, 1, 2]
 

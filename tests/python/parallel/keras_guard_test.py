@@ -168,7 +168,7 @@ def test_gradients_from_outside_of_the_function():
 @LIBRARIES
 def test_broadcast_that_was_forgotten(library):
     model = make_model(library, equal=False)
-    text = r"differ in 4 of 4 variables, first in .*kernel.*: rank.* 1.* not as rank 0.*broadcast"
+    text = r"differ in 4 of 4 variables, first in .*kernel.*: rank.* 1.* differs? from rank 0.*cast"
     with pytest.raises(GuardError, match=text):
         fit(model, epochs=2)
 
@@ -182,7 +182,7 @@ def test_branch_that_depends_on_the_rank():
             if hvd.rank() == 1 and batch == 1:
                 self.model.layers[-1].bias.assign_add([1e-6])
 
-    text = r"differ in .*: rank.* 1.* not as .*depends on the rank"
+    text = r"differ in .*: rank.* 1.* differs? from .*depends on the rank"
     with pytest.raises(GuardError, match=text):
         fit(model, callbacks=[Change()])
 
@@ -196,7 +196,7 @@ def test_update_past_the_hooks():
 
     model = make_model(keras)
     model.compile(hvd.DistributedOptimizer(Own(0.1)), "mse")
-    with pytest.raises(GuardError, match="Own counts 4 updates and reduced no gradient"):
+    with pytest.raises(GuardError, match="Own counted 4 updates but reduced no gradient"):
         fit(model)
 
 

@@ -13,7 +13,8 @@ import tf_keras
 
 import tf_hvd
 import tf_hvd.keras as hvd
-from tf_hvd.keras import compat, guard
+from tf_hvd.core import log
+from tf_hvd.keras import compat
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
@@ -156,7 +157,7 @@ def test_wrong_arguments(options, error, text):
     optimizer = keras.optimizers.SGD()
     with pytest.raises(error, match=text):
         hvd.DistributedOptimizer(optimizer, **options)
-    assert compat.distribution_of(optimizer) is None
+    assert compat.synchronizer_of(optimizer) is None
 
 
 def test_not_an_optimizer():
@@ -239,12 +240,12 @@ def test_gradient_that_is_none_everywhere(library):
 
 def count_reductions(optimizer, calls, variables):
     """Reductions in this many calls of a compiled step."""
-    before = compat.distribution_of(optimizer).updates
+    before = compat.synchronizer_of(optimizer).updates
     optimizer.build(variables)
     step = tf.function(lambda: apply(optimizer, variables), autograph=False)
     for _ in range(calls):
         step()
-    return compat.distribution_of(optimizer).updates - before
+    return compat.synchronizer_of(optimizer).updates - before
 
 
 @pytest.mark.ranks(2)
@@ -309,8 +310,8 @@ def test_all_ranks_skip_together(inside):
 def test_copies_are_plain():
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam())
     again = type(optimizer).from_config(optimizer.get_config())
-    assert compat.distribution_of(again) is None
-    assert compat.distribution_of(copy.deepcopy(optimizer)) is None
+    assert compat.synchronizer_of(again) is None
+    assert compat.synchronizer_of(copy.deepcopy(optimizer)) is None
 
 
 @pytest.mark.parametrize("check", ["updates", "none"])
@@ -376,7 +377,7 @@ def test_load_model_wraps_again(library, suffix, tmp_path):
     path = str(tmp_path / f"model{suffix}")
     model.save(path)
     loaded = hvd.load_model(path)
-    assert compat.distribution_of(loaded.optimizer) is not None
+    assert compat.synchronizer_of(loaded.optimizer) is not None
     assert type(loaded).__module__.startswith(f"{library.__name__}.")
     assert int(loaded.optimizer.iterations.numpy()) == 2
     if library is keras and suffix == ".h5":
@@ -395,7 +396,7 @@ def test_load_model_with_a_custom_optimizer(tmp_path):
     model.save(path)
     loaded = hvd.load_model(path, custom_optimizers=[Own])
     assert type(loaded.optimizer) is Own
-    assert compat.distribution_of(loaded.optimizer) is not None
+    assert compat.synchronizer_of(loaded.optimizer) is not None
 
 
 def test_load_model_with_options_of_the_optimizer(tmp_path):
@@ -459,7 +460,7 @@ def test_optimizers_of_one_name_check_at_the_same_time(inner, rank):
 @pytest.mark.parametrize("gpu", [True, False])
 def test_jit_compile(gpu, monkeypatch, caplog):
     """Keras' default does not compile collectives, which rank 0 says once; one rank has none."""
-    monkeypatch.setattr(guard._Said, "no_jit", False)
+    log._once.cache_clear()
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
     # On a machine with a GPU "auto" compiles.
     monkeypatch.setattr("keras.src.trainers.trainer.model_supports_jit", lambda _: True)

@@ -81,7 +81,7 @@ def test_the_hook_alone_says_when_it_comes_too_early(rank):
     with tf.Graph().as_default():
         build(rank)
         hooks = [hvd.BroadcastGlobalVariablesHook(0), LateVariable()]
-        with pytest.raises(RuntimeError, match=r"late:0.*last one"):
+        with pytest.raises(RuntimeError, match=r"late:0.*this hook last"):
             v1.train.MonitoredTrainingSession(hooks=hooks)
 
 

@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import os
 import pathlib
-import re
 import sys
 
 import pytest
@@ -177,12 +176,7 @@ def plain_results(rank, size):
 
 @pytest.mark.parametrize("operation", table.plain_operations(), ids=str)
 def test_operations_without_tensors(operation, evaluate, rank, size):
-    if operation.function:
-        function = getattr(hvd, operation.function)
-    else:
-        function = getattr(
-            _native.ops, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation.op_type).lower()
-        )
+    function = getattr(hvd, operation.function)
 
     def run():
         result = function()

@@ -148,7 +148,7 @@ def test_reduced_gradients_in_a_graph_are_reduced_once(make, control_flow):
             optimizer = hvd.DistributedOptimizer(inner)
             train = optimizer.apply_gradients(make(optimizer, inner, w))
             found = [op.name for op in graph.get_operations() if "Allreduce" in op.type]
-            # But for the early look at the weights (tf_hvd.training.start).
+            # But for the early look at the weights (tf_hvd.training.initial_weights).
             assert len([name for name in found if "distributed_start" not in name]) <= 1
             with hvd.MonitoredTrainingSession() as session:
                 session.run(train)

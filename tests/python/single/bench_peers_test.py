@@ -43,11 +43,21 @@ worker.main("stub", *sys.argv[2:])
 
 
 @pytest.fixture
-def stub():
+def temporary(tmp_path, monkeypatch):
+    """A temporary folder with a name that is longer than a socket's path may be."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(outside.tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def stub(temporary):
     started = {"rank": 1, "size": 2}
     worker = outside.Worker([sys.executable, "-c", STUB, outside.WORKER], started, os.environ)
     yield worker
     worker.end()
+    assert list(temporary.iterdir()) == []
 
 
 def asked(shape, operation="allreduce"):
@@ -56,7 +66,7 @@ def asked(shape, operation="allreduce"):
 
 def test_worker_does_what_it_is_told(stub):
     assert stub.ask(asked((4,), "alltoall")) == [
-        {"reason": "it is measured for allreduce alone"},
+        {"reason": "it is measured for allreduce only"},
     ]
     assert stub.ask(asked((4,))) == [{"reason": None}]
     (answer,) = stub.ask({"do": "run", "calls": 2})
@@ -70,6 +80,33 @@ def test_worker_that_fails_says_why(stub):
     stub.ask(asked((3,)))
     with pytest.raises(BenchError, match="OverflowError: three is too much"):
         stub.ask({"do": "run", "calls": 1})
+
+
+def test_worker_that_is_killed_is_told_on_all_ranks(stub):
+    """BrokenPipeError was raised on its rank alone, while the others waited."""
+    stub._process.kill()
+    stub._process.wait()
+    with pytest.raises(BenchError, match="it ended with exit code -9"):
+        stub.ask(asked((4,)))
+
+
+def test_worker_is_not_left_behind_by_an_interrupt_while_it_starts(temporary, monkeypatch):
+    """Ctrl-C left the process and its folder."""
+    started = []
+
+    def interrupted(self, server):
+        started.append(self._process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(outside.Worker, "_accepted", interrupted)
+    stays = [sys.executable, "-c", "import signal; signal.pause()"]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            outside.Worker(stays, {"rank": 0, "size": 1}, os.environ)
+        assert started[0].returncode == -9
+        assert list(temporary.iterdir()) == []
+    finally:
+        started[0].kill()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +185,7 @@ def test_horovod_with_mpi_is_started_by_mpis_launcher(horovod):
 
 
 def test_horovod_with_mpi_and_no_launcher(horovod):
-    assert "of which no launcher is in" in horovod("True").prepare(WORK, [])
+    assert "have no launcher of that MPI" in horovod("True").prepare(WORK, [])
 
 
 def test_horovod_without_mpi_is_started_by_horovodrun(horovod):

@@ -1,14 +1,16 @@
 """Horovod's environment variables: each is told what it is here."""
 
+import gc
 import logging
 import os
 import pathlib
 import subprocess
 import sys
+import weakref
 
 import pytest
 
-from tf_hvd.core import horovod_variables
+from tf_hvd.core import horovod_variables, log
 
 # What the source of Horovod 0.28.1 reads at run time, without the prefix: native library,
 # Python, launcher.
@@ -78,6 +80,24 @@ def test_unknown_ones_get_one_warning_on_rank_0(caplog):
         horovod_variables.check(values, rank=0, size=2)
     (text,) = caplog.messages
     assert text.startswith("tf_hvd: HOROVOD_FUSION_TRESHOLD, HOROVOD_X: neither Horovod nor tf_hvd")
+
+
+def test_what_is_said_once_is_known_by_its_text_and_not_held(caplog):
+    """A cache of calls held each ProcessSet that a rank was outside of, for ever."""
+    caplog.set_level(logging.WARNING, "absl")
+
+    class Set:
+        def __str__(self):
+            return "a set, 100% full"
+
+    one, other = Set(), Set()
+    held = [weakref.ref(one), weakref.ref(other)]
+    log.warn_once("told of %s", one)
+    log.warn_once("told of %s", other)
+    del one, other
+    assert caplog.messages == ["tf_hvd: told of a set, 100% full"]
+    gc.collect()
+    assert [each() for each in held] == [None, None]
 
 
 def started(code, **environment):

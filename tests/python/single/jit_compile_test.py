@@ -89,5 +89,5 @@ def test_a_collective_in_a_compiled_function_says_what_to_do(op_type, where):
             return tf.cond(tf.reduce_sum(x) > 0.0, lambda: call(x), lambda: x)
         return call(x)
 
-    with pytest.raises(ValueError, match=rf"{op_type} in a function of jit_compile=True: .*Take"):
+    with pytest.raises(ValueError, match=rf"{op_type} in a function with jit_compile=True: .*Use"):
         step(tf.ones([2]))

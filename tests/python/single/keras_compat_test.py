@@ -92,13 +92,13 @@ def test_a_hook_that_is_gone_is_named(missing, named):
     module = without(missing)
     assert compat.missing_hooks(module) == [named]
     with pytest.raises(ImportError, match=r"keras 99\.0 has not .*" + missing.strip("_")):
-        patches.patch(module, None)
+        patches.patch(module)
 
 
 def test_another_backend_is_left_alone():
     module = without("_clip_gradients")
     module.backend.backend = lambda: "jax"
-    patches.patch(module, None)
+    patches.patch(module)
 
 
 @pytest.mark.parametrize(

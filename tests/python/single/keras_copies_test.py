@@ -11,7 +11,7 @@ import tf_keras
 
 import tf_hvd
 from tf_hvd.keras import DistributedOptimizer, compat
-from tf_hvd.keras.optimizer import Distribution
+from tf_hvd.keras.optimizer import GradientSynchronizer
 
 MAKE = {
     "keras": lambda: keras.optimizers.SGD(0.5),
@@ -43,15 +43,15 @@ def _job():
 
 @pytest.fixture
 def reductions(monkeypatch):
-    """The distributions that have reduced gradients."""
+    """The synchronizers that have reduced gradients."""
     seen = []
-    reduce = Distribution.reduce
+    reduce = GradientSynchronizer.reduce
 
     def counted(self, gradients, variables):
         seen.append(self)
         return reduce(self, gradients, variables)
 
-    monkeypatch.setattr(Distribution, "reduce", counted)
+    monkeypatch.setattr(GradientSynchronizer, "reduce", counted)
     return seen
 
 
@@ -80,9 +80,9 @@ def test_deep_copied_optimizer_keeps_no_closure_of_the_original(kind, how, reduc
     assert type(copied) is type(original)
     if list(compat.leaves(copied)) == list(compat.leaves(original)):
         # copy.copy of a wrapper of tf_keras: the inner one is the same object, wrapped.
-        assert compat.distribution_of(copied) is not None
+        assert compat.synchronizer_of(copied) is not None
         return
-    assert compat.distribution_of(copied) is None
+    assert compat.synchronizer_of(copied) is None
     assert not hasattr(copied, "register_local_var")
     steps = int(original.iterations)
     mine, its = variable_for(kind), variable_for(kind)
@@ -98,7 +98,7 @@ def test_deep_copied_optimizer_keeps_no_closure_of_the_original(kind, how, reduc
     update(original, mine)
     update(original, mine)
     leaf = next(compat.leaves(original))
-    assert set(reductions[1:]) == {compat.distribution_of(leaf)}
+    assert set(reductions[1:]) == {compat.synchronizer_of(leaf)}
 
 
 def test_wrapped_class_leaves_its_other_objects_alone(reductions):
@@ -118,5 +118,5 @@ def test_wrapped_class_leaves_its_other_objects_alone(reductions):
 def test_method_that_somebody_else_replaced_on_the_instance():
     optimizer = keras.optimizers.SGD(0.5)
     vars(optimizer)["apply"] = optimizer.apply
-    with pytest.raises(ValueError, match=r"apply\(\) of its own, put on the instance"):
+    with pytest.raises(ValueError, match=r"apply\(\) of this .* was replaced on the instance"):
         DistributedOptimizer(optimizer)

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
+from tf_hvd.core import tensorflow_hooks
+from tf_hvd.training import guard, v1_guard
 
 LIMIT = 600
 # What the ranks print must come in whole lines.
@@ -25,6 +27,26 @@ import tensorflow as tf
 import tf_hvd as hvd
 def total(value, **arguments):
     return int(hvd.allreduce(tf.constant(value), op=hvd.Sum, name="total", **arguments))
+"""
+
+
+# Steps of each kind that counts.
+TRAINED = """
+import keras
+def trained():
+    weights = [tf.Variable([1.0], name=name) for name in ("keras", "v1", "eager", "function")]
+    keras_optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    v1_optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.0))
+    def tape(weight):
+        with tf.GradientTape() as plain:
+            loss = weight * 2.0
+        return hvd.DistributedGradientTape(plain).gradient(loss, weight)
+    return [
+        lambda: keras_optimizer.apply_gradients([(tf.ones([1]), weights[0])]),
+        lambda: v1_optimizer.minimize(lambda: weights[1] * 2.0, var_list=[weights[1]]),
+        lambda: tape(weights[2]),
+        tf.function(lambda: tape(weights[3]), autograph=False),
+    ]
 """
 
 
@@ -91,6 +113,37 @@ def test_the_set_of_a_process_that_is_alone(initialized):
         hvd.add_process_set([0, 1])
 
 
+def test_kernels_are_freed_by_how_many_sets_were_removed(monkeypatch):
+    """Only a set with a number that 32 divides freed them."""
+    freed = []
+    monkeypatch.setattr(tensorflow_hooks, "free_eager_kernels", lambda: freed.append(1))
+    for _ in range(2):
+        hvd.shutdown()
+        hvd.init()
+        for _ in range(31):
+            assert hvd.remove_process_set(hvd.add_process_set([0]))
+    assert freed
+
+
+def test_the_guard_of_v1_counts_anew_in_the_next_job(monkeypatch, initialized):
+    """After more steps in the job before, a correct one was "not reduced"."""
+    monkeypatch.setattr(guard, "watches", lambda: True)
+    check, variable = v1_guard.GradientCheck(), tf.Variable(1.0)
+
+    def update():
+        check.before_update("SGD", [(tf.constant(1.0), variable)], only_added=False)
+
+    for _ in range(5):
+        hvd.allreduce(tf.constant(1.0))
+        update()
+    hvd.shutdown()
+    hvd.init()
+    hvd.allreduce(tf.constant(1.0))
+    update()
+    with pytest.raises(guard.GuardError, match="not reduced"):
+        update()
+
+
 INIT = """
 import tf_hvd as hvd
 
@@ -107,7 +160,7 @@ try:
     hvd.add_process_set([0])
 except ValueError as error:
     assert "call hvd.init() first" in str(error), error
-refused("the only word is 'dynamic'", process_sets="static")
+refused("the only string accepted is 'dynamic'", process_sets="static")
 refused("the job has no rank 1", process_sets=[[0], [1]])
 refused("[0] is the only list", comm=[0, 1])
 refused("names no rank", comm=[])
@@ -255,15 +308,26 @@ else:
 
 
 def test_init_again_under_mpi4py(job):
-    """MPI stays, so that jobs of different processes may follow each other."""
+    """MPI stays, so that jobs of different processes may follow each other.
+
+    Optimizers and tapes count their steps anew in each: ranks from several jobs disagreed.
+    """
     code, said = job(
         MPI4PY
         + HVD
+        + TRAINED
         + """
 hvd.init(comm=world)
 first = total(1)
+steps = [trained() for _ in range(2)]
+for step in steps[0]:
+    for _ in range(3):
+        step()
 hvd.shutdown()
 hvd.init(comm=[1, 0])
+for step in steps[launched]:  # rank 1 goes on with others
+    for _ in range(12):
+        step()
 say("rank", launched, first, hvd.rank(), total(1))
 try:
     hvd.init(comm=world.Dup())
@@ -295,7 +359,7 @@ inter = world.Split(launched).Create_intercomm(0, world, 1 - launched)
 refused("intercommunicator", hvd.init, inter)
 refused("this process is not in the communicator", hvd.init, MPI.COMM_NULL)
 hvd.init()
-refused("none is its own", hvd.add_process_set, MPI.COMM_NULL)
+refused("its own is ambiguous", hvd.add_process_set, MPI.COMM_NULL)
 say("rank", launched, total(1))
 """,
         2,

@@ -1,8 +1,10 @@
 """How gradients are cut into requests, and what the optimizer and the tape refuse."""
 
 import dataclasses
+import gc
 import inspect
 import warnings
+import weakref
 
 import keras
 import pytest
@@ -178,7 +180,7 @@ def test_arguments_that_make_no_sense(make):
 def test_keras_optimizer_is_never_silently_left_alone(optimizer):
     made = optimizer()
     assert hvd.DistributedOptimizer(made) is made
-    assert compat.distribution_of(made) is not None
+    assert compat.synchronizer_of(made) is not None
 
 
 def test_what_is_no_optimizer():
@@ -252,6 +254,20 @@ def test_alone_nothing_is_sent_and_only_rows_of_one_index_are_summed():
     with tf.Graph().as_default() as graph:
         reducer.reduce([tf.constant([1.0])], [None])
     assert {op.type for op in graph.get_operations()} == {"Const"}
+
+
+def test_variables_in_groups_are_not_kept(monkeypatch):
+    """The function that reduces in eager mode held the first model's, and is cached."""
+    hvd.init()
+    monkeypatch.setattr(reduction.GradientReducer, "is_alone", lambda self: False)
+    variable = tf.Variable([1.0])
+    gone = weakref.ref(variable)
+    options = ReductionOptions.of_gradients(groups=[[variable]])
+    reducer = reduction.GradientReducer("Grouped", options)
+    assert reducer.reduce([tf.constant([2.0])], [variable])[0].numpy().tolist() == [2.0]
+    del variable, options, reducer
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize(

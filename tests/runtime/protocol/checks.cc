@@ -14,7 +14,7 @@ namespace {
 // The last limit, two looks, an ABORT's way and the callback.
 constexpr int64_t kLongestWaitNs = 316 * kSecond;
 // One's own limit of a stall query, and the longest time between two looks.
-constexpr int64_t kRollNs = 3 * kSecond;
+constexpr int64_t kQueryNs = 3 * kSecond;
 
 // The longest way of a batch down the tree, and the callback.
 constexpr int64_t kBatchNs = kSecond / 2;
@@ -330,7 +330,7 @@ void Checker::CheckNamed(const StallReport& report, int32_t set,
       }
       for (const Submission& s : h_.submissions) {
         if (missing && s.rank == rank &&
-            Waits(s, set, name, report.time_ns - kRollNs, report.time_ns)) {
+            Waits(s, set, name, report.time_ns - kQueryNs, report.time_ns)) {
           return Fail("named though it had submitted: " + report.text);
         }
       }

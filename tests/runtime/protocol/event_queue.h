@@ -11,11 +11,9 @@
 #include <utility>
 #include <vector>
 
-namespace tf_hvd::protocol_test {
+#include "runtime/base/clock.h"
 
-inline constexpr int64_t kUs = 1'000;
-inline constexpr int64_t kMs = 1'000'000;
-inline constexpr int64_t kSecond = 1'000'000'000;
+namespace tf_hvd::protocol_test {
 
 class EventQueue {
  public:

@@ -71,7 +71,9 @@ void SimWorld::Submit(int rank, Submission submission, const Request& request,
   entry.set = submission.set;
   entry.name = submission.name;
   entry.request = request;
-  entry.local_error = submission.local_error;
+  if (!submission.local_error.empty()) {
+    entry.local_error = InvalidArgument(submission.local_error);
+  }
   entry.submitted_ns = events_.now();
   entry.step = submission.step;
   entry.keepalive = std::make_shared<int>(submission.instance);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -122,7 +123,8 @@ TEST_F(FinalizeBarrierTest, ARankThatWorksIsWaitedFor) {
   const Peer two(segment_->name(), kRanks, 2, Sleep);
   segment_->MarkLeft(1);
   std::thread last([this] {
-    std::this_thread::sleep_for(FinalizeBarrier::kPatience * 1.5);
+    std::this_thread::sleep_for(
+        std::chrono::nanoseconds(FinalizeBarrier::kPatienceNs * 3 / 2));
     segment_->MarkLeft(2);
   });
   EXPECT_TRUE(Wait());
@@ -167,7 +169,8 @@ TEST_F(FinalizeBarrierTest, ADebuggerMayLookAtARank) {
   segment_->MarkLeft(2);
   one.Stop();
   std::thread debugger([&one] {
-    std::this_thread::sleep_for(FinalizeBarrier::kPatience / 5);
+    std::this_thread::sleep_for(
+        std::chrono::nanoseconds(FinalizeBarrier::kPatienceNs / 5));
     one.GoOn();
   });
   EXPECT_TRUE(Wait());

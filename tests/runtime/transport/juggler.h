@@ -71,8 +71,9 @@ inline std::vector<std::vector<int>> OverlappingSets(int ranks) {
 }
 
 // Keeps several operations of all kinds under way and goes on with one or
-// another of them. The sets overlap, so that slots are lent to several at once.
-// Each is of one tensor or of a group, whose tensors lie one before the other.
+// another of them. The sets overlap, so that slots are in use by several at
+// once. Each is of one tensor or of a group, whose tensors lie one before the
+// other.
 class Juggler {
  public:
   // The first of `backends` that serves an operation gets it; `room`: the least

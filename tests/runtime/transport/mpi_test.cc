@@ -1,8 +1,10 @@
 // What stands on the table of MPI functions, on a fake one.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/transport/liveness/abort_flood.h"
@@ -345,6 +347,29 @@ TEST(MpiLibraryTest, KnowsFamiliesByNameAndBySymbols) {
   EXPECT_EQ(FamilyOfFile(path), MpiFamily::kOpenMpi);
   std::ofstream(path) << "something else";
   EXPECT_EQ(FamilyOfFile(path), std::nullopt);
+}
+
+// To read a folder threw, and nothing catches that above ctypes.
+TEST(MpiLibraryTest, WhatIsNoRegularFileIsNotRead) {
+  const std::string folder = ::testing::TempDir() + "/folder_of_mpi";
+  mkdir(folder.c_str(), S_IRWXU);
+  MpiSearch search;
+  search.launch.size = 2;
+  for (const auto& [path, reason] :
+       std::vector<std::pair<std::string, std::string>>{
+           {folder, "is a folder; name the library's file"},
+           {"/dev/null", "is not a regular file"},
+           {folder + "/libmpi.so.40", "no such file"}}) {
+    search.configured = path;
+    MpiLibrary library;
+    const Status status = OpenMpiLibrary(search, &library);
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    const std::string tried = "Tried:\n  " + path + ": " + reason;
+    EXPECT_NE(status.message().find(tried), std::string::npos)
+        << tried << " is not in: " << status.message();
+  }
+  EXPECT_EQ(FamilyOfFile(folder), std::nullopt);
+  EXPECT_EQ(FamilyOfFile("/dev/null"), std::nullopt);
 }
 
 TEST(MpiLibraryTest, TheWrongFamilyIsNotOpened) {

@@ -3,10 +3,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
 #include "compute/half_float.h"
+#include "tests/compute/flushed_denormals.h"
 #include "tests/runtime/transport/cluster.h"
 
 namespace tf_hvd {
@@ -63,12 +66,16 @@ PerRank Random(int ranks, size_t count, unsigned seed) {
 }
 
 // Allreduces one span of each size, in place; what each rank has at the end.
+// The threads of ranks below `flushing` flush denormals.
 template <typename T>
 std::vector<std::vector<T>> Reduce(std::vector<std::vector<T>> values,
                                    const std::vector<size_t>& sizes,
-                                   const ReduceOptions& options) {
+                                   const ReduceOptions& options,
+                                   int flushing = 0) {
   Cluster cluster(static_cast<int>(values.size()));
   cluster.Run([&](int rank, Collectives* data) {
+    std::optional<FlushedDenormals> flushed;
+    if (rank < flushing) flushed.emplace();
     std::vector<Span> spans;
     T* at = values[static_cast<size_t>(rank)].data();
     for (const size_t size : sizes) {
@@ -154,6 +161,38 @@ TEST(Adasum, HalfPrecisionsAreCombinedInFloat32) {
     EXPECT_EQ(HalfToFloat(mine[0]), 1.0f);
     EXPECT_EQ(HalfToFloat(mine[1]), 0.5f);
   }
+}
+
+// Whether the thread that runs a piece of work flushes them depends on which is
+// faster, a caller's of TensorFlow or the runtime's own.
+template <typename T>
+void CheckDenormals(DType dtype, const std::vector<std::vector<T>>& values,
+                    const std::vector<T>& expected) {
+  const auto ranks = static_cast<int>(values.size());
+  for (int flushing = 0; flushing <= ranks; ++flushing) {
+    const auto results =
+        Reduce(values, {expected.size()}, Adasum(dtype), flushing);
+    for (const std::vector<T>& mine : results) {
+      EXPECT_EQ(std::memcmp(mine.data(), expected.data(),
+                            expected.size() * sizeof(T)),
+                0)
+          << flushing << " of " << ranks << " ranks flush denormals";
+    }
+  }
+}
+
+TEST(Adasum, ThreadsThatFlushDenormalsGetTheSameBits) {
+  const float f = std::numeric_limits<float>::denorm_min();
+  CheckDenormals<float>(DType::kFloat32,
+                        {{3 * f, 0, 0}, {0, 5 * f, 0}, {0, 0, 7 * f}},
+                        {3 * f, 5 * f, 7 * f});
+  // Products that underflow to zero: the sum of equal vectors.
+  const double d = std::numeric_limits<double>::denorm_min();
+  CheckDenormals<double>(DType::kFloat64, {{3 * d}, {3 * d}}, {6 * d});
+  // Products that are denormal themselves: their average.
+  const double root = std::ldexp(1.0, -530);
+  CheckDenormals<double>(DType::kFloat64, {{root, root}, {root, root}},
+                         {root, root});
 }
 
 TEST(Adasum, WhoHasJoinedAddsNothing) {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +19,22 @@
 #include "runtime/transport/shm/edge.h"
 #include "runtime/transport/shm/fd_guard.h"
 #include "runtime/transport/shm/segment.h"
+
+namespace {
+
+int interruptions = 0;
+
+}  // namespace
+
+// In place of the C library's: the next so many calls are interrupted, as by
+// signals.
+extern "C" int posix_fallocate(int file, off_t at, off_t size) {
+  if (interruptions > 0) {
+    --interruptions;
+    return EINTR;
+  }
+  return fallocate(file, 0, at, size) == 0 ? 0 : errno;
+}
 
 namespace tf_hvd {
 namespace {
@@ -120,6 +137,20 @@ TEST(ShmSegmentTest, IsPrivateAndItsNameGoes) {
   EXPECT_EQ(hello, heard);
   EXPECT_FALSE(other->ring(2, 0)->Readable());
   EXPECT_FALSE(other->ring(0, 1)->Readable());
+}
+
+TEST(ShmSegmentTest, SignalsDoNotKeepItFromBeingMade) {
+  const ShmShape shape = {2, /*has_arena=*/true};
+  interruptions = 3;
+  std::unique_ptr<ShmSegment> segment;
+  const Status status = ShmSegment::Create(shape, &segment);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(interruptions, 0);
+  struct stat file;
+  ASSERT_EQ(stat(("/dev/shm" + segment->name()).c_str(), &file), 0);
+  const size_t bytes = ShmSegment::BytesFor(shape);
+  EXPECT_EQ(static_cast<size_t>(file.st_size), bytes);
+  EXPECT_GE(static_cast<size_t>(file.st_blocks) * 512, bytes);
 }
 
 TEST(ShmSegmentTest, AMissingOneIsTheEnvironmentsFault) {
@@ -339,19 +370,41 @@ TEST(ShmSegmentTest, AClosedFileIsNoDeath) {
   EXPECT_TRUE(segment->HasLeft(0));
 }
 
-TEST(FdGuardTest, NoticesThatFilesAreClosed) {
-  constexpr int kNoticed = 7;
+// How a process ends that closes all files; `on_cut` ends it.
+int ExitCodeOfCut(void (*on_cut)()) {
   const pid_t child = fork();
   if (child == 0) {
-    const FdGuard guard([] { _exit(kNoticed); });
+    const FdGuard guard(on_cut);
     // Past ThreadSanitizer, which takes it for the race that it is.
     for (int number = 3; number < 1024; ++number) syscall(SYS_close, number);
     pause();
   }
   int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), kNoticed);
+  return WEXITSTATUS(status);
+}
+
+TEST(FdGuardTest, NoticesThatFilesAreClosed) {
+  constexpr int kNoticed = 7;
+  EXPECT_EQ(ExitCodeOfCut([] { _exit(kNoticed); }), kNoticed);
+}
+
+// After a handler it read again from the number of its pipe, and took a byte
+// from the file that the script had opened under it meanwhile.
+TEST(FdGuardTest, ItsThreadTakesNoSignals) {
+  constexpr int kTakesNone = 7;
+  const int code = ExitCodeOfCut([] {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    int taken = 0;
+    for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGPROF, SIGCHLD}) {
+      taken += sigismember(&blocked, number) == 1 ? 0 : 1;
+    }
+    _exit(kTakesNone + taken);
+  });
+  EXPECT_EQ(code, kTakesNone);
 }
 
 TEST(FdGuardTest, EndsQuietly) {

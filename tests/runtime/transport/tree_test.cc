@@ -95,7 +95,7 @@ Topology TopologyOf(int rank, Nodes nodes) {
   return topology;
 }
 
-TEST(Tree, PathToTheVertexThatCovers) {
+TEST(Tree, PathToTheCoordinator) {
   // 0..1, 2..3, 4..5; with fan-out 1 node 2 hangs under node 1.
   const std::vector<std::vector<int>> nodes = {{0, 1}, {2, 3}, {4, 5}};
   struct Row {

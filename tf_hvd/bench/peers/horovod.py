@@ -54,8 +54,8 @@ class Horovod(Outside):
             command = self._around.mpi_command(self._around.horovod, hosts, worker)
             if not command:
                 raise BenchError(
-                    f"it was built with MPI, of which no launcher is in {self._around.horovod}/bin "
-                    "or on the PATH: put its mpirun there"
+                    f"it was built with MPI, but {self._around.horovod}/bin and the PATH have no "
+                    "launcher of that MPI: put its mpirun there"
                 )
             return command
         runner = self._program("horovodrun")

@@ -32,7 +32,7 @@ class Mpi(Peer):
         if self._mpi.missing:
             return self._mpi.missing
         several = basics.mpi_threads_supported()
-        return None if several else "this MPI allows no calls beside tf_hvd's own thread"
+        return None if several else "this MPI allows calls from tf_hvd's own thread only"
 
     def prepare(self, workload: Workload, inputs: list[np.ndarray]) -> str | None:
         """Makes room, and binds the arguments of each call."""

@@ -8,20 +8,19 @@ import tensorflow as tf
 
 from tf_hvd.bench.peers.base import Peer
 from tf_hvd.bench.workloads import Workload
-from tf_hvd.collectives import alltoall as exchange
 from tf_hvd.collectives import collectives, reduce_ops
 
 _SINGLE: dict[str, Callable[[Any], Any]] = {
     "allreduce": lambda tensor: collectives.allreduce(tensor, op=reduce_ops.Sum),
     "allgather": lambda tensor: collectives.allgather(tensor),
     "broadcast": lambda tensor: collectives.broadcast(tensor, root_rank=0),
-    "alltoall": lambda tensor: exchange.alltoall(tensor),
-    "reducescatter": lambda tensor: exchange.reducescatter(tensor, op=reduce_ops.Sum),
+    "alltoall": lambda tensor: collectives.alltoall(tensor),
+    "reducescatter": lambda tensor: collectives.reducescatter(tensor, op=reduce_ops.Sum),
 }
 _GROUPED: dict[str, Callable[[Any], Any]] = {
     "allreduce": lambda tensors: collectives.grouped_allreduce(tensors, op=reduce_ops.Sum),
     "allgather": lambda tensors: collectives.grouped_allgather(tensors),
-    "reducescatter": lambda tensors: exchange.grouped_reducescatter(tensors, op=reduce_ops.Sum),
+    "reducescatter": lambda tensors: collectives.grouped_reducescatter(tensors, op=reduce_ops.Sum),
 }
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,16 @@ class Worker:
         self._lines: Any = None
         try:
             with socket.socket(socket.AF_UNIX) as server:
-                server.bind(path)
+                where = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)
+                try:
+                    # By a short name: a socket's path may have 107 bytes.
+                    server.bind(f"/proc/self/fd/{where}/{os.path.basename(path)}")
+                finally:
+                    os.close(where)
                 server.listen(1)
                 self._lines = self._accepted(server)
             self._answer()
-        except BenchError:
+        except BaseException:  # Ctrl-C among them, which the worker's session does not get
             self.end()
             raise
 
@@ -98,16 +103,25 @@ class Worker:
         Raises:
           BenchError: it failed, or has not answered within two minutes.
         """
-        self._lines.write(json.dumps(request) + "\n")
-        self._lines.flush()
+        with self._faults():
+            self._lines.write(json.dumps(request) + "\n")
+            self._lines.flush()
         return self._answer()
 
-    def _answer(self) -> list[dict[str, Any]]:
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Makes a BenchError, which all ranks are told, of what the socket raises."""
         try:
-            line = self._lines.readline()
+            yield
         except TimeoutError:
             raise BenchError(f"no answer within {_PATIENCE:.0f} s") from None
-        if not line:
+        except OSError:
+            raise BenchError(self._last_words()) from None
+
+    def _answer(self) -> list[dict[str, Any]]:
+        with self._faults():
+            line = self._lines.readline()
+        if not line.endswith("\n"):  # it has ended, maybe within an answer
             raise BenchError(self._last_words())
         answer = json.loads(line)
         for each in (answer, *answer.get("ranks", ())):

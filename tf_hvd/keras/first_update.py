@@ -29,7 +29,7 @@ def begin_fit(optimizers: Sequence[Any], steps: int | None) -> None:
 
 
 def end_fit(optimizers: Sequence[Any]) -> None:
-    """It has ended."""
+    """It has ended, be it by an exception."""
     for optimizer in optimizers:
         _fits.pop(optimizer, None)
 

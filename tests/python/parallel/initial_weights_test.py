@@ -11,15 +11,15 @@ import tf_keras
 
 import tf_hvd as hvd
 from tf_hvd.keras import unguarded
-from tf_hvd.keras.keras_variants import variables_of
-from tf_hvd.training import start
+from tf_hvd.keras.compat import variables_of
+from tf_hvd.training.initial_weights import REDUCTION, _reductions
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
 v1 = tf.compat.v1
-STEPS = start.REDUCTION + 3
+STEPS = REDUCTION + 3
 TOLD = re.compile(
-    rf"tf_hvd, rank 0: at reduction {start.REDUCTION} the ranks' weights differ, first in (\S+):"
+    rf"tf_hvd, rank 0: at reduction {REDUCTION} the ranks' weights differ, first in (\S+):"
 )
 
 
@@ -115,7 +115,7 @@ LOOPS = {
 
 def test_the_count_of_variables_that_are_gone_is_not_that_of_others():
     """A rebuilt layer may get their ids, on some ranks alone, which then waited for the others."""
-    backbone, counts = tf.Variable(1.0), start._reductions
+    backbone, counts = tf.Variable(1.0), _reductions
     kept = set(counts)
 
     def train():
@@ -171,12 +171,48 @@ def test_local_weights_are_left_out(rank, told):
     assert told() == []
 
 
+@pytest.mark.jobs(4)
+def test_reductions_of_process_sets_do_not_count_for_all_ranks(rank, told):
+    """Two ranks compared weights in the first step of all while two sent gradients: a stall."""
+    pairs = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
+    variable = tf.Variable(0.0, name="kernel")
+
+    def train(steps, process_set):
+        for _ in range(steps):
+            with tf.GradientTape() as tape:
+                loss = variable * 2.0
+            hvd.DistributedGradientTape(tape, process_set=process_set).gradient(loss, variable)
+
+    def counted():
+        return sorted(_reductions[(id(variable),)][1])
+
+    try:
+        train(
+            REDUCTION - 1 if rank < 2 else REDUCTION // 2,
+            pairs[rank // 2],
+        )
+        variable.assign(rank)
+        train(REDUCTION, hvd.global_process_set)
+        assert told() == (["kernel:0"] if rank == 0 else [])
+        assert counted() == [(0, 4), (pairs[rank // 2].process_set_id, 2)]
+    finally:
+        for each in pairs:
+            hvd.remove_process_set(each)
+    everyone = hvd.add_process_set([3, 2, 1])
+    try:
+        if everyone.included():
+            train(1, everyone)
+            assert counted() == [(0, 4), (everyone.process_set_id, 3)]  # none of what is gone
+    finally:
+        hvd.remove_process_set(everyone)
+
+
 def test_what_is_counted_goes_with_the_variables():
-    before = len(start._reductions)
+    before = len(_reductions)
     variable = tf.Variable(np.ones(3, np.float32))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(variable)
     hvd.DistributedGradientTape(tape).gradient(loss, [variable])
-    assert len(start._reductions) == before + 1
+    assert len(_reductions) == before + 1
     del variable, tape, loss
-    assert len(start._reductions) == before
+    assert len(_reductions) == before

@@ -62,8 +62,8 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
             names = ", ".join(variable.name for variable in late[:3])
             raise RuntimeError(
                 f"{len(late)} variables ({names}) were made after "
-                "BroadcastGlobalVariablesHook.begin and would differ between ranks: give this "
-                "hook as the last one, or use tf_hvd.MonitoredTrainingSession."
+                "BroadcastGlobalVariablesHook.begin and would differ between ranks: pass this "
+                "hook last, or use tf_hvd.MonitoredTrainingSession."
             )
         session.run(self.bcast_op)
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core import log
-from tf_hvd.core.process_sets import ProcessSet
-from tf_hvd.core.tensorflow_hooks import on_host, state_variable, tf_variable
+from tf_hvd.core import _native, log
+from tf_hvd.core.process_sets import ProcessSet, registration_of, restart_in_each_job
+from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.training import agreement, guard
+from tf_hvd.training.counter import Counter
 
 REDUCTION = 10
 """Before this one, counted from 1, the weights are compared."""
@@ -27,7 +28,7 @@ _LOOP = (
     "root_rank=0)"
 )
 _SESSION = (
-    "give the session the hook hvd.BroadcastGlobalVariablesHook(0), or take "
+    "give the session the hook hvd.BroadcastGlobalVariablesHook(0), or use "
     "hvd.MonitoredTrainingSession"
 )
 
@@ -38,8 +39,8 @@ def _text() -> tuple[str, str]:
         cure = _LOOP if tf.executing_eagerly() else _SESSION
     return (
         f"at reduction {REDUCTION} the ranks' weights differ, first in ",
-        ": the ranks did not start from the same values, and each trains a model of its own. Make "
-        f"them alike: {cure}. (This is looked at once. Weights that are meant to differ are "
+        ": the ranks did not start from the same values, and each trains a model of its own. To "
+        f"synchronize them, {cure}. (This is checked once. Weights that are meant to differ are "
         f"registered by register_local_source or register_local_var. {guard.OFF})",
     )
 
@@ -75,52 +76,48 @@ def compare(variables: Sequence[Any], process_set: ProcessSet) -> Any:
 
 
 class _Reductions:
-    """Counts those of one list of variables."""
+    """Counts those of one list of variables, by one set of ranks."""
 
     def __init__(self) -> None:
+        self._made = 0  # in eager mode, where a variable would cost more
+        self._count: Counter | None = None
+        restart_in_each_job(self)
+
+    def restart(self) -> None:
+        """Another job begins."""
         self._made = 0
-        self._count: Any = None
 
     def is_due(self) -> Any:
         """Counts one, now or when the graph runs, and says whether it is the one."""
         if tf.executing_eagerly():
             self._made += 1
             return self._made == REDUCTION
-        return tf.equal(self._next(), REDUCTION)
-
-    def _next(self) -> Any:
         if self._count is None:
-            with tf.init_scope(), on_host():
-                self._count = state_variable(tf.zeros([], tf.int64), "distributed/reductions")
-                self._is_in_graph = not tf.executing_eagerly()
-        if not self._is_in_graph:
-            return self._count.assign_add(1)
-
-        def first() -> Any:  # a program may initialise no local variables
-            with tf.control_dependencies([self._count.assign(1)]):
-                return tf.constant(1, tf.int64)
-
-        return tf.cond(
-            self._count.is_initialized(),
-            lambda: self._count.assign_add(1, read_value=True),
-            first,
-        )
+            self._count = Counter("distributed/reductions")
+        return tf.equal(self._count.add(), REDUCTION)
 
 
 # By the ids of the variables, until one of them is gone: another may have its id then, and on some
-# ranks alone.
-_reductions: dict[tuple[int, ...], tuple[list[Any], _Reductions]] = {}
+# ranks alone. Then by who reduces: the ranks of one set may have been in others before.
+_BySet = dict[tuple[int, int | None], _Reductions]
+_reductions: dict[tuple[int, ...], tuple[list[Any], _BySet]] = {}
 
 
-def _reductions_of(variables: Sequence[Any]) -> _Reductions:
+def _reductions_of(variables: Sequence[Any], process_set: ProcessSet) -> _Reductions:
     key = tuple(map(id, variables))
     if key not in _reductions:
 
         def forget(_: Any) -> None:
             _reductions.pop(key, None)
 
-        _reductions[key] = [weakref.ref(each, forget) for each in variables], _Reductions()
-    return _reductions[key][1]
+        _reductions[key] = [weakref.ref(each, forget) for each in variables], {}
+    counts, registration = _reductions[key][1], registration_of(process_set)
+    if registration not in counts:
+        for number, size in list(counts):
+            if _native.process_set_ranks(number) is None:  # it was removed
+                del counts[number, size]
+        counts[registration] = _Reductions()
+    return counts[registration]
 
 
 def before_reduction(sources: Sequence[Any], process_set: ProcessSet) -> list[Any]:
@@ -136,7 +133,7 @@ def before_reduction(sources: Sequence[Any], process_set: ProcessSet) -> list[An
     variables = [v for v in map(tf_variable, sources) if isinstance(v, tf.Variable)]
     if not variables or not agreement.takes_part(process_set) or not guard.watches():
         return []
-    due = _reductions_of(variables).is_due()
+    due = _reductions_of(variables, process_set).is_due()
     if tf.executing_eagerly():
         if due:
             compare(variables, process_set)

@@ -1,0 +1,30 @@
+// Adasum on the CPU: the steps of device_adasum.h on a piece of one tensor. As
+// buffer_ops.h: any thread, with the same bits on each.
+#ifndef TF_HVD_COMPUTE_ADASUM_CPU_H_
+#define TF_HVD_COMPUTE_ADASUM_CPU_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "compute/device_adasum.h"
+
+namespace tf_hvd {
+
+// Adds the products of two pieces of `count` elements, which are summed by
+// themselves first. For float and double, as the next one.
+template <typename T>
+void AddProductsOf(const T* a, const T* b, int64_t count, AdasumProducts* sums);
+
+// What becomes of the two pieces of a tensor with these products. `output` may
+// be a or b.
+template <typename T>
+void CombineVectors(const AdasumProducts& products, const T* a, const T* b,
+                    int64_t count, T* output);
+
+// sums[i] += others[i].
+void AddAllProducts(const AdasumProducts* others, size_t count,
+                    AdasumProducts* sums);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_COMPUTE_ADASUM_CPU_H_

@@ -1,0 +1,57 @@
+"""Counter: how often this process has done something in the running job."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_hvd.core.process_sets import restart_in_each_job
+from tf_hvd.core.tensorflow_hooks import on_host, state_variable
+
+
+class Counter:
+    """Counts in eager mode, in tf.functions and in v1 graphs; from 0 again in each job.
+
+    Of a v1 graph it is a local variable, which not every program initialises; a session that
+    outlives its job keeps its count.
+
+    Args:
+      name: the variable's.
+    """
+
+    def __init__(self, name: str) -> None:
+        with tf.init_scope(), on_host():
+            self._count = state_variable(tf.zeros([], tf.int64), name)
+            self._is_in_graph = not tf.executing_eagerly()
+        restart_in_each_job(self)
+
+    def restart(self) -> None:
+        """Another job begins."""
+        if not self._is_in_graph:
+            self._count.assign(0)
+
+    def value(self) -> Any:
+        """How many were counted, now or when the graph runs; an int64 scalar."""
+        if not self._is_in_graph:
+            return self._count.read_value()
+        with tf.name_scope("distributed_count"):
+            return tf.cond(
+                self._count.is_initialized(),
+                self._count.read_value,
+                lambda: tf.zeros([], tf.int64),
+            )
+
+    def add(self) -> Any:
+        """Counts one, now or when the graph runs; how many there are with it."""
+        if not self._is_in_graph:
+            return self._count.assign_add(1)
+
+        def first() -> Any:
+            with tf.control_dependencies([self._count.assign(1)]):
+                return tf.ones([], tf.int64)
+
+        with tf.name_scope("distributed_count"):
+            return tf.cond(
+                self._count.is_initialized(),
+                lambda: self._count.assign_add(1, read_value=True),
+                first,
+            )
