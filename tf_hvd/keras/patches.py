@@ -42,8 +42,9 @@ def patch(module: Any) -> None:
         return
     missing = compat.missing_hooks(module)
     if missing:
+        names = ", ".join(name.removeprefix(f"{module.__name__}: ") for name in missing)
         raise ImportError(
-            f"{module.__name__} {module.__version__} lacks {', '.join(missing)}, which tf_hvd "
+            f"{module.__name__} {module.__version__} lacks {names}, which tf_hvd "
             f"hooks into. Install a newer tf_hvd, or an older {module.__name__}."
         )
     replacements: dict[str, Callable[[Any, Any], Any]] = {

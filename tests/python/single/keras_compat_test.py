@@ -91,7 +91,7 @@ def without(*missing):
 def test_a_hook_that_is_gone_is_named(missing, named):
     module = without(missing)
     assert compat.missing_hooks(module) == [named]
-    with pytest.raises(ImportError, match=r"keras 99\.0 has not .*" + missing.strip("_")):
+    with pytest.raises(ImportError, match=r"keras 99\.0 lacks .*" + missing.strip("_")):
         patches.patch(module)
 
 
