@@ -24,8 +24,10 @@ from tf_hvd.launch import deputy, rank
 from tf_hvd.launch.culprit import listed
 
 # In seconds: how long the other ranks are not told yet for a machine that does not answer at first;
-# for one to answer later, and between two looks; for what has been told to be done.
+# for one to answer later, and between two looks; for what has been told to be done. For who is
+# killed to be gone, and between two looks then.
 _REACHED, _ANSWER, _LOOK, _DONE = 3.0, 20.0, 0.1, 5.0
+_GONE, _SOON = 2.0, 0.02
 
 
 # Makes of a host's name and a command the command that runs it there.
@@ -116,11 +118,19 @@ class Grace:
             self._here.to_programs(signal.SIGKILL)
             for link in links:
                 link.say(deputy.TO_PROGRAMS, signal.SIGKILL)
+            self._wait_until_gone(links)
+        # One keeper's end has MPI's launcher kill the others, which by now have nothing to do.
+        # Those of this machine come last: others clear what their ranks have left here.
         for link in links:
             link.close()  # its keepers are released then
-        self._here.to_keepers(rank.RELEASE)
         for link in links:
             link.wait()
+        self._here.to_keepers(rank.RELEASE)
+
+    def _wait_until_gone(self, links: list[_Link]) -> None:
+        until = time.monotonic() + _GONE
+        while self._alive(links) and time.monotonic() < until:
+            time.sleep(_SOON)
 
     def _connect(self) -> tuple[list[_Link], list[_Link]]:
         """The machines that are reached, whose ranks hold back their ends by now, and others."""
