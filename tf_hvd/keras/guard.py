@@ -119,37 +119,48 @@ def _counts(optimizer: Any) -> tuple[int, int] | None:
 
 
 class Watch:
-    """Watches one `fit` of a model.
+    """The callback that watches a `fit`; tf_hvd's own."""
 
-    Raises:
-      RuntimeError: it is within a tf.distribute strategy of several replicas.
-    """
+    model: Any
+    params: Any
 
-    def __init__(self, model: Any, params: Any) -> None:
-        self._model = model
-        self._counts = [_counts(leaf) for leaf in _leaves(model)]
-        self.has_trained = False
-        """Whether there was a batch."""
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins to watch.
+
+        Raises:
+          RuntimeError: it is within a tf.distribute strategy of several replicas.
+        """
+        del logs
+        leaves, params = _leaves(self.model), self.params or {}
+        self._counts = [_counts(leaf) for leaf in leaves]
+        self._has_trained = False  # whether there was a batch
         if watches():
-            refuse_replicas("fit() was called", getattr(model, "distribute_strategy", None))
-        steps, epochs = (params or {}).get("steps"), (params or {}).get("epochs") or 1
+            refuse_replicas("fit() was called", getattr(self.model, "distribute_strategy", None))
+        steps, epochs = params.get("steps"), params.get("epochs") or 1
         self._steps = steps * epochs if steps else None
-        first_update.begin_fit(_leaves(model), self._steps)
+        first_update.begin_fit(leaves, self._steps)
 
-    def train_end(self) -> None:
-        """The `fit` has ended."""
-        fit_ended(self._model)
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes that there was a batch."""
+        del batch, logs
+        self._has_trained = True
 
-    def epoch_end(self) -> None:
-        """An epoch has ended: compares what the ranks have.
+    def on_train_end(self, logs: Any = None) -> None:
+        """The `fit` has ended; or a loop of the user's own, with Keras' CallbackList."""
+        del logs
+        fit_ended(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Compares what the ranks have.
 
         Raises:
           GuardError: on all ranks.
         """
+        del epoch, logs
         if not watches() or not tf.executing_eagerly():
             return
         self._check_counts()
-        leaves = _leaves(self._model)
+        leaves = _leaves(self.model)
         found = [compat.synchronizer_of(leaf) for leaf in leaves]
         if self._steps == 1 and any(
             synchronizer is None and first_update.has_passed(leaf)
@@ -157,7 +168,7 @@ class Watch:
         ):
             return  # the ranks' own step: they differ until the broadcast
         synchronizer = found[0] if found else None
-        variables = self._model.trainable_variables
+        variables = self.model.trainable_variables
         settings = [setting for leaf in leaves for setting in _settings(leaf)]
         if synchronizer is None:
             variables = [v for v in variables if not compat.has_own_values(v)]
@@ -166,16 +177,16 @@ class Watch:
             _compare(synchronizer.shared(variables), settings, synchronizer.process_set)
 
     def _check_counts(self) -> None:
-        if not self._model.trainable_variables:
+        if not self.model.trainable_variables:
             return
-        for leaf, before in zip(_leaves(self._model), self._counts, strict=False):
+        for leaf, before in zip(_leaves(self.model), self._counts, strict=False):
             after = _counts(leaf)
             if before is None or after is None:
                 continue
             calls, updates = after[0] - before[0], after[1] - before[1]
             if updates != 0 or calls <= 0:
                 continue
-            if not self.has_trained:
+            if not self._has_trained:
                 # Keras has counted the step that found no data.
                 raise GuardError(
                     f"rank {basics.rank()} got no batches, so nothing was trained: use fewer ranks "
@@ -188,33 +199,6 @@ class Watch:
                 "Keras' optimizers, or do not wrap this one and reduce with "
                 f"tf_hvd.DistributedGradientTape in a train_step of your own. {OFF}"
             )
-
-
-class Watching:
-    """The callback of a `fit` that has a Watch look on."""
-
-    model: Any
-    params: Any
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Begins to watch."""
-        del logs
-        self._watch = Watch(self.model, self.params)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes that there was a batch."""
-        del batch, logs
-        self._watch.has_trained = True
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Compares the ranks."""
-        del epoch, logs
-        self._watch.epoch_end()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """The `fit` has ended."""
-        del logs
-        self._watch.train_end()
 
 
 _SETTINGS_DIFFER = (
@@ -341,7 +325,7 @@ def no_jit(model: Any) -> bool:
 
 
 __all__ = [
-    "Watching",
+    "Watch",
     "before_batch_norm",
     "before_update",
     "check_weights",

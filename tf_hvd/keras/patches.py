@@ -120,7 +120,7 @@ def _watched_callbacks(base: Any, original: Any, name: str) -> Any:
             callbacks = tf.nest.flatten(callbacks or [])
             if guard.watches():
                 callbacks = fit_sync.surround(
-                    base, [*callbacks, internal_callback(guard.Watching, base)]
+                    base, [*callbacks, internal_callback(guard.Watch, base)]
                 )
             else:
                 callbacks += resume.last(base, callbacks)
