@@ -8,12 +8,23 @@ that results are compared bit by bit.
 import numpy as np
 import tensorflow as tf
 
+
+def _product(a, b):
+    """Of complex numbers by their parts: NumPy rounds once less where the machine can."""
+    if not np.iscomplexobj(a):
+        return np.multiply(a, b)
+    result = np.empty_like(a)
+    result.real = a.real * b.real - a.imag * b.imag
+    result.imag = a.real * b.imag + a.imag * b.real
+    return result
+
+
 REDUCTIONS = {
     "Average": np.add,
     "Sum": np.add,
     "Min": np.minimum,
     "Max": np.maximum,
-    "Product": np.multiply,
+    "Product": _product,
 }
 OF_BOOL = {
     "Sum": np.logical_or,
