@@ -15,19 +15,6 @@ namespace {
 constexpr int kTensor = 0;
 constexpr int kSplits = 1;
 
-// Rows for each rank if the caller did not say.
-Status EvenSplits(int64_t rows, size_t ranks, std::vector<int64_t>* splits) {
-  const auto count = static_cast<int64_t>(ranks);
-  if (rows % count != 0) {
-    return InvalidArgument("the first dimension, " + std::to_string(rows) +
-                           ", is not divisible by the " +
-                           std::to_string(count) +
-                           " ranks; pass splits, the number of rows for each");
-  }
-  splits->assign(ranks, rows / count);
-  return Status::Ok();
-}
-
 Status CheckSplits(const std::vector<int64_t>& splits, int64_t rows,
                    size_t ranks) {
   if (splits.size() != ranks) {

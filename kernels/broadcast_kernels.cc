@@ -1,5 +1,4 @@
 // All forms of broadcast.
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,8 +23,6 @@ class RootedKernel : public CollectiveKernel {
   virtual Status AddTensors(Call* call, bool is_root) const = 0;
 
  private:
-  Status CheckRoot(const Membership& membership) const;
-
   int32_t root_ = 0;
 };
 
@@ -35,27 +32,9 @@ RootedKernel::RootedKernel(tf::OpKernelConstruction* ctx)
 }
 
 Status RootedKernel::FillEntry(Call* call) {
-  TF_HVD_RETURN_IF_ERROR(CheckRoot(call->membership));
+  TF_HVD_RETURN_IF_ERROR(CheckRoot(root_, set(), call->membership));
   call->entry.request.root = root_;
   return AddTensors(call, call->runtime->topology().rank == root_);
-}
-
-Status RootedKernel::CheckRoot(const Membership& membership) const {
-  if (set() == kWorldSet) {
-    const auto size = static_cast<int>(membership.ranks);
-    if (root_ >= 0 && root_ < size) return Status::Ok();
-    return InvalidArgument(
-        "there is no rank " + std::to_string(root_) + "; root_rank must be 0 " +
-        (size > 1 ? "to " + std::to_string(size - 1) : "in a job of one rank"));
-  }
-  const std::vector<int>& ranks = *membership.members;
-  if (std::binary_search(ranks.begin(), ranks.end(), root_)) {
-    return Status::Ok();
-  }
-  return InvalidArgument(
-      "root_rank " + std::to_string(root_) + " is not in process set " +
-      std::to_string(set()) +
-      "; it is a rank of the whole job that is a member of the set");
 }
 
 // HorovodBroadcast: the root's input is its output, without a copy.

@@ -1,6 +1,5 @@
 #include "kernels/collective_kernel.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -38,9 +37,6 @@ Status PlaceOnGpu(const Runtime& runtime, tf::OpKernelContext* ctx,
   return device->Record(stream, &entry->memory.ready);
 }
 
-// In the order in which an op may have them; no op has two of them.
-constexpr const char* kMemberNames[] = {"member_names", "variable_names"};
-
 std::string Title(OpKind kind, const std::string& name) {
   return std::string(NameOf(kind)) + " '" + name + "'";
 }
@@ -49,29 +45,6 @@ void FailWith(const Status& status, tf::OpKernelContext* ctx,
               const tf::AsyncOpKernel::DoneCallback& done) {
   ctx->SetStatus(ToTensorFlow(status));
   done();
-}
-
-// Ok if this rank can take part in collectives of `set`. Nobody could be told
-// of a failure of this kind: it stays on this rank.
-Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
-  const int rank = runtime.topology().rank;
-  if (set == kWorldSet) {
-    *membership = {static_cast<size_t>(runtime.topology().size),
-                   static_cast<size_t>(rank), nullptr};
-    return Status::Ok();
-  }
-  const SetMembers members = runtime.SetRanks(set);
-  if (members == nullptr) return UnknownSet(set);
-  const std::vector<int>& ranks = *members;
-  const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
-  if (found == ranks.end() || *found != rank) {
-    return InvalidArgument("rank " + std::to_string(rank) +
-                           " is not in process set " + std::to_string(set) +
-                           "; only its members may call its collectives");
-  }
-  *membership = {ranks.size(), static_cast<size_t>(found - ranks.begin()),
-                 members};
-  return Status::Ok();
 }
 
 // Memory of its own for a result that nobody wants any more.
@@ -111,44 +84,19 @@ struct RowsOutput {
   }
 };
 
-Status UnknownSet(int32_t set) {
-  return InvalidArgument("there is no process set " + std::to_string(set) +
-                         "; pass a set that add_process_set returned and "
-                         "that was not removed");
-}
-
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx, OpKind kind)
     : AsyncOpKernel(ctx),
       kind_(kind),
       on_gpu_(ctx->device_type() == tf::DeviceType(tf::DEVICE_GPU)) {
-  bool ignore_name_scope = false;
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &set_));
-  for (const char* attribute : kMemberNames) {
-    if (ctx->HasAttr(attribute)) {
-      OP_REQUIRES_OK(ctx, ctx->GetAttr(attribute, &member_names_));
-    }
-  }
-  if (ctx->HasAttr("stamp_count")) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("stamp_count", &step_count_));
-  }
-  if (ctx->HasAttr("wire_name")) {  // what has no name of its own has none
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("ignore_name_scope", &ignore_name_scope));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("wire_name", &name_));
-  }
-  if (!name_.empty()) return;
-  name_ = name();
-  // A node of a graph may be called so as well; it then finds no name waiting,
-  // for Python sets one on its own thread and only around an eager call.
-  eager_ = name_ == type_string();
-  if (ignore_name_scope) {
-    // npos + 1 is 0.
-    name_.erase(0, name_.find_last_of('/') + 1);
-  }
+  OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &attributes_));
 }
 
 std::string CollectiveKernel::WireName(const tf::OpKernelContext& ctx) const {
-  std::string wire_name = eager_ ? TakeEagerName() : std::string();
-  if (wire_name.empty()) wire_name = name_;
+  // A node of a graph may be without a name of its own as well; it then finds
+  // none waiting, for Python sets one on its own thread and only around an
+  // eager call.
+  std::string wire_name = attributes_.unnamed ? TakeEagerName() : std::string();
+  if (wire_name.empty()) wire_name = attributes_.name;
   const tf::FrameAndIter frame = ctx.frame_iter();
   if (InLoop(frame)) {
     wire_name += ';';
@@ -171,7 +119,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
     FailWith(FailedPrecondition(NotInitializedText()), ctx, done);
     return;
   }
-  const Status found = FindSet(*runtime, set_, &call.membership);
+  const Status found = FindSet(*runtime, set(), &call.membership);
   if (!found.ok()) {
     FailWith(found.WithContext(Title(kind_, entry.name)), ctx, done);
     return;
@@ -185,7 +133,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   entry.local_error = Fill(&call).WithContext(Title(kind_, entry.name));
   entry.keepalive = std::move(call.held);
   entry.caller = pending->caller();
-  entry.caller_waits = eager_;
+  entry.caller_waits = attributes_.unnamed;
   entry.done = Completion([pending, finish = std::move(call.finish)](
                               const Status& status, int32_t value) {
     pending->End(status, value, finish);
@@ -198,13 +146,13 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
 }
 
 Status CollectiveKernel::Fill(Call* call) {
-  call->entry.set = set_;
+  call->entry.set = set();
   call->entry.request.kind = kind_;
   if (on_gpu_) call->entry.request.device = DeviceKind::kGpu;
   TF_HVD_RETURN_IF_ERROR(ReadStep(call));
   const auto inputs = static_cast<size_t>(TensorCount(*call));
-  if (!member_names_.empty() && member_names_.size() != inputs) {
-    return InvalidArgument(std::to_string(member_names_.size()) +
+  if (!member_names().empty() && member_names().size() != inputs) {
+    return InvalidArgument(std::to_string(member_names().size()) +
                            " names for " + std::to_string(inputs) +
                            " tensors; pass one for each, or none at all");
   }
@@ -216,13 +164,13 @@ Status CollectiveKernel::Fill(Call* call) {
 }
 
 int CollectiveKernel::TensorCount(const Call& call) const {
-  return call.ctx->num_inputs() - step_count_;
+  return call.ctx->num_inputs() - attributes_.step_count;
 }
 
 Status CollectiveKernel::ReadStep(Call* call) const {
-  if (step_count_ == 0) return Status::Ok();
+  if (attributes_.step_count == 0) return Status::Ok();
   const tf::Tensor& step = call->ctx->input(TensorCount(*call));
-  if (step_count_ > 1 || step.NumElements() != 1) {
+  if (attributes_.step_count > 1 || step.NumElements() != 1) {
     return InvalidArgument("pass one number as the step, or none at all");
   }
   call->entry.step = step.flat<int64_t>()(0);
@@ -232,8 +180,8 @@ Status CollectiveKernel::ReadStep(Call* call) const {
 void CollectiveKernel::Add(Call* call, TensorSpec spec,
                            const Span& memory) const {
   std::vector<TensorSpec>& specs = call->entry.request.tensors;
-  if (specs.size() < member_names_.size()) {
-    spec.name = member_names_[specs.size()];
+  if (specs.size() < member_names().size()) {
+    spec.name = member_names()[specs.size()];
   }
   specs.push_back(std::move(spec));
   call->entry.tensors.push_back(memory);

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attributes.h"
+#include "kernels/local_checks.h"
 #include "kernels/pending_call.h"
 #include "kernels/tf_compat.h"
 #include "runtime/api/c_api.h"
@@ -24,13 +26,6 @@
 #include "runtime/request/entry.h"
 
 namespace tf_hvd {
-
-// This rank's part in a process set.
-struct Membership {
-  size_t ranks = 1;
-  size_t place = 0;    // of this rank among them
-  SetMembers members;  // null for the world, whose ranks count from 0
-};
 
 struct RowsOutput;
 
@@ -101,9 +96,11 @@ class CollectiveKernel : public tf::AsyncOpKernel {
   int TensorCount(const Call& call) const;
 
   OpKind kind() const { return kind_; }
-  int32_t set() const { return set_; }
+  int32_t set() const { return attributes_.set; }
   // Of the tensors of a group, in their order; or none.
-  const std::vector<std::string>& member_names() const { return member_names_; }
+  const std::vector<std::string>& member_names() const {
+    return attributes_.member_names;
+  }
 
  private:
   // The name that ranks match calls by.
@@ -114,17 +111,10 @@ class CollectiveKernel : public tf::AsyncOpKernel {
 
   const OpKind kind_;
   const bool on_gpu_;
-  int32_t set_ = kWorldSet;
-  std::string name_;
-  std::vector<std::string> member_names_;
-  int step_count_ = 0;
-  // An eager call: all kernels of one op have one name, so that Python hands
-  // over the caller's through the C API.
-  bool eager_ = false;
+  // Of an eager call, which has no name there, Python hands over the caller's
+  // through the C API.
+  CollectiveAttributes attributes_;
 };
-
-// The error of a call that names a process set that does not exist.
-Status UnknownSet(int32_t set);
 
 }  // namespace tf_hvd
 

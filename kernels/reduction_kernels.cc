@@ -1,9 +1,6 @@
 // HorovodAllreduce, HorovodReducescatter and their grouped forms: the
 // collectives that compute something.
 #include <cstdint>
-#include <cstring>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,19 +24,9 @@ class ReductionKernel : public CollectiveKernel {
   virtual Status AddReduced(Call* call, int index) const = 0;
 
  private:
-  // `type`: of the tensors; afterwards, the one that they travel in.
-  Status CastTo(const std::string& wire, DType* type);
   Status Cast(Call* call) const;
 
-  // Whether the operation exists and is possible for the type that travels;
-  // both are attributes, so the answer is that of every call.
-  Status Validate(int reduce_op, DType type);
-
-  ReduceOp reduce_op_ = ReduceOp::kSum;
-  double prescale_ = 1.0;
-  double postscale_ = 1.0;
-  std::string compression_;
-  std::optional<DType> wire_;
+  ReductionAttributes reduction_;
   Status valid_;
 };
 
@@ -55,86 +42,28 @@ Status NewHalves(Call* call, int64_t count, void** memory) {
 
 ReductionKernel::ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
     : CollectiveKernel(ctx, kind) {
-  int reduce_op = 0;
-  float prescale = 1.0f;
-  float postscale = 1.0f;
-  tf::DataType dtype = tf::DT_INVALID;
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("reduce_op", &reduce_op));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("prescale_factor", &prescale));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("postscale_factor", &postscale));
-  std::vector<int64_t> exact;
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("exact_factors", &exact));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("compression", &compression_));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype));
-  std::string wire;
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("wire_dtype", &wire));
-  prescale_ = prescale;
-  postscale_ = postscale;
-  if (exact.size() == 2) {
-    std::memcpy(&prescale_, &exact[0], sizeof(prescale_));
-    std::memcpy(&postscale_, &exact[1], sizeof(postscale_));
-  }
-  // Not an error of the construction: the other ranks would wait for a call
-  // that never comes.
-  DType type = DType::kFloat32;
-  valid_ = ToDType(dtype, &type);
-  if (valid_.ok() && !wire.empty()) valid_ = CastTo(wire, &type);
-  if (valid_.ok()) valid_ = Validate(reduce_op, type);
-  if (exact.size() != 2 && !exact.empty()) {
-    valid_ = InvalidArgument("exact_factors has two numbers, or none");
-  }
-}
-
-Status ReductionKernel::CastTo(const std::string& wire, DType* type) {
-  for (const DType half : {DType::kFloat16, DType::kBfloat16}) {
-    if (wire == NameOf(half)) wire_ = half;
-  }
-  if (!wire_.has_value() || *type != DType::kFloat32) {
-    return InvalidArgument(std::string("cannot send ") + NameOf(*type) +
-                           " as " + wire +
-                           "; wire_dtype is float16 or bfloat16, of float32");
-  }
-  *type = *wire_;
-  return Status::Ok();
-}
-
-Status ReductionKernel::Validate(int reduce_op, DType type) {
-  constexpr int kLast = static_cast<int>(ReduceOp::kProduct);
-  if (reduce_op < 0 || reduce_op > kLast) {
-    return InvalidArgument("there is no reduce_op " +
-                           std::to_string(reduce_op) +
-                           "; pass Average, Sum, Adasum, Min, Max or Product");
-  }
-  reduce_op_ = static_cast<ReduceOp>(reduce_op);
-  const bool adasum = reduce_op_ == ReduceOp::kAdasum;
-  if (adasum && kind() == OpKind::kReducescatter) {
-    return InvalidArgument(
-        "Adasum needs whole vectors; pass Average or Sum, or take allreduce");
-  }
-  if (!(adasum ? IsFloating(type) : IsReducible(type, reduce_op_))) {
-    return InvalidArgument(std::string("cannot compute ") + NameOf(reduce_op_) +
-                           " of " + NameOf(type) +
-                           "; cast the tensor or take another operation");
-  }
-  return Status::Ok();
+  OP_REQUIRES_OK(ctx, ReadReduction(ctx, &reduction_));
+  valid_ = reduction_.valid;
+  if (!valid_.ok()) return;
+  valid_ = CheckReducible(kind, reduction_.reduce_op, reduction_.travels);
 }
 
 Status ReductionKernel::FillEntry(Call* call) {
   TF_HVD_RETURN_IF_ERROR(valid_);
   Request& request = call->entry.request;
-  request.reduce_op = reduce_op_;
-  request.prescale = prescale_;
-  request.postscale = postscale_;
-  request.compression = compression_;
+  request.reduce_op = reduction_.reduce_op;
+  request.prescale = reduction_.prescale;
+  request.postscale = reduction_.postscale;
+  request.compression = reduction_.compression;
   for (int i = 0; i < TensorCount(*call); ++i) {
     TF_HVD_RETURN_IF_ERROR(AddReduced(call, i));
   }
-  return wire_.has_value() ? Cast(call) : Status::Ok();
+  return reduction_.wire.has_value() ? Cast(call) : Status::Ok();
 }
 
 Status ReductionKernel::Cast(Call* call) const {
   Entry& entry = call->entry;
-  for (TensorSpec& spec : entry.request.tensors) spec.dtype = *wire_;
+  for (TensorSpec& spec : entry.request.tensors) spec.dtype = *reduction_.wire;
   if (entry.request.device == DeviceKind::kGpu) {
     entry.stored = DType::kFloat32;
     return Status::Ok();
@@ -145,7 +74,7 @@ Status ReductionKernel::Cast(Call* call) const {
     Span& tensor = entry.tensors[i];
     void* narrow = nullptr;
     TF_HVD_RETURN_IF_ERROR(NewHalves(call, tensor.count, &narrow));
-    StoreAccumulator(*wire_, narrow, tensor.input, tensor.count, 1.0);
+    StoreAccumulator(*reduction_.wire, narrow, tensor.input, tensor.count, 1.0);
     void* result = narrow;
     const int64_t count =
         call->ctx->mutable_output(static_cast<int>(i))->NumElements();
@@ -156,7 +85,7 @@ Status ReductionKernel::Cast(Call* call) const {
     tensor.input = narrow;
     tensor.output = result;
   }
-  call->finish = [wire = *wire_, results = std::move(results),
+  call->finish = [wire = *reduction_.wire, results = std::move(results),
                   held = call->held](int32_t) {
     for (const Span& result : results) {
       LoadAccumulator(wire, result.output, result.input, result.count, 1.0);

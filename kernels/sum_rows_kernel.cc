@@ -6,6 +6,7 @@
 
 #include "compute/device_sums.h"
 #include "compute/sum_rows_cpu.h"
+#include "kernels/sum_rows.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
 #include "runtime/api/c_api.h"
@@ -15,38 +16,6 @@
 
 namespace tf_hvd {
 namespace {
-
-// How the elements of a type are summed.
-struct Way {
-  const char* kernel;  // the GPU's
-  void (*on_cpu)(const SumRowsArguments&, int64_t begin, int64_t end);
-  int64_t parts;  // of an element: a complex number has two
-};
-
-Status FindWay(DType dtype, Way* way) {
-#define TF_HVD_WAY(name, T) {#name, SumRowsOnCpu<T>, 1},
-  static constexpr Way kWays[] = {TF_HVD_DEVICE_SUMS(TF_HVD_WAY)};
-#undef TF_HVD_WAY
-  enum { kBytes1, kBytes2, kBytes4, kBytes8, kFloat, kDouble };
-  const bool is_complex = IsComplex(dtype);
-  const size_t part = SizeOf(dtype) / (is_complex ? 2 : 1);
-  if (is_complex || IsFloating(dtype)) {
-    if (part < sizeof(float)) {
-      return InvalidArgument(std::string("rows of ") + NameOf(dtype) +
-                             " are summed as float32; cast them");
-    }
-    *way = kWays[part == sizeof(float) ? kFloat : kDouble];
-  } else if (dtype == DType::kBool) {
-    return InvalidArgument("rows of bool have no sums");
-  } else {
-    *way = kWays[part == 1   ? kBytes1
-                 : part == 2 ? kBytes2
-                 : part == 4 ? kBytes4
-                             : kBytes8];
-  }
-  way->parts = is_complex ? 2 : 1;
-  return Status::Ok();
-}
 
 Status CheckShapes(const tf::Tensor& values, const tf::Tensor& order,
                    const tf::Tensor& ends) {
@@ -68,7 +37,7 @@ class SumRowsKernel final : public tf::OpKernel {
       : OpKernel(ctx), on_gpu_(ctx->device_type() == tf::DEVICE_GPU) {
     DType dtype = DType::kFloat32;
     OP_REQUIRES_OK(ctx, ToTensorFlow(ToDType(ctx->input_type(0), &dtype)));
-    OP_REQUIRES_OK(ctx, ToTensorFlow(FindWay(dtype, &way_)));
+    OP_REQUIRES_OK(ctx, ToTensorFlow(FindSumWay(dtype, &way_)));
   }
 
   void Compute(tf::OpKernelContext* ctx) override {
@@ -95,18 +64,7 @@ class SumRowsKernel final : public tf::OpKernel {
 
  private:
   Status Sum(tf::OpKernelContext* ctx, const SumRowsArguments& arguments) {
-    int64_t before = 0;
-    bool sound = true;
-    for (int64_t i = 0; i < arguments.sum_count; ++i) {
-      sound = sound && arguments.ends[i] >= before;
-      before = arguments.ends[i];
-    }
-    sound = sound && before <= arguments.rows;
-    for (int64_t i = 0; i < arguments.rows; ++i) {
-      const int64_t row = arguments.order[i];
-      sound = sound && row >= 0 && row < arguments.rows;
-    }
-    if (!sound) return InvalidArgument("an order that leaves the rows");
+    TF_HVD_RETURN_IF_ERROR(CheckOrder(arguments));
     const int64_t additions = arguments.rows * arguments.columns;
     const auto params = AdaptiveShards(1 + additions / arguments.sum_count);
     ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
@@ -138,7 +96,7 @@ class SumRowsKernel final : public tf::OpKernel {
   }
 
   const bool on_gpu_;
-  Way way_{};
+  SumWay way_{};
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodSumRows").Device(tf::DEVICE_CPU),

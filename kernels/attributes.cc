@@ -1,0 +1,99 @@
+#include "kernels/attributes.h"
+
+#include <cstring>
+
+#include "kernels/tf_adapters.h"
+
+namespace tf_hvd {
+namespace {
+
+// In the order in which an op may have them; no op has two of them.
+constexpr const char* kMemberNames[] = {"member_names", "variable_names"};
+
+Status ReadOperation(int number, ReduceOp* reduce_op) {
+  constexpr int kLast = static_cast<int>(ReduceOp::kProduct);
+  if (number < 0 || number > kLast) {
+    return InvalidArgument("there is no reduce_op " + std::to_string(number) +
+                           "; pass Average, Sum, Adasum, Min, Max or Product");
+  }
+  *reduce_op = static_cast<ReduceOp>(number);
+  return Status::Ok();
+}
+
+Status ReadWire(const std::string& wire, ReductionAttributes* attributes) {
+  if (wire.empty()) return Status::Ok();
+  for (const DType half : {DType::kFloat16, DType::kBfloat16}) {
+    if (wire == NameOf(half)) attributes->wire = half;
+  }
+  if (!attributes->wire.has_value() || attributes->travels != DType::kFloat32) {
+    return InvalidArgument(std::string("cannot send ") +
+                           NameOf(attributes->travels) + " as " + wire +
+                           "; wire_dtype is float16 or bfloat16, of float32");
+  }
+  attributes->travels = *attributes->wire;
+  return Status::Ok();
+}
+
+// A text of TensorFlow's attributes, where the op has it.
+template <typename T>
+absl::Status ReadOptional(tf::OpKernelConstruction* ctx, const char* name,
+                          T* value) {
+  return ctx->HasAttr(name) ? ctx->GetAttr(name, value) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
+                            CollectiveAttributes* attributes) {
+  TF_RETURN_IF_ERROR(ctx->GetAttr("process_set_id", &attributes->set));
+  for (const char* name : kMemberNames) {
+    TF_RETURN_IF_ERROR(ReadOptional(ctx, name, &attributes->member_names));
+  }
+  TF_RETURN_IF_ERROR(ReadOptional(ctx, "stamp_count", &attributes->step_count));
+  // What has no name of its own has none.
+  bool ignore_name_scope = false;
+  TF_RETURN_IF_ERROR(ReadOptional(ctx, "wire_name", &attributes->name));
+  TF_RETURN_IF_ERROR(
+      ReadOptional(ctx, "ignore_name_scope", &ignore_name_scope));
+  if (!attributes->name.empty()) return absl::OkStatus();
+  attributes->name = ctx->def().name();
+  attributes->unnamed = attributes->name == ctx->def().op();
+  if (ignore_name_scope) {
+    // npos + 1 is 0.
+    attributes->name.erase(0, attributes->name.find_last_of('/') + 1);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadReduction(tf::OpKernelConstruction* ctx,
+                           ReductionAttributes* attributes) {
+  int reduce_op = 0;
+  float prescale = 1.0f;
+  float postscale = 1.0f;
+  tf::DataType dtype = tf::DT_INVALID;
+  std::vector<int64_t> exact;
+  std::string wire;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("reduce_op", &reduce_op));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("prescale_factor", &prescale));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("postscale_factor", &postscale));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("exact_factors", &exact));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("compression", &attributes->compression));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("T", &dtype));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("wire_dtype", &wire));
+  attributes->prescale = prescale;
+  attributes->postscale = postscale;
+  if (exact.size() == 2) {
+    std::memcpy(&attributes->prescale, &exact[0], sizeof(double));
+    std::memcpy(&attributes->postscale, &exact[1], sizeof(double));
+  }
+  Status& valid = attributes->valid;
+  valid = ToDType(dtype, &attributes->travels);
+  if (valid.ok()) valid = ReadWire(wire, attributes);
+  if (valid.ok()) valid = ReadOperation(reduce_op, &attributes->reduce_op);
+  if (exact.size() != 2 && !exact.empty()) {
+    valid = InvalidArgument("exact_factors has two numbers, or none");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,53 @@
+// What the attributes of a collective's node say, for the kernels of
+// TensorFlow's executor and for those of XLA's compiler. Any thread.
+#ifndef TF_HVD_KERNELS_ATTRIBUTES_H_
+#define TF_HVD_KERNELS_ATTRIBUTES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/tf_compat.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+#include "runtime/request/request.h"
+
+namespace tf_hvd {
+
+// Those that all collectives have.
+struct CollectiveAttributes {
+  int32_t set = kWorldSet;
+  // What ranks match calls by: wire_name, or the node's name.
+  std::string name;
+  // All kernels of one op that is called eagerly have the op's name, which
+  // nobody chose.
+  bool unnamed = false;
+  // Of the tensors of a group, in their order; or none.
+  std::vector<std::string> member_names;
+  int step_count = 0;
+};
+
+absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
+                            CollectiveAttributes* attributes);
+
+// Those of allreduce and reducescatter.
+struct ReductionAttributes {
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string compression;
+  // What tensors are cast to on their way.
+  std::optional<DType> wire;
+  DType travels = DType::kFloat32;  // the type that is reduced
+  // What is wrong with them. Not an error of the construction: the other ranks
+  // would wait for a call that never comes.
+  Status valid;
+};
+
+absl::Status ReadReduction(tf::OpKernelConstruction* ctx,
+                           ReductionAttributes* attributes);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_ATTRIBUTES_H_
