@@ -2,7 +2,7 @@
 
 load("@cuda//:defs.bzl", "CUDA_TOOLKIT")
 load("@mpi//:defs.bzl", "MPI_PREFIXES")
-load("@tensorflow//:defs.bzl", "TF_LIBRARY", "TF_LIBRARY_DIR")
+load("@tensorflow//:defs.bzl", "TF_HAS_XLA", "TF_LIBRARY", "TF_LIBRARY_DIR")
 
 COPTS = [
     "-Wall",
@@ -174,7 +174,12 @@ def tf_hvd_cc_plugin(name, exports, copts = [], **kwargs):
         **kwargs
     )
 
-def tf_hvd_tf_plugin(name, deps, exports = _EXPORTS, **kwargs):
+# Where TensorFlow's wheels have XLA, and what targets that need it are tagged
+# with: `bazel build //...` leaves them out where XLA's headers are missing.
+TF_XLA_LIBRARY = "libtensorflow_cc.so.2"
+XLA_TAGS = [] if TF_HAS_XLA else ["manual"]
+
+def tf_hvd_tf_plugin(name, deps, libraries = [], exports = _EXPORTS, tags = [], **kwargs):
     """The shared object that TensorFlow loads.
 
     It is linked to TensorFlow's framework library by name alone: the process
@@ -183,7 +188,9 @@ def tf_hvd_tf_plugin(name, deps, exports = _EXPORTS, **kwargs):
     Args:
       name: of the file.
       deps: the libraries that go into it, whole.
+      libraries: of TensorFlow's, besides the framework's.
       exports: the linker's version script.
+      tags: besides no_sanitizer.
       **kwargs: cc_binary's.
     """
     native.cc_binary(
@@ -197,10 +204,10 @@ def tf_hvd_tf_plugin(name, deps, exports = _EXPORTS, **kwargs):
             "-Wl,-z,defs",
             "-L" + TF_LIBRARY_DIR,
             "-l:" + TF_LIBRARY,
-        ],
+        ] + ["-l:" + library for library in libraries],
         linkshared = True,
         linkstatic = True,
-        tags = ["no_sanitizer"],
+        tags = tags + ["no_sanitizer"],
         deps = deps,
         **kwargs
     )

@@ -64,12 +64,14 @@ apt_install() {
     die "apt-get cannot install $*: see the lines above"
 }
 
-# Debian's Bazel, and for the tests GoogleTest's sources, an ssh server, Slurm and
+# Debian's Bazel, what XLA's headers include, and for the tests GoogleTest's sources, an ssh server, Slurm and
 # debootstrap, where they are to be had. None is required here: another Bazel may
-# serve, and tests are skipped where what they need is missing.
+# serve, steps cannot be compiled by XLA, and tests are skipped where what they need is
+# missing.
 install_system_packages() {
   local wanted=()
   [[ -x ${DEBIAN_BAZEL} ]] || wanted+=(bazel-bootstrap)
+  has_xla_headers || wanted+=(libhighwayhash-dev libfarmhash-dev)
   if [[ " $* " == *" test "* && ! -d ${GTEST_ROOT} ]]; then
     wanted+=(googletest)
   fi
@@ -89,6 +91,9 @@ install_system_packages() {
     (apt_install "${package}") || echo "dev: going on without ${package}" >&2
   done
 }
+
+# What those of TensorFlow's wheel include, and it lacks.
+has_xla_headers() { [[ -d /usr/include/highwayhash && -f /usr/include/farmhash.h ]]; }
 
 require_gtest() {
   [[ -d ${GTEST_ROOT} ]] ||
@@ -132,7 +137,7 @@ is_usable_bazel() {
 environment_hash() {
   {
     requirements build
-    echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION}"
+    echo "${ROOT} $(python3 -V) mpich ${MPICH_VERSION} xla $(has_xla_headers; echo $?)"
   } | hash_of
 }
 

@@ -2,7 +2,7 @@
 
     assemble_wheel.py --dist DIR --version VERSION WHEEL...
 
-They were built from one source: all but the library for TensorFlow, and what tells of it, must be
+They were built from one source: all but the libraries for TensorFlow, and what tells of them, must be
 the same bytes. Prints the wheel's path.
 """
 
@@ -33,7 +33,8 @@ class Part:
         self.build: dict[str, Any] = {}
         exec(members.pop(BUILD_INFO), self.build)
         inside = {name: data for name, data in members.items() if ".dist-info/" not in name}
-        libraries = [f"tf_hvd/{build['library']}" for build in self.build["BUILDS"].values()]
+        endings = tuple(f"_{minor}.so" for minor in self.build["BUILDS"])
+        libraries = [name for name in inside if name.endswith(endings)]
         self.libraries = {name: inside.pop(name) for name in libraries}
         self.common = inside
 

@@ -57,7 +57,8 @@ def main() -> None:
     }
     files = {path.as_posix(): path.read_bytes() for path in arguments.python}
     for path in arguments.native:
-        packed = build["library"] if path.name == "_tf_hvd.so" else path.name
+        of_minor = path.name.startswith("_tf_hvd")
+        packed = f"{path.stem}_{minor}.so" if of_minor else path.name
         files[f"{metadata['name']}/{packed}"] = path.read_bytes()
     name = make_wheel(
         arguments.output,

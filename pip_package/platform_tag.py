@@ -8,7 +8,7 @@ from auditwheel.wheel_abi import analyze_wheel_abi
 
 # Found where it is: in the TensorFlow that has loaded it before ours is opened.
 # MPI's libraries are opened by name at run time, so that none is wanted here.
-OUTSIDE = frozenset({"libtensorflow_framework.so.2"})
+OUTSIDE = frozenset({"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"})
 
 
 class NotPortableError(Exception):

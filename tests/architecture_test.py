@@ -44,6 +44,7 @@ FLOORS = (
     "runtime/transport/mpi",
     "runtime/api",
     "kernels",
+    "kernels/xla",
 )  # fmt: skip
 # Ops stand beside all of it: signatures alone.
 OPS = "ops"
@@ -52,6 +53,7 @@ OTHERS = {
     "kernels": (
         "tensorflow/", "xla/stream_executor/stream.h", "absl/", "Eigen/", "unsupported/Eigen/",
     ),
+    "kernels/xla": ("tensorflow/", "xla/", "absl/"),
     OPS: ("tensorflow/", "absl/"),
 }  # fmt: skip
 # Headers of other libraries, and who alone may include them.

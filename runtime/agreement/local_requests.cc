@@ -17,6 +17,7 @@ void LocalRequests::Add(Entry entry) {
     want_join_.emplace(set, std::move(entry));
     return;
   }
+  ever_compiled_ = ever_compiled_ || entry.request.compiled;
   const Key key{entry.set, entry.name};
   if (IsWaitedFor(key)) {
     entry.local_error =
@@ -158,6 +159,11 @@ std::map<Key, int64_t> LocalRequests::Waits() const {
     since_ns[{set, kJoinName}] = entry.submitted_ns;
   }
   return since_ns;
+}
+
+bool LocalRequests::IsCompiled(const Key& key) const {
+  const auto waiting = queue_.find(key);
+  return waiting != queue_.end() && waiting->second.front().request.compiled;
 }
 
 bool LocalRequests::HasSubmitted(const Key& key) const {

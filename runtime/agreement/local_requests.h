@@ -68,6 +68,11 @@ class LocalRequests {
   // Tells the caller, unless it has been told.
   void Answer(Entry* entry, const Status& status);
 
+  // Whether the oldest request of that name is of a step that XLA has compiled,
+  // and whether any was since the runtime was started.
+  bool IsCompiled(const Key& key) const;
+  bool ever_compiled() const { return ever_compiled_; }
+
   // True if something is not in order yet.
   bool Waiting() const { return !queue_.empty() || !want_join_.empty(); }
   // What is not in order yet, and since when its caller waits. A request that
@@ -96,6 +101,7 @@ class LocalRequests {
   bool finished_any_ = false;  // since then
   uint64_t moved_ = 0;         // then
   int64_t moved_ns_ = 0;
+  bool ever_compiled_ = false;
 };
 
 }  // namespace tf_hvd

@@ -164,6 +164,7 @@ void PutAnswer(const StallAnswer& answer, Writer* out) {
   for (const WaitGroup& group : answer.waits) {
     out->PutText(group.waits_for);
     PutRanks(group.ranks, out);
+    out->Put(static_cast<uint8_t>(group.compiled));
   }
 }
 
@@ -177,6 +178,7 @@ void GetAnswer(Reader* in, StallAnswer* answer) {
     WaitGroup group;
     group.waits_for = in->GetText();
     group.ranks = GetRanks(in);
+    group.compiled = in->Get<uint8_t>() != 0;
     answer->waits.push_back(std::move(group));
   }
 }

@@ -37,10 +37,12 @@ StallAnswer Merge(const StallAnswer& a, const StallAnswer& b) {
   merged.silent = Merge(a.silent, b.silent);
   merged.waits = a.waits;
   for (const WaitGroup& group : b.waits) {
-    const auto same = std::find_if(merged.waits.begin(), merged.waits.end(),
-                                   [&group](const WaitGroup& other) {
-                                     return other.waits_for == group.waits_for;
-                                   });
+    const auto same =
+        std::find_if(merged.waits.begin(), merged.waits.end(),
+                     [&group](const WaitGroup& other) {
+                       return other.waits_for == group.waits_for &&
+                              other.compiled == group.compiled;
+                     });
     if (same == merged.waits.end()) {
       merged.waits.push_back(group);
     } else {

@@ -33,6 +33,8 @@ RankList Merge(const RankList& a, const RankList& b);
 struct WaitGroup {
   std::string waits_for;  // for people; empty: no collective
   RankList ranks;
+  // Whether they have made calls of steps that XLA has compiled.
+  bool compiled = false;
 };
 
 struct StallAnswer {

@@ -131,7 +131,10 @@ void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
   }
   for (const auto& [key, since_ns] : waits) {
     const int64_t age_ns = now_ns - since_ns;
-    if (age_ns < options_.warn_ns) continue;
+    if (age_ns < options_.warn_ns) {
+      AskEarly(key, age_ns, now_ns);
+      continue;
+    }
     Asked& asked = asked_[key];
     // Past the limit the next report ends the job, and has only the grace to do
     // so before waiters end it, who know less.
@@ -151,6 +154,12 @@ void StallMonitor::AskForWaits(const std::map<Key, int64_t>& waits,
                   NoAnswerText(above, topology_.hosts));
     }
   }
+}
+
+void StallMonitor::AskEarly(const Key& key, int64_t age_ns, int64_t now_ns) {
+  if (age_ns < options_.compiled_ns || !own_.IsCompiled(key)) return;
+  Asked& asked = asked_[key];
+  if (!std::exchange(asked.early, true)) Ask(key, now_ns);
 }
 
 void StallMonitor::Ask(const Key& key, int64_t now_ns) {
@@ -238,7 +247,8 @@ StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
     answer.agreed = true;
   } else {
     answer.missing = self;
-    answer.waits.push_back({OtherWaitsText(waits, key), self});
+    answer.waits.push_back(
+        {OtherWaitsText(waits, key), self, own_.ever_compiled()});
   }
   return answer;
 }
@@ -328,7 +338,7 @@ void StallMonitor::Report(const Key& key, const StallReport& result) {
   const StallAnswer& answer = result.answer;
   if (options_.warn_ns <= 0 || answer.agreed) return;
   if (answer.missing.empty() && answer.silent.empty()) return;
-  if (result.age_ns < options_.warn_ns) return;
+  if (result.age_ns < options_.warn_ns) return ReportUncompiled(key, result);
   const std::string text =
       StallText(key, result.age_ns, answer, topology_.hosts);
   if (options_.fail_ns > 0 && result.age_ns >= options_.fail_ns) {
@@ -337,6 +347,19 @@ void StallMonitor::Report(const Key& key, const StallReport& result) {
     host_->Abort(AbortRecord::kStalled, culprits.named.front(), text);
   } else {
     host_->Warn(text);
+  }
+}
+
+// Nobody but a call of a compiled step asks so early. Whoever waits for
+// something else and has compiled nothing will not come to that call.
+void StallMonitor::ReportUncompiled(const Key& key, const StallReport& result) {
+  if (result.age_ns < options_.compiled_ns + options_.query_ns) return;
+  for (const WaitGroup& group : result.answer.waits) {
+    if (group.compiled || group.waits_for.empty()) continue;
+    host_->Abort(
+        AbortRecord::kFailed, group.ranks.named.front(),
+        UncompiledText(key, result.answer.voted, group, topology_.hosts));
+    return;
   }
 }
 

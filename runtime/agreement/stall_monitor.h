@@ -32,6 +32,9 @@ struct StallOptions {
   int64_t fail_ns = 300'000'000'000;  // 0: only warn
   int64_t query_ns = 2'000'000'000;   // how long answers are waited for
   int64_t grace_ns = 10'000'000'000;  // after fail_ns a waiter ends it itself
+  // After this a call of a compiled step asks whether the others compile theirs
+  // as well: its name is another then, and would be waited for in vain.
+  int64_t compiled_ns = 2'000'000'000;
 };
 
 class StallMonitor {
@@ -88,12 +91,14 @@ class StallMonitor {
     int64_t since_ns = 0;  // asked for the first time since it was answered
     int64_t heard_ns = 0;  // the query came last; 0: never
     bool warned = false;   // that nobody answers, since asked_ns
+    bool early = false;    // it was asked whether the others compile as well
   };
 
   bool WaitsTooLong(const std::map<Key, int64_t>& waits, int64_t now_ns);
   bool ExecutesTooLong(int64_t now_ns);
   void AbortWait(const Key& key, int rank, const std::string& what);
   void AskForWaits(const std::map<Key, int64_t>& waits, int64_t now_ns);
+  void AskEarly(const Key& key, int64_t age_ns, int64_t now_ns);
   void Ask(const Key& key, int64_t now_ns);
   bool Heard(const Asked& asked) const;
   bool Unanswered(const Asked& asked, int64_t now_ns) const;
@@ -106,6 +111,7 @@ class StallMonitor {
   RankList Silent(const StallQuery& query,
                   const std::vector<int>& members) const;
   void Report(const Key& key, const StallReport& result);
+  void ReportUncompiled(const Key& key, const StallReport& result);
 
   const ProcessSets& sets_;
   const Ordering& ordering_;

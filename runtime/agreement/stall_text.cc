@@ -105,6 +105,17 @@ std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
          "Session.run that fetches it on some ranks only";
 }
 
+std::string UncompiledText(const Key& key, const RankList& compiled,
+                           const WaitGroup& group,
+                           const std::vector<std::string>& hosts) {
+  return "mismatch in " + Shown(key) + ": " + ListText(compiled, hosts) +
+         (compiled.count == 1 ? " calls" : " call") +
+         " it from a step that XLA compiles; " + ListText(group.ranks, hosts) +
+         (group.ranks.count == 1 ? " waits for " : " wait for ") +
+         group.waits_for + (group.ranks.count == 1 ? " and has" : " and have") +
+         " compiled no collective; jit_compile must be the same on all ranks";
+}
+
 std::string NoAnswerText(const std::vector<int>& above,
                          const std::vector<std::string>& hosts) {
   std::string text = "; no answer from ";

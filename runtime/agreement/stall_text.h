@@ -28,6 +28,11 @@ std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
 std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
                       const std::vector<std::string>& hosts);
 
+// Some ranks' steps are compiled by XLA and those of `group` are not.
+std::string UncompiledText(const Key& key, const RankList& compiled,
+                           const WaitGroup& group,
+                           const std::vector<std::string>& hosts);
+
 // Who should have passed the question on, or sent the query.
 std::string NoAnswerText(const std::vector<int>& above,
                          const std::vector<std::string>& hosts);

@@ -77,11 +77,15 @@ std::string CountText(const Request& request) {
   return std::to_string(count) + (count == 1 ? " tensor" : " tensors");
 }
 
-const char* ShapeRule(OpKind kind) {
-  switch (kind) {
+const char* ShapeRule(const Request& request) {
+  switch (request.kind) {
     case OpKind::kAllgather:
     case OpKind::kAlltoall:
-      return "all dimensions but the first must be equal on all ranks";
+      return request.compiled
+                 ? "in a compiled step all dimensions must be equal on all "
+                   "ranks; where the first may differ, compile the step "
+                   "without this call (jit_compile=False)"
+                 : "all dimensions but the first must be equal on all ranks";
     default:
       return "the shapes must be equal on all ranks";
   }
@@ -105,7 +109,7 @@ Difference TensorDifference(const Request& a, const Request& b) {
         return x.shape != y.shape;
       });
   if (!other_shape.has_value()) return {"", "", nullptr};
-  return TensorTexts(a, b, *other_shape, ShapeRule(a.kind));
+  return TensorTexts(a, b, *other_shape, ShapeRule(a));
 }
 
 // How the caller says that the tensor stands for something that is not dense.
@@ -162,12 +166,22 @@ Difference SetDifference(const Request& a, const Request& b) {
   return {RanksText(a), RanksText(b), rule};
 }
 
+std::string CompiledText(const Request& request) {
+  return request.compiled ? "a step that XLA compiles"
+                          : "one that it does not compile";
+}
+
 // The checks in their documented order; the first that fails is told.
 Difference FirstDifference(const Request& a, const Request& b) {
   if (a.kind != b.kind) {
     return {NameOf(a.kind), NameOf(b.kind),
             "the operations must be equal on all ranks; if two are meant, give "
             "them different names"};
+  }
+  // Before the shapes: an allgather's have no first dimension elsewhere.
+  if (a.compiled != b.compiled) {
+    return {CompiledText(a), CompiledText(b),
+            "jit_compile must be the same on all ranks"};
   }
   // Before the data types, which differ because of it.
   const Difference compression = CompressionDifference(a, b);

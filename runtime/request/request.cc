@@ -19,9 +19,9 @@ uint64_t Bits(double value) {
 auto Fields(const Request& request) {
   return std::tuple_cat(
       std::make_tuple(Bits(request.prescale), Bits(request.postscale)),
-      std::tie(request.kind, request.device, request.reduce_op, request.root,
-               request.removed_set, request.compression, request.ranks,
-               request.tensors));
+      std::tie(request.kind, request.device, request.compiled,
+               request.reduce_op, request.root, request.removed_set,
+               request.compression, request.ranks, request.tensors));
 }
 
 }  // namespace
@@ -48,6 +48,7 @@ std::string EncodeRequest(const Request& request) {
   Writer out;
   out.Put(static_cast<uint8_t>(request.kind));
   out.Put(static_cast<uint8_t>(request.device));
+  out.Put(static_cast<uint8_t>(request.compiled));
   out.Put(static_cast<uint8_t>(request.reduce_op));
   out.Put(request.prescale);
   out.Put(request.postscale);
@@ -71,6 +72,7 @@ Status DecodeRequest(std::string_view bytes, Request* request) {
   *request = Request();
   request->kind = static_cast<OpKind>(in.Get<uint8_t>());
   request->device = static_cast<DeviceKind>(in.Get<uint8_t>());
+  request->compiled = in.Get<uint8_t>() != 0;
   request->reduce_op = static_cast<ReduceOp>(in.Get<uint8_t>());
   request->prescale = in.Get<double>();
   request->postscale = in.Get<double>();

@@ -25,7 +25,7 @@ inline constexpr int32_t kCommunicatorSet = -2;
 struct TensorSpec {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // allgather, alltoall: shape[0] is -1, it may
-                               // differ
+                               // differ, unless the step is compiled
   std::string name = {};       // of a group's member; empty if not known
 
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
@@ -36,6 +36,8 @@ struct TensorSpec {
 struct Request {
   OpKind kind = OpKind::kAllreduce;
   DeviceKind device = DeviceKind::kCpu;
+  // Made by a step that XLA has compiled: all dimensions are known and equal.
+  bool compiled = false;
   ReduceOp reduce_op = ReduceOp::kSum;  // allreduce, reducescatter
   double prescale = 1.0;                // allreduce, reducescatter
   double postscale = 1.0;               // allreduce, reducescatter

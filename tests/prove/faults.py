@@ -85,7 +85,8 @@ BY_LIMIT = ("stopped", "no call")
 def program_of(fault: Fault, way: str) -> str:
     # At once, also in a v1 graph.
     wrong = (
-        "def wrong():\n    with tf.init_scope():\n        hvd.allreduce(tf.ones([3]), name='g')\n"
+        "from tf_hvd.core.tensorflow_hooks import eagerly\n"
+        "def wrong():\n    with eagerly():\n        hvd.allreduce(tf.ones([3]), name='g')\n"
     )
     # With Keras the name is its optimizer's own; a call beside it is missing on the others.
     # MPI has a handler, and only the main thread may take it away.

@@ -100,6 +100,13 @@ Topology OneNode() {
   return topology;
 }
 
+Topology TwoRanks() {
+  Topology topology = OneNode();
+  topology.size = 2;
+  topology.nodes = {{0, 1}};
+  return topology;
+}
+
 // A set is added and the ranks vote for one call each in the world and in it.
 void OrderOneInTheWorldAndOneInTheSet(Controller* controller,
                                       const std::vector<int>& members) {
@@ -307,11 +314,8 @@ TEST(Controller, AsksAgainWhenTheLimitIsOver) {
   StallOptions options;
   options.warn_ns = 30 * kSecond;
   options.fail_ns = 40 * kSecond;
-  Topology topology = OneNode();
-  topology.size = 2;
-  topology.nodes = {{0, 1}};
   Host host;
-  Controller controller(topology, options, &host, &host);
+  Controller controller(TwoRanks(), options, &host, &host);
   controller.Admit(Allreduce("g"));  // waits since the first second
   for (int64_t s = 35; s <= 44 && host.aborts.empty(); ++s) {
     controller.Tick(s * kSecond);
@@ -319,6 +323,60 @@ TEST(Controller, AsksAgainWhenTheLimitIsOver) {
   ASSERT_EQ(host.warnings.size(), 1u);
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].rank, 1);
+}
+
+// Rank 0 calls from a compiled step and rank 1 waits for something else.
+Host CompiledOnRankZero(bool compiled_on_rank_one) {
+  Host host;
+  Controller controller(TwoRanks(), StallOptions(), &host, &host);
+  Entry call = Allreduce("step/g");  // waits since the first second
+  call.request.compiled = true;
+  controller.Admit(std::move(call));
+  controller.Tick(2 * kSecond);
+  EXPECT_TRUE(host.sent.empty());
+  controller.Tick(3 * kSecond);
+  Message answer;
+  answer.kind = MessageKind::kAnswer;
+  answer.name = "step/g";
+  answer.query = 1;
+  answer.answer.missing = RankList({1});
+  answer.answer.waits.push_back(
+      {"'g' (world)", RankList({1}), compiled_on_rank_one});
+  controller.Receive(1, EncodeMessage(answer), 3 * kSecond);
+  controller.Tick(5 * kSecond);
+  return host;
+}
+
+// The names of a compiled step are others: they were waited for until the
+// limit.
+TEST(Controller, TellsRanksThatDifferInCompilingWithinSeconds) {
+  const Host host = CompiledOnRankZero(false);
+  ASSERT_EQ(host.aborts.size(), 1u);
+  EXPECT_EQ(host.aborts[0].rank, 1);
+  EXPECT_EQ(host.aborts[0].text,
+            "mismatch in 'step/g' (world): rank 0 (a) calls it from a step "
+            "that XLA compiles; rank 1 (a) waits for 'g' (world) and has "
+            "compiled no collective; jit_compile must be the same on all "
+            "ranks");
+}
+
+// A rank that has compiled something is at another place of the program.
+TEST(Controller, SaysNothingEarlyOfARankThatCompiles) {
+  const Host host = CompiledOnRankZero(true);
+  EXPECT_TRUE(host.aborts.empty());
+  EXPECT_TRUE(host.warnings.empty());
+}
+
+TEST(Controller, WarnsOfACompiledCallAsOfOthers) {
+  Host host;
+  Controller controller(TwoRanks(), StallOptions(), &host, &host);
+  Entry call = Allreduce("step/g");
+  call.request.compiled = true;
+  controller.Admit(std::move(call));
+  for (int64_t s = 2; s <= 33; ++s) controller.Tick(s * kSecond);
+  ASSERT_EQ(host.warnings.size(), 1u);
+  EXPECT_NE(host.warnings[0].find("'step/g' (world) waited 32 s"),
+            std::string::npos);
 }
 
 // The leader of node b, with three ranks below it.

@@ -96,7 +96,7 @@ class Messages {
     answer->missing = SomeRanks();
     answer->silent = SomeRanks();
     for (int n = Below(3); n > 0; --n) {
-      answer->waits.push_back({Text(), SomeRanks()});
+      answer->waits.push_back({Text(), SomeRanks(), Below(2) == 0});
     }
   }
 
@@ -175,6 +175,7 @@ void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
   for (size_t i = 0; i < a.waits.size(); ++i) {
     EXPECT_EQ(a.waits[i].waits_for, b.waits[i].waits_for);
     ExpectEqual(a.waits[i].ranks, b.waits[i].ranks);
+    EXPECT_EQ(a.waits[i].compiled, b.waits[i].compiled);
   }
 }
 

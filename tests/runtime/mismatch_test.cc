@@ -93,6 +93,23 @@ TEST(Mismatch, OfMembers) {
              "must be equal on all ranks");
 }
 
+TEST(Mismatch, OfCompiledSteps) {
+  Request gather = OneTensor(DType::kFloat32, {-1, 3}, OpKind::kAllgather);
+  Request compiled = OneTensor(DType::kFloat32, {2, 3}, OpKind::kAllgather);
+  compiled.compiled = true;
+  ExpectText(compiled, gather,
+             "mismatch in allgather 'g': rank 2 has a step that XLA compiles, "
+             "rank 5 has one that it does not compile; jit_compile must be the "
+             "same on all ranks");
+  Request more = compiled;
+  more.tensors[0].shape[0] = 4;
+  ExpectText(compiled, more,
+             "mismatch in allgather 'g': rank 2 has float32[2,3], rank 5 has "
+             "float32[4,3]; in a compiled step all dimensions must be equal on "
+             "all ranks; where the first may differ, compile the step without "
+             "this call (jit_compile=False)");
+}
+
 // Compression on one rank makes the data types differ as well.
 TEST(Mismatch, OfCompression) {
   const Request plain = OneTensor(DType::kFloat32, {3});
@@ -185,8 +202,11 @@ TEST(Mismatch, Order) {
   const auto expect = [&](const char* rule) {
     EXPECT_NE(text().find(rule), std::string::npos) << text();
   };
+  b.compiled = true;
   expect("the operations must");
   b.kind = a.kind;
+  expect("jit_compile must");
+  b.compiled = false;
   expect("the compression must");
   b.compression = "";
   expect("a group must have the same tensors in the same order");

@@ -21,6 +21,7 @@ Request RandomRecord(std::mt19937* random) {
   Request request;
   request.kind = static_cast<OpKind>(below(9));
   request.device = static_cast<DeviceKind>(below(2));
+  request.compiled = below(2) == 1;
   request.reduce_op = static_cast<ReduceOp>(below(6));
   request.prescale = below(100) / 8.0 - 3;
   request.postscale = 1.0 / (1 + below(5));
@@ -43,6 +44,7 @@ Request RandomRecord(std::mt19937* random) {
 void ExpectEqual(const Request& a, const Request& b) {
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.device, b.device);
+  EXPECT_EQ(a.compiled, b.compiled);
   EXPECT_EQ(a.reduce_op, b.reduce_op);
   EXPECT_EQ(a.prescale, b.prescale);
   EXPECT_EQ(a.postscale, b.postscale);
@@ -120,6 +122,15 @@ TEST(Request, EqualJustIfTheWireFormsAre) {
       EXPECT_EQ(SharedRequest(a) == SharedRequest(b), same);
     }
   }
+}
+
+TEST(Request, OfACompiledStepIsAnother) {
+  std::mt19937 random(5);
+  const Request request = RandomRecord(&random);
+  Request other = request;
+  other.compiled = !other.compiled;
+  EXPECT_NE(request, other);
+  EXPECT_NE(EncodeRequest(request), EncodeRequest(other));
 }
 
 TEST(Request, TruncatedOrLongerIsAnError) {

@@ -18,7 +18,6 @@ from tf_hvd.core.tensorflow_hooks import (
     execute,
     executes_eagerly,
     has_no_strategy,
-    in_xla,
     parallel_dataset,
 )
 
@@ -55,19 +54,6 @@ def _refuse_parallel_dataset(op_type: str) -> None:
         )
 
 
-def _refuse_xla(op_type: str) -> None:
-    """Raises if the function that is being traced is to be compiled by XLA.
-
-    TensorFlow would say so when the function is called, in words of its own.
-    """
-    if in_xla():
-        raise ValueError(
-            f"{op_type} in a function with jit_compile=True: collectives cannot be compiled by XLA "
-            "in this version of tf_hvd. Use tf.function(jit_compile=False) for the step, and "
-            'compile what it calls between collectives; with Keras, compile(jit_compile="auto").'
-        )
-
-
 def run(
     function: Callable[..., Any],
     op_type: str,
@@ -93,13 +79,11 @@ def run(
 
     Raises:
       RuntimeError: within a tf.distribute strategy of several replicas.
-      ValueError: in a function that is to be compiled by XLA.
     """
     attributes["process_set_id"] = _check(op_type, process_set)
     arguments = () if inputs is None else (inputs,)
     if not executes_eagerly():
         _refuse_parallel_dataset(op_type)
-        _refuse_xla(op_type)
         return function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
     if name is None:
         return function(*arguments, **attributes)

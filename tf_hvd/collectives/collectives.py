@@ -27,8 +27,8 @@ Rules for all of them:
   rows are gathered, scattered or exchanged.
 - Of barrier and join no tensor travels. They are called for their effect, so they run in
   a tf.function in the order of the program among ops that are called for their effect.
-- There is no XLA lowering in this version: a tf.function with jit_compile=True
-  that contains one raises ValueError.
+- In a tf.function(jit_compile=True) on a CPU XLA compiles them. All ranks must then have as
+  many rows where rows are gathered or exchanged; alltoall with splits, and join, are errors.
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
 from tf_hvd.collectives.options import ReductionOptions, options_of_call
 from tf_hvd.collectives.sparse import allreduce_slices
 from tf_hvd.core import _native
-from tf_hvd.core.process_sets import ProcessSet, global_process_set
-from tf_hvd.core.tensorflow_hooks import to_tensor, verbatim
+from tf_hvd.core.process_sets import ProcessSet, counts_to_restart, global_process_set
+from tf_hvd.core.tensorflow_hooks import to_tensor, verbatim, waits_for
 
 
 @verbatim
@@ -522,4 +522,8 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
       tf.errors.InvalidArgumentError: this rank is not in the set.
       tf.errors.FailedPreconditionError: `init` was not called.
     """
-    return _calls.run(_native.ops.horovod_join, "HorovodJoin", None, None, process_set)
+    last = _calls.run(_native.ops.horovod_join, "HorovodJoin", None, None, process_set)
+    with tf.control_dependencies(waits_for(last)):
+        restarted = [count.after_join() for count in counts_to_restart(process_set)]
+    with tf.control_dependencies(waits_for(restarted)):
+        return tf.identity(last) if waits_for(restarted) else last

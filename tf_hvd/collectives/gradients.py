@@ -51,8 +51,8 @@ import tensorflow as tf
 
 from tf_hvd.collectives import _calls, reduce_ops, scales
 from tf_hvd.collectives.options import ReductionOptions
-from tf_hvd.core import basics, log
-from tf_hvd.core.tensorflow_hooks import on_host
+from tf_hvd.core import _native, basics, log
+from tf_hvd.core.tensorflow_hooks import in_xla, on_host
 
 # The name scope of what is made here, by which tf_hvd.training.dataflow knows it for a part
 # of the backward pass, also in a function that does not say so.
@@ -204,10 +204,29 @@ class _Reduction:
         options = ReductionOptions(op=kind, **self.options)
         return _calls.run_reduction("Allreduce", tensors, options)
 
+    def _gathered_by_xla(self, names: list[str]) -> list[Any]:
+        """The gathered rows where XLA has as many come from each rank: some are padding."""
+        ranks = len(_native.process_set_ranks(self.options["process_set"]) or [0])
+        padded, places = [], []
+        for gradient, whole in zip(self.gradients, self.inputs, strict=True):
+            rows, own = tf.shape(whole)[0], tf.shape(gradient)[0]
+            each, more = rows // ranks, rows % ranks
+            most = each + tf.minimum(more, 1)
+            paddings = [[0, most - own], *[[0, 0]] * (gradient.shape.rank - 1)]
+            padded.append(tf.pad(gradient, paddings))
+            # The first ranks have a row more: each of the others one of padding before its own.
+            place = tf.range(rows)
+            behind = (place - more * most) // tf.maximum(each, 1)
+            places.append(place + tf.maximum(behind, 0) * (most - each))
+        gathered = _calls.run_allgather(padded, member_names=names, **self.options)
+        return [tf.gather(total, place) for total, place in zip(gathered, places, strict=True)]
+
     def totals(self) -> list[Any]:
         """The derivative of the sum of the losses with respect to the whole results."""
         if self.scatters:
             names = _members(len(self.gradients), self.whose)
+            if in_xla():
+                return self._gathered_by_xla(names)
             return _calls.run_allgather(self.gradients, member_names=names, **self.options)
         return self.reduce(self.gradients, reduce_ops.Sum)
 
@@ -355,7 +374,10 @@ def _allgather_gradients(op: Any, gradients: Sequence[Any]) -> list[Any]:
         starts = tf.reduce_sum(before, axis=0)
     results = []
     for i, (x, total) in enumerate(zip(inputs, totals, strict=True)):
-        own = total[starts[i] : starts[i] + rows[i]]
+        # Not total[start:end], of which XLA would not know the size.
+        shape = tf.shape(x, out_type=tf.int64)
+        begin = tf.concat([starts[i : i + 1], tf.zeros_like(shape[1:])], axis=0)
+        own = tf.slice(total, begin, shape)
         own.set_shape(x.shape)
         results.append(own)
     return results
@@ -382,7 +404,9 @@ def _broadcast_gradient(op: Any, gradient: Any) -> Any:
 @_registered("HorovodAlltoall")
 def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> tuple[Any, None]:
     x, (output, received_splits) = op.inputs[0], op.outputs
-    sent, _ = _calls.run_alltoall(_dense(gradient, output), received_splits, **_options(op))
+    # XLA compiles equal parts alone, and those come back in equal parts.
+    splits = received_splits[:0] if in_xla() else received_splits
+    sent, _ = _calls.run_alltoall(_dense(gradient, output), splits, **_options(op))
     shape = tf.shape(x, out_type=tf.int64)
     kept = shape[:1] - tf.shape(sent, out_type=tf.int64)[:1]
     zeros = tf.zeros(tf.concat([kept, shape[1:]], axis=0), x.dtype)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_hvd.collectives.gradients import DERIVATIVE
 from tf_hvd.collectives.scales import wide
 from tf_hvd.core import _native
+from tf_hvd.core.tensorflow_hooks import in_xla
 
 
 def _may_be_on_gpu(device: str) -> bool:
@@ -26,6 +27,24 @@ def _places(indices: Any, ascending: bool) -> tuple[Any, Any]:
     return unique, places
 
 
+def _bounded_order(indices: Any) -> tuple[Any, Any, Any]:
+    """As many sums as there are rows, for XLA: what is left over has none, and the last index.
+
+    Returns:
+      The rows' numbers in the order of the sums, where each sum's end there, and the sums'
+      indices, ascending.
+    """
+    count = tf.size(indices)
+    order = tf.argsort(indices, stable=True)
+    ordered = tf.gather(indices, order)
+    begins = tf.concat([tf.ones_like(ordered[:1], tf.bool), ordered[1:] != ordered[:-1]], axis=0)
+    places = tf.cumsum(tf.cast(begins, tf.int32)) - 1
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(places, tf.int64), places, count)
+    unique = tf.math.unsorted_segment_max(ordered, places, count)
+    unique = tf.where(counts > 0, unique, tf.reduce_max(indices))
+    return tf.cast(order, tf.int64), tf.cumsum(counts), unique
+
+
 def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tuple[Any, Any]:
     """Adds up rows with the same index, in the order in which they lie.
 
@@ -39,9 +58,14 @@ def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tup
       device: where it is computed; "" is wherever TensorFlow likes.
 
     Returns:
-      The sums (half precisions: in float32), and the index of each.
+      The sums (half precisions: in float32), and the index of each. In a step that XLA
+      compiles, which knows no numbers of rows that depend on values, as many as `values` has
+      rows, in ascending order: the last ones are zeros, with the last index once more.
     """
     values = wide(values)
+    if in_xla():
+        order, ends, unique = _bounded_order(indices)
+        return _native.ops.horovod_sum_rows(values, order, ends), unique
     if not _may_be_on_gpu(device):
         unique, places = _places(indices, ascending)
         return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique

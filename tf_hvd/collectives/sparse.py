@@ -145,13 +145,10 @@ def each_row_once(gradient: Any) -> Any:
     """IndexedSlices that stay on this rank, as if they had been reduced; others as they are.
 
     A function of the rows, such as a norm that clips, or Keras 3's square of each of them,
-    is then the same on one rank and on several. XLA, which knows no numbers of rows that
-    depend on values, gets a dense tensor.
+    is then the same on one rank and on several.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    if in_xla():
-        return tf.convert_to_tensor(gradient)
     values = tf.convert_to_tensor(gradient.values)
     sums, indices = sum_by_index(values, gradient.indices, ascending=True, device="")
     return tf.IndexedSlices(tf.cast(sums, values.dtype), indices, gradient.dense_shape)
@@ -180,6 +177,8 @@ def _send_dense(rows: _Rows) -> tuple[Any, Any]:
     marks = tf.scatter_nd(places[:, tf.newaxis], ones, count[tf.newaxis])
     dense = tf.math.unsorted_segment_sum(rows.values, places, count)
     dense = request.reduce(dense, "dense")
+    if in_xla():  # how many rows are touched depends on values
+        return dense, tf.range(count, dtype=rows.indices.dtype)
     with request.after_opening(dense):
         touched = tf.where(request.allreduce(marks, "touched", reduce_ops.Max))[:, 0]
     return tf.gather(dense, touched), tf.cast(touched, rows.indices.dtype)
@@ -282,7 +281,18 @@ def _static_way(rows: _Rows, wanted: str) -> str | None:
     if rows.ranks() == 1:
         return ROWS
     size = rows.dense_bytes()
-    return DENSE if size is not None and size <= SMALL_BYTES else None
+    if size is not None and size <= SMALL_BYTES:
+        return DENSE
+    return _compiled_way(rows, size) if in_xla() else None
+
+
+def _compiled_way(rows: _Rows, dense_bytes: int | None) -> str:
+    """The shorter way for XLA, where all ranks must have as many rows as this one."""
+    count, row_bytes, ranks = rows.values.shape[0], rows.row_bytes(), rows.ranks()
+    if count is None or dense_bytes is None or ranks is None or not isinstance(row_bytes, int):
+        return ROWS
+    as_rows = ranks * count * (row_bytes + rows.indices.dtype.size)
+    return ROWS if as_rows <= 2 * (ranks - 1) * dense_bytes // ranks else DENSE
 
 
 def _rule(rows: _Rows, wanted: str) -> str:
@@ -297,7 +307,12 @@ def _rule(rows: _Rows, wanted: str) -> str:
     if dense is None or ranks is None:
         return "rows or dense, as is shorter; the numbers are known when it runs"
     if rows.way == DENSE:
-        return f"dense, for these {dense} bytes are at most {SMALL_BYTES}"
+        small = dense <= SMALL_BYTES
+        return f"dense, for these {dense} bytes are " + (
+            f"at most {SMALL_BYTES}" if small else "fewer than all ranks' rows have"
+        )
+    if rows.way == ROWS:
+        return "rows, for all ranks together have fewer bytes of them than the dense tensor"
     row, index = rows.row_bytes(), rows.indices.dtype.size
     limit = 2 * (ranks - 1) * dense // ranks
     return (

@@ -145,6 +145,13 @@ class JobCount(Protocol):
         """Another job begins. Called outside of all graphs."""
 
 
+class JoinCount(Protocol):
+    """Something that the ranks of a process set count together."""
+
+    def after_join(self) -> Any:
+        """All ranks have joined; in a graph, when it runs. Gives what others wait for, or None."""
+
+
 class _Registry:
     """The sets of the running job, as far as this process has objects for them."""
 
@@ -153,6 +160,7 @@ class _Registry:
     sets: dict[int, list[ProcessSet]] = {}  # noqa: RUF012
     removed = 0  # sets, in all jobs
     counts: weakref.WeakSet[JobCount] = weakref.WeakSet()  # noqa: RUF012
+    join_counts: weakref.WeakKeyDictionary[JoinCount, ProcessSet] = weakref.WeakKeyDictionary()  # noqa: RUF012
 
 
 def restart_in_each_job(count: JobCount) -> None:
@@ -161,6 +169,22 @@ def restart_in_each_job(count: JobCount) -> None:
     What ranks compare must not come from jobs before, in which they may not have been together.
     """
     _Registry.counts.add(count)
+
+
+def restart_after_join(count: JoinCount, process_set: ProcessSet) -> None:
+    """Has `count.after_join()` called when the ranks of `process_set` have joined.
+
+    They have then made different numbers of steps, and go on together.
+    """
+    _Registry.join_counts[count] = process_set
+
+
+def counts_to_restart(process_set: ProcessSet) -> list[JoinCount]:
+    """Those that its ranks' join is about."""
+    number = id_of(process_set)
+    with _Registry.lock:
+        counts = list(_Registry.join_counts.items())
+    return [count for count, whose in counts if whose.process_set_id == number]
 
 
 def _own_rank() -> int:

@@ -306,11 +306,7 @@ def shows_progress(model: Any) -> bool:
 
 
 def no_jit(model: Any) -> bool:
-    """Whether a model whose `jit_compile` is "auto" holds collectives; says so once.
-
-    On a machine without a GPU it is said, too, though Keras compiles nothing there: a job is
-    tried there first.
-    """
+    """Whether a model that Keras would compile for a GPU holds collectives; says so once."""
     process_set = metrics.process_set_of(model)
     distributed = compat.synchronizer_of(getattr(model, "optimizer", None)) is not None
     alone = basics.is_initialized() and not agreement.takes_part(process_set)
@@ -318,8 +314,8 @@ def no_jit(model: Any) -> bool:
         return False
     if basics.is_initialized() and basics.rank() == 0:
         log.warn_once(
-            'jit_compile="auto" means False here: collectives cannot be compiled by XLA in this '
-            "version of tf_hvd."
+            'jit_compile="auto" means False here: collectives on a GPU cannot be compiled by XLA '
+            "in this version of tf_hvd."
         )
     return True
 

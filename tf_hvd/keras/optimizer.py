@@ -24,12 +24,6 @@ from tf_hvd.training.aggregation import GradientAggregation, check_passes
 from tf_hvd.training.counter import Counter
 from tf_hvd.training.reduction import GradientReducer
 
-_JIT = (
-    "tf_hvd: collectives cannot be compiled by XLA in this version, and this step is compiled with "
-    'jit_compile=True; use model.compile(..., jit_compile="auto") or False (in your own '
-    "tf.function: False)."
-)
-
 
 class GradientSynchronizer:
     """What is hooked into one optimizer: reduces its gradients, and counts.
@@ -59,12 +53,15 @@ class GradientSynchronizer:
         self._reduced = ReducedByUser(reducer.op)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
-        # Updates whose gradients are there, and those that are made; not counted in a v1 graph.
+        # Updates whose gradients are there, all of them and those since the ranks have joined,
+        # and updates that are made; not counted in a v1 graph.
         self._updates: Counter | None = None
+        self._together: Counter | None = None
         self._applied: Counter | None = None
         with tf.init_scope():
             if tf.executing_eagerly():
                 self._updates, self._applied = Counter("tf_hvd_updates"), Counter("tf_hvd_applied")
+                self._together = Counter("tf_hvd_together", self.process_set)
 
     @property
     def updates(self) -> int | None:
@@ -83,13 +80,10 @@ class GradientSynchronizer:
         """Reduces the gradients of one update.
 
         Raises:
-          ValueError: the step is compiled by XLA, and there are others to reduce with.
           ValueError: with op=Sum or Product, the program has reduced them already.
           RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
         refuse_replicas("a DistributedOptimizer was used")
-        if in_xla() and not self._reducer.is_alone():
-            raise ValueError(_JIT)
         if self._reduced.take(gradients):
             return list(gradients)
         self._refuse_twice(gradients)
@@ -160,9 +154,12 @@ class GradientSynchronizer:
 
     def _checks(self) -> list[Any]:
         """Ops that must have run before the gradients are reduced."""
-        if self._updates is None or not agreement.takes_part(self.process_set):
+        if self._together is None or not agreement.takes_part(self.process_set):
             return []
-        done = self._updates.value()
+        if in_xla():
+            self._refuse_check_steps()
+            return []  # what has no gradient is missing in a bucket, which has its tensors' names
+        done = self._together.value()
         checks = [check_if(tf.equal(done, 0), self._check_presence)]
         if guard.watches():
             due = tf.equal(done, initial_weights.REDUCTION - 1)
@@ -171,6 +168,18 @@ class GradientSynchronizer:
             due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
             checks.append(check_if(due, self._check_weights))
         return waits_for(checks)
+
+    def _refuse_check_steps(self) -> None:
+        """Raises if weights are to be compared in a step that XLA compiles.
+
+        It has no ops for texts, and none that fails.
+        """
+        if self._check_steps:
+            raise ValueError(
+                f"{self.name}: check_weights_steps={self._check_steps} compares weights in the "
+                "step, which XLA cannot compile. Use jit_compile=False, or leave it out: at the "
+                "end of each epoch fit compares the weights in any case."
+            )
 
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update, when all the variables that it changes have been changed."""
@@ -193,10 +202,11 @@ class GradientSynchronizer:
 
     def _count(self, reduced: Sequence[Any]) -> None:
         """Counts the update when its gradients are there: one that failed before is none."""
-        if self._updates is None:
+        if self._updates is None or self._together is None:
             return
         with tf.control_dependencies(waits_for(reduced)):
             self._updates.add()
+            self._together.add()
 
     def _check_presence(self) -> Any:
         pairs = zip(self._gradients, self._variables, strict=True)

@@ -156,6 +156,6 @@ def _uncompiled(original: Any, name: str) -> Any:
     del name
 
     def resolve_auto_jit_compile(self: Any) -> Any:
-        return not guard.no_jit(self) and bool(original(self))
+        return bool(original(self)) and not guard.no_jit(self)
 
     return resolve_auto_jit_compile

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_hvd.collectives.sparse import each_row_once
 from tf_hvd.core import basics
 from tf_hvd.core.process_sets import ProcessSet, id_of
-from tf_hvd.core.tensorflow_hooks import in_xla, tf_variable
+from tf_hvd.core.tensorflow_hooks import tf_variable
 
 
 class LocalVariables:
@@ -86,7 +86,7 @@ def reduce_except_local(
 def _scaled(gradient: Any, process_set: ProcessSet) -> Any:
     if gradient is None:
         return None
-    count = process_set.size() if in_xla() else basics.size_op(id_of(process_set))
+    count = basics.size_op(id_of(process_set))
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(count, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core.process_sets import restart_in_each_job
+from tf_hvd.core.process_sets import ProcessSet, restart_after_join, restart_in_each_job
 from tf_hvd.core.tensorflow_hooks import on_host, state_variable
 
 
@@ -16,18 +16,28 @@ class Counter:
 
     Args:
       name: the variable's.
+      process_set: whose ranks count alike; then it counts from 0 again after each join of
+        theirs, before which some have made more steps. None: it goes on.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, process_set: ProcessSet | None = None) -> None:
         with tf.init_scope(), on_host():
             self._count = state_variable(tf.zeros([], tf.int64), name)
             self._is_in_graph = not tf.executing_eagerly()
         restart_in_each_job(self)
+        if process_set is not None:
+            restart_after_join(self, process_set)
 
     def restart(self) -> None:
         """Another job begins."""
         if not self._is_in_graph:
             self._count.assign(0)
+
+    def after_join(self) -> Any:
+        """All ranks have joined."""
+        if self._is_in_graph and self._count.graph is not tf.compat.v1.get_default_graph():
+            return None
+        return self._count.assign(0, read_value=False)
 
     def value(self) -> Any:
         """How many were counted, now or when the graph runs; an int64 scalar."""

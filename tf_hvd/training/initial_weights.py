@@ -15,8 +15,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.core import _native, log
-from tf_hvd.core.process_sets import ProcessSet, registration_of, restart_in_each_job
-from tf_hvd.core.tensorflow_hooks import tf_variable
+from tf_hvd.core.process_sets import (
+    ProcessSet,
+    registration_of,
+    restart_after_join,
+    restart_in_each_job,
+)
+from tf_hvd.core.tensorflow_hooks import in_xla, tf_variable
 from tf_hvd.training import agreement, guard
 from tf_hvd.training.counter import Counter
 
@@ -78,13 +83,19 @@ def compare(variables: Sequence[Any], process_set: ProcessSet) -> Any:
 class _Reductions:
     """Counts those of one list of variables, by one set of ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, process_set: ProcessSet) -> None:
+        self._process_set = process_set
         self._made = 0  # in eager mode, where a variable would cost more
         self._count: Counter | None = None
         restart_in_each_job(self)
+        restart_after_join(self, process_set)
 
     def restart(self) -> None:
         """Another job begins."""
+        self._made = 0
+
+    def after_join(self) -> None:
+        """All ranks have joined."""
         self._made = 0
 
     def is_due(self) -> Any:
@@ -93,7 +104,7 @@ class _Reductions:
             self._made += 1
             return self._made == REDUCTION
         if self._count is None:
-            self._count = Counter("distributed/reductions")
+            self._count = Counter("distributed/reductions", self._process_set)
         return tf.equal(self._count.add(), REDUCTION)
 
 
@@ -116,7 +127,7 @@ def _reductions_of(variables: Sequence[Any], process_set: ProcessSet) -> _Reduct
         for number, size in list(counts):
             if _native.process_set_ranks(number) is None:  # it was removed
                 del counts[number, size]
-        counts[registration] = _Reductions()
+        counts[registration] = _Reductions(process_set)
     return counts[registration]
 
 
@@ -132,6 +143,8 @@ def before_reduction(sources: Sequence[Any], process_set: ProcessSet) -> list[An
     """
     variables = [v for v in map(tf_variable, sources) if isinstance(v, tf.Variable)]
     if not variables or not agreement.takes_part(process_set) or not guard.watches():
+        return []
+    if in_xla():  # it has no ops for texts
         return []
     due = _reductions_of(variables, process_set).is_due()
     if tf.executing_eagerly():

@@ -1,4 +1,4 @@
-"""@tensorflow: the headers and the framework library of the installed wheel."""
+"""@tensorflow: the headers and the libraries of the installed wheel."""
 
 load("//third_party:python.bzl", "TENSORFLOW_ENVIRON", "WORKSPACE_ATTR", "ask_python", "python_path", "tensorflow_python_path")
 
@@ -14,6 +14,17 @@ cc_library(
     ),
     defines = {defines},
     includes = ["include"],
+)
+
+# What XLA's headers want, and the wheel lacks.
+cc_library(
+    name = "xla_headers",
+    hdrs = glob(
+        ["xla_extra/**/*.h"],
+        allow_empty = True,
+    ),
+    includes = ["xla_extra"],
+    deps = [":headers"],
 )
 
 exports_files(["{library}"])
@@ -33,9 +44,35 @@ TF_CXX11_ABI = {abi}
 TF_LIBRARY = "{library}"
 TF_LIBRARY_DIR = "{lib}"
 
+# Whether steps can be compiled by XLA with what is built: its headers are all
+# there.
+TF_HAS_XLA = {has_xla}
+
 # The interpreter that runs the build's own scripts.
 TF_PYTHON = "{python}"
 '''
+
+# TensorFlow's own, which some of its wheels have left out.
+_XLA_HEADERS = [
+    "tensorflow/compiler/tf2xla/xla_op_kernel.h",
+    "xla/ffi/api/ffi.h",
+    "xla/hlo/builder/xla_builder.h",
+]
+
+# Of libhighwayhash-dev and libfarmhash-dev. Linked one by one, for a compiler
+# that looks for headers elsewhere than in the machine's folders.
+_XLA_EXTRA = {
+    "/usr/include/farmhash.h": "farmhash.h",
+    "/usr/include/highwayhash": "highwayhash",
+}
+
+def _has_xla(repository_ctx, include):
+    found = [repository_ctx.path(include + "/" + header).exists for header in _XLA_HEADERS]
+    for path, name in _XLA_EXTRA.items():
+        found.append(repository_ctx.path(path).exists)
+        if found[-1]:
+            repository_ctx.symlink(path, "xla_extra/" + name)
+    return all(found)
 
 def _impl(repository_ctx):
     answers = ask_python(
@@ -51,6 +88,7 @@ def _impl(repository_ctx):
     repository_ctx.file("defs.bzl", _DEFS.format(
         abi = 1 if "_GLIBCXX_USE_CXX11_ABI=1" in defines else 0,
         compiler = answers["compiler"],
+        has_xla = _has_xla(repository_ctx, answers["include"]),
         lib = answers["lib"],
         library = library,
         python = python_path(repository_ctx),

@@ -68,6 +68,7 @@ def pytest_report_header():
 def pytest_configure(config):
     config.addinivalue_line("markers", "ranks(least): needs a job of at least so many ranks")
     config.addinivalue_line("markers", "jobs(*sizes): runs in jobs of these sizes only")
+    config.addinivalue_line("markers", "not_compiled: XLA compiles nothing of the kind")
     config.addinivalue_line("markers", "framework: about TensorFlow and Keras, not about MPI")
     config.addinivalue_line("markers", "large: moves gigabytes; in jobs of 2 ranks, in tier 2")
     # Third parties' warnings would change the closing line of each rank.
@@ -103,6 +104,9 @@ def wanted(item):
         return False
     jobs = item.get_closest_marker("jobs")
     if jobs is not None and SIZE not in jobs.args:
+        return False
+    mode = getattr(getattr(item, "callspec", None), "params", {}).get("evaluate")
+    if mode == "compiled" and item.get_closest_marker("not_compiled") is not None:
         return False
     large = SIZE == 2 and ENOUGH_MEMORY and not SOFTWARE_GPU
     large = large and item.config.getoption("tier", 2) == 2
@@ -162,6 +166,12 @@ def run_in_function(function, *arrays):
     return tf.nest.map_structure(_numpy, compiled(*[tf.constant(a) for a in arrays]))
 
 
+def run_compiled(function, *arrays):
+    """The same, compiled by XLA."""
+    compiled = tf.function(function, autograph=False, jit_compile=True)
+    return tf.nest.map_structure(_numpy, compiled(*[tf.constant(a) for a in arrays]))
+
+
 def run_in_session(function, *arrays):
     """The same, as a v1 graph in a Session."""
     arrays = [np.asarray(a) for a in arrays]
@@ -172,12 +182,17 @@ def run_in_session(function, *arrays):
         return session.run(outputs, dict(zip(inputs, arrays, strict=True)))
 
 
-MODES = {"eager": run_eagerly, "function": run_in_function, "session": run_in_session}
+MODES = {
+    "eager": run_eagerly,
+    "function": run_in_function,
+    "compiled": run_compiled,
+    "session": run_in_session,
+}
 
 
 @pytest.fixture(params=list(MODES))
 def evaluate(request):
-    """Runs a function of tensors on arrays, in each of TensorFlow's three modes."""
+    """Runs a function of tensors on arrays, in each of TensorFlow's modes."""
     return MODES[request.param]
 
 

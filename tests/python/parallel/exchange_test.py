@@ -57,6 +57,7 @@ def received(rank, size, dtype):
     return np.concatenate(parts), np.int32([len(part) for part in parts])
 
 
+@pytest.mark.not_compiled
 def test_alltoall_of_every_dtype(evaluate, rank, size):
     dtypes = [*DTYPES, tf.bool]
     results = evaluate(
@@ -69,6 +70,7 @@ def test_alltoall_of_every_dtype(evaluate, rank, size):
         equal(splits, counts)
 
 
+@pytest.mark.not_compiled
 def test_alltoall_with_a_tensor_of_splits(evaluate, rank, size):
     """Rows beyond the splits are not sent."""
     output, splits = evaluate(

@@ -22,6 +22,7 @@ def equal(actual, expected):
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.not_compiled
 def test_allgather_of_every_dtype_with_differing_rows(evaluate, rank, size):
     results = evaluate(
         lambda *ts: [hvd.allgather(t) for t in ts], *[rows_of(rank, d, rank + 1) for d in DTYPES]
@@ -30,6 +31,7 @@ def test_allgather_of_every_dtype_with_differing_rows(evaluate, rank, size):
         equal(result, np.concatenate([rows_of(r, dtype, r + 1) for r in range(size)]))
 
 
+@pytest.mark.not_compiled
 def test_allgather_where_a_rank_has_no_rows(evaluate, rank, size):
     rows = [0 if r == 0 else 2 for r in range(size)]
     result = evaluate(hvd.allgather, rows_of(rank, tf.float32, rows[rank]))
@@ -50,6 +52,7 @@ def test_allgather_of_a_vector_whose_length_changes(rank, size):
         equal(result.numpy(), np.repeat(np.arange(size), [step * (r + 1) for r in range(size)]))
 
 
+@pytest.mark.not_compiled
 def test_grouped_allgather(evaluate, rank, size):
     """Rows differ between ranks and between members; dtypes are mixed."""
     dtypes = [tf.float32, tf.int32, tf.float32, tf.bool, tf.float64]

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_hvd as hvd
+import tf_hvd.keras as hvd_keras
 from tf_hvd.keras import unguarded
 from tf_hvd.keras.compat import variables_of
 from tf_hvd.training.initial_weights import REDUCTION, _reductions
@@ -216,3 +217,29 @@ def test_what_is_counted_goes_with_the_variables():
     assert len(_reductions) == before + 1
     del variable, tape, loss
     assert len(_reductions) == before
+
+
+@pytest.mark.parametrize("kind", ["tape", "optimizer"])
+@pytest.mark.parametrize("jit", [None, False])
+def test_after_a_join_the_ranks_count_together(rank, size, kind, jit):
+    """Each had made its own number of updates: some compared weights, and the others waited."""
+    variable = tf.Variable([1.0, 2.0])
+    optimizer = keras.optimizers.SGD(0.1)
+    if kind == "optimizer":
+        optimizer = hvd_keras.DistributedOptimizer(optimizer)
+    optimizer.build([variable])
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable**2)
+        if kind == "tape":
+            tape = hvd.DistributedGradientTape(tape)
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+    step = step if jit is None else tf.function(step, autograph=False)
+    for count in (6 + 2 * rank, 4, 12):
+        for _ in range(count):
+            step()
+        hvd.join()
+        hvd.broadcast_variables([variable, *optimizer.variables], root_rank=0)
+    np.testing.assert_array_equal(hvd.allgather(variable[tf.newaxis]), [variable.numpy()] * size)

@@ -459,7 +459,7 @@ def test_optimizers_of_one_name_check_at_the_same_time(inner, rank):
 
 @pytest.mark.parametrize("gpu", [True, False])
 def test_jit_compile(gpu, monkeypatch, caplog):
-    """Keras' default does not compile collectives, which rank 0 says once; one rank has none."""
+    """Where Keras' default compiles, on a GPU, rank 0 says once that it does not."""
     log._once.cache_clear()
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
     # On a machine with a GPU "auto" compiles.
@@ -473,19 +473,66 @@ def test_jit_compile(gpu, monkeypatch, caplog):
         model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
         assert model.jit_compile is (gpu and hvd.size() == 1)
     said = caplog.text.count('jit_compile="auto" means False here')
-    assert said == (hvd.size() > 1 and hvd.rank() == 0)
+    assert said == (gpu and hvd.size() > 1 and hvd.rank() == 0)
 
 
 class FakeGpu:
     device_type = "GPU"
 
 
-@pytest.mark.parametrize("library", [keras, tf_keras])
+COMPILED = {
+    "momentum": {},
+    "clipped": {"global_clipnorm": 0.05},
+    "passes": {"wrap": {"backward_passes_per_step": 2}},
+    "compressed": {"wrap": {"compression": hvd.Compression.fp16}},
+    "low rank": {"wrap": {"compression": tf_hvd.PowerSGD(rank=1)}},
+    "rows": {"embeds": True},
+    "half": {"half": True},
+}
+
+
+def trained_model(library, jit, wrap=None, embeds=False, half=False, **optimizer):
+    """The weights after some steps, of which the last of each epoch has fewer samples."""
+    library.utils.set_random_seed(5)
+    layers = library.layers
+    dtype = "mixed_float16" if half else None
+    first = [layers.Embedding(7, 4), layers.Flatten()] if embeds else [layers.Dense(6)]
+    body = [*first, layers.Dense(5, activation="tanh", dtype=dtype), layers.Dense(1)]
+    model = library.Sequential([library.Input([3], dtype="int32" if embeds else None), *body])
+    inner = library.optimizers.SGD(0.05, momentum=0.9, **optimizer)
+    if half:
+        scaled = library if library is keras else library.mixed_precision
+        inner = (library.optimizers if library is keras else scaled).LossScaleOptimizer(inner)
+    model.compile(hvd.DistributedOptimizer(inner, **(wrap or {})), "mse", jit_compile=jit)
+    numbers = np.random.default_rng(hvd.rank())
+    x = numbers.integers(0, 7, [20, 3])
+    y = np.sum(x, axis=1, keepdims=True) / 10
+    hvd.broadcast_variables(model.variables, 0)
+    data = x if embeds else x.astype(np.float32) / 7
+    model.fit(data, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    model.evaluate(data, y, verbose=0)
+    model.train_on_batch(data[:8], y[:8])
+    return model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("library", "kind"),
+    [*((keras, kind) for kind in COMPILED), (tf_keras, "momentum"), (tf_keras, "half")],
+)
+def test_compiled_steps_train_as_others(library, kind):
+    compiled = trained_model(library, True, **COMPILED[kind])
+    plain = trained_model(library, False, **COMPILED[kind])
+    for ours, wanted in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=2e-3, atol=2e-4)
+        np.testing.assert_array_equal(hvd.broadcast(ours, 0), ours)
+
+
 @pytest.mark.ranks(2)
-def test_jit_compile_that_was_asked_for(library):
-    model = library.Sequential([library.Input([3]), library.layers.Dense(1)])
-    model.compile(sgd(library), "mse", jit_compile=True)
-    with pytest.raises(ValueError, match=r'jit_compile="auto"'):
+def test_weights_cannot_be_checked_in_a_compiled_step():
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(), check_weights_steps=2)
+    model.compile(optimizer, "mse", jit_compile=True)
+    with pytest.raises(ValueError, match="check_weights_steps=2 compares weights in"):
         model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0)
 
 

@@ -80,6 +80,7 @@ def no_small(monkeypatch):
     monkeypatch.setattr(sparse, "SMALL_BYTES", -1)
 
 
+@pytest.mark.not_compiled
 @pytest.mark.parametrize("op", ["Sum", "Average"])
 @pytest.mark.parametrize("way", WAYS)
 def test_each_index_once_in_ascending_order(evaluate, no_small, rank, size, way, op):
@@ -171,6 +172,7 @@ def test_no_rows_at_all(no_small, way):
 
 
 @pytest.mark.parametrize("shape", [(), (2, 1, 3), (0,)])
+@pytest.mark.not_compiled
 def test_rows_of_any_shape(evaluate, no_small, size, shape):
     values = np.ones((2, *shape), np.float32)
     for way in WAYS:
@@ -216,6 +218,7 @@ def test_small_tensors_go_dense_without_a_count(taken, monkeypatch):
     assert (taken, counts) == (["dense"], [])
 
 
+@pytest.mark.not_compiled
 def test_without_a_dense_shape_rows_are_sent(evaluate, rank, size, taken):
     for way in WAYS:
         result = evaluate(
@@ -253,6 +256,7 @@ def test_one_function_takes_both_ways(no_small, size):
         equal(values, np.full((count, 2), size, np.float32))
 
 
+@pytest.mark.not_compiled
 def test_in_a_loop(evaluate, no_small, rank, size):
     """Iterations must not meet each other's."""
 
@@ -269,6 +273,7 @@ def test_in_a_loop(evaluate, no_small, rank, size):
     equal(evaluate(function, *rows(rank)), expected(size)[0] * 10.0)
 
 
+@pytest.mark.not_compiled
 @pytest.mark.parametrize("way", WAYS)
 def test_mixed_group(evaluate, no_small, rank, size, way):
     def function(one, values, indices, two):
@@ -298,6 +303,7 @@ def weights(rank, count):
     return (np.arange(count * COLUMNS) % 5 + rank + 1.0).reshape(count, COLUMNS)
 
 
+@pytest.mark.not_compiled
 @pytest.mark.parametrize("op", ["Sum", "Average"])
 @pytest.mark.parametrize("way", WAYS)
 def test_derivative(evaluate, no_small, rank, size, way, op):

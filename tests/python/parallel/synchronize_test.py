@@ -55,6 +55,7 @@ def test_barrier_as_a_control_dependency_in_v1(arrivals, size):
         assert session.run(count) == size
 
 
+@pytest.mark.not_compiled
 def test_join_says_who_came_last(evaluate, rank, size):
     """Rank r has r more batches than rank 0; sums are of those who still have some."""
     for batch in range(rank + 1):

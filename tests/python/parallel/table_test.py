@@ -176,6 +176,8 @@ def plain_results(rank, size):
 
 @pytest.mark.parametrize("operation", table.plain_operations(), ids=str)
 def test_operations_without_tensors(operation, evaluate, rank, size):
+    if operation.op_type == "HorovodJoin" and evaluate.__name__ == "run_compiled":
+        pytest.skip("XLA does not compile join")
     function = getattr(hvd, operation.function)
 
     def run():

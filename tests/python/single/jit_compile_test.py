@@ -1,4 +1,4 @@
-"""XLA: one rank, which has nothing to reduce, compiles; collectives say that they cannot be."""
+"""XLA with one rank: Keras' steps, and a loop of one's own; and what it cannot compile."""
 
 import keras
 import numpy as np
@@ -64,30 +64,3 @@ def test_one_rank_compiles_a_loop_of_its_own():
 
     step(tf.constant([0.5, 0.25]))
     np.testing.assert_array_equal(weight, [0.5, 1.75])
-
-
-CALLS = {
-    "HorovodAllreduce": hvd.allreduce,
-    "HorovodGroupedAllreduce": lambda x: hvd.grouped_allreduce([x, x])[0],
-    "HorovodAllgather": hvd.allgather,
-    "HorovodBroadcast": lambda x: hvd.broadcast(x, 0),
-    "HorovodAlltoall": hvd.alltoall,
-    "HorovodReducescatter": hvd.reducescatter,
-}
-
-
-@pytest.mark.parametrize("op_type", list(CALLS))
-@pytest.mark.parametrize("where", ["itself", "a function in it", "a branch"])
-def test_a_collective_in_a_compiled_function_says_what_to_do(op_type, where):
-    call = CALLS[op_type]
-    if where == "a function in it":
-        call = tf.function(call)
-
-    @tf.function(jit_compile=True)
-    def step(x):
-        if where == "a branch":
-            return tf.cond(tf.reduce_sum(x) > 0.0, lambda: call(x), lambda: x)
-        return call(x)
-
-    with pytest.raises(ValueError, match=rf"{op_type} in a function with jit_compile=True: .*Use"):
-        step(tf.ones([2]))

@@ -1,0 +1,38 @@
+// CompiledCall: what is fixed about a collective when a step is compiled, and
+// its form in an attribute of XLA's. Pure.
+#ifndef TF_HVD_KERNELS_XLA_COMPILED_CALL_H_
+#define TF_HVD_KERNELS_XLA_COMPILED_CALL_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+#include "runtime/request/request.h"
+
+namespace tf_hvd {
+
+struct CompiledCall {
+  int32_t set = kWorldSet;
+  std::string name;
+  Request request;
+  // What was found wrong while the step was compiled. The call is made all the
+  // same, for the other ranks wait for it.
+  std::string error;
+};
+
+// Letters and digits.
+std::string EncodeCall(const CompiledCall& call);
+Status DecodeCall(std::string_view text, CompiledCall* call);
+
+// Whether the results have memory of their own; else they take that of the
+// tensors.
+inline bool HasOutputs(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall ||
+         kind == OpKind::kReducescatter;
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_XLA_COMPILED_CALL_H_

@@ -1,0 +1,341 @@
+#include "kernels/xla/compiled_calls.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "kernels/local_checks.h"
+#include "kernels/sum_rows.h"
+#include "kernels/topology.h"
+#include "runtime/api/c_api.h"
+#include "runtime/api/runtime.h"
+#include "runtime/request/entry.h"
+
+namespace tf_hvd {
+namespace {
+
+// How long an error waits for memory that a late message may still be written
+// to: XLA takes its buffers back when it hears of the error.
+constexpr std::chrono::seconds kInUse{1};
+
+// A call between its start and its end. Any thread.
+class Pending {
+ public:
+  // `pending` is to be the only one with this function.
+  static void Complete(const std::shared_ptr<Pending>& pending,
+                       const Status& status) {
+    if (status.ok() || pending->WaitsForNothing()) {
+      pending->Tell(status);
+      return;
+    }
+    std::thread([pending, status] {
+      pending->WaitForMemory();
+      pending->Tell(status);
+    }).detach();
+  }
+
+  // The runtime does not touch the memory any more.
+  void Release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+
+  // Once. `ended` may be called before this returns.
+  void Await(CompiledCalls::Ended ended) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!told_) {
+        ended_ = std::move(ended);
+        return;
+      }
+    }
+    ended(status_);
+  }
+
+ private:
+  bool WaitsForNothing() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return released_;
+  }
+
+  void WaitForMemory() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, kInUse, [&] { return released_; });
+  }
+
+  void Tell(const Status& status) {
+    CompiledCalls::Ended ended;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      status_ = status;
+      told_ = true;
+      ended = std::exchange(ended_, nullptr);
+    }
+    if (ended != nullptr) ended(status);
+  }
+
+  std::mutex mutex_;  // guards all of these
+  std::condition_variable changed_;
+  bool released_ = false;
+  bool told_ = false;
+  Status status_;  // when told_, does not change any more
+  CompiledCalls::Ended ended_;
+};
+
+// Entry::keepalive of a compiled call: there is nothing to keep, but somebody
+// to be told.
+std::shared_ptr<void> ReleasesAtEnd(const std::shared_ptr<Pending>& pending) {
+  return std::shared_ptr<void>(pending.get(),
+                               [pending](void*) { pending->Release(); });
+}
+
+// A call that some program has been compiled with.
+struct Known {
+  explicit Known(std::string_view encoded)
+      : text(encoded), status(DecodeCall(encoded, &call)) {}
+
+  const std::string text;
+  CompiledCall call;
+  const Status status;  // whether the text is a call
+};
+
+Status OtherRanks(const Membership& membership) {
+  return InvalidArgument(
+      "this step was compiled for another number of ranks than the " +
+      std::to_string(membership.ranks) +
+      " that there are now: call tf.function again");
+}
+
+// Elements in `rows` rows of a tensor.
+int64_t CountIn(const TensorSpec& spec, int64_t rows) {
+  for (size_t i = 1; i < spec.shape.size(); ++i) rows *= spec.shape[i];
+  return rows;
+}
+
+// What each kind of collective adds to the entry.
+class EntryMaker {
+ public:
+  EntryMaker(const CompiledCall& call, const Started& started,
+             const Membership& membership, Entry* entry)
+      : call_(call),
+        started_(started),
+        membership_(membership),
+        entry_(entry) {}
+
+  Status Fill() {
+    if (!call_.error.empty()) return InvalidArgument(call_.error);
+    const Request& request = call_.request;
+    switch (request.kind) {
+      case OpKind::kAllreduce:
+      case OpKind::kReducescatter:
+        TF_HVD_RETURN_IF_ERROR(CheckTypes());
+        return request.kind == OpKind::kAllreduce ? FillInPlace()
+                                                  : FillScattered();
+      case OpKind::kBroadcast:
+        TF_HVD_RETURN_IF_ERROR(CheckRoot(request.root, call_.set, membership_));
+        return FillInPlace();
+      case OpKind::kAllgather:
+        return FillGathered();
+      case OpKind::kAlltoall:
+        return FillExchanged();
+      default:
+        return Status::Ok();
+    }
+  }
+
+ private:
+  Status CheckTypes() const {
+    for (const TensorSpec& spec : call_.request.tensors) {
+      TF_HVD_RETURN_IF_ERROR(CheckReducible(
+          call_.request.kind, call_.request.reduce_op, spec.dtype));
+    }
+    return Status::Ok();
+  }
+
+  Status FillInPlace() {
+    for (const Buffer& tensor : started_.tensors) {
+      entry_->tensors.push_back({tensor.data, tensor.data, tensor.count});
+    }
+    return Status::Ok();
+  }
+
+  Status FillScattered() {
+    for (size_t i = 0; i < started_.tensors.size(); ++i) {
+      const TensorSpec& spec = call_.request.tensors[i];
+      const Buffer& tensor = started_.tensors[i];
+      const Buffer& output = started_.outputs[i];
+      const int64_t rows =
+          ScatteredRows(spec.shape[0], membership_.ranks, membership_.place);
+      if (CountIn(spec, rows) != output.count) {
+        return OtherRanks(membership_);
+      }
+      entry_->tensors.push_back({tensor.data, output.data, tensor.count});
+    }
+    return Status::Ok();
+  }
+
+  Status FillGathered() {
+    const auto ranks = static_cast<int64_t>(membership_.ranks);
+    for (size_t i = 0; i < started_.tensors.size(); ++i) {
+      const Buffer& tensor = started_.tensors[i];
+      if (started_.outputs[i].count != tensor.count * ranks) {
+        return OtherRanks(membership_);
+      }
+      entry_->tensors.push_back({tensor.data, nullptr, tensor.count});
+      entry_->rows.push_back(call_.request.tensors[i].shape[0]);
+    }
+    GiveOutputs();
+    return Status::Ok();
+  }
+
+  Status FillExchanged() {
+    const Buffer& tensor = started_.tensors[0];
+    entry_->tensors.push_back({tensor.data, nullptr, tensor.count});
+    GiveOutputs();
+    return EvenSplits(call_.request.tensors[0].shape[0], membership_.ranks,
+                      &entry_->rows);
+  }
+
+  // All ranks have the same rows (Request::compiled): the results fit.
+  void GiveOutputs() {
+    entry_->allocate = [outputs = started_.outputs](size_t tensor,
+                                                    const std::vector<int64_t>&,
+                                                    void** output) {
+      *output = outputs[tensor].data;
+      return Status::Ok();
+    };
+  }
+
+  const CompiledCall& call_;
+  const Started& started_;
+  const Membership& membership_;
+  Entry* const entry_;
+};
+
+class Calls final : public CompiledCalls {
+ public:
+  void Start(const Started& started) override {
+    const auto pending = std::make_shared<Pending>();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      pending_[started.ticket] = pending;
+    }
+    const Status status = Submit(started, pending);
+    if (status.ok()) return;
+    pending->Release();
+    Pending::Complete(pending, status);
+  }
+
+  void End(const void* ticket, Ended ended) override {
+    std::shared_ptr<Pending> pending;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = pending_.find(ticket);
+      if (found != pending_.end()) {
+        pending = std::move(found->second);
+        pending_.erase(found);
+      }
+    }
+    if (pending == nullptr) {
+      ended(
+          Internal("bug in tf_hvd: XLA has moved the memory of a collective "
+                   "that was under way"));
+      return;
+    }
+    pending->Await(std::move(ended));
+  }
+
+  Status Number(std::string_view which, int32_t set, int32_t* value) override {
+    return ReadNumber(which, set, value);
+  }
+
+  Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
+                 const Buffer& ends, const Buffer& sums,
+                 int64_t columns) override {
+    SumWay way;
+    TF_HVD_RETURN_IF_ERROR(FindSumWay(dtype, &way));
+    SumRowsArguments arguments{};
+    arguments.values = values.data;
+    arguments.order = static_cast<const int64_t*>(order.data);
+    arguments.ends = static_cast<const int64_t*>(ends.data);
+    arguments.sums = sums.data;
+    arguments.rows = order.count;
+    arguments.sum_count = ends.count;
+    arguments.columns = columns * way.parts;
+    TF_HVD_RETURN_IF_ERROR(CheckOrder(arguments));
+    way.on_cpu(arguments, 0, arguments.sum_count);
+    return Status::Ok();
+  }
+
+  Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
+    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
+    if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
+    Membership membership;
+    TF_HVD_RETURN_IF_ERROR(FindSet(*runtime, set, &membership));
+    *ranks = static_cast<int64_t>(membership.ranks);
+    *place = static_cast<int64_t>(membership.place);
+    return Status::Ok();
+  }
+
+ private:
+  const Known& Find(std::string_view text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = known_.find(text); found != known_.end()) {
+      return *found->second;
+    }
+    auto known = std::make_unique<Known>(text);
+    const Known& result = *known;
+    known_.emplace(result.text, std::move(known));
+    return result;
+  }
+
+  // An error is one that nobody else can be told of.
+  Status Submit(const Started& started,
+                const std::shared_ptr<Pending>& pending) {
+    const Known& known = Find(started.call);
+    TF_HVD_RETURN_IF_ERROR(known.status);
+    const CompiledCall& call = known.call;
+    Entry entry;
+    entry.name = call.name;
+    if (started.iteration >= 0) {
+      entry.name += ";" + std::to_string(started.iteration);
+    }
+    const std::string title =
+        std::string(NameOf(call.request.kind)) + " '" + entry.name + "'";
+    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
+    if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
+    Membership membership;
+    const Status found = FindSet(*runtime, call.set, &membership);
+    if (!found.ok()) return found.WithContext(title);
+    entry.set = call.set;
+    entry.request = call.request;
+    entry.step = started.step;
+    entry.local_error =
+        EntryMaker(call, started, membership, &entry).Fill().WithContext(title);
+    entry.keepalive = ReleasesAtEnd(pending);
+    entry.done = Completion([pending](const Status& status, int32_t) {
+      Pending::Complete(pending, status);
+    });
+    runtime->Submit(std::move(entry));
+    return Status::Ok();
+  }
+
+  std::mutex mutex_;  // guards both
+  std::unordered_map<const void*, std::shared_ptr<Pending>> pending_;
+  // By its text. None is forgotten: the program that has it may run again.
+  std::unordered_map<std::string_view, std::unique_ptr<Known>> known_;
+};
+
+}  // namespace
+
+CompiledCalls* DefaultCompiledCalls() {
+  static auto* const calls = new Calls;
+  return calls;
+}
+
+}  // namespace tf_hvd

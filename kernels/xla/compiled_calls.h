@@ -1,0 +1,73 @@
+// CompiledCalls: collectives that a step compiled by XLA makes. XLA runs each
+// in two parts: its start hands the request to the runtime, its end waits for
+// it, and what does not depend on the result is computed in between.
+//
+// Knows neither TensorFlow nor XLA: XLA's part of tf_hvd is a library of its
+// own, which gets this as a table of functions (xla_library.h).
+#ifndef TF_HVD_KERNELS_XLA_COMPILED_CALLS_H_
+#define TF_HVD_KERNELS_XLA_COMPILED_CALLS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "kernels/xla/compiled_call.h"
+#include "runtime/base/status.h"
+
+namespace tf_hvd {
+
+// Memory of XLA's, until the end of the call.
+struct Buffer {
+  void* data = nullptr;
+  int64_t count = 0;  // of elements
+};
+
+struct Started {
+  // EncodeCall's. It outlives the call.
+  std::string_view call;
+  // Of the loop that the call is in; -1: in none.
+  int64_t iteration = -1;
+  std::vector<Buffer> tensors;
+  std::vector<Buffer> outputs;  // one for each tensor, if HasOutputs
+  int64_t step = -1;            // see Entry::step
+  // What the end knows the call by: memory that is nobody else's in between.
+  const void* ticket = nullptr;
+};
+
+// Any thread.
+class CompiledCalls {
+ public:
+  using Ended = std::function<void(const Status& status)>;
+
+  virtual ~CompiledCalls() = default;
+
+  // Never waits for other ranks. What is wrong with the call is told at its
+  // end.
+  virtual void Start(const Started& started) = 0;
+
+  // `ended` is called once, perhaps before this returns: on the thread that
+  // completes the request, with no lock held.
+  virtual void End(const void* ticket, Ended ended) = 0;
+
+  // One of the job's numbers: see HorovodSize and its like.
+  virtual Status Number(std::string_view which, int32_t set,
+                        int32_t* value) = 0;
+
+  // HorovodSumRows. `values` and `sums` are of whole rows, `columns` elements
+  // each.
+  virtual Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
+                         const Buffer& ends, const Buffer& sums,
+                         int64_t columns) = 0;
+
+  // The ranks of a set, for the shapes of what is gathered; an error if this
+  // one is not a member.
+  virtual Status Ranks(int32_t set, int64_t* ranks, int64_t* place) = 0;
+};
+
+// That of the default runtime. It is never destroyed.
+CompiledCalls* DefaultCompiledCalls();
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_XLA_COMPILED_CALLS_H_

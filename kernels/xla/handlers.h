@@ -1,0 +1,37 @@
+// What XLA calls when a compiled step runs: handlers of its foreign function
+// interface, which hand collectives to CompiledCalls. Includes nothing of
+// TensorFlow's.
+//
+//   target           operands                     results
+//   tf_hvd_start     tensors [, step] [, loop]    tensors, outputs, ticket
+//   tf_hvd_end       tensors, outputs, ticket     tensors or outputs, ticket
+//   tf_hvd_number    -                            number
+//   tf_hvd_sum_rows  values, order, ends          sums
+//
+// Tensors keep their memory from the start to the end: what has the same name
+// among operands and results is aliased. The ticket is memory that no other
+// call has meanwhile; nobody writes there.
+#ifndef TF_HVD_KERNELS_XLA_HANDLERS_H_
+#define TF_HVD_KERNELS_XLA_HANDLERS_H_
+
+#include <string>
+
+#include "kernels/xla/compiled_calls.h"
+
+namespace tf_hvd {
+
+inline constexpr char kStartTarget[] = "tf_hvd_start";
+inline constexpr char kEndTarget[] = "tf_hvd_end";
+inline constexpr char kNumberTarget[] = "tf_hvd_number";
+inline constexpr char kSumRowsTarget[] = "tf_hvd_sum_rows";
+
+// Registers the handlers, which call `calls` from then on. Once. Returns what
+// XLA found wrong; empty if nothing.
+std::string RegisterHandlers(CompiledCalls* calls);
+
+// Of RegisterHandlers.
+CompiledCalls* RegisteredCalls();
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_KERNELS_XLA_HANDLERS_H_

@@ -1,0 +1,553 @@
+// What XLA compiles collectives to: kernels that are run while a step is
+// compiled, and write calls of handlers.h into the program.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "kernels/attributes.h"
+#include "kernels/tf_adapters.h"
+#include "kernels/xla/compiled_calls.h"
+#include "kernels/xla/handlers.h"
+#include "kernels/xla/xla_library.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
+#include "tensorflow/compiler/tf2xla/xla_context.h"
+#include "tensorflow/compiler/tf2xla/xla_expression.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace tf_hvd {
+namespace {
+
+using Alias = std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
+
+// Without the numbers that TensorFlow adds to names: other processes may have
+// made other functions before.
+std::string WithoutNumbers(std::string_view name) {
+  std::string result;
+  for (const std::string_view part : absl::StrSplit(name, '_')) {
+    const bool number =
+        !part.empty() && std::all_of(part.begin(), part.end(), [](char digit) {
+          return absl::ascii_isdigit(static_cast<unsigned char>(digit));
+        });
+    if (!number) absl::StrAppend(&result, result.empty() ? "" : "_", part);
+  }
+  return result;
+}
+
+// The function that is being compiled.
+std::string FunctionOf(const xla::XlaBuilder& builder) {
+  std::string_view name = builder.name();
+  name = name.substr(0, name.find('['));
+  absl::ConsumePrefix(&name, "__inference_");
+  return WithoutNumbers(name);
+}
+
+// The iteration of the loop whose body is being compiled, which TensorFlow
+// gives as its first argument; not valid elsewhere.
+xla::XlaOp IterationOf(const tf::XlaOpKernelContext& ctx) {
+  const std::string function = FunctionOf(*ctx.builder());
+  const auto& arguments = ctx.xla_context()->args();
+  if (function.find("_body") == std::string::npos || arguments.empty() ||
+      arguments[0].kind() != tf::XlaExpression::Kind::kXlaOp) {
+    return {};
+  }
+  const xla::XlaOp first = arguments[0].handle();
+  const absl::StatusOr<xla::Shape> shape = ctx.builder()->GetShape(first);
+  if (!shape.ok() || shape->element_type() != xla::S32 ||
+      !shape->dimensions().empty()) {
+    return {};
+  }
+  return first;
+}
+
+Status ToSpec(const xla::Shape& shape, tf::DataType type, TensorSpec* spec) {
+  spec->shape.assign(shape.dimensions().begin(), shape.dimensions().end());
+  return ToDType(type, &spec->dtype);
+}
+
+xla::PrimitiveType HalfOf(DType dtype) {
+  return dtype == DType::kFloat16 ? xla::F16 : xla::BF16;
+}
+
+xla::Shape InRows(const xla::Shape& shape) {
+  return xla::ShapeUtil::MakeShapeWithDescendingLayout(shape.element_type(),
+                                                       shape.dimensions());
+}
+
+// A call of a handler. With side effects it is neither merged with an equal one
+// nor left out where nobody uses the result. Rows lie one after the other in
+// memory. Gives a tuple.
+xla::XlaOp CallOf(xla::XlaBuilder* builder, const char* target,
+                  const std::vector<xla::XlaOp>& operands,
+                  const std::vector<xla::Shape>& results,
+                  const std::string& attributes,
+                  const std::vector<Alias>& aliases,
+                  xla::CustomCallSchedule schedule, bool has_side_effect) {
+  std::vector<xla::Shape> layouts;
+  for (const xla::XlaOp operand : operands) {
+    const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
+    if (!shape.ok()) return builder->ReportError(shape.status());
+    layouts.push_back(InRows(*shape));
+  }
+  std::vector<xla::Shape> shapes;
+  for (const xla::Shape& shape : results) shapes.push_back(InRows(shape));
+  return xla::CustomCallWithLayout(
+      builder, target, operands, xla::ShapeUtil::MakeTupleShape(shapes),
+      layouts, attributes, has_side_effect, aliases, /*literal=*/nullptr,
+      schedule, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+}
+
+// Writes the start and the end of one collective. On the thread that compiles.
+class CallWriter {
+ public:
+  CallWriter(xla::XlaBuilder* builder, std::vector<xla::XlaOp> tensors,
+             std::vector<xla::Shape> shapes)
+      : builder_(builder),
+        tensors_(std::move(tensors)),
+        shapes_(std::move(shapes)) {}
+
+  // Where the results have memory of their own: their shapes.
+  void SetOutputs(std::vector<xla::Shape> shapes) {
+    outputs_ = std::move(shapes);
+  }
+  void SetStep(xla::XlaOp step) { step_ = step; }
+  // The number of the loop's iteration.
+  void SetIteration(xla::XlaOp iteration) { iteration_ = iteration; }
+
+  // The results, in the order of the tensors.
+  std::vector<xla::XlaOp> Write(const CompiledCall& call) {
+    const size_t tensors = tensors_.size();
+    const size_t outputs = outputs_.size();
+    const size_t first = outputs > 0 ? tensors : 0;
+    const size_t results = outputs > 0 ? outputs : tensors;
+    std::vector<xla::Shape> held = shapes_;
+    held.insert(held.end(), outputs_.begin(), outputs_.end());
+    held.push_back(xla::ShapeUtil::MakeShape(xla::S32, {}));
+
+    std::vector<xla::XlaOp> operands = tensors_;
+    if (step_.valid()) operands.push_back(step_);
+    if (iteration_.valid()) operands.push_back(iteration_);
+    std::vector<Alias> aliases;
+    for (size_t i = 0; i < tensors; ++i) aliases.push_back(Aliased(i, i));
+    const std::string attributes =
+        absl::StrCat("{call = \"", EncodeCall(call), "\", tensors = ", tensors,
+                     " : i64, steps = ", step_.valid() ? 1 : 0, " : i64}");
+    const xla::XlaOp start =
+        CallOf(builder_, kStartTarget, operands, held, attributes, aliases,
+               xla::CustomCallSchedule::SCHEDULE_EARLIEST,
+               /*has_side_effect=*/true);
+
+    operands.clear();
+    for (size_t i = 0; i < held.size(); ++i) {
+      operands.push_back(xla::GetTupleElement(start, i));
+    }
+    std::vector<xla::Shape> ended;
+    aliases.clear();
+    for (size_t i = 0; i < results; ++i) {
+      ended.push_back(held[first + i]);
+      aliases.push_back(Aliased(i, first + i));
+    }
+    aliases.push_back(Aliased(results, held.size() - 1));
+    ended.push_back(held.back());
+    const xla::XlaOp end =
+        CallOf(builder_, kEndTarget, operands, ended, "", aliases,
+               xla::CustomCallSchedule::SCHEDULE_LATEST,
+               /*has_side_effect=*/true);
+    std::vector<xla::XlaOp> values;
+    for (size_t i = 0; i < results; ++i) {
+      values.push_back(xla::GetTupleElement(end, i));
+    }
+    return values;
+  }
+
+ private:
+  static Alias Aliased(size_t result, size_t operand) {
+    return {{static_cast<int64_t>(result)},
+            {static_cast<int64_t>(operand), {}}};
+  }
+
+  xla::XlaBuilder* const builder_;
+  const std::vector<xla::XlaOp> tensors_;
+  const std::vector<xla::Shape> shapes_;
+  std::vector<xla::Shape> outputs_;
+  xla::XlaOp step_;
+  xla::XlaOp iteration_;
+};
+
+// What the kernels of all collectives share.
+class CompiledKernel : public tf::XlaOpKernel {
+ public:
+  void Compile(tf::XlaOpKernelContext* ctx) final {
+    OP_REQUIRES_OK(ctx, CompileCall(ctx));
+  }
+
+ protected:
+  CompiledKernel(tf::OpKernelConstruction* ctx, OpKind kind)
+      : XlaOpKernel(ctx), kind_(kind) {
+    OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &attributes_));
+  }
+
+  // The call without its tensors and its name; and what is particular to the
+  // collective.
+  virtual void Describe(CompiledCall* call) const = 0;
+
+  // What tensors travel as; none: as they are.
+  virtual std::optional<DType> wire() const { return std::nullopt; }
+
+  // Tensors: their number, reading them and giving the results. All but the
+  // step by default.
+  virtual absl::Status Read(tf::XlaOpKernelContext* ctx,
+                            std::vector<xla::XlaOp>* tensors,
+                            std::vector<tf::DataType>* types) const {
+    const int count = ctx->num_inputs() - attributes_.step_count;
+    for (int i = 0; i < count; ++i) {
+      tensors->push_back(ctx->Input(i));
+      types->push_back(ctx->input_type(i));
+    }
+    return absl::OkStatus();
+  }
+  virtual absl::Status Give(tf::XlaOpKernelContext* ctx,
+                            const std::vector<xla::XlaOp>& results) const {
+    for (size_t i = 0; i < results.size(); ++i) {
+      ctx->SetOutput(static_cast<int>(i), results[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  const CollectiveAttributes& attributes() const { return attributes_; }
+
+ private:
+  std::string WireName(const tf::XlaOpKernelContext& ctx) const {
+    if (def().attr().count("wire_name") > 0 &&
+        !def().attr().at("wire_name").s().empty()) {
+      return attributes_.name;
+    }
+    return absl::StrCat(FunctionOf(*ctx.builder()), "/", attributes_.name);
+  }
+
+  absl::Status CompileCall(tf::XlaOpKernelContext* ctx) {
+    CompiledCall call;
+    call.set = attributes_.set;
+    call.name = WireName(*ctx);
+    call.request.kind = kind_;
+    call.request.compiled = true;
+    Describe(&call);
+
+    std::vector<xla::XlaOp> tensors;
+    std::vector<tf::DataType> types;
+    TF_RETURN_IF_ERROR(Read(ctx, &tensors, &types));
+    std::vector<xla::Shape> shapes;
+    std::vector<xla::PrimitiveType> originals;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      TF_ASSIGN_OR_RETURN(xla::Shape shape,
+                          ctx->builder()->GetShape(tensors[i]));
+      originals.push_back(shape.element_type());
+      TensorSpec spec;
+      TF_RETURN_IF_ERROR(ToTensorFlow(ToSpec(shape, types[i], &spec)));
+      if (attributes_.member_names.size() == tensors.size()) {
+        spec.name = attributes_.member_names[i];
+      }
+      if (shape.is_dynamic()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(call.name, ": the shape depends on data"));
+      }
+      if (wire().has_value()) {
+        spec.dtype = *wire();
+        tensors[i] = xla::ConvertElementType(tensors[i], HalfOf(spec.dtype));
+        shape = xla::ShapeUtil::ChangeElementType(shape, HalfOf(spec.dtype));
+      }
+      call.request.tensors.push_back(std::move(spec));
+      shapes.push_back(shape);
+    }
+    std::vector<xla::Shape> outputs;
+    TF_RETURN_IF_ERROR(Outputs(call, shapes, &outputs));
+    CallWriter writer(ctx->builder(), std::move(tensors), std::move(shapes));
+    writer.SetOutputs(std::move(outputs));
+    if (attributes_.step_count > 0) {
+      writer.SetStep(ctx->Input(ctx->num_inputs() - 1));
+    }
+    writer.SetIteration(IterationOf(*ctx));
+    std::vector<xla::XlaOp> results = writer.Write(call);
+    if (wire().has_value()) {
+      for (size_t i = 0; i < results.size(); ++i) {
+        results[i] = xla::ConvertElementType(results[i], originals[i]);
+      }
+    }
+    return Give(ctx, results);
+  }
+
+  // The shapes of results that have memory of their own.
+  absl::Status Outputs(const CompiledCall& call,
+                       const std::vector<xla::Shape>& shapes,
+                       std::vector<xla::Shape>* outputs) const {
+    if (!HasOutputs(kind_)) return absl::OkStatus();
+    int64_t ranks = 0;
+    int64_t place = 0;
+    TF_RETURN_IF_ERROR(ToTensorFlow(RegisteredCalls()
+                                        ->Ranks(call.set, &ranks, &place)
+                                        .WithContext(call.name)));
+    for (const xla::Shape& shape : shapes) {
+      if (shape.dimensions().empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            call.name,
+            ": the tensor is a scalar, but must have at least one dimension; "
+            "reshape it: tf.reshape(tensor, [1])"));
+      }
+      xla::Shape output = shape;
+      const int64_t rows = shape.dimensions(0);
+      if (kind_ == OpKind::kAllgather) {
+        output.set_dimensions(0, rows * ranks);
+      } else if (kind_ == OpKind::kReducescatter) {
+        output.set_dimensions(0, ScatteredRows(rows, static_cast<size_t>(ranks),
+                                               static_cast<size_t>(place)));
+      }
+      outputs->push_back(output);
+    }
+    return absl::OkStatus();
+  }
+
+  const OpKind kind_;
+  CollectiveAttributes attributes_;
+};
+
+class ReductionKernel final : public CompiledKernel {
+ public:
+  ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
+      : CompiledKernel(ctx, kind) {
+    OP_REQUIRES_OK(ctx, ReadReduction(ctx, &reduction_));
+  }
+
+ private:
+  void Describe(CompiledCall* call) const override {
+    call->request.reduce_op = reduction_.reduce_op;
+    call->request.prescale = reduction_.prescale;
+    call->request.postscale = reduction_.postscale;
+    call->request.compression = reduction_.compression;
+    call->error = reduction_.valid.message();
+  }
+  std::optional<DType> wire() const override { return reduction_.wire; }
+
+  ReductionAttributes reduction_;
+};
+
+// Of allgather and barrier.
+class PlainKernel final : public CompiledKernel {
+ public:
+  using CompiledKernel::CompiledKernel;
+  PlainKernel(tf::OpKernelConstruction* ctx, OpKind kind)
+      : CompiledKernel(ctx, kind) {}
+
+ private:
+  void Describe(CompiledCall*) const override {}
+};
+
+class AlltoallKernel final : public CompiledKernel {
+ public:
+  explicit AlltoallKernel(tf::OpKernelConstruction* ctx)
+      : CompiledKernel(ctx, OpKind::kAlltoall) {}
+
+ private:
+  void Describe(CompiledCall*) const override {}
+
+  absl::Status Read(tf::XlaOpKernelContext* ctx,
+                    std::vector<xla::XlaOp>* tensors,
+                    std::vector<tf::DataType>* types) const override {
+    TF_ASSIGN_OR_RETURN(const xla::Shape splits, ctx->InputXlaShape(1));
+    if (xla::ShapeUtil::ElementsIn(splits) > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "alltoall '", attributes().name,
+          "' with splits cannot be compiled by XLA: how many rows come from "
+          "each rank depends on their data. Leave splits out, so that each "
+          "rank gets as many, or call it outside of what is compiled "
+          "(jit_compile=False)"));
+    }
+    tensors->push_back(ctx->Input(0));
+    types->push_back(ctx->input_type(0));
+    return absl::OkStatus();
+  }
+
+  absl::Status Give(tf::XlaOpKernelContext* ctx,
+                    const std::vector<xla::XlaOp>& results) const override {
+    int64_t ranks = 0;
+    int64_t place = 0;
+    TF_RETURN_IF_ERROR(ToTensorFlow(
+        RegisteredCalls()->Ranks(attributes().set, &ranks, &place)));
+    TF_ASSIGN_OR_RETURN(const xla::Shape shape, ctx->InputXlaShape(0));
+    const auto rows = static_cast<int32_t>(shape.dimensions(0) / ranks);
+    ctx->SetOutput(0, results[0]);
+    ctx->SetOutput(
+        1, xla::Broadcast(xla::ConstantR0<int32_t>(ctx->builder(), rows),
+                          {ranks}));
+    return absl::OkStatus();
+  }
+};
+
+class BroadcastKernel : public CompiledKernel {
+ public:
+  explicit BroadcastKernel(tf::OpKernelConstruction* ctx)
+      : CompiledKernel(ctx, OpKind::kBroadcast) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("root_rank", &root_));
+  }
+
+ private:
+  void Describe(CompiledCall* call) const override {
+    call->request.root = root_;
+  }
+
+  int32_t root_ = 0;
+};
+
+// Variables are read, and get what comes.
+class BroadcastInplaceKernel final : public BroadcastKernel {
+ public:
+  using BroadcastKernel::BroadcastKernel;
+
+ private:
+  absl::Status Read(tf::XlaOpKernelContext* ctx,
+                    std::vector<xla::XlaOp>* tensors,
+                    std::vector<tf::DataType>* types) const override {
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      tf::DataType type = tf::DT_INVALID;
+      tf::TensorShape shape;
+      TF_RETURN_IF_ERROR(ctx->GetVariableTypeAndShape(i, &type, &shape));
+      xla::XlaOp value;
+      TF_RETURN_IF_ERROR(ctx->ReadVariableInput(i, type, nullptr, &value));
+      tensors->push_back(value);
+      types->push_back(type);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Give(tf::XlaOpKernelContext* ctx,
+                    const std::vector<xla::XlaOp>& results) const override {
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      tf::DataType type = tf::DT_INVALID;
+      tf::TensorShape shape;
+      TF_RETURN_IF_ERROR(ctx->GetVariableTypeAndShape(i, &type, &shape));
+      TF_RETURN_IF_ERROR(
+          ctx->AssignVariable(i, type, results[static_cast<size_t>(i)]));
+    }
+    return absl::OkStatus();
+  }
+};
+
+class JoinKernel final : public tf::XlaOpKernel {
+ public:
+  explicit JoinKernel(tf::OpKernelConstruction* ctx) : XlaOpKernel(ctx) {}
+
+  void Compile(tf::XlaOpKernelContext* ctx) override {
+    ctx->SetStatus(absl::UnimplementedError(
+        "join() cannot be compiled by XLA: which collectives a rank that has "
+        "joined takes part in is not known before the others call them. Call "
+        "it outside of what is compiled (jit_compile=False)"));
+  }
+};
+
+// Read when the program runs: the job may have been started anew since it was
+// compiled.
+class NumberKernel final : public tf::XlaOpKernel {
+ public:
+  explicit NumberKernel(tf::OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+    if (!ctx->HasAttr("process_set_id")) return;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &set_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* ctx) override {
+    const std::string attributes =
+        absl::StrCat("{op = \"", type_string(), "\", set = ", set_, " : i64}");
+    const xla::XlaOp called =
+        CallOf(ctx->builder(), kNumberTarget, {},
+               {xla::ShapeUtil::MakeShape(xla::S32, {})}, attributes, {},
+               xla::CustomCallSchedule::SCHEDULE_NONE,
+               /*has_side_effect=*/true);
+    ctx->SetOutput(0, xla::GetTupleElement(called, 0));
+  }
+
+ private:
+  int32_t set_ = kWorldSet;
+};
+
+class SumRowsKernel final : public tf::XlaOpKernel {
+ public:
+  explicit SumRowsKernel(tf::OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ToTensorFlow(ToDType(ctx->input_type(0), &dtype_)));
+  }
+
+  void Compile(tf::XlaOpKernelContext* ctx) override {
+    const absl::StatusOr<xla::Shape> values = ctx->InputXlaShape(0);
+    OP_REQUIRES_OK(ctx, values.status());
+    const absl::StatusOr<xla::Shape> ends = ctx->InputXlaShape(2);
+    OP_REQUIRES_OK(ctx, ends.status());
+    xla::Shape sums = *values;
+    int64_t columns = 1;
+    for (size_t i = 1; i < sums.dimensions().size(); ++i) {
+      columns *= sums.dimensions(static_cast<int>(i));
+    }
+    sums.set_dimensions(0, ends->dimensions(0));
+    const std::string attributes =
+        absl::StrCat("{dtype = ", static_cast<int>(dtype_),
+                     " : i64, columns = ", columns, " : i64}");
+    const xla::XlaOp called =
+        CallOf(ctx->builder(), kSumRowsTarget,
+               {ctx->Input(0), ctx->Input(1), ctx->Input(2)}, {sums},
+               attributes, {}, xla::CustomCallSchedule::SCHEDULE_NONE,
+               /*has_side_effect=*/false);
+    ctx->SetOutput(0, xla::GetTupleElement(called, 0));
+  }
+
+ private:
+  DType dtype_ = DType::kFloat32;
+};
+
+using Maker = tf::OpKernel* (*)(tf::OpKernelConstruction* ctx);
+
+template <typename Kernel>
+tf::OpKernel* Make(tf::OpKernelConstruction* ctx) {
+  return new Kernel(ctx);
+}
+
+template <typename Kernel, OpKind kind>
+tf::OpKernel* MakeOf(tf::OpKernelConstruction* ctx) {
+  return new Kernel(ctx, kind);
+}
+
+constexpr std::pair<const char*, Maker> kMakers[] = {
+    {"HorovodAllreduce", MakeOf<ReductionKernel, OpKind::kAllreduce>},
+    {"HorovodGroupedAllreduce", MakeOf<ReductionKernel, OpKind::kAllreduce>},
+    {"HorovodReducescatter", MakeOf<ReductionKernel, OpKind::kReducescatter>},
+    {"HorovodGroupedReducescatter",
+     MakeOf<ReductionKernel, OpKind::kReducescatter>},
+    {"HorovodAllgather", MakeOf<PlainKernel, OpKind::kAllgather>},
+    {"HorovodGroupedAllgather", MakeOf<PlainKernel, OpKind::kAllgather>},
+    {"HorovodBarrier", MakeOf<PlainKernel, OpKind::kBarrier>},
+    {"HorovodAlltoall", Make<AlltoallKernel>},
+    {"HorovodBroadcast", Make<BroadcastKernel>},
+    {"HorovodBroadcastInplaceResource", Make<BroadcastInplaceKernel>},
+    {"HorovodJoin", Make<JoinKernel>},
+    {"HorovodSumRows", Make<SumRowsKernel>},
+};
+
+}  // namespace
+}  // namespace tf_hvd
+
+extern "C" __attribute__((visibility("default"))) const char* tf_hvd_xla_open(
+    tf_hvd::CompiledCalls* calls) {
+  static const std::string error = tf_hvd::RegisterHandlers(calls);
+  return error.empty() ? nullptr : error.c_str();
+}
+
+extern "C" __attribute__((visibility("default"))) tensorflow::OpKernel*
+tf_hvd_xla_make_kernel(tensorflow::OpKernelConstruction* ctx) {
+  for (const auto& [op, make] : tf_hvd::kMakers) {
+    if (ctx->def().op() == op) return make(ctx);
+  }
+  return new tf_hvd::NumberKernel(ctx);
+}

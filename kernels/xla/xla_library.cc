@@ -1,0 +1,104 @@
+// Registers the kernels that XLA compiles collectives with, and opens their
+// library when the first of them is made. A registration by name alone, unlike
+// XLA's own, counts however late this library is loaded.
+#include "kernels/xla/xla_library.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+
+#include "kernels/tf_adapters.h"
+#include "runtime/base/shared_library.h"
+
+namespace tf_hvd {
+namespace {
+
+// Opened once, never closed. Any thread.
+class XlaPart {
+ public:
+  static const XlaPart& Get() {
+    static const auto* const part = new XlaPart;
+    return *part;
+  }
+
+  const std::string& error() const { return error_; }
+  tf::OpKernel* Make(tf::OpKernelConstruction* ctx) const { return make_(ctx); }
+
+ private:
+  XlaPart() {
+    std::string path = PathOf(reinterpret_cast<void*>(&Get), "");
+    path.replace(path.find_last_of('/') + 1, std::strlen(kOwnPrefix),
+                 kXlaPrefix);
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      error_ = dlerror();
+      return;
+    }
+    XlaOpen* open = nullptr;
+    Symbols symbols(library);
+    symbols.Find(kXlaOpen, &open);
+    symbols.Find(kXlaMake, &make_);
+    if (symbols.missing() != nullptr) {
+      error_ = path + " has no " + symbols.missing();
+    } else if (const char* error = open(DefaultCompiledCalls())) {
+      error_ = error;
+    }
+  }
+
+  XlaMake* make_ = nullptr;
+  std::string error_;
+};
+
+constexpr char kCpu[] = "XLA_CPU_JIT";
+constexpr char kGpu[] = "XLA_GPU_JIT";
+
+tf::OpKernel* MakeKernel(tf::OpKernelConstruction* ctx) {
+  std::string error;
+  if (ctx->device_type() == tf::DeviceType(kGpu)) {
+    error = "on a GPU that is not possible in this version";
+  } else {
+    const XlaPart& part = XlaPart::Get();
+    if (part.error().empty()) return part.Make(ctx);
+    error = part.error();
+  }
+  ctx->SetStatus(absl::UnimplementedError(
+      "tf_hvd cannot compile " + ctx->def().op() +
+      " with XLA here; use jit_compile=False: " + error));
+  return nullptr;
+}
+
+constexpr const char* kOps[] = {
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodAllgather",
+    "HorovodGroupedAllgather",
+    "HorovodBroadcast",
+    "HorovodBroadcastInplaceResource",
+    "HorovodAlltoall",
+    "HorovodReducescatter",
+    "HorovodGroupedReducescatter",
+    "HorovodBarrier",
+    "HorovodJoin",
+    "HorovodSumRows",
+    "HorovodSize",
+    "HorovodProcessSetIncluded",
+    "HorovodRank",
+    "HorovodLocalRank",
+    "HorovodLocalSize",
+    "HorovodCrossRank",
+    "HorovodCrossSize",
+};
+
+[[maybe_unused]] const bool registered = [] {
+  for (const char* op : kOps) {
+    for (const char* device : {kCpu, kGpu}) {
+      const tf::kernel_factory::OpKernelRegistrar registrar(
+          tf::KernelDefBuilder(op).Device(device).Build(), op, MakeKernel);
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace tf_hvd

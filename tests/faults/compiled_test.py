@@ -1,0 +1,126 @@
+"""Steps that XLA compiles, in which something goes wrong: errors that are raised, with our text."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("usual_garbage")
+
+STEP = """
+@tf.function(autograph=False, jit_compile=True)
+def compiled():
+    return hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="g")
+
+def step():
+    return float(compiled()[0])
+
+"""
+STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "20"}
+
+
+def errors_of(rank, output):
+    return re.findall(rf"<{rank}> error: (.*)", output)
+
+
+def test_a_rank_is_killed_in_a_compiled_step(job):
+    _, output = job(
+        STEP
+        + """
+assert step() == 3.0
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+error_of(step)
+error_of(step)
+""",
+        ranks=3,
+    )
+    for rank in (0, 2):
+        first, later = errors_of(rank, output)
+        assert re.search(r"rank 1 .*died", first), output
+        assert re.search(r"rank 1 .*died", later), output
+
+
+def test_a_rank_raises_beside_a_compiled_step(job):
+    code, output = job(
+        STEP
+        + """
+if rank == 1:
+    raise ValueError("sample 17 is broken")
+error_of(step)
+"""
+    )
+    assert code != 0
+    (error,) = errors_of(0, output)
+    assert "left: ValueError: sample 17 is broken" in error
+
+
+def test_a_rank_does_not_come_to_a_compiled_step(job):
+    _, output = job(
+        STEP
+        + """
+if rank == 1:
+    wait_for("told")
+error_of(step)
+if rank == 0:
+    os.mkdir(flag("told"))
+""",
+        **STALL,
+    )
+    for rank in (0, 1):
+        (error,) = errors_of(rank, output)
+        assert re.search(r"stall: 'compiled/g' \(world\) .*missing rank 1 ", error), output
+
+
+def test_ranks_that_differ_in_compiling_are_told(job):
+    """Their calls have other names, for which each waited until the limit."""
+    _, output = job(
+        STEP
+        + """
+error_of(step if rank == 0 else tf.function(reduce))
+"""
+    )
+    for rank in (0, 1):
+        (error,) = errors_of(rank, output)
+        assert re.search(
+            r"mismatch in 'compiled/g' \(world\): rank 0 .*from a step that XLA compiles; rank 1 "
+            r".*waits for 'g' \(world\).*; jit_compile must be the same on all ranks",
+            error,
+        ), output
+        assert "stall" not in error
+
+
+def test_an_explicit_name_is_one_request_in_both_modes(job):
+    """What has a name of its own meets, and the ranks are told at once."""
+    _, output = job(
+        """
+from tf_hvd.core import _native
+
+def named(jit):
+    @tf.function(autograph=False, jit_compile=jit)
+    def call():
+        return _native.ops.horovod_allreduce(tf.constant([1.0]), 1, 1.0, 1.0, wire_name="w")
+
+    return call
+
+error_of(named(rank == 0), tf.errors.FailedPreconditionError)
+error_of(named(True), tf.errors.FailedPreconditionError)
+"""
+    )
+    for rank in (0, 1):
+        (error,) = errors_of(rank, output)
+        assert "rank 0 has a step that XLA compiles, rank 1 has one that it does not" in error
+        assert f"<{rank}> no error" in output
+
+
+def test_a_step_that_is_compiled_after_shutdown(job):
+    _, output = job(
+        STEP
+        + """
+step()
+hvd.shutdown()
+error_of(step, tf.errors.FailedPreconditionError)
+"""
+    )
+    for rank in (0, 1):
+        (error,) = errors_of(rank, output)
+        assert "shut down" in error

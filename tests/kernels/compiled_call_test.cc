@@ -1,0 +1,50 @@
+#include "kernels/xla/compiled_call.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+namespace tf_hvd {
+namespace {
+
+CompiledCall ACall() {
+  CompiledCall call;
+  call.set = 3;
+  call.name = std::string("step/\"g\" \xc3\xa9\n") + '\0';
+  call.error = "there is no such thing";
+  call.request.kind = OpKind::kAllgather;
+  call.request.compiled = true;
+  call.request.tensors.push_back({DType::kBfloat16, {4, 0, 7}, "w/kernel:0"});
+  return call;
+}
+
+// It stands in an attribute of XLA's, whose quotes and escapes it must not
+// need.
+TEST(CompiledCall, IsLettersAndDigitsAndComesBack) {
+  const CompiledCall call = ACall();
+  const std::string text = EncodeCall(call);
+  EXPECT_TRUE(std::all_of(text.begin(), text.end(), [](char letter) {
+    return std::isalnum(static_cast<unsigned char>(letter)) != 0;
+  })) << text;
+  CompiledCall decoded;
+  ASSERT_TRUE(DecodeCall(text, &decoded).ok());
+  EXPECT_EQ(decoded.set, call.set);
+  EXPECT_EQ(decoded.name, call.name);
+  EXPECT_EQ(decoded.error, call.error);
+  EXPECT_EQ(decoded.request, call.request);
+}
+
+TEST(CompiledCall, WhatIsCutOrNoCallIsAnError) {
+  const std::string text = EncodeCall(ACall());
+  CompiledCall decoded;
+  for (size_t size = 0; size < text.size(); ++size) {
+    EXPECT_FALSE(DecodeCall(text.substr(0, size), &decoded).ok()) << size;
+  }
+  EXPECT_FALSE(DecodeCall(std::string(text.size(), 'z'), &decoded).ok());
+  EXPECT_FALSE(DecodeCall(text + "00", &decoded).ok());
+}
+
+}  // namespace
+}  // namespace tf_hvd
