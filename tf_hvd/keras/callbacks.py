@@ -80,6 +80,8 @@ class _Broadcast:
         """Broadcasts, or prepares to when the first batch comes."""
         self._sent.clear()
         self._trained = False
+        if "on_batch_end" in vars(self):
+            return  # the program has replaced it, and broadcasts after the first batch
         if self.model.built:
             self._broadcast()
         else:

@@ -173,6 +173,17 @@ def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) 
     _hook_aggregation(optimizer, HOOKS[kind][1], synchronizer)
 
 
+def _reduced(
+    target: Any, synchronizer: GradientSynchronizer, gradients: Any, variables: Any
+) -> list[Any]:
+    """The gradients of an update, reduced.
+
+    By the program's own function, if it has put one in the place of Horovod's `_allreduce`.
+    """
+    replaced = vars(target).get("_allreduce")
+    return list((replaced or synchronizer.reduce)(gradients, variables))
+
+
 def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     current: list[Any] = []
 
@@ -194,8 +205,7 @@ def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         return result
 
     def hooked_clip(target: Any, clip: Any, grads: Any) -> Any:
-        del target
-        return clip(synchronizer.reduce(grads, current))
+        return clip(_reduced(target, synchronizer, grads, current))
 
     instance_methods.put_around(optimizer, "apply", hooked_apply)
     instance_methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
@@ -204,13 +214,12 @@ def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
 
 def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchronizer) -> None:
     def hooked_aggregate(target: Any, aggregate: Any, grads_and_vars: Any) -> Any:
-        del target
         pairs = list(grads_and_vars)
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
         with tf.name_scope(SCOPE):
             synchronizer.begin(gradients, variables)
-            reduced = synchronizer.reduce(gradients, variables)
+            reduced = _reduced(target, synchronizer, gradients, variables)
         return aggregate(list(zip(reduced, variables, strict=True)))
 
     def hooked_apply_gradients(

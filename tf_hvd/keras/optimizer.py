@@ -136,6 +136,22 @@ class GradientSynchronizer:
         self._reduced.remember(reduced)
         return reduced
 
+    @verbatim
+    def allreduce_grads(
+        self,
+        grads: Sequence[Any],
+        vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
+        use_generic_names: bool = False,
+    ) -> list[Any]:
+        """Horovod's `optimizer._allreduce_grads`: reduces gradients, and notes nothing.
+
+        Args:
+          grads: tensors, IndexedSlices and None.
+          vars: what they belong to.
+          use_generic_names: requests are named by their place, not by the variables.
+        """
+        return self._reducer.reduce(list(grads), list(vars), use_generic_names)
+
     def all_finite(self, finite: Any) -> Any:
         """Whether the gradients of all ranks are finite: all take a step, or none does.
 
@@ -275,6 +291,7 @@ class _Wrapping:
             hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
         else:
             instance_methods.add(optimizer, "_allreduce", synchronizer.allreduce)
+            instance_methods.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)
         instance_methods.note(optimizer, synchronizer)
 
     def _synchronizer(self, optimizer: Any) -> GradientSynchronizer:

@@ -481,3 +481,77 @@ def test_a_partial_optimizer_of_horovod_keras():
         keras.optimizers.SGD(1.0), local_layers=model.layers[0]
     )
     assert optimizer.horovod_distributed
+
+
+MADE = {
+    "keras": lambda: keras.optimizers.SGD(1.0),
+    "tf_keras": lambda: tf_keras.optimizers.SGD(1.0),
+    "legacy": lambda: tf_keras.optimizers.legacy.SGD(1.0),
+}
+
+
+@pytest.mark.parametrize("kind", list(MADE))
+@pytest.mark.parametrize("function", [True, False])
+def test_an_allreduce_that_was_replaced_is_what_updates_call(kind, function):
+    """distributed-embeddings registers its tables there; the function was never called."""
+    import horovod.keras as hvd_keras
+    import horovod.tensorflow.keras as hvd_tf_keras
+
+    hvd = hvd_keras if kind == "keras" else hvd_tf_keras
+    own, both = tf.Variable([0.0]), tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(MADE[kind]())
+    if kind != "legacy":
+        optimizer.build([own, both])
+    original, calls = optimizer._allreduce, []
+
+    def register_and_reduce(gradients, variables):
+        calls.append(len(variables))
+        optimizer.register_local_var(own)
+        return original(gradients, variables)
+
+    optimizer._allreduce = register_and_reduce
+
+    def step():
+        ours = tf.constant([1.0 + hvd.rank()])
+        optimizer.apply_gradients([(ours, own), (ours, both)])
+
+    (tf.function(step, autograph=False) if function else step)()
+    assert set(calls) == {2}  # a function may be traced twice
+    mean = (1 + hvd.size()) / 2
+    np.testing.assert_array_equal(both.numpy(), [-mean])
+    np.testing.assert_array_equal(own.numpy(), [-(1.0 + hvd.rank()) / hvd.size()])
+
+
+def test_allreduce_grads_of_an_optimizer():
+    import horovod.keras as hvd
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variable = tf.Variable([0.0])
+    for arguments in ([], [True]):
+        reduced = optimizer._allreduce_grads(
+            [tf.constant([1.0 + hvd.rank()])], [variable], *arguments
+        )
+        np.testing.assert_array_equal(reduced[0], [(1 + hvd.size()) / 2])
+
+
+def test_a_broadcast_callback_with_an_on_batch_end_of_its_own():
+    """What is registered there is not broadcast before the first batch."""
+    import horovod.keras as hvd
+
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    own = model.trainable_variables[1]
+    model.set_weights([w + hvd.rank() for w in model.get_weights()])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    original = callback.on_batch_end
+
+    def register_and_broadcast(batch, logs=None):
+        callback.register_local_var(own)
+        original(batch, logs)
+
+    callback.on_batch_end = register_and_broadcast
+    with hvd.unguarded():
+        model.fit(np.ones([2, 1]), np.ones([2, 1]), verbose=0, callbacks=[callback])
+    np.testing.assert_array_equal(own.numpy(), [float(hvd.rank())])
+    kernels = tf_hvd.allgather_object(model.trainable_variables[0].numpy())
+    assert all(np.array_equal(kernel, kernels[0]) for kernel in kernels)
