@@ -28,8 +28,10 @@ WHEELS_SH = ROOT / "dev_support/wheels.sh"
 EM_CUDA = 190  # the machine of an ELF file for NVIDIA's GPUs
 MINOR = "2.21"  # what ./dev build builds for
 LIBRARY = f"_tf_hvd_{MINOR}.so"
+XLA_LIBRARY = f"_tf_hvd_xla_{MINOR}.so"
 NATIVE = [
     LIBRARY,
+    XLA_LIBRARY,
     "libtf_hvd_limits.so",
     "libtf_hvd_listen.so",
     "libtf_hvd_mpi_mpich.so",
@@ -231,7 +233,9 @@ def test_no_library_of_this_machine_is_wanted(library):
     assert [line for line in dynamic if "RPATH" in line or "RUNPATH" in line] == []
     wanted = {re.search(r"\[(.*)\]", line)[1] for line in dynamic if "NEEDED" in line}
     allowed = {"libc", "libm", "libstdc++", "libgcc_s", "ld-linux-x86-64", "libpthread", "librt"}
-    allowed |= {"libdl"} | ({"libtensorflow_framework"} if library.name == LIBRARY else set())
+    allowed |= {"libdl"}
+    allowed |= {"libtensorflow_framework"} if library.name in (LIBRARY, XLA_LIBRARY) else set()
+    allowed |= {"libtensorflow_cc"} if library.name == XLA_LIBRARY else set()
     assert {name.split(".so")[0] for name in wanted} <= allowed
 
 
@@ -299,7 +303,7 @@ def as_if_for(minor, wheel, folder, **changes):
             data = changes.get(name.rpartition("/")[2], wheel.read(name))
             if name.endswith(("_build_info.py", ".json")):
                 data = data.replace(MINOR.encode(), minor.encode())
-            copy.writestr(name.replace(LIBRARY, LIBRARY.replace(MINOR, minor)), data)
+            copy.writestr(name.replace(f"_{MINOR}.so", f"_{minor}.so"), data)
     return path
 
 
@@ -318,7 +322,8 @@ def test_release_carries_a_library_for_each_minor(wheel, tmp_path):
     assert done.stdout.strip() == str(tmp_path / f"tf_hvd-7.0-{tag}.whl")
     with zipfile.ZipFile(done.stdout.strip()) as release:
         libraries = {name for name in release.namelist() if "/_tf_hvd_" in name}
-        assert libraries == {"tf_hvd/_tf_hvd_2.20.so", f"tf_hvd/{LIBRARY}"}
+        older = {"tf_hvd/_tf_hvd_2.20.so", "tf_hvd/_tf_hvd_xla_2.20.so"}
+        assert libraries == older | {f"tf_hvd/{LIBRARY}", f"tf_hvd/{XLA_LIBRARY}"}
         information = {}
         exec(member(release, "_build_info.py"), information)
         assert information["VERSION"] == "7.0"

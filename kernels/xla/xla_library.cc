@@ -4,6 +4,7 @@
 #include "kernels/xla/xla_library.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <string>
@@ -30,6 +31,12 @@ class XlaPart {
     std::string path = PathOf(reinterpret_cast<void*>(&Get), "");
     path.replace(path.find_last_of('/') + 1, std::strlen(kOwnPrefix),
                  kXlaPrefix);
+    if (access(path.c_str(), R_OK) != 0) {
+      error_ =
+          "this wheel was built without XLA's headers, which TensorFlow has "
+          "from 2.20 on";
+      return;
+    }
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       error_ = dlerror();

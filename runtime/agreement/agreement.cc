@@ -36,9 +36,12 @@ std::string DescribeSteps(std::string_view name, const Vote& vote) {
          "a checkpoint";
 }
 
-// What a rank that has joined can take part in, with zeros or without rows.
-bool RunsAfterJoin(OpKind kind) {
-  switch (kind) {
+// What a rank that has joined can take part in, with zeros or without rows. A
+// compiled step has room for as many rows of each rank.
+bool RunsAfterJoin(const Request& request) {
+  switch (request.kind) {
+    case OpKind::kAllgather:
+      return !request.compiled;
     case OpKind::kBroadcast:
     case OpKind::kAlltoall:
     case OpKind::kReducescatter:
@@ -89,10 +92,13 @@ std::string Decide(std::string_view name, const Vote& vote) {
                             vote.other->rank, *vote.other->request);
   }
   if (vote.off_step.has_value()) return DescribeSteps(name, vote);
-  if (vote.joined && !RunsAfterJoin(vote.first.request->kind)) {
+  if (vote.joined && !RunsAfterJoin(*vote.first.request)) {
     return "'" + std::string(name) +
            "' cannot run: a rank has already joined, and only allreduce, "
-           "allgather and barrier go on without it";
+           "allgather and barrier go on without it" +
+           (vote.first.request->compiled ? ", allgather only in a step that "
+                                           "XLA does not compile"
+                                         : "");
   }
   return "";
 }

@@ -35,7 +35,11 @@ class Counter:
 
     def after_join(self) -> Any:
         """All ranks have joined."""
-        if self._is_in_graph and self._count.graph is not tf.compat.v1.get_default_graph():
+        with tf.init_scope():
+            in_graph = not tf.executing_eagerly()
+        if in_graph != self._is_in_graph:
+            return None  # it counts in another program
+        if in_graph and self._count.graph is not tf.compat.v1.get_default_graph():
             return None
         return self._count.assign(0, read_value=False)
 

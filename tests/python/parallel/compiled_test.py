@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_hvd as hvd
 from tf_hvd.core import _native
 
-pytestmark = pytest.mark.framework
+pytestmark = [pytest.mark.framework, pytest.mark.compiled]
 
 compiled = functools.partial(tf.function, autograph=False, jit_compile=True)
 
@@ -92,6 +92,17 @@ def test_what_one_rank_does_wrong_is_told_to_all(size):
     with pytest.raises(tf.errors.FailedPreconditionError, match="mismatch in allreduce"):
         compiled(lambda: hvd.allreduce(tf.ones([2 + hvd.rank()]), name="shapes"))()
     equal(compiled(lambda: hvd.allreduce(x, op=hvd.Sum))(), np.float32([size] * 2))
+
+
+@pytest.mark.ranks(2)
+def test_after_a_join(rank, size):
+    """What was compiled sums on; an allgather has room for the rows of all ranks."""
+    if rank < size - 1:
+        x = tf.ones([2, 2])
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"joined, .*XLA does not comp"):
+            compiled(lambda: hvd.allgather(x, name="rows"))()
+        equal(compiled(lambda: hvd.allreduce(x, op=hvd.Sum))(), np.full([2, 2], size - 1.0, "f4"))
+    hvd.join()
 
 
 def test_variables_are_broadcast_in_place(rank, size):

@@ -515,6 +515,7 @@ def trained_model(library, jit, wrap=None, embeds=False, half=False, **optimizer
     return model.get_weights()
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("library", "kind"),
     [*((keras, kind) for kind in COMPILED), (tf_keras, "momentum"), (tf_keras, "half")],
@@ -527,6 +528,7 @@ def test_compiled_steps_train_as_others(library, kind):
         np.testing.assert_array_equal(hvd.broadcast(ours, 0), ours)
 
 
+@pytest.mark.compiled
 @pytest.mark.ranks(2)
 def test_weights_cannot_be_checked_in_a_compiled_step():
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])

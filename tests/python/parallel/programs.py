@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import tf_hvd as hvd
 from tf_hvd.core import _native
 
-ONE_BY_ONE, THREADS, FUNCTION, SESSION = "one by one", "threads", "function", "session"
+ONE_BY_ONE, THREADS, FUNCTION, COMPILED, SESSION = (
+    "one by one", "threads", "function", "compiled", "session",
+)  # fmt: skip
 
 REDUCING = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
 ROOTED = ("broadcast", "broadcast_")
@@ -24,6 +26,8 @@ WITH_ROWS = (*UNEVEN, "reducescatter", "grouped_reducescatter")
 # TensorFlow runs them in the order of the program, which is not the same on all ranks.
 ORDERED = ("broadcast_", "barrier")
 OPERATIONS = (*REDUCING, *UNEVEN, *ROOTED, "barrier")
+# Of shapes that XLA knows.
+FIXED = (*REDUCING, "broadcast")
 DTYPES = [
     "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64", "bool", "complex64", "complex128",
@@ -224,12 +228,16 @@ def mistakes(draw, call):
 def batches(draw, sets):
     """Some calls, and how each rank makes them."""
     world = len(sets[0])
-    how = draw(st.sampled_from([ONE_BY_ONE, ONE_BY_ONE, THREADS, THREADS, FUNCTION, SESSION]))
-    in_graph = how in (FUNCTION, SESSION)
+    ways = [ONE_BY_ONE, ONE_BY_ONE, THREADS, THREADS, FUNCTION, COMPILED, SESSION]
+    how = draw(st.sampled_from(ways))
+    in_graph = how in (FUNCTION, COMPILED, SESSION)
     operations = [o for o in OPERATIONS if not (in_graph and o in ORDERED)]
+    if how == COMPILED:
+        operations = [o for o in operations if o in FIXED]
     count = draw(st.integers(1, 4))
-    # A graph ends with its first error, and what it has not begun is not run.
-    may_be_wrong = not in_graph or count == 1
+    # A graph ends with its first error, and what it has not begun is not run. What XLA compiles
+    # has the function before its name.
+    may_be_wrong = how != COMPILED and (not in_graph or count == 1)
     made = tuple(draw(calls(sets, f"c{i}", operations, may_be_wrong)) for i in range(count))
     order = st.permutations(range(count)).map(tuple)
     same = tuple(range(count))

@@ -19,7 +19,7 @@ import numpy as np
 import programs
 import tensorflow as tf
 from numpy_collectives import difference, numbers
-from programs import FUNCTION, ONE_BY_ONE, SESSION, THREADS
+from programs import COMPILED, FUNCTION, ONE_BY_ONE, SESSION, THREADS
 
 import tf_hvd as hvd
 
@@ -152,6 +152,11 @@ def as_function(build):
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
 
 
+def as_compiled(build):
+    outputs = tf.function(build, autograph=False, jit_compile=True)()
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
+
+
 def as_session(build):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         return session.run(build())
@@ -161,6 +166,7 @@ RUNNERS = {
     ONE_BY_ONE: in_order,
     THREADS: in_threads,
     FUNCTION: lambda *made: in_graph(*made, as_function),
+    COMPILED: lambda *made: in_graph(*made, as_compiled),
     SESSION: lambda *made: in_graph(*made, as_session),
 }
 

@@ -41,6 +41,8 @@ class Program:
     environment: tuple[tuple[str, str], ...] = ()
     loop: str = FIT
     eager: bool = False
+    jit: bool = False
+    """Whether XLA compiles the step."""
     lists: str = "one"
     """one; two lists of variables under one optimizer, or each under its own."""
     batch: int = 4
@@ -120,7 +122,8 @@ RULES = (
      and (p.optimizer == "Lamb" or _has(p, "gradient_accumulation_steps"))),
     ("exact sums need exact updates", lambda p: p.model == "linear"
      and (p.optimizer not in ("SGD", "Momentum") or dict(p.options).keys() - NOTHING_ELSE
-          or p.batch == 3 or _has(p, "backward_passes_per_step", "compression"))),
+          or p.batch == 3 or _has(p, "backward_passes_per_step", "compression")
+          or p.jit)),  # which multiplies and adds with one rounding
     ("tf_keras counts twice in a function", lambda p: p.library == "tf_keras"
      and p.optimizer == "Nadam"),
     ("momentum", lambda p: _has(p, "momentum") and p.optimizer not in ("SGD", "RMSprop")),
@@ -159,6 +162,9 @@ RULES = (
      and (p.model != "dense" or p.wrapped("groups") == "lists"
           or _has(p, "gradient_accumulation_steps", "use_ema"))),
     ("several steps at once", lambda p: p.eager and p.steps_per_execution > 1),
+    ("XLA compiles what has fixed shapes and no texts", lambda p: p.jit
+     and (p.eager or p.library == "v1" or p.data == "join" or _has(p, "late")
+          or ("TF_HVD_CHECK_WEIGHTS_STEPS", "2") in p.environment)),
     ("join", lambda p: p.data == "join" and (p.loop not in (BY_HAND, TAPE)
      or p.passes > 1 or p.left_out
      or _has(p, "gradient_accumulation_steps", "sync_batch_norm", "compression"))),
@@ -204,6 +210,7 @@ ADDITIONS = (
         ("TF_HVD_BUCKET_BYTES", "1"), ("TF_HVD_BUCKET_BYTES", "100"), ("TF_HVD_SPARSE", "rows"),
         ("TF_HVD_SPARSE", "dense"), ("TF_HVD_CHECK_WEIGHTS_STEPS", "2"))),
     {"eager": True},
+    {"jit": True},
     {"lists": "two"},
     {"lists": "two", "wrap": (("backward_passes_per_step", 2), ("sparse_as_dense", True))},
     {"lists": "each its own"},

@@ -84,6 +84,7 @@ class Rank:
         program = self.program
         losses = ["mse", "mse"] if "two_outputs" in program.layers else "mse"
         several = {"steps_per_execution": program.steps_per_execution}
+        several["jit_compile"] = program.jit
         self.model.compile(optimizer, losses, run_eagerly=program.eager, **several)
 
     def fits(self):
@@ -154,7 +155,9 @@ class Rank:
             for i, optimizer in enumerate(self.optimizers):
                 own = program.lists == "each its own"
                 optimizer.build(lists[i] if own else self.model.trainable_variables)
-        step = self.step if program.eager else tf.function(self.step, autograph=False)
+        step = self.step
+        if not program.eager:
+            step = tf.function(step, autograph=False, jit_compile=program.jit)
         for _ in range(program.epochs):
             for x, y in self.batches():
                 step(*(tf.nest.map_structure(self.constant, part) for part in (x, y)))
