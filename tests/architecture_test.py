@@ -220,7 +220,8 @@ INSIDE = ("tf_hvd/keras/compat.py", "tf_hvd/core/tensorflow_hooks.py")
 PRIVATE_MODULES = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_keras.src")
 # Python's; a folder; in graphs an attribute and an op; Horovod's too; ours from another file.
 NOT_PRIVATE = {
-    "_getframe", "_exit", "_as_horovod", "_class", "_Arg", "_allreduce", "_basics", "_cache",
+    "_getframe", "_exit", "_as_horovod", "_class", "_Arg", "_allreduce", "_allreduce_grads",
+    "_basics", "_cache",
     "_make_allreduce_grads_fn", "_name", "_DistributedAdasumOptimizer", "_DistributedOptimizer",
     "_HOROVOD_SECRET_KEY", "_hvd_reducer", "_node_name", "_numbers", "_ranks", "_register",
 }  # fmt: skip

@@ -73,21 +73,27 @@ bool StallMonitor::WaitsTooLong(const std::map<Key, int64_t>& waits,
                                 int64_t now_ns) {
   const int64_t last_limit = options_.fail_ns + options_.grace_ns;
   if (options_.fail_ns <= 0) return false;
+  // Those above answer. If they have not moved the call before this one, of the
+  // same name, they know whose data is missing, and are to say so first
+  // (ExecutesTooLong).
+  const int64_t answered_limit = last_limit + 2 * options_.grace_ns;
+  const auto text = [](int64_t limit_ns) {
+    return " got no decision within " + SecondsText(limit_ns);
+  };
   for (const auto& [key, since_ns] : waits) {
     if (now_ns - since_ns <= last_limit) continue;
-    const std::string what =
-        " got no decision within " + SecondsText(last_limit);
     const std::vector<int> above = Above(key);
     if (!above.empty() && Unanswered(asked_[key], now_ns)) {
       // Who is nearer to the top knows better who it is, and blames a lower
       // rank: of several texts that one wins.
       AbortWait(key, above.front(),
-                what + NoAnswerText(above, topology_.hosts));
+                text(last_limit) + NoAnswerText(above, topology_.hosts));
       return true;
     }
     // Those above are well. It may wait for what is before it.
+    if (now_ns - since_ns <= answered_limit) continue;
     if (now_ns - own_.moved_ns() <= last_limit) continue;
-    AbortWait(key, sets_.rank(), what);
+    AbortWait(key, sets_.rank(), text(answered_limit));
     return true;
   }
   return false;
