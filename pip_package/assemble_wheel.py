@@ -2,8 +2,8 @@
 
     assemble_wheel.py --dist DIR --version VERSION WHEEL...
 
-They were built from one source: all but the libraries for TensorFlow, and what tells of them, must be
-the same bytes. Prints the wheel's path.
+They were built from one source: all but the libraries for TensorFlow, and what tells of them,
+must be the same bytes. Prints the wheel's path.
 """
 
 import argparse
