@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import app, flags
 
 import tf_hvd as hvd
+from tf_hvd.core.tensorflow_hooks import tf_variable
 
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "rounds, each with all ways")
 _STEPS = flags.DEFINE_integer("steps", 3, "steps of a way in a round")
@@ -66,7 +67,7 @@ def step_of(model, x, jit, reduce):
         if reduce:
             tape = hvd.DistributedGradientTape(tape)
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            (variable.value if hasattr(variable, "value") else variable).assign_sub(1e-4 * gradient)
+            tf_variable(variable).assign_sub(1e-4 * gradient)
         return loss
 
     return step

@@ -64,9 +64,9 @@ apt_install() {
     die "apt-get cannot install $*: see the lines above"
 }
 
-# Debian's Bazel, what XLA's headers include, and for the tests GoogleTest's sources, an ssh server, Slurm and
-# debootstrap, where they are to be had. None is required here: another Bazel may
-# serve, steps cannot be compiled by XLA, and tests are skipped where what they need is
+# Debian's Bazel, what XLA's headers include, and for the tests GoogleTest's sources, an ssh
+# server, Slurm and debootstrap, where they are to be had. None is required here: another Bazel
+# may serve, steps cannot be compiled by XLA, and tests are skipped where what they need is
 # missing.
 install_system_packages() {
   local wanted=()

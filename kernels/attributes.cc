@@ -34,13 +34,6 @@ Status ReadWire(const std::string& wire, ReductionAttributes* attributes) {
   return Status::Ok();
 }
 
-// A text of TensorFlow's attributes, where the op has it.
-template <typename T>
-absl::Status ReadOptional(tf::OpKernelConstruction* ctx, const char* name,
-                          T* value) {
-  return ctx->HasAttr(name) ? ctx->GetAttr(name, value) : absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
@@ -55,7 +48,8 @@ absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "wire_name", &attributes->name));
   TF_RETURN_IF_ERROR(
       ReadOptional(ctx, "ignore_name_scope", &ignore_name_scope));
-  if (!attributes->name.empty()) return absl::OkStatus();
+  attributes->named = !attributes->name.empty();
+  if (attributes->named) return absl::OkStatus();
   attributes->name = ctx->def().name();
   attributes->unnamed = attributes->name == ctx->def().op();
   if (ignore_name_scope) {
@@ -94,6 +88,13 @@ absl::Status ReadReduction(tf::OpKernelConstruction* ctx,
     valid = InvalidArgument("exact_factors has two numbers, or none");
   }
   return absl::OkStatus();
+}
+
+void ReductionAttributes::Fill(Request* request) const {
+  request->reduce_op = reduce_op;
+  request->prescale = prescale;
+  request->postscale = postscale;
+  request->compression = compression;
 }
 
 }  // namespace tf_hvd

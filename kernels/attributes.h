@@ -18,8 +18,10 @@ namespace tf_hvd {
 // Those that all collectives have.
 struct CollectiveAttributes {
   int32_t set = kWorldSet;
-  // What ranks match calls by: wire_name, or the node's name.
+  // What ranks match calls by: wire_name, which makes it `named`, or the node's
+  // name.
   std::string name;
+  bool named = false;
   // All kernels of one op that is called eagerly have the op's name, which
   // nobody chose.
   bool unnamed = false;
@@ -30,6 +32,13 @@ struct CollectiveAttributes {
 
 absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
                             CollectiveAttributes* attributes);
+
+// An attribute, where the op has it.
+template <typename T>
+absl::Status ReadOptional(tf::OpKernelConstruction* ctx, const char* name,
+                          T* value) {
+  return ctx->HasAttr(name) ? ctx->GetAttr(name, value) : absl::OkStatus();
+}
 
 // Those of allreduce and reducescatter.
 struct ReductionAttributes {
@@ -43,6 +52,8 @@ struct ReductionAttributes {
   // What is wrong with them. Not an error of the construction: the other ranks
   // would wait for a call that never comes.
   Status valid;
+
+  void Fill(Request* request) const;
 };
 
 absl::Status ReadReduction(tf::OpKernelConstruction* ctx,

@@ -37,10 +37,6 @@ Status PlaceOnGpu(const Runtime& runtime, tf::OpKernelContext* ctx,
   return device->Record(stream, &entry->memory.ready);
 }
 
-std::string Title(OpKind kind, const std::string& name) {
-  return std::string(NameOf(kind)) + " '" + name + "'";
-}
-
 void FailWith(const Status& status, tf::OpKernelContext* ctx,
               const tf::AsyncOpKernel::DoneCallback& done) {
   ctx->SetStatus(ToTensorFlow(status));
@@ -121,16 +117,16 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   }
   const Status found = FindSet(*runtime, set(), &call.membership);
   if (!found.ok()) {
-    FailWith(found.WithContext(Title(kind_, entry.name)), ctx, done);
+    FailWith(found.WithContext(TitleOf(kind_, entry.name)), ctx, done);
     return;
   }
-  const auto pending = std::make_shared<PendingCall>(Title(kind_, entry.name),
+  const auto pending = std::make_shared<PendingCall>(TitleOf(kind_, entry.name),
                                                      ctx, std::move(done));
   call.ctx = ctx;
   call.caller = pending->caller();
   call.runtime = runtime.get();
   call.held = std::make_shared<Call::HeldTensors>();
-  entry.local_error = Fill(&call).WithContext(Title(kind_, entry.name));
+  entry.local_error = Fill(&call).WithContext(TitleOf(kind_, entry.name));
   entry.keepalive = std::move(call.held);
   entry.caller = pending->caller();
   entry.caller_waits = attributes_.unnamed;

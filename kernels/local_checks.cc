@@ -1,11 +1,14 @@
 #include "kernels/local_checks.h"
 
 #include <algorithm>
-#include <string>
 
 #include "compute/buffer_ops.h"
 
 namespace tf_hvd {
+
+std::string TitleOf(OpKind kind, const std::string& name) {
+  return std::string(NameOf(kind)) + " '" + name + "'";
+}
 
 Status FindSet(const Runtime& runtime, int32_t set, Membership* membership) {
   const int rank = runtime.topology().rank;

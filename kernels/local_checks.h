@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/api/runtime.h"
@@ -14,6 +15,9 @@
 #include "runtime/request/entry.h"
 
 namespace tf_hvd {
+
+// What comes before a call's errors: "allreduce 'g'".
+std::string TitleOf(OpKind kind, const std::string& name);
 
 // This rank's part in a process set.
 struct Membership {

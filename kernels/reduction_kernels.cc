@@ -50,11 +50,7 @@ ReductionKernel::ReductionKernel(tf::OpKernelConstruction* ctx, OpKind kind)
 
 Status ReductionKernel::FillEntry(Call* call) {
   TF_HVD_RETURN_IF_ERROR(valid_);
-  Request& request = call->entry.request;
-  request.reduce_op = reduction_.reduce_op;
-  request.prescale = reduction_.prescale;
-  request.postscale = reduction_.postscale;
-  request.compression = reduction_.compression;
+  reduction_.Fill(&call->entry.request);
   for (int i = 0; i < TensorCount(*call); ++i) {
     TF_HVD_RETURN_IF_ERROR(AddReduced(call, i));
   }

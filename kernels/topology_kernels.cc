@@ -1,4 +1,5 @@
 // HorovodSize, HorovodRank and the other numbers of the job.
+#include "kernels/attributes.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
 #include "kernels/topology.h"
@@ -10,8 +11,7 @@ namespace {
 class TopologyKernel final : public tf::OpKernel {
  public:
   explicit TopologyKernel(tf::OpKernelConstruction* ctx) : OpKernel(ctx) {
-    if (!ctx->HasAttr("process_set_id")) return;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &set_));
+    OP_REQUIRES_OK(ctx, ReadOptional(ctx, "process_set_id", &set_));
   }
 
   void Compute(tf::OpKernelContext* ctx) override {

@@ -25,10 +25,10 @@ constexpr std::chrono::seconds kInUse{1};
 // A call between its start and its end. Any thread.
 class Pending {
  public:
-  // `pending` is to be the only one with this function.
+  // The request has ended.
   static void Complete(const std::shared_ptr<Pending>& pending,
                        const Status& status) {
-    if (status.ok() || pending->WaitsForNothing()) {
+    if (status.ok() || pending->released()) {
       pending->Tell(status);
       return;
     }
@@ -58,7 +58,7 @@ class Pending {
   }
 
  private:
-  bool WaitsForNothing() {
+  bool released() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return released_;
   }
@@ -94,14 +94,30 @@ std::shared_ptr<void> ReleasesAtEnd(const std::shared_ptr<Pending>& pending) {
                                [pending](void*) { pending->Release(); });
 }
 
+// What is wrong with a call whoever takes part.
+Status Check(const CompiledCall& call) {
+  if (!call.error.empty()) return InvalidArgument(call.error);
+  const Request& request = call.request;
+  if (request.kind != OpKind::kAllreduce &&
+      request.kind != OpKind::kReducescatter) {
+    return Status::Ok();
+  }
+  for (const TensorSpec& spec : request.tensors) {
+    TF_HVD_RETURN_IF_ERROR(
+        CheckReducible(request.kind, request.reduce_op, spec.dtype));
+  }
+  return Status::Ok();
+}
+
 // A call that some program has been compiled with.
 struct Known {
   explicit Known(std::string_view encoded)
-      : text(encoded), status(DecodeCall(encoded, &call)) {}
+      : text(encoded), status(DecodeCall(encoded, &call)), valid(Check(call)) {}
 
   const std::string text;
   CompiledCall call;
   const Status status;  // whether the text is a call
+  const Status valid;
 };
 
 Status OtherRanks(const Membership& membership) {
@@ -128,14 +144,12 @@ class EntryMaker {
         entry_(entry) {}
 
   Status Fill() {
-    if (!call_.error.empty()) return InvalidArgument(call_.error);
     const Request& request = call_.request;
     switch (request.kind) {
       case OpKind::kAllreduce:
+        return FillInPlace();
       case OpKind::kReducescatter:
-        TF_HVD_RETURN_IF_ERROR(CheckTypes());
-        return request.kind == OpKind::kAllreduce ? FillInPlace()
-                                                  : FillScattered();
+        return FillScattered();
       case OpKind::kBroadcast:
         TF_HVD_RETURN_IF_ERROR(CheckRoot(request.root, call_.set, membership_));
         return FillInPlace();
@@ -149,14 +163,6 @@ class EntryMaker {
   }
 
  private:
-  Status CheckTypes() const {
-    for (const TensorSpec& spec : call_.request.tensors) {
-      TF_HVD_RETURN_IF_ERROR(CheckReducible(
-          call_.request.kind, call_.request.reduce_op, spec.dtype));
-    }
-    return Status::Ok();
-  }
-
   Status FillInPlace() {
     for (const Buffer& tensor : started_.tensors) {
       entry_->tensors.push_back({tensor.data, tensor.data, tensor.count});
@@ -305,8 +311,7 @@ class Calls final : public CompiledCalls {
     if (started.iteration >= 0) {
       entry.name += ";" + std::to_string(started.iteration);
     }
-    const std::string title =
-        std::string(NameOf(call.request.kind)) + " '" + entry.name + "'";
+    const std::string title = TitleOf(call.request.kind, entry.name);
     const std::shared_ptr<Runtime> runtime = DefaultRuntime();
     if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
     Membership membership;
@@ -315,8 +320,11 @@ class Calls final : public CompiledCalls {
     entry.set = call.set;
     entry.request = call.request;
     entry.step = started.step;
-    entry.local_error =
-        EntryMaker(call, started, membership, &entry).Fill().WithContext(title);
+    Status wrong = known.valid;
+    if (wrong.ok()) {
+      wrong = EntryMaker(call, started, membership, &entry).Fill();
+    }
+    entry.local_error = wrong.WithContext(title);
     entry.keepalive = ReleasesAtEnd(pending);
     entry.done = Completion([pending](const Status& status, int32_t) {
       Pending::Complete(pending, status);

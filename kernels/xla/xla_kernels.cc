@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,6 @@
 #include "kernels/xla/compiled_calls.h"
 #include "kernels/xla/handlers.h"
 #include "kernels/xla/xla_library.h"
-#include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_context.h"
 #include "tensorflow/compiler/tf2xla/xla_expression.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -182,22 +182,22 @@ class CallWriter {
   xla::XlaOp iteration_;
 };
 
-// What the kernels of all collectives share.
+// What the kernels of all collectives share, and all that those of allgather
+// and barrier are.
 class CompiledKernel : public tf::XlaOpKernel {
  public:
-  void Compile(tf::XlaOpKernelContext* ctx) final {
-    OP_REQUIRES_OK(ctx, CompileCall(ctx));
-  }
-
- protected:
   CompiledKernel(tf::OpKernelConstruction* ctx, OpKind kind)
       : XlaOpKernel(ctx), kind_(kind) {
     OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &attributes_));
   }
 
-  // The call without its tensors and its name; and what is particular to the
-  // collective.
-  virtual void Describe(CompiledCall* call) const = 0;
+  void Compile(tf::XlaOpKernelContext* ctx) final {
+    OP_REQUIRES_OK(ctx, CompileCall(ctx));
+  }
+
+ protected:
+  // Adds to the call what is particular to the collective.
+  virtual void Describe(CompiledCall*) const {}
 
   // What tensors travel as; none: as they are.
   virtual std::optional<DType> wire() const { return std::nullopt; }
@@ -226,10 +226,7 @@ class CompiledKernel : public tf::XlaOpKernel {
 
  private:
   std::string WireName(const tf::XlaOpKernelContext& ctx) const {
-    if (def().attr().count("wire_name") > 0 &&
-        !def().attr().at("wire_name").s().empty()) {
-      return attributes_.name;
-    }
+    if (attributes_.named) return attributes_.name;
     return absl::StrCat(FunctionOf(*ctx.builder()), "/", attributes_.name);
   }
 
@@ -327,26 +324,12 @@ class ReductionKernel final : public CompiledKernel {
 
  private:
   void Describe(CompiledCall* call) const override {
-    call->request.reduce_op = reduction_.reduce_op;
-    call->request.prescale = reduction_.prescale;
-    call->request.postscale = reduction_.postscale;
-    call->request.compression = reduction_.compression;
+    reduction_.Fill(&call->request);
     call->error = reduction_.valid.message();
   }
   std::optional<DType> wire() const override { return reduction_.wire; }
 
   ReductionAttributes reduction_;
-};
-
-// Of allgather and barrier.
-class PlainKernel final : public CompiledKernel {
- public:
-  using CompiledKernel::CompiledKernel;
-  PlainKernel(tf::OpKernelConstruction* ctx, OpKind kind)
-      : CompiledKernel(ctx, kind) {}
-
- private:
-  void Describe(CompiledCall*) const override {}
 };
 
 class AlltoallKernel final : public CompiledKernel {
@@ -355,8 +338,6 @@ class AlltoallKernel final : public CompiledKernel {
       : CompiledKernel(ctx, OpKind::kAlltoall) {}
 
  private:
-  void Describe(CompiledCall*) const override {}
-
   absl::Status Read(tf::XlaOpKernelContext* ctx,
                     std::vector<xla::XlaOp>* tensors,
                     std::vector<tf::DataType>* types) const override {
@@ -456,8 +437,7 @@ class JoinKernel final : public tf::XlaOpKernel {
 class NumberKernel final : public tf::XlaOpKernel {
  public:
   explicit NumberKernel(tf::OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
-    if (!ctx->HasAttr("process_set_id")) return;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &set_));
+    OP_REQUIRES_OK(ctx, ReadOptional(ctx, "process_set_id", &set_));
   }
 
   void Compile(tf::XlaOpKernelContext* ctx) override {
@@ -525,9 +505,9 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"HorovodReducescatter", MakeOf<ReductionKernel, OpKind::kReducescatter>},
     {"HorovodGroupedReducescatter",
      MakeOf<ReductionKernel, OpKind::kReducescatter>},
-    {"HorovodAllgather", MakeOf<PlainKernel, OpKind::kAllgather>},
-    {"HorovodGroupedAllgather", MakeOf<PlainKernel, OpKind::kAllgather>},
-    {"HorovodBarrier", MakeOf<PlainKernel, OpKind::kBarrier>},
+    {"HorovodAllgather", MakeOf<CompiledKernel, OpKind::kAllgather>},
+    {"HorovodGroupedAllgather", MakeOf<CompiledKernel, OpKind::kAllgather>},
+    {"HorovodBarrier", MakeOf<CompiledKernel, OpKind::kBarrier>},
     {"HorovodAlltoall", Make<AlltoallKernel>},
     {"HorovodBroadcast", Make<BroadcastKernel>},
     {"HorovodBroadcastInplaceResource", Make<BroadcastInplaceKernel>},
@@ -551,3 +531,8 @@ tf_hvd_xla_make_kernel(tensorflow::OpKernelConstruction* ctx) {
   }
   return new tf_hvd::NumberKernel(ctx);
 }
+
+// As the other library looks them up: by name, without a declaration.
+static_assert(std::is_same_v<decltype(tf_hvd_xla_open), tf_hvd::XlaOpen>);
+static_assert(
+    std::is_same_v<decltype(tf_hvd_xla_make_kernel), tf_hvd::XlaMake>);

@@ -524,6 +524,6 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
     """
     last = _calls.run(_native.ops.horovod_join, "HorovodJoin", None, None, process_set)
     with tf.control_dependencies(waits_for(last)):
-        restarted = [count.after_join() for count in counts_to_restart(process_set)]
-    with tf.control_dependencies(waits_for(restarted)):
-        return tf.identity(last) if waits_for(restarted) else last
+        restarted = waits_for([count.after_join() for count in counts_to_restart(process_set)])
+    with tf.control_dependencies(restarted):
+        return tf.identity(last) if restarted else last

@@ -163,16 +163,14 @@ def run_eagerly(function, *arrays):
     return tf.nest.map_structure(_numpy, function(*[tf.constant(a) for a in arrays]))
 
 
-def run_in_function(function, *arrays):
+def run_in_function(function, *arrays, jit=None):
     """The same, as a tf.function."""
-    compiled = tf.function(function, autograph=False)
-    return tf.nest.map_structure(_numpy, compiled(*[tf.constant(a) for a in arrays]))
+    return run_eagerly(tf.function(function, autograph=False, jit_compile=jit), *arrays)
 
 
 def run_compiled(function, *arrays):
     """The same, compiled by XLA."""
-    compiled = tf.function(function, autograph=False, jit_compile=True)
-    return tf.nest.map_structure(_numpy, compiled(*[tf.constant(a) for a in arrays]))
+    return run_in_function(function, *arrays, jit=True)
 
 
 def run_in_session(function, *arrays):

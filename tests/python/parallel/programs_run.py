@@ -9,6 +9,7 @@ what they are given until they are told to stop; so a failure can be shrunk.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import threading
@@ -147,13 +148,8 @@ def in_graph(made, rank, sets, execute):
         return {call.name: error for call, _ in made}
 
 
-def as_function(build):
-    outputs = tf.function(build, autograph=False)()
-    return tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
-
-
-def as_compiled(build):
-    outputs = tf.function(build, autograph=False, jit_compile=True)()
+def as_function(build, jit=None):
+    outputs = tf.function(build, autograph=False, jit_compile=jit)()
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
 
 
@@ -166,7 +162,7 @@ RUNNERS = {
     ONE_BY_ONE: in_order,
     THREADS: in_threads,
     FUNCTION: lambda *made: in_graph(*made, as_function),
-    COMPILED: lambda *made: in_graph(*made, as_compiled),
+    COMPILED: lambda *made: in_graph(*made, functools.partial(as_function, jit=True)),
     SESSION: lambda *made: in_graph(*made, as_session),
 }
 
