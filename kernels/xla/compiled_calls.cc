@@ -225,6 +225,10 @@ class EntryMaker {
 
 class Calls final : public CompiledCalls {
  public:
+  void Compiles(const std::string& step) override {
+    if (const auto runtime = DefaultRuntime()) runtime->Compiles(step);
+  }
+
   void Start(const Started& started) override {
     const auto pending = std::make_shared<Pending>();
     {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +42,9 @@ class CompiledCalls {
   using Ended = std::function<void(const Status& status)>;
 
   virtual ~CompiledCalls() = default;
+
+  // XLA has begun to compile `step`.
+  virtual void Compiles(const std::string& step) = 0;
 
   // Never waits for other ranks. What is wrong with the call is told at its
   // end.

@@ -192,6 +192,7 @@ class CompiledKernel : public tf::XlaOpKernel {
   }
 
   void Compile(tf::XlaOpKernelContext* ctx) final {
+    RegisteredCalls()->Compiles(FunctionOf(*ctx->builder()));
     OP_REQUIRES_OK(ctx, CompileCall(ctx));
   }
 

@@ -41,6 +41,8 @@ class ControllerHost {
   virtual void Complete(Completion done, Status status, int32_t value) = 0;
   virtual void SetAdded(int32_t set, const SetMembers& members) = 0;
   virtual void SetRemoved(int32_t set) = 0;
+  // The step that XLA is compiling on this rank; empty: none that is known.
+  virtual std::string Compiling() const = 0;
   virtual void Warn(const std::string& text) = 0;
   // The job cannot go on.
   virtual void Abort(AbortRecord::Class error_class, int32_t rank,

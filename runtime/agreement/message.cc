@@ -156,6 +156,7 @@ RankList GetRanks(Reader* in) {
 
 void PutAnswer(const StallAnswer& answer, Writer* out) {
   out->Put(static_cast<uint8_t>(answer.agreed));
+  out->Put(static_cast<uint8_t>(answer.compiled));
   out->Put(answer.age_ms);
   PutRanks(answer.voted, out);
   PutRanks(answer.missing, out);
@@ -165,11 +166,14 @@ void PutAnswer(const StallAnswer& answer, Writer* out) {
     out->PutText(group.waits_for);
     PutRanks(group.ranks, out);
     out->Put(static_cast<uint8_t>(group.compiled));
+    out->Put(static_cast<uint8_t>(group.in_compiled));
+    out->PutText(group.compiling);
   }
 }
 
 void GetAnswer(Reader* in, StallAnswer* answer) {
   answer->agreed = in->Get<uint8_t>() != 0;
+  answer->compiled = in->Get<uint8_t>() != 0;
   answer->age_ms = in->Get<uint32_t>();
   answer->voted = GetRanks(in);
   answer->missing = GetRanks(in);
@@ -179,6 +183,8 @@ void GetAnswer(Reader* in, StallAnswer* answer) {
     group.waits_for = in->GetText();
     group.ranks = GetRanks(in);
     group.compiled = in->Get<uint8_t>() != 0;
+    group.in_compiled = in->Get<uint8_t>() != 0;
+    group.compiling = in->GetText();
     answer->waits.push_back(std::move(group));
   }
 }

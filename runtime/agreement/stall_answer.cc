@@ -6,6 +6,12 @@
 namespace tf_hvd {
 namespace {
 
+// All but the ranks.
+bool SameWait(const WaitGroup& a, const WaitGroup& b) {
+  return a.waits_for == b.waits_for && a.compiled == b.compiled &&
+         a.in_compiled == b.in_compiled && a.compiling == b.compiling;
+}
+
 bool LowerRank(const WaitGroup& a, const WaitGroup& b) {
   return a.ranks.named < b.ranks.named;
 }
@@ -31,18 +37,16 @@ RankList Merge(const RankList& a, const RankList& b) {
 StallAnswer Merge(const StallAnswer& a, const StallAnswer& b) {
   StallAnswer merged;
   merged.agreed = a.agreed || b.agreed;
+  merged.compiled = a.compiled || b.compiled;
   merged.age_ms = std::max(a.age_ms, b.age_ms);
   merged.voted = Merge(a.voted, b.voted);
   merged.missing = Merge(a.missing, b.missing);
   merged.silent = Merge(a.silent, b.silent);
   merged.waits = a.waits;
   for (const WaitGroup& group : b.waits) {
-    const auto same =
-        std::find_if(merged.waits.begin(), merged.waits.end(),
-                     [&group](const WaitGroup& other) {
-                       return other.waits_for == group.waits_for &&
-                              other.compiled == group.compiled;
-                     });
+    const auto same = std::find_if(
+        merged.waits.begin(), merged.waits.end(),
+        [&group](const WaitGroup& other) { return SameWait(group, other); });
     if (same == merged.waits.end()) {
       merged.waits.push_back(group);
     } else {

@@ -35,12 +35,18 @@ struct WaitGroup {
   RankList ranks;
   // Whether they have made calls of steps that XLA has compiled.
   bool compiled = false;
+  // Whether one of the calls that they wait for is such a call.
+  bool in_compiled = false;
+  // The step that XLA is compiling; empty: none that is known.
+  std::string compiling;
 };
 
 struct StallAnswer {
   static constexpr size_t kMaxGroups = 16;
 
   bool agreed = false;  // the request has been put in order meanwhile
+  // Whether one of `voted` calls it from a step that XLA has compiled.
+  bool compiled = false;
   uint32_t age_ms = 0;  // for how long one of `voted` has waited, at most
   RankList voted;
   RankList missing;

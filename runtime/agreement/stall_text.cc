@@ -42,6 +42,17 @@ std::string ListText(const RankList& ranks,
   return text + MoreText(ranks);
 }
 
+// What ranks do that are missing.
+std::string InsteadText(const WaitGroup& group) {
+  const bool one = group.ranks.count == 1;
+  const std::string compiling =
+      (one ? "is compiling '" : "are compiling '") + group.compiling + "'";
+  if (group.waits_for.empty() && !group.compiling.empty()) return compiling;
+  return (one ? "waits for " : "wait for ") +
+         (group.waits_for.empty() ? "no collective" : group.waits_for) +
+         (group.compiling.empty() ? "" : " and " + compiling);
+}
+
 // The missing ranks, and what they wait for instead: ranks that wait for the
 // same are named together.
 std::string MissingText(const StallAnswer& answer,
@@ -49,11 +60,41 @@ std::string MissingText(const StallAnswer& answer,
   std::string text = "; missing " + ListText(answer.missing, hosts);
   for (size_t i = 0; i < answer.waits.size() && i < kMaxGroupsInText; ++i) {
     const WaitGroup& group = answer.waits[i];
-    text += "; " + NumbersText(group.ranks) +
-            (group.ranks.count == 1 ? " waits for " : " wait for ") +
-            (group.waits_for.empty() ? "no collective" : group.waits_for);
+    text += "; " + NumbersText(group.ranks) + " " + InsteadText(group);
   }
   return text;
+}
+
+// Whether XLA is all that is waited for.
+bool AllCompile(const StallAnswer& answer) {
+  return answer.silent.empty() && !answer.waits.empty() &&
+         std::all_of(answer.waits.begin(), answer.waits.end(),
+                     [](const WaitGroup& group) {
+                       return !group.compiling.empty() &&
+                              group.waits_for.empty();
+                     });
+}
+
+std::string AdviceText(const StallAnswer& answer) {
+  if (AllCompile(answer)) {
+    return ". XLA compiles a step at its first call, and again for each new "
+           "shape of its inputs (a smaller last batch: drop_remainder=True). "
+           "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is how long the others wait";
+  }
+  const bool in_steps =
+      answer.compiled &&
+      std::any_of(answer.waits.begin(), answer.waits.end(),
+                  [](const WaitGroup& group) { return group.in_compiled; });
+  return std::string(
+             ". Ranks must make the same collective calls, with the same names "
+             "and process sets: look for a branch that depends on the rank, "
+             "fewer batches on one rank, a step that one rank makes again, or "
+             "a Session.run that fetches it on some ranks only") +
+         (in_steps ? ". A compiled step that waits holds one of TensorFlow's "
+                     "inter-op threads: no more of them may run side by side "
+                     "than there are threads "
+                     "(tf.config.threading.set_inter_op_parallelism_threads)"
+                   : "");
 }
 
 }  // namespace
@@ -89,7 +130,8 @@ std::string OtherWaitsText(const std::map<Key, int64_t>& waits,
 
 std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
                       const std::vector<std::string>& hosts) {
-  std::string text = "stall: " + Shown(key) + " waited " + SecondsText(age_ns);
+  std::string text = (AllCompile(answer) ? "slow compilation: " : "stall: ") +
+                     Shown(key) + " waited " + SecondsText(age_ns);
   if (!answer.voted.empty()) {
     text += ": submitted by " + ListText(answer.voted, hosts);
   }
@@ -98,11 +140,7 @@ std::string StallText(const Key& key, int64_t age_ns, const StallAnswer& answer,
     text += "; no answer from " + ListText(answer.silent, hosts) +
             " (stopped, or cut off behind a rank that is)";
   }
-  return text +
-         ". Ranks must make the same collective calls, with the same names and "
-         "process sets: look for a branch that depends on the rank, fewer "
-         "batches on one rank, a step that one rank makes again, or a "
-         "Session.run that fetches it on some ranks only";
+  return text + AdviceText(answer);
 }
 
 std::string UncompiledText(const Key& key, const RankList& compiled,

@@ -41,6 +41,8 @@ class Runtime::Impl {
     --submitting_;
   }
 
+  void Compiles(const std::string& step) { queue_.Compiles(step); }
+
   void Shutdown(const std::string& reason, bool through) {
     if (InForkedChild()) return;
     const std::lock_guard<std::mutex> lock(shutdown_mutex_);
@@ -101,6 +103,8 @@ Runtime::Runtime(const Config& config, std::unique_ptr<World> world)
 Runtime::~Runtime() = default;
 
 void Runtime::Submit(Entry entry) { impl_->Submit(std::move(entry)); }
+
+void Runtime::Compiles(const std::string& step) { impl_->Compiles(step); }
 
 void Runtime::Shutdown(const std::string& reason, bool through) {
   impl_->Shutdown(reason, through);

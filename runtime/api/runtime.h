@@ -35,6 +35,10 @@ class Runtime {
   // forked child it fails at once, and nobody hears of it.
   void Submit(Entry entry);
 
+  // Any thread. XLA has begun to compile a step: until the next Submit, ranks
+  // that wait for this one are told so.
+  void Compiles(const std::string& step);
+
   // Any thread but one that fires a completion. Tells the other ranks that this
   // one leaves, for `reason`, and waits until it owes nothing to anybody (at
   // most about 7 s). `through`: it has made all calls that it wanted to, rather

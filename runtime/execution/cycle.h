@@ -83,6 +83,7 @@ class Cycle : private ControllerHost, private ExecutorHost {
   void Complete(Completion done, Status status, int32_t value) override;
   void SetAdded(int32_t set, const SetMembers& members) override;
   void SetRemoved(int32_t set) override;
+  std::string Compiling() const override { return queue_->compiling(); }
   void Warn(const std::string& text) override;
   void Abort(AbortRecord::Class error_class, int32_t rank,
              const std::string& text) override;

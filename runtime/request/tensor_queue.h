@@ -1,11 +1,13 @@
 // TensorQueue: what TensorFlow's threads have submitted and the cycle has not
-// seen yet (stage 4). Unbounded: a kernel must not block.
+// seen yet (stage 4). Unbounded: a kernel must not block. Knows of XLA's
+// compilations too, which end with the first call.
 #ifndef TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
 #define TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
 
 #include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/request/entry.h"
@@ -23,9 +25,16 @@ class TensorQueue {
   // Any thread. After Push has returned, false until a Drain.
   bool Empty() const { return size_ == 0; }
 
+  // Any thread. XLA has begun to compile a step. Nothing tells when it is done
+  // but that the step runs: the next Push ends it.
+  void Compiles(const std::string& step);
+  // Any thread. The step; empty: none.
+  std::string compiling() const;
+
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Entry> entries_;   // guarded by mutex_
+  std::string compiling_;        // guarded by mutex_
   std::atomic<size_t> size_{0};  // of entries_, readable without the lock
 };
 

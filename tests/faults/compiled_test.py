@@ -71,6 +71,66 @@ if rank == 0:
         assert re.search(r"stall: 'compiled/g' \(world\) .*missing rank 1 ", error), output
 
 
+def test_a_rank_that_compiles_for_long(job):
+    """It was said to be missing, with the advice to look for a branch in the program."""
+    _, output = job(
+        """
+@tf.function(autograph=False, jit_compile=True)
+def step(x):
+    for i in range(300 if rank == 1 else 1):  # about 25 ms each
+        x = tf.sin(x @ x) + i
+    return hvd.allreduce(x, op=hvd.Sum, name="g")
+
+step(tf.ones([8, 8]))
+say("done")
+""",
+        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
+    )
+    assert re.search(
+        r"slow compilation: 'step/g' \(world\) waited .*submitted by rank 0 .*missing rank 1 .*"
+        r"rank 1 is compiling 'step'\. XLA compiles a step at its first call",
+        output,
+    ), output
+    assert "stall:" not in output
+    assert output.count("done") == 2
+
+
+def test_more_compiled_steps_side_by_side_than_threads(job):
+    """Each holds a thread of TensorFlow's, and ranks begin with different ones."""
+    _, output = job(
+        """
+def function_of(i):
+    @tf.function(autograph=False, jit_compile=True)
+    def step(x):
+        return hvd.allreduce(x, op=hvd.Sum, name=f"g{i}")
+
+    return step
+
+steps = [function_of(i) for i in range(8)]
+
+@tf.function(autograph=False)
+def all_steps(x):
+    ordered = steps if rank == 0 else reversed(steps)
+    return [step(x * float(i)) for i, step in enumerate(ordered)]
+
+def train():
+    for _ in range(100):
+        all_steps(tf.ones([2]))
+
+error_of(train)
+""",
+        TF_NUM_INTEROP_THREADS="2",
+        **STALL,
+    )
+    for rank in (0, 1):
+        (error,) = errors_of(rank, output)
+        assert re.search(
+            r"stall: 'step/g\d' .*; rank \d waits for 'step/g\d' .*one of TensorFlow's inter-op "
+            r"threads: no more of them may run side by side than there are threads",
+            error,
+        ), output
+
+
 def test_ranks_that_differ_in_compiling_are_told(job):
     """Their calls have other names, for which each waited until the limit."""
     _, output = job(

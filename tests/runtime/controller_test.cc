@@ -22,6 +22,7 @@ class Host final : public TaskRunner, public ControllerHost {
   std::vector<SetMembers> added;
   uint64_t moves = 0;
   int waits_for = -1;
+  std::string compiling;
 
   void Send(int neighbour, std::string_view bytes) override {
     Message message;
@@ -41,6 +42,7 @@ class Host final : public TaskRunner, public ControllerHost {
     added.push_back(members);
   }
   void SetRemoved(int32_t) override {}
+  std::string Compiling() const override { return compiling; }
   void Warn(const std::string& text) override { warnings.push_back(text); }
   void Abort(AbortRecord::Class error_class, int32_t rank,
              const std::string& text) override {
@@ -325,8 +327,8 @@ TEST(Controller, AsksAgainWhenTheLimitIsOver) {
   EXPECT_EQ(host.aborts[0].rank, 1);
 }
 
-// Rank 0 calls from a compiled step and rank 1 waits for something else.
-Host CompiledOnRankZero(bool compiled_on_rank_one) {
+// Rank 0 calls from a compiled step, and rank 1, which is missing, does this.
+Host CompiledOnRankZero(WaitGroup on_rank_one, int64_t until_s = 5) {
   Host host;
   Controller controller(TwoRanks(), StallOptions(), &host, &host);
   Entry call = Allreduce("step/g");  // waits since the first second
@@ -334,23 +336,28 @@ Host CompiledOnRankZero(bool compiled_on_rank_one) {
   controller.Admit(std::move(call));
   controller.Tick(2 * kSecond);
   EXPECT_TRUE(host.sent.empty());
-  controller.Tick(3 * kSecond);
   Message answer;
   answer.kind = MessageKind::kAnswer;
   answer.name = "step/g";
-  answer.query = 1;
   answer.answer.missing = RankList({1});
-  answer.answer.waits.push_back(
-      {"'g' (world)", RankList({1}), compiled_on_rank_one});
-  controller.Receive(1, EncodeMessage(answer), 3 * kSecond);
-  controller.Tick(5 * kSecond);
+  on_rank_one.ranks = RankList({1});
+  answer.answer.waits.push_back(on_rank_one);
+  for (int64_t s = 3; s <= until_s; ++s) {
+    controller.Tick(s * kSecond);
+    if (host.sent.empty()) continue;
+    answer.query = host.sent.back().second.query;
+    host.sent.clear();
+    controller.Receive(1, EncodeMessage(answer), s * kSecond);
+  }
   return host;
 }
 
 // The names of a compiled step are others: they were waited for until the
 // limit.
 TEST(Controller, TellsRanksThatDifferInCompilingWithinSeconds) {
-  const Host host = CompiledOnRankZero(false);
+  WaitGroup waits;
+  waits.waits_for = "'g' (world)";
+  const Host host = CompiledOnRankZero(waits);
   ASSERT_EQ(host.aborts.size(), 1u);
   EXPECT_EQ(host.aborts[0].rank, 1);
   EXPECT_EQ(host.aborts[0].text,
@@ -362,9 +369,69 @@ TEST(Controller, TellsRanksThatDifferInCompilingWithinSeconds) {
 
 // A rank that has compiled something is at another place of the program.
 TEST(Controller, SaysNothingEarlyOfARankThatCompiles) {
-  const Host host = CompiledOnRankZero(true);
-  EXPECT_TRUE(host.aborts.empty());
-  EXPECT_TRUE(host.warnings.empty());
+  WaitGroup waits;
+  waits.waits_for = "'g' (world)";
+  for (const bool compiled : {true, false}) {
+    waits.compiled = compiled;
+    waits.compiling = compiled ? "" : "step";
+    const Host host = CompiledOnRankZero(waits);
+    EXPECT_TRUE(host.aborts.empty());
+    EXPECT_TRUE(host.warnings.empty());
+  }
+}
+
+// A long compilation was reported as calls that are missing.
+TEST(Controller, TellsACompilationApartFromAStall) {
+  WaitGroup waits;
+  waits.compiling = "step";
+  const Host host = CompiledOnRankZero(waits, 35);
+  ASSERT_EQ(host.warnings.size(), 1u);
+  EXPECT_EQ(host.warnings[0],
+            "slow compilation: 'step/g' (world) waited 32 s: submitted by rank "
+            "0 (a); missing rank 1 (a); rank 1 is compiling 'step'. XLA "
+            "compiles a step at its first call, and again for each new shape "
+            "of its inputs (a smaller last batch: drop_remainder=True). "
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is how long the others wait");
+}
+
+TEST(Controller, ARankThatIsMissingSaysWhatItCompiles) {
+  Host host;
+  Topology topology = TwoRanks();
+  topology.rank = 1;
+  Controller controller(topology, StallOptions(), &host, &host);
+  Entry call = Allreduce("other/g");
+  call.request.compiled = true;
+  controller.Admit(std::move(call));
+  host.compiling = "step";
+  Message query;
+  query.kind = MessageKind::kQuery;
+  query.name = "step/g";
+  query.query = 1;
+  query.wait_ns = 2 * kSecond;
+  controller.Receive(0, EncodeMessage(query), 3 * kSecond);
+  ASSERT_FALSE(host.sent.empty());
+  const StallAnswer& answer = host.sent.back().second.answer;
+  ASSERT_EQ(answer.waits.size(), 1u);
+  EXPECT_EQ(answer.waits[0].compiling, "step");
+  EXPECT_TRUE(answer.waits[0].in_compiled);
+  EXPECT_EQ(answer.waits[0].waits_for, "'other/g' (world)");
+}
+
+// Where more steps wait than there are threads for, others cannot begin.
+TEST(Controller, CompiledStepsThatWaitForEachOtherAreToldOfThreads) {
+  WaitGroup waits;
+  waits.waits_for = "'other/g' (world)";
+  waits.compiled = true;
+  waits.in_compiled = true;
+  const Host host = CompiledOnRankZero(waits, 35);
+  ASSERT_EQ(host.warnings.size(), 1u);
+  EXPECT_NE(host.warnings[0].find("; rank 1 waits for 'other/g' (world). Ranks "
+                                  "must make the same"),
+            std::string::npos)
+      << host.warnings[0];
+  EXPECT_NE(host.warnings[0].find("one of TensorFlow's inter-op threads"),
+            std::string::npos)
+      << host.warnings[0];
 }
 
 TEST(Controller, WarnsOfACompiledCallAsOfOthers) {
@@ -406,7 +473,7 @@ std::string AnswerOf(int rank, const std::string& name, uint32_t number,
   answer.name = name;
   answer.query = number;
   answer.answer.missing = self;
-  answer.answer.waits.push_back({waits_for, self});
+  answer.answer.waits.push_back({waits_for, self, false, false, ""});
   return EncodeMessage(answer);
 }
 

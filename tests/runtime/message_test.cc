@@ -91,12 +91,14 @@ class Messages {
 
   void FillAnswer(StallAnswer* answer) {
     answer->agreed = Below(2) == 0;
+    answer->compiled = Below(2) == 0;
     answer->age_ms = random_();
     answer->voted = SomeRanks();
     answer->missing = SomeRanks();
     answer->silent = SomeRanks();
     for (int n = Below(3); n > 0; --n) {
-      answer->waits.push_back({Text(), SomeRanks(), Below(2) == 0});
+      answer->waits.push_back(
+          {Text(), SomeRanks(), Below(2) == 0, Below(2) == 0, Text()});
     }
   }
 
@@ -167,6 +169,7 @@ void ExpectEqual(const RankList& a, const RankList& b) {
 
 void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
   EXPECT_EQ(a.agreed, b.agreed);
+  EXPECT_EQ(a.compiled, b.compiled);
   EXPECT_EQ(a.age_ms, b.age_ms);
   ExpectEqual(a.voted, b.voted);
   ExpectEqual(a.missing, b.missing);
@@ -176,6 +179,8 @@ void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
     EXPECT_EQ(a.waits[i].waits_for, b.waits[i].waits_for);
     ExpectEqual(a.waits[i].ranks, b.waits[i].ranks);
     EXPECT_EQ(a.waits[i].compiled, b.waits[i].compiled);
+    EXPECT_EQ(a.waits[i].in_compiled, b.waits[i].in_compiled);
+    EXPECT_EQ(a.waits[i].compiling, b.waits[i].compiling);
   }
 }
 

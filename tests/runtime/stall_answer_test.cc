@@ -24,7 +24,7 @@ StallAnswer Voted(int rank, uint32_t age_ms) {
 StallAnswer Missing(int rank, const std::string& waits_for) {
   StallAnswer answer;
   answer.missing = Only(rank);
-  answer.waits.push_back({waits_for, Only(rank)});
+  answer.waits.push_back({waits_for, Only(rank), false, false, ""});
   return answer;
 }
 

@@ -44,6 +44,17 @@ TEST(TensorQueue, StampsTheTimeOfSubmission) {
   EXPECT_LE(entries.at(0).submitted_ns, after);
 }
 
+TEST(TensorQueue, ACallEndsACompilation) {
+  TensorQueue queue;
+  EXPECT_EQ(queue.compiling(), "");
+  queue.Compiles("step");
+  queue.Compiles("other");
+  EXPECT_TRUE(queue.Drain().empty());
+  EXPECT_EQ(queue.compiling(), "other");
+  queue.Push(Named("a"));
+  EXPECT_EQ(queue.compiling(), "");
+}
+
 // Nothing is lost or doubled, and each thread's entries stay in order.
 TEST(TensorQueue, ManyThreadsPushWhileOneDrains) {
   constexpr int kThreads = 4;
