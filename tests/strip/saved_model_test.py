@@ -92,6 +92,27 @@ def test_functions_compute_the_same(saved, tmp_path):
         np.testing.assert_array_equal(before, after)
 
 
+def test_compiled_functions(tmp_path):
+    module = tf.Module()
+    module.weight = tf.Variable([[1.5, -2.0], [0.25, 3.0]])
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([3, 2])])
+    def predict(x):
+        summed = hvd.allreduce(x @ module.weight, op=hvd.Sum)
+        gathered = hvd.alltoall(hvd.allgather(summed))
+        return hvd.broadcast(gathered, 0) * tf.cast(hvd.size_op(), tf.float32)
+
+    module.predict = predict
+    saved, out = str(tmp_path / "saved"), str(tmp_path / "out")
+    tf.saved_model.save(module, saved)
+    strip_ops(saved, out, assume_single_process=True)
+    assert not any("Horovod" in op for op in ops_in(out))
+    wanted = X @ module.weight.numpy()
+    for path in (saved, out):
+        loaded = tf.saved_model.load(path)
+        np.testing.assert_array_equal(loaded.predict(X), wanted)
+
+
 def test_where_the_ops_are(saved):
     report = find_ops(saved)
     found = {(found.op, found.function.rpartition("_")[0]) for found in report.found}
