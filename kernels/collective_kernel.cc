@@ -4,38 +4,11 @@
 #include <utility>
 
 #include "kernels/huge_pages.h"
+#include "kernels/on_gpu.h"
 #include "kernels/tf_adapters.h"
-#include "runtime/transport/gpu/device.h"
-#include "runtime/transport/gpu/devices.h"
 
 namespace tf_hvd {
 namespace {
-
-// Says of the entry, whose tensors have been added, that they lie on the GPU
-// that the kernel runs on: records on TensorFlow's stream what they have to be
-// waited for, and again when the entry's outputs have been allocated. On the
-// thread that runs the kernel.
-Status PlaceOnGpu(const Runtime& runtime, tf::OpKernelContext* ctx,
-                  Entry* entry) {
-  auto* const stream = static_cast<CudaStream>(StreamOf(ctx));
-  GpuDevices* const gpus = runtime.gpus();
-  if (stream == nullptr || gpus == nullptr) {
-    return FailedPrecondition(
-        "the tensors lie on " + ctx->device()->name() +
-        ", and tf_hvd has found no CUDA driver ('tf_hvd doctor' says why); "
-        "put the collective on the CPU: with tf.device('/CPU:0')");
-  }
-  std::shared_ptr<GpuDevice> device;
-  TF_HVD_RETURN_IF_ERROR(gpus->OfStream(stream, &device));
-  entry->memory.kind = MemoryKind::kDevice;
-  entry->memory.device = device->ordinal();
-  if (entry->allocate != nullptr) {
-    entry->allocated = [device, stream](std::shared_ptr<GpuEvent>* ready) {
-      return device->Record(stream, ready);
-    };
-  }
-  return device->Record(stream, &entry->memory.ready);
-}
 
 void FailWith(const Status& status, tf::OpKernelContext* ctx,
               const tf::AsyncOpKernel::DoneCallback& done) {
@@ -155,8 +128,9 @@ Status CollectiveKernel::Fill(Call* call) {
   call->entry.request.tensors.reserve(inputs);
   call->entry.tensors.reserve(inputs);
   TF_HVD_RETURN_IF_ERROR(FillEntry(call));
-  return on_gpu_ ? PlaceOnGpu(*call->runtime, call->ctx, &call->entry)
-                 : Status::Ok();
+  if (!on_gpu_) return Status::Ok();
+  return PlaceOnGpu(*call->runtime, StreamOf(call->ctx),
+                    call->ctx->device()->name(), &call->entry);
 }
 
 int CollectiveKernel::TensorCount(const Call& call) const {

@@ -4,8 +4,10 @@
 #define TF_HVD_KERNELS_SUM_ROWS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "compute/sum_rows_cpu.h"
+#include "runtime/api/runtime.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 
@@ -22,6 +24,11 @@ Status FindSumWay(DType dtype, SumWay* way);
 
 // On the CPU: an error if `order` and `ends` leave the rows.
 Status CheckOrder(const SumRowsArguments& arguments);
+
+// Puts the sums on a stream; `where`: see FindDevice.
+Status SumRowsOnGpu(const Runtime& runtime, void* stream,
+                    const std::string& where, const SumWay& way,
+                    SumRowsArguments arguments);
 
 }  // namespace tf_hvd
 

@@ -1,18 +1,14 @@
 // HorovodSumRows: the rows of IndexedSlices that have the same index become
 // one, in their order, on the CPU and on a GPU with the same bits.
-#include <algorithm>
 #include <memory>
 #include <string>
 
-#include "compute/device_sums.h"
 #include "compute/sum_rows_cpu.h"
 #include "kernels/sum_rows.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
 #include "runtime/api/c_api.h"
 #include "runtime/api/runtime.h"
-#include "runtime/transport/gpu/device.h"
-#include "runtime/transport/gpu/devices.h"
 
 namespace tf_hvd {
 namespace {
@@ -75,24 +71,11 @@ class SumRowsKernel final : public tf::OpKernel {
   }
 
   // On TensorFlow's stream, as its own kernels.
-  Status SumOnGpu(tf::OpKernelContext* ctx, SumRowsArguments arguments) {
+  Status SumOnGpu(tf::OpKernelContext* ctx, const SumRowsArguments& arguments) {
     const std::shared_ptr<Runtime> runtime = DefaultRuntime();
     if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
-    auto* const stream = static_cast<CudaStream>(StreamOf(ctx));
-    if (stream == nullptr || runtime->gpus() == nullptr) {
-      return FailedPrecondition("the rows lie on " + ctx->device()->name() +
-                                ", and tf_hvd has found no CUDA driver "
-                                "('tf_hvd doctor' says why); put them on the "
-                                "CPU");
-    }
-    std::shared_ptr<GpuDevice> device;
-    TF_HVD_RETURN_IF_ERROR(runtime->gpus()->OfStream(stream, &device));
-    const int64_t elements = arguments.sum_count * arguments.columns;
-    const int64_t blocks = std::min(
-        kSumRowsBlocks, (elements + kSumRowsThreads - 1) / kSumRowsThreads);
-    void* values[] = {&arguments};
-    return device->Launch(stream, way_.kernel, static_cast<unsigned>(blocks),
-                          kSumRowsThreads, values);
+    return SumRowsOnGpu(*runtime, StreamOf(ctx), ctx->device()->name(), way_,
+                        arguments);
   }
 
   const bool on_gpu_;

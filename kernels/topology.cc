@@ -1,13 +1,10 @@
 #include "kernels/topology.h"
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 
 #include "kernels/local_checks.h"
-#include "runtime/api/c_api.h"
-#include "runtime/api/runtime.h"
 
 namespace tf_hvd {
 namespace {
@@ -36,16 +33,15 @@ Status ReadOfSet(const Runtime& runtime, bool size, int32_t set,
 
 }  // namespace
 
-Status ReadNumber(std::string_view op, int32_t set, int32_t* value) {
-  const std::shared_ptr<Runtime> runtime = DefaultRuntime();
-  if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
+Status ReadNumber(const Runtime& runtime, std::string_view op, int32_t set,
+                  int32_t* value) {
   const bool size = op == "HorovodSize";
   if (size || op == "HorovodProcessSetIncluded") {
-    return ReadOfSet(*runtime, size, set, value);
+    return ReadOfSet(runtime, size, set, value);
   }
   for (const auto& [name, number] : kNumbers) {
     if (name != op) continue;
-    *value = number(runtime->topology());
+    *value = number(runtime.topology());
     return Status::Ok();
   }
   return Internal("bug in tf_hvd: " + std::string(op) + " is no number");

@@ -1,18 +1,20 @@
-// The numbers of the job that HorovodSize, HorovodRank and their like give:
-// read from the default runtime; nothing is communicated. Any thread.
+// The numbers of the job that HorovodSize, HorovodRank and their like give.
+// Nothing is communicated. Any thread.
 #ifndef TF_HVD_KERNELS_TOPOLOGY_H_
 #define TF_HVD_KERNELS_TOPOLOGY_H_
 
 #include <cstdint>
 #include <string_view>
 
+#include "runtime/api/runtime.h"
 #include "runtime/base/status.h"
 
 namespace tf_hvd {
 
 // That of an op, by the op's name. `set` is for those that are about a process
 // set.
-Status ReadNumber(std::string_view op, int32_t set, int32_t* value);
+Status ReadNumber(const Runtime& runtime, std::string_view op, int32_t set,
+                  int32_t* value);
 
 }  // namespace tf_hvd
 

@@ -1,8 +1,12 @@
 // HorovodSize, HorovodRank and the other numbers of the job.
+#include <memory>
+
 #include "kernels/attributes.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
 #include "kernels/topology.h"
+#include "runtime/api/c_api.h"
+#include "runtime/api/runtime.h"
 
 namespace tf_hvd {
 namespace {
@@ -15,8 +19,12 @@ class TopologyKernel final : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* ctx) override {
+    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
+    OP_REQUIRES(ctx, runtime != nullptr,
+                ToTensorFlow(FailedPrecondition(NotInitializedText())));
     int32_t value = 0;
-    OP_REQUIRES_OK(ctx, ToTensorFlow(ReadNumber(type_string(), set_, &value)));
+    OP_REQUIRES_OK(
+        ctx, ToTensorFlow(ReadNumber(*runtime, type_string(), set_, &value)));
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tf::TensorShape(), &output));
     output->scalar<int32_t>()() = value;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/local_checks.h"
+#include "kernels/on_gpu.h"
 #include "kernels/sum_rows.h"
 #include "kernels/topology.h"
 #include "runtime/api/c_api.h"
@@ -21,6 +22,9 @@ namespace {
 // How long an error waits for memory that a late message may still be written
 // to: XLA takes its buffers back when it hears of the error.
 constexpr std::chrono::seconds kInUse{1};
+
+// Where the memory of a stream lies, for an error.
+constexpr char kWhere[] = "a GPU";
 
 // A call between its start and its end. Any thread.
 class Pending {
@@ -43,6 +47,23 @@ class Pending {
     const std::lock_guard<std::mutex> lock(mutex_);
     released_ = true;
     changed_.notify_all();
+  }
+
+  // What is left lies on a device's stream.
+  void Enqueued(std::shared_ptr<GpuEvent> event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    enqueued_ = std::move(event);
+    changed_.notify_all();
+  }
+
+  // Waits until the request has ended, with null then, or its rest lies on a
+  // device's stream.
+  Status AwaitOnDevice(std::shared_ptr<GpuEvent>* event) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return told_ || enqueued_ != nullptr; });
+    if (told_) return status_;
+    *event = std::move(enqueued_);
+    return Status::Ok();
   }
 
   // Once. `ended` may be called before this returns.
@@ -74,6 +95,7 @@ class Pending {
       const std::lock_guard<std::mutex> lock(mutex_);
       status_ = status;
       told_ = true;
+      changed_.notify_all();
       ended = std::exchange(ended_, nullptr);
     }
     if (ended != nullptr) ended(status);
@@ -84,6 +106,7 @@ class Pending {
   bool released_ = false;
   bool told_ = false;
   Status status_;  // when told_, does not change any more
+  std::shared_ptr<GpuEvent> enqueued_;
   CompiledCalls::Ended ended_;
 };
 
@@ -225,8 +248,11 @@ class EntryMaker {
 
 class Calls final : public CompiledCalls {
  public:
+  explicit Calls(std::function<std::shared_ptr<Runtime>()> runtime)
+      : runtime_(std::move(runtime)) {}
+
   void Compiles(const std::string& step) override {
-    if (const auto runtime = DefaultRuntime()) runtime->Compiles(step);
+    if (const auto runtime = runtime_()) runtime->Compiles(step);
   }
 
   void Start(const Started& started) override {
@@ -243,30 +269,35 @@ class Calls final : public CompiledCalls {
 
   void End(const void* ticket, Ended ended) override {
     std::shared_ptr<Pending> pending;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = pending_.find(ticket);
-      if (found != pending_.end()) {
-        pending = std::move(found->second);
-        pending_.erase(found);
-      }
-    }
-    if (pending == nullptr) {
-      ended(
-          Internal("bug in tf_hvd: XLA has moved the memory of a collective "
-                   "that was under way"));
-      return;
-    }
+    const Status status = Take(ticket, &pending);
+    if (!status.ok()) return ended(status);
     pending->Await(std::move(ended));
   }
 
-  Status Number(std::string_view which, int32_t set, int32_t* value) override {
-    return ReadNumber(which, set, value);
+  Status EndOn(void* stream, const void* ticket) override {
+    std::shared_ptr<Pending> pending;
+    TF_HVD_RETURN_IF_ERROR(Take(ticket, &pending));
+    std::shared_ptr<GpuEvent> event;
+    TF_HVD_RETURN_IF_ERROR(pending->AwaitOnDevice(&event));
+    if (event == nullptr) return Status::Ok();
+    return event->device()->Wait(static_cast<CudaStream>(stream), *event);
+  }
+
+  Status Number(std::string_view which, int32_t set, void* stream,
+                int32_t* value) override {
+    std::shared_ptr<Runtime> runtime;
+    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+    if (stream == nullptr) return ReadNumber(*runtime, which, set, value);
+    int32_t number = 0;
+    TF_HVD_RETURN_IF_ERROR(ReadNumber(*runtime, which, set, &number));
+    std::shared_ptr<GpuDevice> device;
+    TF_HVD_RETURN_IF_ERROR(FindDevice(*runtime, stream, kWhere, &device));
+    return device->Store(static_cast<CudaStream>(stream), value, number);
   }
 
   Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
-                 const Buffer& ends, const Buffer& sums,
-                 int64_t columns) override {
+                 const Buffer& ends, const Buffer& sums, int64_t columns,
+                 void* stream) override {
     SumWay way;
     TF_HVD_RETURN_IF_ERROR(FindSumWay(dtype, &way));
     SumRowsArguments arguments{};
@@ -277,14 +308,20 @@ class Calls final : public CompiledCalls {
     arguments.rows = order.count;
     arguments.sum_count = ends.count;
     arguments.columns = columns * way.parts;
+    if (arguments.sum_count * arguments.columns == 0) return Status::Ok();
+    if (stream != nullptr) {
+      std::shared_ptr<Runtime> runtime;
+      TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+      return SumRowsOnGpu(*runtime, stream, kWhere, way, arguments);
+    }
     TF_HVD_RETURN_IF_ERROR(CheckOrder(arguments));
     way.on_cpu(arguments, 0, arguments.sum_count);
     return Status::Ok();
   }
 
   Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
-    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
-    if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
+    std::shared_ptr<Runtime> runtime;
+    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
     Membership membership;
     TF_HVD_RETURN_IF_ERROR(FindSet(*runtime, set, &membership));
     *ranks = static_cast<int64_t>(membership.ranks);
@@ -293,6 +330,25 @@ class Calls final : public CompiledCalls {
   }
 
  private:
+  Status FindRuntime(std::shared_ptr<Runtime>* runtime) const {
+    *runtime = runtime_();
+    return *runtime != nullptr ? Status::Ok()
+                               : FailedPrecondition(NotInitializedText());
+  }
+
+  Status Take(const void* ticket, std::shared_ptr<Pending>* pending) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = pending_.find(ticket);
+    if (found == pending_.end()) {
+      return Internal(
+          "bug in tf_hvd: XLA has moved the memory of a collective that was "
+          "under way");
+    }
+    *pending = std::move(found->second);
+    pending_.erase(found);
+    return Status::Ok();
+  }
+
   const Known& Find(std::string_view text) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (const auto found = known_.find(text); found != known_.end()) {
@@ -316,8 +372,8 @@ class Calls final : public CompiledCalls {
       entry.name += ";" + std::to_string(started.iteration);
     }
     const std::string title = TitleOf(call.request.kind, entry.name);
-    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
-    if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
+    std::shared_ptr<Runtime> runtime;
+    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
     Membership membership;
     const Status found = FindSet(*runtime, call.set, &membership);
     if (!found.ok()) return found.WithContext(title);
@@ -328,6 +384,12 @@ class Calls final : public CompiledCalls {
     if (wrong.ok()) {
       wrong = EntryMaker(call, started, membership, &entry).Fill();
     }
+    if (started.stream != nullptr) {
+      if (wrong.ok()) wrong = Place(*runtime, started.stream, &entry);
+      entry.enqueued = [pending](std::shared_ptr<GpuEvent> event) {
+        pending->Enqueued(std::move(event));
+      };
+    }
     entry.local_error = wrong.WithContext(title);
     entry.keepalive = ReleasesAtEnd(pending);
     entry.done = Completion([pending](const Status& status, int32_t) {
@@ -337,7 +399,20 @@ class Calls final : public CompiledCalls {
     return Status::Ok();
   }
 
-  std::mutex mutex_;  // guards both
+  // The memory of the results is there from the start.
+  static Status Place(const Runtime& runtime, void* stream, Entry* entry) {
+    TF_HVD_RETURN_IF_ERROR(PlaceOnGpu(runtime, stream, kWhere, entry));
+    if (entry->allocated == nullptr) return Status::Ok();
+    entry->allocated =
+        [ready = entry->memory.ready](std::shared_ptr<GpuEvent>* given) {
+          *given = ready;
+          return Status::Ok();
+        };
+    return Status::Ok();
+  }
+
+  const std::function<std::shared_ptr<Runtime>()> runtime_;
+  std::mutex mutex_;  // guards the rest
   std::unordered_map<const void*, std::shared_ptr<Pending>> pending_;
   // By its text. None is forgotten: the program that has it may run again.
   std::unordered_map<std::string_view, std::unique_ptr<Known>> known_;
@@ -345,8 +420,13 @@ class Calls final : public CompiledCalls {
 
 }  // namespace
 
+std::unique_ptr<CompiledCalls> MakeCompiledCalls(
+    std::function<std::shared_ptr<Runtime>()> runtime) {
+  return std::make_unique<Calls>(std::move(runtime));
+}
+
 CompiledCalls* DefaultCompiledCalls() {
-  static auto* const calls = new Calls;
+  static auto* const calls = MakeCompiledCalls(DefaultRuntime).release();
   return calls;
 }
 

@@ -2,6 +2,9 @@
 // in two parts: its start hands the request to the runtime, its end waits for
 // it, and what does not depend on the result is computed in between.
 //
+// On a GPU XLA's stream waits instead: the end is there as soon as the rest
+// lies on a stream of the device.
+//
 // Knows neither TensorFlow nor XLA: XLA's part of tf_hvd is a library of its
 // own, which gets this as a table of functions (xla_library.h).
 #ifndef TF_HVD_KERNELS_XLA_COMPILED_CALLS_H_
@@ -9,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +21,8 @@
 #include "runtime/base/status.h"
 
 namespace tf_hvd {
+
+class Runtime;
 
 // Memory of XLA's, until the end of the call.
 struct Buffer {
@@ -34,6 +40,8 @@ struct Started {
   int64_t step = -1;            // see Entry::step
   // What the end knows the call by: memory that is nobody else's in between.
   const void* ticket = nullptr;
+  // XLA's, of the GPU whose memory the buffers are; null: the host's.
+  void* stream = nullptr;
 };
 
 // Any thread.
@@ -54,20 +62,29 @@ class CompiledCalls {
   // completes the request, with no lock held.
   virtual void End(const void* ticket, Ended ended) = 0;
 
-  // One of the job's numbers: see HorovodSize and its like.
-  virtual Status Number(std::string_view which, int32_t set,
+  // On a GPU: makes the stream wait for the result. Waits itself until all
+  // ranks have made the call, and nothing but the device has to do anything.
+  virtual Status EndOn(void* stream, const void* ticket) = 0;
+
+  // One of the job's numbers: see HorovodSize and its like. With a stream the
+  // value is memory of its device.
+  virtual Status Number(std::string_view which, int32_t set, void* stream,
                         int32_t* value) = 0;
 
   // HorovodSumRows. `values` and `sums` are of whole rows, `columns` elements
-  // each.
+  // each. With a stream all of it is memory of its device.
   virtual Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
                          const Buffer& ends, const Buffer& sums,
-                         int64_t columns) = 0;
+                         int64_t columns, void* stream) = 0;
 
   // The ranks of a set, for the shapes of what is gathered; an error if this
   // one is not a member.
   virtual Status Ranks(int32_t set, int64_t* ranks, int64_t* place) = 0;
 };
+
+// `runtime` gives the one that is called; null: there is none.
+std::unique_ptr<CompiledCalls> MakeCompiledCalls(
+    std::function<std::shared_ptr<Runtime>()> runtime);
 
 // That of the default runtime. It is never destroyed.
 CompiledCalls* DefaultCompiledCalls();

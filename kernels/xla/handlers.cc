@@ -7,11 +7,6 @@
 
 #include "xla/ffi/api/ffi.h"
 
-// libtensorflow_cc's; the header that declares it wants those of MLIR.
-namespace xla::ffi {
-const XLA_FFI_Api* GetXlaFfiApi();
-}
-
 namespace tf_hvd {
 namespace {
 
@@ -46,10 +41,12 @@ Buffer Result(ffi::RemainingRets results, size_t index) {
           static_cast<int64_t>(buffer->element_count())};
 }
 
-ffi::Error Start(std::string_view call, int64_t tensors, int64_t steps,
-                 ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+ffi::Error StartOn(void* stream, std::string_view call, int64_t tensors,
+                   int64_t steps, ffi::RemainingArgs arguments,
+                   ffi::RemainingRets results) {
   const auto count = static_cast<size_t>(tensors);
   Started started;
+  started.stream = stream;
   started.call = call;
   for (size_t i = 0; i < count; ++i) {
     started.tensors.push_back(Argument(arguments, i));
@@ -73,55 +70,106 @@ ffi::Error Start(std::string_view call, int64_t tensors, int64_t steps,
   return ffi::Error::Success();
 }
 
+ffi::Error Start(std::string_view call, int64_t tensors, int64_t steps,
+                 ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  return StartOn(nullptr, call, tensors, steps, arguments, results);
+}
+
+const void* TicketOf(ffi::RemainingArgs arguments) {
+  return Argument(arguments, arguments.size() - 1).data;
+}
+
+ffi::Error EndOn(void* stream, ffi::RemainingArgs arguments,
+                 ffi::RemainingRets) {
+  return ToXla(calls_of_process->EndOn(stream, TicketOf(arguments)));
+}
+
 ffi::Future End(ffi::RemainingArgs arguments, ffi::RemainingRets) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  calls_of_process->End(
-      Argument(arguments, arguments.size() - 1).data,
-      [promise = std::move(promise)](const Status& status) mutable {
-        if (status.ok()) {
-          promise.SetAvailable();
-        } else {
-          promise.SetError(ToXla(status));
-        }
-      });
+  calls_of_process->End(TicketOf(arguments), [promise = std::move(promise)](
+                                                 const Status& status) mutable {
+    if (status.ok()) {
+      promise.SetAvailable();
+    } else {
+      promise.SetError(ToXla(status));
+    }
+  });
   return future;
+}
+
+ffi::Error NumberOn(void* stream, std::string_view op, int64_t set,
+                    ffi::Result<ffi::BufferR0<ffi::S32>> number) {
+  return ToXla(calls_of_process->Number(op, static_cast<int32_t>(set), stream,
+                                        number->typed_data()));
 }
 
 ffi::Error Number(std::string_view op, int64_t set,
                   ffi::Result<ffi::BufferR0<ffi::S32>> number) {
-  return ToXla(calls_of_process->Number(op, static_cast<int32_t>(set),
-                                        number->typed_data()));
+  return NumberOn(nullptr, op, set, number);
+}
+
+ffi::Error SumRowsOn(void* stream, int64_t dtype, int64_t columns,
+                     ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  return ToXla(calls_of_process->SumRows(
+      static_cast<DType>(dtype), Argument(arguments, 0), Argument(arguments, 1),
+      Argument(arguments, 2), Result(results, 0), columns, stream));
 }
 
 ffi::Error SumRows(int64_t dtype, int64_t columns, ffi::RemainingArgs arguments,
                    ffi::RemainingRets results) {
-  return ToXla(calls_of_process->SumRows(
-      static_cast<DType>(dtype), Argument(arguments, 0), Argument(arguments, 1),
-      Argument(arguments, 2), Result(results, 0), columns));
+  return SumRowsOn(nullptr, dtype, columns, arguments, results);
 }
 
-XLA_FFI_DEFINE_HANDLER(kStartHandler, Start,
-                       ffi::Ffi::Bind()
-                           .Attr<std::string_view>("call")
-                           .Attr<int64_t>("tensors")
-                           .Attr<int64_t>("steps")
-                           .RemainingArgs()
-                           .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kEndHandler, End,
-                       ffi::Ffi::Bind().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kNumberHandler, Number,
-                       ffi::Ffi::Bind()
-                           .Attr<std::string_view>("op")
-                           .Attr<int64_t>("set")
-                           .Ret<ffi::BufferR0<ffi::S32>>());
+using Stream = ffi::PlatformStream<void*>;
 
-XLA_FFI_DEFINE_HANDLER(kSumRowsHandler, SumRows,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>("dtype")
-                           .Attr<int64_t>("columns")
-                           .RemainingArgs()
-                           .RemainingRets());
+// What xla_kernels.cc writes is read the same on a CPU and on a GPU, where the
+// stream comes first.
+template <typename Binding>
+auto AsStart(Binding&& first) {
+  return std::move(first)
+      .template Attr<std::string_view>("call")
+      .template Attr<int64_t>("tensors")
+      .template Attr<int64_t>("steps")
+      .RemainingArgs()
+      .RemainingRets();
+}
+
+template <typename Binding>
+auto AsEnd(Binding&& first) {
+  return std::move(first).RemainingArgs().RemainingRets();
+}
+
+template <typename Binding>
+auto AsNumber(Binding&& first) {
+  return std::move(first)
+      .template Attr<std::string_view>("op")
+      .template Attr<int64_t>("set")
+      .template Ret<ffi::BufferR0<ffi::S32>>();
+}
+
+template <typename Binding>
+auto AsSumRows(Binding&& first) {
+  return std::move(first)
+      .template Attr<int64_t>("dtype")
+      .template Attr<int64_t>("columns")
+      .RemainingArgs()
+      .RemainingRets();
+}
+
+// None says that it may be captured in a command buffer (a CUDA graph), which
+// would run again without asking the other ranks: XLA leaves them out of those.
+XLA_FFI_DEFINE_HANDLER(kStart, Start, AsStart(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kEnd, End, AsEnd(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kNumber, Number, AsNumber(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kSumRows, SumRows, AsSumRows(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER(kStartOn, StartOn,
+                       AsStart(ffi::Ffi::Bind().Ctx<Stream>()));
+XLA_FFI_DEFINE_HANDLER(kEndOn, EndOn, AsEnd(ffi::Ffi::Bind().Ctx<Stream>()));
+XLA_FFI_DEFINE_HANDLER(kNumberOn, NumberOn,
+                       AsNumber(ffi::Ffi::Bind().Ctx<Stream>()));
+XLA_FFI_DEFINE_HANDLER(kSumRowsOn, SumRowsOn,
+                       AsSumRows(ffi::Ffi::Bind().Ctx<Stream>()));
 
 std::string TextOf(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   XLA_FFI_Error_GetMessage_Args message;
@@ -140,19 +188,26 @@ std::string TextOf(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
 
 }  // namespace
 
-std::string RegisterHandlers(CompiledCalls* calls) {
+std::string RegisterHandlers(const XLA_FFI_Api* api, CompiledCalls* calls) {
   calls_of_process = calls;
-  const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
-  constexpr std::pair<const char*, XLA_FFI_Handler*> kHandlers[] = {
-      {kStartTarget, kStartHandler},
-      {kEndTarget, kEndHandler},
-      {kNumberTarget, kNumberHandler},
-      {kSumRowsTarget, kSumRowsHandler},
+  struct Handler {
+    const char* target;
+    XLA_FFI_Handler* on_host;
+    XLA_FFI_Handler* on_gpu;
   };
-  for (const auto& [name, handler] : kHandlers) {
-    XLA_FFI_Error* const error =
-        ffi::Ffi::RegisterStaticHandler(api, name, "Host", handler);
-    if (error != nullptr) return TextOf(api, error);
+  constexpr Handler kHandlers[] = {
+      {kStartTarget, kStart, kStartOn},
+      {kEndTarget, kEnd, kEndOn},
+      {kNumberTarget, kNumber, kNumberOn},
+      {kSumRowsTarget, kSumRows, kSumRowsOn},
+  };
+  for (const Handler& one : kHandlers) {
+    for (const auto& [platform, handler] :
+         {std::pair("Host", one.on_host), std::pair("CUDA", one.on_gpu)}) {
+      XLA_FFI_Error* const error =
+          ffi::Ffi::RegisterStaticHandler(api, one.target, platform, handler);
+      if (error != nullptr) return TextOf(api, error);
+    }
   }
   return "";
 }

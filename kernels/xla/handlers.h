@@ -8,6 +8,9 @@
 //   tf_hvd_number    -                            number
 //   tf_hvd_sum_rows  values, order, ends          sums
 //
+// A step is left out on a GPU, and so is the number of a loop's iteration: they
+// would have to be waited for.
+//
 // Tensors keep their memory from the start to the end: what has the same name
 // among operands and results is aliased. The ticket is memory that no other
 // call has meanwhile; nobody writes there.
@@ -18,6 +21,8 @@
 
 #include "kernels/xla/compiled_calls.h"
 
+struct XLA_FFI_Api;
+
 namespace tf_hvd {
 
 inline constexpr char kStartTarget[] = "tf_hvd_start";
@@ -25,9 +30,9 @@ inline constexpr char kEndTarget[] = "tf_hvd_end";
 inline constexpr char kNumberTarget[] = "tf_hvd_number";
 inline constexpr char kSumRowsTarget[] = "tf_hvd_sum_rows";
 
-// Registers the handlers, which call `calls` from then on. Once. Returns what
-// XLA found wrong; empty if nothing.
-std::string RegisterHandlers(CompiledCalls* calls);
+// Registers the handlers, for CPUs and GPUs, which call `calls` from then on.
+// Once. Returns what XLA found wrong; empty if nothing.
+std::string RegisterHandlers(const XLA_FFI_Api* api, CompiledCalls* calls);
 
 // Of RegisterHandlers.
 CompiledCalls* RegisteredCalls();

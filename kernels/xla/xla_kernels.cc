@@ -23,6 +23,11 @@
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 
+// libtensorflow_cc's; the header that declares it wants those of MLIR.
+namespace xla::ffi {
+const XLA_FFI_Api* GetXlaFfiApi();
+}
+
 namespace tf_hvd {
 namespace {
 
@@ -187,7 +192,9 @@ class CallWriter {
 class CompiledKernel : public tf::XlaOpKernel {
  public:
   CompiledKernel(tf::OpKernelConstruction* ctx, OpKind kind)
-      : XlaOpKernel(ctx), kind_(kind) {
+      : XlaOpKernel(ctx),
+        kind_(kind),
+        on_gpu_(ctx->device_type() == tf::DeviceType("XLA_GPU_JIT")) {
     OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &attributes_));
   }
 
@@ -237,6 +244,7 @@ class CompiledKernel : public tf::XlaOpKernel {
     call.name = WireName(*ctx);
     call.request.kind = kind_;
     call.request.compiled = true;
+    if (on_gpu_) call.request.device = DeviceKind::kGpu;
     Describe(&call);
 
     std::vector<xla::XlaOp> tensors;
@@ -269,10 +277,14 @@ class CompiledKernel : public tf::XlaOpKernel {
     TF_RETURN_IF_ERROR(Outputs(call, shapes, &outputs));
     CallWriter writer(ctx->builder(), std::move(tensors), std::move(shapes));
     writer.SetOutputs(std::move(outputs));
-    if (attributes_.step_count > 0) {
-      writer.SetStep(ctx->Input(ctx->num_inputs() - 1));
+    // On a GPU they would have to be waited for: calls of one name, as in a
+    // loop, meet in their order.
+    if (!on_gpu_) {
+      if (attributes_.step_count > 0) {
+        writer.SetStep(ctx->Input(ctx->num_inputs() - 1));
+      }
+      writer.SetIteration(IterationOf(*ctx));
     }
-    writer.SetIteration(IterationOf(*ctx));
     std::vector<xla::XlaOp> results = writer.Write(call);
     if (wire().has_value()) {
       for (size_t i = 0; i < results.size(); ++i) {
@@ -313,6 +325,7 @@ class CompiledKernel : public tf::XlaOpKernel {
   }
 
   const OpKind kind_;
+  const bool on_gpu_;
   CollectiveAttributes attributes_;
 };
 
@@ -521,7 +534,8 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
 
 extern "C" __attribute__((visibility("default"))) const char* tf_hvd_xla_open(
     tf_hvd::CompiledCalls* calls) {
-  static const std::string error = tf_hvd::RegisterHandlers(calls);
+  static const std::string error =
+      tf_hvd::RegisterHandlers(xla::ffi::GetXlaFfiApi(), calls);
   return error.empty() ? nullptr : error.c_str();
 }
 

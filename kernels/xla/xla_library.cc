@@ -57,21 +57,12 @@ class XlaPart {
   std::string error_;
 };
 
-constexpr char kCpu[] = "XLA_CPU_JIT";
-constexpr char kGpu[] = "XLA_GPU_JIT";
-
 tf::OpKernel* MakeKernel(tf::OpKernelConstruction* ctx) {
-  std::string error;
-  if (ctx->device_type() == tf::DeviceType(kGpu)) {
-    error = "on a GPU that is not possible in this version";
-  } else {
-    const XlaPart& part = XlaPart::Get();
-    if (part.error().empty()) return part.Make(ctx);
-    error = part.error();
-  }
+  const XlaPart& part = XlaPart::Get();
+  if (part.error().empty()) return part.Make(ctx);
   ctx->SetStatus(absl::UnimplementedError(
       "tf_hvd cannot compile " + ctx->def().op() +
-      " with XLA here; use jit_compile=False: " + error));
+      " with XLA here; use jit_compile=False: " + part.error()));
   return nullptr;
 }
 
@@ -99,7 +90,7 @@ constexpr const char* kOps[] = {
 
 [[maybe_unused]] const bool registered = [] {
   for (const char* op : kOps) {
-    for (const char* device : {kCpu, kGpu}) {
+    for (const char* device : {"XLA_CPU_JIT", "XLA_GPU_JIT"}) {
       const tf::kernel_factory::OpKernelRegistrar registrar(
           tf::KernelDefBuilder(op).Device(device).Build(), op, MakeKernel);
     }

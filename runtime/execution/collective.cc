@@ -27,6 +27,14 @@ Collective::Collective(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
                 (kind == OpKind::kAllgather || kind == OpKind::kAlltoall);
 }
 
+void Collective::Enqueued(const std::shared_ptr<GpuEvent>& event) {
+  if (!last_given()) return;
+  for (Task& task : tasks_) {
+    if (!task.own.has_value() || task.own->enqueued == nullptr) continue;
+    std::exchange(task.own->enqueued, nullptr)(event);
+  }
+}
+
 std::string Collective::What() const {
   return std::string(NameOf(first().request->kind)) + " '" +
          first().key.second + "'";

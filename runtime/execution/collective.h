@@ -33,6 +33,10 @@ class Collective {
   // True if no operation comes after those that were given.
   bool last_given() const { return specs_.empty() && !exchanging_; }
 
+  // The operation that was given last lies on a device's stream: tells the
+  // callers that asked, once, if none comes after it.
+  void Enqueued(const std::shared_ptr<GpuEvent>& event);
+
   std::vector<Task>& tasks() { return tasks_; }
   const Task& first() const { return tasks_.front(); }
   // "allreduce 'g'"

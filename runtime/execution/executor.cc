@@ -141,6 +141,7 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     Poll poll;
     const Status status = one->operation->Progress(kBudgetNs, &poll);
     if (!status.ok()) return status.WithContext(one->collective.What());
+    if (poll.enqueued != nullptr) one->collective.Enqueued(poll.enqueued);
     *moved |= poll.moved || poll.done;
     one->awaited = poll.awaited;
     if (!poll.done) {

@@ -138,6 +138,12 @@ struct Entry {
   // event after which it may be used.
   std::function<Status(std::shared_ptr<GpuEvent>* ready)> allocated;
 
+  // Of a device's memory, may be empty: called once, by the holder of the
+  // progress lock, when all that is left to be done lies on a stream of the
+  // device. The event fires when it has been done, and `done` after that.
+  // Where the host does the last part it is never called.
+  std::function<void(std::shared_ptr<GpuEvent> event)> enqueued;
+
   // Keeps the memory in `tensors` alive; the runtime lets go of it when no
   // transport can still touch that memory, which after an abort may be later
   // than the completion.

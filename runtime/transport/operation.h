@@ -83,6 +83,8 @@ struct Poll {
   bool done = false;
   bool moved = false;  // a message came or went, a piece of work was done
   int awaited = -1;    // the rank whose data is waited for; -1: none is
+  // All of the operation lies on a device's stream: this fires when it is done.
+  std::shared_ptr<GpuEvent> enqueued;
 };
 
 class Operation {

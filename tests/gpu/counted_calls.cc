@@ -119,6 +119,7 @@ const CudaApi* CountedCalls::Cuda(const CudaApi* inner) {
   TF_HVD_COUNT(CudaApi, "cuMemHostAlloc", mem_host_alloc);
   TF_HVD_COUNT(CudaApi, "cuMemFreeHost", mem_free_host);
   TF_HVD_COUNT(CudaApi, "cuMemcpyAsync", memcpy_async);
+  TF_HVD_COUNT(CudaApi, "cuMemsetD32Async", memset_d32_async);
   TF_HVD_COUNT(CudaApi, "cuModuleLoadData", module_load_data);
   TF_HVD_COUNT(CudaApi, "cuModuleUnload", module_unload);
   TF_HVD_COUNT(CudaApi, "cuModuleGetFunction", module_get_function);

@@ -41,6 +41,7 @@ namespace {
   FUNCTION(mem_host_alloc, cuMemHostAlloc)                             \
   FUNCTION(mem_free_host, cuMemFreeHost)                               \
   FUNCTION(memcpy_async, cuMemcpyAsync)                                \
+  FUNCTION(memset_d32_async, cuMemsetD32Async)                         \
   FUNCTION(module_load_data, cuModuleLoadData)                         \
   FUNCTION(module_unload, cuModuleUnload)                              \
   FUNCTION(module_get_function, cuModuleGetFunction)                   \

@@ -188,6 +188,23 @@ struct SoftwareCuda {
     gpu.log_.Remove(reinterpret_cast<uintptr_t>(memory));
     return gpu.pinned_.erase(memory) == 1 ? 0 : kInvalidValue;
   }
+  static int MemsetD32Async(CudaPointer to, unsigned value, size_t count,
+                            CudaStream stream) {
+    SoftwareGpu& gpu = SoftwareGpu::Get();
+    const Lock lock(gpu.mutex_);
+    auto* const output = reinterpret_cast<unsigned*>(to);
+    gpu.Put(stream, {"a memset",
+                     nullptr,
+                     [&gpu, output, value, count](CUstream_st* of) {
+                       if (!gpu.Touch(of, output, count * sizeof(value), true,
+                                      "a memset")) {
+                         return;
+                       }
+                       std::fill_n(output, count, value);
+                     },
+                     {}});
+    return 0;
+  }
   // What lies in pinned memory when a copy is asked for must lie there still
   // when it is made.
   static int MemcpyAsync(CudaPointer to, CudaPointer from, size_t bytes,
@@ -285,6 +302,7 @@ const CudaApi* SoftwareGpu::Cuda() {
     table.mem_host_alloc = SoftwareCuda::MemHostAlloc;
     table.mem_free_host = SoftwareCuda::MemFreeHost;
     table.memcpy_async = SoftwareCuda::MemcpyAsync;
+    table.memset_d32_async = SoftwareCuda::MemsetD32Async;
     table.module_load_data = SoftwareCuda::ModuleLoadData;
     table.module_unload = SoftwareCuda::ModuleUnload;
     table.module_get_function = SoftwareCuda::ModuleGetFunction;

@@ -71,6 +71,8 @@ TF_HVD_EXPORT(cuMemFreeHost, mem_free_host, (void* a), (a))
 TF_HVD_EXPORT(cuMemcpyAsync, memcpy_async,
               (CudaPointer a, CudaPointer b, size_t c, CudaStream d),
               (a, b, c, d))
+TF_HVD_EXPORT(cuMemsetD32Async, memset_d32_async,
+              (CudaPointer a, unsigned b, size_t c, CudaStream d), (a, b, c, d))
 TF_HVD_EXPORT(cuModuleLoadData, module_load_data,
               (CudaModule * a, const void* b), (a, b))
 TF_HVD_EXPORT(cuModuleUnload, module_unload, (CudaModule a), (a))

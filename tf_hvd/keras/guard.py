@@ -314,8 +314,8 @@ def no_jit(model: Any) -> bool:
         return False
     if basics.is_initialized() and basics.rank() == 0:
         log.warn_once(
-            'jit_compile="auto" means False here: collectives on a GPU cannot be compiled by XLA '
-            "in this version of tf_hvd."
+            'jit_compile="auto" means False here: collectives that XLA compiles have not been run '
+            "on a real GPU yet. jit_compile=True compiles them all the same."
         )
     return True
 

@@ -77,6 +77,8 @@ struct CudaApi {
   int (*mem_free_host)(void* memory) = nullptr;
   int (*memcpy_async)(CudaPointer to, CudaPointer from, size_t bytes,
                       CudaStream stream) = nullptr;
+  int (*memset_d32_async)(CudaPointer to, unsigned value, size_t count,
+                          CudaStream stream) = nullptr;
 
   int (*module_load_data)(CudaModule* module, const void* image) = nullptr;
   int (*module_unload)(CudaModule module) = nullptr;

@@ -189,6 +189,15 @@ Status GpuDevice::Copy(CudaStream stream, void* to, const void* from,
                          reinterpret_cast<CudaPointer>(from), bytes, stream));
 }
 
+Status GpuDevice::Store(CudaStream stream, void* to, int32_t number) {
+  const Current current(*this);
+  TF_HVD_RETURN_IF_ERROR(current.status());
+  return Check(
+      "cuMemsetD32Async",
+      api_->memset_d32_async(reinterpret_cast<CudaPointer>(to),
+                             static_cast<unsigned>(number), 1, stream));
+}
+
 Status GpuDevice::FindImage(const void** image) const {
   int major = 0;
   int minor = 0;

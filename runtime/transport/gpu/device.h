@@ -74,6 +74,7 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   Status Allocate(MemoryKind kind, size_t bytes, std::shared_ptr<char>* memory);
   // Either side may be the device's or pinned.
   Status Copy(CudaStream stream, void* to, const void* from, size_t bytes);
+  Status Store(CudaStream stream, void* to, int32_t number);
 
   // Calls `fn` with the device's context current, as NCCL wants it.
   template <typename Fn>

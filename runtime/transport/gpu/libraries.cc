@@ -66,6 +66,7 @@ const char* FillCuda(void* library, CudaApi* api) {
   symbols.Find("cuMemHostAlloc", &api->mem_host_alloc);
   symbols.Find("cuMemFreeHost", &api->mem_free_host);
   symbols.Find("cuMemcpyAsync", &api->memcpy_async);
+  symbols.Find("cuMemsetD32Async", &api->memset_d32_async);
   symbols.Find("cuModuleLoadData", &api->module_load_data);
   symbols.Find("cuModuleUnload", &api->module_unload);
   symbols.Find("cuModuleGetFunction", &api->module_get_function);

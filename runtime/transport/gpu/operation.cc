@@ -88,6 +88,7 @@ Status GpuOperation::Bootstrap(Backend* host, NcclCommunicator* nccl) {
 Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (bootstrap_ != nullptr) return MoveBootstrap(budget_ns, poll);
   if (ended_ == nullptr) return Put(poll);
+  poll->enqueued = ended_;
   TF_HVD_RETURN_IF_ERROR(on_->device->HasFired(*ended_, &poll->done));
   if (poll->done || communicator_ == nullptr) return Status::Ok();
   // What lies on the stream does not end if a rank has gone: NCCL says so.
@@ -130,7 +131,9 @@ Status GpuOperation::Put(Poll* poll) {
     TF_HVD_RETURN_IF_ERROR(PutStep(steps_[next_++]));
   }
   LeaveTurn();
-  return on_->device->Record(on_->stream, &ended_);
+  TF_HVD_RETURN_IF_ERROR(on_->device->Record(on_->stream, &ended_));
+  poll->enqueued = ended_;
+  return Status::Ok();
 }
 
 // The stream waits until TensorFlow's has made the inputs, and is done with

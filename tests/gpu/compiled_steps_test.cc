@@ -1,0 +1,402 @@
+// What XLA's GPU backend does with the calls of a compiled step: it calls the
+// handlers one after the other on one thread, with a stream and memory of the
+// device, and puts its own kernels on that stream in between. Here on software
+// GPUs, through XLA's C interface.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/xla/compiled_call.h"
+#include "kernels/xla/compiled_calls.h"
+#include "kernels/xla/handlers.h"
+#include "tests/gpu/gpu_job.h"
+#include "xla/ffi/api/c_api.h"
+
+// XLA's, as far as the handlers ask for it.
+struct XLA_FFI_Error {
+  std::string text;
+};
+struct XLA_FFI_ExecutionContext {
+  void* stream = nullptr;
+};
+
+namespace tf_hvd {
+namespace {
+
+std::map<std::string, XLA_FFI_Handler*>& GpuHandlers() {
+  static auto* const handlers = new std::map<std::string, XLA_FFI_Handler*>;
+  return *handlers;
+}
+
+XLA_FFI_Api FakeXla() {
+  XLA_FFI_Api api{};
+  api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
+  api.XLA_FFI_Error_Create = [](XLA_FFI_Error_Create_Args* args) {
+    return new XLA_FFI_Error{args->message};
+  };
+  api.XLA_FFI_Stream_Get = [](XLA_FFI_Stream_Get_Args* args) {
+    args->stream = args->ctx->stream;
+    return static_cast<XLA_FFI_Error*>(nullptr);
+  };
+  api.XLA_FFI_Handler_Register = [](XLA_FFI_Handler_Register_Args* args) {
+    // Nothing may be captured in a CUDA graph.
+    EXPECT_EQ(args->traits, 0u);
+    if (std::string(args->platform.ptr, args->platform.len) == "CUDA") {
+      GpuHandlers()[std::string(args->name.ptr, args->name.len)] =
+          args->bundle.execute;
+    }
+    return static_cast<XLA_FFI_Error*>(nullptr);
+  };
+  return api;
+}
+
+// The handlers have one CompiledCalls in a process, and a process is one rank:
+// here a thread is.
+class CallsOfThread final : public CompiledCalls {
+ public:
+  void Compiles(const std::string& step) override { own->Compiles(step); }
+  void Start(const Started& started) override { own->Start(started); }
+  void End(const void* ticket, Ended ended) override {
+    own->End(ticket, std::move(ended));
+  }
+  Status EndOn(void* stream, const void* ticket) override {
+    return own->EndOn(stream, ticket);
+  }
+  Status Number(std::string_view which, int32_t set, void* stream,
+                int32_t* value) override {
+    return own->Number(which, set, stream, value);
+  }
+  Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
+                 const Buffer& ends, const Buffer& sums, int64_t columns,
+                 void* stream) override {
+    return own->SumRows(dtype, values, order, ends, sums, columns, stream);
+  }
+  Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
+    return own->Ranks(set, ranks, place);
+  }
+
+  static thread_local CompiledCalls* own;
+};
+
+thread_local CompiledCalls* CallsOfThread::own = nullptr;
+
+// What a handler is called with.
+class Frame {
+ public:
+  explicit Frame(const XLA_FFI_Api* api, CudaStream stream) {
+    context_.stream = stream;
+    frame_.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+    frame_.api = api;
+    frame_.ctx = &context_;
+    frame_.stage = XLA_FFI_ExecutionStage_EXECUTE;
+  }
+
+  void Argument(void* data, int64_t count, XLA_FFI_DataType type) {
+    argument_types_.push_back(XLA_FFI_ArgType_BUFFER);
+    arguments_.push_back(NewBuffer(data, {count}, type));
+  }
+  void Result(void* data, std::vector<int64_t> shape, XLA_FFI_DataType type) {
+    result_types_.push_back(XLA_FFI_RetType_BUFFER);
+    results_.push_back(NewBuffer(data, std::move(shape), type));
+  }
+  // In the order of the names.
+  void Text(const char* name, const std::string& value) {
+    texts_.push_back(value);
+    spans_.push_back({texts_.back().data(), texts_.back().size()});
+    Attribute(name, XLA_FFI_AttrType_STRING, &spans_.back());
+  }
+  void Number(const char* name, int64_t value) {
+    numbers_.push_back(value);
+    scalars_.push_back({XLA_FFI_DataType_S64, &numbers_.back()});
+    Attribute(name, XLA_FFI_AttrType_SCALAR, &scalars_.back());
+  }
+
+  // What the handler says is wrong; empty: nothing.
+  std::string Call(const char* target) {
+    frame_.args = {XLA_FFI_Args_STRUCT_SIZE, nullptr,
+                   static_cast<int64_t>(arguments_.size()),
+                   argument_types_.data(), arguments_.data()};
+    frame_.rets = {XLA_FFI_Rets_STRUCT_SIZE, nullptr,
+                   static_cast<int64_t>(results_.size()), result_types_.data(),
+                   results_.data()};
+    frame_.attrs = {XLA_FFI_Attrs_STRUCT_SIZE,
+                    nullptr,
+                    static_cast<int64_t>(attributes_.size()),
+                    attribute_types_.data(),
+                    names_.data(),
+                    attributes_.data()};
+    const std::unique_ptr<XLA_FFI_Error> error(
+        GpuHandlers().at(target)(&frame_));
+    return error == nullptr ? "" : error->text;
+  }
+
+ private:
+  XLA_FFI_Buffer* NewBuffer(void* data, std::vector<int64_t> shape,
+                            XLA_FFI_DataType type) {
+    shapes_.push_back(std::move(shape));
+    buffers_.push_back({XLA_FFI_Buffer_STRUCT_SIZE, nullptr, type, data,
+                        static_cast<int64_t>(shapes_.back().size()),
+                        shapes_.back().data()});
+    return &buffers_.back();
+  }
+  void Attribute(const char* name, XLA_FFI_AttrType type, void* value) {
+    name_spans_.push_back({name, std::string(name).size()});
+    names_.push_back(&name_spans_.back());
+    attribute_types_.push_back(type);
+    attributes_.push_back(value);
+  }
+
+  XLA_FFI_ExecutionContext context_;
+  XLA_FFI_CallFrame frame_{};
+  std::deque<std::vector<int64_t>> shapes_;
+  std::deque<XLA_FFI_Buffer> buffers_;
+  std::vector<XLA_FFI_ArgType> argument_types_;
+  std::vector<void*> arguments_;
+  std::vector<XLA_FFI_RetType> result_types_;
+  std::vector<void*> results_;
+  std::deque<std::string> texts_;
+  std::deque<XLA_FFI_ByteSpan> spans_;
+  std::deque<int64_t> numbers_;
+  std::deque<XLA_FFI_Scalar> scalars_;
+  std::deque<XLA_FFI_ByteSpan> name_spans_;
+  std::vector<XLA_FFI_AttrType> attribute_types_;
+  std::vector<XLA_FFI_ByteSpan*> names_;
+  std::vector<void*> attributes_;
+};
+
+// One rank's compiled step.
+class Step {
+ public:
+  Step(const XLA_FFI_Api* api, GpuJob* job, Rank* rank)
+      : api_(api),
+        gpu_(&job->gpu),
+        rank_(rank),
+        side_(job, rank),
+        calls_(MakeCompiledCalls([rank] {
+          return std::shared_ptr<Runtime>(rank->runtime(), [](Runtime*) {});
+        })) {
+    CallsOfThread::own = calls_.get();
+  }
+  ~Step() { CallsOfThread::own = nullptr; }
+
+  Side& side() { return side_; }
+  CudaStream stream() const { return side_.stream(); }
+
+  static CompiledCall CallOf(OpKind kind, const std::string& name,
+                             std::vector<int64_t> shape) {
+    CompiledCall call;
+    call.name = name;
+    call.request.kind = kind;
+    call.request.compiled = true;
+    call.request.device = DeviceKind::kGpu;
+    call.request.tensors.push_back({DType::kFloat32, std::move(shape)});
+    return call;
+  }
+
+  // A collective of float32 that has begun.
+  struct Begun {
+    char* tensor = nullptr;
+    char* output = nullptr;  // null: in place
+    int64_t count = 0;
+    int64_t output_count = 0;
+    char* ticket = nullptr;
+  };
+
+  Begun Start(const CompiledCall& call, const std::vector<float>& values,
+              int64_t output_count = 0) {
+    Begun begun;
+    begun.count = static_cast<int64_t>(values.size());
+    begun.tensor = side_.Tensor(values);
+    begun.ticket = gpu_->NewMemory(rank_->rank(), 4, "a ticket");
+    Frame frame(api_, stream());
+    frame.Text("call", EncodeCall(call));
+    frame.Number("steps", 0);
+    frame.Number("tensors", 1);
+    frame.Argument(begun.tensor, begun.count, XLA_FFI_DataType_F32);
+    frame.Result(begun.tensor, {begun.count}, XLA_FFI_DataType_F32);
+    if (output_count > 0) {
+      begun.output_count = output_count;
+      begun.output = side_.Tensor(
+          std::vector<float>(static_cast<size_t>(output_count), -1));
+      frame.Result(begun.output, {output_count}, XLA_FFI_DataType_F32);
+    }
+    frame.Result(begun.ticket, {}, XLA_FFI_DataType_S32);
+    EXPECT_EQ(frame.Call(kStartTarget), "");
+    return begun;
+  }
+
+  std::string End(const Begun& begun) {
+    Frame frame(api_, stream());
+    frame.Argument(begun.tensor, begun.count, XLA_FFI_DataType_F32);
+    if (begun.output != nullptr) {
+      frame.Argument(begun.output, begun.output_count, XLA_FFI_DataType_F32);
+    }
+    frame.Argument(begun.ticket, 1, XLA_FFI_DataType_S32);
+    return frame.Call(kEndTarget);
+  }
+
+  // What XLA's next kernel reads, whenever the stream comes so far: the end of
+  // a call does not wait for that.
+  std::vector<float> Result(const Begun& begun) {
+    const bool in_place = begun.output == nullptr;
+    const auto count =
+        static_cast<size_t>(in_place ? begun.count : begun.output_count);
+    const auto raw =
+        gpu_->Read(stream(), in_place ? begun.tensor : begun.output,
+                   count * sizeof(float));
+    std::shared_ptr<GpuEvent> event;
+    EXPECT_TRUE(side_.Ready(&event).ok());
+    for (bool fired = false; !fired; std::this_thread::yield()) {
+      gpu_->Settle();
+      EXPECT_TRUE(event->device()->HasFired(*event, &fired).ok());
+    }
+    std::vector<float> values(count);
+    std::memcpy(values.data(), raw->data(), raw->size());
+    return values;
+  }
+
+  Frame NewFrame() { return Frame(api_, stream()); }
+
+ private:
+  const XLA_FFI_Api* const api_;
+  SoftwareGpu* const gpu_;
+  Rank* const rank_;
+  Side side_;
+  const std::unique_ptr<CompiledCalls> calls_;
+};
+
+// By NCCL, and through pinned memory, where the host does the last part.
+class CompiledStepsOnGpus : public ::testing::TestWithParam<bool> {
+ protected:
+  CompiledStepsOnGpus() : api_(FakeXla()) {
+    static CallsOfThread calls;
+    EXPECT_EQ(RegisterHandlers(&api_, &calls), "");
+  }
+
+  void Run(int ranks, uint64_t seed,
+           const std::function<void(Step&, int)>& fn) {
+    GpuJob job(ranks, seed, GetParam());
+    job.job.Run([&](Rank& rank) {
+      Step step(&api_, &job, &rank);
+      fn(step, rank.rank());
+    });
+    job.ExpectNoFaults();
+  }
+
+  const XLA_FFI_Api api_;
+};
+
+TEST_P(CompiledStepsOnGpus, BucketsTravelTogether) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Run(2, seed, [](Step& step, int rank) {
+      const auto mine = static_cast<float>(rank + 1);
+      const auto call = [](const char* name, int64_t count) {
+        return Step::CallOf(OpKind::kAllreduce, name, {count});
+      };
+      const auto a =
+          step.Start(call("a", 3000), std::vector<float>(3000, mine));
+      const auto b = step.Start(call("b", 7), std::vector<float>(7, 10 * mine));
+      const auto c = step.Start(call("c", 1), {mine});
+      EXPECT_EQ(step.End(b), "");
+      EXPECT_EQ(step.Result(b), std::vector<float>(7, 30));
+      EXPECT_EQ(step.End(a), "");
+      EXPECT_EQ(step.End(c), "");
+      EXPECT_EQ(step.Result(a), std::vector<float>(3000, 3));
+      EXPECT_EQ(step.Result(c), std::vector<float>(1, 3));
+      // The same call once more, as in a loop.
+      const auto again = step.Start(call("c", 1), {mine});
+      EXPECT_EQ(step.End(again), "");
+      EXPECT_EQ(step.Result(again), std::vector<float>(1, 3));
+    });
+  }
+}
+
+TEST_P(CompiledStepsOnGpus, EveryCollective) {
+  Run(3, 11, [](Step& step, int rank) {
+    const auto mine = static_cast<float>(rank);
+    CompiledCall sent = Step::CallOf(OpKind::kBroadcast, "sent", {2});
+    sent.request.root = 1;
+    const auto broadcast = step.Start(sent, {mine, mine + 10});
+    const auto gathered = step.Start(
+        Step::CallOf(OpKind::kAllgather, "rows", {1, 2}), {mine, -mine}, 6);
+    const auto exchanged =
+        step.Start(Step::CallOf(OpKind::kAlltoall, "parts", {3}),
+                   {mine, mine + 1, mine + 2}, 3);
+    const auto scattered = step.Start(
+        Step::CallOf(OpKind::kReducescatter, "sums", {3}), {1, 2, mine}, 1);
+    for (const auto& one : {scattered, exchanged, gathered, broadcast}) {
+      EXPECT_EQ(step.End(one), "");
+    }
+    EXPECT_EQ(step.Result(broadcast), (std::vector<float>{1, 11}));
+    EXPECT_EQ(step.Result(gathered),
+              (std::vector<float>{0, -0.0f, 1, -1, 2, -2}));
+    EXPECT_EQ(step.Result(exchanged),
+              (std::vector<float>{mine, 1 + mine, 2 + mine}));
+    EXPECT_EQ(step.Result(scattered), std::vector<float>{rank == 0   ? 3.0f
+                                                         : rank == 1 ? 6.0f
+                                                                     : 3.0f});
+  });
+}
+
+TEST_P(CompiledStepsOnGpus, RanksThatDifferAreToldAtTheEnd) {
+  Run(2, 12, [](Step& step, int rank) {
+    const int64_t count = 2 + rank;
+    const auto bad =
+        step.Start(Step::CallOf(OpKind::kAllreduce, "g", {count}),
+                   std::vector<float>(static_cast<size_t>(count), 1));
+    const std::string error = step.End(bad);
+    EXPECT_NE(error.find("mismatch in allreduce 'g'"), std::string::npos)
+        << error;
+    const auto good = step.Start(Step::CallOf(OpKind::kAllreduce, "g", {2}),
+                                 std::vector<float>(2, 1));
+    EXPECT_EQ(step.End(good), "");
+    EXPECT_EQ(step.Result(good), std::vector<float>(2, 2));
+  });
+}
+
+TEST_P(CompiledStepsOnGpus, NumbersAndSumsOfRows) {
+  Run(2, 13, [](Step& step, int rank) {
+    char* const number = step.side().Tensor(std::vector<int32_t>{-1});
+    Frame asked = step.NewFrame();
+    asked.Text("op", "HorovodRank");
+    asked.Number("set", kWorldSet);
+    asked.Result(number, {}, XLA_FFI_DataType_S32);
+    EXPECT_EQ(asked.Call(kNumberTarget), "");
+    EXPECT_EQ(step.side().Values<int32_t>(number, 1),
+              std::vector<int32_t>{rank});
+
+    Frame sums = step.NewFrame();
+    sums.Number("columns", 2);
+    sums.Number("dtype", static_cast<int64_t>(DType::kFloat32));
+    sums.Argument(step.side().Tensor(std::vector<float>{1, 2, 3, 4, 5, 6}), 6,
+                  XLA_FFI_DataType_F32);
+    sums.Argument(step.side().Tensor(std::vector<int64_t>{2, 0, 1}), 3,
+                  XLA_FFI_DataType_S64);
+    sums.Argument(step.side().Tensor(std::vector<int64_t>{2, 3}), 2,
+                  XLA_FFI_DataType_S64);
+    char* const out = step.side().Tensor(std::vector<float>(4, -1));
+    sums.Result(out, {2, 2}, XLA_FFI_DataType_F32);
+    EXPECT_EQ(sums.Call(kSumRowsTarget), "");
+    EXPECT_EQ(step.side().Values<float>(out, 4),
+              (std::vector<float>{6, 8, 3, 4}));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, CompiledStepsOnGpus, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& with_nccl) {
+                           return std::string(with_nccl.param
+                                                  ? "ByNccl"
+                                                  : "ThroughPinnedMemory");
+                         });
+
+}  // namespace
+}  // namespace tf_hvd
