@@ -46,7 +46,7 @@ PLAIN_FUNCTIONS = {
     "HorovodProcessSetIncluded": "process_set_included_op",
 }
 # Computes on one rank alone: no row of the table.
-LOCAL = {"HorovodSumRows"}
+LOCAL = {"HorovodSumRows", "HorovodFingerprints", "HorovodVerdict"}
 NOTES = {
     "HorovodBroadcastInplaceResource": "of resource variables",
     "HorovodBroadcastInplace": "of reference variables",

@@ -90,6 +90,13 @@ absl::Status ReadReduction(tf::OpKernelConstruction* ctx,
   return absl::OkStatus();
 }
 
+absl::Status ReadVerdict(tf::OpKernelConstruction* ctx, Verdict* verdict) {
+  TF_RETURN_IF_ERROR(ctx->GetAttr("names", &verdict->names));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("before", &verdict->before));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("after", &verdict->after));
+  return ctx->GetAttr("fails", &verdict->fails);
+}
+
 void ReductionAttributes::Fill(Request* request) const {
   request->reduce_op = reduce_op;
   request->prescale = prescale;

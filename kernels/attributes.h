@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/tf_compat.h"
+#include "kernels/verdict.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 #include "runtime/request/request.h"
@@ -39,6 +40,8 @@ absl::Status ReadOptional(tf::OpKernelConstruction* ctx, const char* name,
                           T* value) {
   return ctx->HasAttr(name) ? ctx->GetAttr(name, value) : absl::OkStatus();
 }
+
+absl::Status ReadVerdict(tf::OpKernelConstruction* ctx, Verdict* verdict);
 
 // Those of allreduce and reducescatter.
 struct ReductionAttributes {

@@ -14,7 +14,8 @@ Status FindDevice(const Runtime& runtime, void* stream,
   return FailedPrecondition(
       "the tensors lie on " + where +
       ", and tf_hvd has found no CUDA driver ('tf_hvd doctor' says why); put "
-      "them on the CPU: with tf.device('/CPU:0')");
+      "them on the CPU: with tf.device('/CPU:0') around the call, or around "
+      "all of a compiled step");
 }
 
 Status PlaceOnGpu(const Runtime& runtime, void* stream,

@@ -53,4 +53,24 @@ Status DecodeCall(std::string_view text, CompiledCall* call) {
   return DecodeRequest(request, &call->request);
 }
 
+std::string EncodeVerdict(const Verdict& verdict) {
+  Writer out;
+  out.Put(static_cast<uint8_t>(verdict.fails));
+  out.PutText(verdict.before);
+  out.PutText(verdict.after);
+  for (const std::string& name : verdict.names) out.PutText(name);
+  return ToText(out.Take());
+}
+
+Status DecodeVerdict(std::string_view text, Verdict* verdict) {
+  const std::string bytes = FromText(text);
+  Reader in(bytes);
+  verdict->fails = in.Get<uint8_t>() != 0;
+  verdict->before = in.GetText();
+  verdict->after = in.GetText();
+  while (in.ok() && !in.AtEnd()) verdict->names.emplace_back(in.GetText());
+  return in.ok() ? Status::Ok()
+                 : Internal("bug in tf_hvd: a compiled verdict is malformed");
+}
+
 }  // namespace tf_hvd

@@ -1,5 +1,5 @@
 // CompiledCall: what is fixed about a collective when a step is compiled, and
-// its form in an attribute of XLA's. Pure.
+// its form in an attribute of XLA's; a verdict's form there, too. Pure.
 #ifndef TF_HVD_KERNELS_XLA_COMPILED_CALL_H_
 #define TF_HVD_KERNELS_XLA_COMPILED_CALL_H_
 
@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/verdict.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 #include "runtime/request/request.h"
@@ -25,6 +26,9 @@ struct CompiledCall {
 // Letters and digits.
 std::string EncodeCall(const CompiledCall& call);
 Status DecodeCall(std::string_view text, CompiledCall* call);
+
+std::string EncodeVerdict(const Verdict& verdict);
+Status DecodeVerdict(std::string_view text, Verdict* verdict);
 
 // Whether the results have memory of their own; else they take that of the
 // tensors.

@@ -1,17 +1,21 @@
 #include "kernels/xla/compiled_calls.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "kernels/local_checks.h"
 #include "kernels/on_gpu.h"
 #include "kernels/sum_rows.h"
 #include "kernels/topology.h"
+#include "kernels/verdict.h"
+#include "kernels/xla/started_call.h"
 #include "runtime/api/c_api.h"
 #include "runtime/api/runtime.h"
 #include "runtime/request/entry.h"
@@ -26,96 +30,37 @@ constexpr std::chrono::seconds kInUse{1};
 // Where the memory of a stream lies, for an error.
 constexpr char kWhere[] = "a GPU";
 
-// A call between its start and its end. Any thread.
-class Pending {
+// Calls whose memory the runtime may use. Any thread.
+class OpenCalls {
  public:
-  // The request has ended.
-  static void Complete(const std::shared_ptr<Pending>& pending,
-                       const Status& status) {
-    if (status.ok() || pending->released()) {
-      pending->Tell(status);
-      return;
-    }
-    std::thread([pending, status] {
-      pending->WaitForMemory();
-      pending->Tell(status);
-    }).detach();
-  }
-
-  // The runtime does not touch the memory any more.
-  void Release() {
+  void Add(const std::shared_ptr<StartedCall>& call) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    released_ = true;
-    changed_.notify_all();
+    calls_.insert(call);
   }
 
-  // What is left lies on a device's stream.
-  void Enqueued(std::shared_ptr<GpuEvent> event) {
+  // Of a request that has this call: nobody needs the memory any more.
+  void Release(const std::shared_ptr<StartedCall>& call) {
+    call->Release();
     const std::lock_guard<std::mutex> lock(mutex_);
-    enqueued_ = std::move(event);
-    changed_.notify_all();
+    calls_.erase(call);
   }
 
-  // Waits until the request has ended, with null then, or its rest lies on a
-  // device's stream.
-  Status AwaitOnDevice(std::shared_ptr<GpuEvent>* event) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return told_ || enqueued_ != nullptr; });
-    if (told_) return status_;
-    *event = std::move(enqueued_);
-    return Status::Ok();
-  }
-
-  // Once. `ended` may be called before this returns.
-  void Await(CompiledCalls::Ended ended) {
+  // A step has failed, and XLA takes back what its calls use. It is not known
+  // which those are: calls of other steps that run at the same time fail too.
+  void Leave(const Status& status) {
+    std::vector<std::shared_ptr<StartedCall>> calls;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (!told_) {
-        ended_ = std::move(ended);
-        return;
-      }
+      calls.assign(calls_.begin(), calls_.end());
     }
-    ended(status_);
+    const auto deadline = std::chrono::steady_clock::now() + kInUse;
+    for (const auto& call : calls) call->Leave(status, deadline);
   }
 
  private:
-  bool released() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return released_;
-  }
-
-  void WaitForMemory() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, kInUse, [&] { return released_; });
-  }
-
-  void Tell(const Status& status) {
-    CompiledCalls::Ended ended;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      status_ = status;
-      told_ = true;
-      changed_.notify_all();
-      ended = std::exchange(ended_, nullptr);
-    }
-    if (ended != nullptr) ended(status);
-  }
-
-  std::mutex mutex_;  // guards all of these
-  std::condition_variable changed_;
-  bool released_ = false;
-  bool told_ = false;
-  Status status_;  // when told_, does not change any more
-  std::shared_ptr<GpuEvent> enqueued_;
-  CompiledCalls::Ended ended_;
+  std::mutex mutex_;
+  std::unordered_set<std::shared_ptr<StartedCall>> calls_;  // guarded by mutex_
 };
-
-// Entry::keepalive of a compiled call: there is nothing to keep, but somebody
-// to be told.
-std::shared_ptr<void> ReleasesAtEnd(const std::shared_ptr<Pending>& pending) {
-  return std::shared_ptr<void>(pending.get(),
-                               [pending](void*) { pending->Release(); });
-}
 
 // What is wrong with a call whoever takes part.
 Status Check(const CompiledCall& call) {
@@ -156,14 +101,30 @@ int64_t CountIn(const TensorSpec& spec, int64_t rows) {
   return rows;
 }
 
+std::vector<StartedCall::Piece> PiecesOf(const CompiledCall& call,
+                                         const Started& started) {
+  std::vector<StartedCall::Piece> pieces;
+  for (const bool is_read : {true, false}) {
+    const auto& buffers = is_read ? started.tensors : started.outputs;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const size_t bytes = static_cast<size_t>(buffers[i].count) *
+                           SizeOf(call.request.tensors[i].dtype);
+      pieces.push_back({buffers[i].data, bytes, is_read});
+    }
+  }
+  return pieces;
+}
+
 // What each kind of collective adds to the entry.
 class EntryMaker {
  public:
   EntryMaker(const CompiledCall& call, const Started& started,
-             const Membership& membership, Entry* entry)
+             const Membership& membership, std::shared_ptr<StartedCall> pending,
+             Entry* entry)
       : call_(call),
         started_(started),
         membership_(membership),
+        pending_(std::move(pending)),
         entry_(entry) {}
 
   Status Fill() {
@@ -232,10 +193,10 @@ class EntryMaker {
 
   // All ranks have the same rows (Request::compiled): the results fit.
   void GiveOutputs() {
-    entry_->allocate = [outputs = started_.outputs](size_t tensor,
-                                                    const std::vector<int64_t>&,
-                                                    void** output) {
-      *output = outputs[tensor].data;
+    entry_->allocate = [pending = pending_, outputs = started_.outputs](
+                           size_t tensor, const std::vector<int64_t>&,
+                           void** output) {
+      *output = pending->Where(outputs[tensor].data);
       return Status::Ok();
     };
   }
@@ -243,6 +204,7 @@ class EntryMaker {
   const CompiledCall& call_;
   const Started& started_;
   const Membership& membership_;
+  const std::shared_ptr<StartedCall> pending_;
   Entry* const entry_;
 };
 
@@ -251,31 +213,78 @@ class Calls final : public CompiledCalls {
   explicit Calls(std::function<std::shared_ptr<Runtime>()> runtime)
       : runtime_(std::move(runtime)) {}
 
-  void Compiles(const std::string& step) override {
-    if (const auto runtime = runtime_()) runtime->Compiles(step);
+  void NoteCompilation(const std::string& step) override {
+    if (const auto runtime = runtime_()) runtime->NoteCompilation(step);
   }
 
   void Start(const Started& started) override {
-    const auto pending = std::make_shared<Pending>();
+    const auto pending = std::make_shared<StartedCall>();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       pending_[started.ticket] = pending;
     }
     const Status status = Submit(started, pending);
-    if (status.ok()) return;
-    pending->Release();
-    Pending::Complete(pending, status);
+    if (!status.ok()) pending->Complete(status);
   }
 
+  // An error is told on a thread of its own: it may have to wait, and this one
+  // completes requests.
   void End(const void* ticket, Ended ended) override {
-    std::shared_ptr<Pending> pending;
+    std::shared_ptr<StartedCall> pending;
     const Status status = Take(ticket, &pending);
     if (!status.ok()) return ended(status);
-    pending->Await(std::move(ended));
+    pending->Await([open = open_, ended = std::move(ended)](const Status& how) {
+      if (how.ok()) return ended(how);
+      std::thread([open, ended, how] {
+        open->Leave(how);
+        ended(how);
+      }).detach();
+    });
   }
 
   Status EndOn(void* stream, const void* ticket) override {
-    std::shared_ptr<Pending> pending;
+    return LeaveIfFailed(WaitOn(stream, ticket));
+  }
+
+  Status Number(std::string_view which, int32_t set, void* stream,
+                int32_t* value) override {
+    return LeaveIfFailed(Tell(which, set, stream, value));
+  }
+
+  Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
+                 const Buffer& ends, const Buffer& sums, int64_t columns,
+                 void* stream) override {
+    return LeaveIfFailed(
+        Sum(dtype, values, order, ends, sums, columns, stream));
+  }
+
+  Status Verdict(std::string_view verdict, const bool* wrong,
+                 size_t count) override {
+    return LeaveIfFailed(Judge(verdict, wrong, count));
+  }
+
+  int64_t Fingerprint(const void* data, size_t bytes) override {
+    return FingerprintOf(data, bytes);
+  }
+
+  Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
+    std::shared_ptr<Runtime> runtime;
+    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+    Membership membership;
+    TF_HVD_RETURN_IF_ERROR(FindSet(*runtime, set, &membership));
+    *ranks = static_cast<int64_t>(membership.ranks);
+    *place = static_cast<int64_t>(membership.place);
+    return Status::Ok();
+  }
+
+ private:
+  Status LeaveIfFailed(const Status& status) {
+    if (!status.ok()) open_->Leave(status);
+    return status;
+  }
+
+  Status WaitOn(void* stream, const void* ticket) {
+    std::shared_ptr<StartedCall> pending;
     TF_HVD_RETURN_IF_ERROR(Take(ticket, &pending));
     std::shared_ptr<GpuEvent> event;
     TF_HVD_RETURN_IF_ERROR(pending->AwaitOnDevice(&event));
@@ -283,8 +292,8 @@ class Calls final : public CompiledCalls {
     return event->device()->Wait(static_cast<CudaStream>(stream), *event);
   }
 
-  Status Number(std::string_view which, int32_t set, void* stream,
-                int32_t* value) override {
+  Status Tell(std::string_view which, int32_t set, void* stream,
+              int32_t* value) const {
     std::shared_ptr<Runtime> runtime;
     TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
     if (stream == nullptr) return ReadNumber(*runtime, which, set, value);
@@ -295,9 +304,9 @@ class Calls final : public CompiledCalls {
     return device->Store(static_cast<CudaStream>(stream), value, number);
   }
 
-  Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
-                 const Buffer& ends, const Buffer& sums, int64_t columns,
-                 void* stream) override {
+  Status Sum(DType dtype, const Buffer& values, const Buffer& order,
+             const Buffer& ends, const Buffer& sums, int64_t columns,
+             void* stream) const {
     SumWay way;
     TF_HVD_RETURN_IF_ERROR(FindSumWay(dtype, &way));
     SumRowsArguments arguments{};
@@ -319,24 +328,22 @@ class Calls final : public CompiledCalls {
     return Status::Ok();
   }
 
-  Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
+  Status Judge(std::string_view verdict, const bool* wrong,
+               size_t count) const {
     std::shared_ptr<Runtime> runtime;
     TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
-    Membership membership;
-    TF_HVD_RETURN_IF_ERROR(FindSet(*runtime, set, &membership));
-    *ranks = static_cast<int64_t>(membership.ranks);
-    *place = static_cast<int64_t>(membership.place);
-    return Status::Ok();
+    tf_hvd::Verdict decoded;
+    TF_HVD_RETURN_IF_ERROR(DecodeVerdict(verdict, &decoded));
+    return tf_hvd::Tell(*runtime, decoded, wrong, count);
   }
 
- private:
   Status FindRuntime(std::shared_ptr<Runtime>* runtime) const {
     *runtime = runtime_();
     return *runtime != nullptr ? Status::Ok()
                                : FailedPrecondition(NotInitializedText());
   }
 
-  Status Take(const void* ticket, std::shared_ptr<Pending>* pending) {
+  Status Take(const void* ticket, std::shared_ptr<StartedCall>* pending) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = pending_.find(ticket);
     if (found == pending_.end()) {
@@ -362,7 +369,7 @@ class Calls final : public CompiledCalls {
 
   // An error is one that nobody else can be told of.
   Status Submit(const Started& started,
-                const std::shared_ptr<Pending>& pending) {
+                const std::shared_ptr<StartedCall>& pending) {
     const Known& known = Find(started.call);
     TF_HVD_RETURN_IF_ERROR(known.status);
     const CompiledCall& call = known.call;
@@ -382,38 +389,48 @@ class Calls final : public CompiledCalls {
     entry.step = started.step;
     Status wrong = known.valid;
     if (wrong.ok()) {
-      wrong = EntryMaker(call, started, membership, &entry).Fill();
+      pending->Use(PiecesOf(call, started));
+      wrong = EntryMaker(call, started, membership, pending, &entry).Fill();
     }
-    if (started.stream != nullptr) {
-      if (wrong.ok()) wrong = Place(*runtime, started.stream, &entry);
-      entry.enqueued = [pending](std::shared_ptr<GpuEvent> event) {
-        pending->Enqueued(std::move(event));
-      };
+    if (wrong.ok() && call.request.device == DeviceKind::kGpu) {
+      wrong = Place(*runtime, started.stream, title, pending, &entry);
     }
     entry.local_error = wrong.WithContext(title);
-    entry.keepalive = ReleasesAtEnd(pending);
+    entry.listener = pending;
+    entry.caller = pending->caller();
+    open_->Add(pending);
+    entry.keepalive = std::shared_ptr<void>(
+        pending.get(),
+        [open = open_, pending](void*) { open->Release(pending); });
     entry.done = Completion([pending](const Status& status, int32_t) {
-      Pending::Complete(pending, status);
+      pending->Complete(status);
     });
     runtime->Submit(std::move(entry));
     return Status::Ok();
   }
 
-  // The memory of the results is there from the start.
-  static Status Place(const Runtime& runtime, void* stream, Entry* entry) {
+  static Status Place(const Runtime& runtime, void* stream,
+                      const std::string& title,
+                      const std::shared_ptr<StartedCall>& pending,
+                      Entry* entry) {
     TF_HVD_RETURN_IF_ERROR(PlaceOnGpu(runtime, stream, kWhere, entry));
+    const Topology& topology = runtime.topology();
+    pending->UseOn(static_cast<CudaStream>(stream), entry->memory.ready,
+                   topology.RankText(topology.rank), title);
     if (entry->allocated == nullptr) return Status::Ok();
-    entry->allocated =
-        [ready = entry->memory.ready](std::shared_ptr<GpuEvent>* given) {
-          *given = ready;
-          return Status::Ok();
-        };
+    // The memory of the results is there from the start.
+    entry->allocated = [pending](std::shared_ptr<GpuEvent>* ready) {
+      *ready = pending->Ready();
+      return Status::Ok();
+    };
     return Status::Ok();
   }
 
   const std::function<std::shared_ptr<Runtime>()> runtime_;
+  // Requests may be released later than this is gone.
+  const std::shared_ptr<OpenCalls> open_ = std::make_shared<OpenCalls>();
   std::mutex mutex_;  // guards the rest
-  std::unordered_map<const void*, std::shared_ptr<Pending>> pending_;
+  std::unordered_map<const void*, std::shared_ptr<StartedCall>> pending_;
   // By its text. None is forgotten: the program that has it may run again.
   std::unordered_map<std::string_view, std::unique_ptr<Known>> known_;
 };

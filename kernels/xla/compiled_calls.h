@@ -10,6 +10,7 @@
 #ifndef TF_HVD_KERNELS_XLA_COMPILED_CALLS_H_
 #define TF_HVD_KERNELS_XLA_COMPILED_CALLS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,7 +53,7 @@ class CompiledCalls {
   virtual ~CompiledCalls() = default;
 
   // XLA has begun to compile `step`.
-  virtual void Compiles(const std::string& step) = 0;
+  virtual void NoteCompilation(const std::string& step) = 0;
 
   // Never waits for other ranks. What is wrong with the call is told at its
   // end.
@@ -76,6 +77,13 @@ class CompiledCalls {
   virtual Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
                          const Buffer& ends, const Buffer& sums,
                          int64_t columns, void* stream) = 0;
+
+  // HorovodFingerprints, of one tensor.
+  virtual int64_t Fingerprint(const void* data, size_t bytes) = 0;
+
+  // HorovodVerdict. `verdict`: EncodeVerdict's.
+  virtual Status Verdict(std::string_view verdict, const bool* wrong,
+                         size_t count) = 0;
 
   // The ranks of a set, for the shapes of what is gathered; an error if this
   // one is not a member.

@@ -1,5 +1,7 @@
 #include "kernels/xla/handlers.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -121,6 +123,25 @@ ffi::Error SumRows(int64_t dtype, int64_t columns, ffi::RemainingArgs arguments,
   return SumRowsOn(nullptr, dtype, columns, arguments, results);
 }
 
+ffi::Error Fingerprints(ffi::RemainingArgs values,
+                        ffi::ResultBufferR1<ffi::S64> fingerprints) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ffi::AnyBuffer value = *values.get<ffi::AnyBuffer>(i);
+    fingerprints->typed_data()[i] =
+        calls_of_process->Fingerprint(value.untyped_data(), value.size_bytes());
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error Verdict(std::string_view verdict, ffi::BufferR1<ffi::PRED> wrong,
+                   ffi::ResultBufferR0<ffi::PRED> passed) {
+  const bool* const begin = wrong.typed_data();
+  const size_t count = wrong.element_count();
+  *passed->typed_data() =
+      std::none_of(begin, begin + count, [](bool one) { return one; });
+  return ToXla(calls_of_process->Verdict(verdict, begin, count));
+}
+
 using Stream = ffi::PlatformStream<void*>;
 
 // What xla_kernels.cc writes is read the same on a CPU and on a GPU, where the
@@ -156,6 +177,15 @@ auto AsSumRows(Binding&& first) {
       .RemainingArgs()
       .RemainingRets();
 }
+
+XLA_FFI_DEFINE_HANDLER(
+    kFingerprints, Fingerprints,
+    ffi::Ffi::Bind().RemainingArgs().Ret<ffi::BufferR1<ffi::S64>>());
+XLA_FFI_DEFINE_HANDLER(kVerdict, Verdict,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("verdict")
+                           .Arg<ffi::BufferR1<ffi::PRED>>()
+                           .Ret<ffi::BufferR0<ffi::PRED>>());
 
 // None says that it may be captured in a command buffer (a CUDA graph), which
 // would run again without asking the other ranks: XLA leaves them out of those.
@@ -200,10 +230,13 @@ std::string RegisterHandlers(const XLA_FFI_Api* api, CompiledCalls* calls) {
       {kEndTarget, kEnd, kEndOn},
       {kNumberTarget, kNumber, kNumberOn},
       {kSumRowsTarget, kSumRows, kSumRowsOn},
+      {kFingerprintsTarget, kFingerprints, nullptr},
+      {kVerdictTarget, kVerdict, nullptr},
   };
   for (const Handler& one : kHandlers) {
     for (const auto& [platform, handler] :
          {std::pair("Host", one.on_host), std::pair("CUDA", one.on_gpu)}) {
+      if (handler == nullptr) continue;
       XLA_FFI_Error* const error =
           ffi::Ffi::RegisterStaticHandler(api, one.target, platform, handler);
       if (error != nullptr) return TextOf(api, error);

@@ -7,6 +7,8 @@
 //   tf_hvd_end       tensors, outputs, ticket     tensors or outputs, ticket
 //   tf_hvd_number    -                            number
 //   tf_hvd_sum_rows  values, order, ends          sums
+//   tf_hvd_fingerprints  values                   fingerprints (on a CPU)
+//   tf_hvd_verdict   wrong                        - (on a CPU)
 //
 // A step is left out on a GPU, and so is the number of a loop's iteration: they
 // would have to be waited for.
@@ -29,6 +31,8 @@ inline constexpr char kStartTarget[] = "tf_hvd_start";
 inline constexpr char kEndTarget[] = "tf_hvd_end";
 inline constexpr char kNumberTarget[] = "tf_hvd_number";
 inline constexpr char kSumRowsTarget[] = "tf_hvd_sum_rows";
+inline constexpr char kFingerprintsTarget[] = "tf_hvd_fingerprints";
+inline constexpr char kVerdictTarget[] = "tf_hvd_verdict";
 
 // Registers the handlers, for CPUs and GPUs, which call `calls` from then on.
 // Once. Returns what XLA found wrong; empty if nothing.

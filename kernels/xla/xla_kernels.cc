@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/attributes.h"
 #include "kernels/tf_adapters.h"
+#include "kernels/xla/call_writer.h"
 #include "kernels/xla/compiled_calls.h"
 #include "kernels/xla/handlers.h"
 #include "kernels/xla/xla_library.h"
@@ -31,7 +32,9 @@ const XLA_FFI_Api* GetXlaFfiApi();
 namespace tf_hvd {
 namespace {
 
-using Alias = std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
+bool IsOnGpu(const tf::OpKernelConstruction& ctx) {
+  return ctx.device_type() == tf::DeviceType("XLA_GPU_JIT");
+}
 
 // Without the numbers that TensorFlow adds to names: other processes may have
 // made other functions before.
@@ -82,124 +85,17 @@ xla::PrimitiveType HalfOf(DType dtype) {
   return dtype == DType::kFloat16 ? xla::F16 : xla::BF16;
 }
 
-xla::Shape InRows(const xla::Shape& shape) {
-  return xla::ShapeUtil::MakeShapeWithDescendingLayout(shape.element_type(),
-                                                       shape.dimensions());
-}
-
-// A call of a handler. With side effects it is neither merged with an equal one
-// nor left out where nobody uses the result. Rows lie one after the other in
-// memory. Gives a tuple.
-xla::XlaOp CallOf(xla::XlaBuilder* builder, const char* target,
-                  const std::vector<xla::XlaOp>& operands,
-                  const std::vector<xla::Shape>& results,
-                  const std::string& attributes,
-                  const std::vector<Alias>& aliases,
-                  xla::CustomCallSchedule schedule, bool has_side_effect) {
-  std::vector<xla::Shape> layouts;
-  for (const xla::XlaOp operand : operands) {
-    const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
-    if (!shape.ok()) return builder->ReportError(shape.status());
-    layouts.push_back(InRows(*shape));
-  }
-  std::vector<xla::Shape> shapes;
-  for (const xla::Shape& shape : results) shapes.push_back(InRows(shape));
-  return xla::CustomCallWithLayout(
-      builder, target, operands, xla::ShapeUtil::MakeTupleShape(shapes),
-      layouts, attributes, has_side_effect, aliases, /*literal=*/nullptr,
-      schedule, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-}
-
-// Writes the start and the end of one collective. On the thread that compiles.
-class CallWriter {
- public:
-  CallWriter(xla::XlaBuilder* builder, std::vector<xla::XlaOp> tensors,
-             std::vector<xla::Shape> shapes)
-      : builder_(builder),
-        tensors_(std::move(tensors)),
-        shapes_(std::move(shapes)) {}
-
-  // Where the results have memory of their own: their shapes.
-  void SetOutputs(std::vector<xla::Shape> shapes) {
-    outputs_ = std::move(shapes);
-  }
-  void SetStep(xla::XlaOp step) { step_ = step; }
-  // The number of the loop's iteration.
-  void SetIteration(xla::XlaOp iteration) { iteration_ = iteration; }
-
-  // The results, in the order of the tensors.
-  std::vector<xla::XlaOp> Write(const CompiledCall& call) {
-    const size_t tensors = tensors_.size();
-    const size_t outputs = outputs_.size();
-    const size_t first = outputs > 0 ? tensors : 0;
-    const size_t results = outputs > 0 ? outputs : tensors;
-    std::vector<xla::Shape> held = shapes_;
-    held.insert(held.end(), outputs_.begin(), outputs_.end());
-    held.push_back(xla::ShapeUtil::MakeShape(xla::S32, {}));
-
-    std::vector<xla::XlaOp> operands = tensors_;
-    if (step_.valid()) operands.push_back(step_);
-    if (iteration_.valid()) operands.push_back(iteration_);
-    std::vector<Alias> aliases;
-    for (size_t i = 0; i < tensors; ++i) aliases.push_back(Aliased(i, i));
-    const std::string attributes =
-        absl::StrCat("{call = \"", EncodeCall(call), "\", tensors = ", tensors,
-                     " : i64, steps = ", step_.valid() ? 1 : 0, " : i64}");
-    const xla::XlaOp start =
-        CallOf(builder_, kStartTarget, operands, held, attributes, aliases,
-               xla::CustomCallSchedule::SCHEDULE_EARLIEST,
-               /*has_side_effect=*/true);
-
-    operands.clear();
-    for (size_t i = 0; i < held.size(); ++i) {
-      operands.push_back(xla::GetTupleElement(start, i));
-    }
-    std::vector<xla::Shape> ended;
-    aliases.clear();
-    for (size_t i = 0; i < results; ++i) {
-      ended.push_back(held[first + i]);
-      aliases.push_back(Aliased(i, first + i));
-    }
-    aliases.push_back(Aliased(results, held.size() - 1));
-    ended.push_back(held.back());
-    const xla::XlaOp end =
-        CallOf(builder_, kEndTarget, operands, ended, "", aliases,
-               xla::CustomCallSchedule::SCHEDULE_LATEST,
-               /*has_side_effect=*/true);
-    std::vector<xla::XlaOp> values;
-    for (size_t i = 0; i < results; ++i) {
-      values.push_back(xla::GetTupleElement(end, i));
-    }
-    return values;
-  }
-
- private:
-  static Alias Aliased(size_t result, size_t operand) {
-    return {{static_cast<int64_t>(result)},
-            {static_cast<int64_t>(operand), {}}};
-  }
-
-  xla::XlaBuilder* const builder_;
-  const std::vector<xla::XlaOp> tensors_;
-  const std::vector<xla::Shape> shapes_;
-  std::vector<xla::Shape> outputs_;
-  xla::XlaOp step_;
-  xla::XlaOp iteration_;
-};
-
 // What the kernels of all collectives share, and all that those of allgather
 // and barrier are.
 class CompiledKernel : public tf::XlaOpKernel {
  public:
   CompiledKernel(tf::OpKernelConstruction* ctx, OpKind kind)
-      : XlaOpKernel(ctx),
-        kind_(kind),
-        on_gpu_(ctx->device_type() == tf::DeviceType("XLA_GPU_JIT")) {
+      : XlaOpKernel(ctx), kind_(kind), on_gpu_(IsOnGpu(*ctx)) {
     OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &attributes_));
   }
 
   void Compile(tf::XlaOpKernelContext* ctx) final {
-    RegisteredCalls()->Compiles(FunctionOf(*ctx->builder()));
+    RegisteredCalls()->NoteCompilation(FunctionOf(*ctx->builder()));
     OP_REQUIRES_OK(ctx, CompileCall(ctx));
   }
 
@@ -244,7 +140,6 @@ class CompiledKernel : public tf::XlaOpKernel {
     call.name = WireName(*ctx);
     call.request.kind = kind_;
     call.request.compiled = true;
-    if (on_gpu_) call.request.device = DeviceKind::kGpu;
     Describe(&call);
 
     std::vector<xla::XlaOp> tensors;
@@ -273,6 +168,8 @@ class CompiledKernel : public tf::XlaOpKernel {
       call.request.tensors.push_back(std::move(spec));
       shapes.push_back(shape);
     }
+    // A barrier has none, and meets those of ranks without a GPU.
+    if (on_gpu_ && !tensors.empty()) call.request.device = DeviceKind::kGpu;
     std::vector<xla::Shape> outputs;
     TF_RETURN_IF_ERROR(Outputs(call, shapes, &outputs));
     CallWriter writer(ctx->builder(), std::move(tensors), std::move(shapes));
@@ -457,12 +354,9 @@ class NumberKernel final : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* ctx) override {
     const std::string attributes =
         absl::StrCat("{op = \"", type_string(), "\", set = ", set_, " : i64}");
-    const xla::XlaOp called =
-        CallOf(ctx->builder(), kNumberTarget, {},
-               {xla::ShapeUtil::MakeShape(xla::S32, {})}, attributes, {},
-               xla::CustomCallSchedule::SCHEDULE_NONE,
-               /*has_side_effect=*/true);
-    ctx->SetOutput(0, xla::GetTupleElement(called, 0));
+    ctx->SetOutput(0, WriteCall(ctx->builder(), kNumberTarget, {},
+                                xla::ShapeUtil::MakeShape(xla::S32, {}),
+                                attributes, /*has_side_effect=*/true));
   }
 
  private:
@@ -489,16 +383,64 @@ class SumRowsKernel final : public tf::XlaOpKernel {
     const std::string attributes =
         absl::StrCat("{dtype = ", static_cast<int>(dtype_),
                      " : i64, columns = ", columns, " : i64}");
-    const xla::XlaOp called =
-        CallOf(ctx->builder(), kSumRowsTarget,
-               {ctx->Input(0), ctx->Input(1), ctx->Input(2)}, {sums},
-               attributes, {}, xla::CustomCallSchedule::SCHEDULE_NONE,
-               /*has_side_effect=*/false);
-    ctx->SetOutput(0, xla::GetTupleElement(called, 0));
+    ctx->SetOutput(0, WriteCall(ctx->builder(), kSumRowsTarget,
+                                {ctx->Input(0), ctx->Input(1), ctx->Input(2)},
+                                sums, attributes,
+                                /*has_side_effect=*/false));
   }
 
  private:
   DType dtype_ = DType::kFloat32;
+};
+
+// On a GPU there are none, for the host would have to wait for the device.
+class FingerprintsKernel final : public tf::XlaOpKernel {
+ public:
+  explicit FingerprintsKernel(tf::OpKernelConstruction* ctx)
+      : XlaOpKernel(ctx), on_gpu_(IsOnGpu(*ctx)) {}
+
+  void Compile(tf::XlaOpKernelContext* ctx) override {
+    const int64_t count = ctx->num_inputs();
+    if (on_gpu_) {
+      const auto zero = xla::ConstantR0<int64_t>(ctx->builder(), 0);
+      return ctx->SetOutput(0, xla::Broadcast(zero, {count}));
+    }
+    std::vector<xla::XlaOp> values;
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      values.push_back(ctx->Input(i));
+    }
+    ctx->SetOutput(0,
+                   WriteCall(ctx->builder(), kFingerprintsTarget, values,
+                             xla::ShapeUtil::MakeShape(xla::S64, {count}), "",
+                             /*has_side_effect=*/false));
+  }
+
+ private:
+  const bool on_gpu_;
+};
+
+class VerdictKernel final : public tf::XlaOpKernel {
+ public:
+  explicit VerdictKernel(tf::OpKernelConstruction* ctx)
+      : XlaOpKernel(ctx), on_gpu_(IsOnGpu(*ctx)) {
+    OP_REQUIRES_OK(ctx, ReadVerdict(ctx, &verdict_));
+  }
+
+  void Compile(tf::XlaOpKernelContext* ctx) override {
+    if (on_gpu_) {
+      return ctx->SetOutput(0, xla::ConstantR0<bool>(ctx->builder(), true));
+    }
+    const std::string attributes =
+        absl::StrCat("{verdict = \"", EncodeVerdict(verdict_), "\"}");
+    ctx->SetOutput(
+        0, WriteCall(ctx->builder(), kVerdictTarget, {ctx->Input(0)},
+                     xla::ShapeUtil::MakeShape(xla::PRED, {}), attributes,
+                     /*has_side_effect=*/true));
+  }
+
+ private:
+  const bool on_gpu_;
+  Verdict verdict_;
 };
 
 using Maker = tf::OpKernel* (*)(tf::OpKernelConstruction* ctx);
@@ -527,6 +469,8 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"HorovodBroadcastInplaceResource", Make<BroadcastInplaceKernel>},
     {"HorovodJoin", Make<JoinKernel>},
     {"HorovodSumRows", Make<SumRowsKernel>},
+    {"HorovodFingerprints", Make<FingerprintsKernel>},
+    {"HorovodVerdict", Make<VerdictKernel>},
 };
 
 }  // namespace

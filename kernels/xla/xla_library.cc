@@ -79,6 +79,8 @@ constexpr const char* kOps[] = {
     "HorovodBarrier",
     "HorovodJoin",
     "HorovodSumRows",
+    "HorovodFingerprints",
+    "HorovodVerdict",
     "HorovodSize",
     "HorovodProcessSetIncluded",
     "HorovodRank",

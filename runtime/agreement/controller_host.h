@@ -41,7 +41,7 @@ class ControllerHost {
   virtual void Complete(Completion done, Status status, int32_t value) = 0;
   virtual void SetAdded(int32_t set, const SetMembers& members) = 0;
   virtual void SetRemoved(int32_t set) = 0;
-  // The step that XLA is compiling on this rank; empty: none that is known.
+  // See WaitGroup::compiling.
   virtual std::string Compiling() const = 0;
   virtual void Warn(const std::string& text) = 0;
   // The job cannot go on.

@@ -156,7 +156,6 @@ RankList GetRanks(Reader* in) {
 
 void PutAnswer(const StallAnswer& answer, Writer* out) {
   out->Put(static_cast<uint8_t>(answer.agreed));
-  out->Put(static_cast<uint8_t>(answer.compiled));
   out->Put(answer.age_ms);
   PutRanks(answer.voted, out);
   PutRanks(answer.missing, out);
@@ -165,15 +164,14 @@ void PutAnswer(const StallAnswer& answer, Writer* out) {
   for (const WaitGroup& group : answer.waits) {
     out->PutText(group.waits_for);
     PutRanks(group.ranks, out);
-    out->Put(static_cast<uint8_t>(group.compiled));
-    out->Put(static_cast<uint8_t>(group.in_compiled));
+    out->Put(static_cast<uint8_t>(group.ever_compiled));
+    out->Put(static_cast<uint8_t>(group.waits_in_compiled));
     out->PutText(group.compiling);
   }
 }
 
 void GetAnswer(Reader* in, StallAnswer* answer) {
   answer->agreed = in->Get<uint8_t>() != 0;
-  answer->compiled = in->Get<uint8_t>() != 0;
   answer->age_ms = in->Get<uint32_t>();
   answer->voted = GetRanks(in);
   answer->missing = GetRanks(in);
@@ -182,8 +180,8 @@ void GetAnswer(Reader* in, StallAnswer* answer) {
     WaitGroup group;
     group.waits_for = in->GetText();
     group.ranks = GetRanks(in);
-    group.compiled = in->Get<uint8_t>() != 0;
-    group.in_compiled = in->Get<uint8_t>() != 0;
+    group.ever_compiled = in->Get<uint8_t>() != 0;
+    group.waits_in_compiled = in->Get<uint8_t>() != 0;
     group.compiling = in->GetText();
     answer->waits.push_back(std::move(group));
   }

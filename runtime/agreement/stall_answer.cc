@@ -8,8 +8,9 @@ namespace {
 
 // All but the ranks.
 bool SameWait(const WaitGroup& a, const WaitGroup& b) {
-  return a.waits_for == b.waits_for && a.compiled == b.compiled &&
-         a.in_compiled == b.in_compiled && a.compiling == b.compiling;
+  return a.waits_for == b.waits_for && a.ever_compiled == b.ever_compiled &&
+         a.waits_in_compiled == b.waits_in_compiled &&
+         a.compiling == b.compiling;
 }
 
 bool LowerRank(const WaitGroup& a, const WaitGroup& b) {
@@ -37,7 +38,6 @@ RankList Merge(const RankList& a, const RankList& b) {
 StallAnswer Merge(const StallAnswer& a, const StallAnswer& b) {
   StallAnswer merged;
   merged.agreed = a.agreed || b.agreed;
-  merged.compiled = a.compiled || b.compiled;
   merged.age_ms = std::max(a.age_ms, b.age_ms);
   merged.voted = Merge(a.voted, b.voted);
   merged.missing = Merge(a.missing, b.missing);

@@ -34,10 +34,11 @@ struct WaitGroup {
   std::string waits_for;  // for people; empty: no collective
   RankList ranks;
   // Whether they have made calls of steps that XLA has compiled.
-  bool compiled = false;
-  // Whether one of the calls that they wait for is such a call.
-  bool in_compiled = false;
-  // The step that XLA is compiling; empty: none that is known.
+  bool ever_compiled = false;
+  // Whether they wait for such a call.
+  bool waits_in_compiled = false;
+  // The step that they have begun to compile, without a call since; empty:
+  // none that is known.
   std::string compiling;
 };
 
@@ -45,8 +46,6 @@ struct StallAnswer {
   static constexpr size_t kMaxGroups = 16;
 
   bool agreed = false;  // the request has been put in order meanwhile
-  // Whether one of `voted` calls it from a step that XLA has compiled.
-  bool compiled = false;
   uint32_t age_ms = 0;  // for how long one of `voted` has waited, at most
   RankList voted;
   RankList missing;

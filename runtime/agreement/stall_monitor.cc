@@ -246,7 +246,6 @@ StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
   const std::map<Key, int64_t> waits = own_.Waits();
   if (own_.HasSubmitted(key)) {
     answer.voted = self;
-    answer.compiled = own_.IsCompiled(key);
     const auto own = waits.find(key);
     const int64_t age_ns = own == waits.end() ? 0 : now_ns - own->second;
     answer.age_ms = InMs(age_ns);
@@ -257,8 +256,8 @@ StallAnswer StallMonitor::OwnAnswer(const Key& key, int64_t now_ns) const {
     WaitGroup group;
     group.waits_for = OtherWaitsText(waits, key);
     group.ranks = self;
-    group.compiled = own_.ever_compiled();
-    group.in_compiled = std::any_of(
+    group.ever_compiled = own_.ever_compiled();
+    group.waits_in_compiled = std::any_of(
         waits.begin(), waits.end(),
         [this](const auto& wait) { return own_.IsCompiled(wait.first); });
     group.compiling = host_->Compiling();
@@ -369,7 +368,7 @@ void StallMonitor::Report(const Key& key, const StallReport& result) {
 void StallMonitor::ReportUncompiled(const Key& key, const StallReport& result) {
   if (result.age_ns < options_.compiled_ns + options_.query_ns) return;
   for (const WaitGroup& group : result.answer.waits) {
-    if (group.compiled || !group.compiling.empty()) continue;
+    if (group.ever_compiled || !group.compiling.empty()) continue;
     if (group.waits_for.empty()) continue;
     host_->Abort(
         AbortRecord::kFailed, group.ranks.named.front(),

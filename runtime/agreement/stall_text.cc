@@ -45,8 +45,9 @@ std::string ListText(const RankList& ranks,
 // What ranks do that are missing.
 std::string InsteadText(const WaitGroup& group) {
   const bool one = group.ranks.count == 1;
-  const std::string compiling =
-      (one ? "is compiling '" : "are compiling '") + group.compiling + "'";
+  const std::string compiling = std::string(one ? "has" : "have") +
+                                " begun to compile '" + group.compiling +
+                                "' and made no call since";
   if (group.waits_for.empty() && !group.compiling.empty()) return compiling;
   return (one ? "waits for " : "wait for ") +
          (group.waits_for.empty() ? "no collective" : group.waits_for) +
@@ -79,22 +80,24 @@ std::string AdviceText(const StallAnswer& answer) {
   if (AllCompile(answer)) {
     return ". XLA compiles a step at its first call, and again for each new "
            "shape of its inputs (a smaller last batch: drop_remainder=True). "
-           "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is how long the others wait";
+           "Raise HOROVOD_STALL_SHUTDOWN_TIME_SECONDS if compiling takes "
+           "longer";
   }
-  const bool in_steps =
-      answer.compiled &&
-      std::any_of(answer.waits.begin(), answer.waits.end(),
-                  [](const WaitGroup& group) { return group.in_compiled; });
+  const bool in_compiled = std::any_of(
+      answer.waits.begin(), answer.waits.end(),
+      [](const WaitGroup& group) { return group.waits_in_compiled; });
   return std::string(
              ". Ranks must make the same collective calls, with the same names "
              "and process sets: look for a branch that depends on the rank, "
              "fewer batches on one rank, a step that one rank makes again, or "
              "a Session.run that fetches it on some ranks only") +
-         (in_steps ? ". A compiled step that waits holds one of TensorFlow's "
-                     "inter-op threads: no more of them may run side by side "
-                     "than there are threads "
-                     "(tf.config.threading.set_inter_op_parallelism_threads)"
-                   : "");
+         (in_compiled
+              ? ". Of compiled steps side by side, each that waits holds one "
+                "of "
+                "TensorFlow's inter-op threads: run fewer at a time, or raise "
+                "the number (tf.config.threading."
+                "set_inter_op_parallelism_threads)"
+              : "");
 }
 
 }  // namespace

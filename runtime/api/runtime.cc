@@ -41,7 +41,9 @@ class Runtime::Impl {
     --submitting_;
   }
 
-  void Compiles(const std::string& step) { queue_.Compiles(step); }
+  void NoteCompilation(const std::string& step) {
+    queue_.NoteCompilation(step);
+  }
 
   void Shutdown(const std::string& reason, bool through) {
     if (InForkedChild()) return;
@@ -104,7 +106,9 @@ Runtime::~Runtime() = default;
 
 void Runtime::Submit(Entry entry) { impl_->Submit(std::move(entry)); }
 
-void Runtime::Compiles(const std::string& step) { impl_->Compiles(step); }
+void Runtime::NoteCompilation(const std::string& step) {
+  impl_->NoteCompilation(step);
+}
 
 void Runtime::Shutdown(const std::string& reason, bool through) {
   impl_->Shutdown(reason, through);

@@ -37,7 +37,7 @@ class Runtime {
 
   // Any thread. XLA has begun to compile a step: until the next Submit, ranks
   // that wait for this one are told so.
-  void Compiles(const std::string& step);
+  void NoteCompilation(const std::string& step);
 
   // Any thread but one that fires a completion. Tells the other ranks that this
   // one leaves, for `reason`, and waits until it owes nothing to anybody (at

@@ -30,8 +30,8 @@ Collective::Collective(std::vector<Task> tasks) : tasks_(std::move(tasks)) {
 void Collective::Enqueued(const std::shared_ptr<GpuEvent>& event) {
   if (!last_given()) return;
   for (Task& task : tasks_) {
-    if (!task.own.has_value() || task.own->enqueued == nullptr) continue;
-    std::exchange(task.own->enqueued, nullptr)(event);
+    if (!task.own.has_value() || task.own->listener == nullptr) continue;
+    std::exchange(task.own->listener, nullptr)->Enqueued(event);
   }
 }
 

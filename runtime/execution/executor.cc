@@ -76,6 +76,10 @@ Status Executor::Begin(bool* moved) {
     for (const size_t i : batch.plan[batch.next]) {
       tasks.push_back(std::move(batch.tasks[i]));
       batch.tasks[i].own.reset();  // what was moved is there still, and empty
+      std::optional<Entry>& own = tasks.back().own;
+      if (own.has_value() && own->listener != nullptr) {
+        own->listener->Begins(&*own);
+      }
     }
     begun_ = ++batch.next < batch.plan.size();
     if (!begun_) batches_.pop_front();

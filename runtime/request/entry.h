@@ -108,6 +108,21 @@ class Completion {
   Callback callback_;
 };
 
+struct Entry;
+
+// Hears more of a request than its end. Called by the holder of the progress
+// lock, which it must not keep.
+class EntryListener {
+ public:
+  virtual ~EntryListener() = default;
+  // Once: its memory is used from now on, and may still be exchanged for other.
+  virtual void Begins(Entry* entry) = 0;
+  // Of a device's memory, once: all that is left to be done lies on a stream of
+  // the device. The event fires when it has been done, and the request ends
+  // after that. Where the host does the last part this is never called.
+  virtual void Enqueued(std::shared_ptr<GpuEvent> event) = 0;
+};
+
 // Made by a kernel (or the C API) on any thread, handed over to the tensor
 // queue, from then on owned by the holder of the progress lock.
 struct Entry {
@@ -138,12 +153,6 @@ struct Entry {
   // event after which it may be used.
   std::function<Status(std::shared_ptr<GpuEvent>* ready)> allocated;
 
-  // Of a device's memory, may be empty: called once, by the holder of the
-  // progress lock, when all that is left to be done lies on a stream of the
-  // device. The event fires when it has been done, and `done` after that.
-  // Where the host does the last part it is never called.
-  std::function<void(std::shared_ptr<GpuEvent> event)> enqueued;
-
   // Keeps the memory in `tensors` alive; the runtime lets go of it when no
   // transport can still touch that memory, which after an abort may be later
   // than the completion.
@@ -156,6 +165,9 @@ struct Entry {
   int64_t step = -1;  // the caller's, compared between ranks; -1: none
 
   Completion done;
+
+  // May be null.
+  std::shared_ptr<EntryListener> listener;
 
   // Null: the caller stays until `done` is fired.
   std::shared_ptr<const CallerState> caller;

@@ -21,7 +21,7 @@ std::vector<Entry> TensorQueue::Drain() {
   return std::exchange(entries_, {});
 }
 
-void TensorQueue::Compiles(const std::string& step) {
+void TensorQueue::NoteCompilation(const std::string& step) {
   const std::lock_guard<std::mutex> lock(mutex_);
   compiling_ = step;
 }

@@ -1,6 +1,5 @@
 // TensorQueue: what TensorFlow's threads have submitted and the cycle has not
-// seen yet (stage 4). Unbounded: a kernel must not block. Knows of XLA's
-// compilations too, which end with the first call.
+// seen yet (stage 4). Unbounded: a kernel must not block.
 #ifndef TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
 #define TF_HVD_RUNTIME_REQUEST_TENSOR_QUEUE_H_
 
@@ -25,9 +24,9 @@ class TensorQueue {
   // Any thread. After Push has returned, false until a Drain.
   bool Empty() const { return size_ == 0; }
 
-  // Any thread. XLA has begun to compile a step. Nothing tells when it is done
-  // but that the step runs: the next Push ends it.
-  void Compiles(const std::string& step);
+  // Any thread. XLA has begun to compile a step. Nothing tells when that is
+  // over but that calls come again: the next Push ends it.
+  void NoteCompilation(const std::string& step);
   // Any thread. The step; empty: none.
   std::string compiling() const;
 

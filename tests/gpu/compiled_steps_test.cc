@@ -4,12 +4,15 @@
 // GPUs, through XLA's C interface.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,7 +66,9 @@ XLA_FFI_Api FakeXla() {
 // here a thread is.
 class CallsOfThread final : public CompiledCalls {
  public:
-  void Compiles(const std::string& step) override { own->Compiles(step); }
+  void NoteCompilation(const std::string& step) override {
+    own->NoteCompilation(step);
+  }
   void Start(const Started& started) override { own->Start(started); }
   void End(const void* ticket, Ended ended) override {
     own->End(ticket, std::move(ended));
@@ -79,6 +84,13 @@ class CallsOfThread final : public CompiledCalls {
                  const Buffer& ends, const Buffer& sums, int64_t columns,
                  void* stream) override {
     return own->SumRows(dtype, values, order, ends, sums, columns, stream);
+  }
+  int64_t Fingerprint(const void* data, size_t bytes) override {
+    return own->Fingerprint(data, bytes);
+  }
+  Status Verdict(std::string_view verdict, const bool* wrong,
+                 size_t count) override {
+    return own->Verdict(verdict, wrong, count);
   }
   Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
     return own->Ranks(set, ranks, place);
@@ -202,32 +214,46 @@ class Step {
     return call;
   }
 
-  // A collective of float32 that has begun.
+  // A collective that has begun.
   struct Begun {
-    char* tensor = nullptr;
-    char* output = nullptr;  // null: in place
-    int64_t count = 0;
-    int64_t output_count = 0;
+    struct Part {
+      char* data = nullptr;
+      int64_t count = 0;
+      XLA_FFI_DataType type = XLA_FFI_DataType_F32;
+    };
+    std::vector<Part> tensors;
+    std::vector<Part> outputs;  // none: in place
     char* ticket = nullptr;
   };
 
+  template <typename T>
+  Begun::Part PartOf(const std::vector<T>& values) {
+    return {side_.Tensor(values), static_cast<int64_t>(values.size()),
+            sizeof(T) == 2 ? XLA_FFI_DataType_S16 : XLA_FFI_DataType_F32};
+  }
+
   Begun Start(const CompiledCall& call, const std::vector<float>& values,
-              int64_t output_count = 0) {
+              size_t outputs = 0) {
     Begun begun;
-    begun.count = static_cast<int64_t>(values.size());
-    begun.tensor = side_.Tensor(values);
+    begun.tensors.push_back(PartOf(values));
+    if (outputs > 0) {
+      begun.outputs.push_back(PartOf(std::vector<float>(outputs, -1)));
+    }
+    return Start(call, std::move(begun));
+  }
+
+  Begun Start(const CompiledCall& call, Begun begun) {
     begun.ticket = gpu_->NewMemory(rank_->rank(), 4, "a ticket");
     Frame frame(api_, stream());
     frame.Text("call", EncodeCall(call));
     frame.Number("steps", 0);
-    frame.Number("tensors", 1);
-    frame.Argument(begun.tensor, begun.count, XLA_FFI_DataType_F32);
-    frame.Result(begun.tensor, {begun.count}, XLA_FFI_DataType_F32);
-    if (output_count > 0) {
-      begun.output_count = output_count;
-      begun.output = side_.Tensor(
-          std::vector<float>(static_cast<size_t>(output_count), -1));
-      frame.Result(begun.output, {output_count}, XLA_FFI_DataType_F32);
+    frame.Number("tensors", static_cast<int64_t>(begun.tensors.size()));
+    for (const auto& part : begun.tensors) {
+      frame.Argument(part.data, part.count, part.type);
+      frame.Result(part.data, {part.count}, part.type);
+    }
+    for (const auto& part : begun.outputs) {
+      frame.Result(part.data, {part.count}, part.type);
     }
     frame.Result(begun.ticket, {}, XLA_FFI_DataType_S32);
     EXPECT_EQ(frame.Call(kStartTarget), "");
@@ -236,30 +262,46 @@ class Step {
 
   std::string End(const Begun& begun) {
     Frame frame(api_, stream());
-    frame.Argument(begun.tensor, begun.count, XLA_FFI_DataType_F32);
-    if (begun.output != nullptr) {
-      frame.Argument(begun.output, begun.output_count, XLA_FFI_DataType_F32);
+    for (const auto* parts : {&begun.tensors, &begun.outputs}) {
+      for (const auto& part : *parts) {
+        frame.Argument(part.data, part.count, part.type);
+      }
     }
     frame.Argument(begun.ticket, 1, XLA_FFI_DataType_S32);
     return frame.Call(kEndTarget);
   }
 
+  // XLA has no use for the memory any more.
+  void Free(const Begun& begun) {
+    for (const auto* parts : {&begun.tensors, &begun.outputs}) {
+      for (const auto& part : *parts) gpu_->FreeOn(stream(), part.data);
+    }
+  }
+
+  // The stream comes no farther than this while `open` is false.
+  void Hold(const std::atomic<bool>* open) {
+    const std::lock_guard<std::mutex> lock(gpu_->mutex());
+    gpu_->Put(stream(), {"something that takes long",
+                         [open] { return open->load(); },
+                         [](CUstream_st*) {},
+                         {}});
+  }
+
   // What XLA's next kernel reads, whenever the stream comes so far: the end of
   // a call does not wait for that.
-  std::vector<float> Result(const Begun& begun) {
-    const bool in_place = begun.output == nullptr;
-    const auto count =
-        static_cast<size_t>(in_place ? begun.count : begun.output_count);
-    const auto raw =
-        gpu_->Read(stream(), in_place ? begun.tensor : begun.output,
-                   count * sizeof(float));
+  template <typename T = float>
+  std::vector<T> Result(const Begun& begun, size_t which = 0) {
+    const auto& part =
+        (begun.outputs.empty() ? begun.tensors : begun.outputs)[which];
+    const auto raw = gpu_->Read(stream(), part.data,
+                                static_cast<size_t>(part.count) * sizeof(T));
     std::shared_ptr<GpuEvent> event;
     EXPECT_TRUE(side_.Ready(&event).ok());
     for (bool fired = false; !fired; std::this_thread::yield()) {
       gpu_->Settle();
       EXPECT_TRUE(event->device()->HasFired(*event, &fired).ok());
     }
-    std::vector<float> values(count);
+    std::vector<T> values(static_cast<size_t>(part.count));
     std::memcpy(values.data(), raw->data(), raw->size());
     return values;
   }
@@ -318,6 +360,100 @@ TEST_P(CompiledStepsOnGpus, BucketsTravelTogether) {
       EXPECT_EQ(step.Result(again), std::vector<float>(1, 3));
     });
   }
+}
+
+// The end is there when the rest lies on a stream, and then the same call may
+// be made again, as in a loop. It failed as a duplicate until the host had seen
+// that the first was done.
+TEST_P(CompiledStepsOnGpus, TheHostDoesNotWaitForTheDevice) {
+  if (!GetParam()) GTEST_SKIP() << "the host moves the data";
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Run(2, seed, [](Step& step, int rank) {
+      std::atomic<bool> open{false};
+      step.Hold(&open);
+      std::vector<Step::Begun> all;
+      for (int turn = 0; turn < 3; ++turn) {
+        all.push_back(
+            step.Start(Step::CallOf(OpKind::kAllreduce, "loop", {2}),
+                       {static_cast<float>(rank), static_cast<float>(turn)}));
+        EXPECT_EQ(step.End(all.back()), "");
+      }
+      open = true;
+      for (size_t turn = 0; turn < all.size(); ++turn) {
+        EXPECT_EQ(step.Result(all[turn]),
+                  (std::vector<float>{1, 2 * static_cast<float>(turn)}));
+      }
+    });
+  }
+}
+
+// As many operations, of which NCCL cannot do the first: the end is that of the
+// last.
+TEST_P(CompiledStepsOnGpus, AGroupOfTypesEndsWithItsLast) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Run(2, seed, [](Step& step, int rank) {
+      CompiledCall call = Step::CallOf(OpKind::kAllreduce, "group", {3});
+      call.request.tensors = {
+          {DType::kFloat32, {3}}, {DType::kInt16, {2}}, {DType::kFloat32, {1}}};
+      const auto mine = static_cast<int16_t>(rank + 1);
+      Step::Begun begun;
+      begun.tensors.push_back(step.PartOf(std::vector<float>(3, mine)));
+      begun.tensors.push_back(step.PartOf(std::vector<int16_t>(2, mine)));
+      begun.tensors.push_back(step.PartOf(std::vector<float>(1, 10 * mine)));
+      begun = step.Start(call, std::move(begun));
+      EXPECT_EQ(step.End(begun), "");
+      EXPECT_EQ(step.Result(begun, 0), std::vector<float>(3, 3));
+      EXPECT_EQ(step.Result<int16_t>(begun, 1), std::vector<int16_t>(2, 3));
+      EXPECT_EQ(step.Result(begun, 2), std::vector<float>(1, 30));
+    });
+  }
+}
+
+// XLA takes back the memory of all calls of a step when one fails. Others count
+// on those that have been made.
+TEST_P(CompiledStepsOnGpus, AFailedStepLeavesItsOtherCallsACopy) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    std::promise<void> freed;
+    const auto when_freed = freed.get_future().share();
+    Run(2, seed, [&](Step& step, int rank) {
+      const auto value = static_cast<float>(rank + 1);
+      const auto call = Step::CallOf(OpKind::kAllreduce, "other", {500});
+      const std::vector<float> values(500, value);
+      const int64_t count = 2 + rank;
+      const auto bad = [&] {
+        return step.Start(Step::CallOf(OpKind::kAllreduce, "bad", {count}),
+                          std::vector<float>(static_cast<size_t>(count), 1));
+      };
+      if (rank == 0) {
+        const auto failed = bad();
+        const auto other = step.Start(call, values);
+        EXPECT_NE(step.End(failed), "");
+        step.Free(failed);
+        step.Free(other);
+        freed.set_value();
+      } else {
+        EXPECT_NE(step.End(bad()), "");
+        when_freed.wait();
+        const auto other = step.Start(call, values);
+        EXPECT_EQ(step.End(other), "");
+        EXPECT_EQ(step.Result(other), std::vector<float>(500, 3));
+      }
+      // Rank 0 makes the step again, and is one call ahead.
+      const auto again = step.Start(call, values);
+      EXPECT_EQ(step.End(again), "");
+      EXPECT_EQ(step.Result(again), std::vector<float>(500, 3));
+    });
+  }
+}
+
+TEST_P(CompiledStepsOnGpus, ABarrierHasNoDevice) {
+  Run(2, 14, [](Step& step, int) {
+    CompiledCall call;
+    call.name = "all";
+    call.request.kind = OpKind::kBarrier;
+    call.request.compiled = true;
+    EXPECT_EQ(step.End(step.Start(call, Step::Begun())), "");
+  });
 }
 
 TEST_P(CompiledStepsOnGpus, EveryCollective) {

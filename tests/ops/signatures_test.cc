@@ -100,7 +100,10 @@ const std::vector<std::string> kTopology = {"HorovodSize",
                                             "HorovodCrossSize",
                                             "HorovodProcessSetIncluded"};
 // They compute, on this rank alone.
-const std::vector<std::string> kLocal = {"HorovodSumRows"};
+const std::vector<std::string> kLocal = {"HorovodSumRows",
+                                         "HorovodFingerprints"};
+// It speaks.
+const std::vector<std::string> kVerdicts = {"HorovodVerdict"};
 
 std::vector<std::string> Together(
     const std::vector<std::vector<std::string>>& lists) {
@@ -216,9 +219,12 @@ TEST(SignaturesTest, InputsAndOutputsHaveHorovodsNames) {
       {"HorovodCrossSize", {}, {"cross_size"}},
       {"HorovodProcessSetIncluded", {}, {"included"}},
       {"HorovodSumRows", {"values", "order", "ends"}, {"sums"}},
+      {"HorovodFingerprints", {"values"}, {"fingerprints"}},
+      {"HorovodVerdict", {"wrong"}, {"passed"}},
   };
-  EXPECT_EQ(std::size(expected),
-            Together({kCollectives, kEffects, kTopology, kLocal}).size());
+  EXPECT_EQ(
+      std::size(expected),
+      Together({kCollectives, kEffects, kTopology, kLocal, kVerdicts}).size());
   for (const Row& row : expected) {
     const tf::OpDef& def = Registered(row.op).op_def;
     EXPECT_EQ(Names(def.input_arg()), row.inputs) << row.op;
@@ -241,7 +247,8 @@ TEST(SignaturesTest, AllAreStatefulAndCollectivesAreCommunication) {
   for (const std::string& op : Together({kCollectives, kEffects})) {
     EXPECT_TRUE(Registered(op).op_def.is_distributed_communication()) << op;
   }
-  for (const std::string& op : Together({kCollectives, kEffects, kTopology})) {
+  for (const std::string& op :
+       Together({kCollectives, kEffects, kTopology, kVerdicts})) {
     EXPECT_TRUE(Registered(op).op_def.is_stateful()) << op;
   }
 }
@@ -261,7 +268,7 @@ TEST(SignaturesTest, UninitializedReferencesReachTheKernel) {
 
 TEST(SignaturesTest, EveryArgumentIsDocumented) {
   for (const std::string& op :
-       Together({kCollectives, kEffects, kTopology, kLocal})) {
+       Together({kCollectives, kEffects, kTopology, kLocal, kVerdicts})) {
     const tf::OpDef& def = Registered(op).op_def;
     EXPECT_NE(def.summary(), "") << op;
     for (const auto& arg : def.input_arg()) {

@@ -91,7 +91,6 @@ class Messages {
 
   void FillAnswer(StallAnswer* answer) {
     answer->agreed = Below(2) == 0;
-    answer->compiled = Below(2) == 0;
     answer->age_ms = random_();
     answer->voted = SomeRanks();
     answer->missing = SomeRanks();
@@ -169,7 +168,6 @@ void ExpectEqual(const RankList& a, const RankList& b) {
 
 void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
   EXPECT_EQ(a.agreed, b.agreed);
-  EXPECT_EQ(a.compiled, b.compiled);
   EXPECT_EQ(a.age_ms, b.age_ms);
   ExpectEqual(a.voted, b.voted);
   ExpectEqual(a.missing, b.missing);
@@ -178,8 +176,8 @@ void ExpectEqual(const StallAnswer& a, const StallAnswer& b) {
   for (size_t i = 0; i < a.waits.size(); ++i) {
     EXPECT_EQ(a.waits[i].waits_for, b.waits[i].waits_for);
     ExpectEqual(a.waits[i].ranks, b.waits[i].ranks);
-    EXPECT_EQ(a.waits[i].compiled, b.waits[i].compiled);
-    EXPECT_EQ(a.waits[i].in_compiled, b.waits[i].in_compiled);
+    EXPECT_EQ(a.waits[i].ever_compiled, b.waits[i].ever_compiled);
+    EXPECT_EQ(a.waits[i].waits_in_compiled, b.waits[i].waits_in_compiled);
     EXPECT_EQ(a.waits[i].compiling, b.waits[i].compiling);
   }
 }

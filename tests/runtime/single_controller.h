@@ -1,5 +1,5 @@
-// A controller by itself: what surrounds it, jobs that it may be in, and what
-// it is sent.
+// A controller alone: a host that keeps what it is told, topologies, and
+// messages for it.
 #ifndef TF_HVD_TESTS_RUNTIME_SINGLE_CONTROLLER_H_
 #define TF_HVD_TESTS_RUNTIME_SINGLE_CONTROLLER_H_
 

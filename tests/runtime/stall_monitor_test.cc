@@ -137,7 +137,7 @@ TEST(StallMonitor, SaysNothingEarlyOfARankThatCompiles) {
   WaitGroup waits;
   waits.waits_for = "'g' (world)";
   for (const bool compiled : {true, false}) {
-    waits.compiled = compiled;
+    waits.ever_compiled = compiled;
     waits.compiling = compiled ? "" : "step";
     const Host host = CompiledOnRankZero(waits);
     EXPECT_TRUE(host.aborts.empty());
@@ -153,10 +153,11 @@ TEST(StallMonitor, TellsACompilationApartFromAStall) {
   ASSERT_EQ(host.warnings.size(), 1u);
   EXPECT_EQ(host.warnings[0],
             "slow compilation: 'step/g' (world) waited 32 s: submitted by rank "
-            "0 (a); missing rank 1 (a); rank 1 is compiling 'step'. XLA "
-            "compiles a step at its first call, and again for each new shape "
-            "of its inputs (a smaller last batch: drop_remainder=True). "
-            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is how long the others wait");
+            "0 (a); missing rank 1 (a); rank 1 has begun to compile 'step' "
+            "and made no call since. XLA compiles a step at its first call, "
+            "and again for each new shape of its inputs (a smaller last batch: "
+            "drop_remainder=True). Raise HOROVOD_STALL_SHUTDOWN_TIME_SECONDS "
+            "if compiling takes longer");
 }
 
 TEST(StallMonitor, ARankThatIsMissingSaysWhatItCompiles) {
@@ -178,7 +179,7 @@ TEST(StallMonitor, ARankThatIsMissingSaysWhatItCompiles) {
   const StallAnswer& answer = host.sent.back().second.answer;
   ASSERT_EQ(answer.waits.size(), 1u);
   EXPECT_EQ(answer.waits[0].compiling, "step");
-  EXPECT_TRUE(answer.waits[0].in_compiled);
+  EXPECT_TRUE(answer.waits[0].waits_in_compiled);
   EXPECT_EQ(answer.waits[0].waits_for, "'other/g' (world)");
 }
 
@@ -186,8 +187,8 @@ TEST(StallMonitor, ARankThatIsMissingSaysWhatItCompiles) {
 TEST(StallMonitor, CompiledStepsThatWaitForEachOtherAreToldOfThreads) {
   WaitGroup waits;
   waits.waits_for = "'other/g' (world)";
-  waits.compiled = true;
-  waits.in_compiled = true;
+  waits.ever_compiled = true;
+  waits.waits_in_compiled = true;
   const Host host = CompiledOnRankZero(waits, 35);
   ASSERT_EQ(host.warnings.size(), 1u);
   EXPECT_NE(host.warnings[0].find("; rank 1 waits for 'other/g' (world). Ranks "

@@ -47,8 +47,8 @@ TEST(TensorQueue, StampsTheTimeOfSubmission) {
 TEST(TensorQueue, ACallEndsACompilation) {
   TensorQueue queue;
   EXPECT_EQ(queue.compiling(), "");
-  queue.Compiles("step");
-  queue.Compiles("other");
+  queue.NoteCompilation("step");
+  queue.NoteCompilation("other");
   EXPECT_TRUE(queue.Drain().empty());
   EXPECT_EQ(queue.compiling(), "other");
   queue.Push(Named("a"));

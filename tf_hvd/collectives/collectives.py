@@ -27,7 +27,7 @@ Rules for all of them:
   rows are gathered, scattered or exchanged.
 - Of barrier and join no tensor travels. They are called for their effect, so they run in
   a tf.function in the order of the program among ops that are called for their effect.
-- In a tf.function(jit_compile=True) on a CPU XLA compiles them. All ranks must then have as
+- In a tf.function(jit_compile=True) XLA compiles them. All ranks must then have as
   many rows where rows are gathered or exchanged; alltoall with splits, and join, are errors.
 """
 

@@ -172,11 +172,10 @@ class GradientSynchronizer:
         """Ops that must have run before the gradients are reduced."""
         if self._together is None or not agreement.takes_part(self.process_set):
             return []
-        if in_xla():
-            self._refuse_check_steps()
-            return []  # what has no gradient is missing in a bucket, which has its tensors' names
         done = self._together.value()
-        checks = [check_if(tf.equal(done, 0), self._check_presence)]
+        checks = []
+        if not in_xla():  # there a bucket's call has the names of those that have a gradient
+            checks.append(check_if(tf.equal(done, 0), self._check_presence))
         if guard.watches():
             due = tf.equal(done, initial_weights.REDUCTION - 1)
             checks.append(check_if(due, self._check_start))
@@ -184,18 +183,6 @@ class GradientSynchronizer:
             due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
             checks.append(check_if(due, self._check_weights))
         return waits_for(checks)
-
-    def _refuse_check_steps(self) -> None:
-        """Raises if weights are to be compared in a step that XLA compiles.
-
-        It has no ops for texts, and none that fails.
-        """
-        if self._check_steps:
-            raise ValueError(
-                f"{self.name}: check_weights_steps={self._check_steps} compares weights in the "
-                "step, which XLA cannot compile. Use jit_compile=False, or leave it out: at the "
-                "end of each epoch fit compares the weights in any case."
-            )
 
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update, when all the variables that it changes have been changed."""

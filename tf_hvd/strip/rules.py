@@ -45,7 +45,7 @@ class Rule:
     Attributes:
       rewrite: adds the replacement to the builder.
       meaning: of its outputs.
-      inputs: how many it has, or the attribute that says so.
+      inputs: how many it has, or the attribute that says so: a number, or a list of types.
       outputs: the op's names of them, with the number of the first that each name stands for.
     """
 
@@ -128,12 +128,22 @@ def _nothing(build: Builder) -> None:
     build.finish("NoOp", build.after_inputs())
 
 
-def _always(value: int) -> Callable[[Builder], None]:
-    def rewrite(build: Builder) -> None:
-        last = build.finish("Const", build.control, dtype=tf.int32)
-        last.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32, []))
+def _constant(build: Builder, value: Any, dtype: tf.DType) -> None:
+    last = build.finish("Const", build.after_inputs(), dtype=dtype)
+    last.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
 
-    return rewrite
+
+def _always(value: int) -> Callable[[Builder], None]:
+    return lambda build: _constant(build, value, tf.int32)
+
+
+def _no_bits(build: Builder) -> None:
+    """Nobody is there to compare them with."""
+    _constant(build, np.zeros(len(build.data), np.int64), tf.int64)
+
+
+def _passed(build: Builder) -> None:
+    _constant(build, True, tf.bool)
 
 
 def _summed(build: Builder) -> None:
@@ -158,10 +168,10 @@ def _summed(build: Builder) -> None:
     )  # fmt: skip
 
 
-# Inputs that need no type: handles.
-_UNTYPED = ("HorovodBroadcastInplaceResource",)
+# Inputs that need no type: handles, and what is only looked at.
+_UNTYPED = ("HorovodBroadcastInplaceResource", "HorovodFingerprints", "HorovodVerdict")
 _JOB, _ROOT = Meaning.JOB, Meaning.ROOT
-_MANY, _VARIABLES = "num_tensors", "num_variables"
+_MANY, _VARIABLES, _LISTED = "num_tensors", "num_variables", "T"
 
 RULES: dict[str, Rule] = {
     "HorovodAllreduce": Rule(_reduced, _JOB, 1, {"sum": 0}),
@@ -183,8 +193,10 @@ RULES: dict[str, Rule] = {
     "HorovodCrossSize": Rule(_always(1), _JOB, 0, {"cross_size": 0}),
     "HorovodCrossRank": Rule(_always(0), _JOB, 0, {"cross_rank": 0}),
     "HorovodProcessSetIncluded": Rule(_always(1), _JOB, 0, {"included": 0}),
-    # Its value is the same whatever the job.
+    # Their values are the same whatever the job.
     "HorovodSumRows": Rule(_summed, _ROOT, 3, {"sums": 0}),
+    "HorovodFingerprints": Rule(_no_bits, _ROOT, _LISTED, {"fingerprints": 0}),
+    "HorovodVerdict": Rule(_passed, _ROOT, 1, {"passed": 0}),
 }
 
 
@@ -223,7 +235,10 @@ def rewrite(build: Builder) -> list[Any]:
     """
     node = build.node
     wanted = RULES[node.op].inputs
-    count = node.attr[wanted].i if isinstance(wanted, str) else wanted
+    if wanted == _LISTED:
+        count = len(node.attr[wanted].list.type)
+    else:
+        count = node.attr[wanted].i if isinstance(wanted, str) else wanted
     typed = bool(count) and node.op not in _UNTYPED
     if len(build.data) != count or (typed and not node.attr["T"].type):
         raise StripError(

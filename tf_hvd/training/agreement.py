@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
+from tf_hvd.core import _native
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import on_host, tf_variable
 
@@ -26,16 +27,10 @@ def name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
 
 
-def _fingerprint(variable: Any) -> Any:
-    """64 bits that stand for the bits of the value; int64, shape [1]."""
-    value = tf.convert_to_tensor(tf_variable(variable))
-    return tf.bitcast(tf.fingerprint(tf.reshape(value, [1, tf.size(value)])), tf.int64)
-
-
 def fingerprints(variables: Sequence[Any]) -> Any:
-    """One for each variable: int64, shape [n]."""
-    none = tf.zeros([0], tf.int64)
-    return tf.concat([none, *map(_fingerprint, variables)], axis=0)
+    """64 bits for each variable that stand for the bits of its value; int64, shape [n]."""
+    values = [tf.convert_to_tensor(tf_variable(variable)) for variable in variables]
+    return _native.ops.horovod_fingerprints(values) if values else tf.zeros([0], tf.int64)
 
 
 # What the ranks compare is from 1 to this, so that the zeros with which a rank that has
@@ -66,22 +61,37 @@ def unequal(values: Any, process_set: ProcessSet, name: str, ignore_name_scope: 
     return tf.not_equal(largest, _LARGEST + 1 - complement)
 
 
-def _assert_none(wrong: Any, names: Sequence[str], before: str, after: str) -> Any:
-    """Raises InvalidArgumentError, naming those that are wrong; gives True."""
-    which = tf.strings.reduce_join(tf.boolean_mask(tf.constant(names), wrong), separator=", ")
-    text = tf.strings.join([before, which, after])
-    check = tf.debugging.Assert(tf.logical_not(tf.reduce_any(wrong)), [text])
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.constant(True)
+def tell(
+    wrong: Any, variables: Sequence[Any], before: str, after: str, *, fails: bool = True
+) -> Any:
+    """Names the variables that are wrong, if any is.
+
+    Args:
+      wrong: bool, one for each variable.
+      variables: what is named.
+      before: the text before the names.
+      after: the text behind them.
+      fails: with an InvalidArgumentError. Otherwise the first is named in a warning.
+
+    Returns:
+      A bool scalar: whether none is wrong.
+    """
+    return _native.ops.horovod_verdict(
+        wrong,
+        names=[name_of(variable) for variable in variables],
+        before=before,
+        after=after,
+        fails=fails,
+    )
 
 
 def assert_equal(variables: Sequence[Any], process_set: ProcessSet, name: str) -> Any:
     """Raises InvalidArgumentError on all ranks if these have not the same bits on all."""
     if not variables:
         return tf.constant(True)
-    return _assert_none(
+    return tell(
         unequal(fingerprints(variables), process_set, name),
-        [name_of(variable) for variable in variables],
+        variables,
         "tf_hvd: the ranks' weights differ: ",
         f". {CAUSES}",
     )
@@ -100,9 +110,9 @@ def assert_present(
             mine, op=reduce_ops.Sum, name=name, process_set=process_set, ignore_name_scope=True
         )
     missing, ranks = sums[:-1], sums[-1]
-    return _assert_none(
+    return tell(
         tf.logical_and(missing > 0, missing < ranks),
-        [name_of(variable) for variable in variables],
+        variables,
         "tf_hvd: some ranks have no gradient (None), and others have one, for: ",
         ". All ranks must train the same variables in an update: let no branch depend on the rank, "
         "or call optimizer.register_local_var(variable) on all ranks.",

@@ -1,11 +1,12 @@
 """Counter: how often this process has done something in the running job."""
 
+import contextlib
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd.core.process_sets import ProcessSet, restart_after_join, restart_in_each_job
-from tf_hvd.core.tensorflow_hooks import on_host, state_variable
+from tf_hvd.core.tensorflow_hooks import in_xla, on_host, state_variable
 
 
 class Counter:
@@ -21,7 +22,9 @@ class Counter:
     """
 
     def __init__(self, name: str, process_set: ProcessSet | None = None) -> None:
-        with tf.init_scope(), on_host():
+        # XLA reaches what is on the device that it compiles for.
+        place = contextlib.nullcontext() if in_xla() else on_host()
+        with tf.init_scope(), place:
             self._count = state_variable(tf.zeros([], tf.int64), name)
             self._is_in_graph = not tf.executing_eagerly()
         restart_in_each_job(self)

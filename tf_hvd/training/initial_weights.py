@@ -7,21 +7,20 @@ their broadcast, one small collective compares the variables' bits. It is told a
 it may be meant.
 """
 
-import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.core import _native, log
+from tf_hvd.core import _native
 from tf_hvd.core.process_sets import (
     ProcessSet,
     registration_of,
     restart_after_join,
     restart_in_each_job,
 )
-from tf_hvd.core.tensorflow_hooks import in_xla, tf_variable
+from tf_hvd.core.tensorflow_hooks import tf_variable, waits_for
 from tf_hvd.training import agreement, guard
 from tf_hvd.training.counter import Counter
 
@@ -55,28 +54,13 @@ def compare(variables: Sequence[Any], process_set: ProcessSet) -> Any:
 
     All ranks of the set call it, or run what it puts into a graph, at the same place.
     """
-    before, after = _text()
     wrong = agreement.unequal(
         agreement.fingerprints(variables), process_set, "tf_hvd_start", ignore_name_scope=False
     )
-    tells = process_set.rank() == 0
-    if tf.executing_eagerly():
-        if tells and bool(tf.reduce_any(wrong)):
-            first = int(tf.argmax(tf.cast(wrong, tf.int32)))
-            log.warning("%s%s%s", before, agreement.name_of(variables[first]), after)
-        return tf.constant(True)
-    # The type is said for models that have no variables.
-    names = tf.constant([agreement.name_of(variable) for variable in variables], tf.string)
-
-    def tell() -> Any:
-        name = tf.boolean_mask(names, wrong)[0]
-        line = tf.strings.join([log.who(), before, name, after])
-        shown = tf.print(line, output_stream=sys.stderr)
-        with tf.control_dependencies([shown]):
-            return tf.constant(True)
-
-    told = tf.cond(tf.reduce_any(wrong), tell, lambda: tf.constant(True)) if tells else wrong
-    with tf.control_dependencies([told]):
+    told = wrong
+    if process_set.rank() == 0:
+        told = agreement.tell(wrong, variables, *_text(), fails=False)
+    with tf.control_dependencies(waits_for(told)):
         return tf.constant(True)
 
 
@@ -143,8 +127,6 @@ def before_reduction(sources: Sequence[Any], process_set: ProcessSet) -> list[An
     """
     variables = [v for v in map(tf_variable, sources) if isinstance(v, tf.Variable)]
     if not variables or not agreement.takes_part(process_set) or not guard.watches():
-        return []
-    if in_xla():  # it has no ops for texts
         return []
     due = _reductions_of(variables, process_set).is_due()
     if tf.executing_eagerly():

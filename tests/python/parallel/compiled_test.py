@@ -136,6 +136,39 @@ def test_the_inputs_are_left_alone(rank, size):
     equal(x, of(rank))
 
 
+def test_fingerprints_are_those_of_the_uncompiled():
+    values = [
+        tf.cast(tf.random.stateless_uniform([n, 7], [n, 1], maxval=100.0), dtype)
+        for n, dtype in enumerate(DTYPES)
+    ]
+    plain = _native.ops.horovod_fingerprints(values)
+    equal(compiled(lambda: _native.ops.horovod_fingerprints(values))(), plain)
+    assert len(set(plain.numpy())) == len(values)
+    changed = [value.numpy() for value in values[1:]]
+    for value in changed:
+        value.flat[-1] = 0 if value.flat[-1] else 1
+    assert not set(_native.ops.horovod_fingerprints(changed).numpy()) & set(plain.numpy())
+    # Signs of zeros, NaNs and the number of zeros count.
+    alike = [np.zeros(n, "f4") for n in range(40)] + [np.float32([-0.0]), np.float32([np.nan])]
+    assert len(set(_native.ops.horovod_fingerprints(alike).numpy())) == len(alike)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_verdict_fails_or_speaks(jit, capfd):
+    def judge(wrong, fails):
+        return _native.ops.horovod_verdict(
+            wrong, names=['a"\\', "b", "ü"], before="these: ", after=". So.", fails=fails
+        )
+
+    judge = tf.function(judge, autograph=False, jit_compile=jit)
+    assert judge([False] * 3, True)
+    assert capfd.readouterr().err.count("these") == 0
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r'these: a"\\, ü\. So\.'):
+        judge([True, False, True], True)
+    assert not judge([False, True, True], False)
+    assert "these: b. So." in capfd.readouterr().err
+
+
 def test_equal_calls_and_unused_ones_are_made(rank, size):
     before = _native.library.tf_hvd_submitted_count()
 

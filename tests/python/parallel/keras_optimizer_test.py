@@ -530,12 +530,18 @@ def test_compiled_steps_train_as_others(library, kind):
 
 @pytest.mark.compiled
 @pytest.mark.ranks(2)
-def test_weights_cannot_be_checked_in_a_compiled_step():
-    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(), check_weights_steps=2)
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_weights_are_compared_in_a_compiled_step(library, rank):
+    """Of updates 1 to 5 in one fit, those before the third and the fifth look."""
+    model = library.Sequential([library.Input([3]), library.layers.Dense(1, name="head")])
+    optimizer = hvd.DistributedOptimizer(library.optimizers.SGD(0.01), check_weights_steps=2)
     model.compile(optimizer, "mse", jit_compile=True)
-    with pytest.raises(ValueError, match="check_weights_steps=2 compares weights in"):
-        model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0)
+    data = np.ones([10, 3], "f4"), np.ones([10, 1], "f4")
+    hvd.broadcast_variables(model.variables, 0)
+    model.fit(*data, batch_size=2, verbose=0)
+    model.layers[-1].kernel.assign_add(np.full([3, 1], rank, "f4"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"weights differ: .*kernel"):
+        model.fit(*data, batch_size=2, verbose=0)
 
 
 def test_values():

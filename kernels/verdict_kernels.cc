@@ -1,0 +1,65 @@
+// HorovodFingerprints and HorovodVerdict.
+#include <algorithm>
+#include <memory>
+
+#include "kernels/attributes.h"
+#include "kernels/tf_adapters.h"
+#include "kernels/tf_compat.h"
+#include "kernels/verdict.h"
+#include "runtime/api/c_api.h"
+#include "runtime/api/runtime.h"
+
+namespace tf_hvd {
+namespace {
+
+// Any thread.
+class FingerprintsKernel final : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    tf::Tensor* output = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(
+                            0, tf::TensorShape({ctx->num_inputs()}), &output));
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      const tf::Tensor& value = ctx->input(i);
+      OP_REQUIRES(ctx, tf::DataTypeCanUseMemcpy(value.dtype()),
+                  absl::InvalidArgumentError("no fingerprints of strings"));
+      output->vec<int64_t>()(i) =
+          FingerprintOf(value.data(), value.TotalBytes());
+    }
+  }
+};
+
+// Any thread.
+class VerdictKernel final : public tf::OpKernel {
+ public:
+  explicit VerdictKernel(tf::OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ReadVerdict(ctx, &verdict_));
+  }
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
+    OP_REQUIRES(ctx, runtime != nullptr,
+                ToTensorFlow(FailedPrecondition(NotInitializedText())));
+    const auto wrong = ctx->input(0).flat<bool>();
+    OP_REQUIRES_OK(ctx, ToTensorFlow(Tell(*runtime, verdict_, wrong.data(),
+                                          static_cast<size_t>(wrong.size()))));
+    tf::Tensor* output = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tf::TensorShape(), &output));
+    output->scalar<bool>()() =
+        std::none_of(wrong.data(), wrong.data() + wrong.size(),
+                     [](bool one) { return one; });
+  }
+
+ private:
+  Verdict verdict_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodFingerprints").Device(tf::DEVICE_CPU),
+                        FingerprintsKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodVerdict").Device(tf::DEVICE_CPU),
+                        VerdictKernel);
+
+}  // namespace
+}  // namespace tf_hvd

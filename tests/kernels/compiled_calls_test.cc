@@ -1,0 +1,125 @@
+// Calls of compiled steps on a CPU, whose memory XLA takes back when it likes.
+#include "kernels/xla/compiled_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/xla/compiled_call.h"
+#include "tests/runtime/job.h"
+
+namespace tf_hvd {
+namespace {
+
+// One rank's step; tensors are float32.
+class Step {
+ public:
+  explicit Step(Rank* rank)
+      : calls_(MakeCompiledCalls([rank] {
+          return std::shared_ptr<Runtime>(rank->runtime(), [](Runtime*) {});
+        })) {}
+
+  // In place in `tensor`, which is its ticket, too.
+  void Start(const std::string& name, std::vector<float>* tensor,
+             OpKind kind = OpKind::kAllreduce,
+             std::vector<float>* output = nullptr) {
+    CompiledCall call;
+    call.name = name;
+    call.request.kind = kind;
+    call.request.compiled = true;
+    const auto count = static_cast<int64_t>(tensor->size());
+    call.request.tensors.push_back({DType::kFloat32, {count}});
+    encoded_ = EncodeCall(call);
+    Started started;
+    started.call = encoded_;
+    started.tensors.push_back({tensor->data(), count});
+    if (output != nullptr) {
+      started.outputs.push_back(
+          {output->data(), static_cast<int64_t>(output->size())});
+    }
+    started.ticket = tensor->data();
+    calls_->Start(started);
+  }
+
+  Status End(const std::vector<float>& tensor) {
+    std::promise<Status> ended;
+    calls_->End(tensor.data(),
+                [&ended](const Status& status) { ended.set_value(status); });
+    return ended.get_future().get();
+  }
+
+ private:
+  const std::unique_ptr<CompiledCalls> calls_;
+  std::string encoded_;
+};
+
+TEST(CompiledCalls, BucketsTravelTogether) {
+  Job job({2});
+  job.Run([](Rank& rank) {
+    Step step(&rank);
+    std::vector<float> a(1000, static_cast<float>(rank.rank()));
+    std::vector<float> b(3, 2);
+    std::vector<float> rows(2, static_cast<float>(rank.rank()));
+    std::vector<float> all(4);
+    step.Start("a", &a);
+    step.Start("b", &b);
+    step.Start("rows", &rows, OpKind::kAllgather, &all);
+    EXPECT_TRUE(step.End(b).ok());
+    EXPECT_TRUE(step.End(rows).ok());
+    EXPECT_TRUE(step.End(a).ok());
+    EXPECT_EQ(a, std::vector<float>(1000, 1));
+    EXPECT_EQ(b, std::vector<float>(3, 4));
+    EXPECT_EQ(all, (std::vector<float>{0, 0, 1, 1}));
+  });
+}
+
+// The memory of the others was freed and written to all the same; and when the
+// step was made again, they were duplicates.
+TEST(CompiledCalls, AFailedStepLeavesItsOtherCallsACopy) {
+  std::promise<void> freed;
+  const auto when_freed = freed.get_future().share();
+  Job job({2});
+  job.Run([&](Rank& rank) {
+    Step step(&rank);
+    const auto value = static_cast<float>(rank.rank() + 1);
+    std::vector<float> bad(2 + static_cast<size_t>(rank.rank()), 1);
+    auto other = std::make_unique<std::vector<float>>(1000, value);
+    auto rows = std::make_unique<std::vector<float>>(10, value);
+    auto all = std::make_unique<std::vector<float>>(20, -1);
+    step.Start("bad", &bad);
+    const auto start_others = [&] {
+      step.Start("other", other.get());
+      step.Start("rows", rows.get(), OpKind::kAllgather, all.get());
+    };
+    if (rank.rank() == 0) {
+      start_others();
+      EXPECT_FALSE(step.End(bad).ok());
+      other = std::make_unique<std::vector<float>>(1000, 10 * value);
+      rows = std::make_unique<std::vector<float>>(10, 10 * value);
+      all = std::make_unique<std::vector<float>>(20, -1);
+      freed.set_value();
+      start_others();
+      EXPECT_TRUE(step.End(*other).ok());
+      EXPECT_TRUE(step.End(*rows).ok());
+      EXPECT_EQ(*other, std::vector<float>(1000, 12));
+      return;
+    }
+    EXPECT_FALSE(step.End(bad).ok());
+    when_freed.wait();
+    for (const float sum : {3.0f, 12.0f}) {
+      other->assign(1000, value);
+      start_others();
+      EXPECT_TRUE(step.End(*other).ok());
+      EXPECT_TRUE(step.End(*rows).ok());
+      EXPECT_EQ(*other, std::vector<float>(1000, sum));
+      EXPECT_EQ((*all)[0], sum - 2);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tf_hvd
