@@ -11,7 +11,14 @@ import traceback
 import types
 from typing import Any, NoReturn
 
-from tf_hvd.core import _communicators, _launcher, _native, config, horovod_variables
+from tf_hvd.core import (
+    _communicators,
+    _launcher,
+    _native,
+    config,
+    error_text,
+    horovod_variables,
+)
 from tf_hvd.core import process_sets as _sets
 from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
@@ -65,8 +72,9 @@ def _remember_exceptions() -> None:
         kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
     ) -> None:
         if not _is_forked():
-            _Exit.reason, _Exit.through = f"{kind.__name__}: {value}", False
-            _launcher.tell_exception(_Exit.rank, _Exit.reason, _place(trace))
+            text = f"{kind.__name__}: {value}"
+            _Exit.reason, _Exit.through = error_text.short(text), False
+            _launcher.tell_exception(_Exit.rank, text, _place(trace))
         previous(kind, value, trace)
 
     sys.excepthook = hook

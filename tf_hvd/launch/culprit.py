@@ -11,16 +11,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tf_hvd.core import error_text
 from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, exit_code
 from tf_hvd.launch.terminal import Screen
 
 _WIDTH = 100
-_LONGEST = 600  # characters of an exception
-# What TensorFlow puts before the text of an error, or before those of several, and after it.
-_BEFORE_A_TEXT = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
-_AFTER_A_TEXT = re.compile(r"\s*\[Op:\w+\]( name:.*)?$")
-_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
 # What ranks are told of one that is gone (docs/errors.md). Ahead: one may tell of another.
 _GONE = re.compile(r"(?=\brank (\d+) \(([^()]+)\) (left: (?P<why>.*)|died\b.*))")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
@@ -129,7 +125,7 @@ def first_text(number: int, code: int, why: str) -> str:
 def reason(number: int, session: Session) -> str:
     """The exception that ended a rank inside the job, in one line; empty if none did."""
     text = session.exception(number)[1]
-    return textwrap.shorten(gist(text), _LONGEST, placeholder=" ...") if text else ""
+    return error_text.short(text) if text else ""
 
 
 def end_text(code: int, culprit: Culprit) -> str:
@@ -160,7 +156,7 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
     """Another rank than one of this machine that failed by itself, if an exception names it."""
     told = session.exception(first[0])[1] if first else (screen.first_error or (0, ""))[1]
     # One that left since another one had left tells of that one last.
-    lines = (_AFTER_A_TEXT.sub("", line) for line in told.splitlines())
+    lines = (error_text.AFTER.sub("", line) for line in told.splitlines())
     gone = [found for line in lines for found in _GONE.finditer(line)]
     if not gone:
         return None
@@ -180,7 +176,7 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
         what += "was the first to end" + (f": its last line is {said!r}" if said else "")
     else:
         what += f"was the first to leave the job: {why}"
-    what = textwrap.shorten(what, _LONGEST, placeholder=" ...")
+    what = error_text.shorten(what)
     return Culprit(what, cure=_see_above(number, screen) if said else "")
 
 
@@ -191,7 +187,7 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
     by_itself = code > 0 or -code == signal.SIGABRT
     if not why and said and by_itself:
-        why = f"its last line is {said!r}"[:_LONGEST]
+        why = f"its last line is {said!r}"[: error_text.LONGEST]
     cure = ""
     if place or (code > 0 and said):
         cure = _see_above(number, screen)
@@ -234,29 +230,3 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 def _on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
-
-
-def gist(text: str) -> str:
-    """The line of an exception that says what happened, after its type."""
-    kind, _, message = text.partition(": ")
-    lines = [
-        line.strip() for line in message.partition("\nOriginal stack trace for")[0].splitlines()
-    ]
-    told = (line for line in lines[_heading(lines) :] if line and not _SEVERAL.match(line))
-    found = _AFTER_A_TEXT.sub("", _BEFORE_A_TEXT.sub("", next(told, message.strip())))
-    return found if found.startswith(kind) else f"{kind}: {found}"
-
-
-def _heading(lines: Sequence[str]) -> int:
-    """How many lines of an exception come before its text.
-
-    TensorFlow's and Keras' begin with a heading, and a traceback may follow: the text comes after
-    that and an empty line; in a session, after that and the names of nodes.
-    """
-    frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
-    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: '")]
-    if nodes:
-        return nodes[-1] + 1
-    if frames:
-        return lines.index("", frames[-1]) if "" in lines[frames[-1] :] else frames[-1]
-    return 1 if lines and lines[0].endswith((":", "().")) else 0
