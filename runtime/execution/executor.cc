@@ -146,6 +146,9 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     const Status status = one->operation->Progress(kBudgetNs, &poll);
     if (!status.ok()) return status.WithContext(one->collective.What());
     if (poll.enqueued != nullptr) one->collective.Enqueued(poll.enqueued);
+    // A step that is compiled for a GPU leaves it to the device when that is:
+    // no wait for other ranks, and nothing to be done here.
+    if (poll.computing) ++moved_;
     *moved |= poll.moved || poll.done;
     one->awaited = poll.awaited;
     if (!poll.done) {

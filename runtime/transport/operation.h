@@ -85,6 +85,8 @@ struct Poll {
   int awaited = -1;    // the rank whose data is waited for; -1: none is
   // All of the operation lies on a device's stream: this fires when it is done.
   std::shared_ptr<GpuEvent> enqueued;
+  // This rank's device is still at work on what the operation is given.
+  bool computing = false;
 };
 
 class Operation {

@@ -422,5 +422,22 @@ TEST_F(ExecutorTest, MemoryInUseIsNeverGivenBack) {
   }
 }
 
+// The five seconds after which a rank leaves in vain, and the stall limit,
+// count from the last move.
+TEST_F(ExecutorTest, ADeviceThatComputesIsNoWait) {
+  data.held = {0};
+  data.computing = true;
+  executor.Add(Batch(Sum("a", 1)));
+  Status status;
+  executor.Progress(&status);
+  const uint64_t moved = executor.moved();
+  EXPECT_FALSE(executor.Progress(&status));  // nobody needs to look at once
+  EXPECT_GT(executor.moved(), moved);
+  data.computing = false;
+  const uint64_t later = executor.moved();
+  EXPECT_FALSE(executor.Progress(&status));
+  EXPECT_EQ(executor.moved(), later);
+}
+
 }  // namespace
 }  // namespace tf_hvd

@@ -54,6 +54,7 @@ class FakeBackend final : public Backend {
   std::set<SetMembers> members;  // by address
   std::set<uint64_t> held;       // operations that do not end
   std::set<uint64_t> busy;       // of these, those that could go on
+  bool computing = false;        // the device, for those that are held
   Status answer;
   bool in_use = false;
   int destroyed = 0;  // operations
@@ -70,6 +71,7 @@ class FakeBackend final : public Backend {
       poll->done = backend_->held.count(number_) == 0;
       poll->moved = backend_->busy.count(number_) > 0;
       if (!poll->done && !poll->moved) poll->awaited = 1;
+      poll->computing = !poll->done && backend_->computing;
       return backend_->answer;
     }
     bool Abandon() override { return !backend_->in_use; }

@@ -90,6 +90,11 @@ Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (ended_ == nullptr) return Put(poll);
   poll->enqueued = ended_;
   TF_HVD_RETURN_IF_ERROR(on_->device->HasFired(*ended_, &poll->done));
+  if (!poll->done && !inputs_made_ && spec_.memory.ready != nullptr) {
+    TF_HVD_RETURN_IF_ERROR(
+        on_->device->HasFired(*spec_.memory.ready, &inputs_made_));
+    poll->computing = !inputs_made_;
+  }
   if (poll->done || communicator_ == nullptr) return Status::Ok();
   // What lies on the stream does not end if a rank has gone: NCCL says so.
   bool ready = false;

@@ -56,6 +56,7 @@ class GpuOperation final : public Operation {
   size_t rows_used_ = 0;             // bytes
   bool begun_ = false;               // something is on the stream
   std::shared_ptr<GpuEvent> ended_;  // null: not all is on the stream yet
+  bool inputs_made_ = false;         // as far as it has been looked
 };
 
 }  // namespace tf_hvd
