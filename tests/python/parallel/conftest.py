@@ -68,7 +68,7 @@ def pytest_report_header():
 def pytest_configure(config):
     config.addinivalue_line("markers", "ranks(least): needs a job of at least so many ranks")
     config.addinivalue_line("markers", "jobs(*sizes): runs in jobs of these sizes only")
-    config.addinivalue_line("markers", "compiled: by XLA, which does not work on a GPU yet")
+    config.addinivalue_line("markers", "compiled: by XLA, for which there is no software GPU")
     config.addinivalue_line("markers", "not_compiled: XLA compiles nothing of the kind")
     config.addinivalue_line("markers", "framework: about TensorFlow and Keras, not about MPI")
     config.addinivalue_line("markers", "large: moves gigabytes; in jobs of 2 ranks, in tier 2")
