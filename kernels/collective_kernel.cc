@@ -83,9 +83,10 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   // Before anything can fail: a name that is left behind would be the next
   // call's.
   entry.name = WireName(*ctx);
-  const std::shared_ptr<Runtime> runtime = DefaultRuntime();
-  if (runtime == nullptr) {
-    FailWith(FailedPrecondition(NotInitializedText()), ctx, done);
+  std::shared_ptr<Runtime> runtime;
+  const Status initialized = FindDefaultRuntime(&runtime);
+  if (!initialized.ok()) {
+    FailWith(initialized, ctx, done);
     return;
   }
   const Status found = FindSet(*runtime, set(), &call.membership);

@@ -72,8 +72,8 @@ class SumRowsKernel final : public tf::OpKernel {
 
   // On TensorFlow's stream, as its own kernels.
   Status SumOnGpu(tf::OpKernelContext* ctx, const SumRowsArguments& arguments) {
-    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
-    if (runtime == nullptr) return FailedPrecondition(NotInitializedText());
+    std::shared_ptr<Runtime> runtime;
+    TF_HVD_RETURN_IF_ERROR(FindDefaultRuntime(&runtime));
     return SumRowsOnGpu(*runtime, StreamOf(ctx), ctx->device()->name(), way_,
                         arguments);
   }

@@ -19,9 +19,8 @@ class TopologyKernel final : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* ctx) override {
-    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
-    OP_REQUIRES(ctx, runtime != nullptr,
-                ToTensorFlow(FailedPrecondition(NotInitializedText())));
+    std::shared_ptr<Runtime> runtime;
+    OP_REQUIRES_OK(ctx, ToTensorFlow(FindDefaultRuntime(&runtime)));
     int32_t value = 0;
     OP_REQUIRES_OK(
         ctx, ToTensorFlow(ReadNumber(*runtime, type_string(), set_, &value)));

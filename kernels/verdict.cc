@@ -42,7 +42,7 @@ int64_t FingerprintOf(const void* data, size_t bytes) {
 }
 
 Status Tell(const Runtime& runtime, const Verdict& verdict, const bool* wrong,
-            size_t count) {
+            size_t count, bool* passed) {
   if (count != verdict.names.size()) {
     return InvalidArgument(std::to_string(verdict.names.size()) +
                            " names for " + std::to_string(count) + " values");
@@ -53,7 +53,8 @@ Status Tell(const Runtime& runtime, const Verdict& verdict, const bool* wrong,
     names += (names.empty() ? "" : ", ") + verdict.names[i];
     if (!verdict.fails) break;
   }
-  if (names.empty()) return Status::Ok();
+  *passed = names.empty();
+  if (*passed) return Status::Ok();
   const std::string text = verdict.before + names + verdict.after;
   if (verdict.fails) return InvalidArgument(text);
   const Topology& topology = runtime.topology();

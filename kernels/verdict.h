@@ -25,10 +25,10 @@ struct Verdict {
   bool fails = false;
 };
 
-// `wrong` has `count` elements, one for each name. What is no error is said in
-// the runtime's log.
+// `wrong` has `count` elements, one for each name; `passed`: whether none is
+// true. What is no error is said in the runtime's log.
 Status Tell(const Runtime& runtime, const Verdict& verdict, const bool* wrong,
-            size_t count);
+            size_t count, bool* passed);
 
 }  // namespace tf_hvd
 

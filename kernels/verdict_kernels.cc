@@ -1,5 +1,4 @@
 // HorovodFingerprints and HorovodVerdict.
-#include <algorithm>
 #include <memory>
 
 #include "kernels/attributes.h"
@@ -39,17 +38,14 @@ class VerdictKernel final : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* ctx) override {
-    const std::shared_ptr<Runtime> runtime = DefaultRuntime();
-    OP_REQUIRES(ctx, runtime != nullptr,
-                ToTensorFlow(FailedPrecondition(NotInitializedText())));
+    std::shared_ptr<Runtime> runtime;
+    OP_REQUIRES_OK(ctx, ToTensorFlow(FindDefaultRuntime(&runtime)));
     const auto wrong = ctx->input(0).flat<bool>();
-    OP_REQUIRES_OK(ctx, ToTensorFlow(Tell(*runtime, verdict_, wrong.data(),
-                                          static_cast<size_t>(wrong.size()))));
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tf::TensorShape(), &output));
-    output->scalar<bool>()() =
-        std::none_of(wrong.data(), wrong.data() + wrong.size(),
-                     [](bool one) { return one; });
+    OP_REQUIRES_OK(ctx, ToTensorFlow(Tell(*runtime, verdict_, wrong.data(),
+                                          static_cast<size_t>(wrong.size()),
+                                          &output->scalar<bool>()())));
   }
 
  private:

@@ -210,11 +210,12 @@ class EntryMaker {
 
 class Calls final : public CompiledCalls {
  public:
-  explicit Calls(std::function<std::shared_ptr<Runtime>()> runtime)
-      : runtime_(std::move(runtime)) {}
+  explicit Calls(RuntimeFinder find_runtime)
+      : find_runtime_(std::move(find_runtime)) {}
 
   void NoteCompilation(const std::string& step) override {
-    if (const auto runtime = runtime_()) runtime->NoteCompilation(step);
+    std::shared_ptr<Runtime> runtime;
+    if (find_runtime_(&runtime).ok()) runtime->NoteCompilation(step);
   }
 
   void Start(const Started& started) override {
@@ -258,9 +259,9 @@ class Calls final : public CompiledCalls {
         Sum(dtype, values, order, ends, sums, columns, stream));
   }
 
-  Status Verdict(std::string_view verdict, const bool* wrong,
-                 size_t count) override {
-    return LeaveIfFailed(Judge(verdict, wrong, count));
+  Status Verdict(std::string_view verdict, const bool* wrong, size_t count,
+                 bool* passed) override {
+    return LeaveIfFailed(Judge(verdict, wrong, count, passed));
   }
 
   int64_t Fingerprint(const void* data, size_t bytes) override {
@@ -269,7 +270,7 @@ class Calls final : public CompiledCalls {
 
   Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
     std::shared_ptr<Runtime> runtime;
-    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+    TF_HVD_RETURN_IF_ERROR(find_runtime_(&runtime));
     Membership membership;
     TF_HVD_RETURN_IF_ERROR(FindSet(*runtime, set, &membership));
     *ranks = static_cast<int64_t>(membership.ranks);
@@ -295,7 +296,7 @@ class Calls final : public CompiledCalls {
   Status Tell(std::string_view which, int32_t set, void* stream,
               int32_t* value) const {
     std::shared_ptr<Runtime> runtime;
-    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+    TF_HVD_RETURN_IF_ERROR(find_runtime_(&runtime));
     if (stream == nullptr) return ReadNumber(*runtime, which, set, value);
     int32_t number = 0;
     TF_HVD_RETURN_IF_ERROR(ReadNumber(*runtime, which, set, &number));
@@ -320,7 +321,7 @@ class Calls final : public CompiledCalls {
     if (arguments.sum_count * arguments.columns == 0) return Status::Ok();
     if (stream != nullptr) {
       std::shared_ptr<Runtime> runtime;
-      TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+      TF_HVD_RETURN_IF_ERROR(find_runtime_(&runtime));
       return SumRowsOnGpu(*runtime, stream, kWhere, way, arguments);
     }
     TF_HVD_RETURN_IF_ERROR(CheckOrder(arguments));
@@ -328,19 +329,13 @@ class Calls final : public CompiledCalls {
     return Status::Ok();
   }
 
-  Status Judge(std::string_view verdict, const bool* wrong,
-               size_t count) const {
+  Status Judge(std::string_view verdict, const bool* wrong, size_t count,
+               bool* passed) const {
     std::shared_ptr<Runtime> runtime;
-    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+    TF_HVD_RETURN_IF_ERROR(find_runtime_(&runtime));
     tf_hvd::Verdict decoded;
     TF_HVD_RETURN_IF_ERROR(DecodeVerdict(verdict, &decoded));
-    return tf_hvd::Tell(*runtime, decoded, wrong, count);
-  }
-
-  Status FindRuntime(std::shared_ptr<Runtime>* runtime) const {
-    *runtime = runtime_();
-    return *runtime != nullptr ? Status::Ok()
-                               : FailedPrecondition(NotInitializedText());
+    return tf_hvd::Tell(*runtime, decoded, wrong, count, passed);
   }
 
   Status Take(const void* ticket, std::shared_ptr<StartedCall>* pending) {
@@ -380,7 +375,7 @@ class Calls final : public CompiledCalls {
     }
     const std::string title = TitleOf(call.request.kind, entry.name);
     std::shared_ptr<Runtime> runtime;
-    TF_HVD_RETURN_IF_ERROR(FindRuntime(&runtime));
+    TF_HVD_RETURN_IF_ERROR(find_runtime_(&runtime));
     Membership membership;
     const Status found = FindSet(*runtime, call.set, &membership);
     if (!found.ok()) return found.WithContext(title);
@@ -426,7 +421,7 @@ class Calls final : public CompiledCalls {
     return Status::Ok();
   }
 
-  const std::function<std::shared_ptr<Runtime>()> runtime_;
+  const RuntimeFinder find_runtime_;
   // Requests may be released later than this is gone.
   const std::shared_ptr<OpenCalls> open_ = std::make_shared<OpenCalls>();
   std::mutex mutex_;  // guards the rest
@@ -437,13 +432,12 @@ class Calls final : public CompiledCalls {
 
 }  // namespace
 
-std::unique_ptr<CompiledCalls> MakeCompiledCalls(
-    std::function<std::shared_ptr<Runtime>()> runtime) {
-  return std::make_unique<Calls>(std::move(runtime));
+std::unique_ptr<CompiledCalls> MakeCompiledCalls(RuntimeFinder find_runtime) {
+  return std::make_unique<Calls>(std::move(find_runtime));
 }
 
 CompiledCalls* DefaultCompiledCalls() {
-  static auto* const calls = MakeCompiledCalls(DefaultRuntime).release();
+  static auto* const calls = MakeCompiledCalls(FindDefaultRuntime).release();
   return calls;
 }
 

@@ -83,16 +83,17 @@ class CompiledCalls {
 
   // HorovodVerdict. `verdict`: EncodeVerdict's.
   virtual Status Verdict(std::string_view verdict, const bool* wrong,
-                         size_t count) = 0;
+                         size_t count, bool* passed) = 0;
 
   // The ranks of a set, for the shapes of what is gathered; an error if this
   // one is not a member.
   virtual Status Ranks(int32_t set, int64_t* ranks, int64_t* place) = 0;
 };
 
-// `runtime` gives the one that is called; null: there is none.
-std::unique_ptr<CompiledCalls> MakeCompiledCalls(
-    std::function<std::shared_ptr<Runtime>()> runtime);
+// Gives the runtime that is called; see FindDefaultRuntime.
+using RuntimeFinder = std::function<Status(std::shared_ptr<Runtime>* runtime)>;
+
+std::unique_ptr<CompiledCalls> MakeCompiledCalls(RuntimeFinder find_runtime);
 
 // That of the default runtime. It is never destroyed.
 CompiledCalls* DefaultCompiledCalls();

@@ -1,6 +1,5 @@
 #include "kernels/xla/handlers.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -135,11 +134,9 @@ ffi::Error Fingerprints(ffi::RemainingArgs values,
 
 ffi::Error Verdict(std::string_view verdict, ffi::BufferR1<ffi::PRED> wrong,
                    ffi::ResultBufferR0<ffi::PRED> passed) {
-  const bool* const begin = wrong.typed_data();
-  const size_t count = wrong.element_count();
-  *passed->typed_data() =
-      std::none_of(begin, begin + count, [](bool one) { return one; });
-  return ToXla(calls_of_process->Verdict(verdict, begin, count));
+  return ToXla(calls_of_process->Verdict(verdict, wrong.typed_data(),
+                                         wrong.element_count(),
+                                         passed->typed_data()));
 }
 
 using Stream = ffi::PlatformStream<void*>;

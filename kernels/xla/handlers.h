@@ -2,16 +2,16 @@
 // interface, which hand collectives to CompiledCalls. Includes nothing of
 // TensorFlow's.
 //
-//   target           operands                     results
-//   tf_hvd_start     tensors [, step] [, loop]    tensors, outputs, ticket
-//   tf_hvd_end       tensors, outputs, ticket     tensors or outputs, ticket
-//   tf_hvd_number    -                            number
-//   tf_hvd_sum_rows  values, order, ends          sums
-//   tf_hvd_fingerprints  values                   fingerprints (on a CPU)
-//   tf_hvd_verdict   wrong                        - (on a CPU)
+//   target               operands                   results
+//   tf_hvd_start         tensors [, step] [, loop]  tensors, outputs, ticket
+//   tf_hvd_end           tensors, outputs, ticket   tensors or outputs, ticket
+//   tf_hvd_number        -                          number
+//   tf_hvd_sum_rows      values, order, ends        sums
+//   tf_hvd_fingerprints  values                     fingerprints
+//   tf_hvd_verdict       wrong                      passed
 //
-// A step is left out on a GPU, and so is the number of a loop's iteration: they
-// would have to be waited for.
+// The last two are not called on a GPU. A step is left out on a GPU, and so is
+// the number of a loop's iteration: they would have to be waited for.
 //
 // Tensors keep their memory from the start to the end: what has the same name
 // among operands and results is aliased. The ticket is memory that no other

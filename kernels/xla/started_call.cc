@@ -105,8 +105,6 @@ void StartedCall::Leave(const Status& status, Deadline deadline) {
     // What cannot be copied is waited for, as if it had begun.
     if (!begun_ && !released_ && CopyAway().ok()) {
       caller_->GiveUp();
-    } else if (stream_ == nullptr) {
-      changed_.wait_until(lock, deadline, [&] { return released_; });
     } else {
       changed_.wait_until(lock, deadline,
                           [&] { return released_ || enqueued_ != nullptr; });

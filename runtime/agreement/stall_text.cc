@@ -93,9 +93,8 @@ std::string AdviceText(const StallAnswer& answer) {
              "a Session.run that fetches it on some ranks only") +
          (in_compiled
               ? ". Of compiled steps side by side, each that waits holds one "
-                "of "
-                "TensorFlow's inter-op threads: run fewer at a time, or raise "
-                "the number (tf.config.threading."
+                "of TensorFlow's inter-op threads: run fewer at a time, or "
+                "raise the number (tf.config.threading."
                 "set_inter_op_parallelism_threads)"
               : "");
 }

@@ -157,10 +157,9 @@ int Report(const Status& status, char* error, size_t error_bytes) {
 // What `call` makes of the default runtime.
 template <typename Call>
 int WithRuntime(const Call& call, char* error, size_t error_bytes) {
-  const auto runtime = DefaultRuntime();
-  return Report(runtime == nullptr ? FailedPrecondition(NotInitializedText())
-                                   : call(runtime.get()),
-                error, error_bytes);
+  std::shared_ptr<Runtime> runtime;
+  const Status found = FindDefaultRuntime(&runtime);
+  return Report(found.ok() ? call(runtime.get()) : found, error, error_bytes);
 }
 
 // None where init would fail.
@@ -187,6 +186,12 @@ std::shared_ptr<Runtime> DefaultRuntime() {
   Global& global = TheGlobal();
   const std::lock_guard<std::mutex> lock(ForkSafeMutex());
   return global.job.runtime;
+}
+
+Status FindDefaultRuntime(std::shared_ptr<Runtime>* runtime) {
+  *runtime = DefaultRuntime();
+  return *runtime != nullptr ? Status::Ok()
+                             : FailedPrecondition(NotInitializedText());
 }
 
 const char* NotInitializedText() {

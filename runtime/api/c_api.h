@@ -10,6 +10,7 @@
 #include <string>
 
 #include "runtime/api/runtime.h"
+#include "runtime/base/status.h"
 
 #define TF_HVD_EXPORT __attribute__((visibility("default")))
 
@@ -143,6 +144,9 @@ namespace tf_hvd {
 // The default runtime, or null when not initialised. Shared: shutdown on one
 // thread does not pull it away under another.
 std::shared_ptr<Runtime> DefaultRuntime();
+
+// The same; an error where that is null.
+Status FindDefaultRuntime(std::shared_ptr<Runtime>* runtime);
 
 // The text of the error that every use before init, or after shutdown, gets.
 const char* NotInitializedText();

@@ -88,9 +88,9 @@ class CallsOfThread final : public CompiledCalls {
   int64_t Fingerprint(const void* data, size_t bytes) override {
     return own->Fingerprint(data, bytes);
   }
-  Status Verdict(std::string_view verdict, const bool* wrong,
-                 size_t count) override {
-    return own->Verdict(verdict, wrong, count);
+  Status Verdict(std::string_view verdict, const bool* wrong, size_t count,
+                 bool* passed) override {
+    return own->Verdict(verdict, wrong, count, passed);
   }
   Status Ranks(int32_t set, int64_t* ranks, int64_t* place) override {
     return own->Ranks(set, ranks, place);
@@ -193,8 +193,9 @@ class Step {
         gpu_(&job->gpu),
         rank_(rank),
         side_(job, rank),
-        calls_(MakeCompiledCalls([rank] {
-          return std::shared_ptr<Runtime>(rank->runtime(), [](Runtime*) {});
+        calls_(MakeCompiledCalls([rank](std::shared_ptr<Runtime>* runtime) {
+          runtime->reset(rank->runtime(), [](Runtime*) {});
+          return Status::Ok();
         })) {
     CallsOfThread::own = calls_.get();
   }

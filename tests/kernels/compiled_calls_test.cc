@@ -19,8 +19,9 @@ namespace {
 class Step {
  public:
   explicit Step(Rank* rank)
-      : calls_(MakeCompiledCalls([rank] {
-          return std::shared_ptr<Runtime>(rank->runtime(), [](Runtime*) {});
+      : calls_(MakeCompiledCalls([rank](std::shared_ptr<Runtime>* runtime) {
+          runtime->reset(rank->runtime(), [](Runtime*) {});
+          return Status::Ok();
         })) {}
 
   // In place in `tensor`, which is its ticket, too.

@@ -11,14 +11,7 @@ import traceback
 import types
 from typing import Any, NoReturn
 
-from tf_hvd.core import (
-    _communicators,
-    _launcher,
-    _native,
-    config,
-    error_text,
-    horovod_variables,
-)
+from tf_hvd.core import _communicators, _launcher, _native, config, error_text, horovod_variables
 from tf_hvd.core import process_sets as _sets
 from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
