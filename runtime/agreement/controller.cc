@@ -303,22 +303,23 @@ void Controller::FailAll() {
   own_.FailAll([this](const Key& key) { return EndedStatus(key); });
 }
 
-// A rank that was through has made fewer calls under this name. Where it left
-// one out, each of its calls after that has met another rank's earlier one:
-// that shows here, and nowhere before.
+// A rank that was through has made fewer calls than this one. Where it left one
+// out under a name that is used again, each of its calls after that has met
+// another rank's earlier one: that shows here, and nowhere before.
 Status Controller::EndedStatus(const Key& key) const {
   const ProcessSet* const set = sets_.Find(key.first);
-  if (through_ < 0 || set == nullptr || !set->slots.Knows(key.second)) {
-    return ended_;
-  }
+  if (through_ < 0 || set == nullptr) return ended_;
   const std::vector<int>& members = *set->members;
   if (!std::binary_search(members.begin(), members.end(), through_)) {
     return ended_;
   }
-  return Aborted(ended_.message() + "; '" + key.second +
-                 "', which has run before, was not called the same number of "
-                 "times on all ranks: if one rank skipped a call, every result "
-                 "since then combines calls that do not belong together");
+  const bool again = set->slots.Knows(key.second);
+  return Aborted(
+      ended_.message() + "; '" + key.second +
+      (again ? "', which has run before, was not called the same number of "
+               "times on all ranks: if one rank skipped a call, every result "
+               "since then combines calls that do not belong together"
+             : "' was still waiting for it"));
 }
 
 void Controller::Bug(const std::string& text) {

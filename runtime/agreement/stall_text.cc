@@ -83,6 +83,10 @@ std::string AdviceText(const StallAnswer& answer) {
            "Raise HOROVOD_STALL_SHUTDOWN_TIME_SECONDS if compiling takes "
            "longer";
   }
+  if (answer.missing.empty() && !answer.silent.empty()) {
+    return ". A debugger, Ctrl-Z or a scheduler may have stopped a rank that "
+           "does not answer, or its machine cannot be reached any more";
+  }
   const bool in_compiled = std::any_of(
       answer.waits.begin(), answer.waits.end(),
       [](const WaitGroup& group) { return group.waits_in_compiled; });
@@ -152,8 +156,8 @@ std::string UncompiledText(const Key& key, const RankList& compiled,
          (compiled.count == 1 ? " calls" : " call") +
          " it from a step that XLA compiles; " + ListText(group.ranks, hosts) +
          (group.ranks.count == 1 ? " waits for " : " wait for ") +
-         group.waits_for + (group.ranks.count == 1 ? " and has" : " and have") +
-         " compiled no collective; jit_compile must be the same on all ranks";
+         group.waits_for +
+         " outside of such a step; jit_compile must be the same on all ranks";
 }
 
 std::string NoAnswerText(const std::vector<int>& above,

@@ -201,7 +201,7 @@ LEFT = "t.py, line 3, in f\nUnknownError: {{function_node __wrapped}} rank 2 (be
     ("told", "what"),
     [
         (f"{LEFT}ValueError: a [Op:A]", "was the first to leave the job: ValueError: a"),
-        (f"{LEFT}exit [Op:HorovodAllreduce] name: x", "was the first to end"),
+        (f"{LEFT}its program has ended; 'x' still waited for it [Op:A]", "was the first to end"),
         (f"{LEFT}UnknownError: rank 3 (beta) died: its process", "died: its process"),
         ("t.py, line 3, in f\nUnknownError: heading\n\nrank 2 (beta) died: its process ended", ""),
     ],
@@ -213,6 +213,18 @@ def test_who_was_told_of_a_rank_on_another_machine_is_not_the_culprit(session, t
     number = 3 if "rank 3" in told else 2
     assert found_.what.startswith(f"rank {number}, on beta, {what}")
     assert "[Op" not in found_.what
+    assert found_.code is None
+
+
+def test_a_rank_that_came_to_its_end_too_early_is_named(session):
+    """It was rank 0 that "was the first to end with an error: ... rank 1 (a) left: exit"."""
+    told = "UnknownError: rank 1 (a) left: its program has ended; 'score' was still waiting for it"
+    ends(session, 0, 1, 10, f"t.py, line 3, in f\n{told} [Op:HorovodAllreduce] name: score")
+    found_ = found(session)
+    assert found_.what == (
+        "rank 1 came to the end of its program before rank 0 did; 'score' was still waiting for it"
+    )
+    assert found_.cure.startswith("all ranks must make the same collective calls")
     assert found_.code is None
 
 

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -34,6 +35,26 @@ def test_two_serial_trainings_are_told(environ, call, program):
     assert output == "trained 3.0 True\n" * 2
     assert "= NO RANK JOINED THE JOB: 2 copies of the program ran, each alone" in errors
     assert f"=     tf_hvd run -np 2 --as-horovod {sys.executable} " in errors
+
+
+def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, capsys):
+    """It was said at the job's end alone, hours later."""
+    session = types.SimpleNamespace(
+        ranks={0: 11, 1: 12}, joined=bool, called=bool, started_jobs=bool, failed=list
+    )
+    monkeypatch.setattr(job_watch, "_APART", 0.0)
+    monkeypatch.setattr(job_watch.processes, "descendants", lambda: [11])
+    monkeypatch.setattr(job_watch.processes, "has_tensorflow", lambda process: True)
+    watch = job_watch.JobWatch(session, ranks=2, here=2, start_timeout=None)
+    for _ in range(3):
+        assert watch.look()
+    told = "TensorFlow has run for 0 s, and no rank has called tf_hvd.init()"
+    assert capsys.readouterr().err.count(told) == 1
+    session.called = lambda: True
+    watch = job_watch.JobWatch(session, ranks=2, here=2, start_timeout=None)
+    for _ in range(3):
+        watch.look()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, program, closing):
@@ -107,15 +128,15 @@ def test_a_rank_that_exits_with_an_error_comes_before_those_it_leaves(environ, c
         (
             "UnknownError: Graph execution error:\n\nDetected at node 'g' defined at (most recent "
             "call last):\n    File \"t.py\", line 5, in <module>\nNode: 'g'\n"
-            "rank 1 (a) left: exit\n\t "
+            "rank 1 (a) left: its program has ended\n\t "
             "[[{{node g}}]]\n\nOriginal stack trace for 'g':\n  File \"t.py\", line 5, in f\n",
-            "UnknownError: rank 1 (a) left: exit",
+            "UnknownError: rank 1 (a) left: its program has ended",
         ),
         (
             "UnknownError: 2 root error(s) found.\n  (0) UNKNOWN: {{function_node f}} "
-            "rank 1 (a) left: "
-            "exit\n\t [[{{node g}}]]\n  (1) CANCELLED: the step was cancelled\n",
-            "UnknownError: rank 1 (a) left: exit",
+            "rank 1 (a) left: its program "
+            "has ended\n\t [[{{node g}}]]\n  (1) CANCELLED: the step was cancelled\n",
+            "UnknownError: rank 1 (a) left: its program has ended",
         ),
         (
             'ValueError: in user code:\n\n    File "t.py", line 3, in f  *\n        g(x)\n'

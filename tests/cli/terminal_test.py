@@ -86,7 +86,89 @@ def test_an_equal_traceback_of_others_is_told_once():
     assert text.count("UnknownError") == 1
     assert text.endswith("[0, 3] the same traceback as rank 2's\n")
     assert shown.screen.first_error == (2, "UnknownError: rank 1 (a) left")
-    assert shown.screen.last_lines[1] == "ValueError: no images"
+    assert shown.screen.last_words[1].text == "ValueError: no images"
+    # Readers were sent to lines of rank 3 that are not there.
+    assert shown.screen.shown(3) == (2, False)
+    assert shown.screen.shown(1) == (1, True)
+
+
+def test_who_spoke_before_others_did_bears_no_mark():
+    """Readers were sent to lines "marked [0]" that were not."""
+    shown = Shown()
+    shown.add(0, "python: can't open file 'x.py'\n")
+    shown.add(1, "python: can't open file 'x.py'\n")
+    shown.all()
+    assert shown.screen.shown(0) == (0, False)
+    assert shown.screen.shown(1) == (1, True)
+
+
+INIT = """Traceback (most recent call last):
+  File "t.py", line 9, in <module>
+    model.fit(x)
+  File "/env/lib/python3.11/site-packages/keras/trainer.py", line 117, in error_handler
+    raise e
+tensorflow.python.framework.errors_impl.FailedPreconditionError: Graph execution error:
+
+Detected at node Broadcast defined at (most recent call last):
+  File "t.py", line 9, in <module>
+
+tf_hvd has not been initialized; call hvd.init() first
+\t [[{{node Broadcast}}]] [Op:__inference_f_1]
+"""
+CONVERTED = """Traceback (most recent call last):
+  File "t.py", line 28, in <module>
+    step(images)
+  File "/var/__autograph_generated_fileeda8r_aa.py", line 13, in tf__step
+    ag__.converted_call(ag__.ld(optimizer).apply_gradients)
+  File "/env/lib/python3.11/site-packages/tf_hvd/keras/guard.py", line 54, in before_update
+    raise GuardError(text)
+tf_hvd.training.guard.GuardError: in user code:
+
+    File "t.py", line 23, in step  *
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    File "/env/lib/python3.11/site-packages/tf_hvd/keras/guard.py", line 54, in before_update
+        raise GuardError(text)
+
+    GuardError: this job has 2 ranks
+
+"""
+UNREADABLE = """  File "/data/t.py", line 3
+    for
+       ^
+SyntaxError: invalid syntax
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "error", "place"),
+    [
+        (
+            INIT,
+            "FailedPreconditionError: tf_hvd has not been initialized; call hvd.init() first",
+            "t.py, line 9, in <module>",
+        ),
+        (CONVERTED, "GuardError: this job has 2 ranks", "t.py, line 23, in step"),
+        (UNREADABLE, "SyntaxError: invalid syntax", "/data/t.py, line 3"),
+    ],
+    ids=["before-init", "autograph", "syntax"],
+)
+def test_what_a_traceback_says_and_where(printed, error, place):
+    """It was "its last line is '...FailedPreconditionError: Graph execution error:'"."""
+    shown = Shown()
+    for rank in (0, 1):
+        shown.add(rank, printed.replace("eda8r_aa", f"{rank}ab"))
+    text = shown.all()
+    assert text.endswith("[1] the same traceback as rank 0's\n")
+    last = shown.screen.last_words[1]
+    assert (last.text, last.place, last.raised) == (error, place, True)
+    assert shown.screen.first_error == (0, error)
+
+
+def test_a_frame_alone_is_no_exception():
+    shown = Shown()
+    shown.add(0, '  File "data.csv", line 3\nis empty\n')
+    assert shown.all() == '  File "data.csv", line 3\nis empty\n'
+    assert shown.screen.first_error is None
 
 
 def test_tracebacks_that_differ_are_shown():
@@ -128,16 +210,18 @@ signal 9 (Killed).
 """
 
 
-def test_what_the_launcher_says_at_each_failed_job_is_kept_back():
+@pytest.mark.parametrize("saying", ["noticed that process rank", "has exited due to process rank"])
+def test_what_the_launcher_says_at_each_failed_job_is_kept_back(saying):
     for banners in (False, True):
         shown = Shown(banners=banners)
-        shown.add(None, f"a warning of Open MPI\n{PRRTE}")
+        banner = PRRTE.replace("noticed that process rank", saying)
+        shown.add(None, f"a warning of Open MPI\n{banner}")
         shown.add(None, PRRTE.replace("noticed that process rank", "cannot find the program"))
         text = shown.all()
         assert "a warning of Open MPI" in text
         assert "cannot find the program" in text
-        assert ("noticed" in text) is banners
-        assert ("".join(f"{line}\n" for line in shown.screen.banner) == PRRTE) is not banners
+        assert (saying in text) is banners
+        assert ("".join(f"{line}\n" for line in shown.screen.banner) == banner) is not banners
 
 
 EVENTS = st.lists(

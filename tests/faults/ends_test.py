@@ -97,8 +97,8 @@ except hvd.HorovodInternalError as error:
 """
     )
     call, process_set = lines_of(0, output)
-    assert re.search(r"error: .*rank 1 .*left: exit", call), output
-    assert re.search(r"no set: .*rank 1 .*left: exit", process_set), output
+    assert re.search(r"error: .*rank 1 .*left: its program has ended", call), output
+    assert re.search(r"no set: .*rank 1 .*left: its program has ended", process_set), output
     assert code == 0
 
 
@@ -209,6 +209,8 @@ if rank == 0:
     for rank in (0, 2):
         (line,) = lines_of(rank, output)
         assert re.search(r"stall: 'g' .*no answer from rank 1 ", line), output
+        assert "a scheduler may have stopped" in line, output
+        assert "branch" not in line, output
 
 
 def test_stall_check_can_be_turned_off(job):
@@ -308,4 +310,6 @@ else:
     )
     lines = lines_of(0, output)
     assert len(lines) == 3, output
-    assert all(re.search(r"error: .*rank 1 \(.*\) left: exit", line) for line in lines), output
+    assert all(
+        re.search(r"error: .*rank 1 \(.*\) left: its program has ended", line) for line in lines
+    ), output

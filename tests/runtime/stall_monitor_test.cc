@@ -127,9 +127,8 @@ TEST(StallMonitor, TellsRanksThatDifferInCompilingWithinSeconds) {
   EXPECT_EQ(host.aborts[0].rank, 1);
   EXPECT_EQ(host.aborts[0].text,
             "mismatch in 'step/g' (world): rank 0 (a) calls it from a step "
-            "that XLA compiles; rank 1 (a) waits for 'g' (world) and has "
-            "compiled no collective; jit_compile must be the same on all "
-            "ranks");
+            "that XLA compiles; rank 1 (a) waits for 'g' (world) outside of "
+            "such a step; jit_compile must be the same on all ranks");
 }
 
 // A rank that has compiled something is at another place of the program.

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd.collectives import _calls, collectives, reduce_ops
-from tf_hvd.core import _native, basics
+from tf_hvd.core import _native, basics, error_text
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, registration_of
 from tf_hvd.core.tensorflow_hooks import on_host, tf_variable, verbatim
 
@@ -150,16 +150,17 @@ def _naming(variables: Sequence[Any], number: re.Pattern[str]) -> Iterator[None]
             raise
         raise tf.errors.FailedPreconditionError(error.node_def, error.op, _ORDER_DIFFERS) from error
     except tf.errors.FailedPreconditionError as error:
-        lines = [error.message]
+        known = []
         if f"'{_END}'" in error.message:
-            lines.append("The ranks have different numbers of variables.")
+            known.append("The ranks have different numbers of variables.")
         found = number.search(error.message)
         if found and int(found[1]) < len(variables):  # else the other rank has more
             name = variables[int(found[1])].name.partition(":")[0]
-            lines.append(f"On rank {basics.rank()} this is the variable {name!r}.")
-        if not lines[1:]:
+            known.append(f"On rank {basics.rank()} this is the variable {name!r}.")
+        if not known:
             raise
-        text = "\n".join(lines)
+        # In one line, which is what is told of it elsewhere.
+        text = f"{error_text.line_of(error.message)}. {' '.join(known)}"
         raise tf.errors.FailedPreconditionError(error.node_def, error.op, text) from error
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import sysconfig
 import traceback
 import types
 from typing import Any, NoReturn
@@ -25,7 +24,7 @@ _LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
 class _Exit:
     """What is told when this process ends: why, to the other ranks, and which it was."""
 
-    reason = "exit"
+    reason = error_text.PROGRAM_ENDED
     through = True  # no exception ends it
     rank: int | None = None
     process: int | None = None  # which is the rank, and no child that was forked from it
@@ -67,21 +66,13 @@ def _remember_exceptions() -> None:
         if not _is_forked():
             text = f"{kind.__name__}: {value}"
             _Exit.reason, _Exit.through = error_text.short(text), False
-            _launcher.tell_exception(_Exit.rank, text, _place(trace))
+            frames = [
+                (each.filename, each.lineno, each.name) for each in traceback.extract_tb(trace)
+            ]
+            _launcher.tell_exception(_Exit.rank, text, error_text.place(frames, text))
         previous(kind, value, trace)
 
     sys.excepthook = hook
-
-
-def _place(trace: types.TracebackType | None) -> str:
-    """The innermost line of the user's own in a traceback; empty if there is none."""
-    paths = sysconfig.get_paths()
-    installed = tuple(paths[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
-    for frame in reversed(traceback.extract_tb(trace)):
-        if not frame.filename.startswith(("<", *installed)):
-            name, here = frame.filename, os.path.join(os.getcwd(), "")
-            return f"{name.removeprefix(here)}, line {frame.lineno}, in {frame.name}"
-    return ""
 
 
 def _at_exit() -> None:

@@ -1,16 +1,29 @@
 """What an exception says, in one line: for ranks and a launcher that were not there."""
 
+import os
 import re
 import textwrap
 from collections.abc import Sequence
 
 LONGEST = 600
 """Characters."""
+PROGRAM_ENDED = "its program has ended"
+"""Why a rank has left that came to the end of its program."""
+TRACEBACK = "Traceback (most recent call last):"
 
 # What TensorFlow puts before the text of an error, or before those of several, and after it.
 _BEFORE = re.compile(r"^(\(0\) [A-Z_]+: )?(\{\{function_node .*?\}\} )?")
 AFTER = re.compile(r"\s*\[Op:\w+\]( name:.*)?$")
 _SEVERAL = re.compile(r"^\d+ root error\(s\) found\.$")
+FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
+# What Python prints of a program that it cannot read has frames at most before it.
+_UNREADABLE = re.compile(r"(SyntaxError|IndentationError|TabError)\b")
+# Of Python and what is installed for it.
+_INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/")
+# What AutoGraph has made of a user's function, in a file that goes with the process; and what it
+# says of the function itself.
+_GENERATED = re.compile(r"/__autograph_generated_file\w*\.py$")
+_CONVERTED = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)  \*$', re.MULTILINE)
 
 
 def short(text: str) -> str:
@@ -28,15 +41,60 @@ def shorten(line: str) -> str:
     return textwrap.shorten(line, LONGEST, placeholder=" ...")
 
 
+def printed(lines: Sequence[str]) -> tuple[str, str]:
+    """What a traceback says, as Python has printed it, and the user's own line that it ends in.
+
+    Returns:
+      The exception as `short` has it, or the last line where there is none; and the place, empty
+      if there is none.
+    """
+    starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
+    last = lines[starts[-1] + 1 if starts else 0 :]
+    number = next((n for n, line in enumerate(last) if line and not line.startswith(" ")), None)
+    if number is None or not (starts or _UNREADABLE.match(last[number])):
+        return lines[-1].strip(), ""
+    kind, colon, message = "\n".join(last[number:]).partition(": ")
+    frames = [*filter(None, map(FRAME.match, last[:number]))]
+    where = place([(each["file"], each["line"], each["function"]) for each in frames], message)
+    return short(kind.rpartition(".")[2] + colon + message), where
+
+
+def place(frames: Sequence[tuple[str, int | str | None, str | None]], message: str) -> str:
+    """The innermost line of the user's own in a traceback; empty if there is none.
+
+    Args:
+      frames: file, line and function of each, the innermost last.
+      message: the exception's.
+    """
+    for file, line, function in reversed(frames):
+        if _GENERATED.search(file):
+            converted = _CONVERTED.findall(message)
+            if converted:
+                return _place(*converted[-1])
+        elif not _INSTALLED.search(file):
+            return _place(file, line, function)
+    return ""
+
+
+def _place(file: str, line: int | str | None, function: str | None) -> str:
+    where = f"{file.removeprefix(os.path.join(os.getcwd(), ''))}, line {line}"
+    return f"{where}, in {function}" if function else where
+
+
 def _gist(text: str) -> str:
     """The line of an exception that says what happened, after its type."""
     kind, _, message = text.partition(": ")
+    found = line_of(message)
+    return found if found.startswith(kind) else f"{kind}: {found}"
+
+
+def line_of(message: str) -> str:
+    """The line of TensorFlow's message that says what happened."""
     lines = [
         line.strip() for line in message.partition("\nOriginal stack trace for")[0].splitlines()
     ]
     told = (line for line in lines[_heading(lines) :] if line and not _SEVERAL.match(line))
-    found = AFTER.sub("", _BEFORE.sub("", next(told, message.strip())))
-    return found if found.startswith(kind) else f"{kind}: {found}"
+    return AFTER.sub("", _BEFORE.sub("", next(told, message.strip())))
 
 
 def _heading(lines: Sequence[str]) -> int:

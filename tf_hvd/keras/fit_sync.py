@@ -18,13 +18,15 @@ leave them out.
 """
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.collectives.objects import allgather_object
+from tf_hvd.core import basics, log
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import compat, fit_config, metrics, resume
@@ -197,6 +199,8 @@ class _Fit:
             return
         self.steps_end()
         everyone = self._gather("the end of an epoch", metrics.numbers_of(logs))
+        if not _has_own_step(self._model):  # that may average the loss itself
+            _tell_of_same_data(everyone)
         if self._averages:
             if self._strict:
                 metrics.check_names(everyone, self._ranks)
@@ -242,6 +246,30 @@ class _Fit:
         if not self._began:
             self._first_epoch(None)
         logs.update({name: value for name, value in self._averaged.items() if name in logs})
+
+
+def _has_own_step(model: Any) -> bool:
+    """Whether the user's class has a train_step of its own."""
+    kinds = [kind for kind in type(model).__mro__ if "train_step" in vars(kind)]
+    return not kinds or kinds[0].__module__.partition(".")[0] not in ("keras", "tf_keras")
+
+
+def _tell_of_same_data(everyone: Sequence[Mapping[str, float]]) -> None:
+    """Warns where all ranks seem to have had the same batches: nobody has split the data.
+
+    Args:
+      everyone: what each rank has measured in an epoch by itself.
+    """
+    losses = {numbers.get("loss") for numbers in everyone}
+    loss = losses.pop()
+    # A loss that is 0, or no number, says nothing.
+    if losses or not loss or not math.isfinite(loss) or basics.rank() != 0:
+        return
+    log.warn_once(
+        f"all {len(everyone)} ranks had the same training loss in an epoch, to the last bit: they "
+        "seem to train on the same data, each on all of it. Give each rank a part of its own: "
+        "dataset = tf_hvd.shard(dataset), before shuffle and batch."
+    )
 
 
 class _Opening:

@@ -58,9 +58,9 @@ def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
 def _not_reduced(kind: str) -> str:
     return not_reduced(
         f"{kind} would apply gradients that were",
-        f"Wrap it: optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)). from_config, copy "
-        "and load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing "
-        "the loss, or SyncBatchNormalization, is not enough.",
+        f"Wrap it: optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)); or, in a loop of "
+        "your own, the tape: tape = tf_hvd.DistributedGradientTape(tape). from_config, copy and "
+        "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it.",
     )
 
 

@@ -162,32 +162,47 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
         return None
     number, host, why = int(gone[-1][1]), gone[-1][2], gone[-1]["why"]
     if number in session.ranks:
-        code = session.codes().get(number)
-        # One that died may be noted after who was told of it; and of a rank that SIGTERM has ended
-        # it is not known here whose that was, where ranks run on other machines.
-        if code is not None and (why is None or code == -signal.SIGTERM):
-            return _first(number, code, session, screen)
-        return None
-    said = screen.last_lines.get(number, "")
+        return _blamed_here(number, why, first, session, screen)
+    said = screen.last_words.get(number)
     what = f"rank {number}, on {host}, "
     if why is None:
         what += gone[-1][3]
-    elif why == "exit":
-        what += "was the first to end" + (f": its last line is {said!r}" if said else "")
+    elif why.startswith(error_text.PROGRAM_ENDED):
+        what += "was the first to end" + (f": its last line is {said.text!r}" if said else "")
     else:
         what += f"was the first to leave the job: {why}"
     what = error_text.shorten(what)
     return Culprit(what, cure=_see_above(number, screen) if said else "")
 
 
+def _blamed_here(
+    number: int, why: str | None, first: tuple[int, int] | None, session: Session, screen: Screen
+) -> Culprit | None:
+    """The same of a rank of this machine; None if that is the one that was told of it."""
+    code = session.codes().get(number)
+    # One that died may be noted after who was told of it; and of a rank that SIGTERM has ended
+    # it is not known here whose that was, where ranks run on other machines.
+    if code is not None and (why is None or code == -signal.SIGTERM):
+        return _first(number, code, session, screen)
+    if not first or code is not None or not (why or "").startswith(error_text.PROGRAM_ENDED):
+        return None
+    waits = error_text.shorten((why or "").removeprefix(error_text.PROGRAM_ENDED))
+    return Culprit(
+        f"rank {number} came to the end of its program before rank {first[0]} did{waits}",
+        _where(number, session),
+        "all ranks must make the same collective calls; " + _see_above(first[0], screen),
+    )
+
+
 def _first(number: int, code: int, session: Session, screen: Screen | None) -> Culprit:
     place, _ = session.exception(number)
     why = reason(number, session)
-    said = screen.last_lines.get(number, "") if screen else ""
+    said = screen.last_words.get(number) if screen else None
     # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
     by_itself = code > 0 or -code == signal.SIGABRT
     if not why and said and by_itself:
-        why = f"its last line is {said!r}"[: error_text.LONGEST]
+        quoted = f"its last line is {said.text!r}"[: error_text.LONGEST]
+        why, place = (said.text, said.place) if said.raised else (quoted, place)
     cure = ""
     if place or (code > 0 and said):
         cure = _see_above(number, screen)
@@ -204,8 +219,11 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
 
 
 def _see_above(number: int, screen: Screen | None) -> str:
-    marked = f", marked [{number}]" if screen and screen.marked else ""
-    return f"read what rank {number} has printed, above{marked}"
+    shown, marked = screen.shown(number) if screen else (number, False)
+    where = "above" + (f", marked [{shown}]" if marked else "")
+    if shown != number:
+        return f"read the traceback of rank {shown}, {where}: rank {number} has printed the same"
+    return f"read what rank {number} has printed, {where}"
 
 
 def _where(number: int, session: Session) -> str:

@@ -23,8 +23,8 @@ _SOON, _SELDOM = 0.25, 5.0
 # How long what ranks have started may take to end when one of them has failed, and the launcher
 # when all ranks of this machine have ended.
 TO_LET_GO, TO_END = 3.0, 15.0
-# Seconds without any rank after which something is said.
-_SILENT = 15.0
+# Seconds without any rank, and of TensorFlow without a call of init, after which something is said.
+_SILENT, _APART = 15.0, 60.0
 # What launchers start for themselves, as /proc has it: 15 letters.
 _DAEMONS = ("hydra_pmi_proxy", "prted", "orted")
 
@@ -60,8 +60,9 @@ class JobWatch:
         self.terminal = terminal
         """What reads what ranks and launcher print; None for Slurm's, and for one rank."""
         self._shared_free = shared_memory.free()
-        self._told_of_start = False
+        self._told_of_start = self._told_apart = False
         self._tensorflow = False
+        self._tensorflow_since = 0.0
         self._launcher = 0
         self._ignores_hangup = deputy.ignores_hangup(os.getpid())  # then all of us do
         # Since when a rank of this machine has failed, and all of them have ended.
@@ -92,9 +93,11 @@ class JobWatch:
         self._tell_of_start(passed)
         if self._is_late(passed) or self._is_left_over():
             return None
+        self._tell_apart()
         if self._tensorflow or self._session.joined():
             return _SELDOM
         self._tensorflow = any(map(processes.has_tensorflow, processes.descendants()))
+        self._tensorflow_since = time.monotonic()
         # A program that loads TensorFlow does so early, and keeps it.
         return min(_SELDOM, _SOON + passed / 20)
 
@@ -173,6 +176,19 @@ class JobWatch:
             f"started; the MPI launcher, process {self._launcher}, is still running "
             "(--verbose shows its command, --start-timeout ends such a job)"
         )
+
+    def _tell_apart(self) -> None:
+        """Says, once, that ranks seem to train apart; at the job's end it is said for certain."""
+        passed = time.monotonic() - self._tensorflow_since
+        if self._told_apart or not self._tensorflow or passed < _APART:
+            return
+        self._told_apart = True
+        if self._ranks > 1 and not self.knows_us() and self._session.ranks:
+            say(
+                f"tf_hvd run: TensorFlow has run for {_APART:g} s, and no rank has called "
+                f"tf_hvd.init(): if that is not still to come, {self._ranks} copies of the program "
+                "train apart (Ctrl-C; a program that is written for Horovod needs --as-horovod)"
+            )
 
     def _is_late(self, passed: float) -> bool:
         if self._start_timeout is None or not self.here or passed < self._start_timeout:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tf_hvd.core import error_text
 from tf_hvd.launch import rank as ranks
 
 _PIECE = 1 << 16
@@ -27,9 +28,9 @@ _LINE_END = re.compile("([\r\n])")
 _UNFINISHED, _PAUSE, _TELL, _LONGEST_HELD = 0.1, 0.4, 1.0, 3.0
 # In seconds: for a reader of ours that takes nothing.
 _LAST_WORDS = 5.0
-_TRACEBACK = "Traceback (most recent call last):"
-# What differs in one traceback from rank to rank: addresses, and TensorFlow's numbers of graphs.
-_OWN = re.compile(r"\b0x[0-9a-f]+|(?<=_)\d+(?=\])")
+# What differs in one traceback from rank to rank: addresses, TensorFlow's numbers of graphs, and
+# the names of files that AutoGraph has written.
+_OWN = re.compile(r"\b0x[0-9a-f]+|(?<=_)\d+(?=\])|(?<=__autograph_generated_file)\w+")
 # A line of a rank that --tag-output has tagged, and perhaps --prefix-output-with-timestamp.
 _TAGGED = re.compile(rf"{ranks.LABEL.pattern}(\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\] )?")
 _RULE = re.compile(r"([-=])\1{19,}$")
@@ -37,6 +38,7 @@ _RULE = re.compile(r"([-=])\1{19,}$")
 _BANNERS = (
     "detected that one or more processes exited with non-zero status",
     "noticed that process rank",
+    "has exited due to process rank",
     "Primary job  terminated normally, but",
     "Primary job terminated normally, but",
 )
@@ -46,6 +48,17 @@ _MPICHS_BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION OF ONE OF YOUR APPL
 _CHATTER = re.compile(
     r"([IW]\d{4} |WARNING: All log messages before|To enable the following instructions:)|\W*$"
 )
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """What a rank has printed last, in one line."""
+
+    text: str
+    raised: bool = False
+    """Whether it is the exception of a traceback."""
+    place: str = ""
+    """The user's own line in that; may be empty."""
 
 
 @dataclass
@@ -79,10 +92,12 @@ class Screen:
         self._shown: dict[tuple[str, ...], int] = {}  # tracebacks, and who showed them
         self._same: dict[int, list[int]] = {}  # whose traceback others have printed as well
         self._same_since = 0.0
+        self._bears_mark: dict[int, bool] = {}  # whether a rank's last line on the screen does
+        self._stands_for: dict[int, int] = {}  # who has shown the last traceback of each rank
         self.banner: list[str] = []
         """The lines of the launcher that were kept back."""
-        self.last_lines: dict[int, str] = {}
-        """The last line of each rank that may say why it ended."""
+        self.last_words: dict[int, LastWords] = {}
+        """What each rank has printed last that may say why it ended."""
         self.first_error: tuple[int, str] | None = None
         """The rank that was the first to print a traceback, and the exception."""
 
@@ -138,6 +153,14 @@ class Screen:
             self._write("\n")
             self._unfinished = False
 
+    def shown(self, who: int) -> tuple[int, bool]:
+        """Under which rank a rank's last lines are to be found, and whether that marks them.
+
+        Another where that one has shown the same traceback.
+        """
+        stands = self._stands_for.get(who, who)
+        return stands, self.marked and self._bears_mark.get(stands, False)
+
     def _release_at(self, speaker: _Speaker) -> float:
         return min(speaker.held_last + _PAUSE, speaker.held_since + _LONGEST_HELD)
 
@@ -145,13 +168,16 @@ class Screen:
         if who is None:
             self._take_launchers(speaker, line, now)
             return
-        starts = line == _TRACEBACK and speaker.at_start
+        # A program that Python cannot read has no more than one frame.
+        frame = not speaker.held and error_text.FRAME.match(line)
+        starts = speaker.at_start and (line == error_text.TRACEBACK or bool(frame))
         if starts and speaker.held and not _is_chained(speaker.held):
             self._release(who, speaker, now)
         if speaker.held or starts:
             self._hold(speaker, line, now)
             return
-        self._note(who, line)
+        if line.strip() and not _CHATTER.match(line):
+            self.last_words[who] = LastWords(line.strip())
         self._show(who, speaker, [line])
 
     def _hold(self, speaker: _Speaker, line: str, now: float) -> None:
@@ -184,15 +210,18 @@ class Screen:
             else:
                 self.banner += held
             return
-        error = _error_of(held)
-        self._note(who, error)
-        self.first_error = self.first_error or (who, error)
+        error, place = error_text.printed(held)
+        raised = error_text.TRACEBACK in held or bool(place)
+        self.last_words[who] = LastWords(error, raised, place)
+        if raised:
+            self.first_error = self.first_error or (who, error)
         first = self._shown.setdefault(tuple(_OWN.sub("", line) for line in held), who)
         if first == who:
             self._show(who, speaker, held)
         else:
             self._same.setdefault(first, []).append(who)
             self._same_since = now
+            self._stands_for[who] = first
 
     def _tell_same(self) -> None:
         for first, others in self._same.items():
@@ -200,12 +229,11 @@ class Screen:
             self._write(f"{_label(sorted(set(others)))}the same traceback as rank {first}'s\n")
         self._same = {}
 
-    def _note(self, who: int, line: str) -> None:
-        if line.strip() and not _CHATTER.match(line):
-            self.last_lines[who] = line.strip()
-
     def _show(self, who: int | None, speaker: _Speaker, lines: Iterable[str]) -> None:
         label = self._label(who)
+        if who is not None:
+            self._bears_mark[who] = bool(label)
+            self._stands_for.pop(who, None)
         for line in lines:
             own = self._unfinished and self._owner == who
             if not own:
@@ -262,13 +290,6 @@ def _is_chained(held: Sequence[str]) -> bool:
     """Whether the traceback that follows belongs to this one: `raise ... from ...`."""
     told = next((line for line in reversed(held) if line), "")
     return told.endswith((" exception occurred:", "direct cause of the following exception:"))
-
-
-def _error_of(held: Sequence[str]) -> str:
-    """The exception of a traceback: the line after its last frame."""
-    starts = [number for number, line in enumerate(held) if line == _TRACEBACK]
-    told = (line for line in held[starts[-1] + 1 if starts else 0 :] if not line.startswith(" "))
-    return next((line for line in told if line), held[-1])
 
 
 def _is_banner(lines: Sequence[str]) -> bool:

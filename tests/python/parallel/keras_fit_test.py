@@ -11,7 +11,7 @@ import tf_keras
 
 import tf_hvd
 import tf_hvd.keras as hvd
-from tf_hvd.keras import callbacks
+from tf_hvd.keras import callbacks, fit_sync
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
@@ -227,6 +227,31 @@ def test_readme_stalled_with_an_odd_number_of_batches(flavour):
         model.fit(tf_hvd.shard(batches), epochs=2, verbose=0, callbacks=[count])
         assert len(steps) == 8
         assert_alike(model)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_data_that_nobody_has_split_are_told(flavour, monkeypatch, rank, size, split):
+    """Each rank trained on all of them, as often as there were ranks, without a word."""
+    told = []
+    monkeypatch.setattr(fit_sync.log, "warn_once", told.append)
+    x = np.random.default_rng(7).normal(size=(4 * size, 3)).astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+    model = make_model(flavour)
+    model.fit((tf_hvd.shard(dataset) if split else dataset).batch(2), epochs=2, verbose=0)
+    assert [text.count("hvd.shard(dataset)") for text in told] == [1, 1] * (rank == 0 and not split)
+
+
+def test_a_loss_that_a_train_step_averages_says_nothing_of_the_data(flavour, monkeypatch):
+    class Averaging(flavour.Sequential):
+        def train_step(self, *given):
+            return {"loss": tf_hvd.allreduce(super().train_step(*given)["loss"])}
+
+    told = []
+    monkeypatch.setattr(fit_sync.log, "warn_once", told.append)
+    model = Averaging([flavour.Input([3]), flavour.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(hvd.DistributedOptimizer(flavour.optimizers.SGD(0.1)), "mse")
+    fit(model)
+    assert told == []
 
 
 def test_callbacks_of_one_rank_only(flavour, rank):

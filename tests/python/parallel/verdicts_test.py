@@ -41,7 +41,7 @@ def test_a_variable_of_another_shape_is_named(rank, inplace):
     expect_error(
         lambda: hvd.broadcast_variables(mine, 0, inplace=inplace),
         "rank 0 has float32[2]",
-        f"On rank {rank} this is the variable 'kernel_{rank}'.",
+        f"must be equal on all ranks. On rank {rank} this is the variable 'kernel_{rank}'.",
     )
 
 
