@@ -3,8 +3,8 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -16,6 +16,7 @@
 #include "kernels/topology.h"
 #include "kernels/verdict.h"
 #include "kernels/xla/started_call.h"
+#include "kernels/xla/step_threads.h"
 #include "runtime/api/c_api.h"
 #include "runtime/api/runtime.h"
 #include "runtime/request/entry.h"
@@ -228,19 +229,20 @@ class Calls final : public CompiledCalls {
     if (!status.ok()) pending->Complete(status);
   }
 
-  // An error is told on a thread of its own: it may have to wait, and this one
-  // completes requests.
   void End(const void* ticket, Ended ended) override {
     std::shared_ptr<StartedCall> pending;
     const Status status = Take(ticket, &pending);
     if (!status.ok()) return ended(status);
-    pending->Await([open = open_, ended = std::move(ended)](const Status& how) {
-      if (how.ok()) return ended(how);
-      std::thread([open, ended, how] {
-        open->Leave(how);
-        ended(how);
-      }).detach();
-    });
+    const Ended tell = [open = open_,
+                        ended = std::move(ended)](const Status& how) {
+      if (!how.ok()) open->Leave(how);
+      ended(how);
+    };
+    const std::optional<Status> known =
+        pending->Await([threads = threads_, tell](const Status& how) {
+          threads->Run([tell, how] { tell(how); });
+        });
+    if (known.has_value()) tell(*known);
   }
 
   Status EndOn(void* stream, const void* ticket) override {
@@ -424,6 +426,7 @@ class Calls final : public CompiledCalls {
   const RuntimeFinder find_runtime_;
   // Requests may be released later than this is gone.
   const std::shared_ptr<OpenCalls> open_ = std::make_shared<OpenCalls>();
+  const std::shared_ptr<StepThreads> threads_ = std::make_shared<StepThreads>();
   std::mutex mutex_;  // guards the rest
   std::unordered_map<const void*, std::shared_ptr<StartedCall>> pending_;
   // By its text. None is forgotten: the program that has it may run again.

@@ -59,8 +59,8 @@ class CompiledCalls {
   // end.
   virtual void Start(const Started& started) = 0;
 
-  // `ended` is called once, perhaps before this returns: on the thread that
-  // completes the request, with no lock held.
+  // `ended` is called once: before this returns, or on a thread that is there
+  // for what the call's end has made ready (StepThreads); with no lock held.
   virtual void End(const void* ticket, Ended ended) = 0;
 
   // On a GPU: makes the stream wait for the result. Waits itself until all

@@ -55,7 +55,7 @@ void StartedCall::Enqueued(std::shared_ptr<GpuEvent> event) {
 }
 
 void StartedCall::Complete(const Status& status) {
-  CompiledCalls::Ended ended;
+  CompiledCalls::Ended later;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (handed_over_ && !status.ok()) {
@@ -67,9 +67,9 @@ void StartedCall::Complete(const Status& status) {
     status_ = status;
     told_ = true;
     changed_.notify_all();
-    ended = std::exchange(ended_, nullptr);
+    later = std::exchange(later_, nullptr);
   }
-  if (ended != nullptr) ended(status);
+  if (later != nullptr) later(status);
 }
 
 void StartedCall::Release() {
@@ -79,15 +79,11 @@ void StartedCall::Release() {
   changed_.notify_all();
 }
 
-void StartedCall::Await(CompiledCalls::Ended ended) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!told_) {
-      ended_ = std::move(ended);
-      return;
-    }
-  }
-  ended(status_);
+std::optional<Status> StartedCall::Await(CompiledCalls::Ended later) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (told_) return status_;
+  later_ = std::move(later);
+  return std::nullopt;
 }
 
 Status StartedCall::AwaitOnDevice(std::shared_ptr<GpuEvent>* event) {

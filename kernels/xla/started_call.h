@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,8 +60,9 @@ class StartedCall final : public EntryListener {
   // The runtime does not touch the memory any more.
   void Release();
 
-  // Once. `ended` may be called before this returns.
-  void Await(CompiledCalls::Ended ended);
+  // Once. How the request has ended; nothing if it has not: then `later` is
+  // called with it, by whoever ends it.
+  std::optional<Status> Await(CompiledCalls::Ended later);
   // Waits until the request has ended, with null then, or its rest lies on a
   // device's stream.
   Status AwaitOnDevice(std::shared_ptr<GpuEvent>* event);
@@ -91,7 +93,7 @@ class StartedCall final : public EntryListener {
   Status status_;  // when told_, does not change any more
   std::shared_ptr<GpuEvent> enqueued_;
   bool handed_over_ = false;  // the step goes on, on the device
-  CompiledCalls::Ended ended_;
+  CompiledCalls::Ended later_;
 };
 
 }  // namespace tf_hvd

@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/xla/compiled_call.h"
@@ -48,9 +49,11 @@ class Step {
 
   Status End(const std::vector<float>& tensor) {
     std::promise<Status> ended;
-    calls_->End(tensor.data(),
-                [&ended](const Status& status) { ended.set_value(status); });
+    End(tensor, [&ended](const Status& status) { ended.set_value(status); });
     return ended.get_future().get();
+  }
+  void End(const std::vector<float>& tensor, CompiledCalls::Ended ended) {
+    calls_->End(tensor.data(), std::move(ended));
   }
 
  private:
@@ -75,6 +78,29 @@ TEST(CompiledCalls, BucketsTravelTogether) {
     EXPECT_EQ(a, std::vector<float>(1000, 1));
     EXPECT_EQ(b, std::vector<float>(3, 4));
     EXPECT_EQ(all, (std::vector<float>{0, 0, 1, 1}));
+  });
+}
+
+// XLA runs the rest of a step where it is told of a call's end: that was the
+// thread which moves data and answers the other ranks.
+TEST(CompiledCalls, TheRestOfAStepKeepsNoOtherCollective) {
+  std::promise<void> waits;
+  const auto when_waits = waits.get_future().share();
+  Job job({2});
+  job.Run([&](Rank& rank) {
+    Step step(&rank);
+    std::vector<float> a(1000, 1);
+    if (rank.rank() == 1) when_waits.wait();
+    step.Start("a", &a);
+    std::promise<void> over;
+    step.End(a, [&](const Status& status) {
+      EXPECT_TRUE(status.ok());
+      std::vector<float> b(100'000, 1);
+      EXPECT_TRUE(rank.Allreduce("b", &b).status().ok());
+      over.set_value();
+    });
+    if (rank.rank() == 0) waits.set_value();
+    over.get_future().wait();
   });
 }
 
