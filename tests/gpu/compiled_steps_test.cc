@@ -190,6 +190,7 @@ class Step {
  public:
   Step(const XLA_FFI_Api* api, GpuJob* job, Rank* rank)
       : api_(api),
+        job_(job),
         gpu_(&job->gpu),
         rank_(rank),
         side_(job, rank),
@@ -202,7 +203,9 @@ class Step {
   ~Step() { CallsOfThread::own = nullptr; }
 
   Side& side() { return side_; }
+  Rank& rank() { return *rank_; }
   CudaStream stream() const { return side_.stream(); }
+  void Die() { LoopbackKill(job_->job.world(rank_->rank())); }
 
   static CompiledCall CallOf(OpKind kind, const std::string& name,
                              std::vector<int64_t> shape) {
@@ -213,6 +216,10 @@ class Step {
     call.request.device = DeviceKind::kGpu;
     call.request.tensors.push_back({DType::kFloat32, std::move(shape)});
     return call;
+  }
+
+  static CompiledCall SumOf(const std::string& name, int64_t count) {
+    return CallOf(OpKind::kAllreduce, name, {count});
   }
 
   // A collective that has begun.
@@ -311,6 +318,7 @@ class Step {
 
  private:
   const XLA_FFI_Api* const api_;
+  GpuJob* const job_;
   SoftwareGpu* const gpu_;
   Rank* const rank_;
   Side side_;
@@ -335,32 +343,34 @@ class CompiledStepsOnGpus : public ::testing::TestWithParam<bool> {
     job.ExpectNoFaults();
   }
 
+  // In several orders of what the devices do.
+  void RunOften(int ranks, const std::function<void(Step&, int)>& fn) {
+    for (uint64_t seed = 1; seed <= 10; ++seed) Run(ranks, seed, fn);
+  }
+
   const XLA_FFI_Api api_;
 };
 
 TEST_P(CompiledStepsOnGpus, BucketsTravelTogether) {
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
-    Run(2, seed, [](Step& step, int rank) {
-      const auto mine = static_cast<float>(rank + 1);
-      const auto call = [](const char* name, int64_t count) {
-        return Step::CallOf(OpKind::kAllreduce, name, {count});
-      };
-      const auto a =
-          step.Start(call("a", 3000), std::vector<float>(3000, mine));
-      const auto b = step.Start(call("b", 7), std::vector<float>(7, 10 * mine));
-      const auto c = step.Start(call("c", 1), {mine});
-      EXPECT_EQ(step.End(b), "");
-      EXPECT_EQ(step.Result(b), std::vector<float>(7, 30));
-      EXPECT_EQ(step.End(a), "");
-      EXPECT_EQ(step.End(c), "");
-      EXPECT_EQ(step.Result(a), std::vector<float>(3000, 3));
-      EXPECT_EQ(step.Result(c), std::vector<float>(1, 3));
-      // The same call once more, as in a loop.
-      const auto again = step.Start(call("c", 1), {mine});
-      EXPECT_EQ(step.End(again), "");
-      EXPECT_EQ(step.Result(again), std::vector<float>(1, 3));
-    });
-  }
+  RunOften(2, [](Step& step, int rank) {
+    const auto mine = static_cast<float>(rank + 1);
+    const auto call = [](const char* name, int64_t count) {
+      return Step::SumOf(name, count);
+    };
+    const auto a = step.Start(call("a", 3000), std::vector<float>(3000, mine));
+    const auto b = step.Start(call("b", 7), std::vector<float>(7, 10 * mine));
+    const auto c = step.Start(call("c", 1), {mine});
+    EXPECT_EQ(step.End(b), "");
+    EXPECT_EQ(step.Result(b), std::vector<float>(7, 30));
+    EXPECT_EQ(step.End(a), "");
+    EXPECT_EQ(step.End(c), "");
+    EXPECT_EQ(step.Result(a), std::vector<float>(3000, 3));
+    EXPECT_EQ(step.Result(c), std::vector<float>(1, 3));
+    // The same call once more, as in a loop.
+    const auto again = step.Start(call("c", 1), {mine});
+    EXPECT_EQ(step.End(again), "");
+    EXPECT_EQ(step.Result(again), std::vector<float>(1, 3));
+  });
 }
 
 // The end is there when the rest lies on a stream, and then the same call may
@@ -368,46 +378,42 @@ TEST_P(CompiledStepsOnGpus, BucketsTravelTogether) {
 // that the first was done.
 TEST_P(CompiledStepsOnGpus, TheHostDoesNotWaitForTheDevice) {
   if (!GetParam()) GTEST_SKIP() << "the host moves the data";
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
-    Run(2, seed, [](Step& step, int rank) {
-      std::atomic<bool> open{false};
-      step.Hold(&open);
-      std::vector<Step::Begun> all;
-      for (int turn = 0; turn < 3; ++turn) {
-        all.push_back(
-            step.Start(Step::CallOf(OpKind::kAllreduce, "loop", {2}),
-                       {static_cast<float>(rank), static_cast<float>(turn)}));
-        EXPECT_EQ(step.End(all.back()), "");
-      }
-      open = true;
-      for (size_t turn = 0; turn < all.size(); ++turn) {
-        EXPECT_EQ(step.Result(all[turn]),
-                  (std::vector<float>{1, 2 * static_cast<float>(turn)}));
-      }
-    });
-  }
+  RunOften(2, [](Step& step, int rank) {
+    std::atomic<bool> open{false};
+    step.Hold(&open);
+    std::vector<Step::Begun> all;
+    for (int turn = 0; turn < 3; ++turn) {
+      all.push_back(
+          step.Start(Step::SumOf("loop", 2),
+                     {static_cast<float>(rank), static_cast<float>(turn)}));
+      EXPECT_EQ(step.End(all.back()), "");
+    }
+    open = true;
+    for (size_t turn = 0; turn < all.size(); ++turn) {
+      EXPECT_EQ(step.Result(all[turn]),
+                (std::vector<float>{1, 2 * static_cast<float>(turn)}));
+    }
+  });
 }
 
 // As many operations, of which NCCL cannot do the first: the end is that of the
 // last.
 TEST_P(CompiledStepsOnGpus, AGroupOfTypesEndsWithItsLast) {
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
-    Run(2, seed, [](Step& step, int rank) {
-      CompiledCall call = Step::CallOf(OpKind::kAllreduce, "group", {3});
-      call.request.tensors = {
-          {DType::kFloat32, {3}}, {DType::kInt16, {2}}, {DType::kFloat32, {1}}};
-      const auto mine = static_cast<int16_t>(rank + 1);
-      Step::Begun begun;
-      begun.tensors.push_back(step.PartOf(std::vector<float>(3, mine)));
-      begun.tensors.push_back(step.PartOf(std::vector<int16_t>(2, mine)));
-      begun.tensors.push_back(step.PartOf(std::vector<float>(1, 10 * mine)));
-      begun = step.Start(call, std::move(begun));
-      EXPECT_EQ(step.End(begun), "");
-      EXPECT_EQ(step.Result(begun, 0), std::vector<float>(3, 3));
-      EXPECT_EQ(step.Result<int16_t>(begun, 1), std::vector<int16_t>(2, 3));
-      EXPECT_EQ(step.Result(begun, 2), std::vector<float>(1, 30));
-    });
-  }
+  RunOften(2, [](Step& step, int rank) {
+    CompiledCall call = Step::SumOf("group", 3);
+    call.request.tensors = {
+        {DType::kFloat32, {3}}, {DType::kInt16, {2}}, {DType::kFloat32, {1}}};
+    const auto mine = static_cast<int16_t>(rank + 1);
+    Step::Begun begun;
+    begun.tensors.push_back(step.PartOf(std::vector<float>(3, mine)));
+    begun.tensors.push_back(step.PartOf(std::vector<int16_t>(2, mine)));
+    begun.tensors.push_back(step.PartOf(std::vector<float>(1, 10 * mine)));
+    begun = step.Start(call, std::move(begun));
+    EXPECT_EQ(step.End(begun), "");
+    EXPECT_EQ(step.Result(begun, 0), std::vector<float>(3, 3));
+    EXPECT_EQ(step.Result<int16_t>(begun, 1), std::vector<int16_t>(2, 3));
+    EXPECT_EQ(step.Result(begun, 2), std::vector<float>(1, 30));
+  });
 }
 
 // XLA takes back the memory of all calls of a step when one fails. Others count
@@ -418,11 +424,11 @@ TEST_P(CompiledStepsOnGpus, AFailedStepLeavesItsOtherCallsACopy) {
     const auto when_freed = freed.get_future().share();
     Run(2, seed, [&](Step& step, int rank) {
       const auto value = static_cast<float>(rank + 1);
-      const auto call = Step::CallOf(OpKind::kAllreduce, "other", {500});
+      const auto call = Step::SumOf("other", 500);
       const std::vector<float> values(500, value);
       const int64_t count = 2 + rank;
       const auto bad = [&] {
-        return step.Start(Step::CallOf(OpKind::kAllreduce, "bad", {count}),
+        return step.Start(Step::SumOf("bad", count),
                           std::vector<float>(static_cast<size_t>(count), 1));
       };
       if (rank == 0) {
@@ -488,15 +494,70 @@ TEST_P(CompiledStepsOnGpus, RanksThatDifferAreToldAtTheEnd) {
   Run(2, 12, [](Step& step, int rank) {
     const int64_t count = 2 + rank;
     const auto bad =
-        step.Start(Step::CallOf(OpKind::kAllreduce, "g", {count}),
+        step.Start(Step::SumOf("g", count),
                    std::vector<float>(static_cast<size_t>(count), 1));
     const std::string error = step.End(bad);
     EXPECT_NE(error.find("mismatch in allreduce 'g'"), std::string::npos)
         << error;
-    const auto good = step.Start(Step::CallOf(OpKind::kAllreduce, "g", {2}),
-                                 std::vector<float>(2, 1));
+    const auto good = step.Start(Step::SumOf("g", 2), std::vector<float>(2, 1));
     EXPECT_EQ(step.End(good), "");
     EXPECT_EQ(step.Result(good), std::vector<float>(2, 2));
+  });
+}
+
+// The ends of its calls say so.
+TEST_P(CompiledStepsOnGpus, ADeadRankIsTold) {
+  std::atomic<int> made{0};
+  Run(3, 15, [&](Step& step, int rank) {
+    const auto call = [](const char* name) { return Step::SumOf(name, 100); };
+    const std::vector<float> values(100, 1);
+    const auto first = step.Start(call("first"), values);
+    EXPECT_EQ(step.End(first), "");
+    EXPECT_EQ(step.Result(first), std::vector<float>(100, 3));
+    ++made;
+    while (made < 3) std::this_thread::yield();
+    if (rank == 2) return step.Die();
+    for (const char* name : {"second", "third"}) {
+      const std::string error = step.End(step.Start(call(name), values));
+      EXPECT_NE(error.find("rank 2 (node0) died"), std::string::npos) << error;
+    }
+  });
+}
+
+TEST_P(CompiledStepsOnGpus, ARankThatHasJoinedGivesZeros) {
+  RunOften(3, [](Step& step, int rank) {
+    if (rank == 1) {
+      EXPECT_TRUE(step.rank().Join().status().ok());
+      return;
+    }
+    const auto mine = static_cast<float>(rank + 1);
+    std::vector<Step::Begun> sums;
+    for (const char* name : {"a", "b"}) {
+      sums.push_back(
+          step.Start(Step::SumOf(name, 300), std::vector<float>(300, mine)));
+    }
+    for (const auto& sum : sums) {
+      EXPECT_EQ(step.End(sum), "");
+      EXPECT_EQ(step.Result(sum), std::vector<float>(300, 4));
+    }
+    EXPECT_TRUE(step.rank().Join().status().ok());
+  });
+}
+
+TEST_P(CompiledStepsOnGpus, ASetBesideTheWorld) {
+  RunOften(3, [](Step& step, int rank) {
+    const int32_t set = step.rank().AddSet("ends", {0, 2}).value();
+    const std::vector<float> mine(50, static_cast<float>(rank + 1));
+    const auto all = step.Start(Step::SumOf("sum", 50), mine);
+    if (rank != 1) {
+      CompiledCall call = Step::SumOf("sum", 50);
+      call.set = set;
+      const auto ends = step.Start(call, mine);
+      EXPECT_EQ(step.End(ends), "");
+      EXPECT_EQ(step.Result(ends), std::vector<float>(50, 4));
+    }
+    EXPECT_EQ(step.End(all), "");
+    EXPECT_EQ(step.Result(all), std::vector<float>(50, 6));
   });
 }
 
