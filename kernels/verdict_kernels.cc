@@ -20,12 +20,16 @@ class FingerprintsKernel final : public tf::OpKernel {
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(
                             0, tf::TensorShape({ctx->num_inputs()}), &output));
-    for (int i = 0; i < ctx->num_inputs(); ++i) {
+    auto fingerprints = output->vec<int64_t>();
+    fingerprints.setZero();
+    OP_REQUIRES(ctx, ctx->input(0).NumElements() == 1,
+                absl::InvalidArgumentError("wanted must be a scalar"));
+    if (!ctx->input(0).flat<bool>()(0)) return;
+    for (int i = 1; i < ctx->num_inputs(); ++i) {
       const tf::Tensor& value = ctx->input(i);
       OP_REQUIRES(ctx, tf::DataTypeCanUseMemcpy(value.dtype()),
                   absl::InvalidArgumentError("no fingerprints of strings"));
-      output->vec<int64_t>()(i) =
-          FingerprintOf(value.data(), value.TotalBytes());
+      fingerprints(i - 1) = FingerprintOf(value.data(), value.TotalBytes());
     }
   }
 };

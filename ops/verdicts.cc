@@ -20,6 +20,7 @@ absl::Status OneForEachInput(InferenceContext* c) {
 
 REGISTER_OP("HorovodFingerprints")
     .Attr("T: list(type) >= 1")
+    .Input("wanted: bool")
     .Input("values: T")
     .Output("fingerprints: int64")
     .SetShapeFn(OneForEachInput)
@@ -29,8 +30,11 @@ types do not count.
 
 Nothing is communicated. Equal on all machines.
 
+wanted: A scalar; if it is false, all are 0, and nothing is read.
 values: Of any shape and type but string.
-fingerprints: Of shape [number of tensors].
+fingerprints: Of shape [number of tensors + 1]. The last is 0: what is computed
+  with it comes after the reading, also in a step that XLA compiles, which needs
+  no copy of what is overwritten later then.
 )doc");
 
 REGISTER_OP("HorovodVerdict")

@@ -1,5 +1,6 @@
 #include "kernels/xla/handlers.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -122,11 +123,15 @@ ffi::Error SumRows(int64_t dtype, int64_t columns, ffi::RemainingArgs arguments,
   return SumRowsOn(nullptr, dtype, columns, arguments, results);
 }
 
-ffi::Error Fingerprints(ffi::RemainingArgs values,
+ffi::Error Fingerprints(ffi::BufferR0<ffi::PRED> wanted,
+                        ffi::RemainingArgs values,
                         ffi::ResultBufferR1<ffi::S64> fingerprints) {
+  int64_t* const bits = fingerprints->typed_data();
+  std::fill_n(bits, values.size() + 1, 0);
+  if (!*wanted.typed_data()) return ffi::Error::Success();
   for (size_t i = 0; i < values.size(); ++i) {
     const ffi::AnyBuffer value = *values.get<ffi::AnyBuffer>(i);
-    fingerprints->typed_data()[i] =
+    bits[i] =
         calls_of_process->Fingerprint(value.untyped_data(), value.size_bytes());
   }
   return ffi::Error::Success();
@@ -175,9 +180,11 @@ auto AsSumRows(Binding&& first) {
       .RemainingRets();
 }
 
-XLA_FFI_DEFINE_HANDLER(
-    kFingerprints, Fingerprints,
-    ffi::Ffi::Bind().RemainingArgs().Ret<ffi::BufferR1<ffi::S64>>());
+XLA_FFI_DEFINE_HANDLER(kFingerprints, Fingerprints,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::BufferR0<ffi::PRED>>()
+                           .RemainingArgs()
+                           .Ret<ffi::BufferR1<ffi::S64>>());
 XLA_FFI_DEFINE_HANDLER(kVerdict, Verdict,
                        ffi::Ffi::Bind()
                            .Attr<std::string_view>("verdict")

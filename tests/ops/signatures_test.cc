@@ -219,7 +219,7 @@ TEST(SignaturesTest, InputsAndOutputsHaveHorovodsNames) {
       {"HorovodCrossSize", {}, {"cross_size"}},
       {"HorovodProcessSetIncluded", {}, {"included"}},
       {"HorovodSumRows", {"values", "order", "ends"}, {"sums"}},
-      {"HorovodFingerprints", {"values"}, {"fingerprints"}},
+      {"HorovodFingerprints", {"wanted", "values"}, {"fingerprints"}},
       {"HorovodVerdict", {"wrong"}, {"passed"}},
   };
   EXPECT_EQ(

@@ -1,7 +1,7 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -87,11 +87,11 @@ class GradientSynchronizer:
         if self._reduced.take(gradients):
             return list(gradients)
         self._refuse_twice(gradients)
-        checks = self._checks()
+        checks, read = self._checks()
         self._gradients, self._variables = [], []  # they hold the graph
         with tf.control_dependencies(checks):
             reduced = reduce_except_local(
-                functools.partial(self._reducer.reduce, step=self._step()),
+                functools.partial(self._reducer.reduce, step=agreement.stamped(self._step(), read)),
                 self._reducer.process_set,
                 self.local,
                 self._scale_local,
@@ -168,21 +168,25 @@ class GradientSynchronizer:
             )
         return tf.equal(bad, 0)
 
-    def _checks(self) -> list[Any]:
-        """Ops that must have run before the gradients are reduced."""
+    def _checks(self) -> tuple[list[Any], Any | None]:
+        """Ops that must have run before the gradients are reduced; and for `agreement.stamped`."""
         if self._together is None or not agreement.takes_part(self.process_set):
-            return []
+            return [], None
         done = self._together.value()
         checks = []
         if not in_xla():  # there a bucket's call has the names of those that have a gradient
             checks.append(check_if(tf.equal(done, 0), self._check_presence))
+        due: dict[Callable[[Any | None], Any], Any] = {}
         if guard.watches():
-            due = tf.equal(done, initial_weights.REDUCTION - 1)
-            checks.append(check_if(due, self._check_start))
+            due[self._check_start] = tf.equal(done, initial_weights.REDUCTION - 1)
         if self._check_steps:
-            due = tf.logical_and(done > 0, tf.equal(done % self._check_steps, 0))
-            checks.append(check_if(due, self._check_weights))
-        return waits_for(checks)
+            due[self._check_weights] = tf.logical_and(
+                done > 0, tf.equal(done % self._check_steps, 0)
+            )
+        bits, read = agreement.read_before(self.shared(self._variables), [*due.values()])
+        for check, when in due.items():
+            checks.append(check_if(when, functools.partial(check, bits)))
+        return waits_for(checks), read
 
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update, when all the variables that it changes have been changed."""
@@ -222,12 +226,12 @@ class GradientSynchronizer:
             f"{self.name}_gradients",
         )
 
-    def _check_start(self) -> Any:
-        return initial_weights.compare(self.shared(self._variables), self.process_set)
+    def _check_start(self, bits: Any | None) -> Any:
+        return initial_weights.compare(self.shared(self._variables), self.process_set, bits)
 
-    def _check_weights(self) -> Any:
+    def _check_weights(self, bits: Any | None) -> Any:
         return agreement.assert_equal(
-            self.shared(self._variables), self.process_set, f"{self.name}_weights"
+            self.shared(self._variables), self.process_set, f"{self.name}_weights", bits
         )
 
 

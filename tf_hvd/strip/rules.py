@@ -236,7 +236,7 @@ def rewrite(build: Builder) -> list[Any]:
     node = build.node
     wanted = RULES[node.op].inputs
     if wanted == _LISTED:
-        count = len(node.attr[wanted].list.type)
+        count = 1 + len(node.attr[wanted].list.type)  # whether they are wanted comes first
     else:
         count = node.attr[wanted].i if isinstance(wanted, str) else wanted
     typed = bool(count) and node.op not in _UNTYPED

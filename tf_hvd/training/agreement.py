@@ -5,6 +5,7 @@ scopes: where the ranks' programs differ, so would those. Those of one optimizer
 asked in a tf.cond, which TensorFlow runs one after the other: no name is there twice.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.core import _native
 from tf_hvd.core.process_sets import ProcessSet
-from tf_hvd.core.tensorflow_hooks import on_host, tf_variable
+from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable
 
 
 def takes_part(process_set: ProcessSet) -> bool:
@@ -27,10 +28,56 @@ def name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
 
 
-def fingerprints(variables: Sequence[Any]) -> Any:
-    """64 bits for each variable that stand for the bits of its value; int64, shape [n]."""
+def fingerprints(variables: Sequence[Any], wanted: Any = True) -> Any:
+    """64 bits for each variable that stand for the bits of its value; int64, shape [n].
+
+    Args:
+      variables: tf.Variables or Keras variables.
+      wanted: a bool scalar; if it is false, all are 0, and nothing is read.
+    """
+    return _read(variables, wanted)[:-1]
+
+
+def _read(variables: Sequence[Any], wanted: Any) -> Any:
+    """The same, and a 0 behind them: what is computed with that comes after the reading."""
     values = [tf.convert_to_tensor(tf_variable(variable)) for variable in variables]
-    return _native.ops.horovod_fingerprints(values) if values else tf.zeros([0], tf.int64)
+    if not values:
+        return tf.zeros([1], tf.int64)
+    return _native.ops.horovod_fingerprints(wanted, values)
+
+
+def read_before(
+    variables: Sequence[Any], dues: Sequence[Any]
+) -> tuple[Any, Any] | tuple[None, None]:
+    """In a step that XLA compiles, reads what is compared in a branch before that.
+
+    XLA copies what goes into a branch, at each step: that would be all the weights.
+
+    Args:
+      variables: tf.Variables or Keras variables.
+      dues: bool scalars: of each comparison, whether it is due.
+
+    Returns:
+      The fingerprints if one is due, else zeros; and what `stamped` takes. None elsewhere.
+    """
+    if not dues or not in_xla():
+        return None, None
+    bits = _read(variables, functools.reduce(tf.logical_or, dues))
+    return bits[:-1], bits[-1]
+
+
+def stamped(step: Any | None, read: Any | None) -> Any | None:
+    """The stamp of a reduction's requests, by which they come after a reading of the weights.
+
+    XLA knows no waiting but for values, and copies what may be overwritten before it is read.
+
+    Args:
+      step: the stamp otherwise; None or negative: none.
+      read: what `read_before` gave.
+    """
+    if read is None:
+        return step
+    return read + (-1 if step is None else step)
 
 
 # What the ranks compare is from 1 to this, so that the zeros with which a rank that has
@@ -85,12 +132,21 @@ def tell(
     )
 
 
-def assert_equal(variables: Sequence[Any], process_set: ProcessSet, name: str) -> Any:
-    """Raises InvalidArgumentError on all ranks if these have not the same bits on all."""
+def assert_equal(
+    variables: Sequence[Any], process_set: ProcessSet, name: str, bits: Any | None = None
+) -> Any:
+    """Raises InvalidArgumentError on all ranks if these have not the same bits on all.
+
+    Args:
+      variables: what is compared.
+      process_set: the ranks.
+      name: of the request.
+      bits: the fingerprints, if they were taken before.
+    """
     if not variables:
         return tf.constant(True)
     return tell(
-        unequal(fingerprints(variables), process_set, name),
+        unequal(fingerprints(variables) if bits is None else bits, process_set, name),
         variables,
         "tf_hvd: the ranks' weights differ: ",
         f". {CAUSES}",

@@ -13,7 +13,7 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
-from tf_hvd.training import initial_weights
+from tf_hvd.training import agreement, initial_weights
 from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
 from tf_hvd.training.reduction import GradientReducer
 
@@ -69,10 +69,14 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             return gradients
         flat = tf.nest.flatten(sources)
         shared = [source for source in flat if source not in self._hvd_local]
-        compared = initial_weights.before_reduction(shared, self._hvd_reducer.process_set)
+        compared, read = initial_weights.before_reduction(shared, self._hvd_reducer.process_set)
         with tf.control_dependencies(compared):
             reduced = reduce_except_local(
-                functools.partial(self._hvd_reducer.reduce, generic_names=use_generic_names),
+                functools.partial(
+                    self._hvd_reducer.reduce,
+                    generic_names=use_generic_names,
+                    step=agreement.stamped(None, read),
+                ),
                 self._hvd_reducer.process_set,
                 self._hvd_local,
                 self._hvd_scale_local,

@@ -49,14 +49,18 @@ def _text() -> tuple[str, str]:
     )
 
 
-def compare(variables: Sequence[Any], process_set: ProcessSet) -> Any:
+def compare(variables: Sequence[Any], process_set: ProcessSet, bits: Any = None) -> Any:
     """Compares the variables, and has the first rank tell if they differ; gives True.
 
     All ranks of the set call it, or run what it puts into a graph, at the same place.
+
+    Args:
+      variables: tf.Variables.
+      process_set: the ranks.
+      bits: the variables' fingerprints, if they were taken before.
     """
-    wrong = agreement.unequal(
-        agreement.fingerprints(variables), process_set, "tf_hvd_start", ignore_name_scope=False
-    )
+    bits = agreement.fingerprints(variables) if bits is None else bits
+    wrong = agreement.unequal(bits, process_set, "tf_hvd_start", ignore_name_scope=False)
     told = wrong
     if process_set.rank() == 0:
         told = agreement.tell(wrong, variables, *_text(), fails=False)
@@ -115,7 +119,9 @@ def _reductions_of(variables: Sequence[Any], process_set: ProcessSet) -> _Reduct
     return counts[registration]
 
 
-def before_reduction(sources: Sequence[Any], process_set: ProcessSet) -> list[Any]:
+def before_reduction(
+    sources: Sequence[Any], process_set: ProcessSet
+) -> tuple[list[Any], Any | None]:
     """Gradients of these sources are about to be reduced.
 
     Args:
@@ -123,19 +129,22 @@ def before_reduction(sources: Sequence[Any], process_set: ProcessSet) -> list[An
       process_set: who reduces.
 
     Returns:
-      What the reduction waits for in a graph; nothing in eager mode.
+      What the reduction waits for in a graph, nothing in eager mode; and for `agreement.stamped`.
     """
     variables = [v for v in map(tf_variable, sources) if isinstance(v, tf.Variable)]
     if not variables or not agreement.takes_part(process_set) or not guard.watches():
-        return []
+        return [], None
     due = _reductions_of(variables, process_set).is_due()
     if tf.executing_eagerly():
         if due:
             compare(variables, process_set)
-        return []
+        return [], None
     with tf.name_scope("distributed_start"):
-        compared = tf.cond(due, lambda: compare(variables, process_set), lambda: tf.constant(True))
-    return [compared]
+        bits, read = agreement.read_before(variables, [due])
+        compared = tf.cond(
+            due, lambda: compare(variables, process_set, bits), lambda: tf.constant(True)
+        )
+    return [compared], read
 
 
 __all__ = ["REDUCTION", "before_reduction", "compare"]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_hvd.collectives import reduce_ops
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core.tensorflow_hooks import ByVariables, verbatim
-from tf_hvd.training import initial_weights
+from tf_hvd.training import agreement, initial_weights
 from tf_hvd.training._local import LocalVariables, reduce_except_local
 from tf_hvd.training.adasum import AdasumUpdates
 from tf_hvd.training.aggregation import GradientAggregation, reduce_if_complete
@@ -112,11 +112,11 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     def _reduce(self, gradients: list[Any], begun: _Begun) -> list[Any]:
         pairs = zip(gradients, begun.variables, strict=True)
         shared = [v for g, v in pairs if g is not None and v not in self._local]
-        checks = initial_weights.before_reduction(shared, self._reducer.process_set)
+        checks, read = initial_weights.before_reduction(shared, self._reducer.process_set)
         with tf.control_dependencies(checks):
             step = None if begun.updates is None else begun.updates.value()
             return reduce_except_local(
-                functools.partial(self._reducer.reduce, step=step),
+                functools.partial(self._reducer.reduce, step=agreement.stamped(step, read)),
                 self._reducer.process_set,
                 self._local,
                 self._scale_local,

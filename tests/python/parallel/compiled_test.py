@@ -141,16 +141,20 @@ def test_fingerprints_are_those_of_the_uncompiled():
         tf.cast(tf.random.stateless_uniform([n, 7], [n, 1], maxval=100.0), dtype)
         for n, dtype in enumerate(DTYPES)
     ]
-    plain = _native.ops.horovod_fingerprints(values)
-    equal(compiled(lambda: _native.ops.horovod_fingerprints(values))(), plain)
-    assert len(set(plain.numpy())) == len(values)
+    plain = _native.ops.horovod_fingerprints(True, values)
+    both = compiled(lambda wanted: _native.ops.horovod_fingerprints(wanted, values))
+    equal(both(True), plain)
+    assert len(set(plain.numpy())) == len(values) + 1
+    assert plain.numpy()[-1] == 0
+    for nothing in (both(False), _native.ops.horovod_fingerprints(False, values)):
+        equal(nothing, np.zeros(len(values) + 1, np.int64))
     changed = [value.numpy() for value in values[1:]]
     for value in changed:
         value.flat[-1] = 0 if value.flat[-1] else 1
-    assert not set(_native.ops.horovod_fingerprints(changed).numpy()) & set(plain.numpy())
+    assert set(_native.ops.horovod_fingerprints(True, changed).numpy()) & set(plain.numpy()) == {0}
     # Signs of zeros, NaNs and the number of zeros count.
     alike = [np.zeros(n, "f4") for n in range(40)] + [np.float32([-0.0]), np.float32([np.nan])]
-    assert len(set(_native.ops.horovod_fingerprints(alike).numpy())) == len(alike)
+    assert len(set(_native.ops.horovod_fingerprints(True, alike).numpy()[:-1])) == len(alike)
 
 
 @pytest.mark.parametrize("jit", [False, True])

@@ -157,6 +157,48 @@ def test_ranks_that_did_not_start_alike_are_told_once(loop, rank, told, capfd):
     assert told() == []
 
 
+def copied_weights(update):
+    """How many weights a compiled step copies, as XLA's program has it."""
+    layers = [keras.Variable(tf.ones([64, 64])) for _ in range(4)]
+    tape_of, apply = update(layers)
+
+    @tf.function(autograph=False, jit_compile=True)
+    def step(x):
+        with tape_of(tf.GradientTape()) as tape:
+            for layer in layers:
+                x = tf.tanh(tf.matmul(x, layer))
+            loss = tf.reduce_sum(x)
+        apply(zip(tape.gradient(loss, layers), layers, strict=True))
+
+    program = step.experimental_get_compiler_ir(tf.ones([8, 64]))(stage="optimized_hlo")
+    return len(re.findall(r"= f32\[64,64\]\S* copy\(", program))
+
+
+def by_tape(layers):
+    del layers
+
+    def apply(pairs):
+        for gradient, layer in pairs:
+            layer.assign_sub(0.1 * gradient)
+
+    return hvd.DistributedGradientTape, apply
+
+
+def by_optimizer(layers):
+    optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    optimizer.build(layers)
+    return lambda tape: tape, optimizer.apply_gradients
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("update", [by_tape, by_optimizer])
+def test_what_is_compared_once_is_not_copied_at_each_step(update):
+    """XLA copied all the weights, for the branch in which the tenth step compares them."""
+    watched = copied_weights(update)
+    with unguarded():
+        assert copied_weights(update) == watched
+
+
 def test_two_lists_of_one_function(rank, told):
     """As of a GAN: each has a count of its own, and both are compared in one step."""
     both = [tf.Variable(1.0 * rank, name="one"), tf.Variable(2.0 * rank, name="two")]
