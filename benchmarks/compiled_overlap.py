@@ -1,6 +1,6 @@
 """How much of a compiled step's collectives XLA hides behind computation.
 
-    bazel build //benchmarks:pretended_calls.so
+    ./dev build
     python benchmarks/compiled_overlap.py --pretended=bazel-bin/benchmarks/pretended_calls.so
 
 One process. Each layer's gradient goes through a collective that takes a fixed time and no
