@@ -102,7 +102,8 @@ void StartedCall::Leave(const Status& status, Deadline deadline) {
     if (!begun_ && !released_ && CopyAway().ok()) {
       caller_->GiveUp();
     } else {
-      changed_.wait_until(lock, deadline,
+      if (!left_by_.has_value()) left_by_ = deadline;
+      changed_.wait_until(lock, *left_by_,
                           [&] { return released_ || enqueued_ != nullptr; });
       if (!released_ && enqueued_ != nullptr) {
         static_cast<void>(enqueued_->device()->Wait(stream_, *enqueued_));

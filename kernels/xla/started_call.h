@@ -68,8 +68,8 @@ class StartedCall final : public EntryListener {
   Status AwaitOnDevice(std::shared_ptr<GpuEvent>* event);
 
   // The step has failed: sees to it that XLA's memory is not used any more, as
-  // far as that is possible by `deadline`. Whoever awaits the call, or does so
-  // later, gets `status`, if it has not ended.
+  // far as that is possible by `deadline`, that of the first such call. Whoever
+  // awaits the call, or does so later, gets `status`, if it has not ended.
   void Leave(const Status& status, Deadline deadline);
 
  private:
@@ -93,6 +93,7 @@ class StartedCall final : public EntryListener {
   Status status_;  // when told_, does not change any more
   std::shared_ptr<GpuEvent> enqueued_;
   bool handed_over_ = false;  // the step goes on, on the device
+  std::optional<Deadline> left_by_;
   CompiledCalls::Ended later_;
 };
 

@@ -7,16 +7,21 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "compute/float_environment.h"
 
 namespace tf_hvd {
 namespace {
 
 int Cores() {
   cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cores));
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
+    return std::max(1, CPU_COUNT(&cores));
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
@@ -40,19 +45,26 @@ StepThreads::~StepThreads() {
 }
 
 void StepThreads::Run(std::function<void()> work) {
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
-  shared_->works.push_back(std::move(work));
-  if (static_cast<int>(shared_->works.size()) > shared_->idle &&
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  if (static_cast<int>(shared_->works.size()) >= shared_->idle &&
       shared_->threads < shared_->limit) {
-    ++shared_->threads;
-    std::thread([shared = shared_] { Loop(shared); }).detach();
-  } else {
-    shared_->changed.notify_one();
+    try {
+      std::thread([shared = shared_] { Loop(shared); }).detach();
+      ++shared_->threads;
+    } catch (const std::system_error&) {
+      if (shared_->threads == 0) {
+        lock.unlock();
+        return work();
+      }
+    }
   }
+  shared_->works.push_back(std::move(work));
+  shared_->changed.notify_one();
 }
 
 void StepThreads::Loop(const std::shared_ptr<Shared>& shared) {
   pthread_setname_np(pthread_self(), kThreadName);
+  FlushDenormals();
   std::unique_lock<std::mutex> lock(shared->mutex);
   for (;;) {
     ++shared->idle;

@@ -4,8 +4,8 @@
 // ranks, and must not be kept by that.
 //
 // As many threads as this process may use cores, each started when it is needed
-// for the first time. What they run never waits for anything else that they
-// run.
+// for the first time, which compute as XLA's own do. What they run never waits
+// for anything else that they run.
 #ifndef TF_HVD_KERNELS_XLA_STEP_THREADS_H_
 #define TF_HVD_KERNELS_XLA_STEP_THREADS_H_
 
@@ -25,7 +25,8 @@ class StepThreads {
   StepThreads(const StepThreads&) = delete;
   StepThreads& operator=(const StepThreads&) = delete;
 
-  // Any thread; never waits.
+  // Any thread; never waits. Where there is no room for a thread the work runs
+  // here.
   void Run(std::function<void()> work);
 
  private:

@@ -102,7 +102,8 @@ class Controller {
   // The end.
   void Close(const Response& close);
   void FailAll();
-  Status EndedStatus(const Key& key) const;
+  // `waited`: the call was made before the end.
+  Status EndedStatus(const Key& key, bool waited) const;
   void Bug(const std::string& text);
 
   const std::vector<std::string> hosts_;

@@ -12,10 +12,6 @@ namespace {
 constexpr size_t kMaxWaitsInText = 2;   // of one rank
 constexpr size_t kMaxGroupsInText = 3;  // of ranks that wait for other things
 
-std::string Shown(const std::string& name) {
-  return name == kJoinName ? "join()" : "'" + name + "'";
-}
-
 std::string SetText(int32_t set) {
   return set == kWorldSet ? "world" : "process set " + std::to_string(set);
 }
@@ -104,6 +100,10 @@ std::string AdviceText(const StallAnswer& answer) {
 }
 
 }  // namespace
+
+std::string Shown(const std::string& name) {
+  return name == kJoinName ? "join()" : "'" + name + "'";
+}
 
 std::string Shown(const Key& key) {
   return Shown(key.second) + " (" + SetText(key.first) + ")";

@@ -12,6 +12,8 @@
 
 namespace tf_hvd {
 
+// "'g'"
+std::string Shown(const std::string& name);
 // "'g' (world)"
 std::string Shown(const Key& key);
 

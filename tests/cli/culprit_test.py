@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tf_hvd.launch import culprit, rank
-from tf_hvd.launch.session import EXCEPTION, Session
+from tf_hvd.launch.session import CALLED, EXCEPTION, Session
 from tf_hvd.launch.supervise import Ending
 from tf_hvd.launch.terminal import Screen
 
@@ -214,6 +214,22 @@ def test_who_was_told_of_a_rank_on_another_machine_is_not_the_culprit(session, t
     assert found_.what.startswith(f"rank {number}, on beta, {what}")
     assert "[Op" not in found_.what
     assert found_.code is None
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_traceback_that_a_rank_may_have_got_over_is_its_last_line(session, called):
+    """From init on a rank tells of the exception that ends it."""
+    ends(session, 0, 3, 10)
+    if called:
+        (session.folder / f"{CALLED}10").touch()
+    screen = Screen(lambda text: None)
+    text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\nValueError: a\n'
+    screen.add(0, text, 0.0)
+    screen.finish()
+    why = "its last line is 'ValueError: a'" if called else "ValueError: a"
+    told = found(session, screen=screen)
+    assert told.what == f"rank 0 was the first to end with an error (exit code 3): {why}"
+    assert ("t.py, line 3" in told.where) is not called
 
 
 def test_a_rank_that_came_to_its_end_too_early_is_named(session):

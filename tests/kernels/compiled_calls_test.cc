@@ -81,6 +81,31 @@ TEST(CompiledCalls, BucketsTravelTogether) {
   });
 }
 
+// As on XLA's own threads, one of which may be faster: or ranks' weights would
+// differ in denormals.
+TEST(CompiledCalls, TheRestOfAStepFlushesDenormals) {
+  std::promise<void> waits;
+  const auto when_waits = waits.get_future().share();
+  Job job({2});
+  job.Run([&](Rank& rank) {
+    Step step(&rank);
+    std::vector<float> a(1000, 1);
+    if (rank.rank() == 1) when_waits.wait();
+    step.Start("a", &a);
+    if (rank.rank() == 1) {
+      EXPECT_TRUE(step.End(a).ok());
+      return;
+    }
+    std::promise<float> product;
+    step.End(a, [&](const Status&) {
+      volatile float small = 1e-30f;
+      product.set_value(small * 1e-10f);
+    });
+    waits.set_value();
+    EXPECT_EQ(product.get_future().get(), 0.0f);
+  });
+}
+
 // XLA runs the rest of a step where it is told of a call's end: that was the
 // thread which moves data and answers the other ranks.
 TEST(CompiledCalls, TheRestOfAStepKeepsNoOtherCollective) {

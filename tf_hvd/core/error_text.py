@@ -1,5 +1,6 @@
 """What an exception says, in one line: for ranks and a launcher that were not there."""
 
+import contextlib
 import os
 import re
 import textwrap
@@ -23,7 +24,7 @@ _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/")
 # What AutoGraph has made of a user's function, in a file that goes with the process; and what it
 # says of the function itself.
 _GENERATED = re.compile(r"/__autograph_generated_file\w*\.py$")
-_CONVERTED = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)  \*$', re.MULTILINE)
+_CONVERTED = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)(?:  \*{1,2})?$', re.MULTILINE)
 
 
 def short(text: str) -> str:
@@ -53,10 +54,13 @@ def printed(lines: Sequence[str]) -> tuple[str, str]:
     number = next((n for n, line in enumerate(last) if line and not line.startswith(" ")), None)
     if number is None or not (starts or _UNREADABLE.match(last[number])):
         return lines[-1].strip(), ""
-    kind, colon, message = "\n".join(last[number:]).partition(": ")
+    kind, colon, message = last[number].partition(": ")
+    # What follows an exception without a message is none.
+    message = "\n".join([message, *last[number + 1 :]]) if colon else ""
     frames = [*filter(None, map(FRAME.match, last[:number]))]
     where = place([(each["file"], each["line"], each["function"]) for each in frames], message)
-    return short(kind.rpartition(".")[2] + colon + message), where
+    kind = kind.rpartition(".")[2]
+    return short(f"{kind}: {message}") if colon else kind, where
 
 
 def place(frames: Sequence[tuple[str, int | str | None, str | None]], message: str) -> str:
@@ -68,16 +72,22 @@ def place(frames: Sequence[tuple[str, int | str | None, str | None]], message: s
     """
     for file, line, function in reversed(frames):
         if _GENERATED.search(file):
-            converted = _CONVERTED.findall(message)
-            if converted:
-                return _place(*converted[-1])
-        elif not _INSTALLED.search(file):
+            own = [each for each in _CONVERTED.findall(message) if not _is_others(each[0])]
+            if own:
+                return _place(*own[-1])
+        elif not _is_others(file):
             return _place(file, line, function)
     return ""
 
 
+def _is_others(file: str) -> bool:
+    return bool(_INSTALLED.search(file) or _GENERATED.search(file))
+
+
 def _place(file: str, line: int | str | None, function: str | None) -> str:
-    where = f"{file.removeprefix(os.path.join(os.getcwd(), ''))}, line {line}"
+    with contextlib.suppress(OSError):  # the folder may be gone
+        file = file.removeprefix(os.path.join(os.getcwd(), ""))
+    where = f"{file}, line {line}"
     return f"{where}, in {function}" if function else where
 
 

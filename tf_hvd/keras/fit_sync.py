@@ -199,7 +199,8 @@ class _Fit:
             return
         self.steps_end()
         everyone = self._gather("the end of an epoch", metrics.numbers_of(logs))
-        if not _has_own_step(self._model):  # that may average the loss itself
+        # A loss of the user's own may be one of all ranks; one batch may have one by chance.
+        if len(self._batches) > 1 and not _has_own_loss(self._model):
             _tell_of_same_data(everyone)
         if self._averages:
             if self._strict:
@@ -248,10 +249,13 @@ class _Fit:
         logs.update({name: value for name, value in self._averaged.items() if name in logs})
 
 
-def _has_own_step(model: Any) -> bool:
-    """Whether the user's class has a train_step of its own."""
-    kinds = [kind for kind in type(model).__mro__ if "train_step" in vars(kind)]
-    return not kinds or kinds[0].__module__.partition(".")[0] not in ("keras", "tf_keras")
+def _has_own_loss(model: Any) -> bool:
+    """Whether a class of the user's says how it is computed."""
+    for name in ("train_step", "compute_loss"):
+        kinds = [kind for kind in type(model).__mro__ if name in vars(kind)]
+        if kinds and kinds[0].__module__.partition(".")[0] not in ("keras", "tf_keras"):
+            return True
+    return False
 
 
 def _tell_of_same_data(everyone: Sequence[Mapping[str, float]]) -> None:
@@ -262,12 +266,13 @@ def _tell_of_same_data(everyone: Sequence[Mapping[str, float]]) -> None:
     """
     losses = {numbers.get("loss") for numbers in everyone}
     loss = losses.pop()
-    # A loss that is 0, or no number, says nothing.
-    if losses or not loss or not math.isfinite(loss) or basics.rank() != 0:
+    # A loss that is next to 0, or no number, says nothing.
+    if losses or not loss or not 1e-6 < abs(loss) < math.inf or basics.rank() != 0:
         return
     log.warn_once(
         f"all {len(everyone)} ranks had the same training loss in an epoch, to the last bit: they "
-        "seem to train on the same data, each on all of it. Give each rank a part of its own: "
+        "seem to train on the same data, each on all of it (unless the loss is one of all ranks). "
+        "Give each rank a part of its own: "
         "dataset = tf_hvd.shard(dataset), before shuffle and batch."
     )
 

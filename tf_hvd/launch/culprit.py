@@ -202,7 +202,9 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     by_itself = code > 0 or -code == signal.SIGABRT
     if not why and said and by_itself:
         quoted = f"its last line is {said.text!r}"[: error_text.LONGEST]
-        why, place = (said.text, said.place) if said.raised else (quoted, place)
+        # From `init` on a rank tells of the exception that ends it: what it prints may be another.
+        last = said.raised and not session.has_called(number)
+        why, place = (said.text, said.place) if last else (quoted, place)
     cure = ""
     if place or (code > 0 and said):
         cure = _see_above(number, screen)

@@ -183,11 +183,12 @@ class JobWatch:
         if self._told_apart or not self._tensorflow or passed < _APART:
             return
         self._told_apart = True
-        if self._ranks > 1 and not self.knows_us() and self._session.ranks:
+        known = self.knows_us() or self._session.starts_jobs()
+        if self._ranks > 1 and not known and self._session.ranks:
             say(
                 f"tf_hvd run: TensorFlow has run for {_APART:g} s, and no rank has called "
                 f"tf_hvd.init(): if that is not still to come, {self._ranks} copies of the program "
-                "train apart (Ctrl-C; a program that is written for Horovod needs --as-horovod)"
+                "train apart"
             )
 
     def _is_late(self, passed: float) -> bool:

@@ -32,7 +32,7 @@ ALONE = "alone."
 LEFT = "left."
 EXITS = "exits."
 EXCEPTION = "exception."
-INNER = "inner."
+INNER, NESTED = "inner.", "nested."
 _FOREGROUND_MILLISECONDS = 500
 _ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
 _RAISED = 1  # the exit code of a program that an exception ends
@@ -91,6 +91,7 @@ class Session:
             ) from error
 
     def __enter__(self) -> Session:
+        self._tell_outer(NESTED)
         return self
 
     def __exit__(
@@ -100,10 +101,15 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self._listener.close()
-        if self._outer and self.joined():
-            with contextlib.suppress(OSError):  # the job was started on another machine, or is over
-                Path(self._outer, f"{INNER}{os.getpid()}").touch()
+        if self.joined():
+            self._tell_outer(INNER)
         self._traces.clear()
+
+    def _tell_outer(self, what: str) -> None:
+        """Tells the job that this one was started in, if there is one."""
+        if self._outer:
+            with contextlib.suppress(OSError):  # it was started on another machine, or is over
+                Path(self._outer, f"{what}{os.getpid()}").touch()
 
     def serve(self) -> None:
         """Begins to answer the ranks. Starts threads: call it when nothing will be forked."""
@@ -118,9 +124,17 @@ class Session:
         """Whether a process of this machine has called `init`, be it in vain."""
         return any(self.folder.glob(f"{CALLED}*"))
 
+    def has_called(self, number: int) -> bool:
+        """Whether a rank of this machine has."""
+        return self.ranks.get(number) in self._told(CALLED)
+
     def started_jobs(self) -> bool:
         """Whether a rank of this machine started a job of its own, which ranks joined."""
         return any(self.folder.glob(f"{INNER}*"))
+
+    def starts_jobs(self) -> bool:
+        """Whether a rank of this machine has started a job of its own, whatever becomes of it."""
+        return any(self.folder.glob(f"{NESTED}*"))
 
     def codes(self) -> dict[int, int]:
         """The exit code, or minus the signal, of each rank of this machine that has ended badly.

@@ -176,8 +176,7 @@ class Screen:
         if speaker.held or starts:
             self._hold(speaker, line, now)
             return
-        if line.strip() and not _CHATTER.match(line):
-            self.last_words[who] = LastWords(line.strip())
+        self._note(who, [line])
         self._show(who, speaker, [line])
 
     def _hold(self, speaker: _Speaker, line: str, now: float) -> None:
@@ -211,10 +210,11 @@ class Screen:
                 self.banner += held
             return
         error, place = error_text.printed(held)
-        raised = error_text.TRACEBACK in held or bool(place)
-        self.last_words[who] = LastWords(error, raised, place)
-        if raised:
+        if error_text.TRACEBACK in held or place:
+            self.last_words[who] = LastWords(error, True, place)
             self.first_error = self.first_error or (who, error)
+        else:
+            self._note(who, held)
         first = self._shown.setdefault(tuple(_OWN.sub("", line) for line in held), who)
         if first == who:
             self._show(who, speaker, held)
@@ -222,6 +222,11 @@ class Screen:
             self._same.setdefault(first, []).append(who)
             self._same_since = now
             self._stands_for[who] = first
+
+    def _note(self, who: int, lines: Iterable[str]) -> None:
+        for line in lines:
+            if line.strip() and not _CHATTER.match(line):
+                self.last_words[who] = LastWords(line.strip())
 
     def _tell_same(self) -> None:
         for first, others in self._same.items():
