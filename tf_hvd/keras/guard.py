@@ -60,7 +60,8 @@ def _not_reduced(kind: str) -> str:
         f"{kind} would apply gradients that were",
         f"Wrap it: optimizer = tf_hvd.keras.DistributedOptimizer({kind}(...)); or, in a loop of "
         "your own, the tape: tape = tf_hvd.DistributedGradientTape(tape). from_config, copy and "
-        "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it.",
+        "load_model give a plain optimizer again; tf_hvd.keras.load_model wraps it. Reducing the "
+        "loss, or SyncBatchNormalization, is not enough.",
     )
 
 
