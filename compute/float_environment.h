@@ -18,6 +18,12 @@ namespace tf_hvd {
 // know that arithmetic depends on an object.
 #define TF_HVD_LOOP __attribute__((noinline))
 
+#if defined(__SSE2__)
+// Of the register MXCSR: flush to zero and denormals are zero; the direction.
+inline constexpr unsigned kFlushModes = 0x8000u | 0x0040u;
+inline constexpr unsigned kRoundingModes = 0x6000u;
+#endif
+
 // For as long as it lives its thread rounds to nearest even and keeps
 // denormals.
 class StandardFloatEnvironment {
@@ -36,8 +42,7 @@ class StandardFloatEnvironment {
   }
 
  private:
-  // Flush to zero, rounding direction, denormals are zero.
-  static constexpr unsigned kModes = 0x8000u | 0x6000u | 0x0040u;
+  static constexpr unsigned kModes = kFlushModes | kRoundingModes;
   unsigned saved_;
 #else
   StandardFloatEnvironment() {
@@ -55,7 +60,7 @@ class StandardFloatEnvironment {
 // zero, as TensorFlow's own threads do.
 inline void FlushDenormals() {
 #if defined(__SSE2__)
-  _mm_setcsr((_mm_getcsr() & ~0x6000u) | 0x8000u | 0x0040u);
+  _mm_setcsr((_mm_getcsr() & ~kRoundingModes) | kFlushModes);
 #endif
 }
 

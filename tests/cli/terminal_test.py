@@ -164,13 +164,19 @@ def test_what_a_traceback_says_and_where(printed, error, place):
     assert shown.screen.first_error == (0, error)
 
 
+def last_words(printed):
+    """What a rank is taken to have said last that has printed this."""
+    shown = Shown()
+    shown.add(0, printed)
+    shown.all()
+    return shown.screen.last_words[0]
+
+
 def test_an_exception_without_a_message_is_its_name_alone():
     """What another thread printed behind it was taken for its type."""
-    shown = Shown()
-    shown.add(0, 'Traceback (most recent call last):\n  File "t.py", line 5, in <module>\n')
-    shown.add(0, "AssertionError\n/usr/lib/tracker.py:254: UserWarning: a leak\n")
-    shown.all()
-    assert shown.screen.last_words[0].text == "AssertionError"
+    raised = 'Traceback (most recent call last):\n  File "t.py", line 5, in <module>\n'
+    warned = "/usr/lib/tracker.py:254: UserWarning: a leak\n"
+    assert last_words(f"{raised}AssertionError\n{warned}").text == "AssertionError"
 
 
 def test_the_users_line_is_none_of_keras():
@@ -178,20 +184,13 @@ def test_the_users_line_is_none_of_keras():
     marked = CONVERTED.replace(
         '"t.py", line 23', '"/env/site-packages/tf_keras/training.py", line 9'
     )
-    shown = Shown()
-    shown.add(
-        0, marked.replace('/env/lib/python3.11/site-packages/tf_hvd/keras/guard.py"', 'own.py"')
-    )
-    shown.all()
-    assert shown.screen.last_words[0].place == "own.py, line 54, in before_update"
+    printed = marked.replace('/env/lib/python3.11/site-packages/tf_hvd/keras/guard.py"', 'own.py"')
+    assert last_words(printed).place == "own.py, line 54, in before_update"
 
 
 def test_what_is_printed_behind_a_stack_is_not_the_last_word():
-    shown = Shown()
-    shown.add(0, "ready\n")
-    shown.add(0, '  File "t.py", line 5, in f\n    here\n\nI0000 00:00:1 port.cc:153] on\n')
-    shown.all()
-    assert shown.screen.last_words[0].text == "here"
+    stack = '  File "t.py", line 5, in f\n    here\n\nI0000 00:00:1 port.cc:153] on\n'
+    assert last_words(f"ready\n{stack}").text == "here"
 
 
 def test_a_frame_alone_is_no_exception():

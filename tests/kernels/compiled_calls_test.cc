@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -81,34 +82,9 @@ TEST(CompiledCalls, BucketsTravelTogether) {
   });
 }
 
-// As on XLA's own threads, one of which may be faster: or ranks' weights would
-// differ in denormals.
-TEST(CompiledCalls, TheRestOfAStepFlushesDenormals) {
-  std::promise<void> waits;
-  const auto when_waits = waits.get_future().share();
-  Job job({2});
-  job.Run([&](Rank& rank) {
-    Step step(&rank);
-    std::vector<float> a(1000, 1);
-    if (rank.rank() == 1) when_waits.wait();
-    step.Start("a", &a);
-    if (rank.rank() == 1) {
-      EXPECT_TRUE(step.End(a).ok());
-      return;
-    }
-    std::promise<float> product;
-    step.End(a, [&](const Status&) {
-      volatile float small = 1e-30f;
-      product.set_value(small * 1e-10f);
-    });
-    waits.set_value();
-    EXPECT_EQ(product.get_future().get(), 0.0f);
-  });
-}
-
-// XLA runs the rest of a step where it is told of a call's end: that was the
-// thread which moves data and answers the other ranks.
-TEST(CompiledCalls, TheRestOfAStepKeepsNoOtherCollective) {
+// Calls `rest` where XLA is told of a call's end, and runs the rest of the
+// step. Rank 0 waits for that end before rank 1 has made the call.
+void RunRest(const std::function<void(Rank& rank)>& rest) {
   std::promise<void> waits;
   const auto when_waits = waits.get_future().share();
   Job job({2});
@@ -120,12 +96,29 @@ TEST(CompiledCalls, TheRestOfAStepKeepsNoOtherCollective) {
     std::promise<void> over;
     step.End(a, [&](const Status& status) {
       EXPECT_TRUE(status.ok());
-      std::vector<float> b(100'000, 1);
-      EXPECT_TRUE(rank.Allreduce("b", &b).status().ok());
+      rest(rank);
       over.set_value();
     });
     if (rank.rank() == 0) waits.set_value();
     over.get_future().wait();
+  });
+}
+
+// As on XLA's own threads, one of which may be faster: or ranks' weights would
+// differ in denormals.
+TEST(CompiledCalls, TheRestOfAStepFlushesDenormals) {
+  RunRest([](Rank& rank) {
+    if (rank.rank() == 1) return;  // perhaps on the test's own thread
+    volatile float small = 1e-30f;
+    EXPECT_EQ(small * 1e-10f, 0.0f);
+  });
+}
+
+// That was the thread which moves data and answers the other ranks.
+TEST(CompiledCalls, TheRestOfAStepKeepsNoOtherCollective) {
+  RunRest([](Rank& rank) {
+    std::vector<float> b(100'000, 1);
+    EXPECT_TRUE(rank.Allreduce("b", &b).status().ok());
   });
 }
 

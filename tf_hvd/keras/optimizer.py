@@ -174,7 +174,8 @@ class GradientSynchronizer:
             return [], None
         done = self._together.value()
         checks = []
-        if not in_xla():  # there a bucket's call has the names of those that have a gradient
+        compiled = in_xla()
+        if not compiled:  # else a bucket's call has the names of those that have a gradient
             checks.append(check_if(tf.equal(done, 0), self._check_presence))
         due: dict[Callable[[Any | None], Any], Any] = {}
         if guard.watches():
@@ -183,7 +184,8 @@ class GradientSynchronizer:
             due[self._check_weights] = tf.logical_and(
                 done > 0, tf.equal(done % self._check_steps, 0)
             )
-        bits, read = agreement.read_before(self.shared(self._variables), [*due.values()])
+        shared = self.shared(self._variables) if compiled else []
+        bits, read = agreement.read_before(shared, [*due.values()])
         for check, when in due.items():
             checks.append(check_if(when, functools.partial(check, bits)))
         return waits_for(checks), read

@@ -184,9 +184,11 @@ def _blamed_here(
     # it is not known here whose that was, where ranks run on other machines.
     if code is not None and (why is None or code == -signal.SIGTERM):
         return _first(number, code, session, screen)
-    if not first or code is not None or not (why or "").startswith(error_text.PROGRAM_ENDED):
+    if not first or code is not None or why is None:
         return None
-    waits = error_text.shorten((why or "").removeprefix(error_text.PROGRAM_ENDED))
+    if not why.startswith(error_text.PROGRAM_ENDED):
+        return None
+    waits = error_text.shorten(why.removeprefix(error_text.PROGRAM_ENDED))
     return Culprit(
         f"rank {number} came to the end of its program before rank {first[0]} did{waits}",
         _where(number, session),

@@ -28,18 +28,16 @@ def name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
 
 
-def fingerprints(variables: Sequence[Any], wanted: Any = True) -> Any:
-    """64 bits for each variable that stand for the bits of its value; int64, shape [n].
-
-    Args:
-      variables: tf.Variables or Keras variables.
-      wanted: a bool scalar; if it is false, all are 0, and nothing is read.
-    """
-    return _read(variables, wanted)[:-1]
+def fingerprints(variables: Sequence[Any]) -> Any:
+    """64 bits for each variable that stand for the bits of its value; int64, shape [n]."""
+    return _read(variables, True)[:-1]
 
 
 def _read(variables: Sequence[Any], wanted: Any) -> Any:
-    """The same, and a 0 behind them: what is computed with that comes after the reading."""
+    """The same, and a 0 behind them: what is computed with that comes after the reading.
+
+    All are 0, and nothing is read, if they are not wanted.
+    """
     values = [tf.convert_to_tensor(tf_variable(variable)) for variable in variables]
     if not values:
         return tf.zeros([1], tf.int64)
