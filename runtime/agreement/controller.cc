@@ -60,7 +60,7 @@ void Controller::Admit(Entry entry) {
 
 // Not ok: no other rank can be waiting for it.
 Status Controller::Admissible(const Entry& entry) const {
-  if (!ended_.ok()) return EndedStatus({entry.set, entry.name}, false);
+  if (!ended_.ok()) return EndedStatus({entry.set, entry.name});
   const std::string set_text = "process set " + std::to_string(entry.set);
   const ProcessSet* const set = sets_.Find(entry.set);
   if (set == nullptr) {
@@ -302,13 +302,14 @@ void Controller::FailAll() {
   stall_.ForgetAll();
   votes_.Clear();
   ordering_.Clear();
-  own_.FailAll([this](const Key& key) { return EndedStatus(key, true); });
+  own_.FailAll([this](const Key& key) { return EndedStatus(key); });
 }
 
 // A rank that was through has made fewer calls than this one. Where it left one
 // out under a name that is used again, each of its calls after that has met
-// another rank's earlier one: that shows here, and nowhere before.
-Status Controller::EndedStatus(const Key& key, bool waited) const {
+// another rank's earlier one: that shows here, and nowhere before. The text is
+// the same for a call before the end and after: all ranks are told one thing.
+Status Controller::EndedStatus(const Key& key) const {
   const ProcessSet* const set = sets_.Find(key.first);
   if (through_ < 0 || set == nullptr) return ended_;
   const std::vector<int>& members = *set->members;
@@ -316,13 +317,12 @@ Status Controller::EndedStatus(const Key& key, bool waited) const {
     return ended_;
   }
   const bool again = set->slots.Knows(key.second);
-  if (!again && !waited) return ended_;
   return Aborted(
       ended_.message() + "; " + Shown(key.second) +
       (again ? ", which has run before, was not called the same number of "
                "times on all ranks: if one rank skipped a call, every result "
                "since then combines calls that do not belong together"
-             : " was still waiting for it"));
+             : " still needed it"));
 }
 
 void Controller::Bug(const std::string& text) {

@@ -102,8 +102,7 @@ class Controller {
   // The end.
   void Close(const Response& close);
   void FailAll();
-  // `waited`: the call was made before the end.
-  Status EndedStatus(const Key& key, bool waited) const;
+  Status EndedStatus(const Key& key) const;
   void Bug(const std::string& text);
 
   const std::vector<std::string> hosts_;

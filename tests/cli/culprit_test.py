@@ -234,11 +234,11 @@ def test_a_traceback_that_a_rank_may_have_got_over_is_its_last_line(session, cal
 
 def test_a_rank_that_came_to_its_end_too_early_is_named(session):
     """It was rank 0 that "was the first to end with an error: ... rank 1 (a) left: exit"."""
-    told = "UnknownError: rank 1 (a) left: its program has ended; 'score' was still waiting for it"
+    told = "UnknownError: rank 1 (a) left: its program has ended; 'score' still needed it"
     ends(session, 0, 1, 10, f"t.py, line 3, in f\n{told} [Op:HorovodAllreduce] name: score")
     found_ = found(session)
     assert found_.what == (
-        "rank 1 came to the end of its program before rank 0 did; 'score' was still waiting for it"
+        "rank 1 came to the end of its program before rank 0 did; 'score' still needed it"
     )
     assert found_.cure.startswith("all ranks must make the same collective calls")
     assert found_.code is None
