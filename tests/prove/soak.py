@@ -8,8 +8,20 @@ import jobs
 from prove import Table
 
 PROGRAM = """
-import json, psutil
+import ctypes, json, psutil
 import numpy as np
+
+# What malloc has given out: what lies in memory depends on when it gives it back, and on others.
+class Given(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost")]
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Given
+
+def own_memory():
+    given = mallinfo()
+    return given.uordblks + given.hblkhd
 
 process = psutil.Process()
 generator = np.random.default_rng(3)
@@ -52,9 +64,7 @@ while len(samples) < parts:
     calls += round_of_calls()
     passed = hvd.broadcast_object(time.monotonic() - started, 0)
     if passed > (len(samples) + 1) * minutes * 60 / parts:
-        memory = process.memory_info()
-        own = memory.rss - memory.shared
-        samples.append([calls, own, process.num_fds(), process.num_threads()])
+        samples.append([calls, own_memory(), process.num_fds(), process.num_threads()])
 everybody = hvd.allgather_object(samples)
 if rank == 0:
     with open(os.path.join(os.environ["TF_HVD_PROVE"], "samples"), "w") as file:
@@ -66,6 +76,7 @@ MOST = 32 << 20  # bytes that a rank may grow by after the first sample: Python'
 def prove(short: bool) -> Table:
     minutes, samples = (0.3, 3) if short else (10, 10)
     settings = {"SOAK_MINUTES": str(minutes), "SOAK_SAMPLES": str(samples)}
+    settings["PYTHONMALLOC"] = "malloc"  # Python's own memory is seen as well
     with jobs.Job("openmpi", 3, jobs.PREAMBLE + PROGRAM, settings) as job:
         code = job.wait(jobs.STARTS + minutes * 60 + jobs.ENDS)
         assert code == 0, job.output()
