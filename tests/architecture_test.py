@@ -30,6 +30,7 @@ CPP = (".h", ".cc", ".cu.cc")
 FLOORS = (
     "runtime/base",
     "compute",
+    "runtime/events",
     "runtime/request",
     "runtime/transport",
     "runtime/agreement",
@@ -181,7 +182,7 @@ PYTHON_ARROWS = {
     "training": ("core", "collectives"),
     "keras": ("core", "collectives", "training", "observe"),
     "bench": ("core", "collectives", "training", "keras"),
-    "launch": ("core", "bench", "strip"),
+    "launch": ("core", "bench", "strip", "observe"),
     "horovod": ("core", "collectives", "training", "keras", "observe", "launch"),
 }
 

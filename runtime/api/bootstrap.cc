@@ -65,6 +65,14 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
       "'if __name__ == \"__main__\":'");
 }
 
+// What a launcher calls its job may have slashes.
+std::string FileName(std::string job) {
+  for (char& letter : job) {
+    if (letter == '/') letter = '_';
+  }
+  return job;
+}
+
 // The job's world; where ranks do not come, the process is ended after the
 // stall limit.
 Status MakeWatchedWorld(const WorldOptions& options,
@@ -73,6 +81,28 @@ Status MakeWatchedWorld(const WorldOptions& options,
   std::optional<InitWatch> watch;
   if (needed.size() > 1) watch.emplace(options.config, options.launch, needed);
   return MakeWorld(options, world, mpi);
+}
+
+// A rank does without where no file can be had.
+std::unique_ptr<Recorder> MakeRecorder(const WorldOptions& options,
+                                       const Topology& topology) {
+  RecordingPlace place;
+  place.descriptor = options.launch.recording;
+  if (!options.config.dump_dir.empty()) {
+    place.folder = options.config.dump_dir + "/" + FileName(options.launch.job);
+  }
+  RecordingRank rank;
+  rank.rank = topology.rank;
+  rank.size = topology.size;
+  rank.host = topology.hosts[static_cast<size_t>(topology.rank)];
+  rank.job = options.launch.job;
+  std::string why;
+  auto recorder = Recorder::Make(place, rank, &why);
+  if (recorder == nullptr && options.config.log_level <= LogLevel::kWarning) {
+    WriteLog(LogLevel::kWarning, topology.RankText(topology.rank),
+             "no flight recorder (docs/recorder.md): " + why);
+  }
+  return recorder;
 }
 
 }  // namespace
@@ -93,7 +123,9 @@ Status StartJob(WorldOptions options, std::vector<int32_t> sets,
   std::unique_ptr<World> world;
   TF_HVD_RETURN_IF_ERROR(
       MakeWatchedWorld(options, NeededRanks(options), &world, &job->mpi));
-  auto runtime = std::make_shared<Runtime>(options.config, std::move(world));
+  auto recorder = MakeRecorder(options, world->topology());
+  auto runtime = std::make_shared<Runtime>(options.config, std::move(world),
+                                           std::move(recorder));
   if (runtime->topology().size > 1) {
     const Status agreed = AgreeOnSets(runtime.get(), std::move(sets));
     if (!agreed.ok()) {

@@ -13,15 +13,41 @@
 #include "runtime/request/tensor_queue.h"
 
 namespace tf_hvd {
+namespace {
+
+CallFacts FactsOf(const Entry& entry) {
+  const Request& request = entry.request;
+  CallFacts facts;
+  facts.name = entry.name;
+  facts.source = entry.source;
+  facts.set = entry.set;
+  facts.kind = request.kind;
+  facts.reduce_op = request.reduce_op;
+  facts.device = request.device;
+  facts.compiled = request.compiled;
+  facts.tensors = static_cast<int32_t>(request.tensors.size());
+  facts.bytes = ExpectedBytes(entry, 1);
+  facts.step = entry.step;
+  if (request.tensors.empty()) return facts;
+  facts.dtype = request.tensors[0].dtype;
+  facts.shape = &request.tensors[0].shape;
+  return facts;
+}
+
+}  // namespace
 
 class Runtime::Impl {
  public:
-  Impl(const Config& config, std::unique_ptr<World> world)
-      : world_(std::move(world)),
-        cycle_(config, world_.get(), &queue_,
-               [this](int32_t set, const SetMembers& members) {
-                 OnSet(set, members);
-               }),
+  Impl(const Config& config, std::unique_ptr<World> world,
+       std::unique_ptr<Recorder> recorder)
+      : recorder_(std::move(recorder)),
+        world_(std::move(world)),
+        cycle_(
+            config, world_.get(), &queue_,
+            [this](int32_t set, const SetMembers& members) {
+              OnSet(set, members);
+            },
+            recorder_.get()),
         engine_(config, world_.get(), &cycle_, &queue_) {}
 
   ~Impl() { Shutdown("runtime destroyed", false); }
@@ -36,6 +62,9 @@ class Runtime::Impl {
       entry.done.Fire(Aborted("tf_hvd has been shut down on this rank"));
     } else {
       ++submitted_;
+      if (recorder_ != nullptr) {
+        entry.done.set_record(recorder_->Add(FactsOf(entry)));
+      }
       engine_.Submit(std::move(entry));
     }
     --submitting_;
@@ -49,7 +78,9 @@ class Runtime::Impl {
     if (InForkedChild()) return;
     const std::lock_guard<std::mutex> lock(shutdown_mutex_);
     if (finished_) return;
+    if (recorder_ != nullptr) recorder_->Leaves(reason, through);
     engine_.Leave(reason, through);
+    if (recorder_ != nullptr) recorder_->Left(cycle_.aborted());
     finished_ = true;
     while (submitting_ > 0) sched_yield();
     world_->Finalize(!cycle_.aborted());
@@ -93,14 +124,17 @@ class Runtime::Impl {
   std::atomic<int64_t> submitted_{0};
 
   // Destroyed in the reverse order: the engine's background thread ends first.
+  const std::unique_ptr<Recorder> recorder_;
   const std::unique_ptr<World> world_;
   TensorQueue queue_;
   Cycle cycle_;
   ProgressEngine engine_;
 };
 
-Runtime::Runtime(const Config& config, std::unique_ptr<World> world)
-    : impl_(std::make_unique<Impl>(config, std::move(world))) {}
+Runtime::Runtime(const Config& config, std::unique_ptr<World> world,
+                 std::unique_ptr<Recorder> recorder)
+    : impl_(std::make_unique<Impl>(config, std::move(world),
+                                   std::move(recorder))) {}
 
 Runtime::~Runtime() = default;
 

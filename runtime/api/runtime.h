@@ -14,6 +14,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/status.h"
+#include "runtime/events/recorder.h"
 #include "runtime/request/entry.h"
 #include "runtime/transport/world.h"
 
@@ -22,7 +23,9 @@ namespace tf_hvd {
 class Runtime {
  public:
   // Takes over `world` and starts the background thread (none for one rank).
-  Runtime(const Config& config, std::unique_ptr<World> world);
+  // `recorder`: what becomes of the calls is written down there; null: nowhere.
+  Runtime(const Config& config, std::unique_ptr<World> world,
+          std::unique_ptr<Recorder> recorder = nullptr);
 
   // Ends as Shutdown("runtime destroyed", false) if that was not called.
   ~Runtime();

@@ -1,5 +1,7 @@
 #include "runtime/base/config.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -82,6 +84,8 @@ constexpr char kAlone[] = "TF_HVD_ALONE";
 constexpr char kRankMark[] = "TF_HVD_STARTED_BY";
 // Written by `tf_hvd run` for a job on several machines.
 constexpr char kListenOn[] = "TF_HVD_LISTEN_ON";
+// Written by tf_hvd/launch/rank.py: the number of an open file, and the job.
+constexpr char kRecording[] = "TF_HVD_RECORDING";
 
 struct Variable {
   const char* name;
@@ -208,6 +212,13 @@ constexpr Variable kVariables[] = {
        config->cuda_library = text;
        return true;
      }},
+    {"TF_HVD_DUMP_DIR", "", "a path",
+     "Where the flight recorders' files of a job that failed go: rank.N for "
+     "each rank, in a folder for each job (docs/recorder.md). Unset: nowhere.",
+     [](const std::string& text, Config* config) {
+       config->dump_dir = text;
+       return true;
+     }},
     {kAlone, "0", "0 or 1",
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "
      "that a rank starts.",
@@ -276,6 +287,31 @@ int ReadLocalSize(const char* name) {
              : 0;
 }
 
+// By what the launcher calls it, or else by who has started this process.
+std::string ReadJob() {
+  for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID"}) {
+    if (std::string job = Environment(name); !job.empty()) return job;
+  }
+  if (IsSet("SLURM_STEP_ID")) {
+    return Environment("SLURM_JOB_ID") + "." + Environment("SLURM_STEP_ID");
+  }
+  return std::to_string(getppid());
+}
+
+// A number and a name, as "5:tf_hvd-x7k2".
+void ReadRecording(LaunchInfo* info) {
+  const std::string text = Environment(kRecording);
+  const size_t colon = text.find(':');
+  int64_t file = -1;
+  if (colon != std::string::npos &&
+      ParseInteger(text.substr(0, colon), 3, 1 << 30, &file)) {
+    info->recording = static_cast<int>(file);
+    info->job = text.substr(colon + 1);
+  } else {
+    info->job = ReadJob();
+  }
+}
+
 }  // namespace
 
 Status ReadConfig(Config* config) {
@@ -312,6 +348,7 @@ std::string NcclSettings() {
 Status ReadLaunchInfo(LaunchInfo* info) {
   using Family = LaunchInfo::Family;
   *info = LaunchInfo();
+  ReadRecording(info);
   if (Environment(kAlone) == "1") return Status::Ok();
   info->rank_mark = Environment(kRankMark);
   info->listen_on = Environment(kListenOn);

@@ -40,7 +40,8 @@ struct Config {
   // Of these, tensors on GPUs move by MPI where NCCL could move them too.
   std::set<OpKind> gpu_by_mpi;
   LogLevel log_level = LogLevel::kWarning;
-  bool alone = false;  // rank 0 of 1, whatever the launcher says
+  std::string dump_dir;  // where recordings of failed jobs go; empty: nowhere
+  bool alone = false;    // rank 0 of 1, whatever the launcher says
 };
 
 // Reads the environment. A value that is not one is an InvalidArgument that
@@ -64,6 +65,9 @@ struct LaunchInfo {
                               // known
   std::string rank_mark;      // what the rank that started this process, if one
                               // has, wrote of itself
+  // A file for this rank's recording, which `tf_hvd run` looks into; -1: none.
+  int recording = -1;
+  std::string job;  // which of this machine's jobs it is, for names of files
   // The networks of the job, as 10.0.0.0/24,192.168.0.0/16, where `tf_hvd run`
   // knows them.
   std::string listen_on;

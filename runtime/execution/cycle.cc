@@ -24,9 +24,10 @@ StallOptions StallOptionsOf(const Config& config) {
 }  // namespace
 
 Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
-             SetListener on_set)
+             SetListener on_set, Recorder* recorder)
     : world_(world),
       queue_(queue),
+      recorder_(recorder),
       on_set_(std::move(on_set)),
       log_level_(config.log_level),
       executor_(world->backends(), config.fusion_threshold, this),
@@ -100,6 +101,7 @@ void Cycle::CheckAbort(int64_t now_ns) {
   if (end_.closed() && !executor_.HasWork()) return;
   if (!end_.AbortHolds(now_ns)) return;
   abort_status_ = Aborted(record->text);
+  Record(record->text);
   controller_.Abort(abort_status_);
 }
 
@@ -123,7 +125,13 @@ void Cycle::LeaveIfAsked(int64_t now_ns) {
 }
 
 void Cycle::CloseAtEnd(int64_t now_ns) {
-  if (!controller_.ended().ok()) end_.Close(now_ns);
+  if (controller_.ended().ok()) return;
+  if (!end_.closed()) Record(controller_.ended().message());
+  end_.Close(now_ns);
+}
+
+void Cycle::Record(const std::string& end) {
+  if (recorder_ != nullptr) recorder_->EndedFor(end);
 }
 
 std::string Cycle::InVainText() const {

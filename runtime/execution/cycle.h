@@ -19,6 +19,7 @@
 #include "runtime/agreement/message.h"
 #include "runtime/base/config.h"
 #include "runtime/base/log.h"
+#include "runtime/events/recorder.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/idling.h"
 #include "runtime/execution/job_end.h"
@@ -44,8 +45,9 @@ class Cycle : private ControllerHost, private ExecutorHost {
       std::function<void(int32_t set, const SetMembers& members)>;
 
   // `world` and `queue` outlive the cycle.
+  // `recorder` as well; null: none.
   Cycle(const Config& config, World* world, TensorQueue* queue,
-        SetListener on_set);
+        SetListener on_set, Recorder* recorder);
 
   // Never blocks, never executes; true if it did something.
   bool Step();
@@ -95,11 +97,13 @@ class Cycle : private ControllerHost, private ExecutorHost {
   void LeaveIfAsked(int64_t now_ns);
   void CloseAtEnd(int64_t now_ns);
   void CheckAbort(int64_t now_ns);
+  void Record(const std::string& end);
   // Why this rank leaves in vain, and who is silent.
   std::string InVainText() const;
 
   World* const world_;
   TensorQueue* const queue_;
+  Recorder* const recorder_;
   const SetListener on_set_;
   const LogLevel log_level_;
   Executor executor_;

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/base/clock.h"
+
 namespace tf_hvd {
 
 namespace {
@@ -29,6 +31,11 @@ Status NothingServes(const OperationSpec& spec) {
 }  // namespace
 
 void Executor::Add(std::vector<Task> batch) {
+  const int64_t now_ns = NowNs();
+  for (Task& task : batch) {
+    const int64_t order = ++ordered_[task.key.first];
+    if (task.own.has_value()) task.own->done.record().Agreed(order, now_ns);
+  }
   Batch added;
   added.plan = PlanFusion(batch, fusion_threshold_);
   added.tasks = std::move(batch);
@@ -73,10 +80,13 @@ Status Executor::Begin(bool* moved) {
     }
     Batch& batch = batches_.front();
     std::vector<Task> tasks;
+    ++collectives_;
+    const int64_t now_ns = NowNs();
     for (const size_t i : batch.plan[batch.next]) {
       tasks.push_back(std::move(batch.tasks[i]));
       batch.tasks[i].own.reset();  // what was moved is there still, and empty
       std::optional<Entry>& own = tasks.back().own;
+      if (own.has_value()) own->done.record().Started(collectives_, now_ns);
       if (own.has_value() && own->listener != nullptr) {
         own->listener->Begins(&*own);
       }
@@ -111,6 +121,11 @@ Status Executor::MakeNext(UnderWay* one, bool* moved, bool* ended) {
     one->backend = BackendFor(one->next);
     if (one->backend == nullptr) {
       return NothingServes(one->next).WithContext(collective.What());
+    }
+    for (Task& task : collective.tasks()) {
+      if (task.own.has_value()) {
+        task.own->done.record().MovesBy(one->backend->name());
+      }
     }
   }
   if (UnderWayOn(one->backend) >= one->backend->window()) return Status::Ok();
@@ -152,12 +167,21 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     *moved |= poll.moved || poll.done;
     one->awaited = poll.awaited;
     if (!poll.done) {
+      Record(one, poll);
       one->busy = poll.moved && poll.awaited < 0;
       break;
     }
     one->operation.reset();
   }
   return Status::Ok();
+}
+
+void Executor::Record(UnderWay* one, const Poll& poll) {
+  for (Task& task : one->collective.tasks()) {
+    if (!task.own.has_value()) continue;
+    task.own->done.record().Moved(poll.part, poll.awaited);
+    break;
+  }
 }
 
 Backend* Executor::BackendFor(const OperationSpec& spec) const {

@@ -91,6 +91,8 @@ class Executor final : public TaskRunner {
   Backend* BackendFor(const OperationSpec& spec) const;
   size_t UnderWayOn(const Backend* backend) const;
   void End(Task* task, const Status& status);
+  // Writes down how far it is.
+  static void Record(UnderWay* one, const Poll& poll);
   static void KeepForEver(std::list<UnderWay>* list,
                           std::list<UnderWay>::iterator one);
   void NoteWork();
@@ -102,6 +104,8 @@ class Executor final : public TaskRunner {
   bool begun_ = false;  // the first batch has
   std::list<UnderWay> under_way_;
   std::map<int32_t, uint64_t> numbers_;  // operations made, by set
+  std::map<int32_t, int64_t> ordered_;   // requests, by set
+  uint64_t collectives_ = 0;             // begun
   uint64_t moved_ = 0;
   int awaited_ = -1;
   std::atomic<bool> broken_{false};

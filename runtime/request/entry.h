@@ -13,11 +13,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
+#include "runtime/events/recorder.h"
 #include "runtime/request/request.h"
 
 namespace tf_hvd {
@@ -83,6 +85,7 @@ class Completion {
     if (this != &other) {
       Drop();
       callback_ = std::exchange(other.callback_, nullptr);
+      record_ = other.record_;
     }
     return *this;
   }
@@ -90,12 +93,18 @@ class Completion {
   Completion& operator=(const Completion&) = delete;
   ~Completion() { Drop(); }
 
+  // What it is to be recorded in how the request ended, and whoever moves it on
+  // says how far it is.
+  void set_record(const CallRecord& record) { record_ = record; }
+  CallRecord& record() { return record_; }
+
   // True until fired or moved from.
   bool pending() const { return callback_ != nullptr; }
 
   // A second call does nothing.
   void Fire(const Status& status, int32_t value = 0) {
     if (const Callback callback = std::exchange(callback_, nullptr)) {
+      record_.Ended(status);
       callback(status, value);
     }
   }
@@ -106,6 +115,7 @@ class Completion {
   }
 
   Callback callback_;
+  CallRecord record_;
 };
 
 struct Entry;
@@ -163,6 +173,9 @@ struct Entry {
   // as well.
   Status local_error;
   int64_t step = -1;  // the caller's, compared between ranks; -1: none
+  // Where the program makes the call, as "train.py:88"; for the recorder alone,
+  // which reads it before Submit returns.
+  std::string_view source;
 
   Completion done;
 

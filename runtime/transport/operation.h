@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "compute/buffer_ops.h"
@@ -87,6 +88,8 @@ struct Poll {
   std::shared_ptr<GpuEvent> enqueued;
   // This rank's device is still at work on what the operation is given.
   bool computing = false;
+  // How much of it is done on this rank, as far as that is known: 0 to 1.
+  double part = 0;
 };
 
 class Operation {
@@ -107,6 +110,9 @@ class Operation {
 class Backend {
  public:
   virtual ~Backend() = default;
+
+  // How it moves data, in up to 7 letters.
+  virtual std::string_view name() const = 0;
 
   // Pure, and equal on all ranks of the set.
   virtual bool Serves(const OperationSpec& spec) const = 0;

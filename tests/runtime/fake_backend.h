@@ -18,6 +18,7 @@ namespace tf_hvd {
 // unless they are held.
 class FakeBackend final : public Backend {
  public:
+  std::string_view name() const override { return "fake"; }
   bool Serves(const OperationSpec& spec) const override {
     return spec.kind != OpKind::kBroadcast || serves_broadcast;
   }

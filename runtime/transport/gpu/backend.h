@@ -60,6 +60,7 @@ class GpuBackend final : public Backend {
              std::vector<std::string> names, std::vector<Backend*> hosts,
              const GpuOptions& options);
   ~GpuBackend() override;
+  std::string_view name() const override { return "nccl"; }
 
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,

@@ -27,6 +27,7 @@ class PinnedBackend final : public Backend {
   // `devices` and `host` outlive the backend; `host` is told of sets by itself.
   PinnedBackend(GpuDevices* devices, Backend* host, int rank)
       : devices_(devices), host_(host), rank_(rank) {}
+  std::string_view name() const override { return "host"; }
 
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,

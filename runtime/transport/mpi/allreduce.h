@@ -23,6 +23,7 @@ class MpiAllreduceBackend final : public Backend {
       : api_(api), comm_(comm) {}
 
   // One span, in place, of the world, of types and operations that MPI has.
+  std::string_view name() const override { return "mpi"; }
   bool Serves(const OperationSpec& spec) const override;
   // Posts the operation at once: MPI matches those of a communicator by their
   // order.

@@ -76,6 +76,7 @@ class P2POperation final : public Operation {
       Write();
     }
     const int64_t until_ns = NowNs() + budget_ns;
+    poll->part = schedule_.part();
     while (Schedule::Step* step = schedule_.Due()) {
       if (step->kind == Schedule::Step::kWait) {
         int awaited = -1;

@@ -35,6 +35,7 @@ class P2PBackend final : public Backend {
         rank_(rank),
         max_message_bytes_(max_message_bytes),
         first_tag_(first_tag) {}
+  std::string_view name() const override { return "p2p"; }
 
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,

@@ -80,10 +80,19 @@ class Schedule {
     }
     return steps_.empty() ? nullptr : &steps_.front();
   }
-  void Done() { steps_.pop_front(); }
+  void Done() {
+    steps_.pop_front();
+    ++done_;
+  }
+  // How much of what has been written is done, by steps: 0 to 1.
+  double part() const {
+    const size_t all = done_ + steps_.size();
+    return all == 0 ? 0 : static_cast<double>(done_) / static_cast<double>(all);
+  }
 
  private:
   std::deque<Step> steps_;
+  size_t done_ = 0;
   std::function<bool(Schedule*)> more_;
 };
 

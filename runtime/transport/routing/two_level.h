@@ -38,6 +38,7 @@ class TwoLevelBackend final : public Backend {
   void CrossBy(Backend* other) { other_ = other; }
   bool other_crosses() const { return other_ != nullptr; }
 
+  std::string_view name() const override { return "shm+p2p"; }
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override;

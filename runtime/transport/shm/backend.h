@@ -34,6 +34,7 @@ class ShmBackend final : public Backend {
 
   // `node`: the ranks of this machine, ascending; `rank`: this one.
   ShmBackend(const ShmArena& arena, std::vector<int> node, int rank, Wake wake);
+  std::string_view name() const override { return "shm"; }
 
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,

@@ -30,24 +30,6 @@ bool AwaitCut(const OpenFile& read_end) {
 
 }  // namespace
 
-OpenFile::OpenFile(int number) : number_(number) {
-  struct stat about = {};
-  if (fstat(number, &about) != 0) return;
-  device_ = about.st_dev;
-  inode_ = about.st_ino;
-}
-
-bool OpenFile::IsThere() const {
-  struct stat about = {};
-  return number_ >= 0 && fstat(number_, &about) == 0 &&
-         about.st_dev == device_ && about.st_ino == inode_;
-}
-
-void OpenFile::Close() {
-  if (IsThere()) close(number_);
-  number_ = -1;
-}
-
 // A thread that reads keeps its end of the pipe open: that it was closed shows
 // when the other end is closed as well.
 FdGuard::FdGuard(std::function<void()> on_cut)

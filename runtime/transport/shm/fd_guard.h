@@ -4,33 +4,14 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_SHM_FD_GUARD_H_
 #define TF_HVD_RUNTIME_TRANSPORT_SHM_FD_GUARD_H_
 
-#include <sys/stat.h>
-
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 
+#include "runtime/base/open_file.h"
+
 namespace tf_hvd {
-
-// A file that this process has opened, known again after its number was given
-// to another one.
-class OpenFile {
- public:
-  OpenFile() = default;
-  explicit OpenFile(int number);
-
-  int number() const { return number_; }
-  // False if somebody has closed it.
-  bool IsThere() const;
-  // Unless somebody has.
-  void Close();
-
- private:
-  int number_ = -1;
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
-};
 
 class FdGuard {
  public:

@@ -37,6 +37,10 @@ Status ShmOperation::Progress(int64_t budget_ns, Poll* poll) {
     first_ = stream_->published;
   }
   const int64_t until_ns = NowNs() + budget_ns;
+  if (pieces_->counted() && pieces_->count() > 0) {
+    poll->part =
+        static_cast<double>(gathered_) / static_cast<double>(pieces_->count());
+  }
   while (true) {
     if (published_ == pieces_->count() && pieces_->counted()) StopPublishing();
     if (gathered_ == pieces_->count()) {

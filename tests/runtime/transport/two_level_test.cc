@@ -70,6 +70,7 @@ TEST(TwoLevel, ServesSetsOnSeveralNodes) {
 // Stands for MPI's own allreduce.
 class CrossesAllreduces final : public Backend {
  public:
+  std::string_view name() const override { return "mpi"; }
   bool Serves(const OperationSpec& spec) const override {
     return spec.kind == OpKind::kAllreduce;
   }
@@ -328,6 +329,7 @@ TEST_P(TwoLevelBytes, OfReducescatterCrossOnceForEachNode) {
 class Other final : public Backend {
  public:
   explicit Other(Backend* to) : to_(to) {}
+  std::string_view name() const override { return "other"; }
   bool Serves(const OperationSpec& spec) const override {
     return spec.reduce.dtype == DType::kInt64;
   }

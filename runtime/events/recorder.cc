@@ -1,0 +1,247 @@
+#include "runtime/events/recorder.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/clock.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+// By this name a job that runs is found (tf_hvd/observe/recording.py).
+constexpr char kMemoryName[] = "tf_hvd_recorder";
+
+uint64_t Magic() {
+  uint64_t magic = 0;
+  std::memcpy(&magic, RecordingHeader::kMagic, sizeof(magic));
+  return magic;
+}
+
+RecordingSlot* SlotAt(char* memory, uint64_t number) {
+  const size_t place = (number - 1) % kRecordedCalls;
+  return reinterpret_cast<RecordingSlot*>(memory + kRecordingHeaderBytes) +
+         place;
+}
+
+// Whether it is a file that was handed over, and nobody has used it yet. A
+// process that a rank starts inherits what says so, and may have another file
+// under that number.
+bool TakeUnused(int file) {
+  const std::string link = "/proc/self/fd/" + std::to_string(file);
+  char name[256] = {};
+  struct stat about = {};
+  return readlink(link.c_str(), name, sizeof(name) - 1) > 0 &&
+         std::strstr(name, kMemoryName) != nullptr &&
+         fstat(file, &about) == 0 && about.st_size == 0 &&
+         ftruncate(file, kRecordingBytes) == 0;
+}
+
+std::string ErrorText() { return std::strerror(errno); }
+
+// Its room is taken now: a full disk is an error here, and no SIGBUS later.
+int CreateIn(const std::string& folder, int rank, std::string* path,
+             std::string* why) {
+  const std::string parent = folder.substr(0, folder.rfind('/'));
+  if ((mkdir(parent.c_str(), 0777) != 0 && errno != EEXIST) ||
+      (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)) {
+    *why = "mkdir " + folder + ": " + ErrorText();
+    return -1;
+  }
+  *path = folder + "/rank." + std::to_string(rank);
+  unlink(path->c_str());  // of an earlier job
+  const int file =
+      open(path->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) {
+    *why = *path + ": " + ErrorText();
+    return -1;
+  }
+  const int error = posix_fallocate(file, 0, kRecordingBytes);
+  if (error == 0) return file;
+  *why = *path + ": " + std::strerror(error);
+  unlink(path->c_str());
+  close(file);
+  return -1;
+}
+
+int CreateUnnamed(std::string* why) {
+  const int file = memfd_create(kMemoryName, MFD_CLOEXEC);
+  if (file >= 0 && ftruncate(file, kRecordingBytes) == 0) return file;
+  *why = "memfd_create: " + ErrorText();
+  if (file >= 0) close(file);
+  return -1;
+}
+
+int64_t RealtimeNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+RecordingSlot* CallRecord::slot() const {
+  return slot_ != nullptr && slot_->number.load(kRelaxed) == number_ ? slot_
+                                                                     : nullptr;
+}
+
+void CallRecord::Agreed(int64_t order, int64_t now_ns) {
+  RecordingSlot* const one = slot();
+  if (one == nullptr) return;
+  one->order.store(order, kRelaxed);
+  one->agreed_ns.store(now_ns, kRelaxed);
+}
+
+void CallRecord::Started(uint64_t operation, int64_t now_ns) {
+  RecordingSlot* const one = slot();
+  if (one == nullptr) return;
+  one->operation.store(operation, kRelaxed);
+  one->started_ns.store(now_ns, kRelaxed);
+}
+
+void CallRecord::MovesBy(std::string_view backend) {
+  if (RecordingSlot* const one = slot()) one->backend.Set(backend);
+}
+
+void CallRecord::Moved(double part, int awaited) {
+  RecordingSlot* const one = slot();
+  if (one == nullptr) return;
+  one->part.store(part, kRelaxed);
+  one->awaited.store(awaited + 1, kRelaxed);
+}
+
+void CallRecord::Ended(const Status& status) {
+  RecordingSlot* const one = slot();
+  if (one == nullptr) return;
+  one->code.store(static_cast<uint8_t>(status.code()), kRelaxed);
+  one->ended_ns.store(NowNs(), kRelaxed);
+  if (status.ok()) return;
+  if (status.code() != StatusCode::kAborted) {
+    recorder_->Failed(number_, status.message());
+  } else if (recorder_->header()->lost_call.load(kRelaxed) == 0) {
+    recorder_->header()->lost_call.store(number_, kRelaxed);
+  }
+}
+
+std::unique_ptr<Recorder> Recorder::Make(const RecordingPlace& place,
+                                         const RecordingRank& rank,
+                                         std::string* why) {
+  std::string path;
+  int file = place.descriptor;
+  if (file > 2 && TakeUnused(file)) {
+    fcntl(file, F_SETFD, FD_CLOEXEC);
+  } else if (!place.folder.empty()) {
+    file = CreateIn(place.folder, rank.rank, &path, why);
+  } else {
+    file = CreateUnnamed(why);
+  }
+  if (file < 0) return nullptr;
+  void* const memory = mmap(nullptr, kRecordingBytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_POPULATE, file, 0);
+  if (memory == MAP_FAILED) {
+    *why = "mmap: " + ErrorText();
+    close(file);
+    return nullptr;
+  }
+  std::unique_ptr<Recorder> recorder(new Recorder(
+      OpenFile(file), static_cast<char*>(memory), std::move(path)));
+  RecordingHeader* const header = recorder->header();
+  header->version = RecordingHeader::kVersion;
+  header->header_bytes = kRecordingHeaderBytes;
+  header->slot_bytes = sizeof(RecordingSlot);
+  header->capacity = kRecordedCalls;
+  header->rank = rank.rank;
+  header->size = rank.size;
+  header->process = getpid();
+  header->host.Set(rank.host);
+  header->job.Set(rank.job);
+  header->steady_ns = NowNs();
+  header->realtime_ns = RealtimeNs();
+  header->state = static_cast<uint32_t>(RankState::kJoined);
+  header->magic = Magic();
+  return recorder;
+}
+
+Recorder::Recorder(OpenFile file, char* memory, std::string path)
+    : file_(file), memory_(memory), path_(std::move(path)) {}
+
+Recorder::~Recorder() {
+  munmap(memory_, kRecordingBytes);
+  file_.Close();
+}
+
+CallRecord Recorder::Add(const CallFacts& facts) {
+  const uint64_t number = header()->calls.fetch_add(1, kRelaxed) + 1;
+  RecordingSlot* const slot = SlotAt(memory_, number);
+  slot->number.store(0, kRelaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  slot->submitted_ns.store(NowNs(), kRelaxed);
+  for (auto* const later :
+       {&slot->agreed_ns, &slot->started_ns, &slot->ended_ns, &slot->order}) {
+    later->store(0, kRelaxed);
+  }
+  slot->part.store(0, kRelaxed);
+  slot->operation.store(0, kRelaxed);
+  slot->awaited.store(0, kRelaxed);
+  slot->code.store(0, kRelaxed);
+  slot->backend.Set({});
+  slot->bytes.store(facts.bytes, kRelaxed);
+  slot->step.store(facts.step, kRelaxed);
+  slot->set.store(facts.set, kRelaxed);
+  slot->tensors.store(facts.tensors, kRelaxed);
+  slot->kind.store(static_cast<uint8_t>(facts.kind), kRelaxed);
+  slot->dtype.store(static_cast<uint8_t>(facts.dtype), kRelaxed);
+  slot->reduce_op.store(static_cast<uint8_t>(facts.reduce_op), kRelaxed);
+  slot->device.store(static_cast<uint8_t>(facts.device), kRelaxed);
+  slot->compiled.store(facts.compiled ? 1 : 0, kRelaxed);
+  const size_t dimensions = facts.shape == nullptr ? 0 : facts.shape->size();
+  slot->dimensions.store(static_cast<int32_t>(dimensions), kRelaxed);
+  for (size_t i = 0; i < std::min(dimensions, slot->shape.size()); ++i) {
+    slot->shape[i].store((*facts.shape)[i], kRelaxed);
+  }
+  slot->name.Set(facts.name);
+  slot->source.Set(facts.source);
+  slot->number.store(number, std::memory_order_release);
+  return {this, slot, number};
+}
+
+void Recorder::Failed(uint64_t number, const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (header()->failed_call != 0) return;
+  header()->failed.Set(text);
+  header()->failed_call = number;
+}
+
+void Recorder::EndedFor(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (header()->ended_told_ns != 0) return;
+  header()->ended.Set(text);
+  header()->ended_told_ns = NowNs();
+}
+
+void Recorder::Leaves(const std::string& reason, bool through) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  header()->reason.Set(reason);
+  header()->left_ns = NowNs();
+  header()->state =
+      static_cast<uint32_t>(through ? RankState::kThrough : RankState::kFailed);
+}
+
+void Recorder::Left(bool aborted) {
+  const bool in_order =
+      header()->state == static_cast<uint32_t>(RankState::kThrough) &&
+      header()->failed_call == 0 && header()->lost_call == 0 && !aborted;
+  if (path_.empty() || !in_order) return;
+  unlink(path_.c_str());
+  rmdir(path_.substr(0, path_.rfind('/')).c_str());  // if it was the last one
+}
+
+}  // namespace tf_hvd

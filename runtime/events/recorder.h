@@ -1,0 +1,127 @@
+// Recorder: a rank's flight recorder, always on. The last calls of the rank lie
+// in a file that is mapped, so that they can be read from outside at any time,
+// and after the process was killed: nothing has to be dumped.
+//
+// CallRecord: one call's slot in it. Its writers follow one another: who
+// submits, then the holders of the progress lock, then who fires the
+// completion.
+#ifndef TF_HVD_RUNTIME_EVENTS_RECORDER_H_
+#define TF_HVD_RUNTIME_EVENTS_RECORDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/open_file.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+#include "runtime/events/recording.h"
+
+namespace tf_hvd {
+
+class Recorder;
+
+// Of a call that is not recorded all of this does nothing, and so it does once
+// the ring has come round and another call has the slot.
+class CallRecord {
+ public:
+  CallRecord() = default;
+
+  // It is in order, at this place of its set's.
+  void Agreed(int64_t order, int64_t now_ns);
+  // With all calls of the same operation.
+  void Started(uint64_t operation, int64_t now_ns);
+  void MovesBy(std::string_view backend);
+  // `part` of the operation, 0 to 1; `awaited`: whose data is waited for; -1:
+  // nobody's.
+  void Moved(double part, int awaited);
+  void Ended(const Status& status);
+
+ private:
+  friend class Recorder;
+  CallRecord(Recorder* recorder, RecordingSlot* slot, uint64_t number)
+      : recorder_(recorder), slot_(slot), number_(number) {}
+
+  // Null if another call has it.
+  RecordingSlot* slot() const;
+
+  Recorder* recorder_ = nullptr;
+  RecordingSlot* slot_ = nullptr;
+  uint64_t number_ = 0;
+};
+
+// What is known of a call when it is made.
+struct CallFacts {
+  std::string_view name;
+  std::string_view source;  // "train.py:88"; empty if not known
+  int32_t set = kWorldSet;
+  OpKind kind = OpKind::kAllreduce;
+  DType dtype = DType::kUint8;  // of the first tensor
+  ReduceOp reduce_op = ReduceOp::kSum;
+  DeviceKind device = DeviceKind::kCpu;
+  bool compiled = false;
+  const std::vector<int64_t>* shape = nullptr;  // of the first; null: no tensor
+  int32_t tensors = 0;
+  int64_t bytes = 0;  // of all
+  int64_t step = -1;
+};
+
+// Where it lies: in the file that whoever started the rank has handed over, and
+// looks into; or else in `folder`, from where it is removed when the rank has
+// left in order; or else in memory that has no name.
+struct RecordingPlace {
+  int descriptor = -1;
+  std::string folder;
+};
+
+// Who keeps it.
+struct RecordingRank {
+  int rank = 0;
+  int size = 1;
+  std::string host;
+  std::string job;
+};
+
+class Recorder {
+ public:
+  // Null if no file can be had, `why` says so then: a rank does without.
+  static std::unique_ptr<Recorder> Make(const RecordingPlace& place,
+                                        const RecordingRank& rank,
+                                        std::string* why);
+  ~Recorder();
+
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // Any thread.
+  CallRecord Add(const CallFacts& facts);
+
+  // Any thread. No more calls can be made, for this reason. The first counts.
+  void EndedFor(const std::string& text);
+  // One thread. This rank leaves the job; `through` as for Runtime::Shutdown.
+  void Leaves(const std::string& reason, bool through);
+  // It has left. A file in a folder is removed, unless something went wrong;
+  // `aborted`: the job had come to a bad end.
+  void Left(bool aborted);
+
+ private:
+  friend class CallRecord;
+
+  Recorder(OpenFile file, char* memory, std::string path);
+  RecordingHeader* header() const {
+    return reinterpret_cast<RecordingHeader*>(memory_);
+  }
+  void Failed(uint64_t number, const std::string& text);
+
+  OpenFile file_;
+  char* const memory_;
+  const std::string path_;  // of the file in a folder; empty for another one
+  std::mutex mutex_;        // held by who writes texts into the header
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EVENTS_RECORDER_H_

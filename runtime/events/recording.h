@@ -1,0 +1,130 @@
+// Recording: how a flight recorder's file is laid out. A header, then a ring of
+// slots, one for each of the last calls. Little-endian, as the machines are;
+// tf_hvd/observe/recording.py reads it, also while it is being written and
+// after whoever wrote it was killed.
+//
+// All of it are relaxed atomics: other threads and processes look on.
+#ifndef TF_HVD_RUNTIME_EVENTS_RECORDING_H_
+#define TF_HVD_RUNTIME_EVENTS_RECORDING_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace tf_hvd {
+
+// A text of a fixed length, which ends at its first zero byte. One that is too
+// long loses its middle: names differ at their ends.
+template <size_t kBytes>
+class RecordedText {
+ public:
+  static_assert(kBytes % sizeof(uint64_t) == 0);
+
+  // One thread at a time.
+  void Set(std::string_view text) {
+    std::array<uint64_t, kBytes / sizeof(uint64_t)> words{};
+    auto* const bytes = reinterpret_cast<char*>(words.data());
+    size_t length = text.size();
+    if (length < kBytes) {
+      std::memcpy(bytes, text.data(), length);
+    } else {
+      constexpr size_t kHead = (kBytes - 4) / 2;
+      constexpr size_t kTail = kBytes - 4 - kHead;
+      length = kBytes - 1;
+      std::memcpy(bytes, text.data(), kHead);
+      std::memcpy(bytes + kHead, "...", 3);
+      std::memcpy(bytes + kHead + 3, text.data() + text.size() - kTail, kTail);
+    }
+    // What comes after the zero byte may stay.
+    for (size_t i = 0; i <= length / sizeof(uint64_t); ++i) {
+      words_[i].store(words[i], std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  std::array<std::atomic<uint64_t>, kBytes / sizeof(uint64_t)> words_;
+};
+
+// Times are NowNs's; 0: it has not come so far.
+struct RecordingSlot {
+  // Of the call among this rank's, from 1; 0: empty, or being filled.
+  std::atomic<uint64_t> number;
+  std::atomic<int64_t> submitted_ns;  // it was handed in here
+  std::atomic<int64_t> agreed_ns;     // it was put in order: all ranks have it
+  std::atomic<int64_t> started_ns;    // its operation was begun
+  std::atomic<int64_t> ended_ns;      // its caller was told
+  std::atomic<int64_t> bytes;         // of its tensors on this rank
+  std::atomic<double> part;   // of the operation, that is done here: 0 to 1
+  std::atomic<int64_t> step;  // of the caller; -1: none
+  // Its place in the order of its set, from 1, the same on all ranks; 0: none.
+  std::atomic<int64_t> order;
+  // From 1. Calls with the same number were fused, and the first of them has
+  // `part` and `awaited`.
+  std::atomic<uint64_t> operation;
+  std::atomic<int32_t> set;
+  std::atomic<int32_t> tensors;
+  std::atomic<int32_t> awaited;  // whose data was waited for, plus 1; 0: nobody
+  std::atomic<int32_t> dimensions;  // of the first tensor; `shape` has as many
+                                    // as it has room for
+  std::atomic<uint8_t> kind;        // OpKind
+  std::atomic<uint8_t> dtype;       // DType, of the first tensor
+  std::atomic<uint8_t> reduce_op;   // ReduceOp
+  std::atomic<uint8_t> device;      // DeviceKind
+  std::atomic<uint8_t> compiled;    // 1: made by a step that XLA has compiled
+  std::atomic<uint8_t> code;        // StatusCode that it ended with
+  std::array<std::atomic<uint8_t>, 2> unused;
+  std::array<std::atomic<int64_t>, 4> shape;
+  RecordedText<8> backend;  // how its data moves; empty: it moves none
+  RecordedText<104> name;
+  RecordedText<72> source;  // "train.py:88", where the program makes the call
+};
+static_assert(sizeof(RecordingSlot) == 320);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+enum class RankState : uint32_t {
+  kNone = 0,     // nobody has used the file yet
+  kJoined = 1,   // in the job
+  kThrough = 2,  // has left it: it had made all its calls
+  kFailed = 3,   // has left it for another reason
+};
+
+struct RecordingHeader {
+  static constexpr char kMagic[9] = "tfhvdrec";
+  static constexpr uint32_t kVersion = 1;
+
+  std::atomic<uint64_t> magic;
+  std::atomic<uint32_t> version;
+  std::atomic<uint32_t> header_bytes;
+  std::atomic<uint32_t> slot_bytes;
+  std::atomic<uint32_t> capacity;
+  std::atomic<uint64_t> calls;  // that this rank has made
+  std::atomic<int32_t> rank;
+  std::atomic<int32_t> size;
+  std::atomic<int32_t> process;
+  std::atomic<uint32_t> state;  // RankState
+  // One moment by both clocks, nanoseconds: the realtime clock's and NowNs's.
+  std::atomic<int64_t> realtime_ns;
+  std::atomic<int64_t> steady_ns;
+  std::atomic<int64_t> left_ns;  // NowNs's; 0: it has not left
+  RecordedText<64> host;
+  RecordedText<128> job;     // the same on all ranks, where one can be told
+  RecordedText<512> reason;  // why it has left
+  RecordedText<1024> ended;  // why no more calls can be made, if it was told
+  std::atomic<int64_t> ended_told_ns;  // and when
+  std::atomic<uint64_t> lost_call;    // the first that failed for that; 0: none
+  std::atomic<uint64_t> failed_call;  // the first that failed for another one
+  RecordedText<1024> failed;          // and with what
+};
+static_assert(sizeof(RecordingHeader) <= 4096);
+
+inline constexpr size_t kRecordingHeaderBytes = 4096;
+inline constexpr size_t kRecordedCalls = 2000;
+inline constexpr size_t kRecordingBytes =
+    kRecordingHeaderBytes + kRecordedCalls * sizeof(RecordingSlot);
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EVENTS_RECORDING_H_

@@ -1,0 +1,326 @@
+#include "runtime/events/recorder.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tf_hvd {
+namespace {
+
+// What a reader sees.
+class Seen {
+ public:
+  explicit Seen(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    bytes_.assign(std::istreambuf_iterator<char>(file), {});
+  }
+
+  bool there() const { return bytes_.size() == kRecordingBytes; }
+  const RecordingHeader& header() const {
+    return *reinterpret_cast<const RecordingHeader*>(bytes_.data());
+  }
+  const RecordingSlot& slot(size_t place) const {
+    return reinterpret_cast<const RecordingSlot*>(bytes_.data() +
+                                                  kRecordingHeaderBytes)[place];
+  }
+
+ private:
+  std::vector<char> bytes_;
+};
+
+template <typename Text>
+std::string TextOf(const Text& text) {
+  return reinterpret_cast<const char*>(&text);
+}
+
+class RecorderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "/recorder.XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name + "/dumps/job";
+  }
+
+  std::unique_ptr<Recorder> Make() {
+    std::string why;
+    auto recorder =
+        Recorder::Make({-1, folder_}, {3, 8, "host3", "a job"}, &why);
+    EXPECT_NE(recorder, nullptr) << why;
+    return recorder;
+  }
+  std::string path() const { return folder_ + "/rank.3"; }
+  Seen Look() const { return Seen(path()); }
+
+  static CallFacts Call(std::string_view name) {
+    CallFacts facts;
+    facts.name = name;
+    return facts;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(RecorderTest, WritesDownWhoKeepsIt) {
+  const auto recorder = Make();
+  const Seen seen = Look();
+  ASSERT_TRUE(seen.there());
+  EXPECT_EQ(std::memcmp(&seen.header().magic, "tfhvdrec", 8), 0);
+  EXPECT_EQ(seen.header().rank, 3);
+  EXPECT_EQ(seen.header().size, 8);
+  EXPECT_EQ(seen.header().process, getpid());
+  EXPECT_EQ(seen.header().state, static_cast<uint32_t>(RankState::kJoined));
+  EXPECT_EQ(TextOf(seen.header().host), "host3");
+  EXPECT_EQ(TextOf(seen.header().job), "a job");
+  struct stat about = {};
+  ASSERT_EQ(stat(path().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+  ASSERT_EQ(stat(folder_.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0700u);
+}
+
+TEST_F(RecorderTest, WritesDownHowFarACallIs) {
+  const auto recorder = Make();
+  const std::vector<int64_t> shape = {2, 3, 4, 5, 6};
+  CallFacts facts = Call("grad_1");
+  facts.source = "train.py:88";
+  facts.set = 2;
+  facts.kind = OpKind::kReducescatter;
+  facts.dtype = DType::kBfloat16;
+  facts.reduce_op = ReduceOp::kMax;
+  facts.device = DeviceKind::kGpu;
+  facts.compiled = true;
+  facts.shape = &shape;
+  facts.tensors = 7;
+  facts.bytes = 1440;
+  facts.step = 12;
+  CallRecord record = recorder->Add(facts);
+  {
+    const Seen seen = Look();
+    const RecordingSlot& slot = seen.slot(0);
+    EXPECT_EQ(slot.number, 1u);
+    EXPECT_GT(slot.submitted_ns, 0);
+    EXPECT_EQ(slot.agreed_ns, 0);
+    EXPECT_EQ(TextOf(slot.name), "grad_1");
+    EXPECT_EQ(TextOf(slot.source), "train.py:88");
+    EXPECT_EQ(slot.set, 2);
+    EXPECT_EQ(slot.kind, static_cast<uint8_t>(OpKind::kReducescatter));
+    EXPECT_EQ(slot.dtype, static_cast<uint8_t>(DType::kBfloat16));
+    EXPECT_EQ(slot.reduce_op, static_cast<uint8_t>(ReduceOp::kMax));
+    EXPECT_EQ(slot.device, static_cast<uint8_t>(DeviceKind::kGpu));
+    EXPECT_EQ(slot.compiled, 1);
+    EXPECT_EQ(slot.tensors, 7);
+    EXPECT_EQ(slot.bytes, 1440);
+    EXPECT_EQ(slot.step, 12);
+    EXPECT_EQ(slot.dimensions, 5);
+    EXPECT_EQ(slot.shape[3], 5);
+  }
+  record.Agreed(512, 1000);
+  record.Started(9, 2000);
+  record.MovesBy("shm");
+  record.Moved(0.375, 5);
+  {
+    const Seen seen = Look();
+    const RecordingSlot& slot = seen.slot(0);
+    EXPECT_EQ(slot.order, 512);
+    EXPECT_EQ(slot.agreed_ns, 1000);
+    EXPECT_EQ(slot.started_ns, 2000);
+    EXPECT_EQ(slot.operation, 9u);
+    EXPECT_EQ(TextOf(slot.backend), "shm");
+    EXPECT_EQ(slot.part, 0.375);
+    EXPECT_EQ(slot.awaited, 6);
+    EXPECT_EQ(slot.ended_ns, 0);
+  }
+  record.Ended(FailedPrecondition("ranks disagree"));
+  const Seen seen = Look();
+  EXPECT_GT(seen.slot(0).ended_ns, 0);
+  EXPECT_EQ(seen.slot(0).code,
+            static_cast<uint8_t>(StatusCode::kFailedPrecondition));
+  EXPECT_EQ(seen.header().failed_call, 1u);
+  EXPECT_EQ(TextOf(seen.header().failed), "ranks disagree");
+}
+
+// Calls that fail because the job has ended tell nothing of why.
+TEST_F(RecorderTest, KeepsTheFirstErrorAndTheFirstEnd) {
+  const auto recorder = Make();
+  recorder->Add(Call("a")).Ended(Aborted("rank 1 died"));
+  recorder->Add(Call("b")).Ended(InvalidArgument("first"));
+  recorder->Add(Call("c")).Ended(InvalidArgument("second"));
+  recorder->EndedFor("rank 1 died");
+  recorder->EndedFor("rank 2 died");
+  const Seen seen = Look();
+  EXPECT_EQ(seen.header().failed_call, 2u);
+  EXPECT_EQ(TextOf(seen.header().failed), "first");
+  EXPECT_EQ(TextOf(seen.header().ended), "rank 1 died");
+}
+
+TEST_F(RecorderTest, ALongTextLosesItsMiddle) {
+  const auto recorder = Make();
+  const std::string head(80, 'a');
+  const std::string tail(80, 'z');
+  recorder->Add(Call(head + tail));
+  recorder->Add(Call(std::string(104, 'n')));
+  recorder->Add(Call(std::string(103, 'f')));
+  const Seen seen = Look();
+  const std::string name = TextOf(seen.slot(0).name);
+  EXPECT_EQ(name, head.substr(0, 50) + "..." + tail.substr(0, 50));
+  EXPECT_EQ(TextOf(seen.slot(1).name).size(), 103u);
+  EXPECT_EQ(TextOf(seen.slot(2).name), std::string(103, 'f'));
+}
+
+TEST_F(RecorderTest, TheRingComesRound) {
+  const auto recorder = Make();
+  CallRecord first = recorder->Add(Call("the first, which is never answered"));
+  for (size_t i = 1; i <= kRecordedCalls; ++i) {
+    recorder->Add(Call("later")).Ended(Status::Ok());
+  }
+  // Another call has its slot by now.
+  first.Agreed(1, 1);
+  first.Started(1, 1);
+  first.MovesBy("shm");
+  first.Moved(1, 1);
+  const Seen seen = Look();
+  EXPECT_EQ(seen.header().calls, kRecordedCalls + 1);
+  EXPECT_EQ(seen.slot(0).number, kRecordedCalls + 1);
+  EXPECT_EQ(TextOf(seen.slot(0).name), "later");
+  EXPECT_EQ(seen.slot(0).order, 0);
+  EXPECT_EQ(seen.slot(0).started_ns, 0);
+  EXPECT_EQ(TextOf(seen.slot(0).backend), "");
+  EXPECT_EQ(seen.slot(1).number, 2u);
+}
+
+TEST_F(RecorderTest, AllThreadsMayCall) {
+  const auto recorder = Make();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&recorder] {
+      for (size_t i = 0; i < kRecordedCalls / 8; ++i) {
+        CallRecord record = recorder->Add(Call("x"));
+        record.Agreed(1, 1);
+        record.Ended(InvalidArgument("no"));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const Seen seen = Look();
+  std::set<uint64_t> numbers;
+  for (size_t i = 0; i < kRecordedCalls; ++i) {
+    numbers.insert(seen.slot(i).number);
+    EXPECT_GT(seen.slot(i).ended_ns, 0);
+  }
+  EXPECT_EQ(numbers.size(), kRecordedCalls);
+  EXPECT_EQ(*numbers.begin(), 1u);
+}
+
+TEST_F(RecorderTest, WhoLeavesInOrderLeavesNoFile) {
+  {
+    const auto recorder = Make();
+    recorder->Add(Call("x")).Ended(Status::Ok());
+    recorder->EndedFor("rank 1 (host1) left: shutdown()");
+    recorder->Leaves("shutdown()", true);
+    EXPECT_TRUE(Look().there());
+    recorder->Left(false);
+    EXPECT_FALSE(Look().there());
+    EXPECT_NE(access(folder_.c_str(), F_OK), 0);
+  }
+  {
+    const auto recorder = Make();
+    recorder->Leaves("ValueError: boom", false);
+    recorder->Left(false);
+  }
+  const Seen seen = Look();
+  ASSERT_TRUE(seen.there());
+  EXPECT_EQ(seen.header().state, static_cast<uint32_t>(RankState::kFailed));
+  EXPECT_EQ(TextOf(seen.header().reason), "ValueError: boom");
+  EXPECT_GT(seen.header().left_ns, 0);
+}
+
+// It went on to its own end.
+TEST_F(RecorderTest, ABadEndOfOthersKeepsTheFile) {
+  {
+    const auto recorder = Make();
+    recorder->EndedFor("rank 1 (host1) died");
+    recorder->Leaves("its program has ended", true);
+    recorder->Left(true);
+    EXPECT_TRUE(Look().there());
+  }
+  const auto recorder = Make();
+  recorder->Add(Call("x")).Ended(Aborted("rank 1 (host1) left: shutdown()"));
+  recorder->Leaves("its program has ended", true);
+  recorder->Left(false);
+  EXPECT_TRUE(Look().there());
+  EXPECT_EQ(Look().header().lost_call, 1u);
+}
+
+TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
+  const int file = memfd_create("tf_hvd_recorder", 0);
+  ASSERT_GT(file, 2);
+  const int kept = dup(file);
+  {
+    std::string why;
+    const auto recorder = Recorder::Make({file, folder_}, {}, &why);
+    ASSERT_NE(recorder, nullptr) << why;
+    EXPECT_NE(fcntl(file, F_GETFD) & FD_CLOEXEC, 0);
+    recorder->Add(Call("x"));
+  }
+  RecordingSlot slot;
+  ASSERT_EQ(pread(kept, static_cast<void*>(&slot), sizeof(slot),
+                  kRecordingHeaderBytes),
+            static_cast<ssize_t>(sizeof(slot)));
+  EXPECT_EQ(TextOf(slot.name), "x");
+  EXPECT_NE(access(path().c_str(), F_OK), 0);
+  // A process that the rank starts has the variable that says so as well.
+  std::string why;
+  const auto other = Recorder::Make({kept, ""}, {}, &why);
+  ASSERT_NE(other, nullptr) << why;
+  other->Add(Call("y"));
+  ASSERT_EQ(pread(kept, static_cast<void*>(&slot), sizeof(slot),
+                  kRecordingHeaderBytes),
+            static_cast<ssize_t>(sizeof(slot)));
+  EXPECT_EQ(TextOf(slot.name), "x");
+  close(kept);
+}
+
+// That number may be any file's by then.
+TEST_F(RecorderTest, LeavesOtherFilesAlone) {
+  const std::string name = testing::TempDir() + "/precious";
+  const int file = open(name.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+  ASSERT_GT(file, 2);
+  std::string why;
+  const auto recorder = Recorder::Make({file, ""}, {}, &why);
+  ASSERT_NE(recorder, nullptr) << why;
+  struct stat about = {};
+  ASSERT_EQ(fstat(file, &about), 0);
+  EXPECT_EQ(about.st_size, 0);
+  close(file);
+}
+
+TEST_F(RecorderTest, SaysWhyThereIsNone) {
+  std::string why;
+  EXPECT_EQ(Recorder::Make({-1, "/proc/no/such"}, {}, &why), nullptr);
+  EXPECT_NE(why.find("/proc/no"), std::string::npos) << why;
+  EXPECT_EQ(Recorder::Make({-1, "/dev/full/x"}, {}, &why), nullptr);
+}
+
+TEST(CallRecord, OfNoCallDoesNothing) {
+  CallRecord record;
+  record.Agreed(1, 1);
+  record.Started(1, 1);
+  record.MovesBy("shm");
+  record.Moved(1, 1);
+  record.Ended(Internal("x"));
+}
+
+}  // namespace
+}  // namespace tf_hvd
