@@ -7,6 +7,8 @@
 namespace tf_hvd {
 namespace {
 
+// Written by tf_hvd/core/call_sites.py.
+constexpr char kSource[] = "_tf_hvd_source";
 // In the order in which an op may have them; no op has two of them.
 constexpr const char* kMemberNames[] = {"member_names", "variable_names"};
 
@@ -43,6 +45,7 @@ absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,
     TF_RETURN_IF_ERROR(ReadOptional(ctx, name, &attributes->member_names));
   }
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "stamp_count", &attributes->step_count));
+  TF_RETURN_IF_ERROR(ReadOptional(ctx, kSource, &attributes->source));
   // What has no name of its own has none.
   bool ignore_name_scope = false;
   TF_RETURN_IF_ERROR(ReadOptional(ctx, "wire_name", &attributes->name));

@@ -29,6 +29,9 @@ struct CollectiveAttributes {
   // Of the tensors of a group, in their order; or none.
   std::vector<std::string> member_names;
   int step_count = 0;
+  // Which line of the program made the node, as "train.py:88"; empty if it is
+  // not known.
+  std::string source;
 };
 
 absl::Status ReadAttributes(tf::OpKernelConstruction* ctx,

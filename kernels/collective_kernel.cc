@@ -83,6 +83,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   // Before anything can fail: a name that is left behind would be the next
   // call's.
   entry.name = WireName(*ctx);
+  entry.source = attributes_.unnamed ? TakeEagerSource() : attributes_.source;
   std::shared_ptr<Runtime> runtime;
   const Status initialized = FindDefaultRuntime(&runtime);
   if (!initialized.ok()) {

@@ -35,6 +35,7 @@ std::string EncodeCall(const CompiledCall& call) {
   Writer out;
   out.Put(call.set);
   out.PutText(call.name);
+  out.PutText(call.source);
   out.PutText(call.error);
   out.PutText(EncodeRequest(call.request));
   return ToText(out.Take());
@@ -45,6 +46,7 @@ Status DecodeCall(std::string_view text, CompiledCall* call) {
   Reader in(bytes);
   call->set = in.Get<int32_t>();
   call->name = in.GetText();
+  call->source = in.GetText();
   call->error = in.GetText();
   const std::string_view request = in.GetText();
   if (!in.AtEnd()) {

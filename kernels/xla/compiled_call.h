@@ -17,6 +17,7 @@ namespace tf_hvd {
 struct CompiledCall {
   int32_t set = kWorldSet;
   std::string name;
+  std::string source;  // "train.py:88"; empty if it is not known
   Request request;
   // What was found wrong while the step was compiled. The call is made all the
   // same, for the other ranks wait for it.

@@ -372,6 +372,7 @@ class Calls final : public CompiledCalls {
     const CompiledCall& call = known.call;
     Entry entry;
     entry.name = call.name;
+    entry.source = call.source;
     if (started.iteration >= 0) {
       entry.name += ";" + std::to_string(started.iteration);
     }

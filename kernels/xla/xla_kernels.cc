@@ -140,6 +140,7 @@ class CompiledKernel : public tf::XlaOpKernel {
     call.name = WireName(*ctx);
     call.request.kind = kind_;
     call.request.compiled = true;
+    call.source = attributes_.source;
     Describe(&call);
 
     std::vector<xla::XlaOp> tensors;

@@ -44,6 +44,11 @@ Global& TheGlobal() {
   return *global;
 }
 
+const char*& EagerSource() {
+  static thread_local const char* source = nullptr;
+  return source;
+}
+
 std::string& EagerName() {
   thread_local std::string name;
   return name;
@@ -201,6 +206,11 @@ const char* NotInitializedText() {
              ? "tf_hvd has been shut down; call hvd.shutdown() last, or leave "
                "it to the end of the program"
              : "tf_hvd has not been initialized; call hvd.init() first";
+}
+
+std::string_view TakeEagerSource() {
+  const char* const source = std::exchange(EagerSource(), nullptr);
+  return source == nullptr ? std::string_view() : source;
 }
 
 std::string TakeEagerName() { return std::exchange(EagerName(), ""); }
@@ -366,6 +376,8 @@ int64_t tf_hvd_submitted_count() {
   const auto runtime = tf_hvd::DefaultRuntime();
   return runtime == nullptr ? -1 : runtime->SubmittedCount();
 }
+
+void* tf_hvd_eager_source() { return &tf_hvd::EagerSource(); }
 
 void tf_hvd_set_eager_name(const char* name) {
   tf_hvd::EagerName() = name == nullptr ? "" : name;

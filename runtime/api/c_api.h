@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/api/runtime.h"
 #include "runtime/base/status.h"
@@ -130,6 +131,11 @@ TF_HVD_EXPORT int64_t tf_hvd_submitted_count();
 // or "" takes it back. Graph nodes have names of their own and ignore it.
 TF_HVD_EXPORT void tf_hvd_set_eager_name(const char* name);
 
+// Where the address of a text is looked for that says from which line of the
+// program the next eager collective of this thread comes ("train.py:88"), for
+// the recorder; null there: not known. The text must stay.
+TF_HVD_EXPORT void* tf_hvd_eager_source();
+
 // The tables, for the Python copies' tests and docs/config.md. Static text.
 TF_HVD_EXPORT const char* tf_hvd_config_markdown();
 TF_HVD_EXPORT const char* tf_hvd_dtype_name(int dtype);   // null: no such type
@@ -153,6 +159,10 @@ const char* NotInitializedText();
 
 // Takes the name set by tf_hvd_set_eager_name on this thread ("" if none).
 std::string TakeEagerName();
+
+// The text in tf_hvd_eager_source of this thread ("" if none), which is then
+// none's any more.
+std::string_view TakeEagerSource();
 
 }  // namespace tf_hvd
 

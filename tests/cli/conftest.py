@@ -107,7 +107,7 @@ def closing():
         found = {"": text.splitlines()[0]}
         name = ""
         for line in text.splitlines()[1:]:
-            started = re.match(r"  (what|where|next): +(.*)", line)
+            started = re.match(r"  (what|where|calls|next|more): +(.*)", line)
             if started:
                 name, found[started[1]] = started[1], started[2]
             elif name and line.startswith(" " * 9):

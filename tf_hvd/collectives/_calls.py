@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.options import ReductionOptions
-from tf_hvd.core import _native
+from tf_hvd.core import _native, call_sites
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import WORLD, ProcessSet, global_process_set, id_of
 from tf_hvd.core.tensorflow_hooks import (
@@ -84,7 +84,10 @@ def run(
     arguments = () if inputs is None else (inputs,)
     if not executes_eagerly():
         _refuse_parallel_dataset(op_type)
-        return function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
+        results = function(*arguments, name=name or _default_name(op_type, inputs), **attributes)
+        call_sites.note_op(results)
+        return results
+    call_sites.note_eager_call(2)
     if name is None:
         return function(*arguments, **attributes)
     return _named(name, function, *arguments, **attributes)
@@ -110,6 +113,7 @@ def run_eagerly(
     """
     function, op_type = _op_of(kind, False)
     number = _check(op_type, process_set)
+    call_sites.note_eager_call(3)  # what calls this, and what the program calls
     attributes = (*attributes, "process_set_id", number)
     if name is None:
         return execute(function, op_type, tensor, attributes)

@@ -134,6 +134,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "mpi_threads_supported": (number, []),
         "submitted_count": (ctypes.c_int64, []),
         "set_eager_name": (None, [text]),
+        "eager_source": (ctypes.c_void_p, []),
         "config_markdown": (text, []),
         "dtype_name": (text, [number]),
         "reduce_op_name": (text, [number]),
@@ -266,6 +267,19 @@ def process_mark() -> str:
 def set_eager_name(name: str | None) -> None:
     """Names the next eager collective of this thread on the wire; None takes it back."""
     _set_eager_name(None if name is None else name.encode())
+
+
+def address_of(text: bytes) -> int:
+    """Where a text lies, for the native side, as long as somebody holds it; it ends with a zero."""
+    return ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
+
+
+def eager_source() -> Any:
+    """Where the native side looks for the line of this thread's next eager call.
+
+    Its `value` is the address of a text, or None.
+    """
+    return ctypes.c_void_p.from_address(library.tf_hvd_eager_source())
 
 
 def nccl_version() -> int:

@@ -72,15 +72,16 @@ def place(frames: Sequence[tuple[str, int | str | None, str | None]], message: s
     """
     for file, line, function in reversed(frames):
         if _GENERATED.search(file):
-            own = [each for each in _CONVERTED.findall(message) if not _is_others(each[0])]
+            own = [each for each in _CONVERTED.findall(message) if not is_others(each[0])]
             if own:
                 return _place(*own[-1])
-        elif not _is_others(file):
+        elif not is_others(file):
             return _place(file, line, function)
     return ""
 
 
-def _is_others(file: str) -> bool:
+def is_others(file: str) -> bool:
+    """Whether a file is Python's or an installed package's, or AutoGraph has made it."""
     return bool(_INSTALLED.search(file) or _GENERATED.search(file))
 
 

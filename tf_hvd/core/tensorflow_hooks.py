@@ -330,6 +330,16 @@ def has_no_strategy() -> bool:
     return graph is None or getattr(graph, "_distribution_strategy_stack", None) == []
 
 
+def traceback_of(op: Any) -> list[tuple[str, int]]:
+    """Files and lines that led to an op of a graph, the innermost last, as AutoGraph found them."""
+    return [(frame.filename, frame.lineno) for frame in op.traceback]
+
+
+def annotate(op: Any, attribute: str, text: bytes) -> None:
+    """Gives an op of a graph an attribute of ours, which it need not have: it begins with "_"."""
+    op._set_attr(attribute, tf.compat.v1.AttrValue(s=text))
+
+
 def in_loop(graphs: Sequence[Any]) -> bool:
     """Whether one of these functions is the body of a loop."""
     return any(isinstance(graph, WhileBodyFuncGraph) for graph in graphs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tf_hvd.core import error_text
+from tf_hvd.launch.recordings import NO_EVIDENCE, Evidence
 from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, exit_code
 from tf_hvd.launch.terminal import Screen
@@ -48,8 +50,7 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
         ranks: how many ranks the job had, on all machines.
     """
     before = session.ended_before()
-    # At the end of such a rank the launcher ends the others.
-    first = first_ended(session, all_here=len(session.ranks) >= ranks and not before)
+    first = first_of(session, ranks)
     if ending.signum and not (first and session.began_to_end(first[0]) < ending.time_ns):
         how = _signal_text(ending.signum)
         cure = "" if ending.signum in _CRASHES else _SENT
@@ -102,6 +103,13 @@ def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit
     return replace(found, cure=cure)
 
 
+def first_of(session: Session, ranks: int) -> tuple[int, int] | None:
+    """As `first_ended`, where the job had so many ranks on all machines."""
+    # At the end of one that has not called `init` the launcher ends the others.
+    all_here = len(session.ranks) >= ranks and not session.ended_before()
+    return first_ended(session, all_here)
+
+
 def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
     """The rank of this machine that was the first to end badly, and its code or minus its signal.
 
@@ -128,9 +136,16 @@ def reason(number: int, session: Session) -> str:
     return error_text.short(text) if text else ""
 
 
-def end_text(code: int, culprit: Culprit) -> str:
+def end_text(code: int, culprit: Culprit, evidence: Evidence = NO_EVIDENCE) -> str:
     """The paragraph for a job that failed."""
-    parts = {"what": culprit.what, "where": culprit.where, "next": culprit.cure}
+    parts = {
+        "what": culprit.what,
+        "where": culprit.where,
+        "calls": evidence.sentence,
+        "next": culprit.cure,
+        "more": f"tf_hvd doctor {shlex.quote(evidence.folder)}" if evidence.folder else "",
+        "dump": evidence.error and f"the recordings could not be saved: {evidence.error}",
+    }
     lines = [f"tf_hvd run: the job ended with exit code {code}"]
     for name, text in parts.items():
         if text:

@@ -1,6 +1,7 @@
-"""`tf_hvd doctor`: what this machine has for a job, and what is wrong with it.
+"""`tf_hvd doctor`: what this machine has for a job and what is wrong with it; or with a job.
 
-Nothing is started here: MPI is opened, not initialised, and TensorFlow, MPI and CUDA are asked in
+Of a job it reads what the flight recorders have left (tf_hvd/observe/failure.py). Of the machine:
+nothing is started here: MPI is opened, not initialised, and TensorFlow, MPI and CUDA are asked in
 a process of its own (tf_hvd/launch/doctor_facts.py), which is ended after a while.
 """
 
@@ -24,7 +25,7 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 
-from tf_hvd.launch import shared_memory
+from tf_hvd.launch import dump_report, shared_memory
 from tf_hvd.launch.doctor_findings import (
     NOTE,
     OK,
@@ -51,10 +52,18 @@ def add_command(commands: Any) -> None:
     """Adds `doctor` to the commands of the parser."""
     parser = commands.add_parser(
         "doctor",
-        help="check whether this machine can run a job",
+        help="check whether this machine can run a job, or what went wrong in one",
         description="Says which TensorFlow, MPI, GPUs, NCCL and settings a job on this machine "
-        "would have, and how to fix what is wrong. Exit code 1 if something stops a job.",
-        epilog="example: tf_hvd doctor --json > report.json",
+        "would have, and how to fix what is wrong. Exit code 1 if something stops a job. With "
+        "DUMP: says what went wrong in a job, from its ranks' last collectives.",
+        epilog="examples: tf_hvd doctor --json > report.json; tf_hvd doctor dumps",
+    )
+    parser.add_argument(
+        "dump",
+        nargs="?",
+        type=Path,
+        metavar="DUMP",
+        help="a folder with recordings, from TF_HVD_DUMP_DIR or `tf_hvd dump`",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
     parser.add_argument(
@@ -74,6 +83,8 @@ def _seconds(text: str) -> int:
 
 
 def _start(options: argparse.Namespace) -> int:
+    if options.dump is not None:
+        return dump_report.show(options.dump, options.json)
     lines = findings(_look(without_launcher(os.environ), options.limit))
     stops = stops_a_job(lines)
     if options.json:

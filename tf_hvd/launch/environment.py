@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.launchers import LIBRARY_VARIABLE, Launcher
-from tf_hvd.launch.rank import FOLDER_VARIABLE
+from tf_hvd.launch.rank import FOLDER_VARIABLE, RECORDING
 from tf_hvd.launch.task import RANK_VARIABLES
 
 # What does not go to other machines: Horovod's rule (its util/env.py) ...
@@ -35,7 +35,7 @@ SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
 INTERNAL_VARIABLES = frozenset(
     {
         *("TF_HVD_STARTED_BY", "TF_HVD_LAUNCHED_RANK", "TF_HVD_LISTEN_ON"),
-        *(FOLDER_VARIABLE, SETTINGS_VARIABLE),
+        *(FOLDER_VARIABLE, SETTINGS_VARIABLE, RECORDING),
     }
 )
 # What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.

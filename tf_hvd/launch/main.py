@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from tf_hvd.core import wheels
-from tf_hvd.launch import bench, doctor, interpreter, run, strip_ops, supervise
+from tf_hvd.launch import bench, doctor, dump, interpreter, run, strip_ops, supervise
 from tf_hvd.launch.errors import UsageError
 
 _NOT_AS_ASKED = 2
@@ -135,6 +135,7 @@ def make_parser() -> argparse.ArgumentParser:
     strip_ops.add_command(commands)
     bench.add_command(commands, _rank_count, main)
     doctor.add_command(commands)
+    dump.add_command(commands)
     return parser
 
 

@@ -61,6 +61,14 @@ def _below(process: int) -> set[int]:
         return set()
 
 
+def ancestors(process: int) -> set[int]:
+    """The ids of the processes above it."""
+    try:
+        return {parent.pid for parent in psutil.Process(process).parents()}
+    except psutil.Error:
+        return set()
+
+
 def name(process: int) -> str:
     """What it is called; empty if it has ended."""
     try:

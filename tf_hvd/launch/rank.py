@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 SOCKET, MACHINE, ENDED, RUNNING, JOINED = "ranks", "machine", "ended.", "running.", "joined."
@@ -39,6 +39,10 @@ INPUT, ERRORS, NOTHING = "i", "e", "-"
 # How a line of standard error on another machine tells whose it is: as --tag-output does.
 LABEL = re.compile(r"\[1,(\d+)\]<stderr>: ")
 _PRELOADED = "libtf_hvd_listen.so"
+# By these its recorder knows the file that it writes to, and the job: "5:tf_hvd-x7k2"
+# (runtime/base/config.cc); and by this name in what a file is called others know one.
+RECORDING, _RECORDER = "TF_HVD_RECORDING", "tf_hvd_recorder"
+DUMP_FOLDER = "TF_HVD_DUMP_DIR"
 # By this the program knows which of the launcher's ranks it is (tf_hvd/core/_launcher.py).
 _NUMBER = "TF_HVD_LAUNCHED_RANK"
 _PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
@@ -74,7 +78,48 @@ def _is_of_this_machine(folder: str) -> bool:
     return False
 
 
-def report(folder: str, rank: int) -> dict[str, int] | None:
+def open_recording() -> int | None:
+    """Makes the file in which the rank's calls are recorded: without a name, in memory.
+
+    None if there can be none; the rank makes one then, which nobody else can look into.
+    """
+    try:
+        file = os.memfd_create(_RECORDER, 0)
+    except (AttributeError, OSError):  # a Python that was built for old machines
+        path = f"/dev/shm/{_RECORDER}.{os.getpid()}"
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            os.unlink(path)
+        except OSError:
+            return None
+    os.set_inheritable(file, True)
+    return file
+
+
+def save_recording(file: int, folder: str, job: str, rank: int) -> str:
+    """Copies a rank's recording to a folder of its job; returns that folder.
+
+    Nothing of a rank that did not get as far as to have one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    where = os.path.join(folder, job)
+    size = os.fstat(file).st_size
+    if size:
+        os.makedirs(folder, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(where, 0o700)
+        with open(os.path.join(where, f"rank.{rank}"), "wb", opener=_privately) as copy:
+            copy.write(os.pread(file, size, 0))
+    return where
+
+
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def report(folder: str, rank: int, recording: int | None) -> dict[str, int] | None:
     """Tells the launcher that this rank starts; returns what it hands over.
 
     By name: its standard input, `INPUT`, and where its standard error goes, `ERRORS`. None if there
@@ -88,7 +133,9 @@ def report(folder: str, rank: int) -> dict[str, int] | None:
         with socket.socket(socket.AF_UNIX) as link:
             # By a short name: a socket's path may have 107 bytes.
             link.connect(f"/proc/self/fd/{where}/{SOCKET}")
-            link.sendall(f"{rank} {os.getpid()}\n".encode())
+            files = [] if recording is None else [recording]
+            sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+            link.sendmsg([f"{rank} {os.getpid()}\n".encode()], sent if files else [])
             room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
             names, ancillary, _, _ = link.recvmsg(2, room)
             handed = array.array("i")
@@ -284,7 +331,7 @@ def write_all(to: int, data: bytes) -> bool:
     return True
 
 
-def watch_child(folder: str, rank: int) -> None:
+def watch_child(folder: str, rank: int, save: Callable[[], None]) -> None:
     """Forks: the child returns and becomes the rank, this process notes that it runs, how it ends.
 
     MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
@@ -293,6 +340,7 @@ def watch_child(folder: str, rank: int) -> None:
     Args:
         folder: the launcher's; empty on another machine.
         rank: whose child it is.
+        save: called at a bad end.
     """
     launcher = os.getppid()
     running = os.path.join(folder, f"{RUNNING}{rank}")
@@ -311,8 +359,9 @@ def watch_child(folder: str, rank: int) -> None:
     # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
     # holds this one any more, before it is told how the rank has ended.
     kept = os.environ.get(_PMI, "")
+    recording = "" if folder else os.environ.get(RECORDING, "").partition(":")[0]
     for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and str(number) != kept:
+        if number > 2 and str(number) not in (kept, recording):
             with contextlib.suppress(OSError):  # what has listed them
                 os.close(number)
     null = os.open(os.devnull, os.O_RDWR)
@@ -324,6 +373,8 @@ def watch_child(folder: str, rank: int) -> None:
     if folder:
         with contextlib.suppress(OSError):
             _note_end(folder, rank, code)
+    elif code:
+        save()
     keeper.hold()
     if code < 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
@@ -454,10 +505,21 @@ def main(arguments: list[str]) -> NoReturn:
     here = _is_of_this_machine(folder)
     if not here:
         os.environ.pop(FOLDER_VARIABLE, None)
+    recording, job = open_recording(), os.path.basename(folder)
+    os.environ.pop(RECORDING, None)
+    if recording is not None:
+        os.environ[RECORDING] = f"{recording}:{job}"
+
+    def save() -> None:
+        to = os.environ.get(DUMP_FOLDER)
+        if to and recording is not None:
+            with contextlib.suppress(OSError):  # on another machine nobody would read of it
+                save_recording(recording, to, job, rank)
+
     if "watch" in wanted:
-        watch_child(folder if here else "", rank)
+        watch_child(folder if here else "", rank, save)
     os.environ[_NUMBER] = str(rank)
-    handed = report(folder, rank) if here else None
+    handed = report(folder, rank, recording) if here else None
     _take(handed or {}, wanted)
     label = f"[1,{rank}]<{{}}>: "
     tags, timestamps = "tags" in wanted, "timestamps" in wanted

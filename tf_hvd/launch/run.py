@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.launch import culprit, interpreter, processes, rank, shared_memory
+from tf_hvd.launch import culprit, interpreter, processes, rank, recordings, shared_memory
 from tf_hvd.launch import job_watch as watching
 from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.command_line import Job, Output, by_way_of_rank, command_line
@@ -351,7 +351,9 @@ def _closing_failed(ranks: int, ending: Ending, watch: watching.JobWatch, sessio
     if not found.known:
         watch.terminal.show_banner()
     code = ending.code if found.code is None else found.code
-    watching.say(culprit.end_text(code, found))
+    first = culprit.first_of(session, ranks)
+    evidence = recordings.take(session, first[0] if first else None, os.environ)
+    watching.say(culprit.end_text(code, found, evidence))
     if little := watch.shared_memory_text():
         watching.say(little)
     return code

@@ -63,6 +63,8 @@ class Session:
         """The process id of each rank that has reported, by rank."""
         self.sessions: set[int] = set()
         """The sessions that the launcher has put those into."""
+        self.recordings: dict[int, int] = {}
+        """The file in which each such rank's calls are recorded, by rank."""
         self._gives_input = gives_input
         self._outer = outer
         self._terminal = terminal
@@ -101,6 +103,8 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self._listener.close()
+        for file in self.recordings.values():
+            os.close(file)
         if self.joined():
             self._tell_outer(INNER)
         self._traces.clear()
@@ -249,10 +253,23 @@ class Session:
                 link, _ = self._listener.accept()
                 with link, contextlib.suppress(OSError, ValueError):
                     link.settimeout(10.0)
-                    number, pid = link.makefile().readline().split()
-                    self.sessions |= {processes.session(int(pid)) or 0}
-                    self._welcome(link, int(number))
-                    self.ranks[int(number)] = int(pid)
+                    number, pid = self._report_of(link)
+                    self.sessions |= {processes.session(pid) or 0}
+                    self._welcome(link, number)
+                    self.ranks[number] = pid
+
+    def _report_of(self, link: socket.socket) -> tuple[int, int]:
+        """A rank's number and process; keeps the file in which its calls are recorded."""
+        text, files, _, _ = socket.recv_fds(link, 64, 1)
+        try:
+            number, pid = map(int, text.split())
+        except ValueError:
+            for file in files:
+                os.close(file)
+            raise
+        for file in files:
+            self.recordings[number] = file
+        return number, pid
 
     def _welcome(self, link: socket.socket, number: int) -> None:
         """Hands a rank its standard input and error, as far as they come from here."""

@@ -14,6 +14,7 @@ RESULTS = {
     "int64_t": ctypes.c_int64,
     "const char*": ctypes.c_char_p,
     "void": None,
+    "void*": ctypes.c_void_p,
 }
 DECLARED = re.findall(
     r"TF_HVD_EXPORT ([\w ]+\*?)\s*\b(tf_hvd_\w+)\(([^)]*)\);", HEADER.read_text(), re.DOTALL

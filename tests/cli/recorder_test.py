@@ -1,0 +1,185 @@
+"""What a job's flight recorders tell at its end, and while it runs."""
+
+import json
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
+START = """
+import tensorflow as tf
+import tf_hvd as hvd
+hvd.init()
+for number in range(3):
+    hvd.allreduce(tf.ones([3]), name=f"grad_{number}")
+"""
+KILLED = (
+    START
+    + """
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.allreduce(tf.ones([3]), name="grad_3")
+"""
+)
+RAISES = (
+    START
+    + """
+if hvd.rank() == 1:
+    raise ValueError("sample 17 is broken")
+hvd.allreduce(tf.ones([3]), name="grad_3")
+"""
+)
+DISAGREES = START + 'hvd.allreduce(tf.ones([3 + hvd.rank()]), name="grad_3")\n'
+
+
+def doctor(*words):
+    done = subprocess.run([*COMMAND, "doctor", *map(str, words)], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def told(output):
+    """The sentence about the calls in the closing paragraph."""
+    found = re.search(r"^  calls: (.*(?:\n         .*)*)", output, re.MULTILINE)
+    return re.sub(r"\s+", " ", found[1]) if found else ""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            KILLED,
+            r"rank 1 was ended by signal 9 \(SIGKILL\); its last call, number 4, was allreduce "
+            r"'grad_2' \(.*program\.py:10\); ranks 0 and 2 waited for it in allreduce 'grad_3' "
+            r"\(.*program\.py:14\)",
+        ),
+        (
+            RAISES,
+            r"rank 1 left the job: ValueError: sample 17 is broken; its last call, number 4, was "
+            r"allreduce 'grad_2' \(.*:10\); ranks 0 and 2 waited for it in allreduce 'grad_3' .*",
+        ),
+        (
+            DISAGREES,
+            r"the ranks disagree from call 5 on, allreduce 'grad_3' \(.*:11\): .*float32\[3\].*",
+        ),
+    ],
+    ids=["killed", "raises", "disagrees"],
+)
+def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, sentence):
+    dumps = tmp_path / "dumps"
+    job = subprocess.run(
+        [*COMMAND, "run", "-np", "3", *program(text)],
+        env={**environ, "TF_HVD_DUMP_DIR": str(dumps)},
+        capture_output=True,
+        text=True,
+    )
+    assert job.returncode, job.stderr
+    assert re.fullmatch(sentence, told(job.stderr)), job.stderr
+    (folder,) = dumps.iterdir()
+    assert f"more:  tf_hvd doctor {folder}" in re.sub(r"\s+", " ", job.stderr).replace(
+        "more: ", "more:  "
+    )
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "ends.json", "rank.0", "rank.1", "rank.2",
+    ]  # fmt: skip
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "rank.1").stat().st_mode) == 0o600
+    code, page, _ = doctor(dumps)
+    assert code == 0
+    assert re.match(sentence, page.splitlines()[0]), page
+    code, report, _ = doctor("--json", folder)
+    found = json.loads(report)
+    assert 1 in found["ranks"]
+    # Also without what that rank has left.
+    (folder / "rank.1").unlink()
+    _, page, _ = doctor(folder)
+    assert "rank 1" in page.splitlines()[0] or "disagree" in page.splitlines()[0], page
+    assert "no recording of rank 1" in page
+
+
+def test_a_job_that_ends_well_leaves_no_dump(environ, program, tmp_path):
+    job = subprocess.run(
+        [*COMMAND, "run", "-np", "2", *program(START)],
+        env={**environ, "TF_HVD_DUMP_DIR": str(tmp_path / "dumps")},
+        capture_output=True,
+        text=True,
+    )
+    assert job.returncode == 0, job.stderr
+    assert not (tmp_path / "dumps").exists()
+
+
+def test_a_dump_that_cannot_be_written_is_told(environ, program, tmp_path):
+    (tmp_path / "dumps").write_text("no folder")
+    job = subprocess.run(
+        [*COMMAND, "run", "-np", "2", *program(KILLED)],
+        env={**environ, "TF_HVD_DUMP_DIR": str(tmp_path / "dumps")},
+        capture_output=True,
+        text=True,
+    )
+    assert "the recordings could not be saved: " in re.sub(r"\s+", " ", job.stderr), job.stderr
+    assert told(job.stderr).startswith("rank 1 ")
+
+
+HANGS = (
+    START
+    + """
+say("here")
+sys.stdout.flush()
+if hvd.rank() == 1:
+    time.sleep(1000)
+hvd.allreduce(tf.ones([3]), name="grad_3")
+"""
+)
+
+
+def test_a_job_that_hangs_is_looked_into(environ, program, tmp_path):
+    output = tmp_path / "output"
+    with output.open("w") as file:
+        job = subprocess.Popen(
+            [*COMMAND, "run", "-np", "2", *program(HANGS)], env=environ, stdout=file, stderr=file
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while output.read_text().count("here") < 2:
+            assert job.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.1)
+        page = ""
+        while "waiting: 0" not in page:
+            assert time.monotonic() < deadline, page
+            dumped = subprocess.run(
+                [*COMMAND, "dump", str(job.pid), "--to", str(tmp_path / "dumps")],
+                capture_output=True,
+                text=True,
+            )
+            assert dumped.returncode == 0, dumped.stderr
+            assert "2 of 2 ranks of job tf_hvd-" in dumped.stderr
+            _, page, _ = doctor(dumped.stdout.strip())
+        assert re.match(
+            r"rank 1 never called allreduce 'grad_3' \(.*:16\), in which rank 0 waited; its last "
+            r"call, number 4, was allreduce 'grad_2'",
+            page,
+        )
+    finally:
+        job.send_signal(signal.SIGINT)
+        job.wait(60)
+
+
+def test_what_there_is_nothing_of(tmp_path):
+    code, _, error = doctor(tmp_path)
+    assert code == 2
+    assert "no recording here: no file rank.N" in error
+    (tmp_path / "rank.0").write_text("?")
+    code, _, error = doctor(tmp_path)
+    assert code == 2
+    assert "rank.0: the file is not whole" in error
+    with subprocess.Popen(["sleep", "600"]) as other:
+        words = [*COMMAND, "dump", str(other.pid), "--to", str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        other.kill()
+    assert done.returncode == 2
+    assert "is no rank of a job" in done.stderr

@@ -1,0 +1,255 @@
+"""The sentence that says what went wrong, for made-up jobs."""
+
+import dataclasses
+import pathlib
+import sys
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from recorded import Job, call, moving, through, waiting
+
+from tf_hvd.observe.failure import Ends, explain, named
+from tf_hvd.observe.recording import FAILED, JOINED, THROUGH
+
+
+def job_of(size=4, common=511):
+    return Job(size, common)
+
+
+def test_names_of_ranks():
+    assert named([3]) == "rank 3"
+    assert named([1, 0]) == "ranks 0 and 1"
+    assert named([0, 1, 2, 4, 7]) == "ranks 0 to 2, 4 and 7"
+    assert named(range(512)) == "ranks 0 to 511"
+
+
+def test_a_rank_that_never_called():
+    job = job_of()
+    for rank in (0, 1, 2):
+        job.calls[rank].append(waiting(job.next("grad_12")))
+    found = explain(job.recordings())
+    assert found.ranks == (3,)
+    assert found.sentence == (
+        "rank 3 never called allreduce 'grad_12' (train.py:88), in which ranks 0 to 2 waited; "
+        "its last call, number 511, was allreduce 'grad_511' (train.py:511)"
+    )
+    last = found.rows[-1]
+    assert (last.title, last.order) == ("allreduce 'grad_12' (train.py:88)", 0)
+    assert last.ranks == {"waiting": [0, 1, 2], "not called": [3]}
+    assert found.rows[-2].ranks == {"ended": [0, 1, 2, 3]}
+
+
+def test_a_rank_that_never_called_and_has_no_file():
+    job = job_of()
+    for rank in (0, 1, 2):
+        job.calls[rank].append(waiting(job.next("grad_12")))
+    found = explain(job.recordings(without=(3,)))
+    assert found.ranks == (3,)
+    assert found.sentence == (
+        "rank 3 never called allreduce 'grad_12' (train.py:88), in which ranks 0 to 2 waited; "
+        "there is no recording of it"
+    )
+    assert found.rows[-1].ranks == {"waiting": [0, 1, 2], "no recording": [3]}
+
+
+def test_ranks_that_call_different_things():
+    job = job_of(3)
+    job.calls[0].append(waiting(job.next("a", line=88)))
+    job.calls[1].append(waiting(job.next("a", line=88)))
+    job.calls[2].append(waiting(job.next("b", line=90, kind="allgather")))
+    found = explain(job.recordings())
+    assert found.sentence == (
+        "ranks 0 and 2 disagree from call 512 on: ranks 0 and 1 called allreduce 'a' "
+        "(train.py:88), rank 2 allgather 'b' (train.py:90)"
+    )
+
+
+def test_ranks_that_call_one_thing_differently():
+    job = job_of(2, 3)
+    text = "allreduce 'x': ranks disagree on the shape: rank 0 has float32[4], rank 1 float32[5]"
+    for rank in (0, 1):
+        job.calls[rank].append(job.next("x", code="disagreement"))
+        job.end(rank, FAILED, f"FailedPreconditionError: {text}")
+        job.ends[rank] |= {"failed_call": 4, "failed": text}
+    found = explain(job.recordings())
+    assert found.sentence == (
+        f"the ranks disagree from call 4 on, allreduce 'x' (train.py:88): {text}"
+    )
+    # A program that has gone on since has got over it.
+    for rank in (0, 1):
+        job.calls[rank].append(call("y", 5))
+        job.end(rank, JOINED, "")
+    assert "disagree" not in explain(job.recordings()).sentence
+
+
+def test_a_rank_that_dies_in_the_middle_of_a_call():
+    job = job_of(3)
+    large = {"bytes": 4 << 20, "operation": 512}
+    job.calls[1] += [moving(job.next("x", **large), 0.375), job.next("y", ended=0, **large)]
+    for rank in (0, 2):
+        job.calls[rank].append(moving(job.next("x"), 0.25, awaited=1, ended=job.now))
+    job.told("rank 1 (host1) died", but=[1])
+    found = explain(job.recordings(), Ends(1, {1: -9}))
+    assert found.ranks == (1,)
+    assert found.sentence == (
+        "rank 1 was ended by signal 9 (SIGKILL) in allreduce 'x' (train.py:88) after 3 of 8 MiB; "
+        "ranks 0 and 2 were in allreduce 'x' (train.py:88)"
+    )
+
+
+def test_a_rank_that_dies_between_calls():
+    job = job_of(2, 5)
+    job.calls[0].append(waiting(job.next("x"), ended=job.now))
+    job.told("rank 1 (host1) died", but=[1])
+    for without, what in (
+        ((), "its last call, number 5, was allreduce 'grad_5' (train.py:5)"),
+        ((1,), "there is no recording of it"),
+    ):
+        found = explain(job.recordings(without))
+        assert found.sentence == (
+            f"rank 1 died; {what}; rank 0 waited for it in allreduce 'x' (train.py:88)"
+        )
+
+
+def test_a_rank_that_raises():
+    job = job_of(3, 5)
+    job.end(1, FAILED, "ValueError: sample 17 is broken")
+    for rank in (0, 2):
+        job.calls[rank].append(waiting(job.next("x"), ended=job.now))
+    job.told("rank 1 (host1) left: ValueError: sample 17 is broken", but=[1])
+    found = explain(job.recordings())
+    assert found.ranks == (1,)
+    assert found.sentence == (
+        "rank 1 left the job: ValueError: sample 17 is broken; its last call, number 5, was "
+        "allreduce 'grad_5' (train.py:5); ranks 0 and 2 waited for it in allreduce 'x' "
+        "(train.py:88)"
+    )
+    assert explain(job.recordings(without=(1,))).ranks == (1,)
+
+
+def test_a_rank_that_ends_early():
+    job = job_of(2, 5)
+    job.end(1, THROUGH, "its program has ended")
+    job.calls[0].append(waiting(job.next("score"), ended=job.now))
+    job.told("rank 1 (host1) left: its program has ended; 'score' still needed it", but=[1])
+    found = explain(job.recordings())
+    assert found.ranks == (1,)
+    assert found.sentence == (
+        "rank 1 came to its end before the others: its program has ended; its last call, number "
+        "5, was allreduce 'grad_5' (train.py:5); rank 0 waited for it in allreduce 'score' "
+        "(train.py:88)"
+    )
+
+
+def test_a_rank_whose_data_does_not_come():
+    job = job_of(3, 5)
+    for rank in range(3):
+        job.calls[rank].append(moving(job.next("x"), 0.5, awaited=None if rank == 2 else 2))
+    found = explain(job.recordings())
+    assert found.ranks == (2,)
+    assert "rank 0 waited in allreduce 'x' (train.py:88) for data of rank 2" in found.sentence
+
+
+def test_a_joined_rank_lacks_nothing():
+    job = job_of(3, 5)
+    job.calls[0].append(waiting(call("join", 6, kind="join")))
+    job.calls[1].append(waiting(job.next("x")))
+    found = explain(job.recordings())
+    assert found.ranks == (2,)
+
+
+def test_a_process_set_has_its_own_members():
+    job = job_of(4, 5)
+    for rank in (1, 3):
+        job.calls[rank] += [call("in the set", 6, set=7, order=1)]
+    job.calls[1].append(waiting(call("next", 7, set=7)))
+    found = explain(job.recordings())
+    assert found.ranks == (3,)
+    assert found.rows[-1].ranks == {"waiting": [1], "not called": [3]}
+
+
+def test_nothing_went_wrong():
+    found = explain(through(job_of(2, 5)).recordings())
+    assert found.sentence == "nothing went wrong: all ranks left the job in order"
+    assert not found.ranks
+    assert "no rank waits for another" in explain(job_of(2, 5).recordings()).sentence
+
+
+FAULTS = ("death", "raise", "early end", "missing", "stopped in a call")
+
+
+@given(
+    size=st.integers(2, 9),
+    common=st.integers(0, 30),
+    fault=st.sampled_from(FAULTS),
+    data=st.data(),
+)
+def test_the_right_rank_is_named_with_its_file_or_without(size, common, fault, data):
+    job = Job(size, common)
+    guilty = data.draw(st.integers(0, size - 1))
+    others = [rank for rank in range(size) if rank != guilty]
+    # Not all need have come to the call that shows it.
+    come = data.draw(st.lists(st.sampled_from(others), min_size=1, unique=True))
+    told = {
+        "death": f"rank {guilty} (host{guilty}) died",
+        "raise": f"rank {guilty} (host{guilty}) left: ValueError: boom",
+        "early end": f"rank {guilty} (host{guilty}) left: its program has ended",
+    }.get(fault, "")
+    if fault == "stopped in a call":
+        for rank in range(size):
+            awaited = None if rank == guilty else guilty
+            job.calls[rank].append(moving(job.next("x"), 0.5, awaited=awaited))
+    else:
+        for rank in come if told else others:
+            job.calls[rank].append(waiting(job.next("x"), ended=job.now if told else 0))
+    if fault == "raise":
+        job.end(guilty, FAILED, "ValueError: boom")
+    if fault == "early end":
+        job.end(guilty, THROUGH, "its program has ended")
+    if told:
+        job.told(told, but=[guilty])
+    for without in ((), (guilty,)):
+        found = explain(job.recordings(without))
+        assert found.ranks == (guilty,), (found.sentence, without)
+        assert f"rank {guilty}" in found.sentence
+
+
+@given(size=st.integers(2, 5), data=st.data())
+def test_any_recordings_get_a_sentence(size, data):
+    """Also those that fit together in no way."""
+    job = Job(size, data.draw(st.integers(0, 3)))
+    names = st.sampled_from(["a", "b", "join"])
+    for rank in range(size):
+        for number in range(data.draw(st.integers(0, 3))):
+            one = call(data.draw(names), number + 1, set=data.draw(st.integers(0, 1)))
+            how = data.draw(st.sampled_from(["ended", "waiting", "moving", "failed"]))
+            if how == "waiting":
+                one = waiting(one, ended=data.draw(st.sampled_from([0, job.now])))
+            elif how == "moving":
+                one = moving(one, data.draw(st.floats(0, 1)), data.draw(st.integers(0, size - 1)))
+            elif how == "failed":
+                one = dataclasses.replace(one, code="disagreement")
+            job.calls[rank].append(one)
+        state = data.draw(st.sampled_from([JOINED, THROUGH, FAILED]))
+        job.end(rank, state, data.draw(st.text()), told=data.draw(st.text()))
+        job.ends[rank] |= {"failed_call": data.draw(st.integers(0, 3)), "failed": "so"}
+    without = data.draw(st.lists(st.integers(0, size - 1), max_size=size - 1))
+    ends = Ends(
+        data.draw(st.none() | st.integers(0, size - 1)), {0: data.draw(st.integers(-70, 9))}
+    )
+    found = explain(job.recordings(without), ends)
+    assert found.sentence
+    assert all(0 <= rank < size for rank in found.ranks)
+
+
+@pytest.mark.parametrize("size", [512])
+def test_a_large_job(size):
+    job = job_of(size, 200)
+    for rank in range(size - 1):
+        job.calls[rank].append(waiting(job.next("x")))
+    found = explain(job.recordings())
+    assert found.ranks == (511,)
+    assert "in which ranks 0 to 510 waited" in found.sentence

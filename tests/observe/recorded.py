@@ -1,0 +1,128 @@
+"""Jobs as their recorders hold them, made up: calls in common, then a fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from tf_hvd.observe.recording import FAILED, JOINED, THROUGH, Call, Recording
+
+SECOND = 1_000_000_000
+START = 1_800_000_000 * SECOND
+
+
+def call(name, number, line=1, **others):
+    """A call that has ended well."""
+    at = START + number * SECOND
+    plain = {
+        "number": number,
+        "name": name,
+        "kind": "allreduce",
+        "dtype": "float32",
+        "shape": (4,),
+        "tensors": 1,
+        "bytes": 16,
+        "reduce_op": "Sum",
+        "device": "CPU",
+        "compiled": False,
+        "backend": "shm",
+        "set": 0,
+        "step": -1,
+        "order": number,
+        "operation": number,
+        "part": 0.0,
+        "awaited": None,
+        "submitted": at,
+        "agreed": at + 1,
+        "started": at + 2,
+        "ended": at + 3,
+        "code": "ok",
+        "source": f"train.py:{line}",
+    }
+    return Call(**{**plain, **others})
+
+
+def waiting(one, ended=0):
+    """The same, if not all ranks have called it; answered at the job's end, if at all."""
+    return dataclasses.replace(
+        one,
+        order=0,
+        operation=0,
+        backend="",
+        agreed=0,
+        started=0,
+        ended=ended,
+        code="aborted" if ended else "ok",
+    )
+
+
+def moving(one, part, awaited=None, ended=0):
+    """The same, if its data was on its way."""
+    code = "aborted" if ended else "ok"
+    return dataclasses.replace(one, part=part, awaited=awaited, ended=ended, code=code)
+
+
+@dataclass
+class Job:
+    """Ranks that have made `common` calls together, and are about to come to an end."""
+
+    size: int
+    common: int
+    calls: dict[int, list[Call]] = field(default_factory=dict)
+    ends: dict[int, dict[str, object]] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for rank in range(self.size):
+            self.calls[rank] = [call(f"grad_{n}", n, line=n) for n in range(1, self.common + 1)]
+            self.ends[rank] = {"state": JOINED}
+
+    @property
+    def now(self):
+        return START + (self.common + 100) * SECOND
+
+    def next(self, name, line=88, **others):
+        return call(name, self.common + 1, line=line, **others)
+
+    def end(self, rank, state, reason, told="", at=0):
+        """How a rank left, and what it was told before that of another one's end."""
+        self.ends[rank] = {"state": state, "reason": reason, "left": self.now + at}
+        if told:
+            self.ends[rank] |= {"ended": told, "told": self.now + at - 1}
+
+    def told(self, text, but):
+        """The others are told of an end and leave for that."""
+        for rank in range(self.size):
+            if rank not in but:
+                self.end(rank, FAILED, f"UnknownError: {text}", told=text, at=SECOND)
+
+    def recordings(self, without=()):
+        return [
+            Recording(
+                **{
+                    "rank": rank,
+                    "size": self.size,
+                    "host": f"host{rank}",
+                    "process": 100 + rank,
+                    "job": "a job",
+                    "left": 0,
+                    "reason": "",
+                    "told": 0,
+                    "ended": "",
+                    "lost_call": 0,
+                    "failed_call": 0,
+                    "failed": "",
+                    "made": len(self.calls[rank]),
+                    "calls": tuple(self.calls[rank]),
+                    **self.ends[rank],
+                }
+            )
+            for rank in range(self.size)
+            if rank not in without
+        ]
+
+
+def through(job):
+    """All leave in order."""
+    for rank in range(job.size):
+        job.end(rank, THROUGH, "its program has ended", at=rank)
+    return job

@@ -1,0 +1,103 @@
+"""The recorders' files: as the native side writes them, and as no one does."""
+
+import struct
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from tf_hvd.observe import recording
+
+# One byte after another that runtime/events/recording.h lays out: the numbers are its own.
+HEADER_BYTES, SLOT_BYTES, CAPACITY = 4096, 320, 2000
+
+
+def file_of(calls=1, **others):
+    """A recorder's file of rank 3 of 8, with so many calls of the name "x"."""
+    head = struct.pack(
+        "<8s4IQ3iI3q", b"tfhvdrec", others.get("version", 1), HEADER_BYTES, SLOT_BYTES, CAPACITY,
+        calls, 3, 8, 1234, 3, 1_000_000, 1000, 5000,
+    )  # fmt: skip
+    texts = b"".join(
+        text.ljust(length, b"\0")
+        for text, length in (
+            (b"host3", 64),
+            (b"a job", 128),
+            (b"boom", 512),
+            (b"rank 1 died", 1024),
+        )
+    )
+    end = struct.pack("<qQQ", 4000, 2, 0) + b"".ljust(1024, b"\0")
+    slots = b"".join(
+        struct.pack(
+            "<Q5qd2qQ4i6B2x4q8s104s72s", number, 2000, 3000, 0, 0, 24, 0.25, -1, 9, 0,
+            0, 1, 3, 2, 0, 7, 1, 0, 0, 0, 2, 3, 0, 0, b"shm", b"x", b"train.py:88",
+        )
+        for number in range(1, calls + 1)
+    )  # fmt: skip
+    body = (head + texts + end).ljust(HEADER_BYTES, b"\0") + slots
+    return body.ljust(HEADER_BYTES + CAPACITY * SLOT_BYTES, b"\0")
+
+
+def test_what_a_file_says():
+    one = recording.parse(file_of(2))
+    assert (one.rank, one.size, one.process, one.host, one.job) == (3, 8, 1234, "host3", "a job")
+    assert (one.state, one.reason, one.ended) == ("failed", "boom", "rank 1 died")
+    # The recorder's clock was at 1000 when it was a million by the other.
+    assert (one.left, one.told) == (1_004_000, 1_003_000)
+    assert (one.lost_call, one.failed_call, one.made) == (2, 0, 2)
+    call = one.last
+    assert (call.number, call.name, call.kind, call.source) == (2, "x", "allreduce", "train.py:88")
+    assert (call.dtype, call.shape, call.bytes, call.reduce_op) == ("float32", (2, 3), 24, "Sum")
+    assert (call.submitted, call.agreed, call.started) == (1_001_000, 1_002_000, 0)
+    assert (call.state, call.order, call.awaited, call.part) == ("agreed", 9, 2, 0.25)
+    assert call.title == "allreduce 'x' (train.py:88)"
+
+
+def test_the_ring_has_come_round():
+    data = bytearray(file_of(3))
+    struct.pack_into("<Q", data, HEADER_BYTES, 2001)
+    struct.pack_into("<Q", data, HEADER_BYTES + SLOT_BYTES, 0)  # it is being filled
+    assert [call.number for call in recording.parse(bytes(data)).calls] == [3, 2001]
+
+
+def test_what_is_no_recording():
+    for data in (b"", b"tfhvdrec", b"x" * 700_000, file_of()[:5000]):
+        with pytest.raises(recording.RecordingError):
+            recording.parse(data)
+    with pytest.raises(recording.RecordingError, match="version 2 of the format"):
+        recording.parse(file_of(version=2))
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_damaged_file_is_read_or_refused(data):
+    damaged = bytearray(file_of(data.draw(st.integers(0, 3)))[: HEADER_BYTES + 8 * SLOT_BYTES])
+    for _ in range(data.draw(st.integers(1, 20))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        # As many slots as there are bytes for.
+        struct.pack_into("<I", damaged, 20, data.draw(st.integers(0, 9)))
+    try:
+        one = recording.parse(bytes(damaged[: data.draw(st.integers(0, len(damaged)))]))
+    except recording.RecordingError:
+        return
+    assert all(call.title and call.state for call in one.calls)
+
+
+def test_of_several_jobs_the_last(tmp_path):
+    for name, ranks in (("first", 3), ("second", 2)):
+        (tmp_path / name).mkdir()
+        for rank in range(ranks):
+            data = bytearray(file_of())
+            struct.pack_into("<i", data, 32, rank)
+            (tmp_path / name / f"rank.{rank}").write_bytes(data)
+    where, found = recording.read(tmp_path)
+    assert where == tmp_path / "second"
+    assert [one.rank for one in found] == [0, 1]
+    with pytest.raises(recording.RecordingError, match="no recording here"):
+        recording.read(tmp_path / "third")
+    (tmp_path / "second" / "rank.1").write_text("?")
+    with pytest.raises(recording.RecordingError, match=r"second/rank\.1: "):
+        recording.read(tmp_path)

@@ -1,0 +1,103 @@
+"""The line of the program that makes a collective call: for the flight recorder.
+
+Of an eager call it is looked up at each call, so that this has to cost well under a microsecond; of
+an op in a graph once, when the function is traced.
+"""
+
+import contextlib
+import os
+import pathlib
+import sys
+import threading
+import types
+from typing import Any
+
+from tf_hvd.core import _native, error_text
+from tf_hvd.core.tensorflow_hooks import annotate, traceback_of
+
+_ATTRIBUTE = "_tf_hvd_source"  # kSource of kernels/attributes.cc
+_OWN = str(pathlib.Path(__file__).resolve().parents[1]) + os.sep
+# A program that makes code all the time, as by exec, has no more of it known.
+_MOST = 10_000
+
+# Of each code by its id: None if it is not the program's own, or else where the text lies of each
+# of its calls, by the call's place in the code. A line's number takes a walk through the code.
+_sites: dict[int, dict[int, int | None] | None] = {}
+# What those ids and addresses are of: never let go of, since the native side is given where they
+# lie.
+_kept: list[types.CodeType | bytes] = []
+
+
+class _Cell(threading.local):
+    """Where the native side looks for the line of this thread's next eager call."""
+
+    def __init__(self) -> None:
+        self.pointer = _native.eager_source()
+
+
+_cell = _Cell()
+
+
+def note_eager_call(depth: int) -> None:
+    """Says where the eager call is made that follows on this thread.
+
+    Args:
+        depth: how many frames are at least between this one and the program's.
+    """
+    frame: types.FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        try:
+            sites = _sites[id(code)]
+        except KeyError:
+            sites = _learn(code)
+        if sites is not None:
+            place = frame.f_lasti
+            _cell.pointer.value = sites[place] if place in sites else _keep(sites, frame)
+            return
+        frame = frame.f_back
+    _cell.pointer.value = None
+
+
+def note_op(results: Any) -> None:
+    """Writes into a graph's op where the program makes it.
+
+    Args:
+        results: what TensorFlow's wrapper of the op has returned.
+    """
+    op = results[0] if isinstance(results, list | tuple) and results else results
+    op = getattr(op, "op", op)
+    for file, line in reversed(traceback_of(op)):
+        if _is_own(file):
+            annotate(op, _ATTRIBUTE, _text(file, line))
+            return
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is the program's."""
+    return not (file.startswith(_OWN) or error_text.is_others(file))
+
+
+def _learn(code: types.CodeType) -> dict[int, int | None] | None:
+    sites: dict[int, int | None] | None = {} if _is_own(code.co_filename) else None
+    if len(_kept) < _MOST:
+        _kept.append(code)
+        _sites[id(code)] = sites
+    return sites
+
+
+def _keep(sites: dict[int, int | None], frame: types.FrameType) -> int | None:
+    """Where the text lies; None if there are too many."""
+    if len(_kept) >= _MOST:
+        return None
+    text = _text(frame.f_code.co_filename, frame.f_lineno)
+    address = _native.address_of(text)
+    _kept.append(text)
+    sites[frame.f_lasti] = address
+    return address
+
+
+def _text(file: str, line: int) -> bytes:
+    with contextlib.suppress(OSError):  # the folder may be gone
+        file = file.removeprefix(os.path.join(os.getcwd(), ""))
+    return f"{file}:{line}".encode(errors="replace")

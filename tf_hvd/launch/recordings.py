@@ -1,0 +1,83 @@
+"""What the flight recorders of a job tell at its bad end: saved, and said in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tf_hvd.launch import rank
+from tf_hvd.launch.session import Session
+from tf_hvd.observe import failure, recording
+
+ENDS = "ends.json"
+"""The file in which the launcher notes how the ranks ended."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the ranks' last calls."""
+
+    sentence: str = ""
+    """What went wrong among them; empty if that cannot be told."""
+    folder: str = ""
+    """Where the recordings lie; empty if nowhere."""
+    error: str = ""
+    """Why they do not lie there."""
+
+
+NO_EVIDENCE = Evidence()
+
+
+def take(session: Session, first: int | None, environ: Mapping[str, str]) -> Evidence:
+    """Saves the recordings of a job that has ended badly, and reads them.
+
+    Of ranks on other machines those that were saved in the same folder: by their keepers, or by
+    themselves where no keeper is.
+
+    Args:
+        session: has those of this machine's ranks.
+        first: the rank of this machine that was the first to end badly.
+        environ: names the folder, `TF_HVD_DUMP_DIR`.
+    """
+    folder, error = "", ""
+    wanted = environ.get(rank.DUMP_FOLDER, "")
+    try:
+        for number, file in session.recordings.items():
+            if wanted:
+                folder = rank.save_recording(file, wanted, session.folder.name, number)
+    except OSError as reason:
+        error = f"{reason.filename or wanted}: {reason.strerror}"
+    found = {}
+    if folder:
+        with contextlib.suppress(recording.RecordingError, OSError):
+            found = {one.rank: one for one in recording.read(Path(folder))[1]}
+    for file in session.recordings.values():
+        with contextlib.suppress(recording.RecordingError, OSError):
+            one = recording.parse(os.pread(file, os.fstat(file).st_size, 0))
+            found[one.rank] = one
+    if not found:
+        return Evidence("", folder, error)
+    ends = failure.Ends(first, session.codes())
+    if folder and not error:
+        try:
+            Path(folder, ENDS).write_text(json.dumps(dataclasses.asdict(ends)))
+        except OSError as reason:
+            error = f"{reason.filename}: {reason.strerror}"
+    told = failure.explain(list(found.values()), ends)
+    return Evidence(told.sentence if told.ranks else "", folder, error)
+
+
+def read_ends(folder: Path) -> failure.Ends:
+    """What the launcher has noted beside the recordings; nothing if it has not."""
+    try:
+        noted = json.loads((folder / ENDS).read_text())
+        codes = {int(number): int(code) for number, code in noted["codes"].items()}
+        first = None if noted["first"] is None else int(noted["first"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return failure.Ends()
+    return failure.Ends(first, codes)

@@ -1,0 +1,300 @@
+"""Reads flight recorders' files: the last calls of each rank (runtime/events/recording.h).
+
+Knows the standard library alone, and starts nothing: a file may be of a job that runs, that was
+killed, or be half a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MEMORY = "tf_hvd_recorder"
+"""The name of a recorder's memory that has no file (kMemoryName in runtime/events/recorder.cc)."""
+
+_MAGIC = b"tfhvdrec"
+_VERSION = 1
+# magic, version, bytes of header and slot, capacity, calls, rank, size, process, state, times
+_HEAD = struct.Struct("<8s4IQ3iI3q")
+_TEXTS = {"host": 64, "job": 128, "reason": 512, "ended": 1024}
+# when the end was told, the first call that it failed, the first that failed otherwise; its text
+_FAILED = struct.Struct("<qQQ")
+_FAILED_BYTES = 1024
+# number, 4 times, bytes, part, step, order, operation, set, tensors, awaited, dimensions, then
+# kind, dtype, reduce_op, device, compiled, code, then the shape, and what moves it
+_SLOT = struct.Struct("<Q5qd2qQ4i6B2x4q8s104s72s")
+
+KINDS = (
+    *("allreduce", "allgather", "broadcast", "join", "barrier"),
+    *("add_process_set", "remove_process_set", "alltoall", "reducescatter"),
+)
+DTYPES = (
+    *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("bool", "bfloat16", "uint32", "uint64", "complex64", "complex128"),
+)
+REDUCE_OPS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+DEVICES = ("CPU", "GPU")
+# How a call ended (runtime/base/status.h).
+CODES = ("ok", "invalid", "disagreement", "aborted", "bug")
+WAITING, AGREED, MOVING, ENDED = "waiting", "agreed", "moving", "ended"
+UNUSED, JOINED, THROUGH, FAILED = "unused", "joined", "through", "failed"
+_STATES = (UNUSED, JOINED, THROUGH, FAILED)
+_ALLREDUCE, _REDUCESCATTER = 0, 8
+
+
+class RecordingError(ValueError):
+    """It is no recorder's file, or not a whole one."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective that a rank called. Times are nanoseconds since the epoch; 0: not yet."""
+
+    number: int
+    """Of the rank's calls, from 1."""
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the first tensor; -1 is a dimension that may differ between ranks."""
+    tensors: int
+    bytes: int
+    reduce_op: str
+    """Empty for what reduces nothing."""
+    device: str
+    compiled: bool
+    backend: str
+    """How its data moves; empty: it moves none, or has not begun."""
+    set: int
+    step: int
+    """The optimizer's; -1: none."""
+    order: int
+    """Its place in the agreed order of its process set, from 1, equal on all ranks; 0: none."""
+    operation: int
+    """What was fused has the same; 0: it has not begun."""
+    part: float
+    """Of the operation, that was done on this rank: 0 to 1."""
+    awaited: int | None
+    """The rank whose data was waited for."""
+    submitted: int
+    agreed: int
+    started: int
+    ended: int
+    code: str
+    """How it ended, of `CODES`."""
+    source: str
+    """The line of the program, as "train.py:88"; empty if it is not known."""
+
+    @property
+    def state(self) -> str:
+        """How far it is."""
+        if self.ended:
+            return ENDED
+        if self.started:
+            return MOVING
+        return AGREED if self.agreed else WAITING
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """By which ranks match their calls."""
+        return self.set, self.name
+
+    @property
+    def title(self) -> str:
+        """As "allreduce 'x' (train.py:88)"."""
+        name = "" if self.kind in ("join", "barrier") else f" '{self.name}'"
+        where = f" ({self.source})" if self.source else ""
+        return f"{self.kind}{name}{where}"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one rank's recorder holds."""
+
+    rank: int
+    size: int
+    host: str
+    process: int
+    job: str
+    state: str
+    left: int
+    """When it left the job, as the times of calls; 0: it has not."""
+    reason: str
+    """Why it left; an exception's type and text, or what it called."""
+    told: int
+    """When it was told that no more calls can be made, as at any end; 0: it was not."""
+    ended: str
+    """Why they cannot; it names the rank that died, left or stalled."""
+    lost_call: int
+    """The number of the first call that failed because of that; 0: none did."""
+    failed_call: int
+    """The number of the first call that failed for another reason; 0: none did."""
+    failed: str
+    """With what."""
+    made: int
+    """How many calls the rank has made, of which the last are here."""
+    calls: tuple[Call, ...]
+    """By number."""
+
+    @property
+    def last(self) -> Call | None:
+        """The call that was made last."""
+        return self.calls[-1] if self.calls else None
+
+    def call(self, number: int) -> Call | None:
+        """The call of that number; None if it has been overwritten."""
+        return next((each for each in self.calls if each.number == number), None)
+
+
+def parse(data: bytes) -> Recording:
+    """Reads a recorder's memory.
+
+    Raises:
+        RecordingError: it is none, or of another version.
+    """
+    try:
+        magic, version, header, slot, capacity, *facts = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise RecordingError("this is no flight recorder's file")
+        if version != _VERSION:
+            raise RecordingError(f"version {version} of the format; this tf_hvd reads {_VERSION}")
+        if slot != _SLOT.size or len(data) < header + capacity * slot:
+            raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
+        return _parse(data, header, capacity, *facts)
+    except struct.error as error:
+        raise RecordingError(f"the file is not whole: it has {len(data)} bytes") from error
+
+
+def _parse(
+    data: bytes,
+    header: int,
+    capacity: int,
+    made: int,
+    rank: int,
+    size: int,
+    process: int,
+    state: int,
+    realtime: int,
+    steady: int,
+    left: int,
+) -> Recording:
+    texts, at = {}, _HEAD.size
+    for name, length in _TEXTS.items():
+        texts[name] = _text(data[at : at + length])
+        at += length
+    told, lost_call, failed_call = _FAILED.unpack_from(data, at)
+    at += _FAILED.size
+    clock = _Clock(realtime - steady)
+    slots = (header + place * _SLOT.size for place in range(capacity))
+    calls = [_call(_SLOT.unpack_from(data, slot), clock) for slot in slots]
+    return Recording(
+        rank=rank,
+        size=size,
+        process=process,
+        state=_named(_STATES, state),
+        left=clock(left),
+        told=clock(told),
+        lost_call=lost_call,
+        failed_call=failed_call,
+        failed=_text(data[at : at + _FAILED_BYTES]),
+        made=made,
+        # One that is being filled has no number yet.
+        calls=tuple(sorted((each for each in calls if each.number), key=lambda each: each.number)),
+        **texts,
+    )
+
+
+@dataclass(frozen=True)
+class _Clock:
+    ahead: int
+    """Of the recorder's clock, nanoseconds."""
+
+    def __call__(self, moment: int) -> int:
+        return moment + self.ahead if moment else 0
+
+
+def _call(values: tuple[Any, ...], clock: _Clock) -> Call:
+    number, submitted, agreed, started, ended, size, part, step, order, operation = values[:10]
+    in_set, tensors, awaited, dimensions, kind, dtype, reduce_op, device = values[10:18]
+    compiled, code, *shape = values[18:24]
+    backend, name, source = map(_text, values[24:])
+    reduces = kind in (_ALLREDUCE, _REDUCESCATTER)
+    return Call(
+        number=number,
+        name=name,
+        kind=_named(KINDS, kind),
+        dtype=_named(DTYPES, dtype) if tensors else "",
+        shape=tuple(shape[: max(dimensions, 0)]),
+        tensors=tensors,
+        bytes=size,
+        reduce_op=_named(REDUCE_OPS, reduce_op) if reduces else "",
+        device=_named(DEVICES, device),
+        compiled=bool(compiled),
+        backend=backend,
+        set=in_set,
+        step=step,
+        order=order,
+        operation=operation,
+        part=part if 0 <= part <= 1 else 0.0,
+        awaited=awaited - 1 if awaited else None,
+        submitted=clock(submitted),
+        agreed=clock(agreed),
+        started=clock(started),
+        ended=clock(ended),
+        code=_named(CODES, code),
+        source=source,
+    )
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode(errors="replace")
+
+
+def _named(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else f"number {number}"
+
+
+def read(folder: Path) -> tuple[Path, list[Recording]]:
+    """Reads the recordings in a folder, or in a folder of it that has some, by rank.
+
+    Of several jobs in it those of the one that ended last.
+
+    Returns:
+        The folder that has them, and them.
+
+    Raises:
+        RecordingError: there is none, or one of its files is none.
+        OSError: they cannot be read.
+    """
+    found = {}
+    for path in sorted(folder.rglob("rank.*")):
+        if path.is_file():
+            try:
+                found[path] = parse(path.read_bytes())
+            except RecordingError as error:
+                raise RecordingError(f"{path}: {error}") from error
+    if not found:
+        raise RecordingError(f"{folder}: no recording here: no file rank.N")
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns).parent
+    recordings = [found[path] for path in found if path.parent == newest]
+    return newest, sorted(recordings, key=lambda one: one.rank)
+
+
+def running() -> Iterator[tuple[int, Path]]:
+    """The recorders' memory of this user's processes on this machine: the process, and the file.
+
+    The file is a name of the memory, as long as the process lives.
+    """
+    for process in os.listdir("/proc"):
+        if not process.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # another user's, or it has just ended
+            for file in Path("/proc", process, "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if MEMORY in os.readlink(file):
+                        yield int(process), file
