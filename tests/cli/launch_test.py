@@ -113,7 +113,7 @@ def test_exit_code_is_passed_on_and_its_rank_named(environ, family, call, progra
             "run: unknown argument --tag-ouput; did you mean --tag-output?",
         ),
         (["run", "--zzz", "true"], "run: unknown argument --zzz"),
-        (["doctor", "now"], "doctor: unknown argument now"),
+        (["doctor", "dumps", "now"], "doctor: unknown argument now"),
     ],
 )
 def test_an_unknown_option_is_told_with_the_likeliest(call, words, said):

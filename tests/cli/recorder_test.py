@@ -124,6 +124,44 @@ def test_a_dump_that_cannot_be_written_is_told(environ, program, tmp_path):
     assert told(job.stderr).startswith("rank 1 ")
 
 
+CAUGHT = (
+    START
+    + """
+if hvd.rank() == 1:
+    time.sleep(20)
+else:
+    try:
+        hvd.allreduce(tf.ones([3]), name="grad_3")
+    except Exception as error:
+        say("caught", type(error).__name__)
+"""
+)
+
+
+def test_a_stall_that_the_program_catches(environ, program, closing):
+    """It was "rank 1 was the first to end with an error (signal 15)", with exit code 143."""
+    job = subprocess.run(
+        [*COMMAND, "run", "-np", "2", *program(CAUGHT)],
+        env={
+            **environ,
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert "caught UnknownError" in job.stdout
+    assert job.returncode == 1
+    parts = closing(job.stderr)
+    assert re.match(
+        r"the job had come to its end before: stall: 'grad_3' \(world\) waited \d+ s: submitted by "
+        r"rank 0 .*; missing rank 1 ",
+        parts["what"],
+    ), job.stderr
+    assert parts["calls"].startswith("rank 1 never called allreduce 'grad_3' (")
+    assert parts["next"].startswith("rank 0 caught the error and went on")
+
+
 HANGS = (
     START
     + """

@@ -225,3 +225,28 @@ def test_too_little_shared_memory(plain_job, node_data):
         r"remove old files there, .* or set TF_HVD_NODE_DATA=mpi",
         output,
     ), output
+
+
+def test_ranks_run_different_texts_of_a_program(plain_job, tmp_path):
+    """A copy that was not updated: rank 0 says so, once, and the job goes on."""
+    texts = [tmp_path / str(number) / "train.py" for number in range(2)]
+    for text in texts:
+        text.parent.mkdir()
+        text.write_text(f"# {text}")
+    code, output = plain_job(
+        f"""{PLACE}
+__import__("__main__").__file__ = {[str(text) for text in texts]!r}[place]
+module = type(sys)("package_of_this_test")
+module.__version__ = f"1.{{place}}"
+sys.modules["package_of_this_test"] = module
+{INIT}
+"""
+    )
+    assert code == 0, output
+    (warning,) = (line for line in output.splitlines() if "the text of train.py" in line)
+    assert re.search(
+        r"warning, rank 0 \(.*\): the text of train\.py \(its SHA-256\) is '\w{12}' on rank 0 "
+        r"\(.*\) and '\w{12}' on rank 1 \(.*\); the version of package_of_this_test is '1\.0' on "
+        r"rank 0 \(.*\) and '1\.1' on rank 1 \(.*\)\. Ranks that run different code ",
+        warning,
+    )

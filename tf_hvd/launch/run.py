@@ -330,6 +330,10 @@ def _closing(
         return ending.code
     cut_short = session.cut_short()
     if not ending.code and cut_short:
+        if found := culprit.got_over(session, list(recordings.read(session).values())):
+            evidence = recordings.take(session, None, os.environ)
+            watching.say(culprit.end_text(_FAILED, found, evidence))
+            return _FAILED
         watching.say(culprit.cut_short_text(cut_short))
         return _FAILED
     code = ending.code and _closing_failed(options.np, ending, watch, session)
@@ -347,12 +351,12 @@ def _closing_failed(ranks: int, ending: Ending, watch: watching.JobWatch, sessio
         if watch.terminal:
             watch.terminal.show_banner()
         return ending.code
-    found = culprit.find(ending, session, watch.terminal.heard, ranks)
+    recorded = list(recordings.read(session).values())
+    found = culprit.find(ending, session, watch.terminal.heard, ranks, recorded)
     if not found.known:
         watch.terminal.show_banner()
     code = ending.code if found.code is None else found.code
-    first = culprit.first_of(session, ranks)
-    evidence = recordings.take(session, first[0] if first else None, os.environ)
+    evidence = recordings.take(session, found.rank, os.environ)
     watching.say(culprit.end_text(code, found, evidence))
     if little := watch.shared_memory_text():
         watching.say(little)

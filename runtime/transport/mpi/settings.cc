@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "runtime/transport/mpi_library/library.h"
@@ -52,11 +53,17 @@ std::string RanksText(const std::vector<size_t>& ranks,
   return text;
 }
 
-std::string ValueOf(const Settings& settings, const std::string& name) {
+// The value by that name; nothing if there is none.
+std::optional<std::string> ValueOf(const Settings& settings,
+                                   const std::string& name) {
   for (const auto& [known, value] : settings) {
     if (known == name) return "'" + value + "'";
   }
-  return "(unknown)";
+  return std::nullopt;
+}
+
+bool MayDiffer(const std::string& name) {
+  return !name.empty() && name.front() == kMayDiffer;
 }
 
 // "X is 'a' on rank 0 (h) and 'b' on rank 1 (h)"; empty if all have the same.
@@ -65,7 +72,9 @@ std::string Difference(const std::string& name,
                        const std::vector<std::string>& hosts) {
   std::vector<std::pair<std::string, std::vector<size_t>>> by_value;
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    const std::string value = ValueOf(of_ranks[rank], name);
+    const auto found = ValueOf(of_ranks[rank], name);
+    if (!found.has_value() && MayDiffer(name)) continue;
+    const std::string value = found.value_or("(unknown)");
     const auto known =
         std::find_if(by_value.begin(), by_value.end(),
                      [&](const auto& item) { return item.first == value; });
@@ -76,7 +85,7 @@ std::string Difference(const std::string& name,
     }
   }
   if (by_value.size() == 1) return "";
-  std::string text = name + " is ";
+  std::string text = name.substr(MayDiffer(name) ? 1 : 0) + " is ";
   for (size_t i = 0; i < by_value.size(); ++i) {
     if (i > 0) text += i + 1 == by_value.size() ? " and " : ", ";
     text += by_value[i].first + " on " + RanksText(by_value[i].second, hosts);
@@ -84,20 +93,28 @@ std::string Difference(const std::string& name,
   return text;
 }
 
-}  // namespace
-
-Status DescribeDifferences(const std::vector<Settings>& of_ranks,
-                           const std::vector<std::string>& hosts) {
-  std::map<std::string, bool> seen;
+// Of all names that may differ, or of all others.
+std::string Differences(const std::vector<Settings>& of_ranks,
+                        const std::vector<std::string>& hosts,
+                        bool may_differ) {
+  std::set<std::string> seen;
   std::string differences;
   for (const Settings& settings : of_ranks) {
     for (const auto& [name, value] : settings) {
-      if (!seen.emplace(name, true).second) continue;
+      if (MayDiffer(name) != may_differ || !seen.insert(name).second) continue;
       const std::string one = Difference(name, of_ranks, hosts);
       if (one.empty()) continue;
       differences += (differences.empty() ? "" : "; ") + one;
     }
   }
+  return differences;
+}
+
+}  // namespace
+
+Status DescribeDifferences(const std::vector<Settings>& of_ranks,
+                           const std::vector<std::string>& hosts) {
+  const std::string differences = Differences(of_ranks, hosts, false);
   if (differences.empty()) return Status::Ok();
   return FailedPrecondition(differences +
                             ". This must be equal on all ranks: set variables "
@@ -106,8 +123,17 @@ Status DescribeDifferences(const std::vector<Settings>& of_ranks,
                             "and install the same packages");
 }
 
+std::string DescribeDoubts(const std::vector<Settings>& of_ranks,
+                           const std::vector<std::string>& hosts) {
+  const std::string differences = Differences(of_ranks, hosts, true);
+  if (differences.empty()) return "";
+  return differences +
+         ". Ranks that run different code may make different calls, or "
+         "compute different results: is this a copy that was not updated?";
+}
+
 Status CompareSettings(const MpiSession& session, const Settings& mine,
-                       std::vector<std::string>* hosts) {
+                       std::vector<std::string>* hosts, std::string* doubts) {
   const MpiApi& mpi = session.api();
   char host[512] = "";
   TF_HVD_RETURN_IF_ERROR(MpiResult(mpi, "MPI_Get_processor_name",
@@ -128,6 +154,7 @@ Status CompareSettings(const MpiSession& session, const Settings& mine,
     Decode(all.substr(rank * text.size(), static_cast<size_t>(lengths[rank])),
            &(*hosts)[rank], &of_ranks[rank]);
   }
+  *doubts = DescribeDoubts(of_ranks, *hosts);
   return DescribeDifferences(of_ranks, *hosts);
 }
 

@@ -286,7 +286,13 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   TF_HVD_RETURN_IF_ERROR(MpiSession::Start(search, options.members, &session));
   if (info != nullptr) *info = session->info();
   std::vector<std::string> hosts;
-  TF_HVD_RETURN_IF_ERROR(CompareSettings(*session, options.settings, &hosts));
+  std::string doubts;
+  TF_HVD_RETURN_IF_ERROR(
+      CompareSettings(*session, options.settings, &hosts, &doubts));
+  if (!doubts.empty() && session->rank() == 0 &&
+      options.config.log_level <= LogLevel::kWarning) {
+    WriteLog(LogLevel::kWarning, RankText(0, hosts), doubts);
+  }
   NodeMap map;
   TF_HVD_RETURN_IF_ERROR(DiscoverNodes(*session, options.config.ranks_per_node,
                                        std::move(hosts), &map));

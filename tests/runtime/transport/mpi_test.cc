@@ -335,6 +335,20 @@ TEST(MpiSettingsTest, DifferencesNameVariableRanksAndValues) {
       0u);
 }
 
+// Rank 2 has another program: it has no such text.
+TEST(MpiSettingsTest, WhatMayDifferIsADoubt) {
+  const std::vector<std::string> hosts = {"a", "a", "b"};
+  const std::vector<Settings> of_ranks = {
+      {{"?numpy", "1"}, {"X", "1"}, {"?train.py", "f0"}},
+      {{"?numpy", "2"}, {"X", "1"}, {"?train.py", "f0"}},
+      {{"?numpy", "1"}, {"X", "1"}}};
+  EXPECT_TRUE(DescribeDifferences(of_ranks, hosts).ok());
+  EXPECT_EQ(DescribeDoubts(of_ranks, hosts)
+                .find("numpy is '1' on ranks 0, 2 and '2' on rank 1 (a). "),
+            0u);
+  EXPECT_EQ(DescribeDoubts({of_ranks[0], of_ranks[2]}, hosts), "");
+}
+
 TEST(MpiLibraryTest, KnowsFamiliesByNameAndBySymbols) {
   EXPECT_EQ(FamilyOfFile("/x/libmpi.so.40"), MpiFamily::kOpenMpi);
   EXPECT_EQ(FamilyOfFile("/x/libmpi.so.12"), MpiFamily::kMpich);
