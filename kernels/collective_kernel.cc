@@ -83,7 +83,10 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   // Before anything can fail: a name that is left behind would be the next
   // call's.
   entry.name = WireName(*ctx);
-  entry.source = attributes_.unnamed ? TakeEagerSource() : attributes_.source;
+  // The kernel may be gone before Submit has read it.
+  const std::string own_source =
+      attributes_.unnamed ? std::string() : attributes_.source;
+  entry.source = attributes_.unnamed ? TakeEagerSource() : own_source;
   std::shared_ptr<Runtime> runtime;
   const Status initialized = FindDefaultRuntime(&runtime);
   if (!initialized.ok()) {

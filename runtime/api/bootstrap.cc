@@ -65,14 +65,6 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
       "'if __name__ == \"__main__\":'");
 }
 
-// What a launcher calls its job may have slashes.
-std::string FileName(std::string job) {
-  for (char& letter : job) {
-    if (letter == '/') letter = '_';
-  }
-  return job;
-}
-
 // The job's world; where ranks do not come, the process is ended after the
 // stall limit.
 Status MakeWatchedWorld(const WorldOptions& options,
@@ -86,16 +78,20 @@ Status MakeWatchedWorld(const WorldOptions& options,
 // A rank does without where no file can be had.
 std::unique_ptr<Recorder> MakeRecorder(const WorldOptions& options,
                                        const Topology& topology) {
-  RecordingPlace place;
-  place.descriptor = options.launch.recording;
-  if (!options.config.dump_dir.empty()) {
-    place.folder = options.config.dump_dir + "/" + FileName(options.launch.job);
-  }
+  const LaunchInfo& launch = options.launch;
+  const RecordingPlace place = {launch.recording, launch.recorded_job,
+                                options.config.dump_dir};
   RecordingRank rank;
   rank.rank = topology.rank;
   rank.size = topology.size;
+  rank.launched = launch.rank;
+  const auto& members = options.members.ranks;
+  if (members.has_value() && !members->empty()) rank.part = members->front();
   rank.host = topology.hosts[static_cast<size_t>(topology.rank)];
-  rank.job = options.launch.job;
+  rank.job = launch.job;
+  if (rank.job.empty()) {
+    rank.job = std::to_string(launch.size == 1 ? getpid() : getppid());
+  }
   std::string why;
   auto recorder = Recorder::Make(place, rank, &why);
   if (recorder == nullptr && options.config.log_level <= LogLevel::kWarning) {

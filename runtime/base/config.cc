@@ -1,7 +1,5 @@
 #include "runtime/base/config.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -287,29 +285,27 @@ int ReadLocalSize(const char* name) {
              : 0;
 }
 
-// By what the launcher calls it, or else by who has started this process.
+// What the launcher calls the job; empty if it calls it nothing.
 std::string ReadJob() {
   for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID"}) {
     if (std::string job = Environment(name); !job.empty()) return job;
   }
-  if (IsSet("SLURM_STEP_ID")) {
-    return Environment("SLURM_JOB_ID") + "." + Environment("SLURM_STEP_ID");
-  }
-  return std::to_string(getppid());
+  if (!IsSet("SLURM_STEP_ID")) return "";
+  return Environment("SLURM_JOB_ID") + "." + Environment("SLURM_STEP_ID");
 }
 
 // A number and a name, as "5:tf_hvd-x7k2".
 void ReadRecording(LaunchInfo* info) {
+  info->job = ReadJob();
   const std::string text = Environment(kRecording);
   const size_t colon = text.find(':');
   int64_t file = -1;
-  if (colon != std::string::npos &&
-      ParseInteger(text.substr(0, colon), 3, 1 << 30, &file)) {
-    info->recording = static_cast<int>(file);
-    info->job = text.substr(colon + 1);
-  } else {
-    info->job = ReadJob();
+  if (colon == std::string::npos ||
+      !ParseInteger(text.substr(0, colon), 3, 1 << 30, &file)) {
+    return;
   }
+  info->recording = static_cast<int>(file);
+  info->recorded_job = text.substr(colon + 1);
 }
 
 }  // namespace
@@ -348,8 +344,8 @@ std::string NcclSettings() {
 Status ReadLaunchInfo(LaunchInfo* info) {
   using Family = LaunchInfo::Family;
   *info = LaunchInfo();
-  ReadRecording(info);
   if (Environment(kAlone) == "1") return Status::Ok();
+  ReadRecording(info);
   info->rank_mark = Environment(kRankMark);
   info->listen_on = Environment(kListenOn);
   // mpirun and mpiexec inside a Slurm allocation may use srun to start their

@@ -65,9 +65,11 @@ struct LaunchInfo {
                               // known
   std::string rank_mark;      // what the rank that started this process, if one
                               // has, wrote of itself
-  // A file for this rank's recording, which `tf_hvd run` looks into; -1: none.
+  std::string job;            // what the launcher calls it; empty if nothing
+  // A file for this rank's recording, which `tf_hvd run` looks into, and what
+  // that calls the job; -1: none.
   int recording = -1;
-  std::string job;  // which of this machine's jobs it is, for names of files
+  std::string recorded_job;
   // The networks of the job, as 10.0.0.0/24,192.168.0.0/16, where `tf_hvd run`
   // knows them.
   std::string listen_on;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -19,6 +21,7 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 // By this name a job that runs is found (tf_hvd/observe/recording.py).
 constexpr char kMemoryName[] = "tf_hvd_recorder";
+constexpr unsigned kNeverExecuted = 0x0008U;  // MFD_NOEXEC_SEAL, Linux 6.3
 
 uint64_t Magic() {
   uint64_t magic = 0;
@@ -32,48 +35,99 @@ RecordingSlot* SlotAt(char* memory, uint64_t number) {
          place;
 }
 
-// Whether it is a file that was handed over, and nobody has used it yet. A
-// process that a rank starts inherits what says so, and may have another file
-// under that number.
-bool TakeUnused(int file) {
+// Whether it is a file that was handed over, and is free: nobody has used it
+// yet, or this process has, and has left the job since. A process that a rank
+// starts inherits what says so, and may have another file under that number.
+bool TakeHandedOver(int file) {
   const std::string link = "/proc/self/fd/" + std::to_string(file);
   char name[256] = {};
   struct stat about = {};
-  return readlink(link.c_str(), name, sizeof(name) - 1) > 0 &&
-         std::strstr(name, kMemoryName) != nullptr &&
-         fstat(file, &about) == 0 && about.st_size == 0 &&
-         ftruncate(file, kRecordingBytes) == 0;
+  if (file <= 2 || readlink(link.c_str(), name, sizeof(name) - 1) <= 0 ||
+      std::strstr(name, kMemoryName) == nullptr || fstat(file, &about) != 0) {
+    return false;
+  }
+  fcntl(file, F_SETFD, FD_CLOEXEC);
+  if (about.st_size == 0) return ftruncate(file, kRecordingBytes) == 0;
+  int32_t process = 0;
+  uint32_t state = 0;
+  return pread(file, &process, sizeof(process),
+               offsetof(RecordingHeader, process)) == sizeof(process) &&
+         pread(file, &state, sizeof(state), offsetof(RecordingHeader, state)) ==
+             sizeof(state) &&
+         process == getpid() &&
+         state != static_cast<uint32_t>(RankState::kJoined);
 }
 
 std::string ErrorText() { return std::strerror(errno); }
 
+// What a launcher calls its job may have slashes.
+std::string FileName(std::string job) {
+  std::replace(job.begin(), job.end(), '/', '_');
+  return job;
+}
+
+// A folder that only this user can write to: nobody else has put a link there.
+int OpenOwn(const std::string& folder, std::string* why) {
+  const int opened =
+      open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (opened < 0) {
+    *why = folder + ": " + ErrorText();
+    return -1;
+  }
+  struct stat about = {};
+  if (fstat(opened, &about) == 0 && about.st_uid == geteuid() &&
+      (about.st_mode & (S_IWGRP | S_IWOTH)) == 0) {
+    return opened;
+  }
+  *why = folder + " is not this user's own";
+  close(opened);
+  return -1;
+}
+
 // Its room is taken now: a full disk is an error here, and no SIGBUS later.
-int CreateIn(const std::string& folder, int rank, std::string* path,
-             std::string* why) {
-  const std::string parent = folder.substr(0, folder.rfind('/'));
+int CreateIn(const std::string& dumps, const std::string& job, int rank,
+             std::string* path, std::string* why) {
+  // The program may go to another folder.
+  char here[PATH_MAX] = "";
+  const bool relative = dumps.front() != '/';
+  if (relative && getcwd(here, sizeof(here)) == nullptr) {
+    *why = "getcwd: " + ErrorText();
+    return -1;
+  }
+  const std::string parent = relative ? std::string(here) + "/" + dumps : dumps;
+  const std::string folder = parent + "/" + FileName(job);
   if ((mkdir(parent.c_str(), 0777) != 0 && errno != EEXIST) ||
       (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)) {
     *why = "mkdir " + folder + ": " + ErrorText();
     return -1;
   }
-  *path = folder + "/rank." + std::to_string(rank);
-  unlink(path->c_str());  // of an earlier job
+  const int opened = OpenOwn(folder, why);
+  if (opened < 0) return -1;
+  const std::string name = "rank." + std::to_string(rank);
+  *path = folder + "/" + name;
+  unlinkat(opened, name.c_str(), 0);  // of an earlier job
   const int file =
-      open(path->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) {
-    *why = *path + ": " + ErrorText();
-    return -1;
+      openat(opened, name.c_str(),
+             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const int error =
+      file < 0 ? errno : posix_fallocate(file, 0, kRecordingBytes);
+  if (error != 0) {
+    *why = *path + ": " + std::strerror(error);
+    if (file >= 0) {
+      unlinkat(opened, name.c_str(), 0);
+      close(file);
+    }
   }
-  const int error = posix_fallocate(file, 0, kRecordingBytes);
-  if (error == 0) return file;
-  *why = *path + ": " + std::strerror(error);
-  unlink(path->c_str());
-  close(file);
-  return -1;
+  close(opened);
+  return error == 0 ? file : -1;
 }
 
 int CreateUnnamed(std::string* why) {
-  const int file = memfd_create(kMemoryName, MFD_CLOEXEC);
+  // Machines may allow only such as can never be executed.
+  int file = memfd_create(kMemoryName, MFD_CLOEXEC | kNeverExecuted);
+  if (file < 0 && errno == EINVAL) {  // older kernels do not know it
+    file = memfd_create(kMemoryName, MFD_CLOEXEC);
+  }
   if (file >= 0 && ftruncate(file, kRecordingBytes) == 0) return file;
   *why = "memfd_create: " + ErrorText();
   if (file >= 0) close(file);
@@ -136,23 +190,25 @@ std::unique_ptr<Recorder> Recorder::Make(const RecordingPlace& place,
                                          std::string* why) {
   std::string path;
   int file = place.descriptor;
-  if (file > 2 && TakeUnused(file)) {
-    fcntl(file, F_SETFD, FD_CLOEXEC);
-  } else if (!place.folder.empty()) {
-    file = CreateIn(place.folder, rank.rank, &path, why);
-  } else {
-    file = CreateUnnamed(why);
+  const bool handed_over = TakeHandedOver(file);
+  if (!handed_over) {
+    file = place.folder.empty()
+               ? CreateUnnamed(why)
+               : CreateIn(place.folder, rank.job, rank.launched, &path, why);
   }
   if (file < 0) return nullptr;
   void* const memory = mmap(nullptr, kRecordingBytes, PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_POPULATE, file, 0);
   if (memory == MAP_FAILED) {
     *why = "mmap: " + ErrorText();
-    close(file);
+    if (!handed_over) close(file);
     return nullptr;
   }
-  std::unique_ptr<Recorder> recorder(new Recorder(
-      OpenFile(file), static_cast<char*>(memory), std::move(path)));
+  // Of an earlier job of this process.
+  if (handed_over) std::memset(memory, 0, kRecordingBytes);
+  std::unique_ptr<Recorder> recorder(
+      new Recorder(OpenFile(file), static_cast<char*>(memory), handed_over,
+                   std::move(path)));
   RecordingHeader* const header = recorder->header();
   header->version = RecordingHeader::kVersion;
   header->header_bytes = kRecordingHeaderBytes;
@@ -161,8 +217,10 @@ std::unique_ptr<Recorder> Recorder::Make(const RecordingPlace& place,
   header->rank = rank.rank;
   header->size = rank.size;
   header->process = getpid();
+  header->launched = rank.launched;
+  header->part = rank.part;
   header->host.Set(rank.host);
-  header->job.Set(rank.job);
+  header->job.Set(handed_over ? place.descriptor_job : rank.job);
   header->steady_ns = NowNs();
   header->realtime_ns = RealtimeNs();
   header->state = static_cast<uint32_t>(RankState::kJoined);
@@ -170,15 +228,24 @@ std::unique_ptr<Recorder> Recorder::Make(const RecordingPlace& place,
   return recorder;
 }
 
-Recorder::Recorder(OpenFile file, char* memory, std::string path)
-    : file_(file), memory_(memory), path_(std::move(path)) {}
+Recorder::Recorder(OpenFile file, char* memory, bool handed_over,
+                   std::string path)
+    : file_(file),
+      memory_(memory),
+      handed_over_(handed_over),
+      path_(std::move(path)) {}
 
 Recorder::~Recorder() {
   munmap(memory_, kRecordingBytes);
-  file_.Close();
+  // The process may join a job again.
+  if (!handed_over_) file_.Close();
 }
 
 CallRecord Recorder::Add(const CallFacts& facts) {
+  if (header()->ended_told_ns.load(kRelaxed) != 0 &&
+      header()->lost_call.load(kRelaxed) != 0) {
+    return {};
+  }
   const uint64_t number = header()->calls.fetch_add(1, kRelaxed) + 1;
   RecordingSlot* const slot = SlotAt(memory_, number);
   slot->number.store(0, kRelaxed);
@@ -215,7 +282,6 @@ CallRecord Recorder::Add(const CallFacts& facts) {
 
 void Recorder::Failed(uint64_t number, const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (header()->failed_call != 0) return;
   header()->failed.Set(text);
   header()->failed_call = number;
 }

@@ -70,19 +70,22 @@ struct CallFacts {
 };
 
 // Where it lies: in the file that whoever started the rank has handed over, and
-// looks into; or else in `folder`, from where it is removed when the rank has
-// left in order; or else in memory that has no name.
+// looks into; or else in a folder for the job in `folder`, from where it is
+// removed when the rank has left in order; or else in memory without a name.
 struct RecordingPlace {
   int descriptor = -1;
+  std::string descriptor_job;  // what the job is called by who handed it over
   std::string folder;
 };
 
-// Who keeps it.
+// Who keeps it; as RecordingHeader has it.
 struct RecordingRank {
   int rank = 0;
   int size = 1;
+  int launched = 0;
+  int part = -1;
   std::string host;
-  std::string job;
+  std::string job;  // if no file was handed over
 };
 
 class Recorder {
@@ -96,7 +99,9 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // Any thread.
+  // Any thread. Once no more calls can be made, the first that is made is the
+  // last that is written down: a program that goes on must not overwrite what
+  // led there.
   CallRecord Add(const CallFacts& facts);
 
   // Any thread. No more calls can be made, for this reason. The first counts.
@@ -110,7 +115,7 @@ class Recorder {
  private:
   friend class CallRecord;
 
-  Recorder(OpenFile file, char* memory, std::string path);
+  Recorder(OpenFile file, char* memory, bool handed_over, std::string path);
   RecordingHeader* header() const {
     return reinterpret_cast<RecordingHeader*>(memory_);
   }
@@ -118,6 +123,7 @@ class Recorder {
 
   OpenFile file_;
   char* const memory_;
+  const bool handed_over_;
   const std::string path_;  // of the file in a folder; empty for another one
   std::mutex mutex_;        // held by who writes texts into the header
 };

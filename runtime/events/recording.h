@@ -104,7 +104,11 @@ struct RecordingHeader {
   std::atomic<int32_t> rank;
   std::atomic<int32_t> size;
   std::atomic<int32_t> process;
-  std::atomic<uint32_t> state;  // RankState
+  std::atomic<uint32_t> state;    // RankState
+  std::atomic<int32_t> launched;  // the launcher's number of the rank
+  // Of several jobs of some ranks each, as init(comm=...) makes them, the first
+  // rank by the launcher's count; -1: the job has all ranks.
+  std::atomic<int32_t> part;
   // One moment by both clocks, nanoseconds: the realtime clock's and NowNs's.
   std::atomic<int64_t> realtime_ns;
   std::atomic<int64_t> steady_ns;
@@ -115,7 +119,7 @@ struct RecordingHeader {
   RecordedText<1024> ended;  // why no more calls can be made, if it was told
   std::atomic<int64_t> ended_told_ns;  // and when
   std::atomic<uint64_t> lost_call;    // the first that failed for that; 0: none
-  std::atomic<uint64_t> failed_call;  // the first that failed for another one
+  std::atomic<uint64_t> failed_call;  // the last that failed otherwise
   RecordedText<1024> failed;          // and with what
 };
 static_assert(sizeof(RecordingHeader) <= 4096);

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from recorded import Job, call, moving, through, waiting
+from recorded import SECOND, Job, call, moving, through, waiting
 
-from tf_hvd.observe.failure import Ends, explain, named
+from tf_hvd.observe.failure import Ends, explain, named, of_one_job
 from tf_hvd.observe.recording import FAILED, JOINED, THROUGH
 
 
@@ -169,6 +169,84 @@ def test_a_process_set_has_its_own_members():
     found = explain(job.recordings())
     assert found.ranks == (3,)
     assert found.rows[-1].ranks == {"waiting": [1], "not called": [3]}
+
+
+def test_calls_after_a_bad_end_say_nothing():
+    """What a late rank called when the job had stalled was "ranks 0 and 3 disagree ..."."""
+    job = job_of(4, 5)
+    stall = "stall: 'x' (world) waited 4 s: submitted by ranks 0, 1, 2; missing rank 3 (host3)"
+    for rank in range(3):
+        job.calls[rank].append(waiting(job.next("x"), ended=job.now))
+    job.told(stall, but=[])
+    for name in ("x", "another"):
+        late = dataclasses.replace(job.next(name), submitted=job.now + 9 * SECOND)
+        job.calls[3][5:] = [waiting(late, ended=job.now + 10 * SECOND)]
+        found = explain(job.recordings())
+        assert found.ranks == (3,)
+        assert found.sentence.startswith("rank 3 never called allreduce 'x'")
+        assert "was allreduce 'grad_5'" in found.sentence
+
+
+def test_a_rank_that_has_not_learnt_of_the_order():
+    """It was "ranks 0 and 1 never called 'x', in which rank 2 waited"."""
+    job = job_of(3, 5)
+    job.calls[2].append(waiting(job.next("x")))
+    for rank in (0, 1):
+        job.calls[rank].append(moving(job.next("x"), 0.0, awaited=2))
+    found = explain(job.recordings())
+    assert found.ranks == (2,)
+    assert "for data of rank 2" in found.sentence
+
+
+def test_ranks_that_wait_in_a_chain():
+    job = job_of(4, 5)
+    for rank, awaited in enumerate((3, 0, None, 2)):
+        job.calls[rank].append(moving(job.next("x"), 0.5, awaited=awaited))
+    assert explain(job.recordings()).ranks == (2,)
+    # One that was stopped had waited itself: what was seen of it counts.
+    for rank, awaited in enumerate((3, 0, 1, 2)):
+        job.calls[rank][-1] = moving(job.next("x"), 0.5, awaited=awaited, ended=job.now)
+    seen = "'x' (world) was agreed by all ranks and has not moved for 50 s: no data from rank 1 (h)"
+    job.told(seen, but=[1])
+    assert explain(job.recordings()).ranks == (1,)
+    assert explain(job.recordings(without=(1,))).ranks == (1,)
+    job = job_of(4, 5)
+    for rank in range(4):
+        job.calls[rank].append(job.next("x"))
+    # Data is on its way in a ring: no fault.
+    for rank, awaited in enumerate((3, 0, 1, 2)):
+        job.calls[rank][-1] = moving(job.next("x"), 0.5, awaited=awaited)
+    assert explain(job.recordings()).ranks == ()
+
+
+def test_ranks_by_the_launcher_s_count():
+    """`init(comm=[1, 0])`: rank 0 of the job is the launcher's rank 1."""
+    job = job_of(2, 5)
+    job.calls[0].append(waiting(job.next("x")))
+    turned = [dataclasses.replace(one, launched=1 - one.rank) for one in job.recordings()]
+    found = explain(turned, Ends(0, {0: -9}))
+    assert found.ranks == (1,)
+    assert found.sentence.startswith("rank 1 was ended by signal 9 (SIGKILL); ")
+
+
+def test_several_jobs_of_one_launcher():
+    jobs = [job_of(2, common).recordings() for common in (5, 9)]
+    recordings = [
+        dataclasses.replace(one, launched=one.rank + 2 * number, part=2 * number)
+        for number, job in enumerate(jobs)
+        for one in job
+    ]
+    assert {one.made for one in of_one_job(recordings, first=3)} == {9}
+    assert {one.made for one in of_one_job(recordings, first=0)} == {5}
+
+
+def test_a_death_counts_more_than_what_the_program_got_over():
+    job = job_of(2, 5)
+    for rank in (0, 1):
+        job.calls[rank].append(job.next("probe", code="disagreement"))
+        job.ends[rank] |= {"failed_call": 6, "failed": "mismatch"}
+    found = explain(job.recordings(), Ends(1, {1: -9}))
+    assert found.sentence.startswith("rank 1 was ended by signal 9 (SIGKILL)")
 
 
 def test_nothing_went_wrong():

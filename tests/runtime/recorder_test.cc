@@ -50,13 +50,14 @@ class RecorderTest : public testing::Test {
   void SetUp() override {
     std::string name = testing::TempDir() + "/recorder.XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name + "/dumps/job";
+    dumps_ = name + "/dumps";
+    folder_ = dumps_ + "/a job";
   }
 
   std::unique_ptr<Recorder> Make() {
     std::string why;
     auto recorder =
-        Recorder::Make({-1, folder_}, {3, 8, "host3", "a job"}, &why);
+        Recorder::Make({-1, "", dumps_}, {3, 8, 3, -1, "host3", "a job"}, &why);
     EXPECT_NE(recorder, nullptr) << why;
     return recorder;
   }
@@ -69,6 +70,7 @@ class RecorderTest : public testing::Test {
     return facts;
   }
 
+  std::string dumps_;
   std::string folder_;
 };
 
@@ -152,7 +154,7 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
 }
 
 // Calls that fail because the job has ended tell nothing of why.
-TEST_F(RecorderTest, KeepsTheFirstErrorAndTheFirstEnd) {
+TEST_F(RecorderTest, KeepsTheLastErrorAndTheFirstEnd) {
   const auto recorder = Make();
   recorder->Add(Call("a")).Ended(Aborted("rank 1 died"));
   recorder->Add(Call("b")).Ended(InvalidArgument("first"));
@@ -160,8 +162,9 @@ TEST_F(RecorderTest, KeepsTheFirstErrorAndTheFirstEnd) {
   recorder->EndedFor("rank 1 died");
   recorder->EndedFor("rank 2 died");
   const Seen seen = Look();
-  EXPECT_EQ(seen.header().failed_call, 2u);
-  EXPECT_EQ(TextOf(seen.header().failed), "first");
+  EXPECT_EQ(seen.header().lost_call, 1u);
+  EXPECT_EQ(seen.header().failed_call, 3u);
+  EXPECT_EQ(TextOf(seen.header().failed), "second");
   EXPECT_EQ(TextOf(seen.header().ended), "rank 1 died");
 }
 
@@ -269,7 +272,7 @@ TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
   const int kept = dup(file);
   {
     std::string why;
-    const auto recorder = Recorder::Make({file, folder_}, {}, &why);
+    const auto recorder = Recorder::Make({file, "handed", dumps_}, {}, &why);
     ASSERT_NE(recorder, nullptr) << why;
     EXPECT_NE(fcntl(file, F_GETFD) & FD_CLOEXEC, 0);
     recorder->Add(Call("x"));
@@ -282,7 +285,7 @@ TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
   EXPECT_NE(access(path().c_str(), F_OK), 0);
   // A process that the rank starts has the variable that says so as well.
   std::string why;
-  const auto other = Recorder::Make({kept, ""}, {}, &why);
+  const auto other = Recorder::Make({kept, "handed", ""}, {}, &why);
   ASSERT_NE(other, nullptr) << why;
   other->Add(Call("y"));
   ASSERT_EQ(pread(kept, static_cast<void*>(&slot), sizeof(slot),
@@ -298,7 +301,7 @@ TEST_F(RecorderTest, LeavesOtherFilesAlone) {
   const int file = open(name.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
   ASSERT_GT(file, 2);
   std::string why;
-  const auto recorder = Recorder::Make({file, ""}, {}, &why);
+  const auto recorder = Recorder::Make({file, "handed", ""}, {}, &why);
   ASSERT_NE(recorder, nullptr) << why;
   struct stat about = {};
   ASSERT_EQ(fstat(file, &about), 0);
@@ -308,9 +311,88 @@ TEST_F(RecorderTest, LeavesOtherFilesAlone) {
 
 TEST_F(RecorderTest, SaysWhyThereIsNone) {
   std::string why;
-  EXPECT_EQ(Recorder::Make({-1, "/proc/no/such"}, {}, &why), nullptr);
-  EXPECT_NE(why.find("/proc/no"), std::string::npos) << why;
-  EXPECT_EQ(Recorder::Make({-1, "/dev/full/x"}, {}, &why), nullptr);
+  const RecordingRank rank = {0, 1, 0, -1, "host", "job"};
+  EXPECT_EQ(Recorder::Make({-1, "", "/proc/no"}, rank, &why), nullptr);
+  EXPECT_NE(why.find("/proc/no/job"), std::string::npos) << why;
+  EXPECT_EQ(Recorder::Make({-1, "", "/dev/full"}, rank, &why), nullptr);
+}
+
+// Somebody else has put it there, to have a file written to where it leads.
+TEST_F(RecorderTest, FollowsNoLinks) {
+  std::string why;
+  const std::string elsewhere = dumps_ + "-elsewhere";
+  ASSERT_EQ(mkdir(dumps_.c_str(), 0700), 0);
+  ASSERT_EQ(mkdir(elsewhere.c_str(), 0700), 0);
+  ASSERT_EQ(symlink(elsewhere.c_str(), folder_.c_str()), 0);
+  EXPECT_EQ(Recorder::Make({-1, "", dumps_}, {3, 8, 3, -1, "h", "a job"}, &why),
+            nullptr);
+  ASSERT_EQ(unlink(folder_.c_str()), 0);
+  ASSERT_EQ(mkdir(folder_.c_str(), 0777), 0);
+  ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
+  EXPECT_EQ(Recorder::Make({-1, "", dumps_}, {3, 8, 3, -1, "h", "a job"}, &why),
+            nullptr);
+  EXPECT_NE(why.find("is not this user's own"), std::string::npos) << why;
+  ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
+  ASSERT_EQ(symlink((elsewhere + "/file").c_str(), path().c_str()), 0);
+  const auto recorder = Make();
+  EXPECT_TRUE(Look().there());
+  EXPECT_NE(access((elsewhere + "/file").c_str(), F_OK), 0);
+}
+
+TEST_F(RecorderTest, AProcessMayJoinAJobAgain) {
+  const int file = memfd_create("tf_hvd_recorder", 0);
+  std::string why;
+  {
+    const auto recorder = Recorder::Make({file, "handed", ""}, {}, &why);
+    ASSERT_NE(recorder, nullptr) << why;
+    recorder->Add(Call("x"));
+    recorder->Leaves("shutdown()", true);
+    recorder->Left(false);
+  }
+  const auto recorder = Recorder::Make({file, "handed", ""}, {}, &why);
+  ASSERT_NE(recorder, nullptr) << why;
+  recorder->Add(Call("y"));
+  const Seen seen("/proc/self/fd/" + std::to_string(file));
+  ASSERT_TRUE(seen.there());
+  EXPECT_EQ(seen.header().calls, 1u);
+  EXPECT_EQ(seen.header().left_ns, 0);
+  EXPECT_EQ(TextOf(seen.slot(0).name), "y");
+  EXPECT_EQ(TextOf(seen.header().job), "handed");
+  close(file);
+}
+
+// What it does then must not overwrite what led there.
+TEST_F(RecorderTest, AProgramThatGoesOnAfterTheEnd) {
+  const auto recorder = Make();
+  recorder->Add(Call("waits"));
+  recorder->EndedFor("rank 1 (host1) died");
+  for (int i = 0; i < 10'000; ++i) {
+    recorder->Add(Call("again")).Ended(Aborted("rank 1 (host1) died"));
+  }
+  const Seen seen = Look();
+  EXPECT_EQ(seen.header().calls, 2u);
+  EXPECT_EQ(TextOf(seen.slot(0).name), "waits");
+  EXPECT_EQ(TextOf(seen.slot(1).name), "again");
+}
+
+// Slots that are written anew while their calls are still moved on.
+TEST_F(RecorderTest, ARingThatIsTooSmallForWhatIsUnderWay) {
+  const auto recorder = Make();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&recorder] {
+      std::vector<CallRecord> held(kRecordedCalls);
+      for (size_t i = 0; i < 3 * kRecordedCalls; ++i) {
+        CallRecord& one = held[i % held.size()];
+        one.Agreed(1, 1);
+        one.Ended(Status::Ok());
+        one = recorder->Add(Call("x"));
+        one.Started(1, 1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Look().header().calls, 12 * kRecordedCalls);
 }
 
 TEST(CallRecord, OfNoCallDoesNothing) {

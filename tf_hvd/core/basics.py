@@ -113,7 +113,8 @@ def _may_differ() -> dict[str, str]:
     """
     found = {}
     program = getattr(sys.modules.get("__main__"), "__file__", None)
-    if program:
+    # Not what is read from a pipe: that may wait for ever.
+    if program and os.path.isfile(program):
         with contextlib.suppress(OSError):
             text = hashlib.sha256(pathlib.Path(program).read_bytes()).hexdigest()
             found[f"the text of {os.path.basename(program)} (its SHA-256)"] = text[:12]

@@ -72,6 +72,7 @@ def find(
             f"{listed(inside)} ended with exit code 0 without leaving the job",
             _where(inside[0], session),
             "call hvd.shutdown() first: os._exit skips Python's exit handlers",
+            rank=inside[0],
         )
     if alone := session.told_to_be_alone():
         return Culprit(
@@ -80,7 +81,9 @@ def find(
         )
     if found := _blamed(first, session, screen):
         return found
-    if first and first[1] == -signal.SIGTERM and (found := got_over(session, recorded)):
+    # By these the launchers end the others, and often who was to say so with them.
+    ended = first is None or first[1] in (-signal.SIGTERM, -signal.SIGKILL)
+    if ended and (found := got_over(session, recorded)):
         return found
     if first:
         return _first(*first, session, screen)
@@ -212,14 +215,14 @@ def got_over(session: Session, recorded: Sequence[Recording]) -> Culprit | None:
     caught = [
         one
         for one in recorded
-        if one.lost_call and one.rank not in codes and not _GONE.search(one.ended)
+        if one.lost_call and one.launched not in codes and not _GONE.search(one.ended)
     ]
     if not caught:
         return None
     one = min(caught, key=lambda each: each.told)
     return Culprit(
         f"the job had come to its end before: {error_text.shorten(one.ended)}",
-        _where(one.rank, session),
+        _where(one.launched, session),
         f"rank {one.rank} caught the error and went on; the MPI launcher then ended the others",
         _RAISED,
     )

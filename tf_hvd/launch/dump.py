@@ -93,14 +93,14 @@ class _Job:
 
 
 def _running() -> list[_Job]:
-    jobs: dict[str, _Job] = {}
+    jobs: dict[tuple[str, int], _Job] = {}
     for process, file in recording.running():
         try:
             one = recording.parse(file.read_bytes())
         except (recording.RecordingError, OSError):  # it has not begun yet, or has just ended
             continue
-        job = jobs.setdefault(one.job, _Job(one.job, one.size))
-        job.files[one.rank] = file
+        job = jobs.setdefault((one.job, one.part), _Job(one.job, one.size))
+        job.files[one.launched] = file
         job.processes.add(process)
     return list(jobs.values())
 

@@ -21,16 +21,18 @@ def show(folder: Path, as_json: bool) -> int:
         UsageError: there are no recordings that can be read.
     """
     try:
-        folder, recordings = read(folder)
+        dump = read(folder)
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
     except RecordingError as error:
         raise UsageError(str(error)) from error
-    found = failure.explain(recordings, read_ends(folder))
+    ends = read_ends(dump.folder)
+    recordings = failure.of_one_job(dump.recordings, ends.first)
+    found = failure.explain(recordings, ends)
     if as_json:
         print(json.dumps(_report(recordings, found), indent=2))
     else:
-        print("\n".join(_page(recordings, found)))
+        print("\n".join([*_page(recordings, found), *dump.faults]))
     return 0
 
 

@@ -11,7 +11,7 @@ import textwrap
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tf_hvd.launch import culprit, deputy, processes, shared_memory
+from tf_hvd.launch import culprit, deputy, processes, recordings, shared_memory
 from tf_hvd.launch.culprit import listed
 from tf_hvd.launch.grace import Elsewhere, Grace
 from tf_hvd.launch.session import Session
@@ -223,7 +223,9 @@ class JobWatch:
         screen = self.terminal.heard if self.terminal else None
         found = culprit.outlived(self._session, screen, TO_END)
         self.code = found.code or self.code
-        self.ended_for = culprit.end_text(self.code, found)
+        recorded = recordings.read(self._session)
+        evidence = recordings.take(self._session, found.rank, os.environ, recorded)
+        self.ended_for = culprit.end_text(self.code, found, evidence)
         return True
 
     def _kill_left_running(self, failed: Collection[int]) -> None:

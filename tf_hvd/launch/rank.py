@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import re
 import resource
@@ -42,6 +43,7 @@ _PRELOADED = "libtf_hvd_listen.so"
 # By these its recorder knows the file that it writes to, and the job: "5:tf_hvd-x7k2"
 # (runtime/base/config.cc); and by this name in what a file is called others know one.
 RECORDING, _RECORDER = "TF_HVD_RECORDING", "tf_hvd_recorder"
+_NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 DUMP_FOLDER = "TF_HVD_DUMP_DIR"
 # By this the program knows which of the launcher's ranks it is (tf_hvd/core/_launcher.py).
 _NUMBER = "TF_HVD_LAUNCHED_RANK"
@@ -83,12 +85,18 @@ def open_recording() -> int | None:
 
     None if there can be none; the rank makes one then, which nobody else can look into.
     """
-    try:
-        file = os.memfd_create(_RECORDER, 0)
-    except (AttributeError, OSError):  # a Python that was built for old machines
+    for flags in (_NEVER_EXECUTED, 0):
+        try:
+            file = os.memfd_create(_RECORDER, flags)
+            break
+        except OSError:  # older kernels do not know the flag; others demand it
+            continue
+        except AttributeError:  # a Python that was built for old machines
+            continue
+    else:
         path = f"/dev/shm/{_RECORDER}.{os.getpid()}"
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             os.unlink(path)
         except OSError:
             return None
@@ -99,24 +107,46 @@ def open_recording() -> int | None:
 def save_recording(file: int, folder: str, job: str, rank: int) -> str:
     """Copies a rank's recording to a folder of its job; returns that folder.
 
-    Nothing of a rank that did not get as far as to have one.
+    Empty for a rank that did not get as far as to have one: nothing is written then.
 
     Raises:
         OSError: it cannot be written.
     """
-    where = os.path.join(folder, job)
     size = os.fstat(file).st_size
-    if size:
-        os.makedirs(folder, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(where, 0o700)
-        with open(os.path.join(where, f"rank.{rank}"), "wb", opener=_privately) as copy:
-            copy.write(os.pread(file, size, 0))
+    if not size:
+        return ""
+    where = os.path.join(folder, job)
+    os.makedirs(folder, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(where, 0o700)
+    write_own(where, f"rank.{rank}", os.pread(file, size, 0))
     return where
 
 
-def _privately(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def write_own(folder: str, name: str, data: bytes) -> None:
+    """Writes a file, in one piece, into a folder that only this user can write to.
+
+    Raises:
+        OSError: others can, and may have put a link there, or it cannot be written.
+    """
+    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        about = os.fstat(where)
+        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "the folder is not this user's own", folder)
+        new = f"new.{name}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=where)
+
+        def opener(path: str, _: int) -> int:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            return os.open(path, flags, 0o600, dir_fd=where)
+
+        with open(new, "wb", opener=opener) as file:
+            file.write(data)
+        os.rename(new, name, src_dir_fd=where, dst_dir_fd=where)
+    finally:
+        os.close(where)
 
 
 def report(folder: str, rank: int, recording: int | None) -> dict[str, int] | None:

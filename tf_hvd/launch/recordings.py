@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,17 +33,21 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
-def read(session: Session) -> dict[int, recording.Recording]:
-    """The recordings of this machine's ranks, by rank of the job."""
-    found = {}
+def read(session: Session) -> list[recording.Recording]:
+    """The recordings of this machine's ranks."""
+    found = []
     for file in list(session.recordings.values()):
         with contextlib.suppress(recording.RecordingError, OSError):
-            one = recording.parse(os.pread(file, os.fstat(file).st_size, 0))
-            found[one.rank] = one
+            found.append(recording.parse(os.pread(file, os.fstat(file).st_size, 0)))
     return found
 
 
-def take(session: Session, first: int | None, environ: Mapping[str, str]) -> Evidence:
+def take(
+    session: Session,
+    first: int | None,
+    environ: Mapping[str, str],
+    recorded: Sequence[recording.Recording],
+) -> Evidence:
     """Saves the recordings of a job that has ended badly, and says what they tell.
 
     Of ranks on other machines those that were saved in the same folder: by their keepers, or by
@@ -53,30 +57,33 @@ def take(session: Session, first: int | None, environ: Mapping[str, str]) -> Evi
         session: has those of this machine's ranks.
         first: the rank of this machine that was the first to end badly.
         environ: names the folder, `TF_HVD_DUMP_DIR`.
+        recorded: what `read` has given.
     """
-    folder, error = "", ""
-    wanted = environ.get(rank.DUMP_FOLDER, "")
-    try:
-        for number, file in session.recordings.items():
-            if wanted:
-                folder = rank.save_recording(file, wanted, session.folder.name, number)
-    except OSError as reason:
-        error = f"{reason.filename or wanted}: {reason.strerror}"
-    found = {}
+    ends = failure.Ends(first, session.codes())
+    folder, error = _save(session, ends, environ.get(rank.DUMP_FOLDER, ""))
+    found = {one.launched: one for one in recorded}
     if folder:
         with contextlib.suppress(recording.RecordingError, OSError):
-            found = {one.rank: one for one in recording.read(Path(folder))[1]}
-    found |= read(session)
+            there = recording.read(Path(folder)).recordings
+            found = {one.launched: one for one in there} | found
     if not found:
         return Evidence("", folder, error)
-    ends = failure.Ends(first, session.codes())
-    if folder and not error:
-        try:
-            Path(folder, ENDS).write_text(json.dumps(dataclasses.asdict(ends)))
-        except OSError as reason:
-            error = f"{reason.filename}: {reason.strerror}"
-    told = failure.explain(list(found.values()), ends)
+    told = failure.explain(failure.of_one_job(list(found.values()), first), ends)
     return Evidence(told.sentence if told.ranks else "", folder, error)
+
+
+def _save(session: Session, ends: failure.Ends, wanted: str) -> tuple[str, str]:
+    """Where they lie, and what went wrong; both may be empty."""
+    folder = ""
+    try:
+        for number, file in list(session.recordings.items()):
+            if wanted:
+                folder = rank.save_recording(file, wanted, session.folder.name, number) or folder
+        if folder:
+            rank.write_own(folder, ENDS, json.dumps(dataclasses.asdict(ends)).encode())
+    except OSError as error:
+        return folder, f"{error.filename or wanted}: {error.strerror}"
+    return folder, ""
 
 
 def read_ends(folder: Path) -> failure.Ends:

@@ -327,11 +327,15 @@ def _closing(
     if ending.asked:
         if asked := watch.asked_text():
             watching.say(asked)
+        evidence = recordings.take(session, None, os.environ, recordings.read(session))
+        if evidence.folder:
+            watching.say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {evidence.folder}")
         return ending.code
     cut_short = session.cut_short()
     if not ending.code and cut_short:
-        if found := culprit.got_over(session, list(recordings.read(session).values())):
-            evidence = recordings.take(session, None, os.environ)
+        recorded = recordings.read(session)
+        if found := culprit.got_over(session, recorded):
+            evidence = recordings.take(session, None, os.environ, recorded)
             watching.say(culprit.end_text(_FAILED, found, evidence))
             return _FAILED
         watching.say(culprit.cut_short_text(cut_short))
@@ -351,12 +355,12 @@ def _closing_failed(ranks: int, ending: Ending, watch: watching.JobWatch, sessio
         if watch.terminal:
             watch.terminal.show_banner()
         return ending.code
-    recorded = list(recordings.read(session).values())
+    recorded = recordings.read(session)
     found = culprit.find(ending, session, watch.terminal.heard, ranks, recorded)
     if not found.known:
         watch.terminal.show_banner()
     code = ending.code if found.code is None else found.code
-    evidence = recordings.take(session, found.rank, os.environ)
+    evidence = recordings.take(session, found.rank, os.environ, recorded)
     watching.say(culprit.end_text(code, found, evidence))
     if little := watch.shared_memory_text():
         watching.say(little)

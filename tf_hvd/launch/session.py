@@ -268,6 +268,8 @@ class Session:
                 os.close(file)
             raise
         for file in files:
+            if number in self.recordings:
+                os.close(self.recordings[number])
             self.recordings[number] = file
         return number, pid
 

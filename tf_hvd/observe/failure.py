@@ -9,7 +9,7 @@ import re
 import signal
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tf_hvd.observe.recording import (
     AGREED,
@@ -25,8 +25,10 @@ from tf_hvd.observe.recording import (
 
 _WORLD = 0
 _DIED = re.compile(r"\brank (\d+) \([^()]*\) died\b")
+_SILENT = re.compile(r"\bno (?:data|answer) from rank (\d+) ")
 _LEFT = re.compile(r"\brank (\d+) \([^()]*\) left: ")
 _SHOWN_BEFORE = 6  # calls that are in order, before the difference
+_SHOWN_WAITING = 20  # calls that are not, those that were made first
 _NOT_CALLED, _NO_RECORDING, _FAILED = "not called", "no recording", "failed"
 _MEBIBYTE = 1 << 20
 _LONGEST = 160  # characters of a reason in the sentence
@@ -56,12 +58,33 @@ class Failure:
 
 @dataclass(frozen=True)
 class Ends:
-    """What is known, besides, of the end of a job."""
+    """What is known, besides, of the end of a job. Ranks by the launcher's count."""
 
     first: int | None = None
     """The rank that was the first to end badly."""
     codes: Mapping[int, int] = field(default_factory=dict)
     """The exit code, or minus the signal, of ranks that ended badly."""
+
+
+def of_one_job(recordings: Sequence[Recording], first: int | None) -> list[Recording]:
+    """Those of one job, where one launcher's ranks form several (`init(comm=...)`).
+
+    Args:
+        recordings: of all of them.
+        first: the rank whose job is meant, by the launcher's count; None: one that was told of an
+            end, or else any.
+    """
+    jobs: dict[int, list[Recording]] = {}
+    for one in recordings:
+        jobs.setdefault(one.part, []).append(one)
+    return max(
+        jobs.values(),
+        key=lambda job: (
+            any(one.launched == first for one in job),
+            any(one.lost_call or one.failed_call for one in job),
+            len(job),
+        ),
+    )
 
 
 def explain(recordings: Sequence[Recording], ends: Ends | None = None) -> Failure:
@@ -72,7 +95,7 @@ def explain(recordings: Sequence[Recording], ends: Ends | None = None) -> Failur
         ends: what else is known.
     """
     job = _Job(recordings, ends or Ends())
-    for look in (_disagreement, _death, _failure, _early_end, _difference, _stuck):
+    for look in (_death, _disagreement, _failure, _early_end, _difference, _stuck):
         found = look(job)
         if found:
             sentence, ranks = found
@@ -84,13 +107,17 @@ class _Job:
     """The ranks' calls beside each other."""
 
     def __init__(self, recordings: Sequence[Recording], ends: Ends) -> None:
-        self.ends = ends
-        self.of = {one.rank: one for one in recordings}
+        self.of = {one.rank: _until_the_end(one) for one in recordings}
+        of_launched = {one.launched: one.rank for one in recordings}
+        self.ends = Ends(
+            of_launched.get(ends.first, ends.first) if ends.first is not None else None,
+            {of_launched.get(each, each): code for each, code in ends.codes.items()},
+        )
         self.size = max(one.size for one in recordings)
         self.without = [rank for rank in range(self.size) if rank not in self.of]
         # By key, and by rank, those that are not in order.
         self.waits: dict[tuple[int, str], dict[int, Call]] = {}
-        for one in recordings:
+        for one in self.of.values():
             for call in one.calls:
                 if not call.order and _is_open(call):
                     self.waits.setdefault(call.key, {}).setdefault(one.rank, call)
@@ -114,7 +141,23 @@ class _Job:
             for rank, call in calls.items()
             if other[0] == key[0] and call.kind == "join"
         }
-        return [each for each in self.members(key[0]) if each not in waiting and each not in joined]
+        # Where ranks have gone on in the order, who waits has not learnt of it yet.
+        learnt = max(self.last_order(each, key[0]) for each in waiting)
+        return [
+            each
+            for each in self.members(key[0])
+            if each not in waiting and each not in joined and not self.has_called(each, key, learnt)
+        ]
+
+    def last_order(self, rank: int, process_set: int) -> int:
+        """The place of the last call of a set that a rank knows to be in order."""
+        calls = self.of[rank].calls if rank in self.of else ()
+        return max((call.order for call in calls if call.set == process_set), default=0)
+
+    def has_called(self, rank: int, key: tuple[int, str], learnt: int) -> bool:
+        """Whether a rank has a call in order of that name behind that place."""
+        calls = self.of[rank].calls if rank in self.of else ()
+        return any(call.key == key and call.order > learnt for call in calls)
 
     def oldest(self) -> list[tuple[int, str]]:
         """What is waited for: what was called first before the rest, and join, which may, last."""
@@ -174,6 +217,16 @@ def _were(ranks: Iterable[int]) -> str:
     return "was" if len(list(ranks)) == 1 else "were"
 
 
+def _until_the_end(one: Recording) -> Recording:
+    """Without the calls that a program made after a bad end: nobody could have joined in them.
+
+    At an orderly end it is told of, the calls after it are what the others still wanted.
+    """
+    if not one.told or _LEFT.search(one.ended):
+        return one
+    return replace(one, calls=tuple(call for call in one.calls if call.submitted <= one.told))
+
+
 def _is_open(call: Call) -> bool:
     """Whether it had not been done when the job ended, or the file was read."""
     return call.state != ENDED or call.code == "aborted"
@@ -193,7 +246,7 @@ def _disagreement(job: _Job) -> tuple[str, list[int]] | None:
     if not found:
         return None
     _, _, call, text = min(found, key=lambda each: each[:2])
-    where = f"the ranks disagree from call {call.number} on" if call.order else "a call is wrong"
+    where = f"the ranks disagree from call {call.order} on" if call.order else "a call is wrong"
     ranks = sorted(rank for _, rank, _, _ in found)
     return _sentence(f"{where}, {call.title}: {text}"), ranks
 
@@ -202,8 +255,7 @@ def _death(job: _Job) -> tuple[str, list[int]] | None:
     rank = _dead(job)
     if rank is None:
         return None
-    code = job.ends.codes.get(rank, 0)
-    died = f"was ended by {_signal_name(-code)}" if code < 0 else "died"
+    died = _how(job.ends, rank)
     one = job.of.get(rank)
     open_calls = [call for call in one.calls if _is_open(call)] if one else []
     moving = [call for call in open_calls if call.order]
@@ -216,6 +268,13 @@ def _death(job: _Job) -> tuple[str, list[int]] | None:
         text = f"rank {rank} {died} while it waited in {open_calls[0].title}"
         return _sentence(text, job.others(rank)), [rank]
     return _sentence(f"rank {rank} {died}", job.after(rank), job.others(rank)), [rank]
+
+
+def _how(ends: Ends, rank: int) -> str:
+    code = ends.codes.get(rank)
+    if code is None:
+        return "ended without leaving the job" if rank == ends.first else "died"
+    return f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
 
 
 def _dead(job: _Job) -> int | None:
@@ -332,15 +391,34 @@ def _in_order(job: _Job, process_set: int) -> int:
 
 
 def _stuck(job: _Job) -> tuple[str, list[int]] | None:
-    """A rank whose data others wait for."""
+    """The rank whose data, in the end, others wait for."""
+    awaited: dict[int, tuple[Call, int]] = {}
     for one in job.of.values():
         for call in one.calls:
             if call.order and _is_open(call) and call.awaited is not None:
-                return _sentence(
-                    f"rank {one.rank} waited in {call.title} for data of rank {call.awaited}",
-                    job.after(call.awaited),
-                ), [call.awaited]
-    return None
+                awaited.setdefault(one.rank, (call, call.awaited))
+    chain = _chain(job, awaited)
+    if not chain:
+        return None
+    waiting, last = chain
+    text = f"rank {waiting} waited in {awaited[waiting][0].title} for data of rank {last}"
+    return _sentence(text, job.after(last)), [last]
+
+
+def _chain(job: _Job, awaited: Mapping[int, tuple[Call, int]]) -> tuple[int, int] | None:
+    """The last two of a chain of ranks that wait for one another's data; None if it is a ring."""
+    # A rank that was stopped may have waited itself just then: what the others saw counts.
+    seen = [int(found[1]) for one in job.of.values() if (found := _SILENT.search(one.ended))]
+    for rank in awaited:
+        if seen and rank != seen[0]:
+            return rank, seen[0]
+    for rank in awaited:
+        chain = [rank]
+        while chain[-1] in awaited and awaited[chain[-1]][1] not in chain:
+            chain.append(awaited[chain[-1]][1])
+        if chain[-1] not in awaited:
+            return chain[-2], chain[-1]
+    return None  # data is on its way
 
 
 def _nothing(job: _Job) -> str:
@@ -364,7 +442,7 @@ def _rows(job: _Job) -> tuple[Row, ...]:
         -_SHOWN_BEFORE:
     ]
     rows = [_row(job, place[0], place[1], orders[place]) for place in last]
-    rows += [_row(job, key[0], 0, job.waits[key]) for key in job.oldest()]
+    rows += [_row(job, key[0], 0, job.waits[key]) for key in job.oldest()[:_SHOWN_WAITING]]
     return tuple(rows)
 
 

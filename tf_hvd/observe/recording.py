@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ MEMORY = "tf_hvd_recorder"
 
 _MAGIC = b"tfhvdrec"
 _VERSION = 1
-# magic, version, bytes of header and slot, capacity, calls, rank, size, process, state, times
-_HEAD = struct.Struct("<8s4IQ3iI3q")
+# magic, version, bytes of header and slot, capacity, calls, rank, size, process, state, launched,
+# part, times
+_HEAD = struct.Struct("<8s4IQ3iI2i3q")
 _TEXTS = {"host": 64, "job": 128, "reason": 512, "ended": 1024}
 # when the end was told, the first call that it failed, the first that failed otherwise; its text
 _FAILED = struct.Struct("<qQQ")
@@ -45,13 +47,15 @@ WAITING, AGREED, MOVING, ENDED = "waiting", "agreed", "moving", "ended"
 UNUSED, JOINED, THROUGH, FAILED = "unused", "joined", "through", "failed"
 _STATES = (UNUSED, JOINED, THROUGH, FAILED)
 _ALLREDUCE, _REDUCESCATTER = 0, 8
+# A file in a folder of recordings, whose number is the launcher's of the rank.
+_NAME = re.compile(r"rank\.\d+")
 
 
 class RecordingError(ValueError):
     """It is no recorder's file, or not a whole one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """One collective that a rank called. Times are nanoseconds since the epoch; 0: not yet."""
 
@@ -120,7 +124,13 @@ class Recording:
     size: int
     host: str
     process: int
+    launched: int
+    """The launcher's number of the rank, which is another one under `init(comm=...)`."""
+    part: int
+    """Of several jobs of some ranks each, the first by the launcher's count; -1: it has all."""
     job: str
+    began: int
+    """When it joined the job, as the times of calls."""
     state: str
     left: int
     """When it left the job, as the times of calls; 0: it has not."""
@@ -133,7 +143,7 @@ class Recording:
     lost_call: int
     """The number of the first call that failed because of that; 0: none did."""
     failed_call: int
-    """The number of the first call that failed for another reason; 0: none did."""
+    """The number of the last call that failed for another reason; 0: none did."""
     failed: str
     """With what."""
     made: int
@@ -179,6 +189,8 @@ def _parse(
     size: int,
     process: int,
     state: int,
+    launched: int,
+    part: int,
     realtime: int,
     steady: int,
     left: int,
@@ -190,12 +202,15 @@ def _parse(
     told, lost_call, failed_call = _FAILED.unpack_from(data, at)
     at += _FAILED.size
     clock = _Clock(realtime - steady)
-    slots = (header + place * _SLOT.size for place in range(capacity))
+    slots = (header + place * _SLOT.size for place in range(min(capacity, made)))
     calls = [_call(_SLOT.unpack_from(data, slot), clock) for slot in slots]
     return Recording(
         rank=rank,
         size=size,
         process=process,
+        launched=launched,
+        part=part,
+        began=realtime,
         state=_named(_STATES, state),
         left=clock(left),
         told=clock(told),
@@ -259,34 +274,46 @@ def _named(names: Sequence[str], number: int) -> str:
     return names[number] if number < len(names) else f"number {number}"
 
 
-def read(folder: Path) -> tuple[Path, list[Recording]]:
-    """Reads the recordings in a folder, or in a folder of it that has some, by rank.
+@dataclass(frozen=True)
+class Dump:
+    """The recordings of one job in a folder."""
 
-    Of several jobs in it those of the one that ended last.
+    folder: Path
+    recordings: list[Recording]
+    """By the launcher's numbers."""
+    faults: list[str]
+    """What lies there and cannot be read, and why."""
 
-    Returns:
-        The folder that has them, and them.
+
+def read(folder: Path) -> Dump:
+    """Reads the recordings in a folder, or in a folder of it that has some.
+
+    Of several jobs in it those of the one that began last.
 
     Raises:
-        RecordingError: there is none, or one of its files is none.
-        OSError: they cannot be read.
+        RecordingError: there is none that can be read.
+        OSError: the folder cannot be read.
     """
-    found = {}
-    for path in sorted(folder.rglob("rank.*")):
-        if path.is_file():
+    found: dict[Path, list[Recording]] = {}
+    faults = []
+    for path in sorted([*folder.glob("rank.*"), *folder.glob("*/rank.*")]):
+        if _NAME.fullmatch(path.name) and path.is_file():
             try:
-                found[path] = parse(path.read_bytes())
+                one = parse(path.read_bytes())
             except RecordingError as error:
-                raise RecordingError(f"{path}: {error}") from error
+                faults.append(f"{path}: {error}")
+                continue
+            found.setdefault(path.parent, []).append(one)
     if not found:
-        raise RecordingError(f"{folder}: no recording here: no file rank.N")
-    newest = max(found, key=lambda path: path.stat().st_mtime_ns).parent
-    recordings = [found[path] for path in found if path.parent == newest]
-    return newest, sorted(recordings, key=lambda one: one.rank)
+        raise RecordingError(
+            faults[0] if faults else f"{folder}: no recording here: no file rank.N"
+        )
+    newest = max(found, key=lambda where: max(one.began for one in found[where]))
+    return Dump(newest, sorted(found[newest], key=lambda one: one.launched), faults)
 
 
 def running() -> Iterator[tuple[int, Path]]:
-    """The recorders' memory of this user's processes on this machine: the process, and the file.
+    """What may be recorders' memory of this user's processes on this machine: process and file.
 
     The file is a name of the memory, as long as the process lives.
     """
@@ -296,5 +323,6 @@ def running() -> Iterator[tuple[int, Path]]:
         with contextlib.suppress(OSError):  # another user's, or it has just ended
             for file in Path("/proc", process, "fd").iterdir():
                 with contextlib.suppress(OSError):
-                    if MEMORY in os.readlink(file):
+                    name = os.readlink(file)
+                    if MEMORY in name or _NAME.fullmatch(os.path.basename(name)):
                         yield int(process), file

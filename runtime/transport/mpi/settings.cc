@@ -154,7 +154,7 @@ Status CompareSettings(const MpiSession& session, const Settings& mine,
     Decode(all.substr(rank * text.size(), static_cast<size_t>(lengths[rank])),
            &(*hosts)[rank], &of_ranks[rank]);
   }
-  *doubts = DescribeDoubts(of_ranks, *hosts);
+  if (session.rank() == 0) *doubts = DescribeDoubts(of_ranks, *hosts);
   return DescribeDifferences(of_ranks, *hosts);
 }
 

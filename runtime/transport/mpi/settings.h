@@ -27,8 +27,8 @@ inline constexpr char kMayDiffer = '?';
 std::string DescribeDoubts(const std::vector<Settings>& of_ranks,
                            const std::vector<std::string>& hosts);
 
-// The same on all ranks; `hosts` gets the name of each rank's, and `doubts`
-// what DescribeDoubts says. Collective.
+// The same on all ranks; `hosts` gets the name of each rank's, and on rank 0
+// `doubts` what DescribeDoubts says. Collective.
 Status CompareSettings(const MpiSession& session, const Settings& mine,
                        std::vector<std::string>* hosts, std::string* doubts);
 

@@ -289,8 +289,7 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   std::string doubts;
   TF_HVD_RETURN_IF_ERROR(
       CompareSettings(*session, options.settings, &hosts, &doubts));
-  if (!doubts.empty() && session->rank() == 0 &&
-      options.config.log_level <= LogLevel::kWarning) {
+  if (!doubts.empty() && options.config.log_level <= LogLevel::kWarning) {
     WriteLog(LogLevel::kWarning, RankText(0, hosts), doubts);
   }
   NodeMap map;
