@@ -29,7 +29,7 @@ class RecordedText {
     auto* const bytes = reinterpret_cast<char*>(words.data());
     size_t length = text.size();
     if (length < kBytes) {
-      std::memcpy(bytes, text.data(), length);
+      text.copy(bytes, length);
     } else {
       constexpr size_t kHead = (kBytes - 4) / 2;
       constexpr size_t kTail = kBytes - 4 - kHead;
