@@ -178,7 +178,10 @@ def test_a_job_that_hangs_is_looked_into(environ, program, tmp_path):
     output = tmp_path / "output"
     with output.open("w") as file:
         job = subprocess.Popen(
-            [*COMMAND, "run", "-np", "2", *program(HANGS)], env=environ, stdout=file, stderr=file
+            [*COMMAND, "run", "-np", "2", *program(HANGS)],
+            env={**environ, "TF_HVD_DUMP_DIR": str(tmp_path / "asked")},
+            stdout=file,
+            stderr=file,
         )
     try:
         deadline = time.monotonic() + 120
@@ -205,6 +208,10 @@ def test_a_job_that_hangs_is_looked_into(environ, program, tmp_path):
     finally:
         job.send_signal(signal.SIGINT)
         job.wait(60)
+    # Nothing need be wrong with a job that was ended by Ctrl-C, but it may be looked into.
+    (folder,) = (tmp_path / "asked").iterdir()
+    assert f"what the ranks did last: tf_hvd doctor {folder}" in output.read_text()
+    assert doctor(folder)[0] == 0
 
 
 def test_what_there_is_nothing_of(tmp_path):
