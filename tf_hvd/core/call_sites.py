@@ -4,7 +4,6 @@ Of an eager call it is looked up at each call, so that this has to cost well und
 an op in a graph once, when the function is traced.
 """
 
-import contextlib
 import os
 import pathlib
 import sys
@@ -98,6 +97,4 @@ def _keep(sites: dict[int, int | None], frame: types.FrameType) -> int | None:
 
 
 def _text(file: str, line: int) -> bytes:
-    with contextlib.suppress(OSError):  # the folder may be gone
-        file = file.removeprefix(os.path.join(os.getcwd(), ""))
-    return f"{file}:{line}".encode(errors="replace")
+    return f"{error_text.from_here(file)}:{line}".encode(errors="replace")

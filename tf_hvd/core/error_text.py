@@ -85,10 +85,15 @@ def is_others(file: str) -> bool:
     return bool(_INSTALLED.search(file) or _GENERATED.search(file))
 
 
-def _place(file: str, line: int | str | None, function: str | None) -> str:
+def from_here(file: str) -> str:
+    """A file's name without the folder that this process is in."""
     with contextlib.suppress(OSError):  # the folder may be gone
-        file = file.removeprefix(os.path.join(os.getcwd(), ""))
-    where = f"{file}, line {line}"
+        return file.removeprefix(os.path.join(os.getcwd(), ""))
+    return file
+
+
+def _place(file: str, line: int | str | None, function: str | None) -> str:
+    where = f"{from_here(file)}, line {line}"
     return f"{where}, in {function}" if function else where
 
 

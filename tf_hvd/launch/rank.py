@@ -89,9 +89,9 @@ def open_recording() -> int | None:
         try:
             file = os.memfd_create(_RECORDER, flags)
             break
-        except OSError:  # older kernels do not know the flag; others demand it
-            continue
-        except AttributeError:  # a Python that was built for old machines
+        # Older kernels do not know the flag, others demand it; a Python that was built for old
+        # machines has none of it.
+        except (OSError, AttributeError):
             continue
     else:
         path = f"/dev/shm/{_RECORDER}.{os.getpid()}"

@@ -371,7 +371,7 @@ def _difference(job: _Job) -> tuple[str, list[int]] | None:
                 if other in calls and one[0] == key[0] and not set(calls) & set(waiting)
             ]
             if theirs:
-                number = _in_order(job, key[0]) + 1
+                number = max(job.last_order(each, key[0]) for each in job.of) + 1
                 pair = sorted([min(waiting), other])
                 text = f"{named(pair)} disagree from call {number} on"
                 return _sentence(
@@ -380,14 +380,6 @@ def _difference(job: _Job) -> tuple[str, list[int]] | None:
         text = f"{named(lacking)} never called {call.title}, in which {named(waiting)} waited"
         return _sentence(text, job.after(lacking[0])), lacking
     return None
-
-
-def _in_order(job: _Job, process_set: int) -> int:
-    """How many calls of a process set have been put in order, as far as a rank knows."""
-    return max(
-        (call.order for one in job.of.values() for call in one.calls if call.set == process_set),
-        default=0,
-    )
 
 
 def _stuck(job: _Job) -> tuple[str, list[int]] | None:
