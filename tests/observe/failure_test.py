@@ -85,6 +85,18 @@ def test_ranks_that_call_one_thing_differently():
     assert "disagree" not in explain(job.recordings()).sentence
 
 
+def test_a_disagreement_is_told_where_who_ended_first_has_no_recording():
+    job = job_of(2, 3)
+    text = "allreduce 'x': ranks disagree on the shape: rank 0 has float32[4], rank 1 float32[5]"
+    job.calls[0].append(job.next("x", code="disagreement"))
+    job.end(0, FAILED, f"FailedPreconditionError: {text}")
+    job.ends[0] |= {"failed_call": 4, "failed": text}
+    found = explain(job.recordings(without=(1,)), Ends(1, {1: 1}))
+    assert found.sentence == (
+        f"the ranks disagree from call 4 on, allreduce 'x' (train.py:88): {text}"
+    )
+
+
 def test_a_rank_that_dies_in_the_middle_of_a_call():
     job = job_of(3)
     large = {"bytes": 4 << 20, "operation": 512}

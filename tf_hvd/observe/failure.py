@@ -95,7 +95,7 @@ def explain(recordings: Sequence[Recording], ends: Ends | None = None) -> Failur
         ends: what else is known.
     """
     job = _Job(recordings, ends or Ends())
-    for look in (_death, _disagreement, _failure, _early_end, _difference, _stuck):
+    for look in (_death, _disagreement, _failure, _gone, _early_end, _difference, _stuck):
         found = look(job)
         if found:
             sentence, ranks = found
@@ -252,9 +252,18 @@ def _disagreement(job: _Job) -> tuple[str, list[int]] | None:
 
 
 def _death(job: _Job) -> tuple[str, list[int]] | None:
+    """A rank that surely died."""
     rank = _dead(job)
-    if rank is None:
-        return None
+    return None if rank is None else _died(job, rank)
+
+
+def _gone(job: _Job) -> tuple[str, list[int]] | None:
+    """Who ended first, and badly, has no recording that says why."""
+    first = job.ends.first
+    return None if first is None or first in job.of else _died(job, first)
+
+
+def _died(job: _Job, rank: int) -> tuple[str, list[int]]:
     died = _how(job.ends, rank)
     one = job.of.get(rank)
     open_calls = [call for call in one.calls if _is_open(call)] if one else []
@@ -286,7 +295,7 @@ def _dead(job: _Job) -> int | None:
     first = job.ends.first
     if first is None:
         return None
-    left = first in job.of and job.of[first].state in (THROUGH, FAILED)
+    left = first not in job.of or job.of[first].state in (THROUGH, FAILED)
     return first if job.ends.codes.get(first, 0) < 0 or not left else None
 
 
