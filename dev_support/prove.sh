@@ -10,7 +10,7 @@ check_proof() {
   [[ $# -eq 1 || "${*:2}" == --short ]] || die "prove ${name} takes --short, not '${*:2}'"
 }
 
-# prove NAME [--short]: the table goes into docs/evidence.md, but for the short form's.
+# prove NAME [--short]: the table goes into a page of docs/, but for the short form's.
 prove() {
   local name=$1
   TESTS_MARK=tf_hvd_$$_${RANDOM}

@@ -57,6 +57,24 @@ error_of(tf.function(reduce))
     assert code != 0
 
 
+def test_a_rank_raises_whose_thread_goes_on(job):
+    """Python waits for that thread, and the others waited for its rank until the stall limit."""
+    code, output = job(
+        """
+if rank == 1:
+    import threading
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    raise ValueError("sample 17 is broken")
+error_of(reduce)
+sys.exit(1)
+""",
+        keep_others=False,
+    )
+    (line,) = lines_of(0, output)
+    assert re.search(r"rank 1 .*left: ValueError: sample 17 is broken", line), output
+    assert code != 0
+
+
 def test_shutdown_while_a_thread_adds_a_set(job):
     """It waited for that thread, which waited for the other ranks."""
     _, output = job(

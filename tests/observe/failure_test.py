@@ -85,6 +85,20 @@ def test_ranks_that_call_one_thing_differently():
     assert "disagree" not in explain(job.recordings()).sentence
 
 
+@pytest.mark.parametrize("without", [(), (1,)])
+def test_a_call_of_one_rank_is_wrong(without):
+    """That rank is told what it did, the others whose doing it was."""
+    job = job_of(2, 3)
+    text = "alltoall 'x': splits add up to 9 rows, but the tensor has 8"
+    for rank, told in enumerate((f"rank 1: {text}", text)):
+        job.calls[rank].append(call("x", 4, 88, kind="alltoall", code="invalid", order=0))
+        job.end(rank, FAILED, f"InvalidArgumentError: {told}")
+        job.ends[rank] |= {"failed_call": 4, "failed": told}
+    found = explain(job.recordings(without=without))
+    assert found.ranks == (1,)
+    assert found.sentence == f"a call of rank 1 is wrong, alltoall 'x' (train.py:88): {text}"
+
+
 def test_a_disagreement_is_told_where_who_ended_first_has_no_recording():
     job = job_of(2, 3)
     text = "allreduce 'x': ranks disagree on the shape: rank 0 has float32[4], rank 1 float32[5]"

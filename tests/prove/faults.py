@@ -5,33 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import time
 
 import jobs
 from prove import Table
 
 CULPRIT = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """What rank 1 does in place of a call, or beside it, and what is said of it."""
-
-    action: str
-    told: str
-    """A regular expression of what the job prints."""
-
-
-FIRST = "rank 1 was the first to end with an error "
-FAULTS = {
-    "raises": Fault("raise ValueError('sample 17')", rf"{FIRST}\(exit code 1\): .*sample 17"),
-    "exits with 3": Fault("os._exit(3)", rf"{FIRST}\(exit code 3\)"),
-    "exits with 0": Fault("os._exit(0)", "rank 1 ended with exit code 0 without leaving the job"),
-    "kill -9": Fault("os.kill(os.getpid(), signal.SIGKILL)", rf"{FIRST}\(signal 9, Killed\)"),
-    "segfault": Fault("os.kill(os.getpid(), signal.SIGSEGV)", rf"{FIRST}\(signal 11, "),
-    "stopped": Fault("os.kill(os.getpid(), signal.SIGSTOP)", "no (answer|data) from rank 1 "),
-    "no call": Fault("time.sleep(600)", "missing rank 1 "),
-    "other shape": Fault("wrong()", r"mismatch in .*rank 1 has float32\[3\]"),
-}
 # `fault()` is what rank 1 does in the third step.
 WAYS = {
     "eager": """
@@ -75,78 +54,235 @@ hvd.broadcast_variables(model.variables, 0)
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
 model.fit(np.ones([6, 3]), np.ones([6, 1]), batch_size=1, verbose=0, callbacks=[Step()])
 """,
+    "alltoall": """
+for step in range(6):
+    if step == 3 and rank == 1:
+        fault()
+    hvd.alltoall(tf.ones([8]), name="a")
+""",
+    "broadcast": """
+for step in range(6):
+    if step == 3 and rank == 1:
+        fault()
+    hvd.broadcast(tf.ones([2]), 0, name="b")
+""",
+    "group": """
+for step in range(6):
+    if step == 3 and rank == 1:
+        fault()
+    hvd.grouped_allreduce([tf.ones([2]), tf.ones([3])], name="p")
+""",
+    "barrier": """
+for step in range(6):
+    if step == 3 and rank == 1:
+        fault()
+    hvd.barrier()
+""",
 }
-SHAPES = [("openmpi", 2), ("mpich", 2), ("openmpi", 4)]
+EVERY = ("eager", "tf.function", "v1 session", "Keras fit")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What rank 1 does in place of a call, or beside it, and what is said of it."""
+
+    action: str
+    told: str
+    """A regular expression of what the job prints."""
+    ways: tuple[str, ...] = ("eager",)
+    by_limit: bool = False
+    """Whether only the stall limit ends it."""
+
+
+FIRST = "rank 1 was the first to end with an error "
+LEFT = "rank 1 came to the end of its program before rank "
+FAULTS = {
+    "raises": Fault(
+        "raise ValueError('sample 17')", rf"{FIRST}\(exit code 1\): .*sample 17", EVERY
+    ),
+    "exits with 3": Fault("os._exit(3)", rf"{FIRST}\(exit code 3\)", EVERY),
+    "exits with 0": Fault(
+        "os._exit(0)", "rank 1 ended with exit code 0 without leaving the job", EVERY
+    ),
+    "kill -9": Fault(
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        rf"{FIRST}\(signal 9, Killed\)",
+        (*EVERY, "alltoall", "broadcast", "group", "barrier"),
+    ),
+    "segfault": Fault("os.kill(os.getpid(), signal.SIGSEGV)", rf"{FIRST}\(signal 11, ", EVERY),
+    "stopped": Fault(
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        "no (answer|data) from rank 1 |missing rank 1 ",
+        EVERY,
+        by_limit=True,
+    ),
+    "no call": Fault("time.sleep(600)", "missing rank 1 ", EVERY, by_limit=True),
+    # Keras' gradients have names and shapes of Keras' own.
+    "other shape": Fault(
+        "at_once(lambda: hvd.allreduce(tf.ones([3]), name='g'))",
+        r"mismatch in .*rank 1 has float32\[3\]",
+        EVERY[:-1],
+    ),
+    "other dtype": Fault(
+        "at_once(lambda: hvd.allreduce(tf.ones([2], tf.float64), name='g'))",
+        r"mismatch in .*rank 1 has float64",
+        EVERY[:-1],
+    ),
+    "other operation": Fault(
+        "at_once(lambda: hvd.allreduce(tf.ones([2]), op=hvd.Max, name='g'))",
+        "mismatch in .*rank 1 has .*Max",
+    ),
+    "other scale": Fault(
+        "at_once(lambda: hvd.allreduce(tf.ones([2]), prescale_factor=2.0, name='g'))",
+        "mismatch in .*rank 1 has ",
+    ),
+    "other compression": Fault(
+        "at_once(lambda: hvd.allreduce(tf.ones([2]), compression=hvd.Compression.fp16, name='g'))",
+        "mismatch in .*rank 1 has fp16 of float32",
+    ),
+    "other collective": Fault(
+        "at_once(lambda: hvd.allgather(tf.ones([2]), name='g'))",
+        "mismatch in .*rank 1 has allgather",
+    ),
+    "other root": Fault(
+        "at_once(lambda: hvd.broadcast(tf.ones([2]), 1, name='b'))",
+        "mismatch in .*rank 1 has root",
+        ("broadcast",),
+    ),
+    "other group": Fault(
+        "at_once(lambda: hvd.grouped_allreduce([tf.ones([2])], name='p'))",
+        "mismatch in .*rank 1 has ",
+        ("group",),
+    ),
+    "wrong splits": Fault(
+        "at_once(lambda: hvd.alltoall(tf.ones([8]), splits=[9], name='a'))",
+        "rank 1.*splits ",
+        ("alltoall",),
+    ),
+    "other name": Fault(
+        "hvd.allreduce(tf.ones([2]), name='h')", "missing rank 1 ", ("eager",), by_limit=True
+    ),
+    "ends early": Fault("sys.exit(0)", LEFT, ("eager", "alltoall", "group", "barrier")),
+    "leaves": Fault("hvd.shutdown(); sys.exit(0)", LEFT + r"|rank 1 .*left: shutdown\(\)"),
+    "sys.exit(7)": Fault("sys.exit(7)", rf"{FIRST}\(exit code 7\)"),
+    "sys.exit(text)": Fault("sys.exit('no data')", rf"{FIRST}\(exit code 1\): .*no data"),
+    "SIGTERM": Fault("os.kill(os.getpid(), signal.SIGTERM)", rf"{FIRST}\(signal 15, "),
+    "abort": Fault("os.abort()", rf"{FIRST}\(signal 6, "),
+    "no memory": Fault(
+        "import numpy as np; np.ones([1 << 46])", rf"{FIRST}\(exit code 1\): .*Unable to allocate"
+    ),
+    "no memory for a tensor": Fault(
+        "tf.ones([1 << 20, 1 << 25])", rf"{FIRST}\(exit code 1\): .*OOM|{FIRST}.*allocat"
+    ),
+    "disk full": Fault(
+        "file = open('/dev/full', 'w'); file.write('x'); file.flush()",
+        rf"{FIRST}\(exit code 1\): .*No space left on device",
+    ),
+    "a thread goes on": Fault(
+        "threading.Thread(target=time.sleep, args=(600,)).start(); raise ValueError('sample 17')",
+        "rank 1.*sample 17",
+    ),
+    "holds the GIL": Fault(
+        "re.match('(a+)+$', 'a' * 60 + 'b')", "missing rank 1 ", ("eager",), by_limit=True
+    ),
+    "becomes another program": Fault(
+        "os.execvp('sleep', ['sleep', '600'])", "rank 1 .*(died|without leaving the job|signal 15)"
+    ),
+}
+SHAPES = [("openmpi", 2), ("mpich", 2), ("openmpi", 4), ("mpich", 4)]
 # Only for what ends by them: they are init's limits too, which waits for who still imports.
-LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "40"}
-BY_LIMIT = ("stopped", "no call")
+LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "20"}
+WHAT = re.compile(r"^  what:  (.*(?:\n {9}.*)*)", re.MULTILINE)
+LONGEST = 160
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How a job ended."""
+
+    code: int
+    seconds: float
+    """From the fault on."""
+    said: str
+    """What `tf_hvd run` says that happened."""
+    named: bool
+    """Whether it is what was to be told."""
 
 
 def program_of(fault: Fault, way: str) -> str:
-    # At once, also in a v1 graph.
-    wrong = (
-        "from tf_hvd.core.tensorflow_hooks import eagerly\n"
-        "def wrong():\n    with eagerly():\n        hvd.allreduce(tf.ones([3]), name='g')\n"
-    )
-    # With Keras the name is its optimizer's own; a call beside it is missing on the others.
+    # `at_once` calls at once, also in a v1 graph; a fault's moment is noted beside it.
+    preamble = f"""{jobs.PREAMBLE}
+import re, threading
+from tf_hvd.core.tensorflow_hooks import eagerly
+
+def at_once(call):
+    with eagerly():
+        return call()
+"""
     # MPI has a handler, and only the main thread may take it away.
     crashes = "signal.signal(signal.SIGSEGV, signal.SIG_DFL)\n"
-    return f"{jobs.PREAMBLE}{crashes}{wrong}\ndef fault():\n    {fault.action}\n{WAYS[way]}"
+    note = "open(os.path.join(os.environ['TF_HVD_PROVE'], 'fault'), 'w').close()"
+    return f"{preamble}{crashes}\ndef fault():\n    {note}\n    {fault.action}\n{WAYS[way]}"
 
 
-def makes_sense(name: str, way: str) -> bool:
-    """Keras' gradients have names and shapes of Keras' own."""
-    return not (name == "other shape" and way == "Keras fit")
-
-
-def commit_fault(name: str, way: str, family: str, ranks: int) -> bool:
-    """Whether rank 1 was named; an AssertionError says what was not as it should be.
+def commit_fault(name: str, way: str, family: str, ranks: int) -> End:
+    """Has rank 1 do it; an AssertionError says what was not as it should be.
 
     MPICH's launcher ends all at once, and often what would have told how a rank ended.
     """
     fault = FAULTS[name]
-    limits = LIMITS if name in BY_LIMIT else {}
+    limits = LIMITS if fault.by_limit else {}
     with jobs.Job(family, ranks, program_of(fault, way), limits) as job:
         code = job.wait(jobs.STARTS + jobs.ENDS)
+        seconds = time.time() - (job.folder / "fault").stat().st_mtime
         output, left = job.output(), job.left()
         told = [job.recorded(), job.recorded(but=CULPRIT)]
-    said = " ".join(output.split())  # launchers cut long lines
     where = f"{name}, {way}, {family}, {ranks} ranks"
     assert code != 0, f"{where}: exit code 0:\n{output}"
     assert not left, f"{where}: left behind {left}:\n{output}"
     for failure in told:
         assert "rank 1" in failure.sentence, f"{where}: {failure.sentence}\n{output}"
         assert "program.py:" in failure.sentence, f"{where}: {failure.sentence}\n{output}"
-    named = re.search(fault.told, said) is not None
+    named = re.search(fault.told, " ".join(output.split())) is not None  # lines may be cut
     assert named or family == "mpich", f"{where}: not told {fault.told!r}:\n{output}"
-    return named
+    what = WHAT.search(output)
+    return End(code, seconds, " ".join(what[1].split()) if what else "", named)
 
 
-def cell_of(name: str, way: str, family: str, ranks: int) -> str:
-    return f"{family} {ranks}" if commit_fault(name, way, family, ranks) else f"({family} {ranks})"
+def cell_of(end: End) -> str:
+    text = f"{end.code}, {end.seconds:.1f} s"
+    return text if end.named else f"({text})"
+
+
+def shown(text: str) -> str:
+    """A message in a table's cell; processes have other numbers each time."""
+    text = re.sub(r"process \d+", "process N", text).replace("|", "\\|")
+    return f"`{text}`" if len(text) <= LONGEST else f"`{text[: LONGEST - 4]} ...`"
 
 
 def prove(short: bool) -> Table:
     table = Table(
         "What rank 1 does in the third step, in each kind of program and under each MPI; 4 ranks "
-        "are two nodes. Each job ended with an error and left nothing. It named rank 1 and what it "
-        "did, but for the jobs in parentheses. The sentence of its recordings names rank 1 and a "
-        "line of the program in all of them, also without what rank 1 has recorded.",
-        ["rank 1", *WAYS, "jobs"],
+        "are two nodes. A cell has the job's exit code and the seconds from the fault to the end "
+        f"of the launcher; stalls end at a limit of {LIMITS['HOROVOD_STALL_SHUTDOWN_TIME_SECONDS']}"
+        " s here. Each job named rank 1 and what it did, but for the cells in parentheses, and "
+        "left no process, shared memory or file. The sentence of its recordings names rank 1 and "
+        "a line of the program in all of them, also without what rank 1 has recorded. The message "
+        "is that of Open MPI at 2 ranks.",
+        ["rank 1", "program", *(f"{family} {ranks}" for family, ranks in SHAPES), "message"],
     )
-    if short:  # each fault once, in each kind of program and under each MPI in turn
-        ways, shapes = itertools.cycle(WAYS), itertools.cycle(SHAPES)
-        for name in FAULTS:
-            way, (family, ranks) = next(ways), next(shapes)
-            if not makes_sense(name, way):
+    if short:  # each of the first once, in each kind of program and under each MPI in turn
+        ways, shapes = itertools.cycle(EVERY), itertools.cycle(SHAPES)
+        for name, fault in itertools.islice(FAULTS.items(), 8):
+            way, shape = next(ways), next(shapes)
+            if way not in fault.ways:
                 way = next(ways)
-            cell = cell_of(name, way, family, ranks)
-            table.add(name, *(cell if each == way else "" for each in WAYS), 1)
+            end = commit_fault(name, way, *shape)
+            cells = [cell_of(end) if each == shape else "" for each in SHAPES]
+            table.add(name, way, *cells, shown(end.said))
         return table
-    for name in FAULTS:
-        cells = []
-        for way in WAYS:
-            tried = SHAPES if makes_sense(name, way) else []
-            cells.append(", ".join(cell_of(name, way, *shape) for shape in tried) or "-")
-        table.add(name, *cells, sum(cell.count(",") + 1 for cell in cells if cell != "-"))
+    for name, fault in FAULTS.items():
+        for way in fault.ways:
+            ends = [commit_fault(name, way, *shape) for shape in SHAPES]
+            table.add(name, way, *map(cell_of, ends), shown(ends[0].said))
     return table

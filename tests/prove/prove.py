@@ -2,7 +2,7 @@
 
 Each proof is a function `prove(short)` of its module (`prove_NAME` where the module has another
 name), which returns a table, or raises an AssertionError that says what did not hold. Without
---short the table goes into docs/evidence.md, with the commit that it was made on.
+--short the table goes into a page of docs/, with the commit that it was made on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
+# Whose table is on a page of its own.
+PAGES = {"faults": ROOT / "docs" / "failures.md"}
 # Which module has a proof, where it is not its namesake.
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
 NAMES = ("kills", "interrupts", "soak", "seeds", "faults", "fuzz", "wheels", "coverage")
@@ -56,7 +58,8 @@ def with_section(page: str, name: str, text: str) -> str:
 def commit() -> str:
     git = ["git", "-c", "safe.directory=*"]
     sha = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True)
-    status = [*git, "status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}"]
+    written = [f":!{page.relative_to(ROOT)}" for page in (PAGE, *PAGES.values())]
+    status = [*git, "status", "--porcelain", "--", ".", *written]
     changed = subprocess.check_output(status, cwd=ROOT, text=True)
     return f"{sha.strip()}{' with changes' if changed else ''}"
 
@@ -78,7 +81,8 @@ def main() -> None:
             f"{os.cpu_count()} cores, {minutes:.0f} min."
         )
         text = f"{table.claim}\n\n{table.markdown()}\n{made}\n"
-        PAGE.write_text(with_section(PAGE.read_text(), arguments.name, text))
+        page = PAGES.get(arguments.name, PAGE)
+        page.write_text(with_section(page.read_text(), arguments.name, text))
     print(f"{arguments.name}: {table.claim}")
 
 

@@ -10,6 +10,7 @@ import platform
 import re
 import signal
 import sys
+import threading
 import traceback
 import types
 from typing import Any, NoReturn
@@ -76,8 +77,17 @@ def _remember_exceptions() -> None:
             ]
             _launcher.tell_exception(_Exit.rank, text, error_text.place(frames, text))
         previous(kind, value, trace)
+        if not _is_forked() and not hasattr(sys, "ps1") and _outlived_by_threads():
+            # Python waits for those first, and meanwhile the others would for this rank.
+            _native.shutdown(_Exit.reason, _Exit.through)
 
     sys.excepthook = hook
+
+
+def _outlived_by_threads() -> bool:
+    """Whether this process does not end when its main thread does."""
+    here = threading.current_thread()
+    return any(each is not here and not each.daemon for each in threading.enumerate())
 
 
 def _at_exit() -> None:

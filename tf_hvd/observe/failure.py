@@ -24,6 +24,7 @@ from tf_hvd.observe.recording import (
 )
 
 _WORLD = 0
+_OF_RANK = re.compile(r"rank (\d+): ")
 _DIED = re.compile(r"\brank (\d+) \([^()]*\) died\b")
 _SILENT = re.compile(r"\bno (?:data|answer) from rank (\d+) ")
 _LEFT = re.compile(r"\brank (\d+) \([^()]*\) left: ")
@@ -245,9 +246,15 @@ def _disagreement(job: _Job) -> tuple[str, list[int]] | None:
             found.append((call.ended, one.rank, call, one.failed))
     if not found:
         return None
-    _, _, call, text = min(found, key=lambda each: each[:2])
-    where = f"the ranks disagree from call {call.order} on" if call.order else "a call is wrong"
+    _, rank, call, text = min(found, key=lambda each: each[:2])
     ranks = sorted(rank for _, rank, _, _ in found)
+    if call.order:
+        where = f"the ranks disagree from call {call.order} on"
+    else:  # others are told whose it was; that rank is not
+        told = _OF_RANK.match(text)
+        ranks = [int(told[1]) if told else rank]
+        text = _OF_RANK.sub("", text)
+        where = f"a call of rank {ranks[0]} is wrong"
     return _sentence(f"{where}, {call.title}: {text}"), ranks
 
 
