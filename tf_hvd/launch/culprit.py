@@ -153,10 +153,10 @@ def end_text(code: int, culprit: Culprit, evidence: Evidence = NO_EVIDENCE) -> s
     return "\n".join(lines)
 
 
-def cut_short_text(ranks: Sequence[int]) -> str:
-    """The sentence for a job that the launcher ended without calling that a failure."""
-    return (
-        "tf_hvd run: the job failed: the MPI launcher ended with exit code 0, but on this machine "
+def cut_short(ranks: Sequence[int]) -> Culprit:
+    """What is known of a job that the launcher ended without calling that a failure."""
+    return Culprit(
+        "the MPI launcher ended with exit code 0, but on this machine "
         f"{listed(ranks)} did not exit by themselves with code 0; Open MPI does this when it "
         "loses another machine"
     )

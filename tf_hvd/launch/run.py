@@ -334,11 +334,9 @@ def _closing(
     cut_short = session.cut_short()
     if not ending.code and cut_short:
         recorded = recordings.read(session)
-        if found := culprit.got_over(session, recorded):
-            evidence = recordings.take(session, None, os.environ, recorded)
-            watching.say(culprit.end_text(_FAILED, found, evidence))
-            return _FAILED
-        watching.say(culprit.cut_short_text(cut_short))
+        found = culprit.got_over(session, recorded) or culprit.cut_short(cut_short)
+        evidence = recordings.take(session, None, os.environ, recorded)
+        watching.say(culprit.end_text(_FAILED, found, evidence))
         return _FAILED
     code = ending.code and _closing_failed(options.np, ending, watch, session)
     joined = watch.joined()
