@@ -182,8 +182,9 @@ PYTHON_ARROWS = {
     "training": ("core", "collectives"),
     "keras": ("core", "collectives", "training", "observe"),
     "bench": ("core", "collectives", "training", "keras"),
+    "elastic": ("core", "collectives", "training", "keras"),
     "launch": ("core", "bench", "strip", "observe"),
-    "horovod": ("core", "collectives", "training", "keras", "observe", "launch"),
+    "horovod": ("core", "collectives", "training", "keras", "observe", "elastic", "launch"),
 }
 
 

@@ -4,6 +4,7 @@ Names only; each is documented where it is defined. Importing the package loads
 the native library and so registers its ops.
 """
 
+import importlib
 import importlib.util
 import pathlib
 import sys
@@ -102,14 +103,21 @@ __all__ = [
 def _is_command_line() -> bool:
     """Whether this process is one of our commands, which start without TensorFlow."""
     program = sys.argv[0] if sys.argv else ""
-    modules = {"tf_hvd.launch.main", "tf_hvd.horovod.horovodrun", "tf_hvd.horovod.names"}
+    modules = {
+        "tf_hvd.launch.main",
+        "tf_hvd.launch.elastic_driver",
+        "tf_hvd.horovod.horovodrun",
+        "tf_hvd.horovod.names",
+    }
     as_module = program == "-m" and not modules.isdisjoint(sys.orig_argv)
     return as_module or pathlib.Path(program).name in {"tf_hvd", "horovodrun"}
 
 
 if not typing.TYPE_CHECKING:  # to mypy it would say that there is every name
 
-    def __getattr__(name: str) -> typing.NoReturn:
+    def __getattr__(name: str) -> typing.Any:
+        if name == "elastic":
+            return importlib.import_module("tf_hvd.elastic")
         why = f": {ABSENT[name]}" if name in ABSENT else ""
         raise AttributeError(f"module 'tf_hvd' has no attribute {name!r}{why}")
 

@@ -250,6 +250,14 @@ const char* tf_hvd_not_initialized_text() {
   return tf_hvd::NotInitializedText();
 }
 
+const char* tf_hvd_end_text() {
+  thread_local std::string text;
+  const auto runtime = tf_hvd::DefaultRuntime();
+  text =
+      runtime == nullptr || tf_hvd::InForkedChild() ? "" : runtime->EndText();
+  return text.c_str();
+}
+
 int tf_hvd_is_initialized() { return tf_hvd::DefaultRuntime() != nullptr; }
 
 int tf_hvd_rank() {

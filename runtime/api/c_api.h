@@ -60,6 +60,10 @@ TF_HVD_EXPORT const char* tf_hvd_process_mark();
 
 TF_HVD_EXPORT int tf_hvd_is_initialized();
 
+// Why no more calls can be made in the job that this process is in; empty while
+// they can. Owned by the library, valid until the next call on this thread.
+TF_HVD_EXPORT const char* tf_hvd_end_text();
+
 // Why there is no runtime to use: before init, or after shutdown.
 TF_HVD_EXPORT const char* tf_hvd_not_initialized_text();
 

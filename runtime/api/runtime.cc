@@ -104,6 +104,9 @@ class Runtime::Impl {
   }
 
   int64_t submitted() const { return submitted_; }
+  std::string EndText() const {
+    return recorder_ == nullptr ? "" : recorder_->ended();
+  }
 
  private:
   // Called by the holder of the progress lock, and before there is one.
@@ -159,5 +162,7 @@ int32_t Runtime::FindSet(const std::vector<int>& ranks) const {
 }
 
 int64_t Runtime::SubmittedCount() const { return impl_->submitted(); }
+
+std::string Runtime::EndText() const { return impl_->EndText(); }
 
 }  // namespace tf_hvd

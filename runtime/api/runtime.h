@@ -64,6 +64,10 @@ class Runtime {
   // tf_hvd_submitted_count.
   int64_t SubmittedCount() const;
 
+  // Why no more calls can be made; empty while they can. Any thread; has the
+  // text before a call fails for it. Needs a recorder.
+  std::string EndText() const;
+
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;

@@ -290,7 +290,13 @@ void Recorder::EndedFor(const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (header()->ended_told_ns != 0) return;
   header()->ended.Set(text);
+  ended_ = text;
   header()->ended_told_ns = NowNs();
+}
+
+std::string Recorder::ended() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ended_;
 }
 
 void Recorder::Leaves(const std::string& reason, bool through) {

@@ -106,6 +106,8 @@ class Recorder {
 
   // Any thread. No more calls can be made, for this reason. The first counts.
   void EndedFor(const std::string& text);
+  // Any thread: that reason; empty before.
+  std::string ended() const;
   // One thread. This rank leaves the job; `through` as for Runtime::Shutdown.
   void Leaves(const std::string& reason, bool through);
   // It has left. A file in a folder is removed, unless something went wrong;
@@ -124,8 +126,9 @@ class Recorder {
   OpenFile file_;
   char* const memory_;
   const bool handed_over_;
-  const std::string path_;  // of the file in a folder; empty for another one
-  std::mutex mutex_;        // held by who writes texts into the header
+  const std::string path_;    // of the file in a folder; empty for another one
+  mutable std::mutex mutex_;  // held by who writes texts into the header
+  std::string ended_;         // guarded by mutex_
 };
 
 }  // namespace tf_hvd

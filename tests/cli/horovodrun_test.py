@@ -188,7 +188,7 @@ def test_check_build(horovodrun_call):
     [
         (["train"], "the number of ranks is missing; for example -np 2"),
         (["-np", "2"], "no program to run; for example: horovodrun -np 2 python train.py"),
-        (["-np", "2", "--min-np", "1", "x"], "--min-num-proc: there is no elastic training"),
+        (["-np", "2", "--max-np", "3", "x"], "--max-np is for elastic jobs: give --min-np too"),
         (["-np", "2", "--gloo", "x"], "--gloo: there is no Gloo; leave the flag out"),
         (["-np", "2", "--fusion-threshold-mb", "x", "y"], "--fusion-threshold-mb: 'x' is not"),
         (["-np", "2", "--start-timeout", "0", "y"], "'0' is not a positive number of seconds"),

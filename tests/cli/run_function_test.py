@@ -300,7 +300,6 @@ def test_horovods_arguments_are_honoured(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"min_np": 1, "slots": 2}, "slots, min_np: there is no elastic training"),
         ({"use_gloo": True}, "there is no Gloo"),
         ({"hosts": "a:1", "hostfile": "b"}, "hosts and hostfile were both given"),
     ],

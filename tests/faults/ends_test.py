@@ -57,7 +57,8 @@ error_of(tf.function(reduce))
     assert code != 0
 
 
-def test_a_rank_raises_whose_thread_goes_on(job):
+@BOTH
+def test_a_rank_raises_whose_thread_goes_on(job, family):
     """Python waits for that thread, and the others waited for its rank until the stall limit."""
     code, output = job(
         """
@@ -68,6 +69,7 @@ if rank == 1:
 error_of(reduce)
 sys.exit(1)
 """,
+        family=family,
         keep_others=False,
     )
     (line,) = lines_of(0, output)

@@ -213,6 +213,20 @@ def test_calls_after_a_bad_end_say_nothing():
         assert "was allreduce 'grad_5'" in found.sentence
 
 
+def test_a_stopped_rank_that_goes_on_as_it_is_ended():
+    """It made the call that the others had waited for, when they had been told of the end."""
+    job = job_of(2, 3)
+    job.calls[0].append(waiting(job.next("x")))
+    text = "stall: 'x' (world) waited 22 s: submitted by rank 0 (vm); no answer from rank 1 (vm)"
+    job.end(0, FAILED, f"UnknownError: {text}")
+    told = job.calls[0][-1].submitted + 20 * SECOND
+    job.ends[0] |= {"told": told, "ended": text, "lost_call": 4, "left": told + 1}
+    job.calls[1].append(waiting(dataclasses.replace(job.next("x"), submitted=told + SECOND)))
+    found = explain(job.recordings())
+    assert found.ranks == (1,)
+    assert found.sentence.startswith("rank 1 never called allreduce 'x' (train.py:88)")
+
+
 def test_a_rank_that_has_not_learnt_of_the_order():
     """It was "ranks 0 and 1 never called 'x', in which rank 2 waited"."""
     job = job_of(3, 5)

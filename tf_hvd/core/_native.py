@@ -132,6 +132,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "check_settings": (number, error),
         "shared_bytes": (ctypes.c_int64, [number]),
         "mpi_threads_supported": (number, []),
+        "end_text": (text, []),
         "submitted_count": (ctypes.c_int64, []),
         "set_eager_name": (None, [text]),
         "eager_source": (ctypes.c_void_p, []),
@@ -257,6 +258,11 @@ def shutdown(reason: str, through: bool) -> None:
 def forked_text() -> str:
     """Why this process, forked from a rank, is not in the job; empty in all others."""
     return str(library.tf_hvd_forked_text().decode(errors="replace"))
+
+
+def end_text() -> str:
+    """Why no more calls can be made in this process' job; empty while they can."""
+    return str(library.tf_hvd_end_text().decode(errors="replace"))
 
 
 def process_mark() -> str:

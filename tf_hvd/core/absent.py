@@ -4,8 +4,6 @@ _NO_TORCH = "it serves TensorFlow only; for others use Horovod itself"
 _NO_CLUSTER = "start the ranks with tf_hvd run or the cluster's MPI launcher"
 ABSENT = {
     "data": "there is no tf.data service; use tf_hvd.shard",
-    "elastic": "there is no elastic training; remove it from the program, and start the job again "
-    "from its last checkpoint after a failure",
     "mxnet": _NO_TORCH,
     "ray": _NO_CLUSTER,
     "spark": _NO_CLUSTER,

@@ -62,6 +62,14 @@ def _is_forked() -> bool:
     return _Exit.process not in (None, os.getpid())
 
 
+def ends_by(error: BaseException, trace: types.TracebackType | None) -> None:
+    """An exception ends this process: it is the reason that others and the launcher are told."""
+    text = f"{type(error).__name__}: {error}"
+    _Exit.reason, _Exit.through = error_text.short(text), False
+    frames = [(each.filename, each.lineno, each.name) for each in traceback.extract_tb(trace)]
+    _launcher.tell_exception(_Exit.rank, text, error_text.place(frames, text))
+
+
 def _remember_exceptions() -> None:
     """Makes an exception that ends the program the reason the other ranks are told."""
     previous = sys.excepthook
@@ -70,12 +78,7 @@ def _remember_exceptions() -> None:
         kind: type[BaseException], value: BaseException, trace: types.TracebackType | None
     ) -> None:
         if not _is_forked():
-            text = f"{kind.__name__}: {value}"
-            _Exit.reason, _Exit.through = error_text.short(text), False
-            frames = [
-                (each.filename, each.lineno, each.name) for each in traceback.extract_tb(trace)
-            ]
-            _launcher.tell_exception(_Exit.rank, text, error_text.place(frames, text))
+            ends_by(value, trace)
         previous(kind, value, trace)
         if not _is_forked() and not hasattr(sys, "ps1") and _outlived_by_threads():
             # Python waits for those first, and meanwhile the others would for this rank.

@@ -216,6 +216,15 @@ def launched_rank() -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def elastic_job() -> tuple[str, int] | None:
+    """The token of the elastic job that this process is a rank of, and which start of it; or None.
+
+    Not a setting: `tf_hvd run` tells it each rank.
+    """
+    token, colon, number = os.environ.get("TF_HVD_ELASTIC_JOB", "").partition(":")
+    return (token, int(number)) if colon and number.isdigit() else None
+
+
 def is_child_of_rank() -> bool:
     """Whether a rank that had joined its job started this process; true also of that rank."""
     return bool(os.environ.get(_STARTED_BY))

@@ -15,3 +15,15 @@ class HorovodInitError(ValueError, RuntimeError):
 
 class HorovodVersionMismatchError(ImportError):
     """The package was built for another TensorFlow than the one that is installed."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - Horovod's name
+    """Hosts of an elastic job have come or gone: the ranks are to be started again.
+
+    Args:
+      skip_sync: whether hosts have gone and none has come.
+    """
+
+    def __init__(self, skip_sync: bool) -> None:
+        super().__init__()
+        self.skip_sync = skip_sync

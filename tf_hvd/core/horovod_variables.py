@@ -77,7 +77,7 @@ VARIABLES: dict[str, Variable] = {
         f"{_NOT_HONOURED}`tf_hvd run` binds ranks to cores.", asks=_is_set
     ),
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": Variable("No meaning: Adasum sends no chunks."),
-    "HOROVOD_ELASTIC": Variable(f"{_NOT_HONOURED}there is no elastic training.", asks=_is_on),
+    "HOROVOD_ELASTIC": Variable("No meaning: `tf_hvd run --min-np` makes a job elastic."),
     "HOROVOD_ENABLE_XLA_OPS": Variable(
         "No meaning: collectives are compiled by XLA wherever a step is."
     ),
@@ -122,7 +122,7 @@ VARIABLES: dict[str, Variable] = {
     "HOROVOD_CROSS_RANK": _RANK,
     "HOROVOD_CROSS_SIZE": _RANK,
     "HOROVOD_START_TIMEOUT": Variable("Read by Horovod's launcher; here by nobody."),
-    "HOROVOD_ELASTIC_TIMEOUT": Variable("No meaning: there is no elastic training."),
+    "HOROVOD_ELASTIC_TIMEOUT": Variable("No meaning: see `tf_hvd run --elastic-timeout`."),
     "_HOROVOD_SECRET_KEY": Variable("No meaning: it is of Horovod's own launchers."),
     **dict.fromkeys(
         (

@@ -1,18 +1,6 @@
 """horovod.common.exceptions: what scripts name in `except` clauses."""
 
 
-class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - Horovod's name
-    """Never raised: the hosts of a job do not change, for there is no elastic training.
-
-    Args:
-      skip_sync: Horovod's.
-    """
-
-    def __init__(self, skip_sync: bool) -> None:
-        super().__init__()
-        self.skip_sync = skip_sync
-
-
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
     """The text of a wrong version of a framework."""
     return (

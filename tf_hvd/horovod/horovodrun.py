@@ -84,6 +84,8 @@ def to_run(options: argparse.Namespace, environ: MutableMapping[str, str]) -> li
             environ[flag.variable] = flag.value or _value(flag, given)
         elif flag.option == "--mpi-args":
             launcher_args.append(given)
+        elif "nargs" in flag.keywords:
+            arguments += [flag.option, *given]
         elif flag.takes:
             arguments += [flag.option, ",".join(given) if isinstance(given, list) else given]
         else:

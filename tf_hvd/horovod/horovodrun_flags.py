@@ -49,7 +49,6 @@ _NO_TIMELINE = "there is no timeline yet; use TensorFlow's profiler"
 _ONE_STREAM = "NCCL gets one stream of a GPU"
 _NO_GLOO = "there is no Gloo"
 _NO_TIME = "the log has no times; see --prefix-output-with-timestamp"
-_ELASTIC = "there is no elastic training; give -np, and start again from the last checkpoint"
 
 
 def _switch(name: str, told: str) -> list[Flag]:
@@ -84,12 +83,17 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--autotune-steps-per-sample",), "N", told=_NO_TUNING),
     Flag(("--autotune-bayes-opt-max-samples",), "N", told=_NO_TUNING),
     Flag(("--autotune-gaussian-process-noise",), "X", told=_NO_TUNING),
-    Flag(("--min-np", "--min-num-proc"), "N", refused=_ELASTIC),
-    Flag(("--max-np", "--max-num-proc"), "N", refused=_ELASTIC),
-    Flag(("--slots-per-host",), "N", refused=_ELASTIC),
-    Flag(("--elastic-timeout",), "SECONDS", refused=_ELASTIC),
-    Flag(("--reset-limit",), "N", refused=_ELASTIC),
-    Flag(("--blacklist-cooldown-range",), "MIN MAX", refused=_ELASTIC, keywords={"nargs": 2}),
+    Flag(("--min-np", "--min-num-proc"), "N", option="--min-np"),
+    Flag(("--max-np", "--max-num-proc"), "N", option="--max-np"),
+    Flag(("--slots-per-host",), "N", option="--slots-per-host"),
+    Flag(("--elastic-timeout",), "SECONDS", option="--elastic-timeout"),
+    Flag(("--reset-limit",), "N", option="--reset-limit"),
+    Flag(
+        ("--blacklist-cooldown-range",),
+        "MIN MAX",
+        option="--blacklist-cooldown-range",
+        keywords={"nargs": 2},
+    ),
     Flag(("--timeline-filename",), "FILE", told=_NO_TIMELINE),
     *_switch("timeline-mark-cycles", _NO_TIMELINE),
     Flag(("--no-stall-check",), variable="HOROVOD_STALL_CHECK_DISABLE", value="1"),
@@ -126,7 +130,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(("-H", "--hosts"), "HOST:SLOTS,...", option="--hosts"),
     Flag(("-hostfile", "--hostfile"), "FILE", option="--hostfile"),
-    Flag(("--host-discovery-script",), "FILE", refused=_ELASTIC),
+    Flag(("--host-discovery-script",), "FILE", option="--host-discovery-script"),
     Flag(("--gloo",), refused=f"{_NO_GLOO}; leave the flag out, MPI serves the job"),
     Flag(("--mpi",), told="MPI serves every job"),
     Flag(

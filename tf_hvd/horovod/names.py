@@ -26,19 +26,23 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod": ("tf_hvd.horovod.runner",),
     "horovod.common": (),
     "horovod.common.basics": ("tf_hvd.horovod.basics", "tf_hvd.core.process_sets"),
+    "horovod.common.elastic": ("tf_hvd.elastic",),
     "horovod.common.exceptions": ("tf_hvd.core.exceptions", "tf_hvd.horovod.exceptions"),
     "horovod.common.process_sets": ("tf_hvd.core.process_sets",),
     "horovod.common.util": ("tf_hvd.horovod.util",),
     "horovod.keras": ("tf_hvd.horovod.keras", "tf_hvd.keras"),
     "horovod.keras.callbacks": ("tf_hvd.horovod.keras_callbacks",),
+    "horovod.keras.elastic": ("tf_hvd.keras.elastic",),
     "horovod.runner": ("tf_hvd.horovod.runner",),
     "horovod.tensorflow": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.tensorflow"),
     "horovod.tensorflow.compression": ("tf_hvd.collectives.compression",),
+    "horovod.tensorflow.elastic": ("tf_hvd.elastic",),
     "horovod.tensorflow.functions": ("tf_hvd",),
     "horovod.tensorflow.gradient_aggregation": ("tf_hvd.horovod.gradient_aggregation",),
     "horovod.tensorflow.gradient_aggregation_eager": ("tf_hvd.horovod.gradient_aggregation_eager",),
     "horovod.tensorflow.keras": ("tf_hvd.keras",),
     "horovod.tensorflow.keras.callbacks": ("tf_hvd.horovod.tf_keras_callbacks",),
+    "horovod.tensorflow.keras.elastic": ("tf_hvd.keras.elastic",),
     "horovod.tensorflow.mpi_ops": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.mpi_ops"),
     "horovod.tensorflow.sync_batch_norm": ("tf_hvd.horovod.sync_batch_norm",),
     "horovod.tensorflow.util": ("tf_hvd.horovod.helpers",),
@@ -48,21 +52,6 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 def _absent(module: str, name: str) -> str:
     why = ABSENT.get(name, "docs/differences.md lists what is there")
     return f"{module} has no {name!r}, because tf_hvd stands in for Horovod: {why}."
-
-
-def elastic_text() -> str:
-    """What is to be said if a caller is a program for elastic training; else empty.
-
-    Such a program trains first, without a broadcast, and then asks for `elastic`.
-    """
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if "elastic" in frame.f_code.co_names:
-            for value in frame.f_globals.values():
-                if isinstance(value, _Alias):
-                    return _absent(value.__name__, "elastic")
-        frame = frame.f_back
-    return ""
 
 
 def _file_of(module: str) -> str:
@@ -140,7 +129,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif not module.__name__.startswith("horovod.common"):
             importlib.import_module("tf_hvd.collectives.gradients").use_horovods()
             importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
-            importlib.import_module("tf_hvd.training.guard").explain_first(elastic_text)
 
 
 def install_as_horovod() -> None:

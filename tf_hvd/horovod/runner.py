@@ -8,11 +8,6 @@ from tf_hvd.launch.run_function import run as _run
 
 __all__ = ["run"]
 
-_ELASTIC = (
-    *("min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range"),
-    *("host_discovery_script", "min_np", "max_np"),
-)
-
 
 def run(
     func: Callable[..., Any],
@@ -52,14 +47,14 @@ def run(
       args: its arguments.
       kwargs: its keyword arguments.
       num_proc: the number of ranks.
-      min_num_proc: refused, as all that asks for elastic training.
-      max_num_proc: refused.
-      slots: refused.
-      reset_limit: refused.
-      cooldown_range: refused.
+      min_num_proc: makes the job elastic: it is started again with no less than so many ranks.
+      max_num_proc: the most ranks of an elastic job.
+      slots: of a host that the discovery script prints without a number.
+      reset_limit: how often an elastic job is started again.
+      cooldown_range: two numbers of seconds: how long a host that failed is left out.
       hosts: `name:slots,...`.
       hostfile: a file that names the hosts, instead.
-      host_discovery_script: refused.
+      host_discovery_script: prints the hosts of an elastic job.
       start_timeout: seconds in which the ranks of this machine must have started.
       ssh_port: ssh port of the other hosts.
       ssh_identity_file: private ssh key for the other hosts.
@@ -73,11 +68,12 @@ def run(
       network_interfaces: restrict MPI to these interfaces: a list, or names and commas.
       executable: the Python of the ranks.
       np: `num_proc`, in Horovod's older form.
-      min_np: refused.
-      max_np: refused.
+      min_np: `min_num_proc`, in Horovod's older form.
+      max_np: `max_num_proc`, likewise.
 
     Returns:
-      What the function returned on each rank, in the order of the ranks.
+      What the function returned on each rank, in the order of the ranks; of an elastic job, on
+      those of its last start.
 
     Raises:
       RankError: a RuntimeError; the function raised on a rank, or a rank gave no result.
@@ -101,12 +97,6 @@ def run(
 
 def _refuse(given: Mapping[str, Any]) -> None:
     """Raises a ValueError for what is not there."""
-    asked = [name for name in _ELASTIC if given[name] is not None]
-    if asked:
-        raise ValueError(
-            f"{', '.join(asked)}: there is no elastic training; give num_proc, and start again "
-            "from the last checkpoint."
-        )
     if given["use_gloo"]:
         raise ValueError("use_gloo=True: there is no Gloo; leave it out, MPI serves the job.")
     if given["hosts"] is not None and given["hostfile"] is not None:
@@ -115,14 +105,22 @@ def _refuse(given: Mapping[str, Any]) -> None:
 
 def _options(given: Mapping[str, Any]) -> list[str]:
     """The arguments as options of `tf_hvd run`."""
-    names = ("start_timeout", "ssh_port", "ssh_identity_file", "output_filename", "mpi_args")
+    names = (
+        *("start_timeout", "ssh_port", "ssh_identity_file", "output_filename", "mpi_args"),
+        *("reset_limit", "host_discovery_script"),
+    )
     values = {name: given[name] for name in names}
+    values["min-np"] = given["min_num_proc"] or given["min_np"]
+    values["max-np"] = given["max_num_proc"] or given["max_np"]
+    values["slots-per-host"] = given["slots"]
     values["network_interfaces"] = _joined(
         given["network_interfaces"] or given["network_interface"]
     )
     options = [
         f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None
     ]
+    if given["cooldown_range"] is not None:
+        options += ["--blacklist-cooldown-range", *map(str, given["cooldown_range"])]
     return ["--as-horovod", *["--verbose"] * bool(given["verbose"]), *options]
 
 

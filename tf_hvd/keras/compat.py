@@ -19,6 +19,7 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
 `missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
 """
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -344,6 +345,52 @@ def owner_of(kind: Any, name: str) -> Any:
     return next((base for base in order if name in vars(base)), None)
 
 
+# By these Keras 3 and tf_keras go through the batches of an epoch.
+_STEPS = ("_enumerate_iterator", "enumerate_epochs")
+
+
+def _class(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def begin_within(
+    epoch: Any, name: str, original: Any, batches: Callable[[], int], anew: Callable[[], bool]
+) -> Any:
+    """Goes through an epoch's batches without the first ones, whose data it reads and drops.
+
+    Batches keep their numbers.
+
+    Args:
+      epoch: the object of Keras',
+      name: and which of its methods,
+      original: and what that does.
+      batches: how many are left out, in whole executions; asked when the epoch begins.
+      anew: whether Keras is to find out anew how many there are.
+    """
+    found = original(epoch)
+    if name == _STEPS[0]:
+        if anew():
+            epoch._num_batches = epoch.data_adapter.num_batches
+        first = batches()
+        for begin, end, iterator in found:
+            if begin >= first:
+                yield begin, end, iterator
+                break
+            for _ in range(end + 1 - begin):
+                next(iterator)
+        yield from found
+        return
+    for number, iterator in found:
+        first = batches()
+        for _ in range(first):
+            next(iterator)
+        if first:
+            epoch._initial_step = first
+        if anew():
+            epoch._inferred_steps = None
+        yield number, iterator
+
+
 def roots(module: Any) -> list[tuple[str, Any, str]]:
     """What is replaced in classes: what for, the class to begin at, the method."""
     if module.__name__ == "keras":
@@ -354,6 +401,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             ("progress", module.callbacks.ProgbarLogger, "set_params"),
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
+            ("epoch", _class("keras.src.trainers.epoch_iterator", "EpochIterator"), _STEPS[0]),
             *(("training", module.Model, name) for name in _TRAINING),
         ]
     return [
@@ -362,6 +410,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
         ("callbacks", module.callbacks.CallbackList, "__init__"),
         ("batch norm", module.layers.BatchNormalization, "call"),
         ("progress", module.callbacks.ProgbarLogger, "set_params"),
+        ("epoch", _class("tf_keras.src.engine.data_adapter", "DataHandler"), _STEPS[1]),
         *(("training", module.Model, name) for name in _TRAINING),
     ]
 

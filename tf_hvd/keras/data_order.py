@@ -5,7 +5,37 @@ epoch depends on how many there were before. Keras makes one or two for each epo
 as many and reading nothing of them brings a dataset of a new process to the same place.
 """
 
+import threading
 from typing import Any
+
+
+class _Done(threading.local):
+    batches = 0
+    uneven = False
+
+
+_done = _Done()
+
+
+def resume_after(batches: int) -> None:
+    """The next epoch of this thread begins after so many batches, which are done."""
+    _done.batches = batches
+
+
+def let_epochs_differ(differ: bool) -> None:
+    """Whether an epoch of this thread's `fit` may have another number of batches than the first."""
+    _done.uneven = differ
+
+
+def epochs_differ() -> bool:
+    """Whether they may."""
+    return _done.uneven
+
+
+def take_done() -> int:
+    """How many batches the epoch that begins now is to leave out."""
+    batches, _done.batches = _done.batches, 0
+    return batches
 
 
 class DataOrder:

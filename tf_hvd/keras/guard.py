@@ -30,7 +30,7 @@ from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import compat, first_update, metrics
 from tf_hvd.training import agreement, dataflow
-from tf_hvd.training.guard import OFF, GuardError, better_reason, not_reduced, watches
+from tf_hvd.training.guard import OFF, GuardError, not_reduced, watches
 
 
 def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
@@ -87,15 +87,12 @@ def failed(error: Exception) -> None:
     """Training has failed.
 
     Raises:
-      GuardError: by an op of `before_update`; or for a better reason.
+      GuardError: by an op of `before_update`.
     """
     text = str(error) if isinstance(error, GuardError) else ""
     if isinstance(error, tf.errors.InvalidArgumentError):
         found = _PATTERN.search(error.message)
         text = found.group() if found else ""
-    better = better_reason() if text else ""
-    if better:
-        raise GuardError(f"{better} (Training was stopped earlier: {text})") from error
     if text and not isinstance(error, GuardError):
         raise GuardError(text) from error
 

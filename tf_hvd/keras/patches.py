@@ -8,7 +8,7 @@ import tensorflow as tf
 import wrapt
 
 from tf_hvd.core.tensorflow_hooks import verbatim
-from tf_hvd.keras import compat, fit_sync, guard, resume
+from tf_hvd.keras import compat, data_order, fit_sync, guard, resume
 from tf_hvd.keras.keras_variants import internal_callback
 
 # A class' method has this attribute if it was replaced.
@@ -55,6 +55,7 @@ def patch(module: Any) -> None:
         "progress": _shown_progress,
         "jit": _uncompiled,
         "training": _watched_training,
+        "epoch": _resumed_epoch,
     }
     for purpose, kind, name in compat.roots(module):
         owner = compat.owner_of(kind, name)
@@ -107,6 +108,15 @@ def _watched_training(original: Any, name: str) -> Any:
                 guard.fit_ended(self)
 
     return train
+
+
+def _resumed_epoch(original: Any, name: str) -> Any:
+    def go_through(self: Any) -> Any:
+        return compat.begin_within(
+            self, name, original, data_order.take_done, data_order.epochs_differ
+        )
+
+    return go_through
 
 
 def _watched_callbacks(base: Any, original: Any, name: str) -> Any:

@@ -27,7 +27,14 @@ from tf_hvd.keras.metrics import is_root, process_set_of
 from tf_hvd.keras.rank_state import RankStates
 
 Files = dict[str, bytes]
+ORDERS = "orders"
+"""The attribute of callbacks that follow the data of a `fit`."""
 _STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup
+
+
+def new_orders() -> dict[str, DataOrder]:
+    """Where a rank is in its data, by the arguments of `fit`."""
+    return {"x": DataOrder(), "validation_data": DataOrder()}
 
 
 def _read(directory: str) -> Files:
@@ -90,7 +97,7 @@ class BackupAndRestore:
         self._callbacks: Sequence[Any] | None = None
         self._agreed = False
         self._states: RankStates | None = None
-        self.orders = {"x": DataOrder(), "validation_data": DataOrder()}
+        self.orders = new_orders()
         """Where this rank is in its data, by the arguments of `fit`."""
 
     def __init_subclass__(cls) -> None:
@@ -244,7 +251,7 @@ def last(base: Any, callbacks: Sequence[Any]) -> list[Any]:
 
 
 def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a `fit`, whose data a BackupAndRestore among its callbacks follows.
+    """The arguments of a `fit`, whose data one of its callbacks follows, that has `orders`.
 
     Args:
       fit: Keras' method.
@@ -258,10 +265,10 @@ def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]
         return args, kwargs
     callbacks = call.arguments.get("callbacks")
     given = tf.nest.flatten(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
-    found = [each for each in given if isinstance(each, BackupAndRestore)]
+    found = [each for each in given if hasattr(each, ORDERS)]
     for name, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
         data = call.arguments.get(name)
         # With a number of steps, one iterator may serve several epochs.
         if found and isinstance(data, tf.data.Dataset) and not call.arguments.get(steps):
-            call.arguments[name] = found[0].orders[name].follow(data)
+            call.arguments[name] = getattr(found[0], ORDERS)[name].follow(data)
     return call.args[1:], call.kwargs

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tf_hvd.core import error_text
+from tf_hvd.core import commit_store, error_text
 from tf_hvd.launch.recordings import NO_EVIDENCE, Evidence
 from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, exit_code
@@ -42,6 +42,8 @@ class Culprit:
     """Whether it is one; or else only what ran."""
     rank: int | None = None
     """Whose end it was, if it was that of a rank of this machine."""
+    host: str = ""
+    """Where that rank, or the one on another machine, ran; empty if it is not known."""
 
 
 def find(
@@ -119,6 +121,8 @@ def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
     codes = session.codes()
     terminated = -signal.SIGTERM
     ended = [number for number, code in codes.items() if all_here or code != terminated]
+    # Ranks of an elastic job that end for the end of another one.
+    ended = [each for each in ended if codes[each] != commit_store.START_AGAIN] or ended
     # Times may be equal: files have them in ticks of some milliseconds.
     ended.sort(key=lambda number: (session.began_to_end(number), codes[number] == terminated))
     return (ended[0], codes[ended[0]]) if ended else None
@@ -202,7 +206,7 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
     else:
         what += f"was the first to leave the job: {why}"
     what = error_text.shorten(what)
-    return Culprit(what, cure=_see_above(number, screen) if said else "")
+    return Culprit(what, cure=_see_above(number, screen) if said else "", host=host)
 
 
 def got_over(session: Session, recorded: Sequence[Recording]) -> Culprit | None:
@@ -272,7 +276,14 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     elif code < 0:
         cure = "find out who sent it: tf_hvd run did not"
     where = "; ".join(filter(None, [place, _where(number, session)]))
-    return Culprit(first_text(number, code, why), where, cure, exit_code(code), rank=number)
+    return Culprit(
+        first_text(number, code, why),
+        where,
+        cure,
+        exit_code(code),
+        rank=number,
+        host=socket.gethostname(),
+    )
 
 
 def _see_above(number: int, screen: Screen | None) -> str:

@@ -76,6 +76,7 @@ class JobWatch:
         """The exit code then."""
         self.elsewhere = Elsewhere()
         """The job's other machines."""
+        self._stayed: set[int] = set()  # ranks that had to be killed for a thread of theirs
         self._asked = ""  # by which signal to end
         self._grace: Grace | None = None
 
@@ -215,6 +216,8 @@ class JobWatch:
         self._failed = self._failed or now
         if now - self._failed >= TO_LET_GO:
             self._kill_left_running(failed)
+        if now - self._failed >= TO_END:
+            self._kill_who_stays()
         if not self._session.all_ended(self.here):
             return False
         self._ended = self._ended or now
@@ -227,6 +230,21 @@ class JobWatch:
         evidence = recordings.take(self._session, found.rank, os.environ, recorded)
         self.ended_for = culprit.end_text(self.code, found, evidence)
         return True
+
+    def _kill_who_stays(self) -> None:
+        """Kills ranks whose program has raised and does not end: Python waits for its threads.
+
+        Another rank has ended for that. MPICH's launcher leaves the others alone.
+        """
+        for number, process in self._session.raised().items():
+            if processes.is_alive(process) and number not in self._stayed:
+                self._stayed.add(number)
+                say(
+                    f"tf_hvd run: rank {number} was killed: its program has raised an exception, "
+                    f"and had not ended {TO_END:g} s after another rank, perhaps for a thread"
+                )
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
 
     def _kill_left_running(self, failed: Collection[int]) -> None:
         """Kills a data loader, say, that a killed rank has forked.

@@ -14,7 +14,16 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from tf_hvd.core import wheels
-from tf_hvd.launch import bench, doctor, dump, interpreter, run, strip_ops, supervise
+from tf_hvd.launch import (
+    bench,
+    doctor,
+    dump,
+    elastic_driver,
+    interpreter,
+    run,
+    strip_ops,
+    supervise,
+)
 from tf_hvd.launch.errors import UsageError
 
 _NOT_AS_ASKED = 2
@@ -187,9 +196,10 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         help="exit with a nonzero code if no rank ever called init()",
     )
     _add_times(runner)
+    _add_elastic(runner)
     runner.add_argument("--end-with-parent", type=pathlib.Path, help=argparse.SUPPRESS)
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
-    runner.set_defaults(start=_start_run, parser=runner)
+    runner.set_defaults(start=_start_run, parser=runner, report=None)
 
 
 def _add_times(runner: argparse.ArgumentParser) -> None:
@@ -208,6 +218,56 @@ def _add_times(runner: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_elastic(runner: argparse.ArgumentParser) -> None:
+    group = runner.add_argument_group("elastic jobs", "docs/elastic.md says what they are")
+    group.add_argument(
+        *("--min-np", "--min-num-proc"),
+        dest="min_np",
+        type=_rank_count,
+        metavar="N",
+        help="start again when a rank has ended, if there are hosts for N ranks",
+    )
+    group.add_argument(
+        *("--max-np", "--max-num-proc"),
+        dest="max_np",
+        type=_rank_count,
+        metavar="N",
+        help="the most ranks, however many hosts come (default: as many as there are slots)",
+    )
+    group.add_argument(
+        "--host-discovery-script",
+        metavar="FILE",
+        help="a program that prints the hosts that are there now, a line `HOST:SLOTS` for each",
+    )
+    group.add_argument(
+        "--slots-per-host",
+        type=_rank_count,
+        metavar="N",
+        help="of a host that the script prints without a number",
+    )
+    group.add_argument(
+        "--reset-limit",
+        type=_rank_count,
+        metavar="N",
+        help="end the job after N starts beside the first",
+    )
+    group.add_argument(
+        "--elastic-timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait for enough hosts (default: %(default)g)",
+    )
+    group.add_argument(
+        "--blacklist-cooldown-range",
+        dest="cooldown",
+        type=float,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="leave a host whose rank has failed out for so many seconds, more each time",
+    )
+
+
 def _start_run(options: argparse.Namespace) -> int:
     if options.command[:1] == ["--"]:
         del options.command[0]
@@ -220,7 +280,9 @@ def _start_run(options: argparse.Namespace) -> int:
     bound = supervise.ending_with_parent(parents) if parents else contextlib.nullcontext()
     try:
         with bound:
-            code = run.run(options, os.environ)
+            elastic_driver.check(options)
+            start = elastic_driver.drive if elastic_driver.is_asked_for(options) else run.run
+            code = start(options, os.environ)
     except KeyboardInterrupt:  # before the job has started; supervise() obeys it without
         return 128 + signal.SIGINT
     if 0 < code < 128:

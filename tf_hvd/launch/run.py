@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import pickle
 import shlex
 import shutil
 import socket
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.core import commit_store
 from tf_hvd.launch import culprit, interpreter, processes, rank, recordings, shared_memory
 from tf_hvd.launch import job_watch as watching
 from tf_hvd.launch.allocation import allocation
@@ -56,6 +58,8 @@ from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, supervise
 from tf_hvd.launch.terminal import Terminal
 
+NOT_PASSED_ON = frozenset({"parser", "start", "words"})
+"""What the options have that is not for another process."""
 _FAILED = 1
 _PROCESSES = 2  # of a rank: the program, and who waits for its end
 
@@ -208,7 +212,7 @@ def _start(
         except OSError as error:
             raise UsageError(_not_started(line, error)) from error
     environ = rank_environment(launcher, environ, os.isatty(1))
-    environ |= ssh_environment(launcher.family, _ssh_arguments(options), environ)
+    environ |= ssh_settings(launcher.family, options, environ)
     environ |= interface_environment(launcher.family, job.interfaces)
     environ |= session_environment(launcher.family, str(session.folder), environ)
     here, words = watch.here or 0, job.launcher_args
@@ -325,12 +329,10 @@ def _closing(
         watching.say(watch.ended_for)
         return watch.code
     if ending.asked:
-        if asked := watch.asked_text():
-            watching.say(asked)
-        evidence = recordings.take(session, None, os.environ, recordings.read(session))
-        if evidence.folder:
-            watching.say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {evidence.folder}")
+        _closing_asked(watch, session)
         return ending.code
+    if options.report and ending.code == commit_store.START_AGAIN and not session.raised():
+        return ending.code  # as all ranks have agreed
     cut_short = session.cut_short()
     if not ending.code and cut_short:
         recorded = recordings.read(session)
@@ -338,7 +340,7 @@ def _closing(
         evidence = recordings.take(session, None, os.environ, recorded)
         watching.say(culprit.end_text(_FAILED, found, evidence))
         return _FAILED
-    code = ending.code and _closing_failed(options.np, ending, watch, session)
+    code = ending.code and _closing_failed(options, ending, watch, session)
     joined = watch.joined()
     if joined is False:
         return _closing_apart(options, code, watch, program)
@@ -347,14 +349,27 @@ def _closing(
     return code
 
 
-def _closing_failed(ranks: int, ending: Ending, watch: watching.JobWatch, session: Session) -> int:
+def _closing_asked(watch: watching.JobWatch, session: Session) -> None:
+    """The same, for a job that was asked to end."""
+    if asked := watch.asked_text():
+        watching.say(asked)
+    evidence = recordings.take(session, None, os.environ, recordings.read(session))
+    if evidence.folder:
+        watching.say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {evidence.folder}")
+
+
+def _closing_failed(
+    options: argparse.Namespace, ending: Ending, watch: watching.JobWatch, session: Session
+) -> int:
     """The same, for a job that failed: who it was. Returns the exit code."""
     if watch.terminal is None or not session.ranks:
         if watch.terminal:
             watch.terminal.show_banner()
         return ending.code
     recorded = recordings.read(session)
-    found = culprit.find(ending, session, watch.terminal.heard, ranks, recorded)
+    found = culprit.find(ending, session, watch.terminal.heard, options.np, recorded)
+    if options.report:
+        Path(options.report).write_bytes(pickle.dumps(found.host))
     if not found.known:
         watch.terminal.show_banner()
     code = ending.code if found.code is None else found.code
@@ -382,7 +397,7 @@ def _closing_apart(
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
     """The hosts of the job; empty for this machine. Without -np all of their slots get a rank."""
-    given, cure = _given_hosts(options), "ask for fewer ranks or give hosts more slots"
+    given, cure = given_hosts(options), "ask for fewer ranks or give hosts more slots"
     taken = given
     # A rank that starts a job starts it beside itself; so does who wants a single rank.
     if not given and options.np != 1 and not is_rank(environ) and "host" not in options.mpi_args:
@@ -398,7 +413,12 @@ def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Hos
     return given or hosts_of(taken, options.np)
 
 
-def _given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
+def given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:
+    """The hosts that the options name; empty if they name none.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     if options.hostfile is None:
@@ -415,6 +435,13 @@ def _output(options: argparse.Namespace) -> Output:
             raise UsageError(f"--output-filename {folder}: {error.strerror}") from error
         folder = os.path.abspath(folder)
     return Output(folder, options.prefix_output_with_timestamp, options.tag_output)
+
+
+def ssh_settings(
+    family: str, options: argparse.Namespace, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What has a launcher reach other hosts as the options say."""
+    return ssh_environment(family, _ssh_arguments(options), environ)
 
 
 def _ssh_arguments(options: argparse.Namespace) -> list[str]:

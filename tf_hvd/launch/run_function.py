@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 
 
 # In seconds: how often what is not told is looked for.
+# By these an elastic job is asked for.
+_ELASTIC = ("--min-np", "--host-discovery-script")
 _LOOK = 0.2
 # How long the other ranks may still work when one has failed: to say what they saw.
 _GRACE = 5.0
@@ -101,8 +103,10 @@ def run(
         command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", str(np), *where]
         output = OutputForwarder()
         command += ["--end-with-parent", str(folder), *output.options, *options]
-        code = _wait([*command, "--", python, task.__file__, str(folder)], folder, output)
-        return _results(folder, int(np), code)
+        elastic = any(word.startswith(_ELASTIC) for word in options)
+        command += ["--", python, task.__file__, str(folder)]
+        code = _wait(command, folder, output, elastic)
+        return _results(folder, int(np), code, elastic)
 
 
 @contextlib.contextmanager
@@ -162,14 +166,19 @@ def _sent_whole(module: types.ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _wait(command: Sequence[str], folder: pathlib.Path, output: OutputForwarder) -> int:
-    """The exit code of the job, which ends when a rank has failed: MPICH would wait for all."""
+def _wait(
+    command: Sequence[str], folder: pathlib.Path, output: OutputForwarder, elastic: bool
+) -> int:
+    """The exit code of the job, which ends when a rank has failed: MPICH would wait for all.
+
+    An elastic one is started again.
+    """
     job = output.start(command)
     deadline = None
     try:
         while (code := job.poll()) is None:
             output.wait(_LOOK)
-            if deadline is None and any(folder.glob(f"{task.FAILED}*")):
+            if deadline is None and not elastic and any(folder.glob(f"{task.FAILED}*")):
                 deadline = time.monotonic() + _GRACE
             if deadline is not None and time.monotonic() > deadline:
                 _end(job, output)
@@ -202,20 +211,38 @@ def _unpickled(data: bytes, rank: int) -> Any:
         raise RankError(f"the result of rank {rank} cannot be unpickled: {error}", rank) from error
 
 
-def _results(folder: pathlib.Path, ranks: int, code: int) -> list[Any]:
-    if code == 2 and not any(folder.glob(f"{task.RESULT}*")):
-        raise ValueError("tf_hvd run could not start the job; standard error says why.")
+def _left(folder: pathlib.Path) -> dict[int, Any]:
+    """What each rank has left; those of the last start, of an elastic job."""
     found = {}
-    for rank in range(ranks):
-        with contextlib.suppress(FileNotFoundError):
-            found[rank] = _unpickled((folder / f"{task.RESULT}{rank}").read_bytes(), rank)
+    for file in folder.glob(f"{task.RESULT}*"):
+        if not file.name.endswith(".new"):
+            rank = int(file.name.removeprefix(task.RESULT))
+            found[rank] = _unpickled(file.read_bytes(), rank)
+    last = max((result.get("start", 0) for result in found.values()), default=0)
+    return {rank: one for rank, one in found.items() if one.get("start", 0) == last}
+
+
+def _raise_first(found: dict[int, Any], ranks: int) -> None:
+    """Raises what the first rank that failed has raised; the others may have for that.
+
+    Raises:
+      RankError: there is one.
+    """
     failed = [rank for rank in found if found[rank]["trace"] is not None]
     if failed:
-        # The others may have failed because this one did.
         first = min(failed, key=lambda rank: float(found[rank].get("when", 0.0)))
         how = "raised" if found[first]["raised"] else "returned"
         text = f"rank {first} of {ranks} {how}:\n{found[first]['trace']}"
         raise RankError(text, first) from found[first]["error"]
+
+
+def _results(folder: pathlib.Path, ranks: int, code: int, elastic: bool) -> list[Any]:
+    if code == 2 and not any(folder.glob(f"{task.RESULT}*")):
+        raise ValueError("tf_hvd run could not start the job; standard error says why.")
+    found = _left(folder)
+    # The last start of an elastic job had perhaps not as many.
+    ranks = len(found) or ranks if elastic else ranks
+    _raise_first(found, ranks)
     missing = [rank for rank in range(ranks) if rank not in found]
     if missing:
         names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"

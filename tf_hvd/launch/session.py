@@ -176,6 +176,11 @@ class Session:
         where, _, exception = text.partition("\n")
         return where, exception
 
+    def raised(self) -> dict[int, int]:
+        """The ranks of this machine whose program an exception ends, and their processes."""
+        told = self._told(EXCEPTION)
+        return {number: pid for number, pid in list(self.ranks.items()) if number in told}
+
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
         elsewhere = (self._told(each) for each in (LEFT, EXITS, rank.RUNNING, rank.ENDED))

@@ -108,7 +108,9 @@ class _Job:
     """The ranks' calls beside each other."""
 
     def __init__(self, recordings: Sequence[Recording], ends: Ends) -> None:
-        self.of = {one.rank: _until_the_end(one) for one in recordings}
+        ends_badly = [one.told for one in recordings if one.told and not _LEFT.search(one.ended)]
+        end = min(ends_badly, default=0)
+        self.of = {one.rank: _until_the_end(one, end) for one in recordings}
         of_launched = {one.launched: one.rank for one in recordings}
         self.ends = Ends(
             of_launched.get(ends.first, ends.first) if ends.first is not None else None,
@@ -218,14 +220,21 @@ def _were(ranks: Iterable[int]) -> str:
     return "was" if len(list(ranks)) == 1 else "were"
 
 
-def _until_the_end(one: Recording) -> Recording:
+def _until_the_end(one: Recording, end: int) -> Recording:
     """Without the calls that a program made after a bad end: nobody could have joined in them.
 
     At an orderly end it is told of, the calls after it are what the others still wanted.
+
+    Args:
+        one: of a rank, which may not have been told: it was stopped, and goes on as it is ended.
+        end: when the first rank was told of a bad end; 0: none was.
     """
-    if not one.told or _LEFT.search(one.ended):
+    if one.told and _LEFT.search(one.ended):
         return one
-    return replace(one, calls=tuple(call for call in one.calls if call.submitted <= one.told))
+    last = min(filter(None, (one.told, end)), default=0)
+    if not last:
+        return one
+    return replace(one, calls=tuple(call for call in one.calls if call.submitted <= last))
 
 
 def _is_open(call: Call) -> bool:

@@ -5,8 +5,9 @@ exception and one switch.
 """
 
 import contextlib
+import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tf_hvd.core import basics, config
 
@@ -37,10 +38,36 @@ def unguarded() -> Iterator[None]:
         _off.depth -= 1
 
 
+class _Elastic:
+    begun = False
+
+
+def elastic_training_begins() -> None:
+    """`elastic.run` has given all ranks the same state."""
+    _Elastic.begun = True
+
+
+def _makes_elastic_state() -> bool:
+    """Whether a program for elastic training trains before that begins, to make its variables.
+
+    As Horovod's examples do: a step without a broadcast, or without a reduction.
+    """
+    frame = None if _Elastic.begun else inspect.currentframe()
+    while frame is not None:
+        if "elastic" in frame.f_code.co_names:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def watches() -> bool:
     """Whether training is watched: more than one rank, and not turned off."""
     return (
-        _off.depth == 0 and basics.is_initialized() and basics.size() > 1 and config.guard() == "on"
+        _off.depth == 0
+        and basics.is_initialized()
+        and basics.size() > 1
+        and config.guard() == "on"
+        and not _makes_elastic_state()
     )
 
 
@@ -55,22 +82,3 @@ def not_reduced(subject: str, cure: str) -> str:
         f"this job has {basics.size()} ranks, and {subject} not reduced over them, so that each "
         f"rank would train a model of its own. {cure} {OFF}"
     )
-
-
-_explanations: list[Callable[[], str]] = []
-
-
-def explain_first(explanation: Callable[[], str]) -> None:
-    """Has a function asked, when training is stopped, whether there is a better reason.
-
-    Args:
-      explanation: called on the stack of the training; gives one or more sentences, or an empty
-        text. Once is enough for each.
-    """
-    if explanation not in _explanations:
-        _explanations.append(explanation)
-
-
-def better_reason() -> str:
-    """What one of those functions says; empty if none has anything to say."""
-    return next(filter(None, (explanation() for explanation in _explanations)), "")

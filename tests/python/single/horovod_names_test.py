@@ -68,8 +68,7 @@ def test_modules_are_pickled_by_name():
     ("line", "cure"),
     [
         ("import horovod.torch", "it serves TensorFlow only"),
-        ("import horovod.tensorflow.elastic", "start the job again from its last checkpoint"),
-        ("import horovod.tensorflow as hvd; hvd.elastic", "no elastic training"),
+        ("import horovod.tensorflow.data", "use tf_hvd.shard"),
         ("from horovod.spark import run", "cluster's MPI launcher"),
         ("import horovod.tensorflow as hvd; hvd.nonsense", "docs/differences.md"),
     ],

@@ -303,10 +303,6 @@ TABLE = {
 TORCH, CLUSTER = "it serves TensorFlow only", "cluster's MPI launcher"
 # What cannot be there, and what the error says.
 ABSENT = {
-    "horovod.common.elastic": "there is no elastic training",
-    "horovod.tensorflow.elastic": "start the job again from its last checkpoint",
-    "horovod.tensorflow.keras.elastic": "there is no elastic training",
-    "horovod.keras.elastic": "there is no elastic training",
     "horovod.tensorflow.data": "use tf_hvd.shard",
     "horovod.data": "use tf_hvd.shard",
     "horovod.torch": TORCH,

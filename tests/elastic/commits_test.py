@@ -1,0 +1,178 @@
+"""Commits: what a file of one holds, and which one a job goes on from."""
+
+import contextlib
+import os
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from tf_hvd.core import commit_store
+from tf_hvd.elastic import commit_file, commits
+from tf_hvd.elastic.commit_file import CommitError, CommitFile
+
+
+@pytest.fixture
+def file():
+    number = os.memfd_create("commit")
+    yield number
+    os.close(number)
+
+
+def arrays_of(number):
+    return {
+        "kernel": ("float32", np.full([3, 5], number, np.float32)),
+        "empty": ("float32", np.zeros([0, 4], np.float32)),
+        "count": ("int64", np.array(number)),
+        "half": ("bfloat16", np.arange(number, number + 7, dtype=np.uint16)),
+    }
+
+
+def read(file):
+    index = commit_file.read_index(file)
+    found = {
+        name: commit_file.read_array(file, name, entry).tobytes()
+        for name, entry in index.arrays.items()
+    }
+    return index, found
+
+
+def test_what_is_written_is_read(file):
+    writer = CommitFile(file)
+    for number in (1, 2, 3):
+        writer.write(number, 4, b"objects %d" % number, arrays_of(number))
+        index, found = read(file)
+        assert (index.number, index.ranks, index.objects) == (number, 4, b"objects %d" % number)
+        assert found == {name: array.tobytes() for name, (_, array) in arrays_of(number).items()}
+        assert {name: entry.dtype for name, entry in index.arrays.items()} == {
+            name: dtype for name, (dtype, _) in arrays_of(number).items()
+        }
+
+
+def test_what_nobody_has_assigned_to_is_not_copied_again(file):
+    """It is the same memory, which somebody has kept."""
+    writer = CommitFile(file)
+    kept = np.arange(1000.0)
+    for number in (1, 2, 3):
+        changing = np.full([10], number, np.float32)
+        writer.write(number, 1, b"", {"a": ("float64", kept), "b": ("float32", changing)})
+        if number == 1:
+            entry = commit_file.read_index(file).arrays["a"]
+            os.pwrite(file, b"\0" * 8, entry.offset + 8)  # would be written over
+    index = commit_file.read_index(file)
+    with pytest.raises(CommitError, match="a is damaged"):
+        commit_file.read_array(file, "a", index.arrays["a"])
+    assert commit_file.read_array(file, "b", index.arrays["b"]).view(np.float32)[0] == 3
+    writer.let_go({"b": changing})
+    writer.write(4, 1, b"", {"a": ("float64", kept), "b": ("float32", changing)})
+    index = commit_file.read_index(file)
+    assert commit_file.read_array(file, "a", index.arrays["a"]).tobytes() == kept.tobytes()
+
+
+def test_a_rank_that_dies_while_it_writes_leaves_nothing_that_is_read(file):
+    writer = CommitFile(file)
+    writer.write(1, 1, b"", arrays_of(1))
+
+    arrays = arrays_of(2)
+    original = commit_file._copy
+
+    def die(array, to, entry):
+        if array is arrays["half"][1]:
+            raise InterruptedError
+        return original(array, to, entry)
+
+    commit_file._copy = die
+    try:
+        with pytest.raises(InterruptedError):
+            writer.write(2, 1, b"", arrays)
+    finally:
+        commit_file._copy = original
+    assert commit_file.number_of(file) == 0
+    with pytest.raises(CommitError, match="not complete"):
+        commit_file.read_index(file)
+
+
+@given(st.data())
+def test_a_damaged_file_is_not_taken(data):
+    file = os.memfd_create("commit")
+    try:
+        CommitFile(file).write(7, 2, b"some objects", arrays_of(1))
+        whole = os.pread(file, os.fstat(file).st_size, 0)
+        index = commit_file.read_index(file)
+        ranges = [(0, 32), (64, 64 + 300)]
+        ranges += [(e.offset, e.offset + e.size) for e in index.arrays.values() if e.size]
+        begin, end = data.draw(st.sampled_from(ranges))
+        at = data.draw(st.integers(begin, end - 1))
+        os.pwrite(file, bytes([whole[at] ^ data.draw(st.integers(1, 255))]), at)
+        with contextlib.suppress(CommitError):
+            other, found = read(file)
+            assert other == index  # nothing was there
+            assert found == {name: array.tobytes() for name, (_, array) in arrays_of(1).items()}
+    finally:
+        os.close(file)
+
+
+def found_of(parts, files, ranks=2):
+    return commits.Found(frozenset(parts), {n: (f"commit.0.{n}", ranks) for n in files})
+
+
+def test_the_newest_commit_that_is_complete():
+    both = {(0, 3), (1, 3), (0, 4)}
+    here = found_of(both, [3, 4])
+    (choice,) = commits.candidates([here, here])
+    assert (choice.number, choice.roots, choice.holders) == (3, (0, 1), (0, 0))
+    assert commits.newest([here, here]) == 4
+
+
+def test_a_node_that_is_gone_takes_nothing_with_it():
+    """Its ranks' parts are with `tf_hvd run`, which hands them to all machines."""
+    parts = {(0, 5), (1, 5), (2, 5), (3, 5)}
+    choices = commits.candidates([found_of(parts, [5], ranks=4), found_of(parts, [5], ranks=4)])
+    assert [(one.number, one.ranks) for one in choices] == [(5, 4)]
+
+
+def test_a_rank_on_a_new_machine_has_nothing():
+    there = found_of({(0, 5), (1, 5)}, [5])
+    (choice,) = commits.candidates([there, there, found_of((), ())])
+    assert (choice.roots, choice.holders) == ((0, 1), (0, 0))
+    assert commits.candidates([found_of((), ())]) == []
+    assert commits.newest([found_of((), ())]) == 0
+
+
+@given(st.data())
+def test_any_kill_leaves_a_complete_commit(data):
+    """Ranks that begin a commit when all have made the one before, and are killed anywhere."""
+    ranks, nodes = 4, 2
+    done = data.draw(st.integers(2, 9))  # commits that all have begun
+    parts, files = {}, {}
+    for rank in range(ranks):
+        # A rank has written all before the last that it has begun, and perhaps that one.
+        begun = done + data.draw(st.booleans())
+        written = begun - data.draw(st.integers(0, 1))
+        kept = range(max(1, written - commit_store.KEPT + 1), written + 1)
+        parts[rank] = {(rank, number) for number in kept}
+        if rank % 2 == 0:
+            slots = {number % commit_file.COPIES: number for number in range(1, written + 1)}
+            if begun > written:
+                slots.pop(begun % commit_file.COPIES, None)  # it is being written over
+            files[rank // 2] = set(slots.values())
+    found = [
+        found_of(parts[2 * (rank // 2)] | parts[2 * (rank // 2) + 1], files[rank // 2], ranks)
+        for rank in range(ranks)
+    ]
+    choices = commits.candidates(found)
+    assert choices
+    assert choices[0].number >= done - 1
+    del nodes
+
+
+def test_the_store_forgets_what_no_job_goes_on_from():
+    parts = commit_store.Parts()
+    for commit in (1, 2, 3, 4):
+        parts.put(0, commit, b"%d" % commit)
+    parts.put(1, 4, b"")
+    assert parts.get(0, 1) is None
+    parts.forget(3, 4)
+    assert sorted(parts.listed()) == [(0, 2), (0, 3)]
+    assert parts.get(0, 3) == b"3"

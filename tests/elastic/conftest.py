@@ -1,0 +1,56 @@
+"""Elastic jobs, as subprocesses with a time limit."""
+
+import os
+import sys
+
+import pytest
+
+LIMIT = 600
+
+PREAMBLE = """
+import os, signal, sys, time
+import numpy as np
+import tensorflow as tf
+import tf_hvd as hvd
+
+def say(*what):
+    os.write(1, (" ".join(map(str, what)) + chr(10)).encode())  # in one piece
+
+def once(name):
+    # Whether it is asked for the first time, by any rank of any start.
+    try:
+        os.close(os.open(os.path.join(os.environ["FLAGS"], name), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+hvd.init()
+rank = hvd.rank()
+say("start", rank, hvd.size())
+"""
+
+
+@pytest.fixture
+def elastic(tmp_path, run_to_end, mpi_library):
+    """Runs a program, after PREAMBLE, as an elastic job; returns exit code and output."""
+    flags = tmp_path / "flags"
+
+    def run(program, *options, family="openmpi", **environment):
+        for file in flags.glob("*"):
+            file.unlink()
+        flags.mkdir(exist_ok=True)
+        script = tmp_path / "program.py"
+        script.write_text(PREAMBLE + program)
+        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", *options]
+        settings = {
+            "TF_HVD_MPI_LIBRARY": str(mpi_library(family)),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "FLAGS": str(flags),
+        }
+        command += [sys.executable, str(script)]
+        return run_to_end(command, {**os.environ, **settings, **environment}, LIMIT)
+
+    return run

@@ -1,0 +1,67 @@
+"""Which hosts an elastic job may have."""
+
+import random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from tf_hvd.launch.elastic_hosts import STRIKES, Cooldown, Hosts, parse_discovered
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.hosts import Host
+
+A, B, C = Host("a", 2), Host("b", 2), Host("c", 1)
+
+
+def test_those_that_were_there_keep_their_order():
+    hosts = Hosts(None)
+    hosts.found([B, A])
+    hosts.found([C, Host("a", 4), B])
+    assert hosts.usable(0.0) == (B, Host("a", 4), C)
+    hosts.found([A])
+    assert hosts.usable(0.0) == (A,)
+
+
+def test_a_host_is_left_out_after_some_failures_in_a_row():
+    hosts = Hosts(None)
+    hosts.found([A, B])
+    for _ in range(STRIKES - 1):
+        assert not hosts.failed("a", 0.0)
+    hosts.went_on()
+    for _ in range(STRIKES - 1):
+        assert not hosts.failed("a", 0.0)
+    assert hosts.failed("a", 0.0)
+    assert hosts.usable(1e9) == (B,)
+
+
+def test_with_a_cooldown_it_comes_back():
+    hosts = Hosts(Cooldown(10, 30), random.Random(0))
+    hosts.found([A, B])
+    assert hosts.failed("a", 100.0)
+    assert hosts.usable(105.0) == (B,)
+    assert hosts.usable(120.1) == (A, B)
+
+
+def test_a_host_that_cannot_be_reached():
+    hosts = Hosts(None)
+    hosts.found([A, B])
+    hosts.lost("b", 0.0)
+    assert hosts.usable(1e9) == (A,)
+
+
+@given(st.integers(0, 100), st.floats(0, 1), st.integers(1, 3600), st.integers(0, 3600))
+def test_a_delay_is_horovods(failures, chance, low, more):
+    """low * 2 ** failures + chance * low, within the range."""
+    high = min(3600, low + more)
+    delay = Cooldown(low, high).delay(failures, chance)
+    assert low <= delay <= high
+    wanted = low * 2.0**failures + chance * low
+    assert delay == min(max(wanted, low), high)
+
+
+def test_what_a_script_prints():
+    assert parse_discovered("b:2\n\n a \nb:2\n", 3) == (B, Host("a", 3))
+    assert parse_discovered("", None) == ()
+    for text, message in (("a\n", "has no slots"), ("a:0\n", "not a positive number")):
+        with pytest.raises(UsageError, match=message):
+            parse_discovered(text, None)

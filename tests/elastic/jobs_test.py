@@ -1,0 +1,254 @@
+"""Elastic jobs of real ranks: they go on, with the bits of a job that nobody disturbed."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("usual_garbage")
+BOTH = pytest.mark.parametrize(
+    "family", ["openmpi", pytest.param("mpich", marks=pytest.mark.tier2)]
+)
+
+# What a rank has of its own: moving statistics, dropout, NumPy's and Python's random numbers.
+LOOP = """
+import keras, random
+import tf_hvd.keras as hvd_keras
+
+keras.utils.set_random_seed(3 + rank)
+model = keras.Sequential([
+    keras.Input([8]), keras.layers.Dense(16, activation="relu"),
+    keras.layers.BatchNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(1),
+])
+model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+state = hvd.elastic.TensorFlowKerasState(model, batch=0, losses=[])
+kills = {tuple(map(int, kill.split(":"))) for kill in os.environ.get("KILLS", "").split()}
+
+@hvd.elastic.run
+def train(state):
+    say("from", state.batch)
+    while state.batch < 30:
+        features = np.random.normal(size=[8, 8]).astype("f") + random.random()
+        loss = model.train_on_batch(features, features[:, :1])
+        state.batch += 1
+        if (state.batch, rank) in kills and once(f"{state.batch}.{rank}"):
+            die()
+        state.commit()
+    return loss
+
+train(state)
+say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
+"""
+
+
+def lines_of(word, output):
+    return sorted(re.findall(rf"^{word} .*", output, re.MULTILINE))
+
+
+@BOTH
+def test_killed_ranks_change_no_bit(elastic, family):
+    plain = ("-np", "2", "--min-np", "2")
+    code, output = elastic(LOOP, *plain, family=family)
+    assert code == 0, output
+    expected = lines_of("end", output)
+    assert len(expected) == 2, output
+    code, output = elastic(LOOP, *plain, family=family, KILLS="7:1 8:0 20:0")
+    assert code == 0, output
+    assert lines_of("end", output) == expected, output
+    assert len(re.findall("starting again with 2 ranks", output)) == 3, output
+    # From the commit before the kill, or the one before that, on all ranks.
+    begun = [int(line.split()[1]) for line in lines_of("from", output)]
+    for number in (7, 8, 20):
+        assert sum(number - 2 <= batch < number for batch in begun) >= 2, output
+
+
+FIT = """
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+else:
+    import keras
+import tf_hvd.keras as hvd_keras
+import tf_hvd.keras.elastic
+
+keras.utils.set_random_seed(3)
+elastic = hvd_keras.elastic.of(keras)
+model = keras.Sequential([keras.layers.Input([8]), keras.layers.Dense(4), keras.layers.Dense(1)])
+model.compile(
+    hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", metrics=["mae"],
+    steps_per_execution=int(os.environ.get("STEPS", 1)),
+)
+state = hvd_keras.elastic.KerasState(model, batch=0, epoch=0)
+x = np.random.default_rng(rank).normal(size=[96, 8]).astype("f")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(96, seed=5).batch(8)
+kills = os.environ.get("KILLS", "").split()
+
+class Kill(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        place = f"{self.epoch}.{batch}.{rank}"
+        if place in kills and once(place):
+            die()
+
+    def on_epoch_end(self, epoch, logs=None):
+        say("epoch", rank, epoch, repr(logs["loss"]), repr(logs["mae"]))
+
+@hvd.elastic.run
+def train(state):
+    say("from", state.epoch, state.batch)
+    model.fit(data, epochs=3, initial_epoch=state.epoch, verbose=0, callbacks=[
+        elastic.UpdateEpochStateCallback(state), elastic.UpdateBatchStateCallback(state), Kill(),
+        elastic.CommitStateCallback(state, 2),
+    ])
+
+train(state)
+say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
+"""
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize(
+    ("legacy", "steps"), [("", "1"), ("", "2"), ("1", "1")], ids=["keras", "keras_2", "tf_keras"]
+)
+def test_fit_goes_on_in_the_middle_of_an_epoch(elastic, legacy, steps):
+    """With the data, the order and the metrics of that epoch."""
+    settings = {"TF_USE_LEGACY_KERAS": legacy, "STEPS": steps}
+    code, output = elastic(FIT, "-np", "2", "--min-np", "2", **settings)
+    assert code == 0, output
+    epochs, expected = lines_of("epoch", output), lines_of("end", output)
+    assert len(epochs) == 6, output
+    code, output = elastic(FIT, "-np", "2", "--min-np", "2", **settings, KILLS="0.5.1 2.9.0")
+    assert code == 0, output
+    assert lines_of("end", output) == expected, output
+    found = sorted(set(lines_of("epoch", output)))
+    if steps == "1":
+        assert found == epochs, output
+    else:  # an execution adds its batches up before they are added to what there was
+        numbers = [[float(word) for word in line.split()[1:]] for line in found]
+        expected = [[float(word) for word in line.split()[1:]] for line in epochs]
+        assert numbers == [pytest.approx(line, rel=1e-6) for line in expected], output
+    assert {"from 0 0", "from 0 4", "from 2 8"} <= set(lines_of("from", output)), output
+
+
+# One machine, whose slots come and go.
+LEDGER = """
+weight = tf.Variable(0.0)
+sampler = hvd.elastic.ElasticSampler(97, 4, keep_global_batch=bool(os.environ.get("KEEP")))
+state = hvd.elastic.TensorFlowState([weight], sampler=sampler, seen=[], sizes=[])
+state.register_reset_callbacks([lambda: say("reset", rank, hvd.size())])
+script = os.path.join(os.environ["FLAGS"], "hosts")
+
+@hvd.elastic.run
+def train(state):
+    for epoch in range(sampler.epoch, 4):
+        for indices in sampler.dataset():
+            everyone = hvd.allgather(indices, name="indices").numpy().tolist()
+            state.seen.append((epoch, everyone))
+            state.sizes.append(hvd.size())
+            sampler.record_batch()
+            weight.assign_add(float(sum(everyone)))
+            place = f"{epoch}.{sampler.position // 24}"
+            slots = {"0.2": 2, "1.1": 1, "2.3": 2}.get(place)
+            if slots and rank == 0 and once(place):
+                with open(script + ".new", "w") as file:
+                    file.write(f"localhost:{slots}" + chr(10))
+                os.rename(script + ".new", script)
+            if place == "3.1" and rank == 1 and once(place):
+                die()
+            time.sleep(0.2)  # so that there are hosts to be found
+            state.commit()
+        sampler.set_epoch(epoch + 1)
+
+train(state)
+if rank == 0:
+    for epoch in range(4):
+        done = sorted(i for e, batch in state.seen for i in batch if e == epoch)
+        say("epoch", epoch, done == list(range(97)))
+    say("weight", float(weight) == 4 * sum(range(97)), "sizes", sorted(set(state.sizes)))
+"""
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize("keep", ["", "1"], ids=["each_rank_s_batch", "global_batch"])
+def test_no_sample_is_lost_or_done_twice_when_slots_come_and_go(elastic, tmp_path, keep):
+    script = tmp_path / "discover"
+    script.write_text('#!/bin/sh\ncat "$FLAGS/hosts" 2>/dev/null || echo localhost:1\n')
+    script.chmod(0o755)
+    code, output = elastic(
+        LEDGER, "-np", "1", "--min-np", "1", "--host-discovery-script", str(script), KEEP=keep
+    )
+    assert code == 0, output
+    assert lines_of("epoch", output) == [f"epoch {epoch} True" for epoch in range(4)], output
+    assert lines_of("weight", output) == ["weight True sizes [1, 2]"], output
+    assert {"reset 0 2", "reset 1 2", "reset 0 1"} <= set(lines_of("reset", output)), output
+
+
+@pytest.mark.tier2
+def test_a_program_that_fails_each_time_ends_the_job(elastic):
+    code, output = elastic(
+        """
+@hvd.elastic.run
+def train(state):
+    if rank == 1:
+        raise ValueError("sample 17")
+    hvd.barrier()
+
+train(hvd.elastic.ObjectState(batch=0))
+""",
+        *("-np", "2", "--min-np", "2"),
+    )
+    assert code == 1
+    assert "3 starts in a row have not come to a commit" in output
+    assert output.count("ValueError: sample 17") >= 3
+
+
+@pytest.mark.tier2
+def test_a_limit_of_resets(elastic):
+    code, output = elastic(
+        """
+state = hvd.elastic.ObjectState(batch=0)
+
+@hvd.elastic.run
+def train(state):
+    while True:
+        state.batch += 1
+        state.commit()
+        if state.batch % 5 == 0 and rank == 0:
+            die()
+
+train(state)
+""",
+        *("-np", "2", "--min-np", "2", "--reset-limit", "1"),
+    )
+    assert code == 137, output
+    assert "not started again: --reset-limit 1" in output
+    assert len(lines_of("start", output)) == 4
+
+
+def test_without_the_launcher_s_help_a_state_takes_back_what_was_saved(elastic):
+    code, output = elastic(
+        """
+weight = tf.Variable(float(rank))
+state = hvd.elastic.TensorFlowState([weight], batch=rank)
+
+@hvd.elastic.run
+def train(state):
+    say("began", rank, float(weight), state.batch)
+    state.commit()
+    weight.assign(7.0)
+    state.batch = 7
+    state.restore()
+    say("back", rank, float(weight), state.batch)
+    if once(f"interrupt {rank}"):
+        raise hvd.elastic.HostsUpdatedInterrupt(False)
+    return state.batch
+
+state.register_reset_callbacks([lambda: say("reset", rank)])
+assert train(state) == 0
+""",
+        *("-np", "2"),
+    )
+    assert code == 0, output
+    assert lines_of("began", output) == sorted(["began 0 0.0 0", "began 1 0.0 0"] * 2), output
+    assert lines_of("back", output) == sorted(["back 0 0.0 0", "back 1 0.0 0"] * 2), output
+    assert lines_of("reset", output) == ["reset 0", "reset 1"], output

@@ -1,0 +1,260 @@
+"""Keeps the commits of an elastic job on one machine, while its ranks come and go.
+
+`tf_hvd run` starts one on each machine (elastic_driver.py), run as a file by an isolated Python, so
+it knows the standard library alone. It ends when its standard input does, and with it all that it
+keeps: that lies in memory that has no name. Ranks reach it by an abstract socket; the kernel says
+on both sides whose process the other is, and another user's is not heard.
+
+What it keeps: files, which ranks map and write to themselves, and parts, each of one rank and one
+commit, which also go to `tf_hvd run`, so that they outlive this machine.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+KEPT = 3
+"""How many commits of a rank are kept: when one is here, all ranks have made that before, and what
+they made before that one is complete."""
+NOTICE = struct.Struct("<qq")
+"""What is in the file `notice`: a number that grows with each notice, and what it says."""
+NOTICE_FILE = "notice"
+START_AGAIN = 75
+"""The exit code of ranks that are to be started again: EX_TEMPFAIL of sysexits.h."""
+REMOVED, ADDED, LEAVE = 1, 2, 4
+"""What a notice says, added up: hosts have gone, have come (Horovod's numbers), all are to end."""
+# What is asked for, of both sides.
+FILE, PART, PARTS, FETCH, FORGET, ROUND, NOTIFY, READY = (
+    *("file", "part", "parts", "fetch", "forget", "round", "notify", "ready"),
+)
+_LENGTH = struct.Struct("<I")
+_CREDENTIALS = struct.Struct("3i")
+_LONGEST = 1 << 20  # bytes of a message without its load
+
+
+class Stream(Protocol):
+    """What messages are read from, or written to."""
+
+    def read(self, size: int, /) -> bytes:
+        """Reads so many bytes, or what there is until the end."""
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Writes."""
+
+    def flush(self) -> None:
+        """Hands on what was written."""
+
+
+class ProtocolError(ValueError):
+    """What was received is no message."""
+
+
+def address(token: str) -> str:
+    """The name of the socket of the job of that token, on each of its machines."""
+    return f"\0tf_hvd_elastic/{token}"
+
+
+def connect(token: str) -> socket.socket:
+    """A connection to this machine's store.
+
+    Raises:
+        OSError: there is none, or it is another user's.
+    """
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(address(token))
+        if not is_ours(link):
+            raise PermissionError("the commit store is another user's process")
+    except OSError:
+        link.close()
+        raise
+    return link
+
+
+def is_ours(link: socket.socket) -> bool:
+    """Whether the process on the other side is this user's."""
+    told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(told)[1] == os.geteuid())
+
+
+def send(file: Stream, message: dict[str, Any], load: bytes | memoryview = b"") -> None:
+    """Writes a message, and what goes with it."""
+    text = json.dumps({**message, "bytes": len(load)}).encode()
+    file.write(_LENGTH.pack(len(text)) + text)
+    file.write(load)
+    file.flush()
+
+
+def receive(file: Stream) -> tuple[dict[str, Any], bytes]:
+    """Reads one.
+
+    Raises:
+        EOFError: there are no more.
+        ProtocolError: it is none.
+    """
+    length = _LENGTH.unpack(_exactly(file, _LENGTH.size))[0]
+    if length > _LONGEST:
+        raise ProtocolError(f"a message of {length} bytes")
+    try:
+        message = json.loads(_exactly(file, length))
+        size = int(message["bytes"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ProtocolError("no message") from error
+    return message, _exactly(file, size) if size > 0 else b""
+
+
+def _exactly(file: Stream, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+class Parts:
+    """The newest parts of each rank. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[int, dict[int, bytes]] = {}  # by rank and commit; guarded by _lock
+
+    def put(self, rank: int, commit: int, data: bytes) -> None:
+        """Keeps one, and forgets the oldest."""
+        with self._lock:
+            of_rank = self._parts.setdefault(rank, {})
+            of_rank[commit] = data
+            for old in sorted(of_rank)[:-KEPT]:
+                del of_rank[old]
+
+    def forget(self, after: int, last: int) -> None:
+        """Forgets what no job goes on from: commits after one, until the last that was known."""
+        with self._lock:
+            for of_rank in self._parts.values():
+                for commit in [each for each in of_rank if after < each <= last]:
+                    del of_rank[commit]
+
+    def get(self, rank: int, commit: int) -> bytes | None:
+        """One of them; None if it is not here."""
+        with self._lock:
+            return self._parts.get(rank, {}).get(commit)
+
+    def listed(self) -> list[tuple[int, int]]:
+        """Rank and commit of each."""
+        with self._lock:
+            return [(rank, commit) for rank, found in self._parts.items() for commit in found]
+
+
+class Store:
+    """What is kept on this machine.
+
+    Args:
+        up: where parts go besides, for `tf_hvd run`.
+    """
+
+    def __init__(self, up: Stream) -> None:
+        self._up = up
+        self._up_lock = threading.Lock()  # guards what is written to it
+        self._lock = threading.Lock()
+        self._files: dict[str, int] = {}  # guarded by _lock
+        self._round = 0  # only ranks of it are heard
+        self.parts = Parts()
+
+    def obey(self, source: Stream) -> None:
+        """Does what `tf_hvd run` says, until it says no more."""
+        while True:
+            try:
+                message, load = receive(source)
+            except (EOFError, ProtocolError):
+                return
+            what = message.get("do")
+            if what == PART:
+                self.parts.put(message["rank"], message["commit"], load)
+            elif what == ROUND:
+                self._round = message["number"]
+            elif what == NOTIFY:
+                notice = NOTICE.pack(message["number"], message["says"])
+                os.pwrite(self._file(NOTICE_FILE), notice, 0)
+
+    def tell(self, message: dict[str, Any], load: bytes = b"") -> None:
+        """Tells `tf_hvd run`."""
+        with self._up_lock:
+            try:
+                send(self._up, message, load)
+            except OSError:
+                os._exit(1)  # it is gone
+
+    def serve(self, link: socket.socket) -> None:
+        """Answers one rank, until it ends."""
+        with link, link.makefile("rwb") as file:
+            try:
+                while True:
+                    self._answer(link, file, *receive(file))
+            except (EOFError, OSError, ProtocolError, KeyError, TypeError):
+                return
+
+    def _answer(
+        self, link: socket.socket, file: Stream, message: dict[str, Any], load: bytes
+    ) -> None:
+        if message["round"] != self._round:
+            raise ProtocolError("a rank of another round")
+        what = message["do"]
+        if what == FILE:
+            descriptors = array.array("i", [self._file(str(message["name"]))])
+            link.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        elif what == PART:
+            rank, commit = int(message["rank"]), int(message["commit"])
+            self.parts.put(rank, commit, load)
+            self.tell({"do": PART, "rank": rank, "commit": commit}, load)
+        elif what == FORGET:
+            after, last = int(message["after"]), int(message["last"])
+            self.parts.forget(after, last)
+            self.tell({"do": FORGET, "after": after, "last": last})
+        elif what == PARTS:
+            send(file, {"parts": self.parts.listed(), "files": sorted(self._files)})
+        elif what == FETCH:
+            part = self.parts.get(message["rank"], message["commit"])
+            send(file, {"found": part is not None}, part or b"")
+
+    def _file(self, name: str) -> int:
+        """The memory of that name, empty at first."""
+        with self._lock:
+            if name not in self._files:
+                self._files[name] = os.memfd_create(f"tf_hvd_commit.{name}", os.MFD_CLOEXEC)
+            return self._files[name]
+
+
+def main(arguments: Iterable[str]) -> None:
+    """Keeps commits until the standard input ends.
+
+    Args:
+        arguments: the job's token.
+    """
+    (token,) = arguments
+    store = Store(sys.stdout.buffer)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address(token))
+    listener.listen(socket.SOMAXCONN)
+
+    def accept() -> None:
+        while True:
+            link, _ = listener.accept()
+            if is_ours(link):
+                threading.Thread(target=store.serve, args=(link,), daemon=True).start()
+            else:
+                link.close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    store.tell({"do": READY})
+    store.obey(sys.stdin.buffer)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

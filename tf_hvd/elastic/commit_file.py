@@ -1,0 +1,179 @@
+"""The form of a commit in memory that ranks of one machine share; pure.
+
+A rank that dies while it writes leaves a file that says of itself that it is not complete. Three
+files are written in turns, so that the last two commits are always there:
+
+    header   magic, version, number of the commit (0: it is being written), length and CRC of
+             the index
+    index    pickled: what is in it
+    data     arrays, one behind the other, each with a CRC in the index (zlib's crc32)
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+COPIES = 3
+"""Files that are written in turns."""
+_MAGIC = b"tfhvdcmt"
+_VERSION = 1
+_HEADER = struct.Struct("<8sIqQI")
+_START = 64  # of the index
+_ALIGNED = 64
+
+
+class CommitError(ValueError):
+    """It is no commit, not a complete one, or damaged."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an array lies."""
+
+    dtype: str
+    """TensorFlow's name of the type of the variable."""
+    shape: tuple[int, ...]
+    offset: int
+    """From the beginning of the file."""
+    size: int
+    """Bytes."""
+    crc: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is in a commit."""
+
+    number: int
+    ranks: int
+    """Of the job that made it."""
+    objects: bytes
+    """Pickled, of the program's own: equal on all ranks."""
+    arrays: dict[str, Entry] = field(default_factory=dict)
+
+
+class CommitFile:
+    """One of the files. One thread.
+
+    Args:
+        file: its descriptor; stays the caller's.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._map: mmap.mmap | None = None
+        self._held: dict[str, tuple[Any, Entry]] = {}  # of what was written: the buffer itself
+
+    def write(
+        self, number: int, ranks: int, objects: bytes, arrays: Mapping[str, tuple[str, Any]]
+    ) -> None:
+        """Writes a commit in the place of the one that is there.
+
+        An array that is the very one of the time before, which nobody can have changed since, is
+        left as it lies.
+
+        Args:
+            number: of the commit, from 1.
+            ranks: how many the job has.
+            objects: pickled.
+            arrays: by name, TensorFlow's name of the dtype and the array.
+        """
+        entries, offset = {}, self._room_of_index(objects, arrays)
+        for name, (dtype, array) in arrays.items():
+            entries[name] = Entry(dtype, array.shape, offset, array.nbytes, 0)
+            offset += -(-array.nbytes // _ALIGNED) * _ALIGNED
+        data = self._sized(offset)
+        data[: _HEADER.size] = bytes(_HEADER.size)
+        held = {}
+        for name, (_, array) in arrays.items():
+            entry = entries[name]
+            before = self._held.get(name)
+            same = (
+                before is not None
+                and before[1].offset == entry.offset
+                and before[0].ctypes.data == array.ctypes.data
+            )
+            crc = before[1].crc if before is not None and same else _copy(array, data, entry)
+            entries[name] = entry = Entry(entry.dtype, entry.shape, entry.offset, entry.size, crc)
+            held[name] = (array, entry)
+        self._held = held
+        index = pickle.dumps(Index(number, ranks, objects, entries))
+        data[_START : _START + len(index)] = index
+        data[: _HEADER.size] = _HEADER.pack(_MAGIC, _VERSION, number, len(index), zlib.crc32(index))
+
+    def let_go(self, keep: Mapping[str, Any]) -> None:
+        """Forgets arrays but those that are kept anyway: who changes one would have to copy it."""
+        self._held = {name: pair for name, pair in self._held.items() if name in keep}
+
+    def _room_of_index(self, objects: bytes, arrays: Mapping[str, tuple[str, Any]]) -> int:
+        names = sum(
+            len(name.encode()) + 32 * len(array.shape) for name, (_, array) in arrays.items()
+        )
+        room = _START + len(objects) + names + 256 * len(arrays) + 4096
+        # In steps, so that what is written does not move with each object that grows.
+        return -(-room // (1 << 16)) * (1 << 16)
+
+    def _sized(self, size: int) -> mmap.mmap:
+        if self._map is None or len(self._map) < size:
+            if self._map is not None:
+                self._map.close()
+            os.ftruncate(self._file, max(size, os.fstat(self._file).st_size))
+            self._map, self._held = mmap.mmap(self._file, 0), {}
+        return self._map
+
+
+def _copy(array: Any, to: mmap.mmap, entry: Entry) -> int:
+    """Copies an array; returns its CRC."""
+    there = np.frombuffer(to, np.uint8, entry.size, entry.offset)
+    there[:] = np.frombuffer(memoryview(array).cast("B"), np.uint8) if entry.size else there
+    return zlib.crc32(memoryview(there))  # type: ignore[arg-type]
+
+
+def number_of(file: int) -> int:
+    """The number of the commit in a file; 0 if there is none that is complete."""
+    header = os.pread(file, _HEADER.size, 0)
+    if len(header) < _HEADER.size:
+        return 0
+    magic, version, number, _, _ = _HEADER.unpack(header)
+    return int(number) if magic == _MAGIC and version == _VERSION else 0
+
+
+def read_index(file: int) -> Index:
+    """What is in a file.
+
+    Raises:
+        CommitError: it is not complete, or damaged.
+    """
+    number = number_of(file)
+    length, crc = _HEADER.unpack(os.pread(file, _HEADER.size, 0))[3:] if number else (0, 0)
+    length = min(length, os.fstat(file).st_size)
+    text = os.pread(file, length, _START) if number else b""
+    if not number or zlib.crc32(text) != crc:
+        raise CommitError("the commit is not complete")
+    index: Index = pickle.loads(text)
+    if index.number != number:
+        raise CommitError("the commit is damaged")
+    return index
+
+
+def read_array(file: int, name: str, entry: Entry) -> np.ndarray:
+    """An array's bytes.
+
+    Raises:
+        CommitError: they are damaged.
+    """
+    data = np.empty(entry.size, np.uint8)
+    view = memoryview(data)  # type: ignore[arg-type]
+    got = os.preadv(file, [view], entry.offset) if entry.size else 0
+    if got != entry.size or zlib.crc32(view) != entry.crc:
+        raise CommitError(f"{name} is damaged")
+    return data

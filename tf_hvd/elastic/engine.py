@@ -1,0 +1,174 @@
+"""What an elastic job does at its beginning, at each commit, and when it must begin anew.
+
+A job is not mended within its processes: `tf_hvd run` starts all ranks again, on the hosts that
+are left or have come, and they go on from the newest commit that is complete.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd.collectives import collectives, reduce_ops
+from tf_hvd.collectives.objects import allgather_object, broadcast_object
+from tf_hvd.core import _native, basics, commit_store
+from tf_hvd.core.tensorflow_hooks import eagerly, on_host
+from tf_hvd.elastic import commits
+from tf_hvd.elastic.commit_file import CommitError
+from tf_hvd.elastic.store import Store
+
+# How long a rank that has come to the end of its training waits for others to say that hosts came.
+_LAST = 2.0
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a commit gives back to one rank."""
+
+    objects: bytes
+    arrays: Mapping[str, np.ndarray]
+    """Bytes, by the name of the variable."""
+    own: Mapping[str, Any] | None
+    """What was its own; None for a rank that there was not before."""
+    same_size: bool
+    """Whether the job has as many ranks as that which made the commit."""
+
+
+class Engine:
+    """Of a rank of an elastic job. The thread that trains.
+
+    Args:
+        store: of this machine.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._writer: commits.Writer | None = None
+        self._number = 0  # of the last commit
+        self._heard, _ = store.notice()  # what was said before this start is done
+        self._asker = concurrent.futures.ThreadPoolExecutor(1, "tf_hvd notices")
+        self._asked: concurrent.futures.Future[int] | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the last commit; 0: there is none yet."""
+        return self._number
+
+    def restore(self) -> Restored | None:
+        """Finds the commit to go on from, on all ranks; None if there is none."""
+        found = allgather_object(commits.look(self._store), name="tf_hvd_elastic_found")
+        restored, last = None, commits.newest(found)
+        for choice in commits.candidates(found):
+            restored = self._read(choice, found)
+            if restored is not None:
+                self._number = choice.number
+                break
+        self._store.forget(self._number, last)
+        self._begin(self._number)
+        # Numbers of commits that were not complete are not used again.
+        self._number = max(self._number, last)
+        return restored
+
+    def _read(self, choice: commits.Choice, found: list[commits.Found]) -> Restored | None:
+        """A commit, on all ranks; None if nobody has it undamaged."""
+        rank, name = basics.rank(), "tf_hvd_elastic_commit"
+        mine = None
+        if rank in choice.roots:
+            try:
+                mine = commits.read_shared(self._store, found[rank].files[choice.number][0])
+            except (CommitError, OSError):
+                mine = None
+        have = allgather_object(mine is not None, name=name)
+        if not any(have):
+            return None
+        if not all(have):
+            sent = broadcast_object(mine, have.index(True), name=name)
+            mine = mine or sent
+        assert mine is not None
+        own = self._part(choice, found, rank)
+        return Restored(
+            mine.index.objects,
+            mine.arrays,
+            None if own is None else pickle.loads(own),
+            choice.ranks == basics.size(),
+        )
+
+    def _part(self, choice: commits.Choice, found: list[commits.Found], rank: int) -> bytes | None:
+        """The part of this rank; sent by another one where this machine does not have it."""
+        own = None
+        for each, holder in enumerate(choice.holders[: basics.size()]):
+            here = (each, choice.number) in found[each].parts
+            if here and each == rank:
+                own = self._store.part(each, choice.number)
+            elif not here:
+                part = self._store.part(each, choice.number) if holder == rank else None
+                part = broadcast_object(part, holder, name="tf_hvd_elastic_part")
+                own = part if each == rank else own
+        return own
+
+    def _begin(self, restored: int) -> None:
+        node = basics.cross_rank() if basics.local_rank() == 0 else None
+        self._writer = commits.Writer(self._store, basics.rank(), basics.size(), node, restored)
+
+    @property
+    def writer(self) -> commits.Writer:
+        """Of this rank; there when `restore` has been called."""
+        assert self._writer is not None
+        return self._writer
+
+    def commit(self, contents: commits.Contents) -> None:
+        """Has a commit written."""
+        self._number += 1
+        self.writer.commit(self._number, contents)
+
+    def ask(self) -> int:
+        """What `tf_hvd run` has said, on all ranks at the same call: 0, or the last notice.
+
+        No rank waits for another: what one has heard by this call, all know at the next.
+        """
+        said = 0 if self._asked is None else self._asked.result()
+        number, says = self._store.notice()
+        mine = says if number > self._heard else 0
+        self._asked = self._asker.submit(_together, mine)
+        return said
+
+    def finish(self) -> None:
+        """The training is through."""
+        self.writer.flush()
+        if self._asked is not None:
+            concurrent.futures.wait([self._asked], _LAST)
+        self._asker.shutdown(wait=False)
+
+    def leave_in_order(self) -> NoReturn:
+        """Ends this process, as all ranks do at the same commit; `tf_hvd run` starts it again."""
+        if self._asked is not None:
+            self._asked.result()
+        self.writer.flush()
+        # Who is through first has the launcher end the others: not before all is written.
+        collectives.barrier()
+        basics.shutdown()
+        raise SystemExit(commit_store.START_AGAIN)
+
+    def leave_for(self, error: BaseException) -> NoReturn:
+        """Ends this process for the end of the job; `tf_hvd run` starts it again."""
+        self.writer.flush()
+        basics.ends_by(error, error.__traceback__)
+        raise SystemExit(commit_store.START_AGAIN)
+
+
+def _together(mine: int) -> int:
+    with eagerly(), on_host():
+        value = tf.constant([mine], tf.int32)
+        name = "tf_hvd_elastic_notice"
+        return int(collectives.allreduce(value, op=reduce_ops.Max, name=name)[0])
+
+
+def is_end_of_job(error: BaseException) -> bool:
+    """Whether an error of this process is the end of its job: a rank is gone, or has stalled."""
+    return isinstance(error, (tf.errors.OpError, RuntimeError)) and bool(_native.end_text())

@@ -1,0 +1,192 @@
+"""Elastic `model.fit`: Horovod's state and callbacks for Keras 3 and tf_keras.
+
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        model.fit(dataset, epochs=10, initial_epoch=state.epoch, callbacks=[
+            hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.CommitStateCallback(state, batches_per_commit=10),
+        ])
+
+A `fit` that goes on in the middle of an epoch reads the batches that are done and drops them.
+The classes are those for the Keras that `tf.keras` is; `of(tf_keras)` and `of(keras)` give those
+for a Keras that a program imports by itself.
+"""
+
+import types
+from typing import Any
+
+import numpy as np
+
+from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from tf_hvd.core.tensorflow_hooks import tf_variable
+from tf_hvd.elastic.running import run
+from tf_hvd.elastic.state import ObjectState, State, TensorFlowKerasState
+from tf_hvd.keras import data_order, resume
+from tf_hvd.keras.keras_variants import KerasVariants
+
+__all__ = [
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "of",
+    "run",
+]
+
+KerasState = TensorFlowKerasState
+
+
+class _CommitState:
+    """Commits the state every so many batches, and at the end of each epoch.
+
+    Stands behind the callbacks that change the state, in the list.
+
+    Args:
+      state: what `run` hands to the training.
+      batches_per_commit: how many batches.
+    """
+
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self._left = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._left = self.batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self._left = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.commit()
+
+
+class _UpdateBatchState:
+    """Keeps in `state.batch` how many batches of the epoch are done.
+
+    A `fit` that begins when some are goes on behind them, in the order of a shuffled
+    tf.data.Dataset in which it was, and with what its metrics had added up, in the mean of the
+    epoch; what a batch shows of them is without that in the first one. If the state has an
+    ElasticSampler, that is kept up, and the data must be made of its `dataset`.
+
+    Args:
+      state: an ObjectState with `batch`.
+    """
+
+    model: Any
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.orders = resume.new_orders()
+        """Where this rank is in its data, by the arguments of `fit`."""
+        self._places: dict[str, int] = {}  # of those, before this epoch
+        self._resumed: dict[str, Any] | None = None
+        self._samplers: list[Any] = []
+        self._before = 0  # batches that are done, and that this `fit` does not count
+        state.follow("fit", self._collect, self._restore)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._samplers = self.state.samplers()
+        # The data begin where a sampler is.
+        self._before = self.state.batch if self._samplers else 0
+        data_order.resume_after(0 if self._samplers else self.state.batch)
+        data_order.let_epochs_differ(bool(self._samplers))
+        self._places = {} if self._resumed is None else self._resumed["orders"]
+        for name, place in self._places.items():
+            self.orders[name].go_to(place)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if not self.state.batch:
+            self._resumed = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.orders["x"].batch_begin()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._resumed is not None:
+            # Only now Keras has made all of its metrics. They are sums and counts.
+            for metric, value in zip(self._metrics(), self._resumed["metrics"], strict=True):
+                metric.assign_add(value)
+            self._resumed = None
+        done = self._before + batch + 1
+        for sampler in self._samplers:
+            for _ in range(done - self.state.batch):
+                sampler.record_batch()
+        self.state.batch = done
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.batch = self._before = 0
+        for sampler in self._samplers:
+            sampler.set_epoch(sampler.epoch + 1)
+        self._places = {name: order.place() for name, order in self.orders.items()}
+
+    def on_train_end(self, logs: Any = None) -> None:
+        data_order.let_epochs_differ(False)
+
+    def _metrics(self) -> list[Any]:
+        return [tf_variable(v) for metric in self.model.metrics for v in metric.variables]
+
+    def _collect(self) -> dict[str, Any]:
+        metrics = [] if self.model is None else self._metrics()
+        return {"orders": self._places, "metrics": [np.array(each) for each in metrics]}
+
+    def _restore(self, collected: dict[str, Any]) -> None:
+        self._resumed = collected
+
+
+class _UpdateEpochState:
+    """Keeps in `state.epoch` how many epochs are done.
+
+    Whether a `fit` counts on from there (`initial_epoch=state.epoch`) or makes so many less
+    (`epochs=10 - state.epoch`).
+
+    Args:
+      state: an ObjectState with `epoch`.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._before: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._before = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._before is None:
+            self._before = self.state.epoch - epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.epoch = (self._before or 0) + epoch + 1
+
+
+_VARIANTS = KerasVariants(
+    __name__,
+    {
+        "CommitStateCallback": (_CommitState, "Callback"),
+        "UpdateBatchStateCallback": (_UpdateBatchState, "Callback"),
+        "UpdateEpochStateCallback": (_UpdateEpochState, "Callback"),
+    },
+)
+
+
+def of(keras: Any) -> types.SimpleNamespace:
+    """The callbacks for a Keras.
+
+    Args:
+      keras: the module `keras` or `tf_keras`.
+    """
+    return _VARIANTS.of(keras)
+
+
+def __getattr__(name: str) -> Any:
+    return _VARIANTS.attribute(name)

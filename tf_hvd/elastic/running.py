@@ -1,0 +1,72 @@
+"""`run`: a training that goes on when ranks have ended, or hosts have come or gone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tf_hvd.core import basics
+from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from tf_hvd.elastic import engine as engines
+from tf_hvd.elastic.state import State
+from tf_hvd.elastic.store import open_store
+from tf_hvd.training import guard
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def run(func: F) -> F:
+    """Makes a training elastic: its first argument is a State, which it commits now and then.
+
+    Under `tf_hvd run --min-np` (docs/elastic.md) all ranks are started again, with the program's
+    first line, when one has ended or hosts have come or gone. Then the state takes what was
+    committed last, its reset callbacks are called, and `func` is called again. Elsewhere an end of
+    the job is an error, and upon `HostsUpdatedInterrupt`, which a program may raise, the callbacks
+    and `func` are called again.
+
+    Args:
+        func: called with the state and all other arguments; on all ranks.
+
+    Returns:
+        A function with the arguments and the result of `func`.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        store = open_store()
+        if store is None:
+            return _alone(func, state, args, kwargs)
+        engine = engines.Engine(store)
+        try:
+            state.start(engine)
+            guard.elastic_training_begins()
+            result = func(state, *args, **kwargs)
+        except HostsUpdatedInterrupt:
+            engine.leave_in_order()
+        except Exception as error:
+            if isinstance(error, HorovodInternalError) or engines.is_end_of_job(error):
+                engine.leave_for(error)
+            raise
+        engine.finish()
+        return result
+
+    return wrapper  # type: ignore[return-value]
+
+
+def _alone(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
+    """Where nobody would start the ranks again."""
+    state.start(None)
+    guard.elastic_training_begins()
+    while True:
+        try:
+            return func(state, *args, **kwargs)
+        except HostsUpdatedInterrupt as interrupt:
+            state.on_reset()
+            if not interrupt.skip_sync:
+                state.sync()
+
+
+def init(*args: Any, **kwargs: Any) -> None:
+    """`tf_hvd.init`, under the name that Horovod's elastic module has."""
+    basics.init(*args, **kwargs)

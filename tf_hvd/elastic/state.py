@@ -1,0 +1,423 @@
+"""States: what a job goes on from when it was started again. Horovod's classes."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd.collectives.objects import broadcast_object
+from tf_hvd.collectives.variables import broadcast_variables, is_seed
+from tf_hvd.core import commit_store
+from tf_hvd.core.exceptions import HostsUpdatedInterrupt
+from tf_hvd.core.tensorflow_hooks import tf_variable
+from tf_hvd.elastic.commits import Contents
+from tf_hvd.elastic.engine import Engine, Restored
+from tf_hvd.elastic.sampler import ElasticSampler
+from tf_hvd.elastic.variables import Assigner, Reader, named
+from tf_hvd.keras import compat
+
+# Where Horovod calls something of no use here.
+Unused = Any
+
+
+class State:
+    """What `run` hands to a training, and what it goes on from; the base of all states.
+
+    A class of one's own that is derived from this one implements `save`, `restore` and `sync`, and
+    is not kept when a rank has ended: derive it from ObjectState for that.
+
+    Args:
+        bcast_object: Horovod's; not used.
+        get_rank: Horovod's; not used.
+    """
+
+    def __init__(self, bcast_object: Unused = None, get_rank: Unused = None) -> None:
+        self._reset_callbacks: list[Callable[[], Any]] = []
+        self._engine: Engine | None = None
+        self._updates: list[int] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Functions without arguments, called on all ranks when the job has been started again.
+
+        After the state has what was committed, and before the training goes on: to give the
+        learning rate its value for another number of ranks, for one.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The job was started again: calls `reset`, and the callbacks."""
+        self._updates.clear()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: Unused, update_res: int) -> None:
+        """Hosts have come or gone: the next `check_host_updates` of all ranks will say so.
+
+        Args:
+            timestamp: Horovod's; not used.
+            update_res: 1: hosts have gone; 2: have come; 3: both.
+        """
+        self._updates.append(int(update_res))
+
+    def commit(self) -> None:
+        """Saves the state, and looks whether hosts have come or gone.
+
+        Under `tf_hvd run --min-np` it is written beside the next steps; no rank waits for another.
+
+        Raises:
+            HostsUpdatedInterrupt: they have; on all ranks at the same commit. `run` handles it.
+        """
+        said = self._ask()
+        self.save()
+        self._interrupt(said)
+
+    def check_host_updates(self) -> None:
+        """Looks whether hosts have come or gone; on all ranks.
+
+        Raises:
+            HostsUpdatedInterrupt: they have; on all ranks at the same call. `run` handles it.
+        """
+        self._interrupt(self._ask())
+
+    def _ask(self) -> int:
+        said = 0 if self._engine is None else self._engine.ask()
+        mine, self._updates = self._updates, []
+        for update in mine:
+            said |= update
+        return said
+
+    def _interrupt(self, said: int) -> None:
+        if said:
+            raise HostsUpdatedInterrupt(skip_sync=said == commit_store.REMOVED)
+
+    def save(self) -> None:
+        """Saves the state; `restore` takes it back."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Takes back what was saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0, and saves it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Called by `on_reset`, before the callbacks."""
+
+    def start(self, engine: Engine | None) -> None:
+        """The training begins; on all ranks. Called by `run`.
+
+        Args:
+            engine: None where nobody would start the job again.
+        """
+        self._engine = engine
+        self.sync()
+
+
+class ObjectState(State):
+    """Values of the program: each becomes an attribute, which is saved.
+
+    They must be picklable (cloudpickle), and are those of rank 0. Of what has `state_dict` and
+    `load_state_dict`, as ElasticSampler has, that is saved.
+
+    Args:
+        bcast_object: Horovod's; not used.
+        get_rank: Horovod's; not used.
+        **kwargs: names and values; a name must not be one of the class.
+
+    Raises:
+        ValueError: it is.
+    """
+
+    def __init__(self, bcast_object: Unused = None, get_rank: Unused = None, **kwargs: Any) -> None:
+        super().__init__(bcast_object, get_rank)
+        for name, value in kwargs.items():
+            if hasattr(self, name):
+                raise ValueError(
+                    f"{type(self).__name__} has a {name!r} of its own; give the value another name"
+                )
+            setattr(self, name, value)
+        self._names = list(kwargs)
+        self._local: list[Any] = []
+        # What else is each rank's own: what gives it, and takes it back, by name.
+        self._followed: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
+        self._taken: dict[str, Any] = {}  # of a commit, for who is not here yet
+        self._saved: tuple[bytes, dict[str, np.ndarray]] | None = None
+        session = self._session()
+        self._read, self._read_all, self._assign = (
+            Reader(session),
+            Reader(session),
+            Assigner(session),
+        )
+
+    def register_local_variables(self, variables: Iterable[Any]) -> None:
+        """Variables of which each rank has its own value, beside moving statistics and seeds.
+
+        Those of layers that are not reduced (`register_local_source` of a tape or an optimizer).
+        """
+        self._local.extend(map(tf_variable, variables))
+
+    def follow(self, name: str, collect: Callable[[], Any], restore: Callable[[Any], None]) -> None:
+        """Has something saved of which each rank has its own.
+
+        Args:
+            name: of one's choice; who comes later under a name takes its place.
+            collect: gives what is saved, a picklable value.
+            restore: gets it after a restart, if the job has as many ranks as before.
+        """
+        self._followed[name] = collect, restore
+        if name in self._taken:
+            restore(self._taken.pop(name))
+
+    def samplers(self) -> list[ElasticSampler]:
+        """Those among the values."""
+        values = [getattr(self, name) for name in self._names]
+        return [value for value in values if isinstance(value, ElasticSampler)]
+
+    def save(self) -> None:
+        """Saves the state; `restore` takes it back."""
+        if self._engine is None:
+            self._saved = self._pickled(), self._read_all(self._variables().all)
+        else:
+            self._engine.commit(self._contents(self._engine.writer.writes_file))
+
+    def restore(self) -> None:
+        """Takes back what was saved last. Under `tf_hvd run --min-np` a restart does that."""
+        if self._saved is not None:
+            objects, values = self._saved
+            self._unpickle(objects)
+            self._assign(self._variables().all, values)
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0, and saves it."""
+        self._unpickle(broadcast_object(self._pickled(), 0, name="tf_hvd_elastic_objects"))
+        self._broadcast()
+        self._begin()
+        self.save()
+
+    def start(self, engine: Engine | None) -> None:
+        """The training begins; on all ranks. Called by `run`."""
+        self._engine = engine
+        restored = None if engine is None else engine.restore()
+        if restored is None:
+            self.sync()
+            return
+        self._take(restored)
+        self.on_reset()
+        self._begin()
+
+    def _session(self) -> Any:
+        """That in which the variables are; None where TensorFlow runs eagerly."""
+        return None
+
+    def _variables(self) -> _Variables:
+        return _Variables({}, frozenset(), frozenset())
+
+    def _model(self) -> Any:
+        """Whose layers have random numbers of their own; None: there is none."""
+        return None
+
+    def _broadcast(self) -> None:
+        """Gives all ranks the variables of rank 0."""
+
+    def _begin(self) -> None:
+        """From now on it counts whether somebody assigns to a variable."""
+        if self._engine is not None:
+            found = self._variables()
+            self._engine.writer.begin(Reader(self._session())(found.chosen(found.maybe_own)))
+
+    def _pickled(self) -> bytes:
+        values = {}
+        for name in self._names:
+            value = getattr(self, name)
+            has_own = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+            values[name] = (has_own, value.state_dict() if has_own else value)
+        data: bytes = cloudpickle.dumps(values)
+        return data
+
+    def _unpickle(self, data: bytes) -> None:
+        for name, (has_own, value) in pickle.loads(data).items():
+            if has_own:
+                getattr(self, name).load_state_dict(value)
+            else:
+                setattr(self, name, value)
+
+    def _contents(self, whole: bool) -> Contents:
+        found = self._variables()
+        chosen = found.all if whole else found.chosen(found.own | found.maybe_own)
+        values = self._read(chosen)
+        arrays = {name: (chosen[name].dtype.name, value) for name, value in values.items()}
+        own: dict[str, Any] = {"random": _random_numbers(self._model())}
+        own["variables"] = {name: np.array(values[name]) for name in found.own}
+        own["followed"] = {name: collect() for name, (collect, _) in self._followed.items()}
+        return Contents(self._pickled(), arrays, own, found.maybe_own)
+
+    def _take(self, restored: Restored) -> None:
+        """Takes what a commit has for this rank."""
+        found = self._variables()
+        _check(found.all, restored)
+        values = dict(restored.arrays)
+        own = restored.own or {}
+        values.update(own.get("arrays", {}))
+        values.update(own.get("variables", {}))
+        if restored.own is None:  # it is no rank's that there was
+            values = {name: value for name, value in values.items() if name not in found.own}
+        if not restored.same_size:  # the update begins anew
+            values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
+        self._assign(found.all, values)
+        self._unpickle(restored.objects)
+        _take_random_numbers(self._model(), own.get("random"))
+        self._taken = dict(own.get("followed", {})) if restored.same_size else {}
+        for name in self._taken.keys() & self._followed.keys():
+            self._followed[name][1](self._taken.pop(name))
+
+
+class TensorFlowState(ObjectState):
+    """Variables of TensorFlow, and values of the program.
+
+    Args:
+        variables: tf.Variables; None: all global variables of the v1 graph.
+        session: in which they are, of a v1 graph; None: the default session there.
+        **kwargs: as for ObjectState.
+    """
+
+    def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any):
+        self._given = variables
+        self._of_session = session
+        super().__init__(**kwargs)
+
+    def _session(self) -> Any:
+        if tf.executing_eagerly():
+            return None
+        return self._of_session or tf.compat.v1.get_default_session()
+
+    def _variables(self) -> _Variables:
+        given = self._given
+        variables = tf.compat.v1.global_variables() if given is None else list(given)
+        local = {id(each) for each in self._local}
+        found = named(variables)
+        own = {name for name, each in found.items() if id(each) in local or is_seed(each)}
+        return _Variables(found, frozenset(own), frozenset())
+
+    def _broadcast(self) -> None:
+        done = broadcast_variables(list(self._variables().all.values()), 0)
+        if self._session() is not None:
+            self._session().run(done)
+
+
+class TensorFlowKerasState(ObjectState):
+    """A Keras model, its optimizer, and values of the program; Keras 3 or tf_keras.
+
+    Each rank keeps its own moving statistics, random numbers and sums of gradients of an update
+    that is not complete, if the job has as many ranks as before.
+
+    Args:
+        model: built; its optimizer's variables are made if they are not there.
+        optimizer: None: the model's.
+        backend: Horovod's; not used.
+        **kwargs: as for ObjectState.
+
+    Raises:
+        ValueError: the model is not built.
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Unused = None, **kwargs: Any
+    ) -> None:
+        if not model.built:
+            raise ValueError(
+                "the model is not built: call it on data, or give its layers an input, before "
+                "its state is made"
+            )
+        self.model = model
+        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        if self.optimizer is not None:
+            compat.build_optimizer(self.optimizer, model.trainable_variables)
+        super().__init__(**kwargs)
+
+    def _model(self) -> Any:
+        return self.model
+
+    def _variables(self) -> _Variables:
+        optimizer = self.optimizer
+        of_optimizer = [] if optimizer is None else compat.variables_of(optimizer)
+        sums = [] if optimizer is None else compat.own_sums(optimizer)
+        found = named([*self.model.variables, *of_optimizer, *sums])
+        own = {id(tf_variable(each)) for each in [*self._local, *sums]}
+        maybe = {id(tf_variable(each)) for each in self.model.non_trainable_variables}
+        owned = {name for name, each in found.items() if id(each) in own or is_seed(each)}
+        changing = {name for name, each in found.items() if id(each) in maybe} - owned
+        summed = {id(tf_variable(each)) for each in sums}
+        adding = {name for name, each in found.items() if id(each) in summed}
+        return _Variables(found, frozenset(owned), frozenset(changing), frozenset(adding))
+
+    def _broadcast(self) -> None:
+        found = self._variables()
+        broadcast_variables([each for name, each in found.all.items() if name not in found.own], 0)
+
+
+@dataclass(frozen=True)
+class _Variables:
+    """The variables of a state, by name; equal on all ranks but for their values."""
+
+    all: Mapping[str, Any]
+    own: frozenset[str]
+    """Of which each rank has its own value,"""
+    maybe_own: frozenset[str]
+    """and those of which it has if somebody has assigned to them."""
+    sums: frozenset[str] = frozenset()
+    """Of its own: sums of gradients, of an update that is not complete."""
+
+    def chosen(self, names: frozenset[str]) -> dict[str, Any]:
+        return {name: variable for name, variable in self.all.items() if name in names}
+
+
+def _check(variables: Mapping[str, Any], restored: Restored) -> None:
+    """Refuses a commit of another program.
+
+    Raises:
+        ValueError: its variables are not those that are here.
+    """
+    for name in [*variables, *restored.arrays]:
+        if name not in restored.arrays or name not in variables:
+            raise ValueError(
+                f"the last commit and this program differ: {name!r} is only in "
+                f"{'the commit' if name not in variables else 'the program'}"
+            )
+    for name, data in restored.arrays.items():
+        size = variables[name].shape.num_elements() * variables[name].dtype.size
+        if data.nbytes != size:
+            raise ValueError(
+                f"the last commit and this program differ: {name!r} has {data.nbytes} bytes in "
+                f"the commit and {size} here"
+            )
+
+
+def _random_numbers(model: Any) -> dict[str, Any]:
+    """The random numbers of this rank that are not among the variables."""
+    states = {} if model is None else compat.random_states(model)
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "states": {name: state.numpy() for name, state in states.items()},
+    }
+
+
+def _take_random_numbers(model: Any, numbers: Mapping[str, Any] | None) -> None:
+    if numbers is None:
+        return
+    random.setstate(numbers["python"])
+    np.random.set_state(numbers["numpy"])
+    there = {} if model is None else compat.random_states(model)
+    for name, value in numbers["states"].items():
+        if name in there:
+            there[name].assign(value)

@@ -1,0 +1,156 @@
+"""The commit stores of an elastic job's hosts (core/commit_store.py), seen from `tf_hvd run`."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+from tf_hvd.core import commit_store
+
+_READY = 20.0  # seconds until a store answers: a login may take long
+
+
+class Link:
+    """One store. Any thread.
+
+    Args:
+        command: starts it.
+        parts: get what its ranks commit.
+    """
+
+    def __init__(self, command: Sequence[str], parts: commit_store.Parts) -> None:
+        self._parts = parts
+        self._lock = threading.Lock()  # guards what is written to it, and _has
+        self._has: set[tuple[int, int]] = set()
+        self._ready = threading.Event()
+        self.newest = 0
+        """The highest commit that one of its ranks has written."""
+        self.ended = False
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        threading.Thread(target=self._listen, name="commit store", daemon=True).start()
+
+    def is_ready(self) -> bool:
+        """Whether it answers; waits for that."""
+        return self._ready.wait(_READY) and not self.ended
+
+    def begin(self, number: int) -> None:
+        """A start of the job begins: only its ranks are heard, and all parts are there."""
+        wanted = set(self._parts.listed())
+        with self._lock:
+            missing = sorted(wanted - self._has)
+            for rank, commit in missing:
+                data = self._parts.get(rank, commit)
+                if data is not None:
+                    self._send({"do": commit_store.PART, "rank": rank, "commit": commit}, data)
+            self._has |= wanted
+            self._send({"do": commit_store.ROUND, "number": number})
+
+    def notify(self, number: int, says: int) -> None:
+        """Tells its ranks something."""
+        with self._lock:
+            self._send({"do": commit_store.NOTIFY, "number": number, "says": says})
+
+    def close(self) -> None:
+        """Ends it, and all that it keeps."""
+        with contextlib.suppress(OSError):
+            self._to.close()
+
+    @property
+    def _to(self) -> IO[bytes]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    def _send(self, message: dict[str, Any], load: bytes = b"") -> None:
+        with contextlib.suppress(OSError, ValueError):  # it has ended, which `_listen` finds out
+            commit_store.send(self._to, message, load)
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(EOFError, OSError, commit_store.ProtocolError, KeyError):
+            while True:
+                message, load = commit_store.receive(self.process.stdout)
+                if message["do"] == commit_store.READY:
+                    self._ready.set()
+                elif message["do"] == commit_store.FORGET:
+                    self._parts.forget(message["after"], message["last"])
+                elif message["do"] == commit_store.PART:
+                    rank, commit = message["rank"], message["commit"]
+                    self._parts.put(rank, commit, load)
+                    self.newest = max(self.newest, commit)
+                    with self._lock:
+                        self._has.add((rank, commit))
+        self.ended = True
+        self._ready.set()
+
+
+class Stores:
+    """Those of all hosts that a job has had.
+
+    Args:
+        token: the job's, which only this user knows.
+        reach: makes of a host's name and a command what runs it there; the command itself on this
+            machine.
+        python: the interpreter on other machines.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        reach: Callable[[str, Sequence[str]], Sequence[str]],
+        is_here: Callable[[str], bool],
+        python: str,
+    ) -> None:
+        self._token = token
+        self._reach, self._is_here, self._python = reach, is_here, python
+        self._links: dict[str, Link] = {}
+        self._parts = commit_store.Parts()
+
+    def start(self, names: Sequence[str]) -> list[str]:
+        """Starts those that are not there; returns the hosts whose store cannot be started."""
+        for name in names:
+            key = self._key(name)
+            if key not in self._links or self._links[key].ended:
+                self._links[key] = Link(self._command(name), self._parts)
+        return [name for name in names if not self._links[self._key(name)].is_ready()]
+
+    def begin(self, names: Sequence[str], number: int) -> None:
+        """A start of the job on these hosts begins."""
+        for key in dict.fromkeys(map(self._key, names)):
+            self._links[key].begin(number)
+
+    def notify(self, number: int, says: int) -> None:
+        """Tells all ranks something."""
+        for link in self._links.values():
+            link.notify(number, says)
+
+    def newest(self) -> int:
+        """The highest commit that a rank has written; 0: none has."""
+        return max((link.newest for link in self._links.values()), default=0)
+
+    def lost(self, names: Sequence[str]) -> list[str]:
+        """Of these hosts, those whose store has ended: with its machine, or the way to it."""
+        return [name for name in names if self._links[self._key(name)].ended]
+
+    def processes(self) -> set[int]:
+        """The processes here that are stores, or the ways to them."""
+        return {link.process.pid for link in self._links.values()}
+
+    def close(self) -> None:
+        """Ends all."""
+        for link in self._links.values():
+            link.close()
+
+    def _key(self, name: str) -> str:
+        return "" if self._is_here(name) else name
+
+    def _command(self, name: str) -> Sequence[str]:
+        here = self._is_here(name)
+        python = sys.executable if here else self._python
+        words = [python, "-I", "-S", commit_store.__file__, self._token]
+        return words if here else self._reach(name, words)
