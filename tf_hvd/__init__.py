@@ -118,6 +118,8 @@ if not typing.TYPE_CHECKING:  # to mypy it would say that there is every name
     def __getattr__(name: str) -> typing.Any:
         if name == "elastic":
             return importlib.import_module("tf_hvd.elastic")
+        if name == "on_preemption":
+            return importlib.import_module("tf_hvd.elastic").on_preemption
         why = f": {ABSENT[name]}" if name in ABSENT else ""
         raise AttributeError(f"module 'tf_hvd' has no attribute {name!r}{why}")
 

@@ -252,3 +252,88 @@ assert train(state) == 0
     assert lines_of("began", output) == sorted(["began 0 0.0 0", "began 1 0.0 0"] * 2), output
     assert lines_of("back", output) == sorted(["back 0 0.0 0", "back 1 0.0 0"] * 2), output
     assert lines_of("reset", output) == ["reset 0", "reset 1"], output
+
+
+LEAVES = """
+saved = []
+
+def save():
+    saved.append(float(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum)[0]))
+
+preemption = hvd.on_preemption(save)
+for step in range(1000):
+    hvd.allreduce(tf.ones([2]), name="g")
+    if step == 5 and rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        preemption.check()
+    except SystemExit:
+        say("left", rank, "after", step, saved)
+        raise
+"""
+
+
+@BOTH
+def test_a_job_whose_rank_is_asked_to_end_saves_and_ends_in_order(elastic, family):
+    code, output = elastic(LEAVES, "-np", "2", family=family)
+    assert code == 75, output
+    assert lines_of("left", output) == ["left 0 after 6 [2.0]", "left 1 after 6 [2.0]"], output
+    said = " ".join(output.split())
+    assert "a rank was asked to end, by a signal: ranks 0, 1 saved and ended in order" in said
+    assert "start the job again: it goes on from there" in said
+
+
+@pytest.mark.tier2
+def test_an_elastic_job_whose_rank_is_asked_to_end_starts_again(elastic):
+    code, output = elastic(
+        """
+state = hvd.elastic.ObjectState(batch=0)
+
+@hvd.elastic.run
+def train(state):
+    say("from", state.batch)
+    while state.batch < 12:
+        state.batch += 1
+        if state.batch == 5 and rank == 1 and once("asked"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        state.commit()
+
+train(state)
+""",
+        *("-np", "2", "--min-np", "2"),
+    )
+    assert code == 0, output
+    assert lines_of("from", output) == ["from 0", "from 0", "from 6", "from 6"], output
+    assert "was the first to end" not in output
+
+
+ASKED_TWICE = """
+import keras
+
+model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.1)
+
+@tf.function
+def step(reduced):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.ones([1, 2])))
+    if reduced:
+        tape = hvd.DistributedGradientTape(tape)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+@hvd.elastic.run
+def train(state):
+    step(True)
+
+step(False)
+train(hvd.elastic.TensorFlowKerasState(model, optimizer))
+say("trained", rank)
+"""
+
+
+def test_a_step_that_was_traced_without_a_reduction_gets_one(elastic):
+    """As in Horovod's examples: a variable of ours could not be made in the second trace."""
+    code, output = elastic(ASKED_TWICE, "-np", "2")
+    assert code == 0, output
+    assert lines_of("trained", output) == ["trained 0", "trained 1"], output

@@ -35,6 +35,11 @@ def tell_exits(rank: int) -> None:
     _tell_of_rank(f"exits.{_launchers(rank)}")
 
 
+def tell_asked(rank: int) -> None:
+    """Lets the launcher know that this rank ends because it, or another one, was asked to."""
+    _tell_of_rank(f"asked.{_launchers(rank)}")
+
+
 def tell_exception(rank: int | None, text: str, where: str) -> None:
     """Lets the launcher know which exception ends this rank's program.
 

@@ -21,7 +21,11 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 from tensorflow.python.framework import auto_control_deps, ops
-from tensorflow.python.ops import control_flow_util, stateful_random_ops
+from tensorflow.python.ops import (
+    control_flow_util,
+    resource_variable_ops,
+    stateful_random_ops,
+)
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -139,7 +143,8 @@ def state_variable(value: Any, name: str) -> Any:
       name: its name; made unique in a v1 graph.
     """
     if tf.executing_eagerly():
-        return tf.Variable(value, trainable=False, name=name)
+        # Not tf.Variable: in all traces of a tf.function but the first nobody may make one.
+        return resource_variable_ops.ResourceVariable(value, trainable=False, name=name)
     return tf.compat.v1.get_variable(
         tf.compat.v1.get_default_graph().unique_name(name),
         initializer=value,

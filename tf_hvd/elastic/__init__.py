@@ -4,6 +4,7 @@ Names only; each is documented where it is defined.
 """
 
 from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from tf_hvd.elastic.preemption import Preemption, on_preemption
 from tf_hvd.elastic.running import init, run
 from tf_hvd.elastic.sampler import ElasticSampler
 from tf_hvd.elastic.state import ObjectState, State, TensorFlowKerasState, TensorFlowState
@@ -13,9 +14,11 @@ __all__ = [
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "ObjectState",
+    "Preemption",
     "State",
     "TensorFlowKerasState",
     "TensorFlowState",
     "init",
+    "on_preemption",
     "run",
 ]

@@ -6,7 +6,6 @@ are left or have come, and they go on from the newest commit that is complete.
 
 from __future__ import annotations
 
-import concurrent.futures
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,16 +14,11 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.collectives.objects import allgather_object, broadcast_object
 from tf_hvd.core import _native, basics, commit_store
-from tf_hvd.core.tensorflow_hooks import eagerly, on_host
-from tf_hvd.elastic import commits
+from tf_hvd.elastic import commits, preemption
 from tf_hvd.elastic.commit_file import CommitError
 from tf_hvd.elastic.store import Store
-
-# How long a rank that has come to the end of its training waits for others to say that hosts came.
-_LAST = 2.0
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,7 @@ class Engine:
         self._writer: commits.Writer | None = None
         self._number = 0  # of the last commit
         self._heard, _ = store.notice()  # what was said before this start is done
-        self._asker = concurrent.futures.ThreadPoolExecutor(1, "tf_hvd notices")
-        self._asked: concurrent.futures.Future[int] | None = None
+        self._together = preemption.Together("tf_hvd_elastic_notice")
 
     @property
     def number(self) -> int:
@@ -128,45 +121,30 @@ class Engine:
         self.writer.commit(self._number, contents)
 
     def ask(self) -> int:
-        """What `tf_hvd run` has said, on all ranks at the same call: 0, or the last notice.
+        """What a rank or `tf_hvd run` was told, on all ranks at the same call; 0: nothing.
 
         No rank waits for another: what one has heard by this call, all know at the next.
         """
-        said = 0 if self._asked is None else self._asked.result()
         number, says = self._store.notice()
         mine = says if number > self._heard else 0
-        self._asked = self._asker.submit(_together, mine)
-        return said
+        return self._together.say(mine | preemption.is_asked_to_end() * commit_store.LEAVE)
 
     def finish(self) -> None:
         """The training is through."""
         self.writer.flush()
-        if self._asked is not None:
-            concurrent.futures.wait([self._asked], _LAST)
-        self._asker.shutdown(wait=False)
+        self._together.finish()
 
     def leave_in_order(self) -> NoReturn:
         """Ends this process, as all ranks do at the same commit; `tf_hvd run` starts it again."""
-        if self._asked is not None:
-            self._asked.result()
+        self._together.heard()
         self.writer.flush()
-        # Who is through first has the launcher end the others: not before all is written.
-        collectives.barrier()
-        basics.shutdown()
-        raise SystemExit(commit_store.START_AGAIN)
+        preemption.leave_in_order()
 
     def leave_for(self, error: BaseException) -> NoReturn:
         """Ends this process for the end of the job; `tf_hvd run` starts it again."""
         self.writer.flush()
         basics.ends_by(error, error.__traceback__)
         raise SystemExit(commit_store.START_AGAIN)
-
-
-def _together(mine: int) -> int:
-    with eagerly(), on_host():
-        value = tf.constant([mine], tf.int32)
-        name = "tf_hvd_elastic_notice"
-        return int(collectives.allreduce(value, op=reduce_ops.Max, name=name)[0])
 
 
 def is_end_of_job(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tf_hvd.core import basics
 from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tf_hvd.elastic import engine as engines
+from tf_hvd.elastic import preemption
 from tf_hvd.elastic.state import State
 from tf_hvd.elastic.store import open_store
 from tf_hvd.training import guard
@@ -38,6 +39,7 @@ def run(func: F) -> F:
         if store is None:
             return _alone(func, state, args, kwargs)
         engine = engines.Engine(store)
+        preemption.listen()
         try:
             state.start(engine)
             guard.elastic_training_begins()

@@ -1,7 +1,7 @@
 """What Horovod's users write for Keras 2, taken by Keras 3: under Horovod's names only.
 
 `compile(..., experimental_run_tf_function=False)`, which Horovod's lessons and examples have,
-and `optimizer.variables()` as a call.
+`optimizer.variables()` as a call, and `optimizer.lr`.
 """
 
 import functools
@@ -11,7 +11,7 @@ import wrapt
 
 from tf_hvd.collectives import gradients
 from tf_hvd.core import basics, log
-from tf_hvd.core.tensorflow_hooks import verbatim
+from tf_hvd.core.tensorflow_hooks import tf_variable, verbatim
 
 _DROPPED = "experimental_run_tf_function"
 _MARK = "_tf_hvd_keras2"
@@ -35,6 +35,8 @@ def _patch(keras: Any) -> None:
     for name in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer"):
         if hasattr(keras.optimizers, name):  # the last is younger than Keras 3
             _replace(getattr(keras.optimizers, name), "variables", _variables)
+    if not hasattr(keras.optimizers.Optimizer, "lr"):
+        keras.optimizers.Optimizer.lr = property(_rate, _set_rate)
 
 
 def _replace(kind: Any, name: str, replacement: Any) -> None:
@@ -67,3 +69,15 @@ def _variables(original: Any) -> Any:
 
     setattr(variables, _MARK, True)
     return property(variables, doc=original.__doc__)
+
+
+def _rate(optimizer: Any) -> Any:
+    if gradients.convention() != "horovod":
+        raise AttributeError(f"{type(optimizer).__name__!r} object has no attribute 'lr'")
+    return tf_variable(optimizer.learning_rate)  # which keras.backend.set_value takes
+
+
+def _set_rate(optimizer: Any, value: Any) -> None:
+    if gradients.convention() != "horovod":
+        raise AttributeError(f"{type(optimizer).__name__!r} object has no attribute 'lr'")
+    optimizer.learning_rate = value

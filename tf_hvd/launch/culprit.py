@@ -69,6 +69,12 @@ def find(
         how = _signal_text(ending.signum)
         cure = "" if ending.signum in _CRASHES else _SENT
         return Culprit(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
+    if asked := session.asked():
+        return Culprit(
+            f"a rank was asked to end, by a signal: {listed(asked)} saved and ended in order",
+            cure="start the job again: it goes on from there",
+            code=commit_store.START_AGAIN,
+        )
     if inside := session.ended_inside():
         return Culprit(
             f"{listed(inside)} ended with exit code 0 without leaving the job",

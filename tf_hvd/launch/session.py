@@ -32,6 +32,7 @@ ALONE = "alone."
 LEFT = "left."
 EXITS = "exits."
 EXCEPTION = "exception."
+ASKED = "asked."
 INNER, NESTED = "inner.", "nested."
 _FOREGROUND_MILLISECONDS = 500
 _ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
@@ -180,6 +181,10 @@ class Session:
         """The ranks of this machine whose program an exception ends, and their processes."""
         told = self._told(EXCEPTION)
         return {number: pid for number, pid in list(self.ranks.items()) if number in told}
+
+    def asked(self) -> list[int]:
+        """The ranks of this machine that ended in order, since one of the job was asked to end."""
+        return sorted(self._told(ASKED))
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
