@@ -218,6 +218,10 @@ class ByVariables(Generic[State]):
             self._kept[key] = (held, make())
         return self._kept[key][1]
 
+    def all(self) -> list[State]:
+        """All that is kept, in the order in which it was made."""
+        return [state for _, state in self._kept.values()]
+
 
 def member_name(variable: Any) -> str:
     """What the ranks compare, to be sure that they reduce the same variables together.

@@ -343,6 +343,16 @@ class TensorFlowKerasState(ObjectState):
         if self.optimizer is not None:
             compat.build_optimizer(self.optimizer, model.trainable_variables)
         super().__init__(**kwargs)
+        if self.optimizer is not None:
+            self.follow("passes", self._collect_passes, self._restore_passes)
+
+    def _collect_passes(self) -> Any:
+        return [each.collect() for each in compat.aggregations_of(self.optimizer)]
+
+    def _restore_passes(self, collected: Any) -> None:
+        aggregations = compat.aggregations_of(self.optimizer)
+        for each, found in zip(aggregations, collected, strict=False):
+            each.restore(found)
 
     def _model(self) -> Any:
         return self.model

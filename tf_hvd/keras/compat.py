@@ -153,6 +153,12 @@ def synchronizer_of(optimizer: Any) -> Any:
     return found[0] if found and all(each is not None for each in found) else None
 
 
+def aggregations_of(optimizer: Any) -> list[Any]:
+    """What adds up the passes of each optimizer that makes updates itself; may be none."""
+    found = (getattr(synchronizer_of(leaf), "aggregation", None) for leaf in leaves(optimizer))
+    return [each for each in found if each is not None]
+
+
 def iterations_of(optimizer: Any) -> Any:
     """How many updates an optimizer has applied, an integer scalar, now or when the graph runs."""
     with tf.init_scope():  # a legacy one makes its variable when it is asked

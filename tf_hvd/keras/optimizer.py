@@ -50,6 +50,8 @@ class GradientSynchronizer:
         self._reducer = reducer
         self._scale_local = scale_local
         self._check_steps = check_steps
+        self.aggregation: GradientAggregation | None = None
+        """What adds up the passes of an update; None where each is an update."""
         self._reduced = ReducedByUser(reducer.op)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
@@ -281,7 +283,8 @@ class _Wrapping:
         synchronizer = self._synchronizer(optimizer)
         compat.hook_updates(optimizer, kind, synchronizer)
         if self._aggregation["passes"] > 1:
-            hook_passes(optimizer, kind, GradientAggregation(**self._aggregation))
+            synchronizer.aggregation = GradientAggregation(**self._aggregation)
+            hook_passes(optimizer, kind, synchronizer.aggregation)
         else:
             instance_methods.add(optimizer, "_allreduce", synchronizer.allreduce)
             instance_methods.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)

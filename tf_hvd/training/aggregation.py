@@ -35,6 +35,13 @@ class _Passes:
     def live(self) -> list[Any]:
         return [total for total in self.sums if total is not None]
 
+    def restore(self, collected: dict[str, Any]) -> None:
+        """Takes what `GradientAggregation.collect` gave; eagerly."""
+        self.count.assign(collected["count"])
+        for total, value in zip(self.sums, collected["sums"], strict=True):
+            if total is not None and value is not None:
+                total.assign(value)
+
     def reset(self) -> Any:
         """Starts the step; an op, or a tensor, that waits for it."""
         resets = [total.assign(tf.zeros(total.shape, total.dtype)) for total in self.live()]
@@ -68,6 +75,7 @@ class GradientAggregation:
         self._average = average
         self._sparse_as_dense = sparse_as_dense
         self._steps: ByVariables[_Passes] = ByVariables()
+        self._restored: list[dict[str, Any]] = []  # for steps that are not there yet
 
     def add(
         self, gradients: Sequence[Any], variables: Sequence[Any] | None = None
@@ -126,9 +134,32 @@ class GradientAggregation:
 
         return tf.cond(complete, finish, lambda: tf.constant(False))
 
+    def collect(self) -> list[dict[str, Any]]:
+        """What the steps have added up that are not complete; eagerly, as NumPy arrays."""
+        collected = []
+        for step in self._steps.all():
+            count = int(step.count.numpy())
+            sums = [None if each is None or not count else each.numpy() for each in step.sums]
+            collected.append({"count": count, "sums": sums})
+        return collected
+
+    def restore(self, collected: Sequence[dict[str, Any]]) -> None:
+        """Takes it back, also before there are steps, which are made in the same order."""
+        steps = self._steps.all()
+        for step, found in zip(steps, collected, strict=False):
+            step.restore(found)
+        self._restored = list(collected[len(steps) :])
+
     def _scaled(self, total: Any) -> Any:
         value = total.read_value()
         return value / tf.cast(self.passes, value.dtype) if self._average else value
+
+    def _first_pass(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> _Passes:
+        step = _first_pass(gradients, variables)
+        if self._restored:
+            with tf.init_scope():
+                step.restore(self._restored.pop(0))
+        return step
 
     def _step_of(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> _Passes:
         if any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
@@ -136,7 +167,7 @@ class GradientAggregation:
                 "backward_passes_per_step > 1 needs sparse_as_dense=True for IndexedSlices: sums "
                 "of passes are dense."
             )
-        step = self._steps.get(variables, lambda: _first_pass(gradients, variables))
+        step = self._steps.get(variables, lambda: self._first_pass(gradients, variables))
         present = [gradient is not None for gradient in gradients]
         if present != [total is not None for total in step.sums]:
             raise ValueError(

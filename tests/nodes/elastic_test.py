@@ -1,0 +1,106 @@
+"""An elastic job on several machines, of which one is lost and another one comes."""
+
+import importlib
+import os
+import pathlib
+import re
+import sys
+import threading
+import time
+
+import pytest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent))
+machines = importlib.import_module("cluster")
+LIMIT = 600
+
+PROGRAM = """
+import os, socket, time
+import tensorflow as tf
+import tf_hvd as hvd
+
+hvd.init()
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
+
+weight = tf.Variable(0.0)
+sampler = hvd.elastic.ElasticSampler(101, 4)
+state = hvd.elastic.TensorFlowState([weight], sampler=sampler, seen=[])
+folder = os.environ["MEETING"]
+
+@hvd.elastic.run
+def train(state):
+    say("from", hvd.rank(), hvd.size(), socket.gethostname(), sampler.epoch, sampler.position)
+    while sampler.epoch < 3:
+        for indices in sampler.dataset():
+            everyone = hvd.allgather(indices, name="indices").numpy().tolist()
+            state.seen.append((sampler.epoch, everyone))
+            sampler.record_batch()
+            weight.assign_add(float(sum(everyone)))
+            state.commit()
+            place = f"{sampler.epoch}.{sampler.position // 40}"
+            if hvd.rank() == 0:
+                open(os.path.join(folder, place), "w").close()
+            # One machine is lost in the first epoch, and one comes in the second.
+            waits = {"0.1": "lost", "1.1": "come"}.get(place)
+            while waits and not os.path.exists(os.path.join(folder, waits)):
+                time.sleep(0.02)
+            time.sleep(0.05)
+        sampler.set_epoch(sampler.epoch + 1)
+
+train(state)
+if hvd.rank() == 0:
+    for epoch in range(3):
+        done = sorted(i for e, batch in state.seen for i in batch if e == epoch)
+        say("epoch", epoch, done == list(range(101)))
+    say("weight", float(weight) == 3 * sum(range(101)))
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_to_end, mpi_library):
+    reason = machines.why_not()
+    if reason:
+        pytest.skip(f"no nodes on this machine: {reason}")
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    (tmp_path / "program.py").write_text(PROGRAM)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("alpha:1\nbeta:1\n")
+    script = tmp_path / "discover"
+    script.write_text(f"#!/bin/sh\ncat {hosts}\n")
+    script.chmod(0o755)
+    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command += ["--min-np", "1", "--host-discovery-script", str(script)]
+    command += [sys.executable, str(tmp_path / "program.py")]
+    environment = {
+        **os.environ,
+        "TF_HVD_MPI_LIBRARY": str(mpi_library(family)),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "MEETING": str(meeting),
+    }
+    with machines.cluster(["alpha", "beta", "gamma"]) as nodes:
+
+        def change():
+            machines.wait_until((meeting / "0.1").exists, "the first epoch")
+            nodes["beta"].lose()
+            time.sleep(0.2)
+            (meeting / "lost").touch()
+            machines.wait_until((meeting / "1.1").exists, "the second epoch")
+            hosts.write_text("alpha:1\nbeta:1\ngamma:1\n")
+            time.sleep(2.5)  # it is asked each second
+            (meeting / "come").touch()
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        code, output = run_to_end(nodes["alpha"].command(command), environment, LIMIT)
+        thread.join()
+    assert code == 0, output
+    assert sorted(re.findall(r"^epoch .*", output, re.MULTILINE)) == [
+        f"epoch {epoch} True" for epoch in range(3)
+    ], output
+    assert "weight True" in output, output
+    begun = re.findall(r"^from (\d) (\d) (\w+) (\d)", output, re.MULTILINE)
+    assert {("0", "2", "alpha", "0"), ("1", "2", "beta", "0"), ("0", "1", "alpha", "0")} <= {*begun}
+    assert ("1", "2", "gamma", "1") in begun, output
