@@ -1,6 +1,12 @@
 """Elastic jobs of real ranks: they go on, with the bits of a job that nobody disturbed."""
 
+import contextlib
+import os
+import pathlib
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -264,6 +270,60 @@ assert train(state) == 0
     assert lines_of("began", output) == sorted(["began 0 0.0 0", "began 1 0.0 0"] * 2), output
     assert lines_of("back", output) == sorted(["back 0 0.0 0", "back 1 0.0 0"] * 2), output
     assert lines_of("reset", output) == ["reset 0", "reset 1"], output
+
+
+@pytest.mark.tier2
+@BOTH
+def test_a_killed_tf_hvd_run_leaves_nothing(tmp_path, mpi_library, family):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, time\n"
+        "import tf_hvd as hvd\n"
+        "hvd.init()\n"
+        "state = hvd.elastic.ObjectState(batch=0)\n"
+        "@hvd.elastic.run\n"
+        "def train(state):\n"
+        "    while True:\n"
+        "        state.batch += 1\n"
+        "        state.commit()\n"
+        "        time.sleep(0.02)\n"
+        "        if state.batch == 20:\n"
+        "            open(f'{os.environ[\"TMPDIR\"]}/going.{hvd.rank()}', 'w').close()\n"
+        "train(state)\n"
+    )
+    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command += ["--min-np", "2", sys.executable, str(program)]
+    mark = f"TMPDIR={folder}"
+    library = str(mpi_library(family))
+    environment = {**os.environ, "TMPDIR": str(folder), "TF_HVD_MPI_LIBRARY": library}
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        wait_until(lambda: len([*folder.glob("going.*")]) == 2, 200)
+        process.kill()
+        process.wait()
+        wait_until(lambda: not processes_with(mark), 60)
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"going.0", "going.1"}, (tmp_path / "output").read_text()
+
+
+def wait_until(done, seconds):
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def processes_with(mark):
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended
+            if f"{mark}\0".encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 LEAVES = """

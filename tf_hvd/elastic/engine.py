@@ -120,13 +120,17 @@ class Engine:
         self._number += 1
         self.writer.commit(self._number, contents)
 
-    def ask(self) -> int:
+    def ask(self, mine: int) -> int:
         """What a rank or `tf_hvd run` was told, on all ranks at the same call; 0: nothing.
 
         No rank waits for another: what one has heard by this call, all know at the next.
+
+        Args:
+            mine: what this rank was told.
         """
         number, says = self._store.notice()
-        mine = says if number > self._heard else 0
+        if number > self._heard:
+            mine |= says
         return self._together.say(mine | preemption.is_asked_to_end() * commit_store.LEAVE)
 
     def finish(self) -> None:

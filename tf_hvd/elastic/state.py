@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import pickle
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,11 +90,9 @@ class State:
         self._interrupt(self._ask())
 
     def _ask(self) -> int:
-        said = 0 if self._engine is None else self._engine.ask()
-        mine, self._updates = self._updates, []
-        for update in mine:
-            said |= update
-        return said
+        updates, self._updates = self._updates, []
+        mine = functools.reduce(operator.or_, updates, 0)
+        return mine if self._engine is None else self._engine.ask(mine)
 
     def _interrupt(self, said: int) -> None:
         if said:

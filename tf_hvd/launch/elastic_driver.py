@@ -26,6 +26,7 @@ from pathlib import Path
 
 from tf_hvd.core import commit_store
 from tf_hvd.launch import interpreter, run, supervise
+from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.elastic_hosts import Cooldown, Hosts, parse_discovered, slots_of
 from tf_hvd.launch.elastic_stores import Stores
 from tf_hvd.launch.environment import without_launcher
@@ -333,6 +334,13 @@ class Driver:
             return run.given_hosts(self._options)
         if self._np is None:
             raise UsageError("the number of ranks is missing; for example -np 2")
+        found = allocation(self._environ)
+        if found is not None and not all_local(found.hosts, socket.gethostname()):
+            hosts = ",".join(map(str, found.hosts))
+            raise UsageError(
+                f"an elastic job does not take the hosts of {found.scheduler} by itself: give "
+                f"-H {hosts}, if ssh reaches them"
+            )
         return (Host("localhost", self._np),)
 
     def _note_failure(self, end: _End, hosts: tuple[Host, ...]) -> None:
@@ -413,10 +421,11 @@ def main(arguments: Sequence[str]) -> int:
     Args:
         arguments: the file with its options.
     """
-    (file,) = arguments
-    options: argparse.Namespace = pickle.loads(Path(file).read_bytes())
+    file = Path(*arguments)
     try:
-        return run.run(options, os.environ)
+        with supervise.ending_with_parent(file.parent):
+            options: argparse.Namespace = pickle.loads(file.read_bytes())
+            return run.run(options, os.environ)
     except UsageError as error:
         say(f"tf_hvd run: {error}")
         return 2
