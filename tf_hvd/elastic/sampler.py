@@ -34,6 +34,9 @@ class ElasticSampler:
     epoch has what is left, at least one for each rank. With `keep_global_batch` it stays as large
     as it was in the first start, and `passes` says in how many passes the ranks make it.
 
+    If more ranks go on with an epoch than it has samples left, some of them get one again,
+    with the weight 0 in `weighted_dataset`.
+
     Args:
         size: how many samples there are.
         batch_size: how many a rank takes at once, at most.
@@ -73,7 +76,10 @@ class ElasticSampler:
     @property
     def passes(self) -> int:
         """In how many passes a rank takes its part of an update: `backward_passes_per_step`."""
-        return math.ceil(self.global_batch / (self.batch_size * basics.size()))
+        ranks = basics.size()
+        # Rather a part with a sample more than one without any.
+        most = max(1, self.global_batch // ranks)
+        return min(math.ceil(self.global_batch / (self.batch_size * ranks)), most)
 
     @property
     def remaining(self) -> int:
@@ -164,7 +170,8 @@ class ElasticSampler:
             pieces = np.array_split(order[position:end], ranks * passes)
             for number in range(skipped, passes):
                 part = pieces[number * ranks + rank]
-                yield part, len(part) * ranks * passes / (end - position)
+                weight = len(part) * ranks * passes / (end - position)
+                yield (part, weight) if weight else (order[end - 1 : end], 0.0)
             position, skipped = end, 0
 
     def _epoch_order(self) -> np.ndarray:
