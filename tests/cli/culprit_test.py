@@ -242,6 +242,12 @@ def test_a_rank_that_came_to_its_end_too_early_is_named(session):
     )
     assert found_.cure.startswith("all ranks must make the same collective calls")
     assert found_.code is None
+    screen = Screen(lambda text: None)
+    screen.add(1, "no data\n", 0.0)  # by sys.exit("no data")
+    assert found(session, screen=screen).what == (
+        "rank 1 came to the end of its program before rank 0 did, its last line being 'no data'; "
+        "'score' still needed it"
+    )
 
 
 def test_a_rank_that_died_is_named_though_its_end_is_noted_last(session):

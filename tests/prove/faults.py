@@ -164,10 +164,12 @@ FAULTS = {
     "other name": Fault(
         "hvd.allreduce(tf.ones([2]), name='h')", "missing rank 1 ", ("eager",), by_limit=True
     ),
-    "ends early": Fault("sys.exit(0)", LEFT, ("eager", "alltoall", "group", "barrier")),
+    "ends early": Fault("sys.exit(0)", rf"{LEFT}\d did", ("eager", "alltoall", "group", "barrier")),
     "leaves": Fault("hvd.shutdown(); sys.exit(0)", LEFT + r"|rank 1 .*left: shutdown\(\)"),
     "sys.exit(7)": Fault("sys.exit(7)", rf"{FIRST}\(exit code 7\)"),
-    "sys.exit(text)": Fault("sys.exit('no data')", rf"{FIRST}\(exit code 1\): .*no data"),
+    "sys.exit(text)": Fault(
+        "sys.exit('no data')", rf"({FIRST}\(exit code 1\): |{LEFT}\d did, ).*no data"
+    ),
     "SIGTERM": Fault("os.kill(os.getpid(), signal.SIGTERM)", rf"{FIRST}\(signal 15, "),
     "abort": Fault("os.abort()", rf"{FIRST}\(signal 6, "),
     "no memory": Fault(

@@ -252,8 +252,11 @@ def _blamed_here(
     if not why.startswith(error_text.PROGRAM_ENDED):
         return None
     waits = error_text.shorten(why.removeprefix(error_text.PROGRAM_ENDED))
+    # As by sys.exit("no data"): Python prints that before the others are told of the end.
+    said = screen.last_words.get(number)
+    last = f", its last line being {said.text!r}" if said else ""
     return Culprit(
-        f"rank {number} came to the end of its program before rank {first[0]} did{waits}",
+        f"rank {number} came to the end of its program before rank {first[0]} did{last}{waits}",
         _where(number, session),
         "all ranks must make the same collective calls; " + _see_above(first[0], screen),
     )
