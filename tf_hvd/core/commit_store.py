@@ -35,6 +35,8 @@ REMOVED, ADDED, LEAVE = 1, 2, 4
 FILE, PART, PARTS, FETCH, FORGET, ROUND, NOTIFY, READY = (
     *("file", "part", "parts", "fetch", "forget", "round", "notify", "ready"),
 )
+GREETING = b"\0tf_hvd commit store\n"
+"""What a store writes first: a login may print whatever it likes before."""
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
 _LONGEST = 1 << 20  # bytes of a message without its load
@@ -109,6 +111,17 @@ def receive(file: Stream) -> tuple[dict[str, Any], bytes]:
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError("no message") from error
     return message, _exactly(file, size) if size > 0 else b""
+
+
+def find_greeting(file: Stream) -> None:
+    """Reads until a store begins to speak.
+
+    Raises:
+        EOFError: none does.
+    """
+    seen = b""
+    while not seen.endswith(GREETING):
+        seen = seen[-len(GREETING) :] + _exactly(file, 1)
 
 
 def _exactly(file: Stream, size: int) -> bytes:
@@ -251,6 +264,7 @@ def main(arguments: Iterable[str]) -> None:
                 link.close()
 
     threading.Thread(target=accept, daemon=True).start()
+    sys.stdout.buffer.write(GREETING)
     store.tell({"do": READY})
     store.obey(sys.stdin.buffer)
     os._exit(0)

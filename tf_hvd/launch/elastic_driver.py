@@ -304,6 +304,8 @@ class Driver:
                 if not lost:
                     return hosts
                 for name in lost:
+                    if self._is_here(name):
+                        raise UsageError("the commit store of this machine could not be started")
                     say(f"tf_hvd run: {name} cannot be reached, and is left out")
                     self._hosts.lost(name, time.monotonic())
                 continue

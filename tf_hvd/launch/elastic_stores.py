@@ -73,6 +73,7 @@ class Link:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         with contextlib.suppress(EOFError, OSError, commit_store.ProtocolError, KeyError):
+            commit_store.find_greeting(self.process.stdout)
             while True:
                 message, load = commit_store.receive(self.process.stdout)
                 if message["do"] == commit_store.READY:

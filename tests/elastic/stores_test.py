@@ -1,0 +1,103 @@
+"""Commit stores: what ranks, and `tf_hvd run`, put into them and get."""
+
+import mmap
+import os
+import secrets
+import sys
+import time
+
+import pytest
+
+from tf_hvd.core import commit_store
+from tf_hvd.elastic.store import Store
+from tf_hvd.launch.elastic_stores import Link
+
+
+@pytest.fixture
+def token():
+    return secrets.token_hex(8)
+
+
+@pytest.fixture
+def started(token):
+    """A store that a login has started, which prints something before; and its parts here."""
+    script = f"echo Welcome; exec {sys.executable} -I -S {commit_store.__file__} {token}"
+    parts = commit_store.Parts()
+    link = Link(["sh", "-c", script], parts)
+    assert link.is_ready()
+    yield link, parts
+    link.close()
+    link.process.wait(20)
+
+
+def wait_until(done):
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_parts_go_to_the_store_and_to_tf_hvd_run(started, token):
+    link, parts = started
+    parts.put(3, 7, b"of another machine")
+    link.begin(5)
+    rank = Store(token, 5)
+    assert rank.inventory().parts == {(3, 7)}
+    assert rank.part(3, 7) == b"of another machine"
+    assert rank.part(3, 8) is None
+    data = os.urandom(1 << 20)
+    for commit in (8, 9):
+        rank.put(0, commit, data)
+    assert rank.part(0, 9) == data
+    wait_until(lambda: parts.get(0, 9) == data)
+    assert link.newest == 9
+    rank.forget(8, 9)
+    assert rank.inventory().parts == {(3, 7), (0, 8)}
+    wait_until(lambda: sorted(parts.listed()) == [(0, 8), (3, 7)])
+
+
+def test_files_outlive_who_wrote_them(started, token):
+    link, _ = started
+    link.begin(0)
+    first = Store(token, 0)
+    file = first.file("commit.0.1")
+    os.ftruncate(file, 4096)
+    with mmap.mmap(file, 0) as memory:
+        memory[:5] = b"hello"
+    first._link.close()
+    again = Store(token, 0)
+    assert os.pread(again.file("commit.0.1"), 5, 0) == b"hello"
+    assert again.inventory().files == ("commit.0.1",)
+
+
+def test_a_rank_of_another_start_is_not_heard(started, token):
+    link, _ = started
+    link.begin(2)
+    late = Store(token, 1)
+    with pytest.raises((EOFError, OSError)):
+        late.inventory()
+    assert Store(token, 2).inventory().parts == frozenset()
+
+
+def test_notices(started, token):
+    link, _ = started
+    link.begin(0)
+    rank = Store(token, 0)
+    assert rank.notice() == (0, 0)
+    link.notify(1, commit_store.ADDED)
+    wait_until(lambda: rank.notice() == (1, commit_store.ADDED))
+
+
+def test_it_ends_with_tf_hvd_run(started, token):
+    link, _ = started
+    link.close()
+    assert link.process.wait(20) == 0
+    wait_until(lambda: link.ended)
+    with pytest.raises(ConnectionRefusedError):
+        Store(token, 0)
+
+
+def test_one_that_cannot_be_started():
+    assert not Link(
+        ["sh", "-c", "echo No such machine >&2; exit 255"], commit_store.Parts()
+    ).is_ready()
