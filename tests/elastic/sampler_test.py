@@ -35,44 +35,48 @@ def parts_of(make, state, ranks):
     return samplers
 
 
-@given(st.data())
-def test_each_sample_once(data):
-    """With restarts anywhere, also between the passes of an update."""
+def train(samplers, done):
+    """So many steps of all ranks: what they train on, each with the update and pass it is of."""
+    seen = []
+    for step in range(done):
+        for sampler, parts in samplers:
+            part, weight = parts[step]
+            assert len(part) >= 1
+            if weight:
+                seen.append((sampler.position, sampler._passed, [*map(int, part)]))
+        for sampler, _ in samplers:
+            sampler.record_batch()
+    states = [sampler.state_dict() for sampler, _ in samplers]
+    assert all(one == states[0] for one in states)
+    return seen, states[0]
+
+
+def draw_job(data):
+    """How many ranks each start has, and what makes a sampler."""
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5), "ranks")
     size = data.draw(st.integers(max(sizes), 200), "samples")
     batch, keeps = data.draw(st.integers(1, 9), "batch"), data.draw(st.booleans(), "keeps")
+    shuffle = data.draw(st.booleans(), "shuffle")
     if keeps:
         sizes = [min(ranks, batch * sizes[0]) for ranks in sizes]
-    shuffle = data.draw(st.booleans(), "shuffle")
+    return sizes, size, lambda: ElasticSampler(size, batch, shuffle, 5, keeps)
 
-    def make():
-        return ElasticSampler(size, batch, shuffle, seed=5, keep_global_batch=keeps)
 
+@given(st.data())
+def test_each_sample_once(data):
+    """With restarts anywhere, also between the passes of an update."""
+    sizes, size, make = draw_job(data)
     state, seen = None, []
-    for start, ranks in enumerate(sizes):
+    for ranks, after in zip(sizes, [*sizes[1:], None], strict=True):
         samplers = parts_of(make, state, ranks)
-        counts = {len(parts) for _, parts in samplers}
-        assert len(counts) == 1, "the ranks make different numbers of steps"
-        (steps,) = counts
-        assert steps == len(samplers[0][0])
-        last = start == len(sizes) - 1
-        done = steps if last else data.draw(st.integers(0, steps), "steps")
-        for step in range(done):
-            for sampler, parts in samplers:
-                part, weight = parts[step]
-                assert len(part) >= 1
-                if weight:
-                    seen += [(sampler.position, sampler._passed, *map(int, part))]
-            for sampler, _ in samplers:
-                sampler.record_batch()
-        states = [sampler.state_dict() for sampler, _ in samplers]
-        assert all(one == states[0] for one in states)
-        if states[0]["passed"] and not last and sizes[start + 1] != ranks:
+        (steps,) = {len(parts) for _, parts in samplers}  # all ranks make as many
+        done = steps if after is None else data.draw(st.integers(0, steps), "steps")
+        found, state = train(samplers, done)
+        seen += found
+        if state["passed"] and after not in (None, ranks):
             # The update that is not complete begins anew.
-            seen = [one for one in seen if one[0] != states[0]["position"]]
-        state = states[0]
-    indices = sorted(index for _, _, *part in seen for index in part)
-    assert indices == list(range(size))
+            seen = [one for one in seen if one[0] != state["position"]]
+    assert sorted(index for *_, part in seen for index in part) == list(range(size))
     assert state["position"] == size
 
 
