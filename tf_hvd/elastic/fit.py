@@ -109,6 +109,11 @@ class _UpdateBatchState:
             self._resumed = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if data_order.not_left_out():
+            raise RuntimeError(
+                "this version of Keras does not let a fit go on in the middle of an epoch: leave "
+                "UpdateBatchStateCallback out, and commit at the end of each epoch"
+            )
         self.orders["x"].batch_begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -355,8 +355,16 @@ def owner_of(kind: Any, name: str) -> Any:
 _STEPS = ("_enumerate_iterator", "enumerate_epochs")
 
 
-def _class(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
+def _epochs(module: str, name: str, method: str) -> list[tuple[str, Any, str]]:
+    """What goes through an epoch's batches; nothing where Keras has it elsewhere.
+
+    Then a `fit` cannot go on in the middle of one (tf_hvd.elastic.fit says so).
+    """
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return []
+    return [("epoch", kind, method)] if method in vars(kind) else []
 
 
 def begin_within(
@@ -407,7 +415,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             ("progress", module.callbacks.ProgbarLogger, "set_params"),
             ("finite", module.optimizers.LossScaleOptimizer, "check_finite"),
             ("jit", module.Model, "_resolve_auto_jit_compile"),
-            ("epoch", _class("keras.src.trainers.epoch_iterator", "EpochIterator"), _STEPS[0]),
+            *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
             *(("training", module.Model, name) for name in _TRAINING),
         ]
     return [
@@ -416,7 +424,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
         ("callbacks", module.callbacks.CallbackList, "__init__"),
         ("batch norm", module.layers.BatchNormalization, "call"),
         ("progress", module.callbacks.ProgbarLogger, "set_params"),
-        ("epoch", _class("tf_keras.src.engine.data_adapter", "DataHandler"), _STEPS[1]),
+        *_epochs("tf_keras.src.engine.data_adapter", "DataHandler", _STEPS[1]),
         *(("training", module.Model, name) for name in _TRAINING),
     ]
 

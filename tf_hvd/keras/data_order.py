@@ -22,6 +22,11 @@ def resume_after(batches: int) -> None:
     _done.batches = batches
 
 
+def not_left_out() -> int:
+    """How many batches are done that the epoch did not leave out: this Keras has no such way."""
+    return _done.batches
+
+
 def let_epochs_differ(differ: bool) -> None:
     """Whether an epoch of this thread's `fit` may have another number of batches than the first."""
     _done.uneven = differ
