@@ -50,7 +50,6 @@ def test_what_is_called_honoured_is_a_setting():
     [
         ("TIMELINE", "a.json", ""),
         ("AUTOTUNE", "1", "0"),
-        ("ELASTIC", "1", "0"),
         ("MPI_THREADS_DISABLE", "1", "0"),
         ("THREAD_AFFINITY", "0,1", ""),
         ("CPU_OPERATIONS", "gloo", "mpi"),
