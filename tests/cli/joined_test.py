@@ -40,6 +40,7 @@ def test_two_serial_trainings_are_told(environ, call, program):
 def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, capsys):
     """It was said at the job's end alone, hours later."""
     session = types.SimpleNamespace(
+        report=None,
         ranks={0: 11, 1: 12},
         joined=bool,
         called=bool,
