@@ -40,7 +40,6 @@ def test_two_serial_trainings_are_told(environ, call, program):
 def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, capsys):
     """It was said at the job's end alone, hours later."""
     session = types.SimpleNamespace(
-        report=None,
         ranks={0: 11, 1: 12},
         joined=bool,
         called=bool,
@@ -316,6 +315,7 @@ def test_what_is_known_of_joining(here, reported, joined, known):
 def closing(capsys, ending, joined=False, here=2, seen=True, **changed):
     """The exit code and what is said, at the end of a job of two ranks."""
     options = {"np": 2, "command": ["./train"], "as_horovod": False, "require_init": False}
+    options["report"] = None
     with Session() as session:
         looking = job_watch.JobWatch(session, 2, here, None)
         looking._tensorflow = seen
