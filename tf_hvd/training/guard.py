@@ -7,7 +7,9 @@ exception and one switch.
 import contextlib
 import inspect
 import threading
+import types
 from collections.abc import Iterator
+from typing import ClassVar
 
 from tf_hvd.core import basics, config
 
@@ -40,6 +42,12 @@ def unguarded() -> Iterator[None]:
 
 class _Elastic:
     begun = False
+    # Of each code, by its id, itself and whether it names `elastic`: asked at each eager step.
+    known: ClassVar[dict[int, tuple[types.CodeType, bool]]] = {}
+
+
+# A program that makes code all the time, as by exec, has no more of it known.
+_MOST = 10_000
 
 
 def elastic_training_begins() -> None:
@@ -54,10 +62,19 @@ def _makes_elastic_state() -> bool:
     """
     frame = None if _Elastic.begun else inspect.currentframe()
     while frame is not None:
-        if "elastic" in frame.f_code.co_names:
+        code = frame.f_code
+        known = _Elastic.known.get(id(code)) or _look_into(code)
+        if known[1]:
             return True
         frame = frame.f_back
     return False
+
+
+def _look_into(code: types.CodeType) -> tuple[types.CodeType, bool]:
+    found = code, "elastic" in code.co_names
+    if len(_Elastic.known) < _MOST:
+        _Elastic.known[id(code)] = found
+    return found
 
 
 def watches() -> bool:
