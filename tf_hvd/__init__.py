@@ -4,7 +4,6 @@ Names only; each is documented where it is defined. Importing the package loads
 the native library and so registers its ops.
 """
 
-import importlib
 import importlib.util
 import pathlib
 import sys

@@ -143,7 +143,7 @@ def test_a_rank_on_a_new_machine_has_nothing():
 @given(st.data())
 def test_any_kill_leaves_a_complete_commit(data):
     """Ranks that begin a commit when all have made the one before, and are killed anywhere."""
-    ranks, nodes = 4, 2
+    ranks = 4
     done = data.draw(st.integers(2, 9))  # commits that all have begun
     parts, files = {}, {}
     for rank in range(ranks):
@@ -164,7 +164,6 @@ def test_any_kill_leaves_a_complete_commit(data):
     choices = commits.candidates(found)
     assert choices
     assert choices[0].number >= done - 1
-    del nodes
 
 
 def test_the_store_forgets_what_no_job_goes_on_from():

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import pytest
 
@@ -31,6 +32,19 @@ hvd.init()
 rank = hvd.rank()
 say("start", rank, hvd.size())
 """
+
+
+@pytest.fixture
+def wait_until():
+    """Returns when something is done; an error if that takes too long."""
+
+    def wait(done, seconds=20):
+        deadline = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    return wait
 
 
 @pytest.fixture

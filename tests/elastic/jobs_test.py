@@ -6,7 +6,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -274,7 +273,7 @@ assert train(state) == 0
 
 @pytest.mark.tier2
 @BOTH
-def test_a_killed_tf_hvd_run_leaves_nothing(tmp_path, mpi_library, family):
+def test_a_killed_tf_hvd_run_leaves_nothing(tmp_path, mpi_library, wait_until, family):
     folder = tmp_path / "tmp"
     folder.mkdir()
     program = tmp_path / "program.py"
@@ -308,13 +307,6 @@ def test_a_killed_tf_hvd_run_leaves_nothing(tmp_path, mpi_library, family):
         wait_until(lambda: not processes_with(mark), 60)
     left = {path.name for path in folder.iterdir()}
     assert left == {"going.0", "going.1"}, (tmp_path / "output").read_text()
-
-
-def wait_until(done, seconds):
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def processes_with(mark):

@@ -4,7 +4,6 @@ import mmap
 import os
 import secrets
 import sys
-import time
 
 import pytest
 
@@ -30,14 +29,7 @@ def started(token):
     link.process.wait(20)
 
 
-def wait_until(done):
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_parts_go_to_the_store_and_to_tf_hvd_run(started, token):
+def test_parts_go_to_the_store_and_to_tf_hvd_run(started, token, wait_until):
     link, parts = started
     parts.put(3, 7, b"of another machine")
     link.begin(5)
@@ -79,7 +71,7 @@ def test_a_rank_of_another_start_is_not_heard(started, token):
     assert Store(token, 2).inventory().parts == frozenset()
 
 
-def test_notices(started, token):
+def test_notices(started, token, wait_until):
     link, _ = started
     link.begin(0)
     rank = Store(token, 0)
@@ -88,7 +80,7 @@ def test_notices(started, token):
     wait_until(lambda: rank.notice() == (1, commit_store.ADDED))
 
 
-def test_it_ends_with_tf_hvd_run(started, token):
+def test_it_ends_with_tf_hvd_run(started, token, wait_until):
     link, _ = started
     link.close()
     assert link.process.wait(20) == 0

@@ -14,13 +14,14 @@ from tf_hvd.observe import recording
 
 CULPRIT = 1
 # `fault()` is what rank 1 does in the third step.
-WAYS = {
-    "eager": """
+LOOP = """
 for step in range(6):
     if step == 3 and rank == 1:
         fault()
-    hvd.allreduce(tf.ones([2]), name="g")
-""",
+    CALL
+"""
+WAYS = {
+    "eager": LOOP.replace("CALL", 'hvd.allreduce(tf.ones([2]), name="g")'),
     "tf.function": """
 @tf.function
 def train(step):
@@ -56,30 +57,10 @@ hvd.broadcast_variables(model.variables, 0)
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
 model.fit(np.ones([6, 3]), np.ones([6, 1]), batch_size=1, verbose=0, callbacks=[Step()])
 """,
-    "alltoall": """
-for step in range(6):
-    if step == 3 and rank == 1:
-        fault()
-    hvd.alltoall(tf.ones([8]), name="a")
-""",
-    "broadcast": """
-for step in range(6):
-    if step == 3 and rank == 1:
-        fault()
-    hvd.broadcast(tf.ones([2]), 0, name="b")
-""",
-    "group": """
-for step in range(6):
-    if step == 3 and rank == 1:
-        fault()
-    hvd.grouped_allreduce([tf.ones([2]), tf.ones([3])], name="p")
-""",
-    "barrier": """
-for step in range(6):
-    if step == 3 and rank == 1:
-        fault()
-    hvd.barrier()
-""",
+    "alltoall": LOOP.replace("CALL", 'hvd.alltoall(tf.ones([8]), name="a")'),
+    "broadcast": LOOP.replace("CALL", 'hvd.broadcast(tf.ones([2]), 0, name="b")'),
+    "group": LOOP.replace("CALL", 'hvd.grouped_allreduce([tf.ones([2]), tf.ones([3])], name="p")'),
+    "barrier": LOOP.replace("CALL", "hvd.barrier()"),
 }
 EVERY = ("eager", "tf.function", "v1 session", "Keras fit")
 

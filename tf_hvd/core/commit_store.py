@@ -27,6 +27,8 @@ they made before that one is complete."""
 NOTICE = struct.Struct("<qq")
 """What is in the file `notice`: a number that grows with each notice, and what it says."""
 NOTICE_FILE = "notice"
+JOB_VARIABLE = "TF_HVD_ELASTIC_JOB"
+"""By this a rank knows its job's token, and which start of it: `token:number`."""
 START_AGAIN = 75
 """The exit code of ranks that are to be started again: EX_TEMPFAIL of sysexits.h."""
 REMOVED, ADDED, LEAVE = 1, 2, 4

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from tf_hvd.core import horovod_variables
+from tf_hvd.core import commit_store, horovod_variables
 
 _STARTED_BY = "TF_HVD_STARTED_BY"  # as in runtime/base/config.cc
 
@@ -221,7 +221,7 @@ def elastic_job() -> tuple[str, int] | None:
 
     Not a setting: `tf_hvd run` tells it each rank.
     """
-    token, colon, number = os.environ.get("TF_HVD_ELASTIC_JOB", "").partition(":")
+    token, colon, number = os.environ.get(commit_store.JOB_VARIABLE, "").partition(":")
     return (token, int(number)) if colon and number.isdigit() else None
 
 

@@ -48,11 +48,6 @@ class Engine:
         self._heard, _ = store.notice()  # what was said before this start is done
         self._together = preemption.Together("tf_hvd_elastic_notice")
 
-    @property
-    def number(self) -> int:
-        """Of the last commit; 0: there is none yet."""
-        return self._number
-
     def restore(self) -> Restored | None:
         """Finds the commit to go on from, on all ranks; None if there is none."""
         found = allgather_object(commits.look(self._store), name="tf_hvd_elastic_found")

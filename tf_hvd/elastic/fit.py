@@ -24,7 +24,7 @@ from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.elastic.running import run
 from tf_hvd.elastic.state import ObjectState, State, TensorFlowKerasState
-from tf_hvd.keras import data_order, resume
+from tf_hvd.keras import data_order
 from tf_hvd.keras.keras_variants import KerasVariants
 
 __all__ = [
@@ -69,7 +69,7 @@ class _CommitState:
         self.state.commit()
 
 
-class _UpdateBatchState:
+class _UpdateBatchState(data_order.FollowsData):
     """Keeps in `state.batch` how many batches of the epoch are done.
 
     A `fit` that begins when some are goes on behind them, in the order of a shuffled
@@ -86,8 +86,7 @@ class _UpdateBatchState:
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
-        self.orders = resume.new_orders()
-        """Where this rank is in its data, by the arguments of `fit`."""
+        self.orders = data_order.new_orders()
         self._places: dict[str, int] = {}  # of those, before this epoch
         self._resumed: dict[str, Any] | None = None
         self._samplers: list[Any] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import pickle
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from tf_hvd.elastic.commits import Contents
 from tf_hvd.elastic.engine import Engine, Restored
 from tf_hvd.elastic.sampler import ElasticSampler
 from tf_hvd.elastic.variables import Assigner, Reader, named
-from tf_hvd.keras import compat
+from tf_hvd.keras import compat, rank_state
 
 # Where Horovod calls something of no use here.
 Unused = Any
@@ -153,11 +152,7 @@ class ObjectState(State):
         self._taken: dict[str, Any] = {}  # of a commit, for who is not here yet
         self._saved: tuple[bytes, dict[str, np.ndarray]] | None = None
         session = self._session()
-        self._read, self._read_all, self._assign = (
-            Reader(session),
-            Reader(session),
-            Assigner(session),
-        )
+        self._read, self._assign = Reader(session), Assigner(session)
 
     def register_local_variables(self, variables: Iterable[Any]) -> None:
         """Variables of which each rank has its own value, beside moving statistics and seeds.
@@ -186,7 +181,7 @@ class ObjectState(State):
     def save(self) -> None:
         """Saves the state; `restore` takes it back."""
         if self._engine is None:
-            self._saved = self._pickled(), self._read_all(self._variables().all)
+            self._saved = self._pickled(), self._read(self._variables().all)
         else:
             self._engine.commit(self._contents(self._engine.writer.writes_file))
 
@@ -233,7 +228,7 @@ class ObjectState(State):
         """From now on it counts whether somebody assigns to a variable."""
         if self._engine is not None:
             found = self._variables()
-            self._engine.writer.begin(Reader(self._session())(found.chosen(found.maybe_own)))
+            self._engine.writer.begin(self._read(found.chosen(found.maybe_own)))
 
     def _pickled(self) -> bytes:
         values = {}
@@ -256,7 +251,7 @@ class ObjectState(State):
         chosen = found.all if whole else found.chosen(found.own | found.maybe_own)
         values = self._read(chosen)
         arrays = {name: (chosen[name].dtype.name, value) for name, value in values.items()}
-        own: dict[str, Any] = {"random": _random_numbers(self._model())}
+        own: dict[str, Any] = {"random": rank_state.random_entries(self._model())}
         own["variables"] = {name: np.array(values[name]) for name in found.own}
         own["followed"] = {name: collect() for name, (collect, _) in self._followed.items()}
         return Contents(self._pickled(), arrays, own, found.maybe_own)
@@ -275,7 +270,7 @@ class ObjectState(State):
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
         self._assign(found.all, values)
         self._unpickle(restored.objects)
-        _take_random_numbers(self._model(), own.get("random"))
+        rank_state.restore_random(self._model(), own.get("random", {}))
         self._taken = dict(own.get("followed", {})) if restored.same_size else {}
         for name in self._taken.keys() & self._followed.keys():
             self._followed[name][1](self._taken.pop(name))
@@ -410,24 +405,3 @@ def _check(variables: Mapping[str, Any], restored: Restored) -> None:
                 f"the last commit and this program differ: {name!r} has {data.nbytes} bytes in "
                 f"the commit and {size} here"
             )
-
-
-def _random_numbers(model: Any) -> dict[str, Any]:
-    """The random numbers of this rank that are not among the variables."""
-    states = {} if model is None else compat.random_states(model)
-    return {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "states": {name: state.numpy() for name, state in states.items()},
-    }
-
-
-def _take_random_numbers(model: Any, numbers: Mapping[str, Any] | None) -> None:
-    if numbers is None:
-        return
-    random.setstate(numbers["python"])
-    np.random.set_state(numbers["numpy"])
-    there = {} if model is None else compat.random_states(model)
-    for name, value in numbers["states"].items():
-        if name in there:
-            there[name].assign(value)

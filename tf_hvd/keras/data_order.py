@@ -83,3 +83,15 @@ class DataOrder:
     def go_to(self, place: int) -> None:
         """The next epoch is as if the epochs before it had taken so many."""
         self._resumed = self._missing = place
+
+
+class FollowsData:
+    """A callback that follows the data of its `fit`, from its `new_orders` on."""
+
+    orders: dict[str, DataOrder]
+    """Where this rank is in its data, by the arguments of `fit`."""
+
+
+def new_orders() -> dict[str, DataOrder]:
+    """Those of a callback."""
+    return {"x": DataOrder(), "validation_data": DataOrder()}

@@ -114,10 +114,23 @@ def _variable_entries(model: Any, others: Mapping[str, int]) -> Entries:
     }
 
 
-def _random_entries(model: Any) -> Entries:
-    """The random numbers of this rank that are not among the model's variables."""
-    states = {name: state.numpy() for name, state in compat.random_states(model).items()}
+def random_entries(model: Any) -> Entries:
+    """The random numbers of this rank that are not among the model's variables; None: no model."""
+    found = {} if model is None else compat.random_states(model)
+    states = {name: state.numpy() for name, state in found.items()}
     return {"python": random.getstate(), "numpy": np.random.get_state(), "states": states}
+
+
+def restore_random(model: Any, entries: Mapping[str, Any]) -> None:
+    """Takes back what `random_entries` gave, if that is among the entries."""
+    if "python" not in entries:
+        return
+    random.setstate(entries["python"])
+    np.random.set_state(entries["numpy"])
+    there = {} if model is None else compat.random_states(model)
+    for name, value in entries["states"].items():
+        if name in there:
+            there[name].assign(value)
 
 
 def _restore_own(model: Any, orders: Mapping[str, DataOrder], entries: Mapping[str, Any]) -> None:
@@ -125,13 +138,7 @@ def _restore_own(model: Any, orders: Mapping[str, DataOrder], entries: Mapping[s
     variables = _variables(model)
     for name in variables.keys() & entries.keys():
         variables[name].assign(entries[name])
-    if "python" in entries:
-        random.setstate(entries["python"])
-        np.random.set_state(entries["numpy"])
-        there = compat.random_states(model)
-        for name, value in entries["states"].items():
-            if name in there:
-                there[name].assign(value)
+    restore_random(model, entries)
     for name, order in orders.items():
         order.go_to(entries.get("data", {}).get(name, 0))
 
@@ -186,7 +193,7 @@ class RankStates:
         mine = {name: _digest(each) for name, each in states.items()}
         digests, bits = self._of(0, (mine, _fingerprints(self._model)))
         self._own = {
-            **_random_entries(self._model),
+            **random_entries(self._model),
             **_variable_entries(self._model, bits),
             "data": {name: order.place() for name, order in self._orders.items()},
         }

@@ -21,20 +21,13 @@ from tf_hvd.collectives.variables import is_seed
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat
-from tf_hvd.keras.data_order import DataOrder
+from tf_hvd.keras.data_order import FollowsData, new_orders
 from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.keras.metrics import is_root, process_set_of
 from tf_hvd.keras.rank_state import RankStates
 
 Files = dict[str, bytes]
-ORDERS = "orders"
-"""The attribute of callbacks that follow the data of a `fit`."""
 _STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup
-
-
-def new_orders() -> dict[str, DataOrder]:
-    """Where a rank is in its data, by the arguments of `fit`."""
-    return {"x": DataOrder(), "validation_data": DataOrder()}
 
 
 def _read(directory: str) -> Files:
@@ -71,7 +64,7 @@ def hand_out(directory: str | None, process_set: ProcessSet) -> Files:
     return files
 
 
-class BackupAndRestore:
+class BackupAndRestore(FollowsData):
     """Keras' BackupAndRestore: rank 0 writes, and all ranks go on where it had come to.
 
     The other ranks need not see its files. Its place among the callbacks does not matter.
@@ -98,7 +91,6 @@ class BackupAndRestore:
         self._agreed = False
         self._states: RankStates | None = None
         self.orders = new_orders()
-        """Where this rank is in its data, by the arguments of `fit`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -251,7 +243,7 @@ def last(base: Any, callbacks: Sequence[Any]) -> list[Any]:
 
 
 def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a `fit`, whose data one of its callbacks follows, that has `orders`.
+    """The arguments of a `fit`, whose data the first of its callbacks follows that does so.
 
     Args:
       fit: Keras' method.
@@ -265,10 +257,10 @@ def follow_data(fit: Any, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]
         return args, kwargs
     callbacks = call.arguments.get("callbacks")
     given = tf.nest.flatten(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
-    found = [each for each in given if hasattr(each, ORDERS)]
+    found = [each for each in given if isinstance(each, FollowsData)]
     for name, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
         data = call.arguments.get(name)
         # With a number of steps, one iterator may serve several epochs.
         if found and isinstance(data, tf.data.Dataset) and not call.arguments.get(steps):
-            call.arguments[name] = getattr(found[0], ORDERS)[name].follow(data)
+            call.arguments[name] = found[0].orders[name].follow(data)
     return call.args[1:], call.kwargs

@@ -37,7 +37,6 @@ from tf_hvd.launch.hosts import Host, all_local
 from tf_hvd.launch.job_watch import say
 from tf_hvd.launch.launchers import find_launcher
 
-VARIABLE = "TF_HVD_ELASTIC_JOB"
 _POLL = 1.0  # seconds between two looks for hosts, as Horovod's
 _LOOK = 0.25
 _SCRIPT = 60.0  # seconds that a discovery script may take
@@ -158,8 +157,8 @@ class _End:
 class _Watch:
     """Looks on while one start runs: whether hosts come or go."""
 
-    def __init__(self, driver: Driver, hosts: tuple[Host, ...], ranks: int) -> None:
-        self._driver, self._hosts, self._ranks = driver, hosts, ranks
+    def __init__(self, driver: Driver, hosts: tuple[Host, ...]) -> None:
+        self._driver, self._hosts = driver, hosts
         self._told = 0
 
     def started(self, process: int) -> None:
@@ -167,7 +166,7 @@ class _Watch:
 
     def look(self) -> float | None:
         """Tells the ranks if there are other hosts than theirs."""
-        says = self._driver.change(self._hosts, self._ranks)
+        says = self._driver.change(self._hosts)
         if says & ~self._told:
             self._told |= says
             self._driver.notify(says)
@@ -237,7 +236,7 @@ class Driver:
                 say(f"tf_hvd run: not started again: {why}")
                 return end.code if end.code != commit_store.START_AGAIN else _FAILED
 
-    def change(self, hosts: tuple[Host, ...], ranks: int) -> int:
+    def change(self, hosts: tuple[Host, ...]) -> int:
         """What to tell the ranks of a start on these hosts; 0: nothing."""
         if self._discovery is None:
             return 0
@@ -266,18 +265,19 @@ class Driver:
         file = self._folder / "options"
         file.write_bytes(pickle.dumps(options))
         command = [sys.executable, "-P", "-m", "tf_hvd.launch.elastic_driver", str(file)]
-        environ = {**without_launcher(self._environ), VARIABLE: f"{self._token}:{number}"}
+        environ = {
+            **without_launcher(self._environ),
+            commit_store.JOB_VARIABLE: f"{self._token}:{number}",
+        }
         ending = supervise.supervise(
             command,
             environ,
-            watch=_Watch(self, hosts, ranks),
+            watch=_Watch(self, hosts),
             grace=self._options.grace + _GRACE,
         )
-        host = ""
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
-            host = pickle.loads(report.read_bytes())
-        agreed = ending.code == commit_store.START_AGAIN and not report.exists()
-        return _End(ending.code, ending.asked, agreed, host)
+        failed = report.exists()
+        agreed = ending.code == commit_store.START_AGAIN and not failed
+        return _End(ending.code, ending.asked, agreed, report.read_text() if failed else "")
 
     def _options_of(self, hosts: tuple[Host, ...], ranks: int, report: Path) -> argparse.Namespace:
         given = vars(self._options)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from tf_hvd.core.commit_store import JOB_VARIABLE
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.launchers import LIBRARY_VARIABLE, Launcher
 from tf_hvd.launch.rank import FOLDER_VARIABLE, RECORDING
@@ -35,7 +36,7 @@ SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
 INTERNAL_VARIABLES = frozenset(
     {
         *("TF_HVD_STARTED_BY", "TF_HVD_LAUNCHED_RANK", "TF_HVD_LISTEN_ON"),
-        *(FOLDER_VARIABLE, SETTINGS_VARIABLE, RECORDING, "TF_HVD_ELASTIC_JOB"),
+        *(FOLDER_VARIABLE, SETTINGS_VARIABLE, RECORDING, JOB_VARIABLE),
     }
 )
 # What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.

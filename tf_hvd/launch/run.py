@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import pickle
 import shlex
 import shutil
 import socket
@@ -369,7 +368,7 @@ def _closing_failed(
     recorded = recordings.read(session)
     found = culprit.find(ending, session, watch.terminal.heard, options.np, recorded)
     if options.report:
-        Path(options.report).write_bytes(pickle.dumps(found.host))
+        Path(options.report).write_text(found.host)
     if not found.known:
         watch.terminal.show_banner()
     code = ending.code if found.code is None else found.code

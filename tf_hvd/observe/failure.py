@@ -229,12 +229,9 @@ def _until_the_end(one: Recording, end: int) -> Recording:
         one: of a rank, which may not have been told: it was stopped, and goes on as it is ended.
         end: when the first rank was told of a bad end; 0: none was.
     """
-    if one.told and _LEFT.search(one.ended):
+    if not end or (one.told and _LEFT.search(one.ended)):
         return one
-    last = min(filter(None, (one.told, end)), default=0)
-    if not last:
-        return one
-    return replace(one, calls=tuple(call for call in one.calls if call.submitted <= last))
+    return replace(one, calls=tuple(call for call in one.calls if call.submitted <= end))
 
 
 def _is_open(call: Call) -> bool:
