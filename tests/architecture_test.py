@@ -70,10 +70,14 @@ CPP_GETENV = ("runtime/base/config.cc",)
 # The last is run by another environment's Python, without this package.
 PYTHON_ENVIRON = (
     "tf_hvd/core/config.py", "tf_hvd/launch/", "tf_hvd/horovod/horovodrun.py",
+    "tf_hvd/elastic/standby.py",
     "tf_hvd/bench/peers/worker.py",
 )  # fmt: skip
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
-CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/supervise.py", "tf_hvd/bench/native.py")
+CTYPES = (
+    *("tf_hvd/core/_native.py", "tf_hvd/launch/supervise.py", "tf_hvd/bench/native.py"),
+    "tf_hvd/elastic/standby.py",
+)  # fmt: skip
 # Files that BUILD selects, or that exist to hide a difference.
 CONDITIONAL = (
     "runtime/transport/mpi_library/shim", "kernels/tf_compat.h", "compute/portable.h",
@@ -222,7 +226,8 @@ INSIDE = ("tf_hvd/keras/compat.py", "tf_hvd/core/tensorflow_hooks.py")
 PRIVATE_MODULES = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_keras.src")
 # Python's; a folder; in graphs an attribute and an op; Horovod's too; ours from another file.
 NOT_PRIVATE = {
-    "_getframe", "_exit", "_as_horovod", "_class", "_Arg", "_allreduce", "_allreduce_grads",
+    "_getframe", "_exit", "_run_module_as_main",
+    "_as_horovod", "_class", "_Arg", "_allreduce", "_allreduce_grads",
     "_basics", "_cache",
     "_make_allreduce_grads_fn", "_name", "_DistributedAdasumOptimizer", "_DistributedOptimizer",
     "_HOROVOD_SECRET_KEY", "_hvd_reducer", "_node_name", "_numbers", "_ranks", "_register",
@@ -492,6 +497,7 @@ def test_wheel_requires_what_it_imports():
     required = {re.split(r"[<>=\[]", text)[0] for text in metadata["dependencies"]}
     distributions = {"absl": "absl-py", "google": "protobuf"}
     extras = {"tensorflow", "keras", "tf_keras", "mpi4py", "tf_hvd"}
+    extras |= {"keeper", "stand_in"}  # what files of launch/ import where they are run as files
     roots = {
         name.split(".")[0] for _, text in files((".py",), "tf_hvd/") for name in imported(text)
     }

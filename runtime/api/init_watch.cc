@@ -79,7 +79,8 @@ InitView LookAtRanks(const LaunchInfo& launch) {
   if (!view.launcher_seen) return view;
   for (const auto& [id, process] : all) {
     if (process.ended || LauncherAbove(id, all) != launcher) continue;
-    const auto rank = LaunchedRankOf(id, launch.rank_variable);
+    const pid_t launched = process.stand_in != 0 ? process.stand_in : id;
+    const auto rank = LaunchedRankOf(launched, launch.rank_variable);
     const bool first = process.parent == launcher;
     if (!rank) {
       view.unknown += first ? 1 : 0;

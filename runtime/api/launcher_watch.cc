@@ -96,7 +96,8 @@ LauncherWatch::LauncherWatch(const LaunchInfo& launch)
   const std::map<pid_t, Process> all = AllProcesses();
   const pid_t launcher = LauncherAbove(getpid(), all);
   if (launcher == 0) return;
-  auto above = all.find(getppid());
+  auto above = all.find(getpid());
+  if (above != all.end()) above = all.find(above->second.parent);
   while (above != all.end() && above->first != launcher &&
          !IsKeeper(above->second.name)) {
     above = all.find(above->second.parent);

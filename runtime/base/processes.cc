@@ -15,6 +15,7 @@ namespace {
 constexpr int kMaxAncestors = 64;
 constexpr size_t kCommandBytes = 80;
 constexpr size_t kShownStart = 20;
+constexpr char kStandby[] = "tf_hvd_standby";  // tf_hvd/elastic/standby.py
 
 std::string FolderOf(pid_t process) {
   return "/proc/" + std::to_string(process);
@@ -38,6 +39,14 @@ void EachNumber(const std::string& folder, const Visit& visit) {
     if (number > 0) visit(number);
   }
   closedir(entries);
+}
+
+// The process that one of this name stands in for; 0: none
+// (tf_hvd/launch/keeper.py).
+pid_t StandsInFor(const std::string& name) {
+  const std::string start = "tf_hvd:";
+  if (name.compare(0, start.size(), start) != 0) return 0;
+  return static_cast<pid_t>(std::atol(name.c_str() + start.size()));
 }
 
 std::string WithoutLineEnd(std::string text) {
@@ -75,7 +84,24 @@ std::map<pid_t, Process> AllProcesses() {
   EachNumber("/proc", [&all](pid_t id) {
     if (auto process = FindProcess(id)) all[id] = *std::move(process);
   });
+  for (auto found = all.begin(); found != all.end();) {
+    const Process& stand_in = found->second;
+    const auto program = all.find(StandsInFor(stand_in.name));
+    if (program == all.end()) {
+      ++found;
+      continue;
+    }
+    program->second.parent = stand_in.parent;
+    program->second.stand_in = stand_in.id;
+    found = all.erase(found);
+  }
   return all;
+}
+
+pid_t StartedBy() {
+  const auto parent = FindProcess(getppid());
+  if (!parent || parent->name != kStandby) return getppid();
+  return AllProcesses()[getpid()].parent;
 }
 
 bool IsLauncher(const std::string& name) {
@@ -130,15 +156,15 @@ std::string MarkOf(const Process& process) {
 }
 
 pid_t RankAbove(const std::string& mark, const std::string& thread) {
-  const auto self = FindProcess(getpid());
-  if (!self || mark == MarkOf(*self)) return 0;
-  pid_t next = self->parent;
-  for (int i = 0; i < kMaxAncestors && next > 0; ++i) {
-    const auto ancestor = FindProcess(next);
-    if (!ancestor) break;
-    if (IsLauncher(ancestor->name)) return 0;
-    if (MarkOf(*ancestor) == mark || HasThread(next, thread)) return next;
-    next = ancestor->parent;
+  const std::map<pid_t, Process> all = AllProcesses();
+  auto found = all.find(getpid());
+  if (found == all.end() || mark == MarkOf(found->second)) return 0;
+  for (int i = 0; i < kMaxAncestors; ++i) {
+    found = all.find(found->second.parent);
+    if (found == all.end()) break;
+    const auto& [id, ancestor] = *found;
+    if (IsLauncher(ancestor.name)) return 0;
+    if (MarkOf(ancestor) == mark || HasThread(id, thread)) return id;
   }
   return static_cast<pid_t>(std::atol(mark.c_str()));
 }

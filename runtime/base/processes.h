@@ -17,6 +17,10 @@ namespace tf_hvd {
 struct Process {
   pid_t id = 0;
   pid_t parent = 0;
+  // Which process the launcher knows in its place: the program of a rank that
+  // came from a standby is not below its launcher. 0: none. AllProcesses sets
+  // it, and gives such a program the other's parent.
+  pid_t stand_in = 0;
   std::string name;      // as its program's, 15 characters at most
   std::string start;     // when, in a form that only says whether it is equal
   bool ended = false;    // a zombie
@@ -27,6 +31,9 @@ struct Process {
 std::optional<Process> FindProcess(pid_t id);
 
 std::map<pid_t, Process> AllProcesses();
+
+// The parent of this process, as AllProcesses has it.
+pid_t StartedBy();
 
 // One of the programs that start ranks, or a launcher's daemon.
 bool IsLauncher(const std::string& name);

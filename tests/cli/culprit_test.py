@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from tf_hvd.launch import culprit, rank
+from tf_hvd.launch import culprit, keeper
 from tf_hvd.launch.session import CALLED, EXCEPTION, Session
 from tf_hvd.launch.supervise import Ending
 from tf_hvd.launch.terminal import Screen
@@ -163,7 +163,7 @@ def session():
 
 def ends(session, number, code, seconds, exception=""):
     """Makes the files of a rank that has ended."""
-    for name, text in ((f"{rank.ENDED}{number}", code), (f"{EXCEPTION}{number}", exception)):
+    for name, text in ((f"{keeper.ENDED}{number}", code), (f"{EXCEPTION}{number}", exception)):
         if text != "":
             (session.folder / name).write_text(str(text))
             os.utime(session.folder / name, (seconds, seconds))

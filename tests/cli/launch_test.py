@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tf_hvd.launch import job_watch, rank
+from tf_hvd.launch import job_watch, keeper
 from tf_hvd.launch.processes import is_alive
 from tf_hvd.launch.session import Session
 
@@ -388,7 +388,7 @@ def test_a_launcher_that_outlives_its_ranks_is_ended(monkeypatch, ranks, running
         processes = {"ended": gone.pid, "living": os.getpid()}
         session.ranks.update(enumerate(processes[state] for state in ranks))
         for number in running:
-            (session.folder / f"{rank.RUNNING}{number}").touch()
+            (session.folder / f"{keeper.RUNNING}{number}").touch()
         looking = job_watch.JobWatch(session, 2, 2, None)
         assert looking.look() is not None, "the launcher has some time"
         monkeypatch.setattr(job_watch, "TO_END", 0.0)
@@ -411,9 +411,9 @@ def test_which_ends_are_those_of_the_job(code, files, failed):
     gone.wait()
     with Session() as session:
         session.ranks[1] = gone.pid
-        for name in [f"{rank.RUNNING}1", *files]:
+        for name in [f"{keeper.RUNNING}1", *files]:
             (session.folder / name).touch()
-        (session.folder / f"{rank.ENDED}1").write_text(code)
+        (session.folder / f"{keeper.ENDED}1").write_text(code)
         assert session.failed() == failed
 
 

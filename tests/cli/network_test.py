@@ -68,7 +68,7 @@ def test_which_jobs_stay_on_one_machine(hosts, words, environ, expected):
 def test_transports_that_the_user_chooses_stay_open():
     closed = closed_transports((), {})
     assert closed == {
-        "OMPI_MCA_btl": "^tcp",
+        "OMPI_MCA_btl": "^tcp,ofi",
         "UCX_TLS": "^tcp",
         "FI_PROVIDER": "^tcp,sockets,udp,net,sm2",
         SETTINGS_VARIABLE: "OMPI_MCA_btl,UCX_TLS,FI_PROVIDER",

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch import culprit, job_watch, processes, rank, shared_memory
+from tf_hvd.launch import culprit, job_watch, keeper, processes, shared_memory
 from tf_hvd.launch.rank import JOINED
 from tf_hvd.launch.session import ALONE, CALLED, Session
 from tf_hvd.launch.supervise import Ending
@@ -138,7 +138,7 @@ def test_who_is_alone_has_joined_as_far_as_it_can():
         assert session.told_to_be_alone() == []
         (session.folder / f"{CALLED}10").touch()
         assert session.told_to_be_alone() == [1]
-        for name in (f"{JOINED}0", f"{rank.RUNNING}0"):
+        for name in (f"{JOINED}0", f"{keeper.RUNNING}0"):
             (session.folder / name).touch()
         found = culprit.find(Ending(3), session, Screen(print), 2)
         assert "rank 1 had TF_HVD_ALONE=1" in found.what

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import secrets
+import sys
 
 import hypothesis.strategies as st
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 from hypothesis import given
 
 from tf_hvd.core import commit_store
-from tf_hvd.elastic import commit_file, commits
+from tf_hvd.elastic import commit_file, commit_folder, commits
 from tf_hvd.elastic.commit_file import CommitError, CommitFile
+from tf_hvd.elastic.store import Store
+from tf_hvd.launch.elastic_stores import Link
 
 
 @pytest.fixture
@@ -175,3 +179,79 @@ def test_the_store_forgets_what_no_job_goes_on_from():
     parts.forget(3, 4)
     assert sorted(parts.listed()) == [(0, 2), (0, 3)]
     assert parts.get(0, 3) == b"3"
+
+
+class TestOnDisk:
+    """Commits in a folder, of three ranks."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        return commit_folder.CommitFolder(str(tmp_path / "commits"), 1)
+
+    @pytest.fixture
+    def store(self):
+        token = secrets.token_hex(8)
+        command = [sys.executable, "-I", "-S", commit_store.__file__, token]
+        link = Link(command, commit_store.Parts())
+        assert link.is_ready()
+        link.begin(0)
+        yield Store(token, 0)
+        link.close()
+        link.process.wait(20)
+
+    def put(self, folder, number, ranks=3, without=()):
+        with contextlib.ExitStack() as stack:
+            memory = os.memfd_create("test")
+            stack.callback(os.close, memory)
+            values = np.full([1000], number, np.float32)
+            commit_file.CommitFile(memory).write(
+                number, ranks, b"objects", {"v": ("float32", values)}
+            )
+            for rank in range(ranks):
+                if rank not in without:
+                    folder.put_part(rank, number, f"{rank} of {number}".encode())
+            folder.put_file(number, memory)
+
+    def test_the_newest_complete_one_comes_back(self, folder, store):
+        self.put(folder, 4)
+        self.put(folder, 5)
+        self.put(folder, 6, without=[1])
+        assert folder.load(store) == 5
+        found = commits.look(store)
+        assert [choice.number for choice in commits.candidates([found])] == [5]
+        assert store.part(2, 5) == b"2 of 5"
+        shared = commits.read_shared(store, commit_folder.FILE)
+        assert shared.arrays["v"].view(np.float32).tolist() == [5.0] * 1000
+        # Or else a later commit 6 could have a part of this one.
+        assert folder.load(store) == 5
+        self.put(folder, 6, without=[0, 2])
+        assert folder.load(store) == 5
+
+    def test_old_ones_are_removed(self, folder, tmp_path):
+        for number in range(1, 7):
+            self.put(folder, number)
+        names = sorted(os.listdir(tmp_path / "commits"))
+        kept = ["commit.5", "commit.6", *(f"part.{r}.{n}" for r in range(3) for n in (5, 6))]
+        assert names == kept
+        folder.clear()
+        assert os.listdir(tmp_path / "commits") == []
+
+    @pytest.mark.parametrize("name", ["commit.2", "part.1.2"])
+    @pytest.mark.parametrize("damage", ["cut", "bit", "gone"])
+    def test_a_damaged_one_is_not_used(self, name, damage, folder, store, tmp_path):
+        self.put(folder, 1)
+        self.put(folder, 2)
+        file = tmp_path / "commits" / name
+        data = bytearray(file.read_bytes())
+        data[-200 if name.startswith("commit") else -2] ^= 1
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(data[:-100] if damage == "cut" else data)
+        assert folder.load(store) == 1
+
+    def test_one_of_somebody_else_is_refused(self, tmp_path):
+        (tmp_path / "open").mkdir()
+        (tmp_path / "open").chmod(0o777)
+        with pytest.raises(PermissionError, match="others than this user can write"):
+            commit_folder.CommitFolder(str(tmp_path / "open"), 1)

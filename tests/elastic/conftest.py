@@ -1,6 +1,7 @@
 """Elastic jobs, as subprocesses with a time limit."""
 
 import os
+import shutil
 import sys
 import time
 
@@ -53,8 +54,8 @@ def elastic(tmp_path, run_to_end, mpi_library):
     flags = tmp_path / "flags"
 
     def run(program, *options, family="openmpi", **environment):
-        for file in flags.glob("*"):
-            file.unlink()
+        if not environment.get("KEEP"):
+            shutil.rmtree(flags, ignore_errors=True)
         flags.mkdir(exist_ok=True)
         script = tmp_path / "program.py"
         script.write_text(PREAMBLE + program)

@@ -78,6 +78,68 @@ def test_killed_ranks_change_no_bit(elastic, family, passes):
         assert sum(number - 2 <= batch < number for batch in begun) >= 2, output
 
 
+STANDBY = """
+state = hvd.elastic.ObjectState(batch=0)
+
+def has_standby():
+    with open("/proc/net/unix") as file:
+        return "tf_hvd_standby/" + os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[0] in file.read()
+
+@hvd.elastic.run
+def train(state):
+    with open(f"/proc/{os.getppid()}/comm") as file:
+        say("from", rank, state.batch, file.read().strip())
+    while state.batch < 1000:
+        state.batch += 1
+        total = hvd.allreduce(tf.ones([4]), op=hvd.Sum, name=f"s{state.batch}")
+        assert total.numpy().tolist() == [2.0] * 4
+        state.commit()
+        for batch, killed in ((50, 1), (100, 0)):
+            while state.batch == batch and not has_standby():
+                time.sleep(0.05)
+            if (state.batch, rank) == (batch, killed) and once(f"{batch}"):
+                die()
+
+train(state)
+say("end", rank)
+if rank == 1:
+    raise ValueError("at last")
+"""
+
+
+@BOTH
+def test_ranks_come_from_the_standby_where_there_is_one(elastic, family):
+    """And their errors are told as ever."""
+    code, output = elastic(
+        STANDBY, "-np", "2", "--min-np", "2", "--reset-limit", "2", family=family
+    )
+    found = [line.split()[3] for line in re.findall("^from .*", output, re.MULTILINE)]
+    assert found == ["tf_hvd_run_rank"] * 2 + ["tf_hvd_standby"] * 4, output
+    assert len(lines_of("end", output)) >= 1, output
+    assert "rank 1 was the first to end with an error" in output, output
+    assert "ValueError: at last" in output, output
+    assert code != 0, output
+
+
+@pytest.mark.tier2
+def test_a_job_that_lost_everything_goes_on_from_disk(elastic, tmp_path):
+    """All ranks, their stores and `tf_hvd run`: with the bits of one that nobody disturbed."""
+    plain = ("-np", "2", "--min-np", "2")
+    code, output = elastic(LOOP, *plain)
+    assert code == 0, output
+    expected = lines_of("end", output)
+    folder = tmp_path / "commits"
+    disk = {"TF_HVD_COMMIT_DIR": str(folder), "TF_HVD_COMMIT_DIR_EVERY": "4"}
+    code, output = elastic(LOOP, *plain, "--reset-limit", "0", **disk, KILLS="15:1")
+    assert code != 0, output
+    assert {"commit.8", "commit.12"} <= {each.name for each in folder.iterdir()}
+    code, output = elastic(LOOP, *plain, **disk)
+    assert code == 0, output
+    assert lines_of("from", output) == ["from 12", "from 12"], output
+    assert lines_of("end", output) == expected, output
+    assert not list(folder.glob("commit.*"))
+
+
 FIT = """
 if os.environ.get("TF_USE_LEGACY_KERAS"):
     import tf_keras as keras
@@ -345,6 +407,65 @@ def test_a_job_whose_rank_is_asked_to_end_saves_and_ends_in_order(elastic, famil
     said = " ".join(output.split())
     assert "a rank was asked to end, by a signal: ranks 0, 1 saved and ended in order" in said
     assert "start the job again: it goes on from there" in said
+
+
+BACKS_UP = """
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+else:
+    import keras
+import tf_hvd.keras as hvd_keras
+from tf_hvd.keras import callbacks
+
+keras.utils.set_random_seed(3 + rank)
+model = keras.Sequential([keras.layers.Input([8]), keras.layers.Dense(4), keras.layers.Dense(1)])
+model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", metrics=["mae"])
+x = np.random.default_rng(rank).normal(size=[96, 8]).astype("f")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(96, seed=5).batch(8)
+
+class Ask(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batch = batch
+        if os.environ.get("ASK") == f"{self.epoch}.{batch}.{rank}":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_epoch_end(self, epoch, logs=None):
+        say("epoch", rank, epoch, repr(logs["loss"]), repr(logs["mae"]))
+
+ask = Ask()
+backup = callbacks.of(keras).BackupAndRestore(
+    os.path.join(os.environ["FLAGS"], os.environ["BACKUP"]), save_before_preemption=True)
+try:
+    model.fit(data, epochs=3, verbose=0, callbacks=[
+        backup, callbacks.of(keras).BroadcastGlobalVariablesCallback(0), ask])
+except SystemExit as error:
+    say("left", rank, ask.epoch, ask.batch, error.code)
+    raise
+say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
+"""
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize("legacy", ["", "1"], ids=["keras", "tf_keras"])
+def test_a_fit_whose_rank_is_asked_to_end_backs_up_and_goes_on(elastic, legacy):
+    settings = {"TF_USE_LEGACY_KERAS": legacy, "KEEP": "1"}
+    code, output = elastic(BACKS_UP, "-np", "2", **settings, BACKUP="reference")
+    assert code == 0, output
+    epochs, expected = lines_of("epoch", output), lines_of("end", output)
+    found = []
+    for ask, left in (("1.4.1", "1 5"), ("2.11.0", "")):
+        code, output = elastic(BACKS_UP, "-np", "2", **settings, BACKUP="ours", ASK=ask)
+        found += lines_of("epoch", output)
+        if left:
+            assert code == 75, output
+            assert lines_of("left", output) == [f"left {rank} {left} 75" for rank in (0, 1)], output
+    # The signal after the last batch came too late to end a training that was through.
+    assert code == 0, output
+    assert sorted(found) == epochs, output
+    assert lines_of("end", output) == expected, output
 
 
 @pytest.mark.tier2

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable
@@ -34,9 +35,11 @@ START_AGAIN = 75
 REMOVED, ADDED, LEAVE = 1, 2, 4
 """What a notice says, added up: hosts have gone, have come (Horovod's numbers), all are to end."""
 # What is asked for, of both sides.
-FILE, PART, PARTS, FETCH, FORGET, ROUND, NOTIFY, READY = (
-    *("file", "part", "parts", "fetch", "forget", "round", "notify", "ready"),
+FILE, PART, PARTS, FETCH, FORGET, ROUND, NOTIFY, READY, STANDBY = (
+    *("file", "part", "parts", "fetch", "forget", "round", "notify", "ready", "standby"),
 )
+STANDBY_NAME = "tf_hvd_standby"
+"""What the standby (elastic/standby.py) is called, as /proc has it."""
 GREETING = b"\0tf_hvd commit store\n"
 """What a store writes first: a login may print whatever it likes before."""
 _LENGTH = struct.Struct("<I")
@@ -179,6 +182,7 @@ class Store:
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}  # guarded by _lock
         self._round = 0  # only ranks of it are heard
+        self._standby: subprocess.Popen[bytes] | None = None  # guarded by _lock
         self.parts = Parts()
 
     def obey(self, source: Stream) -> None:
@@ -236,6 +240,26 @@ class Store:
         elif what == FETCH:
             part = self.parts.get(message["rank"], message["commit"])
             send(file, {"found": part is not None}, part or b"")
+        elif what == STANDBY:
+            self._start_standby(json.loads(load))
+
+    def _start_standby(self, asked: dict[str, Any]) -> None:
+        """Starts it, if there is none. It ends with its standard input, that is, with us."""
+        with self._lock:
+            if self._standby is not None and self._standby.poll() is None:
+                return
+            self._standby = subprocess.Popen(
+                asked["command"],
+                env=asked["environ"],
+                cwd=asked["folder"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            assert self._standby.stdin is not None
+            self._standby.stdin.write(json.dumps(asked["about"]).encode() + b"\n")
+            self._standby.stdin.flush()
 
     def _file(self, name: str) -> int:
         """The memory of that name, empty at first."""

@@ -74,6 +74,20 @@ class ChoiceSetting:
         return text
 
 
+@dataclasses.dataclass(frozen=True)
+class TextSetting:
+    """A text from the environment, such as a path."""
+
+    name: str
+    meaning: str
+    default: str = ""
+    equal: bool = False  # on all ranks: init compares it
+
+    def read(self) -> str:
+        """The value in the environment now, or the default."""
+        return os.environ.get(self.name, "").strip() or self.default
+
+
 BUCKET_BYTES = IntSetting(
     name="TF_HVD_BUCKET_BYTES",
     default=32 << 20,
@@ -130,7 +144,40 @@ VERBOSE_RANKS = ChoiceSetting(
     ),
 )
 
-SETTINGS = (BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD, VERBOSE_RANKS)
+ELASTIC_STANDBY = ChoiceSetting(
+    name="TF_HVD_ELASTIC_STANDBY",
+    default="on",
+    choices=("on", "off"),
+    meaning=(
+        "Whether each machine of an elastic job has a process that has loaded TensorFlow and "
+        "becomes the ranks of a restart (docs/elastic.md)."
+    ),
+)
+
+COMMIT_DIR = TextSetting(
+    name="TF_HVD_COMMIT_DIR",
+    meaning=(
+        "A folder that all hosts share, to which an elastic job writes commits, so that it can go "
+        "on when all its machines were lost (docs/elastic.md). Empty: none."
+    ),
+    equal=True,
+)
+
+COMMIT_DIR_EVERY = IntSetting(
+    name="TF_HVD_COMMIT_DIR_EVERY",
+    default=10,
+    minimum=1,
+    meaning=(
+        "Of so many commits of an elastic job one is written to `TF_HVD_COMMIT_DIR` "
+        "(docs/elastic.md)."
+    ),
+    equal=True,
+)
+
+SETTINGS = (
+    *(BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD, VERBOSE_RANKS),
+    *(ELASTIC_STANDBY, COMMIT_DIR, COMMIT_DIR_EVERY),
+)
 
 
 def equal_settings() -> dict[str, str]:

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from tf_hvd.core import log
 from tf_hvd.elastic import commit_file
+from tf_hvd.elastic.commit_folder import CommitFolder
 from tf_hvd.elastic.store import Inventory, Store
 from tf_hvd.elastic.variables import is_same
 
@@ -60,10 +62,17 @@ class Writer:
         ranks: of so many.
         node: the number of its node; None: another rank of the node writes the file.
         restored: the commit that the job goes on from; 0: from none.
+        folder: gets some commits, besides.
     """
 
     def __init__(
-        self, store: Store, rank: int, ranks: int, node: int | None, restored: int = 0
+        self,
+        store: Store,
+        rank: int,
+        ranks: int,
+        node: int | None,
+        restored: int = 0,
+        folder: CommitFolder | None = None,
     ) -> None:
         self._store = store
         self._rank, self._ranks = rank, ranks
@@ -71,7 +80,8 @@ class Writer:
         files = [store.file(f"{_FILE}{node}.{copy}") for copy in range(copies)]
         # What the job goes on from is written over last.
         files.sort(key=lambda file: commit_file.number_of(file) == restored)
-        self._files = [commit_file.CommitFile(file) for file in files]
+        self._files = [(file, commit_file.CommitFile(file)) for file in files]
+        self._folder, self._first_node = folder, node == 0
         self._next = 0
         self._still: dict[str, np.ndarray] = {}  # what nobody has assigned to since it was read
         self._queue: queue.Queue[tuple[int, Contents, dict[str, Any]]] = queue.Queue(1)
@@ -125,13 +135,26 @@ class Writer:
             self._queue.task_done()
 
     def _write(self, number: int, contents: Contents, changed: Mapping[str, Any]) -> None:
+        memory = 0
         if self._files:
-            file = self._files[self._next % len(self._files)]
+            memory, file = self._files[self._next % len(self._files)]
             self._next += 1
             file.write(number, self._ranks, contents.objects, contents.arrays)
             file.let_go(self._still)
         own = {**contents.own, "arrays": {name: np.array(a) for name, a in changed.items()}}
-        self._store.put(self._rank, number, pickle.dumps(own, protocol=5))
+        part = pickle.dumps(own, protocol=5)
+        self._store.put(self._rank, number, part)
+        if self._folder is not None and self._folder.wants(number):
+            self._write_to_folder(self._folder, number, part, memory)
+
+    def _write_to_folder(self, folder: CommitFolder, number: int, part: bytes, memory: int) -> None:
+        """On disk as well; if that cannot be, training goes on, with what is in memory."""
+        try:
+            folder.put_part(self._rank, number, part)
+            if self._first_node:
+                folder.put_file(number, memory)
+        except OSError as error:
+            log.warn_once(f"commits cannot be written to disk: {error}")
 
 
 def look(store: Store) -> Found:

@@ -15,10 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd.collectives.objects import allgather_object, broadcast_object
-from tf_hvd.core import _native, basics, commit_store
-from tf_hvd.elastic import commits, preemption
+from tf_hvd.core import _native, basics, commit_store, config
+from tf_hvd.elastic import commits, standby
 from tf_hvd.elastic.commit_file import CommitError
+from tf_hvd.elastic.commit_folder import CommitFolder
 from tf_hvd.elastic.store import Store
+from tf_hvd.training import preemption
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,19 @@ class Engine:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._writer: commits.Writer | None = None
+        self._folder = _folder()
         self._number = 0  # of the last commit
+        self._trains = False  # whether there was one in this start
         self._heard, _ = store.notice()  # what was said before this start is done
         self._together = preemption.Together("tf_hvd_elastic_notice")
 
     def restore(self) -> Restored | None:
         """Finds the commit to go on from, on all ranks; None if there is none."""
-        found = allgather_object(commits.look(self._store), name="tf_hvd_elastic_found")
+        found = self._look()
+        if self._folder is not None and commits.newest(found) == 0:
+            if basics.rank() == 0:
+                self._folder.load(self._store)
+            found = self._look()
         restored, last = None, commits.newest(found)
         for choice in commits.candidates(found):
             restored = self._read(choice, found)
@@ -62,6 +70,9 @@ class Engine:
         # Numbers of commits that were not complete are not used again.
         self._number = max(self._number, last)
         return restored
+
+    def _look(self) -> list[commits.Found]:
+        return allgather_object(commits.look(self._store), name="tf_hvd_elastic_found")
 
     def _read(self, choice: commits.Choice, found: list[commits.Found]) -> Restored | None:
         """A commit, on all ranks; None if nobody has it undamaged."""
@@ -102,7 +113,9 @@ class Engine:
 
     def _begin(self, restored: int) -> None:
         node = basics.cross_rank() if basics.local_rank() == 0 else None
-        self._writer = commits.Writer(self._store, basics.rank(), basics.size(), node, restored)
+        self._writer = commits.Writer(
+            self._store, basics.rank(), basics.size(), node, restored, self._folder
+        )
 
     @property
     def writer(self) -> commits.Writer:
@@ -114,6 +127,10 @@ class Engine:
         """Has a commit written."""
         self._number += 1
         self.writer.commit(self._number, contents)
+        if not self._trains:  # what the program loads it has loaded by now
+            self._trains = True
+            if basics.local_rank() == 0:
+                standby.ask_for(self._store.start_standby)
 
     def ask(self, mine: int) -> int:
         """What a rank or `tf_hvd run` was told, on all ranks at the same call; 0: nothing.
@@ -132,6 +149,8 @@ class Engine:
         """The training is through."""
         self.writer.flush()
         self._together.finish()
+        if self._folder is not None and basics.rank() == 0:
+            self._folder.clear()
 
     def leave_in_order(self) -> NoReturn:
         """Ends this process, as all ranks do at the same commit; `tf_hvd run` starts it again."""
@@ -144,6 +163,21 @@ class Engine:
         self.writer.flush()
         basics.ends_by(error, error.__traceback__)
         raise SystemExit(commit_store.START_AGAIN)
+
+
+def _folder() -> CommitFolder | None:
+    """Where commits are written to disk, if that is asked for.
+
+    Raises:
+        ValueError: it cannot be used.
+    """
+    path = config.COMMIT_DIR.read()
+    if not path:
+        return None
+    try:
+        return CommitFolder(path, config.COMMIT_DIR_EVERY.read())
+    except OSError as error:
+        raise ValueError(f"TF_HVD_COMMIT_DIR cannot be used: {error}") from error
 
 
 def is_end_of_job(error: BaseException) -> bool:

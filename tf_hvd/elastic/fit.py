@@ -18,10 +18,7 @@ for a Keras that a program imports by itself.
 import types
 from typing import Any
 
-import numpy as np
-
 from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.elastic.running import run
 from tf_hvd.elastic.state import ObjectState, State, TensorFlowKerasState
 from tf_hvd.keras import data_order
@@ -87,7 +84,7 @@ class _UpdateBatchState(data_order.FollowsData):
         super().__init__()
         self.state = state
         self.orders = data_order.new_orders()
-        self._places: dict[str, int] = {}  # of those, before this epoch
+        self._place = data_order.Place(self.orders)
         self._resumed: dict[str, Any] | None = None
         self._samplers: list[Any] = []
         self._before = 0  # batches that are done, and that this `fit` does not count
@@ -97,15 +94,12 @@ class _UpdateBatchState(data_order.FollowsData):
         self._samplers = self.state.samplers()
         # The data begin where a sampler is.
         self._before = self.state.batch if self._samplers else 0
-        data_order.resume_after(0 if self._samplers else self.state.batch)
         data_order.let_epochs_differ(bool(self._samplers))
-        self._places = {} if self._resumed is None else self._resumed["orders"]
-        for name, place in self._places.items():
-            self.orders[name].go_to(place)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if not self.state.batch:
-            self._resumed = None
+        begun = self._resumed or {"orders": {}, "metrics": []}
+        done = 0 if self._samplers else self.state.batch
+        metrics = begun["metrics"] if self.state.batch else []
+        self._place.take_up({**begun, "metrics": metrics, "batches": done})
+        self._resumed = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if data_order.not_left_out():
@@ -113,14 +107,10 @@ class _UpdateBatchState(data_order.FollowsData):
                 "this version of Keras does not let a fit go on in the middle of an epoch: leave "
                 "UpdateBatchStateCallback out, and commit at the end of each epoch"
             )
-        self.orders["x"].batch_begin()
+        self._place.batch_begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._resumed is not None:
-            # Only now Keras has made all of its metrics. They are sums and counts.
-            for metric, value in zip(self._metrics(), self._resumed["metrics"], strict=True):
-                metric.assign_add(value)
-            self._resumed = None
+        self._place.batch_end(self.model, batch)
         done = self._before + batch + 1
         for sampler in self._samplers:
             for _ in range(done - self.state.batch):
@@ -131,17 +121,13 @@ class _UpdateBatchState(data_order.FollowsData):
         self.state.batch = self._before = 0
         for sampler in self._samplers:
             sampler.set_epoch(sampler.epoch + 1)
-        self._places = {name: order.place() for name, order in self.orders.items()}
+        self._place.epoch_end()
 
     def on_train_end(self, logs: Any = None) -> None:
         data_order.let_epochs_differ(False)
 
-    def _metrics(self) -> list[Any]:
-        return [tf_variable(v) for metric in self.model.metrics for v in metric.variables]
-
     def _collect(self) -> dict[str, Any]:
-        metrics = [] if self.model is None else self._metrics()
-        return {"orders": self._places, "metrics": [np.array(each) for each in metrics]}
+        return self._place.collect(self.model)
 
     def _restore(self, collected: dict[str, Any]) -> None:
         self._resumed = collected

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 from tf_hvd.core import basics
 from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tf_hvd.elastic import engine as engines
-from tf_hvd.elastic import preemption
 from tf_hvd.elastic.state import State
 from tf_hvd.elastic.store import open_store
-from tf_hvd.training import guard
+from tf_hvd.training import guard, preemption
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -69,6 +69,11 @@ class Store:
         with self._lock:
             self._ask({"do": commit_store.FORGET, "after": after, "last": last})
 
+    def start_standby(self, asked: bytes) -> None:
+        """Has the store start a standby (standby.py)."""
+        with self._lock:
+            self._ask({"do": commit_store.STANDBY}, asked)
+
     def notice(self) -> tuple[int, int]:
         """The number of the launcher's last notice, and what it says; zeros if there was none."""
         data = os.pread(self.file(commit_store.NOTICE_FILE), commit_store.NOTICE.size, 0)

@@ -433,6 +433,23 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
 _CHECKPOINT, SAVES = ("on_train_batch_end", "on_epoch_end"), ("_save_model", "_backup")
 
 
+def save_backup(backup: Any) -> None:
+    """Has Keras' BackupAndRestore write."""
+    if hasattr(backup, SAVES[0]):
+        getattr(backup, SAVES[0])()
+    else:
+        getattr(backup, SAVES[1])(epoch=backup._current_epoch)
+
+
+def begin_with(model: Any, epoch: int) -> None:
+    """Has a `fit` whose BackupAndRestore has restored begin with an epoch, and its first batch."""
+    state = getattr(model, "_training_state", None)  # tf_keras'
+    if state is None:
+        model._initial_epoch = epoch
+    else:
+        state.maybe_load_initial_counters_from_ckpt = lambda *_, **__: (epoch, 0)
+
+
 def missing_hooks(module: Any) -> list[str]:
     """What tf_hvd needs in `keras` or `tf_keras` and does not find there."""
     checkpoint = module.callbacks.ModelCheckpoint

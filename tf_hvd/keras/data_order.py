@@ -6,7 +6,12 @@ as many and reading nothing of them brings a dataset of a new process to the sam
 """
 
 import threading
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+
+from tf_hvd.core.tensorflow_hooks import tf_variable
 
 
 class _Done(threading.local):
@@ -83,6 +88,65 @@ class DataOrder:
     def go_to(self, place: int) -> None:
         """The next epoch is as if the epochs before it had taken so many."""
         self._resumed = self._missing = place
+
+
+class Place:
+    """Where a `fit` is within its epoch: its callback calls this, and takes it up in a later one.
+
+    The batches that are done are read and dropped, and the metrics have what they had added up, in
+    the mean of the epoch; what a batch shows of them is without that in the first one.
+
+    Args:
+      orders: what follows the data.
+    """
+
+    def __init__(self, orders: Mapping[str, DataOrder]) -> None:
+        self._orders = orders
+        self._before: dict[str, int] = {}  # their places before this epoch
+        self._metrics: list[Any] | None = None  # what is to be added up
+        self.batches = 0
+        """How many are done."""
+
+    def collect(self, model: Any) -> dict[str, Any]:
+        """What `take_up` needs: of a model's metrics between batches."""
+        metrics = _metrics(model) if self.batches else []
+        return {
+            "orders": dict(self._before),
+            "metrics": [np.array(each) for each in metrics],
+            "batches": self.batches,
+        }
+
+    def take_up(self, collected: Mapping[str, Any]) -> None:
+        """The next epoch is that which was collected; before it begins."""
+        self._before = dict(collected["orders"])
+        self._metrics = list(collected["metrics"]) or None
+        self.batches = collected["batches"]
+        resume_after(self.batches)
+        for name, place in self._before.items():
+            self._orders[name].go_to(place)
+
+    def batch_begin(self) -> None:
+        """A batch begins."""
+        self._orders["x"].batch_begin()
+
+    def batch_end(self, model: Any, batch: int) -> None:
+        """A batch of that number has ended."""
+        self.batches = batch + 1
+        if self._metrics is not None:
+            # Only now Keras has made all of its metrics. They are sums and counts.
+            for metric, value in zip(_metrics(model), self._metrics, strict=True):
+                metric.assign_add(value)
+            self._metrics = None
+
+    def epoch_end(self) -> None:
+        """The epoch has ended."""
+        self.batches = 0
+        self._metrics = None
+        self._before = {name: order.place() for name, order in self._orders.items()}
+
+
+def _metrics(model: Any) -> list[Any]:
+    return [tf_variable(v) for metric in model.metrics for v in metric.variables]
 
 
 class FollowsData:

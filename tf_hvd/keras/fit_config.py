@@ -40,6 +40,7 @@ class FitConfig(NamedTuple):
       averages: whether one of its callbacks decides by metrics.
       files: what it writes: kind, host, path.
       backup: "ours", "Keras'", or None.
+      backup_options: of ours.
     """
 
     steps: int | None
@@ -48,6 +49,7 @@ class FitConfig(NamedTuple):
     averages: bool
     files: tuple[tuple[str, str, str], ...]
     backup: str | None
+    backup_options: tuple[str, ...]
 
 
 def _known(callback: Any) -> str:
@@ -89,6 +91,7 @@ def config_of(callbacks: Sequence[Any], params: Any) -> FitConfig:
         averages=best or any(kind in _DECIDING for kind in kinds),
         files=tuple(file for callback in callbacks for file in _files(callback)),
         backup=None if found is None else "ours" if ours else "Keras'",
+        backup_options=found.options if ours else (),
     )
 
 

@@ -101,9 +101,10 @@ class _Fit:
         self.stops_in_batches = "TerminateOnNaN" in mine.changing
         kinds = [plan.backup for plan in everyone]
         if kinds[0] is not None and any(kind != "Keras'" for kind in kinds):
-            self._hand_out_backup(of_ours=kinds[0] == "ours")
+            equal = len({(plan.backup, plan.backup_options) for plan in everyone}) == 1
+            self._hand_out_backup(of_ours=kinds[0] == "ours", within_epochs=equal)
 
-    def _hand_out_backup(self, of_ours: bool) -> None:
+    def _hand_out_backup(self, of_ours: bool, within_epochs: bool) -> None:
         own = fit_config.backup_of(self._callbacks)
         directory = getattr(own, "backup_dir", None)
         files = resume.hand_out(directory, self._process_set)
@@ -112,7 +113,7 @@ class _Fit:
             own.lead(self._callbacks)
             own.receive(files)
             if of_ours:
-                own.agree()
+                own.agree(within_epochs)
         elif own is None:
             self._resume = files
 

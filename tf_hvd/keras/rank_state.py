@@ -23,7 +23,7 @@ from tf_hvd.core import log
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.keras import compat, plain_values
-from tf_hvd.keras.data_order import DataOrder
+from tf_hvd.keras.data_order import Place
 from tf_hvd.training import agreement
 
 _CALLBACK, _VARIABLE, _SEED = "callback/", "variable/", "variable/seed/"
@@ -133,14 +133,14 @@ def restore_random(model: Any, entries: Mapping[str, Any]) -> None:
             there[name].assign(value)
 
 
-def _restore_own(model: Any, orders: Mapping[str, DataOrder], entries: Mapping[str, Any]) -> None:
+def _restore_own(model: Any, place: Place, entries: Mapping[str, Any]) -> None:
     """Gives this rank what is its own."""
     variables = _variables(model)
     for name in variables.keys() & entries.keys():
         variables[name].assign(entries[name])
     restore_random(model, entries)
-    for name, order in orders.items():
-        order.go_to(entries.get("data", {}).get(name, 0))
+    if "place" in entries:
+        place.take_up(entries["place"])
 
 
 def _updates(model: Any) -> int:
@@ -155,7 +155,7 @@ class RankStates:
     Args:
       callbacks: those of the program; all have begun.
       model: what is trained.
-      orders: where this rank is in its data, by name.
+      place: where this rank is in its epoch.
       process_set: who takes part; None: this rank by itself.
     """
 
@@ -163,12 +163,12 @@ class RankStates:
         self,
         callbacks: Sequence[Any],
         model: Any,
-        orders: Mapping[str, DataOrder],
+        place: Place,
         process_set: ProcessSet | None,
     ) -> None:
         self._callbacks = callbacks
         self._model = model
-        self._orders = orders
+        self._in_epoch = place
         self._process_set = process_set
         self._ranks = [0] if process_set is None else list(process_set.ranks or ())
         self._place: int = 0 if process_set is None else process_set.rank() or 0
@@ -183,11 +183,11 @@ class RankStates:
             value, self._ranks[place], name="tf_hvd_rank_state", process_set=self._process_set
         )
 
-    def collect(self) -> None:
-        """Between epochs, on all ranks: brings the first one what the others have.
+    def collect(self, epoch: int) -> None:
+        """Between epochs or batches, on all ranks: brings the first one what the others have.
 
-        A backup within an epoch keeps random numbers and variables as they are now, for after
-        it the epoch begins anew.
+        Args:
+          epoch: the one that is next, or that they are in.
         """
         states = _callback_entries(self._callbacks)
         mine = {name: _digest(each) for name, each in states.items()}
@@ -195,7 +195,7 @@ class RankStates:
         self._own = {
             **random_entries(self._model),
             **_variable_entries(self._model, bits),
-            "data": {name: order.place() for name, order in self._orders.items()},
+            "place": {**self._in_epoch.collect(self._model), "epoch": epoch},
         }
         differing = {name: states[name] for name in states if mine[name] != digests.get(name)}
         sent = plain_values.dumps(self._own | differing)
@@ -211,16 +211,20 @@ class RankStates:
             file.write(plain_values.dumps(contents))
         tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
 
-    def restore(self, path: str) -> None:
+    def restore(self, path: str) -> int | None:
         """Called on all ranks, after Keras has restored; the path counts at the first one.
 
         With another number of ranks than there were, each has new random numbers, as in a new
-        training, and all else is the first rank's.
+        training, and all else is the first rank's; an epoch begins anew.
+
+        Returns:
+          The epoch to begin with; None where nothing is known.
         """
         encoded = self._read(path) if self._place == 0 else []
         first, others = plain_values.loads(encoded[0]) if encoded else {}, encoded[1:]
         shared = {name: value for name, value in first.items() if name.startswith(_CALLBACK)}
-        count, shared = self._of(0, (len(encoded), shared))
+        mine = first.get("place", {}).get("epoch")
+        count, shared, epoch = self._of(0, (len(encoded), shared, mine))
         own: Entries = {}
         if count == len(self._ranks):
             own = first
@@ -229,7 +233,8 @@ class RankStates:
                 if place == self._place:
                     own = plain_values.loads(sent)
         _restore_callbacks(self._callbacks, {**shared, **own})
-        _restore_own(self._model, self._orders, own)
+        _restore_own(self._model, self._in_epoch, own)
+        return None if epoch is None else int(epoch)
 
     def _read(self, path: str) -> list[bytes]:
         if not tf.io.gfile.exists(path):

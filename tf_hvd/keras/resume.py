@@ -10,21 +10,24 @@ restores, and have done what they do at the end of an epoch when it writes.
 
 import inspect
 import os
+import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd.collectives.objects import broadcast_object
 from tf_hvd.collectives.variables import is_seed
+from tf_hvd.core import basics
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.core.tensorflow_hooks import tf_variable
-from tf_hvd.keras import compat
-from tf_hvd.keras.data_order import FollowsData, new_orders
+from tf_hvd.keras import compat, data_order
+from tf_hvd.keras.data_order import FollowsData, Place, new_orders
 from tf_hvd.keras.keras_variants import internal_callback
 from tf_hvd.keras.metrics import is_root, process_set_of
 from tf_hvd.keras.rank_state import RankStates
+from tf_hvd.training.preemption import Preemption, on_preemption
 
 Files = dict[str, bytes]
 _STATES = "tf_hvd_ranks"  # the file of rank_state, in the folder of the backup
@@ -71,26 +74,45 @@ class BackupAndRestore(FollowsData):
     It also restores what EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember, and
     the attributes that other callbacks name in `backup_attributes` (numbers, strings, arrays, and
     containers of them); and, with as many ranks as before, each rank's random numbers, the
-    variables that are not those of rank 0, and the order of a shuffled tf.data.Dataset. Arguments
-    are those of Keras.
+    variables that are not those of rank 0, and the order of a shuffled tf.data.Dataset.
+
+    With `save_freq=100` all ranks go on behind the last batch that was backed up, in the middle of
+    its epoch.
+
+    Args:
+      backup_dir: where to; all further arguments but the last are those of Keras.
+      save_before_preemption: whether SIGTERM to any rank has all ranks end within two batches,
+        after a backup, with exit code 75. Or the signals that have, in place of SIGTERM.
     """
 
     root_writes = True
     model: Any
     params: Any
     backup_dir: Any
+    save_freq: Any
     delete_checkpoint: bool
 
-    def __init__(self, backup_dir: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        backup_dir: Any,
+        *args: Any,
+        save_before_preemption: bool | Iterable[int] = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(backup_dir, *args, **kwargs)  # type: ignore[call-arg]
         self._of_root = backup_dir
         self._others = (args, kwargs)
         self._received = False
         self._folder: Any = None
         self._callbacks: Sequence[Any] | None = None
-        self._agreed = False
+        self._agreed = self._within_epochs = False
         self._states: RankStates | None = None
+        self._epoch = 0
+        self._due = False  # a backup, when the next batch begins or the epoch ends
+        self._signals = _signals(save_before_preemption)
+        self._preemption: Preemption | None = None
         self.orders = new_orders()
+        self._place = Place(self.orders)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -100,13 +122,22 @@ class BackupAndRestore(FollowsData):
                     setattr(cls, name, _and_states(cls, name))
 
     def lead(self, callbacks: Sequence[Any]) -> None:
-        """A `fit` calls `begin`, `batch_end`, `epoch_end` and `end`, after `callbacks`."""
+        """A `fit` calls `begin` and the others up to `end`, after `callbacks`."""
         self._forget_fit()  # one that was interrupted
         self._callbacks = callbacks
 
-    def agree(self) -> None:
-        """All ranks of the model have one of these."""
-        self._agreed = True
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What must be equal on all ranks for backups within epochs."""
+        return (str(self.save_freq), *(str(int(signum)) for signum in self._signals))
+
+    def agree(self, within_epochs: bool = False) -> None:
+        """All ranks of the model have one of these.
+
+        Args:
+          within_epochs: and with the same options.
+        """
+        self._agreed, self._within_epochs = True, within_epochs
 
     def receive(self, files: Files) -> None:
         """Takes what `hand_out` has brought. Called before training, on all ranks."""
@@ -133,31 +164,85 @@ class BackupAndRestore(FollowsData):
         super().on_train_begin(logs)  # type: ignore[misc]
         for variable, own in seeds.values():
             variable.assign(own)
+        self._within_epochs = self._within_epochs or process_set.size() == 1
         together = process_set if self._agreed else None
-        self._states = RankStates(self._callbacks or (), self.model, self.orders, together)
-        self._states.restore(self._path)
-        self._states.collect()
+        self._states = RankStates(self._callbacks or (), self.model, self._place, together)
+        epoch = self._states.restore(self._path)
+        if epoch is not None:
+            compat.begin_with(self.model, epoch)
+        self._epoch = epoch or 0
+        self._states.collect(self._epoch)
+        self._listen(process_set)
+
+    def _listen(self, process_set: ProcessSet) -> None:
+        self._preemption = None
+        if self._signals:
+            if not self._within_epochs or process_set.size() != basics.size():
+                raise ValueError(
+                    "BackupAndRestore: save_before_preemption needs all ranks of the job, with "
+                    "this callback on each of them, and the guard (docs/keras.md)."
+                )
+            self._preemption = on_preemption(signals=self._signals)
 
     @property
     def _path(self) -> str:
         return os.path.join(os.fspath(self._of_root), _STATES)
 
+    def may_write(self) -> bool:
+        """Keras would write. Within an epoch it does so later, when all ranks are ready."""
+        if self._within_epochs and self._place.batches:
+            self._due = True
+            return False
+        return is_root(self.model)
+
     def write_states(self) -> None:
         """Keras has written, on rank 0."""
-        if self._states is not None and is_root(self.model):
+        if self._states is not None:
             self._states.write(self._path)
 
+    def epoch_begin(self, epoch: int) -> None:
+        """Called on all ranks."""
+        self._epoch = epoch
+
+    def batch_begin(self) -> None:
+        """Writes, if it is time, what was after the batch before."""
+        if data_order.not_left_out():  # by this version of Keras
+            data_order.take_done()
+            self._place.batches = 0
+        if self._preemption is not None and self._preemption.is_time():
+            self._due = True
+            self._write_now()
+            self._preemption.leave()
+        if self._due:
+            self._write_now()
+        self._place.batch_begin()
+
+    def _write_now(self) -> None:
+        """Writes on rank 0; on all ranks."""
+        self._due = False
+        if self._states is None:
+            return
+        self._states.collect(self._epoch)
+        within, self._within_epochs = self._within_epochs, False
+        compat.save_backup(self)
+        self._within_epochs = within
+
     def batch_end(self, batch: int, logs: Any = None) -> None:
-        """Writes on rank 0, if it is time."""
-        if is_root(self.model):
+        """Has Keras say whether it is time to write."""
+        self._place.batch_end(self.model, batch)
+        if self.save_freq and (self._within_epochs or is_root(self.model)):
             super().on_train_batch_end(batch, logs)  # type: ignore[misc]
 
     def epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Writes on rank 0; on all ranks."""
+        self._place.epoch_end()
+        self._epoch = epoch + 1
         if self._states is not None:
-            self._states.collect()
-        if is_root(self.model):
+            self._states.collect(self._epoch)
+        if self._within_epochs or is_root(self.model):
             super().on_epoch_end(epoch, logs)  # type: ignore[misc]
+        if self._due:
+            self._write_now()
 
     def end(self, logs: Any = None) -> None:
         """Deletes the backup, as Keras does."""
@@ -167,8 +252,11 @@ class BackupAndRestore(FollowsData):
         self._forget_fit()
 
     def _forget_fit(self) -> None:
-        self._received = self._agreed = False
+        self._received = self._agreed = self._within_epochs = self._due = False
         self._callbacks = self._states = None
+        if self._preemption is not None:
+            self._preemption.finish()
+            self._preemption = None
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -199,12 +287,18 @@ class BackupAndRestore(FollowsData):
 def _and_states(kind: type, name: str) -> Any:
     """The method by which Keras writes, after which the states are written."""
 
-    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = getattr(super(kind, self), name)(*args, **kwargs)
-        self.write_states()
-        return result
+    def write(self: Any, *args: Any, **kwargs: Any) -> None:
+        if self.may_write():
+            getattr(super(kind, self), name)(*args, **kwargs)
+            self.write_states()
 
     return write
+
+
+def _signals(asked: bool | Iterable[int]) -> tuple[int, ...]:
+    if isinstance(asked, bool):
+        return (signal.SIGTERM,) if asked else ()
+    return tuple(asked)
 
 
 class _Last:
@@ -215,8 +309,11 @@ class _Last:
     def on_train_begin(self, logs: Any = None) -> None:
         self.of.begin(logs)
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.of.epoch_begin(epoch)
+
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self.of.orders["x"].batch_begin()
+        self.of.batch_begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.of.batch_end(batch, logs)

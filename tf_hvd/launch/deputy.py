@@ -2,7 +2,7 @@
 
 `tf_hvd run` uses this module for its own machine, and starts it on the others (grace.py): run as a
 file, by an isolated Python, so it knows the standard library alone. A keeper is the process that
-waits for a rank's program (rank.py).
+waits for a rank's program (keeper.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-KEEPER = b"tf_hvd_run_rank"  # as /proc has it
+if TYPE_CHECKING or __package__:
+    from tf_hvd.launch import keeper
+else:  # as a file
+    sys.path.append(os.path.dirname(__file__))
+    import keeper
+
 RANKS = "tf_hvd ranks:"  # what an answer begins with: a login may print whatever it likes
 TO_KEEPERS, TO_PROGRAMS, LOOK = "keepers", "programs", "look"
 _GONE = (0, 0)
@@ -33,9 +39,7 @@ class Deputy:
     def __init__(self, folder: str) -> None:
         kin = _all_kin()
         self._keepers = {pid: number for pid in kin if (number := _kept(pid, folder)) >= 0}
-        self._programs = {
-            pid: keeper for pid, (keeper, _) in kin.items() if keeper in self._keepers
-        }
+        self._programs = {pid: above for pid, (above, _) in kin.items() if above in self._keepers}
 
     def ranks(self) -> list[int]:
         """Those whose program has not ended."""
@@ -43,7 +47,7 @@ class Deputy:
 
     def to_keepers(self, signum: int) -> None:
         """Sends a signal to all keepers."""
-        _send(signum, (pid for pid in self._keepers if _name(pid) == KEEPER))
+        _send(signum, (pid for pid in self._keepers if _name(pid) == keeper.NAME))
 
     def to_programs(self, signum: int) -> None:
         """Sends a signal to the programs that have not ended, and to what runs below them.
@@ -51,7 +55,9 @@ class Deputy:
         As a terminal does: a shell hands none on to the Python that it waits for. Only within a
         program's process group, and not to what it has started to outlive it, by `nohup`.
         """
-        kin, alive = _all_kin(), self._alive()  # in this order: `kin` has all that are alive
+        kin = _all_kin()
+        # In this order: `kin` has all that are alive.
+        alive = set(map(keeper.program_of, self._alive()))
         _send(signum, (pid for pid in kin if _is_with(pid, alive, kin)))
 
     def wait_for_keepers(self) -> None:
@@ -68,7 +74,7 @@ class Deputy:
 
     def _alive(self) -> set[int]:
         """The programs that have not ended."""
-        return {pid for pid, keeper in self._programs.items() if _kin(pid)[0] == keeper}
+        return {pid for pid, above in self._programs.items() if _kin(pid)[0] == above}
 
 
 def _is_with(process: int, programs: set[int], kin: Mapping[int, tuple[int, int]]) -> bool:
@@ -100,8 +106,8 @@ def _read(path: str) -> bytes:
         return b""  # it has ended, or is another user's
 
 
-def _name(process: int) -> bytes:
-    return _read(f"/proc/{process}/comm").rstrip(b"\n")
+def _name(process: int) -> str:
+    return _read(f"/proc/{process}/comm").decode(errors="replace").rstrip("\n")
 
 
 def _all_kin() -> dict[int, tuple[int, int]]:
@@ -123,7 +129,7 @@ def ignores_hangup(process: int) -> bool:
 
 def _kept(process: int, folder: str) -> int:
     """The number of the rank that a process is the keeper of; -1 if it is none of this job."""
-    if _name(process) != KEEPER:
+    if _name(process) != keeper.NAME:
         return -1
     words = _read(f"/proc/{process}/cmdline").decode(errors="replace").split("\0")
     if folder not in words[:-1]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_hvd.core import commit_store
-from tf_hvd.launch import interpreter, run, supervise
+from tf_hvd.launch import interpreter, processes, run, supervise
 from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.elastic_hosts import Cooldown, Hosts, parse_discovered, slots_of
 from tf_hvd.launch.elastic_stores import Stores
@@ -44,6 +44,7 @@ _SCRIPT = 60.0  # seconds that a discovery script may take
 _IN_VAIN = 3
 _GRACE = 15.0  # seconds more than the start itself gives its ranks
 _FAILED = 1
+_REFUSED = "refused"  # the file by which a start says that it cannot be made at all
 _ELASTIC_ALONE = {
     "max_np": "max-np",
     "reset_limit": "reset-limit",
@@ -180,9 +181,10 @@ class _Watch:
         """It has not ended."""
 
     def fate(self, process: int) -> supervise.Fate:
-        """Stores outlive it."""
-        stores = process in self._driver.stores.processes()
-        return supervise.Fate.LEFT if stores else supervise.Fate.KILLED
+        """Stores outlive it, and what they have started."""
+        stays = process in self._driver.stores.processes()
+        stays = stays or processes.name(process) == commit_store.STANDBY_NAME
+        return supervise.Fate.LEFT if stays else supervise.Fate.KILLED
 
 
 class Driver:
@@ -223,7 +225,7 @@ class Driver:
             if restarts:
                 say(self._again_text(restarts, ranks, hosts))
             end = self._start(hosts, ranks, restarts)
-            if end.asked or end.code == 0:
+            if end.asked or end.code == 0 or (self._folder / _REFUSED).exists():
                 return end.code
             restarts += 1
             newest = self.stores.newest()
@@ -430,6 +432,7 @@ def main(arguments: Sequence[str]) -> int:
             return run.run(options, os.environ)
     except UsageError as error:
         say(f"tf_hvd run: {error}")
+        (file.parent / _REFUSED).touch()
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -1,8 +1,9 @@
 """The time that the ranks of a job get when they are asked to end, on whatever machine they run.
 
 Nobody's end may end the others: MPI's launchers kill all ranks when the first has ended. So the
-keepers (rank.py) are told to hold their rank's end back, before the ranks are told to end, and are
-released when all have. On other machines a deputy (deputy.py), started by ssh or srun, does that.
+keepers (keeper.py) are told to hold their rank's end back, before the ranks are told to end, and
+are released when all have. On other machines a deputy (deputy.py), started by ssh or srun, does
+that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tf_hvd.launch import deputy, rank
+from tf_hvd.launch import deputy, keeper
 from tf_hvd.launch.culprit import listed
 
 # In seconds: how long the other ranks are not told yet for a machine that does not answer at first;
@@ -83,7 +84,7 @@ class Grace:
         if self._hosts:
             who.append(f"{'those' if here else 'the ranks'} on {', '.join(self._hosts)}")
         if who:
-            self._here.to_keepers(rank.HOLD)
+            self._here.to_keepers(keeper.HOLD)
             self._signum = signum
             self._thread.start()
         return " and ".join(who)
@@ -125,7 +126,7 @@ class Grace:
             link.close()  # its keepers are released then
         for link in links:
             link.wait()
-        self._here.to_keepers(rank.RELEASE)
+        self._here.to_keepers(keeper.RELEASE)
 
     def _wait_until_gone(self, links: list[_Link]) -> None:
         until = time.monotonic() + _GONE
@@ -136,7 +137,7 @@ class Grace:
         """The machines that are reached, whose ranks hold back their ends by now, and others."""
         links = [_Link(host, self._elsewhere, self._folder) for host in self._hosts]
         for link in links:
-            link.say(deputy.TO_KEEPERS, rank.HOLD)
+            link.say(deputy.TO_KEEPERS, keeper.HOLD)
             link.say(deputy.LOOK)
         until = time.monotonic() + _REACHED
         late = [link for link in links if not link.answers(until, self._over)]
@@ -179,7 +180,7 @@ class _Link:
         assert elsewhere.reach
         self.host = host
         file = str(Path(deputy.__file__))
-        words = [sys.executable, "-I", "-S", file, folder, str(int(rank.RELEASE))]
+        words = [sys.executable, "-I", "-S", file, folder, str(int(keeper.RELEASE))]
         self._process = subprocess.Popen(
             elsewhere.reach(host, words),
             stdin=subprocess.PIPE,

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import psutil
 
-from tf_hvd.launch import processes, rank
+from tf_hvd.launch import keeper, processes, rank
 
 # In seconds, after a `tf_hvd run` that was killed: what ends meanwhile may still write.
 _PASSES = (0.0, 0.5, 2.0, 6.0)
@@ -83,5 +83,5 @@ def _kill_launchers(folder: str) -> None:
 def _clear(folder: Path) -> None:
     for file in folder.glob(f"{rank.JOINED}*"):
         with contextlib.suppress(OSError):
-            rank.remove_segments(file.read_text(errors="replace").splitlines())
+            keeper.remove_segments(file.read_text(errors="replace").splitlines())
     shutil.rmtree(folder, ignore_errors=True)

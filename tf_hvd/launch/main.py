@@ -67,6 +67,12 @@ def _rank_count(text: str) -> int:
     return int(text)
 
 
+def _restarts(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of restarts; 0 for none")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -247,7 +253,7 @@ def _add_elastic(runner: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--reset-limit",
-        type=_rank_count,
+        type=_restarts,
         metavar="N",
         help="end the job after N starts beside the first",
     )

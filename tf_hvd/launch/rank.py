@@ -12,29 +12,27 @@ import contextlib
 import errno
 import os
 import re
-import resource
 import select
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
 
-SOCKET, MACHINE, ENDED, RUNNING, JOINED = "ranks", "machine", "ended.", "running.", "joined."
+if TYPE_CHECKING or __package__:
+    from tf_hvd.launch import keeper
+else:  # as a file
+    sys.path.append(os.path.dirname(__file__))
+    import keeper
+
+SOCKET, MACHINE, JOINED = "ranks", "machine", "joined."
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
-# What a keeper is told (deputy.py): to hold its rank's end back, and no longer.
-HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
-# By this name others know that a keeper's program is its child: the ranks (IsKeeper in
-# runtime/base), and deputy.py.
-KEEPER = "tf_hvd_run_rank"
-# What is for the program alone, of what comes to both.
-_NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# MPICH, Open MPI, Open MPI before 5 and Intel MPI name their shared memory so.
-_SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
-# In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
-_LOOK, _GRACE = 2.0, 5.0
+# How a rank's report begins when its program is another process from now on.
+MOVED = b"moved "
+# By this a rank of an elastic job knows its token (core/commit_store.py).
+_ELASTIC_JOB = "TF_HVD_ELASTIC_JOB"
 # What the launcher says that it hands over.
 INPUT, ERRORS, NOTHING = "i", "e", "-"
 # How a line of standard error on another machine tells whose it is: as --tag-output does.
@@ -47,7 +45,6 @@ _NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
 DUMP_FOLDER = "TF_HVD_DUMP_DIR"
 # By this the program knows which of the launcher's ranks it is (tf_hvd/core/_launcher.py).
 _NUMBER = "TF_HVD_LAUNCHED_RANK"
-_PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
 _STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE = 1 << 16
 # In seconds: a line that takes longer to write is shown as far as it is.
@@ -155,26 +152,35 @@ def report(folder: str, rank: int, recording: int | None) -> dict[str, int] | No
     By name: its standard input, `INPUT`, and where its standard error goes, `ERRORS`. None if there
     is no launcher on this machine.
     """
-    try:
-        where = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    except OSError:
-        return None
+    files = [] if recording is None else [recording]
+    with contextlib.suppress(OSError), _to_launcher(folder) as link:
+        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+        link.sendmsg([f"{rank} {os.getpid()}\n".encode()], sent if files else [])
+        room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+        names, ancillary, _, _ = link.recvmsg(2, room)
+        handed = array.array("i")
+        for _, kind, data in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                handed.frombytes(data)
+        return dict(zip(names.decode(), handed))  # noqa: B905 (as many, or "-" and none)
+    return None
+
+
+def _report_moved(folder: str, rank: int, process: int) -> None:
+    """Tells the launcher that a rank's program is another process, once that is known to it."""
+    with contextlib.suppress(OSError), _to_launcher(folder) as link:
+        link.sendall(MOVED + f"{rank} {process}\n".encode())
+        link.recv(1)
+
+
+@contextlib.contextmanager
+def _to_launcher(folder: str) -> Iterator[socket.socket]:
+    where = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as link:
             # By a short name: a socket's path may have 107 bytes.
             link.connect(f"/proc/self/fd/{where}/{SOCKET}")
-            files = [] if recording is None else [recording]
-            sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
-            link.sendmsg([f"{rank} {os.getpid()}\n".encode()], sent if files else [])
-            room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
-            names, ancillary, _, _ = link.recvmsg(2, room)
-            handed = array.array("i")
-            for _, kind, data in ancillary:
-                if kind == socket.SCM_RIGHTS:
-                    handed.frombytes(data)
-            return dict(zip(names.decode(), handed))  # noqa: B905 (as many, or "-" and none)
-    except OSError:
-        return None
+            yield link
     finally:
         os.close(where)
 
@@ -361,144 +367,24 @@ def write_all(to: int, data: bytes) -> bool:
     return True
 
 
-def watch_child(folder: str, rank: int, save: Callable[[], None]) -> None:
-    """Forks: the child returns and becomes the rank, this process notes that it runs, how it ends.
-
-    MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
-    others ran still. A signal that the launcher sends goes to both, as they are one process group.
-
-    Args:
-        folder: the launcher's; empty on another machine.
-        rank: whose child it is.
-        save: called at a bad end.
-    """
-    launcher = os.getppid()
-    running = os.path.join(folder, f"{RUNNING}{rank}")
-    if folder:
-        with contextlib.suppress(OSError):
-            os.close(os.open(running, os.O_CREAT | os.O_WRONLY, 0o600))
-    # From before the fork on: a keeper that got no core would not be known, or be ended.
-    handled = signal.pthread_sigmask(signal.SIG_BLOCK, _Keeper.HEARD | set(_NOT_OURS))
-    _call_oneself(KEEPER)
-    child = os.fork()
-    if child == 0:
-        _call_oneself("python")
-        signal.pthread_sigmask(signal.SIG_SETMASK, handled)
+def _run_in_standby(command: list[str], folder: str, rank: int) -> None:
+    """Runs the program in the standby of this machine, if it can; does not return then."""
+    token = os.environ.get(_ELASTIC_JOB, "").partition(":")[0]
+    if not token:
         return
-    keeper = _Keeper(child, launcher)
-    # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
-    # holds this one any more, before it is told how the rank has ended.
-    kept = os.environ.get(_PMI, "")
-    recording = "" if folder else os.environ.get(RECORDING, "").partition(":")[0]
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and str(number) not in (kept, recording):
-            with contextlib.suppress(OSError):  # what has listed them
-                os.close(number)
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    for signum in _NOT_OURS:
-        signal.signal(signum, signal.SIG_IGN)
-    code = keeper.wait()
-    if folder:
-        with contextlib.suppress(OSError):
-            _note_end(folder, rank, code)
-    elif code:
-        save()
-    keeper.hold()
-    if code < 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left one, if wanted
-        os.kill(os.getpid(), -code)
-    os._exit(code if code >= 0 else 128 - code)
+    if TYPE_CHECKING or __package__:
+        from tf_hvd.launch import stand_in
+    else:
+        import stand_in
 
+    def begins(process: int) -> None:
+        keeper.call_oneself(f"{keeper.STANDS_IN}{process}")
+        if folder:
+            _report_moved(folder, rank, process)
 
-def _note_end(folder: str, rank: int, code: int) -> None:
-    if not code:
-        os.unlink(os.path.join(folder, f"{RUNNING}{rank}"))
-        return
-    new = os.path.join(folder, f"new.{ENDED}{rank}")
-    with open(new, "w") as file:
-        file.write(str(code))
-    # In one piece: the launcher may kill us here, and the file be read.
-    os.rename(new, os.path.join(folder, f"{ENDED}{rank}"))
-
-
-def _call_oneself(name: str) -> None:
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
-        file.write(name)
-
-
-class _Keeper:
-    """Waits for a rank's program, `child`, which `launcher`, a process, has started.
-
-    The signals that it hears are blocked.
-    """
-
-    HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
-
-    def __init__(self, child: int, launcher: int) -> None:
-        self._child = child
-        self._launcher = launcher
-        self._held = False
-        self._segments: set[str] = set()  # that it had when it was to be held
-
-    def wait(self) -> int:
-        """Waits for the program's end; returns its exit code, or minus the signal.
-
-        Ends it if the launcher's process that has started it is gone, which has not ended it then:
-        both were killed.
-        """
-        orphaned = None
-        while True:
-            ended, status = os.waitpid(self._child, os.WNOHANG)
-            if ended:
-                # It may have been killed, and on another machine nobody else knows of them.
-                remove_segments(self._segments)
-                return os.waitstatus_to_exitcode(status)
-            if orphaned is None and os.getppid() != self._launcher:
-                orphaned = time.monotonic()
-                remove_segments(_segments_of(self._child))
-                with contextlib.suppress(OSError):  # what it has started as well, its data loaders
-                    os.killpg(os.getpgid(self._child), signal.SIGTERM)
-            elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
-                os.kill(self._child, signal.SIGKILL)
-            self._hear(_LOOK)
-
-    def hold(self) -> None:
-        """Returns when this end may be known, at which MPI's launchers may kill the other ranks.
-
-        They may be saving a checkpoint, where all are asked to end.
-        """
-        while self._hear(0.0):
-            pass
-        while self._held and os.getppid() == self._launcher:
-            self._hear(_LOOK)
-
-    def _hear(self, seconds: float) -> bool:
-        heard = signal.sigtimedwait(self.HEARD, seconds)
-        if heard is not None and heard.si_signo != signal.SIGCHLD:
-            self._held = heard.si_signo == HOLD
-            if self._held:
-                self._segments |= _segments_of(self._child)
-        return heard is not None
-
-
-def _segments_of(process: int) -> set[str]:
-    """The names in /dev/shm that a process uses."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/maps", errors="replace") as maps:
-        return {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
-    return set()
-
-
-def remove_segments(names: Iterable[str]) -> None:
-    """Removes those in /dev/shm that are MPI's and nobody else removes; who uses one keeps it."""
-    for name in names:
-        if name.startswith(_SEGMENTS) and "/" not in name:
-            with contextlib.suppress(OSError):
-                os.unlink(f"/dev/shm/{name}")
+    code = stand_in.run(command, token, begins)
+    if code is not None:
+        keeper.end_as(code)
 
 
 def _become(command: list[str]) -> NoReturn:
@@ -532,7 +418,7 @@ def main(arguments: list[str]) -> NoReturn:
     folder, variables, chosen, output, *command = arguments
     _forget_preloaded()
     rank, wanted = _rank(variables), chosen.split(",")
-    here = _is_of_this_machine(folder)
+    here = folder if _is_of_this_machine(folder) else ""
     if not here:
         os.environ.pop(FOLDER_VARIABLE, None)
     recording, job = open_recording(), os.path.basename(folder)
@@ -547,9 +433,9 @@ def main(arguments: list[str]) -> NoReturn:
                 save_recording(recording, to, job, rank)
 
     if "watch" in wanted:
-        watch_child(folder if here else "", rank, save)
+        keeper.watch_child(here, rank, save, {str(recording)})
     os.environ[_NUMBER] = str(rank)
-    handed = report(folder, rank, recording) if here else None
+    handed = report(here, rank, recording)
     _take(handed or {}, wanted)
     label = f"[1,{rank}]<{{}}>: "
     tags, timestamps = "tags" in wanted, "timestamps" in wanted
@@ -562,6 +448,7 @@ def main(arguments: list[str]) -> NoReturn:
             copy_output("", label, timestamps=False, streams={2: _STREAMS[2]})
     except OSError as error:
         sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
+    _run_in_standby(command, here, rank)
     _become(command)
 
 

@@ -21,7 +21,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from tf_hvd.launch import processes, rank
+from tf_hvd.launch import keeper, processes, rank
 from tf_hvd.launch.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.leftovers import Traces
@@ -149,8 +149,8 @@ class Session:
         Slurm's ranks, which start without our help.
         """
         codes = {
-            number: int((self.folder / f"{rank.ENDED}{number}").read_text())
-            for number in self._told(rank.ENDED)
+            number: int((self.folder / f"{keeper.ENDED}{number}").read_text())
+            for number in self._told(keeper.ENDED)
         }
         for number in self._told(EXCEPTION):
             if codes.get(number, -signal.SIGTERM) in (-signal.SIGTERM, -signal.SIGKILL):
@@ -162,7 +162,7 @@ class Session:
 
         Others may be told of it, and end, before it has. In nanoseconds.
         """
-        told = [self.folder / f"{what}{number}" for what in (EXCEPTION, EXITS, rank.ENDED)]
+        told = [self.folder / f"{what}{number}" for what in (EXCEPTION, EXITS, keeper.ENDED)]
         return min(file.stat().st_mtime_ns for file in told if file.exists())
 
     def exception(self, number: int) -> tuple[str, str]:
@@ -188,7 +188,7 @@ class Session:
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
-        elsewhere = (self._told(each) for each in (LEFT, EXITS, rank.RUNNING, rank.ENDED))
+        elsewhere = (self._told(each) for each in (LEFT, EXITS, keeper.RUNNING, keeper.ENDED))
         return sorted(self._told(rank.JOINED).difference(*elsewhere))
 
     def ended_before(self) -> list[int]:
@@ -197,7 +197,7 @@ class Session:
         None if no other rank has called it: then nobody waited for them.
         """
         called = self._told(CALLED)  # processes
-        elsewhere = self._told(rank.JOINED) | self._told(rank.RUNNING) | self._told(rank.ENDED)
+        elsewhere = self._told(rank.JOINED) | self._told(keeper.RUNNING) | self._told(keeper.ENDED)
         return sorted(
             number
             for number, process in self.ranks.items()
@@ -216,7 +216,7 @@ class Session:
 
     def cut_short(self) -> list[int]:
         """The ranks that have not ended well, or not by themselves; of this machine alone."""
-        return sorted(self._told(rank.RUNNING))
+        return sorted(self._told(keeper.RUNNING))
 
     def _told(self, prefix: str) -> set[int]:
         """The ranks of this machine that have such a file."""
@@ -235,7 +235,7 @@ class Session:
     def _broke(self, number: int) -> bool:
         """Whether a rank did not end well: not by itself, or in the job and with an error."""
         try:
-            code = int((self.folder / f"{rank.ENDED}{number}").read_text())
+            code = int((self.folder / f"{keeper.ENDED}{number}").read_text())
         except (OSError, ValueError):
             return True  # killed, and with it the process that was to say so
         return code < 0 or number in self._told(rank.JOINED) - self._told(LEFT)
@@ -263,16 +263,20 @@ class Session:
                 link, _ = self._listener.accept()
                 with link, contextlib.suppress(OSError, ValueError):
                     link.settimeout(10.0)
-                    number, pid = self._report_of(link)
+                    number, pid, begins = self._report_of(link)
                     self.sessions |= {processes.session(pid) or 0}
-                    self._welcome(link, number)
+                    if begins:
+                        self._welcome(link, number)
                     self.ranks[number] = pid
 
-    def _report_of(self, link: socket.socket) -> tuple[int, int]:
-        """A rank's number and process; keeps the file in which its calls are recorded."""
+    def _report_of(self, link: socket.socket) -> tuple[int, int, bool]:
+        """A rank's number and process, and whether it begins, or has another process from now on.
+
+        Keeps the file in which its calls are recorded.
+        """
         text, files, _, _ = socket.recv_fds(link, 64, 1)
         try:
-            number, pid = map(int, text.split())
+            number, pid = map(int, text.removeprefix(rank.MOVED).split())
         except ValueError:
             for file in files:
                 os.close(file)
@@ -281,7 +285,7 @@ class Session:
             if number in self.recordings:
                 os.close(self.recordings[number])
             self.recordings[number] = file
-        return number, pid
+        return number, pid, not text.startswith(rank.MOVED)
 
     def _welcome(self, link: socket.socket, number: int) -> None:
         """Hands a rank its standard input and error, as far as they come from here."""

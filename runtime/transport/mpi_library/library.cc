@@ -295,7 +295,7 @@ std::string ProgramOf(pid_t process) {
 }  // namespace
 
 std::string LauncherLibraryDir() {
-  pid_t process = getppid();
+  pid_t process = StartedBy();
   for (int i = 0; i < kMaxAncestors && process > 1; ++i) {
     const std::string program = ProgramOf(process);
     const size_t slash = program.rfind('/');

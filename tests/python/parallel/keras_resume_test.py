@@ -72,7 +72,7 @@ class Interrupt:
 class Program:
     """What a process does before its `fit`, with callbacks in one order."""
 
-    def __init__(self, flavour, folder, order=(0, 1, 2, 3, 4), **options):
+    def __init__(self, flavour, folder, order=(0, 1, 2, 3, 4), save_freq="epoch", **options):
         rank = hvd.rank()
         flavour.utils.set_random_seed(7 + rank)  # other ones on each rank
         self.model = make_model(flavour, **options)
@@ -81,7 +81,7 @@ class Program:
         self.stop = theirs.EarlyStopping("loss", patience=5, min_delta=1e3)
         self.counts = Counts(flavour)
         given = [
-            ours.BackupAndRestore(folder),
+            ours.BackupAndRestore(folder, save_freq=save_freq),
             self.plateau,
             self.stop,
             ours.BroadcastGlobalVariablesCallback(0),
@@ -199,30 +199,61 @@ def test_a_resume_between_swaps_of_averages(folder):
         np.testing.assert_array_equal(ours, value)
 
 
-def test_resume_within_an_epoch(flavour, folder, rank):
-    """The epoch begins anew, with the random numbers that it had."""
-    flavour.utils.set_random_seed(3 + rank)
-    model = make_model(flavour)
-    ours = callbacks.of(flavour).BackupAndRestore(folder, save_freq=2)
-    seen = []
+class InterruptAt:
+    """Interrupts when batches of epochs begin, each once; `begun`: where each `fit` began."""
 
-    def draw(self, epoch, logs=None):
-        seen.append((epoch, random.random()))
+    def __new__(cls, flavour, *places):
+        left = list(places)
 
-    def stop(self, batch, logs=None):
-        if batch == 2 and len(seen) == 2:
-            raise KeyboardInterrupt
+        def train_begin(self, logs=None):
+            self.begun = [*getattr(self, "begun", ()), None]
 
-    hooks = {"on_epoch_begin": draw, "on_train_batch_end": stop}
-    watch = type("Watch", (flavour.callbacks.Callback,), hooks)()
-    broadcast = callbacks.of(flavour).BroadcastGlobalVariablesCallback(0)
-    given = {"epochs": 2, "verbose": 0, "callbacks": [broadcast, watch, ours]}
+        def begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def batch_begin(self, batch, logs=None):
+            self.begun[-1] = self.begun[-1] or (self.epoch, batch)
+            if left and left[0] == (self.epoch, batch):
+                raise KeyboardInterrupt(left.pop(0))
+
+        hooks = {
+            "on_train_begin": train_begin,
+            "on_epoch_begin": begin,
+            "on_train_batch_begin": batch_begin,
+        }
+        return type("InterruptAt", (flavour.callbacks.Callback,), hooks)()
+
+
+# A backup is made after each second batch, of three: written before the next one begins, or at the
+# end of the epoch, and so behind the callback that interrupts.
+@pytest.mark.parametrize(
+    "places",
+    [((1, 0),), ((1, 1), (1, 2)), ((3, 0), (3, 1), (3, 2)), ((2, 2), (5, 1))],
+    ids=["first_epoch", "twice", "thrice", "later"],
+)
+def test_a_fit_goes_on_in_the_middle_of_an_epoch(flavour, places, folder):
+    """To the bit, with its metrics; Keras 3 went back to epoch 0 at the second interruption."""
+    options = {"policy": "mixed_float16", "accumulate": 2} if flavour is keras else {}
+    wanted = Program(flavour, folder + "_reference", save_freq=2, **options).fit()
+    state = wanted.state()
+    interrupt = InterruptAt(flavour, *places)
+    for _ in places:
+        with pytest.raises(KeyboardInterrupt):
+            Program(flavour, folder, save_freq=2, **options).fit(interrupt)
+    ours = Program(flavour, folder, save_freq=2, **options).fit(interrupt)
+    assert_equal(ours.state(), state)
+    for name, values in ours.history.items():
+        assert values == wanted.history[name][-len(values) :]
+    assert any(batch for _, batch in interrupt.begun)
+
+
+def test_an_epoch_starts_over_where_the_ranks_back_up_differently(flavour, folder, rank):
+    options = {"save_freq": 2 if rank == 0 else 1}
     with pytest.raises(KeyboardInterrupt):
-        model.fit(data(rank), **given)
-    flavour.utils.set_random_seed(3 + rank)
-    again = callbacks.of(flavour).BackupAndRestore(folder, save_freq=2)
-    model.fit(data(rank), **{**given, "callbacks": [broadcast, watch, again]})
-    assert seen[2] == seen[1]
+        Program(flavour, folder, **options).fit(InterruptAt(flavour, (1, 2)))
+    watch = InterruptAt(flavour)
+    Program(flavour, folder, **options).fit(watch)
+    assert watch.begun == [(1, 0) if hvd.size() > 1 else (1, 1)]
 
 
 @pytest.mark.jobs(2)

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <map>
+#include <string>
 #include <thread>
 
 namespace tf_hvd {
@@ -38,6 +41,29 @@ TEST(ProcessesTest, OneMayEndWhileItIsLookedAt) {
     look.join();
     EXPECT_FALSE(HasThread(process, "python"));
   }
+}
+
+// A rank's program that came from a standby is not below its launcher.
+TEST(ProcessesTest, WhatStandsInForAProgramGivesItsPlace) {
+  const pid_t program = fork();
+  if (program == 0) {
+    for (;;) pause();
+  }
+  const pid_t stand_in = fork();
+  if (stand_in == 0) {
+    const std::string name = "tf_hvd:" + std::to_string(program);
+    prctl(PR_SET_NAME, name.c_str());
+    for (;;) pause();
+  }
+  std::map<pid_t, Process> all = AllProcesses();
+  while (all.count(stand_in) != 0) all = AllProcesses();
+  EXPECT_EQ(all[program].stand_in, stand_in);
+  EXPECT_EQ(all[program].parent, getpid());
+  for (const pid_t process : {program, stand_in}) {
+    kill(process, SIGKILL);
+    EXPECT_EQ(waitpid(process, nullptr, 0), process);
+  }
+  EXPECT_EQ(StartedBy(), getppid());
 }
 
 }  // namespace

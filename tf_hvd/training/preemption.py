@@ -108,11 +108,23 @@ class Preemption:
         When a rank has got a signal, all ranks call `save` after the same step, the next one or
         that after it, and end with exit code 75 (EX_TEMPFAIL of sysexits.h).
         """
-        if self._together.say(int(is_asked_to_end())):
-            self._together.finish()
+        if self.is_time():
             if self._save is not None:
                 self._save()
-            leave_in_order()
+            self.leave()
+
+    def is_time(self) -> bool:
+        """The part of `check` that asks: whether all ranks are to save now, and then to `leave`."""
+        return bool(self._together.say(int(is_asked_to_end())))
+
+    def leave(self) -> NoReturn:
+        """The part of `check` that ends this process, as all ranks do."""
+        self.finish()
+        leave_in_order()
+
+    def finish(self) -> None:
+        """There will be no further step."""
+        self._together.finish()
 
 
 def on_preemption(

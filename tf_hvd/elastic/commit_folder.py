@@ -1,0 +1,136 @@
+"""Commits on disk: a folder that survives all machines of a job, if it is asked for.
+
+Every so many commits, what a rank puts into the store of its machine it writes into the folder as
+well. A job that finds no commit in any store goes on from the newest that is complete there.
+
+    commit.N   the file of commit N (commit_file.py), by the first rank of the first node
+    part.R.N   the part of rank R: CRC (zlib's crc32), and what the store has
+
+Each is written in one piece: a file of that name is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+
+from tf_hvd.elastic import commit_file
+from tf_hvd.elastic.store import Store
+
+FILE = "commit.disk"
+"""The memory into which `load` reads."""
+_KEPT = 2  # commits: the last one may not be complete
+_CRC = struct.Struct("<I")
+_PIECE = 1 << 24
+
+
+class CommitFolder:
+    """The folder. One thread.
+
+    Args:
+        path: made if it is not there.
+        every: of so many commits one is written.
+
+    Raises:
+        OSError: it cannot be used, or other users can write to it: what is in it is unpickled.
+    """
+
+    def __init__(self, path: str, every: int) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        about = os.stat(path)
+        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+            raise PermissionError(f"{path}: others than this user can write to it")
+        self._path, self._every = path, every
+
+    def wants(self, number: int) -> bool:
+        """Whether a commit is to be written."""
+        return number % self._every == 0
+
+    def put_part(self, rank: int, number: int, data: bytes) -> None:
+        """Writes the part of a rank."""
+        self._put(f"part.{rank}.{number}", [_CRC.pack(zlib.crc32(data)), data])
+
+    def put_file(self, number: int, file: int) -> None:
+        """Writes the file of a commit, and removes those that are too old."""
+        size = os.fstat(file).st_size
+        pieces = (os.pread(file, _PIECE, at) for at in range(0, size, _PIECE))
+        self._put(f"commit.{number}", pieces)
+        self._remove({*self._listed()} - {*sorted(self._numbers(), reverse=True)[:_KEPT]})
+
+    def load(self, store: Store) -> int:
+        """Brings the newest commit that is complete into a store; returns its number, or 0.
+
+        What is newer is removed: its numbers are used again.
+        """
+        for number in sorted(self._numbers(), reverse=True):
+            parts = self._read(number, store.file(FILE))
+            if parts is not None:
+                for rank, data in enumerate(parts):
+                    store.put(rank, number, data)
+                self._remove({each for each in self._listed() if each > number})
+                return number
+        os.ftruncate(store.file(FILE), 0)
+        self._remove(self._listed())
+        return 0
+
+    def clear(self) -> None:
+        """Removes all commits: the training is through."""
+        self._remove(self._listed())
+
+    def _read(self, number: int, into: int) -> list[bytes] | None:
+        """The parts of a commit, whose file is read into memory; None if it is not complete."""
+        try:
+            with open(self._of(f"commit.{number}"), "rb") as file:
+                os.ftruncate(into, 0)
+                at = 0
+                while piece := file.read(_PIECE):
+                    at += os.pwrite(into, piece, at)
+            index = commit_file.read_index(into)
+            for name, entry in index.arrays.items():
+                commit_file.read_array(into, name, entry)
+            return [self._part(rank, number) for rank in range(index.ranks)]
+        except (OSError, commit_file.CommitError):
+            return None
+
+    def _part(self, rank: int, number: int) -> bytes:
+        with open(self._of(f"part.{rank}.{number}"), "rb") as file:
+            text = file.read()
+        if len(text) < _CRC.size or _CRC.unpack_from(text)[0] != zlib.crc32(text[_CRC.size :]):
+            raise commit_file.CommitError("a part is damaged")
+        return text[_CRC.size :]
+
+    def _put(self, name: str, pieces: Iterable[bytes]) -> None:
+        new = self._of(f"new.{name}")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(new, self._of(name))
+
+    def _of(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+    def _listed(self) -> set[int]:
+        """The numbers of the commits of which something is there."""
+        names = [name.split(".") for name in os.listdir(self._path)]
+        kinds = {"commit": 2, "part": 3}
+        return {
+            int(parts[-1])
+            for parts in names
+            if kinds.get(parts[0]) == len(parts) and parts[-1].isdigit()
+        }
+
+    def _numbers(self) -> list[int]:
+        """Those of which the file is there."""
+        return [each for each in self._listed() if os.path.exists(self._of(f"commit.{each}"))]
+
+    def _remove(self, numbers: Iterable[int]) -> None:
+        old = {str(number) for number in numbers}
+        for name in os.listdir(self._path):
+            if name.startswith(("commit.", "part.")) and name.rpartition(".")[2] in old:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._of(name))
