@@ -132,10 +132,11 @@ def test_a_job_that_lost_everything_goes_on_from_disk(elastic, tmp_path):
     disk = {"TF_HVD_COMMIT_DIR": str(folder), "TF_HVD_COMMIT_DIR_EVERY": "4"}
     code, output = elastic(LOOP, *plain, "--reset-limit", "0", **disk, KILLS="15:1")
     assert code != 0, output
-    assert {"commit.8", "commit.12"} <= {each.name for each in folder.iterdir()}
+    # The last one, if it is there, lacks the part of the rank that was killed.
+    assert (folder / "commit.12").exists()
     code, output = elastic(LOOP, *plain, **disk)
     assert code == 0, output
-    assert lines_of("from", output) == ["from 12", "from 12"], output
+    assert lines_of("from", output) == ["from 11", "from 11"], output
     assert lines_of("end", output) == expected, output
     assert not list(folder.glob("commit.*"))
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jobs
 from prove import Table
@@ -40,6 +41,15 @@ start = int(os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[2])
 steps = os.open(os.path.join(os.environ["TF_HVD_PROVE"], "steps"),
                 os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
+def wait_for_standby():
+    # It is there a few seconds after the first commit: from then on restarts are warm.
+    name = "tf_hvd_standby/" + os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[0]
+    while os.environ.get("TF_HVD_ELASTIC_STANDBY") != "off" and state.batch == 1:
+        with open("/proc/net/unix") as file:
+            if name in file.read():
+                break
+        time.sleep(0.05)
+
 @hvd.elastic.run
 def train(state):
     while state.batch < int(os.environ["STEPS"]):
@@ -51,6 +61,7 @@ def train(state):
             if rank == 0:
                 os.write(steps, struct.pack("<dqq", time.time(), start, state.batch))
             state.commit()
+            wait_for_standby()
             if state.batch >= int(os.environ["STEPS"]):
                 break
         else:
@@ -62,7 +73,26 @@ bits = hashlib.sha256(b"".join(value.tobytes() for value in model.get_weights())
 os.write(1, f"end {rank} {bits[:16]} at {sampler.position}{chr(10)}".encode())
 """
 RECORD = struct.Struct("<dqq")
-STEPS, KILLS, RANKS = 2000, 50, 4
+STEPS = 2000
+
+
+class Case(NamedTuple):
+    """One job: MPI, ranks, on two machines or one, with a standby or without, kills."""
+
+    family: str
+    ranks: int
+    on_nodes: bool
+    standby: bool
+    kills: int
+
+
+CASES = (
+    Case("openmpi", 4, False, True, 50),
+    Case("mpich", 4, False, True, 50),
+    Case("openmpi", 4, True, True, 50),
+    Case("openmpi", 2, False, True, 20),
+    Case("openmpi", 2, False, False, 10),
+)
 
 
 def steps_of(job: jobs.Job) -> list[tuple[float, int, int]]:
@@ -95,22 +125,29 @@ def kill(job: jobs.Job, rank: int, nodes: Sequence[cluster.Node]) -> None:
 
 
 def run(
-    family: str, kills: int, steps: int, nodes: Sequence[cluster.Node], chance: random.Random
+    case: Case, steps: int, nodes: Sequence[cluster.Node], chance: random.Random
 ) -> tuple[list[str], list[float]]:
-    """What the ranks say at the end, and the seconds from each kill to the next step."""
-    options = ["--min-np", str(RANKS)]
+    """What the ranks say at the end, and the seconds from each kill to the next step.
+
+    Without kills, from the job's start to its first step.
+    """
+    kills, ranks = case.kills, case.ranks
+    options = ["--min-np", str(ranks)]
     if nodes:
         options += ["-H", ",".join(f"{node.name}:2" for node in nodes)]
     within = nodes[0].command if nodes else list
-    settings = {"STEPS": str(steps)}
+    settings = {"STEPS": str(steps), "TF_HVD_ELASTIC_STANDBY": "on" if case.standby else "off"}
     seconds = []
-    with jobs.Job(family, RANKS, jobs.PREAMBLE + PROGRAM, settings, options, within) as job:
+    began = time.time()
+    with jobs.Job(case.family, ranks, jobs.PREAMBLE + PROGRAM, settings, options, within) as job:
+        if not kills:
+            seconds.append(wait_for_step(job, 0, 0)[0] - began)
         start, apart = 0, steps // (kills + 1)
         for number in range(kills):
-            beyond = max(0, number * apart + chance.randrange(apart))
+            beyond = max(1, number * apart + chance.randrange(apart))
             _, start = wait_for_step(job, start, beyond)
             time.sleep(chance.uniform(0, 0.05))
-            kill(job, chance.randrange(RANKS), nodes)
+            kill(job, chance.randrange(ranks), nodes)
             killed = time.time()
             when, start = wait_for_step(job, start + 1, 0)
             seconds.append(when - killed)
@@ -120,7 +157,7 @@ def run(
     assert code == 0, output
     assert not left, f"left behind: {left}\n{output}"
     ends = sorted(re.findall(r"^end .*", output, re.MULTILINE))
-    assert len(ends) == RANKS, output
+    assert len(ends) == ranks, output
     return ends, seconds
 
 
@@ -135,21 +172,22 @@ def prove(short: bool) -> Table:
         f"`kill -9` of a random rank at a random moment of a training of {STEPS} steps. Each job "
         "ended with exit code 0, on all ranks with the bits that they have in a job that nobody "
         "disturbed, and left no process, shared memory or file. From a kill to the end of the "
-        "first step after it, in seconds:",
-        ["MPI", "ranks", "kills", "median", "worst"],
+        "first step after it, and from the start of an undisturbed job to its first step, in seconds:",
+        ["MPI", "ranks", "standby", "kills", "median", "worst", "a cold start"],
     )
-    kills, steps = (2, 60) if short else (KILLS, STEPS)
+    steps, cases = (60, [CASES[0]._replace(kills=2)]) if short else (STEPS, CASES)
     chance = random.Random(11)
-    for family, on_nodes in (("openmpi", False), ("mpich", False), ("openmpi", True)):
-        if on_nodes and cluster.why_not():
+    for case in cases:
+        if case.on_nodes and cluster.why_not():
             continue
-        with two_nodes() if on_nodes else contextlib.nullcontext([]) as nodes:
-            expected, _ = run(family, 0, steps, nodes, chance)
-            ends, seconds = run(family, kills, steps, nodes, chance)
+        with two_nodes() if case.on_nodes else contextlib.nullcontext([]) as nodes:
+            expected, cold = run(case._replace(kills=0), steps, nodes, chance)
+            ends, seconds = run(case, steps, nodes, chance)
         assert ends == expected, f"{ends}\nexpected\n{expected}"
-        where = f"{RANKS}, on two machines" if on_nodes else str(RANKS)
-        median = f"{statistics.median(seconds):.1f}"
-        table.add(family, where, len(seconds), median, f"{max(seconds):.1f}")
-        if short:
-            break
+        where = f"{case.ranks}, on two machines" if case.on_nodes else str(case.ranks)
+        figures = (statistics.median(seconds), max(seconds), *cold)
+        with_standby = "yes" if case.standby else "no"
+        table.add(
+            case.family, where, with_standby, case.kills, *(f"{each:.1f}" for each in figures)
+        )
     return table
