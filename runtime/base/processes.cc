@@ -1,6 +1,7 @@
 #include "runtime/base/processes.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,18 @@ pid_t StandsInFor(const std::string& name) {
   return static_cast<pid_t>(std::atol(name.c_str() + start.size()));
 }
 
+bool IsOfStandby(const Process& program, const std::map<pid_t, Process>& all) {
+  const auto parent = all.find(program.parent);
+  return parent != all.end() && parent->second.name == kStandby;
+}
+
+// Anybody may give a process any name.
+bool IsOurs(pid_t process) {
+  struct stat about = {};
+  return stat(FolderOf(process).c_str(), &about) == 0 &&
+         about.st_uid == geteuid();
+}
+
 std::string WithoutLineEnd(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
@@ -87,7 +100,8 @@ std::map<pid_t, Process> AllProcesses() {
   for (auto found = all.begin(); found != all.end();) {
     const Process& stand_in = found->second;
     const auto program = all.find(StandsInFor(stand_in.name));
-    if (program == all.end()) {
+    if (program == all.end() || !IsOfStandby(program->second, all) ||
+        !IsOurs(stand_in.id)) {
       ++found;
       continue;
     }

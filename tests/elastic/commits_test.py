@@ -236,6 +236,27 @@ class TestOnDisk:
         folder.clear()
         assert os.listdir(tmp_path / "commits") == []
 
+    def test_a_rank_that_is_ahead_loses_nothing(self, folder, store):
+        """Rank 0, which writes the file, removed what others had written of the next one."""
+        self.put(folder, 1)
+        self.put(folder, 2)
+        folder.put_part(1, 4, b"1 of 4")
+        self.put(folder, 3)
+        self.put(folder, 4, without=[1])
+        assert folder.load(store) == 4
+
+    def test_a_folder_is_for_one_job(self, tmp_path):
+        first = commit_folder.CommitFolder(str(tmp_path / "one"), 1, alone=True)
+        with pytest.raises(BlockingIOError, match="another job"):
+            commit_folder.CommitFolder(str(tmp_path / "one"), 1, alone=True)
+        first.clear()
+
+    def test_what_a_full_disk_left_is_removed(self, folder, tmp_path):
+        with pytest.raises(TypeError):
+            folder._put("commit.7", [b"half", None])
+        folder.clear()
+        assert os.listdir(tmp_path / "commits") == []
+
     @pytest.mark.parametrize("name", ["commit.2", "part.1.2"])
     @pytest.mark.parametrize("damage", ["cut", "bit", "gone"])
     def test_a_damaged_one_is_not_used(self, name, damage, folder, store, tmp_path):
@@ -253,5 +274,5 @@ class TestOnDisk:
     def test_one_of_somebody_else_is_refused(self, tmp_path):
         (tmp_path / "open").mkdir()
         (tmp_path / "open").chmod(0o777)
-        with pytest.raises(PermissionError, match="others than this user can write"):
+        with pytest.raises(PermissionError, match="others can write to it"):
             commit_folder.CommitFolder(str(tmp_path / "open"), 1)

@@ -54,7 +54,7 @@ def elastic(tmp_path, run_to_end, mpi_library):
     flags = tmp_path / "flags"
 
     def run(program, *options, family="openmpi", **environment):
-        if not environment.get("KEEP"):
+        if not environment.get("KEEP_FLAGS"):
             shutil.rmtree(flags, ignore_errors=True)
         flags.mkdir(exist_ok=True)
         script = tmp_path / "program.py"

@@ -263,6 +263,49 @@ def test_no_sample_is_lost_or_done_twice_when_slots_come_and_go(elastic, tmp_pat
     assert {"reset 0 2", "reset 1 2", "reset 0 1"} <= set(lines_of("reset", output)), output
 
 
+SETS = """
+hvd.shutdown()
+ranks = [0, hvd_size - 1]
+chosen = hvd.ProcessSet(ranks)
+hvd.init(process_sets=[chosen])
+state = hvd.elastic.ObjectState(batch=0)
+
+@hvd.elastic.run
+def train(state):
+    say("from", state.batch, hvd.size())
+    while state.batch < 60:
+        state.batch += 1
+        if rank in ranks:
+            total = hvd.allreduce(tf.ones([2]), op=hvd.Sum, name="s", process_set=chosen)
+            assert total.numpy().tolist() == [2.0] * 2
+        if state.batch == 5 and rank == 0 and once("fewer"):
+            with open(os.path.join(os.environ["FLAGS"], "hosts"), "w") as file:
+                file.write("localhost:2")
+            die()
+        state.commit()
+
+train(state)
+say("end", rank)
+"""
+
+
+@pytest.mark.tier2
+def test_process_sets_are_formed_again_or_refused_by_name(elastic, tmp_path):
+    script = tmp_path / "discover"
+    script.write_text('#!/bin/sh\ncat "$FLAGS/hosts" 2>/dev/null || echo localhost:3\n')
+    script.chmod(0o755)
+    options = ("-np", "3", "--min-np", "2", "--host-discovery-script", str(script))
+    code, output = elastic("hvd_size = hvd.size()\n" + SETS, *options)
+    assert code == 0, output
+    assert lines_of("from", output)[-2:] == ["from 4 2", "from 4 2"], output
+    assert lines_of("end", output) == ["end 0", "end 1"], output
+    code, output = elastic("hvd_size = 3\n" + SETS, *options)
+    assert code != 0, output
+    said = " ".join(output.split())
+    assert "ProcessSet(ranks=[0, 2])" in said, output
+    assert "3 starts in a row have not come to a commit" in said, output
+
+
 @pytest.mark.tier2
 def test_a_program_that_fails_each_time_ends_the_job(elastic):
     code, output = elastic(
@@ -452,7 +495,7 @@ say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
 @pytest.mark.tier2
 @pytest.mark.parametrize("legacy", ["", "1"], ids=["keras", "tf_keras"])
 def test_a_fit_whose_rank_is_asked_to_end_backs_up_and_goes_on(elastic, legacy):
-    settings = {"TF_USE_LEGACY_KERAS": legacy, "KEEP": "1"}
+    settings = {"TF_USE_LEGACY_KERAS": legacy, "KEEP_FLAGS": "1"}
     code, output = elastic(BACKS_UP, "-np", "2", **settings, BACKUP="reference")
     assert code == 0, output
     epochs, expected = lines_of("epoch", output), lines_of("end", output)

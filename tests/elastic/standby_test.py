@@ -55,6 +55,7 @@ def token(tmp_path_factory):
         standby.ask_for(asked.append)
     request = json.loads(asked[0])
     about = {**request["about"], "given": standby.common(ENVIRON), "modules": ["numpy"]}
+    about["environ"] = ENVIRON
     with subprocess.Popen(
         request["command"], env=ENVIRON, cwd=folder, stdin=subprocess.PIPE
     ) as process:
@@ -102,11 +103,11 @@ print(sys.argv, sys.orig_argv[1:], sys.path[0], sys.flags, sys.executable)
 print(sys.stdout.line_buffering, sys.stdout.write_through, sys.stderr.line_buffering)
 print(os.getcwd(), sorted(os.environ.items()) == sorted(os.environb.items()), os.umask(0o77))
 print({n: v for n, v in os.environ.items() if n not in ("_", "TF_HVD_STARTED")})
-print([signal.getsignal(s) for s in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)])
+print([signal.getsignal(s) for s in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)])
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []), os.sched_getaffinity(0))
 import __main__
 print(__main__.__dict__ is globals(), sorted(n for n in globals() if n.startswith("__")))
-print(open("/proc/self/comm").read())
+print(open("/proc/self/comm").read(), type(__builtins__))
 """,
     "input": "import sys; print(sys.stdin.read().upper()); print('e', file=sys.stderr)",
     "raises": "def fail():\n    raise ValueError('no')\n\nfail()",
@@ -259,10 +260,13 @@ def test_numpy_draws_other_numbers_in_each_rank(token, rank, tmp_path):
         (["/bin/sh", "-c", "true"], {}, "is /bin/sh"),
         ([sys.executable, "-O", "program.py"], {}, "the same options"),
         ([sys.executable, "-i", "program.py"], {}, "the same options"),
+        ([sys.executable, "."], {}, "no text"),
+        ([sys.executable, "program.pyc"], {}, "no text"),
         ([sys.executable, "program.py"], {"OF_ALL": "2"}, "OF_ALL"),
+        ([sys.executable, "program.py"], {"TF_HVD_GUARD": "off"}, "TF_HVD_GUARD"),
         ([sys.executable, "program.py"], {"TF_CPP_MIN_LOG_LEVEL": ""}, "TF_CPP_MIN_LOG_LEVEL"),
     ],
-    ids=["shell", "optimized", "unknown", "variable", "empty"],
+    ids=["shell", "optimized", "unknown", "folder", "compiled", "variable", "setting", "empty"],
 )
 def test_it_says_what_it_cannot_run(command, environ, why, token, rank, tmp_path):
     (tmp_path / "program.py").touch()

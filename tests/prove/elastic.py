@@ -171,8 +171,8 @@ def prove(short: bool) -> Table:
     table = Table(
         f"`kill -9` of a random rank at a random moment of a training of {STEPS} steps. Each job "
         "ended with exit code 0, on all ranks with the bits that they have in a job that nobody "
-        "disturbed, and left no process, shared memory or file. From a kill to the end of the "
-        "first step after it, and from the start of an undisturbed job to its first step, in seconds:",
+        "disturbed, and left no process, shared memory or file. In seconds, from a kill to the end "
+        "of the first step after it, and from the start of an undisturbed job to its first step:",
         ["MPI", "ranks", "standby", "kills", "median", "worst", "a cold start"],
     )
     steps, cases = (60, [CASES[0]._replace(kills=2)]) if short else (STEPS, CASES)

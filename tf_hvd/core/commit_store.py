@@ -12,8 +12,10 @@ commit, which also go to `tf_hvd run`, so that they outlive this machine.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -248,18 +250,23 @@ class Store:
         with self._lock:
             if self._standby is not None and self._standby.poll() is None:
                 return
-            self._standby = subprocess.Popen(
-                asked["command"],
-                env=asked["environ"],
-                cwd=asked["folder"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            assert self._standby.stdin is not None
-            self._standby.stdin.write(json.dumps(asked["about"]).encode() + b"\n")
-            self._standby.stdin.flush()
+            try:
+                self._standby = subprocess.Popen(
+                    asked["command"],
+                    env=asked["environ"],
+                    cwd=asked["folder"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError:
+                return  # no processes left, say: then restarts are cold
+            to = self._standby.stdin
+        assert to is not None
+        with contextlib.suppress(OSError):
+            to.write(json.dumps(asked["about"]).encode() + b"\n")
+            to.flush()
 
     def _file(self, name: str) -> int:
         """The memory of that name, empty at first."""
@@ -276,6 +283,9 @@ def main(arguments: Iterable[str]) -> None:
         arguments: the job's token.
     """
     (token,) = arguments
+    # It ends with its input, and not with ranks that are asked to end.
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
     store = Store(sys.stdout.buffer)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address(token))

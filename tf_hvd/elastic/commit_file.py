@@ -188,7 +188,12 @@ def read_array(file: int, name: str, entry: Entry) -> np.ndarray:
     """
     data = np.empty(entry.size, np.uint8)
     view = memoryview(data)  # type: ignore[arg-type]
-    got = os.preadv(file, [view], entry.offset) if entry.size else 0
+    got = 0
+    while got < entry.size:  # a call reads 2 GiB at most
+        more = os.preadv(file, [view[got:]], entry.offset + got)
+        if not more:
+            break
+        got += more
     if got != entry.size or checksum_of(data) != entry.checksum:
         raise CommitError(f"{name} is damaged")
     return data

@@ -12,10 +12,12 @@ Each is written in one piece: a file of that name is whole.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from tf_hvd.elastic import commit_file
 from tf_hvd.elastic.store import Store
@@ -25,6 +27,7 @@ FILE = "commit.disk"
 _KEPT = 2  # commits: the last one may not be complete
 _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
+_NEW = "new."  # before the name of what is being written
 
 
 class CommitFolder:
@@ -33,17 +36,24 @@ class CommitFolder:
     Args:
         path: made if it is not there.
         every: of so many commits one is written.
+        alone: whether to refuse a folder that another job uses, until this process ends.
 
     Raises:
         OSError: it cannot be used, or other users can write to it: what is in it is unpickled.
     """
 
-    def __init__(self, path: str, every: int) -> None:
+    def __init__(self, path: str, every: int, alone: bool = False) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        about = os.stat(path)
-        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-            raise PermissionError(f"{path}: others than this user can write to it")
         self._path, self._every = path, every
+        self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        _check_own(self._folder, path)
+        if alone:
+            try:
+                fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(f"{path} is that of another job, which runs") from error
+            except OSError:
+                pass  # a file system without locks
 
     def wants(self, number: int) -> bool:
         """Whether a commit is to be written."""
@@ -58,13 +68,16 @@ class CommitFolder:
         size = os.fstat(file).st_size
         pieces = (os.pread(file, _PIECE, at) for at in range(0, size, _PIECE))
         self._put(f"commit.{number}", pieces)
-        self._remove({*self._listed()} - {*sorted(self._numbers(), reverse=True)[:_KEPT]})
+        oldest = sorted(self._numbers())[-_KEPT:][0]
+        # Newer ones may be half-written: other ranks do not wait for this one.
+        self._remove({each for each in self._listed() if each < oldest})
 
     def load(self, store: Store) -> int:
         """Brings the newest commit that is complete into a store; returns its number, or 0.
 
         What is newer is removed: its numbers are used again.
         """
+        self._remove_unfinished()
         for number in sorted(self._numbers(), reverse=True):
             parts = self._read(number, store.file(FILE))
             if parts is not None:
@@ -78,12 +91,13 @@ class CommitFolder:
 
     def clear(self) -> None:
         """Removes all commits: the training is through."""
+        self._remove_unfinished()
         self._remove(self._listed())
 
     def _read(self, number: int, into: int) -> list[bytes] | None:
         """The parts of a commit, whose file is read into memory; None if it is not complete."""
         try:
-            with open(self._of(f"commit.{number}"), "rb") as file:
+            with self._opened(f"commit.{number}") as file:
                 os.ftruncate(into, 0)
                 at = 0
                 while piece := file.read(_PIECE):
@@ -96,27 +110,40 @@ class CommitFolder:
             return None
 
     def _part(self, rank: int, number: int) -> bytes:
-        with open(self._of(f"part.{rank}.{number}"), "rb") as file:
+        with self._opened(f"part.{rank}.{number}") as file:
             text = file.read()
         if len(text) < _CRC.size or _CRC.unpack_from(text)[0] != zlib.crc32(text[_CRC.size :]):
             raise commit_file.CommitError("a part is damaged")
         return text[_CRC.size :]
 
-    def _put(self, name: str, pieces: Iterable[bytes]) -> None:
-        new = self._of(f"new.{name}")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(new, self._of(name))
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW
+        with open(os.open(name, flags, dir_fd=self._folder), "rb") as file:
+            _check_own(file.fileno(), name)
+            yield file
 
-    def _of(self, name: str) -> str:
-        return os.path.join(self._path, name)
+    def _put(self, name: str, pieces: Iterable[bytes]) -> None:
+        new = f"{_NEW}{name}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        try:
+            with open(os.open(new, flags, 0o600, dir_fd=self._folder), "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            self._unlink(new)  # the disk may be full
+            raise
+
+    def _unlink(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._folder)
 
     def _listed(self) -> set[int]:
         """The numbers of the commits of which something is there."""
-        names = [name.split(".") for name in os.listdir(self._path)]
+        names = [name.split(".") for name in os.listdir(self._folder)]
         kinds = {"commit": 2, "part": 3}
         return {
             int(parts[-1])
@@ -126,11 +153,22 @@ class CommitFolder:
 
     def _numbers(self) -> list[int]:
         """Those of which the file is there."""
-        return [each for each in self._listed() if os.path.exists(self._of(f"commit.{each}"))]
+        names = set(os.listdir(self._folder))
+        return [each for each in self._listed() if f"commit.{each}" in names]
 
     def _remove(self, numbers: Iterable[int]) -> None:
         old = {str(number) for number in numbers}
-        for name in os.listdir(self._path):
+        for name in os.listdir(self._folder):
             if name.startswith(("commit.", "part.")) and name.rpartition(".")[2] in old:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._of(name))
+                self._unlink(name)
+
+    def _remove_unfinished(self) -> None:
+        for name in os.listdir(self._folder):
+            if name.startswith(_NEW):
+                self._unlink(name)
+
+
+def _check_own(file: int, name: str) -> None:
+    about = os.fstat(file)
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise PermissionError(f"{name} is another user's, or others can write to it")

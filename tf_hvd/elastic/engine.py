@@ -6,6 +6,7 @@ are left or have come, and they go on from the newest commit that is complete.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
+from tf_hvd.collectives import collectives
 from tf_hvd.collectives.objects import allgather_object, broadcast_object
 from tf_hvd.core import _native, basics, commit_store, config
 from tf_hvd.elastic import commits, standby
 from tf_hvd.elastic.commit_file import CommitError
-from tf_hvd.elastic.commit_folder import CommitFolder
+from tf_hvd.elastic.commit_folder import FILE, CommitFolder
 from tf_hvd.elastic.store import Store
 from tf_hvd.training import preemption
 
@@ -48,28 +50,35 @@ class Engine:
         self._writer: commits.Writer | None = None
         self._folder = _folder()
         self._number = 0  # of the last commit
-        self._trains = False  # whether there was one in this start
+        self._made = 0  # in this start
+        self._from_disk = False  # whether memory has a commit that was read from disk
         self._heard, _ = store.notice()  # what was said before this start is done
         self._together = preemption.Together("tf_hvd_elastic_notice")
 
     def restore(self) -> Restored | None:
         """Finds the commit to go on from, on all ranks; None if there is none."""
         found = self._look()
-        if self._folder is not None and commits.newest(found) == 0:
+        restored, last = self._newest(found), commits.newest(found)
+        if restored is None and self._folder is not None:
             if basics.rank() == 0:
-                self._folder.load(self._store)
+                self._store.forget(0, last)  # parts of what is not complete
+                self._from_disk = self._folder.load(self._store) > 0
             found = self._look()
-        restored, last = None, commits.newest(found)
-        for choice in commits.candidates(found):
-            restored = self._read(choice, found)
-            if restored is not None:
-                self._number = choice.number
-                break
+            restored, last = self._newest(found), max(last, commits.newest(found))
         self._store.forget(self._number, last)
         self._begin(self._number)
         # Numbers of commits that were not complete are not used again.
         self._number = max(self._number, last)
         return restored
+
+    def _newest(self, found: list[commits.Found]) -> Restored | None:
+        """The newest commit that is complete, and undamaged."""
+        for choice in commits.candidates(found):
+            restored = self._read(choice, found)
+            if restored is not None:
+                self._number = choice.number
+                return restored
+        return None
 
     def _look(self) -> list[commits.Found]:
         return allgather_object(commits.look(self._store), name="tf_hvd_elastic_found")
@@ -127,10 +136,12 @@ class Engine:
         """Has a commit written."""
         self._number += 1
         self.writer.commit(self._number, contents)
-        if not self._trains:  # what the program loads it has loaded by now
-            self._trains = True
-            if basics.local_rank() == 0:
-                standby.ask_for(self._store.start_standby)
+        self._made += 1
+        if self._made == 1 and basics.local_rank() == 0:
+            standby.ask_for(self._store.start_standby)  # what the program loads is loaded by now
+        if self._from_disk and self._made > commit_store.KEPT:
+            os.ftruncate(self._store.file(FILE), 0)
+            self._from_disk = False
 
     def ask(self, mine: int) -> int:
         """What a rank or `tf_hvd run` was told, on all ranks at the same call; 0: nothing.
@@ -149,8 +160,10 @@ class Engine:
         """The training is through."""
         self.writer.flush()
         self._together.finish()
-        if self._folder is not None and basics.rank() == 0:
-            self._folder.clear()
+        if self._folder is not None:
+            collectives.barrier()  # all have written what they were to write
+            if basics.rank() == 0:
+                self._folder.clear()
 
     def leave_in_order(self) -> NoReturn:
         """Ends this process, as all ranks do at the same commit; `tf_hvd run` starts it again."""
@@ -175,7 +188,7 @@ def _folder() -> CommitFolder | None:
     if not path:
         return None
     try:
-        return CommitFolder(path, config.COMMIT_DIR_EVERY.read())
+        return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), alone=basics.rank() == 0)
     except OSError as error:
         raise ValueError(f"TF_HVD_COMMIT_DIR cannot be used: {error}") from error
 

@@ -14,6 +14,7 @@ is looked at each time.
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import ctypes
 import fcntl
@@ -32,6 +33,7 @@ import struct
 import sys
 import time
 import types
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,21 +49,35 @@ _OURS = "tf_hvd."
 # Variables that each rank or start has its own of, and those that are read when they are needed.
 _OF_A_RANK = (
     *("PMI", "OMPI_", "PRTE_", "HYDRA", "HYDI_", "MPIR_", "MPI_", "MPICH_", "SLURM_", "FI_"),
-    *("TF_HVD_", "CUDA_VISIBLE_DEVICES", "NCCL_", "UCX_", "_", "SHLVL", "PWD", "OLDPWD"),
+    *("SSH_", "XDG_SESSION_"),
+    *("TF_HVD_ELASTIC_JOB", "TF_HVD_LAUNCHED_RANK", "TF_HVD_LAUNCHER_", "TF_HVD_LISTEN_ON"),
+    *("TF_HVD_RECORDING", "TF_HVD_STARTED_BY"),
+    *("CUDA_VISIBLE_DEVICES", "NCCL_", "UCX_", "_", "SHLVL", "PWD", "OLDPWD"),
 )
 _KINDS = ("-m", "-c")
 # Options of Python that stand alone, and that a value follows.
 _FLAGS = ("-u", "-P", "-s", "-S", "-E", "-I", "-B", "-O", "-OO", "-b", "-bb", "-q")
 _WITH_VALUE = ("-W", "-X")
+_DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TO_END = 3.0  # seconds that what a rank has started may go on after its bad end
 _PATIENCE = 5.0  # for a request
 _PR_SET_PDEATHSIG = 1
 _MOST_FILES = 253  # the kernel's limit for one message
 _NOT_FOUND = 2  # Python's exit code
-_START = (
-    "open('/proc/self/comm', 'w').write({name!r}); import sys; sys.path[:{old}] = {path!r}; "
-    "from tf_hvd.elastic import standby; standby.main(); standby.run_program()"
-)
+# Python itself begins with the rank's first environment, and loads with that of its program now.
+_START = """
+open("/proc/self/comm", "w").write({name!r})
+import sys
+sys.path[:{old}] = {path!r}
+import json, os
+with open(0, "rb", 0, closefd=False) as file:
+    about = json.loads(file.readline() or os._exit(1))
+os.environ.clear()
+os.environ.update(about["environ"])
+from tf_hvd.elastic import standby
+standby.main(about)
+standby.run_program()
+"""
 
 
 @dataclass(frozen=True)
@@ -107,6 +123,11 @@ def ask_for(ask: Callable[[bytes], None]) -> None:
     Args:
         ask: sends the store what it needs for that.
     """
+    with contextlib.suppress(OSError):  # its folder is gone, say: then there is none
+        _ask_for(ask)
+
+
+def _ask_for(ask: Callable[[bytes], None]) -> None:
     program = parse(sys.orig_argv[1:])
     if _program is not None or program is None or config.ELASTIC_STANDBY.read() == "off":
         return
@@ -121,14 +142,14 @@ def ask_for(ask: Callable[[bytes], None]) -> None:
             *(name for name in sorted(sys.modules) if name.startswith(_OURS)),
         ],
         "given": common(given),
+        "environ": common(os.environ),
         "cores": sorted(os.sched_getaffinity(0)),
-        "path": len(own),
     }
     # `-c` has Python put "" there.
     start = _START.format(name=commit_store.STANDBY_NAME, old=len(own), path=sys.path[: len(own)])
     request = {
         "command": [sys.executable, *program.options, "-c", start],
-        "environ": common(os.environ),
+        "environ": common(given),
         "folder": os.getcwd(),
         "about": about,
     }
@@ -175,6 +196,9 @@ class Standby:
         for source in (sys.stdin.fileno(), self._listener, self._woken):
             self._chosen.register(source, selectors.EVENT_READ)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Ranks that are asked to end may do so in order: with this process they would be killed.
+        for signum in _DEAF_TO:
+            signal.signal(signum, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wakes.fileno())
 
     def serve(self) -> Program:
@@ -231,6 +255,10 @@ class Standby:
         program = parse(command[1:])
         if program is None or list(program.options) != self._about["options"]:
             return f"{' '.join(command[:3])}: it is for programs of Python with the same options"
+        path = os.path.join(request["folder"], program.what)
+        no_text = os.path.isdir(path) or path.endswith(".pyc") or zipfile.is_zipfile(path)
+        if not program.kind and no_text:
+            return f"{program.what} is no text"
         python = shutil.which(command[0], path=environ.get("PATH")) or ""
         if os.path.abspath(os.path.join(request["folder"], python)) != sys.executable:
             return f"{command[0]} is {python}, and the standby is {sys.executable}"
@@ -245,7 +273,9 @@ class Standby:
     def _close(self, link: socket.socket) -> None:
         """In the fork: what is the standby's."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for signum in (signal.SIGCHLD, *_DEAF_TO):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for end in (link, self._listener, self._woken, self._wakes):
             end.close()
         for rank in self._ranks.values():
@@ -392,10 +422,13 @@ _program: Program | None = None  # of a rank that has come from a standby
 _interrupted = False
 
 
-def main() -> None:
-    """The standby; returns in a forked rank alone."""
+def main(about: Mapping[str, Any]) -> None:
+    """The standby; returns in a forked rank alone.
+
+    Args:
+        about: what `ask_for` has said of it.
+    """
     atexit.register(_end_interrupted)  # the first, which is the last to be called
-    about = json.loads(_line(sys.stdin.fileno()))
     os.sched_setaffinity(0, about["cores"])  # libraries count cores as they are loaded
     for name in about["modules"]:
         with contextlib.suppress(Exception):
@@ -412,20 +445,11 @@ def main() -> None:
     _program = Standby(about).serve()
 
 
-def _line(file: int) -> bytes:
-    text = b""
-    while not text.endswith(b"\n"):
-        piece = os.read(file, 1 << 16)
-        if not piece:
-            os._exit(1)
-        text += piece
-    return text
-
-
 def run_program() -> None:
     """Runs the program of this rank as Python does: as `__main__`, and to its exit code."""
     assert _program is not None
     module = types.ModuleType("__main__")
+    vars(module)["__builtins__"] = builtins
     sys.modules["__main__"] = module
     try:
         if _program.kind == "-m":

@@ -138,10 +138,14 @@ class Place:
                 metric.assign_add(value)
             self._metrics = None
 
-    def epoch_end(self) -> None:
-        """The epoch has ended."""
+    def begin_anew(self) -> None:
+        """The epoch begins with its first batch all the same."""
         self.batches = 0
         self._metrics = None
+
+    def epoch_end(self) -> None:
+        """The epoch has ended."""
+        self.begin_anew()
         self._before = {name: order.place() for name, order in self._orders.items()}
 
 

@@ -81,8 +81,8 @@ class BackupAndRestore(FollowsData):
 
     Args:
       backup_dir: where to; all further arguments but the last are those of Keras.
-      save_before_preemption: whether SIGTERM to any rank has all ranks end within two batches,
-        after a backup, with exit code 75. Or the signals that have, in place of SIGTERM.
+      save_before_preemption: True: when any rank gets SIGTERM, all ranks make a backup and end,
+        with exit code 75, within two batches. A list of signals: so with these, not SIGTERM.
     """
 
     root_writes = True
@@ -164,7 +164,10 @@ class BackupAndRestore(FollowsData):
         super().on_train_begin(logs)  # type: ignore[misc]
         for variable, own in seeds.values():
             variable.assign(own)
-        self._within_epochs = self._within_epochs or process_set.size() == 1
+        if self._callbacks is not None and process_set.size() == 1:
+            self._within_epochs = True
+        data_order.resume_after(0)  # a `fit` before may have failed before its first epoch
+        self._place = Place(self.orders)
         together = process_set if self._agreed else None
         self._states = RankStates(self._callbacks or (), self.model, self._place, together)
         epoch = self._states.restore(self._path)
@@ -208,7 +211,7 @@ class BackupAndRestore(FollowsData):
         """Writes, if it is time, what was after the batch before."""
         if data_order.not_left_out():  # by this version of Keras
             data_order.take_done()
-            self._place.batches = 0
+            self._place.begin_anew()
         if self._preemption is not None and self._preemption.is_time():
             self._due = True
             self._write_now()

@@ -33,7 +33,8 @@ _PATIENCE = 10.0  # seconds for the standby to answer
 _MOST_FILES = 200  # the kernel lets 253 travel at once
 _HANDED_ON = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGALRM, signal.SIGVTALRM),
+    *(signal.SIGPROF, signal.SIGPWR, signal.SIGURG, signal.SIGXCPU, signal.SIGWINCH),
 )
 _LIMITS = (
     *(resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_CPU, resource.RLIMIT_DATA),

@@ -68,17 +68,21 @@ def _note(signum: int, frame: FrameType | None) -> None:
     _Asked.to_end = True
 
 
-def listen(signals: Iterable[int] = (signal.SIGTERM,)) -> None:
+def listen(signals: Iterable[int] = (signal.SIGTERM,)) -> list[int]:
     """From now on these signals do not end the process: `is_asked_to_end` says that one came.
 
     A signal for which the program has a handler of its own is left to that. Only the main thread
     may call this; in others nothing happens.
+
+    Returns:
+        Those that did end it before.
     """
     if threading.current_thread() is not threading.main_thread():
-        return
-    for signum in signals:
-        if signal.getsignal(signum) == signal.SIG_DFL:
-            signal.signal(signum, _note)
+        return []
+    ended = [signum for signum in signals if signal.getsignal(signum) == signal.SIG_DFL]
+    for signum in ended:
+        signal.signal(signum, _note)
+    return ended
 
 
 def is_asked_to_end() -> bool:
@@ -98,8 +102,9 @@ def leave_in_order() -> NoReturn:
 class Preemption:
     """What `on_preemption` returns."""
 
-    def __init__(self, save: Callable[[], Any] | None) -> None:
+    def __init__(self, save: Callable[[], Any] | None, signals: Iterable[int]) -> None:
         self._save = save
+        self._signals = listen(signals)
         self._together = Together("tf_hvd_preemption")
 
     def check(self) -> None:
@@ -119,12 +124,15 @@ class Preemption:
 
     def leave(self) -> NoReturn:
         """The part of `check` that ends this process, as all ranks do."""
-        self.finish()
+        self._together.finish()
         leave_in_order()
 
     def finish(self) -> None:
-        """There will be no further step."""
+        """There will be no further step: the signals end the process again."""
         self._together.finish()
+        for signum in self._signals:
+            signal.signal(signum, signal.SIG_DFL)
+        self._signals = []
 
 
 def on_preemption(
@@ -151,5 +159,4 @@ def on_preemption(
     if threading.current_thread() is not threading.main_thread():
         raise ValueError("on_preemption must be called by the main thread: it handles signals")
     basics.rank()  # or it says that init is missing
-    listen(signals)
-    return Preemption(save)
+    return Preemption(save, signals)
