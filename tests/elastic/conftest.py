@@ -29,7 +29,9 @@ def once(name):
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-hvd.init()
+members = os.environ.get("MEMBERS")
+sets = [hvd.ProcessSet(list(map(int, members.split())))] if members else []
+hvd.init(process_sets=sets)
 rank = hvd.rank()
 say("start", rank, hvd.size())
 """

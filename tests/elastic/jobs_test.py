@@ -141,6 +141,33 @@ def test_a_job_that_lost_everything_goes_on_from_disk(elastic, tmp_path):
     assert not list(folder.glob("commit.*"))
 
 
+LOSES_STORE = """
+def die():
+    token = os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[0].encode()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
+            words = file.read().split(bytes(1))
+            if token in words and words[-3].endswith(b"commit_store.py"):
+                os.kill(int(process), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.tier2
+def test_a_job_whose_stores_are_lost_goes_on_from_disk(elastic, tmp_path):
+    """`tf_hvd run` still has the ranks' own parts, of commits that are complete nowhere."""
+    plain = ("-np", "2", "--min-np", "2")
+    code, output = elastic(LOOP, *plain)
+    assert code == 0, output
+    expected = lines_of("end", output)
+    disk = {"TF_HVD_COMMIT_DIR": str(tmp_path / "commits"), "TF_HVD_COMMIT_DIR_EVERY": "4"}
+    program = "import contextlib\n" + LOSES_STORE + LOOP
+    code, output = elastic(program, *plain, **disk, KILLS="15:1")
+    assert code == 0, output
+    assert lines_of("from", output) == ["from 0", "from 0", "from 11", "from 11"], output
+    assert lines_of("end", output) == expected, output
+
+
 FIT = """
 if os.environ.get("TF_USE_LEGACY_KERAS"):
     import tf_keras as keras
@@ -264,10 +291,7 @@ def test_no_sample_is_lost_or_done_twice_when_slots_come_and_go(elastic, tmp_pat
 
 
 SETS = """
-hvd.shutdown()
-ranks = [0, hvd_size - 1]
-chosen = hvd.ProcessSet(ranks)
-hvd.init(process_sets=[chosen])
+(chosen,) = sets
 state = hvd.elastic.ObjectState(batch=0)
 
 @hvd.elastic.run
@@ -275,7 +299,7 @@ def train(state):
     say("from", state.batch, hvd.size())
     while state.batch < 60:
         state.batch += 1
-        if rank in ranks:
+        if rank in chosen.ranks:
             total = hvd.allreduce(tf.ones([2]), op=hvd.Sum, name="s", process_set=chosen)
             assert total.numpy().tolist() == [2.0] * 2
         if state.batch == 5 and rank == 0 and once("fewer"):
@@ -295,11 +319,11 @@ def test_process_sets_are_formed_again_or_refused_by_name(elastic, tmp_path):
     script.write_text('#!/bin/sh\ncat "$FLAGS/hosts" 2>/dev/null || echo localhost:3\n')
     script.chmod(0o755)
     options = ("-np", "3", "--min-np", "2", "--host-discovery-script", str(script))
-    code, output = elastic("hvd_size = hvd.size()\n" + SETS, *options)
+    code, output = elastic(SETS, *options, MEMBERS="0 1")
     assert code == 0, output
     assert lines_of("from", output)[-2:] == ["from 4 2", "from 4 2"], output
     assert lines_of("end", output) == ["end 0", "end 1"], output
-    code, output = elastic("hvd_size = 3\n" + SETS, *options)
+    code, output = elastic(SETS, *options, MEMBERS="0 2")
     assert code != 0, output
     said = " ".join(output.split())
     assert "ProcessSet(ranks=[0, 2])" in said, output

@@ -350,7 +350,8 @@ class Driver:
     def _note_failure(self, end: _End, hosts: tuple[Host, ...]) -> None:
         now = time.monotonic()
         for name in self.stores.lost([host.name for host in hosts]):
-            self._hosts.lost(name, now)
+            if not self._is_here(name):  # its store may be lost, and is started again
+                self._hosts.lost(name, now)
         names = [host.name for host in hosts if host.name.partition(".")[0] == end.host]
         blamed = names[0] if names and len(hosts) > 1 else ""
         if blamed and self._hosts.failed(blamed, now):
