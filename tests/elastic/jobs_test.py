@@ -326,7 +326,7 @@ def test_process_sets_are_formed_again_or_refused_by_name(elastic, tmp_path):
     code, output = elastic(SETS, *options, MEMBERS="0 2")
     assert code != 0, output
     said = " ".join(output.split())
-    assert "ProcessSet(ranks=[0, 2])" in said, output
+    assert "([0, 2]): the job has no rank 2; its ranks are 0 to 1" in said, output
     assert "3 starts in a row have not come to a commit" in said, output
 
 
