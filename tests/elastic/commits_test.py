@@ -246,9 +246,12 @@ class TestOnDisk:
         assert folder.load(store) == 4
 
     def test_a_folder_is_for_one_job(self, tmp_path):
-        first = commit_folder.CommitFolder(str(tmp_path / "one"), 1, alone=True)
+        path = str(tmp_path / "one")
+        first = commit_folder.CommitFolder(path, 1, "first")
         with pytest.raises(BlockingIOError, match="another job"):
-            commit_folder.CommitFolder(str(tmp_path / "one"), 1, alone=True)
+            commit_folder.CommitFolder(path, 1, "second")
+        # Of the same job: what a start has left may hold it for a while.
+        commit_folder.CommitFolder(path, 1, "first").clear()
         first.clear()
 
     def test_what_a_full_disk_left_is_removed(self, folder, tmp_path):

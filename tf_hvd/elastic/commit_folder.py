@@ -5,6 +5,7 @@ well. A job that finds no commit in any store goes on from the newest that is co
 
     commit.N   the file of commit N (commit_file.py), by the first rank of the first node
     part.R.N   the part of rank R: CRC (zlib's crc32), and what the store has
+    job        whose folder it is, by the job's token
 
 Each is written in one piece: a file of that name is whole.
 """
@@ -28,6 +29,7 @@ _KEPT = 2  # commits: the last one may not be complete
 _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
 _NEW = "new."  # before the name of what is being written
+_JOB = "job"
 
 
 class CommitFolder:
@@ -36,24 +38,33 @@ class CommitFolder:
     Args:
         path: made if it is not there.
         every: of so many commits one is written.
-        alone: whether to refuse a folder that another job uses, until this process ends.
+        job: by which one job is known; a folder that another one uses is refused, until this
+            process ends. Empty: of a rank that does not look.
 
     Raises:
         OSError: it cannot be used, or other users can write to it: what is in it is unpickled.
     """
 
-    def __init__(self, path: str, every: int, alone: bool = False) -> None:
+    def __init__(self, path: str, every: int, job: str = "") -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
         self._path, self._every = path, every
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         _check_own(self._folder, path)
-        if alone:
-            try:
-                fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise BlockingIOError(f"{path} is that of another job, which runs") from error
-            except OSError:
-                pass  # a file system without locks
+        if job:
+            self._lock(job)
+
+    def _lock(self, job: str) -> None:
+        try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            # It may be held by what an earlier start of this job has left, on a lost machine.
+            with contextlib.suppress(OSError), self._opened(_JOB) as file:
+                if file.read() == job.encode():
+                    return
+            raise BlockingIOError(f"{self._path} is that of another job, which runs") from error
+        except OSError:
+            return  # a file system without locks
+        self._put(_JOB, [job.encode()])
 
     def wants(self, number: int) -> bool:
         """Whether a commit is to be written."""

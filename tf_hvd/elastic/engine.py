@@ -6,6 +6,7 @@ are left or have come, and they go on from the newest commit that is complete.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 from collections.abc import Mapping
@@ -188,7 +189,9 @@ def _folder() -> CommitFolder | None:
     if not path:
         return None
     try:
-        return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), alone=basics.rank() == 0)
+        token, _ = config.elastic_job() or ("", 0)
+        job = hashlib.sha256(token.encode()).hexdigest() if basics.rank() == 0 else ""
+        return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), job)
     except OSError as error:
         raise ValueError(f"TF_HVD_COMMIT_DIR cannot be used: {error}") from error
 
