@@ -17,14 +17,14 @@ namespace tf_hvd {
 struct Process {
   pid_t id = 0;
   pid_t parent = 0;
-  // Which process the launcher knows in its place: the program of a rank that
-  // came from a standby is not below its launcher. 0: none. AllProcesses sets
-  // it, and gives such a program the other's parent.
-  pid_t stand_in = 0;
   std::string name;      // as its program's, 15 characters at most
   std::string start;     // when, in a form that only says whether it is equal
   bool ended = false;    // a zombie
   bool stopped = false;  // by a signal or a debugger
+  // Which process the launcher knows in its place: the program of a rank that
+  // came from a standby is not below its launcher. 0: none. AllProcesses sets
+  // it, and gives such a program the other's parent.
+  pid_t stand_in = 0;
 };
 
 // Nothing if there is none.
