@@ -52,6 +52,15 @@ def lines_of(word, output):
     return sorted(re.findall(rf"^{word} .*", output, re.MULTILINE))
 
 
+def ends_of_undisturbed(elastic, *options, **settings):
+    """The bits of the two ranks of LOOP where nobody is killed."""
+    code, output = elastic(LOOP, *options, **settings)
+    assert code == 0, output
+    ends = lines_of("end", output)
+    assert len(ends) == 2, output
+    return ends
+
+
 @pytest.mark.parametrize(
     ("family", "passes"),
     [
@@ -63,10 +72,7 @@ def lines_of(word, output):
 def test_killed_ranks_change_no_bit(elastic, family, passes):
     """Nor in the middle of an update of several passes."""
     plain = ("-np", "2", "--min-np", "2")
-    code, output = elastic(LOOP, *plain, family=family, PASSES=passes)
-    assert code == 0, output
-    expected = lines_of("end", output)
-    assert len(expected) == 2, output
+    expected = ends_of_undisturbed(elastic, *plain, family=family, PASSES=passes)
     kills = {"PASSES": passes, "KILLS": "7:1 8:0 20:0"}
     code, output = elastic(LOOP, *plain, family=family, **kills)
     assert code == 0, output
@@ -125,9 +131,7 @@ def test_ranks_come_from_the_standby_where_there_is_one(elastic, family):
 def test_a_job_that_lost_everything_goes_on_from_disk(elastic, tmp_path):
     """All ranks, their stores and `tf_hvd run`: with the bits of one that nobody disturbed."""
     plain = ("-np", "2", "--min-np", "2")
-    code, output = elastic(LOOP, *plain)
-    assert code == 0, output
-    expected = lines_of("end", output)
+    expected = ends_of_undisturbed(elastic, *plain)
     folder = tmp_path / "commits"
     disk = {"TF_HVD_COMMIT_DIR": str(folder), "TF_HVD_COMMIT_DIR_EVERY": "4"}
     code, output = elastic(LOOP, *plain, "--reset-limit", "0", **disk, KILLS="15:1")
@@ -157,9 +161,7 @@ def die():
 def test_a_job_whose_stores_are_lost_goes_on_from_disk(elastic, tmp_path):
     """`tf_hvd run` still has the ranks' own parts, of commits that are complete nowhere."""
     plain = ("-np", "2", "--min-np", "2")
-    code, output = elastic(LOOP, *plain)
-    assert code == 0, output
-    expected = lines_of("end", output)
+    expected = ends_of_undisturbed(elastic, *plain)
     disk = {"TF_HVD_COMMIT_DIR": str(tmp_path / "commits"), "TF_HVD_COMMIT_DIR_EVERY": "4"}
     program = "import contextlib\n" + LOSES_STORE + LOOP
     code, output = elastic(program, *plain, **disk, KILLS="15:1")

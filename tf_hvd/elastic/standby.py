@@ -304,18 +304,19 @@ class Standby:
     def _tell(self, rank: _Rank) -> None:
         """Tells who stands in for a rank how that has ended."""
         if rank.link is not None:
-            self._chosen.unregister(rank.link)
-            with contextlib.suppress(OSError), rank.link as link:
-                link.sendall(_STATUS.pack(rank.code or 0))
-            rank.link = None
+            with contextlib.suppress(OSError):
+                rank.link.sendall(_STATUS.pack(rank.code or 0))
+            self._close_link(rank)
 
-    def _kill(self, process: int) -> None:
-        """Kills a rank that nobody stands in for any more, and what it has started."""
-        rank = self._ranks[process]
+    def _close_link(self, rank: _Rank) -> None:
         if rank.link is not None:
             self._chosen.unregister(rank.link)
             rank.link.close()
             rank.link = None
+
+    def _kill(self, process: int) -> None:
+        """Kills a rank that nobody stands in for any more, and what it has started."""
+        self._close_link(self._ranks[process])
         for send in (os.killpg, os.kill):  # it may not have a group yet
             with contextlib.suppress(OSError):
                 send(process, signal.SIGKILL)
