@@ -138,6 +138,12 @@ class Watch:
         self._steps = steps * epochs if steps else None
         first_update.begin_fit(leaves, self._steps)
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Begins to count: until now a callback may have brought back what was counted before."""
+        del epoch, logs
+        if not self._has_trained:
+            self._counts = [_counts(leaf) for leaf in _leaves(self.model)]
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes that there was a batch."""
         del batch, logs
