@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 
 import hypothesis
 import pytest
@@ -30,6 +31,39 @@ SECOND_TIER = (
     "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "prove_test.py",
     "sanitizers_test.py", "wheel_test.py",
 )  # fmt: skip
+
+
+class Told:
+    """Of a run with lanes, failures as they come, and what ran when it was cut short.
+
+    What pytest says at the end is never seen of a run that has passed its time.
+    """
+
+    def __init__(self, plugins):
+        self._plugins = plugins  # of which the reporter is not there yet
+        self._running = {}  # since when, by test
+
+    def pytest_runtest_logstart(self, nodeid):
+        self._running[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid):
+        self._running.pop(nodeid, None)
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = crash.message.strip().partition("\n")[0] if crash else "see below"
+            self._tell(f"failed: {report.nodeid}: {why[:200]}")
+
+    def cut(self, signum, _frame):
+        for test, since in self._running.items():
+            self._tell(f"has run for {time.monotonic() - since:.0f} s: {test}")
+        pytest.exit(signal.Signals(signum).name, returncode=128 + signum)
+
+    def _tell(self, line):
+        reporter = self._plugins.get_plugin("terminalreporter")
+        reporter.ensure_newline()
+        reporter.write_line(line, flush=True)
 
 
 def pytest_addoption(parser):
@@ -50,6 +84,10 @@ def pytest_configure(config):
         "alone: its ranks wait by spinning, so that nothing may run beside it",
     ):
         config.addinivalue_line("markers", line)
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        told = Told(config.pluginmanager)
+        config.pluginmanager.register(told)
+        signal.signal(signal.SIGTERM, told.cut)
 
 
 def pytest_ignore_collect(collection_path, config):
