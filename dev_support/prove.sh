@@ -24,6 +24,13 @@ prove() {
     bazel test --test_env=TF_HVD_KILLS=100 --test_timeout=1800 \
       //tests/runtime/transport:kills_test || die "a kill had another end: see the lines above"
   fi
+  if [[ ${name} == fuzz && $# -eq 1 ]]; then
+    require_gtest
+    export TF_HVD_FUZZ_ROUNDS=2000000 TF_HVD_FUZZ_SEED=2000
+    bazel test --config=asan --test_env=TF_HVD_FUZZ_ROUNDS --test_env=TF_HVD_FUZZ_SEED \
+      --test_filter=Message.RandomDamageNeverHurts --test_timeout=1800 \
+      //tests/runtime:message_test || die "a damaged message did harm: see the lines above"
+  fi
   if [[ ${name} == seeds ]]; then
     require_gtest
     bazel build //tests/runtime/protocol/... //tests/gpu/... ||

@@ -1,5 +1,6 @@
 """The recorders' files: as the native side writes them, and as no one does."""
 
+import os
 import struct
 
 import hypothesis.strategies as st
@@ -10,6 +11,7 @@ from tf_hvd.observe import recording
 
 # One byte after another that runtime/events/recording.h lays out: the numbers are its own.
 HEADER_BYTES, SLOT_BYTES, CAPACITY = 4096, 320, 2000
+ROUNDS = int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "300"))  # ./dev prove fuzz makes more of them
 
 
 def file_of(calls=1, **others):
@@ -70,7 +72,7 @@ def test_what_is_no_recording():
         recording.parse(file_of(version=2))
 
 
-@settings(max_examples=300)
+@settings(max_examples=ROUNDS)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(data):
     damaged = bytearray(file_of(data.draw(st.integers(0, 3)))[: HEADER_BYTES + 8 * SLOT_BYTES])

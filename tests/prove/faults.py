@@ -13,12 +13,12 @@ from prove import Table
 from tf_hvd.observe import recording
 
 CULPRIT = 1
-# `fault()` is what rank 1 does in the third step.
+# `fault()` is what rank 1 does in the third step; the recordings are to name the call's line.
 LOOP = """
 for step in range(6):
     if step == 3 and rank == 1:
         fault()
-    CALL
+    CALL  # the call
 """
 WAYS = {
     "eager": LOOP.replace("CALL", 'hvd.allreduce(tf.ones([2]), name="g")'),
@@ -29,7 +29,7 @@ def train(step):
     if step == 3 and rank == 1:
         with tf.control_dependencies([tf.py_function(fault, [], [])]):
             value = tf.identity(value)
-    return hvd.allreduce(value, name="g")
+    return hvd.allreduce(value, name="g")  # the call
 
 for step in range(6):
     train(step)  # a graph for each step, with one name
@@ -38,7 +38,7 @@ for step in range(6):
 v1 = tf.compat.v1
 with tf.Graph().as_default(), v1.Session() as session:
     value = v1.placeholder(tf.float32, [None])
-    summed = hvd.allreduce(value, name="g")
+    summed = hvd.allreduce(value, name="g")  # the call
     for step in range(6):
         if step == 3 and rank == 1:
             fault()
@@ -55,7 +55,8 @@ class Step(keras.callbacks.Callback):
 model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
 hvd.broadcast_variables(model.variables, 0)
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-model.fit(np.ones([6, 3]), np.ones([6, 1]), batch_size=1, verbose=0, callbacks=[Step()])
+data, one_by_one = (np.ones([6, 3]), np.ones([6, 1])), {"batch_size": 1, "verbose": 0}
+model.fit(*data, **one_by_one, callbacks=[Step()])  # the call
 """,
     "alltoall": LOOP.replace("CALL", 'hvd.alltoall(tf.ones([8]), name="a")'),
     "broadcast": LOOP.replace("CALL", 'hvd.broadcast(tf.ones([2]), 0, name="b")'),
@@ -178,6 +179,8 @@ SHAPES = [("openmpi", 2), ("mpich", 2), ("openmpi", 4), ("mpich", 4)]
 # Only for what ends by them: they are init's limits too, which waits for who still imports.
 LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "20"}
 WHAT = re.compile(r"^  what:  (.*(?:\n {9}.*)*)", re.MULTILINE)
+LINE = re.compile(r"program\.py:(\d+)")
+OWN_CALL = re.compile(r"hvd\.(all|broadcast|grouped)")  # which others do not make
 LONGEST = 160
 
 
@@ -207,7 +210,14 @@ def at_once(call):
     # MPI has a handler, and only the main thread may take it away.
     crashes = "signal.signal(signal.SIGSEGV, signal.SIG_DFL)\n"
     note = "open(os.path.join(os.environ['TF_HVD_PROVE'], 'fault'), 'w').close()"
-    return f"{preamble}{crashes}\ndef fault():\n    {note}\n    {fault.action}\n{WAYS[way]}"
+    action = f"    {note}\n    {fault.action}  # the fault\n"
+    return f"{preamble}{crashes}\ndef fault():\n{action}{WAYS[way]}"
+
+
+def lines_of(program: str, mark: str) -> set[int]:
+    """Those that end in this comment."""
+    lines = program.splitlines()
+    return {number for number, line in enumerate(lines, 1) if line.endswith(f"  # {mark}")}
 
 
 def commit_fault(name: str, way: str, family: str, ranks: int) -> End:
@@ -217,7 +227,8 @@ def commit_fault(name: str, way: str, family: str, ranks: int) -> End:
     """
     fault = FAULTS[name]
     limits = LIMITS if fault.by_limit else {}
-    with jobs.Job(family, ranks, program_of(fault, way), limits) as job:
+    program = program_of(fault, way)
+    with jobs.Job(family, ranks, program, limits) as job:
         code = job.wait(jobs.STARTS + jobs.ENDS)
         seconds = time.time() - (job.folder / "fault").stat().st_mtime
         output, left = job.output(), job.left()
@@ -225,9 +236,13 @@ def commit_fault(name: str, way: str, family: str, ranks: int) -> End:
     where = f"{name}, {way}, {family}, {ranks} ranks"
     assert code != 0, f"{where}: exit code 0:\n{output}"
     assert not left, f"{where}: left behind {left}:\n{output}"
-    for failure in told:
+    of_others = lines_of(program, "the call")
+    of_rank_1 = lines_of(program, "the fault") if OWN_CALL.search(fault.action) else set()
+    for failure, right in zip(told, (of_others | of_rank_1, of_others), strict=True):
+        lines = {int(number) for number in LINE.findall(failure.sentence)}
         assert "rank 1" in failure.sentence, f"{where}: {failure.sentence}\n{output}"
-        assert "program.py:" in failure.sentence, f"{where}: {failure.sentence}\n{output}"
+        assert lines, f"{where}: {failure.sentence}\n{output}"
+        assert lines <= right, f"{where}: not line {right}: {failure.sentence}\n{output}"
     named = re.search(fault.told, " ".join(output.split())) is not None  # lines may be cut
     assert named or family == "mpich", f"{where}: not told {fault.told!r}:\n{output}"
     what = WHAT.search(output)
@@ -251,9 +266,11 @@ def prove(short: bool) -> Table:
         "are two nodes. A cell has the job's exit code and the seconds from the fault to the end "
         f"of the launcher; stalls end at a limit of {LIMITS['HOROVOD_STALL_SHUTDOWN_TIME_SECONDS']}"
         " s here. Each job named rank 1 and what it did, but for the cells in parentheses, and "
-        "left no process, shared memory or file. The sentence of its recordings names rank 1 and "
-        "a line of the program in all of them, also without what rank 1 has recorded. The message "
-        "is that of Open MPI at 2 ranks.",
+        "left no process, shared memory or file. (In parentheses: MPICH's launcher kills all ranks "
+        "as soon as one has ended, at times before that has told, or another has seen, how.) The "
+        "sentence of its recordings names rank 1, and the line of the call that it was missing or "
+        "wrong in, in all of them, also without what rank 1 has recorded. The message is that of "
+        "Open MPI at 2 ranks.",
         ["rank 1", "program", *(f"{family} {ranks}" for family, ranks in SHAPES), "message"],
     )
     if short:  # each of the first once, in each kind of program and under each MPI in turn

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jobs
 from prove import ROOT, Table
@@ -49,16 +50,50 @@ def prove_seeds(short: bool) -> Table:
     return table
 
 
+class Damage(NamedTuple):
+    """A test that reads damaged data, as many rounds as it is told."""
+
+    what: str
+    test: str
+    rounds: int
+
+
+DAMAGED = (
+    Damage("models, for strip-ops", "tests/strip/hostile_test.py::test_damaged_bytes", 10_000),
+    Damage("recordings", "tests/observe/recording_test.py::test_a_damaged_file", 10_000),
+    Damage("messages to a commit store", "tests/elastic/protocol_test.py", 3000),
+)
+SEED = 2000
+
+
+def prove_damage(table: Table, short: bool) -> None:
+    """Adds what was read in damaged form: all of it was refused or read."""
+    if not short:  # ./dev has run it, under the address sanitizer
+        rounds, seed = (os.environ[f"TF_HVD_FUZZ_{name}"] for name in ("ROUNDS", "SEED"))
+        table.add("messages of the agreement, damaged", "", "", rounds, seed)
+    for what, test, rounds in DAMAGED:
+        file, _, name = test.partition("::")
+        count = str(rounds // 100 if short else rounds)
+        # Hypothesis has an option of its own for the seed.
+        run = [sys.executable, "-P", "-m", "pytest", "-q", f"--hypothesis-seed={SEED}"]
+        environ = {"TF_HVD_FUZZ_ROUNDS": count, "TF_HVD_FUZZ_SEED": str(SEED)}
+        run += ["--timeout=1800", file, *(["-k", name] if name else [])]
+        said = output_of(run, {**environ, "PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "3"})
+        assert " passed" in said, said
+        table.add(f"{what}, damaged", "", "", count, SEED)
+
+
 def prove_fuzz(short: bool) -> Table:
-    """Random programs of collectives against NumPy, random trainings against one worker."""
+    """Random programs and trainings against what is right, and damaged data of all kinds."""
     table = Table(
-        "Collectives gave what NumPy gives, and trainings what one worker has.",
-        ["MPI", "ranks", "programs of collectives", "trainings", "seed"],
+        "Collectives gave what NumPy gives, and trainings what one worker has. Damaged data was "
+        "refused, or read as what it is then, and nothing else happened.",
+        ["what", "MPI", "ranks", "how many", "seed"],
     )
     shapes = [("openmpi", 2)] if short else [(f, n) for f in jobs.LIBRARIES for n in (2, 3, 4)]
     calls, trainings = (20, 2) if short else (1000, 40)
     for number, (family, ranks) in enumerate(shapes):
-        seed = str(2000 + number)
+        seed = str(SEED + number)
         environ = {
             "TF_HVD_MPI_LIBRARY": str(jobs.LIBRARIES[family]),
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -70,10 +105,12 @@ def prove_fuzz(short: bool) -> Table:
         programs = [PARALLEL / "programs_run.py", "--programs", str(calls), "--seed", seed]
         said = output_of([*run, *programs], environ)
         assert re.search(rf"^{calls} programs gave what NumPy gives", said, re.MULTILINE), said
+        table.add("programs of collectives", family, ranks, calls, seed)
         training = [PARALLEL / "training_run.py", "--programs", str(trainings), "--seed", seed]
         said = output_of([*run, *training], environ)
         assert f"{trainings} of {trainings} training programs gave" in said, said
-        table.add(family, ranks, calls, trainings, seed)
+        table.add("trainings", family, ranks, trainings, seed)
+    prove_damage(table, short)
     return table
 
 

@@ -8,7 +8,7 @@ import jobs
 from prove import Table
 
 PROGRAM = """
-import ctypes, json, psutil
+import ctypes, json, keras, psutil
 import numpy as np
 
 # What malloc has given out: what lies in memory depends on when it gives it back, and on others.
@@ -36,6 +36,18 @@ kinds = {
 def step(value):
     return [hvd.allreduce(value, op=hvd.Sum, name=f"loop_{i}") for i in range(10)]
 
+model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4), keras.layers.Dense(1)])
+hvd.broadcast_variables(model.variables, 0)
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3)), "mse")
+features = generator.normal(size=[8, 8]).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((features, features[:, :1])).batch(4)
+
+def fit():
+    model.fit(data, verbose=0)
+    weights = np.concatenate([value.ravel() for value in model.get_weights()])
+    assert np.isfinite(weights).all()
+    assert (hvd.broadcast(weights, 0, name="weights").numpy() == weights).all()
+
 def round_of_calls():
     size, calls = hvd.size(), 0
     for name, value in kinds.items():
@@ -53,7 +65,8 @@ def round_of_calls():
         assert hvd.allreduce(tf.ones([3]), op=hvd.Sum, name="of a part", process_set=part)[0] == 2
     hvd.remove_process_set(part)
     hvd.broadcast_object({"number": calls}, 0)
-    return calls + 13
+    fit()
+    return calls + 16
 
 for _ in range(20):  # what is made once is there
     round_of_calls()
@@ -84,7 +97,8 @@ def prove(short: bool) -> Table:
         left = job.left()
     assert not left, left
     table = Table(
-        "Three ranks make all kinds of calls, each result checked; the most of any rank:",
+        "Three ranks make all kinds of calls, of Keras' `fit` as well, each result checked; the "
+        "most of any rank:",
         ["calls of a rank", "memory of its own, MiB", "open files", "threads"],
     )
     for ranks in zip(*everybody, strict=True):

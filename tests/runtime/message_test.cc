@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -124,6 +125,13 @@ class Messages {
 constexpr MessageKind kKinds[] = {MessageKind::kVote,  MessageKind::kResponses,
                                   MessageKind::kLeave, MessageKind::kAsk,
                                   MessageKind::kQuery, MessageKind::kAnswer};
+
+// `./dev prove fuzz` asks for other seeds and more rounds.
+unsigned NumberOr(const char* variable, unsigned otherwise) {
+  const char* given = std::getenv(variable);
+  if (given == nullptr) return otherwise;
+  return static_cast<unsigned>(std::strtoul(given, nullptr, 10));
+}
 
 void ExpectEqual(const Vote& a, const Vote& b) {
   EXPECT_EQ(a.first.rank, b.first.rank);
@@ -277,8 +285,9 @@ TEST(Message, TruncatedOrLongerIsAnError) {
 }
 
 TEST(Message, RandomDamageNeverHurts) {
-  Messages messages(3);
-  for (int i = 0; i < 3000; ++i) {
+  Messages messages(NumberOr("TF_HVD_FUZZ_SEED", 3));
+  const unsigned rounds = NumberOr("TF_HVD_FUZZ_ROUNDS", 3000);
+  for (unsigned i = 0; i < rounds; ++i) {
     std::string bytes = EncodeMessage(messages.Next(kKinds[i % 6]));
     for (int n = 1 + messages.Below(4); n > 0; --n) {
       bytes[static_cast<size_t>(

@@ -241,7 +241,9 @@ def damaged(data, draw):
 
 def test_damaged_bytes_are_refused_or_read():
     """No other exception than the one that is documented, whatever bytes come."""
-    draw, refusals, rounds = random.Random(20), 0, 2000
+    # ./dev prove fuzz has another seed, and more rounds.
+    draw = random.Random(int(os.environ.get("TF_HVD_FUZZ_SEED", "20")))
+    refusals, rounds = 0, int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "2000"))
     for kind, message in graphs():
         text = text_format.MessageToString(message).encode()
         for number in range(rounds):
@@ -255,6 +257,12 @@ def test_damaged_bytes_are_refused_or_read():
             except StripError:
                 refusals += 1
     assert rounds < refusals < 3 * rounds
+
+
+def test_a_text_that_is_not_utf8():
+    """It was an IndexError: protobuf's error has no text of its own then."""
+    with pytest.raises(StripError, match="this is not a GraphDef in text form: 'utf-8' codec"):
+        formats.from_text(b"node {\n  name: \xaa\n}\n", "GraphDef")
 
 
 def test_an_empty_graph_has_no_outputs():

@@ -69,7 +69,8 @@ def from_text(data: bytes | bytearray, kind: str) -> bytes:
     try:
         message = text_format.Parse(bytes(data), KINDS[kind]())
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        detail = str(error).splitlines()[0]
+        # Of bytes that are no text it says nothing itself.
+        detail = (str(error) or str(error.__cause__)).splitlines()[0]
         raise StripError(f"this is not a {kind} in text form: {detail}") from None
     except RecursionError:
         raise StripError(_TOO_DEEP) from None
