@@ -104,7 +104,7 @@ def _is_command_line() -> bool:
     program = sys.argv[0] if sys.argv else ""
     modules = {
         "tf_hvd.launch.main",
-        "tf_hvd.launch.elastic_driver",
+        "tf_hvd.launch.elastic_start",
         "tf_hvd.horovod.horovodrun",
         "tf_hvd.horovod.names",
     }

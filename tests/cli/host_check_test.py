@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tf_hvd.launch.environment import avoiding_environment
-from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.errors import HostsError, UsageError
 from tf_hvd.launch.host_check import Needs, check_hosts, goes_by_ssh
 from tf_hvd.launch.hosts import Host
 from tf_hvd.launch.launchers import Launcher
@@ -125,6 +125,18 @@ def test_what_differs_is_told_with_both_values(needs, tmp_path):
     assert complaints(needs(answers), "a", "b") == [
         "host b: it has MPI 4.1.4, but a has 5.0.11; all hosts need the same version"
     ]
+
+
+def test_this_machine_is_right(needs, tmp_path):
+    """An elastic job leaves the other one out, and goes on."""
+    other = tmp_path / "other"
+    other.write_text(MPIRUN.replace("5.0.11", "4.1.4"))
+    other.chmod(0o700)
+    there = needs(f"sed 's|{tmp_path}/mpirun|{other}|' | /bin/sh; exit")
+    with pytest.raises(HostsError) as raised:
+        check_hosts([Host("a", 1), Host("localhost", 1)], there)
+    line = "host a: it has MPI 4.1.4, but localhost has 5.0.11; all hosts need the same version"
+    assert raised.value.wrong == [("a", line)]
 
 
 def test_words_are_quoted(needs, tmp_path, monkeypatch):

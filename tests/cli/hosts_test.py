@@ -8,6 +8,7 @@ from tf_hvd.launch.hosts import (
     all_local,
     check_slots,
     hosts_of,
+    is_same,
     most_ranks_on_a_host,
     parse_hostfile,
     parse_hosts,
@@ -135,3 +136,20 @@ def test_most_ranks_on_a_host(hosts, ranks, most):
 )
 def test_which_hosts_are_local(text, local):
     assert all_local(parse_hosts(text), "here.example") is local
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "same"),
+    [
+        ("a", "a", True),
+        ("a", "A.example", True),
+        ("a.example", "a", True),
+        ("a.example", "a.other", False),
+        ("a", "b.a", False),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.0.1", "10", False),
+    ],
+)
+def test_which_names_can_be_one_machine_s(name, other, same):
+    assert is_same(name, other) is same

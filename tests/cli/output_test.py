@@ -3,11 +3,13 @@
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tf_hvd.core.commit_store import JOB_VARIABLE
 from tf_hvd.launch import rank as rank_program
 from tf_hvd.launch.job_output import Bar, Cell
 
@@ -45,6 +47,17 @@ def test_timestamps_need_no_folder(environ, call, program):
         stamp = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
         assert re.fullmatch(rf"({stamp}out\n){{{ranks}}}", output)
         assert re.fullmatch(rf"({stamp}error\n){{{ranks}}}", errors)
+
+
+def test_a_restart_adds_to_what_the_starts_before_have_printed(tmp_path):
+    """It may tell why an elastic job was started again; a job that begins has files of its own."""
+    for number in (0, 0, 1, 2):
+        command = [sys.executable, "-I", "-S", rank_program.__file__, "", "", ""]
+        command += [f"{tmp_path}/rank.{{rank:01d}}", "/bin/sh", "-c", f"echo {number}"]
+        environ = {**os.environ, JOB_VARIABLE: f"none:{number}"}
+        # Its output ends when all is copied.
+        subprocess.run(command, env=environ, capture_output=True, check=True)
+    assert (tmp_path / "rank.0" / "stdout").read_text() == "0\n1\n2\n"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tf_hvd.core.commit_store import JOB_VARIABLE
 from tf_hvd.launch.command_line import Job, Output, command_line
 from tf_hvd.launch.environment import asked_variables, exported_names, rank_environment
 from tf_hvd.launch.errors import UsageError
@@ -104,6 +105,16 @@ def test_mpich(job, expected):
             {"ranks": 11, "cores": 11, "output": Output("a%b", tags=True)},
             "--ntasks=11 --export=ALL --input=0 --cpu-bind=cores --label "
             "--output=a%%b/rank.%2t/stdout --error=a%%b/rank.%2t/stderr",
+        ),
+        (
+            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {JOB_VARIABLE: "ab:0"}},
+            "--ntasks=2 --export=ALL --input=0 --cpu-bind=cores --kill-on-bad-exit=0 "
+            "--output=o/rank.%1t/stdout --error=o/rank.%1t/stderr",
+        ),
+        (
+            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {JOB_VARIABLE: "ab:10"}},
+            "--ntasks=2 --export=ALL --input=0 --cpu-bind=cores --kill-on-bad-exit=0 "
+            "--output=o/rank.%1t/stdout --error=o/rank.%1t/stderr --open-mode=append",
         ),
         (
             {"ranks": 2, "cores": 2, "launcher_args": ("--cpu-bind=rank",)},

@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import sys
+import types
 
 import hypothesis.strategies as st
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given
 from tf_hvd.core import commit_store
 from tf_hvd.elastic import commit_file, commit_folder, commits
 from tf_hvd.elastic.commit_file import CommitError, CommitFile
+from tf_hvd.elastic.state import ObjectState
 from tf_hvd.elastic.store import Store
 from tf_hvd.launch.elastic_stores import Link
 
@@ -144,30 +146,97 @@ def test_a_rank_on_a_new_machine_has_nothing():
     assert commits.newest([found_of((), ())]) == 0
 
 
-@given(st.data())
-def test_any_kill_leaves_a_complete_commit(data):
-    """Ranks that begin a commit when all have made the one before, and are killed anywhere."""
-    ranks = 4
-    done = data.draw(st.integers(2, 9))  # commits that all have begun
-    parts, files = {}, {}
-    for rank in range(ranks):
-        # A rank has written all before the last that it has begun, and perhaps that one.
-        begun = done + data.draw(st.booleans())
-        written = begun - data.draw(st.integers(0, 1))
-        kept = range(max(1, written - commit_store.KEPT + 1), written + 1)
-        parts[rank] = {(rank, number) for number in kept}
-        if rank % 2 == 0:
-            slots = {number % commit_file.COPIES: number for number in range(1, written + 1)}
-            if begun > written:
-                slots.pop(begun % commit_file.COPIES, None)  # it is being written over
-            files[rank // 2] = set(slots.values())
-    found = [
-        found_of(parts[2 * (rank // 2)] | parts[2 * (rank // 2) + 1], files[rank // 2], ranks)
-        for rank in range(ranks)
-    ]
-    choices = commits.candidates(found)
-    assert choices
-    assert choices[0].number >= done - 1
+class Steps:
+    """An engine that notes what a commit of a state does."""
+
+    def __init__(self):
+        self.done = []
+        self.writer = types.SimpleNamespace(writes_file=True)
+
+    def heard(self):
+        self.done.append("heard")
+        return 0
+
+    def commit(self, _contents):
+        self.done.append("written")
+
+    def say(self, _mine):
+        self.done.append("said")
+
+
+def steps_of_a_commit():
+    state = ObjectState()
+    engine = Steps()
+    state._engine = engine
+    state.commit()
+    return engine.done
+
+
+class Rank:
+    """One that commits, and whose thread writes. It is killed between any two steps."""
+
+    def __init__(self, of_file):
+        self.said, self.begun, self.at = 0, 0, 0
+        self.files = [0] * commit_file.COPIES if of_file else []
+        self.parts = []
+        self.writing = []  # what its thread has yet to do
+
+    def steps(self, everyone, order):
+        """What may come next."""
+        if self.writing:
+            yield self.writing[0]
+        if order[self.at] == "heard" and self.said <= min(rank.said for rank in everyone):
+            yield self.go_on
+        elif order[self.at] == "written" and not self.writing:
+            yield self.begin
+        elif order[self.at] == "said":
+            yield self.say
+
+    def go_on(self):
+        self.at = (self.at + 1) % 3
+
+    def say(self):
+        self.said += 1
+        self.go_on()
+
+    def begin(self):
+        self.begun += 1
+        self.writing = [*[self.spoil, self.write] * bool(self.files), self.put]
+        self.go_on()
+
+    def spoil(self):
+        self.files[self.begun % len(self.files)] = 0
+        self.writing.pop(0)
+
+    def write(self):
+        self.files[self.begun % len(self.files)] = self.begun
+        self.writing.pop(0)
+
+    def put(self):
+        self.parts = [*self.parts, self.begun][-commit_store.KEPT :]
+        self.writing.pop(0)
+
+
+@given(st.randoms(use_true_random=False))
+def test_any_kill_leaves_a_complete_commit(chance):
+    """A rank could write over the last complete one while another was yet to write a newer one."""
+    order = steps_of_a_commit()
+    assert sorted(order) == ["heard", "said", "written"]
+    ranks = [Rank(of_file=number % 2 == 0) for number in range(4)]
+    patience = [chance.random() ** 4 for _ in ranks]  # some are much slower than others
+    newest = 0
+    for _ in range(300):
+        steps = [
+            (rank, step) for rank, each in enumerate(ranks) for step in each.steps(ranks, order)
+        ]
+        chance.choices(steps, [patience[rank] + 1e-9 for rank, _ in steps])[0][1]()
+        complete = [
+            number
+            for number in set(ranks[0].files) & set(ranks[2].files)
+            if number and all(number in rank.parts for rank in ranks)
+        ]
+        assert complete or not newest, [(rank.files, rank.parts, rank.begun) for rank in ranks]
+        newest = max(complete, default=0)
 
 
 def test_the_store_forgets_what_no_job_goes_on_from():

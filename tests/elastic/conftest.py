@@ -1,13 +1,14 @@
 """Elastic jobs, as subprocesses with a time limit."""
 
 import os
+import re
 import shutil
 import sys
 import time
 
 import pytest
 
-LIMIT = 600
+LIMIT = 240
 
 PREAMBLE = """
 import os, signal, sys, time
@@ -25,6 +26,12 @@ def once(name):
     except FileExistsError:
         return False
     return True
+
+def wait_for(done):
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline, done
+        time.sleep(0.05)
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -71,3 +78,9 @@ def elastic(tmp_path, run_to_end, mpi_library):
         return run_to_end(command, {**os.environ, **settings, **environment}, LIMIT)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def lines_of():
+    """The lines of an output that begin with a word, in order."""
+    return lambda word, output: sorted(re.findall(rf"^{word} .*", output, re.MULTILINE))

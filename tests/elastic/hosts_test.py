@@ -42,11 +42,33 @@ def test_with_a_cooldown_it_comes_back():
     assert hosts.usable(120.1) == (A, B)
 
 
-def test_a_host_that_cannot_be_reached():
+def test_a_host_that_cannot_be_reached_is_tried_again_after_longer_and_longer():
     hosts = Hosts(None)
     hosts.found([A, B])
-    hosts.lost("b", 0.0)
-    assert hosts.usable(1e9) == (A,)
+    delays = [hosts.lost("b", 0.0) for _ in range(9)]
+    assert 30 <= delays[0] <= 60 <= delays[1] <= 90
+    assert delays == sorted(delays)
+    assert delays[-1] == 600
+    assert hosts.usable(599.0) == (A,)
+    assert hosts.usable(600.0) == (A, B)
+    hosts.reached(["b"])
+    assert hosts.lost("b", 0.0) <= 60
+    assert not hosts.failed("b", 1000.0), "it is there again"
+
+
+def test_one_that_was_withdrawn_comes_as_another_one():
+    hosts = Hosts(None)
+    hosts.found([A, B])
+    for _ in range(STRIKES):
+        hosts.failed("b", 0.0)
+    hosts.unfit("a", 0.0)
+    assert hosts.usable(0.0) == ()
+    hosts.found([])
+    hosts.lost("b", 0.0)  # only now it is known
+    hosts.found([B, A])
+    assert hosts.names() == ["b", "a"]
+    assert hosts.usable(0.0) == (B, A)
+    assert not hosts.failed("b", 0.0)
 
 
 @given(st.integers(0, 100), st.floats(0, 1), st.integers(1, 3600), st.integers(0, 3600))

@@ -48,11 +48,7 @@ say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
 """
 
 
-def lines_of(word, output):
-    return sorted(re.findall(rf"^{word} .*", output, re.MULTILINE))
-
-
-def ends_of_undisturbed(elastic, *options, **settings):
+def ends_of_undisturbed(elastic, lines_of, *options, **settings):
     """The bits of the two ranks of LOOP where nobody is killed."""
     code, output = elastic(LOOP, *options, **settings)
     assert code == 0, output
@@ -69,10 +65,10 @@ def ends_of_undisturbed(elastic, *options, **settings):
         pytest.param("openmpi", "2", marks=pytest.mark.tier2),
     ],
 )
-def test_killed_ranks_change_no_bit(elastic, family, passes):
+def test_killed_ranks_change_no_bit(elastic, lines_of, family, passes):
     """Nor in the middle of an update of several passes."""
     plain = ("-np", "2", "--min-np", "2")
-    expected = ends_of_undisturbed(elastic, *plain, family=family, PASSES=passes)
+    expected = ends_of_undisturbed(elastic, lines_of, *plain, family=family, PASSES=passes)
     kills = {"PASSES": passes, "KILLS": "7:1 8:0 20:0"}
     code, output = elastic(LOOP, *plain, family=family, **kills)
     assert code == 0, output
@@ -101,8 +97,8 @@ def train(state):
         assert total.numpy().tolist() == [2.0] * 4
         state.commit()
         for batch, killed in ((50, 1), (100, 0)):
-            while state.batch == batch and not has_standby():
-                time.sleep(0.05)
+            if state.batch == batch:
+                wait_for(has_standby)
             if (state.batch, rank) == (batch, killed) and once(f"{batch}"):
                 die()
 
@@ -114,7 +110,7 @@ if rank == 1:
 
 
 @BOTH
-def test_ranks_come_from_the_standby_where_there_is_one(elastic, family):
+def test_ranks_come_from_the_standby_where_there_is_one(elastic, lines_of, family):
     """And their errors are told as ever."""
     code, output = elastic(
         STANDBY, "-np", "2", "--min-np", "2", "--reset-limit", "2", family=family
@@ -128,10 +124,10 @@ def test_ranks_come_from_the_standby_where_there_is_one(elastic, family):
 
 
 @pytest.mark.tier2
-def test_a_job_that_lost_everything_goes_on_from_disk(elastic, tmp_path):
+def test_a_job_that_lost_everything_goes_on_from_disk(elastic, lines_of, tmp_path):
     """All ranks, their stores and `tf_hvd run`: with the bits of one that nobody disturbed."""
     plain = ("-np", "2", "--min-np", "2")
-    expected = ends_of_undisturbed(elastic, *plain)
+    expected = ends_of_undisturbed(elastic, lines_of, *plain)
     folder = tmp_path / "commits"
     disk = {"TF_HVD_COMMIT_DIR": str(folder), "TF_HVD_COMMIT_DIR_EVERY": "4"}
     code, output = elastic(LOOP, *plain, "--reset-limit", "0", **disk, KILLS="15:1")
@@ -158,10 +154,10 @@ def die():
 
 
 @pytest.mark.tier2
-def test_a_job_whose_stores_are_lost_goes_on_from_disk(elastic, tmp_path):
+def test_a_job_whose_stores_are_lost_goes_on_from_disk(elastic, lines_of, tmp_path):
     """`tf_hvd run` still has the ranks' own parts, of commits that are complete nowhere."""
     plain = ("-np", "2", "--min-np", "2")
-    expected = ends_of_undisturbed(elastic, *plain)
+    expected = ends_of_undisturbed(elastic, lines_of, *plain)
     disk = {"TF_HVD_COMMIT_DIR": str(tmp_path / "commits"), "TF_HVD_COMMIT_DIR_EVERY": "4"}
     program = "import contextlib\n" + LOSES_STORE + LOOP
     code, output = elastic(program, *plain, **disk, KILLS="15:1")
@@ -195,7 +191,13 @@ class Kill(keras.callbacks.Callback):
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        place = f"{self.epoch}.{batch}.{rank}"
+        self.at(batch)
+
+    def on_test_begin(self, logs=None):
+        self.at("validation")
+
+    def at(self, point):
+        place = f"{self.epoch}.{point}.{rank}"
         if place in kills and once(place):
             die()
 
@@ -205,10 +207,13 @@ class Kill(keras.callbacks.Callback):
 @hvd.elastic.run
 def train(state):
     say("from", state.epoch, state.batch)
-    model.fit(data, epochs=3, initial_epoch=state.epoch, verbose=0, callbacks=[
+    validation = x[:8], x[:8, :1]
+    callbacks = [
         elastic.UpdateEpochStateCallback(state), elastic.UpdateBatchStateCallback(state), Kill(),
         elastic.CommitStateCallback(state, 2),
-    ])
+    ]
+    model.fit(data, epochs=3, initial_epoch=state.epoch, validation_data=validation, verbose=0,
+              callbacks=callbacks)
 
 train(state)
 say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
@@ -219,14 +224,16 @@ say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
 @pytest.mark.parametrize(
     ("legacy", "steps"), [("", "1"), ("", "2"), ("1", "1")], ids=["keras", "keras_2", "tf_keras"]
 )
-def test_fit_goes_on_in_the_middle_of_an_epoch(elastic, legacy, steps):
-    """With the data, the order and the metrics of that epoch."""
+def test_fit_goes_on_in_the_middle_of_an_epoch(elastic, lines_of, legacy, steps):
+    """With the data, the order and the metrics of that epoch, also from its validation."""
     settings = {"TF_USE_LEGACY_KERAS": legacy, "STEPS": steps}
     code, output = elastic(FIT, "-np", "2", "--min-np", "2", **settings)
     assert code == 0, output
     epochs, expected = lines_of("epoch", output), lines_of("end", output)
     assert len(epochs) == 6, output
-    code, output = elastic(FIT, "-np", "2", "--min-np", "2", **settings, KILLS="0.5.1 2.9.0")
+    code, output = elastic(
+        FIT, "-np", "2", "--min-np", "2", **settings, KILLS="0.5.1 1.validation.0 2.9.0"
+    )
     assert code == 0, output
     assert lines_of("end", output) == expected, output
     found = sorted(set(lines_of("epoch", output)))
@@ -236,15 +243,24 @@ def test_fit_goes_on_in_the_middle_of_an_epoch(elastic, legacy, steps):
         numbers = [[float(word) for word in line.split()[1:]] for line in found]
         expected = [[float(word) for word in line.split()[1:]] for line in epochs]
         assert numbers == [pytest.approx(line, rel=1e-6) for line in expected], output
-    assert {"from 0 0", "from 0 4", "from 2 8"} <= set(lines_of("from", output)), output
+    begun = {tuple(map(int, line.split()[1:])) for line in lines_of("from", output)}
+    before = [(0, 0, 5), (1, 8, 11), (2, 5, 9)]  # the last commit has batches of that epoch
+    for epoch, least, most in before:
+        assert any(place[0] == epoch and least < place[1] <= most for place in begun), output
 
 
 # One machine, whose slots come and go.
 LEDGER = """
-weight = tf.Variable(0.0)
+weight, rate = tf.Variable(0.0), tf.Variable(0.0)
 sampler = hvd.elastic.ElasticSampler(97, 4, keep_global_batch=bool(os.environ.get("KEEP")))
-state = hvd.elastic.TensorFlowState([weight], sampler=sampler, seen=[], sizes=[])
-state.register_reset_callbacks([lambda: say("reset", rank, hvd.size())])
+state = hvd.elastic.TensorFlowState([weight, rate], sampler=sampler, seen=[], sizes=[])
+
+def rescale():
+    say("reset", rank, hvd.size())
+    rate.assign(0.5 * hvd.size())
+
+rate.assign(0.5 * hvd.size())
+state.register_reset_callbacks([rescale])
 script = os.path.join(os.environ["FLAGS"], "hosts")
 
 @hvd.elastic.run
@@ -254,6 +270,7 @@ def train(state):
             everyone = hvd.allgather(indices, name="indices").numpy().tolist()
             state.seen.append((epoch, everyone))
             state.sizes.append(hvd.size())
+            assert float(rate) == 0.5 * hvd.size()
             sampler.record_batch()
             weight.assign_add(float(sum(everyone)))
             place = f"{epoch}.{sampler.position // 24}"
@@ -279,7 +296,7 @@ if rank == 0:
 
 @pytest.mark.tier2
 @pytest.mark.parametrize("keep", ["", "1"], ids=["each_rank_s_batch", "global_batch"])
-def test_no_sample_is_lost_or_done_twice_when_slots_come_and_go(elastic, tmp_path, keep):
+def test_no_sample_is_lost_or_done_twice_when_slots_come_and_go(elastic, lines_of, tmp_path, keep):
     script = tmp_path / "discover"
     script.write_text('#!/bin/sh\ncat "$FLAGS/hosts" 2>/dev/null || echo localhost:1\n')
     script.chmod(0o755)
@@ -316,7 +333,7 @@ say("end", rank)
 
 
 @pytest.mark.tier2
-def test_process_sets_are_formed_again_or_refused_by_name(elastic, tmp_path):
+def test_process_sets_are_formed_again_or_refused_by_name(elastic, lines_of, tmp_path):
     script = tmp_path / "discover"
     script.write_text('#!/bin/sh\ncat "$FLAGS/hosts" 2>/dev/null || echo localhost:3\n')
     script.chmod(0o755)
@@ -352,7 +369,7 @@ train(hvd.elastic.ObjectState(batch=0))
 
 
 @pytest.mark.tier2
-def test_a_limit_of_resets(elastic):
+def test_a_limit_of_resets(elastic, lines_of):
     code, output = elastic(
         """
 state = hvd.elastic.ObjectState(batch=0)
@@ -374,7 +391,7 @@ train(state)
     assert len(lines_of("start", output)) == 4
 
 
-def test_without_the_launcher_s_help_a_state_takes_back_what_was_saved(elastic):
+def test_without_the_launcher_s_help_a_state_takes_back_what_was_saved(elastic, lines_of):
     code, output = elastic(
         """
 weight = tf.Variable(float(rank))
@@ -450,118 +467,6 @@ def processes_with(mark):
     return found
 
 
-LEAVES = """
-saved = []
-
-def save():
-    saved.append(float(hvd.allreduce(tf.constant([1.0]), op=hvd.Sum)[0]))
-
-preemption = hvd.on_preemption(save)
-for step in range(1000):
-    hvd.allreduce(tf.ones([2]), name="g")
-    if step == 5 and rank == 1:
-        os.kill(os.getpid(), signal.SIGTERM)
-    try:
-        preemption.check()
-    except SystemExit:
-        say("left", rank, "after", step, saved)
-        raise
-"""
-
-
-@BOTH
-def test_a_job_whose_rank_is_asked_to_end_saves_and_ends_in_order(elastic, family):
-    code, output = elastic(LEAVES, "-np", "2", family=family)
-    assert code == 75, output
-    assert lines_of("left", output) == ["left 0 after 6 [2.0]", "left 1 after 6 [2.0]"], output
-    said = " ".join(output.split())
-    assert "a rank was asked to end, by a signal: ranks 0, 1 saved and ended in order" in said
-    assert "start the job again: it goes on from there" in said
-
-
-BACKS_UP = """
-if os.environ.get("TF_USE_LEGACY_KERAS"):
-    import tf_keras as keras
-else:
-    import keras
-import tf_hvd.keras as hvd_keras
-from tf_hvd.keras import callbacks
-
-keras.utils.set_random_seed(3 + rank)
-model = keras.Sequential([keras.layers.Input([8]), keras.layers.Dense(4), keras.layers.Dense(1)])
-model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", metrics=["mae"])
-x = np.random.default_rng(rank).normal(size=[96, 8]).astype("f")
-data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(96, seed=5).batch(8)
-
-class Ask(keras.callbacks.Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.batch = batch
-        if os.environ.get("ASK") == f"{self.epoch}.{batch}.{rank}":
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def on_epoch_end(self, epoch, logs=None):
-        say("epoch", rank, epoch, repr(logs["loss"]), repr(logs["mae"]))
-
-ask = Ask()
-backup = callbacks.of(keras).BackupAndRestore(
-    os.path.join(os.environ["FLAGS"], os.environ["BACKUP"]), save_before_preemption=True)
-try:
-    model.fit(data, epochs=3, verbose=0, callbacks=[
-        backup, callbacks.of(keras).BroadcastGlobalVariablesCallback(0), ask])
-except SystemExit as error:
-    say("left", rank, ask.epoch, ask.batch, error.code)
-    raise
-say("end", rank, [value.tobytes().hex()[:64] for value in model.get_weights()])
-"""
-
-
-@pytest.mark.tier2
-@pytest.mark.parametrize("legacy", ["", "1"], ids=["keras", "tf_keras"])
-def test_a_fit_whose_rank_is_asked_to_end_backs_up_and_goes_on(elastic, legacy):
-    settings = {"TF_USE_LEGACY_KERAS": legacy, "KEEP_FLAGS": "1"}
-    code, output = elastic(BACKS_UP, "-np", "2", **settings, BACKUP="reference")
-    assert code == 0, output
-    epochs, expected = lines_of("epoch", output), lines_of("end", output)
-    found = []
-    for ask, left in (("1.4.1", "1 5"), ("2.11.0", "")):
-        code, output = elastic(BACKS_UP, "-np", "2", **settings, BACKUP="ours", ASK=ask)
-        found += lines_of("epoch", output)
-        if left:
-            assert code == 75, output
-            assert lines_of("left", output) == [f"left {rank} {left} 75" for rank in (0, 1)], output
-    # The signal after the last batch came too late to end a training that was through.
-    assert code == 0, output
-    assert sorted(found) == epochs, output
-    assert lines_of("end", output) == expected, output
-
-
-@pytest.mark.tier2
-def test_an_elastic_job_whose_rank_is_asked_to_end_starts_again(elastic):
-    code, output = elastic(
-        """
-state = hvd.elastic.ObjectState(batch=0)
-
-@hvd.elastic.run
-def train(state):
-    say("from", state.batch)
-    while state.batch < 12:
-        state.batch += 1
-        if state.batch == 5 and rank == 1 and once("asked"):
-            os.kill(os.getpid(), signal.SIGTERM)
-        state.commit()
-
-train(state)
-""",
-        *("-np", "2", "--min-np", "2"),
-    )
-    assert code == 0, output
-    assert lines_of("from", output) == ["from 0", "from 0", "from 6", "from 6"], output
-    assert "was the first to end" not in output
-
-
 ASKED_TWICE = """
 import keras
 
@@ -587,7 +492,7 @@ say("trained", rank)
 """
 
 
-def test_a_step_that_was_traced_without_a_reduction_gets_one(elastic):
+def test_a_step_that_was_traced_without_a_reduction_gets_one(elastic, lines_of):
     """As in Horovod's examples: a variable of ours could not be made in the second trace."""
     code, output = elastic(ASKED_TWICE, "-np", "2")
     assert code == 0, output

@@ -210,8 +210,7 @@ time.sleep(600)
 
 def lives(process):
     with contextlib.suppress(OSError):
-        stat = pathlib.Path(f"/proc/{process}/stat").read_text()
-        return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return state(process) not in "ZX"
     return False
 
 
@@ -235,6 +234,24 @@ def test_signals_reach_the_program(signum, argument, code, token, rank, tmp_path
         # Whoever still had the output would keep a launcher waiting.
         assert process.stdout.read() == ""
     wait_until(lambda: not lives(program))  # its files are closed a moment before it has ended
+
+
+def test_ctrl_z_stops_the_program_until_it_is_to_go_on(token, rank, tmp_path, wait_until):
+    """The kernel lets SIGTSTP stop nobody in a session without a terminal."""
+    (tmp_path / "program.py").write_text(SLEEPS)
+    with rank(token, sys.executable, "program.py") as process:
+        both = {int(process.stdout.readline()), process.pid}
+        process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: {*map(state, both)} == {"T"})
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: "T" not in map(state, both))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == -signal.SIGTERM
+
+
+def state(process):
+    stat = pathlib.Path(f"/proc/{process}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0]
 
 
 def test_what_a_dead_program_has_started_is_killed(token, rank, tmp_path):

@@ -1,9 +1,10 @@
-"""An elastic job on several machines, of which one is lost and another one comes."""
+"""Elastic jobs on several machines, of which one is lost or falls silent, and another one comes."""
 
 import importlib
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -58,28 +59,34 @@ if hvd.rank() == 0:
 """
 
 
-@pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_to_end, mpi_library):
+def job(tmp_path, library, program, *options, **environment):
+    """The command of an elastic job, and its environment."""
     reason = machines.why_not()
     if reason:
         pytest.skip(f"no nodes on this machine: {reason}")
-    meeting = tmp_path / "meeting"
-    meeting.mkdir()
-    (tmp_path / "program.py").write_text(PROGRAM)
-    hosts = tmp_path / "hosts"
+    (tmp_path / "meeting").mkdir()
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command += ["--min-np", "1", *options, sys.executable, str(tmp_path / "program.py")]
+    settings = {"TF_HVD_MPI_LIBRARY": str(library), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return command, {**os.environ, **settings, "MEETING": str(tmp_path / "meeting"), **environment}
+
+
+def has_store(node):
+    """Whether `tf_hvd run` has reached a machine."""
+    looks = node.command(["pgrep", "-f", "commit_store.py"])
+    return subprocess.run(looks, stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_to_end, mpi_library):
+    meeting, hosts = tmp_path / "meeting", tmp_path / "hosts"
     hosts.write_text("alpha:1\nbeta:1\n")
     script = tmp_path / "discover"
     script.write_text(f"#!/bin/sh\ncat {hosts}\n")
     script.chmod(0o755)
-    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
-    command += ["--min-np", "1", "--host-discovery-script", str(script)]
-    command += [sys.executable, str(tmp_path / "program.py")]
-    environment = {
-        **os.environ,
-        "TF_HVD_MPI_LIBRARY": str(mpi_library(family)),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "MEETING": str(meeting),
-    }
+    options = ("--host-discovery-script", str(script))
+    command, environment = job(tmp_path, mpi_library(family), PROGRAM, *options)
     with machines.cluster(["alpha", "beta", "gamma"]) as nodes:
 
         def change():
@@ -89,7 +96,8 @@ def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_to_end, m
             (meeting / "lost").touch()
             machines.wait_until((meeting / "1.1").exists, "the second epoch")
             hosts.write_text("alpha:1\nbeta:1\ngamma:1\n")
-            time.sleep(2.5)  # it is asked each second
+            machines.wait_until(lambda: has_store(nodes["gamma"]), "the way to gamma")
+            time.sleep(1)  # it answers, and the ranks are told
             (meeting / "come").touch()
 
         thread = threading.Thread(target=change)
@@ -104,3 +112,56 @@ def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_to_end, m
     begun = re.findall(r"^from (\d) (\d) (\w+) (\d)", output, re.MULTILINE)
     assert {("0", "2", "alpha", "0"), ("1", "2", "beta", "0"), ("0", "1", "alpha", "0")} <= {*begun}
     assert ("1", "2", "gamma", "1") in begun, output
+
+
+SILENT = """
+import os, socket, time
+import tensorflow as tf
+import tf_hvd as hvd
+
+hvd.init()
+state = hvd.elastic.ObjectState(batch=0)
+folder = os.environ["MEETING"]
+
+@hvd.elastic.run
+def train(state):
+    while state.batch < 40:
+        state.batch += 1
+        total = hvd.allreduce(tf.ones([2]), op=hvd.Sum, name="s")
+        assert total.numpy().tolist() == [hvd.size()] * 2
+        state.commit()
+        if state.batch == 20 and hvd.size() == 2:
+            open(os.path.join(folder, "reached"), "w").close()
+            while not os.path.exists(os.path.join(folder, "silent")):
+                time.sleep(0.02)
+
+train(state)
+says = ["end", hvd.rank(), hvd.size(), socket.gethostname(), state.batch]
+os.write(1, (" ".join(map(str, says)) + chr(10)).encode())
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_machine_falls_silent(family, tmp_path, run_to_end, mpi_library):
+    """No connection ends by that, of MPI or of the store: nobody says that it is gone."""
+    meeting = tmp_path / "meeting"
+    limits = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "20",
+    }
+    hosts = ("-H", "alpha:1,beta:1")
+    command, environment = job(tmp_path, mpi_library(family), SILENT, *hosts, **limits)
+    with machines.cluster(["alpha", "beta"]) as nodes:
+
+        def unplug():
+            machines.wait_until((meeting / "reached").exists, "the twentieth step")
+            nodes["beta"].unplug()
+            (meeting / "silent").touch()
+
+        thread = threading.Thread(target=unplug)
+        thread.start()
+        code, output = run_to_end(nodes["alpha"].command(command), environment, LIMIT)
+        thread.join()
+    assert code == 0, output
+    assert re.findall("^end .*", output, re.MULTILINE) == ["end 0 1 alpha 40"], output
+    assert "beta cannot be reached, and is left out" in output, output

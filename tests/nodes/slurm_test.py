@@ -213,3 +213,42 @@ echo after $i seconds
     _, output = batch(lines, "--nodes=2", "--ntasks-per-node=1")
     seconds = int(re.search(r"after (\d+) seconds", output)[1])
     assert seconds < 300, output
+
+
+GOES_ON = """
+import os, signal, socket
+import tensorflow as tf
+import tf_hvd as hvd
+
+hvd.init()
+state = hvd.elastic.ObjectState(batch=0)
+
+@hvd.elastic.run
+def train(state):
+    while state.batch < 40:
+        state.batch += 1
+        total = hvd.allreduce(tf.ones([2]), op=hvd.Sum, name=f"s{state.batch}")
+        assert total.numpy().tolist() == [hvd.size()] * 2
+        if state.batch == 20 and hvd.rank() == 1 and not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.commit()
+
+train(state)
+says = [hvd.rank(), hvd.size(), socket.gethostname(), state.batch]
+os.write(1, ("rank " + " ".join(map(str, says)) + chr(10)).encode())
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_an_elastic_job_takes_the_allocation_and_goes_on(batch, tmp_path, family):
+    """Its nodes are reached by srun: ssh may be closed there."""
+    (tmp_path / "goes_on.py").write_text(GOES_ON)
+    lines = f"PATH={tmp_path}:$PATH {TF_HVD} --min-np 2 {sys.executable} goes_on.py"
+    (tmp_path / "ssh").write_text("#!/bin/sh\ntouch ssh.called\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
+    assert code == 0, output
+    assert said(output) == ["rank 0 2 alpha 40", "rank 1 2 beta 40"], output
+    assert re.search(r"starting again with 2 ranks on alpha:1,beta:1, from commit", output), output
+    assert not (tmp_path / "ssh.called").exists()

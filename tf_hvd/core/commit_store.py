@@ -37,16 +37,22 @@ START_AGAIN = 75
 REMOVED, ADDED, LEAVE = 1, 2, 4
 """What a notice says, added up: hosts have gone, have come (Horovod's numbers), all are to end."""
 # What is asked for, of both sides.
-FILE, PART, PARTS, FETCH, FORGET, ROUND, NOTIFY, READY, STANDBY = (
-    *("file", "part", "parts", "fetch", "forget", "round", "notify", "ready", "standby"),
+FILE, PART, HAVE, PARTS, FETCH, FORGET, ROUND, NOTIFY, READY, STANDBY = (
+    *("file", "part", "have", "parts", "fetch", "forget", "round", "notify", "ready", "standby"),
 )
 STANDBY_NAME = "tf_hvd_standby"
 """What the standby (elastic/standby.py) is called, as /proc has it."""
 GREETING = b"\0tf_hvd commit store\n"
 """What a store writes first: a login may print whatever it likes before."""
 _LENGTH = struct.Struct("<I")
+_END = b"\n"  # of a message: srun hands on whole lines
 _CREDENTIALS = struct.Struct("3i")
 _LONGEST = 1 << 20  # bytes of a message without its load
+# What a damaged message leads to, where it is read or where it is obeyed.
+_DAMAGE = (
+    *(ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
+    struct.error,
+)
 
 
 class Stream(Protocol):
@@ -99,6 +105,7 @@ def send(file: Stream, message: dict[str, Any], load: bytes | memoryview = b"") 
     text = json.dumps({**message, "bytes": len(load)}).encode()
     file.write(_LENGTH.pack(len(text)) + text)
     file.write(load)
+    file.write(_END)
     file.flush()
 
 
@@ -115,9 +122,12 @@ def receive(file: Stream) -> tuple[dict[str, Any], bytes]:
     try:
         message = json.loads(_exactly(file, length))
         size = int(message["bytes"])
-    except (ValueError, TypeError, KeyError) as error:
+        load = _exactly(file, size) if size > 0 else b""
+    except _DAMAGE as error:
         raise ProtocolError("no message") from error
-    return message, _exactly(file, size) if size > 0 else b""
+    if _exactly(file, len(_END)) != _END:
+        raise ProtocolError("a message without an end")
+    return message, load
 
 
 def find_greeting(file: Stream) -> None:
@@ -185,23 +195,32 @@ class Store:
         self._files: dict[str, int] = {}  # guarded by _lock
         self._round = 0  # only ranks of it are heard
         self._standby: subprocess.Popen[bytes] | None = None  # guarded by _lock
+        # What `tf_hvd run` does not have yet, by rank and commit; guarded by _lock.
+        self._awaited: dict[tuple[int, int], threading.Event] = {}
         self.parts = Parts()
 
     def obey(self, source: Stream) -> None:
         """Does what `tf_hvd run` says, until it says no more."""
-        while True:
-            try:
+        with contextlib.suppress(EOFError, *_DAMAGE):
+            while True:
                 message, load = receive(source)
-            except (EOFError, ProtocolError):
-                return
-            what = message.get("do")
-            if what == PART:
-                self.parts.put(message["rank"], message["commit"], load)
-            elif what == ROUND:
-                self._round = message["number"]
-            elif what == NOTIFY:
-                notice = NOTICE.pack(message["number"], message["says"])
-                os.pwrite(self._file(NOTICE_FILE), notice, 0)
+                what = message.get("do")
+                if what == PART:
+                    self.parts.put(message["rank"], message["commit"], load)
+                elif what == HAVE:
+                    with self._lock:
+                        awaited = self._awaited.pop((message["rank"], message["commit"]), None)
+                    if awaited is not None:
+                        awaited.set()
+                elif what == ROUND:
+                    # What the ranks of the start before were told is done.
+                    os.pwrite(self._file(NOTICE_FILE), NOTICE.pack(0, 0), 0)
+                    self._round = message["number"]
+                elif what == READY:
+                    self.tell({"do": READY})
+                elif what == NOTIFY:
+                    notice = NOTICE.pack(message["number"], message["says"])
+                    os.pwrite(self._file(NOTICE_FILE), notice, 0)
 
     def tell(self, message: dict[str, Any], load: bytes = b"") -> None:
         """Tells `tf_hvd run`."""
@@ -213,12 +232,10 @@ class Store:
 
     def serve(self, link: socket.socket) -> None:
         """Answers one rank, until it ends."""
-        with link, link.makefile("rwb") as file:
-            try:
-                while True:
-                    self._answer(link, file, *receive(file))
-            except (EOFError, OSError, ProtocolError, KeyError, TypeError):
-                return
+        over = contextlib.suppress(EOFError, OSError, *_DAMAGE)
+        with over, link, link.makefile("rwb") as file:
+            while True:
+                self._answer(link, file, *receive(file))
 
     def _answer(
         self, link: socket.socket, file: Stream, message: dict[str, Any], load: bytes
@@ -232,7 +249,8 @@ class Store:
         elif what == PART:
             rank, commit = int(message["rank"]), int(message["commit"])
             self.parts.put(rank, commit, load)
-            self.tell({"do": PART, "rank": rank, "commit": commit}, load)
+            self._hand_on(rank, commit, load)
+            send(file, {"do": HAVE})
         elif what == FORGET:
             after, last = int(message["after"]), int(message["last"])
             self.parts.forget(after, last)
@@ -244,6 +262,13 @@ class Store:
             send(file, {"found": part is not None}, part or b"")
         elif what == STANDBY:
             self._start_standby(json.loads(load))
+
+    def _hand_on(self, rank: int, commit: int, load: bytes) -> None:
+        """Returns when `tf_hvd run` has it: what counts as written outlives this machine."""
+        with self._lock:
+            there = self._awaited.setdefault((rank, commit), threading.Event())
+        self.tell({"do": PART, "rank": rank, "commit": commit}, load)
+        there.wait()
 
     def _start_standby(self, asked: dict[str, Any]) -> None:
         """Starts it, if there is none. It ends with its standard input, that is, with us."""

@@ -77,14 +77,14 @@ class Writer:
         self._store = store
         self._rank, self._ranks = rank, ranks
         copies = 0 if node is None else commit_file.COPIES
-        files = [store.file(f"{_FILE}{node}.{copy}") for copy in range(copies)]
+        files = [store.file(f"{_of_node(node)}{copy}") for copy in range(copies)]
         # What the job goes on from is written over last.
         files.sort(key=lambda file: commit_file.number_of(file) == restored)
         self._files = [(file, commit_file.CommitFile(file)) for file in files]
         self._folder, self._first_node = folder, node == 0
         self._next = 0
         self._still: dict[str, np.ndarray] = {}  # what nobody has assigned to since it was read
-        self._queue: queue.Queue[tuple[int, Contents, dict[str, Any]]] = queue.Queue(1)
+        self._queue: queue.Queue[tuple[int, Contents, dict[str, Any], bool]] = queue.Queue(1)
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="tf_hvd commits", daemon=True).start()
 
@@ -97,8 +97,13 @@ class Writer:
         """What is equal on all ranks by now, of the arrays that may be this rank's own."""
         self._still = dict(arrays)
 
-    def commit(self, number: int, contents: Contents) -> None:
+    def commit(self, number: int, contents: Contents, last: bool = False) -> None:
         """Has a commit written; waits for the one before.
+
+        Args:
+            number: of the commit.
+            contents: what it is made of.
+            last: whether this start makes no more: it goes to the folder then.
 
         Raises:
             RuntimeError: that one could not be.
@@ -111,7 +116,7 @@ class Writer:
             if before is None or not is_same(before, array):
                 self._still.pop(name, None)
                 changed[name] = array
-        self._queue.put((number, contents, changed))
+        self._queue.put((number, contents, changed, last))
 
     def flush(self) -> None:
         """Returns when all is written.
@@ -126,15 +131,17 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            number, contents, changed = self._queue.get()
+            number, contents, changed, last = self._queue.get()
             try:
-                self._write(number, contents, changed)
+                self._write(number, contents, changed, last)
             except BaseException as error:  # told by the next commit
                 self._error = error
             del contents, changed  # or the variables' memory would be held until the next
             self._queue.task_done()
 
-    def _write(self, number: int, contents: Contents, changed: Mapping[str, Any]) -> None:
+    def _write(
+        self, number: int, contents: Contents, changed: Mapping[str, Any], last: bool
+    ) -> None:
         memory = 0
         if self._files:
             memory, file = self._files[self._next % len(self._files)]
@@ -144,7 +151,7 @@ class Writer:
         own = {**contents.own, "arrays": {name: np.array(a) for name, a in changed.items()}}
         part = pickle.dumps(own, protocol=5)
         self._store.put(self._rank, number, part)
-        if self._folder is not None and self._folder.wants(number):
+        if self._folder is not None and (last or self._folder.wants(number)):
             self._write_to_folder(self._folder, number, part, memory)
 
     def _write_to_folder(self, folder: CommitFolder, number: int, part: bytes, memory: int) -> None:
@@ -157,15 +164,30 @@ class Writer:
             log.warn_once(f"commits cannot be written to disk: {error}")
 
 
+def _of_node(node: int | None) -> str:
+    return f"{_FILE}{node}."
+
+
+def files_of_others(store: Store, nodes: Collection[int]) -> list[str]:
+    """What there is on this machine of commits, of the numbers of other nodes and from a folder.
+
+    Args:
+        store: of this machine.
+        nodes: the numbers that it has now.
+    """
+    names = [name for name in store.inventory().files if name.startswith(_FILE)]
+    return [name for name in names if not name.startswith(tuple(map(_of_node, nodes)))]
+
+
 def look(store: Store) -> Found:
     """What the store of this machine has."""
     inventory: Inventory = store.inventory()
-    files = {}
+    files: dict[int, tuple[str, int]] = {}
     for name in inventory.files:
         if name.startswith(_FILE):
             with contextlib.suppress(commit_file.CommitError):
                 index = commit_file.read_index(store.file(name))
-                files[index.number] = (name, index.ranks)
+                files.setdefault(index.number, (name, index.ranks))
     return Found(inventory.parts, files)
 
 

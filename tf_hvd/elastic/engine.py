@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -18,12 +19,15 @@ import tensorflow as tf
 
 from tf_hvd.collectives import collectives
 from tf_hvd.collectives.objects import allgather_object, broadcast_object
-from tf_hvd.core import _native, basics, commit_store, config
+from tf_hvd.core import _native, basics, commit_store, config, log
 from tf_hvd.elastic import commits, standby
 from tf_hvd.elastic.commit_file import CommitError
-from tf_hvd.elastic.commit_folder import FILE, CommitFolder
+from tf_hvd.elastic.commit_folder import CommitFolder
 from tf_hvd.elastic.store import Store
 from tf_hvd.training import preemption
+
+# Slurm's --signal names one; where a program has no handler they would be the death of a rank.
+_ASK_TO_END = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Restored:
     """What a commit gives back to one rank."""
 
     objects: bytes
+    """Of rank 0."""
     arrays: Mapping[str, np.ndarray]
     """Bytes, by the name of the variable."""
     own: Mapping[str, Any] | None
@@ -52,9 +57,10 @@ class Engine:
         self._folder = _folder()
         self._number = 0  # of the last commit
         self._made = 0  # in this start
-        self._from_disk = False  # whether memory has a commit that was read from disk
-        self._heard, _ = store.notice()  # what was said before this start is done
+        self._old: list[str] = []  # memory of this machine that nobody writes to any more
+        self._leaves = False  # whether all are to leave after the next commit
         self._together = preemption.Together("tf_hvd_elastic_notice")
+        self._signals = preemption.listen(_ASK_TO_END)
 
     def restore(self) -> Restored | None:
         """Finds the commit to go on from, on all ranks; None if there is none."""
@@ -63,9 +69,11 @@ class Engine:
         if restored is None and self._folder is not None:
             if basics.rank() == 0:
                 self._store.forget(0, last)  # parts of what is not complete
-                self._from_disk = self._folder.load(self._store) > 0
+                self._folder.load(self._store)
             found = self._look()
             restored, last = self._newest(found), max(last, commits.newest(found))
+        if restored is None and last and basics.rank() == 0:
+            log.warning("no commit is complete: the training begins anew")
         self._store.forget(self._number, last)
         self._begin(self._number)
         # Numbers of commits that were not complete are not used again.
@@ -96,13 +104,17 @@ class Engine:
         have = allgather_object(mine is not None, name=name)
         if not any(have):
             return None
+        # The values of a program are rank 0's, whose node wrote the file of the first name.
+        files = {each: found[each].files[choice.number][0] for each in choice.roots if have[each]}
+        first = min(files, key=lambda each: files[each])
         if not all(have):
-            sent = broadcast_object(mine, have.index(True), name=name)
+            sent = broadcast_object(mine, first, name=name)
             mine = mine or sent
         assert mine is not None
+        objects = broadcast_object(mine.index.objects, first, name=name)
         own = self._part(choice, found, rank)
         return Restored(
-            mine.index.objects,
+            objects,
             mine.arrays,
             None if own is None else pickle.loads(own),
             choice.ranks == basics.size(),
@@ -126,6 +138,12 @@ class Engine:
         self._writer = commits.Writer(
             self._store, basics.rank(), basics.size(), node, restored, self._folder
         )
+        # Ranks that take themselves for two machines may share a store.
+        memory = os.fstat(self._store.file(commit_store.NOTICE_FILE)).st_ino
+        places = allgather_object((memory, node), name="tf_hvd_elastic_node")
+        if node is not None:
+            here = [each for where, each in places if where == memory and each is not None]
+            self._old = commits.files_of_others(self._store, here)
 
     @property
     def writer(self) -> commits.Writer:
@@ -136,31 +154,38 @@ class Engine:
     def commit(self, contents: commits.Contents) -> None:
         """Has a commit written."""
         self._number += 1
-        self.writer.commit(self._number, contents)
+        self.writer.commit(self._number, contents, last=self._leaves)
         self._made += 1
         if self._made == 1 and basics.local_rank() == 0:
             standby.ask_for(self._store.start_standby)  # what the program loads is loaded by now
-        if self._from_disk and self._made > commit_store.KEPT:
-            os.ftruncate(self._store.file(FILE), 0)
-            self._from_disk = False
+        if self._made > commit_store.KEPT:  # there are newer ones
+            for name in self._old:
+                os.ftruncate(self._store.file(name), 0)
+            self._old = []
 
-    def ask(self, mine: int) -> int:
+    def heard(self) -> int:
         """What a rank or `tf_hvd run` was told, on all ranks at the same call; 0: nothing.
 
-        No rank waits for another: what one has heard by this call, all know at the next.
+        All ranks have come to the last call of `say` by then.
+        """
+        said = self._together.heard()
+        self._leaves = bool(said)
+        return said
+
+    def say(self, mine: int) -> None:
+        """Tells all ranks what this one was told; they hear it at their next `heard`.
 
         Args:
-            mine: what this rank was told.
+            mine: by the program.
         """
-        number, says = self._store.notice()
-        if number > self._heard:
-            mine |= says
-        return self._together.say(mine | preemption.is_asked_to_end() * commit_store.LEAVE)
+        _, says = self._store.notice()
+        self._together.say(mine | says | preemption.is_asked_to_end() * commit_store.LEAVE)
 
     def finish(self) -> None:
         """The training is through."""
         self.writer.flush()
         self._together.finish()
+        preemption.do_not_listen(self._signals)
         if self._folder is not None:
             collectives.barrier()  # all have written what they were to write
             if basics.rank() == 0:

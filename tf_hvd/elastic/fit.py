@@ -16,8 +16,10 @@ for a Keras that a program imports by itself.
 """
 
 import types
+from collections.abc import Mapping
 from typing import Any
 
+from tf_hvd.core import log
 from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tf_hvd.elastic.running import run
 from tf_hvd.elastic.state import ObjectState, State, TensorFlowKerasState
@@ -40,12 +42,15 @@ KerasState = TensorFlowKerasState
 class _CommitState:
     """Commits the state every so many batches, and at the end of each epoch.
 
-    Stands behind the callbacks that change the state, in the list.
+    Stands behind the callbacks that change the state, in the list. After the last batch of an epoch
+    the commit is that of its end: Keras cannot go on with an epoch that has no batches left.
 
     Args:
       state: what `run` hands to the training.
       batches_per_commit: how many batches.
     """
+
+    params: Mapping[str, Any]
 
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -58,9 +63,17 @@ class _CommitState:
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._left -= 1
-        if self._left <= 0:
+        if self._left <= 0 and not self._is_last(batch):
             self._left = self.batches_per_commit
             self.state.commit()
+
+    def _is_last(self, batch: int) -> bool:
+        """Whether the epoch has no further batch; False where Keras does not know that yet."""
+        samplers = self.state.samplers() if isinstance(self.state, ObjectState) else []
+        if samplers:
+            return not any(map(len, samplers))
+        steps = self.params.get("steps")
+        return steps is not None and batch + 1 >= steps
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.commit()
@@ -97,6 +110,11 @@ class _UpdateBatchState(data_order.FollowsData):
         data_order.let_epochs_differ(bool(self._samplers))
         begun = self._resumed or {"orders": {}, "metrics": []}
         done = 0 if self._samplers else self.state.batch
+        if done and self.state.was_resized():
+            log.warning(
+                f"{done} batches of this epoch were done by another number of ranks: they are left "
+                "out, though each rank has other data now; an ElasticSampler loses no sample"
+            )
         metrics = begun["metrics"] if self.state.batch else []
         self._place.take_up({**begun, "metrics": metrics, "batches": done})
         self._resumed = None

@@ -11,7 +11,7 @@ from tf_hvd.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tf_hvd.elastic import engine as engines
 from tf_hvd.elastic.state import State
 from tf_hvd.elastic.store import open_store
-from tf_hvd.training import guard, preemption
+from tf_hvd.training import guard
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +38,6 @@ def run(func: F) -> F:
         if store is None:
             return _alone(func, state, args, kwargs)
         engine = engines.Engine(store)
-        preemption.listen()
         try:
             state.start(engine)
             guard.elastic_training_begins()

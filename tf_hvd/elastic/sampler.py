@@ -39,7 +39,8 @@ class ElasticSampler:
 
     Args:
         size: how many samples there are.
-        batch_size: how many a rank takes at once, at most.
+        batch_size: how many a rank takes at once; the last batch of an epoch may have more, so that
+            no rank is without.
         shuffle: whether each epoch has an order of its own.
         seed: of that; the same on all ranks.
         keep_global_batch: keep the samples of an update the same when the ranks do not.

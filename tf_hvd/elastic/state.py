@@ -71,14 +71,17 @@ class State:
     def commit(self) -> None:
         """Saves the state, and looks whether hosts have come or gone.
 
-        Under `tf_hvd run --min-np` it is written beside the next steps; no rank waits for another.
+        To be called by all ranks. Under `tf_hvd run --min-np` it is written beside the next steps;
+        no rank waits for more than that the others have come to the commit before.
 
         Raises:
             HostsUpdatedInterrupt: they have; on all ranks at the same commit. `run` handles it.
         """
-        said = self._ask()
+        said = self._heard()
+        # All have written all but their last one by now: this takes the place of an older one.
         self.save()
         self._interrupt(said)
+        self._say()
 
     def check_host_updates(self) -> None:
         """Looks whether hosts have come or gone; on all ranks.
@@ -86,12 +89,19 @@ class State:
         Raises:
             HostsUpdatedInterrupt: they have; on all ranks at the same call. `run` handles it.
         """
-        self._interrupt(self._ask())
+        self._interrupt(self._heard())
+        self._say()
 
-    def _ask(self) -> int:
+    def _heard(self) -> int:
+        return self._told() if self._engine is None else self._engine.heard()
+
+    def _say(self) -> None:
+        if self._engine is not None:
+            self._engine.say(self._told())
+
+    def _told(self) -> int:
         updates, self._updates = self._updates, []
-        mine = functools.reduce(operator.or_, updates, 0)
-        return mine if self._engine is None else self._engine.ask(mine)
+        return functools.reduce(operator.or_, updates, 0)
 
     def _interrupt(self, said: int) -> None:
         if said:
@@ -150,6 +160,7 @@ class ObjectState(State):
         # What else is each rank's own: what gives it, and takes it back, by name.
         self._followed: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
         self._taken: dict[str, Any] = {}  # of a commit, for who is not here yet
+        self._was_resized = False
         self._saved: tuple[bytes, dict[str, np.ndarray]] | None = None
         session = self._session()
         self._read, self._assign = Reader(session), Assigner(session)
@@ -177,6 +188,10 @@ class ObjectState(State):
         """Those among the values."""
         values = [getattr(self, name) for name in self._names]
         return [value for value in values if isinstance(value, ElasticSampler)]
+
+    def was_resized(self) -> bool:
+        """Whether it goes on from a commit that another number of ranks has made."""
+        return self._was_resized
 
     def save(self) -> None:
         """Saves the state; `restore` takes it back."""
@@ -266,7 +281,8 @@ class ObjectState(State):
         values.update(own.get("variables", {}))
         if restored.own is None:  # it is no rank's that there was
             values = {name: value for name, value in values.items() if name not in found.own}
-        if not restored.same_size:  # the update begins anew
+        self._was_resized = not restored.same_size
+        if self._was_resized:  # the update begins anew
             values |= {name: np.zeros_like(restored.arrays[name]) for name in found.sums}
         self._assign(found.all, values)
         self._unpickle(restored.objects)

@@ -45,9 +45,10 @@ class Store:
             return self._files[name]
 
     def put(self, rank: int, commit: int, data: bytes) -> None:
-        """Hands in the part of a rank of a commit."""
+        """Hands in the part of a rank of a commit; returns when it outlives this machine."""
         with self._lock:
             self._ask({"do": commit_store.PART, "rank": rank, "commit": commit}, data)
+            commit_store.receive(self._stream)
 
     def inventory(self) -> Inventory:
         """What the store has."""
@@ -75,7 +76,7 @@ class Store:
             self._ask({"do": commit_store.STANDBY}, asked)
 
     def notice(self) -> tuple[int, int]:
-        """The number of the launcher's last notice, and what it says; zeros if there was none."""
+        """The number of the launcher's last notice, and what it says; zeros: none in this start."""
         data = os.pread(self.file(commit_store.NOTICE_FILE), commit_store.NOTICE.size, 0)
         if len(data) < commit_store.NOTICE.size:
             return 0, 0

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tf_hvd.core import commit_store
 from tf_hvd.launch.environment import exported_names
 from tf_hvd.launch.hosts import Host, most_ranks_on_a_host
 from tf_hvd.launch.launchers import Launcher
@@ -116,6 +117,11 @@ def _binds_itself(job: Job) -> bool:
     return any(argument.lstrip("-").startswith(_BINDING_OPTIONS) for argument in job.launcher_args)
 
 
+def _is_restart(environ: Mapping[str, str]) -> bool:
+    """Whether an elastic job has been started before; rank.py asks the same."""
+    return environ.get(commit_store.JOB_VARIABLE, "").rpartition(":")[2] not in ("", "0")
+
+
 def _openmpi(job: Job, cores_each: int) -> list[str]:
     words = ["-np", str(job.ranks)]
     if job.as_root:
@@ -157,6 +163,9 @@ def _slurm(job: Job, cores_each: int) -> list[str]:
         words.append("--overcommit")
     if not _binds_itself(job):
         words.append(f"--cpu-bind={'cores' if cores_each else 'none'}")
+    if commit_store.JOB_VARIABLE in job.environ:
+        # However Slurm is set: the others find out by themselves, and tell who was the first.
+        words.append("--kill-on-bad-exit=0")
     if job.output.tags:
         words.append("--label")
     if job.output.folder:
@@ -164,4 +173,6 @@ def _slurm(job: Job, cores_each: int) -> list[str]:
         number = f"%{len(str(job.ranks - 1))}t"
         words += [f"--output={folder}/rank.{number}/stdout"]
         words += [f"--error={folder}/rank.{number}/stderr"]
+        if _is_restart(job.environ):
+            words.append("--open-mode=append")
     return words

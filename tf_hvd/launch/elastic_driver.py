@@ -1,7 +1,6 @@
 """`tf_hvd run --min-np`: starts a job again when ranks have ended, and when hosts come or go.
 
-Each start is a `tf_hvd run` of its own, as a child. What the ranks have committed lies in stores,
-one on each host, which live as long as this process.
+What the ranks have committed lies in stores, one on each host, which live as long as this process.
 """
 
 from __future__ import annotations
@@ -9,49 +8,39 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import os
-import pickle
 import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tf_hvd.core import commit_store
-from tf_hvd.launch import interpreter, processes, run, supervise
-from tf_hvd.launch.allocation import allocation
-from tf_hvd.launch.elastic_hosts import Cooldown, Hosts, parse_discovered, slots_of
+from tf_hvd.launch import elastic_signals, interpreter, processes, run, supervise
+from tf_hvd.launch.elastic_discovery import SLURM_JOB, Discovery, fixed_hosts
+from tf_hvd.launch.elastic_hosts import Cooldown, Hosts, slots_of
+from tf_hvd.launch.elastic_start import End, Starter
 from tf_hvd.launch.elastic_stores import Stores
-from tf_hvd.launch.environment import without_launcher
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.grace import Reach, by_ssh
+from tf_hvd.launch.grace import Reach, by_srun_with_all_cores, by_ssh
 from tf_hvd.launch.host_check import ssh_command
-from tf_hvd.launch.hosts import Host, all_local
+from tf_hvd.launch.hosts import Host, all_local, is_address, is_same
 from tf_hvd.launch.job_watch import say
 from tf_hvd.launch.launchers import find_launcher
 
-_POLL = 1.0  # seconds between two looks for hosts, as Horovod's
 _LOOK = 0.25
-_SCRIPT = 60.0  # seconds that a discovery script may take
 # So many starts in a row that have not come to a commit of their own end the job.
 _IN_VAIN = 3
-_GRACE = 15.0  # seconds more than the start itself gives its ranks
 _FAILED = 1
-_REFUSED = "refused"  # the file by which a start says that it cannot be made at all
 _ELASTIC_ALONE = {
     "max_np": "max-np",
     "reset_limit": "reset-limit",
     "slots_per_host": "slots-per-host",
     "cooldown": "blacklist-cooldown-range",
 }
-_ASK = '"$0"; echo "exit $?"'  # the exit code of a child may be taken by who waits for another one
 
 
 def is_asked_for(options: argparse.Namespace) -> bool:
@@ -89,78 +78,13 @@ def _check_numbers(wanted: int | None, least: int | None, most: int | None) -> N
         raise UsageError(f"--max-np {most} is less than the {first} ranks to begin with")
 
 
-class _Discovery:
-    """Looks for hosts again and again, by a thread of its own.
-
-    Args:
-        script: prints them.
-        slots: of a host of which it does not say.
-    """
-
-    def __init__(self, script: str, slots: int | None) -> None:
-        self._script, self._slots = os.path.abspath(script), slots
-        self._found = self.ask()
-        threading.Thread(target=self._run, name="discovery", daemon=True).start()
-
-    def found(self) -> tuple[Host, ...]:
-        """The hosts that are there."""
-        return self._found
-
-    def ask(self) -> tuple[Host, ...]:
-        """Asks the script.
-
-        Raises:
-            UsageError: it cannot be run, fails, or prints something else than hosts.
-        """
-        try:
-            asked = subprocess.run(
-                ["/bin/sh", "-c", _ASK, self._script],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                text=True,
-                timeout=_SCRIPT,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise UsageError(f"--host-discovery-script {self._script}: {error}") from error
-        text, _, code = asked.stdout.rpartition("exit ")
-        if code.strip() != "0":
-            raise UsageError(
-                f"--host-discovery-script {self._script} ended with exit code {code.strip()}"
-            )
-        return parse_discovered(text, self._slots)
-
-    def _run(self) -> None:
-        told = ""
-        while True:
-            time.sleep(_POLL)
-            try:
-                self._found = self.ask()
-                told = ""
-            except UsageError as error:  # what was there is taken to be there still
-                if str(error) != told:
-                    say(f"tf_hvd run: {error}; asked again")
-                told = str(error)
-
-
-@dataclass(frozen=True)
-class _End:
-    """How one start ended."""
-
-    code: int
-    asked: bool
-    agreed: bool
-    """Whether the ranks ended since there are other hosts."""
-    host: str = ""
-    """Where the rank ran that was the first to fail; empty: not known."""
-
-
 class _Watch:
     """Looks on while one start runs: whether hosts come or go."""
 
     def __init__(self, driver: Driver, hosts: tuple[Host, ...]) -> None:
         self._driver, self._hosts = driver, hosts
-        self._told = 0
+        self.told = 0
+        """What the ranks were told of it: for that they end, though nothing has failed."""
 
     def started(self, process: int) -> None:
         """The start runs."""
@@ -168,8 +92,8 @@ class _Watch:
     def look(self) -> float | None:
         """Tells the ranks if there are other hosts than theirs."""
         says = self._driver.change(self._hosts)
-        if says & ~self._told:
-            self._told |= says
+        if says & ~self.told:
+            self.told |= says
             self._driver.notify(says)
         return _LOOK
 
@@ -192,59 +116,79 @@ class Driver:
 
     Args:
         options: of `tf_hvd run`.
-        environ: of the ranks.
-        folder: for files of this process.
+        stores: the commit stores of its hosts.
+        start: makes a start on hosts, with a number, that a watch looks on at.
+        fixed: its hosts, where they stay.
+        found: tells the hosts that were there when somebody looked last; None: they stay.
+        look: looks for them.
     """
 
     def __init__(
-        self, options: argparse.Namespace, environ: Mapping[str, str], folder: Path
+        self,
+        options: argparse.Namespace,
+        stores: Stores,
+        start: Callable[[Sequence[Host], int, supervise.Watch], End],
+        fixed: Sequence[Host] = (),
+        found: Callable[[], Sequence[Host]] | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        self._options, self._environ, self._folder = options, environ, folder
-        self._token = secrets.token_hex(8)
-        cooldown = Cooldown(*options.cooldown) if options.cooldown else None
-        self._hosts = Hosts(cooldown)
-        self._discovery: _Discovery | None = None
-        self._np = options.np or options.min_np
+        self._options, self._start, self._found, self._look = options, start, found, look
+        self._hosts = Hosts(Cooldown(*options.cooldown) if options.cooldown else None)
+        self._hosts.found(fixed)
+        self._np = _ranks_at_first(options)
         self._least = options.min_np or self._np
         self._notices = 0
-        self.stores = Stores(self._token, self._reach(), self._is_here, self._python())
+        self.stores = stores
         """The commit stores of the hosts."""
 
     def run(self) -> int:
-        """Runs the job to its end; returns its exit code."""
-        if self._options.host_discovery_script:
-            self._discovery = _Discovery(
-                self._options.host_discovery_script, self._options.slots_per_host
-            )
-        else:
-            self._hosts.found(self._fixed_hosts())
+        """Runs the job to its end; returns its exit code.
+
+        Raises:
+            UsageError: it cannot be started as asked, or not again.
+        """
         restarts, in_vain, reached = 0, 0, 0
         while True:
-            hosts = self._wait_for_hosts(self._least if restarts else self._np)
-            ranks = slots_of(hosts)
+            hosts = self._wait_for_hosts(restarts)
             if restarts:
-                say(self._again_text(restarts, ranks, hosts))
-            end = self._start(hosts, ranks, restarts)
-            if end.asked or end.code == 0 or (self._folder / _REFUSED).exists():
+                say(self._again_text(restarts, hosts))
+            names = [host.name for host in hosts]
+            self.stores.keep([*names, *self._hosts.names()])
+            self.stores.begin(names, restarts)
+            watch = _Watch(self, hosts)
+            end = self._start(hosts, restarts, watch)
+            if end.asked or end.code == 0 or end.refused:
                 return end.code
+            if end.unfit:
+                self._leave_out(end.unfit, names, restarts)
+                continue
             restarts += 1
             newest = self.stores.newest()
             went_on, reached = newest > reached, max(newest, reached)
-            in_vain = 0 if went_on or end.agreed else in_vain + 1
+            # Ranks that have ended for the end of another one have the same exit code.
+            agreed = watch.told and end.code == commit_store.START_AGAIN
+            in_vain = 0 if went_on else in_vain + (not agreed)
             if went_on:
                 self._hosts.went_on()
-            self._note_failure(end, hosts)
+            self._note_failure(end, names)
             if why := self._gives_up(restarts, in_vain):
                 say(f"tf_hvd run: not started again: {why}")
                 return end.code if end.code != commit_store.START_AGAIN else _FAILED
 
     def change(self, hosts: tuple[Host, ...]) -> int:
         """What to tell the ranks of a start on these hosts; 0: nothing."""
-        if self._discovery is None:
+        if self._found is None:
             return 0
-        self._hosts.found(self._discovery.found())
+        self._hosts.found(self._found())
         usable = {host.name: host.slots for host in self._chosen()}
         running = {host.name: host.slots for host in hosts}
+        # Ranks are not to end for a host that nobody can reach.
+        answers = self.stores.look_for([name for name in usable if name not in running])
+        for name, answer in answers.items():
+            if not answer:
+                del usable[name]
+            if answer is False:
+                self._lose(name)
         says = 0
         if any(usable.get(name, 0) < slots for name, slots in running.items()):
             says |= commit_store.REMOVED
@@ -258,58 +202,33 @@ class Driver:
         self._notices += 1
         self.stores.notify(self._notices, says)
 
-    def _start(self, hosts: tuple[Host, ...], ranks: int, number: int) -> _End:
-        names = [host.name for host in hosts]
-        self.stores.begin(names, number)
-        report = self._folder / "report"
-        report.unlink(missing_ok=True)
-        options = self._options_of(hosts, ranks, report)
-        file = self._folder / "options"
-        file.write_bytes(pickle.dumps(options))
-        command = [sys.executable, "-P", "-m", "tf_hvd.launch.elastic_driver", str(file)]
-        environ = {
-            **without_launcher(self._environ),
-            commit_store.JOB_VARIABLE: f"{self._token}:{number}",
-        }
-        ending = supervise.supervise(
-            command,
-            environ,
-            watch=_Watch(self, hosts),
-            grace=self._options.grace + _GRACE,
-        )
-        failed = report.exists()
-        agreed = ending.code == commit_store.START_AGAIN and not failed
-        return _End(ending.code, ending.asked, agreed, report.read_text() if failed else "")
-
-    def _options_of(self, hosts: tuple[Host, ...], ranks: int, report: Path) -> argparse.Namespace:
-        given = vars(self._options)
-        kept = {name: value for name, value in given.items() if name not in run.NOT_PASSED_ON}
-        kept |= {"np": ranks, "hostfile": None, "report": str(report)}
-        if self._discovery or self._options.hosts or self._options.hostfile:
-            kept["hosts"] = ",".join(map(str, hosts))
-        return argparse.Namespace(**kept)
-
-    def _wait_for_hosts(self, wanted: int) -> tuple[Host, ...]:
+    def _wait_for_hosts(self, restarts: int) -> tuple[Host, ...]:
         """The hosts of the next start.
 
         Raises:
             UsageError: in `--elastic-timeout` there are not enough.
         """
+        wanted = self._least if restarts else self._np
         until = time.monotonic() + self._options.elastic_timeout
         told = False
+        if restarts:
+            self._look()
         while True:
-            if self._discovery:
-                self._hosts.found(self._discovery.found())
+            if self._found:
+                self._hosts.found(self._found())
             hosts = self._chosen()
             if slots_of(hosts) >= (wanted if time.monotonic() < until else self._least):
-                lost = self.stores.start([host.name for host in hosts])
+                names = [host.name for host in hosts]
+                lost = self.stores.start(names)
                 if not lost:
+                    self._hosts.reached(names)
                     return hosts
                 for name in lost:
-                    if self._is_here(name):
+                    if _is_here(name):
                         raise UsageError("the commit store of this machine could not be started")
-                    say(f"tf_hvd run: {name} cannot be reached, and is left out")
-                    self._hosts.lost(name, time.monotonic())
+                    if not restarts and self._found is None:
+                        raise UsageError(f"host {name} cannot be reached")
+                    self._lose(name)
                 continue
             if time.monotonic() >= until:
                 raise UsageError(
@@ -333,28 +252,34 @@ class Driver:
             left -= taken
         return tuple(chosen)
 
-    def _fixed_hosts(self) -> tuple[Host, ...]:
-        if self._options.hosts or self._options.hostfile:
-            return run.given_hosts(self._options)
-        if self._np is None:
-            raise UsageError("the number of ranks is missing; for example -np 2")
-        found = allocation(self._environ)
-        if found is not None and not all_local(found.hosts, socket.gethostname()):
-            hosts = ",".join(map(str, found.hosts))
-            raise UsageError(
-                f"an elastic job does not take the hosts of {found.scheduler} by itself: give "
-                f"-H {hosts}, if ssh reaches them"
-            )
-        return (Host("localhost", self._np),)
+    def _lose(self, name: str) -> None:
+        delay = self._hosts.lost(name, time.monotonic())
+        say(f"tf_hvd run: {name} cannot be reached, and is left out for {delay:.0f} s")
 
-    def _note_failure(self, end: _End, hosts: tuple[Host, ...]) -> None:
-        now = time.monotonic()
-        for name in self.stores.lost([host.name for host in hosts]):
-            if not self._is_here(name):  # its store may be lost, and is started again
-                self._hosts.lost(name, now)
-        names = [host.name for host in hosts if host.name.partition(".")[0] == end.host]
-        blamed = names[0] if names and len(hosts) > 1 else ""
-        if blamed and self._hosts.failed(blamed, now):
+    def _leave_out(
+        self, unfit: Sequence[tuple[str, str]], names: Sequence[str], restarts: int
+    ) -> None:
+        """Leaves out hosts of a start, of these names, that cannot have ranks.
+
+        Raises:
+            UsageError: something is wrong with the job itself: this machine is among them, or at
+                the first start all are, or one that the user has named.
+        """
+        found = {name for name, _ in unfit}
+        at_first = not restarts and (self._found is None or found >= set(names))
+        if at_first or any(map(_is_here, found)):
+            raise UsageError("\n".join(why for _, why in unfit))
+        for name, why in unfit:
+            delay = self._hosts.unfit(name, time.monotonic())
+            say(f"tf_hvd run: {why}; it is left out for {delay:.0f} s")
+
+    def _note_failure(self, end: End, names: Sequence[str]) -> None:
+        for name in self.stores.lost(names):
+            # That of this machine is started again; another one may have been withdrawn.
+            if not _is_here(name) and name in self._hosts.names():
+                self._lose(name)
+        blamed = _named(end.host, names) if len(names) > 1 else ""
+        if blamed and self._hosts.failed(blamed, time.monotonic()):
             say(f"tf_hvd run: {blamed} is left out: ranks failed there")
 
     def _gives_up(self, restarts: int, in_vain: int) -> str:
@@ -365,32 +290,51 @@ class Driver:
             return f"{in_vain} starts in a row have not come to a commit"
         return ""
 
-    def _again_text(self, restarts: int, ranks: int, hosts: tuple[Host, ...]) -> str:
+    def _again_text(self, restarts: int, hosts: tuple[Host, ...]) -> str:
         where = "" if len(hosts) == 1 else " on " + ",".join(map(str, hosts))
         newest = self.stores.newest()
         commit = f"from commit {newest} or the one before" if newest else "from the beginning"
         return (
-            f"tf_hvd run: starting again with {ranks} ranks{where}, {commit} (restart {restarts})"
+            f"tf_hvd run: starting again with {slots_of(hosts)} ranks{where}, {commit} "
+            f"(restart {restarts})"
         )
 
-    def _is_here(self, name: str) -> bool:
-        return all_local([Host(name, 1)], socket.gethostname())
 
-    def _python(self) -> str:
-        return interpreter.python_of(self._options.command[0], self._environ) or sys.executable
+def _ranks_at_first(options: argparse.Namespace) -> int:
+    ranks: int = options.np or options.min_np or 1
+    return ranks
 
-    def _reach(self) -> Reach:
-        """How commands get to other machines, as the launcher of the ranks does."""
 
-        @functools.lru_cache(1)
-        def ssh() -> list[str]:
-            launcher = find_launcher(self._options.mpi, self._environ)
-            family = launcher.family if launcher else "openmpi"
-            environ = {**self._environ}
-            environ |= run.ssh_settings(family, self._options, environ)
-            return ssh_command(family, environ)
+def _is_here(name: str) -> bool:
+    return all_local([Host(name, 1)], socket.gethostname())
 
-        return lambda host, words: by_ssh(ssh())(host, words)
+
+def _named(host: str, names: Sequence[str]) -> str:
+    """Which of the job's hosts a machine is, of its own name; empty if none, or not known."""
+    if not host:
+        return ""
+    same = [name for name in names if is_same(name, host) or (_is_here(name) and _is_here(host))]
+    if not same and any(map(is_address, names)):
+        addresses = set()
+        with contextlib.suppress(OSError):
+            addresses = {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+        same = [name for name in names if name in addresses]
+    return same[0] if same else ""
+
+
+def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
+    """How commands get to other machines, as the launcher of the ranks does."""
+
+    @functools.lru_cache(1)
+    def way() -> Reach:
+        if SLURM_JOB in environ:
+            return by_srun_with_all_cores
+        launcher = find_launcher(options.mpi, environ)
+        family = launcher.family if launcher else "openmpi"
+        settings = {**environ, **run.ssh_settings(family, options, environ)}
+        return by_ssh(ssh_command(family, settings))
+
+    return lambda host, words: way()(host, words)
 
 
 def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -403,12 +347,29 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         UsageError: it cannot be started as asked.
     """
-    with _folder() as folder:
-        driver = Driver(options, environ, folder)
-        try:
-            return driver.run()
-        finally:
-            driver.stores.close()
+    try:
+        with elastic_signals.obeyed(), _folder() as folder:
+            return _drive(options, environ, folder)
+    except elastic_signals.Asked as asked:
+        say(f"tf_hvd run: the job was ended by {signal.Signals(asked.signum).name}")
+        return 128 + asked.signum
+
+
+def _drive(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> int:
+    script, ranks = options.host_discovery_script, _ranks_at_first(options)
+    discovery = Discovery(script, options.slots_per_host) if script else None
+    found = discovery.found if discovery else None
+    named = () if found else fixed_hosts(options, environ, ranks)
+    fixed = named or (() if found else (Host("localhost", ranks),))
+    token = secrets.token_hex(8)
+    python = interpreter.python_of(options.command[0], environ) or sys.executable
+    stores = Stores(token, _reach(options, environ), _is_here, python)
+    start = Starter(options, environ, folder, token, named=bool(found or named)).start
+    try:
+        looks = [discovery.look] if discovery else []
+        return Driver(options, stores, start, fixed, found, *looks).run()
+    finally:
+        stores.close()
 
 
 @contextlib.contextmanager
@@ -418,26 +379,3 @@ def _folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """One start.
-
-    Args:
-        arguments: the file with its options.
-    """
-    file = Path(*arguments)
-    try:
-        with supervise.ending_with_parent(file.parent):
-            options: argparse.Namespace = pickle.loads(file.read_bytes())
-            return run.run(options, os.environ)
-    except UsageError as error:
-        say(f"tf_hvd run: {error}")
-        (file.parent / _REFUSED).touch()
-        return 2
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tf_hvd.launch.errors import UsageError
@@ -26,6 +26,11 @@ class Cooldown:
         return min(max(wanted, self.low), self.high)
 
 
+_AGAIN = Cooldown(30.0, 600.0)
+"""When a host that could not be reached is tried again, without a cooldown of the user's."""
+_UNFIT = 600.0  # seconds until one that cannot have ranks is: that takes a restart each time
+
+
 class Hosts:
     """The hosts of one job. One thread at a time.
 
@@ -39,13 +44,24 @@ class Hosts:
         self._chance = chance or random.Random()
         self._there: tuple[Host, ...] = ()
         self._failures: dict[str, int] = {}
+        self._lost: dict[str, int] = {}  # how often, since it was reached
         self._until: dict[str, float] = {}
 
     def found(self, hosts: Sequence[Host]) -> None:
-        """These are there now. Those that were keep their order, so that low ranks stay."""
+        """These are there now. Those that were keep their order, so that low ranks stay.
+
+        One that comes is another machine for all we know: what there was of its name is forgotten.
+        """
         slots = {host.name: host for host in hosts}
         kept = [slots.pop(host.name) for host in self._there if host.name in slots]
+        for name in slots:
+            for known in (self._failures, self._lost, self._until):
+                known.pop(name, None)
         self._there = (*kept, *slots.values())
+
+    def names(self) -> list[str]:
+        """Those that are there, whether they may be used or not."""
+        return [host.name for host in self._there]
 
     def failed(self, name: str, now: float) -> bool:
         """Ranks of a host have failed; whether it is left out now."""
@@ -55,13 +71,25 @@ class Hosts:
             self._until[name] = now + self._cooldown.delay(before, self._chance.random())
         elif before + 1 >= STRIKES:
             self._until[name] = float("inf")
-        return name in self._until
+        return self._until.get(name, 0.0) > now
 
-    def lost(self, name: str, now: float) -> None:
-        """A host cannot be reached."""
-        cooldown = self._cooldown
-        delay = cooldown.delay(0, self._chance.random()) if cooldown else float("inf")
+    def lost(self, name: str, now: float) -> float:
+        """A host cannot be reached; returns for how many seconds it is left out."""
+        before = self._lost.get(name, 0)
+        self._lost[name] = before + 1
+        delay = (self._cooldown or _AGAIN).delay(before, self._chance.random())
         self._until[name] = now + delay
+        return delay
+
+    def reached(self, names: Iterable[str]) -> None:
+        """These answer."""
+        for name in names:
+            self._lost.pop(name, None)
+
+    def unfit(self, name: str, now: float) -> float:
+        """Ranks cannot run on a host; returns the same as `lost`."""
+        self._until[name] = now + _UNFIT
+        return _UNFIT
 
     def went_on(self) -> None:
         """The job has made a commit: without a cooldown, failures before it do not count."""

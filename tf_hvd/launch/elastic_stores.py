@@ -6,12 +6,15 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
 from tf_hvd.core import commit_store
+from tf_hvd.launch import elastic_signals
 
 _READY = 20.0  # seconds until a store answers: a login may take long
+_STILL = 30.0  # and one that has answered before: what its ranks have written goes first
 
 
 class Link:
@@ -27,17 +30,41 @@ class Link:
         self._lock = threading.Lock()  # guards what is written to it, and _has
         self._has: set[tuple[int, int]] = set()
         self._ready = threading.Event()
+        self._until = time.monotonic() + _READY
         self.newest = 0
         """The highest commit that one of its ranks has written."""
         self.ended = False
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=elastic_signals.unblock,
         )
-        threading.Thread(target=self._listen, name="commit store", daemon=True).start()
+        with elastic_signals.deaf():
+            threading.Thread(target=self._listen, name="commit store", daemon=True).start()
+
+    def ask(self) -> None:
+        """Has it answer anew: its machine may be gone, and nobody has said so."""
+        self._ready.clear()
+        self._until = time.monotonic() + _STILL
+        with self._lock:
+            self._send({"do": commit_store.READY})
 
     def is_ready(self) -> bool:
-        """Whether it answers; waits for that."""
-        return self._ready.wait(_READY) and not self.ended
+        """Whether it answers; waits for that, and gives up one that does not."""
+        self._ready.wait(max(0.0, self._until - time.monotonic()))
+        return bool(self.answer())
+
+    def answer(self) -> bool | None:
+        """Whether it answers; None: that is not known yet."""
+        if self._ready.is_set():
+            return not self.ended
+        if time.monotonic() < self._until:
+            return None
+        self.process.kill()
+        self.ended = True
+        return False
 
     def begin(self, number: int) -> None:
         """A start of the job begins: only its ranks are heard, and all parts are there."""
@@ -86,6 +113,7 @@ class Link:
                     self.newest = max(self.newest, commit)
                     with self._lock:
                         self._has.add((rank, commit))
+                        self._send({"do": commit_store.HAVE, "rank": rank, "commit": commit})
         self.ended = True
         self._ready.set()
 
@@ -111,14 +139,25 @@ class Stores:
         self._reach, self._is_here, self._python = reach, is_here, python
         self._links: dict[str, Link] = {}
         self._parts = commit_store.Parts()
+        self._newest = 0  # of those that are not kept any more
 
     def start(self, names: Sequence[str]) -> list[str]:
         """Starts those that are not there; returns the hosts whose store cannot be started."""
         for name in names:
-            key = self._key(name)
-            if key not in self._links or self._links[key].ended:
-                self._links[key] = Link(self._command(name), self._parts)
+            if not self._start(name):
+                self._links[self._key(name)].ask()
         return [name for name in names if not self._links[self._key(name)].is_ready()]
+
+    def look_for(self, names: Sequence[str]) -> dict[str, bool | None]:
+        """The same without waiting: by host whether its store answers; None: not known yet."""
+        for name in names:
+            self._start(name)
+        return {name: self._links[self._key(name)].answer() for name in names}
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Ends those of all other hosts."""
+        for key in self._links.keys() - set(map(self._key, names)):
+            self._drop(key)
 
     def begin(self, names: Sequence[str], number: int) -> None:
         """A start of the job on these hosts begins."""
@@ -132,7 +171,7 @@ class Stores:
 
     def newest(self) -> int:
         """The highest commit that a rank has written; 0: none has."""
-        return max((link.newest for link in self._links.values()), default=0)
+        return max(self._newest, *(link.newest for link in self._links.values()), 0)
 
     def lost(self, names: Sequence[str]) -> list[str]:
         """Of these hosts, those whose store has ended: with its machine, or the way to it."""
@@ -146,6 +185,21 @@ class Stores:
         """Ends all."""
         for link in self._links.values():
             link.close()
+
+    def _start(self, name: str) -> bool:
+        """Starts that of a host, if there is none, or it has ended; whether it did."""
+        key = self._key(name)
+        if key in self._links and not self._links[key].ended:
+            return False
+        if key in self._links:
+            self._drop(key)
+        self._links[key] = Link(self._command(name), self._parts)
+        return True
+
+    def _drop(self, key: str) -> None:
+        link = self._links.pop(key)
+        link.close()
+        self._newest = max(self._newest, link.newest)
 
     def _key(self, name: str) -> str:
         return "" if self._is_here(name) else name

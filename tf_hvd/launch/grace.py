@@ -50,10 +50,17 @@ def by_ssh(ssh: Sequence[str]) -> Reach:
     return lambda host, words: [*ssh, host, f"exec {shlex.join(words)}"]
 
 
+_SRUN = ("srun", "--overlap", "--quiet", "--mpi=none", "--nodes=1", "--ntasks=1")
+
+
 def by_srun(host: str, words: Sequence[str]) -> list[str]:
     """Reaches the hosts of a Slurm job from within it, beside what runs there."""
-    options = ["--overlap", "--quiet", "--mpi=none", "--nodes=1", "--ntasks=1", "--cpus-per-task=1"]
-    return ["srun", *options, f"--nodelist={host}", *words]
+    return [*_SRUN, "--cpus-per-task=1", f"--nodelist={host}", *words]
+
+
+def by_srun_with_all_cores(host: str, words: Sequence[str]) -> list[str]:
+    """The same for what has children that need them: it gets all that the job has there."""
+    return [*_SRUN, "--cpu-bind=none", f"--nodelist={host}", *words]
 
 
 class Grace:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.errors import HostsError
 from tf_hvd.launch.hosts import Host, all_local
 from tf_hvd.launch.launchers import FAMILY_NAMES, Launcher, version_in
 
@@ -128,15 +128,17 @@ def check_hosts(hosts: Sequence[Host], needs: Needs) -> Networks:
         The networks that they are in.
 
     Raises:
-        UsageError: some cannot be reached, lack something, or have another version of something
-            than the first; a line for each.
+        HostsError: some cannot be reached, lack something, or have another version of something
+            than this machine, or than the first where this one is not among them.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = dict(zip(hosts, pool.map(lambda host: _ask(host, needs), hosts), strict=True))
-    wrong = [answer.wrong for answer in answers.values() if answer.wrong]
-    wrong += _differences({h.name: a.facts for h, a in answers.items() if not a.wrong})
+    wrong = [(host.name, answer.wrong) for host, answer in answers.items() if answer.wrong]
+    right = [host for host, answer in answers.items() if not answer.wrong]
+    right.sort(key=lambda host: not all_local([host], socket.gethostname()))
+    wrong += _differences({host.name: answers[host].facts for host in right})
     if wrong:
-        raise UsageError("\n".join(wrong))
+        raise HostsError(wrong)
     return _networks([answer.addresses for answer in answers.values()])
 
 
@@ -228,14 +230,12 @@ def _networks(of_hosts: Sequence[frozenset[str]]) -> Networks:
     )
 
 
-def _differences(facts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _differences(facts: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
     first = next(iter(facts), "")
     for name, found in facts.items():
         for what, text in facts[first].items():
             there = found.get(what, "none")
             if there != text:
                 there = f"no {what}" if there == "none" else f"{what} {there}"
-                yield (
-                    f"host {name}: it has {there}, but {first} has {text}; "
-                    "all hosts need the same version"
-                )
+                why = f"host {name}: it has {there}, but {first} has {text}; "
+                yield name, why + "all hosts need the same version"

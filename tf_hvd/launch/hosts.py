@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,24 @@ def hosts_of(hosts: Sequence[Host], ranks: int) -> tuple[Host, ...]:
 def all_local(hosts: Sequence[Host], this_host: str) -> bool:
     """True if every host of the list is the machine named `this_host`."""
     return all(_is_local(host, this_host) for host in hosts)
+
+
+def is_same(name: str, other: str) -> bool:
+    """True if two names can be those of one machine: one of them may lack its domain."""
+    name, other = name.lower(), other.lower()
+    if name == other or is_address(name) or is_address(other):
+        return name == other
+    (short, _, domain), (other_short, _, other_domain) = name.partition("."), other.partition(".")
+    return short == other_short and not (domain and other_domain)
+
+
+def is_address(name: str) -> bool:
+    """True if a host is named by an IP address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def ranks_here(hosts: Sequence[Host], ranks: int, this_host: str) -> int:

@@ -31,7 +31,7 @@ SOCKET, MACHINE, JOINED = "ranks", "machine", "joined."
 FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
 # How a rank's report begins when its program is another process from now on.
 MOVED = b"moved "
-# By this a rank of an elastic job knows its token (core/commit_store.py).
+# By this a rank of an elastic job knows "token:number", which start it is (core/commit_store.py).
 _ELASTIC_JOB = "TF_HVD_ELASTIC_JOB"
 # What the launcher says that it hands over.
 INPUT, ERRORS, NOTHING = "i", "e", "-"
@@ -250,7 +250,10 @@ def copy_output(
 
 
 def _created(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    # What the starts before have printed may tell why there is another one.
+    is_restart = os.environ.get(_ELASTIC_JOB, "").rpartition(":")[2] not in ("", "0")
+    how = os.O_APPEND if is_restart else os.O_TRUNC
+    return os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
 
 
 class _Copy:

@@ -67,6 +67,8 @@ def run(command: list[str], token: str, begins: Callable[[int], None]) -> int | 
         begins(program.process)
         for signum in _HANDED_ON:
             signal.signal(signum, program.hand_on)
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, program.stop)
         if not program.begin():
             return -signal.SIGKILL
         link.settimeout(None)
@@ -125,6 +127,14 @@ class _Program:
         """Hands a signal on to it and what it has started, as launchers do."""
         with contextlib.suppress(OSError):
             os.killpg(self.process, signum)
+
+    def stop(self, *_: object) -> None:
+        """Ctrl-Z: neither it nor this process goes on until SIGCONT, which is handed on.
+
+        By SIGSTOP: in a session of its own, the kernel lets SIGTSTP stop nobody.
+        """
+        self.hand_on(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _inherited() -> list[int]:

@@ -22,10 +22,11 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SI_KERNEL = 0x80
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals by which a job is asked to end."""
 # What launchers hand on to their ranks, which may save a checkpoint then: all that MPICH's does.
 _FOR_RANKS = signal.SIGUSR1
-_WATCHED = (*_ENDING, _FOR_RANKS, signal.SIGCHLD)
+_WATCHED = (*ENDING, _FOR_RANKS, signal.SIGCHLD)
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,10 @@ def supervise(
         ended_ns = time.time_ns()
         _kill_descendants(child, others, watch)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
-        late = signal.sigtimedwait(_ENDING, 0)
+        late = signal.sigtimedwait(ENDING, 0)
         ended_by = ended_by or (late.si_signo if late else 0)
         if ended_by:
-            for signum in _ENDING:
+            for signum in ENDING:
                 signal.signal(signum, signal.SIG_IGN)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)

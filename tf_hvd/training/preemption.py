@@ -85,6 +85,12 @@ def listen(signals: Iterable[int] = (signal.SIGTERM,)) -> list[int]:
     return ended
 
 
+def do_not_listen(signals: Iterable[int]) -> None:
+    """From now on these signals, which `listen` has returned, end the process again."""
+    for signum in signals:
+        signal.signal(signum, signal.SIG_DFL)
+
+
 def is_asked_to_end() -> bool:
     """Whether this process has got such a signal."""
     return _Asked.to_end
@@ -130,8 +136,7 @@ class Preemption:
     def finish(self) -> None:
         """There will be no further step: the signals end the process again."""
         self._together.finish()
-        for signum in self._signals:
-            signal.signal(signum, signal.SIG_DFL)
+        do_not_listen(self._signals)
         self._signals = []
 
 

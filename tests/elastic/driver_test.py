@@ -1,0 +1,340 @@
+"""What `tf_hvd run --min-np` makes of how its starts end, and of hosts that come and go."""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tf_hvd.core import commit_store
+from tf_hvd.launch import elastic_signals
+from tf_hvd.launch.elastic_driver import Driver
+from tf_hvd.launch.elastic_start import End
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.hosts import Host
+
+A, B, C = Host("a", 1), Host("b", 1), Host("c", 1)
+AGAIN = commit_store.START_AGAIN
+
+
+class Stores:
+    """Those of hosts that all answer, unless it is said otherwise."""
+
+    def __init__(self):
+        self.answers = {}  # by host; None: not yet
+        self.commit = 0
+        self.kept, self.said = [], []
+
+    def start(self, names):
+        return [name for name in names if not self.answers.get(name, True)]
+
+    def look_for(self, names):
+        return {name: self.answers.get(name, True) for name in names}
+
+    def keep(self, names):
+        self.kept.append(set(names))
+
+    def begin(self, names, number):
+        pass
+
+    def notify(self, number, says):
+        self.said.append(says)
+
+    def newest(self):
+        return self.commit
+
+    def lost(self, names):
+        return [name for name in names if self.answers.get(name) is False]
+
+
+class Job:
+    """A job on hosts that were given, or of `found`, which a test may change.
+
+    Each of its starts is a function of the hosts' names and the watch, and gives its `End`.
+    """
+
+    def __init__(self, *starts, given=(), found=None, np=None, **options):
+        defaults = {"max_np": None, "cooldown": None, "reset_limit": None, "elastic_timeout": 0.0}
+        options = argparse.Namespace(**{**defaults, "np": np, "min_np": 1, **options})
+        self.stores, self.begun = Stores(), []
+        self._starts = iter(starts)
+        discovered = None if found is None else lambda: tuple(found)
+        self.driver = Driver(options, self.stores, self._start, given, discovered)
+
+    def _start(self, hosts, number, watch):
+        names = "".join(host.name for host in hosts)
+        self.begun.append((number, names))
+        return next(self._starts)(names, watch)
+
+    def run(self):
+        return self.driver.run()
+
+
+def ends(*arguments, **named):
+    return lambda names, watch: End(*arguments, **named)
+
+
+GOOD, LEFT = ends(0), ends(AGAIN)
+UNFIT = ends(2, unfit=[("b", "host b: it has no tf_hvd"), ("b", "host b: it has MPI 1")])
+
+
+def test_a_discovered_host_that_is_unfit_is_left_out_and_the_job_goes_on(capsys):
+    job = Job(UNFIT, GOOD, found=[A, B], np=2)
+    assert job.run() == 0
+    assert job.begun == [(0, "ab"), (0, "a")]
+    assert "host b: it has no tf_hvd; it is left out for 600 s\n" in capsys.readouterr()[1]
+
+
+def test_so_is_one_that_was_given_once_the_job_has_run():
+    job = Job(ends(1), UNFIT, GOOD, given=(A, B), np=2)
+    assert job.run() == 0
+    assert job.begun == [(0, "ab"), (1, "ab"), (1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("unfit", "hosts"),
+    [
+        (["b"], {"given": (A, B)}),
+        (["a", "b"], {"found": [A, B]}),
+        (["localhost"], {"found": [Host("localhost", 1), B]}),
+    ],
+    ids=["given", "all", "this_machine"],
+)
+def test_at_first_an_unfit_host_is_an_error_that_is_told_at_once(unfit, hosts):
+    job = Job(ends(2, unfit=[(name, f"{name} lacks it") for name in unfit]), np=2, **hosts)
+    with pytest.raises(UsageError, match=f"^{unfit[0]} lacks it"):
+        job.run()
+
+
+def test_so_is_one_that_cannot_be_reached():
+    job = Job(given=(A, B), np=2)
+    job.stores.answers["b"] = False
+    with pytest.raises(UsageError, match="host b cannot be reached"):
+        job.run()
+
+
+def test_what_is_wrong_with_the_job_ends_it():
+    assert Job(ends(2, refused=True), found=[A, B]).run() == 2
+
+
+def test_ranks_that_leave_for_nothing_have_failed(capsys):
+    """Under srun: the code of a rank that raises is less than that of those that leave for it."""
+    job = Job(LEFT, LEFT, LEFT, given=(A, B))
+    assert job.run() == 1
+    assert len(job.begun) == 3
+    assert "3 starts in a row have not come to a commit" in capsys.readouterr()[1]
+
+
+def test_ranks_that_leave_for_a_host_have_not():
+    there = [A]
+
+    def comes(names, watch):
+        there[:] = [A] if B in there else [A, B]
+        watch.look()
+        return End(AGAIN)
+
+    job = Job(comes, comes, comes, comes, comes, GOOD, found=there)
+    assert job.run() == 0
+    added, removed = commit_store.ADDED, commit_store.REMOVED
+    assert job.stores.said == [added, removed, added, removed, added]
+
+
+def test_nor_do_they_hide_a_program_that_fails():
+    there = [A]
+
+    def comes(names, watch):
+        there[:] = [A] if B in there else [A, B]
+        watch.look()
+        return End(AGAIN)
+
+    job = Job(LEFT, comes, LEFT, comes, LEFT, found=there)
+    assert job.run() == 1
+    assert len(job.begun) == 5
+
+
+def test_a_commit_begins_the_count_anew():
+    def commits(names, watch):
+        job.stores.commit += 1
+        return End(AGAIN)
+
+    job = Job(LEFT, LEFT, commits, LEFT, LEFT, GOOD, given=(A,))
+    assert job.run() == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "told", "left"),
+    [
+        ("a b", "b", "a"),
+        ("a b", "b.x.org", "a"),
+        ("a.x.org b.x.org", "b", "a.x.org"),
+        ("a.x.org a.y.org", "a.y.org", "a.x.org"),
+        ("a localhost", socket.gethostname(), "a"),
+        ("10.0.0.1 10.0.0.2", "b", "10.0.0.1"),
+    ],
+)
+def test_the_host_whose_rank_has_failed_is_known_by_its_own_name(names, told, left, monkeypatch):
+    def addresses(host, port):
+        return [(0, 0, 0, "", ("10.0.0.2", 0))] if host == "b" else []
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    given = tuple(Host(name, 1) for name in names.split())
+    job = Job(ends(1, host=told), GOOD, given=given, cooldown=(100, 200))
+    assert job.run() == 0
+    assert [begun for _, begun in job.begun] == ["".join(names.split()), left]
+
+
+def test_ranks_do_not_leave_for_a_host_that_does_not_answer_yet(capsys):
+    there = [A]
+
+    def comes(names, watch):
+        there.append(B)
+        for answer in (None, False):
+            job.stores.answers["b"] = answer
+            watch.look()
+        there[:] = [A]
+        watch.look()
+        there.append(B)
+        job.stores.answers["b"] = None
+        watch.look()
+        assert job.stores.said == []
+        job.stores.answers["b"] = True
+        watch.look()
+        assert job.stores.said == [commit_store.ADDED]
+        return End(AGAIN)
+
+    job = Job(comes, GOOD, found=there)
+    assert job.run() == 0
+    assert job.begun == [(0, "a"), (1, "ab")]
+    assert "b cannot be reached, and is left out for" in capsys.readouterr()[1]
+
+
+def test_the_store_of_a_host_that_was_withdrawn_is_not_kept():
+    """That of one which is left out for a while is: it comes back."""
+    there = [A, B, C]
+
+    def goes(names, watch):
+        there.remove(B)
+        watch.look()
+        return End(1, host="c")
+
+    job = Job(goes, GOOD, found=there, cooldown=(100, 200))
+    assert job.run() == 0
+    assert [begun for _, begun in job.begun] == ["abc", "a"]
+    assert job.stores.kept == [{"a", "b", "c"}, {"a", "c"}]
+
+
+def test_a_signal_to_end_is_obeyed_once_and_those_for_ranks_are_not():
+    before = {each: signal.getsignal(each) for each in (*elastic_signals.ENDING, signal.SIGUSR1)}
+    try:
+        with elastic_signals.obeyed():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGUSR2)
+        assert {each: signal.getsignal(each) for each in before} == before
+        with pytest.raises(elastic_signals.Asked, match=str(int(signal.SIGTERM))):
+            be_asked_twice()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def be_asked_twice():
+    with elastic_signals.obeyed():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.fixture
+def started(tmp_path, mpi_library):
+    """Starts an elastic job on hosts, a line each, with its program's text; gives the process."""
+    (tmp_path / "tmp").mkdir()
+    running = []
+
+    def start(hosts, text, *options):
+        script, program = tmp_path / "discover", tmp_path / "program.py"
+        script.write_text(f"#!/bin/sh\nprintf '{hosts}'\n")
+        script.chmod(0o755)
+        program.write_text(text)
+        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", *options]
+        command += ["--host-discovery-script", str(script), sys.executable, str(program)]
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+                "TMPDIR": str(tmp_path / "tmp"),
+                "TF_HVD_MPI_LIBRARY": str(mpi_library("openmpi")),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as nohup has it
+        )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_job_that_waits_for_hosts_ends_in_order(started, tmp_path, signum):
+    job = started("localhost:1\\n", "", "--min-np", "2")
+    assert "waiting for hosts: 1 of 2" in job.stderr.readline()
+    assert [path.name[:15] for path in (tmp_path / "tmp").iterdir()] == ["tf_hvd-elastic-"]
+    job.send_signal(signal.SIGUSR1)
+    job.send_signal(signal.SIGUSR2)
+    job.send_signal(signum)
+    assert job.wait(60) == 128 + signum
+    assert f"the job was ended by {signum.name}" in job.stderr.read()
+    assert not [*(tmp_path / "tmp").iterdir()]
+
+
+SAVES = """
+import pathlib, signal, sys, time
+
+def save(*_):
+    time.sleep(1)
+    pathlib.Path("saved").touch()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("ready").touch()
+time.sleep(600)
+"""
+
+
+def test_one_that_runs_gives_its_ranks_their_time(started, tmp_path, wait_until):
+    """While a start runs, the signal is for that."""
+    job = started("localhost:1\\n", SAVES, "--min-np", "1")
+    wait_until((tmp_path / "ready").exists, 60)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(60) == 128 + signal.SIGTERM
+    assert (tmp_path / "saved").exists()
+    assert not [*(tmp_path / "tmp").iterdir()]
+
+
+# Other machines are this one, where stores need other names; what a host must have they lack.
+SSH = """#!/bin/sh
+case "$*" in
+*commit_store*) for last; do :; done; exec /bin/sh -c "$last.other" ;;
+*) echo "tf_hvd found missing=no tf_hvd there" ;;
+esac
+"""
+
+
+def test_what_a_start_finds_wrong_with_a_host_leaves_that_out(started, tmp_path):
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    job = started("localhost:1\\nother:1\\n", "import os; os.write(2, b'runs\\n')", "--min-np", "1")
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 0, errors
+    said = "tf_hvd run: host other: no tf_hvd there; it is left out for 600 s\n"
+    assert errors.count(said) == errors.count("runs\n") == 1, errors

@@ -1,0 +1,277 @@
+"""Commit stores and damaged messages: their link ends, and nothing else."""
+
+import contextlib
+import io
+import json
+import os
+import resource
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given, settings
+
+from tf_hvd.core import commit_store
+
+ROUNDS = int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "100"))  # ./dev prove fuzz makes more of them
+LIMIT = 60  # seconds for what takes none
+MESSAGES = (
+    ({"do": commit_store.PART, "round": 0, "rank": 1, "commit": 25}, b"weights" * 20),
+    ({"do": commit_store.PARTS, "round": 0}, b""),
+    ({"do": commit_store.FETCH, "round": 0, "rank": 1, "commit": 25}, b""),
+    ({"do": commit_store.FILE, "round": 0, "name": "commit.1.1"}, b""),
+    ({"do": commit_store.FORGET, "round": 0, "after": 3, "last": 17}, b""),
+    ({"do": commit_store.HAVE, "rank": 1, "commit": 25}, b""),
+    ({"do": commit_store.ROUND, "number": 0}, b""),
+    ({"do": commit_store.NOTIFY, "number": 1, "says": 2}, b""),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def bytes_of(message, load=b""):
+    file = io.BytesIO()
+    commit_store.send(file, message, load)
+    return file.getvalue()
+
+
+def framed(text, rest=b"\n"):
+    """A message of any text at all."""
+    return struct.pack("<I", len(text)) + text + rest
+
+
+def read_all(data):
+    """What ends the reading of this."""
+    file = io.BufferedReader(io.BytesIO(data))
+    try:
+        while True:
+            message, load = commit_store.receive(file)
+            assert isinstance(message, dict)
+            assert isinstance(load, bytes)
+    except (commit_store.ProtocolError, EOFError) as error:
+        return error
+
+
+@st.composite
+def damaged(draw):
+    """Some messages with other bytes in their place, without some, with more, or cut off."""
+    data = bytearray()
+    for one in draw(st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=4)):
+        data += bytes_of(*one)
+    for _ in range(draw(st.integers(1, 8))):
+        at = draw(st.integers(0, len(data) - 1))
+        change = draw(st.sampled_from(["put", "take", "add"]))
+        some = draw(st.binary(min_size=1, max_size=6) | st.sampled_from([b"9", b"e9", b"-", b"["]))
+        if change == "put":
+            data[at : at + len(some)] = some
+        elif change == "take" and len(data) > len(some):
+            del data[at : at + len(some)]
+        else:
+            data[at:at] = some
+    return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
+
+
+@st.composite
+def odd(draw):
+    """A whole message, of which a field is of another kind than it should be, or not there."""
+    message, load = draw(st.sampled_from(MESSAGES))
+    message = dict(message)
+    field = draw(st.sampled_from([*message, "do"]))
+    if draw(st.booleans()):
+        message[field] = draw(JSON)
+    else:
+        del message[field]
+    return bytes_of(message, draw(st.binary(max_size=20)) if draw(st.booleans()) else load)
+
+
+# No standby is asked for: what that starts is the rank's own choice.
+BYTES = st.binary(max_size=200) | damaged() | odd()
+HEADERS = {
+    "no object": b"[]",
+    "no length": b"{}",
+    "a length that is none": b'{"bytes": "x"}',
+    "null": b'{"bytes": null}',
+    "infinite": b'{"bytes": Infinity}',
+    "overflowing": b'{"bytes": 1e999}',
+    "no number": b'{"bytes": NaN}',
+    "beyond all numbers": b'{"bytes": %d}' % 10**30,
+    "beyond all memory": b'{"bytes": %d}' % (1 << 62),
+    "beyond this machine's memory": b'{"bytes": %d}' % (1 << 46),
+    "large": b'{"bytes": %d}' % (3 << 30),
+    "deep": b"[" * (1 << 20),
+    "no text": b"\xff\xfe\x00",
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_headers_that_nobody_sends(name):
+    """Also where less follows than they say; nothing of that size is taken."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert read_all(framed(HEADERS[name], b"a little")) is not None
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # KiB
+
+
+def test_a_long_message_is_not_read():
+    assert "a message of" in str(read_all(struct.pack("<I", (1 << 20) + 1) + b"{}"))
+    assert "a message of" in str(read_all(b"\xff" * 100))
+
+
+@settings(max_examples=ROUNDS)
+@given(BYTES)
+def test_what_is_received_is_a_message_or_refused(data):
+    read_all(data)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one[0]["do"])
+def test_each_end_of_a_message_is_missed(message):
+    whole = bytes_of(*message)
+    for size in range(len(whole)):
+        assert isinstance(read_all(whole[:size]), EOFError)
+    assert isinstance(read_all(whole[:-1] + b"x"), commit_store.ProtocolError)
+
+
+class Running:
+    """A store in this process, with a `tf_hvd run`, and the links that a test makes."""
+
+    def __init__(self):
+        self._above, below = socket.socketpair()
+        self.raised = []
+        with below:
+            self._store = commit_store.Store(below.makefile("wb"))
+            self._threads = [
+                self._start(self._store.obey, below.makefile("rb")),
+                self._start(self._run, self._above),
+            ]
+
+    def _start(self, what, *arguments):
+        def call():
+            try:
+                what(*arguments)
+            except BaseException as error:
+                self.raised.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self, above):
+        """Does what `tf_hvd run` does: it says that it has a part."""
+        with contextlib.suppress(EOFError), above.makefile("rwb") as file:
+            while True:
+                message, _ = commit_store.receive(file)
+                if message["do"] == commit_store.PART:
+                    commit_store.send(file, {**message, "do": commit_store.HAVE})
+
+    @contextlib.contextmanager
+    def link(self):
+        ours, its = socket.socketpair()
+        ours.settimeout(LIMIT)
+        thread = self._start(self._store.serve, its)
+        with ours:
+            yield ours
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+    def end(self):
+        """Returns what was raised."""
+        self._above.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(LIMIT)
+        self._above.close()
+        return self.raised
+
+
+@pytest.fixture(scope="module")
+def no_memory_left():
+    """Closes what stores have made here: they keep it until their process ends."""
+    yield
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # what has listed them
+            if "tf_hvd_commit." in os.readlink(f"/proc/self/fd/{number}"):
+                os.close(int(number))
+
+
+def is_served(link):
+    """Whether a store does what is asked for."""
+    with link.makefile("rwb") as file:
+        commit_store.send(file, {"do": commit_store.PART, "round": 0, "rank": 0, "commit": 9}, b"x")
+        commit_store.send(file, {"do": commit_store.FETCH, "round": 0, "rank": 0, "commit": 9})
+        has = commit_store.receive(file)[0]
+        return has["do"] == commit_store.HAVE and commit_store.receive(file)[1] == b"x"
+
+
+def said_to(link, data):
+    """Sends it, and reads what comes until the other side closes."""
+    with contextlib.suppress(ConnectionError):
+        link.sendall(data)
+        link.shutdown(socket.SHUT_WR)
+        while link.recv(1 << 16):
+            pass
+
+
+@settings(max_examples=ROUNDS)
+@given(BYTES)
+@example(framed(b'{"do": "file", "round": 0, "name": "\\u0000", "bytes": 0}'))
+@example(framed(b'{"do": "file", "round": 0, "name": "\\ud800", "bytes": 0}'))
+@example(framed(b'{"do": "part", "round": 0, "rank": 1e999, "commit": 1, "bytes": 0}'))
+@example(framed(b'{"do": "part", "round": 0, "rank": "one", "commit": 1, "bytes": 0}'))
+@example(framed(b'{"do": "fetch", "round": 0, "rank": [], "commit": 1, "bytes": 0}'))
+@example(framed(b'{"do": "standby", "round": 0, "bytes": 1}', b"{\n"))
+@example(framed(b'{"do": "standby", "round": 0, "bytes": 2}', b"{}\n"))
+@example(
+    framed(
+        b'{"do": "standby", "round": 0, "bytes": 45}',
+        b'{"command": [], "environ": {}, "folder": "/"}\n',
+    )
+)
+@example(framed(b'{"round": 0, "do": "parts", "bytes": 1e999}'))
+def test_a_damaged_message_ends_its_link_alone(no_memory_left, data):
+    running = Running()
+    with running.link() as other:
+        with running.link() as link:
+            said_to(link, data)
+        assert running.raised == []
+        assert is_served(other)
+    assert running.end() == []
+
+
+@settings(max_examples=ROUNDS)
+@given(BYTES)
+@example(bytes_of({"do": "part", "commit": 1}))
+@example(bytes_of({"do": "part", "rank": {}, "commit": 1}))
+@example(bytes_of({"do": "round"}))
+@example(bytes_of({"do": "notify", "number": 1 << 70, "says": "x"}))
+@example(framed(b'{"do": "round", "number": 1, "bytes": Infinity}'))
+def test_so_does_one_of_tf_hvd_run(no_memory_left, data):
+    commit_store.Store(io.BytesIO()).obey(io.BufferedReader(io.BytesIO(data)))
+
+
+def test_a_store_says_nothing_of_them():
+    """Its standard error is that of `tf_hvd run`; what it keeps for others is still there."""
+    token = secrets.token_hex(8)
+    command = [sys.executable, "-I", "-S", commit_store.__file__, token]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as store:
+        commit_store.find_greeting(store.stdout)
+        for text in HEADERS.values():
+            with commit_store.connect(token) as link:
+                said_to(link, framed(text, b"a little"))
+        with commit_store.connect(token) as link:
+            commit_store.send(link.makefile("wb"), {"do": commit_store.PARTS, "round": 0})
+            assert commit_store.receive(link.makefile("rb"))[0]["parts"] == []
+        store.stdin.close()
+        store.stdin = None
+        assert json.loads(store.stdout.read(500)[4:].partition(b"\n")[0]) == {
+            "do": commit_store.READY,
+            "bytes": 0,
+        }
+        assert store.stderr.read() == b""
+        assert store.wait(20) == 0

@@ -1,0 +1,115 @@
+"""Where an elastic job gets its hosts: the user, a scheduler, or a script that is asked again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+
+from tf_hvd.launch import elastic_signals, run
+from tf_hvd.launch.allocation import allocation
+from tf_hvd.launch.elastic_hosts import parse_discovered
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.hosts import Host, all_local, check_slots
+from tf_hvd.launch.job_watch import say
+
+SLURM_JOB = "SLURM_JOB_ID"
+"""By this variable one knows that it is Slurm's."""
+_POLL = 1.0  # seconds between two looks for hosts, as Horovod's
+_SCRIPT = 60.0  # seconds that a discovery script may take
+_ASK = '"$0"; echo "exit $?"'  # the exit code of a child may be taken by who waits for another one
+
+
+class Discovery:
+    """Looks for hosts again and again, by a thread of its own.
+
+    Args:
+        script: prints them.
+        slots: of a host of which it does not say.
+
+    Raises:
+        UsageError: as `ask` does.
+    """
+
+    def __init__(self, script: str, slots: int | None) -> None:
+        self._script, self._slots = os.path.abspath(script), slots
+        self._found = self.ask()
+        self._told = ""
+        with elastic_signals.deaf():
+            threading.Thread(target=self._run, name="discovery", daemon=True).start()
+
+    def found(self) -> tuple[Host, ...]:
+        """The hosts that are there."""
+        return self._found
+
+    def ask(self) -> tuple[Host, ...]:
+        """Asks the script.
+
+        Raises:
+            UsageError: it cannot be run, fails, or prints something else than hosts.
+        """
+        try:
+            asked = subprocess.run(
+                ["/bin/sh", "-c", _ASK, self._script],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=_SCRIPT,
+                check=False,
+                preexec_fn=elastic_signals.unblock,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UsageError(f"--host-discovery-script {self._script}: {error}") from error
+        text, _, code = asked.stdout.rpartition("exit ")
+        if code.strip() != "0":
+            raise UsageError(
+                f"--host-discovery-script {self._script} ended with exit code {code.strip()}"
+            )
+        return parse_discovered(text, self._slots)
+
+    def look(self) -> None:
+        """Asks the script now: what has ended a start may have changed the hosts."""
+        try:
+            self._found = self.ask()
+            self._told = ""
+        except UsageError as error:  # what was there is taken to be there still
+            if str(error) != self._told:
+                say(f"tf_hvd run: {error}; asked again")
+            self._told = str(error)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_POLL)
+            self.look()
+
+
+def fixed_hosts(
+    options: argparse.Namespace, environ: Mapping[str, str], ranks: int
+) -> tuple[Host, ...]:
+    """The hosts that a job without a script has; empty: this machine alone, which needs no name.
+
+    Args:
+        options: of `tf_hvd run`.
+        environ: its environment.
+        ranks: how many to begin with.
+
+    Raises:
+        UsageError: they cannot be read, are too few, or are not to be reached.
+    """
+    if options.hosts or options.hostfile:
+        return run.given_hosts(options)
+    found = allocation(environ)
+    if found is None or all_local(found.hosts, socket.gethostname()):
+        return ()
+    if SLURM_JOB not in environ:
+        hosts = ",".join(map(str, found.hosts))
+        raise UsageError(
+            f"an elastic job does not take the hosts of {found.scheduler} by itself: give "
+            f"-H {hosts}, if ssh reaches them"
+        )
+    check_slots(found.hosts, ranks, f"{found.cure}, or list hosts with -H")
+    return found.hosts
