@@ -120,6 +120,19 @@ def test_what_is_wrong_with_the_job_ends_it():
     assert Job(ends(2, refused=True), found=[A, B]).run() == 2
 
 
+@pytest.mark.parametrize(
+    ("commits", "folder", "told"), [(3, "", True), (0, "", False), (3, "/commits", False)]
+)
+def test_who_ends_a_job_is_told_that_its_commits_are_gone(
+    commits, folder, told, capsys, monkeypatch
+):
+    monkeypatch.setenv("TF_HVD_COMMIT_DIR", folder)
+    job = Job(ends(143, asked=True), given=(A, B))
+    job.stores.commit = commits
+    assert job.run() == 143
+    assert ("TF_HVD_COMMIT_DIR" in capsys.readouterr()[1]) == told
+
+
 def test_ranks_that_leave_for_nothing_have_failed(capsys):
     """Under srun: the code of a rank that raises is less than that of those that leave for it."""
     job = Job(LEFT, LEFT, LEFT, given=(A, B))
@@ -248,6 +261,12 @@ def be_asked_twice():
             os.kill(os.getpid(), signal.SIGHUP)
 
 
+def heed():
+    """Not as nohup has it, or a shell for what it runs in the background."""
+    for signum in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)
+
+
 @pytest.fixture
 def started(tmp_path, mpi_library):
     """Starts an elastic job on hosts, a line each, with its program's text; gives the process."""
@@ -273,7 +292,7 @@ def started(tmp_path, mpi_library):
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as nohup has it
+            preexec_fn=heed,
         )
         running.append(process)
         return process

@@ -88,6 +88,18 @@ def test_notices(started, token, wait_until):
     wait_until(lambda: rank.notice() == (1, commit_store.ADDED))
 
 
+def test_what_is_noticed_before_a_rank_is_there_is_heard(started, token, wait_until):
+    """Hosts that came while a start began were not used; what the start before was told is done."""
+    link, _ = started
+    begin(link, 0)
+    link.notify(1, commit_store.ADDED)
+    wait_until(lambda: Store(token, 0).notice()[1])
+    begin(link, 1)
+    assert Store(token, 1).notice() == (0, 0)
+    link.notify(2, commit_store.REMOVED)
+    wait_until(lambda: Store(token, 1).notice() == (2, commit_store.REMOVED))
+
+
 def test_it_ends_with_tf_hvd_run(started, token, wait_until):
     link, _ = started
     link.close()

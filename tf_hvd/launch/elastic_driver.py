@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.core import commit_store
+from tf_hvd.core import commit_store, config
 from tf_hvd.launch import elastic_signals, interpreter, processes, run, supervise
 from tf_hvd.launch.elastic_discovery import SLURM_JOB, Discovery, fixed_hosts
 from tf_hvd.launch.elastic_hosts import Cooldown, Hosts, slots_of
@@ -35,6 +35,10 @@ _LOOK = 0.25
 # So many starts in a row that have not come to a commit of their own end the job.
 _IN_VAIN = 3
 _FAILED = 1
+_GONE = (
+    "tf_hvd run: its commits were in memory, and are gone; with TF_HVD_COMMIT_DIR=FOLDER the last "
+    "one is on disk, and the same command goes on from it"
+)
 _ELASTIC_ALONE = {
     "max_np": "max-np",
     "reset_limit": "reset-limit",
@@ -158,6 +162,7 @@ class Driver:
             watch = _Watch(self, hosts)
             end = self._start(hosts, restarts, watch)
             if end.asked or end.code == 0 or end.refused:
+                self._say_what_is_gone(end)
                 return end.code
             if end.unfit:
                 self._leave_out(end.unfit, names, restarts)
@@ -289,6 +294,10 @@ class Driver:
         if in_vain >= _IN_VAIN:
             return f"{in_vain} starts in a row have not come to a commit"
         return ""
+
+    def _say_what_is_gone(self, end: End) -> None:
+        if end.asked and self.stores.newest() and not config.COMMIT_DIR.read():
+            say(_GONE)
 
     def _again_text(self, restarts: int, hosts: tuple[Host, ...]) -> str:
         where = "" if len(hosts) == 1 else " on " + ",".join(map(str, hosts))
