@@ -237,6 +237,16 @@ def run_to_end():
     return _run_to_end
 
 
+@pytest.fixture(scope="session")
+def has_standby():
+    """Whether an elastic job of a token has a standby on this machine."""
+
+    def of(token):
+        return f"@tf_hvd_standby/{token}" in pathlib.Path("/proc/net/unix").read_text()
+
+    return of
+
+
 @pytest.fixture
 def usual_garbage(monkeypatch):
     """Processes look for garbage, and end, as a user's do: see run_pytest (dev_support/)."""

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -61,8 +62,10 @@ class Job:
         options = argparse.Namespace(**{**defaults, "np": np, "min_np": 1, **options})
         self.stores, self.begun = Stores(), []
         self._starts = iter(starts)
-        discovered = None if found is None else lambda: tuple(found)
-        self.driver = Driver(options, self.stores, self._start, given, discovered)
+        discovery = None
+        if found is not None:
+            discovery = types.SimpleNamespace(found=lambda: tuple(found), look=lambda: None)
+        self.driver = Driver(options, self.stores, self._start, given, discovery)
 
     def _start(self, hosts, number, watch):
         names = "".join(host.name for host in hosts)

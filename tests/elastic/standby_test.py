@@ -39,12 +39,8 @@ ENVIRON = {
 LAUNCH = pathlib.Path(stand_in.__file__).parent
 
 
-def has_standby(token):
-    return f"tf_hvd_standby/{token}" in pathlib.Path("/proc/net/unix").read_text()
-
-
 @pytest.fixture(scope="module")
-def token(tmp_path_factory):
+def token(tmp_path_factory, has_standby):
     """Of a standby that runs, started as the commit store does that."""
     name = f"test{os.getpid()}"
     folder = tmp_path_factory.mktemp("standby")

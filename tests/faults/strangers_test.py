@@ -188,13 +188,8 @@ def wait_for(job, is_done):
         time.sleep(0.05)
 
 
-def has_standby(token):
-    return f"@tf_hvd_standby/{token}" in pathlib.Path("/proc/net/unix").read_text()
-
-
-def ask_both(job, token, folder):
+def ask_both(token, folder):
     """Asks an elastic job's commit store and standby, as nobody and, for less, as its user."""
-    wait_for(job, lambda: has_standby(token))
     trace = folder / "trace"
     command = json.dumps([sys.executable, "-c", f"open({str(trace)!r}, 'w')"])
     assert gained(ASKS, token, command) == ({}, 8)
@@ -210,7 +205,7 @@ def ask_both(job, token, folder):
 @pytest.mark.parametrize(
     ("family", "elastic"), [("openmpi", True), ("mpich", False)], ids=["openmpi_elastic", "mpich"]
 )
-def test_another_user_is_refused(tmp_path, mpi_library, family, elastic):
+def test_another_user_is_refused(tmp_path, mpi_library, has_standby, family, elastic):
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     program = tmp_path / "program.py"
@@ -238,7 +233,9 @@ def test_another_user_is_refused(tmp_path, mpi_library, family, elastic):
         assert got == {}
         assert attempts > 12
         if elastic:
-            ask_both(job, environ["TF_HVD_ELASTIC_JOB"].partition(":")[0], tmp_path)
+            token = environ["TF_HVD_ELASTIC_JOB"].partition(":")[0]
+            wait_for(job, lambda: has_standby(token))
+            ask_both(token, tmp_path)
         (tmp_path / "go").touch()
         output, _ = job.communicate(timeout=120)
         assert job.returncode == 0, output

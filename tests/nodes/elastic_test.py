@@ -78,8 +78,23 @@ def has_store(node):
     return subprocess.run(looks, stdout=subprocess.DEVNULL).returncode == 0
 
 
+@pytest.fixture
+def run_beside(run_to_end):
+    """Runs a job to its good end, and something beside it; returns the output."""
+
+    def run(beside, command, environment):
+        thread = threading.Thread(target=beside)
+        thread.start()
+        code, output = run_to_end(command, environment, LIMIT)
+        thread.join()
+        assert code == 0, output
+        return output
+
+    return run
+
+
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_to_end, mpi_library):
+def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_beside, mpi_library):
     meeting, hosts = tmp_path / "meeting", tmp_path / "hosts"
     hosts.write_text("alpha:1\nbeta:1\n")
     script = tmp_path / "discover"
@@ -100,11 +115,7 @@ def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_to_end, m
             time.sleep(1)  # it answers, and the ranks are told
             (meeting / "come").touch()
 
-        thread = threading.Thread(target=change)
-        thread.start()
-        code, output = run_to_end(nodes["alpha"].command(command), environment, LIMIT)
-        thread.join()
-    assert code == 0, output
+        output = run_beside(change, nodes["alpha"].command(command), environment)
     assert sorted(re.findall(r"^epoch .*", output, re.MULTILINE)) == [
         f"epoch {epoch} True" for epoch in range(3)
     ], output
@@ -142,7 +153,7 @@ os.write(1, (" ".join(map(str, says)) + chr(10)).encode())
 
 
 # Under one MPI: what notices it is ours, and takes as long as the limits.
-def test_a_machine_falls_silent(tmp_path, run_to_end, mpi_library):
+def test_a_machine_falls_silent(tmp_path, run_beside, mpi_library):
     """No connection ends by that, of MPI or of the store: nobody says that it is gone."""
     meeting = tmp_path / "meeting"
     limits = {
@@ -158,10 +169,6 @@ def test_a_machine_falls_silent(tmp_path, run_to_end, mpi_library):
             nodes["beta"].unplug()
             (meeting / "silent").touch()
 
-        thread = threading.Thread(target=unplug)
-        thread.start()
-        code, output = run_to_end(nodes["alpha"].command(command), environment, LIMIT)
-        thread.join()
-    assert code == 0, output
+        output = run_beside(unplug, nodes["alpha"].command(command), environment)
     assert re.findall("^end .*", output, re.MULTILINE) == ["end 0 1 alpha 40"], output
     assert "beta cannot be reached, and is left out" in output, output

@@ -71,7 +71,7 @@ class _CommitState:
         """Whether the epoch has no further batch; False where Keras does not know that yet."""
         samplers = self.state.samplers() if isinstance(self.state, ObjectState) else []
         if samplers:
-            return not any(map(len, samplers))
+            return not any(sampler.remaining for sampler in samplers)
         steps = self.params.get("steps")
         return steps is not None and batch + 1 >= steps
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tf_hvd.core import commit_store
+from tf_hvd.launch import rank
 from tf_hvd.launch.environment import exported_names
 from tf_hvd.launch.hosts import Host, most_ranks_on_a_host
 from tf_hvd.launch.launchers import Launcher
@@ -117,11 +118,6 @@ def _binds_itself(job: Job) -> bool:
     return any(argument.lstrip("-").startswith(_BINDING_OPTIONS) for argument in job.launcher_args)
 
 
-def _is_restart(environ: Mapping[str, str]) -> bool:
-    """Whether an elastic job has been started before; rank.py asks the same."""
-    return environ.get(commit_store.JOB_VARIABLE, "").rpartition(":")[2] not in ("", "0")
-
-
 def _openmpi(job: Job, cores_each: int) -> list[str]:
     words = ["-np", str(job.ranks)]
     if job.as_root:
@@ -173,6 +169,6 @@ def _slurm(job: Job, cores_each: int) -> list[str]:
         number = f"%{len(str(job.ranks - 1))}t"
         words += [f"--output={folder}/rank.{number}/stdout"]
         words += [f"--error={folder}/rank.{number}/stderr"]
-        if _is_restart(job.environ):
+        if rank.is_restart(job.environ):
             words.append("--open-mode=append")
     return words

@@ -123,8 +123,7 @@ class Driver:
         stores: the commit stores of its hosts.
         start: makes a start on hosts, with a number, that a watch looks on at.
         fixed: its hosts, where they stay.
-        found: tells the hosts that were there when somebody looked last; None: they stay.
-        look: looks for them.
+        discovery: finds its hosts; None: they stay.
     """
 
     def __init__(
@@ -133,10 +132,9 @@ class Driver:
         stores: Stores,
         start: Callable[[Sequence[Host], int, supervise.Watch], End],
         fixed: Sequence[Host] = (),
-        found: Callable[[], Sequence[Host]] | None = None,
-        look: Callable[[], None] = lambda: None,
+        discovery: Discovery | None = None,
     ) -> None:
-        self._options, self._start, self._found, self._look = options, start, found, look
+        self._options, self._start, self._discovery = options, start, discovery
         self._hosts = Hosts(Cooldown(*options.cooldown) if options.cooldown else None)
         self._hosts.found(fixed)
         self._np = _ranks_at_first(options)
@@ -182,9 +180,9 @@ class Driver:
 
     def change(self, hosts: tuple[Host, ...]) -> int:
         """What to tell the ranks of a start on these hosts; 0: nothing."""
-        if self._found is None:
+        if self._discovery is None:
             return 0
-        self._hosts.found(self._found())
+        self._find()
         usable = {host.name: host.slots for host in self._chosen()}
         running = {host.name: host.slots for host in hosts}
         # Ranks are not to end for a host that nobody can reach.
@@ -216,11 +214,9 @@ class Driver:
         wanted = self._least if restarts else self._np
         until = time.monotonic() + self._options.elastic_timeout
         told = False
-        if restarts:
-            self._look()
+        self._find(anew=restarts > 0)
         while True:
-            if self._found:
-                self._hosts.found(self._found())
+            self._find()
             hosts = self._chosen()
             if slots_of(hosts) >= (wanted if time.monotonic() < until else self._least):
                 names = [host.name for host in hosts]
@@ -231,7 +227,7 @@ class Driver:
                 for name in lost:
                     if _is_here(name):
                         raise UsageError("the commit store of this machine could not be started")
-                    if not restarts and self._found is None:
+                    if not restarts and self._discovery is None:
                         raise UsageError(f"host {name} cannot be reached")
                     self._lose(name)
                 continue
@@ -245,6 +241,13 @@ class Driver:
                 told = True
                 say(f"tf_hvd run: waiting for hosts: {slots_of(hosts)} of {wanted} ranks have one")
             time.sleep(_LOOK)
+
+    def _find(self, anew: bool = False) -> None:
+        """Takes the hosts that discovery has found, or finds now."""
+        if self._discovery:
+            if anew:
+                self._discovery.look()
+            self._hosts.found(self._discovery.found())
 
     def _chosen(self) -> tuple[Host, ...]:
         """The hosts of a start now, with the slots that it would use."""
@@ -271,7 +274,7 @@ class Driver:
                 the first start all are, or one that the user has named.
         """
         found = {name for name, _ in unfit}
-        at_first = not restarts and (self._found is None or found >= set(names))
+        at_first = not restarts and (self._discovery is None or found >= set(names))
         if at_first or any(map(_is_here, found)):
             raise UsageError("\n".join(why for _, why in unfit))
         for name, why in unfit:
@@ -367,16 +370,14 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _drive(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> int:
     script, ranks = options.host_discovery_script, _ranks_at_first(options)
     discovery = Discovery(script, options.slots_per_host) if script else None
-    found = discovery.found if discovery else None
-    named = () if found else fixed_hosts(options, environ, ranks)
-    fixed = named or (() if found else (Host("localhost", ranks),))
+    named = () if discovery else fixed_hosts(options, environ, ranks)
+    fixed = named or (() if discovery else (Host("localhost", ranks),))
     token = secrets.token_hex(8)
     python = interpreter.python_of(options.command[0], environ) or sys.executable
     stores = Stores(token, _reach(options, environ), _is_here, python)
-    start = Starter(options, environ, folder, token, named=bool(found or named)).start
+    start = Starter(options, environ, folder, token, named=bool(discovery or named)).start
     try:
-        looks = [discovery.look] if discovery else []
-        return Driver(options, stores, start, fixed, found, *looks).run()
+        return Driver(options, stores, start, fixed, discovery).run()
     finally:
         stores.close()
 

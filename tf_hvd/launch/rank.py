@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING or __package__:
@@ -249,10 +249,14 @@ def copy_output(
         os.close(file)
 
 
+def is_restart(environ: Mapping[str, str]) -> bool:
+    """Whether this is an elastic job that has been started before."""
+    return environ.get(_ELASTIC_JOB, "").rpartition(":")[2] not in ("", "0")
+
+
 def _created(path: str) -> int:
     # What the starts before have printed may tell why there is another one.
-    is_restart = os.environ.get(_ELASTIC_JOB, "").rpartition(":")[2] not in ("", "0")
-    how = os.O_APPEND if is_restart else os.O_TRUNC
+    how = os.O_APPEND if is_restart(os.environ) else os.O_TRUNC
     return os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o666)
 
 
