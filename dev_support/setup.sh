@@ -8,8 +8,8 @@ readonly TF_KERAS_VERSION=2.21.0
 readonly TENSORBOARD_VERSION=2.21.0
 # What Keras would import: see requirements/examples.txt.
 readonly EXTRAS=${VENV}/extras
-# Python reads it at each start: see run_pytest.
-readonly TESTS_GC=${ROOT}/dev_support/tests_gc.pth
+# Python reads them at each start: see run_pytest.
+readonly TESTS_START=("${ROOT}"/dev_support/tests_{start.pth,standby.py})
 readonly DEBIAN_BAZEL=/usr/bin/bazel-4
 readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
 
@@ -172,7 +172,7 @@ add_to_environment() {
   hash=$(
     {
       requirements "${part}"
-      cat "${TESTS_GC}"
+      cat "${TESTS_START[@]}"
       echo "$(environment_hash) ${TF_KERAS_VERSION} ${TENSORBOARD_VERSION}"
     } | hash_of
   )
@@ -186,7 +186,7 @@ add_to_environment() {
     # They ask for `tensorflow`, which would overwrite tensorflow-cpu's files, and
     # for what TensorBoard's server needs; Keras' callback needs its writers alone.
     pip install --no-deps "tf_keras==${TF_KERAS_VERSION}" "tensorboard==${TENSORBOARD_VERSION}"
-    install -m 644 "${TESTS_GC}" "${VENV}"/lib/python3*/site-packages/
+    install -m 644 "${TESTS_START[@]}" "${VENV}"/lib/python3*/site-packages/
   fi
   echo "${hash}" >"${stamp}"
 }

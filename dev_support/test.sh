@@ -80,8 +80,8 @@ build_software_gpu() {
 
 # tests/parallel_runs_test.py starts what lies in tests/python/parallel, under each MPI.
 # PYTHONSAFEPATH keeps the checkout's tf_hvd/ off the path. Whatever starts carries a
-# mark, by which end_marked finds it. Of a process that imports TensorFlow and ends (there are
-# 700), Python's search for garbage takes 30 % of the time: TF_HVD_TESTS_GC makes it rare, and
+# mark, by which end_marked finds it. Of a process that imports TensorFlow and ends,
+# Python's search for garbage takes 30 % of the time: TF_HVD_TESTS_GC makes it rare, and
 # leaves it out at the end.
 run_pytest() {
   PATH="${VENV}/bin:${PATH}" PYTHONSAFEPATH=1 TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} \

@@ -31,6 +31,18 @@ SECOND_TIER = (
     "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "prove_test.py",
     "sanitizers_test.py", "wheel_test.py",
 )  # fmt: skip
+# By this ranks find the standbys of a run (dev_support/tests_standby.py), which is known by its
+# first process.
+STANDBY = "TF_HVD_TESTS_STANDBY"
+RUN = os.environ.get(STANDBY, str(os.getpid()))
+# Folders and files whose ranks do without: they look at how processes begin and end, and who has
+# started them.
+COLD = (
+    "nodes", "cli/culprit_test.py", "cli/joined_test.py", "cli/launch_test.py",
+    "cli/left_running_test.py", "cli/nested_test.py", "cli/network_test.py",
+    "cli/notebook_test.py", "cli/signals_test.py", "cli/surroundings_test.py",
+    "elastic/standby_test.py", "faults/init_test.py",
+)  # fmt: skip
 
 
 class Told:
@@ -84,6 +96,7 @@ def pytest_configure(config):
         "alone: its ranks wait by spinning, so that nothing may run beside it",
     ):
         config.addinivalue_line("markers", line)
+    os.environ[STANDBY] = RUN  # lanes are started with it
     if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
         told = Told(config.pluginmanager)
         config.pluginmanager.register(told)
@@ -145,7 +158,13 @@ def pytest_xdist_make_scheduler(config, log):
 def lock_files(run):
     """Those that the lanes of a run share; it is known by the process that has started them."""
     folder = pathlib.Path(tempfile.gettempdir())
-    return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane")]
+    return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane", "standbys")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    cold = any(item.path.is_relative_to(HERE / name) for name in COLD)
+    os.environ[STANDBY] = "" if cold else RUN
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout begins to count

@@ -211,6 +211,30 @@ def trained(tmp_path, *arguments):
     return out.read_text().splitlines()
 
 
+RANK = """
+import os, subprocess, sys
+parent = os.getppid()
+loaded = "tensorflow" in sys.modules
+code = "import os, sys; print(os.getppid(), 'tensorflow' in sys.modules)"
+child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+# A line of its own: launchers mix what ranks print.
+os.write(1, f"{parent} {loaded} {child.split() == [str(os.getpid()), 'False']}\\n".encode())
+"""
+
+
+def test_ranks_of_tests_are_forked_from_one_standby(run_to_end, tmp_path, monkeypatch):
+    """And what they start is not."""
+    (tmp_path / "rank.py").write_text(RANK)
+    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command += [sys.executable, str(tmp_path / "rank.py")]
+    _, output = run_to_end(command, os.environ, 300)
+    told = re.findall(r"^(\d+) (True|False) (True|False)$", output, re.MULTILINE)
+    assert told == [(told[0][0], "True", "True")] * 2, output
+    monkeypatch.setenv("TF_HVD_TESTS_STANDBY", "")
+    _, output = run_to_end(command, os.environ, 300)
+    assert len(re.findall("^\\d+ False True$", output, re.MULTILINE)) == 2, output
+
+
 def test_train_runs_the_keras_example_as_well(tmp_path):
     examples = [f"examples/mnist_{name}.py" for name in ("keras", "tape", "session")]
     assert trained(tmp_path) == [f"{count} {path}" for path in examples for count in (1, 2)]

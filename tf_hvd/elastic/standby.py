@@ -129,10 +129,9 @@ def ask_for(ask: Callable[[bytes], None]) -> None:
 
 def _ask_for(ask: Callable[[bytes], None]) -> None:
     program = parse(sys.orig_argv[1:])
-    if _program is not None or program is None or config.ELASTIC_STANDBY.read() == "off":
+    if program is None or config.ELASTIC_STANDBY.read() == "off":
         return
-    with open("/proc/self/environ", "rb") as file:
-        given = dict(os.fsdecode(each).partition("=")[::2] for each in file.read().split(b"\0"))
+    given = _given_environ()
     own = program.path_start(os.getcwd())
     about = {
         "token": os.environ[commit_store.JOB_VARIABLE].partition(":")[0],
@@ -154,6 +153,14 @@ def _ask_for(ask: Callable[[bytes], None]) -> None:
         "about": about,
     }
     ask(json.dumps(request).encode())
+
+
+def _given_environ() -> dict[str, str]:
+    """The environment that this process began with."""
+    if _environ is not None:
+        return _environ
+    with open("/proc/self/environ", "rb") as file:
+        return dict(os.fsdecode(each).partition("=")[::2] for each in file.read().split(b"\0"))
 
 
 def common(environ: Mapping[str, str]) -> dict[str, str]:
@@ -408,6 +415,8 @@ def _begin_anew(request: Mapping[str, Any], program: Program) -> None:
     """Makes this Python one that has just begun, but for what is loaded."""
     sys.argv = [program.kind or program.what, *program.arguments]
     sys.orig_argv = list(request["command"])
+    global _environ
+    _environ = request["environ"]
     sys.path[: len(program.path_start(""))] = program.path_start(request["folder"])
     streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
     for stream in streams:
@@ -419,7 +428,9 @@ def _begin_anew(request: Mapping[str, Any], program: Program) -> None:
     importlib.invalidate_caches()
 
 
-_program: Program | None = None  # of a rank that has come from a standby
+# Of a rank that has come from a standby.
+_program: Program | None = None
+_environ: dict[str, str] | None = None  # as it began
 _interrupted = False
 
 

@@ -166,7 +166,7 @@ def report(folder: str, rank: int, recording: int | None) -> dict[str, int] | No
     return None
 
 
-def _report_moved(folder: str, rank: int, process: int) -> None:
+def report_moved(folder: str, rank: int, process: int) -> None:
     """Tells the launcher that a rank's program is another process, once that is known to it."""
     with contextlib.suppress(OSError), _to_launcher(folder) as link:
         link.sendall(MOVED + f"{rank} {process}\n".encode())
@@ -387,7 +387,7 @@ def _run_in_standby(command: list[str], folder: str, rank: int) -> None:
     def begins(process: int) -> None:
         keeper.call_oneself(f"{keeper.STANDS_IN}{process}")
         if folder:
-            _report_moved(folder, rank, process)
+            report_moved(folder, rank, process)
 
     code = stand_in.run(command, token, begins)
     if code is not None:
