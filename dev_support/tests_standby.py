@@ -3,7 +3,7 @@
 To load it takes seconds of a core for each of the many hundred ranks. So a rank that begins in a
 run of the tests (tests_start.pth) goes on in a standby, the one of elastic jobs
 (tf_hvd/elastic/standby.py), of which a run of the tests has one for each environment that loading
-may read. The first rank with an environment starts it. tests/conftest.py says which tests do
+may read. The second job with an environment starts it. tests/conftest.py says which tests do
 without, as they are about how processes begin and end.
 
 Until the standby is there, this knows the standard library alone.
@@ -15,16 +15,17 @@ import hashlib
 import importlib.util
 import json
 import os
+import signal
 import socket
+import struct
 import subprocess
 import sys
-import tempfile
 import time
 
 RUN = "TF_HVD_TESTS_STANDBY"
-"""By this a rank knows the process whose tests it is of."""
+"""By this a rank knows the process whose tests it is of, and a folder: "PROCESS:FOLDER"."""
 MOST = 10
-"""Standbys of a run: each takes a few hundred MiB."""
+"""Standbys at once: each takes a few hundred MiB."""
 _ADDRESS = "\0tf_hvd_standby/"  # as in tf_hvd/elastic/standby.py
 RANK = "TF_HVD_LAUNCHED_RANK"
 _JOB = "TF_HVD_LAUNCHER_FOLDER"
@@ -37,6 +38,8 @@ _READ += ("MALLOC_", "GLIBC_", "LANG", "LC_", "HOME", "TMPDIR")
 _NOT_READ = ("TF_HVD_", "CUDA_VISIBLE_DEVICES")
 _TESTS_OWN = ("TF_HVD_TESTS_GC", "TF_HVD_TESTS_MARK")
 _LIBRARIES = "LD_LIBRARY_PATH"
+_CREDENTIALS = struct.Struct("3i")
+_STARTED = "started"
 _LIMIT = 120  # seconds until a standby is there
 _START = """
 import json
@@ -51,14 +54,15 @@ standby.run_program()
 
 def hand_over():
     """Goes on in a standby, if this process can; returns where it cannot."""
-    run, job = os.environ[RUN], os.environ.get(_JOB, "")
+    run, _, folder = os.environ[RUN].partition(":")
+    job = os.environ.get(_JOB, "")
     rank_of, os.environ[_RANK_OF] = os.environ.get(_RANK_OF), job
     package = importlib.util.find_spec("tf_hvd")
     if rank_of == job or package is None or not _may(run):  # a rank has started this process
         return
-    folder = os.path.join(package.submodule_search_locations[0], "launch")
+    launch = os.path.join(package.submodule_search_locations[0], "launch")
     before = set(sys.modules)
-    sys.path.append(folder)  # as rank.py has it
+    sys.path.append(launch)  # as rank.py has it
     try:
         import keeper
         import rank
@@ -70,12 +74,12 @@ def hand_over():
                 rank.report_moved(job, int(os.environ[RANK]), process)
 
         token = _token(run)
-        if _is_there(token) or _start(run, token):
+        if _Standbys(folder, job).has(run, token):
             code = stand_in.run([sys.executable, *sys.orig_argv[1:]], token, begins)
             if code is not None:
                 keeper.end_as(code)
     finally:
-        sys.path.remove(folder)
+        sys.path.remove(launch)
         for name in set(sys.modules) - before:
             del sys.modules[name]
 
@@ -118,25 +122,45 @@ def _token(run):
     return f"tests.{run}.{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
 
 
-def _is_there(token):
-    with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
-        link.connect(_ADDRESS + token)
+class _Standbys:
+    """Those of a run: a file for each, of its name, with the first job that could have used it.
+
+    Its time is that of the last use.
+    """
+
+    def __init__(self, folder, job):
+        self._folder, self._job = folder, job
+
+    def has(self, run, token):
+        """Whether there is this one; starts it for a second job."""
+        if not _process_of(token):
+            os.makedirs(self._folder, exist_ok=True)
+            lock = os.open(self._folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not self._start(run, token):
+                    return False
+            finally:
+                os.close(lock)
+        os.utime(self._file(token))
         return True
-    return False
 
+    def _file(self, token):
+        return os.path.join(self._folder, token)
 
-def _start(run, token):
-    """Has a standby started; False if there can be none."""
-    with open(os.path.join(tempfile.gettempdir(), f"tf_hvd_lanes.{run}.standbys"), "a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if _is_there(token):
+    def _start(self, run, token):
+        if _process_of(token):
             return True
-        file.seek(0)
-        started = file.read().split()
-        if token in started or len(started) >= MOST:
+        with open(self._file(token), "a+") as file:
+            file.seek(0)
+            first = file.read()
+            if not first:
+                file.write(self._job or "none")
+        # What one job alone would use does not pay; and one that has ended once may again.
+        if first in ("", self._job, _STARTED) or not self._have_room():
             return False
-        file.write(f"{token}\n")
-        file.flush()
+        with open(self._file(token), "w") as file:
+            file.write(_STARTED)
         process = subprocess.Popen(
             [sys.executable, *_options(), "-c", _START],
             env=_environ(),
@@ -151,10 +175,34 @@ def _start(run, token):
         process.stdin.close()
         deadline = time.monotonic() + _LIMIT
         while time.monotonic() < deadline and process.poll() is None:
-            if _is_there(token):
+            if _process_of(token):
                 return True
             time.sleep(0.05)
         return False
+
+    def _have_room(self):
+        """Ends the one that was not used for the longest time, if there are too many."""
+        there = {token: _process_of(token) for token in os.listdir(self._folder)}
+        there = {token: process for token, process in there.items() if process}
+        if len(there) < MOST:
+            return True
+        for token in sorted(there, key=lambda each: os.stat(self._file(each)).st_mtime):
+            with open(f"/proc/{there[token]}/task/{there[token]}/children") as ranks:
+                if ranks.read():
+                    continue
+            os.kill(there[token], signal.SIGKILL)
+            os.unlink(self._file(token))
+            return True
+        return False
+
+
+def _process_of(token):
+    """The standby of that name; 0 if there is none."""
+    with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
+        link.connect(_ADDRESS + token)
+        told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return _CREDENTIALS.unpack(told)[0]
+    return 0
 
 
 def become(about):

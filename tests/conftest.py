@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,10 +32,11 @@ SECOND_TIER = (
     "containers", "gpu", "nodes", "cli/notebook_test.py", "docs/site_test.py", "prove_test.py",
     "sanitizers_test.py", "wheel_test.py",
 )  # fmt: skip
-# By this ranks find the standbys of a run (dev_support/tests_standby.py), which is known by its
-# first process.
+# By this ranks find the standbys of a run: see dev_support/tests_standby.py.
 STANDBY = "TF_HVD_TESTS_STANDBY"
-RUN = os.environ.get(STANDBY, str(os.getpid()))
+RUN = os.environ.get(
+    STANDBY, f"{os.getpid()}:{tempfile.gettempdir()}/tf_hvd_lanes.{os.getpid()}.standbys"
+)
 # Folders and files whose ranks do without: they look at how processes begin and end, and who has
 # started them.
 COLD = (
@@ -158,7 +160,7 @@ def pytest_xdist_make_scheduler(config, log):
 def lock_files(run):
     """Those that the lanes of a run share; it is known by the process that has started them."""
     folder = pathlib.Path(tempfile.gettempdir())
-    return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane", "standbys")]
+    return [folder / f"tf_hvd_lanes.{run}.{name}" for name in ("turn", "lane")]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -189,6 +191,8 @@ def pytest_sessionfinish(session):
     if not hasattr(session.config, "workerinput"):
         for file in lock_files(os.getpid()):
             file.unlink(missing_ok=True)
+        if RUN.startswith(f"{os.getpid()}:"):
+            shutil.rmtree(RUN.partition(":")[2], ignore_errors=True)
 
 
 def again(report):
