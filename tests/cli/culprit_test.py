@@ -1,8 +1,10 @@
 """Whom the closing paragraph of a failed job names, and why."""
 
 import os
+import pathlib
 import re
 import signal
+import sys
 import time
 
 import psutil
@@ -12,6 +14,10 @@ from tf_hvd.launch import culprit, keeper
 from tf_hvd.launch.session import CALLED, EXCEPTION, Session
 from tf_hvd.launch.supervise import Ending
 from tf_hvd.launch.terminal import Screen
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "prove"))
+
+import jobs
 
 # Others wait in a collective that rank 1 never calls.
 JOB = """
@@ -66,13 +72,19 @@ FIRST = "rank 1 was the first to end with an error "
             "find out who sent it: tf_hvd run did not",
         ),
         (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            137,
+            f"{FIRST}(signal 9, Killed)",
+            "find out who sent it: a scheduler, or a person; memory had not run out",
+        ),
+        (
             "signal.signal(signal.SIGSEGV, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGSEGV)",
             139,
             f"{FIRST}(signal 11, Segmentation fault)",
             "a crash of native code",
         ),
     ],
-    ids=["exit-code", "exit-text", "terminated", "crash"],
+    ids=["exit-code", "exit-text", "terminated", "killed", "crash"],
 )
 def test_a_rank_that_ends(environ, call, program, closing, fault, code, what, cure):
     """SIGTERM named nobody, the text of sys.exit was not told, and the code 3 became 1."""
@@ -84,6 +96,24 @@ def test_a_rank_that_ends(environ, call, program, closing, fault, code, what, cu
     assert told["next"].startswith(cure), errors
     assert "BAD TERMINATION" not in errors
     assert "noticed that process rank" not in errors
+
+
+@pytest.fixture
+def small_memory():
+    with jobs.small_memory() as group:
+        yield group or pytest.skip("no cgroup with a limit of memory can be made here")
+
+
+def test_a_rank_that_the_kernel_has_killed_for_memory(
+    environ, call, program, closing, small_memory
+):
+    """The user was told to find out who had sent SIGKILL."""
+    fault = f"open('{small_memory}', 'w').write(f'{{os.getpid()}}'); b'1' * (1 << 29)"
+    job = program(JOB.format(before=STAYS, culprit=1, fault=fault))
+    code, _, errors = call("run", "-np", "2", *job, environ=environ)
+    told = closing(errors)
+    assert (code, told["what"]) == (137, f"{FIRST}(signal 9, Killed)"), errors
+    assert told["next"].startswith("memory ran out: the kernel has killed a process"), errors
 
 
 @pytest.mark.parametrize("stamps", [[], ["--prefix-output-with-timestamp"]], ids=["", "stamps"])

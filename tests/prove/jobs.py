@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tf_hvd.launch.recordings import read_ends
 from tf_hvd.observe import failure, recording
@@ -22,6 +23,29 @@ LIBRARIES = {
 }
 STARTS = 120  # seconds until all ranks run, on a machine with other work
 ENDS = 60  # seconds until a job in which something went wrong has ended
+
+
+@contextlib.contextmanager
+def small_memory() -> Iterator[str]:
+    """A file to which a process writes its id, and is killed by the kernel above 64 MiB from then.
+
+    Empty where nobody may limit memory so.
+    """
+    groups = pathlib.Path("/sys/fs/cgroup")
+    for root, name in ((groups / "memory", "memory.limit_in_bytes"), (groups, "memory.max")):
+        group = root / f"tf_hvd.{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            if (group / name).exists():
+                (group / name).write_text(f"{64 << 20}")
+                yield str(group / "cgroup.procs")
+                return
+        finally:
+            group.rmdir()
+    yield ""
 
 
 @dataclasses.dataclass

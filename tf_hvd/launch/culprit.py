@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tf_hvd.core import commit_store, error_text
+from tf_hvd.launch import processes
 from tf_hvd.launch.recordings import NO_EVIDENCE, Evidence
 from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, exit_code
@@ -24,8 +25,6 @@ _RAISED = 1  # the exit code of a job whose error a program caught
 # What ranks are told of one that is gone (docs/errors.md). Ahead: one may tell of another.
 _GONE = re.compile(r"(?=\brank (\d+) \(([^()]+)\) (left: (?P<why>.*)|died\b.*))")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-
-_SENT = "find out who sent it: the kernel when memory ran out (dmesg), a scheduler, or a person"
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def find(
     first = first_ended(session, all_here=len(session.ranks) >= ranks and not before)
     if ending.signum and not (first and session.began_to_end(first[0]) < ending.time_ns):
         how = _signal_text(ending.signum)
-        cure = "" if ending.signum in _CRASHES else _SENT
+        cure = "" if ending.signum in _CRASHES else _who_sent(ending.signum, session)
         return Culprit(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
     if asked := session.asked():
         return Culprit(
@@ -280,10 +279,8 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
         cure = "it raised no exception: look where the program calls sys.exit or os._exit"
     elif -code in _CRASHES:
         cure = "a crash of native code: PYTHONFAULTHANDLER=1 shows the Python line it happened in"
-    elif -code == signal.SIGKILL:
-        cure = _SENT
     elif code < 0:
-        cure = "find out who sent it: tf_hvd run did not"
+        cure = _who_sent(-code, session)
     where = "; ".join(filter(None, [place, _where(number, session)]))
     return Culprit(
         first_text(number, code, why),
@@ -292,6 +289,23 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
         exit_code(code),
         rank=number,
         host=socket.gethostname(),
+    )
+
+
+def _who_sent(signum: int, session: Session) -> str:
+    """Where to look for the sender of a signal that ended a rank, or the launcher."""
+    if signum != signal.SIGKILL:
+        return "find out who sent it: tf_hvd run did not"
+    before, now = session.killed_before, processes.killed_for_memory()
+    if before is None or now is None:
+        return "find out who sent it: the kernel (dmesg) as memory ran out, a scheduler, a person"
+    killed = now - before
+    if not killed:
+        return "find out who sent it: a scheduler, or a person; memory had not run out"
+    many = "a process" if killed == 1 else f"{killed} processes"
+    return (
+        f"memory ran out: the kernel has killed {many} on this machine since the job began (dmesg "
+        "names them); give each rank less to hold, or the job more memory"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -32,6 +33,19 @@ def most() -> tuple[int, str]:
         if text.isdigit():
             limits.append((int(text), file))
     return min(limits)
+
+
+def killed_for_memory(file: str = "/proc/vmstat") -> int | None:
+    """How many processes the kernel has killed since this machine began, as memory ran out.
+
+    Also that of a container, or of a scheduler's job. None where the kernel does not tell.
+    """
+    with contextlib.suppress(OSError, ValueError), open(file) as lines:
+        for line in lines:
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    return None
 
 
 def is_alive(process: int) -> bool:

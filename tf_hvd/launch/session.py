@@ -66,6 +66,8 @@ class Session:
         """The sessions that the launcher has put those into."""
         self.recordings: dict[int, int] = {}
         """The file in which each such rank's calls are recorded, by rank."""
+        self.killed_before = processes.killed_for_memory()
+        """How many processes the kernel had killed for memory when the job began; None: unknown."""
         self._gives_input = gives_input
         self._outer = outer
         self._terminal = terminal
