@@ -239,6 +239,17 @@ def test_any_kill_leaves_a_complete_commit(chance):
         newest = max(complete, default=0)
 
 
+def test_only_what_all_ranks_have_written_counts():
+    """A rank that failed alone, again and again, made a job go on for ever: others had written."""
+    parts = commit_store.Parts()
+    assert parts.newest(2) == 0
+    for commit in (1, 2):
+        parts.put(0, commit, b"")
+    assert parts.newest(2) == 0
+    parts.put(1, 1, b"")
+    assert (parts.newest(1), parts.newest(2), parts.newest(3)) == (2, 1, 0)
+
+
 def test_the_store_forgets_what_no_job_goes_on_from():
     parts = commit_store.Parts()
     for commit in (1, 2, 3, 4):
@@ -260,7 +271,7 @@ class TestOnDisk:
     @pytest.fixture
     def store(self):
         token = secrets.token_hex(8)
-        command = [sys.executable, "-I", "-S", commit_store.__file__, token]
+        command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
         link = Link(command, commit_store.Parts())
         assert link.is_ready()
         link.begin(0)
@@ -313,6 +324,43 @@ class TestOnDisk:
         self.put(folder, 3)
         self.put(folder, 4, without=[1])
         assert folder.load(store) == 4
+
+    def test_the_last_complete_one_stays(self, folder, store, tmp_path):
+        """The two newest were kept, of which none need be complete."""
+        self.put(folder, 1)
+        for number in (2, 3, 4):  # rank 1 is slow, or has died each time
+            self.put(folder, number, without=[1])
+        assert folder.load(store) == 1
+        for number in range(5, 20):  # as where each machine has a folder of its own
+            self.put(folder, number, without=[1])
+        assert len(list((tmp_path / "commits").glob("commit.*"))) == 8
+        assert folder.load(store) == 0
+
+    def test_files_of_others_stay(self, folder, store, tmp_path):
+        """What began with `new.` was removed."""
+        names = ["new.csv", "notes", "commit.txt", "new.folder"]
+        for name in names[:-1]:
+            (tmp_path / "commits" / name).write_text("kept")
+        (tmp_path / "commits" / names[-1]).mkdir()
+        assert folder.load(store) == 0
+        self.put(folder, 1)
+        folder.clear()
+        assert sorted(os.listdir(tmp_path / "commits")) == sorted(names)
+
+    def test_the_last_one_is_saved_whatever_its_number(self, store, tmp_path):
+        """Ranks that left by `check_host_updates` had it in memory alone."""
+        folder = commit_folder.CommitFolder(str(tmp_path / "commits"), 10)
+        writer = commits.Writer(store, 0, 1, 0, folder=folder)
+        for number in range(1, 4):
+            values = {"v": ("float32", np.full([3], number, np.float32))}
+            writer.commit(number, commits.Contents(b"", values, {}, ()))
+        writer.flush()
+        assert not list((tmp_path / "commits").glob("commit.*"))
+        writer.save()
+        writer.save()
+        assert folder.load(store) == 3
+        shared = commits.read_shared(store, commit_folder.FILE)
+        assert shared.arrays["v"].view(np.float32).tolist() == [3.0] * 3
 
     def test_a_folder_is_for_one_job(self, tmp_path):
         path = str(tmp_path / "one")

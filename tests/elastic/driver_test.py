@@ -1,21 +1,26 @@
 """What `tf_hvd run --min-np` makes of how its starts end, and of hosts that come and go."""
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 import types
 
+import psutil
 import pytest
 
 from tf_hvd.core import commit_store
-from tf_hvd.launch import elastic_signals
+from tf_hvd.launch import elastic_discovery, elastic_signals
 from tf_hvd.launch.elastic_driver import Driver
 from tf_hvd.launch.elastic_start import End
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.hosts import Host
+from tf_hvd.launch.processes import is_alive
+from tf_hvd.launch.supervise import Fate
 
 A, B, C = Host("a", 1), Host("b", 1), Host("c", 1)
 AGAIN = commit_store.START_AGAIN
@@ -44,7 +49,10 @@ class Stores:
     def notify(self, number, says):
         self.said.append(says)
 
-    def newest(self):
+    def processes(self):
+        return set()
+
+    def newest(self, ranks):
         return self.commit
 
     def lost(self, names):
@@ -64,7 +72,9 @@ class Job:
         self._starts = iter(starts)
         discovery = None
         if found is not None:
-            discovery = types.SimpleNamespace(found=lambda: tuple(found), look=lambda: None)
+            discovery = self.discovery = types.SimpleNamespace(
+                found=lambda: tuple(found), look=lambda: None, scripts=set()
+            )
         self.driver = Driver(options, self.stores, self._start, given, discovery)
 
     def _start(self, hosts, number, watch):
@@ -141,7 +151,7 @@ def test_ranks_that_leave_for_nothing_have_failed(capsys):
     job = Job(LEFT, LEFT, LEFT, given=(A, B))
     assert job.run() == 1
     assert len(job.begun) == 3
-    assert "3 starts in a row have not come to a commit" in capsys.readouterr()[1]
+    assert "3 starts in a row ended before all ranks had made a commit" in capsys.readouterr()[1]
 
 
 def test_ranks_that_leave_for_a_host_have_not():
@@ -242,6 +252,40 @@ def test_the_store_of_a_host_that_was_withdrawn_is_not_kept():
     assert job.stores.kept == [{"a", "b", "c"}, {"a", "c"}]
 
 
+def test_the_end_of_a_start_spares_a_script_that_is_being_asked():
+    """It was killed, and the user told that it had failed."""
+    with contextlib.ExitStack() as stack:
+        script = subprocess.Popen(["sh", "-c", "sleep 60 & wait"])
+        other = subprocess.Popen(["sleep", "60"])
+        for each in (script, other):
+            stack.callback(each.wait)
+            stack.callback(each.kill)
+        while not (below := psutil.Process(script.pid).children()):
+            time.sleep(0.01)
+        stack.callback(below[0].kill)
+        fates = []
+
+        def start(_names, watch):
+            fates.extend(watch.fate(each) for each in (script.pid, below[0].pid, other.pid))
+            return End(0)
+
+        job = Job(start, found=[A])
+        job.discovery.scripts.add(script.pid)
+        assert job.run() == 0
+    assert fates == [Fate.LEFT, Fate.LEFT, Fate.KILLED]
+
+
+def test_a_script_that_hangs_is_ended_with_what_it_has_started(tmp_path, monkeypatch):
+    """Its shell alone was."""
+    script = tmp_path / "discover"
+    script.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/sleeps; wait\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(elastic_discovery, "_SCRIPT", 1.0)
+    with pytest.raises(UsageError, match="timed out"):
+        elastic_discovery.Discovery(str(script), None)
+    assert not is_alive(int((tmp_path / "sleeps").read_text()))
+
+
 def test_a_signal_to_end_is_obeyed_once_and_those_for_ranks_are_not():
     before = {each: signal.getsignal(each) for each in (*elastic_signals.ENDING, signal.SIGUSR1)}
     try:
@@ -309,7 +353,7 @@ def started(tmp_path, mpi_library):
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_job_that_waits_for_hosts_ends_in_order(started, tmp_path, signum):
     job = started("localhost:1\\n", "", "--min-np", "2")
-    assert "waiting for hosts: 1 of 2" in job.stderr.readline()
+    assert "waiting for hosts: there are slots for 1 of the 2 ranks" in job.stderr.readline()
     assert [path.name[:15] for path in (tmp_path / "tmp").iterdir()] == ["tf_hvd-elastic-"]
     job.send_signal(signal.SIGUSR1)
     job.send_signal(signal.SIGUSR2)

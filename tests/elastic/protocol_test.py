@@ -257,7 +257,7 @@ def test_so_does_one_of_tf_hvd_run(no_memory_left, data):
 def test_a_store_says_nothing_of_them():
     """Its standard error is that of `tf_hvd run`; what it keeps for others is still there."""
     token = secrets.token_hex(8)
-    command = [sys.executable, "-I", "-S", commit_store.__file__, token]
+    command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, **pipes) as store:
         commit_store.find_greeting(store.stdout)

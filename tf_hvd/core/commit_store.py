@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -44,6 +46,7 @@ STANDBY_NAME = "tf_hvd_standby"
 """What the standby (elastic/standby.py) is called, as /proc has it."""
 GREETING = b"\0tf_hvd commit store\n"
 """What a store writes first: a login may print whatever it likes before."""
+_OLD_ENDS = 5.0  # seconds until a store that is killed has ended
 _LENGTH = struct.Struct("<I")
 _END = b"\n"  # of a message: srun hands on whole lines
 _CREDENTIALS = struct.Struct("3i")
@@ -175,6 +178,12 @@ class Parts:
         with self._lock:
             return self._parts.get(rank, {}).get(commit)
 
+    def newest(self, ranks: int) -> int:
+        """The newest commit of which the parts of so many ranks are here; 0: none."""
+        with self._lock:
+            kept = [set(self._parts.get(rank, ())) for rank in range(ranks)]
+        return max(set.intersection(*kept), default=0) if kept else 0
+
     def listed(self) -> list[tuple[int, int]]:
         """Rank and commit of each."""
         with self._lock:
@@ -301,19 +310,44 @@ class Store:
             return self._files[name]
 
 
+def _bind(listener: socket.socket, token: str, name: str) -> None:
+    """Takes the job's address, also from a store that was here when the machine could be reached.
+
+    Of a network that is silent it may hear no end for hours.
+
+    Raises:
+        OSError: it is taken, by a store of this machine under another name, or another user.
+    """
+    until = time.monotonic() + _OLD_ENDS
+    while True:
+        try:
+            return listener.bind(address(token))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        with contextlib.suppress(OSError), connect(token) as link:
+            told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            old = _CREDENTIALS.unpack(told)[0]
+            with open(f"/proc/{old}/cmdline", "rb") as file:
+                ours = os.fsdecode(file.read()).split("\0")[-3:-1] == [name, token]
+            if ours:
+                os.kill(old, signal.SIGKILL)
+        time.sleep(0.02)
+
+
 def main(arguments: Iterable[str]) -> None:
     """Keeps commits until the standard input ends.
 
     Args:
-        arguments: the job's token.
+        arguments: what `tf_hvd run` calls this machine, and the job's token.
     """
-    (token,) = arguments
+    name, token = arguments
     # It ends with its input, and not with ranks that are asked to end.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     store = Store(sys.stdout.buffer)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address(token))
+    _bind(listener, token, name)
     listener.listen(socket.SOMAXCONN)
 
     def accept() -> None:

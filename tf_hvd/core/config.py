@@ -168,8 +168,8 @@ COMMIT_DIR_EVERY = IntSetting(
     default=10,
     minimum=1,
     meaning=(
-        "Of so many commits of an elastic job one is written to `TF_HVD_COMMIT_DIR` "
-        "(docs/elastic.md)."
+        "Every so many commits, one of an elastic job is also written to "
+        "`TF_HVD_COMMIT_DIR` (docs/elastic.md)."
     ),
     equal=True,
 )

@@ -25,11 +25,12 @@ from tf_hvd.elastic.store import Store
 
 FILE = "commit.disk"
 """The memory into which `load` reads."""
-_KEPT = 2  # commits: the last one may not be complete
+_MOST = 8  # commits, where none is complete: the folder may not be the same on all machines
 _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
-_NEW = "new."  # before the name of what is being written
 _JOB = "job"
+_NEW = "new."  # before the name of what is being written
+_UNFINISHED = tuple(f"{_NEW}{name}" for name in ("commit.", "part.", _JOB))
 
 
 class CommitFolder:
@@ -61,7 +62,7 @@ class CommitFolder:
             with contextlib.suppress(OSError), self._opened(_JOB) as file:
                 if file.read() == job.encode():
                     return
-            raise BlockingIOError(f"{self._path} is that of another job, which runs") from error
+            raise BlockingIOError(f"{self._path} is in use by another job, which runs") from error
         except OSError:
             return  # a file system without locks
         self._put(_JOB, [job.encode()])
@@ -79,8 +80,10 @@ class CommitFolder:
         size = os.fstat(file).st_size
         pieces = (os.pread(file, _PIECE, at) for at in range(0, size, _PIECE))
         self._put(f"commit.{number}", pieces)
-        oldest = sorted(self._numbers())[-_KEPT:][0]
-        # Newer ones may be half-written: other ranks do not wait for this one.
+        # Others may be half-written: ranks do not wait for one another, or have ended.
+        numbers = sorted(self._numbers())
+        complete = [each for each in numbers if each < number and self._is_complete(each)]
+        oldest = max([*complete[-1:], *numbers[-_MOST:][:1]])
         self._remove({each for each in self._listed() if each < oldest})
 
     def load(self, store: Store) -> int:
@@ -119,6 +122,16 @@ class CommitFolder:
             return [self._part(rank, number) for rank in range(index.ranks)]
         except (OSError, commit_file.CommitError):
             return None
+
+    def _is_complete(self, number: int) -> bool:
+        """Whether all of a commit is there."""
+        names = set(os.listdir(self._folder))
+        try:
+            with self._opened(f"commit.{number}") as file:
+                ranks = commit_file.read_index(file.fileno()).ranks
+        except (OSError, commit_file.CommitError):
+            return False
+        return all(f"part.{rank}.{number}" in names for rank in range(ranks))
 
     def _part(self, rank: int, number: int) -> bytes:
         with self._opened(f"part.{rank}.{number}") as file:
@@ -175,7 +188,7 @@ class CommitFolder:
 
     def _remove_unfinished(self) -> None:
         for name in os.listdir(self._folder):
-            if name.startswith(_NEW):
+            if name.startswith(_UNFINISHED):
                 self._unlink(name)
 
 

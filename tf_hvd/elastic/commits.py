@@ -86,6 +86,9 @@ class Writer:
         self._still: dict[str, np.ndarray] = {}  # what nobody has assigned to since it was read
         self._queue: queue.Queue[tuple[int, Contents, dict[str, Any], bool]] = queue.Queue(1)
         self._error: BaseException | None = None
+        # The last one, with its file, which is not in the folder; of the writer's thread or, when
+        # it has nothing to do, of who flushes.
+        self._unsaved: tuple[int, bytes, int] | None = None
         threading.Thread(target=self._run, name="tf_hvd commits", daemon=True).start()
 
     @property
@@ -129,6 +132,17 @@ class Writer:
             error, self._error = self._error, None
             raise RuntimeError(f"a commit could not be written: {error}") from error
 
+    def save(self) -> None:
+        """Returns when all is written, and the last commit is in the folder as well.
+
+        Raises:
+            RuntimeError: something could not be.
+        """
+        self.flush()
+        if self._folder is not None and self._unsaved is not None:
+            self._write_to_folder(self._folder, *self._unsaved)
+            self._unsaved = None
+
     def _run(self) -> None:
         while True:
             number, contents, changed, last = self._queue.get()
@@ -151,8 +165,10 @@ class Writer:
         own = {**contents.own, "arrays": {name: np.array(a) for name, a in changed.items()}}
         part = pickle.dumps(own, protocol=5)
         self._store.put(self._rank, number, part)
+        self._unsaved = number, part, memory
         if self._folder is not None and (last or self._folder.wants(number)):
-            self._write_to_folder(self._folder, number, part, memory)
+            self._write_to_folder(self._folder, *self._unsaved)
+            self._unsaved = None
 
     def _write_to_folder(self, folder: CommitFolder, number: int, part: bytes, memory: int) -> None:
         """On disk as well; if that cannot be, training goes on, with what is in memory."""

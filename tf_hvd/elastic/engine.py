@@ -6,12 +6,13 @@ are left or have come, and they go on from the newest commit that is complete.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import os
 import pickle
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,11 +27,13 @@ from tf_hvd.elastic.commit_folder import CommitFolder
 from tf_hvd.elastic.store import Store
 from tf_hvd.training import preemption
 
+_OBJECTS = "objects"
+"""In the part of rank 0, where there are several nodes: each node's file has its own values."""
 # Slurm's --signal names one; where a program has no handler they would be the death of a rank.
 _ASK_TO_END = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Restored:
     """What a commit gives back to one rank."""
 
@@ -104,21 +107,17 @@ class Engine:
         have = allgather_object(mine is not None, name=name)
         if not any(have):
             return None
-        # The values of a program are rank 0's, whose node wrote the file of the first name.
         files = {each: found[each].files[choice.number][0] for each in choice.roots if have[each]}
         first = min(files, key=lambda each: files[each])
         if not all(have):
             sent = broadcast_object(mine, first, name=name)
             mine = mine or sent
         assert mine is not None
-        objects = broadcast_object(mine.index.objects, first, name=name)
-        own = self._part(choice, found, rank)
-        return Restored(
-            objects,
-            mine.arrays,
-            None if own is None else pickle.loads(own),
-            choice.ranks == basics.size(),
-        )
+        part = self._part(choice, found, rank)
+        own = None if part is None else pickle.loads(part)
+        objects = mine.index.objects if own is None else own.get(_OBJECTS, mine.index.objects)
+        objects = broadcast_object(objects, 0, name=name)
+        return Restored(objects, mine.arrays, own, choice.ranks == basics.size())
 
     def _part(self, choice: commits.Choice, found: list[commits.Found], rank: int) -> bytes | None:
         """The part of this rank; sent by another one where this machine does not have it."""
@@ -154,6 +153,9 @@ class Engine:
     def commit(self, contents: commits.Contents) -> None:
         """Has a commit written."""
         self._number += 1
+        if basics.rank() == 0 and basics.cross_size() > 1:
+            own = {**contents.own, _OBJECTS: contents.objects}
+            contents = dataclasses.replace(contents, own=own)
         self.writer.commit(self._number, contents, last=self._leaves)
         self._made += 1
         if self._made == 1 and basics.local_rank() == 0:
@@ -185,22 +187,28 @@ class Engine:
         """The training is through."""
         self.writer.flush()
         self._together.finish()
-        preemption.do_not_listen(self._signals)
+        self.stop_listening()
         if self._folder is not None:
             collectives.barrier()  # all have written what they were to write
             if basics.rank() == 0:
                 self._folder.clear()
 
+    def stop_listening(self) -> None:
+        """From now on signals do again what they did before."""
+        preemption.do_not_listen(self._signals)
+
     def leave_in_order(self) -> NoReturn:
         """Ends this process, as all ranks do at the same commit; `tf_hvd run` starts it again."""
         self._together.heard()
-        self.writer.flush()
+        self.writer.save()
         preemption.leave_in_order()
 
     def leave_for(self, error: BaseException) -> NoReturn:
         """Ends this process for the end of the job; `tf_hvd run` starts it again."""
-        self.writer.flush()
         basics.ends_by(error, error.__traceback__)
+        if self._writer is not None:  # it may end while commits are looked for
+            with contextlib.suppress(RuntimeError):  # which is not why it ends
+                self._writer.flush()
         raise SystemExit(commit_store.START_AGAIN)
 
 

@@ -84,7 +84,7 @@ class _UpdateBatchState(data_order.FollowsData):
 
     A `fit` that begins when some are goes on behind them, in the order of a shuffled
     tf.data.Dataset in which it was, and with what its metrics had added up, in the mean of the
-    epoch; what a batch shows of them is without that in the first one. If the state has an
+    epoch; in the first epoch, what a batch shows of them does not include it. If the state has an
     ElasticSampler, that is kept up, and the data must be made of its `dataset`.
 
     Args:
@@ -154,8 +154,8 @@ class _UpdateBatchState(data_order.FollowsData):
 class _UpdateEpochState:
     """Keeps in `state.epoch` how many epochs are done.
 
-    Whether a `fit` counts on from there (`initial_epoch=state.epoch`) or makes so many less
-    (`epochs=10 - state.epoch`).
+    Whether a `fit` counts on from there (`initial_epoch=state.epoch`) or runs that many
+    fewer (`epochs=10 - state.epoch`).
 
     Args:
       state: an ObjectState with `epoch`.

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def run(func: F) -> F:
     """Makes a training elastic: its first argument is a State, which it commits now and then.
 
-    Under `tf_hvd run --min-np` (docs/elastic.md) all ranks are started again, with the program's
+    Under `tf_hvd run --min-np` (docs/elastic.md) all ranks are started again, from the program's
     first line, when one has ended or hosts have come or gone. Then the state takes what was
     committed last, its reset callbacks are called, and `func` is called again. Elsewhere an end of
     the job is an error, and upon `HostsUpdatedInterrupt`, which a program may raise, the callbacks
@@ -29,7 +29,8 @@ def run(func: F) -> F:
         func: called with the state and all other arguments; on all ranks.
 
     Returns:
-        A function with the arguments and the result of `func`.
+        A function with the arguments and the result of `func`. Under `tf_hvd run --min-np` a
+        program calls one such function, once; a second call is a RuntimeError.
     """
 
     @functools.wraps(func)
@@ -37,6 +38,7 @@ def run(func: F) -> F:
         store = open_store()
         if store is None:
             return _alone(func, state, args, kwargs)
+        _begin_only_one()
         engine = engines.Engine(store)
         try:
             state.start(engine)
@@ -47,11 +49,30 @@ def run(func: F) -> F:
         except Exception as error:
             if isinstance(error, HorovodInternalError) or engines.is_end_of_job(error):
                 engine.leave_for(error)
+            engine.stop_listening()
             raise
         engine.finish()
         return result
 
     return wrapper  # type: ignore[return-value]
+
+
+_has_trained = False
+
+
+def _begin_only_one() -> None:
+    """Refuses a second training: a restart could not tell whose the last commit is.
+
+    Raises:
+        RuntimeError: it is one.
+    """
+    global _has_trained
+    if _has_trained:
+        raise RuntimeError(
+            "an elastic job has one elastic training: put all of its phases into one function "
+            "with hvd.elastic.run, and keep in the state which phase it is in"
+        )
+    _has_trained = True
 
 
 def _alone(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:

@@ -17,8 +17,8 @@ class ElasticSampler:
 
     What is done is a number: the samples of the epoch, in its order, that all ranks together have
     trained on. As a value of an ObjectState it is committed with the weights, and a job that
-    was started again goes on right behind it, with as many ranks as it has then. PyTorch's jobs
-    have such a sampler in Horovod, TensorFlow's have not.
+    was started again goes on right behind it, with as many ranks as it has then. Horovod
+    has such a sampler for PyTorch, but not for TensorFlow.
 
         sampler = hvd.elastic.ElasticSampler(len(images), batch_size=32)
         state = hvd.elastic.TensorFlowKerasState(model, optimizer, sampler=sampler)

@@ -141,10 +141,10 @@ class ObjectState(State):
     Args:
         bcast_object: Horovod's; not used.
         get_rank: Horovod's; not used.
-        **kwargs: names and values; a name must not be one of the class.
+        **kwargs: names and values.
 
     Raises:
-        ValueError: it is.
+        ValueError: a name is that of an attribute of the class.
     """
 
     def __init__(self, bcast_object: Unused = None, get_rank: Unused = None, **kwargs: Any) -> None:
@@ -161,6 +161,7 @@ class ObjectState(State):
         self._followed: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
         self._taken: dict[str, Any] = {}  # of a commit, for who is not here yet
         self._was_resized = False
+        self._had: frozenset[str] = frozenset()  # its own, of a commit, among what may be its own
         self._saved: tuple[bytes, dict[str, np.ndarray]] | None = None
         session = self._session()
         self._read, self._assign = Reader(session), Assigner(session)
@@ -176,7 +177,8 @@ class ObjectState(State):
         """Has something saved of which each rank has its own.
 
         Args:
-            name: of one's choice; who comes later under a name takes its place.
+            name: of one's choice; a later registration under the same name
+                replaces it.
             collect: gives what is saved, a picklable value.
             restore: gets it after a restart, if the job has as many ranks as before.
         """
@@ -243,7 +245,7 @@ class ObjectState(State):
         """From now on it counts whether somebody assigns to a variable."""
         if self._engine is not None:
             found = self._variables()
-            self._engine.writer.begin(self._read(found.chosen(found.maybe_own)))
+            self._engine.writer.begin(self._read(found.chosen(found.maybe_own - self._had)))
 
     def _pickled(self) -> bytes:
         values = {}
@@ -278,6 +280,7 @@ class ObjectState(State):
         values = dict(restored.arrays)
         own = restored.own or {}
         values.update(own.get("arrays", {}))
+        self._had = frozenset(own.get("arrays", {}))
         values.update(own.get("variables", {}))
         if restored.own is None:  # it is no rank's that there was
             values = {name: value for name, value in values.items() if name not in found.own}

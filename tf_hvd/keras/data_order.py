@@ -94,7 +94,7 @@ class Place:
     """Where a `fit` is within its epoch: its callback calls this, and takes it up in a later one.
 
     The batches that are done are read and dropped, and the metrics have what they had added up, in
-    the mean of the epoch; what a batch shows of them is without that in the first one.
+    the mean of the epoch; in the first epoch, what a batch shows of them does not include it.
 
     Args:
       orders: what follows the data.

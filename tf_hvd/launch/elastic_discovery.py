@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -37,6 +38,8 @@ class Discovery:
 
     def __init__(self, script: str, slots: int | None) -> None:
         self._script, self._slots = os.path.abspath(script), slots
+        self.scripts: set[int] = set()
+        """The processes that are being asked: by this object's thread, and by who calls `look`."""
         self._found = self.ask()
         self._told = ""
         with elastic_signals.deaf():
@@ -53,23 +56,39 @@ class Discovery:
             UsageError: it cannot be run, fails, or prints something else than hosts.
         """
         try:
-            asked = subprocess.run(
-                ["/bin/sh", "-c", _ASK, self._script],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                text=True,
-                timeout=_SCRIPT,
-                check=False,
-                preexec_fn=elastic_signals.unblock,
-            )
+            text, _, code = self._printed().rpartition("exit ")
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UsageError(f"--host-discovery-script {self._script}: {error}") from error
-        text, _, code = asked.stdout.rpartition("exit ")
         if code.strip() != "0":
             raise UsageError(
                 f"--host-discovery-script {self._script} ended with exit code {code.strip()}"
             )
         return parse_discovered(text, self._slots)
+
+    def _printed(self) -> str:
+        """What the script prints.
+
+        Raises:
+            OSError: it cannot be run.
+            subprocess.TimeoutExpired: it takes too long, and is ended, with what it has started.
+        """
+        asked = subprocess.Popen(
+            ["/bin/sh", "-c", _ASK, self._script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=elastic_signals.unblock,
+        )
+        self.scripts.add(asked.pid)
+        try:
+            return asked.communicate(timeout=_SCRIPT)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(asked.pid, signal.SIGKILL)
+            asked.communicate()
+            raise
+        finally:
+            self.scripts.discard(asked.pid)
 
     def look(self) -> None:
         """Asks the script now: what has ended a start may have changed the hosts."""

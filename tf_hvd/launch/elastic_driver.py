@@ -36,8 +36,8 @@ _LOOK = 0.25
 _IN_VAIN = 3
 _FAILED = 1
 _GONE = (
-    "tf_hvd run: its commits were in memory, and are gone; with TF_HVD_COMMIT_DIR=FOLDER the last "
-    "one is on disk, and the same command goes on from it"
+    "tf_hvd run: its commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER to "
+    "keep the last one on disk, so that the same command can go on from it"
 )
 _ELASTIC_ALONE = {
     "max_np": "max-np",
@@ -109,9 +109,13 @@ class _Watch:
         """It has not ended."""
 
     def fate(self, process: int) -> supervise.Fate:
-        """Stores outlive it, and what they have started."""
-        stays = process in self._driver.stores.processes()
-        stays = stays or processes.name(process) == commit_store.STANDBY_NAME
+        """What is for all starts outlives it: stores, discovery, and what they have started."""
+        if processes.name(process) == commit_store.STANDBY_NAME:
+            return supervise.Fate.LEFT
+        above = {process, *processes.ancestors(process)}
+        if any(processes.name(each) == commit_store.STANDBY_NAME for each in above):
+            return supervise.Fate.KILLED  # a rank
+        stays = not above.isdisjoint(self._driver.processes())
         return supervise.Fate.LEFT if stays else supervise.Fate.KILLED
 
 
@@ -140,6 +144,7 @@ class Driver:
         self._np = _ranks_at_first(options)
         self._least = options.min_np or self._np
         self._notices = 0
+        self._reached = 0  # the newest commit that all ranks have written
         self.stores = stores
         """The commit stores of the hosts."""
 
@@ -149,7 +154,7 @@ class Driver:
         Raises:
             UsageError: it cannot be started as asked, or not again.
         """
-        restarts, in_vain, reached = 0, 0, 0
+        restarts = in_vain = 0
         while True:
             hosts = self._wait_for_hosts(restarts)
             if restarts:
@@ -159,6 +164,8 @@ class Driver:
             self.stores.begin(names, restarts)
             watch = _Watch(self, hosts)
             end = self._start(hosts, restarts, watch)
+            newest = self.stores.newest(slots_of(hosts))
+            went_on, self._reached = newest > self._reached, max(newest, self._reached)
             if end.asked or end.code == 0 or end.refused:
                 self._say_what_is_gone(end)
                 return end.code
@@ -166,8 +173,6 @@ class Driver:
                 self._leave_out(end.unfit, names, restarts)
                 continue
             restarts += 1
-            newest = self.stores.newest()
-            went_on, reached = newest > reached, max(newest, reached)
             # Ranks that have ended for the end of another one have the same exit code.
             agreed = watch.told and end.code == commit_store.START_AGAIN
             in_vain = 0 if went_on else in_vain + (not agreed)
@@ -175,7 +180,7 @@ class Driver:
                 self._hosts.went_on()
             self._note_failure(end, names)
             if why := self._gives_up(restarts, in_vain):
-                say(f"tf_hvd run: not started again: {why}")
+                say(f"tf_hvd run: giving up: {why}")
                 return end.code if end.code != commit_store.START_AGAIN else _FAILED
 
     def change(self, hosts: tuple[Host, ...]) -> int:
@@ -199,6 +204,10 @@ class Driver:
             says |= commit_store.ADDED
         # Fewer than are needed would only be ended.
         return says if sum(usable.values()) >= self._least else 0
+
+    def processes(self) -> set[int]:
+        """Those here that are the job's for all its starts: stores, ways to them, discovery."""
+        return self.stores.processes() | (self._discovery.scripts if self._discovery else set())
 
     def notify(self, says: int) -> None:
         """Tells all ranks, which end at a commit that they agree on."""
@@ -233,13 +242,15 @@ class Driver:
                 continue
             if time.monotonic() >= until:
                 raise UsageError(
-                    f"there are hosts for {slots_of(hosts)} ranks, and the job needs "
-                    f"{self._least}: --elastic-timeout "
-                    f"{self._options.elastic_timeout:g} s are over"
+                    f"only {slots_of(hosts)} of the {self._least} slots that the job needs became "
+                    f"available within --elastic-timeout ({self._options.elastic_timeout:g} s)"
                 )
             if not told:
                 told = True
-                say(f"tf_hvd run: waiting for hosts: {slots_of(hosts)} of {wanted} ranks have one")
+                say(
+                    f"tf_hvd run: waiting for hosts: there are slots for {slots_of(hosts)} of the "
+                    f"{wanted} ranks needed"
+                )
             time.sleep(_LOOK)
 
     def _find(self, anew: bool = False) -> None:
@@ -295,21 +306,18 @@ class Driver:
         if limit is not None and restarts > limit:
             return f"--reset-limit {limit}"
         if in_vain >= _IN_VAIN:
-            return f"{in_vain} starts in a row have not come to a commit"
+            return f"{in_vain} starts in a row ended before all ranks had made a commit"
         return ""
 
     def _say_what_is_gone(self, end: End) -> None:
-        if end.asked and self.stores.newest() and not config.COMMIT_DIR.read():
+        if end.asked and self._reached and not config.COMMIT_DIR.read():
             say(_GONE)
 
     def _again_text(self, restarts: int, hosts: tuple[Host, ...]) -> str:
         where = "" if len(hosts) == 1 else " on " + ",".join(map(str, hosts))
-        newest = self.stores.newest()
-        commit = f"from commit {newest} or the one before" if newest else "from the beginning"
-        return (
-            f"tf_hvd run: starting again with {slots_of(hosts)} ranks{where}, {commit} "
-            f"(restart {restarts})"
-        )
+        commit = f"from commit {self._reached}" if self._reached else "from the beginning"
+        many = "1 rank" if slots_of(hosts) == 1 else f"{slots_of(hosts)} ranks"
+        return f"tf_hvd run: starting again with {many}{where}, {commit} (restart {restarts})"
 
 
 def _ranks_at_first(options: argparse.Namespace) -> int:

@@ -31,8 +31,6 @@ class Link:
         self._has: set[tuple[int, int]] = set()
         self._ready = threading.Event()
         self._until = time.monotonic() + _READY
-        self.newest = 0
-        """The highest commit that one of its ranks has written."""
         self.ended = False
         self.process = subprocess.Popen(
             command,
@@ -110,7 +108,6 @@ class Link:
                 elif message["do"] == commit_store.PART:
                     rank, commit = message["rank"], message["commit"]
                     self._parts.put(rank, commit, load)
-                    self.newest = max(self.newest, commit)
                     with self._lock:
                         self._has.add((rank, commit))
                         self._send({"do": commit_store.HAVE, "rank": rank, "commit": commit})
@@ -122,7 +119,7 @@ class Stores:
     """Those of all hosts that a job has had.
 
     Args:
-        token: the job's, which only this user knows.
+        token: the job's.
         reach: makes of a host's name and a command what runs it there; the command itself on this
             machine.
         python: the interpreter on other machines.
@@ -139,7 +136,6 @@ class Stores:
         self._reach, self._is_here, self._python = reach, is_here, python
         self._links: dict[str, Link] = {}
         self._parts = commit_store.Parts()
-        self._newest = 0  # of those that are not kept any more
 
     def start(self, names: Sequence[str]) -> list[str]:
         """Starts those that are not there; returns the hosts whose store cannot be started."""
@@ -169,9 +165,9 @@ class Stores:
         for link in self._links.values():
             link.notify(number, says)
 
-    def newest(self) -> int:
-        """The highest commit that a rank has written; 0: none has."""
-        return max(self._newest, *(link.newest for link in self._links.values()), 0)
+    def newest(self, ranks: int) -> int:
+        """The newest commit of which all of so many ranks have written their parts; 0: none."""
+        return self._parts.newest(ranks)
 
     def lost(self, names: Sequence[str]) -> list[str]:
         """Of these hosts, those whose store has ended: with its machine, or the way to it."""
@@ -197,9 +193,7 @@ class Stores:
         return True
 
     def _drop(self, key: str) -> None:
-        link = self._links.pop(key)
-        link.close()
-        self._newest = max(self._newest, link.newest)
+        self._links.pop(key).close()
 
     def _key(self, name: str) -> str:
         return "" if self._is_here(name) else name
@@ -207,5 +201,5 @@ class Stores:
     def _command(self, name: str) -> Sequence[str]:
         here = self._is_here(name)
         python = sys.executable if here else self._python
-        words = [python, "-I", "-S", commit_store.__file__, self._token]
+        words = [python, "-I", "-S", commit_store.__file__, self._key(name), self._token]
         return words if here else self._reach(name, words)

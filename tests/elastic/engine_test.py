@@ -1,0 +1,121 @@
+"""What a rank of an elastic job does at its beginning and its end, alone."""
+
+import secrets
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_hvd.core import basics, commit_store
+from tf_hvd.elastic import commits, running, state
+from tf_hvd.elastic import engine as engines
+from tf_hvd.elastic.store import Store
+from tf_hvd.launch.elastic_stores import Link
+
+
+class Quiet:
+    """An engine that notes what a training asks of it."""
+
+    def __init__(self, _store=None):
+        self.asked = []
+        made.append(self)
+
+    def __getattr__(self, name):
+        return lambda *_: self.asked.append(name)
+
+
+made = []
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Calls a function as an elastic training; the engines that were made for it."""
+    made.clear()
+    monkeypatch.setattr(running, "open_store", object)
+    monkeypatch.setattr(running, "_has_trained", False)
+    monkeypatch.setattr(engines, "Engine", Quiet)
+    nothing = types.SimpleNamespace(start=lambda _engine: None)
+    return lambda function: running.run(function)(nothing)
+
+
+def test_a_second_training_is_refused(trained):
+    """It took up the last commit of the first one, in silence."""
+    assert trained(lambda _state: 7) == 7
+    with pytest.raises(RuntimeError, match="one elastic training"):
+        trained(lambda _state: 8)
+    assert [each.asked for each in made] == [["finish"]]
+
+
+def test_signals_end_a_rank_again_when_a_training_has_raised(trained):
+    def fails(_state):
+        raise ValueError("sample 17")
+
+    with pytest.raises(ValueError, match="sample 17"):
+        trained(fails)
+    assert [each.asked for each in made] == [["stop_listening"]]
+
+
+def test_a_rank_may_end_while_commits_are_looked_for(monkeypatch):
+    """It ended by an AssertionError, and was named in the place of the one that had died."""
+    told = []
+    monkeypatch.setattr(basics, "ends_by", lambda error, _trace: told.append(error))
+    engine = engines.Engine(None)
+    died = RuntimeError("rank 1 (alpha) died")
+    with pytest.raises(SystemExit) as ended:
+        engine.leave_for(died)
+    engine.stop_listening()
+    assert ended.value.code == commit_store.START_AGAIN
+    assert told == [died]
+
+
+def test_statistics_of_a_rank_outlive_restarts_between_which_nobody_assigns_to_them():
+    """After the second restart they were those of the first rank of its node."""
+    model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.BatchNormalization()])
+    kept = state.TensorFlowKerasState(model, step=3)
+    begun = {}
+    values = {name: np.asarray(each) for name, each in kept._variables().all.items()}
+    mean = next(name for name in values if "moving_mean" in name)
+    own = {"arrays": {mean: np.array([5.0, 6.0], np.float32)}}
+    restored = engines.Restored(kept._pickled(), values, own, same_size=True)
+    writer = types.SimpleNamespace(begin=begun.update, writes_file=False)
+    kept.start(types.SimpleNamespace(restore=lambda: restored, writer=writer))
+    assert kept._variables().all[mean].numpy().tolist() == [5.0, 6.0]
+    assert set(begun) == {name for name in values if "moving_var" in name}
+
+
+@pytest.fixture
+def store():
+    token = secrets.token_hex(8)
+    command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
+    link = Link(command, commit_store.Parts())
+    assert link.is_ready()
+    link.begin(0)
+    yield Store(token, 0)
+    link.close()
+    link.process.wait(20)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch, nodes):
+    """Those of another node's first rank, which that had written into its file, were taken."""
+    for name, value in (("rank", 0), ("size", 1), ("local_rank", 1), ("cross_size", nodes)):
+        monkeypatch.setattr(basics, name, lambda value=value: value)
+    monkeypatch.setattr(engines, "allgather_object", lambda value, name: [value])
+    monkeypatch.setattr(engines, "broadcast_object", lambda value, _root, name: value)
+    weight = {"w": ("float32", np.ones([3], np.float32))}
+    engine = engines.Engine(store)
+    engine._writer = commits.Writer(store, 0, 1, 0)
+    engine.commit(commits.Contents(b"of rank 0", weight, {}, ()))
+    engine.writer.flush()
+    # As if there were the other node's alone.
+    of_another = commits.Contents(b"of another", weight, {}, ())
+    file = commits.commit_file.CommitFile(store.file("commit.0.0"))
+    file.write(1, 1, of_another.objects, weight)
+    again = engines.Engine(store)
+    restored = again._newest([commits.look(store)])
+    for each in (engine, again):
+        each.stop_listening()
+    assert restored.objects == (b"of rank 0" if nodes > 1 else b"of another")
+    assert restored.arrays["w"].view(np.float32).tolist() == [1.0] * 3
