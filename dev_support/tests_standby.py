@@ -3,10 +3,11 @@
 To load it takes seconds of a core for each of the many hundred ranks. So a rank that begins in a
 run of the tests (tests_start.pth) goes on in a standby, the one of elastic jobs
 (tf_hvd/elastic/standby.py), of which a run of the tests has one for each environment that loading
-may read. The second job with an environment starts it. tests/conftest.py says which tests do
+may read. The second job with an environment has it started. tests/conftest.py says which tests do
 without, as they are about how processes begin and end.
 
-Until the standby is there, this knows the standard library alone.
+Until the standby is there, this knows the standard library alone. Standbys are children of the
+process that runs the tests: as one of a job's processes they would end with that.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ RUN = "TF_HVD_TESTS_STANDBY"
 MOST = 10
 """Standbys at once: each takes a few hundred MiB."""
 _ADDRESS = "\0tf_hvd_standby/"  # as in tf_hvd/elastic/standby.py
+_STARTER = "\0tf_hvd_tests/"
 RANK = "TF_HVD_LAUNCHED_RANK"
 _JOB = "TF_HVD_LAUNCHER_FOLDER"
 # The job of which this is a rank: what a rank starts knows by it that it is none. As all that
@@ -161,20 +163,15 @@ class _Standbys:
             return False
         with open(self._file(token), "w") as file:
             file.write(_STARTED)
-        process = subprocess.Popen(
-            [sys.executable, *_options(), "-c", _START],
-            env=_environ(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
         about = {"run": int(run), "token": token, "options": _options()}
-        process.stdin.write(json.dumps(about).encode() + b"\n")
-        process.stdin.close()
+        asked = {"python": sys.executable, "environ": _environ(), "about": about}
+        with socket.socket(socket.AF_UNIX) as link, link.makefile("rw") as starter:
+            link.connect(_STARTER + run)
+            starter.write(json.dumps(asked) + "\n")
+            starter.flush()
+            process = int(starter.readline())
         deadline = time.monotonic() + _LIMIT
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline and os.path.exists(f"/proc/{process}/exe"):
             if _process_of(token):
                 return True
             time.sleep(0.05)
@@ -203,6 +200,38 @@ def _process_of(token):
         told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return _CREDENTIALS.unpack(told)[0]
     return 0
+
+
+def start_what_is_asked_for():
+    """Starts standbys for the ranks of this process' tests. A thread of its own; never returns."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{_STARTER}{os.getpid()}")
+    listener.listen()
+    started = []
+    while True:
+        link, _ = listener.accept()
+        started = [each for each in started if each.poll() is None]
+        told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        with contextlib.suppress(OSError, ValueError), link, link.makefile("rw") as rank:
+            if _CREDENTIALS.unpack(told)[1] == os.geteuid():
+                asked = json.loads(rank.readline())
+                started.append(_popen(**asked))
+                rank.write(f"{started[-1].pid}\n")
+
+
+def _popen(python, environ, about):
+    process = subprocess.Popen(
+        [python, *about["options"], "-c", _START],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+    process.stdin.write(json.dumps(about).encode() + b"\n")
+    process.stdin.close()
+    return process
 
 
 def become(about):

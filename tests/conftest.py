@@ -3,6 +3,7 @@
 CONTRIBUTING.md says which tests are in a tier, and what the lanes are.
 """
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 
 import hypothesis
@@ -34,9 +36,8 @@ SECOND_TIER = (
 )  # fmt: skip
 # By this ranks find the standbys of a run: see dev_support/tests_standby.py.
 STANDBY = "TF_HVD_TESTS_STANDBY"
-RUN = os.environ.get(
-    STANDBY, f"{os.getpid()}:{tempfile.gettempdir()}/tf_hvd_lanes.{os.getpid()}.standbys"
-)
+OWN = f"{os.getpid()}:{tempfile.gettempdir()}/tf_hvd_lanes.{os.getpid()}.standbys"
+RUN = os.environ.get(STANDBY, "" if "TF_HVD_LAUNCHED_RANK" in os.environ else OWN)
 # Folders and files whose ranks do without: they look at how processes begin and end, and who has
 # started them.
 COLD = (
@@ -99,6 +100,11 @@ def pytest_configure(config):
     ):
         config.addinivalue_line("markers", line)
     os.environ[STANDBY] = RUN  # lanes are started with it
+    if RUN == OWN:
+        with contextlib.suppress(ImportError):  # where ./dev has not installed it
+            from tests_standby import start_what_is_asked_for
+
+            threading.Thread(target=start_what_is_asked_for, daemon=True).start()
     if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
         told = Told(config.pluginmanager)
         config.pluginmanager.register(told)
@@ -191,7 +197,7 @@ def pytest_sessionfinish(session):
     if not hasattr(session.config, "workerinput"):
         for file in lock_files(os.getpid()):
             file.unlink(missing_ok=True)
-        if RUN.startswith(f"{os.getpid()}:"):
+        if RUN == OWN:
             shutil.rmtree(RUN.partition(":")[2], ignore_errors=True)
 
 
