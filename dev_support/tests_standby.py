@@ -66,20 +66,12 @@ def hand_over():
     before = set(sys.modules)
     sys.path.append(launch)  # as rank.py has it
     try:
-        import keeper
         import rank
-        import stand_in
-
-        def begins(process):
-            keeper.call_oneself(f"{keeper.STANDS_IN}{process}")
-            if job:
-                rank.report_moved(job, int(os.environ[RANK]), process)
 
         token = _token(run)
         if _Standbys(folder, job).has(run, token):
-            code = stand_in.run([sys.executable, *sys.orig_argv[1:]], token, begins)
-            if code is not None:
-                keeper.end_as(code)
+            command = [sys.executable, *sys.orig_argv[1:]]
+            rank.run_in_standby(command, token, job, int(os.environ[RANK]))
     finally:
         sys.path.remove(launch)
         for name in set(sys.modules) - before:
@@ -197,9 +189,14 @@ def _process_of(token):
     """The standby of that name; 0 if there is none."""
     with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
         link.connect(_ADDRESS + token)
-        told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return _CREDENTIALS.unpack(told)[0]
+        return _peer(link)[0]
     return 0
+
+
+def _peer(link):
+    """The process on the other side, and its user."""
+    told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(told)[:2]
 
 
 def start_what_is_asked_for():
@@ -211,9 +208,8 @@ def start_what_is_asked_for():
     while True:
         link, _ = listener.accept()
         started = [each for each in started if each.poll() is None]
-        told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         with contextlib.suppress(OSError, ValueError), link, link.makefile("rw") as rank:
-            if _CREDENTIALS.unpack(told)[1] == os.geteuid():
+            if _peer(link)[1] == os.geteuid():
                 asked = json.loads(rank.readline())
                 started.append(_popen(**asked))
                 rank.write(f"{started[-1].pid}\n")

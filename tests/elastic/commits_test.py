@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import secrets
-import sys
 import types
 
 import hypothesis.strategies as st
@@ -15,8 +13,6 @@ from tf_hvd.core import commit_store
 from tf_hvd.elastic import commit_file, commit_folder, commits
 from tf_hvd.elastic.commit_file import CommitError, CommitFile
 from tf_hvd.elastic.state import ObjectState
-from tf_hvd.elastic.store import Store
-from tf_hvd.launch.elastic_stores import Link
 
 
 @pytest.fixture
@@ -267,17 +263,6 @@ class TestOnDisk:
     @pytest.fixture
     def folder(self, tmp_path):
         return commit_folder.CommitFolder(str(tmp_path / "commits"), 1)
-
-    @pytest.fixture
-    def store(self):
-        token = secrets.token_hex(8)
-        command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
-        link = Link(command, commit_store.Parts())
-        assert link.is_ready()
-        link.begin(0)
-        yield Store(token, 0)
-        link.close()
-        link.process.wait(20)
 
     def put(self, folder, number, ranks=3, without=()):
         with contextlib.ExitStack() as stack:

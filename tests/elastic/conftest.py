@@ -2,11 +2,16 @@
 
 import os
 import re
+import secrets
 import shutil
 import sys
 import time
 
 import pytest
+
+from tf_hvd.core import commit_store
+from tf_hvd.elastic.store import Store
+from tf_hvd.launch.elastic_stores import Link
 
 LIMIT = 240
 
@@ -55,6 +60,19 @@ def wait_until():
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def store():
+    """A rank's link to a commit store, of the first start of a job."""
+    token = secrets.token_hex(8)
+    command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
+    link = Link(command, commit_store.Parts())
+    assert link.is_ready()
+    link.begin(0)
+    yield Store(token, 0)
+    link.close()
+    link.process.wait(20)
 
 
 @pytest.fixture

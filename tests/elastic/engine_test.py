@@ -1,7 +1,5 @@
 """What a rank of an elastic job does at its beginning and its end, alone."""
 
-import secrets
-import sys
 import types
 
 import numpy as np
@@ -11,8 +9,6 @@ import tensorflow as tf
 from tf_hvd.core import basics, commit_store
 from tf_hvd.elastic import commits, running, state
 from tf_hvd.elastic import engine as engines
-from tf_hvd.elastic.store import Store
-from tf_hvd.launch.elastic_stores import Link
 
 
 class Quiet:
@@ -85,18 +81,6 @@ def test_statistics_of_a_rank_outlive_restarts_between_which_nobody_assigns_to_t
     assert set(begun) == {name for name in values if "moving_var" in name}
 
 
-@pytest.fixture
-def store():
-    token = secrets.token_hex(8)
-    command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
-    link = Link(command, commit_store.Parts())
-    assert link.is_ready()
-    link.begin(0)
-    yield Store(token, 0)
-    link.close()
-    link.process.wait(20)
-
-
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch, nodes):
     """Those of another node's first rank, which that had written into its file, were taken."""
@@ -110,9 +94,8 @@ def test_the_values_of_rank_0_outlive_its_machine(store, monkeypatch, nodes):
     engine.commit(commits.Contents(b"of rank 0", weight, {}, ()))
     engine.writer.flush()
     # As if there were the other node's alone.
-    of_another = commits.Contents(b"of another", weight, {}, ())
     file = commits.commit_file.CommitFile(store.file("commit.0.0"))
-    file.write(1, 1, of_another.objects, weight)
+    file.write(1, 1, b"of another", weight)
     again = engines.Engine(store)
     restored = again._newest([commits.look(store)])
     for each in (engine, again):

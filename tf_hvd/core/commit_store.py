@@ -99,8 +99,14 @@ def connect(token: str) -> socket.socket:
 
 def is_ours(link: socket.socket) -> bool:
     """Whether the process on the other side is this user's."""
+    return _peer(link)[1] == os.geteuid()
+
+
+def _peer(link: socket.socket) -> tuple[int, int]:
+    """The process on the other side, and its user."""
     told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(told)[1] == os.geteuid())
+    process, user, _ = _CREDENTIALS.unpack(told)
+    return process, user
 
 
 def send(file: Stream, message: dict[str, Any], load: bytes | memoryview = b"") -> None:
@@ -326,8 +332,7 @@ def _bind(listener: socket.socket, token: str, name: str) -> None:
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise
         with contextlib.suppress(OSError), connect(token) as link:
-            told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            old = _CREDENTIALS.unpack(told)[0]
+            old, _ = _peer(link)
             with open(f"/proc/{old}/cmdline", "rb") as file:
                 ours = os.fsdecode(file.read()).split("\0")[-3:-1] == [name, token]
             if ours:

@@ -82,8 +82,9 @@ class CommitFolder:
         self._put(f"commit.{number}", pieces)
         # Others may be half-written: ranks do not wait for one another, or have ended.
         numbers = sorted(self._numbers())
-        complete = [each for each in numbers if each < number and self._is_complete(each)]
-        oldest = max([*complete[-1:], *numbers[-_MOST:][:1]])
+        older = (each for each in reversed(numbers) if each < number)
+        complete = next(filter(self._is_complete, older), 0)
+        oldest = max(complete, numbers[-_MOST:][0])
         self._remove({each for each in self._listed() if each < oldest})
 
     def load(self, store: Store) -> int:

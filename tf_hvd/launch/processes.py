@@ -35,12 +35,12 @@ def most() -> tuple[int, str]:
     return min(limits)
 
 
-def killed_for_memory(file: str = "/proc/vmstat") -> int | None:
+def killed_for_memory() -> int | None:
     """How many processes the kernel has killed since this machine began, as memory ran out.
 
     Also that of a container, or of a scheduler's job. None where the kernel does not tell.
     """
-    with contextlib.suppress(OSError, ValueError), open(file) as lines:
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as lines:
         for line in lines:
             name, _, number = line.partition(" ")
             if name == "oom_kill":

@@ -166,7 +166,7 @@ def report(folder: str, rank: int, recording: int | None) -> dict[str, int] | No
     return None
 
 
-def report_moved(folder: str, rank: int, process: int) -> None:
+def _report_moved(folder: str, rank: int, process: int) -> None:
     """Tells the launcher that a rank's program is another process, once that is known to it."""
     with contextlib.suppress(OSError), _to_launcher(folder) as link:
         link.sendall(MOVED + f"{rank} {process}\n".encode())
@@ -374,11 +374,8 @@ def write_all(to: int, data: bytes) -> bool:
     return True
 
 
-def _run_in_standby(command: list[str], folder: str, rank: int) -> None:
-    """Runs the program in the standby of this machine, if it can; does not return then."""
-    token = os.environ.get(_ELASTIC_JOB, "").partition(":")[0]
-    if not token:
-        return
+def run_in_standby(command: list[str], token: str, folder: str, rank: int) -> None:
+    """Runs the program in the standby of that name, if it can; does not return then."""
     if TYPE_CHECKING or __package__:
         from tf_hvd.launch import stand_in
     else:
@@ -387,7 +384,7 @@ def _run_in_standby(command: list[str], folder: str, rank: int) -> None:
     def begins(process: int) -> None:
         keeper.call_oneself(f"{keeper.STANDS_IN}{process}")
         if folder:
-            report_moved(folder, rank, process)
+            _report_moved(folder, rank, process)
 
     code = stand_in.run(command, token, begins)
     if code is not None:
@@ -455,7 +452,8 @@ def main(arguments: list[str]) -> NoReturn:
             copy_output("", label, timestamps=False, streams={2: _STREAMS[2]})
     except OSError as error:
         sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
-    _run_in_standby(command, here, rank)
+    if token := os.environ.get(_ELASTIC_JOB, "").partition(":")[0]:
+        run_in_standby(command, token, here, rank)
     _become(command)
 
 
