@@ -101,6 +101,8 @@ def test_more_compiled_steps_side_by_side_than_threads(job):
     """Each holds a thread of TensorFlow's, and ranks begin with different ones."""
     _, output = job(
         """
+import threading
+
 def function_of(i):
     @tf.function(autograph=False, jit_compile=True)
     def step(x):
@@ -109,15 +111,17 @@ def function_of(i):
     return step
 
 steps = [function_of(i) for i in range(8)]
+first, second = (steps[:4], steps[4:]) if rank == 0 else (steps[4:], steps[:4])
+gate = tf.queue.FIFOQueue(1, tf.float32, [2])  # who waits here holds no thread
 
 @tf.function(autograph=False)
 def all_steps(x):
-    ordered = steps if rank == 0 else reversed(steps)
-    return [step(x * float(i)) for i, step in enumerate(ordered)]
+    later = gate.dequeue()
+    return [step(x) for step in first] + [step(later) for step in second]
 
 def train():
-    for _ in range(100):
-        all_steps(tf.ones([2]))
+    threading.Timer(1.0, gate.enqueue, [tf.ones([2])]).start()
+    all_steps(tf.ones([2]))
 
 error_of(train)
 """,
