@@ -106,6 +106,8 @@ def pytest_configure(config):
 
             threading.Thread(target=start_what_is_asked_for, daemon=True).start()
     if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        # Jobs of two lanes would be bound to the same cores, each of its ranks to one.
+        os.environ.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
         told = Told(config.pluginmanager)
         config.pluginmanager.register(told)
         signal.signal(signal.SIGTERM, told.cut)

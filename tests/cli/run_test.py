@@ -50,6 +50,14 @@ def words(family, **job):
             "-np 4 --oversubscribe --map-by node",
         ),
         (
+            {
+                "ranks": 2,
+                "cores": 2,
+                "environ": {"PRTE_MCA_hwloc_default_binding_policy": "none"},
+            },
+            "-np 2",
+        ),
+        (
             {"ranks": 2, "cores": 2, "environ": {"LR": "1", "HOME": "/", "PATH": "/bin"}},
             "-np 2 --bind-to core -x LR -x PATH",
         ),
@@ -78,6 +86,7 @@ def test_openmpi(job, expected):
             "-np 2 -genvall -bind-to numa",
         ),
         ({"ranks": 2, "cores": 2, "environ": {"TF_HVD_X": "1"}}, "-np 2 -genvall -bind-to core:1"),
+        ({"ranks": 2, "cores": 2, "environ": {"HYDRA_BINDING": "socket"}}, "-np 2 -genvall"),
         (
             {"ranks": 2, "cores": 2, "interfaces": "lo,eth0", "output": Output("o", tags=True)},
             "-np 2 -genvall -iface lo -bind-to core:1",

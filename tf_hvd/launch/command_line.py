@@ -15,6 +15,12 @@ from tf_hvd.launch.launchers import Launcher
 from tf_hvd.launch.task import RANK_VARIABLES
 
 _BINDING_OPTIONS = ("bind-to", "map-by", "rank-by", "cpu-bind", "cpu-set", "rankfile")
+# Of Open MPI 5, Open MPI 4, and MPICH. Not srun's: in an allocation Slurm sets it itself.
+_BINDING_VARIABLES = (
+    *("PRTE_MCA_hwloc_default_binding_policy", "PRTE_MCA_rmaps_default_mapping_policy"),
+    *("OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy"),
+    *("HYDRA_BINDING", "HYDRA_MAPPING"),
+)
 # What a machine does that lacks this Python at this place: no file of ours is needed to begin.
 _ELSEWHERE = """\
 if [ -x "$1" ] && [ -r "$4" ]; then exec "$@"; fi
@@ -114,8 +120,10 @@ def by_way_of_rank(family: str, job: Job, folder: str, local: bool) -> tuple[str
 
 
 def _binds_itself(job: Job) -> bool:
-    """True if the user's own launcher arguments say where ranks go: ours would contradict them."""
-    return any(argument.lstrip("-").startswith(_BINDING_OPTIONS) for argument in job.launcher_args)
+    """True if the user has said where ranks go, by arguments or to MPI itself: ours count more."""
+    arguments = (argument.lstrip("-") for argument in job.launcher_args)
+    said = any(argument.startswith(_BINDING_OPTIONS) for argument in arguments)
+    return said or any(name in job.environ for name in _BINDING_VARIABLES)
 
 
 def _openmpi(job: Job, cores_each: int) -> list[str]:
