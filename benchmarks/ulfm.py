@@ -31,7 +31,10 @@ FAULTS = {"lost": ["pkill", "-9", "-f", "prted|ulfm_loop"], "silent": ["sh", "-c
 
 
 def command(program, hosts, kills, seed, *options):
-    words = ["timeout", "-k", "5", str(_LIMIT.value), BIN / "mpirun", "--allow-run-as-root"]
+    # Of its own: nodes have the same process numbers, by which the launcher names its folder.
+    folder = tempfile.mkdtemp(dir=program.parent)
+    words = ["env", f"TMPDIR={folder}", "timeout", "-k", "5", _LIMIT.value]
+    words += [BIN / "mpirun", "--allow-run-as-root"]
     words += ["--oversubscribe", "--with-ft", "ulfm", "-np", "4", *hosts, *options]
     words += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", program, kills, seed]
     return [str(word) for word in words]
@@ -41,29 +44,32 @@ def killed_ranks(program, where, hosts, started_by):
     went_on, seconds = 0, []
     for seed in range(_JOBS.value):
         words = started_by(command(program, hosts, 3, seed))
-        output = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-        seconds += [float(text) for text in re.findall(r"after ([\d.]+) s", output)]
-        went_on += "went on" in output
+        job = subprocess.run(words, capture_output=True, text=True, check=False)
+        seconds += [float(text) for text in re.findall(r"after ([\d.]+) s", job.stdout)]
+        went_on += "went on" in job.stdout
+        if "went on" not in job.stdout:
+            print(f"{where}, seed {seed}: code {job.returncode}\n{job.stdout}{job.stderr}")
     print(f"{where}: {went_on} of {_JOBS.value} jobs went on, {len(seconds)} kills", end="")
     print(f", {statistics.median(seconds):.3f} s, {max(seconds):.3f} s the worst")
 
 
 def faulty_node(program, fault, *options):
-    with cluster.cluster(NODES) as nodes:
+    output = program.with_name("output")
+    with cluster.cluster(NODES) as nodes, output.open("w") as file:
         words = nodes["alpha"].command(command(program, ["-H", "alpha:2,beta:2"], 0, 0, *options))
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        with subprocess.Popen(words, **pipes) as job:
-            for line in job.stdout:
-                if "began" in line:
-                    break
-            time.sleep(1)
-            began = time.monotonic()
-            subprocess.run(nodes["beta"].command(FAULTS[fault]), check=False)
-            output = job.stdout.read()
-        how = "went on" if "went on" in output else f"ended with code {job.returncode}"
-        how += f" after {time.monotonic() - began:.0f} s"
-    print(f"a node is {fault}, {' '.join(options) or 'no options'}: {how}")
-    print("".join(f"  {line}\n" for line in output.splitlines() if line.strip()), end="")
+        # A file: what the launcher leaves running would keep a pipe open.
+        job = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
+        while "began" not in output.read_text() and job.poll() is None:
+            time.sleep(0.1)
+        began = time.monotonic()
+        subprocess.run(nodes["beta"].command(FAULTS[fault]), check=False)
+        how = f"ended with code {job.wait()}"
+        seconds = time.monotonic() - began
+    lines = [line for line in output.read_text().splitlines() if line.strip(" -")]
+    if "went on" in lines:
+        how = "went on"
+    print(f"a node is {fault}, {' '.join(options) or 'no options'}: {how} after {seconds:.0f} s")
+    print("".join(f"  {line}\n" for line in lines), end="")
 
 
 def main(argv):
