@@ -50,7 +50,7 @@ def killed_ranks(program, where, hosts, started_by):
         if "went on" not in job.stdout:
             print(f"{where}, seed {seed}: code {job.returncode}\n{job.stdout}{job.stderr}")
     print(f"{where}: {went_on} of {_JOBS.value} jobs went on, {len(seconds)} kills", end="")
-    print(f", {statistics.median(seconds):.3f} s, {max(seconds):.3f} s the worst")
+    print(f", {statistics.median(seconds or [0]):.3f} s, {max(seconds, default=0):.3f} s the worst")
 
 
 def faulty_node(program, fault, *options):

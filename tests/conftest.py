@@ -106,8 +106,9 @@ def pytest_configure(config):
 
             threading.Thread(target=start_what_is_asked_for, daemon=True).start()
     if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
-        # Jobs of two lanes would be bound to the same cores, each of its ranks to one.
-        os.environ.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
+        # Else the jobs of all lanes are bound to the same cores.
+        for variable in ("PRTE_MCA_hwloc_default_binding_policy", "HYDRA_BINDING"):
+            os.environ.setdefault(variable, "none")
         told = Told(config.pluginmanager)
         config.pluginmanager.register(told)
         signal.signal(signal.SIGTERM, told.cut)

@@ -88,6 +88,10 @@ def test_openmpi(job, expected):
         ({"ranks": 2, "cores": 2, "environ": {"TF_HVD_X": "1"}}, "-np 2 -genvall -bind-to core:1"),
         ({"ranks": 2, "cores": 2, "environ": {"HYDRA_BINDING": "socket"}}, "-np 2 -genvall"),
         (
+            {"ranks": 2, "cores": 2, "environ": {"PRTE_MCA_hwloc_default_binding_policy": "none"}},
+            "-np 2 -genvall -bind-to core:1",
+        ),
+        (
             {"ranks": 2, "cores": 2, "interfaces": "lo,eth0", "output": Output("o", tags=True)},
             "-np 2 -genvall -iface lo -bind-to core:1",
         ),

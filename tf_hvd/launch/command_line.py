@@ -15,12 +15,12 @@ from tf_hvd.launch.launchers import Launcher
 from tf_hvd.launch.task import RANK_VARIABLES
 
 _BINDING_OPTIONS = ("bind-to", "map-by", "rank-by", "cpu-bind", "cpu-set", "rankfile")
-# Of Open MPI 5, Open MPI 4, and MPICH. Not srun's: in an allocation Slurm sets it itself.
-_BINDING_VARIABLES = (
+# Of Open MPI 5 and 4.
+_OPENMPI_BINDING = (
     *("PRTE_MCA_hwloc_default_binding_policy", "PRTE_MCA_rmaps_default_mapping_policy"),
     *("OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy"),
-    *("HYDRA_BINDING", "HYDRA_MAPPING"),
 )
+_MPICH_BINDING = ("HYDRA_BINDING", "HYDRA_MAPPING")
 # What a machine does that lacks this Python at this place: no file of ours is needed to begin.
 _ELSEWHERE = """\
 if [ -x "$1" ] && [ -r "$4" ]; then exec "$@"; fi
@@ -119,11 +119,14 @@ def by_way_of_rank(family: str, job: Job, folder: str, local: bool) -> tuple[str
     return tuple(starter if local else ["/bin/sh", "-c", _ELSEWHERE, "tf_hvd run", *starter])
 
 
-def _binds_itself(job: Job) -> bool:
-    """True if the user has said where ranks go, by arguments or to MPI itself: ours count more."""
+def _binds_itself(job: Job, variables: tuple[str, ...] = ()) -> bool:
+    """True if the user says where ranks go, by arguments or the launcher's own `variables`.
+
+    An option of ours would override either.
+    """
     arguments = (argument.lstrip("-") for argument in job.launcher_args)
     said = any(argument.startswith(_BINDING_OPTIONS) for argument in arguments)
-    return said or any(name in job.environ for name in _BINDING_VARIABLES)
+    return said or any(name in job.environ for name in variables)
 
 
 def _openmpi(job: Job, cores_each: int) -> list[str]:
@@ -134,7 +137,7 @@ def _openmpi(job: Job, cores_each: int) -> list[str]:
         words += ["--host", ",".join(map(str, job.hosts))]
     if cores_each == 0:
         words.append("--oversubscribe")
-    if not _binds_itself(job):
+    if not _binds_itself(job, _OPENMPI_BINDING):
         if cores_each > 1:
             words += ["--map-by", f"slot:PE={cores_each}"]
         words += ["--bind-to", "core" if cores_each else "none"]
@@ -152,7 +155,7 @@ def _mpich(job: Job, cores_each: int) -> list[str]:
         words.append("-genvall")
     if job.interfaces:
         words += ["-iface", job.interfaces.partition(",")[0]]
-    if not _binds_itself(job):
+    if not _binds_itself(job, _MPICH_BINDING):
         words += ["-bind-to", f"core:{cores_each}" if cores_each else "none"]
     return words
 

@@ -517,7 +517,7 @@ def trained_model(library, jit, wrap=None, embeds=False, half=False, **optimizer
 @pytest.mark.compiled
 @pytest.mark.parametrize(
     ("library", "kind"),
-    [*((keras, kind) for kind in COMPILED), (tf_keras, "half, clipped")],
+    [*((keras, kind) for kind in COMPILED), (tf_keras, "momentum"), (tf_keras, "half, clipped")],
 )
 def test_compiled_steps_train_as_others(library, kind):
     compiled = trained_model(library, True, **COMPILED[kind])
