@@ -101,8 +101,9 @@ run_parallel() {
     esac
     shift 2
   fi
-  # As tests/parallel_runs_test.py starts them: 4 ranks take themselves for two machines.
+  # As tests/parallel_runs_test.py starts them, who take themselves for two machines.
   [[ ${ranks} -ne 4 ]] || export TF_HVD_RANKS_PER_NODE=2
+  [[ ${ranks} -ne 2 || ${library} != */mpich/* ]] || export TF_HVD_RANKS_PER_NODE=1
   TF_HVD_MPI_LIBRARY=${library} TF_HVD_TESTS_MARK=${TESTS_MARK} PYTHONSAFEPATH=1 \
     run_ranks "${ranks}" -m pytest -q -p no:cacheprovider -p no:xdist "$@"
 }

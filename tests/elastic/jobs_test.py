@@ -341,7 +341,8 @@ def test_process_sets_are_formed_again_or_refused_by_name(elastic, lines_of, tmp
     options = ("-np", "3", "--min-np", "2", "--host-discovery-script", str(script))
     code, output = elastic(SETS, *options, MEMBERS="0 1")
     assert code == 0, output
-    assert lines_of("from", output)[-2:] == ["from 4 2", "from 4 2"], output
+    # Rank 2, whom nothing but commits binds to the others, may not have written its fourth.
+    assert lines_of("from", output)[-2:] in (["from 4 2"] * 2, ["from 3 2"] * 2), output
     assert lines_of("end", output) == ["end 0", "end 1"], output
     code, output = elastic(SETS, *options, MEMBERS="0 2")
     assert code != 0, output

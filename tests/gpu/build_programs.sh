@@ -10,10 +10,17 @@ out=$1 codes=$2
 programs=(device_check device_bandwidth nccl_job)
 mkdir -p "${out}/objects"
 
+# What most of them include is read once. Those with flags of their own read it again.
+common=${out}/objects/common.h
 flags=(-std=c++17 "-O${OPTIMIZE:-2}" -g0 -fPIC -pthread -I.)
 newest_header=$(find runtime compute tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
   head -1 || true)
 [[ -e ${out}/objects/stamp && -z ${newest_header} ]] || rm -f "${out}"/objects/*.o
+
+printf '#include <%s>\n' algorithm atomic chrono cstring deque functional map memory mutex \
+  optional random set sstream string string_view thread utility vector >"${common}"
+"${CXX:-g++}" "${flags[@]}" -x c++-header "${common}" -o "${common}.gch"
+flags+=(-include "${common}")
 
 # The runtime without MPI, the arithmetic, what the programs share.
 mapfile -t sources < <(

@@ -282,7 +282,7 @@ def prove(short: bool) -> Table:
         ["rank 1", "program", *(f"{family} {ranks}" for family, ranks in SHAPES), "message"],
     )
     if short:  # each of the first once, in each kind of program and under each MPI in turn
-        ways, shapes = itertools.cycle(EVERY), itertools.cycle(SHAPES)
+        ways, shapes = itertools.cycle(EVERY), itertools.cycle(SHAPES[:3])
         for name, fault in itertools.islice(FAULTS.items(), 8):
             way, shape = next(ways), next(shapes)
             if way not in fault.ways:

@@ -26,14 +26,14 @@ def data(rank, rows=8):
     return random.normal(size=(rows, 3)).astype("float32"), random.normal(size=(rows, 1))
 
 
-def make_model(flavour, rank, built=True, optimizer=None):
+def make_model(flavour, rank, built=True, optimizer=None, **options):
     """A model whose kernels are all `rank`."""
     initial = flavour.initializers.Constant(float(rank))
     layers = [flavour.layers.Dense(n, kernel_initializer=initial) for n in (2, 1)]
     model = flavour.Sequential(([flavour.layers.Input((3,))] if built else []) + layers)
     optimizer = optimizer or flavour.optimizers.SGD(0.0, momentum=0.5)
     optimizer = hvd_keras.DistributedOptimizer(optimizer)
-    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"])
+    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **options)
     return model
 
 
@@ -208,7 +208,7 @@ def test_progress_on_rank_0_only(flavour, rank, capsys):
 @pytest.mark.parametrize("verbose", ["auto", 1, 2])
 def test_one_progress_bar(flavour, rank, capsys, monkeypatch, verbose):
     """Also where all ranks ask for one: two of them on one terminal cannot be read."""
-    model = make_model(flavour, 1)
+    model = make_model(flavour, 1, run_eagerly=True)
     x, y = data(rank)
 
     def shows():
@@ -230,7 +230,8 @@ def test_one_progress_bar(flavour, rank, capsys, monkeypatch, verbose):
 
 def rates(flavour, callback, epochs, momentum=0.5, batch_size=4):
     """The learning rate of each batch, and the history of epochs."""
-    model = make_model(flavour, 1, optimizer=flavour.optimizers.SGD(0.5, momentum=momentum))
+    optimizer = flavour.optimizers.SGD(0.5, momentum=momentum)
+    model = make_model(flavour, 1, optimizer=optimizer, run_eagerly=True)
     seen = []
     look = Recorder(flavour, "on_train_batch_end", lambda m, *_: seen.append(
         float(m.optimizer.learning_rate)))  # fmt: skip
