@@ -5,8 +5,8 @@ started it, so that job runs once. MPICH waits by spinning: with more ranks than
 two cores of a small machine it takes ten times as long as Open MPI, so it runs with
 2 ranks, and without what is marked as being about TensorFlow alone. These take themselves for
 two machines, or no data would move by MPICH; and so do 4 ranks. What is about TensorFlow alone
-runs with 3 and 4 ranks only where it asks for them. The first tier has 2 ranks of each, and those 4, without what is
-about TensorFlow alone.
+runs with 3 and 4 ranks only where it asks for them. The first tier has 2 ranks of each, and
+those 4, without what is about TensorFlow alone.
 
 The launcher is started as a user starts it, in a process group of its own, so that a
 hang leaves nothing behind.
