@@ -1,10 +1,12 @@
 #include "tests/gpu/software_gpu.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace tf_hvd {
@@ -85,19 +87,27 @@ bool SoftwareGpu::Step() {
   stream->queue.pop_front();
   stream->clock.Join(work.host);
   stream->clock.Tick(stream->actor);
-  WithMemory([&] { work.run(stream); });
+  work.run(stream);
   return true;
 }
 
-void SoftwareGpu::Advance() {
-  for (uint64_t steps = Draw(4); steps > 0 && Step(); --steps) {
-  }
+// The memory is opened once for all of them, which is what takes time.
+void SoftwareGpu::Steps(uint64_t most) {
+  const bool any =
+      std::any_of(streams_.begin(), streams_.end(),
+                  [this](const auto& stream) { return Runnable(*stream); });
+  if (most == 0 || !any) return;
+  WithMemory([&] {
+    for (uint64_t left = most; left > 0 && Step(); --left) {
+    }
+  });
 }
+
+void SoftwareGpu::Advance() { Steps(Draw(4)); }
 
 void SoftwareGpu::Settle() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  while (Step()) {
-  }
+  Steps(std::numeric_limits<uint64_t>::max());
 }
 
 void SoftwareGpu::WithMemory(const std::function<void()>& fn) {
@@ -142,7 +152,17 @@ char* SoftwareGpu::NewMemory(int, size_t bytes, const std::string& name) {
 void SoftwareGpu::Free(uintptr_t at) {
   if (!log_.Has(at)) return Fault("memory is freed that is not there");
   log_.Remove(at);
+  GiveBack(at, used_[at]);
   used_.erase(at);
+}
+
+// To open and close memory takes the longer the more of it is there.
+void SoftwareGpu::GiveBack(uintptr_t at, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(getpagesize());
+  const uintptr_t begin = (at + page - 1) / page * page;
+  const uintptr_t end = (at + bytes) / page * page;
+  if (begin >= end) return;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 void SoftwareGpu::FreeMemory(void* memory) {

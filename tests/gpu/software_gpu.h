@@ -140,7 +140,10 @@ class SoftwareGpu {
   friend struct SoftwareCuda;
 
   bool Step();
+  // As many of them as there are, but no more than `most`.
+  void Steps(uint64_t most);
   void Free(uintptr_t at);
+  void GiveBack(uintptr_t at, size_t bytes);
   bool Runnable(const CUstream_st& stream) const;
 
   const uint64_t seed_;
