@@ -1,5 +1,7 @@
 """Jobs that are asked to end: by a signal to a rank, or to `tf_hvd run`."""
 
+import signal
+
 import pytest
 
 pytestmark = pytest.mark.usefixtures("usual_garbage")
@@ -143,7 +145,7 @@ def train(state):
     while state.batch == 0 or "GOES_ON" not in os.environ:
         state.batch += 1
         if state.batch == 5 and rank == 1:
-            os.kill(launcher(), signal.SIGTERM)
+            os.kill(launcher(), getattr(signal, os.environ["ASKED_BY"]))
         state.commit()
         say("made", state.batch)
 
@@ -152,12 +154,22 @@ train(state)
 
 
 @pytest.mark.tier2
-def test_the_last_commit_of_a_job_that_is_asked_to_end_is_on_disk(elastic, lines_of, tmp_path):
-    """Where `tf_hvd run` is asked, nobody has what is in memory any more."""
-    disk = {"TF_HVD_COMMIT_DIR": str(tmp_path / "commits"), "TF_HVD_COMMIT_DIR_EVERY": "1000"}
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_the_last_commit_of_a_job_that_is_asked_to_end_is_on_disk(
+    elastic, lines_of, tmp_path, name
+):
+    """Where `tf_hvd run` is asked, nobody has what is in memory any more.
+
+    After Ctrl-C the ranks raised KeyboardInterrupt wherever they were, and made no last commit.
+    """
+    disk = {
+        "ASKED_BY": name,
+        "TF_HVD_COMMIT_DIR": str(tmp_path / "commits"),
+        "TF_HVD_COMMIT_DIR_EVERY": "1000",
+    }
     disk["TF_HVD_TESTS_STANDBY"] = ""  # which is not below the launcher
     code, output = elastic(FOR_EVER, "-np", "2", "--min-np", "2", **disk)
-    assert code == 143, output
+    assert code == 128 + getattr(signal, name), output
     made = max(int(line.split()[1]) for line in lines_of("made", output))
     code, output = elastic(FOR_EVER, "-np", "2", "--min-np", "2", **disk, GOES_ON="1")
     assert code == 0, output

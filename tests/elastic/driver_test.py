@@ -16,6 +16,7 @@ import pytest
 from tf_hvd.core import commit_store
 from tf_hvd.launch import elastic_discovery, elastic_signals
 from tf_hvd.launch.elastic_driver import Driver
+from tf_hvd.launch.elastic_hosts import parse_discovered
 from tf_hvd.launch.elastic_start import End
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.hosts import Host
@@ -281,7 +282,7 @@ def test_a_script_that_hangs_is_ended_with_what_it_has_started(tmp_path, monkeyp
     script.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/sleeps; wait\n")
     script.chmod(0o755)
     monkeypatch.setattr(elastic_discovery, "_SCRIPT", 1.0)
-    with pytest.raises(UsageError, match="timed out"):
+    with pytest.raises(UsageError, match="did not end within 1 s"):
         elastic_discovery.Discovery(str(script), None)
     assert not is_alive(int((tmp_path / "sleeps").read_text()))
 
@@ -361,6 +362,35 @@ def test_a_job_that_waits_for_hosts_ends_in_order(started, tmp_path, signum):
     assert job.wait(60) == 128 + signum
     assert f"the job was ended by {signum.name}" in job.stderr.read()
     assert not [*(tmp_path / "tmp").iterdir()]
+
+
+def test_a_discovery_script_that_hangs_ends_with_the_job(started, wait_until):
+    """It was left behind, with what it had started."""
+    job = started("'; exec sleep 1000 #", "", "--min-np", "2")
+
+    def asked():
+        below = psutil.Process(job.pid).children(recursive=True)
+        return [each for each in below if each.name() == "sleep"]
+
+    wait_until(asked, 60)
+    (script,) = asked()
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(60) == 128 + signal.SIGTERM
+    wait_until(lambda: not script.is_running(), 60)
+
+
+def test_hosts_that_stay_have_too_few_slots():
+    """The job waited for hosts that could not come."""
+    options = argparse.Namespace(hosts="localhost:1", hostfile=None)
+    with pytest.raises(UsageError, match=r"-np 2 is more than the 1 slot of localhost:1; ask"):
+        elastic_discovery.fixed_hosts(options, {}, 2)
+
+
+@pytest.mark.parametrize("line", ["hello world this is: nonsense", "localhost:two"])
+def test_what_a_discovery_script_prints_is_told_as_its_own(line):
+    """It was said of `-H`, which nobody had given."""
+    with pytest.raises(UsageError, match=r"^--host-discovery-script: '.*' is no host; print name"):
+        parse_discovered(line, None)
 
 
 SAVES = """

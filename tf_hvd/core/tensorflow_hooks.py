@@ -83,6 +83,12 @@ def let_interrupts_through() -> None:
         signal.signal(signal.SIGINT, _interrupt)
 
 
+def has_own_handler(signum: int) -> bool:
+    """Whether the program has one of a signal, and not Python, or `let_interrupts_through`."""
+    usual = (signal.SIG_DFL, signal.default_int_handler, _interrupt)
+    return signal.getsignal(signum) not in usual
+
+
 def _interrupt(signum: int, frame: types.FrameType | None) -> None:
     op = frame
     while op is not None and op.f_globals.get("__name__") in _ERRORS:

@@ -30,7 +30,7 @@ from tf_hvd.training import preemption
 _OBJECTS = "objects"
 """In the part of rank 0, where there are several nodes: each node's file has its own values."""
 # Slurm's --signal names one; where a program has no handler they would be the death of a rank.
-_ASK_TO_END = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclasses.dataclass(frozen=True)

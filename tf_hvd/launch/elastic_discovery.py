@@ -57,7 +57,11 @@ class Discovery:
         """
         try:
             text, _, code = self._printed().rpartition("exit ")
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired as error:
+            raise UsageError(
+                f"--host-discovery-script {self._script} did not end within {_SCRIPT:g} s"
+            ) from error
+        except OSError as error:
             raise UsageError(f"--host-discovery-script {self._script}: {error}") from error
         if code.strip() != "0":
             raise UsageError(
@@ -83,7 +87,7 @@ class Discovery:
         self.scripts.add(asked.pid)
         try:
             return asked.communicate(timeout=_SCRIPT)[0]
-        except subprocess.TimeoutExpired:
+        except BaseException:  # a signal that ends the job, for one
             os.killpg(asked.pid, signal.SIGKILL)
             asked.communicate()
             raise
@@ -120,7 +124,9 @@ def fixed_hosts(
         UsageError: they cannot be read, are too few, or are not to be reached.
     """
     if options.hosts or options.hostfile:
-        return run.given_hosts(options)
+        given = run.given_hosts(options)
+        check_slots(given, ranks, "ask for fewer ranks, or give more slots")
+        return given
     found = allocation(environ)
     if found is None or all_local(found.hosts, socket.gethostname()):
         return ()

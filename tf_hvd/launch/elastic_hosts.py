@@ -128,6 +128,11 @@ def parse_discovered(text: str, slots: int | None) -> tuple[Host, ...]:
                     "--slots-per-host"
                 )
             entry = f"{entry}:{slots}"
-        (host,) = parse_hosts(entry)
+        try:
+            (host,) = parse_hosts(entry)
+        except (UsageError, ValueError) as error:
+            raise UsageError(
+                f"--host-discovery-script: {line.strip()!r} is no host; print name or name:slots"
+            ) from error
         found[host.name] = host
     return tuple(found.values())

@@ -11,13 +11,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
 from tf_hvd.core import _launcher, basics, commit_store
-from tf_hvd.core.tensorflow_hooks import eagerly, on_host
+from tf_hvd.core.tensorflow_hooks import eagerly, has_own_handler, on_host
 
 # How long a rank that has come to the end of its training waits for what others have said.
 _LAST = 2.0
@@ -62,6 +62,8 @@ class Together:
 
 class _Asked:
     to_end = False
+    before: ClassVar[dict[int, Any]] = {}
+    """What was done before with signals that are listened to."""
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
@@ -71,24 +73,24 @@ def _note(signum: int, frame: FrameType | None) -> None:
 def listen(signals: Iterable[int] = (signal.SIGTERM,)) -> list[int]:
     """From now on these signals do not end the process: `is_asked_to_end` says that one came.
 
-    A signal for which the program has a handler of its own is left to that. Only the main thread
-    may call this; in others nothing happens.
+    A signal for which the program has a handler of its own, other than Python's for Ctrl-C, is left
+    to that. Only the main thread may call this; in others nothing happens.
 
     Returns:
         Those that did end it before.
     """
     if threading.current_thread() is not threading.main_thread():
         return []
-    ended = [signum for signum in signals if signal.getsignal(signum) == signal.SIG_DFL]
+    ended = [signum for signum in signals if not has_own_handler(signum)]
     for signum in ended:
-        signal.signal(signum, _note)
+        _Asked.before[signum] = signal.signal(signum, _note)
     return ended
 
 
 def do_not_listen(signals: Iterable[int]) -> None:
     """From now on these signals, which `listen` has returned, end the process again."""
     for signum in signals:
-        signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signum, _Asked.before.pop(signum, signal.SIG_DFL))
 
 
 def is_asked_to_end() -> bool:
