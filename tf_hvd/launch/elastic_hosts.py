@@ -130,9 +130,8 @@ def parse_discovered(text: str, slots: int | None) -> tuple[Host, ...]:
             entry = f"{entry}:{slots}"
         try:
             (host,) = parse_hosts(entry)
-        except (UsageError, ValueError) as error:
-            raise UsageError(
-                f"--host-discovery-script: {line.strip()!r} is no host; print name or name:slots"
-            ) from error
+        except UsageError as error:
+            why = str(error).removeprefix("-H: ")
+            raise UsageError(f"--host-discovery-script: {why}") from error
         found[host.name] = host
     return tuple(found.values())
