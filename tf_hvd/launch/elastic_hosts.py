@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.hosts import Host, parse_hosts
+from tf_hvd.launch.hosts import Host, parse_entry
 
 STRIKES = 3
 """How often ranks of a host may fail with no commit in between, until it is left out."""
@@ -128,10 +128,6 @@ def parse_discovered(text: str, slots: int | None) -> tuple[Host, ...]:
                     "--slots-per-host"
                 )
             entry = f"{entry}:{slots}"
-        try:
-            (host,) = parse_hosts(entry)
-        except UsageError as error:
-            why = str(error).removeprefix("-H: ")
-            raise UsageError(f"--host-discovery-script: {why}") from error
+        host = parse_entry(entry, "--host-discovery-script")
         found[host.name] = host
     return tuple(found.values())

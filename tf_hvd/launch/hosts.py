@@ -36,7 +36,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     Raises:
         UsageError: an entry is not `name:slots`, or a name stands there twice.
     """
-    return _distinct([_parse_entry(entry.strip(), "-H") for entry in text.split(",")])
+    return _distinct([parse_entry(entry.strip(), "-H") for entry in text.split(",")])
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
@@ -57,7 +57,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
         entry = line.partition("#")[0].strip()
         if entry:
             entry = re.sub(r"\s+slots\s*=\s*", ":", entry)
-            hosts.append(_parse_entry(entry, f"{path}, line {number}"))
+            hosts.append(parse_entry(entry, f"{path}, line {number}"))
     if not hosts:
         raise UsageError(f"{path} names no host; write one `name slots=N` a line")
     return _distinct(hosts)
@@ -140,7 +140,16 @@ def _is_local(host: Host, this_host: str) -> bool:
     return host.name in _LOCAL_NAMES | {this_host, short} or bare == short
 
 
-def _parse_entry(entry: str, where: str) -> Host:
+def parse_entry(entry: str, where: str) -> Host:
+    """Reads one host, `name:slots`.
+
+    Args:
+        entry: without blanks around it.
+        where: it was given, for error messages.
+
+    Raises:
+        UsageError: it is not `name:slots`.
+    """
     if entry.count(":") > 1 or entry.startswith("["):
         raise UsageError(
             f"{where}: {entry!r} is not name:slots; for an IPv6 address write a host name instead"
