@@ -93,7 +93,7 @@ say("done")
         r"rank 1 has begun to compile 'step' and made no call since\. XLA compiles a step at ",
         output,
     ), output
-    assert "stall:" not in output
+    assert "stall: 'step/g'" not in output  # 'traced' may wait: rank 1 traces 300 times as much
     assert output.count("done") == 2
 
 
