@@ -181,7 +181,7 @@ def conditional_faults(path: str, text: str) -> list[str]:
 PYTHON_ARROWS = {
     "core": (),
     "collectives": ("core",),
-    "strip": ("collectives",),
+    "strip": ("core", "collectives"),
     "observe": ("core",),
     "training": ("core", "collectives"),
     "keras": ("core", "collectives", "training", "observe"),

@@ -30,7 +30,19 @@ RAISES = (
     START
     + """
 if hvd.rank() == 1:
-    raise ValueError("sample 17 is broken")
+    raise ValueError("sample 17 is \\x1b[31mbroken")
+hvd.allreduce(tf.ones([3]), name="grad_3")
+"""
+)
+CANNOT_BE_SAID = (
+    START
+    + """
+class Odd(ValueError):
+    def __str__(self):
+        return self.text
+
+if hvd.rank() == 1:
+    raise Odd
 hvd.allreduce(tf.ones([3]), name="grad_3")
 """
 )
@@ -59,15 +71,20 @@ def told(output):
         ),
         (
             RAISES,
-            r"rank 1 left the job: ValueError: sample 17 is broken; its last call, number 4, was "
-            r"allreduce 'grad_2' \(.*:10\); ranks 0 and 2 waited for it in allreduce 'grad_3' .*",
+            r"rank 1 left the job: ValueError: sample 17 is \\x1b\[31mbroken; its last call, "
+            r"number 4, was allreduce 'grad_2' \(.*:10\); ranks 0 and 2 waited for it in allreduce "
+            r"'grad_3' .*",
+        ),
+        (
+            CANNOT_BE_SAID,
+            r"rank 1 left the job: Odd: <exception str\(\) failed>; its last call, .*",
         ),
         (
             DISAGREES,
             r"the ranks disagree from call 5 on, allreduce 'grad_3' \(.*:11\): .*float32\[3\].*",
         ),
     ],
-    ids=["killed", "raises", "disagrees"],
+    ids=["killed", "raises", "cannot_be_said", "disagrees"],
 )
 def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, sentence):
     dumps = tmp_path / "dumps"
@@ -78,7 +95,9 @@ def test_the_closing_paragraph_and_the_dump(environ, program, tmp_path, text, se
         text=True,
     )
     assert job.returncode, job.stderr
-    assert re.fullmatch(sentence, told(job.stderr)), job.stderr
+    paragraph = job.stderr[job.stderr.index("tf_hvd run: the job ended") :]
+    assert re.fullmatch(sentence, told(paragraph)), job.stderr
+    assert "\x1b" not in paragraph
     (folder,) = dumps.iterdir()
     assert f"more:  tf_hvd doctor {folder}" in re.sub(r"\s+", " ", job.stderr).replace(
         "more: ", "more:  "

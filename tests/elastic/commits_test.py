@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import types
 
 import hypothesis.strategies as st
@@ -381,3 +382,9 @@ class TestOnDisk:
         (tmp_path / "open").chmod(0o777)
         with pytest.raises(PermissionError, match="others can write to it"):
             commit_folder.CommitFolder(str(tmp_path / "open"), 1)
+
+
+def test_a_value_that_cannot_be_pickled_is_named():
+    state = ObjectState(batch=0, lock=threading.Lock())
+    with pytest.raises(TypeError, match=r"'lock' of the state cannot be saved, .*: TypeError: "):
+        state.save()

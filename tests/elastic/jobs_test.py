@@ -136,6 +136,7 @@ def test_a_job_that_lost_everything_goes_on_from_disk(elastic, lines_of, tmp_pat
     code, output = elastic(LOOP, *plain, **disk)
     assert code == 0, output
     assert lines_of("from", output) == ["from 11", "from 11"], output
+    assert "rank 0: going on from commit 12 of TF_HVD_COMMIT_DIR" in output
     assert lines_of("end", output) == expected, output
     assert not list(folder.glob("commit.*"))
 

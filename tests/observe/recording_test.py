@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from tf_hvd.launch import dump_report
 from tf_hvd.observe import recording
 
 # One byte after another that runtime/events/recording.h lays out: the numbers are its own.
@@ -89,7 +90,12 @@ def test_a_damaged_file_is_read_or_refused(data):
     assert all(call.title and call.state for call in one.calls)
 
 
-def test_of_several_jobs_the_last(tmp_path):
+def test_what_a_terminal_would_obey():
+    data = file_of().replace(b"boom", b"a\n\x1bb")
+    assert recording.parse(data).reason == r"a \x1bb"
+
+
+def test_of_several_jobs_the_last(tmp_path, capsys):
     for name, ranks, began in (("first", 3, 2_000_000), ("second", 2, 1_000_000)):
         (tmp_path / name).mkdir()
         for rank in range(ranks):
@@ -99,6 +105,10 @@ def test_of_several_jobs_the_last(tmp_path):
     dump = recording.read(tmp_path)
     assert dump.folder == tmp_path / "first"
     assert [one.rank for one in dump.recordings] == [0, 1, 2]
+    assert recording.read(tmp_path / "second" / "rank.0").folder == tmp_path / "second"
+    dump_report.show(tmp_path, as_json=False)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"this is {dump.folder}, which began last; beside it: 1 other job (second)"
     with pytest.raises(recording.RecordingError, match="no recording here"):
         recording.read(tmp_path / "third")
 

@@ -64,7 +64,7 @@ def _is_forked() -> bool:
 
 def ends_by(error: BaseException, trace: types.TracebackType | None) -> None:
     """An exception ends this process: it is the reason that others and the launcher are told."""
-    text = f"{type(error).__name__}: {error}"
+    text = error_text.of(error)
     _Exit.reason, _Exit.through = error_text.short(text), False
     frames = [(each.filename, each.lineno, each.name) for each in traceback.extract_tb(trace)]
     _launcher.tell_exception(_Exit.rank, text, error_text.place(frames, text))

@@ -32,6 +32,8 @@ class _Cell(threading.local):
 
     def __init__(self) -> None:
         self.pointer = _native.eager_source()
+        self.works_for: int | None = None
+        """Where the program is that this thread calls for, if it is none of the program's."""
 
 
 _cell = _Cell()
@@ -55,7 +57,20 @@ def note_eager_call(depth: int) -> None:
             _cell.pointer.value = sites[place] if place in sites else _keep(sites, frame)
             return
         frame = frame.f_back
+    _cell.pointer.value = _cell.works_for
+
+
+def place_of_call() -> int | None:
+    """Where the program is that has called the caller, for `work_for`; None if not known."""
+    note_eager_call(2)
+    place: int | None = _cell.pointer.value
     _cell.pointer.value = None
+    return place
+
+
+def work_for(place: int | None) -> None:
+    """From now on eager calls of this thread, one of ours, count as made there."""
+    _cell.works_for = place
 
 
 def note_op(results: Any) -> None:

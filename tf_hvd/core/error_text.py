@@ -6,6 +6,8 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+from tf_hvd.core.printable import printable
+
 LONGEST = 600
 """Characters."""
 PROGRAM_ENDED = "its program has ended"
@@ -27,6 +29,15 @@ _GENERATED = re.compile(r"/__autograph_generated_file\w*\.py$")
 _CONVERTED = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)(?:  \*{1,2})?$', re.MULTILINE)
 
 
+def of(error: BaseException) -> str:
+    """An exception's type and text, as the last line of Python's traceback has it."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "<exception str() failed>"
+    return f"{type(error).__name__}: {text}"
+
+
 def short(text: str) -> str:
     """The line of an exception that says what happened, after its type.
 
@@ -39,7 +50,7 @@ def short(text: str) -> str:
 
 def shorten(line: str) -> str:
     """As much of it as others are told."""
-    return textwrap.shorten(line, LONGEST, placeholder=" ...")
+    return printable(textwrap.shorten(line, LONGEST, placeholder=" ..."))
 
 
 def printed(lines: Sequence[str]) -> tuple[str, str]:

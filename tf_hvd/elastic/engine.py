@@ -72,7 +72,8 @@ class Engine:
         if restored is None and self._folder is not None:
             if basics.rank() == 0:
                 self._store.forget(0, last)  # parts of what is not complete
-                self._folder.load(self._store)
+                if loaded := self._folder.load(self._store):
+                    log.warning("going on from commit %d of TF_HVD_COMMIT_DIR", loaded)
             found = self._look()
             restored, last = self._newest(found), max(last, commits.newest(found))
         if restored is None and last and basics.rank() == 0:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.objects import broadcast_object
 from tf_hvd.collectives.variables import broadcast_variables, is_seed
-from tf_hvd.core import commit_store
+from tf_hvd.core import commit_store, error_text
 from tf_hvd.core.exceptions import HostsUpdatedInterrupt
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.elastic.commits import Contents
@@ -253,7 +253,11 @@ class ObjectState(State):
             value = getattr(self, name)
             has_own = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
             values[name] = (has_own, value.state_dict() if has_own else value)
-        data: bytes = cloudpickle.dumps(values)
+        try:
+            data: bytes = cloudpickle.dumps(values)
+        except Exception as error:
+            _find_unpicklable(values, error)
+            raise
         return data
 
     def _unpickle(self, data: bytes) -> None:
@@ -403,6 +407,22 @@ class _Variables:
 
     def chosen(self, names: frozenset[str]) -> dict[str, Any]:
         return {name: variable for name, variable in self.all.items() if name in names}
+
+
+def _find_unpicklable(values: Mapping[str, Any], error: Exception) -> None:
+    """Says which value it is.
+
+    Raises:
+        TypeError: it is known.
+    """
+    for name, value in values.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            raise TypeError(
+                f"{name!r} of the state cannot be saved, since it cannot be pickled: "
+                f"{error_text.of(error)}"
+            ) from error
 
 
 def _check(variables: Mapping[str, Any], restored: Restored) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tf_hvd.core import commit_store, error_text
+from tf_hvd.core.printable import printable
 from tf_hvd.launch import processes
 from tf_hvd.launch.recordings import NO_EVIDENCE, Evidence
 from tf_hvd.launch.session import Session
@@ -136,7 +137,10 @@ def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
 def first_text(number: int, code: int, why: str) -> str:
     """The sentence about that rank; `why` may be empty."""
     how = _signal_text(-code) if code < 0 else f"exit code {code}"
-    return f"rank {number} was the first to end with an error ({how})" + (f": {why}" if why else "")
+    ended = "was the first to end with an error"
+    if code == commit_store.START_AGAIN and why:  # of an elastic job, whose end is not its doing
+        ended = "ended to be started again"
+    return f"rank {number} {ended} ({how})" + (f": {why}" if why else "")
 
 
 def reason(number: int, session: Session) -> str:
@@ -328,13 +332,14 @@ def _signal_text(signum: int) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     columns = shutil.get_terminal_size((_WIDTH, 0)).columns if _on_terminal() else _WIDTH
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text,
         max(40, min(columns - 1, _WIDTH)),
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [printable(line) for line in lines]
 
 
 def _on_terminal() -> bool:

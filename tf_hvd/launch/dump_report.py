@@ -11,7 +11,9 @@ from pathlib import Path
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.recordings import read_ends
 from tf_hvd.observe import failure
-from tf_hvd.observe.recording import FAILED, THROUGH, Recording, RecordingError, read
+from tf_hvd.observe.recording import FAILED, THROUGH, Dump, Recording, RecordingError, read
+
+_OTHERS = 5
 
 
 def show(folder: Path, as_json: bool) -> int:
@@ -32,8 +34,18 @@ def show(folder: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps(_report(recordings, found), indent=2))
     else:
-        print("\n".join([*_page(recordings, found), *dump.faults]))
+        print("\n".join([*_page(recordings, found), *dump.faults, *_about_others(dump)]))
     return 0
+
+
+def _about_others(dump: Dump) -> list[str]:
+    """Which of several jobs it is."""
+    if not dump.others:
+        return []
+    more = ", ".join(each.name for each in dump.others[:_OTHERS])
+    more += ", ..." if len(dump.others) > _OTHERS else ""
+    jobs = f"{len(dump.others)} other job" + "s" * (len(dump.others) > 1)
+    return ["", f"this is {dump.folder}, which began last; beside it: {jobs} ({more})"]
 
 
 def _report(recordings: Sequence[Recording], found: failure.Failure) -> dict[str, object]:

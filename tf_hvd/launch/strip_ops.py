@@ -71,8 +71,8 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from tf_hvd.core.printable import printable
     from tf_hvd.strip.api import find_ops
-    from tf_hvd.strip.printable import printable
 
     report = find_ops(options.input, progress=True)
     for found in report.found:
@@ -86,9 +86,9 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _strip(options: argparse.Namespace) -> int:
+    from tf_hvd.core.printable import printable
     from tf_hvd.strip.api import strip_path
     from tf_hvd.strip.meta_graph import Request
-    from tf_hvd.strip.printable import printable
 
     outputs = tuple(name for name in options.outputs.split(",") if name)
     request = Request(outputs, options.assume_single_process)

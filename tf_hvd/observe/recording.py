@@ -1,6 +1,6 @@
 """Reads flight recorders' files: the last calls of each rank (runtime/events/recording.h).
 
-Knows the standard library alone, and starts nothing: a file may be of a job that runs, that was
+Needs no TensorFlow, and starts nothing: a file may be of a job that runs, that was
 killed, or be half a file.
 """
 
@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tf_hvd.core.printable import printable
 
 MEMORY = "tf_hvd_recorder"
 """The name of a recorder's memory that has no file (kMemoryName in runtime/events/recorder.cc)."""
@@ -267,7 +269,8 @@ def _call(values: tuple[Any, ...], clock: _Clock) -> Call:
 
 
 def _text(data: bytes) -> str:
-    return data.partition(b"\0")[0].decode(errors="replace")
+    text = data.partition(b"\0")[0].decode(errors="replace")
+    return printable(text.replace("\n", " "))
 
 
 def _named(names: Sequence[str], number: int) -> str:
@@ -283,6 +286,8 @@ class Dump:
     """By the launcher's numbers."""
     faults: list[str]
     """What lies there and cannot be read, and why."""
+    others: list[Path]
+    """Folders with recordings of other jobs there, the one that began last first."""
 
 
 def read(folder: Path) -> Dump:
@@ -290,12 +295,17 @@ def read(folder: Path) -> Dump:
 
     Of several jobs in it those of the one that began last.
 
+    Args:
+        folder: or one of its recordings.
+
     Raises:
         RecordingError: there is none that can be read.
         OSError: the folder cannot be read.
     """
     found: dict[Path, list[Recording]] = {}
     faults = []
+    if _NAME.fullmatch(folder.name) and folder.is_file():
+        folder = folder.parent
     for path in sorted([*folder.glob("rank.*"), *folder.glob("*/rank.*")]):
         if _NAME.fullmatch(path.name) and path.is_file():
             try:
@@ -308,8 +318,10 @@ def read(folder: Path) -> Dump:
         raise RecordingError(
             faults[0] if faults else f"{folder}: no recording here: no file rank.N"
         )
-    newest = max(found, key=lambda where: max(one.began for one in found[where]))
-    return Dump(newest, sorted(found[newest], key=lambda one: one.launched), faults)
+    newest, *others = sorted(
+        found, key=lambda where: max(one.began for one in found[where]), reverse=True
+    )
+    return Dump(newest, sorted(found[newest], key=lambda one: one.launched), faults, others)
 
 
 def running() -> Iterator[tuple[int, Path]]:

@@ -1,6 +1,6 @@
 """What cannot be stripped, in words for the user."""
 
-from tf_hvd.strip.printable import printable
+from tf_hvd.core.printable import printable
 
 
 class StripError(ValueError):

@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2, versions_pb2
 
+from tf_hvd.core.printable import printable
 from tf_hvd.strip.builder import INNER, Builder, unused
 from tf_hvd.strip.errors import DamagedError, StripError
-from tf_hvd.strip.printable import printable
 from tf_hvd.strip.rules import PREFIX, RULES, Meaning, meaning_of, rewrite, rule_of
 from tf_hvd.strip.wire import BYTES, VARINT, Field, Pieces, fields, read_varint
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
-from tf_hvd.core import _launcher, basics, commit_store
+from tf_hvd.core import _launcher, basics, call_sites, commit_store
 from tf_hvd.core.tensorflow_hooks import eagerly, has_own_handler, on_host
 
 # How long a rank that has come to the end of its training waits for what others have said.
@@ -40,7 +40,7 @@ class Together:
     def say(self, mine: int) -> int:
         """Says a number, whose bits are added to those of the others; what was said before."""
         said = self.heard()
-        self._asked = self._asker.submit(self._allreduce, mine)
+        self._asked = self._asker.submit(self._allreduce, mine, call_sites.place_of_call())
         return said
 
     def heard(self) -> int:
@@ -53,7 +53,8 @@ class Together:
             concurrent.futures.wait([self._asked], _LAST)
         self._asker.shutdown(wait=False)
 
-    def _allreduce(self, mine: int) -> int:
+    def _allreduce(self, mine: int, place: int | None) -> int:
+        call_sites.work_for(place)
         with eagerly(), on_host():
             bits = tf.constant([mine >> bit & 1 for bit in range(8)], tf.uint8)
             said = collectives.allreduce(bits, op=reduce_ops.Max, name=self._name).numpy()

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 from tf_hvd.observe import recording
+from tf_hvd.training import preemption
 
 HERE = os.path.relpath(__file__)
 
@@ -127,6 +128,19 @@ def test_what_the_package_calls_for_a_program_has_the_program_s_line():
     assert sources == {
         line_of(test, "hvd.broadcast_variables"), line_of(test, "hvd.broadcast_object"),
     }  # fmt: skip
+
+
+def test_what_a_thread_of_the_package_calls_has_the_program_s_line():
+    """It was told without one: "rank 1 was killed in allreduce 'tf_hvd_elastic_notice'"."""
+    before = made()
+    together = preemption.Together("noticed")
+    together.say(hvd.rank())
+    together.heard()
+    together.finish()
+    hvd.barrier()
+    test = test_what_a_thread_of_the_package_calls_has_the_program_s_line
+    sources = [call.source for call in calls_since(before)]
+    assert sources == [line_of(test, "together.say"), line_of(test, "hvd.barrier")]
 
 
 def test_a_graph_of_version_1():

@@ -1,4 +1,4 @@
-"""Names as a terminal may show them: whoever has made a model has chosen them."""
+"""Text of others as a terminal may show it: names in a model, an exception, a recording."""
 
 
 def printable(text: str) -> str:
