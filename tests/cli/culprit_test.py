@@ -262,6 +262,21 @@ def test_a_traceback_that_a_rank_may_have_got_over_is_its_last_line(session, cal
     assert ("t.py, line 3" in told.where) is not called
 
 
+@pytest.mark.parametrize("raised", [True, False])
+def test_code_75_is_of_an_elastic_job_or_the_program_s_own(session, raised):
+    """A program that ended by `sys.exit(75)` was told as a rank to be started again."""
+    ends(session, 0, 75, 10, "t.py, line 3\nUnknownError: stall: 'g'" if raised else "")
+    screen = Screen(lambda text: None)
+    screen.add(0, "disk full\n", 0.0)
+    screen.finish()
+    told = found(session, screen=screen).what
+    if raised:
+        assert told == "rank 0 ended to be started again (exit code 75): UnknownError: stall: 'g'"
+    else:
+        first = "rank 0 was the first to end with an error (exit code 75)"
+        assert told == f"{first}: its last line is 'disk full'"
+
+
 def test_a_rank_that_came_to_its_end_too_early_is_named(session):
     """It was rank 0 that "was the first to end with an error: ... rank 1 (a) left: exit"."""
     told = "UnknownError: rank 1 (a) left: its program has ended; 'score' still needed it"

@@ -134,12 +134,17 @@ def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
     return (ended[0], codes[ended[0]]) if ended else None
 
 
-def first_text(number: int, code: int, why: str) -> str:
-    """The sentence about that rank; `why` may be empty."""
+def first_text(number: int, code: int, why: str, again: bool = False) -> str:
+    """The sentence about that rank.
+
+    Args:
+        number: of the rank.
+        code: its exit code, or minus its signal.
+        why: may be empty.
+        again: it is a rank of an elastic job, whose end was not its doing.
+    """
     how = _signal_text(-code) if code < 0 else f"exit code {code}"
-    ended = "was the first to end with an error"
-    if code == commit_store.START_AGAIN and why:  # of an elastic job, whose end is not its doing
-        ended = "ended to be started again"
+    ended = "ended to be started again" if again else "was the first to end with an error"
     return f"rank {number} {ended} ({how})" + (f": {why}" if why else "")
 
 
@@ -268,6 +273,8 @@ def _blamed_here(
 def _first(number: int, code: int, session: Session, screen: Screen | None) -> Culprit:
     place, _ = session.exception(number)
     why = reason(number, session)
+    # A program's own exception has another code, and its own code no exception.
+    again = code == commit_store.START_AGAIN and bool(why)
     said = screen.last_words.get(number) if screen else None
     # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
     by_itself = code > 0 or -code == signal.SIGABRT
@@ -287,7 +294,7 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
         cure = _who_sent(-code, session)
     where = "; ".join(filter(None, [place, _where(number, session)]))
     return Culprit(
-        first_text(number, code, why),
+        first_text(number, code, why, again),
         where,
         cure,
         exit_code(code),
