@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives
-from tf_hvd.core import basics
+from tf_hvd.core import basics, error_text
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, registration_of
 from tf_hvd.core.tensorflow_hooks import on_host, verbatim
 
@@ -126,7 +126,7 @@ def _pickle(obj: Any) -> _Pickled:
     try:
         data = cloudpickle.dumps(obj, protocol=5, buffer_callback=stays_in_the_pickle)
     except Exception as error:  # __reduce__ may raise anything
-        return _Pickled([_as_bytes(f"{type(error).__name__}: {error}".encode())], error)
+        return _Pickled([_as_bytes(error_text.of(error).encode())], error)
     return _Pickled([_as_bytes(data), *buffers])
 
 

@@ -152,6 +152,25 @@ def test_what_cannot_be_pickled_fails_everywhere(mode, rank, size, failing):
     assert hvd.broadcast_object(rank) == 0
 
 
+class UnspeakableError(TypeError):
+    def __str__(self):
+        raise ValueError("no text of me")
+
+
+class Refuses:
+    def __reduce__(self):
+        raise UnspeakableError
+
+
+@pytest.mark.ranks(2)
+def test_what_cannot_be_pickled_nor_told_fails_everywhere(rank):
+    """The others waited for that rank, which had raised before it told them."""
+    kind = UnspeakableError if rank == 0 else RuntimeError
+    with pytest.raises(kind):
+        hvd.allgather_object(Refuses() if rank == 0 else rank)
+    assert hvd.broadcast_object(rank) == 0
+
+
 @pytest.mark.ranks(2)
 def test_the_first_of_two_that_fail_is_told(rank, size):
     text = "no pickle" if rank < 2 else "rank 0 could not pickle"
