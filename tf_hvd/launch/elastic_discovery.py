@@ -15,7 +15,7 @@ from tf_hvd.launch import elastic_signals, run
 from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.elastic_hosts import parse_discovered
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.hosts import Host, all_local, check_slots
+from tf_hvd.launch.hosts import FEWER_RANKS, Host, all_local, check_slots
 from tf_hvd.launch.job_watch import say
 
 SLURM_JOB = "SLURM_JOB_ID"
@@ -125,7 +125,7 @@ def fixed_hosts(
     """
     if options.hosts or options.hostfile:
         given = run.given_hosts(options)
-        check_slots(given, ranks, "ask for fewer ranks, or give more slots")
+        check_slots(given, ranks, FEWER_RANKS)
         return given
     found = allocation(environ)
     if found is None or all_local(found.hosts, socket.gethostname()):

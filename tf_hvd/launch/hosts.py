@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from tf_hvd.launch.errors import UsageError
 
+FEWER_RANKS = "ask for fewer ranks or give hosts more slots"
+"""What to do where `-H` or a hostfile has too few slots."""
+
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1"})
 

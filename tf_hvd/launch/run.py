@@ -35,6 +35,7 @@ from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.grace import Elsewhere, Reach, by_srun, by_ssh
 from tf_hvd.launch.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.launch.hosts import (
+    FEWER_RANKS,
     Host,
     all_local,
     check_slots,
@@ -396,7 +397,7 @@ def _closing_apart(
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
     """The hosts of the job; empty for this machine. Without -np all of their slots get a rank."""
-    given, cure = given_hosts(options), "ask for fewer ranks or give hosts more slots"
+    given, cure = given_hosts(options), FEWER_RANKS
     taken = given
     # A rank that starts a job starts it beside itself; so does who wants a single rank.
     if not given and options.np != 1 and not is_rank(environ) and "host" not in options.mpi_args:

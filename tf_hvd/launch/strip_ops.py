@@ -8,6 +8,7 @@ import os
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from tf_hvd.core.printable import printable
 from tf_hvd.launch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from tf_hvd.core.printable import printable
     from tf_hvd.strip.api import find_ops
 
     report = find_ops(options.input, progress=True)
@@ -86,7 +86,6 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _strip(options: argparse.Namespace) -> int:
-    from tf_hvd.core.printable import printable
     from tf_hvd.strip.api import strip_path
     from tf_hvd.strip.meta_graph import Request
 
