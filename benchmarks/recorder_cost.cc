@@ -35,7 +35,7 @@ double CallsNs(Recorder* recorder, const CallFacts& facts) {
   const int64_t begin_ns = NowNs();
   for (int i = 1; i <= kCalls; ++i) {
     CallRecord record = recorder->Add(facts);
-    record.Agreed(i, NowNs());
+    record.Agreed(i, 0, NowNs());
     record.Started(static_cast<uint64_t>(i), NowNs());
     record.MovesBy("shm");
     record.Moved(0, 1);

@@ -44,7 +44,10 @@ Controller::Controller(const Topology& topology, const StallOptions& stall,
       own_([host](Completion done, const Status& status) {
         host->Complete(std::move(done), status, 0);
       }),
-      stall_(sets_, ordering_, own_, topology, stall, *runner, host) {}
+      stall_(sets_, ordering_, own_, topology, stall, *runner, host),
+      clock_(sets_.place().parent < 0,
+             topology.NodeOf(std::max(sets_.place().parent, 0)) ==
+                 topology.NodeOf(topology.rank)) {}
 
 void Controller::Admit(Entry entry) {
   if (const Status status = Admissible(entry); !status.ok()) {
@@ -176,10 +179,30 @@ void Controller::Receive(int neighbour, std::string_view bytes,
       return stall_.OnQuery(message, now_ns);
     case MessageKind::kAnswer:
       return stall_.OnAnswer(neighbour, message, now_ns);
+    case MessageKind::kAskClock:
+      return AnswerClock(neighbour, message, now_ns);
+    case MessageKind::kClock:
+      return clock_.Take(message.clock, now_ns);
   }
 }
 
+void Controller::AskClock(int64_t now_ns) {
+  Message question;
+  question.kind = MessageKind::kAskClock;
+  question.clock = clock_.Ask(now_ns);
+  host_->Send(sets_.place().parent, EncodeMessage(question));
+}
+
+void Controller::AnswerClock(int child, const Message& question,
+                             int64_t now_ns) {
+  Message answer;
+  answer.kind = MessageKind::kClock;
+  answer.clock = clock_.Answer(question.clock, now_ns);
+  host_->Send(child, EncodeMessage(answer));
+}
+
 void Controller::Tick(int64_t now_ns) {
+  if (ended_.ok() && now_ns >= clock_.due_ns()) AskClock(now_ns);
   own_.NoteProgress(runner_->moved(), now_ns);
   if (ended_.ok() || !own_.executing().empty()) stall_.Tick(now_ns);
 }

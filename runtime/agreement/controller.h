@@ -13,11 +13,13 @@
 #ifndef TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_H_
 #define TF_HVD_RUNTIME_AGREEMENT_CONTROLLER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/agreement/clock_offset.h"
 #include "runtime/agreement/controller_host.h"
 #include "runtime/agreement/local_requests.h"
 #include "runtime/agreement/message.h"
@@ -52,7 +54,10 @@ class Controller {
   void Tick(int64_t now_ns);
   // When others wait for what a Tick of this rank sends; far away if they do
   // not.
-  int64_t due_ns() const { return stall_.due_ns(); }
+  int64_t due_ns() const {
+    return std::min(stall_.due_ns(),
+                    ended_.ok() ? clock_.due_ns() : stall_.due_ns());
+  }
 
   // This rank ends, for `reason`. All ranks' requests that are not in order
   // yet will fail with that text. `through`: it has made all calls that it
@@ -74,6 +79,8 @@ class Controller {
 
   const ProcessSets& sets() const { return sets_; }
 
+  ClockOffset* clock() { return &clock_; }
+
   // For tests.
   const Votes& votes() const { return votes_; }
   const Ordering& ordering() const { return ordering_; }
@@ -89,6 +96,8 @@ class Controller {
   void Count(int child, const Key& key, const Vote& vote);
   void PassUp(const ProcessSet& set, const Key& key, const Vote& vote);
   void TakeLeave(const Message& message);
+  void AskClock(int64_t now_ns);
+  void AnswerClock(int child, const Message& question, int64_t now_ns);
 
   // Down.
   void TakeResponses(std::vector<Response> batch);
@@ -113,6 +122,7 @@ class Controller {
   Ordering ordering_;
   LocalRequests own_;
   StallMonitor stall_;
+  ClockOffset clock_;
   Status ended_;
   int through_ = -1;  // the rank that was through, and left
 };

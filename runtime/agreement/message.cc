@@ -209,6 +209,12 @@ void PutBody(const Message& message, Writer* out) {
       out->PutText(message.name);
       out->Put(message.query);
       return PutAnswer(message.answer, out);
+    case MessageKind::kAskClock:
+    case MessageKind::kClock:
+      out->Put(message.clock.asked_ns);
+      out->Put(message.clock.answered_ns);
+      out->Put(message.clock.offset_ns);
+      return out->Put(message.clock.error_ns);
   }
 }
 
@@ -240,6 +246,13 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
       message->name = in->GetText();
       message->query = in->Get<uint32_t>();
       GetAnswer(in, &message->answer);
+      return true;
+    case MessageKind::kAskClock:
+    case MessageKind::kClock:
+      message->clock.asked_ns = in->Get<int64_t>();
+      message->clock.answered_ns = in->Get<int64_t>();
+      message->clock.offset_ns = in->Get<int64_t>();
+      message->clock.error_ns = in->Get<int64_t>();
       return true;
   }
   return false;

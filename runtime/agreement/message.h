@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/agreement/agreement.h"
+#include "runtime/agreement/clock_offset.h"
 #include "runtime/agreement/stall_answer.h"
 #include "runtime/base/status.h"
 #include "runtime/transport/edge.h"
@@ -34,6 +35,8 @@ enum class MessageKind : uint8_t {
   kAsk = 4,        // up
   kQuery = 5,      // down
   kAnswer = 6,     // up
+  kAskClock = 7,   // up
+  kClock = 8,      // down
 };
 
 // One agreed request in a batch.
@@ -67,6 +70,7 @@ struct Message {
   uint32_t query = 0;           // query, answer: the coordinator's number of it
   int64_t wait_ns = 0;  // query: how long answers from below are waited for
   StallAnswer answer;   // answer
+  ClockReading clock;   // ask clock, clock
 };
 
 std::string EncodeMessage(const Message& message);

@@ -101,6 +101,17 @@ std::unique_ptr<Recorder> MakeRecorder(const WorldOptions& options,
   return recorder;
 }
 
+// A file that cannot be written to is no reason not to train.
+void StartTimeline(const Config& config, Runtime* runtime) {
+  if (config.timeline.empty()) return;
+  const Status started =
+      runtime->StartTimeline(config.timeline, config.timeline_marks_cycles);
+  if (started.ok() || config.log_level > LogLevel::kWarning) return;
+  const Topology& topology = runtime->topology();
+  WriteLog(LogLevel::kWarning, topology.RankText(topology.rank),
+           std::string(started.message()));
+}
+
 }  // namespace
 
 Status FindMpi(WorldOptions options, MpiInfo* mpi) {
@@ -129,6 +140,7 @@ Status StartJob(WorldOptions options, std::vector<int32_t> sets,
       return agreed;
     }
   }
+  StartTimeline(options.config, runtime.get());
   job->runtime = std::move(runtime);
   return Status::Ok();
 }

@@ -352,6 +352,20 @@ int tf_hvd_remove_process_set(int set, char* error, size_t error_bytes) {
       error, error_bytes);
 }
 
+int tf_hvd_start_timeline(const char* path, int mark_cycles, char* error,
+                          size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) {
+        return runtime->StartTimeline(path, mark_cycles != 0);
+      },
+      error, error_bytes);
+}
+
+void tf_hvd_stop_timeline() {
+  const auto runtime = tf_hvd::DefaultRuntime();
+  if (runtime != nullptr) runtime->StopTimeline();
+}
+
 int tf_hvd_gather_ranks(const int* ranks, int count, int* all, int capacity,
                         int* length, char* error, size_t error_bytes) {
   return tf_hvd::WithRuntime(

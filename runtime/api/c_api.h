@@ -131,6 +131,12 @@ TF_HVD_EXPORT int tf_hvd_process_set_ranks(int set, int* ranks, int capacity);
 // tests, to see how often TensorFlow runs an op.
 TF_HVD_EXPORT int64_t tf_hvd_submitted_count();
 
+// Begins a timeline of this rank (runtime/events/timeline.h), and ends it; the
+// latter does nothing where there is none.
+TF_HVD_EXPORT int tf_hvd_start_timeline(const char* path, int mark_cycles,
+                                        char* error, size_t error_bytes);
+TF_HVD_EXPORT void tf_hvd_stop_timeline();
+
 // Name on the wire of the next eager collective that this thread runs; null
 // or "" takes it back. Graph nodes have names of their own and ignore it.
 TF_HVD_EXPORT void tf_hvd_set_eager_name(const char* name);

@@ -1,6 +1,7 @@
 #include "runtime/api/runtime.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <map>
@@ -40,7 +41,8 @@ class Runtime::Impl {
  public:
   Impl(const Config& config, std::unique_ptr<World> world,
        std::unique_ptr<Recorder> recorder)
-      : recorder_(std::move(recorder)),
+      : timeline_limit_(config.timeline_limit),
+        recorder_(std::move(recorder)),
         world_(std::move(world)),
         cycle_(
             config, world_.get(), &queue_,
@@ -80,6 +82,7 @@ class Runtime::Impl {
     if (finished_) return;
     if (recorder_ != nullptr) recorder_->Leaves(reason, through);
     engine_.Leave(reason, through);
+    StopTimeline();
     if (recorder_ != nullptr) recorder_->Left(cycle_.aborted());
     finished_ = true;
     while (submitting_ > 0) sched_yield();
@@ -101,6 +104,40 @@ class Runtime::Impl {
       if (*it->second == ranks) return it->first;
     }
     return -1;
+  }
+
+  Status StartTimeline(const std::string& path, bool mark_cycles) {
+    const std::lock_guard<std::mutex> lock(timeline_mutex_);
+    if (timeline_ != nullptr) {
+      return FailedPrecondition(
+          "a timeline is being written: call stop_timeline() first");
+    }
+    if (recorder_ == nullptr) {
+      return FailedPrecondition(
+          "there is no timeline without the flight recorder, for which no "
+          "memory could be had");
+    }
+    const Topology& job = topology();
+    TraceHead head;
+    head.rank = job.rank;
+    head.size = job.size;
+    head.host = job.hosts[static_cast<size_t>(job.rank)];
+    head.process = getpid();
+    cycle_.clock()->Want(true);
+    if (job.size > 1) world_->doorbell()->Ring();
+    const auto clock = [this] {
+      const ClockOffset::Known known = cycle_.clock()->known();
+      return Timeline::Clock{known.offset_ns, known.error_ns};
+    };
+    return Timeline::Start({path, mark_cycles, timeline_limit_},
+                           std::move(head), recorder_.get(),
+                           recorder_->phases(), clock, &timeline_);
+  }
+
+  void StopTimeline() {
+    const std::lock_guard<std::mutex> lock(timeline_mutex_);
+    cycle_.clock()->Want(false);
+    timeline_.reset();
   }
 
   int64_t submitted() const { return submitted_; }
@@ -126,8 +163,12 @@ class Runtime::Impl {
   std::atomic<int> submitting_{0};  // threads inside Submit
   std::atomic<int64_t> submitted_{0};
 
+  const int64_t timeline_limit_;
+
   // Destroyed in the reverse order: the engine's background thread ends first.
   const std::unique_ptr<Recorder> recorder_;
+  std::mutex timeline_mutex_;
+  std::unique_ptr<Timeline> timeline_;  // guarded by timeline_mutex_
   const std::unique_ptr<World> world_;
   TensorQueue queue_;
   Cycle cycle_;
@@ -162,6 +203,12 @@ int32_t Runtime::FindSet(const std::vector<int>& ranks) const {
 }
 
 int64_t Runtime::SubmittedCount() const { return impl_->submitted(); }
+
+Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
+  return impl_->StartTimeline(path, mark_cycles);
+}
+
+void Runtime::StopTimeline() { impl_->StopTimeline(); }
 
 std::string Runtime::EndText() const { return impl_->EndText(); }
 

@@ -15,6 +15,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/status.h"
 #include "runtime/events/recorder.h"
+#include "runtime/events/timeline.h"
 #include "runtime/request/entry.h"
 #include "runtime/transport/world.h"
 
@@ -63,6 +64,12 @@ class Runtime {
   // Requests submitted so far on this rank. Any thread; see
   // tf_hvd_submitted_count.
   int64_t SubmittedCount() const;
+
+  // Any thread. Writes a timeline from now on, of what this rank does; one at a
+  // time.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  // Any thread. Does nothing if there is none.
+  void StopTimeline();
 
   // Why no more calls can be made; empty while they can. Any thread; has the
   // text before a call fails for it. Needs a recorder.

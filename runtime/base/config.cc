@@ -54,6 +54,19 @@ bool ParseAlone(const std::string& text, Config* config) {
   return true;
 }
 
+bool ParseTimeline(const std::string& text, Config* config) {
+  // Horovod's word for: not before start_timeline().
+  config->timeline = text == "DYNAMIC" ? "" : text;
+  return true;
+}
+
+bool ParseTimelineMarks(const std::string& text, Config* config) {
+  int64_t marks = 0;
+  if (!ParseInteger(text, 0, 1, &marks)) return false;
+  config->timeline_marks_cycles = marks == 1;
+  return true;
+}
+
 bool ParseLogSetting(const std::string& given, Config* config) {
   // Horovod's launcher writes them in capitals.
   std::string text = given;
@@ -216,6 +229,20 @@ constexpr Variable kVariables[] = {
      [](const std::string& text, Config* config) {
        config->dump_dir = text;
        return true;
+     }},
+    {"HOROVOD_TIMELINE", "", "a path, or DYNAMIC",
+     "Where the timeline is written (docs/timeline.md): each rank has a file, "
+     "trace.json, trace.rank-1.json and so on; Perfetto's packets where it "
+     "ends in .pftrace. DYNAMIC, or unset: nowhere before start_timeline().",
+     ParseTimeline},
+    {"HOROVOD_TIMELINE_MARK_CYCLES", "0", "0 or 1",
+     "1: the timeline marks when calls were put in order.", ParseTimelineMarks},
+    {"TF_HVD_TIMELINE_LIMIT", "0", "a number of bytes",
+     "How long the timeline of a rank may be: when a file has half of it, the "
+     "next is begun, and the one before that is gone. 0: no limit.",
+     [](const std::string& text, Config* config) {
+       return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
+                           &config->timeline_limit);
      }},
     {kAlone, "0", "0 or 1",
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "

@@ -42,6 +42,9 @@ struct Config {
   LogLevel log_level = LogLevel::kWarning;
   std::string dump_dir;  // where recordings of failed jobs go; empty: nowhere
   bool alone = false;    // rank 0 of 1, whatever the launcher says
+  std::string timeline;  // the file that init begins; empty: none
+  bool timeline_marks_cycles = false;
+  int64_t timeline_limit = 0;  // bytes of a rank; 0: none
 };
 
 // Reads the environment. A value that is not one is an InvalidArgument that

@@ -147,10 +147,11 @@ RecordingSlot* CallRecord::slot() const {
                                                                      : nullptr;
 }
 
-void CallRecord::Agreed(int64_t order, int64_t now_ns) {
+void CallRecord::Agreed(int64_t order, int last, int64_t now_ns) {
   RecordingSlot* const one = slot();
   if (one == nullptr) return;
   one->order.store(order, kRelaxed);
+  one->last.store(static_cast<uint16_t>(last + 1), kRelaxed);
   one->agreed_ns.store(now_ns, kRelaxed);
 }
 
@@ -259,6 +260,7 @@ CallRecord Recorder::Add(const CallFacts& facts) {
   slot->operation.store(0, kRelaxed);
   slot->awaited.store(0, kRelaxed);
   slot->code.store(0, kRelaxed);
+  slot->last.store(0, kRelaxed);
   slot->backend.Set({});
   slot->bytes.store(facts.bytes, kRelaxed);
   slot->step.store(facts.step, kRelaxed);
@@ -278,6 +280,53 @@ CallRecord Recorder::Add(const CallFacts& facts) {
   slot->source.Set(facts.source);
   slot->number.store(number, std::memory_order_release);
   return {this, slot, number};
+}
+
+uint64_t Recorder::calls() const { return header()->calls.load(kRelaxed); }
+
+Recorder::Found Recorder::Read(uint64_t number, RecordedCall* call) const {
+  const RecordingSlot& slot = *SlotAt(memory_, number);
+  // So that the last look at the number comes after all others.
+  constexpr auto kAcquire = std::memory_order_acquire;
+  const uint64_t there = slot.number.load(kAcquire);
+  if (there < number) return Found::kComing;
+  if (there != number) return Found::kGone;
+  call->number = number;
+  call->submitted_ns = slot.submitted_ns.load(kAcquire);
+  call->ended_ns = slot.ended_ns.load(kAcquire);
+  call->agreed_ns = slot.agreed_ns.load(kAcquire);
+  call->started_ns = slot.started_ns.load(kAcquire);
+  call->operation = slot.operation.load(kAcquire);
+  call->bytes = slot.bytes.load(kAcquire);
+  call->step = slot.step.load(kAcquire);
+  call->order = slot.order.load(kAcquire);
+  call->set = slot.set.load(kAcquire);
+  call->tensors = slot.tensors.load(kAcquire);
+  call->last = slot.last.load(kAcquire) - 1;
+  call->kind = static_cast<OpKind>(slot.kind.load(kAcquire));
+  call->dtype = static_cast<DType>(slot.dtype.load(kAcquire));
+  call->reduce_op = static_cast<ReduceOp>(slot.reduce_op.load(kAcquire));
+  call->compiled = slot.compiled.load(kAcquire) != 0;
+  call->code = static_cast<StatusCode>(slot.code.load(kAcquire));
+  const auto dimensions = static_cast<size_t>(slot.dimensions.load(kAcquire));
+  call->shape.resize(std::min(dimensions, slot.shape.size()));
+  for (size_t i = 0; i < call->shape.size(); ++i) {
+    call->shape[i] = slot.shape[i].load(kAcquire);
+  }
+  call->backend = slot.backend.Get();
+  call->name = slot.name.Get();
+  call->source = slot.source.Get();
+  return slot.number.load(kRelaxed) == number ? Found::kThere : Found::kGone;
+}
+
+Recorder::Found Recorder::Look(uint64_t number, int64_t* ended_ns,
+                               uint64_t* operation) const {
+  const RecordingSlot& slot = *SlotAt(memory_, number);
+  *ended_ns = slot.ended_ns.load(std::memory_order_acquire);
+  *operation = slot.operation.load(std::memory_order_acquire);
+  const uint64_t there = slot.number.load(kRelaxed);
+  if (there == number) return Found::kThere;
+  return there < number ? Found::kComing : Found::kGone;
 }
 
 void Recorder::Failed(uint64_t number, const std::string& text) {

@@ -18,6 +18,7 @@
 #include "runtime/base/open_file.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
+#include "runtime/events/phases.h"
 #include "runtime/events/recording.h"
 
 namespace tf_hvd {
@@ -30,8 +31,9 @@ class CallRecord {
  public:
   CallRecord() = default;
 
-  // It is in order, at this place of its set's.
-  void Agreed(int64_t order, int64_t now_ns);
+  // It is in order, at this place of its set's; `last`: the rank that made it
+  // last.
+  void Agreed(int64_t order, int last, int64_t now_ns);
   // With all calls of the same operation.
   void Started(uint64_t operation, int64_t now_ns);
   void MovesBy(std::string_view backend);
@@ -88,8 +90,36 @@ struct RecordingRank {
   std::string job;  // if no file was handed over
 };
 
+// A copy of what a slot says, for who reads along.
+struct RecordedCall {
+  uint64_t number = 0;
+  int64_t submitted_ns = 0;
+  int64_t agreed_ns = 0;
+  int64_t started_ns = 0;
+  int64_t ended_ns = 0;
+  int64_t bytes = 0;
+  int64_t step = -1;
+  int64_t order = 0;
+  uint64_t operation = 0;
+  int32_t set = kWorldSet;
+  int32_t tensors = 0;
+  int32_t last = -1;  // the rank that made it last; -1: not known
+  OpKind kind = OpKind::kAllreduce;
+  DType dtype = DType::kUint8;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  bool compiled = false;
+  StatusCode code = StatusCode::kOk;
+  std::vector<int64_t> shape;  // its beginning
+  std::string backend;
+  std::string name;
+  std::string source;
+};
+
 class Recorder {
  public:
+  // What has become of a call.
+  enum class Found { kComing, kThere, kGone };
+
   // Null if no file can be had, `why` says so then: a rank does without.
   static std::unique_ptr<Recorder> Make(const RecordingPlace& place,
                                         const RecordingRank& rank,
@@ -103,6 +133,16 @@ class Recorder {
   // last that is written down: a program that goes on must not overwrite what
   // led there.
   CallRecord Add(const CallFacts& facts);
+
+  // What operations do on their way.
+  PhaseLog* phases() { return &phases_; }
+
+  // Any thread. How many calls have been made, and the one of a number, which
+  // is gone when the ring has come round.
+  uint64_t calls() const;
+  Found Read(uint64_t number, RecordedCall* call) const;
+  // When it ended, 0: not yet, and with which operation it began.
+  Found Look(uint64_t number, int64_t* ended_ns, uint64_t* operation) const;
 
   // Any thread. No more calls can be made, for this reason. The first counts.
   void EndedFor(const std::string& text);
@@ -129,6 +169,7 @@ class Recorder {
   const std::string path_;    // of the file in a folder; empty for another one
   mutable std::mutex mutex_;  // held by who writes texts into the header
   std::string ended_;         // guarded by mutex_
+  PhaseLog phases_;
 };
 
 }  // namespace tf_hvd

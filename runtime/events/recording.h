@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 namespace tf_hvd {
@@ -42,6 +43,15 @@ class RecordedText {
     for (size_t i = 0; i <= length / sizeof(uint64_t); ++i) {
       words_[i].store(words[i], std::memory_order_relaxed);
     }
+  }
+
+  std::string Get() const {
+    std::array<uint64_t, kBytes / sizeof(uint64_t)> words{};
+    for (size_t i = 0; i < words.size(); ++i) {
+      words[i] = words_[i].load(std::memory_order_acquire);
+    }
+    const auto* const bytes = reinterpret_cast<const char*>(words.data());
+    return std::string(bytes, strnlen(bytes, kBytes));
   }
 
  private:
@@ -75,7 +85,8 @@ struct RecordingSlot {
   std::atomic<uint8_t> device;      // DeviceKind
   std::atomic<uint8_t> compiled;    // 1: made by a step that XLA has compiled
   std::atomic<uint8_t> code;        // StatusCode that it ended with
-  std::array<std::atomic<uint8_t>, 2> unused;
+  std::atomic<uint16_t> last;       // the rank that made it last, plus 1; 0:
+                                    // not known
   std::array<std::atomic<int64_t>, 4> shape;
   RecordedText<8> backend;  // how its data moves; empty: it moves none
   RecordedText<104> name;

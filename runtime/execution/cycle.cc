@@ -30,7 +30,8 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
       recorder_(recorder),
       on_set_(std::move(on_set)),
       log_level_(config.log_level),
-      executor_(world->backends(), config.fusion_threshold, this),
+      executor_(world->backends(), config.fusion_threshold, this,
+                recorder == nullptr ? nullptr : recorder->phases()),
       controller_(world->topology(), StallOptionsOf(config), &executor_, this) {
   on_set_(kWorldSet, controller_.sets().world().members);
   const Topology& topology = world->topology();
@@ -62,7 +63,7 @@ bool Cycle::Step() {
   }
   for (MessageStream& stream : streams_) {
     busy |= stream.Pull([&](std::string_view message) {
-      controller_.Receive(stream.peer(), message, now_ns);
+      controller_.Receive(stream.peer(), message, NowNs());
     });
   }
   busy |= controller_.EmitReady();

@@ -74,6 +74,9 @@ class Cycle : private ControllerHost, private ExecutorHost {
   // True if an edge had no room for all that is to be sent.
   bool HasOutput() const;
 
+  // Any thread; of it, what any thread may call.
+  ClockOffset* clock() { return controller_.clock(); }
+
   // Any thread: true if something has come that a Step would take.
   bool LooksBusy() const;
   // Any thread: true if anything in order has not ended.

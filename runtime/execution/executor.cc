@@ -34,7 +34,10 @@ void Executor::Add(std::vector<Task> batch) {
   const int64_t now_ns = NowNs();
   for (Task& task : batch) {
     const int64_t order = ++ordered_[task.key.first];
-    if (task.own.has_value()) task.own->done.record().Agreed(order, now_ns);
+    if (!task.own.has_value()) continue;
+    // Of add_process_set it is the set.
+    const int last = task.request->kind == OpKind::kAddSet ? -1 : task.value;
+    task.own->done.record().Agreed(order, last, now_ns);
   }
   Batch added;
   added.plan = PlanFusion(batch, fusion_threshold_);
@@ -93,7 +96,8 @@ Status Executor::Begin(bool* moved) {
     }
     begun_ = ++batch.next < batch.plan.size();
     if (!begun_) batches_.pop_front();
-    UnderWay& one = under_way_.emplace_back(std::move(tasks));
+    UnderWay& one = under_way_.emplace_back(std::move(tasks),
+                                            PhaseTimer(phases_, collectives_));
     *moved = true;
     bool ended = false;
     TF_HVD_RETURN_IF_ERROR(Move(&one, moved, &ended));
@@ -158,7 +162,12 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
       if (one->operation == nullptr) break;
     }
     Poll poll;
+    if (phases_ != nullptr && phases_->on()) {
+      poll.phases = &one->timer;
+      one->timer.Enter(NowNs());
+    }
     const Status status = one->operation->Progress(kBudgetNs, &poll);
+    if (poll.phases != nullptr) one->timer.Exit(poll.awaited, NowNs());
     if (!status.ok()) return status.WithContext(one->collective.What());
     if (poll.enqueued != nullptr) one->collective.Enqueued(poll.enqueued);
     // A step that is compiled for a GPU leaves it to the device when that is:
@@ -173,6 +182,7 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     }
     one->operation.reset();
   }
+  if (*ended) one->timer.Flush();
   return Status::Ok();
 }
 

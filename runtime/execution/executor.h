@@ -36,12 +36,14 @@ class ExecutorHost {
 class Executor final : public TaskRunner {
  public:
   // The first of `backends` that serves an operation gets it; they and `host`
-  // outlive the executor.
+  // outlive the executor, as does `phases`, which may be null: what operations
+  // do on their way goes there.
   Executor(std::vector<Backend*> backends, int64_t fusion_threshold,
-           ExecutorHost* host)
+           ExecutorHost* host, PhaseLog* phases = nullptr)
       : backends_(std::move(backends)),
         fusion_threshold_(fusion_threshold),
-        host_(host) {}
+        host_(host),
+        phases_(phases) {}
 
   // TaskRunner
   void Add(std::vector<Task> batch) override;
@@ -73,9 +75,11 @@ class Executor final : public TaskRunner {
     size_t next = 0;  // of plan
   };
   struct UnderWay {
-    explicit UnderWay(std::vector<Task> tasks) : collective(std::move(tasks)) {}
+    UnderWay(std::vector<Task> tasks, PhaseTimer its_timer)
+        : collective(std::move(tasks)), timer(its_timer) {}
 
     Collective collective;
+    PhaseTimer timer;
     OperationSpec next;  // to be made when the backend has room
     bool waits = false;  // `next` is there
     Backend* backend = nullptr;
@@ -100,6 +104,7 @@ class Executor final : public TaskRunner {
   const std::vector<Backend*> backends_;
   const int64_t fusion_threshold_;
   ExecutorHost* const host_;
+  PhaseLog* const phases_;
   std::deque<Batch> batches_;
   bool begun_ = false;  // the first batch has
   std::list<UnderWay> under_way_;

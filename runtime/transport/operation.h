@@ -20,6 +20,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
+#include "runtime/events/phases.h"
 
 namespace tf_hvd {
 
@@ -90,6 +91,14 @@ struct Poll {
   bool computing = false;
   // How much of it is done on this rank, as far as that is known: 0 to 1.
   double part = 0;
+  // Is told what was done, and when that was over; null: nobody asks.
+  PhaseTimer* phases = nullptr;
+
+  // Something was done, now.
+  void Did(Phase phase, int64_t now_ns) {
+    moved = true;
+    if (phases != nullptr) phases->Did(phase, now_ns);
+  }
 };
 
 class Operation {

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <string>
 #include <utility>
@@ -40,6 +41,11 @@ class Messages {
         message.name = Text();
         if (kind != MessageKind::kAsk) message.query = random_();
         if (kind == MessageKind::kQuery) message.wait_ns = Below(1'000'000);
+        break;
+      case MessageKind::kAskClock:
+      case MessageKind::kClock:
+        message.clock = {Below(1'000'000), Below(1'000'000), -Below(1'000'000),
+                         Below(2) - 1};
     }
     return message;
   }
@@ -122,9 +128,10 @@ class Messages {
   std::mt19937 random_;
 };
 
-constexpr MessageKind kKinds[] = {MessageKind::kVote,  MessageKind::kResponses,
-                                  MessageKind::kLeave, MessageKind::kAsk,
-                                  MessageKind::kQuery, MessageKind::kAnswer};
+constexpr MessageKind kKinds[] = {
+    MessageKind::kVote,     MessageKind::kResponses, MessageKind::kLeave,
+    MessageKind::kAsk,      MessageKind::kQuery,     MessageKind::kAnswer,
+    MessageKind::kAskClock, MessageKind::kClock};
 
 // `./dev prove fuzz` asks for other seeds and more rounds.
 unsigned NumberOr(const char* variable, unsigned otherwise) {
@@ -200,6 +207,10 @@ void ExpectEqual(const Message& a, const Message& b) {
   EXPECT_EQ(a.through, b.through);
   EXPECT_EQ(a.query, b.query);
   EXPECT_EQ(a.wait_ns, b.wait_ns);
+  EXPECT_EQ(a.clock.asked_ns, b.clock.asked_ns);
+  EXPECT_EQ(a.clock.answered_ns, b.clock.answered_ns);
+  EXPECT_EQ(a.clock.offset_ns, b.clock.offset_ns);
+  EXPECT_EQ(a.clock.error_ns, b.clock.error_ns);
   ExpectEqual(a.answer, b.answer);
   ExpectEqual(a.vote, b.vote);
   ASSERT_EQ(a.batch.size(), b.batch.size());
@@ -288,7 +299,8 @@ TEST(Message, RandomDamageNeverHurts) {
   Messages messages(NumberOr("TF_HVD_FUZZ_SEED", 3));
   const unsigned rounds = NumberOr("TF_HVD_FUZZ_ROUNDS", 3000);
   for (unsigned i = 0; i < rounds; ++i) {
-    std::string bytes = EncodeMessage(messages.Next(kKinds[i % 6]));
+    std::string bytes =
+        EncodeMessage(messages.Next(kKinds[i % std::size(kKinds)]));
     for (int n = 1 + messages.Below(4); n > 0; --n) {
       bytes[static_cast<size_t>(
           messages.Below(static_cast<int>(bytes.size())))] =

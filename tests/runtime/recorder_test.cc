@@ -128,7 +128,7 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
     EXPECT_EQ(slot.dimensions, 5);
     EXPECT_EQ(slot.shape[3], 5);
   }
-  record.Agreed(512, 1000);
+  record.Agreed(512, 5, 1000);
   record.Started(9, 2000);
   record.MovesBy("shm");
   record.Moved(0.375, 5);
@@ -189,7 +189,7 @@ TEST_F(RecorderTest, TheRingComesRound) {
     recorder->Add(Call("later")).Ended(Status::Ok());
   }
   // Another call has its slot by now.
-  first.Agreed(1, 1);
+  first.Agreed(1, 0, 1);
   first.Started(1, 1);
   first.MovesBy("shm");
   first.Moved(1, 1);
@@ -210,7 +210,7 @@ TEST_F(RecorderTest, AllThreadsMayCall) {
     threads.emplace_back([&recorder] {
       for (size_t i = 0; i < kRecordedCalls / 8; ++i) {
         CallRecord record = recorder->Add(Call("x"));
-        record.Agreed(1, 1);
+        record.Agreed(1, 0, 1);
         record.Ended(InvalidArgument("no"));
       }
     });
@@ -384,7 +384,7 @@ TEST_F(RecorderTest, ARingThatIsTooSmallForWhatIsUnderWay) {
       std::vector<CallRecord> held(kRecordedCalls);
       for (size_t i = 0; i < 3 * kRecordedCalls; ++i) {
         CallRecord& one = held[i % held.size()];
-        one.Agreed(1, 1);
+        one.Agreed(1, 0, 1);
         one.Ended(Status::Ok());
         one = recorder->Add(Call("x"));
         one.Started(1, 1);
@@ -397,7 +397,7 @@ TEST_F(RecorderTest, ARingThatIsTooSmallForWhatIsUnderWay) {
 
 TEST(CallRecord, OfNoCallDoesNothing) {
   CallRecord record;
-  record.Agreed(1, 1);
+  record.Agreed(1, 0, 1);
   record.Started(1, 1);
   record.MovesBy("shm");
   record.Moved(1, 1);

@@ -134,6 +134,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "mpi_threads_supported": (number, []),
         "end_text": (text, []),
         "submitted_count": (ctypes.c_int64, []),
+        "start_timeline": (number, [text, number, *error]),
+        "stop_timeline": (None, []),
         "set_eager_name": (None, [text]),
         "eager_source": (ctypes.c_void_p, []),
         "config_markdown": (text, []),
@@ -218,6 +220,11 @@ def add_process_set(ranks: Sequence[int]) -> tuple[int, int, str]:
 def remove_process_set(number: int) -> tuple[int, str]:
     """Status code and the error's text."""
     return _called(library.tf_hvd_remove_process_set, number)
+
+
+def start_timeline(path: str, mark_cycles: bool) -> tuple[int, str]:
+    """Status code and the error's text."""
+    return _called(library.tf_hvd_start_timeline, path.encode(), mark_cycles)
 
 
 def gather_ranks(mine: Sequence[int]) -> tuple[int, list[list[int]], str]:

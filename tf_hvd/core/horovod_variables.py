@@ -81,10 +81,8 @@ VARIABLES: dict[str, Variable] = {
     "HOROVOD_ENABLE_XLA_OPS": Variable(
         "No meaning: collectives are compiled by XLA wherever a step is."
     ),
-    "HOROVOD_TIMELINE": Variable(f"{_NOT_HONOURED}no timeline is written yet.", asks=_is_set),
-    "HOROVOD_TIMELINE_MARK_CYCLES": Variable(
-        "No meaning: it needs HOROVOD_TIMELINE, which is not honoured."
-    ),
+    "HOROVOD_TIMELINE": Variable("Honoured, see above."),
+    "HOROVOD_TIMELINE_MARK_CYCLES": Variable("Honoured, see above."),
     "HOROVOD_AUTOTUNE": Variable(f"{_NOT_HONOURED}nothing is tuned.", asks=_is_on),
     "HOROVOD_AUTOTUNE_LOG": _TUNED,
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": _TUNED,

@@ -1,29 +1,30 @@
-"""Horovod's timeline, which this version does not write."""
+"""The timeline of this rank: begun and ended while a program runs (docs/timeline.md)."""
 
-from tf_hvd.core import basics, log
+from tf_hvd.core import _native, basics
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Logs a warning: no timeline is written by this version.
+    """Writes what this rank's collectives do, and when, to a file, until `stop_timeline`.
 
-    TensorFlow's profiler shows the collectives as it shows any op.
+    Each rank that calls it writes a file of its own: rank 0 `file_path`, rank 3 of `trace.json`
+    `trace.rank-3.json`. Nothing waits for the disk: what it is too slow for is left out, and
+    counted in the file. `HOROVOD_TIMELINE` does it from `init` on, on all ranks.
 
     Args:
-      file_path: where Horovod would write to.
-      mark_cycles: whether Horovod would mark its cycles.
+      file_path: the file, which is written over. Perfetto's packets if it ends in `.pftrace`;
+        otherwise Chrome's JSON, with the names that Horovod's timeline has.
+      mark_cycles: whether to mark when calls were put in order.
 
     Raises:
-      ValueError: before `init`.
+      ValueError: before `init`; a timeline is being written; the file cannot be written to.
     """
-    del mark_cycles
-    if basics.rank() == 0:
-        log.warning(
-            "start_timeline(%r) writes nothing: this version of tf_hvd has no timeline. "
-            "tf.profiler.experimental.start() shows the collectives as it shows any op.",
-            file_path,
-        )
+    basics.rank()
+    code, text = _native.start_timeline(file_path, mark_cycles)
+    if code:
+        raise ValueError(text)
 
 
 def stop_timeline() -> None:
-    """Does nothing: no timeline is written. ValueError before `init`."""
+    """Ends this rank's timeline; does nothing if there is none. ValueError before `init`."""
     basics.rank()
+    _native.library.tf_hvd_stop_timeline()

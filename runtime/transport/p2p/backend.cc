@@ -90,8 +90,9 @@ class P2POperation final : public Operation {
         continue;
       }
       TF_HVD_RETURN_IF_ERROR(Take(step));
-      poll->moved = true;
-      if (NowNs() >= until_ns) return Status::Ok();
+      const int64_t now_ns = NowNs();
+      poll->Did(did_, now_ns);
+      if (now_ns >= until_ns) return Status::Ok();
     }
     poll->done = true;
     return Status::Ok();
@@ -102,6 +103,7 @@ class P2POperation final : public Operation {
  private:
   // One step, or one block of it.
   Status Take(Schedule::Step* step) {
+    did_ = Phase::kExchange;
     switch (step->kind) {
       case Schedule::Step::kSend:
         TF_HVD_RETURN_IF_ERROR(
@@ -112,6 +114,7 @@ class P2POperation final : public Operation {
             messages_.Receive(step->lane, step->peer, step->data, step->bytes));
         break;
       default: {
+        did_ = step->copies ? Phase::kPack : Phase::kReduce;
         const int64_t count = std::min(step->block, step->count - worked_);
         step->work(worked_, count);
         worked_ += count;
@@ -189,7 +192,8 @@ class P2POperation final : public Operation {
   bool begun_ = false;
   P2PBackend::Block staging_;
   Schedule schedule_;
-  int64_t worked_ = 0;  // elements of the step that is due
+  Phase did_ = Phase::kExchange;  // what was done last
+  int64_t worked_ = 0;            // elements of the step that is due
   MessageSet messages_;
 };
 

@@ -36,6 +36,7 @@ class Schedule {
     Work work = nullptr;
     int64_t count = 0;  // of work
     int64_t block = 0;  // the most that is done at once
+    bool copies = false;
   };
 
   void Send(size_t lane, int peer, const void* data, size_t bytes) {
@@ -62,12 +63,13 @@ class Schedule {
   }
   void Copy(void* to, const void* from, size_t bytes) {
     constexpr int64_t kBlock = 256 * 1024;
-    if (to == from) return;
+    if (to == from || bytes == 0) return;
     Do(static_cast<int64_t>(bytes), kBlock,
        [to = static_cast<char*>(to), from = static_cast<const char*>(from)](
            int64_t begin, int64_t count) {
          std::memcpy(to + begin, from + begin, static_cast<size_t>(count));
        });
+    steps_.back().copies = true;
   }
 
   // Asked for more when the steps are used up; false when there are no more.

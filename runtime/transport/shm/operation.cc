@@ -53,8 +53,9 @@ Status ShmOperation::Progress(int64_t budget_ns, Poll* poll) {
         ConsumeOne() || GatherOne() || CrossOne(until_ns) || PublishOne();
     if (!status_.ok()) return status_;
     if (!moved) break;
-    poll->moved = true;
-    if (NowNs() >= until_ns) return Status::Ok();
+    const int64_t now_ns = NowNs();
+    poll->Did(did_, now_ns);
+    if (now_ns >= until_ns) return Status::Ok();
   }
   poll->awaited = awaited_;
   return Status::Ok();
@@ -115,6 +116,7 @@ bool ShmOperation::PublishOne() {
     backend_->in_use_.push_back(
         {static_cast<uint32_t>(slot), piece, {lines_.begin(), lines_.end()}});
   }
+  did_ = Phase::kPack;
   ++published_;
   stream_->published = piece + 1;
   Advance(&ProgressLine::published, piece + 1);
@@ -134,6 +136,7 @@ bool ShmOperation::ConsumeOne() {
   }
   const ShmSlots slots = SlotsOf(piece);
   pieces_->Consume(consumed_, slots);
+  did_ = Reduces(spec_.kind) ? Phase::kReduce : Phase::kUnpack;
   ++consumed_;
   stream_->consumed = piece + 1;
   if (last) {
@@ -165,6 +168,7 @@ void ShmOperation::SetOut(uint64_t piece, const ShmSlots& slots) {
 
 // All that are on their way move; they end in order.
 bool ShmOperation::CrossOne(int64_t until_ns) {
+  did_ = Phase::kExchange;
   bool moved = false;
   for (Crossing& one : crossing_) {
     if (one.operation == nullptr) continue;
@@ -196,6 +200,7 @@ bool ShmOperation::GatherOne() {
     return false;
   }
   pieces_->Gather(gathered_, SlotsOf(piece));
+  did_ = Phase::kUnpack;
   ++gathered_;
   stream_->done = piece + 1;
   Advance(&ProgressLine::done, piece + 1);

@@ -78,6 +78,7 @@ class ShmOperation final : public Operation {
   uint64_t gathered_ = 0;
   std::deque<Crossing> crossing_;
   int awaited_ = -1;
+  Phase did_ = Phase::kPack;  // what was done last
   Status status_;
 };
 

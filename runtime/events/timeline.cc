@@ -1,0 +1,196 @@
+#include "runtime/events/timeline.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/events/trace_builder.h"
+
+namespace tf_hvd {
+namespace {
+
+constexpr auto kTurn = std::chrono::milliseconds(10);
+// Until Stop gives a file up.
+constexpr auto kPatience = std::chrono::seconds(5);
+constexpr int64_t kClockNs = 2 * kSecond;
+constexpr char kThreadName[] = "tf_hvd timeline";
+
+bool EndsWith(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() &&
+         text.substr(text.size() - end.size()) == end;
+}
+
+bool IsPackets(std::string_view path) {
+  return EndsWith(path, ".pftrace") || EndsWith(path, ".perfetto-trace");
+}
+
+// "a/trace.json" and ".rank-3": "a/trace.rank-3.json".
+std::string Within(const std::string& path, const std::string& more) {
+  const size_t name = path.rfind('/') + 1;  // npos + 1: 0
+  const size_t dot = path.rfind('.');
+  const bool suffix = dot != std::string::npos && dot > name;
+  std::string result = path;
+  return result.insert(suffix ? dot : path.size(), more);
+}
+
+int Open(const std::string& path) {
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+}
+
+// 0, or an errno.
+int WriteAll(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = write(file, bytes.data(), bytes.size());
+    if (wrote < 0 && errno != EINTR) return errno;
+    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(wrote, 0)));
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string TimelinePath(const std::string& path, int rank) {
+  return rank == 0 ? path : Within(path, ".rank-" + std::to_string(rank));
+}
+
+struct Timeline::Shared {
+  std::string who;
+  std::string path;
+  int64_t full_bytes = 0;  // 0: never
+  PhaseLog* phases = nullptr;
+  std::function<Clock()> clock;
+  int64_t begun_ns = 0;
+  std::unique_ptr<TraceForm> form;
+
+  std::mutex mutex;  // held by who builds
+  std::condition_variable changed;
+  std::unique_ptr<TraceBuilder> builder;  // guarded by mutex
+  bool ended = false;    // guarded by mutex: nothing more is built
+  std::string built;     // guarded by mutex
+  bool written = false;  // guarded by mutex: the thread has ended
+
+  int file = -1;           // the thread's
+  int64_t file_bytes = 0;  // the thread's
+
+  void Build(bool last);
+  void End();
+  void Run();
+  int Write(std::string_view bytes, bool may_be_full);
+};
+
+Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
+                       const Recorder* recorder, PhaseLog* phases,
+                       std::function<Clock()> clock,
+                       std::unique_ptr<Timeline>* timeline) {
+  const auto shared = std::make_shared<Shared>();
+  shared->who = "rank " + std::to_string(head.rank) + " (" + head.host + ")";
+  shared->path = TimelinePath(settings.path, head.rank);
+  shared->full_bytes = settings.limit_bytes / 2;
+  shared->phases = phases;
+  shared->clock = std::move(clock);
+  shared->begun_ns = NowNs();
+  shared->file = Open(shared->path);
+  if (shared->file < 0) {
+    return InvalidArgument("the timeline cannot be written to " + shared->path +
+                           ": " + std::strerror(errno));
+  }
+  head.time_ns = shared->begun_ns;
+  head.realtime_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
+  const bool packets = IsPackets(settings.path);
+  shared->form = packets ? MakeTracePackets() : MakeTraceJson();
+  phases->Start();
+  shared->builder = std::make_unique<TraceBuilder>(
+      std::move(head), recorder, phases, shared->form.get(),
+      packets ? kTraceNames : kHorovodTraceNames, settings.mark_cycles);
+  shared->builder->Begin(&shared->built);
+  std::thread thread([shared] { shared->Run(); });
+  pthread_setname_np(thread.native_handle(), kThreadName);
+  thread.detach();
+  timeline->reset(new Timeline(shared));
+  return Status::Ok();
+}
+
+// Waits for the clock: the recorder has room for what comes meanwhile.
+void Timeline::Shared::Build(bool last) {
+  const Clock now = clock();
+  const bool known = now.error_ns >= 0 || NowNs() > begun_ns + kClockNs;
+  if (known || last) builder->Build(now.offset_ns, now.error_ns, &built);
+}
+
+// From here on what was recorded is not looked at any more.
+void Timeline::Shared::End() {
+  ended = true;
+  phases->Stop();
+  changed.notify_all();
+}
+
+void Timeline::Shared::Run() {
+  std::string bytes;
+  for (bool last = false; !last;) {
+    {
+      std::unique_lock<std::mutex> lock(mutex);
+      changed.wait_for(lock, kTurn, [this] { return ended; });
+      last = ended;
+      if (!last) Build(false);
+      bytes = std::exchange(built, {});
+    }
+    const int error = Write(bytes, !last);
+    if (error == 0) continue;
+    WriteLog(LogLevel::kWarning, who,
+             "the timeline ends: " + path + ": " + std::strerror(error));
+    const std::lock_guard<std::mutex> lock(mutex);
+    End();
+    last = true;
+  }
+  close(file);
+  const std::lock_guard<std::mutex> lock(mutex);
+  written = true;
+  changed.notify_all();
+}
+
+int Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
+  const int error = WriteAll(file, bytes);
+  file_bytes += static_cast<int64_t>(bytes.size());
+  if (error != 0 || !may_be_full || full_bytes == 0 ||
+      file_bytes < full_bytes) {
+    return error;
+  }
+  close(file);
+  std::rename(path.c_str(), Within(path, ".before").c_str());
+  file = Open(path);
+  file_bytes = 0;
+  if (file < 0) return errno;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::string begin;
+  builder->Begin(&begin);
+  built.insert(0, begin);
+  return 0;
+}
+
+void Timeline::Stop() {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  if (!shared_->ended) {
+    shared_->Build(true);
+    shared_->End();
+  }
+  shared_->changed.wait_for(lock, kPatience,
+                            [this] { return shared_->written; });
+}
+
+Timeline::~Timeline() { Stop(); }
+
+}  // namespace tf_hvd

@@ -1,0 +1,71 @@
+// Trace: what the timeline writes, and the two forms of it: Chrome's JSON and
+// Perfetto's TrackEvent. Pure; one thread.
+//
+// A track is a row of a viewer; what is on it lies side by side or nests.
+#ifndef TF_HVD_RUNTIME_EVENTS_TRACE_H_
+#define TF_HVD_RUNTIME_EVENTS_TRACE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace tf_hvd {
+
+// Whose trace it is.
+struct TraceHead {
+  int rank = 0;
+  int size = 1;
+  std::string host;
+  int process = 0;
+  // One moment, nanoseconds, by the realtime clock and by that of the times.
+  int64_t realtime_ns = 0;
+  int64_t time_ns = 0;
+};
+
+// A name and a number or a text.
+struct TraceValue {
+  std::string_view name;
+  std::variant<int64_t, std::string_view> value;
+};
+
+struct TraceSpan {
+  std::string_view name;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  std::vector<TraceValue> values;
+};
+
+class TraceForm {
+ public:
+  virtual ~TraceForm() = default;
+
+  // A file begins: each can be read without the one before.
+  virtual void Begin(const TraceHead& head, std::string* out) = 0;
+  // Of a number that is this trace's own, from 0; told again in each file.
+  virtual void Track(int track, std::string_view name, std::string* out) = 0;
+  // `unit`: "bytes", "ns" or "count".
+  virtual void CounterTrack(int track, std::string_view name,
+                            std::string_view unit, std::string* out) = 0;
+  // What holds others comes before those; times never go back otherwise, and a
+  // span that is held ends no later than what holds it.
+  virtual void Spans(int track, const std::vector<TraceSpan>& spans,
+                     std::string* out) = 0;
+  virtual void Instant(int track, std::string_view name, int64_t time_ns,
+                       std::string* out) = 0;
+  virtual void Counter(int track, int64_t time_ns, int64_t value,
+                       std::string* out) = 0;
+};
+
+// Chrome's JSON array of events. It may end anywhere: viewers need no bracket.
+std::unique_ptr<TraceForm> MakeTraceJson();
+
+// Packets of protos/perfetto/trace/trace.proto: files of several ranks, one
+// behind the other, are one trace.
+std::unique_ptr<TraceForm> MakeTracePackets();
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EVENTS_TRACE_H_

@@ -1,0 +1,113 @@
+// TraceBuilder: makes a trace of what is recorded, bit by bit, while it is
+// being recorded. What was written over before it was read, or found no room,
+// is counted.
+//
+// Its tracks: what TensorFlow waits for; calls until they begin (agreement);
+// operations, for each way by which data moves; counters. What overlaps lies on
+// several tracks of one name.
+#ifndef TF_HVD_RUNTIME_EVENTS_TRACE_BUILDER_H_
+#define TF_HVD_RUNTIME_EVENTS_TRACE_BUILDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/events/call_reader.h"
+#include "runtime/events/phases.h"
+#include "runtime/events/recorder.h"
+#include "runtime/events/trace.h"
+
+namespace tf_hvd {
+
+// What viewers show.
+struct TraceNames {
+  const char* negotiate;  // the operation's name follows
+  const char* queue;
+  // By Phase; of kWait the rank's number follows; null: the backend and the
+  // operation, as MPI_ALLREDUCE.
+  const char* phases[5];
+  const char* cycle;
+};
+
+// Those of Horovod's timeline, where it has any.
+extern const TraceNames kHorovodTraceNames;
+extern const TraceNames kTraceNames;
+
+// One thread.
+class TraceBuilder {
+ public:
+  // All outlive the builder. What was recorded before is left out.
+  TraceBuilder(TraceHead head, const Recorder* recorder, PhaseLog* phases,
+               TraceForm* form, const TraceNames& names, bool mark_cycles);
+
+  // The beginning of a file.
+  void Begin(std::string* out);
+
+  // Appends what has ended since. `offset_ns` is added to all times, and may be
+  // wrong by `error_ns`; negative: nobody knows.
+  void Build(int64_t offset_ns, int64_t error_ns, std::string* out);
+
+  uint64_t dropped() const { return reader_.dropped() + phases_->dropped(); }
+
+ private:
+  using Interval = std::pair<int64_t, int64_t>;
+
+  // A track, and more of its name where that is taken.
+  struct Lanes {
+    int first = 0;
+    std::string name;
+    std::vector<std::vector<Interval>> taken;
+  };
+  // What is in flight.
+  struct Counter {
+    int track = 0;
+    int64_t value = 0;
+    std::multimap<int64_t, int64_t> changes;  // by time, still to be told
+  };
+  struct Operation {
+    std::vector<RecordedCall> calls;
+    std::vector<PhaseSpan> phases;
+  };
+  void Ended(RecordedCall call);
+  void PutCall(const RecordedCall& call, std::string* out);
+  void PutOperations(std::string* out);
+  void PutOperation(uint64_t number, const Operation& one, std::string* out);
+  void PutCycle(const RecordedCall& call, std::string* out);
+  void PutWaits(std::string* out);
+  void PutCounter(Counter* counter, std::string* out);
+  int TrackFor(Lanes* lanes, Interval taken, std::string* out);
+  Lanes* LanesOf(const std::string& backend);
+  void Tell(int track, const std::string& name, std::string* out);
+  int64_t At(int64_t time_ns) const { return time_ns + offset_ns_; }
+
+  const TraceHead head_;
+  PhaseLog* const phases_;
+  TraceForm* const form_;
+  const TraceNames& names_;
+  const bool mark_cycles_;
+  int64_t offset_ns_ = 0;
+  int64_t told_error_ns_ = 0;
+
+  CallReader reader_;
+  uint64_t told_dropped_ = 0;  // in this file
+
+  std::map<uint64_t, Operation> operations_;
+  std::vector<PhaseSpan> spans_;
+  Lanes agreement_;
+  std::map<std::string, Lanes> backends_;
+  std::map<int, std::string> told_;  // tracks
+  Counter bytes_;
+  Counter under_way_;
+  std::set<int64_t> cycles_;  // of which something was seen lately
+
+  int64_t waited_until_ns_ = 0;
+};
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_RUNTIME_EVENTS_TRACE_BUILDER_H_

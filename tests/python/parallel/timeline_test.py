@@ -1,0 +1,256 @@
+"""The timeline of a job: what is in the files, while programs run."""
+
+import json
+import os
+import statistics
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd.observe import step_report, step_times, trace_reader
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def rank():
+    return hvd.rank()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Rank 0's, on all."""
+    return hvd.broadcast_object(str(tmp_path), 0)
+
+
+@pytest.fixture(params=["json", "pftrace"])
+def written(request, folder):
+    """Runs a program with a timeline; returns the timelines of all ranks."""
+    path = os.path.join(folder, f"trace.{request.param}")
+
+    def run(program, **options):
+        hvd.start_timeline(path, **options)
+        try:
+            program()
+        finally:
+            hvd.stop_timeline()
+        hvd.barrier()  # all have written theirs
+        files = [path, *(f"{path[: -len(request.param)]}rank-{r}.{request.param}"
+                         for r in range(1, hvd.size()))]  # fmt: skip
+        return [trace for file in files for trace in trace_reader.read(file)]
+
+    run.path, run.suffix = path, request.param
+    return run
+
+
+def calls_of(trace):
+    return {span.name: span for span in trace.spans["agreement"]}
+
+
+def operations_of(trace):
+    return {
+        span.values["operation"]: span
+        for spans in trace.spans.values()
+        for span in spans
+        if "calls" in span.values
+    }
+
+
+def test_each_call_of_each_rank_is_there(written, rank, size):
+    def program():
+        hvd.allreduce(tf.ones([1000]), name="sum", op=hvd.Sum)
+        hvd.grouped_allreduce([tf.ones([3]), tf.ones([4])], name="group")
+        hvd.allgather(tf.ones([rank + 1, 2]), name="rows")
+        hvd.broadcast(tf.ones([5]), 0, name="first")
+        hvd.barrier()
+
+    traces = written(program)
+    assert [trace.rank for trace in traces] == list(range(size))
+    for trace in traces:
+        assert trace.size == size
+        assert trace.dropped == 0
+        assert trace.clock_error == 0  # on one machine
+        calls, operations = calls_of(trace), operations_of(trace)
+        assert calls["sum"].values["bytes"] == 4000
+        assert calls["sum"].values["first"] == "float32[1000]"
+        assert calls["sum"].values["reduce"] == "Sum"
+        assert calls["sum"].values["source"].split(":")[0].endswith("timeline_test.py")
+        assert calls["group"].values["tensors"] == 2
+        assert calls["rows"].values["bytes"] == 8 * (trace.rank + 1)
+        for name in ("sum", "group", "rows", "first"):
+            call = calls[name]
+            assert call.values["order"] == calls_of(traces[0])[name].values["order"]
+            assert 0 <= call.values["last_rank"] < size
+            begins = [part.begin for part in call.parts]
+            assert begins == sorted(begins)
+            operation = operations[call.values["operation"]]
+            assert call.end == operation.begin < operation.end
+            for part in operation.parts:
+                assert operation.begin <= part.begin <= part.end <= operation.end
+
+
+def test_all_ranks_times_are_of_one_clock(written, rank):
+    marks = []
+
+    def program():
+        for number in range(5):
+            hvd.barrier()
+            if rank == number % 2:
+                time.sleep(0.02)
+            marks.append(time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+            hvd.allreduce(tf.ones([2]), name=f"x{number}")
+
+    traces = written(program)
+    made = hvd.allgather_object(marks)
+    for trace, its in zip(traces, made, strict=True):
+        for number, mark in enumerate(its):
+            assert calls_of(trace)[f"x{number}"].begin >= mark
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_is_late_is_named_in_each_step(written, rank, size):
+    """By as much as it was late: compared with its own clock."""
+    late = size - 1
+    times = []
+
+    def program():
+        for _ in range(6):
+            hvd.allreduce(tf.ones([10]), name="early")
+            hvd.allreduce(tf.ones([10]), name="middle")
+            if rank == late:
+                time.sleep(0.1)
+            times.append(time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+            hvd.allreduce(tf.ones([10]), name="end")
+
+    traces = written(program)
+    made = hvd.allgather_object(times)
+    found = step_report.report(traces)
+    assert found.count == 5
+    assert [step.late and step.late[0] for step in found.steps.steps] == [late] * 5
+    off = [
+        abs(step.late[1] - (made[late][number] - min(each[number] for each in made[:late])))
+        for number, step in enumerate(found.steps.steps)
+    ]
+    assert statistics.median(off) < 2 * MS  # a busy machine may hold up a call after it was timed
+    assert f"Rank {late} " in found.advice
+
+
+def test_bytes_in_flight_come_and_go(written):
+    def program():
+        for _ in range(3):
+            hvd.allreduce(tf.ones([1 << 16]), name="large")
+            time.sleep(0.01)
+
+    for trace in written(program):
+        values = [value for _, value in trace.counters["bytes in flight"]]
+        assert max(values) == 1 << 18
+        assert values[-1] == 0
+
+
+def test_fused_calls_are_one_operation(written):
+    @tf.function
+    def many():
+        return [hvd.allreduce(tf.ones([100]), name=f"g{n}") for n in range(20)]
+
+    traces = written(lambda: [many() for _ in range(3)])
+    for trace in traces:
+        calls = [span for span in trace.spans["agreement"] if span.name.startswith("g")]
+        assert len(calls) == 60
+        counted = sum(
+            operation.values["calls"]
+            for number, operation in operations_of(trace).items()
+            if number in {call.values["operation"] for call in calls}
+        )
+        assert counted == 60
+    steps = step_times.analyse(traces)
+    assert len(steps.steps) == 2
+    assert all(len(step.calls) == 20 for step in steps.steps)
+
+
+def test_cycles_are_marked(written):
+    def program():
+        for number in range(4):
+            hvd.allreduce(tf.ones([2]), name=f"c{number}")
+
+    written(program, mark_cycles=True)
+    if written.suffix == "json" and hvd.rank() == 0:
+        with open(written.path) as file:
+            assert file.read().count('"CYCLE_START"') >= 4
+
+
+def test_json_is_json_with_horovods_names(folder, rank):
+    path = os.path.join(folder, "trace.json")
+    hvd.start_timeline(path)
+    hvd.allreduce(tf.ones([1 << 20]), name="x")
+    hvd.stop_timeline()
+    mine = path if rank == 0 else path.replace(".json", f".rank-{rank}.json")
+    with open(mine) as file:
+        events = json.loads(file.read().rstrip().rstrip(",") + "]")
+    names = {event["name"] for event in events if event["ph"] == "X"}
+    assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "x"} <= names
+    if hvd.size() > 1:
+        assert {"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"} <= names
+    assert {event["pid"] for event in events} == {rank}
+
+
+def test_more_names_than_are_numbered(written):
+    def program():
+        for number in range(10_100):
+            hvd.allreduce(tf.ones([1]), name=f"new_{number}")
+
+    if written.suffix == "pftrace" and hvd.size() < 3:
+        for trace in written(program):
+            assert trace.dropped or {f"new_{number}" for number in range(10_100)} <= set(
+                calls_of(trace)
+            )
+            assert max(int(name[4:]) for name in calls_of(trace) if "new_" in name) == 10_099
+
+
+def test_one_at_a_time_and_only_while_it_runs(tmp_path):
+    hvd.stop_timeline()  # there is none
+    hvd.start_timeline(str(tmp_path / "a.json"))
+    with pytest.raises(ValueError, match="stop_timeline"):
+        hvd.start_timeline(str(tmp_path / "b.json"))
+    hvd.stop_timeline()
+    hvd.stop_timeline()
+    hvd.start_timeline(str(tmp_path / "b.json"))
+    hvd.stop_timeline()
+
+
+def test_a_file_that_cannot_be_made_is_an_error():
+    with pytest.raises(ValueError, match=r"/no/such/folder/a.*: No such file"):
+        hvd.start_timeline("/no/such/folder/a.json")
+    hvd.allreduce(tf.ones([2]))
+
+
+def test_a_disk_that_is_full_ends_the_timeline_alone(tmp_path, rank, capfd):
+    path = tmp_path / "full.json"
+    mine = path if rank == 0 else tmp_path / f"full.rank-{rank}.json"
+    os.symlink("/dev/full", mine)
+    hvd.start_timeline(str(path))
+    for _ in range(20):
+        result = hvd.allreduce(tf.ones([10]), op=hvd.Sum)
+        time.sleep(0.005)
+    assert result.numpy()[0] == hvd.size()
+    hvd.stop_timeline()
+    assert "the timeline ends" in capfd.readouterr().err
+    hvd.start_timeline(str(tmp_path / "again.json"))
+    hvd.stop_timeline()
+
+
+def test_a_disk_that_stands_still_holds_nothing_up(tmp_path, rank):
+    """Nobody reads the pipe: what has no room is counted, and `stop_timeline` comes back."""
+    path = tmp_path / "pipe.json"
+    mine = path if rank == 0 else tmp_path / f"pipe.rank-{rank}.json"
+    os.mkfifo(mine)
+    reader = os.open(mine, os.O_RDONLY | os.O_NONBLOCK)
+    hvd.start_timeline(str(path))
+    names = [f"{'name' * 20}{n}" for n in range(3000)]
+    for name in names:
+        hvd.allreduce(tf.ones([2]), name=name)
+    hvd.stop_timeline()
+    os.close(reader)
+    assert hvd.allreduce(np.ones(3, "f4"), op=hvd.Sum).numpy().tolist() == [hvd.size()] * 3
