@@ -45,7 +45,6 @@ _NO_CYCLE = "collectives start when they are ready, there is no timed cycle"
 _NO_CACHE = "agreement needs no cache"
 _NO_LAYERS = "ranks of a node always reduce first; see TF_HVD_NODE_DATA and TF_HVD_CROSS"
 _NO_TUNING = "nothing is tuned while the job runs"
-_NO_TIMELINE = "there is no timeline yet; use TensorFlow's profiler"
 _ONE_STREAM = "NCCL gets one stream of a GPU"
 _NO_GLOO = "there is no Gloo"
 _NO_TIME = "the log has no times; see --prefix-output-with-timestamp"
@@ -94,8 +93,9 @@ FLAGS: tuple[Flag, ...] = (
         option="--blacklist-cooldown-range",
         keywords={"nargs": 2},
     ),
-    Flag(("--timeline-filename",), "FILE", told=_NO_TIMELINE),
-    *_switch("timeline-mark-cycles", _NO_TIMELINE),
+    Flag(("--timeline-filename",), "FILE", option="--timeline"),
+    Flag(("--timeline-mark-cycles",), variable="HOROVOD_TIMELINE_MARK_CYCLES", value="1"),
+    Flag(("--no-timeline-mark-cycles",), variable="HOROVOD_TIMELINE_MARK_CYCLES", value="0"),
     Flag(("--no-stall-check",), variable="HOROVOD_STALL_CHECK_DISABLE", value="1"),
     Flag(("--stall-check",), variable="HOROVOD_STALL_CHECK_DISABLE", value="0"),
     Flag(

@@ -23,6 +23,7 @@ from tf_hvd.launch import (
     run,
     strip_ops,
     supervise,
+    timeline,
 )
 from tf_hvd.launch.errors import UsageError
 
@@ -83,6 +84,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _megabytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of megabytes, as 500")
+    return int(text)
+
+
 def _add_output(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--output-filename",
@@ -98,6 +105,21 @@ def _add_output(runner: argparse.ArgumentParser) -> None:
         "--tag-output",
         action="store_true",
         help="put the rank and the stream before each line, as `[1,0]<stdout>: `",
+    )
+
+
+def _add_timeline(runner: argparse.ArgumentParser) -> None:
+    runner.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="write what each rank's collectives do, and when, to FILE and beside it "
+        "(FILE.pftrace: for ui.perfetto.dev)",
+    )
+    runner.add_argument(
+        "--timeline-limit",
+        type=_megabytes,
+        metavar="MB",
+        help="how long a rank's may become: what comes last is kept",
     )
 
 
@@ -151,6 +173,7 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_command(commands, _rank_count, main)
     doctor.add_command(commands)
     dump.add_command(commands)
+    timeline.add_command(commands)
     return parser
 
 
@@ -194,6 +217,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         help="run a Horovod script: `import horovod` imports tf_hvd",
     )
     _add_output(runner)
+    _add_timeline(runner)
     _add_environment(runner)
     _add_network(runner)
     runner.add_argument(

@@ -88,6 +88,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     outer = environ.get(rank.FOLDER_VARIABLE, "")
     asked = asked_variables(options.variables, options.env_file, environ)
+    asked = {**_timeline(options), **asked}
     hosts = _hosts(options, environ)
     environ = _environment(options, {**environ, **asked})
     here = ranks_here(hosts, options.np, socket.gethostname())
@@ -140,6 +141,16 @@ def _check_number(here: int) -> None:
             f"{here} ranks on this machine need at least {here * _PROCESSES} processes, but it "
             f"allows {most} ({told_by})"
         )
+
+
+def _timeline(options: argparse.Namespace) -> dict[str, str]:
+    """What tells ranks to write one."""
+    told = {}
+    if options.timeline:
+        told["HOROVOD_TIMELINE"] = options.timeline
+    if options.timeline_limit:
+        told["TF_HVD_TIMELINE_LIMIT"] = str(options.timeline_limit * 1_000_000)
+    return told
 
 
 def _not_found(command: Sequence[str]) -> str:

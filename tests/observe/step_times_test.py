@@ -1,0 +1,155 @@
+"""Where steps' time goes, of timelines that are made up."""
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from tf_hvd.observe import step_report, step_times
+from tf_hvd.observe.trace_reader import Span, Trace
+
+MS = 1_000_000
+
+
+def traces_of(submitted, ended, names=None, bytes_of=None):
+    """Of each rank, from the times at which it made each call and at which that had ended.
+
+    Args:
+      submitted: by rank, of each step, of each call.
+      ended: of each step, of each call: on all ranks.
+    """
+    traces = []
+    for rank, steps in enumerate(submitted):
+        trace = Trace(rank, len(submitted), f"host{rank}")
+        agreement, moved, order = [], [], 0
+        for number, calls in enumerate(steps):
+            for place, time in enumerate(calls):
+                order += 1
+                last = max(each[number][place] for each in submitted)
+                end = ended[number][place]
+                size = bytes_of[place] if bytes_of else 1 << 20
+                values = {"set": 0, "order": order, "bytes": size, "operation": order}
+                name = names[place] if names else f"bucket_{place}"
+                parts = [Span("agreement on allreduce", time, last)]
+                agreement.append(Span(name, time, last, values, parts))
+                moved.append(Span("ALLREDUCE", last, end, {"operation": order, "calls": 1}))
+        trace.spans = {"agreement": agreement, "shm": moved}
+        traces.append(trace)
+    return traces
+
+
+@st.composite
+def jobs(draw):
+    ranks, calls = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    submitted = [[] for _ in range(ranks)]
+    ended, now = [], 0
+    for _ in range(draw(st.integers(2, 5))):
+        last = []
+        for steps in submitted:
+            times, at = [], now
+            for _ in range(calls):
+                at += draw(st.integers(1, 20))
+                times.append(at)
+            steps.append(times)
+        for place in range(calls):
+            arrived = max(steps[-1][place] for steps in submitted)
+            last.append(max(arrived, *last[-1:], 0) + draw(st.integers(1, 20)))
+        ended.append(last)
+        now = last[-1]
+    return submitted, ended
+
+
+@hypothesis.given(jobs())
+def test_each_moment_of_a_step_has_its_place(job):
+    """Compared with a look at every nanosecond."""
+    submitted, ended = job
+    found = step_times.analyse(traces_of(submitted, ended))
+    assert len(found.steps) == len(ended) - 1
+    for number, step in enumerate(found.steps):
+        arrivals = [
+            max((steps[number][place], rank) for rank, steps in enumerate(submitted))
+            for place in range(len(ended[number]))
+        ]
+        for rank, steps in enumerate(submitted):
+            transfer, waiting = 0, {}
+            for now in range(max(steps[number]), max(ended[number])):
+                open_ = [p for p, end in enumerate(ended[number]) if end > now]
+                if any(arrivals[place][0] <= now for place in open_):
+                    transfer += 1
+                else:
+                    awaited = min(arrivals[place] for place in open_)[1]
+                    waiting[awaited] = waiting.get(awaited, 0) + 1
+            one = step.ranks[rank]
+            assert one.length == steps[number + 1][0] - steps[number][0]
+            assert one.transfer == transfer
+            assert sum(one.waiting.values()) == sum(waiting.values())
+            assert one.compute == one.length - transfer - sum(waiting.values())
+            assert rank not in one.waiting
+
+
+def job_with_a_straggler(late_ns, steps=20, ranks=3):
+    submitted, ended = [[] for _ in range(ranks)], []
+    for number in range(steps):
+        now = number * 100 * MS
+        for rank in range(ranks):
+            behind = late_ns if rank == 1 else 0
+            submitted[rank].append([now + 10 * MS, now + 30 * MS + behind, now + 60 * MS + behind])
+        ended.append([now + 12 * MS, now + 33 * MS + late_ns, now + 66 * MS + late_ns])
+    return traces_of(submitted, ended)
+
+
+def test_who_is_late_in_the_backward_pass_is_named_in_each_step():
+    found = step_report.report(job_with_a_straggler(20 * MS))
+    for step in found.steps.steps:
+        assert step.late == (1, 20 * MS)
+    others = [row for row in found.rows if row.rank != 1]
+    assert all(row.waits_for == 1 and row.waiting == pytest.approx(20) for row in others)
+    assert all(row.transfer == pytest.approx(6) for row in found.rows)
+    assert found.rows[1].late == found.count
+    assert "Rank 1 (host1) comes last in 19 of 19 steps, by 20.0 ms" in found.advice
+
+
+def test_without_one_it_is_the_transfer():
+    found = step_report.report(job_with_a_straggler(0))
+    assert not any(step.late for step in found.steps.steps)
+    assert found.advice.startswith("Data moves for 6 % of a step")
+
+
+def test_where_nothing_is_exposed_there_is_nothing_to_change():
+    submitted = [[[100 * n * MS, (100 * n + 50) * MS] for n in range(9)] for _ in range(2)]
+    ended = [[(100 * n + 5) * MS, (100 * n + 51) * MS] for n in range(9)]
+    found = step_report.report(traces_of(submitted, ended))
+    assert found.advice == "Nothing: collectives are exposed for 1.0 % of a step."
+
+
+def test_calls_of_no_step_are_left_out():
+    """What begins, and what is called in between, such as metrics at the end of an epoch."""
+    names = ["weights", *["a", "b"] * 3, "metrics", *["a", "b"] * 3]
+    traces = []
+    for rank in range(2):
+        trace, spans = Trace(rank, 2, "host"), []
+        for place, name in enumerate(names):
+            values = {"set": 0, "order": place + 1, "bytes": 8, "operation": place + 1}
+            spans.append(Span(name, place * MS, place * MS, values))
+        trace.spans["agreement"] = spans
+        traces.append(trace)
+    found = step_times.analyse(traces)
+    assert len(found.steps) == 5
+    assert [len(step.calls) for step in found.steps] == [2, 2, 3, 2, 2]
+
+
+def test_timelines_of_two_jobs_are_refused():
+    first, second = job_with_a_straggler(0), job_with_a_straggler(0, ranks=2)
+    with pytest.raises(ValueError, match="not of one job"):
+        step_report.report([*first, *second])
+
+
+def test_ranks_whose_timelines_are_missing_are_told():
+    found = step_report.report(job_with_a_straggler(20 * MS)[:2])
+    assert found.missing == [2]
+    assert any("ranks 2" in line for line in step_report.lines(found))
+
+
+def test_a_job_without_steps():
+    found = step_report.report(traces_of([[[1, 2]], [[1, 3]]], [[2, 4]]))
+    assert found.count == 0
+    assert "no steps" in found.advice
