@@ -1,4 +1,4 @@
-"""What a timeline costs: the same calls without one, with one, and with one whose file takes nothing.
+"""What a timeline costs: the same calls without one, with one, and with one that cannot write.
 
     tf_hvd run -np 2 python benchmarks/timeline_cost.py
 
