@@ -1,4 +1,4 @@
-"""Several machines on one: each has its own network, host name, processes, /dev/shm and sshd.
+"""Several machines on one: each has its own network, host name, processes, /dev/shm, clock, sshd.
 
 A node is a tree of processes in namespaces of its own; veth pairs join the nodes at a bridge
 that is in a namespace of its own too, so that nothing of this machine's network is touched.
@@ -26,6 +26,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 TOOLS = ("unshare", "nsenter", "ip", "tc", "mount", "ssh", "ssh-keygen")
 SSHD = "/usr/sbin/sshd"
 START_LIMIT = 200
+CLOCKS_APART = 3600
+"""Seconds between the clocks of a node and the next."""
 
 
 def why_not() -> str:
@@ -36,7 +38,7 @@ def why_not() -> str:
     missing += [SSHD] if not os.access(SSHD, os.X_OK) else []
     if missing:
         return f"missing: {', '.join(missing)}"
-    namespaces = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
+    namespaces = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--time", "--fork"]
     probe = "ip link add probe type veth peer name other && mount -t proc proc /proc"
     tried = subprocess.run([*namespaces, "sh", "-c", probe], capture_output=True, text=True)
     return tried.stderr.strip() if tried.returncode else ""
@@ -59,7 +61,7 @@ class Node:
 
     def command(self, command: Sequence[str]) -> list[str]:
         """`command` as it is started in this node, in the current folder."""
-        namespaces = ["-t", str(self.init), "-m", "-u", "-i", "-n", "-p"]
+        namespaces = ["-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "-T"]
         return ["nsenter", *namespaces, "--", "env", "-C", os.getcwd(), *command]
 
     def sent_bytes(self) -> int:
@@ -110,6 +112,10 @@ def _write_keys(folder: pathlib.Path, addresses: dict[str, str]) -> None:
     (folder / "known_hosts").write_text("".join(known))
 
 
+def _address(place: int) -> str:
+    return f"10.77.0.{place}"
+
+
 def _start_switch(ends: contextlib.ExitStack) -> int:
     switch = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     ends.callback(switch.wait)
@@ -123,9 +129,12 @@ def _start_switch(ends: contextlib.ExitStack) -> int:
 
 
 def _start_node(
-    ends: contextlib.ExitStack, name: str, address: str, switch: int, folder: pathlib.Path
+    ends: contextlib.ExitStack, name: str, place: int, switch: int, folder: pathlib.Path
 ) -> Node:
     namespaces = ["--net", "--uts", "--ipc", "--mount", "--propagation", "private", "--pid"]
+    # As on machines that were started at different times, its clock is its own.
+    namespaces += ["--time", "--monotonic", str(place * CLOCKS_APART)]
+    address = _address(place)
     process = subprocess.Popen(
         ["unshare", *namespaces, "--fork", "--kill-child", HERE / "node.sh", name, address, folder],
         start_new_session=True,
@@ -159,12 +168,12 @@ def cluster(names: Sequence[str], rate: str = "") -> Iterator[dict[str, Node]]:
     with contextlib.ExitStack() as ends:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="nodes-"))
         ends.callback(shutil.rmtree, folder)
-        addresses = {name: f"10.77.0.{place}" for place, name in enumerate(names, 1)}
-        _write_keys(folder, addresses)
+        places = {name: place for place, name in enumerate(names, 1)}
+        _write_keys(folder, {name: _address(place) for name, place in places.items()})
         switch = _start_switch(ends)
         nodes = {}
-        for name, address in addresses.items():
-            nodes[name] = _start_node(ends, name, address, switch, folder)
+        for name, place in places.items():
+            nodes[name] = _start_node(ends, name, place, switch, folder)
             _plug_in(nodes[name], rate)
         for name in names:
             wait_until((folder / f"{name}.up").exists, name)

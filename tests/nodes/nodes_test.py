@@ -10,12 +10,15 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
+
+from tf_hvd.observe import step_report, trace_reader
 
 HERE = pathlib.Path(__file__).resolve().parent
 PARALLEL = HERE.parent / "python" / "parallel"
@@ -198,6 +201,42 @@ def test_what_of_other_collectives_crosses(job, three_nodes):
             assert here <= shares["broadcast"] < here + 0.1, output
             assert 2 <= shares["allgather"] < 2.2, output
             assert 0.5 <= shares["reducescatter"] < 0.6, output
+
+
+STEPS = """
+marks = []
+for _ in range(9):
+    hvd.allreduce(tf.ones([10]), name="early")
+    if hvd.rank() == 1:
+        time.sleep(0.02)
+    marks.append(time.time_ns())  # one clock on all of these machines
+    hvd.allreduce(tf.ones([10]), name="late")
+say(time.monotonic(), *marks)
+"""
+
+
+def test_who_is_late_is_known_where_clocks_are_hours_apart(job, three_nodes, tmp_path):
+    trace = tmp_path / "trace.pftrace"
+    code, output = job(
+        three_nodes, "alpha:1,beta:1,gamma:1", STEPS, options=["--timeline", str(trace)]
+    )
+    assert code == 0, output
+    clocks, marks = {}, {}
+    for rank in range(3):
+        clock, *own = said(output)[rank][0].split()
+        clocks[rank], marks[rank] = float(clock), [int(mark) for mark in own]
+    assert clocks[1] - clocks[0] > 3000
+    assert clocks[2] - clocks[1] > 3000
+    traces = [each for rank in range(3) for each in trace_reader.read(
+        str(trace if rank == 0 else tmp_path / f"trace.rank-{rank}.pftrace"))]  # fmt: skip
+    assert [each.clock_error > 0 for each in traces] == [False, True, True]
+    found = step_report.report(traces)
+    assert [step.late[0] for step in found.steps.steps] == [1] * 8
+    off = [
+        abs(step.late[1] - (marks[1][number] - min(marks[0][number], marks[2][number])))
+        for number, step in enumerate(found.steps.steps)
+    ]
+    assert statistics.median(off) < 1_000_000
 
 
 @contextlib.contextmanager
