@@ -183,7 +183,7 @@ PYTHON_ARROWS = {
     "collectives": ("core",),
     "strip": ("core", "collectives"),
     "observe": ("core",),
-    "training": ("core", "collectives"),
+    "training": ("core", "collectives", "observe"),
     "keras": ("core", "collectives", "training", "observe"),
     "bench": ("core", "collectives", "training", "keras"),
     "elastic": ("core", "collectives", "training", "keras"),

@@ -26,6 +26,7 @@ __all__ = [
     "HorovodInternalError",
     "HorovodVersionMismatchError",
     "Max",
+    "MetricsHook",
     "Min",
     "MonitoredTrainingSession",
     "NoneCompressor",
@@ -74,6 +75,7 @@ __all__ = [
     "local_rank_op",
     "local_size",
     "local_size_op",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -214,6 +216,7 @@ if not _is_command_line():
     from tf_hvd.keras.any_optimizer import DistributedOptimizer
     from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization
     from tf_hvd.launch.run_function import RankError, run
+    from tf_hvd.observe.metrics import metrics
     from tf_hvd.observe.timeline import start_timeline, stop_timeline
     from tf_hvd.strip import strip_ops
     from tf_hvd.training.aggregation import GradientAggregation
@@ -222,7 +225,11 @@ if not _is_command_line():
         DistributedGradientTape,
         PartialDistributedGradientTape,
     )
-    from tf_hvd.training.session_hooks import BroadcastGlobalVariablesHook, MonitoredTrainingSession
+    from tf_hvd.training.session_hooks import (
+        BroadcastGlobalVariablesHook,
+        MetricsHook,
+        MonitoredTrainingSession,
+    )
 
     __version__: str = build_info.VERSION
 

@@ -102,14 +102,21 @@ std::unique_ptr<Recorder> MakeRecorder(const WorldOptions& options,
 }
 
 // A file that cannot be written to is no reason not to train.
-void StartTimeline(const Config& config, Runtime* runtime) {
-  if (config.timeline.empty()) return;
-  const Status started =
-      runtime->StartTimeline(config.timeline, config.timeline_marks_cycles);
-  if (started.ok() || config.log_level > LogLevel::kWarning) return;
+void StartFiles(const Config& config, Runtime* runtime) {
+  std::vector<Status> started;
+  if (!config.timeline.empty()) {
+    started.push_back(
+        runtime->StartTimeline(config.timeline, config.timeline_marks_cycles));
+  }
+  if (!config.metrics.empty()) {
+    started.push_back(runtime->StartMetricsFile(config.metrics));
+  }
   const Topology& topology = runtime->topology();
-  WriteLog(LogLevel::kWarning, topology.RankText(topology.rank),
-           std::string(started.message()));
+  for (const Status& one : started) {
+    if (one.ok() || config.log_level > LogLevel::kWarning) continue;
+    WriteLog(LogLevel::kWarning, topology.RankText(topology.rank),
+             std::string(one.message()));
+  }
 }
 
 }  // namespace
@@ -140,7 +147,7 @@ Status StartJob(WorldOptions options, std::vector<int32_t> sets,
       return agreed;
     }
   }
-  StartTimeline(options.config, runtime.get());
+  StartFiles(options.config, runtime.get());
   job->runtime = std::move(runtime);
   return Status::Ok();
 }

@@ -366,6 +366,26 @@ void tf_hvd_stop_timeline() {
   if (runtime != nullptr) runtime->StopTimeline();
 }
 
+int tf_hvd_metrics(int64_t* values, int capacity, char* error,
+                   size_t error_bytes) {
+  return tf_hvd::WithRuntime(
+      [&](tf_hvd::Runtime* runtime) {
+        tf_hvd::MetricsTotals totals;
+        TF_HVD_RETURN_IF_ERROR(runtime->ReadMetrics(&totals));
+        std::vector<int64_t> all = {totals.counted_ns,    totals.calls,
+                                    totals.failed,        totals.bytes,
+                                    totals.in_flight,     totals.dropped,
+                                    totals.steps,         totals.step_ns,
+                                    totals.collective_ns, totals.transfer_ns};
+        all.insert(all.end(), totals.waiting_ns.begin(),
+                   totals.waiting_ns.end());
+        all.resize(std::min(all.size(), static_cast<size_t>(capacity)));
+        std::copy(all.begin(), all.end(), values);
+        return tf_hvd::Status::Ok();
+      },
+      error, error_bytes);
+}
+
 int tf_hvd_gather_ranks(const int* ranks, int count, int* all, int capacity,
                         int* length, char* error, size_t error_bytes) {
   return tf_hvd::WithRuntime(

@@ -137,6 +137,12 @@ TF_HVD_EXPORT int tf_hvd_start_timeline(const char* path, int mark_cycles,
                                         char* error, size_t error_bytes);
 TF_HVD_EXPORT void tf_hvd_stop_timeline();
 
+// What this rank's collectives have taken (MetricsTotals of
+// runtime/events/metrics.h, in the order in which they stand there), `capacity`
+// numbers at most.
+TF_HVD_EXPORT int tf_hvd_metrics(int64_t* values, int capacity, char* error,
+                                 size_t error_bytes);
+
 // Name on the wire of the next eager collective that this thread runs; null
 // or "" takes it back. Graph nodes have names of their own and ignore it.
 TF_HVD_EXPORT void tf_hvd_set_eager_name(const char* name);

@@ -83,6 +83,7 @@ class Runtime::Impl {
     if (recorder_ != nullptr) recorder_->Leaves(reason, through);
     engine_.Leave(reason, through);
     StopTimeline();
+    StopMetrics();
     if (recorder_ != nullptr) recorder_->Left(cycle_.aborted());
     finished_ = true;
     while (submitting_ > 0) sched_yield();
@@ -107,35 +108,44 @@ class Runtime::Impl {
   }
 
   Status StartTimeline(const std::string& path, bool mark_cycles) {
-    const std::lock_guard<std::mutex> lock(timeline_mutex_);
+    const std::lock_guard<std::mutex> lock(observers_mutex_);
     if (timeline_ != nullptr) {
       return FailedPrecondition(
           "a timeline is being written: call stop_timeline() first");
     }
-    if (recorder_ == nullptr) {
-      return FailedPrecondition(
-          "there is no timeline without the flight recorder, for which no "
-          "memory could be had");
-    }
-    const Topology& job = topology();
-    TraceHead head;
-    head.rank = job.rank;
-    head.size = job.size;
-    head.host = job.hosts[static_cast<size_t>(job.rank)];
-    head.process = getpid();
+    TF_HVD_RETURN_IF_ERROR(CheckRecorder("timeline"));
     cycle_.clock()->Want(true);
-    if (job.size > 1) world_->doorbell()->Ring();
+    if (topology().size > 1) world_->doorbell()->Ring();
     const auto clock = [this] {
       const ClockOffset::Known known = cycle_.clock()->known();
       return Timeline::Clock{known.offset_ns, known.error_ns};
     };
-    return Timeline::Start({path, mark_cycles, timeline_limit_},
-                           std::move(head), recorder_.get(),
-                           recorder_->phases(), clock, &timeline_);
+    return Timeline::Start({path, mark_cycles, timeline_limit_}, Head(),
+                           recorder_.get(), recorder_->phases(), clock,
+                           &timeline_);
+  }
+
+  Status ReadMetrics(MetricsTotals* totals) {
+    const std::lock_guard<std::mutex> lock(observers_mutex_);
+    TF_HVD_RETURN_IF_ERROR(NeedMetrics());
+    *totals = metrics_->Read();
+    return Status::Ok();
+  }
+
+  Status StartMetricsFile(const std::string& path) {
+    const std::lock_guard<std::mutex> lock(observers_mutex_);
+    TF_HVD_RETURN_IF_ERROR(NeedMetrics());
+    return MetricsFile::Start(path, metrics_.get(), &metrics_file_);
+  }
+
+  std::unique_ptr<Timeline> Trace(std::shared_ptr<TraceForm> form) {
+    if (recorder_ == nullptr) return nullptr;
+    return Timeline::StartInMemory(std::move(form), Head(), recorder_.get(),
+                                   recorder_->phases());
   }
 
   void StopTimeline() {
-    const std::lock_guard<std::mutex> lock(timeline_mutex_);
+    const std::lock_guard<std::mutex> lock(observers_mutex_);
     cycle_.clock()->Want(false);
     timeline_.reset();
   }
@@ -146,6 +156,38 @@ class Runtime::Impl {
   }
 
  private:
+  TraceHead Head() const {
+    const Topology& job = topology();
+    TraceHead head;
+    head.rank = job.rank;
+    head.size = job.size;
+    head.host = job.hosts[static_cast<size_t>(job.rank)];
+    head.process = getpid();
+    return head;
+  }
+
+  Status CheckRecorder(const char* what) const {
+    if (recorder_ != nullptr) return Status::Ok();
+    return FailedPrecondition(
+        std::string("there is no ") + what +
+        " without the flight recorder, for which no memory could be had");
+  }
+
+  // With observers_mutex_ held.
+  Status NeedMetrics() {
+    TF_HVD_RETURN_IF_ERROR(CheckRecorder("count"));
+    if (metrics_ == nullptr) {
+      metrics_ = std::make_unique<Metrics>(recorder_.get(), topology().rank,
+                                           topology().size);
+    }
+    return Status::Ok();
+  }
+
+  void StopMetrics() {
+    const std::lock_guard<std::mutex> lock(observers_mutex_);
+    metrics_file_.reset();
+  }
+
   // Called by the holder of the progress lock, and before there is one.
   void OnSet(int32_t set, const SetMembers& members) {
     const std::lock_guard<std::mutex> lock(ForkSafeMutex());
@@ -167,8 +209,11 @@ class Runtime::Impl {
 
   // Destroyed in the reverse order: the engine's background thread ends first.
   const std::unique_ptr<Recorder> recorder_;
-  std::mutex timeline_mutex_;
-  std::unique_ptr<Timeline> timeline_;  // guarded by timeline_mutex_
+  std::mutex observers_mutex_;
+  std::unique_ptr<Timeline> timeline_;  // guarded by observers_mutex_
+  std::unique_ptr<Metrics> metrics_;    // guarded by observers_mutex_
+  // Guarded by observers_mutex_.
+  std::unique_ptr<MetricsFile> metrics_file_;
   const std::unique_ptr<World> world_;
   TensorQueue queue_;
   Cycle cycle_;
@@ -209,6 +254,18 @@ Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
 }
 
 void Runtime::StopTimeline() { impl_->StopTimeline(); }
+
+Status Runtime::ReadMetrics(MetricsTotals* totals) {
+  return impl_->ReadMetrics(totals);
+}
+
+Status Runtime::StartMetricsFile(const std::string& path) {
+  return impl_->StartMetricsFile(path);
+}
+
+std::unique_ptr<Timeline> Runtime::Trace(std::shared_ptr<TraceForm> form) {
+  return impl_->Trace(std::move(form));
+}
 
 std::string Runtime::EndText() const { return impl_->EndText(); }
 

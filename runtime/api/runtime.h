@@ -14,6 +14,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/status.h"
+#include "runtime/events/metrics.h"
 #include "runtime/events/recorder.h"
 #include "runtime/events/timeline.h"
 #include "runtime/request/entry.h"
@@ -70,6 +71,14 @@ class Runtime {
   Status StartTimeline(const std::string& path, bool mark_cycles);
   // Any thread. Does nothing if there is none.
   void StopTimeline();
+  // Any thread. What this rank's collectives have taken since the first call of
+  // this or the next.
+  Status ReadMetrics(MetricsTotals* totals);
+  // Any thread; once. Writes that to a file from now on.
+  Status StartMetricsFile(const std::string& path);
+  // Any thread. A timeline for `form`, which lasts no longer than this; null
+  // without a recorder.
+  std::unique_ptr<Timeline> Trace(std::shared_ptr<TraceForm> form);
 
   // Why no more calls can be made; empty while they can. Any thread; has the
   // text before a call fails for it. Needs a recorder.

@@ -244,6 +244,14 @@ constexpr Variable kVariables[] = {
        return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
                            &config->timeline_limit);
      }},
+    {"TF_HVD_METRICS", "", "a path",
+     "Where what collectives have taken is written every 5 s, as OpenMetrics "
+     "(docs/metrics.md): each rank has a file, metrics.prom, "
+     "metrics.rank-1.prom and so on. Unset: nowhere.",
+     [](const std::string& text, Config* config) {
+       config->metrics = text;
+       return true;
+     }},
     {kAlone, "0", "0 or 1",
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "
      "that a rank starts.",

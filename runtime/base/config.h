@@ -45,6 +45,7 @@ struct Config {
   std::string timeline;  // the file that init begins; empty: none
   bool timeline_marks_cycles = false;
   int64_t timeline_limit = 0;  // bytes of a rank; 0: none
+  std::string metrics;         // the file that init begins; empty: none
 };
 
 // Reads the environment. A value that is not one is an InvalidArgument that

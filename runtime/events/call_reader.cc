@@ -96,6 +96,7 @@ std::vector<CallReader::Step> CallReader::TakeSteps() {
          steps_.begin()->second.open == 0) {
     taken.push_back(std::move(steps_.begin()->second));
     steps_.erase(steps_.begin());
+    taken.back().next_ns = steps_.begin()->second.first_submitted_ns;
   }
   return taken;
 }

@@ -5,6 +5,7 @@
 #ifndef TF_HVD_RUNTIME_EVENTS_CALL_READER_H_
 #define TF_HVD_RUNTIME_EVENTS_CALL_READER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -22,6 +23,7 @@ class CallReader {
   struct Step {
     int64_t first_submitted_ns = 0;
     int64_t last_submitted_ns = 0;
+    int64_t next_ns = 0;              // when the next one began
     std::vector<RecordedCall> calls;  // that have ended
     int64_t open = 0;                 // that have not
   };
@@ -45,6 +47,9 @@ class CallReader {
   // before.
   int64_t horizon_ns() const { return horizon_ns_; }
   int64_t settled_ns() const { return settled_ns_; }
+
+  // Calls that have not ended.
+  size_t open() const { return open_.size(); }
 
   uint64_t dropped() const { return dropped_; }
 

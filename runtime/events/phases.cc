@@ -9,9 +9,20 @@ constexpr int64_t kGapNs = 10'000;
 
 }  // namespace
 
-void PhaseLog::Start() {
+bool PhaseLog::Start() {
+  if (taking_.exchange(true)) return false;
   if (ring_ == nullptr) ring_ = std::make_unique<PhaseSpan[]>(kSpans);
+  // What came behind the last look belonged to the one before.
+  taken_.store(written_.load(std::memory_order_acquire),
+               std::memory_order_release);
+  dropped_.store(0, std::memory_order_relaxed);
   on_.store(true, std::memory_order_release);
+  return true;
+}
+
+void PhaseLog::Stop() {
+  on_.store(false, std::memory_order_release);
+  taking_.store(false);
 }
 
 void PhaseLog::Add(const PhaseSpan& span) {

@@ -38,12 +38,13 @@ class PhaseLog {
   // Any thread. Off, which it is at first, it costs a look.
   bool on() const { return on_.load(std::memory_order_acquire); }
 
-  // One thread at a time, whose are all that follow.
-  void Start();
-  void Stop() { on_.store(false, std::memory_order_release); }
+  // Any thread. False if somebody has started it and not stopped it; else all
+  // that follow are this thread's.
+  bool Start();
+  void Stop();
   // Appends what has come to `spans`.
   void Take(std::vector<PhaseSpan>* spans);
-  // Spans that were forgotten so far.
+  // Spans that were forgotten since Start.
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   // Holder of the progress lock.
@@ -51,6 +52,7 @@ class PhaseLog {
 
  private:
   std::atomic<bool> on_{false};
+  std::atomic<bool> taking_{false};    // from Start to Stop
   std::unique_ptr<PhaseSpan[]> ring_;  // there from the first start on
   std::atomic<uint64_t> written_{0};
   std::atomic<uint64_t> taken_{0};

@@ -16,6 +16,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/events/rank_file.h"
 #include "runtime/events/trace_builder.h"
 
 namespace tf_hvd {
@@ -36,15 +37,6 @@ bool IsPackets(std::string_view path) {
   return EndsWith(path, ".pftrace") || EndsWith(path, ".perfetto-trace");
 }
 
-// "a/trace.json" and ".rank-3": "a/trace.rank-3.json".
-std::string Within(const std::string& path, const std::string& more) {
-  const size_t name = path.rfind('/') + 1;  // npos + 1: 0
-  const size_t dot = path.rfind('.');
-  const bool suffix = dot != std::string::npos && dot > name;
-  std::string result = path;
-  return result.insert(suffix ? dot : path.size(), more);
-}
-
 int Open(const std::string& path) {
   return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
@@ -61,18 +53,15 @@ int WriteAll(int file, std::string_view bytes) {
 
 }  // namespace
 
-std::string TimelinePath(const std::string& path, int rank) {
-  return rank == 0 ? path : Within(path, ".rank-" + std::to_string(rank));
-}
-
 struct Timeline::Shared {
   std::string who;
   std::string path;
   int64_t full_bytes = 0;  // 0: never
-  PhaseLog* phases = nullptr;
+  const TraceNames* names = &kTraceNames;
+  PhaseLog* phases = nullptr;  // null: somebody else's
   std::function<Clock()> clock;
   int64_t begun_ns = 0;
-  std::unique_ptr<TraceForm> form;
+  std::shared_ptr<TraceForm> form;
 
   std::mutex mutex;  // held by who builds
   std::condition_variable changed;
@@ -81,7 +70,7 @@ struct Timeline::Shared {
   std::string built;     // guarded by mutex
   bool written = false;  // guarded by mutex: the thread has ended
 
-  int file = -1;           // the thread's
+  int file = -1;           // the thread's; -1: none, all is in memory
   int64_t file_bytes = 0;  // the thread's
 
   void Build(bool last);
@@ -96,32 +85,51 @@ Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
                        std::unique_ptr<Timeline>* timeline) {
   const auto shared = std::make_shared<Shared>();
   shared->who = "rank " + std::to_string(head.rank) + " (" + head.host + ")";
-  shared->path = TimelinePath(settings.path, head.rank);
+  shared->path = RankFile(settings.path, head.rank);
   shared->full_bytes = settings.limit_bytes / 2;
-  shared->phases = phases;
   shared->clock = std::move(clock);
-  shared->begun_ns = NowNs();
   shared->file = Open(shared->path);
   if (shared->file < 0) {
     return InvalidArgument("the timeline cannot be written to " + shared->path +
                            ": " + std::strerror(errno));
   }
-  head.time_ns = shared->begun_ns;
+  if (IsPackets(settings.path)) {
+    shared->form = MakeTracePackets();
+  } else {
+    shared->form = MakeTraceJson();
+    shared->names = &kHorovodTraceNames;
+  }
+  timeline->reset(new Timeline(shared, std::move(head), recorder, phases,
+                               settings.mark_cycles));
+  return Status::Ok();
+}
+
+std::unique_ptr<Timeline> Timeline::StartInMemory(
+    std::shared_ptr<TraceForm> form, TraceHead head, const Recorder* recorder,
+    PhaseLog* phases) {
+  const auto shared = std::make_shared<Shared>();
+  shared->clock = [] { return Clock{0, 0}; };
+  shared->form = std::move(form);
+  return std::unique_ptr<Timeline>(
+      new Timeline(shared, std::move(head), recorder, phases, false));
+}
+
+Timeline::Timeline(std::shared_ptr<Shared> shared, TraceHead head,
+                   const Recorder* recorder, PhaseLog* phases, bool mark_cycles)
+    : shared_(std::move(shared)) {
+  shared_->begun_ns = NowNs();
+  head.time_ns = shared_->begun_ns;
   head.realtime_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
-  const bool packets = IsPackets(settings.path);
-  shared->form = packets ? MakeTracePackets() : MakeTraceJson();
-  phases->Start();
-  shared->builder = std::make_unique<TraceBuilder>(
-      std::move(head), recorder, phases, shared->form.get(),
-      packets ? kTraceNames : kHorovodTraceNames, settings.mark_cycles);
-  shared->builder->Begin(&shared->built);
-  std::thread thread([shared] { shared->Run(); });
+  if (phases->Start()) shared_->phases = phases;
+  shared_->builder = std::make_unique<TraceBuilder>(
+      std::move(head), recorder, shared_->phases, shared_->form.get(),
+      *shared_->names, mark_cycles);
+  shared_->builder->Begin(&shared_->built);
+  std::thread thread([shared = shared_] { shared->Run(); });
   pthread_setname_np(thread.native_handle(), kThreadName);
   thread.detach();
-  timeline->reset(new Timeline(shared));
-  return Status::Ok();
 }
 
 // Waits for the clock: the recorder has room for what comes meanwhile.
@@ -134,7 +142,7 @@ void Timeline::Shared::Build(bool last) {
 // From here on what was recorded is not looked at any more.
 void Timeline::Shared::End() {
   ended = true;
-  phases->Stop();
+  if (phases != nullptr) phases->Stop();
   changed.notify_all();
 }
 
@@ -156,13 +164,14 @@ void Timeline::Shared::Run() {
     End();
     last = true;
   }
-  close(file);
+  if (file >= 0) close(file);
   const std::lock_guard<std::mutex> lock(mutex);
   written = true;
   changed.notify_all();
 }
 
 int Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
+  if (file < 0) return 0;
   const int error = WriteAll(file, bytes);
   file_bytes += static_cast<int64_t>(bytes.size());
   if (error != 0 || !may_be_full || full_bytes == 0 ||
@@ -170,7 +179,7 @@ int Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
     return error;
   }
   close(file);
-  std::rename(path.c_str(), Within(path, ".before").c_str());
+  std::rename(path.c_str(), BeforeSuffix(path, ".before").c_str());
   file = Open(path);
   file_bytes = 0;
   if (file < 0) return errno;

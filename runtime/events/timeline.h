@@ -1,6 +1,6 @@
-// Timeline: writes a trace of this rank's calls to a file while they are made,
-// by a thread of its own. What the file is too slow for is left out, and
-// counted: nothing waits for it.
+// Timeline: makes a trace of this rank's calls while they are made, by a thread
+// of its own, and writes it to a file. What the file is too slow for is left
+// out, and counted: nothing waits for it.
 #ifndef TF_HVD_RUNTIME_EVENTS_TIMELINE_H_
 #define TF_HVD_RUNTIME_EVENTS_TIMELINE_H_
 
@@ -26,9 +26,6 @@ struct TimelineSettings {
   int64_t limit_bytes = 0;
 };
 
-// The file of a rank.
-std::string TimelinePath(const std::string& path, int rank);
-
 class Timeline {
  public:
   // What is to be added to times of this process' clock for those of rank 0's,
@@ -39,11 +36,18 @@ class Timeline {
   };
 
   // Any thread. An InvalidArgument where the file cannot be written to. All
-  // outlive the timeline. `clock` is asked on other threads.
+  // outlive the timeline. `clock` is asked on other threads. If somebody else
+  // takes the phases, operations are shown whole.
   static Status Start(const TimelineSettings& settings, TraceHead head,
                       const Recorder* recorder, PhaseLog* phases,
                       std::function<Clock()> clock,
                       std::unique_ptr<Timeline>* timeline);
+
+  // Any thread. Has no file: what `form` is told it keeps, which is Stop's
+  // caller's from then on. By this process' clock.
+  static std::unique_ptr<Timeline> StartInMemory(
+      std::shared_ptr<TraceForm> form, TraceHead head, const Recorder* recorder,
+      PhaseLog* phases);
 
   // As Stop.
   ~Timeline();
@@ -57,8 +61,8 @@ class Timeline {
 
  private:
   struct Shared;
-  explicit Timeline(std::shared_ptr<Shared> shared)
-      : shared_(std::move(shared)) {}
+  Timeline(std::shared_ptr<Shared> shared, TraceHead head,
+           const Recorder* recorder, PhaseLog* phases, bool mark_cycles);
 
   // The thread's too: it may be held up in a write when everything else is
   // gone.

@@ -80,7 +80,7 @@ void TraceBuilder::Build(int64_t offset_ns, int64_t error_ns,
                          std::string* out) {
   offset_ns_ = offset_ns;
   spans_.clear();
-  phases_->Take(&spans_);
+  if (phases_ != nullptr) phases_->Take(&spans_);
   for (const PhaseSpan& span : spans_) {
     operations_[span.operation].phases.push_back(span);
   }

@@ -41,7 +41,8 @@ extern const TraceNames kTraceNames;
 // One thread.
 class TraceBuilder {
  public:
-  // All outlive the builder. What was recorded before is left out.
+  // All outlive the builder. What was recorded before is left out. `phases` may
+  // be null: operations are shown whole.
   TraceBuilder(TraceHead head, const Recorder* recorder, PhaseLog* phases,
                TraceForm* form, const TraceNames& names, bool mark_cycles);
 
@@ -52,7 +53,9 @@ class TraceBuilder {
   // wrong by `error_ns`; negative: nobody knows.
   void Build(int64_t offset_ns, int64_t error_ns, std::string* out);
 
-  uint64_t dropped() const { return reader_.dropped() + phases_->dropped(); }
+  uint64_t dropped() const {
+    return reader_.dropped() + (phases_ == nullptr ? 0 : phases_->dropped());
+  }
 
  private:
   using Interval = std::pair<int64_t, int64_t>;

@@ -136,6 +136,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "submitted_count": (ctypes.c_int64, []),
         "start_timeline": (number, [text, number, *error]),
         "stop_timeline": (None, []),
+        "metrics": (number, [ctypes.POINTER(ctypes.c_int64), number, *error]),
         "set_eager_name": (None, [text]),
         "eager_source": (ctypes.c_void_p, []),
         "config_markdown": (text, []),
@@ -225,6 +226,13 @@ def remove_process_set(number: int) -> tuple[int, str]:
 def start_timeline(path: str, mark_cycles: bool) -> tuple[int, str]:
     """Status code and the error's text."""
     return _called(library.tf_hvd_start_timeline, path.encode(), mark_cycles)
+
+
+def metrics(count: int) -> tuple[int, list[int], str]:
+    """Status code, so many numbers as tf_hvd_metrics has, and the error's text."""
+    values = (ctypes.c_int64 * count)()
+    code, text = _called(library.tf_hvd_metrics, values, count)
+    return code, list(values), text
 
 
 def gather_ranks(mine: Sequence[int]) -> tuple[int, list[list[int]], str]:

@@ -18,6 +18,7 @@ done in each `fit` beside them.
 """
 
 import functools
+import pathlib
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -25,10 +26,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
+from tf_hvd.core import basics
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
 from tf_hvd.keras import learning_rate, metrics, resume
 from tf_hvd.keras.compat import build_optimizer, own_sums, variables_of
 from tf_hvd.keras.keras_variants import KerasVariants
+from tf_hvd.observe.metrics import Metrics
+from tf_hvd.observe.metrics import metrics as collective_metrics
 
 
 class _Broadcast:
@@ -262,6 +266,59 @@ class _BestModelCheckpoint(_RootOnly):
         return self.filepath is not None and super()._is_to_run()
 
 
+class _CollectiveMetrics:
+    """Writes what collectives take of a step for TensorBoard, each rank into a folder of its own.
+
+    The values are those of `tf_hvd.metrics().per_step`, averaged since they were last written. No
+    collective is called: it may be given on some ranks alone.
+
+    Args:
+      log_dir: a folder; rank 1 writes into `rank-1` in it.
+      update_freq: after so many batches, or "epoch": after each epoch.
+    """
+
+    def __init__(self, log_dir: str, update_freq: int | str = "epoch") -> None:
+        super().__init__()
+        self._folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
+        self._every = 0 if update_freq == "epoch" else int(update_freq)
+        self._batches = 0
+        self._written: Metrics | None = None
+        self._writer: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins to count."""
+        self._writer = tf.summary.create_file_writer(self._folder)
+        self._written = collective_metrics()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Writes, after every so many batches."""
+        self._batches += 1
+        if self._every and self._batches % self._every == 0:
+            self._write()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Writes, unless it does so after batches."""
+        if not self._every:
+            self._write()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Writes the rest."""
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        now = collective_metrics()
+        assert self._written is not None  # on_train_begin comes first
+        values = now.per_step(self._written)
+        if not values:
+            return
+        with self._writer.as_default(step=self._batches):
+            for name, value in values.items():
+                tf.summary.scalar(f"tf_hvd/{name}", value)
+        self._writer.flush()
+        self._written = now
+
+
 class _ProgbarLogger:
     """Keras' progress bar, as with verbose=1: on rank 0 alone, even under `unguarded()`.
 
@@ -290,6 +347,7 @@ _VARIANTS = KerasVariants(
         "BackupAndRestore": (resume.BackupAndRestore, "BackupAndRestore"),
         "CSVLogger": (_RootOnly, "CSVLogger"),
         "TensorBoard": (_RootOnly, "TensorBoard"),
+        "CollectiveMetrics": (_CollectiveMetrics, "Callback"),
         "ProgbarLogger": (_ProgbarLogger, "ProgbarLogger"),
     },
 )

@@ -108,7 +108,7 @@ def _add_output(runner: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_timeline(runner: argparse.ArgumentParser) -> None:
+def _add_files(runner: argparse.ArgumentParser) -> None:
     runner.add_argument(
         "--timeline",
         metavar="FILE",
@@ -120,6 +120,12 @@ def _add_timeline(runner: argparse.ArgumentParser) -> None:
         type=_megabytes,
         metavar="MB",
         help="how long a rank's may become: what comes last is kept",
+    )
+    runner.add_argument(
+        "--metrics",
+        metavar="FILE",
+        help="write what each rank's collectives have taken to FILE and beside it every 5 s, as "
+        "OpenMetrics text (FILE.prom: for the node exporter)",
     )
 
 
@@ -217,7 +223,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
         help="run a Horovod script: `import horovod` imports tf_hvd",
     )
     _add_output(runner)
-    _add_timeline(runner)
+    _add_files(runner)
     _add_environment(runner)
     _add_network(runner)
     runner.add_argument(

@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     outer = environ.get(rank.FOLDER_VARIABLE, "")
     asked = asked_variables(options.variables, options.env_file, environ)
-    asked = {**_timeline(options), **asked}
+    asked = {**_files(options), **asked}
     hosts = _hosts(options, environ)
     environ = _environment(options, {**environ, **asked})
     here = ranks_here(hosts, options.np, socket.gethostname())
@@ -143,13 +143,15 @@ def _check_number(here: int) -> None:
         )
 
 
-def _timeline(options: argparse.Namespace) -> dict[str, str]:
-    """What tells ranks to write one."""
+def _files(options: argparse.Namespace) -> dict[str, str]:
+    """What tells ranks to write files of what they do."""
     told = {}
     if options.timeline:
         told["HOROVOD_TIMELINE"] = options.timeline
     if options.timeline_limit:
         told["TF_HVD_TIMELINE_LIMIT"] = str(options.timeline_limit * 1_000_000)
+    if options.metrics:
+        told["TF_HVD_METRICS"] = options.metrics
     return told
 
 

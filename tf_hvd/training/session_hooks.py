@@ -1,5 +1,6 @@
 """TensorFlow 1 style: a hook for sessions, and the session with the hook in its place."""
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core import basics
+from tf_hvd.observe.metrics import Metrics, metrics
 from tf_hvd.training import v1_guard
 
 # What writes to, or reads from, the disk: an argument, and its value on ranks that do not.
@@ -66,6 +68,56 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
                 "hook last, or use tf_hvd.MonitoredTrainingSession."
             )
         session.run(self.bcast_op)
+
+
+class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Writes what collectives take of a step for TensorBoard, each rank into a folder of its own.
+
+    The values are those of `tf_hvd.metrics().per_step`, averaged since they were last written.
+
+    Args:
+      log_dir: a folder; rank 1 writes into `rank-1` in it.
+      every_n_steps: after so many session runs.
+    """
+
+    def __init__(self, log_dir: str, every_n_steps: int = 100) -> None:
+        super().__init__()
+        self._folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
+        self._every = every_n_steps
+        self._runs = 0
+        self._written: Metrics | None = None
+        self._writer: Any = None
+
+    def begin(self) -> None:
+        """Begins to count."""
+        self._writer = tf.compat.v1.summary.FileWriter(self._folder)
+        self._written = metrics()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Writes, after every so many runs."""
+        del run_context, run_values
+        self._runs += 1
+        if self._runs % self._every == 0:
+            self._write()
+
+    def end(self, session: Any) -> None:
+        """Writes the rest."""
+        del session
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        now = metrics()
+        assert self._written is not None  # begin comes first
+        values = now.per_step(self._written)
+        if not values:
+            return
+        summary = tf.compat.v1.Summary()
+        for name, value in values.items():
+            summary.value.add(tag=f"tf_hvd/{name}", simple_value=value)
+        self._writer.add_summary(summary, self._runs)
+        self._writer.flush()
+        self._written = now
 
 
 def _missing(variables: Sequence[Any], known: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,276 @@
+#include "runtime/events/metrics.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/events/rank_file.h"
+
+namespace tf_hvd {
+namespace {
+
+// The recorder has room for what comes meanwhile.
+constexpr auto kTurn = std::chrono::milliseconds(20);
+constexpr auto kFileTurn = std::chrono::seconds(5);
+constexpr auto kPatience = std::chrono::seconds(5);
+constexpr char kThreadName[] = "tf_hvd metrics";
+
+using Interval = std::pair<int64_t, int64_t>;
+
+std::vector<Interval> Union(std::vector<Interval> intervals) {
+  std::sort(intervals.begin(), intervals.end());
+  std::vector<Interval> merged;
+  for (const Interval& one : intervals) {
+    if (one.second <= one.first) continue;
+    if (!merged.empty() && one.first <= merged.back().second) {
+      merged.back().second = std::max(merged.back().second, one.second);
+    } else {
+      merged.push_back(one);
+    }
+  }
+  return merged;
+}
+
+int64_t Sum(const std::vector<Interval>& intervals) {
+  int64_t sum = 0;
+  for (const Interval& one : intervals) sum += one.second - one.first;
+  return sum;
+}
+
+// Nothing moves in it: whoever made the next call that all have made was waited
+// for until then.
+void AddWaiting(const Interval& idle, const std::vector<Interval>& coming,
+                int rank, MetricsTotals* totals) {
+  int64_t at = idle.first;
+  for (const auto& [agreed_ns, last] : coming) {
+    if (agreed_ns <= at) continue;
+    const int64_t until = std::min(agreed_ns, idle.second);
+    if (last >= 0 && last != rank &&
+        static_cast<size_t>(last) < totals->waiting_ns.size()) {
+      totals->waiting_ns[static_cast<size_t>(last)] += until - at;
+    }
+    at = until;
+    if (at == idle.second) return;
+  }
+}
+
+// 0, or an errno. Whoever reads has the old text or the new one.
+int Replace(const std::string& path, const std::string& text) {
+  const std::string fresh = path + ".new";
+  const int file =
+      open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) return errno;
+  size_t done = 0;
+  int error = 0;
+  while (error == 0 && done < text.size()) {
+    const ssize_t wrote = write(file, text.data() + done, text.size() - done);
+    if (wrote >= 0) done += static_cast<size_t>(wrote);
+    if (wrote < 0 && errno != EINTR) error = errno;
+  }
+  close(file);
+  if (error == 0 && std::rename(fresh.c_str(), path.c_str()) == 0) return 0;
+  if (error == 0) error = errno;
+  unlink(fresh.c_str());
+  return error;
+}
+
+std::string Seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%lld.%09lld",
+                static_cast<long long>(ns / kSecond),
+                static_cast<long long>(ns % kSecond));
+  return text;
+}
+
+}  // namespace
+
+void AddStep(const CallReader::Step& step, int rank, MetricsTotals* totals) {
+  ++totals->steps;
+  totals->step_ns += step.next_ns - step.first_submitted_ns;
+  const int64_t from = step.last_submitted_ns;
+  int64_t until = from;
+  std::vector<Interval> flights, moving, coming;
+  for (const RecordedCall& call : step.calls) {
+    const int64_t agreed_ns =
+        call.agreed_ns == 0 ? call.ended_ns : call.agreed_ns;
+    flights.emplace_back(call.submitted_ns,
+                         std::min(call.ended_ns, step.next_ns));
+    moving.emplace_back(std::max(agreed_ns, from), call.ended_ns);
+    coming.emplace_back(agreed_ns, call.last);
+    until = std::max(until, call.ended_ns);
+  }
+  totals->collective_ns += Sum(Union(std::move(flights)));
+  std::sort(coming.begin(), coming.end());
+  moving = Union(std::move(moving));
+  totals->transfer_ns += Sum(moving);
+  moving.emplace_back(until, until);
+  int64_t at = from;
+  for (const auto& [begin, end] : moving) {
+    AddWaiting({at, begin}, coming, rank, totals);
+    at = end;
+  }
+}
+
+std::string OpenMetrics(const MetricsTotals& totals, int rank) {
+  const std::string who = "rank=\"" + std::to_string(rank) + "\"";
+  std::string text;
+  const auto head = [&text](const std::string& name, const char* type,
+                            const char* unit, const char* help) {
+    text += "# TYPE " + name + " " + type + "\n";
+    if (*unit != 0) text += "# UNIT " + name + " " + unit + "\n";
+    text += "# HELP " + name + " " + help + "\n";
+  };
+  const auto count = [&](const std::string& name, const char* help,
+                         int64_t value, const char* unit = "") {
+    head(name, "counter", unit, help);
+    text += name + "_total{" + who + "} " + std::to_string(value) + "\n";
+  };
+  const auto time = [&](const std::string& name, const char* help, int64_t ns) {
+    head(name, "counter", "seconds", help);
+    text += name + "_total{" + who + "} " + Seconds(ns) + "\n";
+  };
+  count("tf_hvd_calls", "Collectives that have ended.", totals.calls);
+  count("tf_hvd_failed_calls", "Collectives that have failed.", totals.failed);
+  count("tf_hvd_bytes", "Bytes of this rank's tensors in collectives.",
+        totals.bytes, "bytes");
+  count("tf_hvd_dropped_calls", "Collectives that were not counted.",
+        totals.dropped);
+  head("tf_hvd_calls_in_flight", "gauge", "", "Collectives under way.");
+  text += "tf_hvd_calls_in_flight{" + who + "} " +
+          std::to_string(totals.in_flight) + "\n";
+  count("tf_hvd_steps", "Whole steps.", totals.steps);
+  time("tf_hvd_step_seconds", "What whole steps took.", totals.step_ns);
+  time("tf_hvd_collective_seconds", "Of steps, with a collective under way.",
+       totals.collective_ns);
+  time("tf_hvd_exposed_transfer_seconds",
+       "Of steps, data moving with nothing left to hide it.",
+       totals.transfer_ns);
+  head("tf_hvd_waiting_seconds", "counter", "seconds",
+       "Of steps, waiting for that rank with nothing left to hide it.");
+  for (size_t k = 0; k < totals.waiting_ns.size(); ++k) {
+    if (totals.waiting_ns[k] == 0) continue;
+    text += "tf_hvd_waiting_seconds_total{" + who + ",waited_for=\"" +
+            std::to_string(k) + "\"} " + Seconds(totals.waiting_ns[k]) + "\n";
+  }
+  return text + "# EOF\n";
+}
+
+Metrics::Metrics(const Recorder* recorder, int rank, int size)
+    : rank_(rank), begun_ns_(NowNs()), reader_(recorder) {
+  totals_.waiting_ns.resize(static_cast<size_t>(size));
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), kThreadName);
+}
+
+Metrics::~Metrics() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+MetricsTotals Metrics::Read() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Look();
+  return totals_;
+}
+
+void Metrics::Look() {
+  for (const RecordedCall& call : reader_.Look()) {
+    ++totals_.calls;
+    if (call.code != StatusCode::kOk) ++totals_.failed;
+    totals_.bytes += call.bytes;
+  }
+  for (const CallReader::Step& step : reader_.TakeSteps()) {
+    AddStep(step, rank_, &totals_);
+  }
+  totals_.counted_ns = NowNs() - begun_ns_;
+  totals_.in_flight = static_cast<int64_t>(reader_.open());
+  totals_.dropped = static_cast<int64_t>(reader_.dropped());
+}
+
+void Metrics::Run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ended_) {
+    Look();
+    changed_.wait_for(lock, kTurn, [this] { return ended_; });
+  }
+}
+
+struct MetricsFile::Shared {
+  std::string path;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  Metrics* metrics = nullptr;  // guarded by mutex; null: it has ended
+  std::string last;            // guarded by mutex: what is written at the end
+  bool written = false;        // guarded by mutex: the thread has ended
+
+  void Run();
+};
+
+void MetricsFile::Shared::Run() {
+  std::unique_lock<std::mutex> lock(mutex);
+  bool ended = false;
+  int told = 0;
+  while (!ended) {
+    changed.wait_for(lock, kFileTurn, [this] { return metrics == nullptr; });
+    ended = metrics == nullptr;
+    const std::string text =
+        ended ? last : OpenMetrics(metrics->Read(), metrics->rank());
+    lock.unlock();
+    const int error = Replace(path, text);
+    if (error != 0 && error != told) {
+      WriteLog(LogLevel::kWarning, "metrics",
+               path + " cannot be written: " + std::strerror(error));
+    }
+    told = error;
+    lock.lock();
+  }
+  written = true;
+  changed.notify_all();
+}
+
+Status MetricsFile::Start(const std::string& path, Metrics* metrics,
+                          std::unique_ptr<MetricsFile>* file) {
+  const auto shared = std::make_shared<Shared>();
+  shared->path = RankFile(path, metrics->rank());
+  shared->metrics = metrics;
+  const int error =
+      Replace(shared->path, OpenMetrics(metrics->Read(), metrics->rank()));
+  if (error != 0) {
+    return InvalidArgument("the metrics cannot be written to " + shared->path +
+                           ": " + std::strerror(error));
+  }
+  file->reset(new MetricsFile(shared));
+  return Status::Ok();
+}
+
+MetricsFile::MetricsFile(std::shared_ptr<Shared> shared)
+    : shared_(std::move(shared)) {
+  std::thread thread([shared = shared_] { shared->Run(); });
+  pthread_setname_np(thread.native_handle(), kThreadName);
+  thread.detach();
+}
+
+MetricsFile::~MetricsFile() {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  Metrics* const metrics = std::exchange(shared_->metrics, nullptr);
+  shared_->last = OpenMetrics(metrics->Read(), metrics->rank());
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, kPatience,
+                            [this] { return shared_->written; });
+}
+
+}  // namespace tf_hvd
