@@ -31,9 +31,6 @@ using tf::profiler::XSpace;
 
 // TensorFlow's name for the plane whose lines are threads of the host.
 constexpr char kHostPlane[] = "/host:CPU";
-// Lines of threads have the thread's number, which is below 1 << 22. Viewers
-// keep 32 bits.
-constexpr int64_t kFirstLine = int64_t{1} << 30;
 constexpr int64_t kPsPerNs = 1000;
 
 template <typename Map>
@@ -93,10 +90,13 @@ class Lines : public TraceForm {
   void AddTo(XPlane* plane) const {
     Names events(plane->mutable_event_metadata());
     Names stats(plane->mutable_stat_metadata());
+    // Lines of threads have numbers made of addresses; viewers show the lowest
+    // number first.
+    int64_t id = 0;
     for (const auto& [track, line] : lines_) {
       if (line.spans.empty()) continue;
       XLine* const added = plane->add_lines();
-      added->set_id(kFirstLine + track);
+      added->set_id(++id);
       added->set_name(line.name);
       const int64_t begin_ns = line.spans.front().begin_ns;
       added->set_timestamp_ns(begin_ns + to_realtime_ns_);
