@@ -52,7 +52,8 @@ OPS = "ops"
 # What a folder may include of other projects.
 OTHERS = {
     "kernels": (
-        "tensorflow/", "xla/stream_executor/stream.h", "absl/", "Eigen/", "unsupported/Eigen/",
+        "tensorflow/", "tsl/profiler/", "xla/stream_executor/stream.h", "absl/", "Eigen/",
+        "unsupported/Eigen/",
     ),
     "kernels/xla": ("tensorflow/", "xla/", "absl/"),
     OPS: ("tensorflow/", "absl/"),

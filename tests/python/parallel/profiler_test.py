@@ -50,6 +50,18 @@ def ours(spans):
     return {line: found for line, found in spans.items() if line.startswith("tf_hvd ")}
 
 
+def within(inner, outer):
+    return outer[1] <= inner[1] <= inner[2] <= outer[2]
+
+
+def named(spans, part):
+    return [span for line in spans.values() for span in line if part in span[0]]
+
+
+def operations_of(spans):
+    return [span for line in ours(spans).values() for span in line if "operation" in span[3]]
+
+
 def test_calls_stand_beside_what_tensorflow_computes(profiled, rank, size):
     @tf.function
     def step(x):
@@ -66,21 +78,18 @@ def test_calls_stand_beside_what_tensorflow_computes(profiled, rank, size):
             step(x)
 
     spans = profiled(program)
-    lines = ours(spans)
-    (outer,) = (s for line in spans.values() for s in line if s[0] == "the step")
     if size == 1:
         return
-    (call,) = (s for s in lines["tf_hvd agreement"] if "product" in s[0])
+    (outer,) = named(spans, "the step")
+    (call,) = named({"": spans["tf_hvd agreement"]}, "product")
     assert call[3]["bytes"] == 64 * 64 * 4
     assert call[3]["last_rank"] == size - 1
-    assert outer[1] <= call[1] <= call[2] <= outer[2]
-    everything = [s for found in spans.values() for s in found]
-    kernels = [s for s in everything if s[0].startswith("MatMul") and outer[1] <= s[1] <= outer[2]]
-    assert kernels
-    assert all(kernel[2] <= call[2] for kernel in kernels)
-    operations = [s for found in lines.values() for s in found if "operation" in s[3]]
-    assert all(call[1] <= operation[1] <= operation[2] <= outer[2] for operation in operations)
-    assert len({operation[3]["operation"] for operation in operations}) == 1
+    kernel = next(span for span in named(spans, "MatMul") if within(span, outer))
+    (number,) = {operation[3]["operation"] for operation in operations_of(spans)}
+    assert number == call[3]["operation"]
+    for span in (call, *operations_of(spans)):
+        assert within(span, outer)
+        assert kernel[2] <= span[2]
 
 
 def test_profiles_follow_one_another(profiled, tmp_path, size):
