@@ -35,6 +35,7 @@ def test_operations_beside_mpi_and_the_limits(extras, bench, family, tmp_path):
     peers = "tf_hvd,tf.identity,mpi,mpi in place,sketch,copy"
     words = ["--sizes", "4,1000K", "--operations", ",".join(OPERATIONS), "--peers", peers]
     words += ["--dtypes", "float32,bfloat16", "--training", "tape", "--plot", "drawn.svg", "--json"]
+    words += ["--html", "page.html"]
     document = json.loads(bench(*words))
     assert document["job"]["ranks"] == 2
     assert document["job"]["mpi"].startswith({"openmpi": "Open MPI", "mpich": "MPICH"}[family])
@@ -55,6 +56,7 @@ def test_operations_beside_mpi_and_the_limits(extras, bench, family, tmp_path):
     assert document["training"]["reduction"] > 0
     assert document["command"].startswith("tf_hvd bench -np 2 --sizes 4,1000K")
     assert "<svg" in (tmp_path / "drawn.svg").read_text()
+    assert "mpi in place" in (tmp_path / "page.html").read_text()
 
 
 @pytest.fixture
@@ -86,6 +88,7 @@ def test_libraries_in_processes_of_their_own(named_as_horovod, bench):
         (["--peers", "nccl"], "unknown peer 'nccl'; choose from tf_hvd, "),
         (["--gradients", "vgg17"], "unknown model 'vgg17'; choose from "),
         (["--plot", "a.jpeg"], "must end in .png or .svg"),
+        (["--html", "a.pdf"], "must end in .html"),
     ],
 )
 def test_what_is_refused_before_a_job(call, words, said):

@@ -4,6 +4,8 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 from tf_hvd.bench import values
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.peers.base import Job, Peer
@@ -27,6 +29,12 @@ class Measurement:
     def median(self) -> float:
         """Of the repetitions, in seconds."""
         return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The 10th and the 90th percentile of the repetitions, in seconds."""
+        low, high = np.percentile(self.seconds, (10, 90))
+        return float(low), float(high)
 
     @property
     def algorithm_bandwidth(self) -> float:

@@ -1,15 +1,19 @@
-"""Draws what was measured: times over sizes, and a bar for each peer of a gradient set."""
+"""Draws what was measured: times and bandwidths over sizes, bars for peers of a gradient set."""
 
 import importlib
+import io
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.measure import Measurement
 
-CURE = "--plot needs matplotlib: pip install 'tf_hvd[bench]'"
-_WIDTH, _HEIGHT = 8.0, 5.0  # inches, of each panel
-_MICRO = 1e6
+CURE = "--plot and --html need matplotlib: pip install 'tf_hvd[bench]'"
+_WIDTH, _HEIGHT = 11.0, 4.0  # inches, of each row of panels
+_LABELS = 8  # of sizes, below an axis
+_MILLI, _MICRO, _GIGA = 1e3, 1e6, 1e9
 
 
 def check() -> None:
@@ -29,7 +33,7 @@ def _figure_type() -> Any:
 
 
 def write(path: str, measurements: Sequence[Measurement]) -> None:
-    """Draws a panel for each operation, type and mode.
+    """Draws a row of panels for each operation, type and mode.
 
     Args:
       path: of a .png or .svg file, which is overwritten.
@@ -45,42 +49,93 @@ def write(path: str, measurements: Sequence[Measurement]) -> None:
         raise BenchError(f"--plot {path}: {error.strerror}") from error
 
 
+def svg(measurements: Sequence[Measurement]) -> str:
+    """The figure of `write`, as an element of a page.
+
+    Raises:
+      BenchError: matplotlib is not there.
+    """
+    text = io.StringIO()
+    drawn(measurements).savefig(text, format="svg")
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
 def drawn(measurements: Sequence[Measurement]) -> Any:
     """The figure of `write`."""
-    panels: dict[str, list[Measurement]] = {}
+    rows: dict[str, list[Measurement]] = {}
     for each in measurements:
         if not each.missing:
             work = each.workload
             what = work.name if len(work.shapes) > 1 else "sizes"
-            panels.setdefault(f"{work.operation} {work.dtype} {work.mode}, {what}", []).append(each)
-    figure = _figure_type()(figsize=(_WIDTH, _HEIGHT * len(panels)), layout="constrained")
-    for number, (title, panel) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(len(panels), 1, number)
-        axes.set_title(title)
-        if len(panel[0].workload.shapes) > 1:
-            _bars(axes, panel)
+            rows.setdefault(f"{work.operation} {work.dtype} {work.mode}, {what}", []).append(each)
+    figure = _figure_type()(figsize=(_WIDTH, _HEIGHT * len(rows)), layout="constrained")
+    grid = figure.add_gridspec(max(len(rows), 1), 2)
+    for number, (title, row) in enumerate(rows.items()):
+        if len(row[0].workload.shapes) > 1:
+            axes = figure.add_subplot(grid[number, :])
+            _bars(axes, row)
         else:
-            _curves(axes, panel)
+            axes, beside = (figure.add_subplot(grid[number, place]) for place in (0, 1))
+            _curves(axes, row)
+            _bandwidths(beside, row)
+            # Beside the lines, of which it would cover one.
+            place = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
+            beside.legend(*axes.get_legend_handles_labels(), **place, frameon=False)
+        axes.set_title(title, loc="left")
     return figure
 
 
+def _by_peer(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    found: dict[str, list[Measurement]] = {}
+    for each in sorted(measurements, key=lambda one: one.workload.size_bytes):
+        found.setdefault(each.peer, []).append(each)
+    return {peer: found[peer] for peer in dict.fromkeys(each.peer for each in measurements)}
+
+
 def _curves(axes: Any, measurements: Sequence[Measurement]) -> None:
-    for peer in dict.fromkeys(each.peer for each in measurements):
-        of_peer = [each for each in measurements if each.peer == peer]
-        points = sorted((each.workload.size_bytes, each.median * _MICRO) for each in of_peer)
-        axes.plot(*zip(*points, strict=True), marker="o", label=peer)
-    axes.set_xscale("log", base=2)
+    """Medians, and what lies between the percentiles of the table."""
+    for number, (peer, its) in enumerate(_by_peer(measurements).items()):
+        sizes = [each.workload.size_bytes for each in its]
+        medians = [each.median * _MICRO for each in its]
+        axes.plot(sizes, medians, marker="o", label=peer, color=f"C{number}")
+        spreads = [each.spread for each in its]
+        low, high = (np.multiply(times, _MICRO) for times in zip(*spreads, strict=True))
+        axes.fill_between(sizes, low, high, color=f"C{number}", alpha=0.15, linewidth=0)
     axes.set_yscale("log")
-    axes.set_xlabel("bytes")
     axes.set_ylabel("us")
+    _finish(axes, measurements)
+
+
+def _bandwidths(axes: Any, measurements: Sequence[Measurement]) -> None:
+    """Of the bus, of those peers that use one."""
+    for number, its in enumerate(_by_peer(measurements).values()):
+        known = [(each.workload.size_bytes, each.bus_bandwidth / _GIGA) for each in its
+                 if each.bus_bandwidth is not None]  # fmt: skip
+        if known:
+            axes.plot(*zip(*known, strict=True), marker="o", color=f"C{number}")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("bus GB/s")
+    _finish(axes, measurements)
+
+
+def _finish(axes: Any, measurements: Sequence[Measurement]) -> None:
+    names = {each.workload.size_bytes: each.workload.name for each in measurements}
+    every = -(-len(names) // _LABELS)
+    ticks = sorted(names)[::every]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [names[tick] for tick in ticks])
+    axes.set_xlabel("bytes")
     axes.grid(alpha=0.3)
-    # Beside the lines, of which it would cover one.
-    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _bars(axes: Any, measurements: Sequence[Measurement]) -> None:
+    medians = [each.median * _MILLI for each in measurements]
+    spreads = np.multiply([each.spread for each in measurements], _MILLI)
+    reach = np.abs(spreads.T - medians)
     names = [each.peer for each in measurements]
-    drawn = axes.barh(names, [each.median * 1000 for each in measurements])
+    drawn = axes.barh(names, medians, xerr=reach, error_kw={"alpha": 0.6, "capsize": 3})
     axes.bar_label(drawn, fmt="%.1f", padding=3)
     axes.invert_yaxis()
     axes.set_xlabel("ms")
+    axes.spines[["top", "right"]].set_visible(False)

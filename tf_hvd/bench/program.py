@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from tf_hvd.bench import plot, report, training
+from tf_hvd.bench import page, plot, report, training
 from tf_hvd.bench.job import RunningJob
-from tf_hvd.bench.measure import measure, usable
+from tf_hvd.bench.measure import Measurement, measure, usable
 from tf_hvd.bench.peers.base import MpiCommand, Peer, Surroundings
 from tf_hvd.bench.peers.horovod import Horovod
 from tf_hvd.bench.peers.machine import Copy, Sketch
@@ -43,7 +43,7 @@ def run(settings: Settings, environ: Mapping[str, str], mpi_command: MpiCommand)
       ValueError: `settings` name what there is not.
     """
     settings.check()
-    if settings.plot:
+    if settings.plot or settings.html:
         plot.check()
     job = RunningJob()
     around = Surroundings(job, environ, mpi_command, settings.horovod)
@@ -52,13 +52,14 @@ def run(settings: Settings, environ: Mapping[str, str], mpi_command: MpiCommand)
     shown = report.Report()
     if job.rank == 0:
         shown = report.AsJson() if settings.json else report.Shown()
-    results = []
+    results: list[list[Measurement]] = []
+    times = None
     try:
         with shown:
             shown.begin(about, missing)
             for each in settings.workloads(job.size):
                 found = measure(peers, each, settings.plan, job)
-                results += found
+                results.append(found)
                 shown.add(found)
             if settings.training:
                 times = training.measure_steps(settings.training, settings.plan, job)
@@ -68,4 +69,6 @@ def run(settings: Settings, environ: Mapping[str, str], mpi_command: MpiCommand)
         for peer in peers:
             peer.close()
     if settings.plot and job.rank == 0:
-        plot.write(settings.plot, results)
+        plot.write(settings.plot, [each for found in results for each in found])
+    if settings.html and job.rank == 0:
+        page.write(settings.html, about, results, times, settings.command)

@@ -17,8 +17,10 @@ from tf_hvd.bench.training import StepTimes
 REFERENCE = "tf_hvd"
 """The peer that the others' times are compared with."""
 JSON_VERSION = 1
-_HEADINGS = ("workload", "peer", "time", "algorithm GB/s", "bus GB/s", "than tf_hvd")
-_WIDTHS = (34, 16, 12, 14, 10, 13)
+HEADINGS = (
+    "workload", "peer", "median", "p10 to p90", "algorithm GB/s", "bus GB/s", "than tf_hvd",
+)  # fmt: skip
+_WIDTHS = (34, 13, 9, 18, 14, 9, 13)
 _EVEN = 1.005
 """Below this ratio two times are the same, as it is shown."""
 _GIGA = 1e9
@@ -30,6 +32,13 @@ def duration(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds * factor:.1f} {unit}"
     return f"{seconds:.2f} s"
+
+
+def between(low: float, high: float) -> str:
+    """Two durations; the unit once if it is the same."""
+    first, last = duration(low), duration(high)
+    unit = last[last.index(" ") :]
+    return f"{first.removesuffix(unit)} to {last}"
 
 
 def compared(seconds: float, reference: float) -> str:
@@ -54,6 +63,7 @@ def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
         str(measurement.workload),
         measurement.peer,
         duration(measurement.median),
+        between(*measurement.spread),
         f"{measurement.algorithm_bandwidth / _GIGA:.2f}",
         "" if bus is None else f"{bus / _GIGA:.2f}",
         "" if reference is None or is_reference else compared(measurement.median, reference),
@@ -66,7 +76,7 @@ def rows(measurements: Sequence[Measurement]) -> Iterator[tuple[str, ...]]:
     name = str(measurements[0].workload) if measurements else ""
     for each in measurements:
         if each.missing:
-            yield (name, each.peer, f"no: {each.missing}", "", "", "")
+            yield (name, each.peer, f"no: {each.missing}", *[""] * (len(HEADINGS) - 3))
         else:
             yield (name, *cells(each, times.get(REFERENCE))[1:])
         name = ""
@@ -113,7 +123,7 @@ class Shown(Report):
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._table = Table(box=box.SIMPLE_HEAD)
-        for number, name in enumerate(_HEADINGS):
+        for number, name in enumerate(HEADINGS):
             self._table.add_column(name, justify="left" if number < 2 else "right")
         self._live: Live | None = None
 
@@ -149,7 +159,7 @@ class Shown(Report):
 
     def _line(self, row: Sequence[str]) -> None:
         if not self._table.row_count:
-            self._say(_aligned(_HEADINGS))
+            self._say(_aligned(HEADINGS))
             self._table.add_row()  # the heading is there now
         self._say(_aligned(row))
 

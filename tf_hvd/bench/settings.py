@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import pathlib
+from collections.abc import Sequence
 
 from tf_hvd.bench import workloads
 from tf_hvd.bench.workloads import Workload
@@ -13,6 +14,7 @@ PEERS = (
 )
 TRAININGS = ("keras", "tape")
 PLOTS = (".png", ".svg")
+PAGES = (".html",)
 
 _SMALL_BYTES = 1 << 16
 _SMALL_CALLS = 20
@@ -51,6 +53,8 @@ class Settings:
     json: bool = False
     plot: str = ""
     """The file to draw to, or empty."""
+    html: str = ""
+    """The page to write, or empty."""
     horovod: str = ""
     """The folder of the Python environment in which Horovod is installed, or empty."""
     command: str = ""
@@ -88,11 +92,13 @@ class Settings:
                     raise ValueError(f"unknown {kind} {name!r}; choose from {', '.join(known)}")
         self.workloads(1)
         if self.plot:
-            _check_plot(pathlib.Path(self.plot))
+            _check_file("--plot", pathlib.Path(self.plot), PLOTS)
+        if self.html:
+            _check_file("--html", pathlib.Path(self.html), PAGES)
 
 
-def _check_plot(file: pathlib.Path) -> None:
-    if file.suffix.lower() not in PLOTS:
-        raise ValueError(f"--plot {file}: the name must end in {' or '.join(PLOTS)}")
+def _check_file(option: str, file: pathlib.Path, suffixes: Sequence[str]) -> None:
+    if file.suffix.lower() not in suffixes:
+        raise ValueError(f"{option} {file}: the name must end in {' or '.join(suffixes)}")
     if not file.resolve().parent.is_dir():
-        raise ValueError(f"--plot {file}: there is no folder {file.resolve().parent}")
+        raise ValueError(f"{option} {file}: there is no folder {file.resolve().parent}")

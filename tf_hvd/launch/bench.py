@@ -126,6 +126,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--plot", default="", metavar="FILE", help="draw to a .png or .svg file")
+    parser.add_argument(
+        "--html", default="", metavar="FILE", help="write a page with the pictures and the table"
+    )
 
 
 def _start(options: argparse.Namespace) -> int:
@@ -190,6 +193,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         plan=Plan(options.repetitions, options.warmup, options.calls),
         json=options.json,
         plot=options.plot,
+        html=options.html,
         training=options.training,
         horovod=options.horovod,
         command=shlex.join(["tf_hvd", *(word for word in options.words if word != _IN_JOB)]),

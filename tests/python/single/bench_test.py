@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import math
+import re
 import sys
 import threading
 
 import numpy as np
 import pytest
 
-from tf_hvd.bench import measure, plot, report, settings, training, values, workloads
+from tf_hvd.bench import measure, page, plot, report, settings, training, values, workloads
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.native import SharedMemory
 from tf_hvd.bench.peers.base import Peer
@@ -215,12 +216,12 @@ def test_lines_where_no_terminal_looks_on(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "2 ranks on 1 machine; cores: rank 0: 0; rank 1: 1-3" in lines[0]
     assert lines[1] == "without gloo: torch is not installed"
-    assert lines[2].split()[:3] == ["workload", "peer", "time"]
+    assert lines[2].split()[:3] == ["workload", "peer", "median"]
     assert [" ".join(line.split()) for line in lines[3:7]] == [
-        "allreduce 1K float32 eager tf_hvd 2.0 us 0.51 0.51",
-        "mpi 1.0 us 1.02 1.02 2.00 x faster",
+        "allreduce 1K float32 eager tf_hvd 2.0 us 2.0 to 2.0 us 0.51 0.51",
+        "mpi 1.0 us 1.0 to 1.0 us 1.02 1.02 2.00 x faster",
         "sketch no: it only has allreduce",
-        "copy 0.5 us 2.05 4.00 x faster",
+        "copy 0.5 us 0.5 to 0.5 us 2.05 4.00 x faster",
     ]
     assert lines[7] == "repeat with: tf_hvd bench -np 2"
 
@@ -330,9 +331,34 @@ def test_the_legend_covers_no_line(extras):
         [measure.Measurement(size, name, True, (1.0,)) for size in sizes for name in ("a", "mpi")]
     )
     figure.draw_without_rendering()
-    (axes,) = figure.axes
+    _, axes = figure.axes
     assert not axes.get_legend().get_window_extent().overlaps(axes.get_window_extent())
     assert figure.bbox.containsx(axes.get_legend().get_window_extent().x1)
+
+
+def test_percentiles_are_numpys_of_the_repetitions():
+    seconds = tuple((each * 7919 % 31) * 1e-3 for each in range(30))
+    found = measure.Measurement(WORK, "mpi", True, seconds)
+    assert found.spread == tuple(np.percentile(seconds, (10, 90)))
+    assert report.cells(found, None)[3] == "2.9 to 27.1 ms"
+    assert report.between(0.9e-6, 1.5e-3) == "0.9 us to 1.5 ms"
+
+
+def test_a_page_has_the_table_and_the_pictures(tmp_path, extras):
+    file = tmp_path / "page.html"
+    times = training.StepTimes("tape", 10, 40, (3.0,), (2.0,), (4.0,))
+    page.write(str(file), ABOUT, [MEASURED], times, "tf_hvd bench --sizes '<1K>'")
+    text = file.read_text()
+    assert text.count("<svg") == 1
+    assert text.count("<tr>") == 1 + len(MEASURED)
+    assert "<td>2.00 x faster</td>" in text
+    assert "no: it only has allreduce" in text
+    assert "&lt;1K&gt;" in text
+    assert "2 ranks on 1 machine" in text
+    assert times.text() in text
+    assert not re.search(r"(src|href)=.?https?:|url\(.?https?:", text)
+    with pytest.raises(BenchError, match=r"--html .*: No such file or directory"):
+        page.write(str(tmp_path / "none" / "page.html"), ABOUT, [MEASURED], None, "")
 
 
 def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch, extras):
