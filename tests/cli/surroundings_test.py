@@ -70,17 +70,32 @@ def test_the_limits_on_processes(monkeypatch, tmp_path):
     assert processes.most() == (7, "ulimit -u")
 
 
-def test_a_launcher_that_takes_long_is_told_once(capsys, monkeypatch):
+def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch):
+    def at(passed):
+        monkeypatch.setattr(job_watch.time, "monotonic", lambda: 1000.0 + passed)
+
     with Session() as session:
         job = job_watch.JobWatch(session, 3, 3, None)
-        monkeypatch.setattr(job_watch.time, "monotonic", lambda: 1000.0)
+        at(0)
         job.started(os.getpid())
-        for passed in (1, 14, 16, 30):
-            monkeypatch.setattr(job_watch.time, "monotonic", lambda passed=passed: 1000.0 + passed)
+        for passed, come in (
+            (1, 0),
+            (14, 0),
+            (16, 0),
+            (29, 1),
+            (30, 2),
+            (45, 2),
+            (61, 3),
+            (121, 3),
+        ):
+            at(passed)
+            session.ranks.update((rank, os.getpid()) for rank in range(come))
             job.look()
-        said = capsys.readouterr().err
-    assert said.startswith("tf_hvd run: after 15 s none of 3 ranks on this machine has started")
-    assert said.count("\n") == 1
+        first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("tf_hvd run: after 15 s none of 3 ranks on this machine has started; ")
+    assert second.startswith(
+        "tf_hvd run: after 30 s only ranks 0, 1 of 3 ranks on this machine have started; "
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ _SOON, _SELDOM = 0.25, 5.0
 # How long what ranks have started may take to end when one of them has failed, and the launcher
 # when all ranks of this machine have ended.
 TO_LET_GO, TO_END = 3.0, 15.0
-# Seconds without any rank, and of TensorFlow without a call of init, after which something is said.
+# Seconds without all ranks, and of TensorFlow without a call of init, until something is said.
 _SILENT, _APART = 15.0, 60.0
 # What launchers start for themselves, as /proc has it: 15 letters.
 _DAEMONS = ("hydra_pmi_proxy", "prted", "orted")
@@ -60,7 +60,8 @@ class JobWatch:
         self.terminal = terminal
         """What reads what ranks and launcher print; None for Slurm's, and for one rank."""
         self._shared_free = shared_memory.free()
-        self._told_of_start = self._told_apart = False
+        self._tell_at = _SILENT
+        self._told_apart = False
         self._tensorflow = False
         self._tensorflow_since = 0.0
         self._launcher = 0
@@ -167,16 +168,18 @@ class JobWatch:
         return Fate.LEFT if apart or nohup else Fate.KILLED
 
     def _tell_of_start(self, passed: float) -> None:
-        """Says, once, that the launcher takes long."""
-        late = passed >= _SILENT and not self._session.ranks
-        if not late or self._told_of_start or not self.here:
+        """Says that the start takes long, and how far it is, each time it has doubled."""
+        came = sorted(self._session.ranks)
+        if passed < self._tell_at or not self.here or len(came) >= self.here:
             return
-        self._told_of_start = True
+        so_far = "none" if not came else f"only {listed(came)}"
+        has = "have" if len(came) > 1 else "has"
         say(
-            f"tf_hvd run: after {_SILENT:g} s none of {self.here} ranks on this machine has "
-            f"started; the MPI launcher, process {self._launcher}, is still running "
+            f"tf_hvd run: after {self._tell_at:g} s {so_far} of {self.here} ranks on this machine "
+            f"{has} started; the MPI launcher, process {self._launcher}, is still running "
             "(--verbose shows its command, --start-timeout ends such a job)"
         )
+        self._tell_at *= 2
 
     def _tell_apart(self) -> None:
         """Says, once, that ranks seem to train apart; at the job's end it is said for certain."""
