@@ -26,7 +26,18 @@ PAGES = {"faults": ROOT / "docs" / "failures.md"}
 # Which module has a proof, where it is not its namesake.
 MODULES = dict.fromkeys(("seeds", "fuzz", "wheels"), "programs") | {"coverage": "line_coverage"}
 NAMES = (
-    *("kills", "interrupts", "soak", "seeds", "faults", "fuzz", "wheels", "coverage", "elastic"),
+    *(
+        "kills",
+        "interrupts",
+        "soak",
+        "seeds",
+        "faults",
+        "fuzz",
+        "wheels",
+        "coverage",
+        "elastic",
+        "pages",
+    ),
 )
 
 
