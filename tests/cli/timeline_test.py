@@ -1,15 +1,21 @@
 """`tf_hvd run --timeline` and `tf_hvd timeline`, on Keras fits."""
 
 import collections
+import io
 import json
+import os
+import pathlib
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
+from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
 from tf_hvd.observe import trace_reader
 
 pytestmark = pytest.mark.parametrize("family", ["openmpi"], indirect=True)
 
+# The program trace_processor_shell, which Perfetto's package would download.
+TRACE_PROCESSOR = os.environ.get("TF_HVD_TRACE_PROCESSOR")
 MS = 1_000_000
 STEPS = 12
 # Rank 1 takes 0.1 s longer in the backward pass, before its first gradient is there.
@@ -128,6 +134,25 @@ def test_a_fit_is_traced(call, environ, program):
             waits = [each for each in rank.spans["TensorFlow"] if begin <= each[0] < end]
             waited = sum(until - since for since, until in waits)
             assert abs(waited - exposed) < 5 * MS, (step, waits)
+
+
+@pytest.mark.skipif(not TRACE_PROCESSOR, reason="TF_HVD_TRACE_PROCESSOR names no binary")
+def test_perfettos_own_queries_find_the_same(call, environ, program):
+    """Both ranks' files in one, in the program by which ui.perfetto.dev reads traces."""
+    code, errors, files = traced(call, environ, program, "pftrace")
+    assert code == 0, errors
+    both = b"".join(pathlib.Path(file).read_bytes() for file in files)
+    config = TraceProcessorConfig(bin_path=TRACE_PROCESSOR)
+    with TraceProcessor(trace=io.BytesIO(both), config=config) as traces:
+        waits = traces.query(
+            "select count(*) as count, sum(dur) as ns from slice "
+            "where name = 'waits for collectives'"
+        )
+        (found,) = [(row.count, row.ns) for row in waits]
+        unfinished = traces.query("select count(*) as count from slice where dur < 0")
+        assert [row.count for row in unfinished] == [0]
+    spans = [span for file in files for span in Rank(file).spans["TensorFlow"]]
+    assert found == (len(spans), sum(end - begin for begin, end in spans))
 
 
 @pytest.mark.parametrize("suffix", ["json", "pftrace"])
