@@ -72,7 +72,10 @@ def test_each_call_of_each_rank_is_there(written, rank, size):
     for trace in traces:
         assert trace.size == size
         assert trace.dropped == 0
-        assert trace.clock_error == 0  # on one machine
+        if hvd.local_size() == size:
+            assert trace.clock_error == 0  # on one machine
+        else:
+            assert trace.clock_error is not None
         calls, operations = calls_of(trace), operations_of(trace)
         assert calls["sum"].values["bytes"] == 4000
         assert calls["sum"].values["first"] == "float32[1000]"
@@ -107,7 +110,7 @@ def test_all_ranks_times_are_of_one_clock(written, rank):
     made = hvd.allgather_object(marks)
     for trace, its in zip(traces, made, strict=True):
         for number, mark in enumerate(its):
-            assert calls_of(trace)[f"x{number}"].begin >= mark
+            assert calls_of(trace)[f"x{number}"].begin >= mark - trace.clock_error
 
 
 @pytest.mark.ranks(2)
@@ -191,7 +194,7 @@ def test_json_is_json_with_horovods_names(folder, rank):
         events = json.loads(file.read().rstrip().rstrip(",") + "]")
     names = {event["name"] for event in events if event["ph"] == "X"}
     assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "x"} <= names
-    if hvd.size() > 1:
+    if hvd.local_size() > 1:  # between machines one large tensor needs no buffer
         assert {"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"} <= names
     assert {event["pid"] for event in events} == {rank}
 
