@@ -55,8 +55,8 @@ class Controller {
   // When others wait for what a Tick of this rank sends; far away if they do
   // not.
   int64_t due_ns() const {
-    return std::min(stall_.due_ns(),
-                    ended_.ok() ? clock_.due_ns() : stall_.due_ns());
+    if (!ended_.ok()) return stall_.due_ns();
+    return std::min(stall_.due_ns(), clock_.due_ns());
   }
 
   // This rank ends, for `reason`. All ranks' requests that are not in order

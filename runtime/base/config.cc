@@ -40,18 +40,29 @@ bool ParseNanoseconds(const std::string& text, double unit_ns,
   return true;
 }
 
+// 0 or 1.
+bool ParseSwitch(const std::string& text, bool* on) {
+  int64_t number = 0;
+  if (!ParseInteger(text, 0, 1, &number)) return false;
+  *on = number == 1;
+  return true;
+}
+
+template <std::string Config::*kWhere>
+bool TakeText(const std::string& text, Config* config) {
+  config->*kWhere = text;
+  return true;
+}
+
 bool ParseStallDisable(const std::string& text, Config* config) {
-  int64_t disabled = 0;
-  if (!ParseInteger(text, 0, 1, &disabled)) return false;
-  if (disabled == 1) config->stall_warn_ns = 0;
+  bool disabled = false;
+  if (!ParseSwitch(text, &disabled)) return false;
+  if (disabled) config->stall_warn_ns = 0;
   return true;
 }
 
 bool ParseAlone(const std::string& text, Config* config) {
-  int64_t alone = 0;
-  if (!ParseInteger(text, 0, 1, &alone)) return false;
-  config->alone = alone == 1;
-  return true;
+  return ParseSwitch(text, &config->alone);
 }
 
 bool ParseTimeline(const std::string& text, Config* config) {
@@ -61,10 +72,7 @@ bool ParseTimeline(const std::string& text, Config* config) {
 }
 
 bool ParseTimelineMarks(const std::string& text, Config* config) {
-  int64_t marks = 0;
-  if (!ParseInteger(text, 0, 1, &marks)) return false;
-  config->timeline_marks_cycles = marks == 1;
-  return true;
+  return ParseSwitch(text, &config->timeline_marks_cycles);
 }
 
 bool ParseLogSetting(const std::string& given, Config* config) {
@@ -149,10 +157,7 @@ constexpr Variable kVariables[] = {
     {"TF_HVD_MPI_LIBRARY", "", "a path",
      "The MPI library (libmpi.so) to open. Unset: the running launcher's, then "
      "the Python environment's, then the system's.",
-     [](const std::string& text, Config* config) {
-       config->mpi_library = text;
-       return true;
-     }},
+     TakeText<&Config::mpi_library>},
     {"TF_HVD_RANKS_PER_NODE", "0", "a number of ranks",
      "Pretends that each machine has so many ranks, which then talk by MPI to "
      "the others: for tests on one machine. 0: find the machines.",
@@ -213,23 +218,14 @@ constexpr Variable kVariables[] = {
     {"TF_HVD_NCCL_LIBRARY", "", "a path",
      "The NCCL library (libnccl.so.2) to open. Unset: the one that TensorFlow "
      "has opened, then the Python environment's, then the system's.",
-     [](const std::string& text, Config* config) {
-       config->nccl_library = text;
-       return true;
-     }},
+     TakeText<&Config::nccl_library>},
     {"TF_HVD_CUDA_LIBRARY", "", "a path",
      "The CUDA driver (libcuda.so.1) to open, for tests. Unset: the system's.",
-     [](const std::string& text, Config* config) {
-       config->cuda_library = text;
-       return true;
-     }},
+     TakeText<&Config::cuda_library>},
     {"TF_HVD_DUMP_DIR", "", "a path",
      "Where the flight recorders' files of a job that failed go: rank.N for "
      "each rank, in a folder for each job (docs/recorder.md). Unset: nowhere.",
-     [](const std::string& text, Config* config) {
-       config->dump_dir = text;
-       return true;
-     }},
+     TakeText<&Config::dump_dir>},
     {"HOROVOD_TIMELINE", "", "a path, or DYNAMIC",
      "Where the timeline is written (docs/timeline.md): each rank has a file, "
      "trace.json, trace.rank-1.json and so on; Perfetto's packets where it "
@@ -248,10 +244,7 @@ constexpr Variable kVariables[] = {
      "Where what collectives have taken is written every 5 s, as OpenMetrics "
      "(docs/metrics.md): each rank has a file, metrics.prom, "
      "metrics.rank-1.prom and so on. Unset: nowhere.",
-     [](const std::string& text, Config* config) {
-       config->metrics = text;
-       return true;
-     }},
+     TakeText<&Config::metrics>},
     {kAlone, "0", "0 or 1",
      "1: this process is rank 0 of 1, whatever the launcher says. For programs "
      "that a rank starts.",

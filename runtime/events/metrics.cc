@@ -69,13 +69,7 @@ int Replace(const std::string& path, const std::string& text) {
   const int file =
       open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0) return errno;
-  size_t done = 0;
-  int error = 0;
-  while (error == 0 && done < text.size()) {
-    const ssize_t wrote = write(file, text.data() + done, text.size() - done);
-    if (wrote >= 0) done += static_cast<size_t>(wrote);
-    if (wrote < 0 && errno != EINTR) error = errno;
-  }
+  int error = WriteAll(file, text);
   close(file);
   if (error == 0 && std::rename(fresh.c_str(), path.c_str()) == 0) return 0;
   if (error == 0) error = errno;

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -39,16 +38,6 @@ bool IsPackets(std::string_view path) {
 
 int Open(const std::string& path) {
   return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-}
-
-// 0, or an errno.
-int WriteAll(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t wrote = write(file, bytes.data(), bytes.size());
-    if (wrote < 0 && errno != EINTR) return errno;
-    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(wrote, 0)));
-  }
-  return 0;
 }
 
 }  // namespace

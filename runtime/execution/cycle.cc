@@ -63,6 +63,7 @@ bool Cycle::Step() {
   }
   for (MessageStream& stream : streams_) {
     busy |= stream.Pull([&](std::string_view message) {
+      // Of this moment: clocks are compared by it.
       controller_.Receive(stream.peer(), message, NowNs());
     });
   }

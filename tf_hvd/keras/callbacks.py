@@ -18,7 +18,6 @@ done in each `fit` beside them.
 """
 
 import functools
-import pathlib
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -26,13 +25,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
-from tf_hvd.core import basics
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
 from tf_hvd.keras import learning_rate, metrics, resume
 from tf_hvd.keras.compat import build_optimizer, own_sums, variables_of
 from tf_hvd.keras.keras_variants import KerasVariants
-from tf_hvd.observe.metrics import Metrics
-from tf_hvd.observe.metrics import metrics as collective_metrics
+from tf_hvd.observe.metrics import StepSummaries
 
 
 class _Broadcast:
@@ -279,16 +276,15 @@ class _CollectiveMetrics:
 
     def __init__(self, log_dir: str, update_freq: int | str = "epoch") -> None:
         super().__init__()
-        self._folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
+        self._summaries = StepSummaries(log_dir)
         self._every = 0 if update_freq == "epoch" else int(update_freq)
         self._batches = 0
-        self._written: Metrics | None = None
         self._writer: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Begins to count."""
-        self._writer = tf.summary.create_file_writer(self._folder)
-        self._written = collective_metrics()
+        self._writer = tf.summary.create_file_writer(self._summaries.folder)
+        self._summaries.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Writes, after every so many batches."""
@@ -307,16 +303,10 @@ class _CollectiveMetrics:
         self._writer.close()
 
     def _write(self) -> None:
-        now = collective_metrics()
-        assert self._written is not None  # on_train_begin comes first
-        values = now.per_step(self._written)
-        if not values:
-            return
         with self._writer.as_default(step=self._batches):
-            for name, value in values.items():
-                tf.summary.scalar(f"tf_hvd/{name}", value)
+            for tag, value in self._summaries.take().items():
+                tf.summary.scalar(tag, value)
         self._writer.flush()
-        self._written = now
 
 
 class _ProgbarLogger:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import glob
 import json
 import sys
 from collections.abc import Sequence
@@ -43,12 +44,8 @@ def add_command(commands: Any) -> None:
 
 def beside(path: Path) -> list[Path]:
     """The files of a job's ranks: `trace.json`, `trace.rank-1.json` and so on."""
-    rest = sorted(path.parent.glob(f"{_escaped(path.stem)}.rank-*{path.suffix}"))
+    rest = sorted(path.parent.glob(f"{glob.escape(path.stem)}.rank-*{path.suffix}"))
     return [path, *rest]
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in text)
 
 
 def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:

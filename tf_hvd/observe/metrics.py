@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping
 
 from tf_hvd.core import _native, basics
@@ -94,3 +95,29 @@ def metrics() -> Metrics:
         counted * _NS, calls, failed, total, flying, dropped, steps, step, collective, transfer,
         by_rank,
     )  # fmt: skip
+
+
+class StepSummaries:
+    """What steps take, as TensorBoard shows it.
+
+    Args:
+      log_dir: of all ranks.
+    """
+
+    def __init__(self, log_dir: str) -> None:
+        self.folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
+        """This rank's."""
+        self._taken: Metrics | None = None
+
+    def begin(self) -> None:
+        """Counts from now on."""
+        self._taken = metrics()
+
+    def take(self) -> dict[str, float]:
+        """Values by tag, averaged since they were last taken; empty without a whole step."""
+        assert self._taken is not None  # begin comes first
+        now = metrics()
+        values = now.per_step(self._taken)
+        if values:
+            self._taken = now
+        return {f"tf_hvd/{name}": value for name, value in values.items()}

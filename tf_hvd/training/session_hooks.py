@@ -1,6 +1,5 @@
 """TensorFlow 1 style: a hook for sessions, and the session with the hook in its place."""
 
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core import basics
-from tf_hvd.observe.metrics import Metrics, metrics
+from tf_hvd.observe.metrics import StepSummaries
 from tf_hvd.training import v1_guard
 
 # What writes to, or reads from, the disk: an argument, and its value on ranks that do not.
@@ -82,16 +81,15 @@ class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self, log_dir: str, every_n_steps: int = 100) -> None:
         super().__init__()
-        self._folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
+        self._summaries = StepSummaries(log_dir)
         self._every = every_n_steps
         self._runs = 0
-        self._written: Metrics | None = None
         self._writer: Any = None
 
     def begin(self) -> None:
         """Begins to count."""
-        self._writer = tf.compat.v1.summary.FileWriter(self._folder)
-        self._written = metrics()
+        self._writer = tf.compat.v1.summary.FileWriter(self._summaries.folder)
+        self._summaries.begin()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Writes, after every so many runs."""
@@ -107,17 +105,14 @@ class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._writer.close()
 
     def _write(self) -> None:
-        now = metrics()
-        assert self._written is not None  # begin comes first
-        values = now.per_step(self._written)
+        values = self._summaries.take()
         if not values:
             return
         summary = tf.compat.v1.Summary()
-        for name, value in values.items():
-            summary.value.add(tag=f"tf_hvd/{name}", simple_value=value)
+        for tag, value in values.items():
+            summary.value.add(tag=tag, simple_value=value)
         self._writer.add_summary(summary, self._runs)
         self._writer.flush()
-        self._written = now
 
 
 def _missing(variables: Sequence[Any], known: Sequence[Any]) -> list[Any]:

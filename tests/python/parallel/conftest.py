@@ -228,3 +228,9 @@ def rank():
 @pytest.fixture
 def size():
     return hvd.size()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Rank 0's, on all."""
+    return hvd.broadcast_object(str(tmp_path), 0)

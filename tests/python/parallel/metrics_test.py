@@ -13,12 +13,6 @@ from tf_hvd.keras import DistributedOptimizer, callbacks
 STEPS = 12
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Rank 0's, on all."""
-    return hvd.broadcast_object(str(tmp_path), 0)
-
-
 def scalars_of(folder):
     """Values of each tag that TensorBoard would show, in order."""
     found = {}

@@ -15,17 +15,6 @@ from tf_hvd.observe import step_report, step_times, trace_reader
 MS = 1_000_000
 
 
-@pytest.fixture
-def rank():
-    return hvd.rank()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Rank 0's, on all."""
-    return hvd.broadcast_object(str(tmp_path), 0)
-
-
 @pytest.fixture(params=["json", "pftrace"])
 def written(request, folder):
     """Runs a program with a timeline; returns the timelines of all ranks."""
