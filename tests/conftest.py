@@ -44,7 +44,7 @@ COLD = (
     "nodes", "cli/culprit_test.py", "cli/joined_test.py", "cli/launch_test.py",
     "cli/left_running_test.py", "cli/nested_test.py", "cli/network_test.py",
     "cli/notebook_test.py", "cli/signals_test.py", "cli/surroundings_test.py",
-    "elastic/standby_test.py", "faults/init_test.py",
+    "elastic/standby_test.py", "faults/init_test.py", "faults/strangers_test.py",
 )  # fmt: skip
 
 

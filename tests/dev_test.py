@@ -76,8 +76,8 @@ def test_help_names_the_commands(tmp_path):
         (["wheel", "--platform"], "there is no option '--platform'; there are --tensorflow"),
         (
             ["prove"],
-            "prove takes one of kills interrupts soak seeds faults fuzz wheels coverage elastic, "
-            "not ''",
+            "prove takes one of kills interrupts soak seeds faults fuzz wheels coverage elastic "
+            "pages, not ''",
         ),
         (["prove", "kills", "--quick"], "prove kills takes --short, not '--quick'"),
         (["test", "--all", "tests"], "test --all takes no further argument"),

@@ -74,6 +74,8 @@ def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch)
     def at(passed):
         monkeypatch.setattr(job_watch.time, "monotonic", lambda: 1000.0 + passed)
 
+    # What other tests have left beside this one may have loaded it.
+    monkeypatch.setattr(job_watch.processes, "has_tensorflow", lambda process: False)
     with Session() as session:
         job = job_watch.JobWatch(session, 3, 3, None)
         at(0)
