@@ -38,7 +38,7 @@ Controller::Controller(const Topology& topology, const StallOptions& stall,
     : hosts_(topology.hosts),
       runner_(runner),
       host_(host),
-      sets_(topology.rank, topology.size,
+      sets_(topology.rank, topology.Everyone(),
             PlaceOf(topology.rank, topology.nodes, topology.fan_out)),
       ordering_(&sets_),
       own_([host](Completion done, const Status& status) {

@@ -114,7 +114,7 @@ class Controller {
   Status EndedStatus(const Key& key) const;
   void Bug(const std::string& text);
 
-  const std::vector<std::string> hosts_;
+  const SharedValue<std::vector<std::string>> hosts_;
   TaskRunner* const runner_;
   ControllerHost* const host_;
   ProcessSets sets_;

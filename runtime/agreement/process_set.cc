@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -45,10 +44,8 @@ bool SlotTable::Define(uint32_t slot, std::string name, SharedRequest request) {
   return true;
 }
 
-ProcessSet::ProcessSet(std::vector<int> set_members, int rank,
-                       const TreePlace& place)
-    : members(
-          std::make_shared<const std::vector<int>>(std::move(set_members))) {
+ProcessSet::ProcessSet(SetMembers set_members, int rank, const TreePlace& place)
+    : members(std::move(set_members)) {
   const auto is_member = [this](int r) {
     return std::binary_search(members->begin(), members->end(), r);
   };
@@ -81,11 +78,9 @@ void ProcessSet::JoinEnded() {
   first_steps.clear();
 }
 
-ProcessSets::ProcessSets(int rank, int size, TreePlace place)
+ProcessSets::ProcessSets(int rank, SetMembers world, TreePlace place)
     : rank_(rank), place_(std::move(place)) {
-  std::vector<int> world(static_cast<size_t>(size));
-  std::iota(world.begin(), world.end(), 0);
-  Add(kWorldSet, std::move(world));
+  sets_.emplace(kWorldSet, ProcessSet(std::move(world), rank_, place_));
 }
 
 ProcessSet* ProcessSets::Find(int32_t set) {
@@ -99,7 +94,8 @@ const ProcessSet* ProcessSets::Find(int32_t set) const {
 }
 
 const ProcessSet& ProcessSets::Add(int32_t set, std::vector<int> members) {
-  return sets_.emplace(set, ProcessSet(std::move(members), rank_, place_))
+  return sets_
+      .emplace(set, ProcessSet(MembersOf(std::move(members)), rank_, place_))
       .first->second;
 }
 

@@ -66,7 +66,7 @@ class SlotTable {
 
 struct ProcessSet {
   // `place` is that of `rank` in the tree.
-  ProcessSet(std::vector<int> members, int rank, const TreePlace& place);
+  ProcessSet(SetMembers set_members, int rank, const TreePlace& place);
 
   SetMembers members;
   // Child (or this rank itself) -> number of members in its subtree, all > 0.
@@ -89,8 +89,8 @@ struct ProcessSet {
 
 class ProcessSets {
  public:
-  // The world, which is `size` ranks. `place` is that of `rank` in the tree.
-  ProcessSets(int rank, int size, TreePlace place);
+  // `world`: all ranks. `place` is that of `rank` in the tree.
+  ProcessSets(int rank, SetMembers world, TreePlace place);
 
   int rank() const { return rank_; }
   const TreePlace& place() const { return place_; }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tf_hvd {
@@ -61,6 +62,10 @@ inline constexpr int32_t kWorldSet = 0;
 // nobody does any more: in a large job a copy for each call would cost more
 // than the call.
 using SetMembers = std::shared_ptr<const std::vector<int>>;
+
+inline SetMembers MembersOf(std::vector<int> ranks) {
+  return std::make_shared<const std::vector<int>>(std::move(ranks));
+}
 
 enum class DeviceKind : uint8_t { kCpu = 0, kGpu = 1 };
 

@@ -1,7 +1,10 @@
 #include "runtime/transport/world.h"
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <string_view>
+#include <utility>
 
 namespace tf_hvd {
 namespace {
@@ -13,6 +16,13 @@ size_t PlaceIn(const std::vector<int>& ranks, int rank) {
 }
 
 }  // namespace
+
+SetMembers Topology::Everyone() const {
+  if (everyone != nullptr) return everyone;
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return MembersOf(std::move(ranks));
+}
 
 int Topology::NodeOf(int of_rank) const {
   for (size_t i = 0; i < nodes.size(); ++i) {

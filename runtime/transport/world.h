@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/shared_value.h"
 #include "runtime/base/status.h"
+#include "runtime/base/types.h"
 #include "runtime/transport/doorbell.h"
 #include "runtime/transport/edge.h"
 #include "runtime/transport/operation.h"
@@ -26,10 +28,14 @@ inline constexpr int kFanOut = 8;
 struct Topology {
   int rank = 0;
   int size = 1;
-  std::vector<std::vector<int>> nodes;  // ranks of each node, ascending;
-                                        // nodes in the order of first ranks
-  std::vector<std::string> hosts;       // host name of each rank
+  // Ranks of each node, ascending; nodes in the order of first ranks.
+  SharedValue<std::vector<std::vector<int>>> nodes;
+  SharedValue<std::vector<std::string>> hosts;  // host name of each rank
   int fan_out = kFanOut;
+  // 0 to size - 1, for copies to have it in common; null: each makes its own.
+  SetMembers everyone;
+
+  SetMembers Everyone() const;
 
   int NodeOf(int of_rank) const;
   int LocalRank() const;  // my place among my node's ranks

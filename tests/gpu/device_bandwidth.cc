@@ -136,7 +136,7 @@ class Bandwidth {
                  ReduceOp op, bool in_place) {
     OperationSpec spec;
     spec.kind = OpKind::kAllreduce;
-    spec.ranks = std::make_shared<const std::vector<int>>(std::vector{0, 1});
+    spec.ranks = MembersOf({0, 1});
     spec.memory.kind = MemoryKind::kDevice;
     spec.reduce.op = op;
     int64_t bytes = 0;

@@ -29,7 +29,7 @@ OperationSpec Adasum(const std::vector<int64_t>& counts, int ranks,
   OperationSpec spec;
   std::vector<int> all(static_cast<size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
-  spec.ranks = std::make_shared<const std::vector<int>>(std::move(all));
+  spec.ranks = MembersOf(std::move(all));
   spec.reduce = {dtype, ReduceOp::kAdasum, 1, 1, 1};
   for (size_t i = 0; i < counts.size(); ++i) {
     const int number = static_cast<int>(2 * i);

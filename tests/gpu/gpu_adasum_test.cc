@@ -55,7 +55,7 @@ GpuRank::Call CallOf(const Case& one, size_t place, const Tensors& expected) {
   }
   call.what = "rank " + std::to_string(place);
   call.spec.reduce = one.options;
-  call.spec.ranks = std::make_shared<const std::vector<int>>(std::move(all));
+  call.spec.ranks = MembersOf(std::move(all));
   call.joined = place == one.joined;
   call.expected = expected;
   if (!call.joined) call.inputs = one.inputs[place];

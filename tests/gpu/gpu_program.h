@@ -43,7 +43,7 @@ class GpuProgram {
       GpuRank::Call& call = calls_[rank];
       call.what = what_;
       call.spec.kind = kind_;
-      call.spec.ranks = std::make_shared<const std::vector<int>>(members_);
+      call.spec.ranks = MembersOf(members_);
       call.spec.set = static_cast<int32_t>(set_);
       call.spec.number = numbers_[set_] - 1;
     }

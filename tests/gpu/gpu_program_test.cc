@@ -109,8 +109,7 @@ GpuRank::Call SumIn(int32_t set) {
   GpuRank::Call call;
   call.what = "a sum in set " + std::to_string(set);
   call.spec.set = set;
-  call.spec.ranks =
-      std::make_shared<const std::vector<int>>(std::vector<int>{0, 1});
+  call.spec.ranks = MembersOf({0, 1});
   call.inputs = {bytes(3)};
   call.outputs = {sizeof(float)};
   call.expected = {bytes(6)};

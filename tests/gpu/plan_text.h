@@ -94,7 +94,7 @@ inline OperationSpec Spec(OpKind kind, int ranks) {
   spec.kind = kind;
   std::vector<int> all(static_cast<size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
-  spec.ranks = std::make_shared<const std::vector<int>>(std::move(all));
+  spec.ranks = MembersOf(std::move(all));
   return spec;
 }
 

@@ -299,10 +299,10 @@ class SocketWorld final : public World {
       : sockets_(mesh->Take(rank), rank), p2p_(&sockets_) {
     topology_.rank = rank;
     topology_.size = mesh->ranks();
-    topology_.nodes.emplace_back();
+    topology_.nodes = {*topology_.Everyone()};
+    topology_.hosts =
+        std::vector<std::string>(static_cast<size_t>(topology_.size), "here");
     for (int other = 0; other < topology_.size; ++other) {
-      topology_.nodes[0].push_back(other);
-      topology_.hosts.emplace_back("here");
       if (other != rank) edges_.try_emplace(other, &sockets_, other);
     }
     data_.emplace(topology_, std::nullopt, nullptr, &p2p_, gpu);

@@ -67,8 +67,7 @@ class ExecutorTest : public ::testing::Test, public ExecutorHost {
   using Texts = std::vector<std::string>;
 
   float memory[4096] = {};
-  SetMembers ranks =
-      std::make_shared<const std::vector<int>>(std::vector<int>{0, 1});
+  SetMembers ranks = MembersOf({0, 1});
   FakeBackend data;
   Texts ended;
   std::vector<int32_t> values;

@@ -12,7 +12,7 @@ namespace tf_hvd {
 namespace {
 
 // Three ranks on one node, seen from above.
-ProcessSets Top() { return {0, 3, PlaceOf(0, {{0, 1, 2}})}; }
+ProcessSets Top() { return {0, MembersOf({0, 1, 2}), PlaceOf(0, {{0, 1, 2}})}; }
 
 Vote VoteFor(const Request& request) {
   Vote vote;

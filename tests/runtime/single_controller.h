@@ -99,7 +99,7 @@ inline Topology OneNode() {
   Topology topology;
   topology.size = 9;
   topology.nodes = {{0, 1, 2, 3, 4, 5, 6, 7, 8}};
-  topology.hosts.assign(9, "a");
+  topology.hosts = std::vector<std::string>(9, "a");
   return topology;
 }
 

@@ -13,10 +13,12 @@ namespace tf_hvd {
 namespace {
 
 // Three ranks on one node, seen from above: coordinated here.
-ProcessSets Top() { return {0, 3, PlaceOf(0, {{0, 1, 2}})}; }
+ProcessSets Top() { return {0, MembersOf({0, 1, 2}), PlaceOf(0, {{0, 1, 2}})}; }
 
 // The leader of a second node, with two ranks below: passes up.
-ProcessSets Middle() { return {1, 4, PlaceOf(1, {{0}, {1, 2, 3}})}; }
+ProcessSets Middle() {
+  return {1, MembersOf({0, 1, 2, 3}), PlaceOf(1, {{0}, {1, 2, 3}})};
+}
 
 Vote VoteOf(int rank, int64_t rows = 1) {
   Request request;

@@ -51,13 +51,16 @@ class Job {
 Job::Job(const LoopbackOptions& options) {
   topology_.fan_out = options.fan_out;
   topology_.size = 0;
+  std::vector<std::vector<int>> nodes(options.nodes.size());
+  std::vector<std::string> hosts;
   for (size_t node = 0; node < options.nodes.size(); ++node) {
-    topology_.nodes.emplace_back();
     for (int i = 0; i < options.nodes[node]; ++i) {
-      topology_.nodes.back().push_back(topology_.size++);
-      topology_.hosts.push_back("node" + std::to_string(node));
+      nodes[node].push_back(topology_.size++);
+      hosts.push_back("node" + std::to_string(node));
     }
   }
+  topology_.nodes = std::move(nodes);
+  topology_.hosts = std::move(hosts);
   for (size_t node = 0;
        DataBackends::NeedArenas(topology_) && node < options.nodes.size();
        ++node) {

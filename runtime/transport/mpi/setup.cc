@@ -64,7 +64,9 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
   Topology& topology = map->topology;
   topology.rank = session.rank();
   topology.size = session.size();
-  for (const auto& [first, ranks] : nodes) topology.nodes.push_back(ranks);
+  std::vector<std::vector<int>> in_order;
+  for (const auto& [first, ranks] : nodes) in_order.push_back(ranks);
+  topology.nodes = std::move(in_order);
   topology.hosts = std::move(hosts);
   return Status::Ok();
 }

@@ -93,11 +93,11 @@ TwoLevelBackend::Layout TwoLevelBackend::LayoutOf(
   for (const size_t place : nodes->members[nodes->here]) {
     local.push_back(ranks[place]);
   }
-  layout.local = std::make_shared<const std::vector<int>>(std::move(local));
+  layout.local = MembersOf(std::move(local));
   if (me < nodes->owners) {
     std::vector<int> group;
     for (const auto& here : nodes->members) group.push_back(ranks[here[me]]);
-    layout.group = std::make_shared<const std::vector<int>>(std::move(group));
+    layout.group = MembersOf(std::move(group));
   }
   layout.nodes = nodes;
   return layout;

@@ -45,13 +45,16 @@ SimWorld::~SimWorld() { over_ = true; }
 void SimWorld::BuildTree() {
   const int nodes = random_.Pick({1, 1, 2, 3, 4, 5});
   topology_.size = 0;
-  for (int node = 0; node < nodes; ++node) {
-    topology_.nodes.emplace_back();
+  std::vector<std::vector<int>> ranks(static_cast<size_t>(nodes));
+  std::vector<std::string> hosts;
+  for (size_t node = 0; node < ranks.size(); ++node) {
     for (int64_t left = random_.Between(1, 4); left > 0; --left) {
-      topology_.nodes.back().push_back(topology_.size++);
-      topology_.hosts.push_back("host" + std::to_string(node));
+      ranks[node].push_back(topology_.size++);
+      hosts.push_back("host" + std::to_string(node));
     }
   }
+  topology_.nodes = std::move(ranks);
+  topology_.hosts = std::move(hosts);
   topology_.fan_out = random_.Pick({1, 2, 8});
   for (int r = 0; r < topology_.size; ++r) {
     history_.members[kWorldSet].push_back(r);

@@ -103,7 +103,7 @@ class Collectives {
   OperationSpec Spec(OpKind kind, const std::vector<int>& ranks) {
     OperationSpec spec;
     spec.kind = kind;
-    spec.ranks = std::make_shared<const std::vector<int>>(ranks);
+    spec.ranks = MembersOf(ranks);
     // The same number for the same ranks, and never that of all ranks.
     for (const int rank : ranks) spec.set = (spec.set * 31 + rank + 1) % 499;
     ++spec.set;

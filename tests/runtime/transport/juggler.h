@@ -22,7 +22,7 @@ namespace tf_hvd {
 inline OperationSpec AllreduceOf(const std::vector<int>& ranks, int32_t set,
                                  std::vector<int64_t>* values) {
   OperationSpec spec;
-  spec.ranks = std::make_shared<const std::vector<int>>(ranks);
+  spec.ranks = MembersOf(ranks);
   spec.set = set;
   spec.reduce = Options(DType::kInt64, ReduceOp::kSum);
   spec.spans = {
@@ -148,7 +148,7 @@ class Juggler {
     if (found == members.end() || *found != rank_) return;
     OperationSpec spec;
     spec.kind = kind;
-    spec.ranks = std::make_shared<const std::vector<int>>(members);
+    spec.ranks = MembersOf(members);
     spec.set = static_cast<int32_t>(set);
     spec.number = numbers_[set]++;
     spec.root = root;

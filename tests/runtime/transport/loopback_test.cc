@@ -27,7 +27,7 @@ TEST(Loopback, TopologyCountsThroughTheNodes) {
     const Topology& topology = worlds[rank]->topology();
     EXPECT_EQ(topology.rank, rank);
     EXPECT_EQ(topology.size, 5);
-    EXPECT_EQ(topology.nodes,
+    EXPECT_EQ(topology.nodes.get(),
               (std::vector<std::vector<int>>{{0, 1}, {2, 3, 4}}));
     EXPECT_EQ(topology.hosts[rank], rank < 2 ? "node0" : "node1");
   }

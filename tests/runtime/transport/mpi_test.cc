@@ -249,10 +249,12 @@ Topology TwelveNodes(int rank) {
   Topology topology;
   topology.size = 24;
   topology.rank = rank;
+  std::vector<std::vector<int>> nodes;
   for (int node = 0; node < 12; ++node) {
-    topology.nodes.push_back({2 * node, 2 * node + 1});
+    nodes.push_back({2 * node, 2 * node + 1});
   }
-  topology.hosts.assign(24, "host");
+  topology.nodes = std::move(nodes);
+  topology.hosts = std::vector<std::string>(24, "host");
   return topology;
 }
 
