@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tf_hvd.observe import trace_reader
+
 pytestmark = pytest.mark.usefixtures("usual_garbage")
 BOTH = pytest.mark.parametrize(
     "family", ["openmpi", pytest.param("mpich", marks=pytest.mark.tier2)]
@@ -63,12 +65,12 @@ def ends_of_undisturbed(elastic, lines_of, passes="1"):
 
 # Under MPICH as well in ./dev prove elastic.
 @pytest.mark.parametrize("passes", ["1", pytest.param("2", marks=pytest.mark.tier2)])
-def test_killed_ranks_change_no_bit(elastic, lines_of, passes):
-    """Nor in the middle of an update of several passes."""
+def test_killed_ranks_change_no_bit(elastic, lines_of, tmp_path, passes):
+    """Nor in the middle of an update of several passes. Each start has its own timeline."""
     plain = ("-np", "2", "--min-np", "2")
     expected = ends_of_undisturbed(elastic, lines_of, passes)
     kills = {"PASSES": passes, "KILLS": "7:1 8:0 20:0"}
-    code, output = elastic(LOOP, *plain, **kills)
+    code, output = elastic(LOOP, *plain, "--timeline", str(tmp_path / "job.json"), **kills)
     assert code == 0, output
     assert lines_of("end", output) == expected, output
     assert len(re.findall("starting again with 2 ranks", output)) == 3, output
@@ -76,6 +78,10 @@ def test_killed_ranks_change_no_bit(elastic, lines_of, passes):
     begun = [int(line.split()[1]) for line in lines_of("from", output)]
     for number in (7, 8, 20):
         assert sum(number - 2 <= batch < number for batch in begun) >= 2, output
+    for start in ("", ".restart-1", ".restart-2", ".restart-3"):
+        for rank in ("", ".rank-1"):
+            (trace,) = trace_reader.read(tmp_path / f"job{start}{rank}.json")
+            assert trace.spans, (start, rank)
 
 
 STANDBY = """
