@@ -50,15 +50,16 @@ model.fit(x, x[:, :1], batch_size=8, epochs=1, verbose=0, callbacks=[Ends()])
 """
 
 
-def traced(call, environ, program, suffix, **more):
-    """Runs the fit; returns its exit code and the two files."""
+def traced(call, environ, program, suffix, ranks=2, **more):
+    """Runs the fit; returns its exit code, what it said, and the ranks' files."""
     words = program(FIT)
     folder = words[-1].rpartition("/")[0]
     file = f"{folder}/trace.{suffix}"
     code, _, errors = call(
-        "run", "-np", "2", "--timeline", file, *words, environ={**environ, **more}
+        *("run", "-np", str(ranks), "--timeline", file, *words), environ={**environ, **more}
     )
-    return code, errors, [file, f"{folder}/trace.rank-1.{suffix}"]
+    others = [f"{folder}/trace.rank-{number}.{suffix}" for number in range(1, ranks)]
+    return code, errors, [file, *others]
 
 
 def report_of(call, environ, file):
@@ -106,8 +107,10 @@ class Rank:
             assert track.HasField("counter")
 
 
-def test_a_fit_is_traced(call, environ, program):
-    code, errors, files = traced(call, environ, program, "pftrace")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_fit_is_traced(call, environ, program, ranks):
+    """Four ranks share two cores."""
+    code, errors, files = traced(call, environ, program, "pftrace", ranks)
     assert code == 0, errors
     report = report_of(call, environ, files[0])
     assert not report["missing"]
@@ -123,7 +126,7 @@ def test_a_fit_is_traced(call, environ, program):
         assert not any(rank.open.values())
         assert bool(rank.clocks) == (number == 0)
         (process,) = (each for each in rank.tracks.values() if each.HasField("process"))
-        assert process.process.process_name.startswith(f"rank {number} of 2, ")
+        assert process.process.process_name.startswith(f"rank {number} of {ranks}, ")
         parents = {each.parent_uuid for each in rank.tracks.values() if each is not process}
         assert parents == {process.uuid}
         # What TensorFlow waits for is what the report says.
