@@ -118,7 +118,8 @@ def test_a_fit_is_traced(call, environ, program, ranks):
     steps = [step for step in report["steps"] if "1" in step["ranks"]]
     assert len(steps) >= STEPS - 2
     late = [step["late"] and step["late"]["rank"] for step in steps]
-    assert late.count(1) >= len(late) - 1, late  # the first one is traced meanwhile
+    # The first one is traced meanwhile, and one may wait for a core.
+    assert late.count(1) >= len(late) - ranks // 2, late
     assert report["advice"].startswith("Rank 1 ")
     for number, file in enumerate(files):
         rank = Rank(file)

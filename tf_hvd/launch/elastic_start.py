@@ -101,8 +101,8 @@ class Starter:
         )
 
     def _options_of(self, hosts: Sequence[Host], report: Path, number: int) -> argparse.Namespace:
-        given = vars(self._options)
-        given |= {"timeline": _of_start(self._options.timeline or "", number)}
+        timeline = _of_start(self._options.timeline or "", number)
+        given = {**vars(self._options), "timeline": timeline}
         kept = {name: value for name, value in given.items() if name not in run.NOT_PASSED_ON}
         kept |= {"np": slots_of(hosts), "hostfile": None, "report": str(report)}
         if self._named:
