@@ -23,6 +23,11 @@ F, D = "float32", "float64"
 MIB = 1 << 20
 
 
+SEVEN_EIGHTHS = tuple(
+    tuple(range(8 * eighth + 7, 8 * eighth - 1, -1)) for eighth in range(7, 0, -1)
+)
+
+
 @pytest.mark.parametrize(
     ("specs", "limit", "plan"),
     [
@@ -36,7 +41,13 @@ MIB = 1 << 20
         ([(F, 4), (F, None), (F, 4)], 8, ((2, 0), (1,))),
         ([(F, 0)] * 3, 1, ((2, 1, 0),)),
         # An eighth of all each, but not less than 1 MiB.
-        ([(F, 2 * MIB)] * 16, 64 * MIB, tuple((i, i - 1) for i in range(15, 0, -2))),
+        (
+            [(F, 2 * MIB)] * 16,
+            64 * MIB,
+            (*((i, i - 1) for i in range(15, 1, -2)), (1,), (0,)),
+        ),
+        # The last one is cut in halves, down to 1 MiB.
+        ([(F, MIB)] * 64, 64 * MIB, (*SEVEN_EIGHTHS, (7, 6, 5, 4), (3, 2), (1,), (0,))),
         ([(F, MIB // 2)] * 4, 64 * MIB, ((3, 2), (1, 0))),
         ([(F, 100), (F, 4 * MIB), (F, 100)], 64 * MIB, ((2, 0), (1,))),
     ],
