@@ -83,7 +83,11 @@ VARIABLES: dict[str, Variable] = {
     ),
     "HOROVOD_TIMELINE": Variable("Honoured, see above."),
     "HOROVOD_TIMELINE_MARK_CYCLES": Variable("Honoured, see above."),
-    "HOROVOD_AUTOTUNE": Variable(f"{_NOT_HONOURED}nothing is tuned.", asks=_is_on),
+    "HOROVOD_AUTOTUNE": Variable(
+        f"{_NOT_HONOURED}nothing is tuned. No setting was found that gains more than noise where "
+        "the defaults do not (docs/scaling.md).",
+        asks=_is_on,
+    ),
     "HOROVOD_AUTOTUNE_LOG": _TUNED,
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": _TUNED,
     "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": _TUNED,

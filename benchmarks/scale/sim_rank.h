@@ -1,0 +1,100 @@
+// SimRank: one rank of a simulated job: the runtime's own cycle, with its
+// agreement, fusion and backends, in a world of which the messages are
+// simulated.
+#ifndef TF_HVD_BENCHMARKS_SCALE_SIM_RANK_H_
+#define TF_HVD_BENCHMARKS_SCALE_SIM_RANK_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/scale/gpu_sums.h"
+#include "benchmarks/scale/messages.h"
+#include "benchmarks/scale/virtual_time.h"
+#include "runtime/base/config.h"
+#include "runtime/execution/cycle.h"
+#include "runtime/request/entry.h"
+#include "runtime/request/tensor_queue.h"
+#include "runtime/transport/doorbell.h"
+#include "runtime/transport/routing/data_backends.h"
+#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/world.h"
+
+namespace tf_hvd::scale {
+
+// What the loop of a rank costs, nanoseconds.
+struct LoopCosts {
+  double turn_ns = 300;     // each turn
+  double line_ns = 100;     // until a core sees what another has written
+  double wake_ns = 30'000;  // until a thread that sleeps goes on
+  // Until a call is seen: by a thread that is woken, or by the caller itself.
+  double submit_ns = 30'000;
+};
+
+// What all ranks of a job have in common.
+struct Surroundings {
+  VirtualTime* time = nullptr;
+  Network* network = nullptr;
+  MailRoom* room = nullptr;
+  GpuStream* stream = nullptr;  // null: tensors lie in the memory of hosts
+  LoopCosts loop;
+  Config config;
+  // Of a rank, whatever it waits for: a line of its node, or a message.
+  std::function<void(int rank, bool rings)> wake;
+};
+
+class SimRank final : private World {
+ public:
+  SimRank(const Surroundings& common, const Topology& topology,
+          const std::optional<ShmArena>& arena);
+  ~SimRank() override = default;
+
+  // To be called once, when the neighbours are there.
+  void Start();
+  // Connects the edges of two neighbours.
+  static void Connect(SimRank* a, SimRank* b);
+  const std::vector<int>& children() const { return children_; }
+
+  void Submit(Entry entry);
+  // Something has come. `rings`: it wakes a sleeper; else that is found at the
+  // next look.
+  void Poke(bool rings);
+
+ private:
+  // World
+  const Topology& topology() const override { return topology_; }
+  Edge* edge(int neighbour) override;
+  Doorbell* doorbell() override { return &doorbell_; }
+  std::vector<Backend*> backends() override;
+  std::string DescribeData() const override { return "in a simulation"; }
+  void RaiseAbort(const AbortRecord& record) override;
+  std::optional<AbortRecord> PollAbort() override { return std::nullopt; }
+  void Finalize(bool) override {}
+
+  void Loop();
+  void GoOnAfter(double ns);
+  double DelayNs(bool rings) const;
+
+  const Surroundings& common_;
+  const Topology topology_;
+  std::vector<int> children_;
+  Doorbell doorbell_;
+  std::map<int, std::unique_ptr<SimEdge>> edges_;
+  SimPointToPoint p2p_;
+  std::optional<DataBackends> host_;
+  std::optional<GpuSums> gpu_;
+  TensorQueue queue_;
+  std::optional<Cycle> cycle_;
+  std::unique_ptr<Fiber> fiber_;
+  uint64_t pokes_ = 0;
+  bool asleep_ = false;
+  int64_t asleep_since_ns_ = 0;
+};
+
+}  // namespace tf_hvd::scale
+
+#endif  // TF_HVD_BENCHMARKS_SCALE_SIM_RANK_H_

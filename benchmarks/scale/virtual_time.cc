@@ -1,0 +1,82 @@
+#include "benchmarks/scale/virtual_time.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace tf_hvd::scale {
+namespace {
+
+constexpr size_t kStackBytes = size_t{128} << 10;
+// Of what a fiber does in so short a time nobody asks for the order.
+constexpr int64_t kQuantumNs = 200;
+
+VirtualTime* the_time = nullptr;
+
+}  // namespace
+
+Fiber::Fiber(VirtualTime* time, std::function<void()> body)
+    : time_(time), body_(std::move(body)) {
+  stack_ = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stack_ == MAP_FAILED) {
+    std::perror("the stack of a rank");
+    std::exit(1);
+  }
+  getcontext(&context_);
+  context_.uc_stack.ss_sp = stack_;
+  context_.uc_stack.ss_size = kStackBytes;
+  context_.uc_link = nullptr;
+  // makecontext hands on integers alone.
+  const auto self = reinterpret_cast<uintptr_t>(this);
+  makecontext(&context_, reinterpret_cast<void (*)()>(&Fiber::Begin), 2,
+              static_cast<unsigned int>(self >> 32),
+              static_cast<unsigned int>(self));
+}
+
+Fiber::~Fiber() { munmap(stack_, kStackBytes); }
+
+void Fiber::Begin(unsigned int high, unsigned int low) {
+  auto* const self =
+      reinterpret_cast<Fiber*>((static_cast<uintptr_t>(high) << 32) | low);
+  self->body_();
+  self->time_->Suspend();  // for good
+}
+
+VirtualTime::VirtualTime() { the_time = this; }
+
+VirtualTime::~VirtualTime() { the_time = nullptr; }
+
+VirtualTime* VirtualTime::current() { return the_time; }
+
+void VirtualTime::Resume(Fiber* fiber) {
+  running_ = fiber;
+  swapcontext(&scheduler_, &fiber->context_);
+  running_ = nullptr;
+  charged_ns_ = 0;
+}
+
+void VirtualTime::Charge(double ns) {
+  if (running_ == nullptr) return;
+  rest_ns_ += ns;
+  const auto whole = static_cast<int64_t>(rest_ns_);
+  rest_ns_ -= static_cast<double>(whole);
+  charged_ns_ += whole;
+  if (charged_ns_ >= kQuantumNs) Settle();
+}
+
+void VirtualTime::Settle() {
+  if (running_ == nullptr || charged_ns_ == 0) return;
+  Fiber* const self = running_;
+  At(now(), [this, self] { Resume(self); });
+  Suspend();
+}
+
+void VirtualTime::Suspend() {
+  Fiber* const self = running_;
+  swapcontext(&self->context_, &scheduler_);
+}
+
+}  // namespace tf_hvd::scale

@@ -1,0 +1,150 @@
+"""What Horovod's authors measured, and how jobs like theirs are simulated.
+
+For simulate_scale.py.
+"""
+
+import dataclasses
+import functools
+import json
+import statistics
+from collections.abc import Sequence
+
+import scale_jobs
+from absl import flags
+
+_STEPS = flags.DEFINE_integer("steps", 40, "measured steps of each job")
+_TAILS = flags.DEFINE_bool("tails", False, "jitter as it was measured, not normal")
+_FIT_STEPS = 200  # of 16 ranks they take no time, and their noise would be fitted
+MODELS = ("InceptionV3", "ResNet101", "VGG16")
+GPUS_OF_NODE = 4
+BATCH = 64
+
+# What nobody fits: a message of MPI between nodes takes so long, and a core so much of it.
+_LATENCY_NS = {"rdma": 3_000, "tcp": 30_000}
+_MESSAGE_NS = {"rdma": 500, "tcp": 5_000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What Horovod's authors measured: the README of Horovod before 2018, batch 64 for each GPU.
+
+    `alone`: images per second of one GPU, by model; `scaling`: how many of them all together do.
+    """
+
+    nodes: int
+    network: str
+    gbit: float
+    alone: tuple[float, float, float]
+    scaling: tuple[float, float, float] = (0, 0, 0)
+
+    @property
+    def gpus(self) -> int:
+        return GPUS_OF_NODE * self.nodes
+
+    def efficiency(self, model: int) -> float:
+        return self.scaling[model] / self.gpus
+
+
+_FIRST = (134.4, 119.4, 130.9)
+_SECOND = (148.8, 136.0, 149.6)
+FITTED = (
+    Row(4, "rdma", 25, _FIRST, (15.0, 14.6, 13.7)),
+    Row(4, "tcp", 25, _FIRST, (14.8, 14.1, 10.0)),
+)
+CHECKED = Row(16, "tcp", 40, _SECOND, (53.3, 56.9, 40.7))
+PREDICTED = Row(128, "rdma", 25, _FIRST, (0.90 * 512, 0.90 * 512, 0.68 * 512))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """The three numbers that are fitted, one set for all models."""
+
+    link: float = 0.9  # the part of a link's rate that NCCL gets
+    tcp_byte_ns: float = 0.2  # what TCP takes of a byte besides
+    jitter: float = 1.0  # times what was measured
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Who agrees and fuses, and how NCCL sums."""
+
+    name: str = "horovod"
+    algorithm: str = "ring"
+
+
+HOROVOD = Schedule()
+OURS = (Schedule("gpu", "ring"), Schedule("gpu", "trees"))
+
+
+@functools.cache
+def jitter() -> tuple[list[float], float]:
+    """Times of a step by their mean, and the part of their variance that is a delay at one point.
+
+    That is what forward and backward pass do not have in common. Both were measured on a shared
+    machine, and what its other tenants do makes a few steps very long. So by default the times are
+    normal, with the standard deviation that was measured.
+    """
+    measured = json.loads((scale_jobs.FOLDER / "jitter.json").read_text())
+    quantiles = measured["quantiles"]
+    if not _TAILS.value:
+        normal = statistics.NormalDist(1, statistics.stdev(quantiles))
+        quantiles = [normal.inv_cdf((number + 0.5) / 1000) for number in range(1000)]
+    return quantiles, 1 - measured["correlation_of_passes"]
+
+
+def efficiency(
+    row: Row,
+    model: int,
+    fit: Fit,
+    schedule: Schedule = HOROVOD,
+    gradients: Sequence[scale_jobs.Gradients] | None = None,
+    seed: int = 1,
+    steps: int | None = None,
+) -> float:
+    """How much of the speed of its GPUs a job has: 0 to 1."""
+    step_ns = 1e9 * BATCH / row.alone[model]
+    if gradients is None:
+        of_model = scale_jobs.each_alone if schedule.name == "horovod" else scale_jobs.in_buckets
+        gradients = of_model(MODELS[model])
+    quantiles, delay = jitter()
+    settings = {
+        "nodes": row.nodes,
+        "ranks_per_node": GPUS_OF_NODE,
+        "schedule": schedule.name,
+        "algorithm": schedule.algorithm,
+        "latency_ns": _LATENCY_NS[row.network],
+        "message_ns": _MESSAGE_NS[row.network],
+        "byte_ns": 8 / (row.gbit * fit.link) + (fit.tcp_byte_ns if row.network == "tcp" else 0),
+        "compute_ns": step_ns,
+        "jitter_scale": fit.jitter,
+        "jitter_delay": delay,
+        "steps": steps or _STEPS.value,
+        "seed": seed,
+    }
+    ready = [(name, part * step_ns, tensors) for name, part, tensors in gradients]
+    told = scale_jobs.simulate(settings, ready, quantiles)
+    return step_ns / statistics.mean(told["steps_ns"])
+
+
+def ceiling(row: Row, model: int, fit: Fit) -> float:
+    """What no schedule that sums all gradients in a ring can pass: the links are never idle."""
+    step_ns = 1e9 * BATCH / row.alone[model]
+    gradients = scale_jobs.each_alone(MODELS[model])
+    if row.nodes == 1:
+        return 1.0
+    size = 4 * sum(tensors[0] for _, _, tensors in gradients)
+    first_ns = step_ns * min(ready for _, ready, _ in gradients)
+    moved = 2 * (row.gpus - 1) / row.gpus * size
+    return min(1.0, step_ns / (first_ns + moved * 8 / (row.gbit * fit.link)))
+
+
+def fit_of_16() -> Fit:
+    """What makes the rows of 16 GPUs come out best; no other row is looked at."""
+    return scale_jobs.fitted(
+        Fit(),
+        lambda fit: sum(
+            (efficiency(row, model, fit, steps=_FIT_STEPS) - row.efficiency(model)) ** 2
+            for row in FITTED
+            for model in range(len(MODELS))
+        ),
+    )

@@ -1,0 +1,223 @@
+// Simulated jobs, against what can be known of them otherwise.
+#include "benchmarks/scale/job.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "runtime/transport/loopback/arena.h"
+#include "runtime/transport/loopback/point_to_point.h"
+#include "runtime/transport/p2p/backend.h"
+#include "runtime/transport/routing/two_level.h"
+#include "runtime/transport/shm/backend.h"
+#include "tests/runtime/rank_threads.h"
+
+namespace tf_hvd::scale {
+namespace {
+
+JobSettings Job(int nodes, int ranks_per_node, Schedule schedule) {
+  JobSettings job;
+  job.nodes = nodes;
+  job.ranks_per_node = ranks_per_node;
+  job.schedule = schedule;
+  job.training.compute_ns = 1e6;
+  job.training.update_ns = 1000;
+  job.training.steps = 3;
+  job.training.warmup = 0;
+  return job;
+}
+
+// Counts what goes between nodes.
+class Counting final : public PointToPoint {
+ public:
+  Counting(PointToPoint* by, int rank, int ranks_per_node,
+           std::atomic<uint64_t>* messages, std::atomic<uint64_t>* bytes)
+      : by_(by),
+        node_(rank / ranks_per_node),
+        ranks_per_node_(ranks_per_node),
+        messages_(messages),
+        bytes_(bytes) {}
+
+  Status Send(int peer, int tag, const void* data, size_t bytes,
+              MessageHandle* handle) override {
+    if (peer / ranks_per_node_ != node_) {
+      ++*messages_;
+      *bytes_ += bytes;
+    }
+    return by_->Send(peer, tag, data, bytes, handle);
+  }
+  Status Receive(int peer, int tag, void* data, size_t bytes,
+                 MessageHandle* handle) override {
+    return by_->Receive(peer, tag, data, bytes, handle);
+  }
+  Status Test(MessageHandle handle, bool* done) override {
+    return by_->Test(handle, done);
+  }
+  bool Abandon(MessageHandle handle) override { return by_->Abandon(handle); }
+
+ private:
+  PointToPoint* const by_;
+  const int node_;
+  const int ranks_per_node_;
+  std::atomic<uint64_t>* const messages_;
+  std::atomic<uint64_t>* const bytes_;
+};
+
+struct Counts {
+  uint64_t messages = 0;
+  uint64_t bytes = 0;
+};
+
+// One sum by ranks that are threads, with memory and numbers in it.
+Counts CountReal(int nodes, int ranks_per_node, int64_t elements) {
+  std::atomic<uint64_t> messages{0}, bytes{0};
+  const int ranks = nodes * ranks_per_node;
+  std::vector<std::vector<int>> layout(static_cast<size_t>(nodes));
+  std::vector<int> all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    layout[static_cast<size_t>(rank / ranks_per_node)].push_back(rank);
+    all.push_back(rank);
+  }
+  std::vector<std::unique_ptr<LoopbackArena>> memory;
+  for (int node = 0; node < nodes; ++node) {
+    memory.push_back(std::make_unique<LoopbackArena>(ranks_per_node));
+  }
+  const auto room = std::make_shared<tf_hvd::MailRoom>(ranks);
+  RunRanks(ranks, [&](int rank) {
+    const auto node = static_cast<size_t>(rank / ranks_per_node);
+    LoopbackPointToPoint link(room, rank);
+    Counting counting(&link, rank, ranks_per_node, &messages, &bytes);
+    P2PBackend p2p(&counting, rank);
+    ShmBackend shm(memory[node]->arena(), layout[node], rank, [](size_t) {});
+    TwoLevelBackend two_level(layout, rank, &shm, &counting);
+    std::vector<float> data(static_cast<size_t>(elements), 1.0f);
+    OperationSpec spec;
+    spec.ranks = MembersOf(all);
+    spec.reduce.op = ReduceOp::kSum;
+    spec.spans = {{data.data(), data.data(), elements}};
+    Backend* const backend =
+        two_level.Serves(spec) ? static_cast<Backend*>(&two_level) : &p2p;
+    std::unique_ptr<Operation> operation;
+    ASSERT_TRUE(backend->Make(std::move(spec), &operation).ok());
+    Poll poll;
+    while (!poll.done) {
+      ASSERT_TRUE(operation->Progress(100'000, &poll).ok());
+    }
+    EXPECT_EQ(data.back(), static_cast<float>(ranks));
+  });
+  return {messages, bytes};
+}
+
+using Layout = std::tuple<int, int, int64_t>;
+
+class CountsTest : public testing::TestWithParam<Layout> {};
+
+TEST_P(CountsTest, MessagesAndBytesAreThoseOfRealRanks) {
+  const auto [nodes, ranks_per_node, elements] = GetParam();
+  JobSettings job = Job(nodes, ranks_per_node, Schedule::kHost);
+  job.training.gradients = {{"g", {elements}, 0}};
+  const JobResult result = RunJob(job);
+  const Counts real = CountReal(nodes, ranks_per_node, elements);
+  EXPECT_EQ(result.data_messages, 3 * real.messages);
+  EXPECT_EQ(result.data_bytes, 3 * static_cast<double>(real.bytes));
+  EXPECT_GT(real.messages, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CountsTest,
+                         testing::Values(Layout{2, 1, 3}, Layout{2, 2, 100},
+                                         Layout{4, 1, 100'001},
+                                         Layout{2, 2, 3'000'017},
+                                         Layout{4, 4, 1'000'003},
+                                         Layout{16, 1, 500'000}));
+
+TEST(JobTest, ARankAloneComputesAndUpdates) {
+  for (const Schedule schedule :
+       {Schedule::kHost, Schedule::kGpu, Schedule::kHorovod}) {
+    JobSettings job = Job(1, 1, schedule);
+    job.horovod.cycle_ns = 1000;
+    job.training.gradients = {{"g", {1000}, 0}};
+    for (const double step : RunJob(job).steps_ns) {
+      EXPECT_EQ(step, 1e6 + 1000);
+    }
+  }
+}
+
+TEST(JobTest, WhatIsThereAtTheEndIsSummedAfterIt) {
+  JobSettings job = Job(4, 4, Schedule::kGpu);
+  job.training.gradients = {{"g", {1'000'000}, 1e6}};
+  VirtualTime time;
+  std::vector<size_t> nodes;
+  for (size_t rank = 0; rank < 16; ++rank) nodes.push_back(rank / 4);
+  const double sum = Network(&time, job.network, nodes).RingNs(4e6);
+  for (const double step : RunJob(job).steps_ns) {
+    EXPECT_GT(step, 1e6 + sum);
+    EXPECT_LT(step, 1e6 + sum + 100'000);  // to agree, and to update
+  }
+}
+
+TEST(JobTest, HorovodWaitsForItsCycleAndFusesUpToItsThreshold) {
+  JobSettings job = Job(2, 1, Schedule::kHorovod);
+  job.training.compute_ns = 1000;
+  job.horovod.cycle_ns = 5e6;
+  for (int i = 0; i < 8; ++i) {
+    job.training.gradients.push_back({"g" + std::to_string(i), {1000}, 0});
+  }
+  job.pack.launch_ns = 0;
+  job.pack.byte_ns = 0;
+  const auto sums = [&job](double fusion_bytes) {
+    job.horovod.fusion_bytes = fusion_bytes;
+    const std::vector<double> steps = RunJob(job).steps_ns;
+    return *std::max_element(steps.begin(), steps.end());
+  };
+  const double fused = sums(1e9), apart = sums(4000);
+  EXPECT_GT(fused, 4e6);  // a step ends soon after a cycle
+  EXPECT_LT(fused, 6e6);
+  VirtualTime time;
+  const Network network(&time, job.network, {0, 1});
+  EXPECT_NEAR(apart - fused, 8 * network.RingNs(4000) - network.RingNs(32000),
+              2000);
+}
+
+TEST(JobTest, AStepTakesAsLongAsTheSlowestRank) {
+  JobSettings job = Job(8, 1, Schedule::kGpu);
+  job.training.steps = 50;
+  job.training.jitter = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5};
+  job.training.gradients = {{"g", {10}, 0}};
+  int slow = 0;
+  for (const double step : RunJob(job).steps_ns) slow += step > 1.4e6 ? 1 : 0;
+  // One of eight ranks or more with one chance in eight: 66 %.
+  EXPECT_GT(slow, 20);
+  EXPECT_LT(slow, 45);
+  job.training.jitter_scale = 0;
+  for (const double step : RunJob(job).steps_ns) EXPECT_LT(step, 1.1e6);
+}
+
+TEST(JobTest, TheSameJobIsTheSameAgain) {
+  for (const Schedule schedule : {Schedule::kHost, Schedule::kGpu}) {
+    JobSettings job = Job(3, 2, schedule);
+    job.training.jitter = {0.9, 1.0, 1.1};
+    job.training.gradients = {{"a", {70'000, 5}, 1e5}, {"b", {300'000}, 9e5}};
+    const JobResult first = RunJob(job), again = RunJob(job);
+    EXPECT_EQ(first.steps_ns, again.steps_ns);
+    EXPECT_EQ(first.events, again.events);
+    ++job.training.seed;
+    EXPECT_NE(first.steps_ns, RunJob(job).steps_ns);
+  }
+}
+
+// Each node's leader tells its parent once, and hears once.
+TEST(JobTest, TheAgreementOfManyNodesSendsAFewMessagesForEach) {
+  JobSettings job = Job(100, 2, Schedule::kGpu);
+  job.training.gradients = {{"barrier", {}, 0}};
+  const JobResult result = RunJob(job);
+  EXPECT_EQ(result.agreement_messages, 3u * 2 * 99);
+  EXPECT_EQ(result.data_messages, 0u);
+}
+
+}  // namespace
+}  // namespace tf_hvd::scale
