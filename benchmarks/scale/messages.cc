@@ -19,26 +19,24 @@ MailRoom::Box& MailRoom::BoxOf(int from, int to, int tag) {
 
 MailRoom::HandleId MailRoom::NewHandle() {
   if (free_.empty()) {
-    handles_.emplace_back();
-    free_.push_back(handles_.size());
+    done_.push_back(false);
+    free_.push_back(done_.size());
   }
   const HandleId handle = free_.back();
   free_.pop_back();
-  handles_[handle - 1] = {false, true};
+  done_[handle - 1] = false;
   return handle;
 }
 
 bool MailRoom::Take(HandleId handle) {
-  Handle& one = handles_[handle - 1];
-  if (!one.done) return false;
-  one.in_use = false;
+  if (!done_[handle - 1]) return false;
   free_.push_back(handle);
   return true;
 }
 
 void MailRoom::EndAt(int64_t time_ns, HandleId handle, int rank) {
   time_->At(std::max(time_ns, time_->now()), [this, handle, rank] {
-    handles_[handle - 1].done = true;
+    done_[handle - 1] = true;
     wake_(rank);
   });
 }
@@ -64,7 +62,7 @@ MailRoom::HandleId MailRoom::Send(int from, int to, int tag, size_t bytes) {
   Posted send{NewHandle(), bytes, 0, false};
   send.eager = static_cast<double>(bytes) <= network_->costs().eager_bytes;
   if (send.eager) {
-    handles_[send.handle - 1].done = true;
+    done_[send.handle - 1] = true;
     send.ready_ns = network_->Carry(from, to, bytes);
   }
   Box& box = BoxOf(from, to, tag);

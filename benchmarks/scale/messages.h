@@ -29,10 +29,6 @@ class MailRoom {
   MailRoom(VirtualTime* time, Network* network, WakeRank wake)
       : time_(time), network_(network), wake_(std::move(wake)) {}
 
-  struct Handle {
-    bool done = false;
-    bool in_use = false;
-  };
   using HandleId = uint64_t;  // from 1
 
   HandleId Send(int from, int to, int tag, size_t bytes);
@@ -64,7 +60,7 @@ class MailRoom {
   VirtualTime* const time_;
   Network* const network_;
   const WakeRank wake_;
-  std::vector<Handle> handles_;
+  std::vector<bool> done_;  // by handle
   std::vector<HandleId> free_;
   std::unordered_map<uint64_t, Box> boxes_;
   uint64_t messages_ = 0;
