@@ -24,18 +24,6 @@ _GRACE = 15.0  # seconds more than the start itself gives its ranks
 # The files by which a start says where the first rank failed, that it cannot be made at all, and
 # which hosts it cannot have.
 _REPORT, _REFUSED, _UNFIT = "report", "refused", "unfit"
-_TIMELINE = "HOROVOD_TIMELINE"
-
-
-def _of_start(path: str, number: int) -> str:
-    """The timeline of that start, which keeps those of the starts before.
-
-    Of metrics there is one file: whoever reads counters knows that they begin anew.
-    """
-    if number == 0 or path in ("", "DYNAMIC"):
-        return path
-    stem, suffix = os.path.splitext(path)
-    return f"{stem}.restart-{number}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -81,12 +69,11 @@ class Starter:
         for file in (report, refused, unfit):
             file.unlink(missing_ok=True)
         options = self._folder / "options"
-        options.write_bytes(pickle.dumps(self._options_of(hosts, report, number)))
+        options.write_bytes(pickle.dumps(self._options_of(hosts, report)))
         ending = supervise.supervise(
             [sys.executable, "-P", "-m", "tf_hvd.launch.elastic_start", str(options)],
             {
                 **without_launcher(self._environ),
-                _TIMELINE: _of_start(self._environ.get(_TIMELINE, ""), number),
                 commit_store.JOB_VARIABLE: f"{self._token}:{number}",
             },
             watch=watch,
@@ -100,9 +87,8 @@ class Starter:
             report.read_text() if report.exists() else "",
         )
 
-    def _options_of(self, hosts: Sequence[Host], report: Path, number: int) -> argparse.Namespace:
-        timeline = _of_start(self._options.timeline or "", number)
-        given = {**vars(self._options), "timeline": timeline}
+    def _options_of(self, hosts: Sequence[Host], report: Path) -> argparse.Namespace:
+        given = vars(self._options)
         kept = {name: value for name, value in given.items() if name not in run.NOT_PASSED_ON}
         kept |= {"np": slots_of(hosts), "hostfile": None, "report": str(report)}
         if self._named:

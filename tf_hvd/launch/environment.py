@@ -32,6 +32,7 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 MPI_RANK_VARIABLES = (*RANK_VARIABLES["openmpi"], *RANK_VARIABLES["mpich"])
 # The names of the variables by which `tf_hvd run` has set up MPI for one job, comma-separated.
 SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
+TIMELINE = "HOROVOD_TIMELINE"
 # What tf_hvd tells its own processes.
 INTERNAL_VARIABLES = frozenset(
     {
@@ -55,6 +56,20 @@ _TOLD = frozenset(
     }
 )
 _SETTINGS_PREFIX = "PMIX_MCA_"
+
+
+def with_own_timeline(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ`, in which a start of an elastic job does not overwrite the starts' before it.
+
+    The second start's timeline is "trace.restart-1.json" where the first one's is "trace.json". Of
+    metrics there is one file: whoever reads counters knows that they begin anew.
+    """
+    number = environ.get(JOB_VARIABLE, "").partition(":")[2]
+    path = environ.get(TIMELINE, "")
+    if number in ("", "0") or path in ("", "DYNAMIC"):
+        return dict(environ)
+    stem, suffix = os.path.splitext(path)
+    return {**environ, TIMELINE: f"{stem}.restart-{number}{suffix}"}
 
 
 def is_rank(environ: Mapping[str, str]) -> bool:

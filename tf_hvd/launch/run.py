@@ -20,6 +20,7 @@ from tf_hvd.launch import job_watch as watching
 from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.launch.environment import (
+    TIMELINE,
     asked_variables,
     avoiding_environment,
     horovod_environment,
@@ -29,6 +30,7 @@ from tf_hvd.launch.environment import (
     rank_environment,
     session_environment,
     ssh_environment,
+    with_own_timeline,
     without_launcher,
 )
 from tf_hvd.launch.errors import UsageError, read_text
@@ -90,7 +92,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     asked = asked_variables(options.variables, options.env_file, environ)
     asked = {**_files(options), **asked}
     hosts = _hosts(options, environ)
-    environ = _environment(options, {**environ, **asked})
+    environ = with_own_timeline(_environment(options, {**environ, **asked}))
     here = ranks_here(hosts, options.np, socket.gethostname())
     local = all_local(hosts, socket.gethostname())
     command = tuple(options.command)
@@ -147,7 +149,7 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
     """What tells ranks to write files of what they do."""
     told = {}
     if options.timeline:
-        told["HOROVOD_TIMELINE"] = options.timeline
+        told[TIMELINE] = options.timeline
     if options.timeline_limit:
         told["TF_HVD_TIMELINE_LIMIT"] = str(options.timeline_limit * 1_000_000)
     if options.metrics:
