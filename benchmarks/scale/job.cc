@@ -26,6 +26,7 @@ Topology TopologyOf(const JobSettings& settings) {
   topology.size = rank;
   topology.nodes = std::move(nodes);
   topology.hosts = std::move(hosts);
+  topology.everyone = topology.Everyone();
   return topology;
 }
 
@@ -60,8 +61,8 @@ Entry EntryOf(const Gradients& gradients, bool gpu, char* tensors) {
 // The ranks of a job that this project's runtime serves.
 class OwnRanks {
  public:
-  OwnRanks(const JobSettings& settings, VirtualTime* time, Network* network,
-           GpuStream* stream)
+  OwnRanks(const JobSettings& settings, const Topology& topology,
+           VirtualTime* time, Network* network, GpuStream* stream)
       : settings_(settings), room_(time, network, [this](int rank) {
           Poke(rank, /*rings=*/false);
         }) {
@@ -73,7 +74,7 @@ class OwnRanks {
     common_.config = settings.config;
     common_.wake = [this](int rank, bool rings) { Poke(rank, rings); };
     LayOut();
-    AddRanks();
+    AddRanks(topology);
   }
 
   void Start() {
@@ -110,8 +111,7 @@ class OwnRanks {
     return ShmArena(memory, settings_.ranks_per_node);
   }
 
-  void AddRanks() {
-    Topology topology = TopologyOf(settings_);
+  void AddRanks(Topology topology) {
     for (const auto& node : topology.nodes) {
       const std::optional<ShmArena> arena = NewArena();
       for (const int rank : node) {
@@ -151,7 +151,8 @@ JobResult Measure(const JobSettings& settings, VirtualTime* time,
 JobResult RunJob(const JobSettings& settings) {
   SetCoreCosts(settings.core);
   VirtualTime time;
-  Network network(&time, settings.network, NodeOfEach(TopologyOf(settings)));
+  const Topology topology = TopologyOf(settings);
+  Network network(&time, settings.network, NodeOfEach(topology));
   GpuStream stream(&time, &network, settings.algorithm, settings.pack);
   if (settings.schedule == Schedule::kHorovod) {
     std::vector<double> bytes;
@@ -166,7 +167,7 @@ JobResult RunJob(const JobSettings& settings) {
                      horovod.Submit(rank, tensor, std::move(done));
                    });
   }
-  OwnRanks ranks(settings, &time, &network,
+  OwnRanks ranks(settings, topology, &time, &network,
                  settings.schedule == Schedule::kGpu ? &stream : nullptr);
   ranks.Start();
   JobResult result =
