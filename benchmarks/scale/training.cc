@@ -6,6 +6,13 @@
 #include "tests/runtime/protocol/random.h"
 
 namespace tf_hvd::scale {
+namespace {
+
+double LeastOf(const std::vector<double>& jitter) {
+  return jitter.empty() ? 1 : *std::min_element(jitter.begin(), jitter.end());
+}
+
+}  // namespace
 
 double BytesOf(const Gradients& gradients) {
   double bytes = 0;
@@ -20,6 +27,7 @@ Training::Training(VirtualTime* time, const TrainingSettings& settings,
     : time_(time),
       settings_(settings),
       sum_(std::move(sum)),
+      least_jitter_(LeastOf(settings.jitter)),
       ranks_(static_cast<size_t>(ranks)),
       left_(ranks),
       open_(static_cast<size_t>(settings.warmup + settings.steps), ranks) {}
@@ -40,14 +48,12 @@ Training::Pace Training::DrawPace(int rank, int step) const {
   random.Next();
   const auto of = static_cast<int64_t>(settings_.jitter.size());
   const double drawn = settings_.jitter[static_cast<size_t>(random.Below(of))];
-  const double least =
-      *std::min_element(settings_.jitter.begin(), settings_.jitter.end());
   const double delay = settings_.jitter_scale * settings_.jitter_delay;
   const double rest = settings_.jitter_scale - delay;
   Pace pace;
-  pace.factor = 1 + rest * (drawn - 1) + delay * (least - 1);
+  pace.factor = 1 + rest * (drawn - 1) + delay * (least_jitter_ - 1);
   pace.point = static_cast<double>(random.Below(1000)) / 1000;
-  pace.delay_ns = delay * (drawn - least) * settings_.compute_ns;
+  pace.delay_ns = delay * (drawn - least_jitter_) * settings_.compute_ns;
   return pace;
 }
 

@@ -77,6 +77,7 @@ class Training {
   VirtualTime* const time_;
   const TrainingSettings& settings_;
   const Sum sum_;
+  const double least_jitter_;
   std::vector<Rank> ranks_;
   int left_;
   // By step: ranks that have not ended it.
