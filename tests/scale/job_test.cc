@@ -4,18 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "runtime/transport/loopback/arena.h"
-#include "runtime/transport/loopback/point_to_point.h"
-#include "runtime/transport/p2p/backend.h"
-#include "runtime/transport/routing/two_level.h"
-#include "runtime/transport/shm/backend.h"
-#include "tests/runtime/rank_threads.h"
+#include "tests/runtime/transport/meter.h"
 
 namespace tf_hvd::scale {
 namespace {
@@ -32,85 +25,18 @@ JobSettings Job(int nodes, int ranks_per_node, Schedule schedule) {
   return job;
 }
 
-// Counts what goes between nodes.
-class Counting final : public PointToPoint {
- public:
-  Counting(PointToPoint* by, int rank, int ranks_per_node,
-           std::atomic<uint64_t>* messages, std::atomic<uint64_t>* bytes)
-      : by_(by),
-        node_(rank / ranks_per_node),
-        ranks_per_node_(ranks_per_node),
-        messages_(messages),
-        bytes_(bytes) {}
-
-  Status Send(int peer, int tag, const void* data, size_t bytes,
-              MessageHandle* handle) override {
-    if (peer / ranks_per_node_ != node_) {
-      ++*messages_;
-      *bytes_ += bytes;
-    }
-    return by_->Send(peer, tag, data, bytes, handle);
-  }
-  Status Receive(int peer, int tag, void* data, size_t bytes,
-                 MessageHandle* handle) override {
-    return by_->Receive(peer, tag, data, bytes, handle);
-  }
-  Status Test(MessageHandle handle, bool* done) override {
-    return by_->Test(handle, done);
-  }
-  bool Abandon(MessageHandle handle) override { return by_->Abandon(handle); }
-
- private:
-  PointToPoint* const by_;
-  const int node_;
-  const int ranks_per_node_;
-  std::atomic<uint64_t>* const messages_;
-  std::atomic<uint64_t>* const bytes_;
-};
-
-struct Counts {
-  uint64_t messages = 0;
-  uint64_t bytes = 0;
-};
-
 // One sum by ranks that are threads, with memory and numbers in it.
 Counts CountReal(int nodes, int ranks_per_node, int64_t elements) {
-  std::atomic<uint64_t> messages{0}, bytes{0};
-  const int ranks = nodes * ranks_per_node;
-  std::vector<std::vector<int>> layout(static_cast<size_t>(nodes));
-  std::vector<int> all;
-  for (int rank = 0; rank < ranks; ++rank) {
-    layout[static_cast<size_t>(rank / ranks_per_node)].push_back(rank);
-    all.push_back(rank);
-  }
-  std::vector<std::unique_ptr<LoopbackArena>> memory;
-  for (int node = 0; node < nodes; ++node) {
-    memory.push_back(std::make_unique<LoopbackArena>(ranks_per_node));
-  }
-  const auto room = std::make_shared<tf_hvd::MailRoom>(ranks);
-  RunRanks(ranks, [&](int rank) {
-    const auto node = static_cast<size_t>(rank / ranks_per_node);
-    LoopbackPointToPoint link(room, rank);
-    Counting counting(&link, rank, ranks_per_node, &messages, &bytes);
-    P2PBackend p2p(&counting, rank);
-    ShmBackend shm(memory[node]->arena(), layout[node], rank, [](size_t) {});
-    TwoLevelBackend two_level(layout, rank, &shm, &counting);
-    std::vector<float> data(static_cast<size_t>(elements), 1.0f);
-    OperationSpec spec;
-    spec.ranks = MembersOf(all);
-    spec.reduce.op = ReduceOp::kSum;
-    spec.spans = {{data.data(), data.data(), elements}};
-    Backend* const backend =
-        two_level.Serves(spec) ? static_cast<Backend*>(&two_level) : &p2p;
-    std::unique_ptr<Operation> operation;
-    ASSERT_TRUE(backend->Make(std::move(spec), &operation).ok());
-    Poll poll;
-    while (!poll.done) {
-      ASSERT_TRUE(operation->Progress(100'000, &poll).ok());
-    }
-    EXPECT_EQ(data.back(), static_cast<float>(ranks));
-  });
-  return {messages, bytes};
+  const std::vector<int> sizes(static_cast<size_t>(nodes), ranks_per_node);
+  return SentBy(
+      NodesOf(sizes), [&](const Cluster& cluster, Collectives* data, int) {
+        std::vector<float> values(static_cast<size_t>(elements), 1.0f);
+        const Status status = data->Allreduce(
+            cluster.all, {{values.data(), values.data(), elements}},
+            Options(DType::kFloat32, ReduceOp::kSum));
+        EXPECT_EQ(values.back(), static_cast<float>(cluster.size()));
+        return status;
+      });
 }
 
 using Layout = std::tuple<int, int, int64_t>;

@@ -5,9 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "compute/half_float.h"
 #include "tests/runtime/transport/cluster.h"
 #include "tests/runtime/transport/juggler.h"
+#include "tests/runtime/transport/meter.h"
 
 namespace tf_hvd {
 namespace {
@@ -212,53 +211,6 @@ TEST(TwoLevel, AveragesOfIntegersAreTruncatedOnce) {
   for (const auto& result : values) EXPECT_EQ(result[0], 0) << "-2 / 5";
 }
 
-// Counts the bytes that leave a rank.
-class Meter final : public PointToPoint {
- public:
-  Meter(PointToPoint* to, std::atomic<size_t>* bytes)
-      : to_(to), bytes_(bytes) {}
-  Status Send(int peer, int tag, const void* data, size_t bytes,
-              MessageHandle* handle) override {
-    *bytes_ += bytes;
-    return to_->Send(peer, tag, data, bytes, handle);
-  }
-  Status Receive(int peer, int tag, void* data, size_t bytes,
-                 MessageHandle* handle) override {
-    return to_->Receive(peer, tag, data, bytes, handle);
-  }
-  Status Test(MessageHandle handle, bool* done) override {
-    return to_->Test(handle, done);
-  }
-  bool Abandon(MessageHandle handle) override { return to_->Abandon(handle); }
-
- private:
-  PointToPoint* const to_;
-  std::atomic<size_t>* const bytes_;
-};
-
-// The bytes that leave all ranks while `run` runs on each.
-size_t BytesSent(
-    const Nodes& nodes,
-    const std::function<Status(const Cluster&, Collectives*, int)>& run) {
-  Cluster cluster(nodes);
-  std::atomic<size_t> sent{0};
-  std::vector<std::unique_ptr<Meter>> meters;
-  std::vector<std::unique_ptr<TwoLevelBackend>> backends;
-  for (int rank = 0; rank < cluster.size(); ++rank) {
-    const auto place = static_cast<size_t>(rank);
-    meters.push_back(
-        std::make_unique<Meter>(cluster.links[place].get(), &sent));
-    backends.push_back(std::make_unique<TwoLevelBackend>(
-        cluster.nodes, rank, cluster.shm[place].get(), meters.back().get()));
-  }
-  RunRanks(cluster.size(), [&](int rank) {
-    Collectives data(backends[static_cast<size_t>(rank)].get());
-    const Status status = run(cluster, &data, rank);
-    EXPECT_TRUE(status.ok()) << status.message();
-  });
-  return sent;
-}
-
 class TwoLevelBytes : public ::testing::TestWithParam<std::vector<int>> {
  protected:
   static constexpr int64_t kCount = 1 << 18;
@@ -283,7 +235,7 @@ TEST_P(TwoLevelBytes, OfAllreduceCrossOnceForEachNode) {
     EXPECT_EQ(values[kCount - 1], static_cast<float>(cluster.size()));
     return status;
   };
-  EXPECT_EQ(BytesSent(nodes_, run), 2 * others_ * kBytes);
+  EXPECT_EQ(SentBy(nodes_, run).bytes, 2 * others_ * kBytes);
 }
 
 TEST_P(TwoLevelBytes, OfBroadcastCrossOnceForEachNode) {
@@ -295,7 +247,7 @@ TEST_P(TwoLevelBytes, OfBroadcastCrossOnceForEachNode) {
     EXPECT_EQ(values[kCount - 1], 7.0f);
     return status;
   };
-  EXPECT_EQ(BytesSent(nodes_, run), others_ * kBytes);
+  EXPECT_EQ(SentBy(nodes_, run).bytes, others_ * kBytes);
 }
 
 TEST_P(TwoLevelBytes, OfAllgatherCrossOnceForEachNode) {
@@ -308,7 +260,7 @@ TEST_P(TwoLevelBytes, OfAllgatherCrossOnceForEachNode) {
     EXPECT_EQ(all.back(), static_cast<float>(cluster.size() - 1));
     return status;
   };
-  EXPECT_EQ(BytesSent(nodes_, run), RanksOf(nodes_) * others_ * kBytes);
+  EXPECT_EQ(SentBy(nodes_, run).bytes, RanksOf(nodes_) * others_ * kBytes);
 }
 
 // Each node sends what belongs to the others.
@@ -322,7 +274,7 @@ TEST_P(TwoLevelBytes, OfReducescatterCrossOnceForEachNode) {
     EXPECT_EQ(mine.back(), static_cast<float>(cluster.size()));
     return status;
   };
-  EXPECT_EQ(BytesSent(nodes_, run), RanksOf(nodes_) * others_ * kBytes);
+  EXPECT_EQ(SentBy(nodes_, run).bytes, RanksOf(nodes_) * others_ * kBytes);
 }
 
 // Serves sums of int64, and counts them.
