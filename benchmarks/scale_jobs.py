@@ -1,6 +1,5 @@
 """Jobs for the simulation in benchmarks/scale/, and what is fitted to what was measured."""
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -60,22 +59,22 @@ def each_alone(model: str) -> list[Gradients]:
     return [(each.name, each.ready, [each.elements]) for each in scale_models.gradients(model)]
 
 
-def in_buckets(model: str, at_least: int | None = None, halves: bool = True) -> list[Gradients]:
+def in_buckets(
+    model: str, at_least: int = buckets._LEAST_BUCKETS, halves: bool = True
+) -> list[Gradients]:
     """In this project's buckets: one is there with its last gradient.
 
     Args:
       model: of keras.applications.
-      at_least: how many there are; by default as many as this project makes.
+      at_least: how many there are.
       halves: whether the last of them is cut in halves, as this project does.
     """
     gradients = scale_models.gradients(model)
     specs = [("float32", 4 * each.elements) for each in gradients]
-    number = buckets._LEAST_BUCKETS if at_least is None else at_least
-    with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(buckets, "_LEAST_BUCKETS", number))
-        if not halves:
-            whole = mock.patch.object(buckets, "_halves", lambda bucket, _: [bucket])
-            patches.enter_context(whole)
+    changed = {"_LEAST_BUCKETS": at_least}
+    if not halves:
+        changed["_halves"] = lambda bucket, _: [bucket]
+    with mock.patch.multiple(buckets, **changed):
         plan = buckets.plan_buckets(specs, config.bucket_bytes())
     return [
         (

@@ -3,13 +3,13 @@
     python benchmarks/simulate_scale.py published [--plots FOLDER]
     python benchmarks/simulate_scale.py choices
     python benchmarks/simulate_scale.py agreement
-    python benchmarks/simulate_scale.py own BENCH.json [--gbit 1]
+    python benchmarks/simulate_scale.py own MEASURED.json [--gbit 1]
     python benchmarks/simulate_scale.py jitter
 
 `published`: Horovod's agreement and NCCL's ring are fitted to what Horovod's authors measured on 16
 GPUs, checked on their 64, and predict their 512; then this project's agreement and buckets take
 the place of Horovod's. `choices`: whether other buckets than the default would be faster.
-`agreement`: 27,600 ranks agree. `own`: against what `tf_hvd bench --json` has measured here.
+`agreement`: 27,600 ranks agree. `own`: against what scale_own.py has measured here.
 `jitter`: measures anew how steps of one rank differ, for scale/jitter.json.
 
 The simulation is benchmarks/scale/: this project's own runtime, with its agreement, fusion and
@@ -84,13 +84,15 @@ def agreement() -> None:
     """27,600 ranks, six on each of 4,600 nodes, agree on what a step asks for."""
     began = time.monotonic()
     calls = [(f"bucket{number}", 0.0, []) for number in range(8)]
-    settings = {"nodes": 4600, "ranks_per_node": 6, "schedule": "gpu", "steps": 3, "warmup": 2}
+    steps = {"steps": 3, "warmup": 2}
+    settings = {"nodes": 4600, "ranks_per_node": 6, "schedule": "gpu", **steps}
     agreed = scale_jobs.simulate(settings, calls)
     took = time.monotonic() - began
     step = statistics.mean(agreed["steps_ns"]) / 1e3
+    messages = agreed["agreement_messages"] // sum(steps.values())
     print(
-        f"27600 ranks agree on 8 calls in {step:.0f} us, with {agreed['agreement_messages'] // 5} "
-        f"messages between nodes; simulated in {took:.1f} s"
+        f"27600 ranks agree on 8 calls in {step:.0f} us, with {messages} messages between nodes; "
+        f"simulated in {took:.1f} s"
     )
 
 
@@ -146,7 +148,7 @@ def main(argv):
     if argv[1:2] == ["own"] and len(argv) == 3:
         return scale_own.check(argv[2], _GBIT.value)
     if len(argv) != 2 or argv[1] not in commands:
-        sys.exit(f"simulate_scale.py takes one of {', '.join(commands)}, or own BENCH.json")
+        sys.exit(f"simulate_scale.py takes one of {', '.join(commands)}, or own MEASURED.json")
     commands[argv[1]]()
 
 

@@ -29,7 +29,6 @@ class SharedValue {
   operator const T&() const { return get(); }
 
   size_t size() const { return get().size(); }
-  bool empty() const { return get().empty(); }
   decltype(auto) operator[](size_t index) const { return get()[index]; }
   decltype(auto) front() const { return get().front(); }
   auto begin() const { return get().begin(); }

@@ -48,8 +48,8 @@ def plan_buckets(specs: Sequence[Spec | None], most_bytes: int) -> Plan:
     Returns:
       Buckets, ordered by their first (that is, last) gradient.
     """
-    total = sum(spec[1] or 0 for spec in specs if spec is not None)
-    limit = min(most_bytes, max(_LEAST_BYTES, total // _LEAST_BUCKETS))
+    sizes = [spec[1] or 0 if spec else 0 for spec in specs]
+    limit = min(most_bytes, max(_LEAST_BYTES, sum(sizes) // _LEAST_BUCKETS))
     buckets: list[list[int]] = []
     current: dict[str, tuple[list[int], int]] = {}  # by dtype: the open bucket, its bytes
     for index in range(len(specs) - 1, -1, -1):
@@ -69,18 +69,17 @@ def plan_buckets(specs: Sequence[Spec | None], most_bytes: int) -> Plan:
     if buckets:
         last = min(buckets, key=min)
         buckets.remove(last)
-        buckets += _halves(last, specs)
+        buckets += _halves(last, sizes)
     return tuple(tuple(bucket) for bucket in sorted(buckets, reverse=True))
 
 
-def _halves(bucket: list[int], specs: Sequence[Spec | None]) -> list[list[int]]:
+def _halves(bucket: list[int], sizes: Sequence[int]) -> list[list[int]]:
     """Cuts the bucket that is full when the backward pass ends.
 
     Nothing hides it any more: the less is left for then, the sooner the step ends. By simulation
     (docs/scaling.md) that is 1 to 2 % of a step of a convolutional network.
     """
-    sizes = {index: (specs[index] or ("", 0))[1] or 0 for index in bucket}
-    left = sum(sizes.values())
+    left = sum(sizes[index] for index in bucket)
     cut: list[list[int]] = [[]]
     used = 0
     for index in bucket:
