@@ -109,7 +109,7 @@ class Rank:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_fit_is_traced(call, environ, program, ranks):
-    """Four ranks share two cores."""
+    """Ranks share their cores with each other and with other tests."""
     code, errors, files = traced(call, environ, program, "pftrace", ranks)
     assert code == 0, errors
     report = report_of(call, environ, files[0])
@@ -118,8 +118,8 @@ def test_a_fit_is_traced(call, environ, program, ranks):
     steps = [step for step in report["steps"] if "1" in step["ranks"]]
     assert len(steps) >= STEPS - 2
     late = [step["late"] and step["late"]["rank"] for step in steps]
-    # The first one is traced meanwhile, and one may wait for a core.
-    assert late.count(1) >= len(late) - ranks // 2, late
+    # In one in four another rank may wait longer for a core than rank 1 sleeps.
+    assert late.count(1) >= 3 * len(late) // 4, late
     assert report["advice"].startswith("Rank 1 ")
     for number, file in enumerate(files):
         rank = Rank(file)
