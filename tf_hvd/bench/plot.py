@@ -9,27 +9,18 @@ import numpy as np
 
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.measure import Measurement
+from tf_hvd.bench.settings import NEEDS_MATPLOTLIB
 
-CURE = "--plot and --html need matplotlib: pip install 'tf_hvd[bench]'"
 _WIDTH, _HEIGHT = 11.0, 4.0  # inches, of each row of panels
 _LABELS = 8  # of sizes, below an axis
 _MILLI, _MICRO, _GIGA = 1e3, 1e6, 1e9
-
-
-def check() -> None:
-    """Says at once what would fail at the end.
-
-    Raises:
-      BenchError: matplotlib is not there.
-    """
-    _figure_type()
 
 
 def _figure_type() -> Any:
     try:
         return importlib.import_module("matplotlib.figure").Figure
     except ImportError as error:
-        raise BenchError(CURE) from error
+        raise BenchError(NEEDS_MATPLOTLIB) from error
 
 
 def write(path: str, measurements: Sequence[Measurement]) -> None:

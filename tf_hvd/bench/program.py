@@ -43,8 +43,6 @@ def run(settings: Settings, environ: Mapping[str, str], mpi_command: MpiCommand)
       ValueError: `settings` name what there is not.
     """
     settings.check()
-    if settings.plot or settings.html:
-        plot.check()
     job = RunningJob()
     around = Surroundings(job, environ, mpi_command, settings.horovod)
     peers, missing = usable(peers_of(settings.peers, job, around), job)

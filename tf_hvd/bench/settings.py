@@ -1,6 +1,7 @@
 """What the user asked `tf_hvd bench` for. Imports nothing large: the launcher checks it first."""
 
 import dataclasses
+import importlib.util
 import itertools
 import pathlib
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ PEERS = (
 TRAININGS = ("keras", "tape")
 PLOTS = (".png", ".svg")
 PAGES = (".html",)
+NEEDS_MATPLOTLIB = "--plot and --html need matplotlib: pip install 'tf_hvd[bench]'"
 
 _SMALL_BYTES = 1 << 16
 _SMALL_CALLS = 20
@@ -90,7 +92,10 @@ class Settings:
             for name in names:
                 if name not in known:
                     raise ValueError(f"unknown {kind} {name!r}; choose from {', '.join(known)}")
-        self.workloads(1)
+        if not self.workloads(1) and (self.plot or not self.training):
+            raise ValueError("nothing to measure, or to plot: give --sizes or --gradients")
+        if (self.plot or self.html) and importlib.util.find_spec("matplotlib") is None:
+            raise ValueError(NEEDS_MATPLOTLIB)
         if self.plot:
             _check_file("--plot", pathlib.Path(self.plot), PLOTS)
         if self.html:

@@ -1,10 +1,10 @@
 """The parts of `tf_hvd bench` that need no job."""
 
 import dataclasses
+import importlib.util
 import json
 import math
 import re
-import sys
 import threading
 
 import numpy as np
@@ -363,11 +363,19 @@ def test_a_page_has_the_table_and_the_pictures(tmp_path, extras):
 
 def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch, extras):
     with pytest.raises(ValueError, match="there is no folder"):
-        settings.Settings(plot=str(tmp_path / "none" / "a.svg")).check()
-    settings.Settings(plot=str(tmp_path / "a.svg")).check()
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(BenchError, match=r"pip install 'tf_hvd\[bench\]'"):
-        plot.check()
+        settings.Settings(("4",), plot=str(tmp_path / "none" / "a.svg")).check()
+    settings.Settings(("4",), plot=str(tmp_path / "a.svg")).check()
+    with pytest.raises(ValueError, match="nothing to measure, or to plot"):
+        settings.Settings(training="tape", plot=str(tmp_path / "a.svg")).check()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'tf_hvd\[bench\]'"):
+        settings.Settings(("4",), plot=str(tmp_path / "a.svg")).check()
+
+
+def test_nothing_to_measure_is_an_error():
+    with pytest.raises(ValueError, match="nothing to measure"):
+        settings.Settings(sizes=()).check()
+    settings.Settings(training="tape").check()
 
 
 class Threads:
