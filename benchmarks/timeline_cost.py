@@ -1,13 +1,17 @@
-"""What a timeline costs: the same calls without one, with one, and with one that cannot write.
+"""What seeing costs: the same calls unobserved, with each kind of timeline, and with metrics.
 
     tf_hvd run -np 2 python benchmarks/timeline_cost.py
 
-On rank 0, for each program: the median without a timeline, and what each kind of file adds to it,
-by the median over neighbours, with the 95 % interval of that median. The stuck file is a pipe
-that nobody reads while it is measured.
+On rank 0, for each program: the median unobserved, and what each observer adds to it, by the
+median over neighbours, with the 95 % interval of that median; then what the observer's own thread
+computes meanwhile, of the program's time. The stuck file is a pipe that nobody reads while it is
+measured. Metrics end with hvd.shutdown(), so each turn with them is followed by a new init, for
+which mpi4py keeps MPI alive.
 """
 
+import contextlib
 import os
+import pathlib
 import tempfile
 import threading
 import time
@@ -16,24 +20,40 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
+from mpi4py import MPI  # noqa: F401 - initialises MPI, and finalizes it at exit
 
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
 
 _TURNS = flags.DEFINE_integer("turns", 30, "turns of each program")
 _FILES = ("trace.json", "trace.pftrace", "stuck.json")
+_METRICS = "metrics"
+_THREADS = ("tf_hvd timeline", "tf_hvd metrics")
+
+
+class _Metrics:
+    """Metrics of this rank, after which the program is warm again without them."""
+
+    def __init__(self, program):
+        self._program = program
+
+    def __enter__(self):
+        hvd.metrics()
+
+    def __exit__(self, *_):
+        hvd.shutdown()
+        hvd.init()
+        self._program()
 
 
 class _Timeline:
-    """A timeline of this rank into one of _FILES of a folder; None: no timeline."""
+    """A timeline of this rank into one of _FILES of a folder."""
 
     def __init__(self, folder, file):
-        self._path = file and os.path.join(folder, file)
-        self._stuck = file is not None and file.startswith("stuck")
+        self._path = os.path.join(folder, file)
+        self._stuck = file.startswith("stuck")
 
     def __enter__(self):
-        if self._path is None:
-            return
         if self._stuck:
             stem, suffix = os.path.splitext(self._path)
             own = self._path if hvd.rank() == 0 else f"{stem}.rank-{hvd.rank()}{suffix}"
@@ -43,8 +63,6 @@ class _Timeline:
         hvd.start_timeline(self._path)
 
     def __exit__(self, *_):
-        if self._path is None:
-            return
         drain = threading.Thread(target=self._drain) if self._stuck else None
         if drain:
             drain.start()
@@ -89,27 +107,54 @@ def _median(values):
     return values[count // 2], values[low], values[high]
 
 
+def _observer_seconds():
+    """What the observers' threads of this process have computed."""
+    total = 0
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() in _THREADS:
+            total += int((task / "schedstat").read_text().split()[0])
+    return 1e-9 * total
+
+
+def _measured(program, folder, observer):
+    """Seconds of one run of the program, and of the observer's thread meanwhile."""
+    if observer is None:
+        scope = contextlib.nullcontext()
+    else:
+        scope = _Metrics(program) if observer == _METRICS else _Timeline(folder, observer)
+    hvd.barrier()
+    with scope:
+        before, began = _observer_seconds(), time.perf_counter()
+        program()
+        took = time.perf_counter() - began
+        return took, _observer_seconds() - before
+
+
+def _print(name, found):
+    plain = [took for took, _ in found.pop(None)]
+    print(f"{name}: {1e3 * _median(plain)[0]:.2f} ms", flush=True)
+    for observer, runs in found.items():
+        ratios = [took / a - 1 for a, (took, _) in zip(plain, runs, strict=True)]
+        middle, low, high = (100 * x for x in _median(ratios))
+        own = 100 * _median([spent / took for took, spent in runs])[0]
+        print(
+            f"  {observer}: {middle:+.1f} % ({low:+.1f} to {high:+.1f}), its thread {own:.2f} %",
+            flush=True,
+        )
+
+
 def main(argv):
     del argv
     hvd.init()
     with tempfile.TemporaryDirectory() as folder:
         for name, program in _programs().items():
             program()
-            found = {file: [] for file in (None, *_FILES)}
+            found = {observer: [] for observer in (None, *_FILES, _METRICS)}
             for turn in range(_TURNS.value):
-                for file in list(found)[:: 1 if turn % 2 else -1]:
-                    hvd.barrier()
-                    with _Timeline(folder, file):
-                        began = time.perf_counter()
-                        program()
-                        took = time.perf_counter() - began
-                    found[file].append(took)
+                for observer in list(found)[:: 1 if turn % 2 else -1]:
+                    found[observer].append(_measured(program, folder, observer))
             if hvd.rank() == 0:
-                print(f"{name}: {1e3 * _median(found[None])[0]:.2f} ms", flush=True)
-                for file in _FILES:
-                    ratios = [b / a - 1 for a, b in zip(found[None], found[file], strict=True)]
-                    middle, low, high = (100 * x for x in _median(ratios))
-                    print(f"  {file}: {middle:+.1f} % ({low:+.1f} to {high:+.1f})", flush=True)
+                _print(name, found)
 
 
 if __name__ == "__main__":
