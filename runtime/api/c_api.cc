@@ -372,11 +372,11 @@ int tf_hvd_metrics(int64_t* values, int capacity, char* error,
       [&](tf_hvd::Runtime* runtime) {
         tf_hvd::MetricsTotals totals;
         TF_HVD_RETURN_IF_ERROR(runtime->ReadMetrics(&totals));
-        std::vector<int64_t> all = {totals.counted_ns,    totals.calls,
-                                    totals.failed,        totals.bytes,
-                                    totals.in_flight,     totals.dropped,
-                                    totals.steps,         totals.step_ns,
-                                    totals.collective_ns, totals.transfer_ns};
+        std::vector<int64_t> all = {
+            totals.counted_ns,    totals.calls,      totals.failed,
+            totals.bytes,         totals.in_flight,  totals.dropped,
+            totals.steps,         totals.step_bytes, totals.step_ns,
+            totals.collective_ns, totals.transfer_ns};
         all.insert(all.end(), totals.waiting_ns.begin(),
                    totals.waiting_ns.end());
         all.resize(std::min(all.size(), static_cast<size_t>(capacity)));

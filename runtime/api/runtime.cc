@@ -25,7 +25,8 @@ CallFacts FactsOf(const Entry& entry) {
   facts.kind = request.kind;
   facts.reduce_op = request.reduce_op;
   facts.device = request.device;
-  facts.compiled = request.compiled;
+  if (request.compiled) facts.caller = CallerKind::kCompiled;
+  if (entry.caller_waits) facts.caller = CallerKind::kWaits;
   facts.tensors = static_cast<int32_t>(request.tensors.size());
   facts.bytes = ExpectedBytes(entry, 1);
   facts.step = entry.step;

@@ -86,7 +86,6 @@ void CallReader::NoteStep(const RecordedCall& call) {
   }
   Step& step = steps_[step_];
   if (step.first_submitted_ns == 0) step.first_submitted_ns = call.submitted_ns;
-  step.last_submitted_ns = std::max(step.last_submitted_ns, call.submitted_ns);
   ++step.open;
 }
 
@@ -94,9 +93,14 @@ std::vector<CallReader::Step> CallReader::TakeSteps() {
   std::vector<Step> taken;
   while (!steps_.empty() && steps_.begin()->first < step_ &&
          steps_.begin()->second.open == 0) {
-    taken.push_back(std::move(steps_.begin()->second));
+    Step& step = taken.emplace_back(std::move(steps_.begin()->second));
     steps_.erase(steps_.begin());
-    taken.back().next_ns = steps_.begin()->second.first_submitted_ns;
+    step.next_ns = steps_.begin()->second.first_submitted_ns;
+    std::sort(step.calls.begin(), step.calls.end(),
+              [](const RecordedCall& one, const RecordedCall& other) {
+                return one.submitted_ns < other.submitted_ns;
+              });
+    step.exposed = exposure_.Next(step.calls, step.next_ns);
   }
   return taken;
 }

@@ -1,4 +1,4 @@
-// CallReader: reads along with a recorder: which calls have ended since the
+// CallReader: follows a recorder: which calls have ended since the
 // last look, and to which step each belongs. A step goes from a call to the
 // next one of the same name. What was written over before it was read is
 // counted.
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/events/exposure.h"
 #include "runtime/events/recorder.h"
 
 namespace tf_hvd {
@@ -22,10 +23,11 @@ class CallReader {
  public:
   struct Step {
     int64_t first_submitted_ns = 0;
-    int64_t last_submitted_ns = 0;
-    int64_t next_ns = 0;              // when the next one began
-    std::vector<RecordedCall> calls;  // that have ended
-    int64_t open = 0;                 // that have not
+    int64_t next_ns = 0;  // when the next one began
+    // That have ended; in the order in which they were submitted, once taken.
+    std::vector<RecordedCall> calls;
+    std::vector<Interval> exposed;  // as Exposure has it, once taken
+    int64_t open = 0;               // that have not
   };
 
   // `recorder` outlives the reader. What was recorded before is left out.
@@ -72,6 +74,7 @@ class CallReader {
   int64_t settled_ns_ = 0;
   uint64_t dropped_ = 0;
   std::map<uint64_t, Step> steps_;
+  Exposure exposure_;
   uint64_t step_ = 0;             // that is going on
   std::set<std::string> called_;  // names, in this step
 };

@@ -24,8 +24,6 @@ constexpr auto kFileTurn = std::chrono::seconds(5);
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr char kThreadName[] = "tf_hvd metrics";
 
-using Interval = std::pair<int64_t, int64_t>;
-
 std::vector<Interval> Union(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end());
   std::vector<Interval> merged;
@@ -44,6 +42,11 @@ int64_t Sum(const std::vector<Interval>& intervals) {
   int64_t sum = 0;
   for (const Interval& one : intervals) sum += one.second - one.first;
   return sum;
+}
+
+// From then on its data moves; that of a call which failed before never does.
+int64_t AgreedNs(const RecordedCall& call) {
+  return call.agreed_ns == 0 ? call.ended_ns : call.agreed_ns;
 }
 
 // Nothing moves in it: whoever made the next call that all have made was waited
@@ -90,27 +93,29 @@ std::string Seconds(int64_t ns) {
 void AddStep(const CallReader::Step& step, int rank, MetricsTotals* totals) {
   ++totals->steps;
   totals->step_ns += step.next_ns - step.first_submitted_ns;
-  const int64_t from = step.last_submitted_ns;
-  int64_t until = from;
-  std::vector<Interval> flights, moving, coming;
+  std::vector<Interval> flights, coming;
   for (const RecordedCall& call : step.calls) {
-    const int64_t agreed_ns =
-        call.agreed_ns == 0 ? call.ended_ns : call.agreed_ns;
+    totals->step_bytes += call.bytes;
     flights.emplace_back(call.submitted_ns,
                          std::min(call.ended_ns, step.next_ns));
-    moving.emplace_back(std::max(agreed_ns, from), call.ended_ns);
-    coming.emplace_back(agreed_ns, call.last);
-    until = std::max(until, call.ended_ns);
+    coming.emplace_back(AgreedNs(call), call.last);
   }
   totals->collective_ns += Sum(Union(std::move(flights)));
   std::sort(coming.begin(), coming.end());
-  moving = Union(std::move(moving));
-  totals->transfer_ns += Sum(moving);
-  moving.emplace_back(until, until);
-  int64_t at = from;
-  for (const auto& [begin, end] : moving) {
-    AddWaiting({at, begin}, coming, rank, totals);
-    at = end;
+  for (const auto& [from, until] : step.exposed) {
+    std::vector<Interval> moving;
+    for (const RecordedCall& call : step.calls) {
+      moving.emplace_back(std::max(AgreedNs(call), from),
+                          std::min(call.ended_ns, until));
+    }
+    moving = Union(std::move(moving));
+    totals->transfer_ns += Sum(moving);
+    moving.emplace_back(until, until);
+    int64_t at = from;
+    for (const auto& [begin, end] : moving) {
+      AddWaiting({at, begin}, coming, rank, totals);
+      at = end;
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 // Metrics: sums of what this rank's collectives have taken, kept up to date
-// while they are made, by a thread of its own that reads along with the
-// recorder. MetricsFile: writes them to a file, again and again.
+// while they are made, by a thread of its own that follows the recorder.
+// MetricsFile: writes them to a file, again and again.
 #ifndef TF_HVD_RUNTIME_EVENTS_METRICS_H_
 #define TF_HVD_RUNTIME_EVENTS_METRICS_H_
 
@@ -28,10 +28,11 @@ struct MetricsTotals {
   int64_t dropped = 0;     // calls that nothing else here knows of
   // Of whole steps:
   int64_t steps = 0;
+  int64_t step_bytes = 0;     // of this rank's tensors in their calls
   int64_t step_ns = 0;        // they took
   int64_t collective_ns = 0;  // of that, with a call in flight
-  // Of that, after a step's last call, which nothing hides: data moved, or a
-  // rank's call was waited for.
+  // Of that, exposed (runtime/events/exposure.h): data moved, or a rank's call
+  // was waited for.
   int64_t transfer_ns = 0;
   std::vector<int64_t> waiting_ns;  // by rank
 };

@@ -270,7 +270,7 @@ CallRecord Recorder::Add(const CallFacts& facts) {
   slot->dtype.store(static_cast<uint8_t>(facts.dtype), kRelaxed);
   slot->reduce_op.store(static_cast<uint8_t>(facts.reduce_op), kRelaxed);
   slot->device.store(static_cast<uint8_t>(facts.device), kRelaxed);
-  slot->compiled.store(facts.compiled ? 1 : 0, kRelaxed);
+  slot->caller.store(static_cast<uint8_t>(facts.caller), kRelaxed);
   const size_t dimensions = facts.shape == nullptr ? 0 : facts.shape->size();
   slot->dimensions.store(static_cast<int32_t>(dimensions), kRelaxed);
   for (size_t i = 0; i < std::min(dimensions, slot->shape.size()); ++i) {
@@ -306,7 +306,7 @@ Recorder::Found Recorder::Read(uint64_t number, RecordedCall* call) const {
   call->kind = static_cast<OpKind>(slot.kind.load(kAcquire));
   call->dtype = static_cast<DType>(slot.dtype.load(kAcquire));
   call->reduce_op = static_cast<ReduceOp>(slot.reduce_op.load(kAcquire));
-  call->compiled = slot.compiled.load(kAcquire) != 0;
+  call->caller = static_cast<CallerKind>(slot.caller.load(kAcquire));
   call->code = static_cast<StatusCode>(slot.code.load(kAcquire));
   const auto dimensions = static_cast<size_t>(slot.dimensions.load(kAcquire));
   call->shape.resize(std::min(dimensions, slot.shape.size()));

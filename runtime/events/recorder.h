@@ -64,7 +64,7 @@ struct CallFacts {
   DType dtype = DType::kUint8;  // of the first tensor
   ReduceOp reduce_op = ReduceOp::kSum;
   DeviceKind device = DeviceKind::kCpu;
-  bool compiled = false;
+  CallerKind caller = CallerKind::kGraph;
   const std::vector<int64_t>* shape = nullptr;  // of the first; null: no tensor
   int32_t tensors = 0;
   int64_t bytes = 0;  // of all
@@ -90,7 +90,7 @@ struct RecordingRank {
   std::string job;  // if no file was handed over
 };
 
-// A copy of what a slot says, for who reads along.
+// A copy of what a slot says, for who follows.
 struct RecordedCall {
   uint64_t number = 0;
   int64_t submitted_ns = 0;
@@ -107,7 +107,7 @@ struct RecordedCall {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;
-  bool compiled = false;
+  CallerKind caller = CallerKind::kGraph;
   StatusCode code = StatusCode::kOk;
   std::vector<int64_t> shape;  // its beginning
   std::string backend;

@@ -83,7 +83,7 @@ struct RecordingSlot {
   std::atomic<uint8_t> dtype;       // DType, of the first tensor
   std::atomic<uint8_t> reduce_op;   // ReduceOp
   std::atomic<uint8_t> device;      // DeviceKind
-  std::atomic<uint8_t> compiled;    // 1: made by a step that XLA has compiled
+  std::atomic<uint8_t> caller;      // CallerKind
   std::atomic<uint8_t> code;        // StatusCode that it ended with
   std::atomic<uint16_t> last;       // the rank that made it last, plus 1; 0:
                                     // not known
@@ -94,6 +94,13 @@ struct RecordingSlot {
 };
 static_assert(sizeof(RecordingSlot) == 320);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// What makes a call.
+enum class CallerKind : uint8_t {
+  kGraph = 0,     // a step of TensorFlow's
+  kCompiled = 1,  // one that XLA has compiled
+  kWaits = 2,     // a thread that waits for its end, as that of an eager call
+};
 
 enum class RankState : uint32_t {
   kNone = 0,     // nobody has used the file yet

@@ -82,6 +82,8 @@ Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
     return InvalidArgument("the timeline cannot be written to " + shared->path +
                            ": " + std::strerror(errno));
   }
+  // An earlier timeline's.
+  unlink(BeforeSuffix(shared->path, ".before").c_str());
   if (IsPackets(settings.path)) {
     shared->form = MakeTracePackets();
   } else {

@@ -220,21 +220,15 @@ void TraceBuilder::PutCycle(const RecordedCall& call, std::string* out) {
   while (cycles_.size() > 4096) cycles_.erase(cycles_.begin());
 }
 
-// When a step has made its last call nothing hides what is still in flight.
 void TraceBuilder::PutWaits(std::string* out) {
   for (const CallReader::Step& step : reader_.TakeSteps()) {
-    int64_t ends = 0;
-    for (const RecordedCall& call : step.calls) {
-      ends = std::max(ends, call.ended_ns);
+    for (const auto& [begins, ends] : step.exposed) {
+      if (told_.count(kTensorFlowTrack) == 0) {
+        Tell(kTensorFlowTrack, "TensorFlow", out);
+      }
+      form_->Spans(kTensorFlowTrack,
+                   {{"waits for collectives", At(begins), At(ends), {}}}, out);
     }
-    const int64_t begins = std::max(step.last_submitted_ns, waited_until_ns_);
-    if (ends <= begins) continue;
-    waited_until_ns_ = ends;
-    if (told_.count(kTensorFlowTrack) == 0) {
-      Tell(kTensorFlowTrack, "TensorFlow", out);
-    }
-    form_->Spans(kTensorFlowTrack,
-                 {{"waits for collectives", At(begins), At(ends), {}}}, out);
   }
 }
 

@@ -58,8 +58,6 @@ class TraceBuilder {
   }
 
  private:
-  using Interval = std::pair<int64_t, int64_t>;
-
   // A track, and more of its name where that is taken.
   struct Lanes {
     int first = 0;
@@ -107,8 +105,6 @@ class TraceBuilder {
   Counter bytes_;
   Counter under_way_;
   std::set<int64_t> cycles_;  // of which something was seen lately
-
-  int64_t waited_until_ns_ = 0;
 };
 
 }  // namespace tf_hvd

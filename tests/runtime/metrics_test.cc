@@ -22,6 +22,7 @@ constexpr int kSize = 4;
 
 RecordedCall Call(int64_t submitted, int64_t agreed, int64_t ended, int last) {
   RecordedCall call;
+  call.name = "x";
   call.submitted_ns = submitted;
   call.agreed_ns = agreed;
   call.ended_ns = ended;
@@ -32,12 +33,8 @@ RecordedCall Call(int64_t submitted, int64_t agreed, int64_t ended, int last) {
 CallReader::Step StepOf(std::vector<RecordedCall> calls, int64_t next) {
   CallReader::Step step;
   step.first_submitted_ns = calls.front().submitted_ns;
-  step.last_submitted_ns = calls.front().submitted_ns;
-  for (const RecordedCall& call : calls) {
-    step.last_submitted_ns =
-        std::max(step.last_submitted_ns, call.submitted_ns);
-  }
   step.next_ns = next;
+  step.exposed = Exposure().Next(calls, next);
   step.calls = std::move(calls);
   return step;
 }
@@ -67,8 +64,23 @@ TEST(AddStepTest, WaitingIsForWhoeverComesNext) {
   EXPECT_EQ(totals.collective_ns, 220);
 }
 
+TEST(AddStepTest, ACallThatItsCallerWaitsForIsExposedBeforeTheLastOne) {
+  RecordedCall loss = Call(10, 30, 40, 2);
+  loss.caller = CallerKind::kWaits;
+  const MetricsTotals totals =
+      TotalsOf(StepOf({loss, Call(100, 100, 101, kRank)}, 200));
+  EXPECT_EQ(totals.transfer_ns, 11);
+  EXPECT_EQ(totals.waiting_ns, std::vector<int64_t>({0, 0, 20, 0}));
+}
+
 TEST(AddStepTest, ACallThatFailedBeforeItWasAgreedUponMovesNothing) {
   EXPECT_EQ(TotalsOf(StepOf({Call(10, 0, 50, -1)}, 60)).transfer_ns, 0);
+}
+
+bool IsExposed(const CallReader::Step& step, int64_t t) {
+  return std::any_of(
+      step.exposed.begin(), step.exposed.end(),
+      [t](const Interval& one) { return one.first <= t && t < one.second; });
 }
 
 // Moment by moment, which says the same in another way.
@@ -85,7 +97,7 @@ MetricsTotals ByMoments(const CallReader::Step& step) {
         t < step.next_ns && any([t](const auto& call) {
           return call.submitted_ns <= t && t < call.ended_ns;
         });
-    if (t < step.last_submitted_ns) continue;
+    if (!IsExposed(step, t)) continue;
     if (any([t](const auto& call) {
           return call.agreed_ns <= t && t < call.ended_ns;
         })) {
@@ -176,6 +188,7 @@ TEST_F(MetricsTest, EachCallCountsOnceHoweverOftenItIsRead) {
   EXPECT_EQ(totals.failed, 1000);
   EXPECT_EQ(totals.bytes, 24000);
   EXPECT_EQ(totals.steps, 2999);
+  EXPECT_EQ(totals.step_bytes, 2999 * 8);  // the last step goes on
   EXPECT_EQ(totals.in_flight, 0);
   EXPECT_EQ(totals.dropped, 0);
 }

@@ -102,7 +102,7 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
   facts.dtype = DType::kBfloat16;
   facts.reduce_op = ReduceOp::kMax;
   facts.device = DeviceKind::kGpu;
-  facts.compiled = true;
+  facts.caller = CallerKind::kCompiled;
   facts.shape = &shape;
   facts.tensors = 7;
   facts.bytes = 1440;
@@ -121,7 +121,7 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
     EXPECT_EQ(slot.dtype, static_cast<uint8_t>(DType::kBfloat16));
     EXPECT_EQ(slot.reduce_op, static_cast<uint8_t>(ReduceOp::kMax));
     EXPECT_EQ(slot.device, static_cast<uint8_t>(DeviceKind::kGpu));
-    EXPECT_EQ(slot.compiled, 1);
+    EXPECT_EQ(slot.caller, 1);
     EXPECT_EQ(slot.tensors, 7);
     EXPECT_EQ(slot.bytes, 1440);
     EXPECT_EQ(slot.step, 12);

@@ -304,7 +304,7 @@ class _CollectiveMetrics:
 
     def _write(self) -> None:
         with self._writer.as_default(step=self._batches):
-            for tag, value in self._summaries.take().items():
+            for tag, value in self._summaries.take(self._batches).items():
                 tf.summary.scalar(tag, value)
         self._writer.flush()
 

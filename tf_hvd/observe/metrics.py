@@ -33,14 +33,16 @@ class Metrics:
     """Collectives that came too fast to be counted; nothing else here knows of them."""
     steps: int
     """Whole steps."""
+    step_bytes: int
+    """Of this rank's tensors in the collectives of those."""
     step_seconds: float
     """What they took."""
     collective_seconds: float
     """Of that, with a collective under way."""
     transfer_seconds: float
-    """Of that, when data moved after the step's last call, which nothing hides."""
+    """Of that, when data moved with nothing left to compute."""
     waiting_seconds: Mapping[int, float]
-    """Of that, when nothing moved before some rank had made its call, by that rank."""
+    """Of that, when nothing moved before some rank had made its call, by rank."""
 
     @property
     def exposed_seconds(self) -> float:
@@ -65,7 +67,7 @@ class Metrics:
             for rank, seconds in self.waiting_seconds.items()
         }
         return {
-            "bytes": (self.bytes - earlier.bytes) / steps,
+            "bytes": (self.step_bytes - earlier.step_bytes) / steps,
             "step_ms": length * ms,
             "collective_ms": (self.collective_seconds - earlier.collective_seconds) * ms,
             "exposed_ms": exposed * ms,
@@ -78,7 +80,7 @@ def metrics() -> Metrics:
     """What this rank's collectives have taken since they began to be counted.
 
     That is at the first call of this, or at `init` where `TF_HVD_METRICS` is set. From then on a
-    thread reads the flight recorder along; no call waits for it.
+    thread follows the flight recorder; no call waits for it.
 
     Raises:
       ValueError: before `init`; or without the flight recorder.
@@ -88,12 +90,12 @@ def metrics() -> Metrics:
     code, values, text = _native.metrics(count + size)
     if code:
         raise ValueError(text)
-    counted, calls, failed, total, flying, dropped, steps, *times = values
+    counted, calls, failed, total, flying, dropped, steps, moved, *times = values
     step, collective, transfer, *waiting = (time * _NS for time in times)
     by_rank = {rank: seconds for rank, seconds in enumerate(waiting) if seconds}
     return Metrics(
-        counted * _NS, calls, failed, total, flying, dropped, steps, step, collective, transfer,
-        by_rank,
+        counted * _NS, calls, failed, total, flying, dropped, steps, moved, step, collective,
+        transfer, by_rank,
     )  # fmt: skip
 
 
@@ -108,16 +110,25 @@ class StepSummaries:
         self.folder = str(pathlib.Path(log_dir) / f"rank-{basics.rank()}")
         """This rank's."""
         self._taken: Metrics | None = None
+        self._steps = 0
 
     def begin(self) -> None:
         """Counts from now on."""
         self._taken = metrics()
 
-    def take(self) -> dict[str, float]:
-        """Values by tag, averaged since they were last taken; empty without a whole step."""
+    def take(self, steps: int) -> dict[str, float]:
+        """Values by tag, averaged since they were last taken.
+
+        Args:
+          steps: the program's own count of its steps.
+
+        Returns:
+          Nothing where the program has made no step since: calls between steps, as at an epoch's
+          end, are none.
+        """
         assert self._taken is not None  # begin comes first
         now = metrics()
-        values = now.per_step(self._taken)
+        values = now.per_step(self._taken) if steps > self._steps else {}
         if values:
-            self._taken = now
+            self._taken, self._steps = now, steps
         return {f"tf_hvd/{name}": value for name, value in values.items()}

@@ -30,7 +30,7 @@ _TEXTS = {"host": 64, "job": 128, "reason": 512, "ended": 1024}
 _FAILED = struct.Struct("<qQQ")
 _FAILED_BYTES = 1024
 # number, 4 times, bytes, part, step, order, operation, set, tensors, awaited, dimensions, then
-# kind, dtype, reduce_op, device, compiled, code, then the shape, and what moves it
+# kind, dtype, reduce_op, device, caller, code, then the shape, and what moves it
 _SLOT = struct.Struct("<Q5qd2qQ4i6B2x4q8s104s72s")
 
 KINDS = (
@@ -49,6 +49,7 @@ WAITING, AGREED, MOVING, ENDED = "waiting", "agreed", "moving", "ended"
 UNUSED, JOINED, THROUGH, FAILED = "unused", "joined", "through", "failed"
 _STATES = (UNUSED, JOINED, THROUGH, FAILED)
 _ALLREDUCE, _REDUCESCATTER = 0, 8
+_COMPILED = 1
 # A file in a folder of recordings, whose number is the launcher's of the rank.
 _NAME = re.compile(r"rank\.\d+")
 
@@ -238,7 +239,7 @@ class _Clock:
 def _call(values: tuple[Any, ...], clock: _Clock) -> Call:
     number, submitted, agreed, started, ended, size, part, step, order, operation = values[:10]
     in_set, tensors, awaited, dimensions, kind, dtype, reduce_op, device = values[10:18]
-    compiled, code, *shape = values[18:24]
+    caller, code, *shape = values[18:24]
     backend, name, source = map(_text, values[24:])
     reduces = kind in (_ALLREDUCE, _REDUCESCATTER)
     return Call(
@@ -251,7 +252,7 @@ def _call(values: tuple[Any, ...], clock: _Clock) -> Call:
         bytes=size,
         reduce_op=_named(REDUCE_OPS, reduce_op) if reduces else "",
         device=_named(DEVICES, device),
-        compiled=bool(compiled),
+        compiled=caller == _COMPILED,
         backend=backend,
         set=in_set,
         step=step,

@@ -105,7 +105,7 @@ class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._writer.close()
 
     def _write(self) -> None:
-        values = self._summaries.take()
+        values = self._summaries.take(self._runs)
         if not values:
             return
         summary = tf.compat.v1.Summary()
