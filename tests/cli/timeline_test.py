@@ -175,7 +175,7 @@ def test_what_is_no_timeline(call, environ, tmp_path):
     (tmp_path / "a.json").write_text("[]")
     code, output, errors = call("timeline", "a.json", environ=environ)
     assert (code, output) == (2, "")
-    assert "a.json is no timeline of tf_hvd's" in errors
+    assert "a.json is not a timeline that tf_hvd has written" in errors
     code, _, errors = call("timeline", "b.json", environ=environ)
     assert code == 2
     assert "b.json: No such file or directory" in errors

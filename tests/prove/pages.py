@@ -24,8 +24,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 IMAGES = ROOT / "docs" / "images"
 # The page, and width, height and whether it is dark, of what docs/timeline.md shows.
 PICTURES = {
-    "timeline-4-ranks.png": ("timeline of 4 ranks", 1000, 1630, False),
-    "timeline-512-ranks.png": ("timeline of 512 ranks", 1000, 2190, True),
+    "timeline-4-ranks.png": ("timeline of 4 ranks", 1000, 1650, False),
+    "timeline-512-ranks.png": ("timeline of 512 ranks", 1000, 2210, True),
 }
 WIDTHS = (360, 1000, 1900)
 DARK = "@media (prefers-color-scheme: dark)"
@@ -62,7 +62,7 @@ def timelines(ranks: int, steps: int, late: int) -> list[Trace]:
     chance = random.Random(1)
     traces = [Trace(rank, ranks, f"node{rank // 8:02d}") for rank in range(ranks)]
     for trace in traces:
-        trace.spans = {"agreement": [], "mpi": []}
+        trace.spans = {"agreement": [], "mpi": [], "TensorFlow": []}
         trace.counters["error of the clock"] = [(0, 12000)]
     end = order = 0
     for step in range(steps):
@@ -77,7 +77,7 @@ def timelines(ranks: int, steps: int, late: int) -> list[Trace]:
             start = max(last, free)
             free = start + int(size / 1.2) + chance.randint(0, MS // 3)
             about = {
-                "order": order, "operation": order, "set": 0, "bytes": size,
+                "order": order, "operation": order, "set": 0, "bytes": size, "tensors": 2,
                 "last_rank": at.index(last),
             }  # fmt: skip
             for rank, trace in enumerate(traces):
@@ -86,6 +86,8 @@ def timelines(ranks: int, steps: int, late: int) -> list[Trace]:
                 trace.spans["agreement"].append(call)
                 data = Span("allreduce", start, free, {"operation": order, "calls": 1})
                 trace.spans["mpi"].append(data)
+        for rank, trace in enumerate(traces):
+            trace.spans["TensorFlow"].append(Span("waits for collectives", at[rank], free))
         end = free + MS
     return traces
 

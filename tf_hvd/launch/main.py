@@ -370,6 +370,9 @@ def start(options: argparse.Namespace) -> int:
         code: int = options.start(options)
     except UsageError as error:
         options.parser.error(str(error))
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     return code
 
 

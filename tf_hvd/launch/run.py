@@ -146,14 +146,17 @@ def _check_number(here: int) -> None:
 
 
 def _files(options: argparse.Namespace) -> dict[str, str]:
-    """What tells ranks to write files of what they do."""
+    """What tells ranks to write files of what they do; a program may change its folder."""
     told = {}
+    for option, file in (("--timeline", options.timeline), ("--metrics", options.metrics)):
+        if file and os.path.isdir(file):
+            raise UsageError(f"{option} {file} is a folder: name a file in it")
     if options.timeline:
-        told[TIMELINE] = options.timeline
+        told[TIMELINE] = os.path.abspath(options.timeline)
     if options.timeline_limit:
         told["TF_HVD_TIMELINE_LIMIT"] = str(options.timeline_limit * 1_000_000)
     if options.metrics:
-        told["TF_HVD_METRICS"] = options.metrics
+        told["TF_HVD_METRICS"] = os.path.abspath(options.metrics)
     return told
 
 

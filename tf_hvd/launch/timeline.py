@@ -6,13 +6,16 @@ import argparse
 import dataclasses
 import glob
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.observe import report_page, step_report, trace_reader
+from tf_hvd.observe import report_page, step_report, step_times, trace_reader
+
+_OF_A_RANK = re.compile(r"(\.rank-\d+)?(\.before)?$")
 
 
 def add_command(commands: Any) -> None:
@@ -28,7 +31,7 @@ def add_command(commands: Any) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="the timelines; of one alone, those of the other ranks beside it are read as well",
+        help="the timelines; with one alone, those of the other ranks beside it are read as well",
     )
     parser.add_argument(
         "--json", action="store_true", help="print all of it as JSON, with each step"
@@ -43,37 +46,78 @@ def add_command(commands: Any) -> None:
 
 
 def beside(path: Path) -> list[Path]:
-    """The files of a job's ranks: `trace.json`, `trace.rank-1.json` and so on."""
-    rest = sorted(path.parent.glob(f"{glob.escape(path.stem)}.rank-*{path.suffix}"))
-    return [path, *rest]
+    """The files of a job's ranks: of `trace.json`, `trace.rank-1.json` and so on, and before them.
+
+    Args:
+      path: of any of them.
+    """
+    stem = _OF_A_RANK.sub("", path.stem)
+    first = path.with_name(stem + path.suffix)
+    ranks = first.parent.glob(f"{glob.escape(stem)}.rank-*{glob.escape(path.suffix)}")
+    rest = [each for each in ranks if _OF_A_RANK.sub("", each.stem) == stem]
+    whole = {each.with_name(_continued(each)) for each in [path, first, *rest]}
+    files = [each for one in sorted(whole) for each in (_before(one), one)]
+    return [each for each in files if each.exists() or each == path]
+
+
+def _before(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.before{path.suffix}")
+
+
+def _continued(path: Path) -> str:
+    """The name of the file that comes after a `.before`; else its own."""
+    return path.stem.removesuffix(".before") + path.suffix
 
 
 def read_all(names: Sequence[str]) -> list[trace_reader.Trace]:
-    """The timelines in files.
+    """The timelines in files, by rank.
 
     Raises:
-      UsageError: one cannot be read, or is none.
+      UsageError: one cannot be read, or is none; two are of one rank, or of different jobs.
     """
     files = [Path(name) for name in names]
-    if len(files) == 1:
+    named = str(files[0])
+    alone = len(files) == 1
+    if alone:
         files = beside(files[0])
     try:
-        return sorted(
-            (trace for file in files for trace in trace_reader.read(file)),
-            key=lambda trace: trace.rank,
-        )
+        read = [trace for file in files for trace in trace_reader.read(file)]
     except trace_reader.TraceError as error:
         raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
+    # Of many files beside each other some may be left from another job.
+    read.sort(key=lambda trace: trace.file != named)
+    its = step_times.calls_of(read[0])
+    found: dict[int, trace_reader.Trace] = {}
+    for trace in read:
+        if not step_times.of_one_job(read[0], its, trace):
+            if not alone:
+                raise UsageError(f"{read[0].file} and {trace.file} are not of the same job")
+            print(f"left out: {trace.file} is of another job than {named}", file=sys.stderr)
+        elif trace.rank not in found:
+            found[trace.rank] = trace
+        else:
+            _continue(found, trace)
+    return [found[rank] for rank in sorted(found)]
+
+
+def _continue(found: dict[int, trace_reader.Trace], trace: trace_reader.Trace) -> None:
+    """With a rank's second file, which may be the one before the first."""
+    other = found[trace.rank]
+    if Path(trace.file) == _before(Path(other.file)):
+        found[trace.rank], other, trace = trace, trace, other
+    elif Path(other.file) != _before(Path(trace.file)):
+        raise UsageError(f"{other.file} and {trace.file} are both of rank {trace.rank}")
+    other.continue_with(trace)
 
 
 def _start(options: argparse.Namespace) -> int:
-    try:
-        report = step_report.report(read_all(options.files))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    traces = read_all(options.files)
+    report = step_report.report(traces)
     if options.html:
+        if options.html.resolve() in {Path(trace.file).resolve() for trace in traces}:
+            raise UsageError(f"--html {options.html} would replace one of the timelines")
         try:
             title = Path(options.files[0]).name
             options.html.write_text(report_page.page(report, title), encoding="utf-8")
@@ -107,7 +151,9 @@ def _as_json(report: step_report.Report) -> dict[str, Any]:
             for step in report.steps.steps
         ],
         "ranks": [dataclasses.asdict(row) for row in report.rows],
+        "first_step_counted": report.first,
         "missing": list(report.missing),
+        "apart": list(report.apart),
         "dropped": report.dropped,
         "clock_error_ms": report.clock_error,
         "advice": report.advice,

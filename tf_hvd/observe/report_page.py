@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from tf_hvd.core import html_page
-from tf_hvd.observe.step_report import Report, notes
-from tf_hvd.observe.step_times import Call, Key, Step, median_of
+from tf_hvd.observe.step_report import Report, notes, plural, summary
+from tf_hvd.observe.step_times import Call, Key, Step, mean_of, median_of
 
 _MS = 1e6
 _BARS = 240
@@ -44,10 +44,7 @@ def page(report: Report, title: str = "Timeline") -> str:
       report: of the job.
       title: of the page; the file's name, for one.
     """
-    rows = report.rows
-    size = len(rows) + len(report.missing)
-    head = f"{report.count} steps of {size} rank{'s' * (size != 1)}"
-    body = [f"<h1>{escape(title)}</h1>", f'<p class="faint">{head}</p>']
+    body = [f"<h1>{escape(title)}</h1>", f'<p class="faint">{escape(summary(report))}</p>']
     body.append(f'<p class="advice">{escape(report.advice)}</p>')
     body += [f'<p class="faint">{escape(note)}</p>' for note in notes(report)]
     if report.steps.steps:
@@ -64,22 +61,20 @@ def _key() -> str:
 
 
 def _parts_of(step: Step) -> list[float]:
-    """Milliseconds of each part, medians over the ranks."""
+    """Milliseconds of each part, means over the ranks."""
     ranks = step.ranks.values()
     return [
-        median_of(one.compute for one in ranks) / _MS,
-        median_of(one.transfer for one in ranks) / _MS,
-        median_of(sum(one.waiting.values()) for one in ranks) / _MS,
+        mean_of(one.compute for one in ranks) / _MS,
+        mean_of(one.transfer for one in ranks) / _MS,
+        mean_of(one.waited for one in ranks) / _MS,
     ]
 
 
 def _over_time(report: Report) -> str:
-    steps = report.steps.steps
+    steps = report.steps.steps[report.first :]
     each = math.ceil(len(steps) / _BARS)
     bins = [steps[at : at + each] for at in range(0, len(steps), each)]
-    bars = [
-        [median_of(values) for values in zip(*map(_parts_of, one), strict=True)] for one in bins
-    ]
+    bars = [[mean_of(values) for values in zip(*map(_parts_of, one), strict=True)] for one in bins]
     top = max(sum(bar) for bar in bars) or 1.0
     shapes = []
     for place, bar in enumerate(bars):
@@ -90,23 +85,24 @@ def _over_time(report: Report) -> str:
             shapes.append(
                 f'<rect class="{part}" x="{place}" y="{at:.2f}" width=".9" height="{height:.2f}"/>'
             )
-    of = "" if each == 1 else f", each bar the median of {each}"
+    of = "" if each == 1 else f", each bar those of {each} steps"
     return (
         f'<figure><div class="axis"><span>{top:.1f} ms</span></div>'
         f'<svg viewBox="0 0 {len(bars)} 100" height="170" preserveAspectRatio="none" role="img" '
         f'aria-label="time of each step by its parts">{"".join(shapes)}</svg>'
-        f'<div class="axis"><span>step 0</span><span>step {len(steps) - 1}</span></div>'
-        f"<figcaption>Medians over the ranks{of}.{_key()}</figcaption></figure>"
+        f'<div class="axis"><span>step {steps[0].number}</span>'
+        f"<span>step {steps[-1].number}</span></div>"
+        f"<figcaption>Means over the ranks{of}.{_key()}</figcaption></figure>"
     )
 
 
 def _chosen(report: Report) -> list[tuple[str, Step]]:
     """Steps that are worth a look."""
-    steps = report.steps.steps
+    steps = report.steps.steps[report.first :]
     lengths = [(median_of(one.length for one in step.ranks.values()), step) for step in steps]
     ordered = [step for _, step in sorted(lengths, key=lambda each: each[0])]
     usual, slow = ordered[len(ordered) // 2], ordered[-1]
-    found = [(f"step {usual.number}, as most are", usual)]
+    found = [(f"step {usual.number}, of median length", usual)]
     if slow is not usual:
         found.append((f"step {slow.number}, the slowest", slow))
     return found
@@ -128,13 +124,8 @@ def _detail(report: Report, step: Step) -> str:
     for rank in ranks:
         one, calls = step.ranks[rank], report.steps.calls[rank]
         marks = [_mark("compute", one.begin, one.end, begin, end)]
-        exposed_from = max(calls[key].submitted for key in step.calls)
-        until = max(calls[key].ended for key in step.calls)
-        marks.append(_mark("waiting", exposed_from, until, begin, end))
-        for key in step.calls:
-            moves = max(report.steps.last[key][1], exposed_from)
-            if calls[key].ended > moves:
-                marks.append(_mark("transfer", moves, calls[key].ended, begin, end))
+        for kind, intervals in (("waiting", one.exposed_in), ("transfer", one.moving_in)):
+            marks += [_mark(kind, since, until, begin, end) for since, until in intervals]
         marks += [_call(calls[key], begin, end) for key in step.calls]
         drawn.append(
             f'<div class="row"><span title="{escape(hosts[rank])}">rank {rank}</span>'
@@ -175,7 +166,7 @@ def _call(call: Call, begin: int, end: int) -> str:
 
 def _by_size(report: Report) -> str:
     """Of each name: what it has, and how long its data takes."""
-    calls = report.steps.calls[min(report.steps.calls)]
+    calls = report.steps.calls[min(report.steps.steps[0].ranks)]
     by_name: dict[str, list[tuple[int, float]]] = {}
     for step in report.steps.steps:
         for key in step.calls:
@@ -237,42 +228,43 @@ def _size(count: float) -> str:
 def _imbalance(report: Report) -> str:
     """How long after the first rank each makes its calls."""
     behind: dict[int, list[float]] = {row.rank: [] for row in report.rows}
-    for step in report.steps.steps:
+    for step in report.steps.steps[report.first :]:
         for key in step.calls:
             for rank, time in _after_the_first(report, key):
                 behind[rank].append(time)
-    medians = {rank: median_of(values) / _MS for rank, values in behind.items()}
+    means = {rank: mean_of(values) / _MS for rank, values in behind.items()}
     worst = {rank: max(values) / _MS for rank, values in behind.items()}
     top = max(worst.values()) or 1.0
     shapes = []
-    for place, rank in enumerate(sorted(medians)):
-        title = escape(f"rank {rank}: {medians[rank]:.2f} ms, at worst {worst[rank]:.2f} ms")
-        for kind, value in (("transfer", worst[rank]), ("waiting", medians[rank])):
+    for place, rank in enumerate(sorted(means)):
+        title = escape(f"rank {rank}: {means[rank]:.2f} ms, at worst {worst[rank]:.2f} ms")
+        for kind, value in (("transfer", worst[rank]), ("waiting", means[rank])):
             height = 100 * value / top
             shapes.append(
                 f'<rect class="{kind}" x="{place + 0.05}" y="{100 - height:.2f}" width=".9" '
                 f'height="{height:.2f}"><title>{title}</title></rect>'
             )
-    last = max(medians)
+    last = max(means)
     return (
         f'<figure><div class="axis"><span>{top:.2f} ms</span></div>'
-        f'<svg viewBox="0 0 {len(medians)} 100" height="120" preserveAspectRatio="none" role="img" '
+        f'<svg viewBox="0 0 {len(means)} 100" height="120" preserveAspectRatio="none" role="img" '
         f'aria-label="how late each rank is">{"".join(shapes)}</svg><div class="axis">'
-        f"<span>rank {min(medians)}</span><span>rank {last}</span></div>"
+        f"<span>rank {min(means)}</span><span>rank {last}</span></div>"
         "<figcaption>How long after the first rank each makes its calls:"
-        '<span class="key waiting"></span>median<span class="key transfer"></span>worst'
+        '<span class="key waiting"></span>mean<span class="key transfer"></span>worst'
         "</figcaption></figure>"
     )
 
 
 def _after_the_first(report: Report, key: Key) -> list[tuple[int, int]]:
-    times = {rank: calls[key].submitted for rank, calls in report.steps.calls.items()}
+    ranks = report.steps.steps[0].ranks
+    times = {rank: report.steps.calls[rank][key].submitted for rank in ranks}
     first = min(times.values())
     return [(rank, time - first) for rank, time in times.items()]
 
 
 def _table(report: Report) -> str:
-    titles = ("rank", "host", "step, ms", *_PARTS, "waits for", "last in", "by, ms")
+    titles = ("rank", "host", "step, ms", *_PARTS, "waits most for", "late in", "by, ms")
     head = "".join(f"<th>{title}</th>" for title in titles)
     lines = []
     for row in report.rows:
@@ -280,7 +272,7 @@ def _table(report: Report) -> str:
             str(row.rank), row.host, f"{row.step:.2f}", f"{row.compute:.2f}",
             f"{row.transfer:.2f}", f"{row.waiting:.2f}",
             "" if row.waits_for is None else f"rank {row.waits_for}",
-            f"{row.late} steps" if row.late else "", f"{row.behind:.2f}" if row.late else "",
+            plural(row.late, "step") if row.late else "", f"{row.behind:.2f}" if row.late else "",
         ]  # fmt: skip
         lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'

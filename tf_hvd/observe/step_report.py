@@ -6,19 +6,23 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_hvd.observe.step_times import Key, Step, Steps, analyse, median_of
+from tf_hvd.observe.step_times import Step, Steps, analyse, mean_of
 from tf_hvd.observe.trace_reader import Trace
 
 _MS = 1e6
 _ROWS = 16
 """Ranks of which a line is printed."""
 _SMALL = 1 << 20
-"""Bytes of an operation that is small, whatever moves it."""
+"""Bytes of an operation that is small, whatever moves it; a bucket has as many at least."""
+_WORTH = 0.05
+"""What of a step is worth a change."""
+_FEW = 3
+"""Steps, of which none can be left out."""
 
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank's steps: medians, in milliseconds."""
+    """A rank's steps: means, in milliseconds."""
 
     rank: int
     host: str
@@ -31,7 +35,7 @@ class RankRow:
     late: int
     """Steps in which the others waited for this one the longest."""
     behind: float
-    """By how much then, the median."""
+    """By how much then."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,12 @@ class Report:
 
     steps: Steps
     rows: Sequence[RankRow]
+    first: int
+    """The first step that counts in the rows: the first of all is traced, or compiled."""
     missing: Sequence[int]
     """Ranks whose timelines are not there."""
+    apart: Sequence[int]
+    """Ranks that have timelines, and no part in these steps."""
     dropped: int
     clock_error: float | None
     """By how much ranks' times may be off, milliseconds; None: nobody knows."""
@@ -54,26 +62,25 @@ class Report:
 
 
 def report(traces: Sequence[Trace]) -> Report:
-    """Sums up the timelines of one job's ranks.
-
-    Raises:
-      ValueError: they are of different jobs, or two are of one rank.
-    """
-    sizes = {trace.size for trace in traces}
+    """Sums up the timelines of one job's ranks, one of each rank."""
+    size = max((trace.size for trace in traces), default=0)
     ranks = [trace.rank for trace in traces]
-    if len(sizes) > 1 or len(set(ranks)) < len(ranks):
-        raise ValueError("the timelines are not of one job: each rank's is needed once")
     steps = analyse(traces)
-    rows = [_row(trace, steps.steps) for trace in traces] if steps.steps else []
+    first = 1 if len(steps.steps) > _FEW else 0
+    there = set(steps.steps[0].ranks) if steps.steps else set(ranks)
+    counted = steps.steps[first:]
+    rows = [_row(trace, counted) for trace in traces if counted and trace.rank in there]
     errors = [trace.clock_error for trace in traces]
     known = [each for each in errors if each is not None]
     return Report(
         steps,
         rows,
-        sorted(set(range(max(sizes, default=0))) - set(ranks)),
+        first,
+        sorted(set(range(size)) - set(ranks)),
+        sorted(set(ranks) - there),
         sum(trace.dropped for trace in traces),
         max(known, default=0) / _MS if len(known) == len(errors) else None,
-        _advice(steps, rows),
+        _advice(counted, steps, rows),
     )
 
 
@@ -86,34 +93,34 @@ def _row(trace: Trace, steps: Sequence[Step]) -> RankRow:
     return RankRow(
         trace.rank,
         trace.host,
-        median_of(each.length for each in mine) / _MS,
-        median_of(each.compute for each in mine) / _MS,
-        median_of(each.transfer for each in mine) / _MS,
-        median_of(sum(each.waiting.values()) for each in mine) / _MS,
+        mean_of(each.length for each in mine) / _MS,
+        mean_of(each.compute for each in mine) / _MS,
+        mean_of(each.transfer for each in mine) / _MS,
+        mean_of(each.waited for each in mine) / _MS,
         waits.most_common(1)[0][0] if waits else None,
         len(late),
-        median_of(late) / _MS,
+        mean_of(late) / _MS,
     )
 
 
-def _advice(steps: Steps, rows: Sequence[RankRow]) -> str:
+def _advice(counted: Sequence[Step], steps: Steps, rows: Sequence[RankRow]) -> str:
     if not rows:
         return "No call comes twice: there are no steps to look at."
-    step = median_of(row.step for row in rows)
-    waiting = median_of(row.waiting for row in rows)
-    transfer = median_of(row.transfer for row in rows)
-    if waiting >= max(transfer, 0.05 * step):
-        return _of_the_late(rows, len(steps.steps))
-    if transfer >= 0.05 * step:
-        return _of_transfer(steps, transfer / step)
-    exposed = 100 * (waiting + transfer) / step
-    return f"Nothing: collectives are exposed for {exposed:.1f} % of a step."
+    step = mean_of(row.step for row in rows)
+    waiting = mean_of(row.waiting for row in rows)
+    transfer = mean_of(row.transfer for row in rows)
+    exposed = (waiting + transfer) / step
+    if exposed < _WORTH:
+        return f"Nothing to gain: collectives are exposed for {100 * exposed:.1f} % of a step."
+    if waiting >= transfer:
+        return _of_the_late(rows, len(counted))
+    return _of_transfer(counted, steps, transfer / step)
 
 
 def _of_the_late(rows: Sequence[RankRow], steps: int) -> str:
     worst = max(rows, key=lambda row: row.late * row.behind)
     # By how long it takes: of many ranks one is the last of all in any step, by a little.
-    if 2 * worst.late * worst.behind > sum(row.late * row.behind for row in rows):
+    if 3 * worst.late * worst.behind > 2 * sum(row.late * row.behind for row in rows):
         return (
             f"Rank {worst.rank} ({worst.host}) comes last in {worst.late} of {steps} steps, by "
             f"{worst.behind:.1f} ms: look at what it reads and computes, and who else uses its "
@@ -125,19 +132,27 @@ def _of_the_late(rows: Sequence[RankRow], steps: int) -> str:
     )
 
 
-def _of_transfer(steps: Steps, share: float) -> str:
-    calls = steps.calls[min(steps.calls)]
-    bytes_ = [[calls[key].bytes for key in step.calls] for step in steps.steps]
-    often = median_of(len(each) for each in bytes_)
-    whole = median_of(sum(each) for each in bytes_)
-    last = median_of(calls[_last(step, steps)].bytes for step in steps.steps)
+def _of_transfer(counted: Sequence[Step], steps: Steps, share: float) -> str:
+    calls = steps.calls[min(counted[0].ranks)]
+    lasts = [calls[max(step.calls, key=lambda key: steps.last[key][1])] for step in counted]
     exposed = f"Data moves for {100 * share:.0f} % of a step with nothing to hide it"
+    if not any("bucket_" in call.name for call in lasts):
+        name = Counter(call.name for call in lasts).most_common(1)[0][0]
+        return (
+            f"{exposed}, such as that of {name}: hvd.grouped_allreduce has one call instead of "
+            "many, and hvd.DistributedOptimizer and DistributedGradientTape move gradients while "
+            "others are computed."
+        )
+    often = mean_of(len(step.calls) for step in counted)
+    whole = mean_of(sum(calls[key].bytes for key in step.calls) for step in counted)
+    last = mean_of(call.bytes for call in lasts)
     if often > 8 and whole / often < _SMALL:
         return (
             f"{exposed}, in {often:.0f} calls of {whole / often / 1024:.0f} KiB: raise "
             "TF_HVD_BUCKET_BYTES, so that gradients go together."
         )
-    if last > 0.5 * whole and often < 4:
+    # A gradient is not cut in pieces.
+    if last > max(0.5 * whole, _SMALL) and often < 4 and all(call.tensors > 1 for call in lasts):
         return (
             f"{exposed}: the last call of a step has {100 * last / whole:.0f} % of its bytes. "
             "Lower TF_HVD_BUCKET_BYTES, so that gradients move while others are computed."
@@ -145,24 +160,19 @@ def _of_transfer(steps: Steps, share: float) -> str:
     return f"{exposed}: compression=hvd.Compression.fp16 halves what moves, and larger batches too."
 
 
-def _last(step: Step, steps: Steps) -> Key:
-    return max(step.calls, key=lambda key: steps.last[key][1])
-
-
 def lines(found: Report) -> list[str]:
     """As `tf_hvd timeline` prints it."""
-    size = len(found.rows) + len(found.missing)
-    said = [f"{found.count} steps of {size} ranks; medians, in ms"]
+    said = [summary(found)]
     if found.rows:
-        said += ["", "rank  step     compute  transfer  waiting  for   last in      by"]
+        said += ["", "rank  step     compute  transfer  waiting  most for  late in      by"]
     shown = _shown(found.rows)
     for row in shown:
         awaited = "" if row.waits_for is None else str(row.waits_for)
-        late = f"{row.late}" if row.late else ""
+        late = plural(row.late, "step") if row.late else ""
         behind = f"{row.behind:.2f}" if row.late else ""
         said.append(
             f"{row.rank:>4}  {row.step:<8.2f} {row.compute:<8.2f} {row.transfer:<9.2f} "
-            f"{row.waiting:<8.2f} {awaited:<5} {late:<12} {behind}".rstrip()
+            f"{row.waiting:<8.2f} {awaited:<9} {late:<12} {behind}".rstrip()
         )
     if len(shown) < len(found.rows):
         said.append(f"{len(found.rows) - len(shown)} more ranks: --json and --html have them all")
@@ -179,16 +189,36 @@ def _shown(rows: Sequence[RankRow]) -> list[RankRow]:
     return [row for row in rows if row.rank in chosen]
 
 
+def plural(number: int, what: str) -> str:
+    """One step, two steps."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def summary(found: Report) -> str:
+    """What the figures are of."""
+    size = len(found.rows) + len(found.missing) + len(found.apart)
+    head = f"{plural(found.count, 'step')} of {plural(size, 'rank')}"
+    if not found.rows:
+        return head
+    return f"{head}; means, in ms{', without the first step' * found.first}"
+
+
 def notes(report: Report) -> list[str]:
     """What one has to know to trust the figures."""
     said = []
     if report.missing:
-        named = ", ".join(map(str, report.missing[:10])) + (", ..." * (len(report.missing) > 10))
-        said.append(f"There are no timelines of ranks {named}: of them nothing is known.")
+        said.append(f"No timeline of {_named(report.missing)}: how long they waited is not known.")
+    if report.apart:
+        said.append(f"{_named(report.apart).capitalize()} took no part in these steps.")
     if report.dropped:
-        said.append(f"{report.dropped} events found no room, and are missing.")
+        said.append(f"{report.dropped} events were dropped: the disk was too slow for them.")
     if report.clock_error is None:
-        said.append("The ranks' clocks were not compared: who was late is not sure.")
+        said.append("The ranks' clocks were not compared: who was late is not certain.")
     elif report.clock_error > 0:
-        said.append(f"Times of different ranks are right within {report.clock_error:.3f} ms.")
+        said.append(f"Times of different ranks agree within {report.clock_error:.3f} ms.")
     return said
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:10])) + (", ..." * (len(ranks) > 10))
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"

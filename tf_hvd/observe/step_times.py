@@ -1,22 +1,31 @@
 """Where the time of each step went, from the timelines of its ranks; pure.
 
-A step begins with the first call that comes again in each of them. When a rank has made a step's
-last call, nothing hides what is still in flight. Until all ranks have made a call it waits for the
-last of them; from then on its data moves.
+A step begins with the first call that comes again in each of them. What is exposed in it, each rank
+has written down itself (runtime/events/exposure.h). Of that, until all ranks have made a call, the
+rank waits for the last of them; from then on the call's data moves.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tf_hvd.observe.trace_reader import Span, Trace
+from tf_hvd.observe.trace_reader import Trace
 
+_SECOND = 1_000_000_000
+"""More than clocks that were compared are apart, and less than jobs of the same ranks are."""
 Key = tuple[int, int]
 """Of a call, on all ranks: its process set, and its place in the order of that."""
+
+
+Pair = tuple[str, str]
+"""The names of two calls, one behind the other."""
+Interval = tuple[int, int]
+"""From, until: nanoseconds of rank 0's clock."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +35,12 @@ class Call:
     name: str
     key: Key
     bytes: int
+    tensors: int
     submitted: int
     agreed: int
     ended: int
+    last: int
+    """The rank that made it last; -1: not known."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +49,10 @@ class RankStep:
 
     begin: int
     end: int
-    transfer: int
-    """Data moved, and nothing hid it."""
+    exposed_in: Sequence[Interval]
+    """When this rank had nothing to compute before a collective's end."""
+    moving_in: Sequence[Interval]
+    """When data moved in that."""
     waiting: Mapping[int, int]
     """Nothing moved before that rank had made its call, by rank; never this one."""
 
@@ -48,9 +62,19 @@ class RankStep:
         return self.end - self.begin
 
     @property
+    def transfer(self) -> int:
+        """Data moved, and nothing hid it."""
+        return sum(until - since for since, until in self.moving_in)
+
+    @property
+    def waited(self) -> int:
+        """For all other ranks."""
+        return sum(self.waiting.values())
+
+    @property
     def exposed(self) -> int:
         """What a step without collectives would not have taken."""
-        return self.transfer + sum(self.waiting.values())
+        return self.transfer + self.waited
 
     @property
     def compute(self) -> int:
@@ -92,27 +116,70 @@ class Steps:
 
 
 def analyse(traces: Sequence[Trace]) -> Steps:
-    """Finds the steps.
+    """Finds the steps of the largest group of ranks that make any together.
 
     Args:
-      traces: of ranks of one job; where some are missing, nothing is known of them.
+      traces: of ranks of one job.
     """
-    calls = {trace.rank: _calls(trace) for trace in traces}
-    common = set.intersection(*(set(each) for each in calls.values())) if calls else set()
-    last = {key: max((its[key].submitted, rank) for rank, its in calls.items()) for key in common}
-    found = Steps([], calls, {key: (rank, time) for key, (time, rank) in last.items()})
-    reference = [call for key, call in calls[min(calls)].items() if key in common] if calls else []
-    groups = _split(sorted(reference, key=lambda each: each.submitted))
-    for number, (group, following) in enumerate(itertools.pairwise(groups)):
-        ranks = {
-            rank: _rank_step(rank, [its[call.key] for call in group], following, its, found.last)
-            for rank, its in calls.items()
-        }
-        found.steps.append(Step(number, ranks, [call.key for call in group]))
+    calls = {trace.rank: calls_of(trace) for trace in traces}
+    found = Steps([], calls, _last_ones(calls))
+    callers: dict[Key, set[int]] = {}
+    for rank, its in calls.items():
+        for key in its:
+            callers.setdefault(key, set()).add(rank)
+    groups = {frozenset(ranks) for ranks in callers.values()}
+    for group in sorted(groups, key=lambda ranks: (-len(ranks), min(ranks))):
+        reference = calls[min(group)]
+        common = [call for key, call in reference.items() if callers[key] == group]
+        split = _split(sorted(common, key=lambda each: each.submitted))
+        if len(split) > 1:
+            ranks = {trace.rank: _Rank(trace, calls[trace.rank]) for trace in traces}
+            _compare([ranks[rank] for rank in sorted(group)])
+            for number, (first, following) in enumerate(itertools.pairwise(split)):
+                begin, end = first[0].key, following[0].key
+                on = {rank: ranks[rank].step(begin, end, found.last) for rank in sorted(group)}
+                found.steps.append(Step(number, on, [call.key for call in first]))
+            break
     return found
 
 
-def _calls(trace: Trace) -> dict[Key, Call]:
+def of_one_job(one: Trace, its: Mapping[Key, Call], other: Trace) -> bool:
+    """False if two ranks' timelines cannot be of the same job.
+
+    No rank has the result of a call before all ranks have made it.
+
+    Args:
+      one: a rank's.
+      its: calls_of that one.
+      other: another rank's.
+    """
+    if one.size != other.size:
+        return False
+    compared = one.clock_error is not None and other.clock_error is not None
+    others = calls_of(other)
+    for key in its.keys() & others.keys():
+        mine, theirs = its[key], others[key]
+        apart = max(mine.submitted, theirs.submitted) - min(mine.ended, theirs.ended)
+        if mine.name != theirs.name or (compared and apart > _SECOND):
+            return False
+    return True
+
+
+def _last_ones(calls: Mapping[int, Mapping[Key, Call]]) -> dict[Key, tuple[int, int]]:
+    """Of each call the rank that made it last, and when."""
+    found: dict[Key, tuple[int, int]] = {}
+    for rank, its in calls.items():
+        for key, call in its.items():
+            made = (rank, call.submitted)
+            if call.last >= 0 and call.last not in calls:
+                made = (call.last, call.agreed)  # there is no timeline of it
+            if key not in found or made[1] > found[key][1]:
+                found[key] = made
+    return found
+
+
+def calls_of(trace: Trace) -> dict[Key, Call]:
+    """A rank's calls that came in order."""
     ends = {
         operation.values["operation"]: operation.end
         for spans in trace.spans.values()
@@ -127,7 +194,14 @@ def _calls(trace: Trace) -> dict[Key, Call]:
         agreed = span.parts[0].end if span.parts else span.end
         ended = ends.get(values.get("operation"), span.end)
         call = Call(
-            span.name, (values["set"], values["order"]), values["bytes"], span.begin, agreed, ended
+            name=span.name,
+            key=(values["set"], values["order"]),
+            bytes=values["bytes"],
+            tensors=values["tensors"],
+            submitted=span.begin,
+            agreed=agreed,
+            ended=ended,
+            last=values.get("last_rank", -1),
         )
         found[call.key] = call
     return found
@@ -152,32 +226,78 @@ def _split(calls: Sequence[Call]) -> list[list[Call]]:
     return groups
 
 
-def _rank_step(
-    rank: int,
-    calls: Sequence[Call],
-    following: Sequence[Call],
-    its: Mapping[Key, Call],
-    last: Mapping[Key, tuple[int, int]],
-) -> RankStep:
-    begin, end = calls[0].submitted, its[following[0].key].submitted
-    exposed_from = max(call.submitted for call in calls)
-    until = max(call.ended for call in calls)
-    # Data moves, if any does, from when the last rank has made a call until that has ended.
-    moving = _union(
-        (max(last[call.key][1], exposed_from), call.ended)
-        for call in calls
-        if call.ended > exposed_from
-    )
-    waiting: Counter[int] = Counter()
-    at = exposed_from
-    for start, stop in [*moving, (until, until)]:
-        if start > at:
-            for awaited, time in _awaited(at, start, calls, last):
-                if awaited != rank:
-                    waiting[awaited] += time
-        at = max(at, stop)
-    transfer = sum(stop - start for start, stop in moving)
-    return RankStep(begin, end, transfer, dict(waiting))
+def _compare(ranks: Sequence[_Rank]) -> None:
+    """Finds waiting that always takes as long, which no rank can tell from computing.
+
+    Between the same two calls all ranks compute the same. What one of them takes longer, with an
+    earlier call under way that ends before the second one, it has waited for that end.
+    """
+    between = [rank.between() for rank in ranks]
+    usual: dict[Pair, float] = {}
+    for pair in set.intersection(*(set(each) for each in between)):
+        time, taken = min((median_of(each[pair]), each[pair]) for each in between)
+        usual[pair] = time + 3 * median_of(abs(each - time) for each in taken)
+    for rank in ranks:
+        rank.add_idle(usual)
+
+
+class _Rank:
+    """A rank's calls and exposed times, in order."""
+
+    def __init__(self, trace: Trace, its: Mapping[Key, Call]) -> None:
+        self._rank = trace.rank
+        self._its = its
+        self._calls = sorted(its.values(), key=lambda each: each.submitted)
+        self._submitted = [call.submitted for call in self._calls]
+        self._exposed = [(span.begin, span.end) for span in trace.spans.get("TensorFlow", [])]
+
+    def between(self) -> dict[Pair, list[int]]:
+        """How long after a call another one came, by their names."""
+        found: dict[Pair, list[int]] = {}
+        for call, following in itertools.pairwise(self._calls):
+            found.setdefault((call.name, following.name), []).append(
+                following.submitted - call.submitted
+            )
+        return found
+
+    def add_idle(self, usual: Mapping[Pair, float]) -> None:
+        """Counts as exposed what it took longer than usual from one call to the next."""
+        known = {since for since, _ in self._exposed}
+        under_way: list[int] = []
+        for call, following in itertools.pairwise(self._calls):
+            under_way = [end for end in [*under_way, call.ended] if end > call.submitted]
+            ended = max((end for end in under_way if end <= following.submitted), default=0)
+            computes = usual.get((call.name, following.name))
+            if computes is None or call.submitted in known:
+                continue
+            longer = following.submitted - call.submitted - computes
+            since = max(call.submitted, ended - int(longer))
+            # If there was more to compute after that end, it is this rank that is slow.
+            if since < ended and following.submitted - ended <= computes:
+                insort(self._exposed, (since, ended))
+
+    def step(self, first: Key, following: Key, last: Mapping[Key, tuple[int, int]]) -> RankStep:
+        """From a call to another one."""
+        begin, end = self._its[first].submitted, self._its[following].submitted
+        calls = self._calls[bisect_left(self._submitted, begin) : bisect_left(self._submitted, end)]
+        nearby = self._exposed[bisect_left(self._exposed, (begin, 0)) :]
+        exposed = [
+            (since, min(until, end))
+            for since, until in itertools.takewhile(lambda each: each[0] < end, nearby)
+        ]
+        moving: list[Interval] = []
+        waiting: Counter[int] = Counter()
+        for since, until in exposed:
+            # Data moves, if any does, from when the last rank has made a call until that has ended.
+            its = _union((max(last[call.key][1], since), min(call.ended, until)) for call in calls)
+            at = since
+            for start, stop in [*its, (until, until)]:
+                for awaited, time in _awaited(at, start, calls, last):
+                    if awaited != self._rank:
+                        waiting[awaited] += time
+                at = stop
+            moving += its
+        return RankStep(begin, end, exposed, moving, dict(waiting))
 
 
 def _awaited(
@@ -187,12 +307,11 @@ def _awaited(
     coming = sorted((last[call.key][1], last[call.key][0]) for call in calls if call.ended > begin)
     at = begin
     for time, rank in coming:
-        if time <= at:
-            continue
-        yield rank, min(time, end) - at
-        at = min(time, end)
-        if at == end:
+        if at >= end:
             return
+        if time > at:
+            yield rank, min(time, end) - at
+            at = min(time, end)
 
 
 def _union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -211,10 +330,7 @@ def median_of(values: Iterable[float]) -> float:
     return statistics.median(known) if known else 0.0
 
 
-def by_track(trace: Trace) -> dict[str, list[Span]]:
-    """A rank's operations, by how their data moved."""
-    return {
-        name: operations
-        for name, spans in trace.spans.items()
-        if (operations := [span for span in spans if "calls" in span.values])
-    }
+def mean_of(values: Iterable[float]) -> float:
+    """0 of none. Means of parts are parts of the mean."""
+    known = list(values)
+    return statistics.fmean(known) if known else 0.0

@@ -1,9 +1,11 @@
 """The timeline of this rank: begun and ended while a program runs (docs/timeline.md)."""
 
+import os
+
 from tf_hvd.core import _native, basics
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
     """Writes what this rank's collectives do, and when, to a file, until `stop_timeline`.
 
     Each rank that calls it writes a file of its own: rank 0 `file_path`, rank 3 of `trace.json`
@@ -19,7 +21,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
       ValueError: before `init`; a timeline is being written; the file cannot be written to.
     """
     basics.rank()
-    code, text = _native.start_timeline(file_path, mark_cycles)
+    code, text = _native.start_timeline(os.fspath(file_path), mark_cycles)
     if code:
         raise ValueError(text)
 

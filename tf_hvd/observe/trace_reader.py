@@ -41,10 +41,27 @@ class Trace:
     rank: int = -1
     size: int = 0
     host: str = ""
+    process: int = 0
+    file: str = ""
+    """The one in which it was found."""
     spans: dict[str, list[Span]] = field(default_factory=dict)
     """By the name of their track, in the order of their beginnings."""
     counters: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """Times and values, by name."""
+    several: bool = False
+    """Another process of this rank is in the file as well."""
+
+    def describe(self, size: int, host: str, process: int) -> None:
+        """Takes what a file says of itself; of a file that was continued, again."""
+        self.several |= self.size > 0 and process != self.process
+        self.size, self.host, self.process = size, host, process
+
+    def continue_with(self, later: Trace) -> None:
+        """Adds what the same rank's next file has."""
+        for name, spans in later.spans.items():
+            self.spans.setdefault(name, []).extend(spans)
+        for name, values in later.counters.items():
+            self.counters.setdefault(name, []).extend(values)
 
     @property
     def dropped(self) -> int:
@@ -62,7 +79,7 @@ def read(path: str | Path) -> list[Trace]:
     """The timelines in a file: one for each rank.
 
     Raises:
-      TraceError: there is none in it.
+      TraceError: there is none in it, or there are several of a rank.
       OSError: it cannot be read.
     """
     data = Path(path).read_bytes()
@@ -70,8 +87,14 @@ def read(path: str | Path) -> list[Trace]:
     traces = _read_json(data) if text[:1] in (b"[", b"{") else _read_packets(data)
     found = [each for each in traces.values() if each.size]
     if not found:
-        raise TraceError(f"{path} is no timeline of tf_hvd's")
+        raise TraceError(f"{path} is not a timeline that tf_hvd has written")
     for trace in found:
+        trace.file = str(path)
+        if trace.several:
+            raise TraceError(
+                f"{path} has several timelines of rank {trace.rank}, as of a job that started "
+                "again: read those of each start by themselves"
+            )
         for spans in trace.spans.values():
             spans.sort(key=lambda each: (each.begin, -each.end))
         for values in trace.counters.values():
@@ -102,7 +125,7 @@ def _read_json(data: bytes) -> dict[int, Trace]:
         trace = traces.setdefault(rank, Trace(rank))
         track, kind, given = (rank, event.get("tid", 0)), event.get("ph"), event.get("args", {})
         if kind == "M" and event["name"] == "tf_hvd":
-            trace.size, trace.host = given["size"], given["host"]
+            trace.describe(given["size"], given["host"], given["process"])
         elif kind == "M" and event["name"] == "thread_name":
             names[track] = given["name"]
         elif kind == "X":
@@ -232,7 +255,7 @@ class _Packets:
             (title,) = _first(process, 6)
             found = _RANK.fullmatch(_text(title))
             if found:
-                trace.size, trace.host = int(found[2]), found[3]
+                trace.describe(int(found[2]), found[3], int(found[4]))
         elif name is not None:
             self.names[rank, number & 0xFFFFFFFF] = _text(name)
 
