@@ -41,7 +41,7 @@ void GpuStream::Call(uint64_t number, double bytes, size_t tensors,
                            ? network_->RingNs(bytes)
                            : network_->TreesNs(bytes);
   free_ns_ = std::max(free_ns_, calls.begin_ns) + takes + 2 * packing;
-  time_->At(static_cast<int64_t>(free_ns_), [all = std::move(calls.done)] {
+  time_->At(WholeNs(free_ns_), [all = std::move(calls.done)] {
     for (const auto& each : all) each();
   });
   calls_.erase(number);

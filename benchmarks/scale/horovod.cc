@@ -57,8 +57,7 @@ void Horovod::Answer() {
         rank == 0 ? 0 : network_->LatencyNs(0, static_cast<int>(rank)));
     const double at_ns =
         read_ns + static_cast<double>(rank) * message_ns + latency_ns;
-    time_->At(static_cast<int64_t>(at_ns),
-              [this, rank, answer] { Take(rank, *answer); });
+    time_->At(WholeNs(at_ns), [this, rank, answer] { Take(rank, *answer); });
   }
 }
 
@@ -90,7 +89,7 @@ void Horovod::Take(size_t rank, const std::vector<Fused>& answer) {
   }
   const auto now = static_cast<double>(time_->now());
   const double next_ns = std::max(now, cycle_began_ns_ + settings_.cycle_ns);
-  time_->At(static_cast<int64_t>(next_ns), [this, rank] { Tell(rank); });
+  time_->At(WholeNs(next_ns), [this, rank] { Tell(rank); });
 }
 
 }  // namespace tf_hvd::scale

@@ -1,6 +1,8 @@
 #include "benchmarks/scale/job.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -138,7 +140,10 @@ JobResult Measure(const JobSettings& settings, VirtualTime* time,
   Training training(time, settings.training,
                     settings.nodes * settings.ranks_per_node, std::move(sum));
   training.Start();
-  while (!training.ended() && time->RunNext()) {
+  while (!training.ended()) {
+    if (time->RunNext()) continue;
+    std::fprintf(stderr, "the simulated job stands still\n");
+    std::exit(1);
   }
   JobResult result;
   result.steps_ns = training.steps_ns();

@@ -37,9 +37,8 @@ Network::Network(VirtualTime* time, const NetworkCosts& costs,
 }
 
 int64_t Network::LatencyNs(int from, int to) const {
-  return static_cast<int64_t>(NodeOf(from) == NodeOf(to)
-                                  ? costs_.inside_latency_ns
-                                  : costs_.latency_ns);
+  return WholeNs(NodeOf(from) == NodeOf(to) ? costs_.inside_latency_ns
+                                            : costs_.latency_ns);
 }
 
 // When a card is through with bytes that come at that time.
@@ -54,19 +53,18 @@ int64_t Network::Carry(int from, int to, size_t bytes) {
   const auto length = static_cast<double>(bytes);
   const auto now = static_cast<double>(time_->now());
   if (NodeOf(from) == NodeOf(to)) {
-    return static_cast<int64_t>(now + costs_.inside_latency_ns +
-                                length * costs_.inside_byte_ns);
+    return WholeNs(now + costs_.inside_latency_ns +
+                   length * costs_.inside_byte_ns);
   }
   ++messages_;
   bytes_ += length;
   const double sent = Pass(now, length, &out_free_ns_[NodeOf(from)]);
   const double begun = std::max(sent - length * costs_.byte_ns, now);
-  return static_cast<int64_t>(std::max(
+  return WholeNs(std::max(
       Pass(begun + costs_.latency_ns, length, &in_free_ns_[NodeOf(to)]),
       sent + costs_.latency_ns));
 }
 
-// Of a byte, on the narrowest way.
 double Network::SlowestNs() const {
   return nodes() > 1 ? std::max(costs_.byte_ns, costs_.inside_byte_ns)
                      : costs_.inside_byte_ns;

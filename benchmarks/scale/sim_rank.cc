@@ -40,7 +40,7 @@ SimRank::SimRank(const Surroundings& common, const Topology& topology,
       [&common, &node](size_t local) {
         common.time->Settle();
         common.time->At(
-            common.time->now() + static_cast<int64_t>(common.loop.line_ns),
+            common.time->now() + WholeNs(common.loop.line_ns),
             [&common, other = node[local]] { common.wake(other, true); });
       },
       &p2p_);
@@ -93,7 +93,7 @@ void SimRank::Poke(bool rings) {
 void SimRank::GoOnAfter(double ns) {
   if (!asleep_) return;
   asleep_ = false;
-  common_.time->At(common_.time->now() + static_cast<int64_t>(ns),
+  common_.time->At(common_.time->now() + WholeNs(ns),
                    [this] { common_.time->Resume(fiber_.get()); });
 }
 

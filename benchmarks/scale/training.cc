@@ -62,8 +62,7 @@ void Training::BeginStep(int rank) {
   const Pace pace = DrawPace(rank, one.step);
   const auto at = [&, now = static_cast<double>(time_->now())](double ns) {
     const bool late = ns >= pace.point * settings_.compute_ns;
-    return static_cast<int64_t>(now + pace.factor * ns +
-                                (late ? pace.delay_ns : 0));
+    return WholeNs(now + pace.factor * ns + (late ? pace.delay_ns : 0));
   };
   one.open = settings_.gradients.size() + 1;
   for (size_t i = 0; i < settings_.gradients.size(); ++i) {
@@ -76,7 +75,7 @@ void Training::BeginStep(int rank) {
 
 void Training::EndPart(int rank) {
   if (--ranks_[static_cast<size_t>(rank)].open > 0) return;
-  time_->At(time_->now() + static_cast<int64_t>(settings_.update_ns),
+  time_->At(time_->now() + WholeNs(settings_.update_ns),
             [this, rank] { EndStep(rank); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -13,9 +14,20 @@ constexpr size_t kStackBytes = size_t{128} << 10;
 // Of what a fiber does in so short a time nobody asks for the order.
 constexpr int64_t kQuantumNs = 200;
 
+// Sums of some such times are still whole numbers.
+constexpr int64_t kEndNs = int64_t{1} << 61;
+
 VirtualTime* the_time = nullptr;
 
 }  // namespace
+
+int64_t WholeNs(double ns) {
+  if (!(std::abs(ns) < static_cast<double>(kEndNs))) {
+    std::fprintf(stderr, "something takes %g ns\n", ns);
+    std::exit(1);
+  }
+  return static_cast<int64_t>(ns);
+}
 
 Fiber::Fiber(VirtualTime* time, std::function<void()> body)
     : time_(time), body_(std::move(body)) {
@@ -51,6 +63,17 @@ VirtualTime::~VirtualTime() { the_time = nullptr; }
 
 VirtualTime* VirtualTime::current() { return the_time; }
 
+void VirtualTime::At(int64_t time_ns,
+                     protocol_test::EventQueue::Action action) {
+  if (time_ns < events_.now() || time_ns > kEndNs) {
+    std::fprintf(stderr, "at %lld ns something is to happen at %lld ns\n",
+                 static_cast<long long>(events_.now()),
+                 static_cast<long long>(time_ns));
+    std::exit(1);
+  }
+  events_.At(time_ns, std::move(action));
+}
+
 void VirtualTime::Resume(Fiber* fiber) {
   running_ = fiber;
   swapcontext(&scheduler_, &fiber->context_);
@@ -61,7 +84,7 @@ void VirtualTime::Resume(Fiber* fiber) {
 void VirtualTime::Charge(double ns) {
   if (running_ == nullptr) return;
   rest_ns_ += ns;
-  const auto whole = static_cast<int64_t>(rest_ns_);
+  const auto whole = WholeNs(rest_ns_);
   rest_ns_ -= static_cast<double>(whole);
   charged_ns_ += whole;
   if (charged_ns_ >= kQuantumNs) Settle();

@@ -18,6 +18,10 @@ namespace tf_hvd::scale {
 
 class VirtualTime;
 
+// As the clock has it. A time that is no number, or longer than 70 years, ends
+// the program: some setting is too large.
+int64_t WholeNs(double ns);
+
 class Fiber {
  public:
   Fiber(VirtualTime* time, std::function<void()> body);
@@ -43,9 +47,8 @@ class VirtualTime {
   // Of what runs: that of the event, and what it was charged since.
   int64_t now() const { return events_.now() + charged_ns_; }
 
-  void At(int64_t time_ns, protocol_test::EventQueue::Action action) {
-    events_.At(time_ns, std::move(action));
-  }
+  // Not before now: that ends the program.
+  void At(int64_t time_ns, protocol_test::EventQueue::Action action);
   uint64_t events() const { return events_.count(); }
 
   // Runs what comes next; false at the end.

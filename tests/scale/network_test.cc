@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
@@ -43,6 +44,20 @@ TEST(VirtualTimeTest, FibersGoOnInTheOrderOfWhatTheyWereCharged) {
   while (time.RunNext()) {
   }
   EXPECT_EQ(order, "b600 a1000 b1200 b1800 a2000 a3000 ");
+}
+
+TEST(VirtualTimeDeathTest, TimeDoesNotGoBack) {
+  VirtualTime time;
+  time.At(1000, [&] { time.At(999, [] {}); });
+  EXPECT_EXIT(time.RunNext(), testing::ExitedWithCode(1),
+              "at 1000 ns something is to happen at 999 ns");
+}
+
+TEST(VirtualTimeDeathTest, WhatIsNoTimeEndsTheProgram) {
+  EXPECT_EQ(WholeNs(1e15 + 0.5), 1'000'000'000'000'000);
+  for (const double ns : {1e30, -1e30, std::nan("")}) {
+    EXPECT_EXIT(WholeNs(ns), testing::ExitedWithCode(1), "something takes");
+  }
 }
 
 TEST(VirtualTimeTest, WithoutOneTheClockIsTheMachines) {
