@@ -52,7 +52,7 @@ bool ChargeCopy(const void* to, const void* from, size_t bytes) {
 
 void SetCoreCosts(const CoreCosts& costs) { the_costs = costs; }
 
-char* ReserveNowhere(size_t bytes) {
+char* ReserveAddresses(size_t bytes) {
   static size_t used = 0;
   char* const given = reinterpret_cast<char*>(Nowhere()) + used;
   used += (bytes + kPage - 1) / kPage * kPage;
@@ -63,7 +63,7 @@ char* ReserveNowhere(size_t bytes) {
   return given;
 }
 
-void MakeReal(char* reserved, size_t bytes) {
+void BackWithMemory(char* reserved, size_t bytes) {
   if (mprotect(reserved, bytes, PROT_READ | PROT_WRITE) != 0) {
     std::perror("the lines of a node");
     std::exit(1);

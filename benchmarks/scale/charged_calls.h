@@ -1,6 +1,6 @@
-// What the code of the runtime calls and what costs time there: the clock,
-// copies and sums. The linker puts these in their place (--wrap, see BUILD), so
-// that what is simulated is the code that is shipped.
+// What costs time in the runtime's code, and the clock that it reads: copies,
+// sums and the time are calls to these functions instead (the linker's --wrap,
+// see BUILD), so that what is simulated is the code that is shipped.
 //
 // Tensors and slots lie at addresses where nothing is: a copy from or to there
 // is charged, and not made. All else is copied as ever.
@@ -21,9 +21,9 @@ struct CoreCosts {
 void SetCoreCosts(const CoreCosts& costs);
 
 // Addresses for `bytes` bytes. Never given back.
-char* ReserveNowhere(size_t bytes);
+char* ReserveAddresses(size_t bytes);
 // The first bytes of what was reserved are memory after all, all zero.
-void MakeReal(char* reserved, size_t bytes);
+void BackWithMemory(char* reserved, size_t bytes);
 
 }  // namespace tf_hvd::scale
 

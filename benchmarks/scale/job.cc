@@ -100,7 +100,7 @@ class OwnRanks {
   void LayOut() {
     for (const Gradients& gradients : settings_.training.gradients) {
       tensors_.push_back(
-          ReserveNowhere(static_cast<size_t>(BytesOf(gradients)) + 1));
+          ReserveAddresses(static_cast<size_t>(BytesOf(gradients)) + 1));
     }
   }
 
@@ -108,8 +108,8 @@ class OwnRanks {
     if (settings_.ranks_per_node == 1) return std::nullopt;
     const auto ranks = static_cast<size_t>(settings_.ranks_per_node);
     const size_t bytes = ShmArena::BytesFor(settings_.ranks_per_node);
-    char* const memory = ReserveNowhere(bytes);
-    MakeReal(memory, ShmArena::kSets * ranks * sizeof(ProgressLine));
+    char* const memory = ReserveAddresses(bytes);
+    BackWithMemory(memory, ShmArena::kSets * ranks * sizeof(ProgressLine));
     return ShmArena(memory, settings_.ranks_per_node);
   }
 

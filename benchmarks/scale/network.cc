@@ -65,7 +65,7 @@ int64_t Network::Carry(int from, int to, size_t bytes) {
       sent + costs_.latency_ns));
 }
 
-double Network::SlowestNs() const {
+double Network::SlowestByteNs() const {
   return nodes() > 1 ? std::max(costs_.byte_ns, costs_.inside_byte_ns)
                      : costs_.inside_byte_ns;
 }
@@ -77,7 +77,7 @@ double Network::RingNs(double bytes) const {
   return Least(kRing, [&](const Protocol& by) {
     const double step = across * by.across_ns + (1 - across) * by.inside_ns;
     return by.call_ns +
-           2 * (n - 1) * (step + SlowestNs() * bytes / n / by.share);
+           2 * (n - 1) * (step + SlowestByteNs() * bytes / n / by.share);
   });
 }
 
@@ -88,7 +88,7 @@ double Network::TreesNs(double bytes) const {
   return Least(kTrees, [&](const Protocol& by) {
     return by.call_ns + 2 * std::ceil(std::log2(of_nodes)) * by.across_ns +
            2 * (n / of_nodes - 1) * by.inside_ns +
-           2 * SlowestNs() * bytes / by.share;
+           2 * SlowestByteNs() * bytes / by.share;
   });
 }
 

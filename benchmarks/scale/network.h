@@ -54,7 +54,8 @@ class Network {
 
  private:
   double Pass(double at_ns, double bytes, double* free_ns) const;
-  double SlowestNs() const;
+  // Of a byte, on the narrowest way.
+  double SlowestByteNs() const;
 
   VirtualTime* const time_;
   const NetworkCosts costs_;
