@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from absl import flags
 from tf_hvd.core import config
 from tf_hvd.training import buckets
 
-_BINARY = flags.DEFINE_string("binary", None, "the simulation, if it is built")
+_BINARY = flags.DEFINE_string("binary", None, "the simulation, if not that in bazel-bin/")
 FOLDER = pathlib.Path(__file__).resolve().parent / "scale"
-_LABEL = "//benchmarks/scale:simulate"
+_BUILT = FOLDER.parents[1] / "bazel-bin/benchmarks/scale/simulate"
+_BUILD = "./dev test //tests/scale/... //benchmarks/scale:simulate"
 
 # What is summed together: name, when it is there, and the elements of its tensors.
 Gradients = tuple[str, float, Sequence[int]]
@@ -27,31 +29,33 @@ Fit = TypeVar("Fit")
 def simulate(
     settings: Mapping[str, object], gradients: Sequence[Gradients], jitter: Sequence[float] = ()
 ) -> dict:
-    """Runs the simulation, which Bazel builds at first.
+    """Runs the simulation.
 
     Args:
-      settings: as scale/simulate.cc names them.
+      settings: as scale/job_text.h names them.
       gradients: with nanoseconds from the beginning of a step; no tensors: a barrier.
       jitter: times of a step by their mean.
 
     Returns:
-      What scale/simulate.cc writes: "steps_ns" and counts.
+      "steps_ns", and counts: ToJson of scale/job_text.h.
     """
-    if _BINARY.value is None:
-        root = FOLDER.parent.parent
-        subprocess.run(["bazel", "build", _LABEL], cwd=root, check=True)
-        _BINARY.value = str(root / "bazel-bin/benchmarks/scale/simulate")
+    binary = pathlib.Path(_BINARY.value or _BUILT).absolute()
+    if not os.access(binary, os.X_OK) or binary.is_dir():
+        sys.exit(f"there is no simulation at {binary}: {_BUILD} builds it")
     lines = [f"{name} {value}" for name, value in settings.items()]
     for name, ready_ns, tensors in gradients:
         lines.append(" ".join(map(str, ["gradients", name, round(ready_ns), *tensors])))
     if jitter:
         lines.append("jitter " + " ".join(f"{each:.6f}" for each in jitter))
-    done = subprocess.run(
-        [_BINARY.value], input="\n".join(lines), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"the simulation has failed: {done.stderr.strip() or done.returncode}")
-    return json.loads(done.stdout)
+    try:
+        done = subprocess.run(
+            [binary], input="\n".join(lines), capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{binary} is no simulation: {error}")
+    sys.exit(f"the simulation has failed: {done.stderr.strip() or done.returncode}")
 
 
 def each_alone(model: str) -> list[Gradients]:
@@ -60,14 +64,18 @@ def each_alone(model: str) -> list[Gradients]:
 
 
 def in_buckets(
-    model: str, at_least: int = buckets._LEAST_BUCKETS, halves: bool = True
-) -> list[Gradients]:
+    model: str,
+    at_least: int = buckets._LEAST_BUCKETS,
+    halves: bool = True,
+    most_bytes: int | None = None,
+) -> tuple[Gradients, ...]:
     """In this project's buckets: one is there with its last gradient.
 
     Args:
       model: of keras.applications.
-      at_least: how many there are.
+      at_least: how many there are; more where `most_bytes` is less, or a tensor is large.
       halves: whether the last of them is cut in halves, as this project does.
+      most_bytes: of a bucket; None: TF_HVD_BUCKET_BYTES.
     """
     gradients = scale_models.gradients(model)
     specs = [("float32", 4 * each.elements) for each in gradients]
@@ -75,15 +83,15 @@ def in_buckets(
     if not halves:
         changed["_halves"] = lambda bucket, _: [bucket]
     with mock.patch.multiple(buckets, **changed):
-        plan = buckets.plan_buckets(specs, config.bucket_bytes())
-    return [
+        plan = buckets.plan_buckets(specs, most_bytes or config.bucket_bytes())
+    return tuple(
         (
             f"bucket{number}",
             max(gradients[i].ready for i in bucket),
-            [gradients[i].elements for i in bucket],
+            tuple(gradients[i].elements for i in bucket),
         )
         for number, bucket in enumerate(plan)
-    ]
+    )
 
 
 def fitted(start: Fit, error: Callable[[Fit], float], least: float = 0.01) -> Fit:

@@ -11,6 +11,7 @@ step takes as long as it was measured to: of the device only the ratio of the tw
 import dataclasses
 import functools
 import os
+import types
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -47,7 +48,10 @@ def gradients(model: str, device: Device = P100, batch: int = 64) -> tuple[Gradi
     """
     import keras
 
-    network = getattr(keras.applications, model)(weights=None)
+    named = getattr(keras.applications, model, None)
+    if not isinstance(named, types.FunctionType):
+        raise SystemExit(f"keras.applications has no model {model}")
+    network = named(weights=None)
     layers = [(layer, _seconds(layer, device, batch)) for layer in network.layers]
     forward = sum(seconds for _, seconds in layers)
     # With the head's variables first, as the backward pass goes.
