@@ -16,6 +16,7 @@ import sys
 import time
 
 from scale_jobs import fitted, simulate
+from scale_tables import Table, points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +113,8 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
         "steps": 6,
     }
     if nodes > 1:
-        # Of 1538 bytes on the wire 1448 are data; a quarter of a MiB passes at once.
-        settings |= {"byte_ns": 8 / gbit * 1538 / 1448, "burst_bytes": 256_000}
+        # Of 1538 bytes on the wire 1448 are data; tc's 256kb pass at once.
+        settings |= {"byte_ns": 8 / gbit * 1538 / 1448, "burst_bytes": 256 * 1024}
     gradients = [("sum", 0.0, workload.tensors)]
     steps = simulate(settings, gradients)["steps_ns"]
     return sum(steps) / len(steps)
@@ -121,22 +122,32 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
 
 def check(file: str, gbit: float) -> None:
     """Fits on some workloads of a file, and prints how far all of them are off."""
-    document = json.loads(pathlib.Path(file).read_text())
-    found = [Workload(**each) for each in document["workloads"]]
+    try:
+        document = json.loads(pathlib.Path(file).read_text())
+        nodes = document["nodes"]
+        found = [Workload(**each) for each in document["workloads"]]
+    except OSError as error:
+        sys.exit(str(error))
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{file} is not what scale_own.py writes: {error!r}")
     known = [each for each in found if each.name in map(str, _FITTED)]
 
     def off(workload: Workload, costs: Costs) -> float:
-        return simulated_ns(workload, costs, document["nodes"], gbit) / workload.measured_ns
+        return simulated_ns(workload, costs, nodes, gbit) / workload.measured_ns
 
     costs = fitted(Costs(), lambda costs: sum(math.log(off(each, costs)) ** 2 for each in known))
-    print(f"{document['nodes']} nodes: {costs}")
+    print(f"{nodes} nodes: {costs}")
+    table = Table("", "bytes", "measured", "simulated, off by")
     for each in found:
-        ratio = off(each, costs)
-        print(
-            f"{'fitted' if each in known else 'predicted':9} {each.name:10} measured "
-            f"{each.measured_ns / 1e3:10.1f} us, simulated {ratio - 1:+6.1%}"
+        table.row(
+            "fitted" if each in known else "predicted",
+            each.name,
+            f"{each.measured_ns / 1e3:.1f} us",
+            f"{points(off(each, costs) - 1)} %",
         )
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("scale_own.py takes the file to write")
     measure(sys.argv[1])

@@ -22,10 +22,10 @@ def draw_scaling(path: pathlib.Path, fit: scale.Fit) -> None:
             panel.plot(gpus, found, color=_COLOURS[schedule.name], label=_NAMES[schedule.name])
         bound = [100 * scale.ceiling(row, model, fit) for row in rows]
         panel.plot(gpus, bound, color="#777777", linestyle=":", label="the links are never idle")
-        for row, filled in ((scale.FITTED[0], False), (scale.PREDICTED, True)):
+        for measured, filled in ((scale.FITTED[:1], False), (scale.PREDICTED, True)):
             panel.plot(
-                [row.gpus],
-                [100 * row.efficiency(model)],
+                [row.gpus for row in measured],
+                [100 * row.efficiency(model) for row in measured],
                 "o",
                 color=_COLOURS["horovod"],
                 markerfacecolor=_COLOURS["horovod"] if filled else "white",

@@ -1,83 +1,151 @@
 """How jobs scale that are larger than any machine here: simulated, and held against what is known.
 
-    python benchmarks/simulate_scale.py published [--plots FOLDER]
+    python benchmarks/simulate_scale.py published [--plots FOLDER] [--tails]
     python benchmarks/simulate_scale.py choices
     python benchmarks/simulate_scale.py agreement
     python benchmarks/simulate_scale.py own MEASURED.json [--gbit 1]
     python benchmarks/simulate_scale.py jitter
 
 `published`: Horovod's agreement and NCCL's ring are fitted to what Horovod's authors measured on 16
-GPUs, checked on their 64, and predict their 512; then this project's agreement and buckets take
-the place of Horovod's. `choices`: whether other buckets than the default would be faster.
+GPUs, checked on their 64, and predict their 128 and 512; then this project's agreement and buckets
+take the place of Horovod's. `choices`: whether other buckets than the default would be faster.
 `agreement`: 27,600 ranks agree. `own`: against what scale_own.py has measured here.
 `jitter`: measures anew how steps of one rank differ, for scale/jitter.json.
 
-The simulation is benchmarks/scale/: this project's own runtime, with its agreement, fusion and
-backends, on a virtual clock.
+The simulation is benchmarks/scale/: this project's own runtime on a virtual clock. docs/scaling.md
+says which parts of it are real for which table. It has to be built:
+
+    ./dev test //tests/scale/... //benchmarks/scale:simulate
 """
 
+import functools
 import json
 import pathlib
 import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import scale_jobs
 import scale_own
-import scale_published as told
+import scale_published
 from absl import app, flags
+from scale_tables import Table, percent, points
 
 _PLOTS = flags.DEFINE_string("plots", None, "a folder for the pictures, as SVG")
-_GBIT = flags.DEFINE_float("gbit", 1.0, "of the link between two nodes")
+_GBIT = flags.DEFINE_float("gbit", 1.0, "of the link between two nodes", lower_bound=0.001)
 
 
 def published() -> None:
-    fit = told.fit_of_16()
+    picture = _picture()
+    fit = scale_published.fit_of_16()
     print(
-        f"fitted: a link gives {fit.link:.1%} of its rate, TCP takes {fit.tcp_byte_ns:.3f} ns of a "
-        f"byte besides, jitter is {fit.jitter:.2f} times what was measured"
+        f"fitted: a link gives {fit.link:.1%} of its rate, TCP adds {fit.tcp_byte_ns:.3f} ns to a "
+        f"byte, jitter is {fit.jitter:.2f} times what was measured\n"
     )
-    rows = [("fitted", told.FITTED[0]), ("fitted", told.FITTED[1])]
-    rows += [("checked", told.CHECKED), ("predicted", told.PREDICTED)]
+    table = Table(
+        *("", "GPUs", "network", "model", "measured", "as on 16 GPUs", "off"),
+        *("simulated", "off", "tf_hvd, ring", "trees"),
+    )
+    rows = [("fitted", row) for row in scale_published.FITTED]
+    rows += [("checked", scale_published.CHECKED)]
+    rows += [("predicted", row) for row in scale_published.PREDICTED]
     for what, row in rows:
-        for model, name in enumerate(told.MODELS):
-            measured = row.efficiency(model)
-            horovod = told.efficiency(row, model, fit)
-            ring, trees = (told.efficiency(row, model, fit, schedule) for schedule in told.OURS)
-            print(
-                f"{what:9} {row.gpus:4} GPUs {row.network:4} {name:12} measured {measured:6.1%} "
-                f"simulated {horovod:6.1%} ({100 * (horovod - measured):+5.1f})   "
-                f"tf_hvd: ring {ring:6.1%} trees {trees:6.1%}",
-                flush=True,
-            )
-    if _PLOTS.value:
+        for model, name in enumerate(scale_published.NAMES):
+            table.row(what, str(row.gpus), _network(row), name, *_figures(what, row, model, fit))
+    if picture:
+        picture(fit)
+
+
+def _picture() -> Callable[[scale_published.Fit], None] | None:
+    """Draws into the folder of --plots, which is tried before anything is simulated."""
+    if not _PLOTS.value:
+        return None
+    folder = pathlib.Path(_PLOTS.value)
+    try:
         import scale_plots
 
-        scale_plots.draw_scaling(pathlib.Path(_PLOTS.value) / "scaling.svg", fit)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (ImportError, OSError) as error:
+        sys.exit(f"--plots: {error}")
+    return lambda fit: scale_plots.draw_scaling(folder / "scaling.svg", fit)
+
+
+def _network(row: scale_published.Row) -> str:
+    return f"{row.gbit:g} Gbit/s, {row.network.upper()}"
+
+
+def _figures(what: str, row: scale_published.Row, model: int, fit: scale_published.Fit):
+    """Of a row of the table: measured, expected without simulation, and simulated."""
+    measured = row.efficiency(model)
+    same = scale_published.baseline(row, model)
+    simulated = scale_published.efficiency(row, model, fit)
+    fitted = what == "fitted"
+    return (
+        percent(measured),
+        *(("", "") if fitted else (percent(same), points(same - measured))),
+        percent(simulated),
+        points(simulated - measured),
+        *(
+            percent(scale_published.efficiency(row, model, fit, schedule))
+            for schedule in scale_published.OURS
+        ),
+    )
+
+
+# At least so many buckets, whether the last is cut in halves, and the most MiB of one.
+_CHOICES = (
+    *((8, True, 32), (1, False, 32), (4, False, 32), (8, False, 32), (16, False, 32)),
+    *((32, False, 32), (4, True, 32), (16, True, 32), (8, True, 64), (8, False, 64)),
+)
+_CHOICE_ROWS = (
+    scale_published.FITTED[0],
+    scale_published.CHECKED,
+    scale_published.PREDICTED[-1],
+)
 
 
 def choices() -> None:
-    """Other numbers of buckets than the default's, and a last one that is cut up."""
-    fit = told.fit_of_16()
-    print(" " * 39 + "".join(f"{name:>16}" for name in told.MODELS))
-    for row in (told.FITTED[0], told.CHECKED, told.PREDICTED):
-        for number, halves in (
-            (8, True),
-            *((n, False) for n in (1, 4, 8, 16, 32)),
-            (4, True),
-            (16, True),
-        ):
-            line = f"{row.gpus:4} GPUs {row.network} {number:2} buckets"
-            line += ", the last in halves" if halves else " " * 21
-            for model, name in enumerate(told.MODELS):
-                gradients = scale_jobs.in_buckets(name, number, halves)
-                found = [
-                    told.efficiency(row, model, fit, told.OURS[0], gradients, seed)
-                    for seed in (1, 2)
-                ]
-                line += f"{statistics.mean(found):9.1%} +-{50 * abs(found[0] - found[1]):4.1f}"
-            print(line, flush=True)
+    """Other buckets than the default's: more or fewer, larger, and the last one whole."""
+    fit = scale_published.fit_of_16()
+    print(
+        f"{' / '.join(scale_published.NAMES)}; efficiency in %, means of two draws of the jitter\n"
+    )
+    table = Table(
+        *("at least", "MiB at most", "the last", "buckets"),
+        *(f"{row.gpus} GPUs, {row.network.upper()}" for row in _CHOICE_ROWS),
+    )
+    apart = dict.fromkeys(_CHOICE_ROWS, 0.0)
+
+    @functools.cache  # many choices give a model the same buckets
+    def both(row, model, gradients):
+        found = [
+            scale_published.efficiency(
+                row, model, fit, scale_published.OURS[0], gradients, seed=seed
+            )
+            for seed in (1, 2)
+        ]
+        apart[row] = max(apart[row], abs(found[0] - found[1]))
+        return 100 * statistics.mean(found)
+
+    for number, halves, mib in _CHOICES:
+        plans = [
+            scale_jobs.in_buckets(model, number, halves, mib << 20)
+            for model in scale_published.MODELS
+        ]
+        table.row(
+            str(number),
+            str(mib),
+            "in halves" if halves else "whole",
+            " / ".join(str(len(plan)) for plan in plans),
+            *(
+                " / ".join(f"{both(row, model, plan):.1f}" for model, plan in enumerate(plans))
+                for row in _CHOICE_ROWS
+            ),
+        )
+    print("\nthe two draws differ by up to", end=" ")
+    print(", ".join(f"{100 * by:.1f} on {row.gpus} GPUs" for row, by in apart.items()))
 
 
 def agreement() -> None:
