@@ -111,8 +111,9 @@ def _observer_seconds():
     """What the observers' threads of this process have computed."""
     total = 0
     for task in pathlib.Path("/proc/self/task").iterdir():
-        if (task / "comm").read_text().strip() in _THREADS:
-            total += int((task / "schedstat").read_text().split()[0])
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if (task / "comm").read_text().strip() in _THREADS:
+                total += int((task / "schedstat").read_text().split()[0])
     return 1e-9 * total
 
 
