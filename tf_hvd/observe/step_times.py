@@ -280,19 +280,17 @@ class _Rank:
         """From a call to another one."""
         begin, end = self._its[first].submitted, self._its[following].submitted
         calls = self._calls[bisect_left(self._submitted, begin) : bisect_left(self._submitted, end)]
-        nearby = self._exposed[bisect_left(self._exposed, (begin, 0)) :]
-        exposed = [
-            (since, min(until, end))
-            for since, until in itertools.takewhile(lambda each: each[0] < end, nearby)
-        ]
+        places = (bisect_left(self._exposed, (time, 0)) for time in (begin, end))
+        exposed = [(since, min(until, end)) for since, until in self._exposed[slice(*places)]]
         moving: list[Interval] = []
         waiting: Counter[int] = Counter()
         for since, until in exposed:
             # Data moves, if any does, from when the last rank has made a call until that has ended.
-            its = _union((max(last[call.key][1], since), min(call.ended, until)) for call in calls)
+            near = [call for call in calls if call.submitted < until and call.ended > since]
+            its = _union((max(last[call.key][1], since), min(call.ended, until)) for call in near)
             at = since
             for start, stop in [*its, (until, until)]:
-                for awaited, time in _awaited(at, start, calls, last):
+                for awaited, time in _awaited(at, start, near, last):
                     if awaited != self._rank:
                         waiting[awaited] += time
                 at = stop
