@@ -94,12 +94,12 @@ class Settings:
                     raise ValueError(f"unknown {kind} {name!r}; choose from {', '.join(known)}")
         if not self.workloads(1) and (self.plot or not self.training):
             raise ValueError("nothing to measure, or to plot: give --sizes or --gradients")
-        if (self.plot or self.html) and importlib.util.find_spec("matplotlib") is None:
-            raise ValueError(NEEDS_MATPLOTLIB)
         if self.plot:
             _check_file("--plot", pathlib.Path(self.plot), PLOTS)
         if self.html:
             _check_file("--html", pathlib.Path(self.html), PAGES)
+        if (self.plot or self.html) and importlib.util.find_spec("matplotlib") is None:
+            raise ValueError(NEEDS_MATPLOTLIB)
 
 
 def _check_file(option: str, file: pathlib.Path, suffixes: Sequence[str]) -> None:
