@@ -1,8 +1,14 @@
 #include "tests/gpu/collective_list.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,7 +95,7 @@ Status Lay(DeviceRank* rank, DType dtype, const Values& values, int64_t outputs,
   char* input = nullptr;
   TF_HVD_RETURN_IF_ERROR(rank->side()->Allocate(bytes.size(), &input));
   TF_HVD_RETURN_IF_ERROR(
-      rank->side()->Upload(input, bytes.data(), bytes.size()));
+      rank->side()->Produce(input, bytes.data(), bytes.size()));
   tensor->input = tensor->output = input;
   tensor->count = static_cast<int64_t>(values.size());
   if (in_place) return Status::Ok();
@@ -315,6 +321,43 @@ Status CheckCollectives(DeviceRank& rank) {
     TF_HVD_RETURN_IF_ERROR(
         Check(&rank, List()[i].name + ", among others", &all[i]));
   }
+  return DeviceRank::Wait(rank.Barrier("end"), "end");
+}
+
+Status KillAmidAllreduces(DeviceRank& rank, int killed) {
+  constexpr int64_t kCount = int64_t{16} << 20;
+  constexpr int kBefore = 5;
+  static constexpr std::chrono::milliseconds kAmid{20};
+  char* memory = nullptr;
+  TF_HVD_RETURN_IF_ERROR(
+      rank.side()->Allocate(kCount * sizeof(float), &memory));
+  const DeviceTensor tensor = {memory, memory, kCount};
+  const auto ask = [&] {
+    return rank.Allreduce("large", DType::kFloat32, {tensor}, ReduceOp::kSum);
+  };
+  for (int i = 0; i < kBefore; ++i) {
+    TF_HVD_RETURN_IF_ERROR(DeviceRank::Wait(ask(), "an allreduce"));
+  }
+  std::thread killer;
+  if (rank.rank() == killed) {
+    killer = std::thread([] {
+      std::this_thread::sleep_for(kAmid);
+      kill(getpid(), SIGKILL);
+    });
+  }
+  auto last = std::chrono::steady_clock::now();
+  Status status;
+  while (status.ok()) {
+    last = std::chrono::steady_clock::now();
+    status = DeviceRank::Wait(ask(), "an allreduce");
+  }
+  if (killer.joinable()) killer.join();
+  const std::string dead = "rank " + std::to_string(killed) + " ";
+  if (status.message().find(dead) == std::string::npos) return status;
+  const std::chrono::duration<double, std::milli> took =
+      std::chrono::steady_clock::now() - last;
+  std::printf("rank %d was told %.0f ms after its last call: %s\n", rank.rank(),
+              took.count(), status.message().c_str());
   return Status::Ok();
 }
 

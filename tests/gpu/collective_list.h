@@ -16,6 +16,12 @@ size_t CollectiveCount();
 // the job call it. The error names the collective.
 Status CheckCollectives(DeviceRank& rank);
 
+// Large allreduces again and again, amid which the process of rank `killed`
+// ends by SIGKILL. Well if this rank is told of that, and prints after how
+// long; the runtime can do nothing more then. All ranks of the job call it, as
+// processes.
+Status KillAmidAllreduces(DeviceRank& rank, int killed);
+
 }  // namespace tf_hvd
 
 #endif  // TF_HVD_TESTS_GPU_COLLECTIVE_LIST_H_

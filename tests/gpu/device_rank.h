@@ -43,6 +43,10 @@ class DeviceRank {
 
   DeviceSide* side() const { return side_.get(); }
 
+  // From now on requests do not say after what they come: a flaw, which wrong
+  // results have to show.
+  void ForgetProducers() { forgets_ = true; }
+
   // Requests, after what the stream has been given so far. Memory must be
   // there until the reply is.
   Reply Allreduce(const std::string& name, DType dtype,
@@ -71,10 +75,12 @@ class DeviceRank {
 
   Runtime* const runtime_;
   std::unique_ptr<DeviceSide> side_;
+  bool forgets_ = false;
 };
 
 // Calls `fn` for each of the worlds' ranks on a thread of its own, with the
-// GPU `ordinal(rank)`, ends the job, and returns the first error.
+// GPU `ordinal(rank)`, ends the job, and returns the first error. At its end
+// `fn` waits for the other ranks, as by a barrier, if the job goes on.
 Status RunDeviceRanks(std::vector<std::unique_ptr<World>> worlds,
                       const CudaApi* cuda,
                       const std::function<int(int rank)>& ordinal,

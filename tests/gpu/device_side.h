@@ -30,6 +30,11 @@ class DeviceSide {
   // Memory of the device, until Free or the end.
   Status Allocate(size_t bytes, char** memory);
   void Free(const char* memory);
+  // As a step's kernels make it: returns when nothing but stale bytes are
+  // there. The stream copies what LagBy says first, and then these.
+  Status Produce(char* memory, const char* bytes, size_t count);
+  // Of memory of the device; on a card a few hundred MiB are a millisecond.
+  Status LagBy(size_t bytes);
   // Return when it has been done.
   Status Upload(char* memory, const char* bytes, size_t count);
   Status Download(const char* memory, char* bytes, size_t count);
@@ -43,6 +48,8 @@ class DeviceSide {
   const std::shared_ptr<GpuDevice> device_;
   CudaStream stream_ = nullptr;
   std::shared_ptr<char> pinned_;
+  char* lag_ = nullptr;  // of so many bytes
+  size_t lag_bytes_ = 0;
   std::vector<std::shared_ptr<char>> memory_;
 };
 

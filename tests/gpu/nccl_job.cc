@@ -1,11 +1,17 @@
 // nccl_job [--ranks=N] [--way=processes|threads] [--cuda=LIBRARY]
-//          [--nccl=LIBRARY] [--use_nccl=0]
+//          [--nccl=LIBRARY] [--use_nccl=0] [--lag_mib=N] [--forget=1]
+//          [--kill=RANK]
 //
 // The whole runtime on GPUs without TensorFlow and without MPI: each collective
 // that NCCL has, and some that it has not, on tensors whose results are known
 // exactly. Ranks are processes, or threads with a GPU each. Processes may share
 // a GPU: each then claims to be on a host of its own (NCCL_HOSTID), as NCCL
 // wants it.
+//
+// What makes the tensors lags behind the calls, on each device by copies of
+// lag_mib MiB. With --forget the calls do not wait for it, and results have to
+// be wrong. With --kill that process ends by SIGKILL amid large allreduces,
+// and the others have to be told so.
 //
 // For tests/run_gpu.sh: the last line says what came out; 0 if all is well, 3
 // if there is no GPU.
@@ -16,6 +22,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -44,13 +51,27 @@ GpuAccess AccessTo(const GpuLibraries& libraries, int gpu, bool shared) {
   return access;
 }
 
-Status RunThreads(const GpuLibraries& libraries, int ranks) {
+using Work = std::function<Status(DeviceRank&)>;
+
+Work WorkOf(const ProgramOptions& options) {
+  const auto lag = static_cast<size_t>(options.Number("lag_mib", 256)) << 20;
+  const bool forgets = options.Number("forget", 0) != 0;
+  const int killed = options.Number("kill", -1);
+  return [=](DeviceRank& rank) {
+    TF_HVD_RETURN_IF_ERROR(rank.side()->LagBy(lag));
+    if (forgets) rank.ForgetProducers();
+    if (killed < 0) return CheckCollectives(rank);
+    return KillAmidAllreduces(rank, killed);
+  };
+}
+
+Status RunThreads(const GpuLibraries& libraries, int ranks, const Work& work) {
   LoopbackOptions options;
   options.nodes = {ranks};
   options.gpu = [&](int rank) { return AccessTo(libraries, rank, false); };
   return RunDeviceRanks(
       MakeLoopback(options), libraries.cuda, [](int rank) { return rank; },
-      CheckCollectives);
+      work);
 }
 
 // One rank's process. The driver is opened here: it does not survive a fork.
@@ -69,7 +90,7 @@ int RunRank(const ProgramOptions& options, SocketMesh* mesh, int rank,
       MakeSocketWorld(mesh, rank, AccessTo(libraries, gpu, shared)));
   const Status status = RunDeviceRanks(
       std::move(worlds), libraries.cuda, [gpu](int) { return gpu; },
-      CheckCollectives);
+      WorkOf(options));
   if (!status.ok()) std::printf("%s\n", status.message().c_str());
   std::fflush(stdout);
   return status.ok() ? 0 : kChildFailed;
@@ -90,7 +111,10 @@ Status RunProcesses(const ProgramOptions& options, int ranks, int gpus) {
   for (size_t rank = 0; rank < children.size(); ++rank) {
     int ended = 0;
     waitpid(children[rank], &ended, 0);
-    if (ended == 0) continue;
+    const bool as_asked = static_cast<int>(rank) == options.Number("kill", -1)
+                              ? WIFSIGNALED(ended)
+                              : ended == 0;
+    if (as_asked) continue;
     failed += " " + std::to_string(rank);
     failed += WIFSIGNALED(ended)
                   ? " (signal " + std::to_string(WTERMSIG(ended)) + ")"
@@ -142,13 +166,20 @@ int Main(const ProgramOptions& options) {
     std::printf("%d threads need as many GPUs\n", ranks);
     return kWrongUse;
   }
-  const Status status = threads ? RunThreads(options.Open(), ranks)
-                                : RunProcesses(options, ranks, gpus);
+  const Status status = threads
+                            ? RunThreads(options.Open(), ranks, WorkOf(options))
+                            : RunProcesses(options, ranks, gpus);
   const std::string on = Many(gpus < ranks ? gpus : ranks, "GPU", "GPUs");
-  return Report(status, std::to_string(CollectiveCount()) + " collectives, " +
+  const std::string what =
+      options.Number("kill", -1) < 0
+          ? std::to_string(CollectiveCount()) + " collectives, "
+          : "one rank killed of ";
+  const std::string came =
+      options.Number("kill", -1) < 0 ? ": all exact" : ": the others were told";
+  return Report(status, what +
                             (threads ? Many(ranks, "thread", "threads")
                                      : Many(ranks, "process", "processes")) +
-                            " on " + on + ": all exact");
+                            " on " + on + came);
 }
 
 }  // namespace

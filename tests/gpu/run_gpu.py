@@ -35,6 +35,8 @@ KERNELS = (
 CAPABILITY = (75, 76)  # attributes of a device: major, minor
 NO_GPU = 3  # the programs' exit code
 LARGEST_JOB = 8
+# What NCCL says of two ranks on one GPU; the second from 2.30 on.
+ONE_GPU = ("Duplicate GPU", "Multiple Ranks are using the same GPU")
 BATCH = 32  # of tf_hvd bench
 BY_LOCAL_RANK = (
     'CUDA_VISIBLE_DEVICES="${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-0}}" exec "$@"'
@@ -170,6 +172,9 @@ class Run:
     def program(self, name: str, *arguments: str) -> list[str]:
         return [str(self.programs / name), *self.libraries, *arguments]
 
+    def job(self, *arguments: str) -> list[str]:
+        return self.program("nccl_job", *self.options.job.split(), *arguments)
+
     def skip(self, name: str, reason: str) -> None:
         self.table.add(name, "not run", reason)
 
@@ -239,8 +244,11 @@ class Run:
     def jobs(self) -> None:
         """The runtime without TensorFlow."""
         several = min(len(self.gpus.names), LARGEST_JOB)
-        self.part("runtime, one rank", self.program("nccl_job", "--ranks=1"), 120)
+        self.part("runtime, one rank", self.job("--ranks=1"), 120)
         self.nccl_job("NCCL, 2 ranks on one GPU", "--ranks=2", one_gpu=True)
+        one = {"one_gpu": several < 2}
+        self.nccl_job("NCCL, inputs not awaited", "--ranks=2", "--forget=1", flawed=True, **one)
+        self.nccl_job("NCCL, a rank is killed", "--ranks=2", "--kill=1", **one)
         for way in ("processes", "threads"):
             name = f"NCCL, a GPU for each rank, {way}"
             if several < 2:
@@ -248,24 +256,29 @@ class Run:
             else:
                 self.nccl_job(name, f"--ranks={several}", f"--way={way}")
         ranks = max(2, several)
-        command = self.program("nccl_job", f"--ranks={ranks}", "--use_nccl=0")
+        command = self.job(f"--ranks={ranks}", "--use_nccl=0")
         self.part(f"by the host's memory, {ranks} ranks", command, 300)
+        self.part("by the host's memory, a rank is killed", [*command, "--kill=1"], 300)
 
-    def nccl_job(self, name: str, *arguments: str, one_gpu: bool = False) -> None:
+    def nccl_job(
+        self, name: str, *arguments: str, one_gpu: bool = False, flawed: bool = False
+    ) -> None:
+        """Runs it; `flawed`: its results have to be wrong."""
         environment = {"NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN")}
         if one_gpu:
             environment["CUDA_VISIBLE_DEVICES"] = self.one_visible()
             environment["TF_HVD_SOFTWARE_GPUS"] = "1"
-        command = self.program("nccl_job", *arguments)
+        command = self.job(*arguments)
         code, output = call(command, 300 * self.options.patience, **environment)
         no_nccl = re.search(r"^no NCCL: .*", output, re.MULTILINE)
         if code == 0 and no_nccl:
             self.skip(name, no_nccl[0])
-        elif code != 0 and "Duplicate GPU" in output:
+        elif code != 0 and any(text in output for text in ONE_GPU):
             self.skip(name, "this NCCL does not let ranks share a GPU")
         else:
             said = closing_line(output)
-            self.table.add(name, "passed" if code == 0 else "failed", said, output)
+            well = " is wrong at byte " in output if flawed else code == 0
+            self.table.add(name, "passed" if well else "failed", said, output)
 
     @staticmethod
     def one_visible() -> str:
@@ -388,6 +401,7 @@ def main() -> int:
         "--folder", default=str(ROOT / "build" / "run_gpu"), help="where they are compiled, else"
     )
     parser.add_argument("--bandwidth", default="", help="arguments for device_bandwidth")
+    parser.add_argument("--job", default="", help="arguments for nccl_job")
     parser.add_argument("--patience", type=float, default=1.0, help="times all time limits")
     options = parser.parse_args()
     gpus = find_gpus(os.environ.get("TF_HVD_CUDA_LIBRARY", ""))

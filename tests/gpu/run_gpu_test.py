@@ -18,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "run_gpu.sh"
 PROGRAMS = ROOT / "build" / "gpu"
 LIBRARY = PROGRAMS / "libsoftware_gpu.so"
+# What a card does in milliseconds.
+QUICKLY = ("--bandwidth=--repetitions=1 --megabytes=1", "--job=--lag_mib=1")
 
 
 def software(**settings):
@@ -46,7 +48,7 @@ def table(output):
 
 def test_everything_that_a_software_gpu_can(tmp_path):
     assert LIBRARY.exists(), "./dev test --all builds it"
-    arguments = ["--bandwidth=--repetitions=1 --megabytes=1", "--folder", str(tmp_path)]
+    arguments = [*QUICKLY, "--folder", str(tmp_path)]
     code, output = run(software(), *arguments)
     assert code == 0, output
     parts = table(output)
@@ -65,6 +67,10 @@ def test_everything_that_a_software_gpu_can(tmp_path):
         assert parts[name] == ("passed", f"58 collectives, {ranks}: all exact")
     assert parts["pack and unpack against a copy"][0] == "passed"
     assert "of 85 %" in parts["pack and unpack against a copy"][1]
+    assert parts["NCCL, inputs not awaited"] == ("passed", "failed: ranks 0 1")
+    for way in ("NCCL", "by the host's memory"):
+        told = "one rank killed of 2 processes on 2 GPUs: the others were told"
+        assert parts[f"{way}, a rank is killed"] == ("passed", told)
     assert parts["TensorFlow, op tests"][0] == "not run"
 
 
@@ -75,7 +81,7 @@ def test_a_part_that_fails_fails_the_run(tmp_path):
     broken.unlink()
     broken.write_text("#!/bin/sh\necho tf_hvd_copy_1 differs at byte 7\nexit 1\n")
     broken.chmod(0o755)
-    arguments = ["--bandwidth=--repetitions=1 --megabytes=1", "--programs", str(programs)]
+    arguments = [*QUICKLY, "--programs", str(programs)]
     code, output = run(software(), *arguments)
     assert code == 1
     assert table(output)["kernels against the host, bits"] == (
@@ -116,7 +122,7 @@ def test_gcc_alone_builds_the_programs(tmp_path):
     codes = ROOT / "bazel-bin" / "compute" / "device_codes.cc"
     build = ["bash", str(script), str(tmp_path), str(codes)]
     subprocess.run(build, env={**os.environ, "OPTIMIZE": "0"}, check=True, timeout=600)
-    job = [str(tmp_path / "nccl_job"), f"--cuda={LIBRARY}", f"--nccl={LIBRARY}", "--ranks=2"]
+    job = [str(tmp_path / "nccl_job"), f"--cuda={LIBRARY}", f"--nccl={LIBRARY}", "--lag_mib=1"]
     ended = subprocess.run(job, stdout=subprocess.PIPE, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout
     assert "58 collectives" in ended.stdout

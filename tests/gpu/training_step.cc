@@ -171,7 +171,9 @@ Status CountSteps(const StepPlan& plan, const CudaApi* cuda,
   return RunDeviceRanks(
       MakeLoopback(options), cuda, [](int rank) { return rank; },
       [&](DeviceRank& rank) {
-        return Train(plan, &rank, &(*calls)[static_cast<size_t>(rank.rank())]);
+        TF_HVD_RETURN_IF_ERROR(
+            Train(plan, &rank, &(*calls)[static_cast<size_t>(rank.rank())]));
+        return DeviceRank::Wait(rank.Barrier("end"), "end");
       });
 }
 
