@@ -77,6 +77,7 @@ WorldOptions OptionsOf(const tf_hvd_init_options& given) {
   WorldOptions options;
   options.library_dir = given.library_dir == nullptr ? "" : given.library_dir;
   options.candidates = Lines(given.mpi_candidates);
+  options.nccl_candidates = Lines(given.nccl_candidates);
   if (given.ranks != nullptr) {
     options.members.ranks = Numbers(given.ranks, given.rank_count);
   }
@@ -168,7 +169,7 @@ int WithRuntime(const Call& call, char* error, size_t error_bytes) {
 }
 
 // None where init would fail.
-GpuLibraries LibrariesOfGpus(const char* library_dir) {
+GpuLibraries LibrariesOfGpus(const char* nccl_candidates) {
   Config config;
   const Status read = ReadConfig(&config);
   if (!read.ok()) {
@@ -176,8 +177,8 @@ GpuLibraries LibrariesOfGpus(const char* library_dir) {
     none.no_cuda = none.no_nccl = read.message();
     return none;
   }
-  return OpenGpuLibraries(
-      {config.cuda_library, config.nccl_library, config.use_nccl, library_dir});
+  return OpenGpuLibraries({config.cuda_library, config.nccl_library,
+                           config.use_nccl, Lines(nccl_candidates)});
 }
 
 int FromTopology(int (*get)(const Topology&)) {
@@ -283,16 +284,17 @@ int tf_hvd_is_homogeneous() {
       [](const Topology& t) { return t.Homogeneous() ? 1 : 0; });
 }
 
-int tf_hvd_nccl_version(const char* library_dir) {
-  const tf_hvd::GpuLibraries libraries = tf_hvd::LibrariesOfGpus(library_dir);
+int tf_hvd_nccl_version(const char* nccl_candidates) {
+  const tf_hvd::GpuLibraries libraries =
+      tf_hvd::LibrariesOfGpus(nccl_candidates);
   return libraries.nccl == nullptr ? 0 : libraries.nccl_version;
 }
 
 int tf_hvd_cuda_built() { return tf_hvd::HasCodeForGpus() ? 1 : 0; }
 
-const char* tf_hvd_gpu_report(const char* library_dir) {
+const char* tf_hvd_gpu_report(const char* nccl_candidates) {
   thread_local std::string text;
-  text = tf_hvd::GpuReport(tf_hvd::LibrariesOfGpus(library_dir));
+  text = tf_hvd::GpuReport(tf_hvd::LibrariesOfGpus(nccl_candidates));
   return text.c_str();
 }
 

@@ -20,9 +20,10 @@ extern "C" {
 // What the runtime starts from. With all of it zero: all processes that the
 // launcher has started, and no process sets.
 struct tf_hvd_init_options {
-  const char* library_dir;     // where the shims for the MPI families lie
-  const char* mpi_candidates;  // paths of libmpi to try after the configured
-                               // one, separated by '\n'
+  const char* library_dir;      // where the shims for the MPI families lie
+  const char* mpi_candidates;   // paths of libmpi to try after the configured
+                                // one, separated by '\n'
+  const char* nccl_candidates;  // paths of libnccl.so.2 to try, likewise
   const int* ranks;  // of MPI_COMM_WORLD, the job's only ones; null: all
   int rank_count;
   const int* communicator;  // Fortran handle of the job's, whose ranks are
@@ -82,9 +83,9 @@ TF_HVD_EXPORT const char* tf_hvd_mpi_version();
 TF_HVD_EXPORT int tf_hvd_mpi_threads_supported();
 
 // The version of the NCCL that this process would use, 22105 for 2.21.5; 0 if
-// there is none, or no CUDA driver. `library_dir`: as for init, which need not
-// have been called.
-TF_HVD_EXPORT int tf_hvd_nccl_version(const char* library_dir);
+// there is none, or no CUDA driver. `nccl_candidates`: as for init, which need
+// not have been called.
+TF_HVD_EXPORT int tf_hvd_nccl_version(const char* nccl_candidates);
 
 // 1 if every rank has a CUDA driver, so that tensors may lie on GPUs; 0 if not,
 // or not initialised.
@@ -96,7 +97,7 @@ TF_HVD_EXPORT int tf_hvd_cuda_built();
 // What there is, for `tf_hvd doctor`; init need not have been called. The GPUs,
 // the driver and NCCL: the lines of runtime/transport/gpu/report.h. Owned
 // by the library, valid until the next call on this thread.
-TF_HVD_EXPORT const char* tf_hvd_gpu_report(const char* library_dir);
+TF_HVD_EXPORT const char* tf_hvd_gpu_report(const char* nccl_candidates);
 // Opens the MPI that init would, and does not start it. `path` and `version`
 // get the file and its own line; a failure is init's.
 TF_HVD_EXPORT int tf_hvd_find_mpi(const tf_hvd_init_options* options,

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,11 @@ struct GpuJob {
               access.devices =
                   std::make_shared<GpuDevices>(SoftwareGpu::Cuda(), rank);
               if (with_nccl) access.nccl = SoftwareNccl::Api();
+              access.no_nccl = with_nccl ? "" : "rank 2 (c) has no NCCL: why";
+              access.warn = [this](const std::string& text) {
+                const std::lock_guard<std::mutex> lock(mutex);
+                warnings.push_back(text);
+              };
               access.options.staging_bytes = 4096;
               access.options.end_limit_ns = end_limit_ns;
               return access;
@@ -44,6 +50,8 @@ struct GpuJob {
 
   SoftwareGpu gpu;
   SoftwareNccl nccl;
+  std::mutex mutex;
+  std::vector<std::string> warnings;  // guarded by mutex
   Job job;
 };
 

@@ -35,6 +35,26 @@ TEST_P(GpuJobs, Allreduce) {
   job.ExpectNoFaults();
 }
 
+TEST_P(GpuJobs, AMissingNcclIsToldOnce) {
+  GpuJob job(3, 1, GetParam());
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const sum = side.Tensor(std::vector<float>(10, 1));
+    for (const char* const name : {"first", "second"}) {
+      const Pending one = side.Allreduce(name, sum, 10);
+      ASSERT_TRUE(one.status().ok()) << one.status().message();
+    }
+  });
+  ASSERT_EQ(job.warnings.size(), GetParam() ? 0u : 3u);
+  for (const std::string& text : job.warnings) {
+    EXPECT_EQ(text,
+              "tensors on GPUs go through the host's memory, which is slower "
+              "than NCCL: rank 2 (c) has no NCCL: why. Install "
+              "nvidia-nccl-cu12, or name libnccl.so.2 by TF_HVD_NCCL_LIBRARY; "
+              "TF_HVD_NCCL=0 says that it is meant so");
+  }
+}
+
 TEST_P(GpuJobs, TwoNodes) {
   GpuJob job(4, 2, GetParam(), {2, 2});
   job.job.Run([&](Rank& rank) {

@@ -30,18 +30,16 @@ std::string Nccl(const std::string& name) {
 
 std::string Driver() { return Fixtures() / "libsoftware_cuda.so"; }
 
-// A Python environment with the package in it, and NCCL's wheel beside it.
+// A Python environment with NCCL's wheel.
 class Environment {
  public:
   explicit Environment(const std::string& name)
       : root_(fs::path(testing::TempDir()) / name) {
     fs::remove_all(root_);
-    fs::create_directories(root_ / "tf_hvd");
     fs::create_directories(nccl().parent_path());
   }
   ~Environment() { fs::remove_all(root_); }
 
-  std::string package() const { return root_ / "tf_hvd"; }
   fs::path nccl() const { return root_ / "nvidia/nccl/lib/libnccl.so.2"; }
 
  private:
@@ -52,7 +50,7 @@ struct Search {
   std::string cuda = Driver();
   std::string nccl;
   std::string use_nccl = "1";
-  std::string package = "no_such_folder";
+  std::string candidate = "no_such_folder/libnccl.so.2";
   std::string opened_first;
   std::string loader_path;  // LD_LIBRARY_PATH
 };
@@ -68,7 +66,7 @@ Found Probe(const Search& search) {
   std::string command = "LD_LIBRARY_PATH='" + search.loader_path + "' '" +
                         std::string(Fixtures() / "probe") + "'";
   for (const std::string& word :
-       {search.cuda, search.nccl, search.use_nccl, search.package}) {
+       {search.cuda, search.nccl, search.use_nccl, search.candidate}) {
     command += " '" + word + "'";
   }
   if (!search.opened_first.empty()) command += " '" + search.opened_first + "'";
@@ -95,7 +93,7 @@ TEST(GpuLibraries, PlacesInTheirOrder) {
   const Environment environment("places");
   fs::copy_file(Nccl("environments"), environment.nccl());
   Search search;
-  search.package = environment.package();
+  search.candidate = environment.nccl();
   search.loader_path = fs::path(Nccl("systems")).parent_path();
 
   search.opened_first = Nccl("opened_first");
@@ -120,7 +118,7 @@ TEST(GpuLibraries, TheConfiguredOneAlone) {
   const Environment environment("configured");
   fs::copy_file(Nccl("environments"), environment.nccl());
   Search search;
-  search.package = environment.package();
+  search.candidate = environment.nccl();
   search.opened_first = Nccl("opened_first");
   search.loader_path = fs::path(Nccl("systems")).parent_path();
   search.nccl = Nccl("configured");
@@ -192,7 +190,7 @@ TEST(GpuLibraries, OneThatIsOpenAndTooOldIsNotPassedBy) {
   const Environment environment("too_old");
   fs::copy_file(Nccl("environments"), environment.nccl());
   Search search;
-  search.package = environment.package();
+  search.candidate = environment.nccl();
   search.opened_first = Nccl("too_old");
   EXPECT_EQ(Probe(search).no_nccl, Nccl("too_old") + " is older than 2.14");
 }
@@ -203,7 +201,7 @@ TEST(GpuLibraries, NoNcclAnywhere) {
   }
   const Environment environment("nowhere");
   Search search;
-  search.package = environment.package();
+  search.candidate = environment.nccl();
   EXPECT_EQ(Probe(search).no_nccl,
             "libnccl.so.2: cannot open shared object file: No such file or "
             "directory");
@@ -221,14 +219,14 @@ TEST(GpuLibraries, NoNcclAnywhere) {
 
 // Others may be reading the table of a library that is asked for again.
 TEST(GpuLibraries, ALibrarysTableStaysWhereItIs) {
-  const GpuSearch search = {Driver(), Nccl("configured"), true, ""};
+  const GpuSearch search = {Driver(), Nccl("configured"), true, {}};
   const GpuLibraries first = OpenGpuLibraries(search);
   const GpuLibraries again = OpenGpuLibraries(search);
   ASSERT_NE(first.nccl, nullptr) << first.no_nccl;
   EXPECT_EQ(first.cuda, again.cuda);
   EXPECT_EQ(first.nccl, again.nccl);
   const GpuLibraries other =
-      OpenGpuLibraries({Driver(), Nccl("systems"), true, ""});
+      OpenGpuLibraries({Driver(), Nccl("systems"), true, {}});
   EXPECT_NE(other.nccl, first.nccl);
   int version = 0;
   EXPECT_EQ(first.nccl->get_version(&version), 0);

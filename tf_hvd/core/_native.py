@@ -87,6 +87,7 @@ class _InitOptions(ctypes.Structure):
     _fields_ = (
         ("library_dir", ctypes.c_char_p),
         ("mpi_candidates", ctypes.c_char_p),
+        ("nccl_candidates", ctypes.c_char_p),
         ("ranks", ctypes.POINTER(ctypes.c_int)),
         ("rank_count", ctypes.c_int),
         ("communicator", ctypes.POINTER(ctypes.c_int)),
@@ -178,8 +179,13 @@ def _called(function: Any, *arguments: Any) -> tuple[int, str]:
     return code, error.value.decode(errors="replace")
 
 
+def _lines(texts: Sequence[str]) -> bytes:
+    return "\n".join(texts).encode()
+
+
 def init(
-    mpi_candidates: list[str],
+    mpi_candidates: Sequence[str],
+    nccl_candidates: Sequence[str],
     ranks: Sequence[int] | None,
     communicator: int | None,
     sets: Sequence[Sequence[int]],
@@ -189,6 +195,7 @@ def init(
 
     Args:
       mpi_candidates: paths of libmpi to try.
+      nccl_candidates: paths of libnccl to try.
       ranks: those of MPI_COMM_WORLD that form the job; None for all.
       communicator: Fortran handle of the communicator that forms it, of which `ranks` are
         then the ranks; None for none.
@@ -196,7 +203,9 @@ def init(
       settings: values that must be equal on all ranks, by the name that an error tells.
     """
     options = _InitOptions(
-        library_dir=str(DIRECTORY).encode(), mpi_candidates="\n".join(mpi_candidates).encode()
+        library_dir=str(DIRECTORY).encode(),
+        mpi_candidates=_lines(mpi_candidates),
+        nccl_candidates=_lines(nccl_candidates),
     )
     if ranks is not None:
         options.ranks, options.rank_count = _numbers(ranks), len(ranks)
@@ -303,9 +312,9 @@ def eager_source() -> Any:
     return ctypes.c_void_p.from_address(library.tf_hvd_eager_source())
 
 
-def nccl_version() -> int:
+def nccl_version(candidates: Sequence[str]) -> int:
     """22105 for 2.21.5; 0 if this process has no NCCL, or no CUDA driver."""
-    return int(library.tf_hvd_nccl_version(str(DIRECTORY).encode()))
+    return int(library.tf_hvd_nccl_version(_lines(candidates)))
 
 
 def gpus_on_all_ranks() -> bool:
@@ -318,9 +327,9 @@ def cuda_built() -> bool:
     return bool(library.tf_hvd_cuda_built())
 
 
-def gpu_report() -> list[list[str]]:
+def gpu_report(nccl_candidates: Sequence[str]) -> list[list[str]]:
     """The lines of runtime/transport/gpu/report.h, each as its fields."""
-    text = library.tf_hvd_gpu_report(str(DIRECTORY).encode()).decode(errors="replace")
+    text = library.tf_hvd_gpu_report(_lines(nccl_candidates)).decode(errors="replace")
     return [line.split("\t") for line in text.splitlines()]
 
 
@@ -330,7 +339,7 @@ def find_mpi(mpi_candidates: list[str]) -> tuple[int, str, str, str]:
     It is opened, and not initialised.
     """
     options = _InitOptions(
-        library_dir=str(DIRECTORY).encode(), mpi_candidates="\n".join(mpi_candidates).encode()
+        library_dir=str(DIRECTORY).encode(), mpi_candidates=_lines(mpi_candidates)
     )
     path, version = (ctypes.create_string_buffer(_ERROR_BYTES) for _ in range(2))
     code, text = _called(

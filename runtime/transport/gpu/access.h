@@ -2,6 +2,7 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_ACCESS_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_ACCESS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,9 @@ struct GpuAccess {
   std::shared_ptr<GpuDevices> devices;  // null: it has no driver
   const NcclApi* nccl = nullptr;        // null: some rank has none
   std::string no_nccl;                  // why, for the log
+  // Is told, when the first tensor of a GPU goes by the host's memory for want
+  // of NCCL, what that costs and what cures it. Null: nobody is.
+  std::function<void(const std::string& text)> warn;
   GpuOptions options;
 };
 

@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "runtime/base/shared_library.h"
 
@@ -116,9 +115,13 @@ void OpenCuda(const std::string& configured, GpuLibraries* libraries) {
 // Where NCCL may be, and how it is opened there.
 std::vector<std::pair<std::string, int>> NcclPlaces(const GpuSearch& search) {
   if (!search.nccl_library.empty()) return {{search.nccl_library, RTLD_NOW}};
-  return {{kNccl, RTLD_NOW | RTLD_NOLOAD},
-          {search.library_dir + "/../nvidia/nccl/lib/" + kNccl, RTLD_NOW},
-          {kNccl, RTLD_NOW}};
+  std::vector<std::pair<std::string, int>> places;
+  places.emplace_back(kNccl, RTLD_NOW | RTLD_NOLOAD);
+  for (const std::string& path : search.nccl_candidates) {
+    places.emplace_back(path, RTLD_NOW);
+  }
+  places.emplace_back(kNccl, RTLD_NOW);
+  return places;
 }
 
 void UseNccl(void* library, const std::string& path, GpuLibraries* libraries) {

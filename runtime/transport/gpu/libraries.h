@@ -8,6 +8,7 @@
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_LIBRARIES_H_
 
 #include <string>
+#include <vector>
 
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/nccl_api.h"
@@ -19,8 +20,7 @@ struct GpuSearch {
       cuda_library;  // path; empty: libcuda.so.1, as the loader finds it
   std::string nccl_library;  // path; empty: see below
   bool use_nccl = true;
-  // The folder of the package: NCCL's wheel lies beside it.
-  std::string library_dir;
+  std::vector<std::string> nccl_candidates;  // of the Python environment
 };
 
 struct GpuLibraries {
@@ -34,7 +34,8 @@ struct GpuLibraries {
 };
 
 // NCCL: the one of nccl_library alone if there is one, else the one that is in
-// the process already, that of the Python environment, the system's.
+// the process already, the first of nccl_candidates that can be opened, the
+// system's.
 GpuLibraries OpenGpuLibraries(const GpuSearch& search);
 
 }  // namespace tf_hvd

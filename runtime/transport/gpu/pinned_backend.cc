@@ -258,6 +258,7 @@ Status PinnedBackend::Make(OperationSpec spec,
                            std::unique_ptr<Operation>* operation) {
   size_t me = 0;
   TF_HVD_RETURN_IF_ERROR(FindPlace(spec, rank_, &me));
+  if (on_use_ != nullptr && spec.memory.device >= 0) on_use_();
   std::shared_ptr<GpuDevice> device;
   TF_HVD_RETURN_IF_ERROR(
       spec.memory.device < 0

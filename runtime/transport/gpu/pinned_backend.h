@@ -10,6 +10,7 @@
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_PINNED_BACKEND_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -25,8 +26,13 @@ namespace tf_hvd {
 class PinnedBackend final : public Backend {
  public:
   // `devices` and `host` outlive the backend; `host` is told of sets by itself.
-  PinnedBackend(GpuDevices* devices, Backend* host, int rank)
-      : devices_(devices), host_(host), rank_(rank) {}
+  // `on_use`: called before each operation of tensors on a GPU; may be null.
+  PinnedBackend(GpuDevices* devices, Backend* host, int rank,
+                std::function<void()> on_use = nullptr)
+      : devices_(devices),
+        host_(host),
+        rank_(rank),
+        on_use_(std::move(on_use)) {}
   std::string_view name() const override { return "host"; }
 
   bool Serves(const OperationSpec& spec) const override;
@@ -56,6 +62,7 @@ class PinnedBackend final : public Backend {
   GpuDevices* const devices_;
   Backend* const host_;
   const int rank_;
+  const std::function<void()> on_use_;
   std::map<int, CudaStream> streams_;  // by device
   std::set<std::pair<int, MemoryKind>> filled_;
   std::vector<Block> free_;

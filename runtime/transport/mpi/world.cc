@@ -258,7 +258,7 @@ Status CheckAlone(const MpiMembers& members) {
 
 GpuSearch GpuSearchOf(const WorldOptions& options) {
   return {options.config.cuda_library, options.config.nccl_library,
-          options.config.use_nccl, options.library_dir};
+          options.config.use_nccl, options.nccl_candidates};
 }
 
 }  // namespace
@@ -305,6 +305,14 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   TF_HVD_RETURN_IF_ERROR(AgreeOnGpus(*session,
                                      OpenGpuLibraries(GpuSearchOf(options)),
                                      options.config.gpu_by_mpi, &map, &gpu));
+  // Each rank finds out by itself; one of them is enough for whoever reads.
+  if (options.config.use_nccl && map.topology.LocalRank() == 0 &&
+      options.config.log_level <= LogLevel::kWarning) {
+    gpu.warn = [who = map.topology.RankText(map.topology.rank)](
+                   const std::string& text) {
+      WriteLog(LogLevel::kWarning, who, text);
+    };
+  }
   session->MarkInUse();
   *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),
                                       std::move(segment), gpu);

@@ -21,6 +21,7 @@ struct WorldOptions {
   std::vector<std::string> candidates;  // libmpi of the Python environment
   MpiMembers members;
   Settings settings;  // what must be equal on all ranks, by name
+  std::vector<std::string> nccl_candidates;  // libnccl of that environment
 };
 
 MpiSearch SearchOf(const WorldOptions& options);

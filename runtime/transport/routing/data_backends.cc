@@ -20,6 +20,9 @@ DataBackends::DataBackends(const Topology& topology,
     }
   }
   all_.push_back(&p2p_);
+  const bool by_host =
+      gpu.nccl == nullptr && gpu.options.connect_by_mpi == nullptr;
+  if (by_host && topology.size > 1) warn_ = gpu.warn;
   if (gpu.devices != nullptr) AddGpus(topology);
 }
 
@@ -28,8 +31,17 @@ void DataBackends::AddGpus(const Topology& topology) {
   gpu_.emplace(gpu_access_.devices.get(), gpu_access_.nccl, topology.rank,
                topology.RankTexts(), hosts, gpu_access_.options);
   all_.push_back(&*gpu_);
+  const auto warn = [this] {
+    if (warn_ == nullptr) return;
+    std::exchange(warn_, nullptr)(
+        "tensors on GPUs go through the host's memory, which is slower than "
+        "NCCL: " +
+        gpu_access_.no_nccl +
+        ". Install nvidia-nccl-cu12, or name libnccl.so.2 by "
+        "TF_HVD_NCCL_LIBRARY; TF_HVD_NCCL=0 says that it is meant so");
+  };
   for (Backend* const host : hosts) {
-    pinned_.emplace_back(gpu_access_.devices.get(), host, topology.rank);
+    pinned_.emplace_back(gpu_access_.devices.get(), host, topology.rank, warn);
     all_.push_back(&pinned_.back());
   }
 }

@@ -16,6 +16,7 @@
 #define TF_HVD_RUNTIME_TRANSPORT_ROUTING_DATA_BACKENDS_H_
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,6 +74,7 @@ class DataBackends {
   const GpuAccess gpu_access_;
   std::optional<GpuBackend> gpu_;
   std::deque<PinnedBackend> pinned_;
+  std::function<void(const std::string&)> warn_;  // null once it was told
   std::vector<Backend*> all_;
 };
 

@@ -1,7 +1,7 @@
 // What OpenGpuLibraries finds in a process of its own: libraries are never
 // closed, so that each search needs one.
 //
-//   probe <driver> <NCCL> <0 or 1: use NCCL> <package's folder> [open first]
+//   probe <driver> <NCCL> <0 or 1: use NCCL> <candidate> [open first]
 //
 // Prints a line each: the driver's file or why there is none, the NCCL's
 // version and file, why there is none.
@@ -19,7 +19,7 @@ int main(int count, char** words) {
     return 1;
   }
   const tf_hvd::GpuLibraries found = tf_hvd::OpenGpuLibraries(
-      {words[1], words[2], std::string(words[3]) == "1", words[4]});
+      {words[1], words[2], std::string(words[3]) == "1", {words[4]}});
   std::cout << (found.cuda != nullptr ? found.cuda_path : found.no_cuda) << "\n"
             << (found.nccl != nullptr ? found.nccl_version : 0) << "\n"
             << found.nccl_path << "\n"

@@ -92,8 +92,8 @@ int Main(unsigned seed, const std::string& shims) {
   Status status = ReadConfig(&config);
   if (status.ok()) status = ReadLaunchInfo(&launch);
   if (status.ok()) {
-    status =
-        MakeWorld({config, launch, shims, {}, MpiMembers(), {}}, &world, &info);
+    status = MakeWorld({config, launch, shims, {}, MpiMembers(), {}, {}},
+                       &world, &info);
   }
   if (!status.ok()) End(1, "FAILED: " + status.message());
   const int victim = launch.size - 1;

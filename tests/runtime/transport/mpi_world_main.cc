@@ -51,8 +51,9 @@ void Check(const Job& job, const Status& status) {
 }
 
 Status Make(Job* job) {
-  return MakeWorld({job->config, job->launch, job->shims, {}, job->members, {}},
-                   &job->world, &job->info);
+  return MakeWorld(
+      {job->config, job->launch, job->shims, {}, job->members, {}, {}},
+      &job->world, &job->info);
 }
 
 // The byte at `place` of the stream from one rank to another.
