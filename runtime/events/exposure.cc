@@ -18,12 +18,17 @@ constexpr size_t kNames = 10'000;
 
 // The last of what is not after `until_ns`; of what is, if all is, the first.
 int64_t LastUntil(const std::vector<int64_t>& times, int64_t until_ns) {
-  int64_t last = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
+  int64_t last = kNone;
+  int64_t next = std::numeric_limits<int64_t>::max();
   for (const int64_t ns : times) {
-    const bool better = last > until_ns ? ns < last : ns > last;
-    if (better && (ns <= until_ns || last > until_ns)) last = ns;
+    if (ns <= until_ns) {
+      last = std::max(last, ns);
+    } else {
+      next = std::min(next, ns);
+    }
   }
-  return last;
+  return last != kNone ? last : next;
 }
 
 }  // namespace
@@ -48,9 +53,8 @@ bool Exposure::Waits(const RecordedCall& call, int64_t ended_ns,
   Follower& follower = its[next.name];
   follower.call.Add(static_cast<double>(next.submitted_ns - call.submitted_ns));
   follower.end.Add(static_cast<double>(next.submitted_ns - ended_ns));
-  ++follower.count;
   // Whoever makes the next call before that end does not wait for it.
-  return ended_ns <= next.submitted_ns && follower.count > kLearnt &&
+  return ended_ns <= next.submitted_ns && follower.call.count() > kLearnt &&
          follower.end.distance() < kSteadier * follower.call.distance();
 }
 

@@ -39,6 +39,7 @@ class Exposure {
    public:
     void Add(double value);
     double distance() const { return distance_; }
+    int count() const { return count_; }
 
    private:
     double mean_ = 0;
@@ -50,7 +51,6 @@ class Exposure {
   struct Follower {
     Spread call;  // from that one's submission
     Spread end;   // from the end of one that was under way then
-    int count = 0;
   };
 
   // Whether the next call has waited for one that ended at `ended_ns`.

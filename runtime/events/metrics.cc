@@ -105,6 +105,7 @@ void AddStep(const CallReader::Step& step, int rank, MetricsTotals* totals) {
   for (const auto& [from, until] : step.exposed) {
     std::vector<Interval> moving;
     for (const RecordedCall& call : step.calls) {
+      if (call.ended_ns <= from || call.submitted_ns >= until) continue;
       moving.emplace_back(std::max(AgreedNs(call), from),
                           std::min(call.ended_ns, until));
     }

@@ -107,13 +107,13 @@ Status RunProcesses(const ProgramOptions& options, int ranks, int gpus) {
     children.push_back(child);
   }
   mesh.CloseAll();
+  const int killed = options.Number("kill", -1);
   std::string failed;
   for (size_t rank = 0; rank < children.size(); ++rank) {
     int ended = 0;
     waitpid(children[rank], &ended, 0);
-    const bool as_asked = static_cast<int>(rank) == options.Number("kill", -1)
-                              ? WIFSIGNALED(ended)
-                              : ended == 0;
+    const bool as_asked =
+        static_cast<int>(rank) == killed ? WIFSIGNALED(ended) : ended == 0;
     if (as_asked) continue;
     failed += " " + std::to_string(rank);
     failed += WIFSIGNALED(ended)
@@ -170,16 +170,15 @@ int Main(const ProgramOptions& options) {
                             ? RunThreads(options.Open(), ranks, WorkOf(options))
                             : RunProcesses(options, ranks, gpus);
   const std::string on = Many(gpus < ranks ? gpus : ranks, "GPU", "GPUs");
-  const std::string what =
-      options.Number("kill", -1) < 0
-          ? std::to_string(CollectiveCount()) + " collectives, "
-          : "one rank killed of ";
-  const std::string came =
-      options.Number("kill", -1) < 0 ? ": all exact" : ": the others were told";
-  return Report(status, what +
-                            (threads ? Many(ranks, "thread", "threads")
-                                     : Many(ranks, "process", "processes")) +
-                            " on " + on + came);
+  const std::string who = (threads ? Many(ranks, "thread", "threads")
+                                   : Many(ranks, "process", "processes")) +
+                          " on " + on;
+  if (options.Number("kill", -1) >= 0) {
+    return Report(status,
+                  "one rank killed of " + who + ": the others were told");
+  }
+  return Report(status, std::to_string(CollectiveCount()) + " collectives, " +
+                            who + ": all exact");
 }
 
 }  // namespace

@@ -214,7 +214,7 @@ def init(
     flat = [number for one in sets for number in (*one, _SET_END)]
     options.sets, options.set_length = _numbers(flat), len(flat)
     lines = [f"{name}={value}".replace("\n", " ") for name, value in settings.items()]
-    options.settings = "\n".join(lines).encode()
+    options.settings = _lines(lines)
     return _called(library.tf_hvd_init, ctypes.byref(options))
 
 

@@ -71,7 +71,7 @@ def _parts_of(step: Step) -> list[float]:
 
 
 def _over_time(report: Report) -> str:
-    steps = report.steps.steps[report.first :]
+    steps = report.counted
     each = math.ceil(len(steps) / _BARS)
     bins = [steps[at : at + each] for at in range(0, len(steps), each)]
     bars = [[mean_of(values) for values in zip(*map(_parts_of, one), strict=True)] for one in bins]
@@ -98,7 +98,7 @@ def _over_time(report: Report) -> str:
 
 def _chosen(report: Report) -> list[tuple[str, Step]]:
     """Steps that are worth a look."""
-    steps = report.steps.steps[report.first :]
+    steps = report.counted
     lengths = [(median_of(one.length for one in step.ranks.values()), step) for step in steps]
     ordered = [step for _, step in sorted(lengths, key=lambda each: each[0])]
     usual, slow = ordered[len(ordered) // 2], ordered[-1]
@@ -228,7 +228,7 @@ def _size(count: float) -> str:
 def _imbalance(report: Report) -> str:
     """How long after the first rank each makes its calls."""
     behind: dict[int, list[float]] = {row.rank: [] for row in report.rows}
-    for step in report.steps.steps[report.first :]:
+    for step in report.counted:
         for key in step.calls:
             for rank, time in _after_the_first(report, key):
                 behind[rank].append(time)

@@ -60,6 +60,11 @@ class Report:
         """Of steps."""
         return len(self.steps.steps)
 
+    @property
+    def counted(self) -> Sequence[Step]:
+        """The steps that count in the rows."""
+        return self.steps.steps[self.first :]
+
 
 def report(traces: Sequence[Trace]) -> Report:
     """Sums up the timelines of one job's ranks, one of each rank."""

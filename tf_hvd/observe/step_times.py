@@ -7,6 +7,7 @@ rank waits for the last of them; from then on the call's data moves.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from bisect import bisect_left, insort
@@ -91,7 +92,7 @@ class Step:
     ranks: Mapping[int, RankStep]
     calls: Sequence[Key]
 
-    @property
+    @functools.cached_property
     def late(self) -> tuple[int, int] | None:
         """The rank that the others waited for the longest; None if nobody waited.
 
