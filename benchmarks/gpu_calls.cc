@@ -39,6 +39,14 @@ const std::vector<Column>& Columns() {
          return static_cast<double>(c.of("cuMemcpyAsync"));
        }},
       {"NCCL calls", Number<&CallCounts::nccl_calls>},
+      {"stream waits",
+       [](const CallCounts& c) {
+         return static_cast<double>(c.of("cuStreamWaitEvent"));
+       }},
+      {"host functions",
+       [](const CallCounts& c) {
+         return static_cast<double>(c.of("cuLaunchHostFunc"));
+       }},
       {"events",
        [](const CallCounts& c) {
          return static_cast<double>(c.of("cuEventRecord"));

@@ -18,7 +18,8 @@ struct MoveRow {
   int64_t end;  // elements of the run before its end
 };
 
-// The one argument of the kernels. Rows lie in memory of the device.
+// The one argument of the kernels. Rows lie in pinned memory, which a device
+// reads across its bus: a tile reads as little of them as it can.
 struct MoveArguments {
   const MoveRow* rows;
   int64_t row_count;  // at least one
@@ -27,13 +28,36 @@ struct MoveArguments {
   // Scaling: numbers become themselves times `factor`, divided by `divisor`.
   double factor;
   double divisor;
+  // The row that each tile begins in; null: tiles search for it.
+  const uint32_t* first_rows = nullptr;
 };
+
+// Whether numbers are scaled on their way: decided once for many of them.
+enum class ScaledBy { kNothing, kFactor, kQuotient };
+
+TF_HVD_INLINE ScaledBy ScalesBy(const MoveArguments& arguments) {
+  if (arguments.divisor != 1.0) return ScaledBy::kQuotient;
+  return arguments.factor != 1.0 ? ScaledBy::kFactor : ScaledBy::kNothing;
+}
+
+// A number, scaled.
+template <ScaledBy kScaledBy, typename T>
+TF_HVD_INLINE T Scaled(T value, const MoveArguments& arguments) {
+  if constexpr (kScaledBy == ScaledBy::kNothing) {
+    return value;
+  } else if constexpr (kScaledBy == ScaledBy::kFactor) {
+    return ScaledReal(value, arguments.factor);
+  } else {
+    return QuotientReal(value, arguments.factor, arguments.divisor);
+  }
+}
 
 // The ways to move an element. In and Out: see stored_elements.h.
 template <typename E>
 struct CopyElement {
   using In = E;
   using Out = E;
+  template <ScaledBy>
   static TF_HVD_INLINE typename E::Stored Apply(typename E::Stored stored,
                                                 const MoveArguments&) {
     return stored;
@@ -44,19 +68,12 @@ template <typename InElement, typename OutElement>
 struct ScaleElement {
   using In = InElement;
   using Out = OutElement;
+  template <ScaledBy kScaledBy>
   static TF_HVD_INLINE typename Out::Stored Apply(
       typename In::Stored stored, const MoveArguments& arguments) {
-    const typename In::Accumulated value = In::Load(stored);
-    if (arguments.divisor == 1.0) {
-      return Out::Store(ScaledReal(value, arguments.factor));
-    }
-    return Out::Store(QuotientReal(value, arguments.factor, arguments.divisor));
+    return Out::Store(Scaled<kScaledBy>(In::Load(stored), arguments));
   }
 };
-
-TF_HVD_INLINE bool Scales(const MoveArguments& arguments) {
-  return arguments.factor != 1.0 || arguments.divisor != 1.0;
-}
 
 // Compression: numbers of float32 that travel in a half precision `E`. The bits
 // are those of a cast and of ScaleElement<E, E>, one after the other.
@@ -64,11 +81,12 @@ template <typename E>
 struct NarrowElement {
   using In = NativeElement<float>;
   using Out = E;
+  template <ScaledBy kScaledBy>
   static TF_HVD_INLINE uint16_t Apply(float stored,
                                       const MoveArguments& arguments) {
     const uint16_t narrow = E::Store(stored);
-    if (!Scales(arguments)) return narrow;
-    return ScaleElement<E, E>::Apply(narrow, arguments);
+    if constexpr (kScaledBy == ScaledBy::kNothing) return narrow;
+    return ScaleElement<E, E>::template Apply<kScaledBy>(narrow, arguments);
   }
 };
 
@@ -76,10 +94,12 @@ template <typename E>
 struct WidenElement {
   using In = E;
   using Out = NativeElement<float>;
+  template <ScaledBy kScaledBy>
   static TF_HVD_INLINE float Apply(uint16_t stored,
                                    const MoveArguments& arguments) {
-    if (!Scales(arguments)) return E::Load(stored);
-    return E::Load(ScaleElement<E, E>::Apply(stored, arguments));
+    if constexpr (kScaledBy == ScaledBy::kNothing) return E::Load(stored);
+    return E::Load(
+        ScaleElement<E, E>::template Apply<kScaledBy>(stored, arguments));
   }
 };
 
@@ -87,6 +107,7 @@ struct WidenElement {
 struct NormalizeBool {
   using In = BoolElement;
   using Out = BoolElement;
+  template <ScaledBy>
   static TF_HVD_INLINE uint8_t Apply(uint8_t stored, const MoveArguments&) {
     return BoolElement::Load(stored);
   }
@@ -143,7 +164,7 @@ struct alignas(sizeof(T) * kCount) ElementPack {
 
 // The part of one row that a tile has: `count` elements from `input`, or zeros,
 // to `output`. In packs of 16 bytes as far as both sides are aligned.
-template <typename Way>
+template <typename Way, ScaledBy kScaledBy>
 TF_HVD_INLINE void MovePart(const typename Way::In::Stored* input,
                             typename Way::Out::Stored* output, int64_t count,
                             int thread, int threads,
@@ -168,7 +189,9 @@ TF_HVD_INLINE void MovePart(const typename Way::In::Stored* input,
           0;
   if (!aligned || head > count) head = count;
   for (int64_t i = thread; i < head; i += threads) {
-    output[i] = input == nullptr ? Out{0} : Way::Apply(input[i], arguments);
+    output[i] = input == nullptr
+                    ? Out{0}
+                    : Way::template Apply<kScaledBy>(input[i], arguments);
   }
   const int64_t packs = (count - head) / kPack;
   for (int64_t i = thread; i < packs; i += threads) {
@@ -176,13 +199,53 @@ TF_HVD_INLINE void MovePart(const typename Way::In::Stored* input,
     if (input != nullptr) {
       const InPack in = reinterpret_cast<const InPack*>(input + head)[i];
       for (int k = 0; k < kPack; ++k) {
-        out.of[k] = Way::Apply(in.of[k], arguments);
+        out.of[k] = Way::template Apply<kScaledBy>(in.of[k], arguments);
       }
     }
     reinterpret_cast<OutPack*>(output + head)[i] = out;
   }
   for (int64_t i = head + packs * kPack + thread; i < count; i += threads) {
-    output[i] = input == nullptr ? Out{0} : Way::Apply(input[i], arguments);
+    output[i] = input == nullptr
+                    ? Out{0}
+                    : Way::template Apply<kScaledBy>(input[i], arguments);
+  }
+}
+
+// The first row that ends behind element `begin`, which tile `tile` begins at.
+TF_HVD_INLINE int64_t FirstRow(const MoveArguments& arguments, int64_t tile,
+                               int64_t begin) {
+  if (arguments.first_rows != nullptr) return arguments.first_rows[tile];
+  int64_t row = 0;
+  for (int64_t high = arguments.row_count - 1; row < high;) {
+    const int64_t middle = row + (high - row) / 2;
+    if (arguments.rows[middle].end > begin) {
+      high = middle;
+    } else {
+      row = middle + 1;
+    }
+  }
+  return row;
+}
+
+template <typename Way, ScaledBy kScaledBy>
+TF_HVD_INLINE void MoveParts(const MoveArguments& arguments, int64_t tile,
+                             int thread, int threads) {
+  using In = typename Way::In::Stored;
+  using Out = typename Way::Out::Stored;
+  const MoveRow* const rows = arguments.rows;
+  int64_t begin = tile * arguments.tile;
+  int64_t end = begin + arguments.tile;
+  if (end > arguments.total) end = arguments.total;
+  int64_t row = FirstRow(arguments, tile, begin);
+  for (; begin < end; ++row) {
+    const int64_t row_begin = row == 0 ? 0 : rows[row - 1].end;
+    const int64_t part_end = rows[row].end < end ? rows[row].end : end;
+    const int64_t offset = begin - row_begin;
+    const auto* const input = static_cast<const In*>(rows[row].input);
+    MovePart<Way, kScaledBy>(input == nullptr ? nullptr : input + offset,
+                             static_cast<Out*>(rows[row].output) + offset,
+                             part_end - begin, thread, threads, arguments);
+    begin = part_end;
   }
 }
 
@@ -190,31 +253,16 @@ TF_HVD_INLINE void MovePart(const typename Way::In::Stored* input,
 template <typename Way>
 TF_HVD_INLINE void MoveTile(const MoveArguments& arguments, int64_t tile,
                             int thread, int threads) {
-  using In = typename Way::In::Stored;
-  using Out = typename Way::Out::Stored;
-  const MoveRow* const rows = arguments.rows;
-  int64_t begin = tile * arguments.tile;
-  int64_t end = begin + arguments.tile;
-  if (end > arguments.total) end = arguments.total;
-  // The first row that ends behind the tile's begin.
-  int64_t row = 0;
-  for (int64_t high = arguments.row_count - 1; row < high;) {
-    const int64_t middle = row + (high - row) / 2;
-    if (rows[middle].end > begin) {
-      high = middle;
-    } else {
-      row = middle + 1;
-    }
-  }
-  for (; begin < end; ++row) {
-    const int64_t row_begin = row == 0 ? 0 : rows[row - 1].end;
-    const int64_t part_end = rows[row].end < end ? rows[row].end : end;
-    const int64_t offset = begin - row_begin;
-    const auto* const input = static_cast<const In*>(rows[row].input);
-    MovePart<Way>(input == nullptr ? nullptr : input + offset,
-                  static_cast<Out*>(rows[row].output) + offset,
-                  part_end - begin, thread, threads, arguments);
-    begin = part_end;
+  switch (ScalesBy(arguments)) {
+    case ScaledBy::kNothing:
+      MoveParts<Way, ScaledBy::kNothing>(arguments, tile, thread, threads);
+      break;
+    case ScaledBy::kFactor:
+      MoveParts<Way, ScaledBy::kFactor>(arguments, tile, thread, threads);
+      break;
+    case ScaledBy::kQuotient:
+      MoveParts<Way, ScaledBy::kQuotient>(arguments, tile, thread, threads);
+      break;
   }
 }
 

@@ -2,9 +2,10 @@
 // rounding to nearest even the other. NaN stays NaN, infinities and denormals
 // are kept.
 //
-// Written without branches and without a table so that compilers turn loops
-// over them into vector instructions; needs no F16C. The caller must not have
-// set the processor to flush denormals.
+// On the CPU written without branches and without a table so that compilers
+// turn loops over them into vector instructions; needs no F16C. The caller must
+// not have set the processor to flush denormals. A GPU converts by its own
+// instructions, to the same bits but for those of a NaN.
 #ifndef TF_HVD_COMPUTE_HALF_FLOAT_H_
 #define TF_HVD_COMPUTE_HALF_FLOAT_H_
 
@@ -30,6 +31,22 @@ TF_HVD_INLINE uint32_t Select(bool condition, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (a & mask) | (b & ~mask);
 }
+
+#ifdef __CUDA_ARCH__
+
+TF_HVD_INLINE float HalfToFloat(uint16_t half) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+  return value;
+}
+
+TF_HVD_INLINE uint16_t FloatToHalf(float value) {
+  uint16_t half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+  return half;
+}
+
+#else
 
 TF_HVD_INLINE float HalfToFloat(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16;
@@ -70,9 +87,21 @@ TF_HVD_INLINE uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(result | sign);
 }
 
+#endif  // __CUDA_ARCH__
+
 TF_HVD_INLINE float BfloatToFloat(uint16_t bfloat) {
   return FloatOfBits(static_cast<uint32_t>(bfloat) << 16);
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+TF_HVD_INLINE uint16_t FloatToBfloat(float value) {
+  uint16_t bfloat;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bfloat) : "f"(value));
+  return bfloat;
+}
+
+#else
 
 TF_HVD_INLINE uint16_t FloatToBfloat(float value) {
   const uint32_t bits = BitsOfFloat(value);
@@ -81,6 +110,8 @@ TF_HVD_INLINE uint16_t FloatToBfloat(float value) {
   const uint32_t nan = (bits >> 16) | 0x40u;
   return static_cast<uint16_t>(magnitude > 0x7f800000 ? nan : rounded);
 }
+
+#endif
 
 }  // namespace tf_hvd
 

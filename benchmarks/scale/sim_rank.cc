@@ -43,7 +43,7 @@ SimRank::SimRank(const Surroundings& common, const Topology& topology,
             common.time->now() + WholeNs(common.loop.line_ns),
             [&common, other = node[local]] { common.wake(other, true); });
       },
-      &p2p_);
+      &p2p_, /*doorbell=*/nullptr);
 }
 
 void SimRank::Connect(SimRank* a, SimRank* b) {

@@ -21,6 +21,17 @@ StallOptions StallOptionsOf(const Config& config) {
   return options;
 }
 
+// Of the ranks of a machine one warns: they all do the same.
+std::function<void(const std::string&)> WarnFor(const Config& config,
+                                                const Topology& topology) {
+  if (config.log_level > LogLevel::kWarning || topology.LocalRank() != 0) {
+    return nullptr;
+  }
+  return [who = topology.RankText(topology.rank)](const std::string& text) {
+    WriteLog(LogLevel::kWarning, who, text);
+  };
+}
+
 }  // namespace
 
 Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
@@ -31,7 +42,8 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
       on_set_(std::move(on_set)),
       log_level_(config.log_level),
       executor_(world->backends(), config.fusion_threshold, this,
-                recorder == nullptr ? nullptr : recorder->phases()),
+                recorder == nullptr ? nullptr : recorder->phases(),
+                WarnFor(config, world->topology())),
       controller_(world->topology(), StallOptionsOf(config), &executor_, this) {
   on_set_(kWorldSet, controller_.sets().world().members);
   const Topology& topology = world->topology();
@@ -169,6 +181,7 @@ WaitState Cycle::StateOfWait(int64_t now_ns) const {
   state.relays = controller_.RelaysForOthers();
   state.leaving = end_.leaving();
   state.moving = executor_.Moving();
+  state.rings = state.moving && executor_.Rings();
   state.polled = polled_;
   if (!Aborting()) state.due_in_ns = controller_.due_ns() - now_ns;
   return state;

@@ -88,6 +88,7 @@ Status Executor::Begin(bool* moved) {
     for (const size_t i : batch.plan[batch.next]) {
       tasks.push_back(std::move(batch.tasks[i]));
       batch.tasks[i].own.reset();  // what was moved is there still, and empty
+      if (warn_ != nullptr) NoteLoose(tasks.back());
       std::optional<Entry>& own = tasks.back().own;
       if (own.has_value()) own->done.record().Started(collectives_, now_ns);
       if (own.has_value() && own->listener != nullptr) {
@@ -104,6 +105,12 @@ Status Executor::Begin(bool* moved) {
     if (ended) under_way_.pop_back();
   }
   return Status::Ok();
+}
+
+void Executor::NoteLoose(const Task& task) {
+  if (!task.own.has_value()) return;
+  const std::string text = loose_.Note(task.key, *task.request);
+  if (!text.empty()) warn_(text);
 }
 
 // Makes the operation that is due, if the backend has room for it. Ends the
@@ -155,7 +162,7 @@ Status Executor::TellOfSets(const Task& task) {
 
 Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
   one->awaited = -1;
-  one->busy = false;
+  one->busy = one->rings = false;
   while (!*ended) {
     if (one->operation == nullptr) {
       TF_HVD_RETURN_IF_ERROR(MakeNext(one, moved, ended));
@@ -175,6 +182,7 @@ Status Executor::Move(UnderWay* one, bool* moved, bool* ended) {
     if (poll.computing) ++moved_;
     *moved |= poll.moved || poll.done;
     one->awaited = poll.awaited;
+    one->rings = poll.rings;
     if (!poll.done) {
       Record(one, poll);
       one->busy = poll.moved && poll.awaited < 0;

@@ -9,17 +9,22 @@
 #ifndef TF_HVD_RUNTIME_EXECUTION_EXECUTOR_H_
 #define TF_HVD_RUNTIME_EXECUTION_EXECUTOR_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/agreement/controller_host.h"
 #include "runtime/execution/collective.h"
+#include "runtime/execution/loose_requests.h"
 #include "runtime/request/entry.h"
 #include "runtime/transport/operation.h"
 
@@ -37,13 +42,16 @@ class Executor final : public TaskRunner {
  public:
   // The first of `backends` that serves an operation gets it; they and `host`
   // outlive the executor, as does `phases`, which may be null: what operations
-  // do on their way goes there.
+  // do on their way goes there. `warn`: is told what makes a program slow; may
+  // be null.
   Executor(std::vector<Backend*> backends, int64_t fusion_threshold,
-           ExecutorHost* host, PhaseLog* phases = nullptr)
+           ExecutorHost* host, PhaseLog* phases = nullptr,
+           std::function<void(const std::string& text)> warn = nullptr)
       : backends_(std::move(backends)),
         fusion_threshold_(fusion_threshold),
         host_(host),
-        phases_(phases) {}
+        phases_(phases),
+        warn_(std::move(warn)) {}
 
   // TaskRunner
   void Add(std::vector<Task> batch) override;
@@ -62,6 +70,13 @@ class Executor final : public TaskRunner {
 
   // True if operations are under way.
   bool Moving() const { return !under_way_.empty(); }
+  // True if the doorbell rings when something of what is under way ends.
+  bool Rings() const {
+    return std::all_of(under_way_.begin(), under_way_.end(),
+                       [](const UnderWay& one) {
+                         return one.rings || one.waits;  // for one that does
+                       });
+  }
 
   // Any thread.
   bool HasWork() const { return has_work_; }
@@ -85,10 +100,12 @@ class Executor final : public TaskRunner {
     Backend* backend = nullptr;
     std::unique_ptr<Operation> operation;
     int awaited = -1;
-    bool busy = false;  // it has not gone as far as it can without waiting
+    bool rings = false;  // as far as it has been looked
+    bool busy = false;   // it has not gone as far as it can without waiting
   };
 
   Status Begin(bool* moved);
+  void NoteLoose(const Task& task);
   Status Move(UnderWay* one, bool* moved, bool* ended);
   Status MakeNext(UnderWay* one, bool* moved, bool* ended);
   Status TellOfSets(const Task& task);
@@ -105,6 +122,8 @@ class Executor final : public TaskRunner {
   const int64_t fusion_threshold_;
   ExecutorHost* const host_;
   PhaseLog* const phases_;
+  const std::function<void(const std::string& text)> warn_;
+  LooseRequests loose_;
   std::deque<Batch> batches_;
   bool begun_ = false;  // the first batch has
   std::list<UnderWay> under_way_;

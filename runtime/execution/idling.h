@@ -25,6 +25,7 @@ struct WaitState {
   bool relays = false;        // others' requests wait for what comes to it
   bool leaving = false;
   bool moving = false;  // operations are under way: messages wake nobody
+  bool rings = false;   // but the doorbell rings when one of them ends
   bool polled = false;  // arrivals on some edge wake nobody
   // Until a look is needed although nothing comes.
   int64_t due_in_ns = std::numeric_limits<int64_t>::max();
@@ -32,7 +33,7 @@ struct WaitState {
 
 // True if nothing rings when what is waited for comes.
 inline bool MustLook(const WaitState& state) {
-  return state.polled || state.moving;
+  return state.polled || (state.moving && !state.rings);
 }
 
 // True if somebody waits, here or elsewhere, for what comes to this rank.
@@ -44,14 +45,16 @@ inline bool IsNeeded(const WaitState& state) {
 inline int64_t WaitForArrivalsNs(const WaitState& state) {
   if (state.has_outcomes) return 0;
   if (state.waiting && state.idle_ns < state.spin_ns) return 0;
-  // Between processes of a node data takes less than this.
-  if (state.moving && state.idle_ns < kMs) return 0;
+  // Between processes of a node data takes less than this. Devices are not
+  // asked all the time: who asks may hold up who launches.
+  if (state.moving && !state.rings && state.idle_ns < kMs) return 0;
   if (state.has_output || state.aborting) return kMs;
   if (MustLook(state)) {
     if (!IsNeeded(state)) return 20 * kMs;
     // An arrival is found within a sixteenth of the time that was waited.
     return std::clamp(state.idle_ns / 16, 50 * kUs, kMs);
   }
+  if (state.moving) return kMs;  // what fails rings for nobody
   return state.waiting || state.leaving ? 100 * kMs : kSecond;
 }
 

@@ -87,6 +87,8 @@ struct Poll {
   int awaited = -1;    // the rank whose data is waited for; -1: none is
   // All of the operation lies on a device's stream: this fires when it is done.
   std::shared_ptr<GpuEvent> enqueued;
+  // The doorbell rings when it is done: nobody has to look all the time.
+  bool rings = false;
   // This rank's device is still at work on what the operation is given.
   bool computing = false;
   // How much of it is done on this rank, as far as that is known: 0 to 1.

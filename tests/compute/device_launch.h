@@ -78,7 +78,7 @@ inline std::vector<Factors> FactorsFor(const Meaning& meaning) {
   return all;
 }
 
-// What has been multiplied, if by 1, has no NaNs that signal.
+// What has been multiplied has no NaNs that signal.
 inline void QuietNans(std::string* floats) {
   for (size_t at = 0; at < floats->size(); at += sizeof(float)) {
     float value;
@@ -127,7 +127,8 @@ inline std::string Reference(const SoftwareKernel& kernel, const char* input,
     LoadAccumulator(meaning.from, &result[0], input, count, 1.0);
     StoreAccumulator(meaning.to, &result[0], result.data(), count,
                      factors.factor, factors.divisor);
-    QuietNans(&result);
+    const bool scaled = factors.factor != 1.0 || factors.divisor != 1.0;
+    if (scaled) QuietNans(&result);
     return result;
   }
   // A cast to a half precision begins with what it is accumulated in.

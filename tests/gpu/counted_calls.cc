@@ -110,6 +110,7 @@ const CudaApi* CountedCalls::Cuda(const CudaApi* inner) {
                stream_create_with_priority);
   TF_HVD_COUNT(CudaApi, "cuStreamDestroy", stream_destroy);
   TF_HVD_COUNT(CudaApi, "cuStreamWaitEvent", stream_wait_event);
+  TF_HVD_COUNT(CudaApi, "cuLaunchHostFunc", launch_host_func);
   TF_HVD_COUNT(CudaApi, "cuEventCreate", event_create);
   TF_HVD_COUNT(CudaApi, "cuEventDestroy", event_destroy);
   TF_HVD_COUNT(CudaApi, "cuEventRecord", event_record);

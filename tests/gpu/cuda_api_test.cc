@@ -32,6 +32,7 @@ namespace {
   FUNCTION(stream_destroy, cuStreamDestroy_v2)                         \
   FUNCTION(stream_get_ctx, cuStreamGetCtx)                             \
   FUNCTION(stream_wait_event, cuStreamWaitEvent)                       \
+  FUNCTION(launch_host_func, cuLaunchHostFunc)                         \
   FUNCTION(event_create, cuEventCreate)                                \
   FUNCTION(event_destroy, cuEventDestroy_v2)                           \
   FUNCTION(event_record, cuEventRecord)                                \

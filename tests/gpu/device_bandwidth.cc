@@ -119,11 +119,11 @@ class Stopwatch {
   CUevent_st* events_[2] = {nullptr, nullptr};
 };
 
-// Launches that move so many bytes, and their rows on the device.
+// Launches that move so many bytes, and what they read besides.
 struct Moves {
   std::string what;
   std::vector<GpuMove> launches;
-  std::vector<char*> rows;
+  std::vector<std::shared_ptr<char>> rows;  // pinned
   int64_t bytes = 0;
 };
 
@@ -139,7 +139,6 @@ class Bandwidth {
     spec.ranks = MembersOf({0, 1});
     spec.memory.kind = MemoryKind::kDevice;
     spec.reduce.op = op;
-    int64_t bytes = 0;
     for (const int64_t count : counts) {
       char* memory[2] = {nullptr, nullptr};
       for (char*& one : memory) {
@@ -147,23 +146,18 @@ class Bandwidth {
             side_->Allocate(static_cast<size_t>(count) * sizeof(float), &one));
       }
       spec.spans.push_back({memory[0], memory[in_place ? 0 : 1], count});
-      bytes += count * static_cast<int64_t>(sizeof(float));
     }
     if (staging_ == nullptr) {
       TF_HVD_RETURN_IF_ERROR(side_->Allocate(kStagingBytes, &staging_));
     }
-    Moves pack{name + ", packed", {}, {}, bytes};
-    Moves unpack{name + ", unpacked", {}, {}, bytes};
-    bool called = false;
-    for (GpuStep& step : PlanOnGpu(spec, 0, {staging_, kStagingBytes})) {
-      auto* const move = std::get_if<GpuMove>(&step);
-      if (move == nullptr) {
-        called = true;
-        continue;
-      }
-      // Between two calls: what the last has left, then what the next needs.
-      const bool packs = !called || IsStaging(move->rows[0].output);
-      TF_HVD_RETURN_IF_ERROR(Add(*move, packs ? &pack : &unpack));
+    Moves pack{name + ", packed", {}, {}};
+    Moves unpack{name + ", unpacked", {}, {}};
+    GpuStaging staging;
+    staging.memory = staging_;
+    staging.bytes = kStagingBytes;
+    for (const GpuPiece& piece : PlanOnGpu(spec, 0, staging, {}).pieces) {
+      TF_HVD_RETURN_IF_ERROR(Add(piece.pack, &pack));
+      TF_HVD_RETURN_IF_ERROR(Add(piece.unpack, &unpack));
     }
     for (Moves* const moves : {&pack, &unpack}) {
       if (!moves->launches.empty()) all_.push_back(std::move(*moves));
@@ -191,18 +185,13 @@ class Bandwidth {
   }
 
  private:
-  bool IsStaging(const void* memory) const {
-    const auto* const at = static_cast<const char*>(memory);
-    return at >= staging_ && at < staging_ + kStagingBytes;
-  }
-
   Status Add(const GpuMove& move, Moves* moves) {
-    char* rows = nullptr;
-    TF_HVD_RETURN_IF_ERROR(side_->Allocate(move.row_bytes(), &rows));
-    TF_HVD_RETURN_IF_ERROR(
-        side_->Upload(rows, reinterpret_cast<const char*>(move.rows.data()),
-                      move.row_bytes()));
-    moves->launches.push_back(move);
+    if (move.empty()) return Status::Ok();
+    std::shared_ptr<char> rows;
+    TF_HVD_RETURN_IF_ERROR(side_->device()->Allocate(MemoryKind::kPinned,
+                                                     move.row_bytes(), &rows));
+    moves->bytes +=
+        move.arguments.total * (GpuMove::kTileBytes / move.arguments.tile);
     moves->rows.push_back(rows);
     return Status::Ok();
   }
@@ -239,7 +228,7 @@ class Bandwidth {
   Status Launch(const Moves& moves) {
     for (size_t i = 0; i < moves.launches.size(); ++i) {
       TF_HVD_RETURN_IF_ERROR(side_->device()->Launch(
-          side_->stream(), moves.launches[i], moves.rows[i]));
+          side_->stream(), moves.launches[i], moves.rows[i].get()));
     }
     return Status::Ok();
   }

@@ -40,7 +40,15 @@ OperationSpec Adasum(const std::vector<int64_t>& counts, int ranks,
 
 std::vector<GpuStep> Plan(const OperationSpec& spec, size_t me = 0,
                           size_t staging_bytes = kRoom) {
-  return PlanOnGpu(spec, me, {kStaging, staging_bytes});
+  GpuStaging staging;
+  staging.memory = kStaging;
+  staging.bytes = staging_bytes;
+  std::vector<GpuStep> steps;
+  for (const GpuPiece& piece : PlanOnGpu(spec, me, staging, {}).pieces) {
+    if (!piece.pack.empty()) steps.emplace_back(piece.pack);
+    steps.insert(steps.end(), piece.steps.begin(), piece.steps.end());
+  }
+  return steps;
 }
 
 std::vector<GpuCall> CallsOf(const std::vector<GpuStep>& steps) {

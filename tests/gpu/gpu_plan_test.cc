@@ -106,8 +106,17 @@ struct ScaledRow {
 TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
   for (const ScaledRow& row : std::vector<ScaledRow>{
            {Options(DType::kFloat32, ReduceOp::kAverage),
-            "allreduce 8 float32 sum, scale_float32 x1 *0.25",
-            "copy_8 x2, allreduce 16 float32 sum, scale_float32 x2 *0.25"},
+            "allreduce 8 float32 average",
+            "copy_8 x2, allreduce 16 float32 average, copy_8 x2"},
+           {Options(DType::kFloat64, ReduceOp::kAverage, 3),
+            "scale_float64 x1 *3, allreduce 8 float64 average",
+            "scale_float64 x2 *3, allreduce 16 float64 average, copy_8 x2"},
+           {Options(DType::kFloat32, ReduceOp::kAverage, 1, 5),
+            "allreduce 8 float32 sum, scale_float32 x1 *5 /4",
+            "copy_8 x2, allreduce 16 float32 sum, scale_float32 x2 *5 /4"},
+           {Options(DType::kFloat16, ReduceOp::kAverage),
+            "allreduce 8 float16 sum, scale_float16 x1 *0.25",
+            "copy_8 x2, allreduce 16 float16 sum, scale_float16 x2 *0.25"},
            {Options(DType::kInt32, ReduceOp::kAverage),
             "allreduce 8 int32 sum, scale_int32 x1 *0.25",
             "copy_8 x2, allreduce 16 int32 sum, scale_int32 x2 *0.25"},
@@ -122,8 +131,8 @@ TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
             "allreduce 8 bfloat16 sum, scale_bfloat16 x1 *3",
             "copy_8 x2, allreduce 16 bfloat16 sum, scale_bfloat16 x2 *3"},
            {Options(DType::kComplex64, ReduceOp::kAverage),
-            "allreduce 16 float32 sum, scale_float32 x1 *0.25",
-            "copy_8 x2, allreduce 32 float32 sum, scale_float32 x2 *0.25"},
+            "allreduce 16 float32 average",
+            "copy_8 x2, allreduce 32 float32 average, copy_8 x2"},
            {Options(DType::kComplex128, ReduceOp::kSum),
             "allreduce 16 float64 sum",
             "copy_8 x2, allreduce 32 float64 sum, copy_8 x2"},
@@ -172,7 +181,7 @@ TEST(GpuPlan, BoolsAreOrAndAnd) {
 // In place of the output: the input stays as it is.
 TEST(GpuPlan, ScalesOneTensorIntoItsOutput) {
   const OperationSpec spec =
-      Allreduce({8}, Options(DType::kFloat32, ReduceOp::kAverage, 2));
+      Allreduce({8}, Options(DType::kFloat32, ReduceOp::kAverage, 2), 3);
   const auto steps = Plan(spec);
   const void* const output = spec.spans[0].output;
   EXPECT_EQ(MoveAt(steps, 0).rows[0].input, spec.spans[0].input);
@@ -195,34 +204,118 @@ TEST(GpuPlan, ARankThatHasJoinedGivesZerosInItsStagingMemory) {
             "scale_int32 x2 *3, allreduce 16 int32 sum");
 }
 
-TEST(GpuPlan, TensorsThatFillTheStagingMemoryAreCutAndNotPacked) {
-  // 1024 floats fit.
-  const OperationSpec spec = Allreduce({2500}, kFloats);
+// 512 floats and more, up to 2048 in one call; 1024 of others fit in a half.
+TEST(GpuPlan, LargeTensorsStayWhereTheyAreAndGoWithTheOthers) {
+  const OperationSpec spec = Allreduce({10, 512, 10, 600}, kFloats);
+  const GpuPlan plan = PlanPieces(spec, 0, 8192);
+  EXPECT_EQ(Text(StepsOf(plan)),
+            "copy_8 x2, allreduce 20+512+600 float32 sum, copy_8 x2");
+  ASSERT_EQ(plan.pieces.size(), 1u);
+  EXPECT_EQ(plan.pieces[0].uses, kFirstHalf);
+  const auto steps = StepsOf(plan);
+  const GpuCall& call = CallAt(steps, 1);
+  EXPECT_EQ(call.input, kStaging);
+  EXPECT_EQ(call.others[0].input, spec.spans[1].input);
+  EXPECT_EQ(call.others[0].output, spec.spans[1].output);
+  EXPECT_EQ(call.others[1].output, spec.spans[3].output);
+}
+
+TEST(GpuPlan, LargeTensorsAreScaledInTheSameLaunches) {
+  const auto average = Options(DType::kFloat32, ReduceOp::kAverage, 2);
+  const OperationSpec spec = Allreduce({10, 512}, average, 3);
+  const auto steps = Plan(spec);
+  EXPECT_EQ(Text(steps),
+            "scale_float32 x2 *2, allreduce 10+512 float32 sum, "
+            "scale_float32 x2 /3");
+  EXPECT_EQ(MoveAt(steps, 0).rows[1].output, spec.spans[1].output);
+  EXPECT_EQ(CallAt(steps, 1).others[0].input, spec.spans[1].output);
+  EXPECT_EQ(MoveAt(steps, 2).rows[1].input, spec.spans[1].output);
+}
+
+TEST(GpuPlan, CallsAreCutWhereTheyHaveEnough) {
+  const OperationSpec spec = Allreduce({5000}, kFloats);
   const auto steps = Plan(spec);
   EXPECT_EQ(CallsOf(steps),
-            "allreduce 1024 float32 sum, allreduce 1024 float32 sum, "
-            "allreduce 452 float32 sum, ");
+            "allreduce 2048 float32 sum, allreduce 2048 float32 sum, "
+            "allreduce 904 float32 sum, ");
   EXPECT_EQ(steps.size(), 3u);
-  EXPECT_EQ(CallAt(steps, 2).input, Tensor(0) + 2048 * 4);
-  EXPECT_EQ(CallAt(steps, 2).output, Tensor(1) + 2048 * 4);
-  EXPECT_EQ(Text(Plan(Allreduce({10, 1024, 10, 5}, kFloats))),
-            "copy_8 x1, allreduce 10 float32 sum, copy_8 x1, "
-            "allreduce 1024 float32 sum, "
-            "copy_4 x2, allreduce 15 float32 sum, copy_4 x2");
+  EXPECT_EQ(CallAt(steps, 2).input, Tensor(0) + 4096 * 4);
+  EXPECT_EQ(CallAt(steps, 2).output, Tensor(1) + 4096 * 4);
+  EXPECT_EQ(CallsOf(Plan(Allreduce({1000, 1000, 1000}, kFloats))),
+            "allreduce 1000+1000 float32 sum, allreduce 1000 float32 sum, ");
+}
+
+// Some ranks may cast them, which takes the staging memory.
+TEST(GpuPlan, HalfPrecisionsAreCutAsWhoCastsCutsThem) {
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
+    const std::string name = NameOf(dtype);
+    // 2048 of them fit in a half.
+    const OperationSpec spec =
+        Allreduce({10, 5000, 10, 600, 2048}, Options(dtype));
+    const auto call = [&](const std::string& count) {
+      return "allreduce " + count + " " + name + " sum, ";
+    };
+    const std::string calls = call("10") + call("2048") + call("2048") +
+                              call("904") + call("610") + call("2048");
+    EXPECT_EQ(CallsOf(Plan(spec)), calls);
+    OperationSpec cast = spec;
+    cast.stored = DType::kFloat32;
+    EXPECT_EQ(CallsOf(Plan(cast)), calls);
+    EXPECT_EQ(CallsOf(Plan(Joined(spec))), calls);
+  }
 }
 
 TEST(GpuPlan, BucketsAreCutBetweenTensors) {
-  EXPECT_EQ(Text(Plan(Allreduce({1000, 24, 1, 1023, 2}, kFloats))),
-            "copy_8 x2, allreduce 1024 float32 sum, copy_8 x2, "
-            "copy_4 x2, allreduce 1024 float32 sum, copy_4 x2, "
+  EXPECT_EQ(Text(Plan(Allreduce({500, 500, 24, 1, 511, 511, 2}, kFloats))),
+            "copy_8 x3, allreduce 1024 float32 sum, copy_8 x3, "
+            "copy_4 x3, allreduce 1023 float32 sum, copy_4 x3, "
             "copy_8 x1, allreduce 2 float32 sum, copy_8 x1");
 }
 
-// The end of staging memory that is no multiple of 64 bytes is not used.
+// One is packed while the other is on its way.
+TEST(GpuPlan, PiecesTakeTurnsInTheHalves) {
+  GpuStaging staging;
+  staging.memory = kStaging;
+  staging.bytes = 8192;
+  staging.half = kSecondHalf;
+  const OperationSpec spec = Allreduce({500, 500, 500, 500, 500}, kFloats);
+  const GpuPlan plan = PlanOnGpu(spec, 0, staging, kLimits);
+  ASSERT_EQ(plan.pieces.size(), 3u);
+  const GpuMemory halves[] = {kSecondHalf, kFirstHalf, kSecondHalf};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(plan.pieces[i].uses, halves[i]);
+    const auto& call = std::get<GpuCall>(plan.pieces[i].steps[0]);
+    EXPECT_EQ(call.input, kStaging + (halves[i] == kFirstHalf ? 0 : 4096));
+  }
+  EXPECT_EQ(plan.next_half, kFirstHalf);
+}
+
+TEST(GpuPlan, ZerosForLargeTensorsHaveMemoryOfTheirOwn) {
+  const GpuPlan plan =
+      PlanPieces(Joined(Allreduce({10, 2000}, kFloats)), 0, 8192);
+  const auto steps = StepsOf(plan);
+  EXPECT_EQ(Text(steps), "copy_8 x2, allreduce 10+2000 float32 sum");
+  EXPECT_EQ(MoveAt(steps, 0).rows[1].output, kSpareMemory);
+  EXPECT_EQ(CallAt(steps, 1).others[0].input, kSpareMemory);
+  EXPECT_EQ(plan.spare_bytes, 8000u);
+  EXPECT_EQ(plan.pieces[0].uses, unsigned{kFirstHalf} | unsigned{kSpare});
+  EXPECT_EQ(PlanPieces(Joined(Allreduce({1000}, kFloats)), 0, 8192).spare_bytes,
+            0u);
+}
+
+// The end of a half that is no multiple of 64 bytes is not used.
 TEST(GpuPlan, PiecesAreMultiplesOf64Bytes) {
-  EXPECT_EQ(CallsOf(Plan(Allreduce({40}, kFloats), 0, 127)),
-            "allreduce 16 float32 sum, allreduce 16 float32 sum, "
-            "allreduce 8 float32 sum, ");
+  EXPECT_EQ(CallsOf(Plan(Allreduce({40}, Options(DType::kFloat16)), 0, 127)),
+            "allreduce 32 float16 sum, allreduce 8 float16 sum, ");
+}
+
+// Each call of it is one tensor.
+TEST(GpuPlan, MpiBroadcastsLargeTensorsAlone) {
+  OperationSpec spec = Allreduce({100, 5000, 5000, 100}, kFloats);
+  spec.kind = OpKind::kBroadcast;
+  EXPECT_EQ(CallsOf(PlanIn(spec, 1, 8192, true)),
+            "broadcast 100 uint8 from 0, broadcast 5000 uint8 from 0, "
+            "broadcast 5000 uint8 from 0, broadcast 100 uint8 from 0, ");
 }
 
 TEST(GpuPlan, OneRankMakesNoCall) {

@@ -32,6 +32,7 @@ size_t RunProgram(uint64_t seed, GpuWay way) {
   const int ranks = 1 + static_cast<int>(random() % 4);
   GpuOptions options;
   options.staging_bytes = 4096;
+  options.limits = {512, 3000};
   if (way == GpuWay::kBoth) {
     options.not_by_nccl = {OpKind::kAllreduce, OpKind::kBroadcast};
   }
@@ -97,6 +98,94 @@ TEST(GpuProgram, SomeByNcclSomeByMpi) {
     SCOPED_TRACE(seed);
     RunProgram(seed, GpuWay::kBoth);
     if (HasFailure()) return;
+  }
+}
+
+// Whether nothing says which of two was first.
+bool AreConcurrent(const SoftwareGpu::Done& a, const SoftwareGpu::Done& b) {
+  return a.clock.of(b.actor) < b.time && b.clock.of(a.actor) < a.time;
+}
+
+// A bucket of two tensors of each of two ranks.
+GpuRank::Call Bucket() {
+  GpuRank::Call call;
+  call.what = "a bucket";
+  call.spec.ranks = MembersOf({0, 1});
+  call.inputs = Tensors(2, std::vector<char>(256, 0));
+  call.outputs = {256, 256};
+  call.expected = call.inputs;
+  call.point = [](const auto& inputs, const auto& outputs,
+                  OperationSpec* spec) {
+    for (size_t i = 0; i < 2; ++i) {
+      spec->spans.push_back({inputs[i], outputs[i], 64});
+    }
+  };
+  return call;
+}
+
+// One bucket is packed, or unpacked, while another is on its way.
+TEST(GpuBackend, PacksAndUnpacksWhileNcclIsBusy) {
+  constexpr int kBuckets = 4;
+  int overlaps = 0;
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    GpuRanks job(2, seed);
+    std::mt19937_64 random(seed);
+    job.gpu.Trace();
+    for (int i = 0; i < kBuckets; ++i) {
+      for (const auto& rank : job.all) rank->Make(Bucket());
+    }
+    job.Finish(&random);
+    std::vector<SoftwareGpu::Done> moves;
+    std::vector<SoftwareGpu::Done> calls;
+    for (const SoftwareGpu::Done& done : job.gpu.Traced()) {
+      if (done.what == "tf_hvd_copy_8") moves.push_back(done);
+      if (done.what == "ncclAllReduce") calls.push_back(done);
+    }
+    EXPECT_EQ(moves.size(), size_t{2} * 2 * kBuckets);
+    for (const auto& move : moves) {
+      for (const auto& call : calls) {
+        overlaps += move.device == call.device && AreConcurrent(move, call);
+      }
+    }
+    job.Close();
+    for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
+  }
+  // On one stream there would be none.
+  EXPECT_GE(overlaps, 10 * kBuckets);
+}
+
+// One rank has joined: it gives zeros for larger and larger tensors, in memory
+// that earlier calls still use.
+TEST(GpuBackend, ZerosOfLargerTensorsDisturbNoneOfSmallerOnes) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    GpuOptions options;
+    options.staging_bytes = 4096;
+    GpuRanks job(2, seed, GpuWay::kNccl, options);
+    std::mt19937_64 random(seed);
+    for (const size_t bytes : {3000, 7000, 20000}) {
+      GpuRank::Call call;
+      call.what = std::to_string(bytes) + " bytes of one rank";
+      call.spec.ranks = MembersOf({0, 1});
+      call.inputs = {std::vector<char>(bytes, 0x11)};
+      call.outputs = {bytes};
+      call.expected = call.inputs;
+      const auto count = static_cast<int64_t>(bytes / sizeof(float));
+      call.point = [count](const auto& inputs, const auto& outputs,
+                           OperationSpec* spec) {
+        spec->spans.push_back({inputs[0], outputs[0], count});
+      };
+      job.all[0]->Make(call);
+      call.joined = true;
+      call.inputs = call.expected = {};
+      call.outputs = {};
+      call.point = [count](const auto&, const auto&, OperationSpec* spec) {
+        spec->spans.push_back({nullptr, nullptr, count});
+      };
+      job.all[1]->Make(call);
+    }
+    job.Finish(&random);
+    job.Close();
+    for (const std::string& fault : job.gpu.Faults()) ADD_FAILURE() << fault;
   }
 }
 

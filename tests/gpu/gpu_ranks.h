@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -43,7 +45,8 @@ class GpuRank {
         link_(mail, rank),
         p2p_(&link_, rank),
         devices_(SoftwareGpu::Cuda(), rank),
-        backend_(&devices_, nccl, rank, Names(ranks), {&p2p_}, options),
+        backend_(&devices_, nccl, rank, Names(ranks), {&p2p_},
+                 WithBell(options, &rings_)),
         pinned_(&devices_, &p2p_, rank),
         compute_(gpu->NewStream(rank)) {}
 
@@ -76,8 +79,9 @@ class GpuRank {
       Expect(device->Record(compute_, &spec.memory.ready), one);
     }
     one.call.point(one.inputs, one.outputs, &spec);
+    one.rings = backend_.Serves(spec);
     Backend* const backend =
-        backend_.Serves(spec) ? static_cast<Backend*>(&backend_) : &pinned_;
+        one.rings ? static_cast<Backend*>(&backend_) : &pinned_;
     EXPECT_TRUE(backend->Serves(spec));
     Expect(backend->Make(spec, &one.operation), one);
     spec.memory.ready.reset();
@@ -105,6 +109,7 @@ class GpuRank {
       EXPECT_TRUE(*result.got == result.expected) << result.what;
     }
     results_.clear();
+    EXPECT_EQ(rings_, ended_) << "nobody was rung for what has ended";
   }
   // From now on results go there, and are not compared.
   void KeepResults(Tensors* kept) { kept_ = kept; }
@@ -121,6 +126,7 @@ class GpuRank {
     std::vector<const char*> inputs;
     std::vector<char*> outputs;
     std::unique_ptr<Operation> operation;
+    bool rings = false;  // when it ends
   };
   struct Result {
     std::shared_ptr<std::vector<char>> got;
@@ -134,6 +140,11 @@ class GpuRank {
       names.push_back("rank " + std::to_string(rank));
     }
     return names;
+  }
+
+  static GpuOptions WithBell(GpuOptions options, std::atomic<int>* rings) {
+    options.ring = [rings] { ++*rings; };
+    return options;
   }
 
   static void Expect(const Status& status, const Running& one) {
@@ -165,10 +176,19 @@ class GpuRank {
 
   bool Look(Running* one) {
     Poll poll;
+    const int rings = rings_;
     const Status status = one->operation->Progress(100'000, &poll);
     Expect(status, *one);
     if (!status.ok()) return true;  // it is not to be called again
+    const bool oldest =
+        one->rings &&
+        one == &*std::find_if(running_.begin(), running_.end(),
+                              [](const Running& other) { return other.rings; });
+    if (!poll.done && oldest) {
+      EXPECT_LE(rings, ended_) << "it was rung for what has not ended";
+    }
     if (!poll.done) return false;
+    ended_ += one->rings ? 1 : 0;
     one->operation.reset();
     // As TensorFlow: what comes next reads the outputs, and the inputs' memory
     // is for something else.
@@ -187,6 +207,8 @@ class GpuRank {
 
   SoftwareGpu* const gpu_;
   const int rank_;
+  std::atomic<int> rings_{0};
+  int ended_ = 0;  // operations that ring
   LoopbackPointToPoint link_;
   P2PBackend p2p_;
   GpuDevices devices_;

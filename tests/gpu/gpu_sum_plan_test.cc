@@ -17,7 +17,7 @@ ReduceOptions Sum(DType dtype) { return {dtype, ReduceOp::kSum, 1, 1, 1}; }
 
 std::string TextByMpi(const OperationSpec& spec, size_t me = 0,
                       size_t staging_bytes = 4096) {
-  return Text(PlanOnGpu(spec, me, {kStaging, staging_bytes}, true));
+  return Text(PlanIn(spec, me, staging_bytes, true));
 }
 
 // Rows of two tensors, of so many elements for each rank.
@@ -114,8 +114,8 @@ TEST(GpuSumPlan, ReducescatterKeepsItsPart) {
 // 4096 bytes: given and received, of 4 ranks, 128 elements of 4 bytes each.
 TEST(GpuSumPlan, CutsWhereTheStagingMemoryEnds) {
   const auto calls = [](int64_t count) {
-    return CallsOf(PlanOnGpu(Allreduce({count}, Sum(DType::kFloat32)), 0,
-                             {kStaging, 4096}, true));
+    return CallsOf(
+        PlanIn(Allreduce({count}, Sum(DType::kFloat32)), 0, 4096, true));
   };
   const std::string full =
       "alltoall >512 >512 >512 >512 <512 <512 <512 <512, "
@@ -138,7 +138,7 @@ TEST(GpuSumPlan, CallsAreTheSameWhoeverHasJoinedAndOnAllRanks) {
   std::set<std::string> calls;
   for (size_t me = 0; me < 3; ++me) {
     for (const OperationSpec& one : {spec, Joined(spec), wide}) {
-      calls.insert(CallsOf(PlanOnGpu(one, me, {kStaging, 4096}, true)));
+      calls.insert(CallsOf(PlanIn(one, me, 4096, true)));
     }
   }
   EXPECT_EQ(calls.size(), 1u);
@@ -171,7 +171,7 @@ TEST(GpuSumPlan, ItsMemoryHoldsAll) {
     if (dtype == DType::kBool) continue;
     const OperationSpec spec = Allreduce({5000}, Sum(dtype));
     const char* last = kStaging;
-    for (const GpuStep& step : PlanOnGpu(spec, 3, {kStaging, 4096}, true)) {
+    for (const GpuStep& step : PlanIn(spec, 3, 4096, true)) {
       last = std::max(last, EndOf(step, 4));
     }
     EXPECT_LE(last, kStaging + 4096) << NameOf(dtype);

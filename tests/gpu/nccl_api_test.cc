@@ -94,6 +94,7 @@ TEST(NcclApi, NumbersAreTheHeaders) {
   EXPECT_EQ(reduction(NcclReduction::kProduct), ncclProd);
   EXPECT_EQ(reduction(NcclReduction::kMax), ncclMax);
   EXPECT_EQ(reduction(NcclReduction::kMin), ncclMin);
+  EXPECT_EQ(reduction(NcclReduction::kAverage), ncclAvg);
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ inline std::string Text(NcclNumber number) {
 }
 
 inline std::string Text(const GpuCall& call) {
-  constexpr const char* kReductions[] = {"sum", "product", "max", "min"};
+  constexpr const char* kReductions[] = {"sum", "product", "max", "min",
+                                         "average"};
   std::ostringstream text;
   text << NameOf(call.kind);
   if (call.kind == OpKind::kAlltoall) {
@@ -38,7 +39,9 @@ inline std::string Text(const GpuCall& call) {
     for (const int64_t bytes : call.receive) text << " <" << bytes;
     return text.str();
   }
-  text << " " << call.count << " " << Text(call.number);
+  text << " " << call.count;
+  for (const GpuBuffer& other : call.others) text << "+" << other.count;
+  text << " " << Text(call.number);
   if (call.kind == OpKind::kBroadcast) {
     text << " from " << call.root;
   } else if (call.kind != OpKind::kAllgather) {
@@ -121,9 +124,40 @@ inline OperationSpec InPlace(OperationSpec spec) {
   return spec;
 }
 
+// All steps of a plan, in the order in which they are put on streams.
+inline std::vector<GpuStep> StepsOf(const GpuPlan& plan) {
+  std::vector<GpuStep> steps;
+  for (const GpuPiece& piece : plan.pieces) {
+    if (!piece.pack.empty()) steps.emplace_back(piece.pack);
+    steps.insert(steps.end(), piece.steps.begin(), piece.steps.end());
+    if (!piece.unpack.empty()) steps.emplace_back(piece.unpack);
+  }
+  return steps;
+}
+
+inline char* const kSpareMemory =
+    reinterpret_cast<char*>(uintptr_t{0x78000000});
+// Less is packed; and so much goes in one call.
+inline constexpr GpuLimits kLimits = {2048, 8192};
+
+inline GpuPlan PlanPieces(const OperationSpec& spec, size_t me,
+                          size_t staging_bytes, bool by_mpi = false) {
+  GpuStaging staging;
+  staging.memory = kStaging;
+  staging.bytes = staging_bytes;
+  staging.spare = kSpareMemory;
+  return PlanOnGpu(spec, me, staging, kLimits, by_mpi);
+}
+
+inline std::vector<GpuStep> PlanIn(const OperationSpec& spec, size_t me,
+                                   size_t staging_bytes, bool by_mpi = false) {
+  return StepsOf(PlanPieces(spec, me, staging_bytes, by_mpi));
+}
+
+// `half`: bytes, of the staging memory.
 inline std::vector<GpuStep> Plan(const OperationSpec& spec, size_t me = 0,
-                                 size_t staging_bytes = 4096) {
-  return PlanOnGpu(spec, me, {kStaging, staging_bytes});
+                                 size_t half = 4096) {
+  return PlanIn(spec, me, 2 * half);
 }
 
 }  // namespace tf_hvd

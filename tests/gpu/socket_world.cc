@@ -305,7 +305,7 @@ class SocketWorld final : public World {
     for (int other = 0; other < topology_.size; ++other) {
       if (other != rank) edges_.try_emplace(other, &sockets_, other);
     }
-    data_.emplace(topology_, std::nullopt, nullptr, &p2p_, gpu);
+    data_.emplace(topology_, std::nullopt, nullptr, &p2p_, &bell_, gpu);
   }
 
   const Topology& topology() const override { return topology_; }

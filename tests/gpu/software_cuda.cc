@@ -123,6 +123,18 @@ struct SoftwareCuda {
     gpu.Advance();
     return 0;
   }
+  // Called with the lock, as the driver calls it within its own: a function
+  // that called the driver would never return.
+  static int LaunchHostFunc(CudaStream stream, void (*fn)(void*), void* data) {
+    SoftwareGpu& gpu = SoftwareGpu::Get();
+    const Lock lock(gpu.mutex_);
+    gpu.Put(stream, {"a host function",
+                     nullptr,
+                     [fn, data](CUstream_st*) { fn(data); },
+                     {}});
+    gpu.Advance();
+    return 0;
+  }
   static int EventCreate(CudaEvent* event, unsigned) {
     SoftwareGpu& gpu = SoftwareGpu::Get();
     const Lock lock(gpu.mutex_);
@@ -256,12 +268,27 @@ struct SoftwareCuda {
     const std::vector<char> given(argument, argument + kernel->argument_bytes);
     const auto threads = static_cast<int>(block_x);
     if (grid_x == 0 || threads == 0) return kInvalidValue;
-    gpu.Put(stream, {kernel->name,
-                     nullptr,
-                     [&gpu, kernel, given, grid_x, threads](CUstream_st* of) {
-                       kernel->run(&gpu, given.data(), grid_x, threads, of);
-                     },
-                     {}});
+    // What a kernel is to read of pinned memory must lie there still.
+    const auto hash = [&gpu, kernel](const void* of) {
+      size_t all = 0;
+      for (const auto& [memory, bytes] : kernel->lists(of)) {
+        if (gpu.IsOfHost(memory)) all = all * 31 + HashOf(memory, bytes);
+      }
+      return all;
+    };
+    const size_t before = hash(given.data());
+    gpu.Put(
+        stream,
+        {kernel->name,
+         nullptr,
+         [&gpu, kernel, given, grid_x, threads, hash, before](CUstream_st* of) {
+           if (hash(given.data()) != before) {
+             return gpu.Fault(std::string(kernel->name) +
+                              "'s list has changed before it was read");
+           }
+           kernel->run(&gpu, given.data(), grid_x, threads, of);
+         },
+         {}});
     ++gpu.counts_.launches;
     gpu.Advance();
     return 0;
@@ -293,6 +320,7 @@ const CudaApi* SoftwareGpu::Cuda() {
     table.stream_destroy = SoftwareCuda::StreamDestroy;
     table.stream_get_ctx = SoftwareCuda::StreamGetCtx;
     table.stream_wait_event = SoftwareCuda::StreamWaitEvent;
+    table.launch_host_func = SoftwareCuda::LaunchHostFunc;
     table.event_create = SoftwareCuda::EventCreate;
     table.event_destroy = SoftwareCuda::EventDestroy;
     table.event_record = SoftwareCuda::EventRecord;

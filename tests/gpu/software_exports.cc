@@ -59,6 +59,8 @@ TF_HVD_EXPORT(cuStreamGetCtx, stream_get_ctx, (CudaStream a, CudaContext* b),
               (a, b))
 TF_HVD_EXPORT(cuStreamWaitEvent, stream_wait_event,
               (CudaStream a, CudaEvent b, unsigned c), (a, b, c))
+TF_HVD_EXPORT(cuLaunchHostFunc, launch_host_func,
+              (CudaStream a, void (*b)(void*), void* c), (a, b, c))
 TF_HVD_EXPORT(cuEventCreate, event_create, (CudaEvent * a, unsigned b), (a, b))
 TF_HVD_EXPORT(cuEventDestroy_v2, event_destroy, (CudaEvent a), (a))
 TF_HVD_EXPORT(cuEventRecord, event_record, (CudaEvent a, CudaStream b), (a, b))

@@ -11,13 +11,39 @@
 namespace tf_hvd {
 namespace {
 
+using Lists = std::vector<std::pair<const void*, size_t>>;
+
+Lists ListsOf(const MoveArguments& arguments) {
+  const auto rows = static_cast<size_t>(arguments.row_count);
+  Lists lists = {{arguments.rows, rows * sizeof(MoveRow)}};
+  if (arguments.first_rows != nullptr) {
+    const auto tiles = static_cast<size_t>(
+        (arguments.total + arguments.tile - 1) / arguments.tile);
+    lists.emplace_back(arguments.first_rows, tiles * sizeof(uint32_t));
+  }
+  return lists;
+}
+
+Lists ListsOf(const AdasumArguments& arguments) {
+  if (arguments.rows == nullptr) return {};
+  return {{arguments.rows,
+           static_cast<size_t>(arguments.row_count) * sizeof(AdasumRow)}};
+}
+
+Lists ListsOf(const SumRowsArguments& arguments) {
+  return {
+      {arguments.order, static_cast<size_t>(arguments.rows) * sizeof(int64_t)},
+      {arguments.ends,
+       static_cast<size_t>(arguments.sum_count) * sizeof(int64_t)}};
+}
+
 void RunMove(const SoftwareKernel& kernel, SoftwareGpu* gpu,
              const MoveArguments& arguments, unsigned blocks, int threads,
              CUstream_st* stream) {
-  bool sound =
-      gpu->Touch(stream, arguments.rows,
-                 static_cast<size_t>(arguments.row_count) * sizeof(MoveRow),
-                 false, kernel.name);
+  bool sound = true;
+  for (const auto& [list, bytes] : ListsOf(arguments)) {
+    sound = sound && gpu->Touch(stream, list, bytes, false, kernel.name);
+  }
   int64_t begin = 0;
   for (int64_t i = 0; sound && i < arguments.row_count; ++i) {
     const MoveRow& row = arguments.rows[i];
@@ -152,6 +178,9 @@ SoftwareFunction FunctionOf(const Kernel& kernel,
                          unsigned blocks, int threads, CUstream_st* stream) {
             run(kernel, gpu, *static_cast<const Arguments*>(argument), blocks,
                 threads, stream);
+          },
+          [](const void* argument) {
+            return ListsOf(*static_cast<const Arguments*>(argument));
           }};
 }
 

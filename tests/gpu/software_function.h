@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 struct CUstream_st;
 
@@ -21,6 +23,10 @@ struct SoftwareFunction {
   std::function<void(SoftwareGpu* gpu, const void* argument, unsigned blocks,
                      int threads, CUstream_st* stream)>
       run;
+  // What it reads besides tensors: memory, and bytes.
+  std::function<std::vector<std::pair<const void*, size_t>>(
+      const void* argument)>
+      lists;
 };
 
 // Null if there is none.

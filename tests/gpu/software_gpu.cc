@@ -53,6 +53,11 @@ SoftwareGpu::Counts SoftwareGpu::counts() {
   return counts_;
 }
 
+std::vector<SoftwareGpu::Done> SoftwareGpu::Traced() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return traced_;
+}
+
 void SoftwareGpu::Fault(const std::string& text) {
   faults_.push_back("seed " + std::to_string(seed_) + ": " + text);
 }
@@ -88,6 +93,10 @@ bool SoftwareGpu::Step() {
   stream->clock.Join(work.host);
   stream->clock.Tick(stream->actor);
   work.run(stream);
+  if (traces_) {
+    traced_.push_back({work.what, stream->device, stream->actor,
+                       stream->clock.of(stream->actor), stream->clock});
+  }
   return true;
 }
 

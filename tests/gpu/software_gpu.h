@@ -82,6 +82,15 @@ class SoftwareGpu {
     int64_t copies = 0;
   };
 
+  // Something that a stream has done.
+  struct Done {
+    std::string what;
+    int device = 0;
+    int actor = 0;  // the stream
+    uint64_t time = 0;
+    VectorClock clock;  // what was known to have happened before
+  };
+
   SoftwareGpu(int devices, uint64_t seed);
   ~SoftwareGpu();
 
@@ -96,6 +105,9 @@ class SoftwareGpu {
   // What was found to be wrong; with the seed.
   std::vector<std::string> Faults();
   Counts counts();
+  // From now on what streams do is written down.
+  void Trace() { traces_ = true; }
+  std::vector<Done> Traced();
 
   // Of a device: as if TensorFlow had made them. Null memory: none is left.
   CudaStream NewStream(int device);
@@ -158,6 +170,8 @@ class SoftwareGpu {
   AccessLog log_;
   std::vector<std::string> faults_;
   Counts counts_;
+  std::vector<Done> traced_;
+  std::atomic<bool> traces_{false};           // not guarded
   std::atomic<bool> fail_allocation_{false};  // not guarded
   // All devices' memory: an address range that nobody may touch, unless the
   // host was let in.

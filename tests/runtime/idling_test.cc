@@ -33,6 +33,9 @@ TEST(WaitLimit, Table) {
   const auto waits = [](WaitState* s) { s->waiting = true; };
   const auto relays = [](WaitState* s) { s->relays = true; };
   const auto moves = [](WaitState* s) { s->moving = true; };
+  const auto moves_and_rings = [](WaitState* s) {
+    s->moving = s->rings = true;
+  };
   const auto leaves = [](WaitState* s) { s->leaving = true; };
   const Row rows[] = {
       {"outcomes", With(rung, [](auto* s) { s->has_outcomes = true; }), 0},
@@ -51,6 +54,10 @@ TEST(WaitLimit, Table) {
       {"moves", With(Idle(900 * kUs, false), moves), 0},
       {"moves, late", With(rung, moves), 500 * kUs},
       {"moves, very late", With(long_ago, moves), kMs},
+      // On a device: the end of an operation rings, an error does not.
+      {"moves, and rings", With(Idle(0, false), moves_and_rings), kMs},
+      {"moves, and rings, late", With(rung, moves_and_rings), kMs},
+      {"moves, and rings, polled", With(later, moves_and_rings), 500 * kUs},
       {"rung, waits", With(rung, waits), 100 * kMs},
       {"rung, relays", With(rung, relays), 1000 * kMs},
       {"rung, leaves", With(rung, leaves), 100 * kMs},

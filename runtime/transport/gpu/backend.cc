@@ -12,7 +12,7 @@ namespace {
 
 // The rows of most operations. There is memory for all that may be under way
 // from the start; for more rows it is made when it is needed.
-constexpr size_t kRowBytes = size_t{64} << 10;
+constexpr size_t kRowBytes = size_t{128} << 10;
 
 }  // namespace
 
@@ -61,6 +61,7 @@ Status GpuBackend::Make(OperationSpec spec,
       host == nullptr ? nullptr : communicators_by_set_[spec.set].get();
   auto made = std::make_unique<GpuOperation>(this, std::move(spec), me, on,
                                              std::move(communicator));
+  TF_HVD_RETURN_IF_ERROR(made->Plan());
   if (host != nullptr) {
     TF_HVD_RETURN_IF_ERROR(made->Bootstrap(host, connecting));
   }
@@ -104,7 +105,9 @@ Status GpuBackend::OnDeviceOf(const OperationSpec& spec, OnDevice** on) {
   }
   OnDevice& found = on_devices_[device->ordinal()];
   if (found.device == nullptr) {
-    TF_HVD_RETURN_IF_ERROR(device->NewStream(&found.stream));
+    for (CudaStream& stream : found.streams) {
+      TF_HVD_RETURN_IF_ERROR(device->NewStream(&stream));
+    }
     TF_HVD_RETURN_IF_ERROR(device->Allocate(
         MemoryKind::kDevice, options_.staging_bytes, &found.staging));
     TF_HVD_RETURN_IF_ERROR(AddRows(device, window(), kRowBytes));
@@ -133,18 +136,28 @@ Status GpuBackend::TakeRows(const OnDevice& on, size_t bytes, Rows* rows) {
 
 Status GpuBackend::AddRows(const std::shared_ptr<GpuDevice>& device,
                            size_t blocks, size_t bytes) {
-  std::shared_ptr<char> pinned;
-  std::shared_ptr<char> on_device;
+  std::shared_ptr<char> memory;
   TF_HVD_RETURN_IF_ERROR(
-      device->Allocate(MemoryKind::kPinned, blocks * bytes, &pinned));
-  TF_HVD_RETURN_IF_ERROR(
-      device->Allocate(MemoryKind::kDevice, blocks * bytes, &on_device));
+      device->Allocate(MemoryKind::kPinned, blocks * bytes, &memory));
   for (size_t at = 0; at < blocks * bytes; at += bytes) {
-    free_rows_.push_back({{pinned, pinned.get() + at},
-                          {on_device, on_device.get() + at},
-                          bytes,
-                          device->ordinal()});
+    free_rows_.push_back(
+        {{memory, memory.get() + at}, bytes, device->ordinal()});
   }
+  return Status::Ok();
+}
+
+// Twice as much as before, at least: what is kept is not much more than what
+// is needed.
+Status GpuBackend::Spare(OnDevice* on, size_t bytes, char** memory) {
+  if (bytes > on->spare_bytes) {
+    const size_t larger = std::max(bytes, 2 * on->spare_bytes);
+    std::shared_ptr<char> spare;
+    TF_HVD_RETURN_IF_ERROR(
+        on->device->Allocate(MemoryKind::kDevice, larger, &spare));
+    on->spares.push_back(std::move(spare));
+    on->spare_bytes = larger;
+  }
+  *memory = on->spares.back().get();
   return Status::Ok();
 }
 

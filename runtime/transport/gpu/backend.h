@@ -1,7 +1,8 @@
-// GpuBackend: collectives of tensors in the memory of GPUs. Each device has one
-// stream of ours, on which operations lie in the agreed order: pack, a call of
-// NCCL, unpack (plan.h). The stream waits for TensorFlow's by an event, on
-// the device; that an operation has ended is found by looking at another event.
+// GpuBackend: collectives of tensors in the memory of GPUs. Each device has
+// streams of ours that pack, call NCCL and unpack (plan.h), on each of which
+// operations lie in the agreed order. They wait for TensorFlow's and for each
+// other by events, on the device; that an operation has ended is found by
+// looking at another event, for which a host function of the device's rings.
 // No thread waits for a device.
 //
 // A set of several ranks has a communicator of NCCL, made when its first
@@ -35,8 +36,13 @@ namespace tf_hvd {
 class GpuOperation;
 
 struct GpuOptions {
-  // Of each device: in it tensors are put together. The same on all ranks.
+  // Of each device: in its halves tensors are put together. The same on all
+  // ranks.
   size_t staging_bytes = size_t{64} << 20;
+  GpuLimits limits;
+  // Wakes whoever looks, when an operation has ended; on a thread of the
+  // driver's, also after the backend is gone. Null: nobody sleeps.
+  std::function<void()> ring;
   // Whether ranks may share a device, as NCCL allows it where each of them
   // claims to be on a host of its own (NCCL_HOSTID).
   bool shared_devices = false;
@@ -78,17 +84,24 @@ class GpuBackend final : public Backend {
  private:
   friend class GpuOperation;
 
+  enum StreamKind { kPack, kCalls, kUnpack, kBell, kStreams };
+
   // What this rank has on one of its devices.
   struct OnDevice {
     std::shared_ptr<GpuDevice> device;
-    CudaStream stream = nullptr;
+    CudaStream streams[kStreams] = {};
     std::shared_ptr<char> staging;
+    GpuMemory half = kFirstHalf;  // that comes next
+    // The last is the largest. The others may still be in use.
+    std::vector<std::shared_ptr<char>> spares;
+    size_t spare_bytes = 0;
+    // When the last use of each GpuMemory will have ended.
+    std::shared_ptr<GpuEvent> last_uses[kGpuMemories];
+    std::deque<GpuOperation*> running;  // all on the streams, in their order
   };
-  // Where the rows of an operation's launches lie: written by the host, copied
-  // to the device.
+  // Pinned memory for what an operation's launches read. It is kept.
   struct Rows {
-    std::shared_ptr<char> pinned;
-    std::shared_ptr<char> on_device;
+    std::shared_ptr<char> memory;
     size_t bytes = 0;
     int ordinal = -1;
   };
@@ -107,6 +120,8 @@ class GpuBackend final : public Backend {
   Status TakeRows(const OnDevice& on, size_t bytes, Rows* rows);
   Status AddRows(const std::shared_ptr<GpuDevice>& device, size_t blocks,
                  size_t bytes);
+  // At least so much memory, which is kept.
+  static Status Spare(OnDevice* on, size_t bytes, char** memory);
   void GiveBack(Rows rows) { free_rows_.push_back(std::move(rows)); }
   Status FindHost(const OperationSpec& spec, Backend** host) const;
   // False if something may still write to memory.
@@ -125,8 +140,8 @@ class GpuBackend final : public Backend {
   std::map<int, OnDevice> on_devices_;  // by ordinal
   std::map<int32_t, std::shared_ptr<NcclCommunicator>> communicators_by_set_;
   std::shared_ptr<GpuCommunicator> by_mpi_;  // of all ranks; null until used
-  // Operations that are not all on a stream yet, in the agreed order: the first
-  // may put more there.
+  // Operations that are not all on the streams yet, in the agreed order: the
+  // first may put more there.
   std::deque<GpuOperation*> putting_;
   std::vector<Rows> free_rows_;
   // All; and those whose ends are under way, or were when it was last looked.

@@ -66,6 +66,8 @@ struct CudaApi {
   int (*stream_get_ctx)(CudaStream stream, CudaContext* context) = nullptr;
   int (*stream_wait_event)(CudaStream stream, CudaEvent event,
                            unsigned flags) = nullptr;
+  int (*launch_host_func)(CudaStream stream, void (*fn)(void* data),
+                          void* data) = nullptr;
   int (*event_create)(CudaEvent* event, unsigned flags) = nullptr;
   int (*event_destroy)(CudaEvent event) = nullptr;
   int (*event_record)(CudaEvent event, CudaStream stream) = nullptr;

@@ -252,12 +252,26 @@ Status GpuDevice::Launch(CudaStream stream, const std::string& kernel,
       .WithContext("kernel " + kernel);
 }
 
-Status GpuDevice::Launch(CudaStream stream, const GpuMove& move,
-                         const void* rows) {
-  MoveArguments arguments = move.arguments;
-  arguments.rows = static_cast<const MoveRow*>(rows);
+Status GpuDevice::Launch(CudaStream stream, const GpuMove& move, char* rows) {
+  MoveArguments arguments = move.WriteRows(rows);
   void* values[] = {&arguments};
   return Launch(stream, move.kernel, move.blocks(), GpuMove::kThreads, values);
+}
+
+Status GpuDevice::CallWhenDone(CudaStream stream, std::function<void()> fn) {
+  const Current current(*this);
+  TF_HVD_RETURN_IF_ERROR(current.status());
+  auto given = std::make_unique<std::function<void()>>(std::move(fn));
+  const int error = api_->launch_host_func(
+      stream,
+      [](void* data) {
+        const std::unique_ptr<std::function<void()>> called(
+            static_cast<std::function<void()>*>(data));
+        (*called)();
+      },
+      given.get());
+  if (error == kCudaSuccess) static_cast<void>(given.release());
+  return Check("cuLaunchHostFunc", error);
 }
 
 }  // namespace tf_hvd

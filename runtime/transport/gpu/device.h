@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -87,8 +88,12 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   // One of compute/device_kernels.cu.cc. `arguments` as for cuLaunchKernel.
   Status Launch(CudaStream stream, const std::string& kernel, unsigned blocks,
                 unsigned threads, void** arguments);
-  // `rows`: the move's, where the device can read them.
-  Status Launch(CudaStream stream, const GpuMove& move, const void* rows);
+  // `rows`: pinned memory for the move's, its until the launch has been done.
+  Status Launch(CudaStream stream, const GpuMove& move, char* rows);
+
+  // Calls `fn` on a thread of the driver's when the stream has come so far. It
+  // must call nothing of CUDA's. Never called if the device fails before.
+  Status CallWhenDone(CudaStream stream, std::function<void()> fn);
 
  private:
   friend class GpuEvent;

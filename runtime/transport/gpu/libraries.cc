@@ -56,6 +56,7 @@ const char* FillCuda(void* library, CudaApi* api) {
   symbols.Find("cuStreamDestroy_v2", &api->stream_destroy);
   symbols.Find("cuStreamGetCtx", &api->stream_get_ctx);
   symbols.Find("cuStreamWaitEvent", &api->stream_wait_event);
+  symbols.Find("cuLaunchHostFunc", &api->launch_host_func);
   symbols.Find("cuEventCreate", &api->event_create);
   symbols.Find("cuEventDestroy_v2", &api->event_destroy);
   symbols.Find("cuEventRecord", &api->event_record);

@@ -1,7 +1,12 @@
 #include "runtime/transport/gpu/move.h"
 
+#include <cstring>
+
 namespace tf_hvd {
 namespace {
+
+// So few rows are searched through.
+constexpr size_t kFewRows = 4;
 
 // Complex numbers are scaled part by part.
 DType PartsOf(DType dtype) {
@@ -14,7 +19,31 @@ std::string VerbOf(Scaling::Cast cast) {
   return cast == Scaling::Cast::kNarrow ? "tf_hvd_narrow_" : "tf_hvd_widen_";
 }
 
+bool IsIndexed(const GpuMove& move) { return move.rows.size() > kFewRows; }
+
 }  // namespace
+
+size_t GpuMove::row_bytes() const {
+  const size_t indexed = IsIndexed(*this) ? blocks() + blocks() % 2 : 0;
+  return rows.size() * sizeof(MoveRow) + indexed * sizeof(uint32_t);
+}
+
+MoveArguments GpuMove::WriteRows(char* to) const {
+  MoveArguments launched = arguments;
+  std::memcpy(to, rows.data(), rows.size() * sizeof(MoveRow));
+  launched.rows = reinterpret_cast<const MoveRow*>(to);
+  if (!IsIndexed(*this)) return launched;
+  auto* const first_rows =
+      reinterpret_cast<uint32_t*>(to + rows.size() * sizeof(MoveRow));
+  uint32_t row = 0;
+  for (unsigned block = 0; block < blocks(); ++block) {
+    const int64_t begin = static_cast<int64_t>(block) * arguments.tile;
+    while (rows[row].end <= begin) ++row;
+    first_rows[block] = row;
+  }
+  launched.first_rows = first_rows;
+  return launched;
+}
 
 void MoveBuilder::Add(const void* input, void* output, int64_t bytes) {
   const bool stays = input == output && !scaling_.needed();

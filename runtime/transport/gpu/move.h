@@ -24,11 +24,15 @@ struct GpuMove {
   MoveArguments arguments{};  // but for the rows
 
   bool empty() const { return rows.empty(); }
-  size_t row_bytes() const { return rows.size() * sizeof(MoveRow); }
   unsigned blocks() const {
     return static_cast<unsigned>((arguments.total + arguments.tile - 1) /
                                  arguments.tile);
   }
+  // What the device reads: the rows, then the one that each block begins in,
+  // where it would search for that in more than a few.
+  size_t row_bytes() const;
+  // `to`: memory that the device reads. Gives the arguments of the launch.
+  MoveArguments WriteRows(char* to) const;
 };
 
 // What is done with elements on their way; nothing by default.

@@ -70,66 +70,83 @@ Status NcclCommunicator::Ready(bool* ready) {
 
 Status NcclCommunicator::Put(const GpuCall& call, CudaStream stream) {
   return device_->Within([&]() -> Status {
-    switch (call.kind) {
-      case OpKind::kAllreduce:
-        return Check(
-            "ncclAllReduce",
-            api_->all_reduce(call.input, call.output, call.count, call.number,
-                             call.reduction, comm_, stream));
-      case OpKind::kReducescatter:
-        return Check(
-            "ncclReduceScatter",
-            api_->reduce_scatter(call.input, call.output, call.count,
-                                 call.number, call.reduction, comm_, stream));
-      case OpKind::kAllgather:
-        return Check("ncclAllGather",
-                     api_->all_gather(call.input, call.output, call.count,
-                                      call.number, comm_, stream));
-      case OpKind::kBroadcast:
-        return Check("ncclBroadcast",
-                     api_->broadcast(call.input, call.output, call.count,
-                                     call.number, call.root, comm_, stream));
-      case OpKind::kAlltoall:
-        return PutAlltoall(call, stream);
-      default:
-        return Internal("bug in tf_hvd: NCCL has no " +
-                        std::string(NameOf(call.kind)));
+    const GpuBuffer first = {call.input, call.output, call.count};
+    if (call.kind == OpKind::kAlltoall) {
+      return PutGroup([&] { return PutAlltoall(call, stream); });
     }
+    if (call.others.empty()) return PutOne(call, first, stream);
+    return PutGroup([&] {
+      Status status = PutOne(call, first, stream);
+      for (const GpuBuffer& other : call.others) {
+        if (status.ok()) status = PutOne(call, other, stream);
+      }
+      return status;
+    });
   });
 }
 
-// A group must be ended once it has begun, whatever fails in it. Ranks that
-// have nothing for each other do not meet; one that has nothing for any sends
-// nothing to itself, so that it too makes a call.
-Status NcclCommunicator::PutAlltoall(const GpuCall& call, CudaStream stream) {
+Status NcclCommunicator::PutOne(const GpuCall& call, const GpuBuffer& buffer,
+                                CudaStream stream) {
+  const auto& [input, output, count] = buffer;
+  switch (call.kind) {
+    case OpKind::kAllreduce:
+      return Check("ncclAllReduce",
+                   api_->all_reduce(input, output, count, call.number,
+                                    call.reduction, comm_, stream));
+    case OpKind::kReducescatter:
+      return Check("ncclReduceScatter",
+                   api_->reduce_scatter(input, output, count, call.number,
+                                        call.reduction, comm_, stream));
+    case OpKind::kAllgather:
+      return Check(
+          "ncclAllGather",
+          api_->all_gather(input, output, count, call.number, comm_, stream));
+    case OpKind::kBroadcast:
+      return Check("ncclBroadcast",
+                   api_->broadcast(input, output, count, call.number, call.root,
+                                   comm_, stream));
+    default:
+      return Internal("bug in tf_hvd: NCCL has no " +
+                      std::string(NameOf(call.kind)));
+  }
+}
+
+// A group must be ended once it has begun, whatever fails in it.
+Status NcclCommunicator::PutGroup(const std::function<Status()>& put) {
   TF_HVD_RETURN_IF_ERROR(Check("ncclGroupStart", api_->group_start()));
+  const Status status = put();
+  const Status ended = Check("ncclGroupEnd", api_->group_end());
+  return status.ok() ? ended : status;
+}
+
+// Ranks that have nothing for each other do not meet; one that has nothing for
+// any sends nothing to itself, so that it too makes a call.
+Status NcclCommunicator::PutAlltoall(const GpuCall& call, CudaStream stream) {
   const auto is_zero = [](int64_t bytes) { return bytes == 0; };
   const bool idle =
       std::all_of(call.send.begin(), call.send.end(), is_zero) &&
       std::all_of(call.receive.begin(), call.receive.end(), is_zero);
   const auto* input = static_cast<const char*>(call.input);
   auto* output = static_cast<char*>(call.output);
-  Status status;
-  for (size_t i = 0; i < call.send.size() && status.ok(); ++i) {
+  for (size_t i = 0; i < call.send.size(); ++i) {
     const int peer = static_cast<int>(i);
     const auto sent = static_cast<size_t>(call.send[i]);
     const auto received = static_cast<size_t>(call.receive[i]);
     const bool always = idle && i == me_;
     if (sent > 0 || always) {
-      status = Check("ncclSend", api_->send(input, sent, NcclNumber::kUint8,
-                                            peer, comm_, stream));
+      TF_HVD_RETURN_IF_ERROR(Check(
+          "ncclSend",
+          api_->send(input, sent, NcclNumber::kUint8, peer, comm_, stream)));
     }
-    if (!status.ok()) break;
     if (received > 0 || always) {
-      status =
+      TF_HVD_RETURN_IF_ERROR(
           Check("ncclRecv", api_->receive(output, received, NcclNumber::kUint8,
-                                          peer, comm_, stream));
+                                          peer, comm_, stream)));
     }
     input += sent;
     output += received;
   }
-  const Status ended = Check("ncclGroupEnd", api_->group_end());
-  return status.ok() ? ended : status;
+  return Status::Ok();
 }
 
 std::function<void()> NcclCommunicator::TakeForAbort() {

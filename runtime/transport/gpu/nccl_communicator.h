@@ -57,6 +57,10 @@ class NcclCommunicator final : public GpuCommunicator {
  private:
   // What ends it by force, on any thread; refers to nothing that may go.
   std::function<void()> TakeForAbort();
+  Status PutOne(const GpuCall& call, const GpuBuffer& buffer,
+                CudaStream stream);
+  // Several calls that are put as one.
+  Status PutGroup(const std::function<Status()>& put);
   Status PutAlltoall(const GpuCall& call, CudaStream stream);
   Status Check(const char* call, int error) const {
     return FromNccl(*api_, call, error);

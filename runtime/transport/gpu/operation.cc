@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/base/clock.h"
@@ -15,23 +16,26 @@ namespace {
 // How long kernels of ours may take that lie behind an aborted call of NCCL.
 constexpr int64_t kDrainNs = 2 * kSecond;
 
-// What the device is to read of a step: the rows of a launch.
-struct StepRows {
-  const void* data = nullptr;
-  size_t bytes = 0;
-};
+// What the device is to read of a step.
+size_t RowBytesOf(const GpuStep& step) {
+  return std::visit(
+      [](const auto& one) -> size_t {
+        if constexpr (std::is_same_v<decltype(one), const GpuCall&>) {
+          return 0;
+        } else {
+          return one.row_bytes();
+        }
+      },
+      step);
+}
 
-StepRows RowsOf(const GpuStep& step) {
-  if (const auto* const move = std::get_if<GpuMove>(&step)) {
-    return {move->rows.data(), move->row_bytes()};
+size_t RowBytesOf(const GpuPlan& plan) {
+  size_t bytes = 0;
+  for (const GpuPiece& piece : plan.pieces) {
+    bytes += piece.pack.row_bytes() + piece.unpack.row_bytes();
+    for (const GpuStep& step : piece.steps) bytes += RowBytesOf(step);
   }
-  if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
-    return {adasum->rows.data(), adasum->row_bytes()};
-  }
-  if (const auto* const sum = std::get_if<GpuSum>(&step)) {
-    return {sum->list.data(), sum->row_bytes()};
-  }
-  return {};
+  return bytes;
 }
 
 }  // namespace
@@ -44,10 +48,24 @@ GpuOperation::GpuOperation(GpuBackend* backend, OperationSpec spec, size_t me,
       me_(me),
       on_(on),
       communicator_(std::move(communicator)) {
-  steps_ = PlanOnGpu(
-      spec_, me_, {on_->staging.get(), backend_->options_.staging_bytes},
-      /*by_mpi=*/communicator_ != nullptr && !communicator_->reduces());
   backend_->putting_.push_back(this);
+}
+
+Status GpuOperation::Plan() {
+  const GpuOptions& options = backend_->options_;
+  const bool by_mpi = communicator_ != nullptr && !communicator_->reduces();
+  GpuStaging staging;
+  staging.memory = on_->staging.get();
+  staging.bytes = options.staging_bytes;
+  staging.half = on_->half;
+  plan_ = PlanOnGpu(spec_, me_, staging, options.limits, by_mpi);
+  if (plan_.spare_bytes > 0) {
+    TF_HVD_RETURN_IF_ERROR(
+        GpuBackend::Spare(on_, plan_.spare_bytes, &staging.spare));
+    plan_ = PlanOnGpu(spec_, me_, staging, options.limits, by_mpi);
+  }
+  on_->half = plan_.next_half;
+  return Status::Ok();
 }
 
 GpuOperation::~GpuOperation() {
@@ -56,9 +74,9 @@ GpuOperation::~GpuOperation() {
 }
 
 void GpuOperation::LeaveTurn() {
-  auto& putting = backend_->putting_;
-  putting.erase(std::remove(putting.begin(), putting.end(), this),
-                putting.end());
+  for (auto* const turns : {&backend_->putting_, &on_->running}) {
+    turns->erase(std::remove(turns->begin(), turns->end(), this), turns->end());
+  }
 }
 
 Status GpuOperation::Bootstrap(Backend* host, NcclCommunicator* nccl) {
@@ -89,13 +107,20 @@ Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (bootstrap_ != nullptr) return MoveBootstrap(budget_ns, poll);
   if (ended_ == nullptr) return Put(poll);
   poll->enqueued = ended_;
+  poll->rings = backend_->options_.ring != nullptr;
+  // They end in this order.
+  if (on_->running.front() != this) return Status::Ok();
   TF_HVD_RETURN_IF_ERROR(on_->device->HasFired(*ended_, &poll->done));
   if (!poll->done && !inputs_made_ && spec_.memory.ready != nullptr) {
     TF_HVD_RETURN_IF_ERROR(
         on_->device->HasFired(*spec_.memory.ready, &inputs_made_));
     poll->computing = !inputs_made_;
   }
-  if (poll->done || communicator_ == nullptr) return Status::Ok();
+  if (poll->done) {
+    LeaveTurn();
+    return Status::Ok();
+  }
+  if (communicator_ == nullptr) return Status::Ok();
   // What lies on the stream does not end if a rank has gone: NCCL says so.
   bool ready = false;
   return communicator_->Ready(&ready);
@@ -120,8 +145,8 @@ Status GpuOperation::Connect() {
   return connecting_->Begin(peers_[0].id, peers_.size(), me_);
 }
 
-// What is put on the stream of a device lies there in the agreed order, for all
-// sets together.
+// What is put on the streams of a device lies there in the agreed order, for
+// all sets together.
 Status GpuOperation::Put(Poll* poll) {
   if (backend_->putting_.front() != this) return Status::Ok();
   for (;;) {
@@ -132,71 +157,147 @@ Status GpuOperation::Put(Poll* poll) {
     if (!ready) return Status::Ok();
     poll->moved = true;
     if (!begun_) TF_HVD_RETURN_IF_ERROR(Begin());
-    if (next_ == steps_.size()) break;
-    TF_HVD_RETURN_IF_ERROR(PutStep(steps_[next_++]));
+    if (piece_ == plan_.pieces.size()) break;
+    const GpuPiece& piece = plan_.pieces[piece_];
+    if (!packed_) TF_HVD_RETURN_IF_ERROR(PutPack(piece));
+    if (next_ < piece.steps.size()) {
+      TF_HVD_RETURN_IF_ERROR(PutStep(piece.steps[next_++]));
+      continue;
+    }
+    TF_HVD_RETURN_IF_ERROR(PutUnpack(piece));
+    ++piece_;
+    next_ = 0;
+    packed_ = false;
   }
-  LeaveTurn();
-  TF_HVD_RETURN_IF_ERROR(on_->device->Record(on_->stream, &ended_));
+  TF_HVD_RETURN_IF_ERROR(PutEnd());
   poll->enqueued = ended_;
+  poll->rings = backend_->options_.ring != nullptr;
   return Status::Ok();
+}
+
+Status GpuOperation::Begin() {
+  begun_ = true;
+  const size_t bytes = RowBytesOf(plan_);
+  return bytes == 0 ? Status::Ok() : backend_->TakeRows(*on_, bytes, &rows_);
+}
+
+// Packs, and lets the calls wait for that; or for what packing would have
+// waited for.
+Status GpuOperation::PutPack(const GpuPiece& piece) {
+  packed_ = true;
+  const auto first =
+      piece.pack.empty()
+          ? (piece.steps.empty() ? GpuBackend::kUnpack : GpuBackend::kCalls)
+          : GpuBackend::kPack;
+  TF_HVD_RETURN_IF_ERROR(WaitForInputs(first, piece.uses));
+  if (piece.pack.empty()) return Status::Ok();
+  TF_HVD_RETURN_IF_ERROR(Launch(StreamFor(GpuBackend::kPack), piece.pack));
+  return WaitFor(piece.steps.empty() ? GpuBackend::kUnpack : GpuBackend::kCalls,
+                 GpuBackend::kPack);
 }
 
 // The stream waits until TensorFlow's has made the inputs, and is done with
 // what the outputs' memory held before.
-Status GpuOperation::Begin() {
-  if (spec_.memory.ready != nullptr) {
-    TF_HVD_RETURN_IF_ERROR(on_->device->Wait(on_->stream, *spec_.memory.ready));
+Status GpuOperation::WaitForInputs(GpuBackend::StreamKind stream,
+                                   unsigned uses) {
+  if (spec_.memory.ready != nullptr && !std::exchange(awaited_[stream], true)) {
+    TF_HVD_RETURN_IF_ERROR(
+        on_->device->Wait(StreamFor(stream), *spec_.memory.ready));
   }
-  size_t bytes = 0;
-  for (const GpuStep& step : steps_) bytes += RowsOf(step).bytes;
-  begun_ = true;
-  if (bytes == 0) return Status::Ok();
-  TF_HVD_RETURN_IF_ERROR(backend_->TakeRows(*on_, bytes, &rows_));
-  char* to = rows_.pinned.get();
-  for (const GpuStep& step : steps_) {
-    const StepRows rows = RowsOf(step);
-    if (rows.bytes > 0) std::memcpy(to, rows.data, rows.bytes);
-    to += rows.bytes;
+  for (int i = 0; i < kGpuMemories; ++i) {
+    const auto& last = on_->last_uses[i];
+    if ((uses & (1U << i)) == 0 || last == nullptr) continue;
+    TF_HVD_RETURN_IF_ERROR(on_->device->Wait(StreamFor(stream), *last));
   }
-  return on_->device->Copy(on_->stream, rows_.on_device.get(),
-                           rows_.pinned.get(), bytes);
+  return Status::Ok();
+}
+
+Status GpuOperation::WaitFor(GpuBackend::StreamKind stream,
+                             GpuBackend::StreamKind other) {
+  std::shared_ptr<GpuEvent> event;
+  TF_HVD_RETURN_IF_ERROR(on_->device->Record(StreamFor(other), &event));
+  return on_->device->Wait(StreamFor(stream), *event);
+}
+
+// Operations end on the stream that unpacks, whether there is something to be
+// unpacked or not.
+Status GpuOperation::PutUnpack(const GpuPiece& piece) {
+  if (!piece.steps.empty()) {
+    TF_HVD_RETURN_IF_ERROR(WaitFor(GpuBackend::kUnpack, GpuBackend::kCalls));
+  }
+  const CudaStream stream = StreamFor(GpuBackend::kUnpack);
+  if (!piece.unpack.empty()) {
+    TF_HVD_RETURN_IF_ERROR(Launch(stream, piece.unpack));
+  }
+  unpacked_.reset();
+  if (piece.uses == 0) return Status::Ok();
+  TF_HVD_RETURN_IF_ERROR(on_->device->Record(stream, &unpacked_));
+  for (int i = 0; i < kGpuMemories; ++i) {
+    if ((piece.uses & (1U << i)) != 0) on_->last_uses[i] = unpacked_;
+  }
+  return Status::Ok();
+}
+
+Status GpuOperation::PutEnd() {
+  if (plan_.pieces.empty()) {
+    TF_HVD_RETURN_IF_ERROR(WaitForInputs(GpuBackend::kUnpack, 0));
+  }
+  LeaveTurn();
+  ended_ = unpacked_;
+  if (ended_ == nullptr) {
+    TF_HVD_RETURN_IF_ERROR(
+        on_->device->Record(StreamFor(GpuBackend::kUnpack), &ended_));
+  }
+  on_->running.push_back(this);
+  if (backend_->options_.ring == nullptr) return Status::Ok();
+  // On a stream of its own: no other work waits for the host.
+  const CudaStream bell = StreamFor(GpuBackend::kBell);
+  TF_HVD_RETURN_IF_ERROR(on_->device->Wait(bell, *ended_));
+  return on_->device->CallWhenDone(bell, backend_->options_.ring);
 }
 
 Status GpuOperation::PutStep(const GpuStep& step) {
+  const CudaStream stream = StreamFor(GpuBackend::kCalls);
   if (const auto* const move = std::get_if<GpuMove>(&step)) {
-    return Launch(*move);
+    return Launch(stream, *move);
   }
   if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
     return Launch(*adasum);
   }
   if (const auto* const sum = std::get_if<GpuSum>(&step)) return Launch(*sum);
-  return communicator_->Put(std::get<GpuCall>(step), on_->stream);
+  return communicator_->Put(std::get<GpuCall>(step), stream);
 }
 
-Status GpuOperation::Launch(const GpuMove& move) {
-  return on_->device->Launch(on_->stream, move, NextRows(move.row_bytes()));
+Status GpuOperation::Launch(CudaStream stream, const GpuMove& move) {
+  return on_->device->Launch(stream, move, NextRows(move.row_bytes()));
 }
 
 Status GpuOperation::Launch(const GpuAdasum& adasum) {
   AdasumArguments arguments = adasum.arguments;
-  arguments.rows = static_cast<const AdasumRow*>(NextRows(adasum.row_bytes()));
+  if (!adasum.rows.empty()) {  // some go by the products alone
+    char* const rows = NextRows(adasum.row_bytes());
+    std::memcpy(rows, adasum.rows.data(), adasum.row_bytes());
+    arguments.rows = reinterpret_cast<const AdasumRow*>(rows);
+  }
   void* values[] = {&arguments};
-  return on_->device->Launch(on_->stream, adasum.kernel, adasum.blocks,
-                             GpuAdasum::kThreads, values);
+  return on_->device->Launch(StreamFor(GpuBackend::kCalls), adasum.kernel,
+                             adasum.blocks, GpuAdasum::kThreads, values);
 }
 
 Status GpuOperation::Launch(const GpuSum& sum) {
   SumRowsArguments arguments = sum.arguments;
-  arguments.order = static_cast<const int64_t*>(NextRows(sum.row_bytes()));
+  char* const list = NextRows(sum.row_bytes());
+  std::memcpy(list, sum.list.data(), sum.row_bytes());
+  arguments.order = reinterpret_cast<const int64_t*>(list);
   arguments.ends = arguments.order + arguments.rows;
   void* values[] = {&arguments};
-  return on_->device->Launch(on_->stream, sum.kernel, sum.blocks(),
-                             kSumRowsThreads, values);
+  return on_->device->Launch(StreamFor(GpuBackend::kCalls), sum.kernel,
+                             sum.blocks(), kSumRowsThreads, values);
 }
 
-// The rows of launches lie one behind the other, in the order of the steps.
-const void* GpuOperation::NextRows(size_t bytes) {
-  const char* const rows = rows_.on_device.get() + rows_used_;
+// The device reads them where they are, until the operation has ended.
+char* GpuOperation::NextRows(size_t bytes) {
+  char* const rows = rows_.memory.get() + rows_used_;
   rows_used_ += bytes;
   return rows;
 }
@@ -205,17 +306,24 @@ bool GpuOperation::Abandon() {
   if (bootstrap_ != nullptr && !bootstrap_->Abandon()) return false;
   const bool stopped = communicator_ == nullptr || backend_->AbortAll();
   if (!begun_) return true;
-  if (!stopped) return false;
   // Kernels behind the call still run; then nothing does.
-  bool fired = false;
-  Status status = ended_ != nullptr ? Status::Ok()
-                                    : on_->device->Record(on_->stream, &ended_);
-  const int64_t deadline_ns = NowNs() + kDrainNs;
-  while (status.ok() && !fired && NowNs() < deadline_ns) {
-    status = on_->device->HasFired(*ended_, &fired);
-    if (!fired) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  return stopped && Drain(kDrainNs);
+}
+
+bool GpuOperation::Drain(int64_t limit_ns) {
+  const int64_t deadline_ns = NowNs() + limit_ns;
+  for (const auto kind :
+       {GpuBackend::kPack, GpuBackend::kCalls, GpuBackend::kUnpack}) {
+    std::shared_ptr<GpuEvent> last;
+    Status status = on_->device->Record(StreamFor(kind), &last);
+    bool fired = false;
+    while (status.ok() && !fired && NowNs() < deadline_ns) {
+      status = on_->device->HasFired(*last, &fired);
+      if (!fired) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    if (!fired) return false;
   }
-  return fired;
+  return true;
 }
 
 }  // namespace tf_hvd

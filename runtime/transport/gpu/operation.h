@@ -1,6 +1,6 @@
 // GpuOperation: one collective on a device: bootstraps NCCL if it is the first
-// of its set, puts its launches and calls on the stream when it is its turn,
-// and looks whether they have been done.
+// of its set, puts its launches and calls on the streams when it is its turn,
+// and looks whether they have been done when all before it have.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_OPERATION_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_OPERATION_H_
 
@@ -22,6 +22,9 @@ class GpuOperation final : public Operation {
                std::shared_ptr<GpuCommunicator> communicator);
   ~GpuOperation() override;
 
+  // Called once, at once.
+  Status Plan();
+
   // Lets the ranks of the set bootstrap `nccl`, the communicator, first, by
   // messages of `host`. Called once, at once.
   Status Bootstrap(Backend* host, NcclCommunicator* nccl);
@@ -35,11 +38,22 @@ class GpuOperation final : public Operation {
   Status Connect();
   Status Put(Poll* poll);
   Status Begin();
+  Status PutPack(const GpuPiece& piece);
+  Status PutUnpack(const GpuPiece& piece);
+  Status PutEnd();
   Status PutStep(const GpuStep& step);
-  Status Launch(const GpuMove& move);
+  Status Launch(CudaStream stream, const GpuMove& move);
   Status Launch(const GpuAdasum& adasum);
   Status Launch(const GpuSum& sum);
-  const void* NextRows(size_t bytes);
+  // Lets a stream wait for the inputs, and until nothing else uses the memory.
+  Status WaitForInputs(GpuBackend::StreamKind stream, unsigned uses);
+  Status WaitFor(GpuBackend::StreamKind stream, GpuBackend::StreamKind other);
+  CudaStream StreamFor(GpuBackend::StreamKind kind) const {
+    return on_->streams[kind];
+  }
+  char* NextRows(size_t bytes);
+  // True if nothing runs on the streams any more, in so long.
+  bool Drain(int64_t limit_ns);
 
   GpuBackend* const backend_;
   const OperationSpec spec_;
@@ -50,12 +64,17 @@ class GpuOperation final : public Operation {
   NcclCommunicator* connecting_ = nullptr;  // when that has ended
   std::vector<PeerInfo> peers_;             // of all ranks
   PeerInfo mine_;                           // of this one
-  std::vector<GpuStep> steps_;
-  size_t next_ = 0;  // of steps_
+  GpuPlan plan_;
+  size_t piece_ = 0;     // of the plan's
+  size_t next_ = 0;      // of its steps
+  bool packed_ = false;  // its pack is on a stream, if it has one
   GpuBackend::Rows rows_;
-  size_t rows_used_ = 0;             // bytes
-  bool begun_ = false;               // something is on the stream
-  std::shared_ptr<GpuEvent> ended_;  // null: not all is on the stream yet
+  size_t rows_used_ = 0;                     // bytes
+  bool begun_ = false;                       // something is on a stream
+  bool awaited_[GpuBackend::kStreams] = {};  // inputs, by these streams
+  // Of the last piece; null: it uses nothing that others wait for.
+  std::shared_ptr<GpuEvent> unpacked_;
+  std::shared_ptr<GpuEvent> ended_;  // null: not all is on the streams yet
   bool inputs_made_ = false;         // as far as it has been looked
 };
 

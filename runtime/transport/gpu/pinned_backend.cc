@@ -233,7 +233,6 @@ class PinnedOperation final : public Operation {
     if (move.empty()) return Status::Ok();
     char* const rows = block_.memory.get() + rows_at_;
     rows_at_ += move.row_bytes();
-    std::memcpy(rows, move.rows.data(), move.row_bytes());
     return device_->Launch(stream_, move, rows);
   }
 
@@ -307,9 +306,11 @@ Status PinnedBackend::Take(GpuDevice* device, MemoryKind kind, size_t bytes,
     free_.erase(found);
     return Status::Ok();
   }
-  // A larger one takes the place of one that is too small.
-  if (begin != free_.end()) free_.pop_back();
-  *block = {nullptr, std::max(bytes, kBlockBytes), kind, device->ordinal()};
+  // None is freed for it while a job runs: that may wait for the device. In
+  // powers of two: what is kept is not much more than what is needed.
+  size_t larger = kBlockBytes;
+  while (larger < bytes) larger *= 2;
+  *block = {nullptr, larger, kind, device->ordinal()};
   return device->Allocate(kind, block->bytes, &block->memory);
 }
 

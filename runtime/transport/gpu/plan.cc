@@ -52,12 +52,35 @@ NcclReduction ReductionOf(DType dtype, ReduceOp op) {
   }
 }
 
+// Whether NCCL may divide: it multiplies by one over the number of ranks before
+// the sum. That has the bits of a division after it (but where numbers get so
+// small that they lose digits, or sums so large that they are infinite) for a
+// power of two, of which `as_sum` has the factor, and types with large
+// exponents.
+bool NcclAverages(const ReduceOptions& options, const ReduceOptions& as_sum) {
+  const DType dtype = options.dtype;
+  return options.op == ReduceOp::kAverage && options.postscale == 1.0 &&
+         as_sum.divisor == 1.0 &&
+         (IsComplex(dtype) || dtype == DType::kFloat32 ||
+          dtype == DType::kFloat64);
+}
+
+// Types that a rank may have cast to, or be casting to, which decides where
+// its tensors lie: calls must not depend on it.
+bool MayBeCast(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+}
+
 class Planner {
  public:
-  Planner(const OperationSpec& spec, size_t me, const GpuStaging& staging)
+  Planner(const OperationSpec& spec, size_t me, const GpuStaging& staging,
+          const GpuLimits& limits, bool by_mpi)
       : spec_(spec),
         me_(me),
         staging_(staging),
+        limits_(limits),
+        by_mpi_(by_mpi),
+        half_(staging.half),
         ranks_(spec.ranks->size()),
         element_(Reduces(spec.kind) ? SizeOf(spec.reduce.dtype) : 1),
         stored_(Reduces(spec.kind) ? SizeOf(StoredType(spec)) : 1) {
@@ -71,13 +94,17 @@ class Planner {
       before_.cast = Scaling::Cast::kNarrow;
       after_.cast = Scaling::Cast::kWiden;
     }
+    if (NcclAverages(spec.reduce, options)) {
+      reduction_ = NcclReduction::kAverage;
+      after_.factor = 1.0;
+    }
     if (options.dtype == DType::kBool) {
       before_.factor = 1.0;
       after_ = {};  // 0 and 1 already
     }
   }
 
-  std::vector<GpuStep> Plan() {
+  GpuPlan Plan() {
     if (ranks_ == 1 && !Casts()) {
       PlanAlone();
     } else if (spec_.kind == OpKind::kAlltoall) {
@@ -88,15 +115,32 @@ class Planner {
     } else {
       PlanByRank();
     }
-    return std::move(steps_);
+    plan_.next_half = half_;
+    return std::move(plan_);
   }
 
  private:
   bool Casts() const { return StoredType(spec_) != spec_.reduce.dtype; }
 
-  void Move(const MoveBuilder& builder) {
-    GpuMove move = builder.Build();
-    if (!move.empty()) steps_.emplace_back(std::move(move));
+  void Add(const MoveBuilder& pack, std::vector<GpuStep> steps,
+           const MoveBuilder& unpack, unsigned uses) {
+    GpuPiece piece{pack.Build(), std::move(steps), unpack.Build(), uses};
+    if (piece.pack.empty() && piece.steps.empty() && piece.unpack.empty()) {
+      return;
+    }
+    plan_.pieces.push_back(std::move(piece));
+  }
+
+  // The half that the next piece puts tensors together in.
+  char* TakeHalf(unsigned* uses) {
+    *uses |= half_;
+    char* const memory =
+        staging_.memory + (half_ == kFirstHalf ? 0 : HalfBytes());
+    half_ = half_ == kFirstHalf ? kSecondHalf : kFirstHalf;
+    return memory;
+  }
+  size_t HalfBytes() const {
+    return staging_.bytes / 2 / kPieceAlign * kPieceAlign;
   }
 
   GpuCall CallOf(const void* input, void* output, int64_t elements) const {
@@ -104,21 +148,29 @@ class Planner {
     call.kind = spec_.kind;
     call.input = input;
     call.output = output;
-    call.count = static_cast<size_t>(elements) * element_ / mapping_.bytes;
+    call.count = NumbersOf(elements);
     call.number = mapping_.number;
     call.reduction = reduction_;
     call.root = static_cast<int>(spec_.root);
     return call;
   }
 
+  // As NCCL counts them.
+  size_t NumbersOf(int64_t elements) const {
+    return static_cast<size_t>(elements) * element_ / mapping_.bytes;
+  }
   int64_t BytesOf(int64_t elements) const {
     return elements * static_cast<int64_t>(element_);
   }
 
-  // The most elements of a piece of which the staging memory holds `times`.
+  // The most elements of a piece of which a half holds `times`.
   int64_t PieceOf(size_t times) const {
-    const size_t bytes = staging_.bytes / times / kPieceAlign * kPieceAlign;
+    const size_t bytes = HalfBytes() / times / kPieceAlign * kPieceAlign;
     return static_cast<int64_t>(bytes / element_);
+  }
+  int64_t ElementsOf(size_t bytes) const {
+    return static_cast<int64_t>(
+        std::max(bytes / kPieceAlign * kPieceAlign, kPieceAlign) / element_);
   }
 
   void PlanAlone() {
@@ -131,44 +183,55 @@ class Planner {
     if (spec_.kind == OpKind::kAlltoall) {
       first.Add(spec_.input, spec_.output, spec_.send[0]);
     }
-    Move(first);
-    Move(second);
+    Add(first, {}, second, 0);
   }
 
   void PlanAlltoall() {
     GpuCall call = CallOf(spec_.input, spec_.output, 0);
     call.send = spec_.send;
     call.receive = spec_.receive;
-    steps_.emplace_back(std::move(call));
+    Add(MoveBuilder({}), {std::move(call)}, MoveBuilder({}), 0);
   }
 
-  // Allreduce and broadcast: the same run on all ranks, cut into pieces. A
-  // tensor that fills pieces by itself is not packed.
-  void PlanAlike() {
-    const int64_t most = PieceOf(1);
+  // Tensors of one piece.
+  struct Batch {
     std::vector<Span> packed;
-    int64_t count = 0;
+    int64_t packed_count = 0;
+    std::vector<Span> in_place;
+    int64_t in_place_count = 0;
+
+    bool empty() const { return packed.empty() && in_place.empty(); }
+  };
+
+  // Allreduce and broadcast: the same run on all ranks, cut into pieces.
+  void PlanAlike() {
+    // Where a rank may cast, all cut as it does, which puts all in the staging
+    // memory.
+    const bool may_cast = Reduces(spec_.kind) && MayBeCast(spec_.reduce.dtype);
+    const bool alone = may_cast || by_mpi_;  // one tensor is a call
+    const int64_t most = PieceOf(1);
+    const int64_t large =
+        may_cast ? most : std::min(most, ElementsOf(limits_.in_place_bytes));
+    const int64_t of_call = may_cast ? most : ElementsOf(limits_.call_bytes);
+    Batch batch;
     const auto flush = [&] {
-      if (count > 0) PlanPacked(packed, count);
-      packed.clear();
-      count = 0;
+      if (!batch.empty()) PlanBatch(batch);
+      batch = {};
     };
     for (const Span& span : spec_.spans) {
-      if (spec_.spans.size() == 1 || span.count >= most) {
-        flush();
-        for (int64_t at = 0; at < span.count; at += most) {
-          const Span part = PartOf(span, at, std::min(most, span.count - at));
-          if (Casts()) {
-            PlanPacked({part}, part.count);
-          } else {
-            PlanDirect(part);
-          }
-        }
+      if (spec_.spans.size() > 1 && span.count < large) {
+        if (batch.packed_count + span.count > most) flush();
+        if (span.count > 0) batch.packed.push_back(span);
+        batch.packed_count += span.count;
         continue;
       }
-      if (count + span.count > most) flush();
-      if (span.count > 0) packed.push_back(span);
-      count += span.count;
+      for (int64_t at = 0; at < span.count; at += of_call) {
+        const Span part = PartOf(span, at, std::min(of_call, span.count - at));
+        if (alone || batch.in_place_count + part.count > of_call) flush();
+        (Casts() ? batch.packed : batch.in_place).push_back(part);
+        (Casts() ? batch.packed_count : batch.in_place_count) += part.count;
+        if (alone) flush();
+      }
     }
     flush();
   }
@@ -191,37 +254,64 @@ class Planner {
     return spec_.kind != OpKind::kBroadcast || me_ == spec_.root;
   }
 
-  void PlanDirect(const Span& span) {
-    const bool in_place = before_.needed() || span.input == nullptr;
-    // A rank that has joined gives zeros and wants nothing.
-    void* const at = span.output == nullptr ? staging_.memory : span.output;
-    if (Gives() && in_place) {
-      MoveBuilder scale(before_);
-      scale.Add(span.input, at, BytesOf(span.count));
-      Move(scale);
-    }
-    const void* const input = Gives() && !in_place ? span.input : at;
-    steps_.emplace_back(CallOf(input, at, span.count));
-    if (span.output == nullptr) return;
-    MoveBuilder scale(after_);
-    scale.Add(at, at, BytesOf(span.count));
-    Move(scale);
-  }
-
-  void PlanPacked(const std::vector<Span>& spans, int64_t count) {
+  void PlanBatch(const Batch& batch) {
     MoveBuilder pack(before_);
     MoveBuilder unpack(after_);
-    char* at = staging_.memory;
-    for (const Span& span : spans) {
+    unsigned uses = 0;
+    std::vector<GpuBuffer> buffers;
+    char* at = nullptr;
+    if (!batch.packed.empty()) {
+      at = TakeHalf(&uses);
+      buffers.push_back({at, at, NumbersOf(batch.packed_count)});
+    }
+    for (const Span& span : batch.packed) {
       if (Gives()) pack.Add(span.input, at, BytesOf(span.count));
       unpack.Add(at, span.output, BytesOf(span.count));
       at += BytesOf(span.count);
     }
-    Move(pack);
-    if (ranks_ > 1) {
-      steps_.emplace_back(CallOf(staging_.memory, staging_.memory, count));
+    char* zeros = ZerosFor(batch, &uses);
+    for (const Span& span : batch.in_place) {
+      // A rank that has joined gives zeros and wants nothing.
+      const bool joined = span.output == nullptr;
+      void* const output = joined ? zeros : span.output;
+      if (joined) zeros += AlignedBytesOf(span.count);
+      const bool made = Gives() && (before_.needed() || joined);
+      if (made) pack.Add(span.input, output, BytesOf(span.count));
+      buffers.push_back({Gives() && !made ? span.input : output, output,
+                         NumbersOf(span.count)});
+      if (!joined) unpack.Add(output, output, BytesOf(span.count));
     }
-    Move(unpack);
+    std::vector<GpuStep> steps;
+    if (ranks_ > 1) steps.emplace_back(CallOf(buffers));
+    Add(pack, std::move(steps), unpack, uses);
+  }
+
+  // Where zeros are for tensors that a rank that has joined does not have: in
+  // a half, or where there is more room. Null if it has them all.
+  char* ZerosFor(const Batch& batch, unsigned* uses) {
+    size_t bytes = 0;
+    for (const Span& span : batch.in_place) {
+      if (span.output == nullptr) {
+        bytes += static_cast<size_t>(AlignedBytesOf(span.count));
+      }
+    }
+    if (bytes == 0) return nullptr;
+    if (*uses == 0 && bytes <= HalfBytes()) return TakeHalf(uses);
+    plan_.spare_bytes = std::max(plan_.spare_bytes, bytes);
+    *uses |= kSpare;
+    // Without it the plan only says how much is needed.
+    return staging_.spare != nullptr ? staging_.spare : staging_.memory;
+  }
+  int64_t AlignedBytesOf(int64_t elements) const {
+    constexpr auto kAlign = static_cast<int64_t>(kPieceAlign);
+    return (BytesOf(elements) + kAlign - 1) / kAlign * kAlign;
+  }
+
+  GpuCall CallOf(const std::vector<GpuBuffer>& buffers) const {
+    GpuCall call = CallOf(buffers[0].input, buffers[0].output, 0);
+    call.count = buffers[0].count;
+    call.others.assign(buffers.begin() + 1, buffers.end());
+    return call;
   }
 
   // Allgather and reducescatter: each rank's run, padded to the longest, cut
@@ -231,8 +321,9 @@ class Planner {
     const RankRuns runs(spec_.spans, stored_, ranks_);
     if (spec_.kind == OpKind::kAllgather && IsOneTensor(runs)) {
       const Span& mine = spec_.spans[me_];
-      steps_.emplace_back(
-          CallOf(mine.input, spec_.spans[0].output, mine.count));
+      Add(MoveBuilder({}),
+          {CallOf(mine.input, spec_.spans[0].output, mine.count)},
+          MoveBuilder({}), 0);
       return;
     }
     const int64_t most = PieceOf(ranks_);
@@ -254,27 +345,29 @@ class Planner {
     const bool gathers = spec_.kind == OpKind::kAllgather;
     MoveBuilder pack(before_);
     MoveBuilder unpack(after_);
+    unsigned uses = 0;
+    char* const half = TakeHalf(&uses);
     runs.ForEachInPiece(at, count,
                         [&](size_t place, const char* input, char* output,
                             int64_t offset, int64_t elements) {
                           const bool mine = place == me_;
-                          char* const to = staging_.memory + BytesOf(offset);
+                          char* const to = half + BytesOf(offset);
                           if (mine || !gathers)
                             pack.Add(input, to, BytesOf(elements));
                           if (mine || gathers)
                             unpack.Add(to, output, BytesOf(elements));
                         });
-    char* const mine =
-        staging_.memory + BytesOf(count * static_cast<int64_t>(me_));
-    Move(pack);
-    steps_.emplace_back(gathers ? CallOf(mine, staging_.memory, count)
-                                : CallOf(staging_.memory, mine, count));
-    Move(unpack);
+    char* const mine = half + BytesOf(count * static_cast<int64_t>(me_));
+    Add(pack, {gathers ? CallOf(mine, half, count) : CallOf(half, mine, count)},
+        unpack, uses);
   }
 
   const OperationSpec& spec_;
   const size_t me_;
   const GpuStaging staging_;
+  const GpuLimits limits_;
+  const bool by_mpi_;
+  GpuMemory half_;
   const size_t ranks_;
   const size_t element_;  // bytes, as it travels
   const size_t stored_;   // bytes, as it lies in memory
@@ -282,8 +375,18 @@ class Planner {
   NcclReduction reduction_ = NcclReduction::kSum;
   Scaling before_;
   Scaling after_;
-  std::vector<GpuStep> steps_;
+  GpuPlan plan_;
 };
+
+// Steps that all come one after the other, and put what they like where they
+// like.
+GpuPlan InOrder(std::vector<GpuStep> steps, GpuMemory half) {
+  GpuPlan plan;
+  plan.next_half = half;
+  if (steps.empty()) return plan;
+  plan.pieces.push_back({{}, std::move(steps), {}, kFirstHalf | kSecondHalf});
+  return plan;
+}
 
 }  // namespace
 
@@ -303,13 +406,16 @@ bool MpiCanDo(const OperationSpec& spec, size_t staging_bytes) {
   return IsAdasum(spec) ? AdasumFits(spec, staging_bytes) : IsSum(spec);
 }
 
-std::vector<GpuStep> PlanOnGpu(const OperationSpec& spec, size_t me,
-                               const GpuStaging& staging, bool by_mpi) {
-  if (by_mpi && IsSum(spec)) return PlanSum(spec, me, staging);
-  if (IsAdasum(spec) && spec.ranks->size() > 1) {
-    return PlanAdasum(spec, me, staging);
+GpuPlan PlanOnGpu(const OperationSpec& spec, size_t me,
+                  const GpuStaging& staging, const GpuLimits& limits,
+                  bool by_mpi) {
+  if (by_mpi && IsSum(spec)) {
+    return InOrder(PlanSum(spec, me, staging), staging.half);
   }
-  return Planner(spec, me, staging).Plan();
+  if (IsAdasum(spec) && spec.ranks->size() > 1) {
+    return InOrder(PlanAdasum(spec, me, staging), staging.half);
+  }
+  return Planner(spec, me, staging, limits, by_mpi).Plan();
 }
 
 }  // namespace tf_hvd

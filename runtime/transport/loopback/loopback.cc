@@ -137,7 +137,7 @@ class LoopbackWorld final : public World {
         [this, first](size_t local_rank) {
           job_->BellOf(first + static_cast<int>(local_rank))->RingIfAsleep();
         },
-        &p2p_, gpu);
+        &p2p_, job_->BellOf(rank), gpu);
     for (int other = 0; other < topology_.size; ++other) {
       ByteRing* const in = job_->RingFrom(other, rank);
       if (in == nullptr) continue;

@@ -55,7 +55,7 @@ class MpiWorld : public World {
             [this](size_t local_rank) {
               segment_->doorbell(static_cast<int>(local_rank))->RingIfAsleep();
             },
-            p2p_.get(), gpu)) {
+            p2p_.get(), segment_->doorbell(map_.topology.LocalRank()), gpu)) {
     abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
                                          MakeFlood());
     MakeEdges();

@@ -8,8 +8,9 @@ namespace tf_hvd {
 DataBackends::DataBackends(const Topology& topology,
                            const std::optional<ShmArena>& arena,
                            ShmBackend::Wake wake, PointToPoint* p2p,
-                           const GpuAccess& gpu)
-    : p2p_(p2p, topology.rank), gpu_access_(gpu) {
+                           Doorbell* doorbell, const GpuAccess& gpu)
+    : p2p_(p2p, topology.rank), bell_(doorbell), gpu_access_(gpu) {
+  gpu_access_.options.ring = bell_.ring();
   if (arena.has_value()) {
     const auto node = static_cast<size_t>(topology.NodeOf(topology.rank));
     shm_.emplace(*arena, topology.nodes[node], topology.rank, std::move(wake));

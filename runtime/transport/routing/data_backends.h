@@ -24,6 +24,7 @@
 
 #include "runtime/transport/gpu/access.h"
 #include "runtime/transport/gpu/backend.h"
+#include "runtime/transport/gpu/device_bell.h"
 #include "runtime/transport/gpu/pinned_backend.h"
 #include "runtime/transport/operation.h"
 #include "runtime/transport/p2p/backend.h"
@@ -40,7 +41,7 @@ class DataBackends {
   // `arena`: of this node; nothing if the job's data goes by messages. `p2p`,
   // and what `wake` uses, outlive the backends.
   DataBackends(const Topology& topology, const std::optional<ShmArena>& arena,
-               ShmBackend::Wake wake, PointToPoint* p2p,
+               ShmBackend::Wake wake, PointToPoint* p2p, Doorbell* doorbell,
                const GpuAccess& gpu = GpuAccess());
 
   // See TwoLevelBackend::CrossBy; nothing without two levels.
@@ -59,6 +60,7 @@ class DataBackends {
   // No operation is under way any more. In peace it waits for the other ranks.
   void Close(bool clean) {
     if (gpu_.has_value()) gpu_->Close(clean);
+    bell_.Silence();
   }
 
   // For the log: "through shared memory within a machine, by messages ...".
@@ -71,7 +73,8 @@ class DataBackends {
   P2PBackend p2p_;
   std::optional<ShmBackend> shm_;
   std::optional<TwoLevelBackend> two_level_;
-  const GpuAccess gpu_access_;
+  DeviceBell bell_;
+  GpuAccess gpu_access_;
   std::optional<GpuBackend> gpu_;
   std::deque<PinnedBackend> pinned_;
   std::function<void(const std::string&)> warn_;  // null once it was told
