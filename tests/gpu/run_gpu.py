@@ -38,6 +38,7 @@ LARGEST_JOB = 8
 # What NCCL says of two ranks on one GPU; the second from 2.30 on.
 ONE_GPU = ("Duplicate GPU", "Multiple Ranks are using the same GPU")
 BATCH = 32  # of tf_hvd bench
+ON_GPU = {"TF_HVD_TESTS_DEVICE": "/GPU:0", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 BY_LOCAL_RANK = (
     'CUDA_VISIBLE_DEVICES="${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-0}}" exec "$@"'
 )
@@ -317,20 +318,13 @@ class Run:
         yield "2 ranks, host", 2, {"TF_HVD_NCCL": "0"}
 
     def op_tests(self, launcher: str) -> None:
-        names = software_device_files()
-        files = [f"python/parallel/{name}_test.py" for name in names]
         for kind, ranks, environment in self.launches():
             if importlib.util.find_spec("pytest") is None:
                 self.skip(f"TensorFlow, op tests, {kind}", "there is no pytest")
                 continue
-            command = [launcher, "run", "-np", str(ranks), sys.executable, "-m", "pytest"]
-            command += [*files, "-q", "-p", "no:cacheprovider"]
-            if environment.get("TF_HVD_NCCL") != "0":
-                command += ["-k", "not have_the_same_bits"]
-            self.part(
-                f"TensorFlow, op tests, {kind}", command, 1200,
-                TF_HVD_TESTS_DEVICE="/GPU:0", TF_FORCE_GPU_ALLOW_GROWTH="true", **environment,
-            )  # fmt: skip
+            by_host = environment.get("TF_HVD_NCCL") == "0"
+            command = op_test_command(launcher, sys.executable, ranks, by_host)
+            self.part(f"TensorFlow, op tests, {kind}", command, 1200, **ON_GPU, **environment)
 
     def training(self, launcher: str) -> None:
         self.programs.mkdir(parents=True, exist_ok=True)
@@ -382,6 +376,14 @@ def training_times(output: str) -> dict[str, float] | None:
             pass
         start = output.find("{", start + 1)
     return None
+
+
+def op_test_command(launcher: str, python: str, ranks: int, by_host: bool) -> list[str]:
+    """The tests of collectives, by pytest; not by way of the host, NCCL rounds half precisions."""
+    files = [f"python/parallel/{name}_test.py" for name in software_device_files()]
+    command = [launcher, "run", "-np", str(ranks), python, "-m", "pytest"]
+    command += [*files, "-q", "-p", "no:cacheprovider"]
+    return command if by_host else [*command, "-k", "not have_the_same_bits"]
 
 
 def software_device_files() -> list[str]:
