@@ -27,6 +27,7 @@ import install  # noqa: E402
 import libraries  # noqa: E402
 import parts  # noqa: E402
 import pieces  # noqa: E402
+import rehearse  # noqa: E402
 import slim  # noqa: E402
 import wheels  # noqa: E402
 
@@ -355,6 +356,34 @@ def test_a_run_goes_on_where_the_last_one_ended(installed, tmp_path):
     assert "launched: run -np 2" in (out / "log.txt").read_text()
     assert lines(kit(*options, **driver)[1]) == {}  # nothing is left
     assert "goes on there" in kit(*options, "--seconds", "1", "gpu", **driver)[1]
+
+
+def test_the_driver_of_a_rehearsal_moves_memory(tmp_path):
+    """What TensorFlow's CUDA device begins with; TensorFlow itself is not needed for it."""
+    assert SOFTWARE.exists(), "./dev test --all builds it"
+    rehearse.build_driver(SOFTWARE, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(rehearse.NAMES)
+    asked = """
+import ctypes, sys
+cuda, runtime, management = (ctypes.CDLL(f"{sys.argv[1]}/{name}") for name in sys.argv[2:])
+context, memory, there = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int()
+assert cuda.cuInit(0) == runtime.cudaSetDevice(0) == management.nvmlInit_v2() == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1000)) == 0
+sent, back = ctypes.create_string_buffer(b"there and back", 1000), ctypes.create_string_buffer(1000)
+size = ctypes.c_size_t(1000)
+assert cuda.cuMemcpyHtoD_v2(memory, sent, size) == 0
+assert cuda.cuMemcpyDtoH_v2(back, memory, size) == 0
+assert back.raw == sent.raw
+current = ctypes.c_void_p()
+assert cuda.cuCtxGetCurrent(ctypes.byref(current)) == 0
+assert current.value == context.value
+"""
+    command = [sys.executable, "-c", asked, tmp_path, *rehearse.NAMES]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert kit("rehearse", "--store", tmp_path / "none")[0] == 1
 
 
 def test_op_tests_are_the_ones_of_the_software_gpu():

@@ -4,6 +4,7 @@
     kit.py receive PIECE...   there, once for each call: checks, keeps, says what is missing
     kit.py install            there: the pieces become a Python environment
     kit.py run --out DIR      there: all parts, or those without a result; a report in Markdown
+    kit.py rehearse           here, after `install`: our collectives on a GPU of software
 
 All of it needs Python and its standard library alone; `prepare` also pip, and a C compiler.
 docs/gpus.md has what a part is, and how an hour goes.
@@ -30,6 +31,7 @@ import install  # noqa: E402
 import libraries  # noqa: E402
 import parts  # noqa: E402
 import pieces  # noqa: E402
+import rehearse  # noqa: E402
 import wheels  # noqa: E402
 
 ROOT = HERE.parents[2]
@@ -189,6 +191,15 @@ def dry_run(options: argparse.Namespace, installed: bool) -> int:
     return parts.Hour(store, chosen, options).all(options.parts)
 
 
+def rehearse_all(options: argparse.Namespace) -> int:
+    if not install.is_complete(options.store) or not options.software.exists():
+        print(f"needed are {options.store}, by `install`, and {options.software}, by ./dev test")
+        return 1
+    stand_ins = install.environment(options.store) / "stand_ins"
+    given = settings(options.store, libraries.Chosen({}, [str(stand_ins)]))
+    return rehearse.rehearse(options.store, options.software.resolve(), given)
+
+
 def a_part(name: str) -> str:
     if name not in parts.PARTS:
         raise argparse.ArgumentTypeError(f"there is no part {name!r}: {', '.join(parts.PARTS)}")
@@ -224,7 +235,11 @@ def read_options() -> argparse.Namespace:
     three.add_argument("--dry-run", action="store_true", help="say what would be run")
     three.add_argument("--stand-ins", action="store_true", help="not the machine's libraries")
     three.add_argument("parts", type=a_part, nargs="*", help=f"of {', '.join(parts.PARTS)}")
-    for command in (one, two, three):
+    four = commands.add_parser("rehearse")
+    four.set_defaults(function=rehearse_all)
+    software = ROOT / "build" / "gpu" / "libsoftware_gpu.so"
+    four.add_argument("--software", type=pathlib.Path, default=software, help="its driver")
+    for command in (one, two, three, four):
         command.add_argument("--store", type=pathlib.Path, default=STORE, help="kept between calls")
     options = parser.parse_args()
     if "store" in options:

@@ -1,0 +1,53 @@
+"""TensorFlow's wheel for GPUs on a machine without one, before a card is borrowed.
+
+Its CUDA device, its streams and XLA's compiler for GPUs are the real ones; the driver is
+software_driver.cc's, and does what software_gpu.h says.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+
+import parts  # which puts run_gpu's folder on the path
+import run_gpu
+
+NAMES = ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")
+LIMIT = 300
+
+
+def build_driver(software: pathlib.Path, folder: pathlib.Path) -> None:
+    """One library under three names, which takes what it lacks from libsoftware_gpu.so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in NAMES:
+        (folder / name).unlink(missing_ok=True)
+    compiler = os.environ.get("CXX", "g++")
+    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
+    command += [str(parts.HERE / "software_driver.cc"), str(software)]
+    command += [f"-Wl,-rpath,{software.parent}", "-o", str(folder / NAMES[0])]
+    subprocess.run(command, check=True)
+    for name in NAMES[1:]:
+        (folder / name).symlink_to(NAMES[0])
+
+
+def rehearse(store: pathlib.Path, software: pathlib.Path, given: dict[str, str]) -> int:
+    """Our collectives in three kinds of jobs; 1 if one failed."""
+    driver, environment = store / "driver", store / "environment"
+    build_driver(software, driver)
+    search = f"{environment / 'stand_ins'}:{driver}"
+    table = run_gpu.Table()
+    for name, ranks, gpus, settings in (
+        ("1 rank", 1, 1, {}),
+        ("2 ranks, host", 2, 1, {"TF_HVD_NCCL": "0"}),
+        ("2 ranks, NCCL", 2, 2, {"TF_HVD_NCCL_LIBRARY": str(software)}),
+    ):
+        command = [str(environment / "bin" / "tf_hvd"), "run", "-np", str(ranks)]
+        command += [str(environment / "bin" / "python"), str(parts.HERE / "collectives.py")]
+        all_settings = {**given, **settings, "LD_LIBRARY_PATH": search}
+        all_settings |= {"TF_HVD_SOFTWARE_GPUS": str(gpus), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        code, output = run_gpu.call(command, LIMIT, run_gpu.ROOT / "tests", **all_settings)
+        passed = code == 0 and output.count(" results exact") == ranks
+        said = run_gpu.closing_line(output)
+        table.add(f"rehearsal, {name}", "passed" if passed else "failed", said, output)
+    return table.end()
