@@ -1,10 +1,13 @@
 // device_bandwidth [--cuda=LIBRARY] [--device=N] [--repetitions=N]
-//                  [--megabytes=N]
+//                  [--megabytes=N] [--share=N] [--only=TEXT]
 //
 // The launches that pack and unpack gradients, as the runtime plans them
 // (gpu/plan.h), against copies of as many bytes within the device: in turns,
-// medians by the device's own clock. ResNet-50's gradients, and one tensor of
-// so many MiB.
+// medians by the device's own clock. ResNet-50's gradients, of which --share=8
+// takes an eighth, and one tensor of so many MiB; in float32, in half
+// precisions, and cast to these and back on the way. Of a cast a copy is of
+// half as many bytes as are read and written. --only: what has TEXT in its
+// name.
 //
 // For tests/run_gpu.sh: the last line says the least of the shares of the
 // copy's speed; 0 if it was measured, 3 if there is no GPU.
@@ -15,8 +18,11 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
 #include <string>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "runtime/transport/gpu/plan.h"
@@ -119,98 +125,191 @@ class Stopwatch {
   CUevent_st* events_[2] = {nullptr, nullptr};
 };
 
-// Launches that move so many bytes, and what they read besides.
+// An allreduce, as far as one device does it alone.
+struct Case {
+  std::string name;
+  std::vector<int64_t> counts;  // of the tensors' elements
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kAverage;
+  bool in_place = false;
+  int ranks = 2;  // of a power of two NCCL averages most types
+  // The tensors', if they are cast on the way.
+  std::optional<DType> stored = std::nullopt;
+};
+
+std::vector<Case> AllCases(const ProgramOptions& options) {
+  std::vector<int64_t> resnet = Resnet50();
+  const int share = std::max(1, options.Number("share", 1));
+  resnet.resize(resnet.size() / static_cast<size_t>(share));
+  const int64_t bytes = int64_t{options.Number("megabytes", 256)} << 20;
+  std::vector<Case> all = {
+      {"ResNet-50, Sum", resnet, DType::kFloat32, ReduceOp::kSum},
+      {"ResNet-50, Average of 3", resnet},
+      {"one tensor in place, Average of 3", {bytes / 4}}};
+  all[1].ranks = all[2].ranks = 3;
+  all[2].in_place = true;
+  for (const DType half : {DType::kFloat16, DType::kBfloat16}) {
+    const std::string name = NameOf(half);
+    all.push_back({"ResNet-50, " + name + ", Average", resnet, half});
+    all.push_back({"one " + name + " tensor in place, Average",
+                   {bytes / 2},
+                   half,
+                   ReduceOp::kAverage,
+                   true,
+                   2});
+    all.push_back({"ResNet-50, cast to " + name, resnet, half, ReduceOp::kSum,
+                   false, 2, DType::kFloat32});
+    all.push_back({"ResNet-50, cast to " + name + ", Average", resnet, half,
+                   ReduceOp::kAverage, false, 2, DType::kFloat32});
+  }
+  return all;
+}
+
+// Numbers as gradients are: other kinds, as the zeros of new memory, may take
+// another way through the kernels.
+std::vector<char> Pattern(DType dtype, size_t bytes) {
+  std::mt19937 random(7);
+  std::vector<char> made(bytes);
+  for (size_t at = 0; at + sizeof(uint32_t) <= bytes; at += SizeOf(dtype)) {
+    // Sign, an exponent from 2^-10 on, and any fraction.
+    uint32_t bits = static_cast<uint32_t>(random()) & 0x807fffffU;
+    bits |= (117U + static_cast<uint32_t>(random()) % 10U) << 23;
+    if (dtype == DType::kBfloat16) bits >>= 16;
+    if (dtype == DType::kFloat16) {
+      bits = (bits & 0x83ffU) | (5U + bits % 10U) << 10;
+    }
+    std::memcpy(made.data() + at, &bits, sizeof(bits));
+  }
+  return made;
+}
+
+// Launches, and what they read besides.
 struct Moves {
   std::string what;
   std::vector<GpuMove> launches;
   std::vector<std::shared_ptr<char>> rows;  // pinned
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of a copy that reads and writes as many
 };
 
 class Bandwidth {
  public:
-  Bandwidth(DeviceSide* side, Stopwatch* watch) : side_(side), watch_(watch) {}
+  Bandwidth(DeviceSide* side, Stopwatch* watch, int repetitions)
+      : side_(side), watch_(watch), repetitions_(repetitions) {}
 
-  // An allreduce of tensors with so many elements, on two ranks.
-  Status Prepare(const std::string& name, const std::vector<int64_t>& counts,
-                 ReduceOp op, bool in_place) {
+  // Memory for the largest of them.
+  Status Open(const std::vector<Case>& cases) {
+    size_t room = 0;
+    for (const Case& one : cases) room = std::max(room, RoomFor(one));
+    for (char*& memory : memory_) {
+      TF_HVD_RETURN_IF_ERROR(side_->Allocate(room, &memory));
+    }
+    return side_->Allocate(kStagingBytes, &staging_);
+  }
+
+  // Packing and unpacking, each in turns with copies.
+  Status Measure(const Case& one) {
+    Moves pack;
+    Moves unpack;
+    const size_t room = RoomFor(one);
+    TF_HVD_RETURN_IF_ERROR(
+        Fill(memory_[0], one.stored.value_or(one.dtype), room));
+    TF_HVD_RETURN_IF_ERROR(
+        Fill(staging_, one.dtype, std::min(room, kStagingBytes)));
+    TF_HVD_RETURN_IF_ERROR(Prepare(one, &pack, &unpack));
+    for (const Moves* moves : {&pack, &unpack}) {
+      if (moves->launches.empty()) continue;
+      TF_HVD_RETURN_IF_ERROR(MeasureOne(*moves));
+    }
+    return Status::Ok();
+  }
+
+  // The least share of the copy's speed, and what had it.
+  double least() const { return least_; }
+  const std::string& slowest() const { return slowest_; }
+
+ private:
+  static size_t BytesOf(const Case& one, int64_t count) {
+    return static_cast<size_t>(count) * SizeOf(one.stored.value_or(one.dtype));
+  }
+
+  // As cuMemAlloc aligns what it gives.
+  static size_t Aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+  static size_t RoomFor(const Case& one) {
+    size_t room = 0;
+    for (const int64_t count : one.counts) {
+      room += Aligned(BytesOf(one, count));
+    }
+    return room;
+  }
+
+  Status Fill(char* memory, DType dtype, size_t bytes) {
+    const std::vector<char> pattern =
+        Pattern(dtype, std::min(bytes, size_t{1} << 20));
+    for (size_t at = 0; at < bytes; at += pattern.size()) {
+      TF_HVD_RETURN_IF_ERROR(side_->Upload(
+          memory + at, pattern.data(), std::min(pattern.size(), bytes - at)));
+    }
+    return Status::Ok();
+  }
+
+  Status Prepare(const Case& one, Moves* pack, Moves* unpack) {
     OperationSpec spec;
     spec.kind = OpKind::kAllreduce;
-    spec.ranks = MembersOf({0, 1});
+    std::vector<int> ranks(static_cast<size_t>(one.ranks));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    spec.ranks = MembersOf(std::move(ranks));
     spec.memory.kind = MemoryKind::kDevice;
-    spec.reduce.op = op;
-    for (const int64_t count : counts) {
-      char* memory[2] = {nullptr, nullptr};
-      for (char*& one : memory) {
-        TF_HVD_RETURN_IF_ERROR(
-            side_->Allocate(static_cast<size_t>(count) * sizeof(float), &one));
-      }
-      spec.spans.push_back({memory[0], memory[in_place ? 0 : 1], count});
+    spec.reduce.op = one.op;
+    spec.reduce.dtype = one.dtype;
+    spec.stored = one.stored;
+    size_t at = 0;
+    for (const int64_t count : one.counts) {
+      spec.spans.push_back(
+          {memory_[0] + at, memory_[one.in_place ? 0 : 1] + at, count});
+      at += Aligned(BytesOf(one, count));
     }
-    if (staging_ == nullptr) {
-      TF_HVD_RETURN_IF_ERROR(side_->Allocate(kStagingBytes, &staging_));
-    }
-    Moves pack{name + ", packed", {}, {}};
-    Moves unpack{name + ", unpacked", {}, {}};
+    pack->what = one.name + ", packed";
+    unpack->what = one.name + ", unpacked";
     GpuStaging staging;
     staging.memory = staging_;
     staging.bytes = kStagingBytes;
+    // Of an element that is read, and written.
+    const double bytes =
+        static_cast<double>(SizeOf(one.dtype) +
+                            SizeOf(one.stored.value_or(one.dtype))) /
+        2 / static_cast<double>(SizeOf(one.dtype));
     for (const GpuPiece& piece : PlanOnGpu(spec, 0, staging, {}).pieces) {
-      TF_HVD_RETURN_IF_ERROR(Add(piece.pack, &pack));
-      TF_HVD_RETURN_IF_ERROR(Add(piece.unpack, &unpack));
-    }
-    for (Moves* const moves : {&pack, &unpack}) {
-      if (!moves->launches.empty()) all_.push_back(std::move(*moves));
+      TF_HVD_RETURN_IF_ERROR(Add(piece.pack, bytes, pack));
+      TF_HVD_RETURN_IF_ERROR(Add(piece.unpack, bytes, unpack));
     }
     return Status::Ok();
   }
 
-  // In turns; gives the least share of the copy's speed.
-  Status Measure(int repetitions, double* least, std::string* slowest) {
-    *least = 1e9;
-    for (const Moves& moves : all_) {
-      double copy = 0;
-      double move = 0;
-      TF_HVD_RETURN_IF_ERROR(MeasureOne(moves, repetitions, &copy, &move));
-      const auto gigabytes = static_cast<double>(moves.bytes) / 1e9;
-      const double share = copy / move;
-      std::printf("%-34s %9.1f MB %8.1f GB/s, a copy %8.1f GB/s: %5.1f %%\n",
-                  moves.what.c_str(), gigabytes * 1e3, gigabytes / move,
-                  gigabytes / copy, share * 100);
-      if (share >= *least) continue;
-      *least = share;
-      *slowest = moves.what;
-    }
-    return Status::Ok();
-  }
-
- private:
-  Status Add(const GpuMove& move, Moves* moves) {
+  // `share`: of the bytes that the move counts.
+  Status Add(const GpuMove& move, double share, Moves* moves) {
     if (move.empty()) return Status::Ok();
     std::shared_ptr<char> rows;
     TF_HVD_RETURN_IF_ERROR(side_->device()->Allocate(MemoryKind::kPinned,
                                                      move.row_bytes(), &rows));
-    moves->bytes +=
-        move.arguments.total * (GpuMove::kTileBytes / move.arguments.tile);
-    moves->rows.push_back(rows);
+    const int64_t unit = GpuMove::kTileBytes / move.arguments.tile;
+    moves->bytes += static_cast<int64_t>(
+        static_cast<double>(move.arguments.total * unit) * share);
+    moves->launches.push_back(move);
+    moves->rows.push_back(std::move(rows));
     return Status::Ok();
   }
 
-  Status MeasureOne(const Moves& moves, int repetitions, double* copy,
-                    double* move) {
+  Status MeasureOne(const Moves& moves) {
     const auto bytes = static_cast<size_t>(moves.bytes);
-    char* memory[2] = {nullptr, nullptr};
-    for (char*& one : memory) {
-      TF_HVD_RETURN_IF_ERROR(side_->Allocate(bytes, &one));
-    }
     std::vector<double> copies;
     std::vector<double> launches;
-    for (int i = -2; i < repetitions; ++i) {  // the first two do not count
+    for (int i = -2; i < repetitions_; ++i) {  // the first two do not count
       double seconds[2] = {0, 0};
       TF_HVD_RETURN_IF_ERROR(watch_->Time(
           [&] {
-            return side_->device()->Copy(side_->stream(), memory[1], memory[0],
-                                         bytes);
+            return side_->device()->Copy(side_->stream(), memory_[1],
+                                         memory_[0], bytes);
           },
           &seconds[0]));
       TF_HVD_RETURN_IF_ERROR(
@@ -219,10 +318,21 @@ class Bandwidth {
       copies.push_back(seconds[0]);
       launches.push_back(seconds[1]);
     }
-    for (char* const one : memory) side_->Free(one);
-    *copy = Median(std::move(copies));
-    *move = Median(std::move(launches));
+    Tell(moves, Median(std::move(copies)), Median(std::move(launches)));
     return Status::Ok();
+  }
+
+  void Tell(const Moves& moves, double copy, double move) {
+    const auto gigabytes = static_cast<double>(moves.bytes) / 1e9;
+    const double share = copy / move;
+    std::printf(
+        "%-48s %9.1f MB %8.1f GB/s, a copy %8.1f GB/s: %5.1f %% by %s\n",
+        moves.what.c_str(), gigabytes * 1e3, gigabytes / move, gigabytes / copy,
+        share * 100, moves.launches[0].kernel.c_str());
+    std::fflush(stdout);
+    if (share >= least_) return;
+    least_ = share;
+    slowest_ = moves.what;
   }
 
   Status Launch(const Moves& moves) {
@@ -240,8 +350,11 @@ class Bandwidth {
 
   DeviceSide* const side_;
   Stopwatch* const watch_;
+  const int repetitions_;
+  char* memory_[2] = {nullptr, nullptr};
   char* staging_ = nullptr;
-  std::vector<Moves> all_;
+  double least_ = 1e9;
+  std::string slowest_;
 };
 
 Status MeasureAll(const ProgramOptions& options, const CudaApi* cuda,
@@ -251,23 +364,22 @@ Status MeasureAll(const ProgramOptions& options, const CudaApi* cuda,
       DeviceSide::Open(cuda, options.Number("device", 0), &side));
   Stopwatch watch(cuda, side.get(), options.Text("cuda", ""));
   TF_HVD_RETURN_IF_ERROR(watch.Open());
-  Bandwidth bandwidth(side.get(), &watch);
-  const int64_t one = int64_t{options.Number("megabytes", 256)} << 18;
-  TF_HVD_RETURN_IF_ERROR(
-      bandwidth.Prepare("ResNet-50, Sum", Resnet50(), ReduceOp::kSum, false));
-  TF_HVD_RETURN_IF_ERROR(bandwidth.Prepare("ResNet-50, Average", Resnet50(),
-                                           ReduceOp::kAverage, false));
-  TF_HVD_RETURN_IF_ERROR(bandwidth.Prepare("one tensor in place, Average",
-                                           {one}, ReduceOp::kAverage, true));
-  double least = 0;
-  std::string slowest;
-  TF_HVD_RETURN_IF_ERROR(bandwidth.Measure(
-      std::max(1, options.Number("repetitions", 20)), &least, &slowest));
+  Bandwidth bandwidth(side.get(), &watch,
+                      std::max(1, options.Number("repetitions", 20)));
+  const std::vector<Case> cases = AllCases(options);
+  TF_HVD_RETURN_IF_ERROR(bandwidth.Open(cases));
+  const std::string only = options.Text("only", "");
+  for (const Case& one : cases) {
+    if (one.name.find(only) == std::string::npos) continue;
+    TF_HVD_RETURN_IF_ERROR(bandwidth.Measure(one));
+  }
+  if (bandwidth.slowest().empty()) return Aborted("nothing is called " + only);
+  const double least = bandwidth.least();
   char text[200];
   std::snprintf(text, sizeof(text),
                 "%s of %.0f %%: the least is %.0f %% of a copy (%s)",
                 least >= kWanted ? "more than the target" : "below the target",
-                kWanted * 100, least * 100, slowest.c_str());
+                kWanted * 100, least * 100, bandwidth.slowest().c_str());
   *said = text;
   return Status::Ok();
 }
