@@ -75,7 +75,7 @@ build_software_gpu() {
     die "the build failed: see the lines above"
   mkdir -p build/gpu
   install -m 644 bazel-bin/tests/gpu/libsoftware_device.so build/
-  install bazel-bin/tests/gpu/{libsoftware_gpu.so,device_check,device_bandwidth,nccl_job} build/gpu/
+  install bazel-bin/tests/gpu/{libsoftware_gpu.so,device_check,device_bandwidth,device_probes,nccl_job} build/gpu/
 }
 
 # tests/parallel_runs_test.py starts what lies in tests/python/parallel, under each MPI.

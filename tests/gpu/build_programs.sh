@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$1 codes=$2
-programs=(device_check device_bandwidth nccl_job)
+programs=(device_check device_bandwidth device_probes nccl_job)
 mkdir -p "${out}/objects"
 
 # What most of them include is read once. Those with flags of their own read it again.
@@ -27,7 +27,8 @@ mapfile -t sources < <(
   find runtime compute -name '*.cc' ! -name '*.cu.cc' |
     grep -vE '/(mpi|mpi_library|liveness)/|/gpu/mpi_|/api/(c_api|bootstrap|init_watch|launcher_watch|set_calls)\.cc$'
 )
-shared=(device_side device_rank device_sums_check collective_list socket_world)
+shared=(device_side device_rank device_sums_check collective_list socket_world
+  probe_calls probe_memory probe_side probe_streams spin_kernel)
 for name in "${shared[@]}" "${programs[@]}"; do sources+=("tests/gpu/${name}.cc"); done
 sources+=("${codes}")
 
@@ -55,7 +56,8 @@ touch "${out}/objects/stamp"
 # The linker takes of an archive what is needed.
 rm -f "${out}/objects/all.a"
 mapfile -t objects < <(find "${out}/objects" -name '*.o' ! -name 'tests_gpu_device_check*' \
-  ! -name 'tests_gpu_device_bandwidth*' ! -name 'tests_gpu_nccl_job*')
+  ! -name 'tests_gpu_device_bandwidth*' ! -name 'tests_gpu_device_probes*' \
+  ! -name 'tests_gpu_nccl_job*')
 ar rcs "${out}/objects/all.a" "${objects[@]}"
 for name in "${programs[@]}"; do
   "${CXX:-g++}" -pthread "${out}/objects/tests_gpu_${name}.cc.o" "${out}/objects/all.a" \

@@ -106,7 +106,7 @@ def test_without_a_gpu_it_says_so(settings, reason):
 
 
 def test_the_programs_say_so_too():
-    for name in ("device_check", "device_bandwidth", "nccl_job"):
+    for name in ("device_check", "device_bandwidth", "device_probes", "nccl_job"):
         ended = subprocess.run(
             [str(PROGRAMS / name), "--cuda=libno_such_driver.so"],
             stdout=subprocess.PIPE,

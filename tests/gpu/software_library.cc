@@ -3,12 +3,15 @@
 // many as TF_HVD_SOFTWARE_GPUS says; other processes have others.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/gpu/software_gpu.h"
 #include "tests/gpu/software_nccl.h"
@@ -38,6 +41,75 @@ extern "C" __attribute__((visibility("default"))) int cuEventElapsedTime(
   *milliseconds = std::chrono::duration<float, std::milli>(end->last->when -
                                                            start->last->when)
                       .count();
+  return 0;
+}
+
+// What programs that measure a driver ask of it beside the runtime's table.
+extern "C" __attribute__((visibility("default"))) int cuStreamQuery(
+    CUstream_st* stream) {
+  auto& gpu = tf_hvd::SoftwareGpu::Get();
+  const std::lock_guard<std::mutex> lock(gpu.mutex());
+  gpu.Advance();
+  if (!stream->queue.empty()) return tf_hvd::kCudaNotReady;
+  gpu.HostOf(stream->device).Join(stream->clock);
+  return 0;
+}
+
+// Called on the thread that lets the stream go on, with the machine's lock: the
+// function may call nothing of the driver, as CUDA has it too.
+extern "C" __attribute__((visibility("default"))) int cuLaunchHostFunc(
+    CUstream_st* stream, void (*function)(void* data), void* data) {
+  auto& gpu = tf_hvd::SoftwareGpu::Get();
+  const std::lock_guard<std::mutex> lock(gpu.mutex());
+  gpu.Put(stream, {"a host function",
+                   nullptr,
+                   [function, data](CUstream_st*) { function(data); },
+                   {}});
+  gpu.Advance();
+  return 0;
+}
+
+// From memory that is not pinned: few bytes are taken at once.
+extern "C" __attribute__((visibility("default"))) int cuMemcpyHtoDAsync_v2(
+    tf_hvd::CudaPointer to, const void* from, size_t bytes,
+    CUstream_st* stream) {
+  auto& gpu = tf_hvd::SoftwareGpu::Get();
+  const std::lock_guard<std::mutex> lock(gpu.mutex());
+  auto* const output = reinterpret_cast<char*>(to);
+  const auto* const input = static_cast<const char*>(from);
+  gpu.Put(stream,
+          {"a copy",
+           nullptr,
+           [&gpu, output,
+            taken = std::vector<char>(input, input + bytes)](CUstream_st* of) {
+             if (!gpu.Touch(of, output, taken.size(), true, "a copy")) return;
+             std::copy(taken.begin(), taken.end(), output);
+           },
+           {}});
+  gpu.Advance();
+  return 0;
+}
+
+// What the kernel of spin_kernel.h does: no compiler for PTX is in here.
+extern "C" __attribute__((visibility("default"))) int tf_hvd_software_spin(
+    CUstream_st* stream, const volatile uint32_t* flag, uint64_t limit_ns) {
+  auto& gpu = tf_hvd::SoftwareGpu::Get();
+  const std::lock_guard<std::mutex> lock(gpu.mutex());
+  using Clock = std::chrono::steady_clock;
+  const auto begun = std::make_shared<std::optional<Clock::time_point>>();
+  gpu.Put(stream, {"a kernel that spins",
+                   [flag, limit_ns, begun] {
+                     if (!begun->has_value()) *begun = Clock::now();
+                     return *flag != 0 ||
+                            Clock::now() - **begun >
+                                std::chrono::nanoseconds(limit_ns);
+                   },
+                   [&gpu, flag](CUstream_st* of) {
+                     gpu.Touch(of, const_cast<const uint32_t*>(flag),
+                               sizeof(*flag), false, "a kernel that spins");
+                   },
+                   {}});
+  gpu.Advance();
   return 0;
 }
 

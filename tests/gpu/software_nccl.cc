@@ -222,10 +222,8 @@ struct SoftwareNcclCalls {
   }
   static int Init(NcclComm* comm, int ranks, NcclUniqueId id, int rank,
                   NcclConfig* config) {
-    const Lock lock(Gpu().mutex());
-    if (config->magic != 0xcafebeef || config->blocking != 0) {
-      return kInvalidUsage;
-    }
+    Lock lock(Gpu().mutex());
+    if (config->magic != 0xcafebeef) return kInvalidUsage;
     const int device = Gpu().CurrentDevice();
     if (device < 0) return kUnhandledCudaError;
     auto made = std::make_unique<ncclComm>();
@@ -237,10 +235,17 @@ struct SoftwareNcclCalls {
     made->device = device;
     library->board_->Post(
         SoftwareNccl::KeyOf(*made, static_cast<size_t>(rank), "here"), "");
-    made->looks_left = static_cast<int>(Gpu().Draw(4));
+    made->blocking = config->blocking != 0;
+    made->looks_left = made->blocking ? 0 : static_cast<int>(Gpu().Draw(4));
     *comm = made.get();
     library->comms_.push_back(std::move(made));
-    return kNcclInProgress;
+    if (!(*comm)->blocking) return kNcclInProgress;
+    while (!library->Ready(*comm)) {
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      lock.lock();
+    }
+    return 0;
   }
   static int GetAsyncError(NcclComm comm, int* error) {
     if (comm == nullptr) return kInvalidArgument;
@@ -261,9 +266,10 @@ struct SoftwareNcclCalls {
     }
     return 0;
   }
-  // Some calls are on the stream at once, others only after some looks.
+  // Some calls are on the stream at once, others only after some looks, but on
+  // a communicator that blocks.
   static int Begin(ncclComm* comm, CUstream_st* stream) {
-    comm->looks_left = static_cast<int>(Gpu().Draw(3));
+    comm->looks_left = comm->blocking ? 0 : static_cast<int>(Gpu().Draw(3));
     if (comm->looks_left > 0) {
       comm->waiting_on = stream;
       return kNcclInProgress;
@@ -307,6 +313,7 @@ struct SoftwareNcclCalls {
   }
   static int Finalize(NcclComm comm) {
     const Lock lock(Gpu().mutex());
+    if (comm->blocking) return 0;
     comm->looks_left = static_cast<int>(Gpu().Draw(3));
     return kNcclInProgress;
   }

@@ -104,6 +104,7 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   int looks_left = 0;  // until what was called is under way
+  bool blocking = false;
   bool all_here = false;
   bool aborted = false;
   bool gone = false;

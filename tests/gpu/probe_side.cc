@@ -1,0 +1,139 @@
+#include "tests/gpu/probe_side.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace tf_hvd {
+namespace {
+
+constexpr std::chrono::seconds kLimit{60};
+
+template <typename Function>
+void Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+}
+
+MoreCuda FindMore(const std::string& configured) {
+  MoreCuda more;
+  void* const library = dlopen(
+      configured.empty() ? "libcuda.so.1" : configured.c_str(), RTLD_NOW);
+  if (library == nullptr) return more;
+  Find(library, "cuStreamQuery", &more.stream_query);
+  Find(library, "cuLaunchHostFunc", &more.launch_host_func);
+  Find(library, "cuMemcpyHtoDAsync_v2", &more.memcpy_to_device);
+  Find(library, kSoftwareSpin, &more.software_spin);
+  return more;
+}
+
+// As much of it as a reader can use.
+std::string Rounded(double value) {
+  char text[40];
+  std::snprintf(text, sizeof(text), std::fabs(value) < 100 ? "%.2f" : "%.0f",
+                value);
+  return text;
+}
+
+}  // namespace
+
+void Figures::Print() const {
+  std::string json = R"({"probe": ")" + probe_ + "\"";
+  std::string line = probe_ + ":";
+  for (const auto& [name, value] : values_) {
+    json += ", \"" + name + "\": " + Rounded(value);
+    line += " " + name + "=" + Rounded(value);
+  }
+  if (!not_here_.empty()) {
+    std::string quoted;
+    for (const char letter : not_here_) {
+      const bool plain = letter >= ' ' && letter != '"' && letter != '\\';
+      quoted += plain ? letter : ' ';
+    }
+    json += R"(, "not_here": ")" + quoted + "\"";
+    line += " not here: " + quoted;
+  }
+  std::printf("%s}\n%s\n", json.c_str(), line.c_str());
+  std::fflush(stdout);
+}
+
+double MicrosecondsSince(ProbeClock::time_point start) {
+  return std::chrono::duration<double, std::micro>(ProbeClock::now() - start)
+      .count();
+}
+
+double Percentile(std::vector<double> values, int percent) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t at = values.size() * static_cast<size_t>(percent) / 100;
+  return values[std::min(at, values.size() - 1)];
+}
+
+Status Flag::Open(GpuDevice* device) {
+  TF_HVD_RETURN_IF_ERROR(
+      device->Allocate(MemoryKind::kPinned, sizeof(uint32_t), &memory_));
+  Set(false);
+  return Status::Ok();
+}
+
+Status ProbeSide::Open(const ProgramOptions& options,
+                       const GpuLibraries& libraries, int ordinal,
+                       std::unique_ptr<ProbeSide>* side) {
+  std::unique_ptr<ProbeSide> made(new ProbeSide(options, libraries.cuda));
+  made->more_ = FindMore(options.Text("cuda", ""));
+  made->repetitions_ = std::max(1, options.Number("repetitions", 200));
+  made->large_ =
+      static_cast<size_t>(std::max(1, options.Number("megabytes", 256))) << 20;
+  TF_HVD_RETURN_IF_ERROR(
+      DeviceSide::Open(libraries.cuda, ordinal, &made->side_));
+  TF_HVD_RETURN_IF_ERROR(made->set_.Open(made->device()));
+  made->set_.Set(true);
+  int device = 0;
+  TF_HVD_RETURN_IF_ERROR(
+      FromCuda(made->cuda(), "cuDeviceGet",
+               libraries.cuda->device_get(&device, ordinal)));
+  ProbeSide* const opened = made.get();
+  TF_HVD_RETURN_IF_ERROR(opened->device()->Within([opened, device] {
+    return opened->spin_.Load(opened->cuda_, device,
+                              opened->more_.software_spin);
+  }));
+  *side = std::move(made);
+  return Status::Ok();
+}
+
+Status ProbeSide::Spin(CudaStream stream, const Flag& flag,
+                       std::chrono::milliseconds limit) const {
+  const auto limit_ns =
+      static_cast<uint64_t>(std::chrono::nanoseconds(limit).count());
+  return device()->Within(
+      [&] { return spin_.Launch(stream, flag.get(), limit_ns); });
+}
+
+Status ProbeSide::LaunchNothing(CudaStream stream) const {
+  return spin_.Launch(stream, set_.get(), 0);
+}
+
+Status ProbeSide::Await(const GpuEvent& event) const {
+  const auto end = ProbeClock::now() + kLimit;
+  return device()->Within([&]() -> Status {
+    for (int error = kCudaNotReady; error == kCudaNotReady;) {
+      error = cuda().event_query(event.get());
+      if (error != kCudaNotReady) {
+        return FromCuda(cuda(), "cuEventQuery", error);
+      }
+      if (ProbeClock::now() > end) break;
+    }
+    return Aborted("a stream hangs");
+  });
+}
+
+Status ProbeSide::Repeat(const std::function<void()>& fn,
+                         const std::function<bool()>& ends) const {
+  return device()->Within([&] {
+    while (!ends()) fn();
+    return Status::Ok();
+  });
+}
+
+}  // namespace tf_hvd

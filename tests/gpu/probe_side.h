@@ -1,0 +1,125 @@
+// ProbeSide: a GPU, real or of software, as the probes of device_probes.cc use
+// it, who ask what calls of the driver cost. Beside the runtime's table it has
+// functions that the runtime has no use for, a kernel that runs for as long as
+// is wanted, and the host's clock.
+//
+// Needs nothing but the runtime, as device_side.h. One thread, but where it
+// says otherwise.
+#ifndef TF_HVD_TESTS_GPU_PROBE_SIDE_H_
+#define TF_HVD_TESTS_GPU_PROBE_SIDE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/transport/gpu/cuda_api.h"
+#include "runtime/transport/gpu/device.h"
+#include "tests/gpu/device_side.h"
+#include "tests/gpu/program_options.h"
+#include "tests/gpu/spin_kernel.h"
+
+namespace tf_hvd {
+
+// Null where the driver does not have it.
+struct MoreCuda {
+  int (*stream_query)(CudaStream stream) = nullptr;
+  int (*launch_host_func)(CudaStream stream, void (*function)(void* data),
+                          void* data) = nullptr;
+  int (*memcpy_to_device)(CudaPointer to, const void* from, size_t bytes,
+                          CudaStream stream) = nullptr;
+  SoftwareSpin software_spin = nullptr;
+};
+
+// What a probe has found, by names that end with the unit. Printed as an object
+// of JSON, which the report of the first hour reads, and as a line.
+class Figures {
+ public:
+  explicit Figures(std::string probe) : probe_(std::move(probe)) {}
+
+  void Add(const std::string& name, double value) {
+    values_.emplace_back(name, value);
+  }
+  // The probe cannot be made here, or not all of it.
+  void NotHere(const std::string& reason) { not_here_ = reason; }
+  void Print() const;
+
+ private:
+  const std::string probe_;
+  std::string not_here_;
+  std::vector<std::pair<std::string, double>> values_;
+};
+
+using ProbeClock = std::chrono::steady_clock;
+
+double MicrosecondsSince(ProbeClock::time_point start);
+// So many per cent of them are no greater; 50 is the median.
+double Percentile(std::vector<double> values, int percent);
+
+// Set by the host, read by a kernel.
+class Flag {
+ public:
+  Status Open(GpuDevice* device);
+  volatile uint32_t* get() const {
+    return reinterpret_cast<volatile uint32_t*>(memory_.get());
+  }
+  void Set(bool to) const { *get() = to ? 1 : 0; }
+
+ private:
+  std::shared_ptr<char> memory_;
+};
+
+class ProbeSide {
+ public:
+  static Status Open(const ProgramOptions& options,
+                     const GpuLibraries& libraries, int ordinal,
+                     std::unique_ptr<ProbeSide>* side);
+  const ProgramOptions& options() const { return options_; }
+  const CudaApi& cuda() const { return *cuda_; }
+  const MoreCuda& more() const { return more_; }
+  DeviceSide* side() const { return side_.get(); }
+  GpuDevice* device() const { return side_->device(); }
+  int repetitions() const { return repetitions_; }
+  // Of what is large, --megabytes; bytes.
+  size_t large() const { return large_; }
+
+  // Keeps the stream busy until the flag is set, or for so long.
+  Status Spin(CudaStream stream, const Flag& flag,
+              std::chrono::milliseconds limit) const;
+  // Does next to nothing.
+  Status LaunchNothing(CudaStream stream) const;
+  // Polls, by the driver's function alone; an error after a minute.
+  Status Await(const GpuEvent& event) const;
+  // Any thread: calls `fn` with the context current until told to end.
+  Status Repeat(const std::function<void()>& fn,
+                const std::function<bool()>& ends) const;
+
+ private:
+  ProbeSide(const ProgramOptions& options, const CudaApi* cuda)
+      : options_(options), cuda_(cuda) {}
+
+  const ProgramOptions& options_;
+  const CudaApi* const cuda_;
+  MoreCuda more_;
+  std::unique_ptr<DeviceSide> side_;
+  SpinKernel spin_;
+  Flag set_;
+  int repetitions_ = 0;
+  size_t large_ = 0;
+};
+
+// What a call of the driver gives, as a Status.
+inline Status Within(const ProbeSide& side, const char* call,
+                     const std::function<int()>& fn) {
+  return side.device()->Within(
+      [&] { return FromCuda(side.cuda(), call, fn()); });
+}
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_TESTS_GPU_PROBE_SIDE_H_
