@@ -7,6 +7,7 @@ older minor versions; PTX, of this NVRTC's and later ones.
 
 import argparse
 import ctypes
+import hashlib
 import pathlib
 import subprocess
 import tempfile
@@ -20,18 +21,33 @@ PTX = "90"
 ROUNDING = "--fmad=false"
 
 HEAD = """// Written by build_defs/device_code.py.
+// Of sources with the hash {hash}
 #include "compute/device_image.h"
 
-namespace tf_hvd {
-namespace {
+namespace tf_hvd {{
+namespace {{
 
 """
+
+
+def hash_of(sources: Sequence[str]) -> str:
+    """By which tests/gpu knows whether code was made of the sources that it has."""
+    whole = hashlib.sha256()
+    for name in sorted(sources):
+        whole.update(name.encode() + b"\0" + pathlib.Path(name).read_bytes() + b"\0")
+    return whole.hexdigest()
 
 
 class Nvrtc:
     """The library's functions, which return 0 or an error."""
 
     def __init__(self, library: pathlib.Path) -> None:
+        # CUDA 13's wheel does not say where its second library is, which it opens by name
+        # alone: one that is loaded already is found. The list keeps them loaded.
+        self.builtins = [
+            ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+            for file in sorted(library.parent.glob("libnvrtc-builtins.so*"))
+        ]
         self.library = ctypes.CDLL(str(library))
         self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
@@ -109,12 +125,13 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("headers", nargs="*")
     arguments = parser.parse_args()
-    text, rows = [HEAD], []
+    text, rows = [HEAD.format(hash=hash_of([arguments.source, *arguments.headers]))], []
     targets = [(False, one) for one in ARCHITECTURES] + [(True, PTX)]
     if arguments.architectures:
         targets = [(False, one) for one in arguments.architectures.split(",")]
     if arguments.nvrtc or arguments.nvcc:
-        compiler = Nvrtc(arguments.nvrtc) if arguments.nvrtc else Nvcc(arguments.nvcc)
+        nvrtc = arguments.nvrtc and Nvrtc(pathlib.Path(arguments.nvrtc))
+        compiler = nvrtc or Nvcc(arguments.nvcc)
         for is_ptx, capability in targets:
             name = ("kPtx" if is_ptx else "kCode") + capability
             target = ("compute_" if is_ptx else "sm_") + capability
