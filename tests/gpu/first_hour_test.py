@@ -1,0 +1,334 @@
+"""Runs tests/gpu/first_hour.sh on a GPU of software: from the packed folder alone, cut short, and
+killed; and what follows from figures, by table.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "gpu"
+PROGRAMS = ROOT / "build" / "gpu"
+LIBRARY = PROGRAMS / "libsoftware_gpu.so"
+# What a card does in milliseconds.
+QUICKLY = (
+    "--bandwidth=--repetitions=1 --megabytes=1 --share=8", "--job=--lag_mib=1",
+    "--probes=--repetitions=2 --megabytes=1 --wait_ms=20",
+)  # fmt: skip
+MOST_FILES, MOST_BYTES = 8, 64 << 20
+# As ncu prints it.
+PROFILE = """
+==PROF== Connected to process 17
+  tf_hvd_scale_float16(MoveArguments) (1024, 1, 1)x(256, 1, 1), Context 1, Stream 13, CC 9.0
+    Section: GPU Speed Of Light Throughput
+    ----------------------- ----------- ------------
+    Metric Name             Metric Unit Metric Value
+    ----------------------- ----------- ------------
+    Memory Throughput                 %        41.20
+    DRAM Throughput                   %        39.75
+    Duration                         us        88.51
+    Compute (SM) Throughput           %        93.02
+    Registers Per Thread             register/thread              32
+    Achieved Occupancy               %        71.16
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """What is carried to the machine; and software that stands for its driver and its NCCL."""
+    place = tmp_path_factory.mktemp("machine")
+    folder = place / "packed"
+    ended = subprocess.run(
+        [str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    shutil.copy(LIBRARY, place / LIBRARY.name)
+    return folder
+
+
+@pytest.fixture
+def kit(packed, tmp_path):
+    return Kit(packed, tmp_path)
+
+
+class Kit:
+    """It, on a machine with one GPU and few programs."""
+
+    def __init__(self, packed, tmp_path):
+        self.folder = packed
+        self.out = tmp_path / "out"
+        self.tools = tmp_path / "tools"
+        self.tools.mkdir()
+        for name in ("bash", "dirname", "env", "python3", "sleep"):
+            # The very Python: one of an environment may be a link that looks around itself.
+            found = sys.executable if name == "python3" else shutil.which(name)
+            script = f'#!/bin/sh\nexec {found} "$@"\n'
+            self.tool(name, script)
+        library = str(packed.parent / LIBRARY.name)
+        self.environment = {
+            "PATH": str(self.tools), "TF_HVD_CUDA_LIBRARY": library,
+            "TF_HVD_NCCL_LIBRARY": library, "TF_HVD_SOFTWARE_GPUS": "1",
+        }  # fmt: skip
+
+    def tool(self, name, script):
+        file = self.tools / name
+        file.write_text(script)
+        file.chmod(0o755)
+
+    def command(self, *arguments):
+        return [str(self.folder / "tests" / "gpu" / "first_hour.sh"), *arguments]
+
+    def run(self, *arguments, out=None, **settings):
+        out = out or self.out
+        ended = subprocess.run(
+            self.command("run", f"--out={out}", *QUICKLY, *arguments),
+            env={**self.environment, **settings}, cwd="/", stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=600,
+        )  # fmt: skip
+        print(ended.stdout)
+        return ended.returncode, ended.stdout
+
+    def log(self, name):
+        return (self.out / name).read_text()
+
+    def programs(self, tmp_path, script):
+        """Those that were built, with another device_check, which starts."""
+        folder = tmp_path / "programs"
+        shutil.copytree(self.folder / "build" / "gpu", folder)
+        start = '#!/bin/bash\n[[ "$*" != *libno_such_driver* ]] || exit 3\n'
+        (folder / "device_check").write_text(start + script)
+        return folder
+
+
+def rows(report):
+    """The cells of all tables, by the first."""
+    lines = [line.strip("| ").split(" | ") for line in report.split("\n") if line.startswith("| ")]
+    return {line[0]: line[1:] for line in lines}
+
+
+def marks(text, kind):
+    """Parts that began or ended, as often as they did."""
+    return [json.loads(one)["part"] for one in re.findall(rf"^== {kind} (.*)$", text, re.MULTILINE)]
+
+
+def test_the_packed_folder_is_small_and_enough(kit):
+    size = sum(file.stat().st_size for file in kit.folder.rglob("*") if file.is_file())
+    assert size < MOST_BYTES
+    version = '#!/bin/sh\n[ "$1" != --version ] || { echo Version 2025.3.1; exit; }\n'
+    kit.tool("ncu", f"{version}/bin/cat <<'EOF'\n{PROFILE}\nEOF\n")
+    skip = 'while [ "${1#/}" = "$1" ]; do shift; done'  # its own options
+    kit.tool("compute-sanitizer", f'{version}{skip}\n"$@" && echo "== ERROR SUMMARY: 0 errors"\n')
+    code, output = kit.run()
+    assert code == 0, output
+    report = (kit.out / "report.md").read_text()
+    found = rows(report)
+    assert found["GPUs"] == ["1: Software GPU, compute capability 9.0, CUDA 12.5"]
+    for part in (
+        "kernels against the host, bits", "pack and unpack against a copy", "runtime, one rank",
+        "NCCL, 2 ranks on one GPU", "NCCL, inputs not awaited", "NCCL, a rank is killed",
+        "by the host's memory, 2 ranks", "by the host's memory, a rank is killed",
+        "probe, calls", "probe, queries", "probe, host_function", "probe, copies", "probe, waits",
+        "compute-sanitizer, memcheck", "compute-sanitizer, racecheck", "ncu, the slowest kernel",
+    ):  # fmt: skip
+        assert found[part][0] == "passed", (part, output)
+    # Each rule has an answer.
+    assert "no answer" not in report
+    assert report.count("| if ") == 9
+    assert found["What holds the slowest kernel up?"][0] == "memory 41.2 %, compute units 93.02 %"
+    files = sorted(file.name for file in kit.out.iterdir())
+    assert len(files) <= MOST_FILES
+    assert [name for name in files if name.endswith(".log")] == [
+        "1-machine.log", "2-kernels.log", "3-bandwidth.log", "4-jobs.log", "5-probes.log",
+        "6-sanitizer.log", "7-profile.log",
+    ]  # fmt: skip
+    assert found["ncu"] == ["Version 2025.3.1"]
+    # Nothing of it came from the checkout, but for Python.
+    logs = [kit.log(name).replace(sys.executable, "") for name in files]
+    assert not [text for text in logs if f"{ROOT}/" in text]
+    before = {name: kit.log(name) for name in files if name != "1-machine.log"}
+    assert kit.run()[0] == 0  # which has nothing left to do
+    assert {name: kit.log(name) for name in before} == before
+
+
+def test_a_machine_may_forbid_profiling(kit):
+    kit.tool("ncu", "#!/bin/sh\necho '==ERROR== ERR_NVGPUCTRPERM - see'\nexit 1\n")
+    assert kit.run("--steps=bandwidth,profile")[0] == 0
+    found = rows(kit.log("report.md"))["ncu, the slowest kernel"]
+    assert found[:2] == [
+        "not run", "profiling counters are for administrators (ERR_NVGPUCTRPERM)"
+    ]  # fmt: skip
+
+
+def test_a_killed_call_leaves_what_was_said_and_the_next_goes_on(kit, tmp_path):
+    programs = kit.programs(tmp_path, "echo half way by $$\nexec sleep 600\n")
+    process = subprocess.Popen(
+        kit.command("run", f"--out={kit.out}", *QUICKLY, f"--programs={programs}"),
+        env=kit.environment, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    log = kit.out / "2-kernels.log"
+    while not log.exists() or "half way" not in log.read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    # What it had begun goes with it: a lent machine would run it on.
+    pid = int(re.search(r"half way by (\d+)", log.read_text())[1])
+    while pathlib.Path(f"/proc/{pid}").exists():
+        time.sleep(0.05)
+    assert marks(log.read_text(), "ended") == []
+    # As another machine goes on, which has the files that came back.
+    later = tmp_path / "later"
+    steps = "--steps=machine,kernels,bandwidth"
+    assert kit.run(f"--earlier={kit.out}", steps, out=later)[0] == 0
+    text = (later / "2-kernels.log").read_text()
+    assert "half way" in text
+    assert marks(text, "begun") == 2 * ["kernels against the host, bits"]
+    assert rows((later / "report.md").read_text())["kernels against the host, bits"][0] == "passed"
+    assert marks((later / "1-machine.log").read_text(), "begun").count("GPUs") == 1
+
+
+def test_what_is_over_its_time_is_told_and_what_does_not_fit_is_left(kit, tmp_path):
+    programs = kit.programs(tmp_path, "echo half way\nexec sleep 600\n")
+    part = "kernels against the host, bits"
+    arguments = (f"--programs={programs}", "--steps=kernels")
+    # Its own limit: final.
+    failing = tmp_path / "failing"
+    code, output = kit.run(*arguments, "--patience=0.005", out=failing)
+    assert code == 1
+    assert rows((failing / "report.md").read_text())[part][0] == "failed"
+    assert "half way" in (failing / "report.md").read_text()
+    # No time to begin it.
+    code, output = kit.run(*arguments, "--budget=0")
+    assert (code, "1 left for another call" in output) == (0, True)
+    # The call's limit: once more, and then no more.
+    for tries in (1, 2, 2):
+        code, output = kit.run(*arguments, "--patience=0.05", "--budget=8")
+        assert code == 0
+        assert marks(kit.log("2-kernels.log"), "begun") == tries * [part]
+    assert rows(kit.log("report.md"))[part][0] == "cut short"
+
+
+def test_a_dry_run_without_a_card_begins_nothing(kit):
+    ended = subprocess.run(
+        kit.command("--dry-run", f"--out={kit.out}"),
+        env={**kit.environment, "TF_HVD_CUDA_LIBRARY": "libno_such_driver.so"},
+        stdout=subprocess.PIPE, text=True, timeout=600,
+    )  # fmt: skip
+    assert ended.returncode == 0
+    assert not kit.out.exists()
+    steps = re.findall(r"^step (\d), (\w+): ", ended.stdout, re.MULTILINE)
+    names = ("machine", "kernels", "bandwidth", "jobs", "probes", "sanitizer", "profile")
+    assert steps == [(str(i + 1), name) for i, name in enumerate(names)]
+    assert "  nvidia-smi: missing: there is no nvidia-smi\n    nvidia-smi --query" in ended.stdout
+    missing = "missing: no GPU: there is no CUDA driver (libno_such_driver.so"
+    assert f"  probe, waits: {missing}" in ended.stdout
+    assert "/build/gpu/device_probes" in ended.stdout
+
+
+def test_without_a_card_nothing_fails(kit):
+    assert kit.run(TF_HVD_SOFTWARE_GPUS="0")[0] == 0
+    found = rows(kit.log("report.md"))
+    reason = "no GPU: the driver has no device (error 0)"
+    assert found["probe, waits"][:2] == ["not run", reason]
+    assert found["(a) How long until an ncclAllReduce is under way?"][::2] == ["no answer", "open"]
+
+
+def test_programs_that_neither_start_nor_can_be_compiled_are_told(kit, tmp_path):
+    assert kit.run(f"--programs={tmp_path}", "--steps=kernels")[0] == 0
+    found = rows(kit.log("report.md"))["kernels against the host, bits"]
+    assert found[1] == f"no programs: {tmp_path} has no device_check, and none were compiled"
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The kit's own, under names of their own."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import first_hour_report
+    import step_log
+
+    return first_hour_report, step_log
+
+
+def of_probe(step_log, name, **figures):
+    output = json.dumps({"probe": name, **figures})
+    return {"probes": {f"probe, {name}": step_log.Entry(f"probe, {name}", output=output)}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "probe", "figures", "decision"),
+    [
+        ("calls", "calls", {"nonblocking_small_ready_us": 31, "blocking_small_ready_us": 9},
+         "communicators that block, called on a thread of the runtime's own"),
+        ("calls", "calls", {"nonblocking_small_ready_us": 15, "blocking_small_ready_us": 9},
+         "communicators stay as they are, without blocking"),
+        ("queries", "queries", {"event_query_us": 2, "launch_alone_us": 3,
+                                "launch_beside_event_queries_us": 3},
+         "the oldest operation of a stream alone is queried, with pauses"),
+        ("queries", "queries", {"event_query_us": 0.4, "launch_alone_us": 3,
+                                "launch_beside_event_queries_us": 3.1},
+         "all operations may be queried"),
+        ("host_function", "host_function", {"polled_us": 5, "called_us": 20, "called_99th_us": 60},
+         "a host function rings when the last operation has ended"),
+        ("host_function", "host_function", {"polled_us": 5, "called_us": 90, "called_99th_us": 99},
+         "the runtime polls"),
+        ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 900,
+                              "kernel_reads_pinned_alone_us": 8,
+                              "kernel_reads_pinned_behind_copies_to_the_device_us": 12},
+         "kernels read their rows from pinned memory"),
+        ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 19,
+                              "kernel_reads_pinned_alone_us": 8,
+                              "kernel_reads_pinned_behind_copies_to_the_device_us": 12},
+         "rows are copied, as they are"),
+        ("waits", "waits", {"nothing_waits": 0, "cuMemAlloc_waits": 0, "cuMemFree_waits": 1},
+         "in a step nobody calls cuMemFree"),
+        ("waits", "waits", {"nothing_waits": 1, "cuMemAlloc_waits": 1},
+         "open: larger --wait_ms"),
+        ("waits", "queries", {}, None),
+    ],
+)  # fmt: skip
+def test_what_a_probe_decides(modules, rule, probe, figures, decision):
+    report, step_log = modules
+    decided = getattr(report, rule)(of_probe(step_log, probe, **figures))
+    assert (decided and decided[1]) == decision
+
+
+def test_what_jobs_and_bandwidth_decide(modules):
+    report, step_log = modules
+    line = "ResNet-50, cast to float16, packed   76.6 MB  1500.0 GB/s, a copy  2000.0 GB/s:  75.0 %"
+    entry = step_log.Entry("b", output=f"{line} by tf_hvd_narrow_float16\n")
+    steps = {"bandwidth": {"b": entry}}
+    changed = "kernels for half precisions use the hardware's conversions"
+    assert report.halves(steps) == ("the least is 75 % (tf_hvd_narrow_float16)", changed)
+    entry.output = entry.output.replace("75.0 %", "91.0 %")
+    assert report.halves(steps)[1] == "the kernels stay as they are"
+    assert report.slowest(steps["bandwidth"]) == (
+        "ResNet-50, cast to float16",
+        "tf_hvd_narrow_float16",
+    )
+    told = step_log.Entry("k", output="rank 0 was told 12034 ms after its last call: rank 1 died")
+    jobs = {"jobs": {"NCCL, a rank is killed": told}}
+    assert report.killed(jobs)[0] == "through NCCL 12034 ms"
+    assert report.killed(jobs)[1].startswith("ncclCommAbort does not end kernels in time")
+    flawed = step_log.Entry("f", result="failed", figure="58 collectives: all exact")
+    assert report.order({"jobs": {"NCCL, inputs not awaited": flawed}})[1].startswith(
+        "the jobs pro"
+    )
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="there is no ptxas")
+@pytest.mark.parametrize("capability", [75, 80, 90, 100])
+def test_the_kernel_that_spins_is_ptx(capability, tmp_path):
+    program = [str(PROGRAMS / "device_probes"), f"--ptx={capability}"]
+    code = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True).stdout
+    (tmp_path / "spin.ptx").write_text(code)
+    compiler = ["ptxas", f"-arch=sm_{capability}", "-o", str(tmp_path / "spin.cubin")]
+    subprocess.run([*compiler, str(tmp_path / "spin.ptx")], check=True)
