@@ -22,7 +22,6 @@ MoreCuda FindMore(const std::string& configured) {
       configured.empty() ? "libcuda.so.1" : configured.c_str(), RTLD_NOW);
   if (library == nullptr) return more;
   Find(library, "cuStreamQuery", &more.stream_query);
-  Find(library, "cuLaunchHostFunc", &more.launch_host_func);
   Find(library, "cuMemcpyHtoDAsync_v2", &more.memcpy_to_device);
   Find(library, kSoftwareSpin, &more.software_spin);
   return more;

@@ -29,8 +29,6 @@ namespace tf_hvd {
 // Null where the driver does not have it.
 struct MoreCuda {
   int (*stream_query)(CudaStream stream) = nullptr;
-  int (*launch_host_func)(CudaStream stream, void (*function)(void* data),
-                          void* data) = nullptr;
   int (*memcpy_to_device)(CudaPointer to, const void* from, size_t bytes,
                           CudaStream stream) = nullptr;
   SoftwareSpin software_spin = nullptr;

@@ -90,10 +90,9 @@ struct Called {
   ProbeClock::time_point at;
   std::atomic<bool> was{false};
 
-  static void Now(void* data) {
-    auto* const called = static_cast<Called*>(data);
-    called->at = ProbeClock::now();
-    called->was = true;
+  void Now() {
+    at = ProbeClock::now();
+    was = true;
   }
 };
 
@@ -120,9 +119,8 @@ Status CallOnce(const ProbeSide& side, CudaStream stream, const Flag& flag,
   std::shared_ptr<GpuEvent> ended;
   TF_HVD_RETURN_IF_ERROR(side.Spin(stream, flag, kBusy));
   auto start = ProbeClock::now();
-  TF_HVD_RETURN_IF_ERROR(Within(side, "cuLaunchHostFunc", [&] {
-    return side.more().launch_host_func(stream, Called::Now, &called);
-  }));
+  TF_HVD_RETURN_IF_ERROR(
+      side.device()->CallWhenDone(stream, [&called] { called.Now(); }));
   *asked = MicrosecondsSince(start);
   TF_HVD_RETURN_IF_ERROR(side.device()->Record(stream, &ended));
   std::this_thread::sleep_for(kBegun);
@@ -204,10 +202,6 @@ Status ProbeHostFunction(const ProbeSide& side, Figures* figures) {
   }
   figures->Add("polled_us", Percentile(polled, 50));
   figures->Add("polled_99th_us", Percentile(polled, 99));
-  if (side.more().launch_host_func == nullptr) {
-    figures->NotHere("the driver has no cuLaunchHostFunc");
-    return Status::Ok();
-  }
   std::vector<double> called;
   std::vector<double> asked;
   for (int i = 0; i < side.repetitions(); ++i) {

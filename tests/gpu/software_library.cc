@@ -55,20 +55,6 @@ extern "C" __attribute__((visibility("default"))) int cuStreamQuery(
   return 0;
 }
 
-// Called on the thread that lets the stream go on, with the machine's lock: the
-// function may call nothing of the driver, as CUDA has it too.
-extern "C" __attribute__((visibility("default"))) int cuLaunchHostFunc(
-    CUstream_st* stream, void (*function)(void* data), void* data) {
-  auto& gpu = tf_hvd::SoftwareGpu::Get();
-  const std::lock_guard<std::mutex> lock(gpu.mutex());
-  gpu.Put(stream, {"a host function",
-                   nullptr,
-                   [function, data](CUstream_st*) { function(data); },
-                   {}});
-  gpu.Advance();
-  return 0;
-}
-
 // From memory that is not pinned: few bytes are taken at once.
 extern "C" __attribute__((visibility("default"))) int cuMemcpyHtoDAsync_v2(
     tf_hvd::CudaPointer to, const void* from, size_t bytes,
