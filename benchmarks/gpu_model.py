@@ -81,8 +81,8 @@ def main() -> None:
     parser.add_argument("--handover", type=float, default=3, help="stream to stream, us")
     machine = Machine(**vars(parser.parse_args()))
     print("share of nccl-tests' bus bandwidth\n")
-    head = "| MiB | nccl-tests, us | small tensors | one large | divided after | one stream, before |"
-    print(head + "\n" + "|---" * (head.count("|") - 1) + "|")
+    columns = ("MiB", "nccl-tests, us", "small tensors", "one large", "divided after", "one stream")
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for mib in (1, 4, 16, 32, 64, 128, 256, 1024):
         size = mib * MIB
         peer = machine.nccl(size)

@@ -32,7 +32,7 @@ TF_HVD_INLINE uint32_t Select(bool condition, uint32_t a, uint32_t b) {
   return (a & mask) | (b & ~mask);
 }
 
-#ifdef __CUDA_ARCH__
+#ifdef TF_HVD_CONVERTS_HALFS
 
 TF_HVD_INLINE float HalfToFloat(uint16_t half) {
   float value;
@@ -87,13 +87,13 @@ TF_HVD_INLINE uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(result | sign);
 }
 
-#endif  // __CUDA_ARCH__
+#endif  // TF_HVD_CONVERTS_HALFS
 
 TF_HVD_INLINE float BfloatToFloat(uint16_t bfloat) {
   return FloatOfBits(static_cast<uint32_t>(bfloat) << 16);
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef TF_HVD_CONVERTS_BFLOATS
 
 TF_HVD_INLINE uint16_t FloatToBfloat(float value) {
   uint16_t bfloat;
@@ -111,7 +111,7 @@ TF_HVD_INLINE uint16_t FloatToBfloat(float value) {
   return static_cast<uint16_t>(magnitude > 0x7f800000 ? nan : rounded);
 }
 
-#endif
+#endif  // TF_HVD_CONVERTS_BFLOATS
 
 }  // namespace tf_hvd
 

@@ -24,6 +24,14 @@ using uintptr_t = unsigned long;
 
 #endif
 
+// What the GPU that code is compiled for converts by instructions of its own.
+#ifdef __CUDA_ARCH__
+#define TF_HVD_CONVERTS_HALFS
+#if __CUDA_ARCH__ >= 800
+#define TF_HVD_CONVERTS_BFLOATS
+#endif
+#endif
+
 #ifdef __CUDACC__
 #define TF_HVD_INLINE __host__ __device__ __forceinline__
 #else

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -39,14 +40,15 @@ class GpuRank {
  public:
   GpuRank(SoftwareGpu* gpu, const NcclApi* nccl,
           const std::shared_ptr<MailRoom>& mail, int rank, int ranks,
-          const GpuOptions& options)
+          const GpuOptions& options, std::atomic<int>* rings)
       : gpu_(gpu),
         rank_(rank),
+        rings_(rings),
         link_(mail, rank),
         p2p_(&link_, rank),
         devices_(SoftwareGpu::Cuda(), rank),
         backend_(&devices_, nccl, rank, Names(ranks), {&p2p_},
-                 WithBell(options, &rings_)),
+                 WithBell(options, rings)),
         pinned_(&devices_, &p2p_, rank),
         compute_(gpu->NewStream(rank)) {}
 
@@ -109,7 +111,7 @@ class GpuRank {
       EXPECT_TRUE(*result.got == result.expected) << result.what;
     }
     results_.clear();
-    EXPECT_EQ(rings_, ended_) << "nobody was rung for what has ended";
+    EXPECT_EQ(*rings_, ended_) << "nobody was rung for what has ended";
   }
   // From now on results go there, and are not compared.
   void KeepResults(Tensors* kept) { kept_ = kept; }
@@ -143,7 +145,8 @@ class GpuRank {
   }
 
   static GpuOptions WithBell(GpuOptions options, std::atomic<int>* rings) {
-    options.ring = [rings] { ++*rings; };
+    options.ring = {[](void* data) { ++*static_cast<std::atomic<int>*>(data); },
+                    rings};
     return options;
   }
 
@@ -176,7 +179,7 @@ class GpuRank {
 
   bool Look(Running* one) {
     Poll poll;
-    const int rings = rings_;
+    const int rings = *rings_;
     const Status status = one->operation->Progress(100'000, &poll);
     Expect(status, *one);
     if (!status.ok()) return true;  // it is not to be called again
@@ -207,7 +210,7 @@ class GpuRank {
 
   SoftwareGpu* const gpu_;
   const int rank_;
-  std::atomic<int> rings_{0};
+  std::atomic<int>* const rings_;
   int ended_ = 0;  // operations that ring
   LoopbackPointToPoint link_;
   P2PBackend p2p_;
@@ -241,7 +244,7 @@ class GpuRanks {
       }
       all.push_back(std::make_unique<GpuRank>(
           &gpu, has_nccl ? SoftwareNccl::Api() : nullptr, mail, rank, ranks,
-          options));
+          options, &rings.emplace_back(0)));
     }
   }
 
@@ -274,6 +277,7 @@ class GpuRanks {
   SoftwareGpu gpu;
   SoftwareNccl nccl;
   SoftwareMpi mpi;
+  std::deque<std::atomic<int>> rings;  // of each rank's bell
   std::vector<std::unique_ptr<GpuRank>> all;
 };
 

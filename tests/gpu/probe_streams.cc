@@ -119,8 +119,9 @@ Status CallOnce(const ProbeSide& side, CudaStream stream, const Flag& flag,
   std::shared_ptr<GpuEvent> ended;
   TF_HVD_RETURN_IF_ERROR(side.Spin(stream, flag, kBusy));
   auto start = ProbeClock::now();
-  TF_HVD_RETURN_IF_ERROR(
-      side.device()->CallWhenDone(stream, [&called] { called.Now(); }));
+  TF_HVD_RETURN_IF_ERROR(side.device()->CallWhenDone(
+      stream,
+      {[](void* data) { static_cast<Called*>(data)->Now(); }, &called}));
   *asked = MicrosecondsSince(start);
   TF_HVD_RETURN_IF_ERROR(side.device()->Record(stream, &ended));
   std::this_thread::sleep_for(kBegun);

@@ -42,7 +42,7 @@ class Variable:
 
 _NOT_HONOURED = "Not honoured, with a warning: "
 _HONOURED = Variable("Honoured, see above.")
-_GPU = Variable("No meaning: NCCL gets one stream of a GPU, and nothing waits for it.")
+_GPU = Variable("No meaning: NCCL gets a stream of its own on a GPU, and nothing waits for it.")
 _RANK = Variable("No meaning: MPI's launcher gives ranks and sizes.")
 _ONLY_MPI = "Only MPI is available; any other value gets a warning."
 _TUNED = Variable("No meaning: it needs HOROVOD_AUTOTUNE, which is not honoured.")

@@ -45,7 +45,7 @@ _NO_CYCLE = "collectives start when they are ready, there is no timed cycle"
 _NO_CACHE = "agreement needs no cache"
 _NO_LAYERS = "ranks of a node always reduce first; see TF_HVD_NODE_DATA and TF_HVD_CROSS"
 _NO_TUNING = "nothing is tuned while the job runs"
-_ONE_STREAM = "NCCL gets one stream of a GPU"
+_ONE_STREAM = "NCCL gets one stream of its own on a GPU"
 _NO_GLOO = "there is no Gloo"
 _NO_TIME = "the log has no times; see --prefix-output-with-timestamp"
 

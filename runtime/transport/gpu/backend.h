@@ -40,9 +40,9 @@ struct GpuOptions {
   // ranks.
   size_t staging_bytes = size_t{64} << 20;
   GpuLimits limits;
-  // Wakes whoever looks, when an operation has ended; on a thread of the
-  // driver's, also after the backend is gone. Null: nobody sleeps.
-  std::function<void()> ring;
+  // Wakes whoever looks, when an operation has ended: at any time, also after
+  // the backend is gone (device_bell.h). Null: nobody sleeps.
+  HostFunction ring;
   // Whether ranks may share a device, as NCCL allows it where each of them
   // claims to be on a host of its own (NCCL_HOSTID).
   bool shared_devices = false;

@@ -258,20 +258,12 @@ Status GpuDevice::Launch(CudaStream stream, const GpuMove& move, char* rows) {
   return Launch(stream, move.kernel, move.blocks(), GpuMove::kThreads, values);
 }
 
-Status GpuDevice::CallWhenDone(CudaStream stream, std::function<void()> fn) {
+Status GpuDevice::CallWhenDone(CudaStream stream,
+                               const HostFunction& function) {
   const Current current(*this);
   TF_HVD_RETURN_IF_ERROR(current.status());
-  auto given = std::make_unique<std::function<void()>>(std::move(fn));
-  const int error = api_->launch_host_func(
-      stream,
-      [](void* data) {
-        const std::unique_ptr<std::function<void()>> called(
-            static_cast<std::function<void()>*>(data));
-        (*called)();
-      },
-      given.get());
-  if (error == kCudaSuccess) static_cast<void>(given.release());
-  return Check("cuLaunchHostFunc", error);
+  return Check("cuLaunchHostFunc",
+               api_->launch_host_func(stream, function.fn, function.data));
 }
 
 }  // namespace tf_hvd

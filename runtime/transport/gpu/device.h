@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -42,6 +41,12 @@ class GpuEvent {
  private:
   const std::shared_ptr<GpuDevice> device_;
   const CudaEvent event_;
+};
+
+// What the driver calls, with its argument.
+struct HostFunction {
+  void (*fn)(void* data) = nullptr;
+  void* data = nullptr;
 };
 
 // An error of the driver's: "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out
@@ -91,9 +96,9 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   // `rows`: pinned memory for the move's, its until the launch has been done.
   Status Launch(CudaStream stream, const GpuMove& move, char* rows);
 
-  // Calls `fn` on a thread of the driver's when the stream has come so far. It
+  // Calls it on a thread of the driver's when the stream has come so far. It
   // must call nothing of CUDA's. Never called if the device fails before.
-  Status CallWhenDone(CudaStream stream, std::function<void()> fn);
+  Status CallWhenDone(CudaStream stream, const HostFunction& function);
 
  private:
   friend class GpuEvent;

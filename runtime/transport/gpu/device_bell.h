@@ -2,50 +2,34 @@
 // so that this rank's background thread may sleep until then.
 //
 // The driver calls `ring` on a thread of its own, at any time, also when what
-// it rings is no longer there: then it does nothing.
+// it rings is no longer there: then it does nothing. Nobody can say when it has
+// been called for the last time: what it needs stays for as long as the
+// process.
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_BELL_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_BELL_H_
 
-#include <functional>
-#include <memory>
-#include <mutex>
-
 #include "runtime/transport/doorbell.h"
+#include "runtime/transport/gpu/device.h"
 
 namespace tf_hvd {
 
 class DeviceBell {
  public:
   // `doorbell`: this rank's own, or null. It outlives this, or Silence.
-  explicit DeviceBell(Doorbell* doorbell) : state_(std::make_shared<State>()) {
-    state_->doorbell = doorbell;
-  }
+  explicit DeviceBell(Doorbell* doorbell);
   ~DeviceBell() { Silence(); }
 
   DeviceBell(const DeviceBell&) = delete;
   DeviceBell& operator=(const DeviceBell&) = delete;
 
-  // Any thread, at any time.
-  std::function<void()> ring() const {
-    return [state = state_] {
-      const std::lock_guard<std::mutex> lock(state->mutex);
-      // Whether the rank sleeps or is about to: it looks once more.
-      if (state->doorbell != nullptr) state->doorbell->Ring();
-    };
-  }
+  HostFunction ring() const;
 
-  // From now on it rings nothing.
-  void Silence() {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->doorbell = nullptr;
-  }
+  // From now on it rings nothing. Any thread.
+  void Silence();
 
  private:
-  struct State {
-    std::mutex mutex;
-    Doorbell* doorbell = nullptr;  // guarded by mutex
-  };
-  const std::shared_ptr<State> state_;
+  struct State;
+  State* const state_;
 };
 
 }  // namespace tf_hvd

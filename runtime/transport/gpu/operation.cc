@@ -107,7 +107,7 @@ Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (bootstrap_ != nullptr) return MoveBootstrap(budget_ns, poll);
   if (ended_ == nullptr) return Put(poll);
   poll->enqueued = ended_;
-  poll->rings = backend_->options_.ring != nullptr;
+  poll->rings = backend_->options_.ring.fn != nullptr;
   // They end in this order.
   if (on_->running.front() != this) return Status::Ok();
   TF_HVD_RETURN_IF_ERROR(on_->device->HasFired(*ended_, &poll->done));
@@ -171,7 +171,7 @@ Status GpuOperation::Put(Poll* poll) {
   }
   TF_HVD_RETURN_IF_ERROR(PutEnd());
   poll->enqueued = ended_;
-  poll->rings = backend_->options_.ring != nullptr;
+  poll->rings = backend_->options_.ring.fn != nullptr;
   return Status::Ok();
 }
 
@@ -249,7 +249,7 @@ Status GpuOperation::PutEnd() {
         on_->device->Record(StreamFor(GpuBackend::kUnpack), &ended_));
   }
   on_->running.push_back(this);
-  if (backend_->options_.ring == nullptr) return Status::Ok();
+  if (backend_->options_.ring.fn == nullptr) return Status::Ok();
   // On a stream of its own: no other work waits for the host.
   const CudaStream bell = StreamFor(GpuBackend::kBell);
   TF_HVD_RETURN_IF_ERROR(on_->device->Wait(bell, *ended_));

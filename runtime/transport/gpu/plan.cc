@@ -199,41 +199,53 @@ class Planner {
     int64_t packed_count = 0;
     std::vector<Span> in_place;
     int64_t in_place_count = 0;
-
-    bool empty() const { return packed.empty() && in_place.empty(); }
   };
+
+  // Where tensors are cut; in elements.
+  struct Cuts {
+    int64_t half;     // of the staging memory
+    int64_t large;    // from here on tensors are not packed
+    int64_t of_call;  // of these
+    bool alone;       // one of these is a call
+  };
+
+  Cuts FindCuts() const {
+    // Where a rank may cast, all cut as it does, which puts all in the staging
+    // memory.
+    const int64_t half = PieceOf(1);
+    const bool may_cast = Reduces(spec_.kind) && MayBeCast(spec_.reduce.dtype);
+    if (may_cast) return {half, half, half, true};
+    return {half, std::min(half, ElementsOf(limits_.in_place_bytes)),
+            ElementsOf(limits_.call_bytes), by_mpi_};
+  }
 
   // Allreduce and broadcast: the same run on all ranks, cut into pieces.
   void PlanAlike() {
-    // Where a rank may cast, all cut as it does, which puts all in the staging
-    // memory.
-    const bool may_cast = Reduces(spec_.kind) && MayBeCast(spec_.reduce.dtype);
-    const bool alone = may_cast || by_mpi_;  // one tensor is a call
-    const int64_t most = PieceOf(1);
-    const int64_t large =
-        may_cast ? most : std::min(most, ElementsOf(limits_.in_place_bytes));
-    const int64_t of_call = may_cast ? most : ElementsOf(limits_.call_bytes);
+    const Cuts cuts = FindCuts();
     Batch batch;
-    const auto flush = [&] {
-      if (!batch.empty()) PlanBatch(batch);
-      batch = {};
-    };
     for (const Span& span : spec_.spans) {
-      if (spec_.spans.size() > 1 && span.count < large) {
-        if (batch.packed_count + span.count > most) flush();
-        if (span.count > 0) batch.packed.push_back(span);
-        batch.packed_count += span.count;
+      if (spec_.spans.size() == 1 || span.count >= cuts.large) {
+        AddLarge(span, cuts, &batch);
         continue;
       }
-      for (int64_t at = 0; at < span.count; at += of_call) {
-        const Span part = PartOf(span, at, std::min(of_call, span.count - at));
-        if (alone || batch.in_place_count + part.count > of_call) flush();
-        (Casts() ? batch.packed : batch.in_place).push_back(part);
-        (Casts() ? batch.packed_count : batch.in_place_count) += part.count;
-        if (alone) flush();
-      }
+      if (batch.packed_count + span.count > cuts.half) PlanBatch(&batch);
+      if (span.count > 0) batch.packed.push_back(span);
+      batch.packed_count += span.count;
     }
-    flush();
+    PlanBatch(&batch);
+  }
+
+  void AddLarge(const Span& span, const Cuts& cuts, Batch* batch) {
+    for (int64_t at = 0; at < span.count; at += cuts.of_call) {
+      const Span part =
+          PartOf(span, at, std::min(cuts.of_call, span.count - at));
+      if (cuts.alone || batch->in_place_count + part.count > cuts.of_call) {
+        PlanBatch(batch);
+      }
+      (Casts() ? batch->packed : batch->in_place).push_back(part);
+      (Casts() ? batch->packed_count : batch->in_place_count) += part.count;
+      if (cuts.alone) PlanBatch(batch);
+    }
   }
 
   Span PartOf(const Span& span, int64_t at, int64_t count) const {
@@ -254,7 +266,10 @@ class Planner {
     return spec_.kind != OpKind::kBroadcast || me_ == spec_.root;
   }
 
-  void PlanBatch(const Batch& batch) {
+  // And begins another one.
+  void PlanBatch(Batch* filled) {
+    const Batch batch = std::exchange(*filled, Batch());
+    if (batch.packed.empty() && batch.in_place.empty()) return;
     MoveBuilder pack(before_);
     MoveBuilder unpack(after_);
     unsigned uses = 0;
