@@ -12,7 +12,7 @@ import dataclasses
 
 MIB = 1 << 20
 HALF = 32 * MIB  # of the staging memory (GpuOptions)
-CALL = 256 * MIB  # GpuLimits::call_bytes
+CALL = 128 * MIB  # GpuLimits::call_bytes
 
 
 @dataclasses.dataclass
@@ -54,7 +54,7 @@ def packed(machine: Machine, sizes: list[int]) -> float:
 
 
 def in_place(machine: Machine, sizes: list[int], scaled: bool) -> float:
-    """Tensors that stay where they are; `scaled`: divided after the sum (gpus.md says when)."""
+    """Tensors that stay where they are; `scaled`: an average is divided after the sum."""
     call = unpack = 0.0
     for size in sizes:
         call += machine.nccl(size)
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--handover", type=float, default=3, help="stream to stream, us")
     machine = Machine(**vars(parser.parse_args()))
     print("share of nccl-tests' bus bandwidth\n")
-    columns = ("MiB", "nccl-tests, us", "small tensors", "one large", "divided after", "one stream")
+    columns = ("MiB", "nccl-tests, us", "small tensors", "one large", "averaged", "one stream")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for mib in (1, 4, 16, 32, 64, 128, 256, 1024):
         size = mib * MIB

@@ -1,5 +1,6 @@
 // device_bandwidth [--cuda=LIBRARY] [--device=N] [--repetitions=N]
 //                  [--megabytes=N] [--share=N] [--only=TEXT]
+//                  [--rows=device]
 //
 // The launches that pack and unpack gradients, as the runtime plans them
 // (gpu/plan.h), against copies of as many bytes within the device: in turns,
@@ -7,7 +8,8 @@
 // takes an eighth, and one tensor of so many MiB; in float32, in half
 // precisions, and cast to these and back on the way. Of a cast a copy is of
 // half as many bytes as are read and written. --only: what has TEXT in its
-// name.
+// name. --rows=device: the launches' lists of tensors lie in memory of the
+// device, not in pinned memory as the runtime has them: what these cost.
 //
 // For tests/run_gpu.sh: the last line says the least of the shares of the
 // copy's speed; 0 if it was measured, 3 if there is no GPU.
@@ -18,7 +20,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -132,7 +133,6 @@ struct Case {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kAverage;
   bool in_place = false;
-  int ranks = 2;  // of a power of two NCCL averages most types
   // The tensors', if they are cast on the way.
   std::optional<DType> stored = std::nullopt;
 };
@@ -144,9 +144,8 @@ std::vector<Case> AllCases(const ProgramOptions& options) {
   const int64_t bytes = int64_t{options.Number("megabytes", 256)} << 20;
   std::vector<Case> all = {
       {"ResNet-50, Sum", resnet, DType::kFloat32, ReduceOp::kSum},
-      {"ResNet-50, Average of 3", resnet},
-      {"one tensor in place, Average of 3", {bytes / 4}}};
-  all[1].ranks = all[2].ranks = 3;
+      {"ResNet-50, Average", resnet},
+      {"one tensor in place, Average", {bytes / 4}}};
   all[2].in_place = true;
   for (const DType half : {DType::kFloat16, DType::kBfloat16}) {
     const std::string name = NameOf(half);
@@ -155,12 +154,11 @@ std::vector<Case> AllCases(const ProgramOptions& options) {
                    {bytes / 2},
                    half,
                    ReduceOp::kAverage,
-                   true,
-                   2});
+                   true});
     all.push_back({"ResNet-50, cast to " + name, resnet, half, ReduceOp::kSum,
-                   false, 2, DType::kFloat32});
+                   false, DType::kFloat32});
     all.push_back({"ResNet-50, cast to " + name + ", Average", resnet, half,
-                   ReduceOp::kAverage, false, 2, DType::kFloat32});
+                   ReduceOp::kAverage, false, DType::kFloat32});
   }
   return all;
 }
@@ -187,14 +185,19 @@ std::vector<char> Pattern(DType dtype, size_t bytes) {
 struct Moves {
   std::string what;
   std::vector<GpuMove> launches;
-  std::vector<std::shared_ptr<char>> rows;  // pinned
+  std::vector<MoveArguments> arguments;
+  std::vector<std::shared_ptr<char>> rows;  // which these are of
   int64_t bytes = 0;  // of a copy that reads and writes as many
 };
 
 class Bandwidth {
  public:
-  Bandwidth(DeviceSide* side, Stopwatch* watch, int repetitions)
-      : side_(side), watch_(watch), repetitions_(repetitions) {}
+  Bandwidth(DeviceSide* side, Stopwatch* watch, int repetitions,
+            bool rows_on_device)
+      : side_(side),
+        watch_(watch),
+        repetitions_(repetitions),
+        rows_on_device_(rows_on_device) {}
 
   // Memory for the largest of them.
   Status Open(const std::vector<Case>& cases) {
@@ -256,9 +259,7 @@ class Bandwidth {
   Status Prepare(const Case& one, Moves* pack, Moves* unpack) {
     OperationSpec spec;
     spec.kind = OpKind::kAllreduce;
-    std::vector<int> ranks(static_cast<size_t>(one.ranks));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    spec.ranks = MembersOf(std::move(ranks));
+    spec.ranks = MembersOf({0, 1});
     spec.memory.kind = MemoryKind::kDevice;
     spec.reduce.op = one.op;
     spec.reduce.dtype = one.dtype;
@@ -286,16 +287,40 @@ class Bandwidth {
     return Status::Ok();
   }
 
+  Status PutRows(const GpuMove& move, std::shared_ptr<char>* rows,
+                 MoveArguments* arguments) {
+    const size_t bytes = move.row_bytes();
+    GpuDevice* const device = side_->device();
+    if (!rows_on_device_) {
+      TF_HVD_RETURN_IF_ERROR(
+          device->Allocate(MemoryKind::kPinned, bytes, rows));
+      *arguments = move.WriteRows(rows->get());
+      return Status::Ok();
+    }
+    TF_HVD_RETURN_IF_ERROR(device->Allocate(MemoryKind::kDevice, bytes, rows));
+    std::vector<uint64_t> written(bytes / sizeof(uint64_t));
+    char* const at = reinterpret_cast<char*>(written.data());
+    *arguments = move.WriteRows(at);
+    arguments->rows = reinterpret_cast<const MoveRow*>(rows->get());
+    if (arguments->first_rows != nullptr) {
+      const size_t before = move.rows.size() * sizeof(MoveRow);
+      arguments->first_rows =
+          reinterpret_cast<const uint32_t*>(rows->get() + before);
+    }
+    return side_->Upload(rows->get(), at, bytes);
+  }
+
   // `share`: of the bytes that the move counts.
   Status Add(const GpuMove& move, double share, Moves* moves) {
     if (move.empty()) return Status::Ok();
     std::shared_ptr<char> rows;
-    TF_HVD_RETURN_IF_ERROR(side_->device()->Allocate(MemoryKind::kPinned,
-                                                     move.row_bytes(), &rows));
+    MoveArguments arguments;
+    TF_HVD_RETURN_IF_ERROR(PutRows(move, &rows, &arguments));
     const int64_t unit = GpuMove::kTileBytes / move.arguments.tile;
     moves->bytes += static_cast<int64_t>(
         static_cast<double>(move.arguments.total * unit) * share);
     moves->launches.push_back(move);
+    moves->arguments.push_back(arguments);
     moves->rows.push_back(std::move(rows));
     return Status::Ok();
   }
@@ -337,8 +362,12 @@ class Bandwidth {
 
   Status Launch(const Moves& moves) {
     for (size_t i = 0; i < moves.launches.size(); ++i) {
-      TF_HVD_RETURN_IF_ERROR(side_->device()->Launch(
-          side_->stream(), moves.launches[i], moves.rows[i].get()));
+      const GpuMove& move = moves.launches[i];
+      MoveArguments arguments = moves.arguments[i];
+      void* values[] = {&arguments};
+      TF_HVD_RETURN_IF_ERROR(
+          side_->device()->Launch(side_->stream(), move.kernel, move.blocks(),
+                                  GpuMove::kThreads, values));
     }
     return Status::Ok();
   }
@@ -351,6 +380,7 @@ class Bandwidth {
   DeviceSide* const side_;
   Stopwatch* const watch_;
   const int repetitions_;
+  const bool rows_on_device_;
   char* memory_[2] = {nullptr, nullptr};
   char* staging_ = nullptr;
   double least_ = 1e9;
@@ -365,7 +395,8 @@ Status MeasureAll(const ProgramOptions& options, const CudaApi* cuda,
   Stopwatch watch(cuda, side.get(), options.Text("cuda", ""));
   TF_HVD_RETURN_IF_ERROR(watch.Open());
   Bandwidth bandwidth(side.get(), &watch,
-                      std::max(1, options.Number("repetitions", 20)));
+                      std::max(1, options.Number("repetitions", 20)),
+                      options.Text("rows", "") == "device");
   const std::vector<Case> cases = AllCases(options);
   TF_HVD_RETURN_IF_ERROR(bandwidth.Open(cases));
   const std::string only = options.Text("only", "");

@@ -20,12 +20,12 @@ OperationSpec Stored(OperationSpec spec) {
 TEST(GpuCastPlan, OneLaunchPacksAndCastsOneCastsAndUnpacks) {
   const auto steps = Plan(Stored(Allreduce({5, 7, 1}, kAverageOfHalves)));
   EXPECT_EQ(Text(steps),
-            "narrow_float16 x3, allreduce 13 float16 sum, widen_float16 x3 "
+            "narrow_float16 x3, allreduce 17 float16 sum, widen_float16 x3 "
             "*0.25");
   // Elements are those of the narrow type.
   EXPECT_EQ(MoveAt(steps, 0).rows[1].end, 12);
-  EXPECT_EQ(MoveAt(steps, 0).rows[1].output, kStaging + 5 * 2);
-  EXPECT_EQ(MoveAt(steps, 2).rows[1].input, kStaging + 5 * 2);
+  EXPECT_EQ(MoveAt(steps, 0).rows[1].output, kStaging + 8 * 2);
+  EXPECT_EQ(MoveAt(steps, 2).rows[1].input, kStaging + 8 * 2);
 }
 
 TEST(GpuCastPlan, ALargeTensorGoesInPieces) {

@@ -74,14 +74,14 @@ TEST(GpuPlan, OneTensorInPlace) {
 TEST(GpuPlan, ABucketIsOnePackOneCallAndOneUnpack) {
   const OperationSpec spec = Allreduce({10, 0, 6, 1}, kFloats);
   const auto steps = Plan(spec);
-  EXPECT_EQ(Text(steps), "copy_4 x3, allreduce 17 float32 sum, copy_4 x3");
+  EXPECT_EQ(Text(steps), "copy_4 x3, allreduce 21 float32 sum, copy_4 x3");
   EXPECT_EQ(CallAt(steps, 1).input, kStaging);
   EXPECT_EQ(CallAt(steps, 1).output, kStaging);
   const GpuMove& pack = MoveAt(steps, 0);
   const GpuMove& unpack = MoveAt(steps, 2);
   size_t row = 0;
   for (const size_t span : {0, 2, 3}) {
-    char* const at = kStaging + 4 * (row == 0 ? 0 : row == 1 ? 10 : 16);
+    char* const at = kStaging + 4 * (row == 0 ? 0 : row == 1 ? 12 : 20);
     EXPECT_EQ(pack.rows[row].input, spec.spans[span].input);
     EXPECT_EQ(pack.rows[row].output, at);
     EXPECT_EQ(unpack.rows[row].input, at);
@@ -106,11 +106,8 @@ struct ScaledRow {
 TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
   for (const ScaledRow& row : std::vector<ScaledRow>{
            {Options(DType::kFloat32, ReduceOp::kAverage),
-            "allreduce 8 float32 average",
-            "copy_8 x2, allreduce 16 float32 average, copy_8 x2"},
-           {Options(DType::kFloat64, ReduceOp::kAverage, 3),
-            "scale_float64 x1 *3, allreduce 8 float64 average",
-            "scale_float64 x2 *3, allreduce 16 float64 average, copy_8 x2"},
+            "allreduce 8 float32 sum, scale_float32 x1 *0.25",
+            "copy_8 x2, allreduce 16 float32 sum, scale_float32 x2 *0.25"},
            {Options(DType::kFloat32, ReduceOp::kAverage, 1, 5),
             "allreduce 8 float32 sum, scale_float32 x1 *5 /4",
             "copy_8 x2, allreduce 16 float32 sum, scale_float32 x2 *5 /4"},
@@ -131,8 +128,8 @@ TEST(GpuPlan, ScalesGoWithThePackAndTheUnpack) {
             "allreduce 8 bfloat16 sum, scale_bfloat16 x1 *3",
             "copy_8 x2, allreduce 16 bfloat16 sum, scale_bfloat16 x2 *3"},
            {Options(DType::kComplex64, ReduceOp::kAverage),
-            "allreduce 16 float32 average",
-            "copy_8 x2, allreduce 32 float32 average, copy_8 x2"},
+            "allreduce 16 float32 sum, scale_float32 x1 *0.25",
+            "copy_8 x2, allreduce 32 float32 sum, scale_float32 x2 *0.25"},
            {Options(DType::kComplex128, ReduceOp::kSum),
             "allreduce 16 float64 sum",
             "copy_8 x2, allreduce 32 float64 sum, copy_8 x2"},
@@ -174,7 +171,7 @@ TEST(GpuPlan, BoolsAreOrAndAnd) {
     EXPECT_EQ(Text(Plan(Allreduce({8}, options))),
               "scale_bool x1, allreduce 8" + call);
     EXPECT_EQ(Text(Plan(Allreduce({8, 8}, options))),
-              "scale_bool x2, allreduce 16" + call + ", copy_8 x2");
+              "scale_bool x2, allreduce 24" + call + ", copy_8 x2");
   }
 }
 
@@ -209,7 +206,7 @@ TEST(GpuPlan, LargeTensorsStayWhereTheyAreAndGoWithTheOthers) {
   const OperationSpec spec = Allreduce({10, 512, 10, 600}, kFloats);
   const GpuPlan plan = PlanPieces(spec, 0, 8192);
   EXPECT_EQ(Text(StepsOf(plan)),
-            "copy_8 x2, allreduce 20+512+600 float32 sum, copy_8 x2");
+            "copy_8 x2, allreduce 22+512+600 float32 sum, copy_8 x2");
   ASSERT_EQ(plan.pieces.size(), 1u);
   EXPECT_EQ(plan.pieces[0].uses, kFirstHalf);
   const auto steps = StepsOf(plan);
@@ -256,7 +253,7 @@ TEST(GpuPlan, HalfPrecisionsAreCutAsWhoCastsCutsThem) {
       return "allreduce " + count + " " + name + " sum, ";
     };
     const std::string calls = call("10") + call("2048") + call("2048") +
-                              call("904") + call("610") + call("2048");
+                              call("904") + call("616") + call("2048");
     EXPECT_EQ(CallsOf(Plan(spec)), calls);
     OperationSpec cast = spec;
     cast.stored = DType::kFloat32;
@@ -266,9 +263,9 @@ TEST(GpuPlan, HalfPrecisionsAreCutAsWhoCastsCutsThem) {
 }
 
 TEST(GpuPlan, BucketsAreCutBetweenTensors) {
-  EXPECT_EQ(Text(Plan(Allreduce({500, 500, 24, 1, 511, 511, 2}, kFloats))),
+  EXPECT_EQ(Text(Plan(Allreduce({500, 500, 24, 1, 509, 508, 2}, kFloats))),
             "copy_8 x3, allreduce 1024 float32 sum, copy_8 x3, "
-            "copy_4 x3, allreduce 1023 float32 sum, copy_4 x3, "
+            "copy_4 x3, allreduce 1024 float32 sum, copy_4 x3, "
             "copy_8 x1, allreduce 2 float32 sum, copy_8 x1");
 }
 
@@ -342,7 +339,7 @@ OperationSpec Broadcast(const std::vector<int64_t>& bytes, size_t root) {
 }
 
 TEST(GpuPlan, TheRootPacksAndAllUnpack) {
-  const std::string call = "broadcast 24 uint8 from 2, copy_8 x2";
+  const std::string call = "broadcast 32 uint8 from 2, copy_8 x2";
   EXPECT_EQ(Text(Plan(Broadcast({8, 16}, 2), 2)), "copy_8 x2, " + call);
   EXPECT_EQ(Text(Plan(Broadcast({8, 16}, 2), 0)), call);
 }

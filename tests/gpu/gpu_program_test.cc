@@ -189,6 +189,45 @@ TEST(GpuBackend, ZerosOfLargerTensorsDisturbNoneOfSmallerOnes) {
   }
 }
 
+// It waited behind what lies on the streams after it, and was kept for ever.
+TEST(GpuBackend, AnEndedOperationOfOneRankIsLetGoBeforeACallThatHangs) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    GpuRanks job(2, seed);
+    std::unique_ptr<Operation> alone;
+    std::vector<std::unique_ptr<Operation>> together(2);
+    const auto make = [&](size_t rank, int32_t set, std::vector<int> ranks,
+                          std::unique_ptr<Operation>* made) {
+      OperationSpec spec;
+      spec.set = set;
+      spec.ranks = MembersOf(std::move(ranks));
+      spec.memory.kind = MemoryKind::kDevice;
+      spec.memory.device = static_cast<int>(rank);
+      spec.reduce.prescale = 2.0;  // so that one rank has something to do
+      char* const memory =
+          job.gpu.NewMemory(spec.memory.device, 64, "a tensor");
+      spec.spans.push_back({memory, memory, 16});
+      ASSERT_TRUE(job.all[rank]->backend()->Make(std::move(spec), made).ok());
+    };
+    make(0, 1, {0}, &alone);
+    Poll poll;
+    EXPECT_TRUE(alone->Progress(100'000, &poll).ok());
+    EXPECT_NE(poll.enqueued, nullptr);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      make(rank, kWorldSet, {0, 1}, &together[rank]);
+    }
+    poll = Poll();
+    for (int i = 0; i < 10'000 && poll.enqueued == nullptr; ++i) {
+      Poll of_other;  // that does not always come to its call
+      EXPECT_TRUE(together[1]->Progress(100'000, &of_other).ok());
+      EXPECT_TRUE(together[0]->Progress(100'000, &poll).ok());
+    }
+    EXPECT_NE(poll.enqueued, nullptr);
+    EXPECT_TRUE(alone->Abandon());
+    EXPECT_TRUE(together[0]->Abandon());
+    EXPECT_TRUE(together[1]->Abandon());
+  }
+}
+
 // The sum of a number of each of two ranks.
 GpuRank::Call SumIn(int32_t set) {
   const auto bytes = [](float number) {

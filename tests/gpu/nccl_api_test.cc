@@ -94,7 +94,6 @@ TEST(NcclApi, NumbersAreTheHeaders) {
   EXPECT_EQ(reduction(NcclReduction::kProduct), ncclProd);
   EXPECT_EQ(reduction(NcclReduction::kMax), ncclMax);
   EXPECT_EQ(reduction(NcclReduction::kMin), ncclMin);
-  EXPECT_EQ(reduction(NcclReduction::kAverage), ncclAvg);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ DType DTypeOf(NcclNumber type) {
 
 ReduceOp ReduceOpOf(NcclReduction op) {
   constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
-                               ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kSum};
+                               ReduceOp::kMax, ReduceOp::kMin};
   return kOps[static_cast<size_t>(op)];
 }
 
@@ -77,9 +77,6 @@ std::string Reduced(const std::vector<NcclPart>& parts,
   ReduceOptions options;
   options.dtype = DTypeOf(request.type);
   options.op = ReduceOpOf(request.op);
-  if (request.op == NcclReduction::kAverage) {
-    options.prescale = 1.0 / static_cast<double>(parts.size());
-  }
   std::string result(request.bytes(), '\0');
   ReduceInputs(options, inputs, static_cast<int64_t>(request.count),
                result.data());

@@ -30,8 +30,7 @@ inline std::string Text(NcclNumber number) {
 }
 
 inline std::string Text(const GpuCall& call) {
-  constexpr const char* kReductions[] = {"sum", "product", "max", "min",
-                                         "average"};
+  constexpr const char* kReductions[] = {"sum", "product", "max", "min"};
   std::ostringstream text;
   text << NameOf(call.kind);
   if (call.kind == OpKind::kAlltoall) {

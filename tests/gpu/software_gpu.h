@@ -60,7 +60,8 @@ struct SoftwareWork {
   std::function<bool()> ready;
   // Does it. The stream's clock says what has happened before.
   std::function<void(CUstream_st* stream)> run;
-  VectorClock host;  // what the host knew when it put this on the stream
+  VectorClock host;     // what the host knew when it put this on the stream
+  bool touches = true;  // memory
 };
 
 }  // namespace tf_hvd

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <list>
+#include <mutex>
 #include <utility>
 
 #include "runtime/transport/gpu/operation.h"
@@ -13,6 +15,9 @@ namespace {
 // The rows of most operations. There is memory for all that may be under way
 // from the start; for more rows it is made when it is needed.
 constexpr size_t kRowBytes = size_t{128} << 10;
+
+// What lies between the tensors of a call, at most.
+constexpr size_t kSpareGaps = size_t{64} << 10;
 
 }  // namespace
 
@@ -26,7 +31,18 @@ GpuBackend::GpuBackend(GpuDevices* devices, const NcclApi* nccl, int rank,
       hosts_(std::move(hosts)),
       options_(options) {}
 
-GpuBackend::~GpuBackend() { Close(/*clean=*/false); }
+GpuBackend::~GpuBackend() {
+  Close(/*clean=*/false);
+  if (!abort_ended_) KeepMemory();
+}
+
+void GpuBackend::KeepMemory() {
+  static std::mutex mutex;
+  static auto* const kept =
+      new std::list<std::pair<std::map<int, OnDevice>, std::vector<Rows>>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept->emplace_back(std::move(on_devices_), std::move(free_rows_));
+}
 
 bool GpuBackend::Serves(const OperationSpec& spec) const {
   if (spec.memory.kind != MemoryKind::kDevice) return false;
@@ -146,18 +162,17 @@ Status GpuBackend::AddRows(const std::shared_ptr<GpuDevice>& device,
   return Status::Ok();
 }
 
-// Twice as much as before, at least: what is kept is not much more than what
-// is needed.
 Status GpuBackend::Spare(OnDevice* on, size_t bytes, char** memory) {
-  if (bytes > on->spare_bytes) {
-    const size_t larger = std::max(bytes, 2 * on->spare_bytes);
-    std::shared_ptr<char> spare;
-    TF_HVD_RETURN_IF_ERROR(
-        on->device->Allocate(MemoryKind::kDevice, larger, &spare));
-    on->spares.push_back(std::move(spare));
-    on->spare_bytes = larger;
+  const size_t room = options_.limits.call_bytes + kSpareGaps;
+  if (bytes > room) {
+    return Internal("bug in tf_hvd: zeros of " + std::to_string(bytes) +
+                    " bytes for one call");
   }
-  *memory = on->spares.back().get();
+  if (on->spare == nullptr) {
+    TF_HVD_RETURN_IF_ERROR(
+        on->device->Allocate(MemoryKind::kDevice, room, &on->spare));
+  }
+  *memory = on->spare.get();
   return Status::Ok();
 }
 

@@ -92,9 +92,7 @@ class GpuBackend final : public Backend {
     CudaStream streams[kStreams] = {};
     std::shared_ptr<char> staging;
     GpuMemory half = kFirstHalf;  // that comes next
-    // The last is the largest. The others may still be in use.
-    std::vector<std::shared_ptr<char>> spares;
-    size_t spare_bytes = 0;
+    std::shared_ptr<char> spare;  // null until a rank that joined needs it
     // When the last use of each GpuMemory will have ended.
     std::shared_ptr<GpuEvent> last_uses[kGpuMemories];
     std::deque<GpuOperation*> running;  // all on the streams, in their order
@@ -120,8 +118,10 @@ class GpuBackend final : public Backend {
   Status TakeRows(const OnDevice& on, size_t bytes, Rows* rows);
   Status AddRows(const std::shared_ptr<GpuDevice>& device, size_t blocks,
                  size_t bytes);
-  // At least so much memory, which is kept.
-  static Status Spare(OnDevice* on, size_t bytes, char** memory);
+  // As much memory as any plan needs; at least `bytes`.
+  Status Spare(OnDevice* on, size_t bytes, char** memory);
+  // What may still be written to is kept for as long as the process.
+  void KeepMemory();
   void GiveBack(Rows rows) { free_rows_.push_back(std::move(rows)); }
   Status FindHost(const OperationSpec& spec, Backend** host) const;
   // False if something may still write to memory.

@@ -56,15 +56,8 @@ enum class NcclNumber : int {
   kBfloat16 = 9,
 };
 
-// ncclRedOp_t. kAverage: of floating types, what is summed is multiplied by
-// one over the number of ranks first.
-enum class NcclReduction : int {
-  kSum = 0,
-  kProduct = 1,
-  kMax = 2,
-  kMin = 3,
-  kAverage = 4,
-};
+// ncclRedOp_t
+enum class NcclReduction : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3 };
 
 struct NcclApi {
   int (*get_version)(int* version) = nullptr;

@@ -61,7 +61,7 @@ Status GpuOperation::Plan() {
   plan_ = PlanOnGpu(spec_, me_, staging, options.limits, by_mpi);
   if (plan_.spare_bytes > 0) {
     TF_HVD_RETURN_IF_ERROR(
-        GpuBackend::Spare(on_, plan_.spare_bytes, &staging.spare));
+        backend_->Spare(on_, plan_.spare_bytes, &staging.spare));
     plan_ = PlanOnGpu(spec_, me_, staging, options.limits, by_mpi);
   }
   on_->half = plan_.next_half;
@@ -302,28 +302,34 @@ char* GpuOperation::NextRows(size_t bytes) {
   return rows;
 }
 
+// All communicators are aborted, whether this operation has one or not: what
+// waits for another rank may lie on the streams before it.
 bool GpuOperation::Abandon() {
   if (bootstrap_ != nullptr && !bootstrap_->Abandon()) return false;
-  const bool stopped = communicator_ == nullptr || backend_->AbortAll();
+  const bool stopped = backend_->AbortAll();
   if (!begun_) return true;
   // Kernels behind the call still run; then nothing does.
-  return stopped && Drain(kDrainNs);
+  return stopped && Drain(NowNs() + kDrainNs);
 }
 
-bool GpuOperation::Drain(int64_t limit_ns) {
-  const int64_t deadline_ns = NowNs() + limit_ns;
+bool GpuOperation::Drain(int64_t deadline_ns) {
+  if (ended_ != nullptr) return HasFiredBy(*ended_, deadline_ns);
   for (const auto kind :
        {GpuBackend::kPack, GpuBackend::kCalls, GpuBackend::kUnpack}) {
     std::shared_ptr<GpuEvent> last;
-    Status status = on_->device->Record(StreamFor(kind), &last);
-    bool fired = false;
-    while (status.ok() && !fired && NowNs() < deadline_ns) {
-      status = on_->device->HasFired(*last, &fired);
-      if (!fired) std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-    if (!fired) return false;
+    if (!on_->device->Record(StreamFor(kind), &last).ok()) return false;
+    if (!HasFiredBy(*last, deadline_ns)) return false;
   }
   return true;
+}
+
+bool GpuOperation::HasFiredBy(const GpuEvent& event, int64_t deadline_ns) {
+  bool fired = false;
+  while (on_->device->HasFired(event, &fired).ok() && !fired &&
+         NowNs() < deadline_ns) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return fired;
 }
 
 }  // namespace tf_hvd

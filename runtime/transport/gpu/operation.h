@@ -52,8 +52,9 @@ class GpuOperation final : public Operation {
     return on_->streams[kind];
   }
   char* NextRows(size_t bytes);
-  // True if nothing runs on the streams any more, in so long.
-  bool Drain(int64_t limit_ns);
+  // True if, by then, nothing of it is done on the streams any more.
+  bool Drain(int64_t deadline_ns);
+  bool HasFiredBy(const GpuEvent& event, int64_t deadline_ns);
 
   GpuBackend* const backend_;
   const OperationSpec spec_;

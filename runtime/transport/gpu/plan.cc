@@ -52,19 +52,6 @@ NcclReduction ReductionOf(DType dtype, ReduceOp op) {
   }
 }
 
-// Whether NCCL may divide: it multiplies by one over the number of ranks before
-// the sum. That has the bits of a division after it (but where numbers get so
-// small that they lose digits, or sums so large that they are infinite) for a
-// power of two, of which `as_sum` has the factor, and types with large
-// exponents.
-bool NcclAverages(const ReduceOptions& options, const ReduceOptions& as_sum) {
-  const DType dtype = options.dtype;
-  return options.op == ReduceOp::kAverage && options.postscale == 1.0 &&
-         as_sum.divisor == 1.0 &&
-         (IsComplex(dtype) || dtype == DType::kFloat32 ||
-          dtype == DType::kFloat64);
-}
-
 // Types that a rank may have cast to, or be casting to, which decides where
 // its tensors lie: calls must not depend on it.
 bool MayBeCast(DType dtype) {
@@ -93,10 +80,6 @@ class Planner {
     if (Casts()) {
       before_.cast = Scaling::Cast::kNarrow;
       after_.cast = Scaling::Cast::kWiden;
-    }
-    if (NcclAverages(spec.reduce, options)) {
-      reduction_ = NcclReduction::kAverage;
-      after_.factor = 1.0;
     }
     if (options.dtype == DType::kBool) {
       before_.factor = 1.0;
@@ -158,6 +141,12 @@ class Planner {
   // As NCCL counts them.
   size_t NumbersOf(int64_t elements) const {
     return static_cast<size_t>(elements) * element_ / mapping_.bytes;
+  }
+  // Each tensor begins where a kernel moves 16 bytes at once. Nobody looks at
+  // what is in between, nor at its sums.
+  int64_t Padded(int64_t elements) const {
+    const auto unit = static_cast<int64_t>(16 / element_);
+    return (elements + unit - 1) / unit * unit;
   }
   int64_t BytesOf(int64_t elements) const {
     return elements * static_cast<int64_t>(element_);
@@ -230,7 +219,7 @@ class Planner {
       }
       if (batch.packed_count + span.count > cuts.half) PlanBatch(&batch);
       if (span.count > 0) batch.packed.push_back(span);
-      batch.packed_count += span.count;
+      batch.packed_count += Padded(span.count);
     }
     PlanBatch(&batch);
   }
@@ -243,7 +232,8 @@ class Planner {
         PlanBatch(batch);
       }
       (Casts() ? batch->packed : batch->in_place).push_back(part);
-      (Casts() ? batch->packed_count : batch->in_place_count) += part.count;
+      (Casts() ? batch->packed_count : batch->in_place_count) +=
+          Casts() ? Padded(part.count) : part.count;
       if (cuts.alone) PlanBatch(batch);
     }
   }
@@ -277,12 +267,14 @@ class Planner {
     char* at = nullptr;
     if (!batch.packed.empty()) {
       at = TakeHalf(&uses);
-      buffers.push_back({at, at, NumbersOf(batch.packed_count)});
+      const int64_t last = batch.packed.back().count;  // is not padded
+      buffers.push_back(
+          {at, at, NumbersOf(batch.packed_count - Padded(last) + last)});
     }
     for (const Span& span : batch.packed) {
       if (Gives()) pack.Add(span.input, at, BytesOf(span.count));
       unpack.Add(at, span.output, BytesOf(span.count));
-      at += BytesOf(span.count);
+      at += BytesOf(Padded(span.count));
     }
     char* zeros = ZerosFor(batch, &uses);
     for (const Span& span : batch.in_place) {

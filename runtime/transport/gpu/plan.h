@@ -78,11 +78,11 @@ struct GpuStaging {
   GpuMemory half = kFirstHalf;
 };
 
-// Above which tensors are not packed, and so many bytes of which go in one
-// call. The same on all ranks.
+// From where on tensors are not packed, and how many bytes of such go in one
+// call, at most. The same on all ranks.
 struct GpuLimits {
   size_t in_place_bytes = size_t{4} << 20;
-  size_t call_bytes = size_t{256} << 20;
+  size_t call_bytes = size_t{128} << 20;
 };
 
 // Part of an operation. `unpack` comes after the last of `steps`, which come
