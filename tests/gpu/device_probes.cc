@@ -60,6 +60,7 @@ int Make(const Probe& probe, const ProgramOptions& options, int rank,
     std::unique_ptr<ProbeSide> side;
     status =
         ProbeSide::Open(options, libraries, options.Number("device", 0), &side);
+    if (status.ok()) status = side->LoadSpin();
     if (status.ok()) status = probe.alone(*side, &figures);
   }
   if (!status.ok()) figures.NotHere(status.message());

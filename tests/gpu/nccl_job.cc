@@ -185,5 +185,7 @@ int Main(const ProgramOptions& options) {
 }  // namespace tf_hvd
 
 int main(int argc, char** argv) {
+  // A line goes out as it is written: NCCL's too, of a job that hangs.
+  static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
   return tf_hvd::Main(tf_hvd::ProgramOptions(argc, argv));
 }

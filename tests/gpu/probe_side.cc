@@ -88,17 +88,16 @@ Status ProbeSide::Open(const ProgramOptions& options,
       DeviceSide::Open(libraries.cuda, ordinal, &made->side_));
   TF_HVD_RETURN_IF_ERROR(made->set_.Open(made->device()));
   made->set_.Set(true);
-  int device = 0;
-  TF_HVD_RETURN_IF_ERROR(
-      FromCuda(made->cuda(), "cuDeviceGet",
-               libraries.cuda->device_get(&device, ordinal)));
-  ProbeSide* const opened = made.get();
-  TF_HVD_RETURN_IF_ERROR(opened->device()->Within([opened, device] {
-    return opened->spin_.Load(opened->cuda_, device,
-                              opened->more_.software_spin);
-  }));
   *side = std::move(made);
   return Status::Ok();
+}
+
+Status ProbeSide::LoadSpin() {
+  int handle = 0;
+  TF_HVD_RETURN_IF_ERROR(FromCuda(
+      cuda(), "cuDeviceGet", cuda().device_get(&handle, device()->ordinal())));
+  return device()->Within(
+      [&] { return spin_.Load(cuda_, handle, more_.software_spin); });
 }
 
 Status ProbeSide::Spin(CudaStream stream, const Flag& flag,

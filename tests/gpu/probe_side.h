@@ -86,6 +86,8 @@ class ProbeSide {
   // Of what is large, --megabytes; bytes.
   size_t large() const { return large_; }
 
+  // Before Spin and LaunchNothing.
+  Status LoadSpin();
   // Keeps the stream busy until the flag is set, or for so long.
   Status Spin(CudaStream stream, const Flag& flag,
               std::chrono::milliseconds limit) const;
