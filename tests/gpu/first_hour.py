@@ -42,6 +42,14 @@ SECTIONS = (
     "SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats",
     "InstructionStats",
 )  # fmt: skip
+# Launches of a kernel that are not looked at. A repetition has a launch for each of a case's
+# pieces of 32 MiB or more, 8 at most, and two repetitions do not count: 16 launches at most. 120
+# is behind these, and begins a repetition for up to 6 pieces, and for 8: its first piece is the
+# largest. With as many repetitions there are enough launches, even of one piece. Where packing
+# and unpacking have the same kernel, it is a launch of packing, with the same bytes.
+SKIPPED = 120
+# What hangs in NCCL is not to cost more of a lent machine, s.
+NCCL_LIMIT = 90.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +117,12 @@ def profile_parts(kit: Kit) -> list[Part]:
     name = "ncu, the slowest kernel"
     slowest = first_hour_report.slowest(kit.entries("bandwidth"))
     case, kernel = slowest or ("the slowest case", "ITS_KERNEL")
-    # Behind the two launches that do not count.
-    command = ["ncu", "--kernel-name", kernel, "--launch-skip", "2", "--launch-count", "1"]
+    # A lent card's clocks are not ours to change, which ncu does unless it is told not to.
+    command = ["ncu", "--clock-control", "none", "--kernel-name", kernel]
+    command += ["--launch-skip", str(SKIPPED), "--launch-count", "1"]
     command += [f"--section={one}" for one in SECTIONS]
     command += kit.parts.program("device_bandwidth", *kit.parts.given("bandwidth"))
-    command += ["--repetitions=1", f"--only={case}"]
+    command += [f"--repetitions={SKIPPED}", f"--only={case}"]
     part = dataclasses.replace(tool(name, command, read_profile), limit=300)
     if slowest or part.missing:
         return [part]
@@ -121,15 +130,46 @@ def profile_parts(kit: Kit) -> list[Part]:
 
 
 def bandwidth_parts(kit: Kit) -> list[Part]:
-    return [kit.parts.bandwidth()]
+    """All launches; then one case, with its lists of tensors where they are and on the device."""
+    case = f"--only={first_hour_report.LISTS_CASE}"
+    return [
+        kit.parts.bandwidth(),
+        kit.parts.bandwidth(first_hour_report.PINNED_LISTS, case),
+        kit.parts.bandwidth(first_hour_report.DEVICE_LISTS, case, "--rows=device"),
+    ]
+
+
+def job_parts(kit: Kit) -> list[Part]:
+    """If the first job with NCCL fails, the others would, and a hang would cost as much again."""
+    parts: list[Part] = []
+    first = ""
+    for part in [*kit.parts.jobs(), kit.parts.nccl_probe()]:
+        if part.nccl:
+            limit = min(part.limit, NCCL_LIMIT)
+            parts.append(dataclasses.replace(part, limit=limit, after=first))
+            first = first or part.name
+        else:
+            parts.append(part)
+    return parts
+
+
+def picked(asked: str, names: list[str]) -> set[str]:
+    """Of --parts: names with commas as a whole; else those that have a piece of it in them."""
+    found = set()
+    for name in sorted((name for name in names if "," in name), key=len, reverse=True):
+        asked, count = re.subn(rf"(^|,)\s*{re.escape(name)}\s*(?=,|$)", ",", asked)
+        if count:
+            found.add(name)
+    pieces = [piece.strip() for piece in asked.split(",") if piece.strip()]
+    return found | {name for name in names if any(piece in name for piece in pieces)}
 
 
 STEPS = (
     Step("machine", "facts of the machine", machine_parts),
     Step("kernels", "kernels against the host", lambda kit: [kit.parts.check()]),
     Step("bandwidth", "bandwidth of the kernels", bandwidth_parts),
-    Step("jobs", "the runtime, NCCL, a killed rank", lambda kit: kit.parts.jobs()),
     Step("probes", "what decides the design", lambda kit: kit.parts.probes()),
+    Step("jobs", "the runtime, NCCL, a killed rank", job_parts),
     Step("sanitizer", "compute-sanitizer", lambda kit: kit.parts.sanitizers()),
     Step("profile", "ncu on the slowest kernel", profile_parts),
 )
@@ -151,6 +191,9 @@ class Kit:
         self.left: list[str] = []
         programs = pathlib.Path(options.programs or BUILT).resolve()
         self.parts: Parts = self.with_programs(programs)
+        self.names: list[str] = [part.name for step in self.steps() for part in step.parts(self)]
+        # By --parts: these alone, and again.
+        self.named: set[str] = picked(options.parts, self.names)
 
     def with_programs(self, programs: pathlib.Path) -> Parts:
         given = self.options
@@ -169,6 +212,11 @@ class Kit:
             if not asked or step.name in asked:
                 yield step
 
+    def chosen(self, step: Step) -> Iterator[Part]:
+        for part in step.parts(self):
+            if not self.named or part.name in self.named:
+                yield part
+
     def remaining(self) -> float:
         return float(self.options.budget) - (time.monotonic() - self.began)
 
@@ -176,7 +224,12 @@ class Kit:
         """What the part lacks."""
         if step.name != "machine" and not self.gpus.names:
             return f"no GPU: {self.gpus.reason}"
-        return part.missing
+        if part.missing or not part.after or (self.named and part.after not in self.named):
+            return part.missing
+        first = self.entries(step.name).get(part.after)
+        became = {"failed": "failed", "cut short": "was cut short"}
+        known = became.get(first.result) if first else None
+        return f"the first job with NCCL {known}" if known else ""
 
     def take_earlier(self) -> None:
         """What another call has left, where this one has nothing."""
@@ -208,7 +261,7 @@ class Kit:
         why = self.find_programs()
         try:
             for step in self.steps():
-                for part in step.parts(self):
+                for part in self.chosen(step):
                     of_programs = "" if step.name == "machine" else why
                     self.do(step, part, self.why_not(step, part) or of_programs)
         finally:
@@ -222,7 +275,7 @@ class Kit:
     def do(self, step: Step, part: Part, missing: str) -> None:
         log = self.log(step.name)
         known = log.entries().get(part.name)
-        if known and known.done and not self.options.again:
+        if known and known.done and not self.options.again and not self.named:
             return
         if missing:
             log.note(part.name, Outcome("not run", missing))
@@ -281,7 +334,7 @@ class Kit:
             if step not in self.steps():
                 continue
             print(f"\nstep {number}, {step.name}: {step.what}")
-            for part in step.parts(self):
+            for part in self.chosen(step):
                 missing = self.why_not(step, part)
                 print(f"  {part.name}: " + (f"missing: {missing}" if missing else "would run"))
                 settings = [f"{name}={value}" for name, value in part.environment.items()]
@@ -301,6 +354,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--earlier", default="", help="results of an earlier call, to go on from")
     parser.add_argument("--steps", default="", help="only these: machine,kernels,...")
     parser.add_argument("--again", action="store_true", help="also what is done")
+    parser.add_argument(
+        "--parts", default="", help="only these, also if done: NAME[,NAME], pieces of their names"
+    )
     parser.add_argument("--programs", help="folder of built programs, else build/gpu or Bazel's")
     parser.add_argument(
         "--folder", default=str(ROOT / "build" / "run_gpu"), help="where they are compiled, else"
@@ -326,6 +382,9 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
     kit = Kit(options, find_gpus(os.environ.get("TF_HVD_CUDA_LIBRARY", "")))
+    if options.parts and not kit.named:
+        print(f"no part has {options.parts!r} in its name: {'; '.join(kit.names)}")
+        return 2
     if options.dry_run:
         return kit.dry_run()
     if options.command == "report":

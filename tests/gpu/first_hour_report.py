@@ -21,6 +21,11 @@ ROW = re.compile(
     re.MULTILINE,
 )
 WANTED_SHARE = 85.0  # of a copy's speed
+# Of the speed with lists of tensors in device memory.
+LISTS_SHARE = 95.0
+# The case, and the parts, that compare them.
+LISTS_CASE = "ResNet-50, Sum"
+PINNED_LISTS, DEVICE_LISTS = "lists in pinned memory", "lists in device memory"
 # Limits of the rules.
 THREAD_US, QUERY_US, BESIDE, DOORBELL_US, LATE_US, ABORT_S = 10.0, 1.0, 1.25, 20.0, 20.0, 10.0
 # What ncu calls them, and what the report does.
@@ -43,11 +48,16 @@ class Rule:
     decide: Callable[[Steps], tuple[str, str] | None]  # None: it was not answered
 
 
-def bandwidth_rows(entries: dict[str, Entry]) -> list[dict[str, str]]:
-    found = [
-        match.groupdict() for entry in entries.values() for match in ROW.finditer(entry.output)
-    ]
+def rows_of(entry: Entry | None) -> list[dict[str, str]]:
+    """The lines of device_bandwidth, by name."""
+    found = [match.groupdict() for match in ROW.finditer(entry.output if entry else "")]
     return list({row["what"]: row for row in found}.values())
+
+
+def bandwidth_rows(entries: dict[str, Entry]) -> list[dict[str, str]]:
+    """But for those that compare lists."""
+    whole = [one for one in entries.values() if one.name not in (PINNED_LISTS, DEVICE_LISTS)]
+    return [row for entry in whole for row in rows_of(entry)]
 
 
 def slowest(entries: dict[str, Entry]) -> tuple[str, str] | None:
@@ -72,7 +82,8 @@ def profile_figures(output: str) -> dict[str, str]:
 
 def figures_of(steps: Steps, probe: str) -> dict[str, float]:
     """Of a probe; empty if it was not made."""
-    entry = steps.get("probes", {}).get(f"probe, {probe}")
+    found = [known[f"probe, {probe}"] for known in steps.values() if f"probe, {probe}" in known]
+    entry = found[0] if found else None
     for line in (entry.output if entry else "").split("\n"):
         if line.startswith('{"probe"'):
             try:
@@ -119,8 +130,8 @@ def queries(steps: Steps) -> tuple[str, str] | None:
     )
     answer += f"a launch {alone:g} us alone and {beside:g} us beside a thread that queries"
     if cost > QUERY_US or beside > BESIDE * alone:
-        return answer, "the oldest operation of a stream alone is queried, with pauses"
-    return answer, "all operations may be queried"
+        return answer, "the oldest operation alone stays queried, with pauses"
+    return answer, "the oldest operation is queried without pauses, beside the host function"
 
 
 def host_function(steps: Steps) -> tuple[str, str] | None:
@@ -131,8 +142,8 @@ def host_function(steps: Steps) -> tuple[str, str] | None:
     answer += f", a host function is called after {found['called_us']:g} us"
     answer += f" (99th of 100: {found['called_99th_us']:g} us)"
     if found["called_us"] - found["polled_us"] <= DOORBELL_US:
-        return answer, "a host function rings when the last operation has ended"
-    return answer, "the runtime polls"
+        return answer, "a host function stays what rings"
+    return answer, "no host function: the oldest operation is polled"
 
 
 def copies(steps: Steps) -> tuple[str, str] | None:
@@ -147,8 +158,27 @@ def copies(steps: Steps) -> tuple[str, str] | None:
         pageable = found[f"pageable{behind}"] - found["pageable_alone_us"]
         answer += f", from pageable memory {pageable:.1f}"
     if late > LATE_US and by_kernel < late:
-        return answer, "kernels read their rows from pinned memory"
-    return answer, "rows are copied, as they are"
+        return answer, "lists stay in pinned memory, where kernels read them"
+    return answer, "lists are copied to the device again"
+
+
+def lists(steps: Steps) -> tuple[str, str] | None:
+    entries = steps.get("bandwidth", {})
+    pinned, device = (
+        {row["what"]: float(row["speed"]) for row in rows_of(entries.get(part))}
+        for part in (PINNED_LISTS, DEVICE_LISTS)
+    )
+    shares = {what: 100 * pinned[what] / speed for what, speed in device.items()
+              if what in pinned and speed > 0}  # fmt: skip
+    if not shares:
+        return None
+    answer = "; ".join(
+        f"{what}: {pinned[what]:g} GB/s, with lists on the device {device[what]:g} ({share:.0f} %)"
+        for what, share in shares.items()
+    )
+    if min(shares.values()) < LISTS_SHARE:
+        return answer, "lists of up to 4 KiB become arguments of the launch"
+    return answer, "lists stay in pinned memory"
 
 
 def waits(steps: Steps) -> tuple[str, str] | None:
@@ -196,7 +226,7 @@ def halves(steps: Steps) -> tuple[str, str] | None:
     least = min(half, key=lambda row: float(row["share"]))
     answer = f"the least is {float(least['share']):.0f} % ({least['kernel']})"
     if float(least["share"]) < WANTED_SHARE:
-        return answer, "kernels for half precisions use the hardware's conversions"
+        return answer, "larger tiles or more unrolling, as ncu says: memory or instructions"
     return answer, "the kernels stay as they are"
 
 
@@ -225,20 +255,26 @@ RULES = (
     Rule(
         "(b) What does a query cost, and those who launch?",
         f"if a query takes more than {QUERY_US:g} us, or launches beside it {BESIDE:g} times as"
-        " long, then only the oldest operation is queried, else all",
+        " long, then the oldest operation alone stays queried, with pauses, else without pauses",
         queries,
     ),
     Rule(
         "(b) How late is a host function?",
-        f"if it is at most {DOORBELL_US:g} us later than polling, then it rings, else the runtime"
-        " polls",
+        f"if it is at most {DOORBELL_US:g} us later than polling, then it stays what rings, else"
+        " the oldest operation is polled",
         host_function,
     ),
     Rule(
         "(c) How late are 24 bytes behind large copies to the device?",
-        f"if more than {LATE_US:g} us, and a kernel that reads them itself is sooner, then rows are"
-        " read, else copied",
+        f"if more than {LATE_US:g} us, and a kernel that reads pinned memory is sooner, then lists"
+        " stay there, else they are copied again",
         copies,
+    ),
+    Rule(
+        "(c) How fast are kernels whose lists lie in pinned memory?",
+        f"if less than {LISTS_SHARE:g} % of the speed with lists on the device, then lists of up to"
+        " 4 KiB become arguments of the launch, else they stay",
+        lists,
     ),
     Rule(
         "(d) What waits for a kernel that runs?",
@@ -257,7 +293,8 @@ RULES = (
     ),
     Rule(
         "(g) How fast are half precisions, by a copy's speed?",
-        f"if less than {WANTED_SHARE:g} %, then their kernels are changed, else they stay",
+        f"if less than {WANTED_SHARE:g} %, then ncu says whether memory or instructions hold them"
+        " up, and tiles or unrolling change, else they stay",
         halves,
     ),
     Rule(
@@ -291,8 +328,9 @@ def parts(steps: Steps) -> Iterator[list[str]]:
 
 
 def probe_figures(steps: Steps) -> Iterator[list[str]]:
-    for entry in steps.get("probes", {}).values():
-        probe = entry.name.partition(", ")[2]
+    names = [name for entries in steps.values() for name in entries if name.startswith("probe, ")]
+    for name in names:
+        probe = name.partition(", ")[2]
         found = figures_of(steps, probe)
         if found:
             yield [probe, ", ".join(f"{name} {value:g}" for name, value in found.items())]

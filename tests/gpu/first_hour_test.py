@@ -100,12 +100,12 @@ class Kit:
     def log(self, name):
         return (self.out / name).read_text()
 
-    def programs(self, tmp_path, script):
-        """Those that were built, with another device_check, which starts."""
+    def programs(self, tmp_path, script, name="device_check"):
+        """Those that were built, with another one, which starts."""
         folder = tmp_path / "programs"
         shutil.copytree(self.folder / "build" / "gpu", folder)
         start = '#!/bin/bash\n[[ "$*" != *libno_such_driver* ]] || exit 3\n'
-        (folder / "device_check").write_text(start + script)
+        (folder / name).write_text(start + script)
         return folder
 
 
@@ -133,7 +133,8 @@ def test_the_packed_folder_is_small_and_enough(kit):
     found = rows(report)
     assert found["GPUs"] == ["1: Software GPU, compute capability 9.0, CUDA 12.5"]
     for part in (
-        "kernels against the host, bits", "pack and unpack against a copy", "runtime, one rank",
+        "kernels against the host, bits", "pack and unpack against a copy",
+        "lists in pinned memory", "lists in device memory", "runtime, one rank",
         "NCCL, 2 ranks on one GPU", "NCCL, inputs not awaited", "NCCL, a rank is killed",
         "by the host's memory, 2 ranks", "by the host's memory, a rank is killed",
         "probe, calls", "probe, queries", "probe, host_function", "probe, copies", "probe, waits",
@@ -142,15 +143,18 @@ def test_the_packed_folder_is_small_and_enough(kit):
         assert found[part][0] == "passed", (part, output)
     # Each rule has an answer.
     assert "no answer" not in report
-    assert report.count("| if ") == 9
+    assert report.count("| if ") == 10
     assert found["What holds the slowest kernel up?"][0] == "memory 41.2 %, compute units 93.02 %"
     files = sorted(file.name for file in kit.out.iterdir())
     assert len(files) <= MOST_FILES
     assert [name for name in files if name.endswith(".log")] == [
-        "1-machine.log", "2-kernels.log", "3-bandwidth.log", "4-jobs.log", "5-probes.log",
+        "1-machine.log", "2-kernels.log", "3-bandwidth.log", "4-probes.log", "5-jobs.log",
         "6-sanitizer.log", "7-profile.log",
     ]  # fmt: skip
     assert found["ncu"] == ["Version 2025.3.1"]
+    assert found["NCCL"][0].endswith(", named by TF_HVD_NCCL_LIBRARY")
+    # All launches are in the table, as they were measured with all others.
+    assert "lists in" not in report.partition("## Bandwidth")[2].partition("## Answers")[0]
     # Nothing of it came from the checkout, but for Python.
     logs = [kit.log(name).replace(sys.executable, "") for name in files]
     assert not [text for text in logs if f"{ROOT}/" in text]
@@ -226,12 +230,17 @@ def test_a_dry_run_without_a_card_begins_nothing(kit):
     assert ended.returncode == 0
     assert not kit.out.exists()
     steps = re.findall(r"^step (\d), (\w+): ", ended.stdout, re.MULTILINE)
-    names = ("machine", "kernels", "bandwidth", "jobs", "probes", "sanitizer", "profile")
+    names = ("machine", "kernels", "bandwidth", "probes", "jobs", "sanitizer", "profile")
     assert steps == [(str(i + 1), name) for i, name in enumerate(names)]
     assert "  nvidia-smi: missing: there is no nvidia-smi\n    nvidia-smi --query" in ended.stdout
     missing = "missing: no GPU: there is no CUDA driver (libno_such_driver.so"
     assert f"  probe, waits: {missing}" in ended.stdout
     assert "/build/gpu/device_probes" in ended.stdout
+    # Nothing of a lent machine is changed, and nothing but the loopback is looked for.
+    assert "ncu --clock-control none --kernel-name" in ended.stdout
+    settings = "NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_DEBUG=INFO"
+    assert ended.stdout.count(settings) == 3
+    assert "--lag_mib=1024" in re.search(r".*--forget=1.*", ended.stdout)[0]
 
 
 def test_without_a_card_nothing_fails(kit):
@@ -242,10 +251,53 @@ def test_without_a_card_nothing_fails(kit):
     assert found["(a) How long until an ncclAllReduce is under way?"][::2] == ["no answer", "open"]
 
 
+def test_jobs_depend_on_the_first_with_nccl_and_a_part_runs_again_alone(kit, tmp_path):
+    script = '[[ "$*" == *--use_nccl=0* || "$*" == *--ranks=1* ]] || { echo it hangs; exit 1; }\n'
+    programs = kit.programs(tmp_path, f"{script}echo all exact\n", "nccl_job")
+    assert kit.run("--steps=jobs", f"--programs={programs}")[0] == 1
+    found = rows(kit.log("report.md"))
+    first, others = "NCCL, 2 ranks on one GPU", ("NCCL, a rank is killed", "probe, calls")
+    assert found[first][:2] == ["failed", "it hangs"]
+    for part in others:
+        assert found[part][:2] == ["not run", "the first job with NCCL failed"]
+    assert found["by the host's memory, 2 ranks"][0] == "passed"
+    # By a piece of its name, and as a whole; then what had waited for it.
+    for asked in ("2 ranks on one", first):
+        assert kit.run("--steps=jobs", f"--parts={asked}")[0] == 0
+    assert marks(kit.log("5-jobs.log"), "begun").count(first) == 3
+    assert marks(kit.log("5-jobs.log"), "begun").count("runtime, one rank") == 1
+    assert kit.run("--steps=jobs")[0] == 0
+    found = rows(kit.log("report.md"))
+    assert [found[part][0] for part in (first, *others)] == 3 * ["passed"]
+    code, output = kit.run("--parts=no such part")
+    assert (code, output.startswith("no part has 'no such part' in its name: GPUs; ")) == (2, True)
+
+
 def test_programs_that_neither_start_nor_can_be_compiled_are_told(kit, tmp_path):
     assert kit.run(f"--programs={tmp_path}", "--steps=kernels")[0] == 0
     found = rows(kit.log("report.md"))["kernels against the host, bits"]
     assert found[1] == f"no programs: {tmp_path} has no device_check, and none were compiled"
+
+
+def test_a_pack_replaces_what_the_last_one_made_and_nothing_else(tmp_path):
+    def pack(folder):
+        command = [str(FOLDER / "first_hour.sh"), "pack", str(folder), f"--programs={PROGRAMS}"]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
+
+    folder, results = tmp_path / "packed", tmp_path / "packed" / "results"
+    assert pack(folder).returncode == 0
+    gone = folder / "tests" / "gpu" / "no_longer.cc"
+    gone.touch()
+    with (folder / "packed.txt").open("a") as file:
+        file.write("tests/gpu/no_longer.cc\n")
+    results.mkdir()
+    (results / "report.md").touch()
+    assert pack(folder).returncode == 0
+    assert not gone.exists()
+    assert (results / "report.md").exists()
+    (folder / "packed.txt").unlink()
+    refused = pack(folder)
+    assert (refused.returncode, "is not empty" in refused.stdout) == (1, True)
 
 
 @pytest.fixture
@@ -272,22 +324,26 @@ def of_probe(step_log, name, **figures):
          "communicators stay as they are, without blocking"),
         ("queries", "queries", {"event_query_us": 2, "launch_alone_us": 3,
                                 "launch_beside_event_queries_us": 3},
-         "the oldest operation of a stream alone is queried, with pauses"),
+         "the oldest operation alone stays queried, with pauses"),
         ("queries", "queries", {"event_query_us": 0.4, "launch_alone_us": 3,
                                 "launch_beside_event_queries_us": 3.1},
-         "all operations may be queried"),
+         "the oldest operation is queried without pauses, beside the host function"),
         ("host_function", "host_function", {"polled_us": 5, "called_us": 20, "called_99th_us": 60},
-         "a host function rings when the last operation has ended"),
+         "a host function stays what rings"),
         ("host_function", "host_function", {"polled_us": 5, "called_us": 90, "called_99th_us": 99},
-         "the runtime polls"),
+         "no host function: the oldest operation is polled"),
         ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 900,
                               "kernel_reads_pinned_alone_us": 8,
                               "kernel_reads_pinned_behind_copies_to_the_device_us": 12},
-         "kernels read their rows from pinned memory"),
+         "lists stay in pinned memory, where kernels read them"),
         ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 19,
                               "kernel_reads_pinned_alone_us": 8,
                               "kernel_reads_pinned_behind_copies_to_the_device_us": 12},
-         "rows are copied, as they are"),
+         "lists are copied to the device again"),
+        ("copies", "copies", {"pinned_alone_us": 9, "pinned_behind_copies_to_the_device_us": 900,
+                              "kernel_reads_pinned_alone_us": 8,
+                              "kernel_reads_pinned_behind_copies_to_the_device_us": 999},
+         "lists are copied to the device again"),
         ("waits", "waits", {"nothing_waits": 0, "cuMemAlloc_waits": 0, "cuMemFree_waits": 1},
          "in a step nobody calls cuMemFree"),
         ("waits", "waits", {"nothing_waits": 1, "cuMemAlloc_waits": 1},
@@ -306,7 +362,7 @@ def test_what_jobs_and_bandwidth_decide(modules):
     line = "ResNet-50, cast to float16, packed   76.6 MB  1500.0 GB/s, a copy  2000.0 GB/s:  75.0 %"
     entry = step_log.Entry("b", output=f"{line} by tf_hvd_narrow_float16\n")
     steps = {"bandwidth": {"b": entry}}
-    changed = "kernels for half precisions use the hardware's conversions"
+    changed = "larger tiles or more unrolling, as ncu says: memory or instructions"
     assert report.halves(steps) == ("the least is 75 % (tf_hvd_narrow_float16)", changed)
     entry.output = entry.output.replace("75.0 %", "91.0 %")
     assert report.halves(steps)[1] == "the kernels stay as they are"
@@ -314,6 +370,15 @@ def test_what_jobs_and_bandwidth_decide(modules):
         "ResNet-50, cast to float16",
         "tf_hvd_narrow_float16",
     )
+    slower, faster = (
+        step_log.Entry(part, output=f"{line} by k\n".replace("1500.0", speed))
+        for part, speed in ((report.PINNED_LISTS, "1400.0"), (report.DEVICE_LISTS, "1500.0"))
+    )
+    compared = {"bandwidth": {one.name: one for one in (slower, faster)}}
+    assert report.slowest(compared["bandwidth"]) is None
+    assert report.lists(compared)[1] == "lists of up to 4 KiB become arguments of the launch"
+    slower.output = faster.output
+    assert report.lists(compared)[1] == "lists stay in pinned memory"
     told = step_log.Entry("k", output="rank 0 was told 12034 ms after its last call: rank 1 died")
     jobs = {"jobs": {"NCCL, a rank is killed": told}}
     assert report.killed(jobs)[0] == "through NCCL 12034 ms"
@@ -322,6 +387,16 @@ def test_what_jobs_and_bandwidth_decide(modules):
     assert report.order({"jobs": {"NCCL, inputs not awaited": flawed}})[1].startswith(
         "the jobs pro"
     )
+
+
+def test_what_nccl_says_is_in_nobody_s_way(modules):
+    import gpu_parts
+
+    said = "host:7:9 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>\nNCCL: INFO more\n"
+    job = f"NCCL 22707\n{said}58 collectives, 2 processes on 1 GPU: all exact\n"
+    assert gpu_parts.read_job(0, job).figure.startswith("58 collectives")
+    probe = f"{said}calls: a_us=1.00 b_us=2.00\n1 of 1 probes made\n"
+    assert gpu_parts.read_probe(0, probe).figure == "2 figures"
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="there is no ptxas")

@@ -176,6 +176,8 @@ def nccl_facts(library: str) -> str:
     nccl.ncclGetVersion(ctypes.byref(version))
     number = version.value
     whose = "of Python's packages" if library else "the system's"
+    if os.environ.get("TF_HVD_NCCL_LIBRARY"):
+        whose = "named by TF_HVD_NCCL_LIBRARY"
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}, {whose}"
 
 

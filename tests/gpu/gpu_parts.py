@@ -17,7 +17,10 @@ from gpu_programs import Outcome
 LARGEST_JOB = 8
 # What NCCL says of two ranks on one GPU; the second from 2.30 on.
 ONE_GPU = ("Duplicate GPU", "Multiple Ranks are using the same GPU")
-PROBES = ("calls", "queries", "host_function", "copies", "waits")
+# Those of one process, and the one of two ranks.
+PROBES, NCCL_PROBE = ("queries", "host_function", "copies", "waits"), "calls"
+# What is late where inputs are not awaited: each copies four times as much first.
+LAG_MIB = 1024
 
 
 def read_plainly(code: int, output: str) -> Outcome:
@@ -43,7 +46,7 @@ def read_flawed(code: int, output: str) -> Outcome:
 def read_probe(code: int, output: str) -> Outcome:
     """How many figures the line of text has that follows the object of JSON."""
     outcome = read_job(code, output)
-    lines = [line for line in output.split("\n") if re.match(r"\w+: ", line)]
+    lines = [line for line in output.split("\n") if re.match(r"\w+:( \w+=| not here: )", line)]
     if outcome.result == "not run" or not lines:
         return outcome
     told, _, missing = lines[0].partition(" not here: ")
@@ -70,6 +73,8 @@ class Part:
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     read: Callable[[int, str], Outcome] = read_plainly
     missing: str = ""  # why it cannot be run here
+    nccl: bool = False  # its ranks meet in NCCL
+    after: str = ""  # the part without which it says nothing
 
     def outcome(self, code: int, output: str) -> Outcome:
         if code == CUT_SHORT:
@@ -107,35 +112,41 @@ class Parts:
         for tool in ("memcheck", "racecheck"):
             command = [found or "compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
             command += ["--print-limit", "20", *self.program("device_check", "--large=0")]
-            missing = "" if found else "it is not installed"
+            missing = "" if found else "there is no compute-sanitizer"
             name = f"compute-sanitizer, {tool}"
             parts.append(Part(name, command, 1200, {}, read_sanitizer, missing))
         return parts
 
-    def bandwidth(self) -> Part:
-        command = self.program("device_bandwidth", *self.given("bandwidth"))
-        return Part("pack and unpack against a copy", command, 300)
+    def bandwidth(
+        self, name: str = "pack and unpack against a copy", *arguments: str
+    ) -> Part:  # fmt: skip
+        command = self.program("device_bandwidth", *self.given("bandwidth"), *arguments)
+        return Part(name, command, 300)
 
-    def job(self, *arguments: str) -> list[str]:
-        return self.program("nccl_job", *self.given("job"), *arguments)
+    def job(self, *arguments: str, lag_mib: int = 0) -> list[str]:
+        lag = [f"--lag_mib={lag_mib}"] if lag_mib else []
+        return self.program("nccl_job", *lag, *self.given("job"), *arguments)
 
     def nccl_job(
         self, name: str, *arguments: str, one_gpu: bool = False,
-        read: Callable[[int, str], Outcome] = read_job, missing: str = "",
+        read: Callable[[int, str], Outcome] = read_job, missing: str = "", lag_mib: int = 0,
     ) -> Part:  # fmt: skip
         environment = self.of_one_gpu() if one_gpu else {}
-        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")
-        return Part(name, self.job(*arguments), 300, environment, read, missing)
+        # The ranks' lines are in the output before the job's own last one.
+        debug = "INFO" if one_gpu else "WARN"
+        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", debug)
+        command = self.job(*arguments, lag_mib=lag_mib)
+        return Part(name, command, 300, environment, read, missing, nccl=True)
 
     @staticmethod
     def of_one_gpu() -> dict[str, str]:
         """Ranks that share a GPU are hosts of their own to NCCL, which talk by the loopback."""
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        interface = os.environ.get("NCCL_SOCKET_IFNAME", "lo")
+        network = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
         return {
             "CUDA_VISIBLE_DEVICES": first,
             "TF_HVD_SOFTWARE_GPUS": "1",
-            "NCCL_SOCKET_IFNAME": interface,
+            **{name: os.environ.get(name, value) for name, value in network.items()},
         }
 
     def jobs(self) -> list[Part]:
@@ -145,7 +156,10 @@ class Parts:
         one = self.several < 2
         missing = "there is one GPU" if one else ""
         name, arguments = "NCCL, inputs not awaited", ("--ranks=2", "--forget=1")
-        parts.append(self.nccl_job(name, *arguments, one_gpu=one, read=read_flawed))
+        flawed = self.nccl_job(
+            name, *arguments, one_gpu=one, read=read_flawed, lag_mib=LAG_MIB
+        )  # fmt: skip
+        parts.append(flawed)
         name, arguments = "NCCL, a rank is killed", ("--ranks=2", "--kill=1")
         parts.append(self.nccl_job(name, *arguments, one_gpu=one))
         for way in ("processes", "threads"):
@@ -159,14 +173,17 @@ class Parts:
         parts.append(Part("by the host's memory, a rank is killed", killed, 300))
         return parts
 
+    def probe(self, name: str, *arguments: str, **environment: str) -> Part:
+        command = self.program("device_probes", f"--probe={name}", *arguments)
+        command += self.given("probes")
+        return Part(f"probe, {name}", command, 120, environment, read_probe)
+
     def probes(self) -> list[Part]:
-        parts = []
-        for name in PROBES:
-            command = self.program("device_probes", f"--probe={name}")
-            # Two ranks on one GPU send each other all of it through sockets.
-            command += ["--megabytes=64"] if name == "calls" else []
-            environment = self.of_one_gpu() if name == "calls" and self.several < 2 else {}
-            environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")
-            command += self.given("probes")
-            parts.append(Part(f"probe, {name}", command, 120, environment, read_probe))
-        return parts
+        return [self.probe(name) for name in PROBES]
+
+    def nccl_probe(self) -> Part:
+        """Two ranks on one GPU send each other all of it through sockets."""
+        environment = self.of_one_gpu() if self.several < 2 else {}
+        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # it measures calls
+        part = self.probe(NCCL_PROBE, "--megabytes=64", **environment)
+        return dataclasses.replace(part, nccl=True)
