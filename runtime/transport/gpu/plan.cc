@@ -256,41 +256,52 @@ class Planner {
     return spec_.kind != OpKind::kBroadcast || me_ == spec_.root;
   }
 
+  // A piece that is being planned.
+  struct Open {
+    MoveBuilder pack;
+    MoveBuilder unpack;
+    unsigned uses = 0;
+    std::vector<GpuBuffer> buffers;
+  };
+
   // And begins another one.
   void PlanBatch(Batch* filled) {
     const Batch batch = std::exchange(*filled, Batch());
     if (batch.packed.empty() && batch.in_place.empty()) return;
-    MoveBuilder pack(before_);
-    MoveBuilder unpack(after_);
-    unsigned uses = 0;
-    std::vector<GpuBuffer> buffers;
-    char* at = nullptr;
-    if (!batch.packed.empty()) {
-      at = TakeHalf(&uses);
-      const int64_t last = batch.packed.back().count;  // is not padded
-      buffers.push_back(
-          {at, at, NumbersOf(batch.packed_count - Padded(last) + last)});
-    }
+    Open open{MoveBuilder(before_), MoveBuilder(after_), 0, {}};
+    AddPacked(batch, &open);
+    AddInPlace(batch, &open);
+    std::vector<GpuStep> steps;
+    if (ranks_ > 1) steps.emplace_back(CallOf(open.buffers));
+    Add(open.pack, std::move(steps), open.unpack, open.uses);
+  }
+
+  void AddPacked(const Batch& batch, Open* open) {
+    if (batch.packed.empty()) return;
+    char* at = TakeHalf(&open->uses);
+    const int64_t last = batch.packed.back().count;  // is not padded
+    open->buffers.push_back(
+        {at, at, NumbersOf(batch.packed_count - Padded(last) + last)});
     for (const Span& span : batch.packed) {
-      if (Gives()) pack.Add(span.input, at, BytesOf(span.count));
-      unpack.Add(at, span.output, BytesOf(span.count));
+      if (Gives()) open->pack.Add(span.input, at, BytesOf(span.count));
+      open->unpack.Add(at, span.output, BytesOf(span.count));
       at += BytesOf(Padded(span.count));
     }
-    char* zeros = ZerosFor(batch, &uses);
+  }
+
+  void AddInPlace(const Batch& batch, Open* open) {
+    char* zeros = ZerosFor(batch, &open->uses);
     for (const Span& span : batch.in_place) {
       // A rank that has joined gives zeros and wants nothing.
       const bool joined = span.output == nullptr;
       void* const output = joined ? zeros : span.output;
       if (joined) zeros += AlignedBytesOf(span.count);
       const bool made = Gives() && (before_.needed() || joined);
-      if (made) pack.Add(span.input, output, BytesOf(span.count));
-      buffers.push_back({Gives() && !made ? span.input : output, output,
-                         NumbersOf(span.count)});
-      if (!joined) unpack.Add(output, output, BytesOf(span.count));
+      if (made) open->pack.Add(span.input, output, BytesOf(span.count));
+      open->buffers.push_back({Gives() && !made ? span.input : output, output,
+                               NumbersOf(span.count)});
+      if (!joined) open->unpack.Add(output, output, BytesOf(span.count));
     }
-    std::vector<GpuStep> steps;
-    if (ranks_ > 1) steps.emplace_back(CallOf(buffers));
-    Add(pack, std::move(steps), unpack, uses);
   }
 
   // Where zeros are for tensors that a rank that has joined does not have: in
