@@ -138,6 +138,25 @@ TEST_P(GpuJobs, WhatNcclCannotDo) {
   job.ExpectNoFaults();
 }
 
+// By one rank of a machine.
+TEST(GpuJob, ManySmallTensorsOneByOneAreToldOnce) {
+  GpuJob job(2, 10);
+  testing::internal::CaptureStderr();
+  job.job.Run([&](Rank& rank) {
+    Side side(&job, &rank);
+    char* const sum = side.Tensor(std::vector<float>(10, 0));
+    for (int i = 0; i < 3 * 40; ++i) {
+      const Pending one =
+          side.Allreduce("loose." + std::to_string(i % 40), sum, 10);
+      ASSERT_TRUE(one.status().ok()) << one.status().message();
+    }
+  });
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string told = "40 small tensors on a GPU are reduced one by one";
+  EXPECT_NE(said.find(told), std::string::npos) << said;
+  EXPECT_EQ(said.find(told), said.rfind(told)) << said;
+}
+
 INSTANTIATE_TEST_SUITE_P(, GpuJobs, ::testing::Bool(),
                          [](const ::testing::TestParamInfo<bool>& with_nccl) {
                            return std::string(with_nccl.param

@@ -235,8 +235,8 @@ def test_who_is_late_is_known_where_clocks_are_hours_apart(job, three_nodes, tmp
         abs(step.late[1] - (marks[1][number] - min(marks[0][number], marks[2][number])))
         for number, step in enumerate(found.steps.steps)
     ]
-    # The best step: a busy machine may take a rank off its core between its mark and its call.
-    assert min(off) < 1_000_000
+    # Of 100 ms, in the best step: a call that comes after a sleep begins a millisecond late itself.
+    assert min(off) < 5_000_000
 
 
 @contextlib.contextmanager

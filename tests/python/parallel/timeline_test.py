@@ -125,7 +125,7 @@ def test_a_rank_that_is_late_is_named_in_each_step(written, rank, size):
         abs(step.late[1] - (made[late][number] - min(each[number] for each in made[:late])))
         for number, step in enumerate(found.steps.steps)
     ]
-    assert min(off) < 2 * MS  # the best step: a busy machine holds up calls
+    assert min(off) < 5 * MS  # of 100, in the best step: a busy machine holds up calls
     assert f"Rank {late} " in found.advice
 
 
