@@ -386,6 +386,20 @@ assert current.value == context.value
     assert kit("rehearse", "--store", tmp_path / "none")[0] == 1
 
 
+def test_a_rehearsal_runs_three_jobs_with_their_settings(tmp_path, capfd):
+    launcher = tmp_path / "environment" / "bin" / "tf_hvd"
+    launcher.parent.mkdir(parents=True)
+    said = "$TF_HVD_SOFTWARE_GPUS GPUs, TF_HVD_NCCL=$TF_HVD_NCCL: 33 results exact"
+    launcher.write_text(f'#!/bin/sh\nfor rank in $(seq "$3"); do echo "{said}"; done\n')
+    launcher.chmod(0o755)
+    assert rehearse.rehearse(tmp_path, SOFTWARE, {"TF_HVD_NCCL": "1"}) == 0
+    assert lines(capfd.readouterr().out) == {
+        "rehearsal, 1 rank": ("passed", "1 GPUs, TF_HVD_NCCL=1: 33 results exact"),
+        "rehearsal, 2 ranks, host": ("passed", "1 GPUs, TF_HVD_NCCL=0: 33 results exact"),
+        "rehearsal, 2 ranks, NCCL": ("passed", "2 GPUs, TF_HVD_NCCL=1: 33 results exact"),
+    }
+
+
 def test_op_tests_are_the_ones_of_the_software_gpu():
     command = parts.run_gpu.op_test_command("tf_hvd", "python", 2, True)
     assert command[:6] == ["tf_hvd", "run", "-np", "2", "python", "-m"]

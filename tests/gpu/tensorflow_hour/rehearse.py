@@ -46,7 +46,7 @@ def rehearse(store: pathlib.Path, software: pathlib.Path, given: dict[str, str])
         command += [str(environment / "bin" / "python"), str(parts.HERE / "collectives.py")]
         all_settings = {**given, **settings, "LD_LIBRARY_PATH": search}
         all_settings |= {"TF_HVD_SOFTWARE_GPUS": str(gpus), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        code, output = run_gpu.call(command, LIMIT, run_gpu.ROOT / "tests", **all_settings)
+        code, output = run_gpu.call(command, LIMIT, all_settings)
         passed = code == 0 and output.count(" results exact") == ranks
         said = run_gpu.closing_line(output)
         table.add(f"rehearsal, {name}", "passed" if passed else "failed", said, output)
