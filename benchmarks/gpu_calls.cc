@@ -5,8 +5,10 @@
 // which is to be none. Ranks are threads, each with a GPU of software
 // (tests/gpu/), so that it counts the same on any machine: nothing is timed.
 // The first steps, which open devices and connect ranks, are told apart.
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,43 +22,25 @@ namespace {
 
 struct Column {
   const char* title;
-  double (*of)(const CallCounts& calls);
+  std::function<int64_t(const CallCounts& calls)> of;
 };
 
-template <int64_t (CallCounts::*kNumber)() const>
-double Number(const CallCounts& calls) {
-  return static_cast<double>((calls.*kNumber)());
+// Calls of one function.
+Column Calls(const char* title, const std::string& function) {
+  return {title, [function](const CallCounts& c) { return c.of(function); }};
 }
 
 const std::vector<Column>& Columns() {
   static const std::vector<Column> columns = {
-      {"launches",
-       [](const CallCounts& c) {
-         return static_cast<double>(c.of("cuLaunchKernel"));
-       }},
-      {"copies",
-       [](const CallCounts& c) {
-         return static_cast<double>(c.of("cuMemcpyAsync"));
-       }},
-      {"NCCL calls", Number<&CallCounts::nccl_calls>},
-      {"stream waits",
-       [](const CallCounts& c) {
-         return static_cast<double>(c.of("cuStreamWaitEvent"));
-       }},
-      {"host functions",
-       [](const CallCounts& c) {
-         return static_cast<double>(c.of("cuLaunchHostFunc"));
-       }},
-      {"events",
-       [](const CallCounts& c) {
-         return static_cast<double>(c.of("cuEventRecord"));
-       }},
-      {"event queries",
-       [](const CallCounts& c) {
-         return static_cast<double>(c.of("cuEventQuery"));
-       }},
-      {"host syncs", Number<&CallCounts::synchronizations>},
-      {"allocations", Number<&CallCounts::allocations>},
+      Calls("launches", "cuLaunchKernel"),
+      Calls("copies", "cuMemcpyAsync"),
+      {"NCCL calls", &CallCounts::nccl_calls},
+      Calls("stream waits", "cuStreamWaitEvent"),
+      Calls("host functions", "cuLaunchHostFunc"),
+      Calls("events", "cuEventRecord"),
+      Calls("event queries", "cuEventQuery"),
+      {"host syncs", &CallCounts::synchronizations},
+      {"allocations", &CallCounts::allocations},
   };
   return columns;
 }
@@ -64,7 +48,7 @@ const std::vector<Column>& Columns() {
 void PrintRow(const std::string& what, const CallCounts& calls, int steps) {
   std::printf("%-18s", what.c_str());
   for (const Column& column : Columns()) {
-    std::printf("%15.6g", column.of(calls) / steps);
+    std::printf("%15.6g", static_cast<double>(column.of(calls)) / steps);
   }
   std::printf("\n");
 }

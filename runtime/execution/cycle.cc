@@ -21,17 +21,6 @@ StallOptions StallOptionsOf(const Config& config) {
   return options;
 }
 
-// Of the ranks of a machine one warns: they all do the same.
-std::function<void(const std::string&)> WarnFor(const Config& config,
-                                                const Topology& topology) {
-  if (config.log_level > LogLevel::kWarning || topology.LocalRank() != 0) {
-    return nullptr;
-  }
-  return [who = topology.RankText(topology.rank)](const std::string& text) {
-    WriteLog(LogLevel::kWarning, who, text);
-  };
-}
-
 }  // namespace
 
 Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
@@ -43,7 +32,7 @@ Cycle::Cycle(const Config& config, World* world, TensorQueue* queue,
       log_level_(config.log_level),
       executor_(world->backends(), config.fusion_threshold, this,
                 recorder == nullptr ? nullptr : recorder->phases(),
-                WarnFor(config, world->topology())),
+                WarnForMachine(world->topology(), config.log_level)),
       controller_(world->topology(), StallOptionsOf(config), &executor_, this) {
   on_set_(kWorldSet, controller_.sets().world().members);
   const Topology& topology = world->topology();

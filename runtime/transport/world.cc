@@ -95,4 +95,12 @@ bool Topology::Homogeneous() const {
   });
 }
 
+std::function<void(const std::string&)> WarnForMachine(const Topology& topology,
+                                                       LogLevel lowest) {
+  if (topology.LocalRank() != 0 || lowest > LogLevel::kWarning) return nullptr;
+  return [who = topology.RankText(topology.rank)](const std::string& text) {
+    WriteLog(LogLevel::kWarning, who, text);
+  };
+}
+
 }  // namespace tf_hvd

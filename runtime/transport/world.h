@@ -6,10 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/base/log.h"
 #include "runtime/base/shared_value.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
@@ -66,6 +68,11 @@ struct AbortRecord {
 
   bool Before(const AbortRecord& other) const { return Key() < other.Key(); }
 };
+
+// Writes warnings that concern all ranks of a machine alike: one of them does.
+// Null on all others, and where the log has no warnings.
+std::function<void(const std::string& text)> WarnForMachine(
+    const Topology& topology, LogLevel lowest);
 
 class World {
  public:

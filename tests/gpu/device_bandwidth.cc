@@ -28,6 +28,7 @@
 
 #include "runtime/transport/gpu/plan.h"
 #include "tests/gpu/device_side.h"
+#include "tests/gpu/percentile.h"
 #include "tests/gpu/program_options.h"
 
 namespace tf_hvd {
@@ -303,7 +304,8 @@ class Bandwidth {
     *arguments = move.WriteRows(at);
     arguments->rows = reinterpret_cast<const MoveRow*>(rows->get());
     if (arguments->first_rows != nullptr) {
-      const size_t before = move.rows.size() * sizeof(MoveRow);
+      const auto before =
+          reinterpret_cast<const char*>(arguments->first_rows) - at;
       arguments->first_rows =
           reinterpret_cast<const uint32_t*>(rows->get() + before);
     }
@@ -343,7 +345,8 @@ class Bandwidth {
       copies.push_back(seconds[0]);
       launches.push_back(seconds[1]);
     }
-    Tell(moves, Median(std::move(copies)), Median(std::move(launches)));
+    Tell(moves, Percentile(std::move(copies), 50),
+         Percentile(std::move(launches), 50));
     return Status::Ok();
   }
 
@@ -370,11 +373,6 @@ class Bandwidth {
                                   GpuMove::kThreads, values));
     }
     return Status::Ok();
-  }
-
-  static double Median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
   }
 
   DeviceSide* const side_;

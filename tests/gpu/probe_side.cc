@@ -62,13 +62,6 @@ double MicrosecondsSince(ProbeClock::time_point start) {
       .count();
 }
 
-double Percentile(std::vector<double> values, int percent) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t at = values.size() * static_cast<size_t>(percent) / 100;
-  return values[std::min(at, values.size() - 1)];
-}
-
 Status Flag::Open(GpuDevice* device) {
   TF_HVD_RETURN_IF_ERROR(
       device->Allocate(MemoryKind::kPinned, sizeof(uint32_t), &memory_));

@@ -21,6 +21,7 @@
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/device.h"
 #include "tests/gpu/device_side.h"
+#include "tests/gpu/percentile.h"
 #include "tests/gpu/program_options.h"
 #include "tests/gpu/spin_kernel.h"
 
@@ -56,8 +57,6 @@ class Figures {
 using ProbeClock = std::chrono::steady_clock;
 
 double MicrosecondsSince(ProbeClock::time_point start);
-// So many per cent of them are no greater; 50 is the median.
-double Percentile(std::vector<double> values, int percent);
 
 // Set by the host, read by a kernel.
 class Flag {

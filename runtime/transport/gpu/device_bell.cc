@@ -31,7 +31,7 @@ HostFunction DeviceBell::ring() const {
           state_};
 }
 
-void DeviceBell::Silence() {
+DeviceBell::~DeviceBell() {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->doorbell = nullptr;
 }

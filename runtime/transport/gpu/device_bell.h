@@ -15,17 +15,15 @@ namespace tf_hvd {
 
 class DeviceBell {
  public:
-  // `doorbell`: this rank's own, or null. It outlives this, or Silence.
+  // `doorbell`: this rank's own. It outlives this.
   explicit DeviceBell(Doorbell* doorbell);
-  ~DeviceBell() { Silence(); }
+  // From now on it rings nothing.
+  ~DeviceBell();
 
   DeviceBell(const DeviceBell&) = delete;
   DeviceBell& operator=(const DeviceBell&) = delete;
 
   HostFunction ring() const;
-
-  // From now on it rings nothing. Any thread.
-  void Silence();
 
  private:
   struct State;

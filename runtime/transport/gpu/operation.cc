@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "runtime/base/clock.h"
@@ -16,24 +15,15 @@ namespace {
 // How long kernels of ours may take that lie behind an aborted call of NCCL.
 constexpr int64_t kDrainNs = 2 * kSecond;
 
-// What the device is to read of a step.
-size_t RowBytesOf(const GpuStep& step) {
-  return std::visit(
-      [](const auto& one) -> size_t {
-        if constexpr (std::is_same_v<decltype(one), const GpuCall&>) {
-          return 0;
-        } else {
-          return one.row_bytes();
-        }
-      },
-      step);
-}
-
+// What the device is to read of the launches.
 size_t RowBytesOf(const GpuPlan& plan) {
   size_t bytes = 0;
   for (const GpuPiece& piece : plan.pieces) {
     bytes += piece.pack.row_bytes() + piece.unpack.row_bytes();
-    for (const GpuStep& step : piece.steps) bytes += RowBytesOf(step);
+    for (const GpuStep& step : piece.steps) {
+      bytes +=
+          std::visit([](const auto& one) { return one.row_bytes(); }, step);
+    }
   }
   return bytes;
 }
@@ -105,11 +95,13 @@ Status GpuOperation::Bootstrap(Backend* host, NcclCommunicator* nccl) {
 
 Status GpuOperation::Progress(int64_t budget_ns, Poll* poll) {
   if (bootstrap_ != nullptr) return MoveBootstrap(budget_ns, poll);
-  if (ended_ == nullptr) return Put(poll);
+  const bool was_put = ended_ != nullptr;
+  if (!was_put) TF_HVD_RETURN_IF_ERROR(Put(poll));
+  if (ended_ == nullptr) return Status::Ok();
   poll->enqueued = ended_;
   poll->rings = backend_->options_.ring.fn != nullptr;
   // They end in this order.
-  if (on_->running.front() != this) return Status::Ok();
+  if (!was_put || on_->running.front() != this) return Status::Ok();
   TF_HVD_RETURN_IF_ERROR(on_->device->HasFired(*ended_, &poll->done));
   if (!poll->done && !inputs_made_ && spec_.memory.ready != nullptr) {
     TF_HVD_RETURN_IF_ERROR(
@@ -169,10 +161,7 @@ Status GpuOperation::Put(Poll* poll) {
     next_ = 0;
     packed_ = false;
   }
-  TF_HVD_RETURN_IF_ERROR(PutEnd());
-  poll->enqueued = ended_;
-  poll->rings = backend_->options_.ring.fn != nullptr;
-  return Status::Ok();
+  return PutEnd();
 }
 
 Status GpuOperation::Begin() {
@@ -185,15 +174,12 @@ Status GpuOperation::Begin() {
 // waited for.
 Status GpuOperation::PutPack(const GpuPiece& piece) {
   packed_ = true;
-  const auto first =
-      piece.pack.empty()
-          ? (piece.steps.empty() ? GpuBackend::kUnpack : GpuBackend::kCalls)
-          : GpuBackend::kPack;
-  TF_HVD_RETURN_IF_ERROR(WaitForInputs(first, piece.uses));
-  if (piece.pack.empty()) return Status::Ok();
+  const auto then =
+      piece.steps.empty() ? GpuBackend::kUnpack : GpuBackend::kCalls;
+  if (piece.pack.empty()) return WaitForInputs(then, piece.uses);
+  TF_HVD_RETURN_IF_ERROR(WaitForInputs(GpuBackend::kPack, piece.uses));
   TF_HVD_RETURN_IF_ERROR(Launch(StreamFor(GpuBackend::kPack), piece.pack));
-  return WaitFor(piece.steps.empty() ? GpuBackend::kUnpack : GpuBackend::kCalls,
-                 GpuBackend::kPack);
+  return WaitFor(then, GpuBackend::kPack);
 }
 
 // The stream waits until TensorFlow's has made the inputs, and is done with
@@ -274,11 +260,8 @@ Status GpuOperation::Launch(CudaStream stream, const GpuMove& move) {
 
 Status GpuOperation::Launch(const GpuAdasum& adasum) {
   AdasumArguments arguments = adasum.arguments;
-  if (!adasum.rows.empty()) {  // some go by the products alone
-    char* const rows = NextRows(adasum.row_bytes());
-    std::memcpy(rows, adasum.rows.data(), adasum.row_bytes());
-    arguments.rows = reinterpret_cast<const AdasumRow*>(rows);
-  }
+  arguments.rows = static_cast<const AdasumRow*>(
+      CopyRows(adasum.rows.data(), adasum.row_bytes()));
   void* values[] = {&arguments};
   return on_->device->Launch(StreamFor(GpuBackend::kCalls), adasum.kernel,
                              adasum.blocks, GpuAdasum::kThreads, values);
@@ -286,9 +269,8 @@ Status GpuOperation::Launch(const GpuAdasum& adasum) {
 
 Status GpuOperation::Launch(const GpuSum& sum) {
   SumRowsArguments arguments = sum.arguments;
-  char* const list = NextRows(sum.row_bytes());
-  std::memcpy(list, sum.list.data(), sum.row_bytes());
-  arguments.order = reinterpret_cast<const int64_t*>(list);
+  arguments.order =
+      static_cast<const int64_t*>(CopyRows(sum.list.data(), sum.row_bytes()));
   arguments.ends = arguments.order + arguments.rows;
   void* values[] = {&arguments};
   return on_->device->Launch(StreamFor(GpuBackend::kCalls), sum.kernel,
@@ -300,6 +282,11 @@ char* GpuOperation::NextRows(size_t bytes) {
   char* const rows = rows_.memory.get() + rows_used_;
   rows_used_ += bytes;
   return rows;
+}
+
+const void* GpuOperation::CopyRows(const void* rows, size_t bytes) {
+  if (bytes == 0) return nullptr;
+  return std::memcpy(NextRows(bytes), rows, bytes);
 }
 
 // All communicators are aborted, whether this operation has one or not: what

@@ -218,10 +218,14 @@ class Planner {
         continue;
       }
       if (batch.packed_count + span.count > cuts.half) PlanBatch(&batch);
-      if (span.count > 0) batch.packed.push_back(span);
-      batch.packed_count += Padded(span.count);
+      if (span.count > 0) Pack(span, &batch);
     }
     PlanBatch(&batch);
+  }
+
+  void Pack(const Span& span, Batch* batch) const {
+    batch->packed.push_back(span);
+    batch->packed_count += Padded(span.count);
   }
 
   void AddLarge(const Span& span, const Cuts& cuts, Batch* batch) {
@@ -231,9 +235,12 @@ class Planner {
       if (cuts.alone || batch->in_place_count + part.count > cuts.of_call) {
         PlanBatch(batch);
       }
-      (Casts() ? batch->packed : batch->in_place).push_back(part);
-      (Casts() ? batch->packed_count : batch->in_place_count) +=
-          Casts() ? Padded(part.count) : part.count;
+      if (Casts()) {
+        Pack(part, batch);
+      } else {
+        batch->in_place.push_back(part);
+        batch->in_place_count += part.count;
+      }
       if (cuts.alone) PlanBatch(batch);
     }
   }
@@ -295,7 +302,7 @@ class Planner {
       // A rank that has joined gives zeros and wants nothing.
       const bool joined = span.output == nullptr;
       void* const output = joined ? zeros : span.output;
-      if (joined) zeros += AlignedBytesOf(span.count);
+      if (joined) zeros += BytesOf(Padded(span.count));
       const bool made = Gives() && (before_.needed() || joined);
       if (made) open->pack.Add(span.input, output, BytesOf(span.count));
       open->buffers.push_back({Gives() && !made ? span.input : output, output,
@@ -310,7 +317,7 @@ class Planner {
     size_t bytes = 0;
     for (const Span& span : batch.in_place) {
       if (span.output == nullptr) {
-        bytes += static_cast<size_t>(AlignedBytesOf(span.count));
+        bytes += static_cast<size_t>(BytesOf(Padded(span.count)));
       }
     }
     if (bytes == 0) return nullptr;
@@ -319,10 +326,6 @@ class Planner {
     *uses |= kSpare;
     // Without it the plan only says how much is needed.
     return staging_.spare != nullptr ? staging_.spare : staging_.memory;
-  }
-  int64_t AlignedBytesOf(int64_t elements) const {
-    constexpr auto kAlign = static_cast<int64_t>(kPieceAlign);
-    return (BytesOf(elements) + kAlign - 1) / kAlign * kAlign;
   }
 
   GpuCall CallOf(const std::vector<GpuBuffer>& buffers) const {

@@ -305,13 +305,8 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   TF_HVD_RETURN_IF_ERROR(AgreeOnGpus(*session,
                                      OpenGpuLibraries(GpuSearchOf(options)),
                                      options.config.gpu_by_mpi, &map, &gpu));
-  // Each rank finds out by itself; one of them is enough for whoever reads.
-  if (options.config.use_nccl && map.topology.LocalRank() == 0 &&
-      options.config.log_level <= LogLevel::kWarning) {
-    gpu.warn = [who = map.topology.RankText(map.topology.rank)](
-                   const std::string& text) {
-      WriteLog(LogLevel::kWarning, who, text);
-    };
+  if (options.config.use_nccl) {
+    gpu.warn = WarnForMachine(map.topology, options.config.log_level);
   }
   session->MarkInUse();
   *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),

@@ -9,8 +9,7 @@ DataBackends::DataBackends(const Topology& topology,
                            const std::optional<ShmArena>& arena,
                            ShmBackend::Wake wake, PointToPoint* p2p,
                            Doorbell* doorbell, const GpuAccess& gpu)
-    : p2p_(p2p, topology.rank), bell_(doorbell), gpu_access_(gpu) {
-  gpu_access_.options.ring = bell_.ring();
+    : p2p_(p2p, topology.rank), gpu_access_(gpu) {
   if (arena.has_value()) {
     const auto node = static_cast<size_t>(topology.NodeOf(topology.rank));
     shm_.emplace(*arena, topology.nodes[node], topology.rank, std::move(wake));
@@ -24,10 +23,12 @@ DataBackends::DataBackends(const Topology& topology,
   const bool by_host =
       gpu.nccl == nullptr && gpu.options.connect_by_mpi == nullptr;
   if (by_host && topology.size > 1) warn_ = gpu.warn;
-  if (gpu.devices != nullptr) AddGpus(topology);
+  if (gpu.devices != nullptr) AddGpus(topology, doorbell);
 }
 
-void DataBackends::AddGpus(const Topology& topology) {
+void DataBackends::AddGpus(const Topology& topology, Doorbell* doorbell) {
+  bell_.emplace(doorbell);
+  gpu_access_.options.ring = bell_->ring();
   const std::vector<Backend*> hosts = all_;
   gpu_.emplace(gpu_access_.devices.get(), gpu_access_.nccl, topology.rank,
                topology.RankTexts(), hosts, gpu_access_.options);

@@ -60,7 +60,7 @@ class DataBackends {
   // No operation is under way any more. In peace it waits for the other ranks.
   void Close(bool clean) {
     if (gpu_.has_value()) gpu_->Close(clean);
-    bell_.Silence();
+    bell_.reset();
   }
 
   // For the log: "through shared memory within a machine, by messages ...".
@@ -68,12 +68,12 @@ class DataBackends {
 
  private:
   std::string DescribeHost() const;
-  void AddGpus(const Topology& topology);
+  void AddGpus(const Topology& topology, Doorbell* doorbell);
 
   P2PBackend p2p_;
   std::optional<ShmBackend> shm_;
   std::optional<TwoLevelBackend> two_level_;
-  DeviceBell bell_;
+  std::optional<DeviceBell> bell_;
   GpuAccess gpu_access_;
   std::optional<GpuBackend> gpu_;
   std::deque<PinnedBackend> pinned_;

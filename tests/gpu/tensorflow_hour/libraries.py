@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import importlib.util
 import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # PYTHONSAFEPATH may be set
+
+import gpu_machine
 
 RUNTIME = "libcudart.so.12"  # carried as it is: it registers and launches all kernels
 DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")  # without either there is no GPU, in silence
@@ -121,11 +125,9 @@ def build(folder: pathlib.Path) -> None:
 
 def machine_folders() -> Iterator[pathlib.Path]:
     """Where this machine's Python and system keep CUDA's libraries."""
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        yield from (pathlib.Path(one) for one in sorted(glob.glob(f"{folder}/*/lib")))
-    yield from (pathlib.Path(one) for one in sorted(glob.glob("/usr/local/cuda*/lib64")))
-    yield from (pathlib.Path(one) for one in sorted(glob.glob("/usr/lib/*-linux-gnu")))
+    yield from map(pathlib.Path, gpu_machine.files_of_wheels("lib"))
+    for pattern in ("/usr/local/cuda*/lib64", "/usr/lib/*-linux-gnu"):
+        yield from map(pathlib.Path, sorted(glob.glob(pattern)))
 
 
 def cuda_toolkit() -> pathlib.Path | None:

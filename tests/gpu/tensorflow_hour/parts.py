@@ -77,12 +77,12 @@ class Hour(run_gpu.Run):
     def left(self) -> float:
         return self.end_at - time.monotonic()
 
-    def part(self, name: str, command: list[str], limit: float, **environment: str) -> bool:
+    def part(self, name: str, command: list[str], limit: float, **environment: str) -> None:
         if self.dry:
             settings = [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
             self.table.add(name, "would run", " ".join([*settings, shlex.join(command)]))
-            return True
-        return super().part(name, command, limit, **environment)
+        else:
+            super().part(name, command, limit, **environment)
 
     def launches(self) -> Iterator[tuple[str, int, dict[str, str]]]:
         for kind in KINDS:
