@@ -412,6 +412,11 @@ void PreferLibfabricInMpich() {
   setenv("MPIR_CVAR_CH4_NETMOD", "ofi", 1);
 }
 
+void SendByTcpInOpenMpi() {
+  constexpr char kSendInPlace[] = "9";  // send 1, put 2, get 4, in place 8
+  setenv("OMPI_MCA_btl_tcp_flags", kSendInPlace, 0);
+}
+
 std::optional<int> LaunchedRankOf(pid_t process,
                                   const std::string& rank_variable) {
   std::ifstream file("/proc/" + std::to_string(process) + "/environ",

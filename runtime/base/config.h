@@ -93,6 +93,14 @@ Status ReadLaunchInfo(LaunchInfo* info);
 // Slurm (22.05) reads of one, and MPI_Init fails. By libfabric it is 16 bytes.
 void PreferLibfabricInMpich();
 
+// Writes into the environment that Open MPI sends over TCP, if the user has not
+// said how it shall: Open MPI reads it in MPI_Init.
+//
+// By itself it "puts": a long message is announced, asked for and only then
+// written, and where data goes both ways announcement and request wait behind
+// it. With one rank on each of two nodes that costs a third of the link.
+void SendByTcpInOpenMpi();
+
 // The rank that the launcher gave to another process of this machine, in
 // `rank_variable`; nothing if there is none, or if it cannot be seen.
 std::optional<int> LaunchedRankOf(pid_t process,

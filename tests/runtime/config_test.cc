@@ -345,6 +345,17 @@ TEST(LaunchInfoTest, MpichsNetworkIsTheUsersIfItIsSet) {
   unsetenv("MPIR_CVAR_CH4_NETMOD");
 }
 
+TEST(LaunchInfoTest, OpenMpiSendsByTcpUnlessTheUserSaysHow) {
+  SetEnvironment({});
+  setenv("OMPI_MCA_btl_tcp_flags", "send,put", 1);
+  SendByTcpInOpenMpi();
+  EXPECT_STREQ(getenv("OMPI_MCA_btl_tcp_flags"), "send,put");
+  unsetenv("OMPI_MCA_btl_tcp_flags");
+  SendByTcpInOpenMpi();
+  EXPECT_STREQ(getenv("OMPI_MCA_btl_tcp_flags"), "9");
+  unsetenv("OMPI_MCA_btl_tcp_flags");
+}
+
 TEST(LaunchInfoTest, ACountThatIsNoneIsAnError) {
   const std::vector<Environment> cases = {
       {{"OMPI_COMM_WORLD_SIZE", "many"}, {"OMPI_COMM_WORLD_RANK", "0"}},

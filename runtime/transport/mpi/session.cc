@@ -129,6 +129,7 @@ Status MpiSession::InitialiseOwn(const LaunchInfo& launch,
   if (launch.slurm_pmi && library_.family == MpiFamily::kMpich) {
     PreferLibfabricInMpich();
   }
+  if (library_.family == MpiFamily::kOpenMpi) SendByTcpInOpenMpi();
   const bool narrow = !launch.listen_on.empty();
   const std::set<int> others = narrow ? WideListeners() : std::set<int>();
   // Our threads take turns, but nobody takes turns with the script's.
