@@ -4,9 +4,11 @@
     python benchmarks/simulate_scale.py own measured.json
 
 The first measures sums of several sizes in turns, so that what else the machine does slows all of
-them. The second fits what a core and a link take on some, and predicts the others.
+them. The second calibrates the simulation with some, and predicts the others. Several files are of
+several jobs, which differ by where their memory lies: what counts is the median.
 """
 
+import bisect
 import dataclasses
 import json
 import math
@@ -14,36 +16,69 @@ import pathlib
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 
-from scale_jobs import fitted, simulate
+import scale_models
+from scale_jobs import simulate
 from scale_tables import Table, points
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What is fitted, nanoseconds."""
+    """What the simulation is calibrated with, nanoseconds."""
 
-    call: float = 60_000.0  # of TensorFlow and Python, in each call
-    byte: float = 0.05  # that is copied or summed, in the cache
-    far_byte: float = 0.1  # more, of one that is not
-    cache: float = 4e6  # bytes of it
-    message: float = 10_000.0  # until a message of MPI is on its way, and seen
+    call: float = 20_000.0  # of TensorFlow and Python, in each call
+    message: float = 0.0  # until a message of MPI is on its way, and seen
+    # Of each byte that is copied or summed, where all that a call sums is so many bytes: as that
+    # grows it leaves one cache after the other. Between two of them the logarithm counts.
+    byte: tuple[tuple[int, float], ...] = ()
+
+    def of_byte(self, size: int) -> float:
+        """What a byte costs in a sum of `size` bytes."""
+        at = bisect.bisect_left(self.byte, (size, 0.0))
+        around = self.byte[max(0, at - 1) : at + 1]
+        if len(around) < 2:
+            return around[0][1] if around else 0.0
+        (small, less), (large, more) = around
+        part = math.log(size / small) / math.log(large / small)
+        return less + part * (more - less)
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What is summed in one step, and how long that took."""
+    """What is summed in one call, how many calls follow each other, and how long one took."""
 
     name: str
     tensors: tuple[int, ...]  # elements
+    calls: int
     measured_ns: float
 
+    @property
+    def bytes(self) -> int:
+        return 4 * sum(self.tensors)
 
-# Bytes. Those that the fit does not see come in between, and as a group.
-_FITTED = (4, 65_536, 1 << 20, 8 << 20, 64 << 20)
-_PREDICTED = (4_096, 262_144, 4 << 20, 32 << 20)
-_GROUP = (4_096, 3_000_000, 70_000, 9_000_000, 1_000_000, 500)  # elements
+
+# Bytes. The calibration does not see those in between, nor groups.
+_KIB, _MIB = 1 << 10, 1 << 20
+_CALIBRATED = (
+    *(4, _KIB, 4 * _KIB, 16 * _KIB, 64 * _KIB, 256 * _KIB),
+    *(_MIB, 2 * _MIB, 4 * _MIB, 8 * _MIB, 16 * _MIB, 32 * _MIB, 64 * _MIB),
+)
+_PREDICTED = (
+    *(2 * _KIB, 8 * _KIB, 32 * _KIB, 128 * _KIB, 512 * _KIB),
+    *(3 * _MIB, 6 * _MIB, 12 * _MIB, 24 * _MIB, 48 * _MIB),
+)
+_SIX = (4_096, 3_000_000, 70_000, 9_000_000, 1_000_000, 500)  # elements
 _ROUNDS = {1: 40, 2: 8}  # by nodes
+
+
+def _sums() -> dict[str, tuple[int, ...]]:
+    """By name, the elements of the tensors that are summed together."""
+    gradients = scale_models.gradients("ResNet50")
+    return {str(size): (size // 4,) for size in sorted(_CALIBRATED + _PREDICTED)} | {
+        "six tensors": _SIX,
+        "ResNet-50's gradients": tuple(each.elements for each in gradients),
+    }
 
 
 def measure(file: str) -> None:
@@ -53,8 +88,7 @@ def measure(file: str) -> None:
     import tf_hvd as hvd
 
     hvd.init()
-    works = {str(size): (size // 4,) for size in _FITTED + _PREDICTED} | {"group": _GROUP}
-    calls = {}
+    works, calls = _sums(), {}
     for name, counts in works.items():
         tensors = [tf.ones([count]) for count in counts]
 
@@ -63,12 +97,13 @@ def measure(file: str) -> None:
                 return hvd.grouped_allreduce(tensors, op=hvd.Sum, name=name)
             return hvd.allreduce(tensors[0], op=hvd.Sum, name=name)
 
-        calls[name] = call, 2 if sum(counts) > 1 << 20 else 20
+        calls[name] = call, max(2, min(200, 2 * _MIB // sum(counts)))
     times = {name: [] for name in works}
     for turn in range(_ROUNDS[hvd.cross_size()] + 3):
         for name, (call, times_each) in calls.items():
             hvd.barrier()
-            call()  # what the one before has left in the cache
+            for _ in range(1 + times_each // 4):
+                call()  # what the one before has left in the cache
             began = time.perf_counter()
             for _ in range(times_each):
                 call()
@@ -80,7 +115,7 @@ def measure(file: str) -> None:
         found = {
             "nodes": hvd.cross_size(),
             "workloads": [
-                Workload(name, tensors, statistics.median(times[name]))
+                Workload(name, tensors, calls[name][1], statistics.median(times[name]))
                 for name, tensors in works.items()
             ],
         }
@@ -96,9 +131,7 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
       nodes: 1 or 2; then each has one of the ranks.
       gbit: of the link between nodes, as tc shapes it.
     """
-    # Input and output: all of it is in the cache, or in the end, of eight times that, nothing.
-    used = 2 * 4 * sum(workload.tensors)
-    byte = costs.byte + costs.far_byte * min(1.0, max(0.0, used / costs.cache - 1) / 7)
+    byte = costs.of_byte(workload.bytes)
     settings = {
         "nodes": nodes,
         "ranks_per_node": 2 // nodes,
@@ -110,7 +143,8 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
         "update_ns": costs.call,
         "message_ns": costs.message / 4,
         "latency_ns": costs.message / 2,
-        "steps": 6,
+        "warmup": 1 + workload.calls // 4,
+        "steps": workload.calls,
     }
     if nodes > 1:
         # Of 1538 bytes on the wire 1448 are data; tc's 256kb pass at once.
@@ -120,30 +154,76 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
     return sum(steps) / len(steps)
 
 
-def check(file: str, gbit: float) -> None:
-    """Fits on some workloads of a file, and prints how far all of them are off."""
+def _with_time(wanted_ns: float, start: float, time_ns: Callable[[float], float]) -> float:
+    """The cost, 0 or more, with which the simulation takes that time; that is nearly a line."""
+    least, cost = time_ns(0.0), start
+    for _ in range(3):
+        more = time_ns(cost) - least
+        if wanted_ns <= least or more <= 0:
+            return 0.0
+        cost *= (wanted_ns - least) / more
+    return cost
+
+
+def _calibrated(known: Sequence[Workload], nodes: int, gbit: float) -> Costs:
+    """Costs with which the simulation takes as long as the ranks did; `known` by their size."""
+    costs = Costs()
+    # The smallest has next to no bytes: it says what all calls have in common.
+    shared = "call" if nodes == 1 else "message"
+
+    def common(cost: float) -> float:
+        return simulated_ns(known[0], dataclasses.replace(costs, **{shared: cost}), nodes, gbit)
+
+    found = {shared: _with_time(known[0].measured_ns, 20_000.0, common)}
+    costs = dataclasses.replace(costs, **found)
+    for each in known[1:]:
+
+        def of_size(cost: float, each: Workload = each) -> float:
+            only = dataclasses.replace(costs, byte=((each.bytes, cost),))
+            return simulated_ns(each, only, nodes, gbit)
+
+        cost = _with_time(each.measured_ns, 0.05, of_size)
+        costs = dataclasses.replace(costs, byte=(*costs.byte, (each.bytes, cost)))
+    return costs
+
+
+def _read(file: str) -> tuple[int, list[Workload]]:
+    """How many nodes a job had, and what it measured."""
     try:
         document = json.loads(pathlib.Path(file).read_text())
-        nodes = document["nodes"]
-        found = [Workload(**each) for each in document["workloads"]]
+        return document["nodes"], [
+            Workload(**each | {"tensors": tuple(each["tensors"])}) for each in document["workloads"]
+        ]
     except OSError as error:
         sys.exit(str(error))
     except (ValueError, KeyError, TypeError) as error:
         sys.exit(f"{file} is not what scale_own.py writes: {error!r}")
-    known = [each for each in found if each.name in map(str, _FITTED)]
 
-    def off(workload: Workload, costs: Costs) -> float:
-        return simulated_ns(workload, costs, nodes, gbit) / workload.measured_ns
 
-    costs = fitted(Costs(), lambda costs: sum(math.log(off(each, costs)) ** 2 for each in known))
-    print(f"{nodes} nodes: {costs}")
-    table = Table("", "bytes", "measured", "simulated, off by")
-    for each in found:
+def check(files: Sequence[str], gbit: float) -> None:
+    """Calibrates with some workloads of these files, and prints how far all of them are off."""
+    jobs = [_read(file) for file in files]
+    nodes, first = jobs[0]
+    if any(n != nodes or [w.name for w in works] != [w.name for w in first] for n, works in jobs):
+        sys.exit("these files are not of the same jobs")
+    columns = list(zip(*(works for _, works in jobs), strict=True))
+    found = [
+        dataclasses.replace(each[0], measured_ns=statistics.median(w.measured_ns for w in each))
+        for each in columns
+    ]
+    known = [each for each in found if each.name in map(str, _CALIBRATED)]
+    costs = _calibrated(known, nodes, gbit)
+    print(f"{nodes} nodes, {len(jobs)} jobs: {costs}")
+    table = Table("", "bytes", "measured", "jobs differ by", "simulated, off by")
+    for each, of_jobs in zip(found, columns, strict=True):
+        times = [one.measured_ns for one in of_jobs]
+        off = simulated_ns(each, costs, nodes, gbit) / each.measured_ns - 1
         table.row(
-            "fitted" if each in known else "predicted",
+            "calibrated" if each in known else "predicted",
             each.name,
             f"{each.measured_ns / 1e3:.1f} us",
-            f"{points(off(each, costs) - 1)} %",
+            f"{100 * (max(times) - min(times)) / each.measured_ns:.1f} %",
+            f"{points(off)} %",
         )
 
 

@@ -213,10 +213,10 @@ def jitter() -> None:
 
 def main(argv):
     commands = {each.__name__: each for each in (published, choices, agreement, jitter)}
-    if argv[1:2] == ["own"] and len(argv) == 3:
-        return scale_own.check(argv[2], _GBIT.value)
+    if argv[1:2] == ["own"] and len(argv) > 2:
+        return scale_own.check(argv[2:], _GBIT.value)
     if len(argv) != 2 or argv[1] not in commands:
-        sys.exit(f"simulate_scale.py takes one of {', '.join(commands)}, or own MEASURED.json")
+        sys.exit(f"simulate_scale.py takes one of {', '.join(commands)}, or own MEASURED.json ...")
     commands[argv[1]]()
 
 

@@ -32,8 +32,9 @@ Network::Network(VirtualTime* time, const NetworkCosts& costs,
                  std::vector<size_t> node_of)
     : time_(time), costs_(costs), node_of_(std::move(node_of)) {
   const size_t nodes = 1 + *std::max_element(node_of_.begin(), node_of_.end());
-  out_free_ns_.resize(nodes);
-  in_free_ns_.resize(nodes);
+  // As after a pause.
+  out_free_ns_.resize(nodes, -costs_.burst_bytes * costs_.byte_ns);
+  in_free_ns_ = out_free_ns_;
 }
 
 int64_t Network::LatencyNs(int from, int to) const {

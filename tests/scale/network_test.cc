@@ -78,6 +78,16 @@ TEST(NetworkTest, CardsSendOneMessageAfterTheOtherAndBothWaysAtOnce) {
   EXPECT_EQ(network.bytes_across(), 250);
 }
 
+TEST(NetworkTest, FromTheStartABurstPassesAtOnce) {
+  VirtualTime time;
+  NetworkCosts costs = Costs();
+  costs.burst_bytes = 150;
+  Network network(&time, costs, {0, 1});
+  EXPECT_EQ(network.Carry(0, 1, 100), 1000);
+  EXPECT_EQ(network.Carry(0, 1, 100), 1000 + 2 * (100 + 100 - 150));
+  EXPECT_EQ(network.Carry(0, 1, 100), 1000 + 2 * (100 + 100 - 150) + 2 * 100);
+}
+
 // The time of the last of 2 (n - 1) steps in which each rank sends the n-th
 // part to the next, once it has that of the one before.
 double RingByMessages(const NetworkCosts& costs, int ranks, size_t bytes) {
