@@ -174,17 +174,17 @@ def _calibrated(known: Sequence[Workload], nodes: int, gbit: float) -> Costs:
     def common(cost: float) -> float:
         return simulated_ns(known[0], dataclasses.replace(costs, **{shared: cost}), nodes, gbit)
 
-    found = {shared: _with_time(known[0].measured_ns, 20_000.0, common)}
-    costs = dataclasses.replace(costs, **found)
+    shared_ns = _with_time(known[0].measured_ns, 20_000.0, common)
+    alone = dataclasses.replace(costs, **{shared: shared_ns})
+    byte = []
     for each in known[1:]:
 
         def of_size(cost: float, each: Workload = each) -> float:
-            only = dataclasses.replace(costs, byte=((each.bytes, cost),))
+            only = dataclasses.replace(alone, byte=((each.bytes, cost),))
             return simulated_ns(each, only, nodes, gbit)
 
-        cost = _with_time(each.measured_ns, 0.05, of_size)
-        costs = dataclasses.replace(costs, byte=(*costs.byte, (each.bytes, cost)))
-    return costs
+        byte.append((each.bytes, _with_time(each.measured_ns, 0.05, of_size)))
+    return dataclasses.replace(alone, byte=tuple(byte))
 
 
 def _read(file: str) -> tuple[int, list[Workload]]:
