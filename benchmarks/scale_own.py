@@ -8,7 +8,6 @@ them. The second calibrates the simulation with some, and predicts the others. S
 several jobs, which differ by where their memory lies: what counts is the median.
 """
 
-import bisect
 import dataclasses
 import json
 import math
@@ -18,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import scale_models
 from scale_jobs import simulate
 from scale_tables import Table, points
@@ -35,13 +35,10 @@ class Costs:
 
     def of_byte(self, size: int) -> float:
         """What a byte costs in a sum of `size` bytes."""
-        at = bisect.bisect_left(self.byte, (size, 0.0))
-        around = self.byte[max(0, at - 1) : at + 1]
-        if len(around) < 2:
-            return around[0][1] if around else 0.0
-        (small, less), (large, more) = around
-        part = math.log(size / small) / math.log(large / small)
-        return less + part * (more - less)
+        if not self.byte:
+            return 0.0
+        sizes, costs = zip(*self.byte, strict=True)
+        return float(np.interp(math.log(size), np.log(sizes), costs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +78,11 @@ def _sums() -> dict[str, tuple[int, ...]]:
     }
 
 
+def _warmup(calls: int) -> int:
+    """How many calls go before so many that are timed, on ranks and in the simulation."""
+    return 1 + calls // 4
+
+
 def measure(file: str) -> None:
     """On the ranks of a job: the median of each workload's time on the slower rank."""
     import tensorflow as tf
@@ -102,7 +104,7 @@ def measure(file: str) -> None:
     for turn in range(_ROUNDS[hvd.cross_size()] + 3):
         for name, (call, times_each) in calls.items():
             hvd.barrier()
-            for _ in range(1 + times_each // 4):
+            for _ in range(_warmup(times_each)):
                 call()  # what the one before has left in the cache
             began = time.perf_counter()
             for _ in range(times_each):
@@ -143,7 +145,7 @@ def simulated_ns(workload: Workload, costs: Costs, nodes: int, gbit: float) -> f
         "update_ns": costs.call,
         "message_ns": costs.message / 4,
         "latency_ns": costs.message / 2,
-        "warmup": 1 + workload.calls // 4,
+        "warmup": _warmup(workload.calls),
         "steps": workload.calls,
     }
     if nodes > 1:
