@@ -1,6 +1,6 @@
 """What a commit costs a training step of ResNet-50: steps with and without one, in turns.
 
-    TF_HVD_ELASTIC_STANDBY=off tf_hvd run -np 2 --min-np 2 python benchmarks/commit_cost.py
+    tf_hvd run -np 2 --min-np 2 python benchmarks/commit_cost.py
 
 On rank 0: the median of a step; of what a commit adds to it, in the call and beside the step that
 follows, over neighbours of which one has it, with the 95 % interval of that median; and of a

@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "runtime/events/recorder.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
 namespace {
@@ -31,10 +32,10 @@ double ClocksNs() {
   return sum == 0 ? 0 : static_cast<double>(end_ns - begin_ns) / kCalls;
 }
 
-double CallsNs(Recorder* recorder, const CallFacts& facts) {
+double CallsNs(Recorder* recorder, const Entry& call) {
   const int64_t begin_ns = NowNs();
   for (int i = 1; i <= kCalls; ++i) {
-    CallRecord record = recorder->Add(facts);
+    CallRecord record = recorder->Add(call);
     record.Agreed(i, 0, NowNs());
     record.Started(static_cast<uint64_t>(i), NowNs());
     record.MovesBy("shm");
@@ -56,18 +57,16 @@ int Run() {
     std::fprintf(stderr, "recorder_cost: %s\n", why.c_str());
     return 1;
   }
-  const std::vector<int64_t> shape = {1024, 1024};
-  CallFacts facts;
-  facts.name =
+  Entry call;
+  call.name =
       "gradient_tape_model_dense_1_MatMul_grad_MatMul_1_HorovodAllreduce_0";
-  facts.source = "examples/train.py:88";
-  facts.shape = &shape;
-  facts.tensors = 1;
+  call.source = "examples/train.py:88";
+  call.request.tensors = {{DType::kFloat32, {1024, 1024}}};
   std::vector<double> clocks;
   std::vector<double> calls;
   for (int turn = 0; turn < kTurns; ++turn) {
     clocks.push_back(ClocksNs());
-    calls.push_back(CallsNs(recorder.get(), facts));
+    calls.push_back(CallsNs(recorder.get(), call));
   }
   std::printf("a call %.0f ns, of which %d readings of the clock %.0f ns\n",
               Median(calls), kClocks, Median(clocks));

@@ -83,7 +83,7 @@ def in_buckets(
     if not halves:
         changed["_halves"] = lambda bucket, _: [bucket]
     with mock.patch.multiple(buckets, **changed):
-        plan = buckets.plan_buckets(specs, most_bytes or config.bucket_bytes())
+        plan = buckets.plan_buckets(specs, most_bytes or config.BUCKET_BYTES.read())
     return tuple(
         (
             f"bucket{number}",

@@ -1,4 +1,4 @@
-"""What seeing costs: the same calls unobserved, with each kind of timeline, and with metrics.
+"""What seeing costs: the same calls unobserved, with a timeline, and with metrics.
 
     tf_hvd run -np 2 python benchmarks/timeline_cost.py
 
@@ -27,7 +27,7 @@ import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
 
 _TURNS = flags.DEFINE_integer("turns", 30, "turns of each program")
-_FILES = ("trace.json", "trace.pftrace", "stuck.json")
+_FILES = ("trace.json", "stuck.json")
 _METRICS = "metrics"
 _THREADS = ("tf_hvd timeline", "tf_hvd metrics")
 

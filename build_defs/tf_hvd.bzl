@@ -133,6 +133,16 @@ def tf_hvd_cc_test(
         **kwargs
     )
 
+def tf_hvd_cc_tests(tests, **kwargs):
+    """GoogleTest programs of one file each.
+
+    Args:
+      tests: the name of each, with its deps.
+      **kwargs: tf_hvd_cc_test's, for all of them.
+    """
+    for name, deps in tests.items():
+        tf_hvd_cc_test(name = name, deps = deps, **kwargs)
+
 def tf_hvd_cc_binary(name, copts = [], linkopts = [], **kwargs):
     """A program that knows neither TensorFlow nor Python.
 

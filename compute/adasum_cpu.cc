@@ -1,9 +1,43 @@
 #include "compute/adasum_cpu.h"
 
 #include "compute/float_environment.h"
+#include "compute/portable.h"
 
 namespace tf_hvd {
 namespace {
+
+TF_HVD_INLINE void AddProducts(const AdasumProducts& other,
+                               AdasumProducts* sums) {
+  sums->ab += other.ab;
+  sums->aa += other.aa;
+  sums->bb += other.bb;
+}
+
+// Of one element of each vector.
+template <typename T>
+TF_HVD_INLINE AdasumProducts ProductsOf(T a, T b) {
+  const auto x = static_cast<double>(a);
+  const auto y = static_cast<double>(b);
+  return {x * y, x * x, y * y};
+}
+
+// What the two vectors are multiplied with.
+struct AdasumWeights {
+  double a;
+  double b;
+};
+
+// A vector of zeros, or of NaN, is added as it is.
+TF_HVD_INLINE AdasumWeights WeightsOf(const AdasumProducts& p) {
+  return {p.aa > 0.0 ? 1.0 - p.ab / (2.0 * p.aa) : 1.0,
+          p.bb > 0.0 ? 1.0 - p.ab / (2.0 * p.bb) : 1.0};
+}
+
+template <typename T>
+TF_HVD_INLINE T WeightedSum(const AdasumWeights& weights, T a, T b) {
+  return static_cast<T>(weights.a * static_cast<double>(a) +
+                        weights.b * static_cast<double>(b));
+}
 
 template <typename T>
 TF_HVD_LOOP void ProductsLoop(const T* a, const T* b, int64_t count,

@@ -1,14 +1,20 @@
-// Adasum on the CPU: the steps of device_adasum.h on a piece of one tensor. As
-// buffer_ops.h: any thread, with the same bits on each.
+// Adasum: the scalar products of pieces of two vectors, and what becomes of
+// them,
+//   (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b.
+// As buffer_ops.h: any thread, with the same bits on each.
 #ifndef TF_HVD_COMPUTE_ADASUM_CPU_H_
 #define TF_HVD_COMPUTE_ADASUM_CPU_H_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "compute/device_adasum.h"
-
 namespace tf_hvd {
+
+struct AdasumProducts {
+  double ab;
+  double aa;
+  double bb;
+};
 
 // Adds the products of two pieces of `count` elements, which are summed by
 // themselves first. For float and double, as the next one.

@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/base/types.h"
+#include "base/types.h"
+#include "compute/streaming.h"
 
 namespace tf_hvd {
 
@@ -67,10 +68,13 @@ ReduceOptions AverageAsSum(const ReduceOptions& options, size_t ranks);
 // output[i] = inputs[0][i] (op) inputs[1][i] (op) ..., in this order, as the
 // three functions above do it one after the other; a null input stands for
 // zeros. `copy`, if not null, gets the same. Both may equal inputs. Only for
-// what IsReducible allows, and not for Average: see AverageAsSum.
+// what IsReducible allows, and not for Average: see AverageAsSum. `stores` is
+// how `output` is written, which must be no input if it is streamed; then a
+// fence is the last that is done.
 void ReduceInputs(const ReduceOptions& options,
                   const std::vector<const void*>& inputs, int64_t count,
-                  void* output, void* copy = nullptr);
+                  void* output, void* copy = nullptr,
+                  Stores stores = Stores::kOrdinary);
 
 }  // namespace tf_hvd
 

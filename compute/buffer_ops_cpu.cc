@@ -6,6 +6,7 @@
 #include "compute/buffer_ops_elements.h"
 #include "compute/float_environment.h"
 #include "compute/fused_loops.h"
+#include "compute/streaming.h"
 
 namespace tf_hvd {
 namespace {
@@ -248,11 +249,41 @@ void ReduceInBlocks(const ReduceOptions& options,
   }
 }
 
+// Block by block in the first level of the cache, and from there past it.
+void ReduceAndStream(const ReduceOptions& options,
+                     const std::vector<const void*>& inputs, int64_t count,
+                     char* output, char* copy) {
+  constexpr size_t kBlockBytes = 4096;
+  constexpr size_t kLine = 64;
+  alignas(kLine) char block[kBlockBytes];
+  const size_t element = SizeOf(options.dtype);
+  const size_t all = static_cast<size_t>(count) * element;
+  std::vector<const void*> at(inputs.size());
+  // The first block ends where a line begins.
+  size_t most = kBlockBytes - reinterpret_cast<uintptr_t>(output) % kLine;
+  for (size_t offset = 0; offset < all; most = kBlockBytes) {
+    const size_t bytes = std::min(most, all - offset);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto* const input = static_cast<const char*>(inputs[i]);
+      at[i] = input == nullptr ? nullptr : input + offset;
+    }
+    ReduceInputs(options, at, static_cast<int64_t>(bytes / element), block,
+                 copy == nullptr ? nullptr : copy + offset);
+    StreamBytes(output + offset, block, bytes);
+    offset += bytes;
+  }
+  FenceStreams();
+}
+
 }  // namespace
 
 void ReduceInputs(const ReduceOptions& options,
                   const std::vector<const void*>& inputs, int64_t count,
-                  void* output, void* copy) {
+                  void* output, void* copy, Stores stores) {
+  if (stores == Stores::kStreaming) {
+    return ReduceAndStream(options, inputs, count, static_cast<char*>(output),
+                           static_cast<char*>(copy));
+  }
   const FusedScales scales = {options.prescale, options.postscale,
                               options.divisor};
   const FusedLoop loop =

@@ -23,21 +23,25 @@ bool Always() { return true; }
 const std::vector<FusedVariant>& FusedVariants() {
   static const auto* const variants = new std::vector<FusedVariant>{
 #if defined(__x86_64__)
-      {"avx512", HasAvx512, Avx512LoopsOf},
-      {"avx2", HasAvx2, Avx2LoopsOf},
+      {"avx512", HasAvx512, Avx512LoopsOf, Avx512Stream},
+      {"avx2", HasAvx2, Avx2LoopsOf, Avx2Stream},
 #endif
-      {"baseline", Always, BaselineLoopsOf},
+      {"baseline", Always, BaselineLoopsOf, BaselineStream},
   };
   return *variants;
 }
 
-FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled) {
+const FusedVariant& BestFusedVariant() {
   static const FusedVariant* const best = [] {
     const FusedVariant* found = FusedVariants().data();
     while (!found->supported()) ++found;
     return found;
   }();
-  return FusedLoopOf(*best, dtype, op, scaled);
+  return *best;
+}
+
+FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled) {
+  return FusedLoopOf(BestFusedVariant(), dtype, op, scaled);
 }
 
 FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/base/types.h"
+#include "base/types.h"
 
 namespace tf_hvd {
 
@@ -39,6 +39,9 @@ using FusedLoop = void (*)(const void* const* inputs, size_t ranks,
                            int64_t count, const FusedScales& scales,
                            void* output, void* copy);
 
+// See StreamBytes.
+using StreamLoop = void (*)(void* to, const void* from, size_t bytes);
+
 // Null: not served.
 struct LoopsOfOp {
   FusedLoop of[kScaledWays];
@@ -56,12 +59,16 @@ struct FusedVariant {
   const char* name;
   bool (*supported)();
   const FusedLoops& (*of)(DType dtype);
+  StreamLoop stream;
 };
 
 // From the best to the baseline, which every processor has.
 const std::vector<FusedVariant>& FusedVariants();
 
-// Of the best variant that the processor has.
+// The best variant that the processor has.
+const FusedVariant& BestFusedVariant();
+
+// Of the best variant.
 FusedLoop FusedLoopOf(DType dtype, ReduceOp op, Scaled scaled);
 
 // Of that variant.
@@ -71,6 +78,10 @@ FusedLoop FusedLoopOf(const FusedVariant& variant, DType dtype, ReduceOp op,
 const FusedLoops& BaselineLoopsOf(DType dtype);
 const FusedLoops& Avx2LoopsOf(DType dtype);
 const FusedLoops& Avx512LoopsOf(DType dtype);
+
+void BaselineStream(void* to, const void* from, size_t bytes);
+void Avx2Stream(void* to, const void* from, size_t bytes);
+void Avx512Stream(void* to, const void* from, size_t bytes);
 
 }  // namespace tf_hvd
 

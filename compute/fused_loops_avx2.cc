@@ -7,4 +7,8 @@ const FusedLoops& Avx2LoopsOf(DType dtype) {
   return kLoops[static_cast<size_t>(dtype)];
 }
 
+void Avx2Stream(void* to, const void* from, size_t bytes) {
+  Stream(to, from, bytes);
+}
+
 }  // namespace tf_hvd

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#if defined(__F16C__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -24,6 +24,50 @@ namespace {
 
 // Elements that are held in registers and the first level of the cache.
 constexpr int64_t kChunk = 64;
+
+constexpr size_t kLine = 64;  // bytes
+
+// How many bytes lie before the next line.
+inline size_t ToLine(const void* at) {
+  return -reinterpret_cast<uintptr_t>(at) % kLine;
+}
+
+// Whole lines past the caches.
+inline void StreamLines(char* to, const char* from, size_t bytes) {
+#if defined(__AVX512F__)
+  for (size_t at = 0; at < bytes; at += sizeof(__m512i)) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at),
+                        _mm512_loadu_si512(from + at));
+  }
+#elif defined(__AVX2__)
+  for (size_t at = 0; at < bytes; at += sizeof(__m256i)) {
+    _mm256_stream_si256(
+        reinterpret_cast<__m256i*>(to + at),
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at)));
+  }
+#elif defined(__SSE2__)
+  for (size_t at = 0; at < bytes; at += sizeof(__m128i)) {
+    _mm_stream_si128(
+        reinterpret_cast<__m128i*>(to + at),
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+  }
+#else
+  __builtin_memcpy(to, from, bytes);
+#endif
+}
+
+// What does not fill a line at either end is stored as usual.
+inline void Stream(void* to, const void* from, size_t bytes) {
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  const size_t before = ToLine(target) < bytes ? ToLine(target) : bytes;
+  const size_t lines = (bytes - before) / kLine * kLine;
+  __builtin_memcpy(target, source, before);
+  target += before;
+  source += before;
+  StreamLines(target, source, lines);
+  __builtin_memcpy(target + lines, source + lines, bytes - before - lines);
+}
 
 template <typename E>
 inline void LoadChunk(const typename E::Stored* from, int64_t count,

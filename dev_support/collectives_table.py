@@ -46,7 +46,10 @@ PLAIN_FUNCTIONS = {
     "HorovodProcessSetIncluded": "process_set_included_op",
 }
 # Computes on one rank alone: no row of the table.
-LOCAL = {"HorovodSumRows", "HorovodFingerprints", "HorovodVerdict"}
+LOCAL = {
+    "HorovodSumRows", "HorovodFingerprints", "HorovodVerdict",
+    "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction",
+}  # fmt: skip
 NOTES = {
     "HorovodBroadcastInplaceResource": "of resource variables",
     "HorovodBroadcastInplace": "of reference variables",

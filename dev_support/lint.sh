@@ -5,13 +5,14 @@ lint() {
   local failed=0 formatted sources scripts
   PATH="${VENV}/bin:${PATH}"
   mapfile -t formatted < <(checkout_files '*.h' '*.cc')
-  mapfile -t sources < <(checkout_files 'runtime/*.cc' 'compute/buffer_ops*.cc' 'compute/device_image.cc')
+  mapfile -t sources < <(checkout_files 'base/*.cc' 'compute/*.cc' 'runtime/*.cc' ':!*.cu.cc' "${KERNELS[@]}")
   mapfile -t scripts < <(checkout_files dev .ci/run '*.sh')
   run_check "ruff check" ruff check . || failed=1
   run_check "ruff format" ruff format --check . || failed=1
   run_check mypy mypy || failed=1
   run_check clang-format clang-format --dry-run -Werror "${formatted[@]}" || failed=1
   run_check clang-tidy tidy "${sources[@]}" || failed=1
+  run_check "clang-tidy's thread safety analysis" refuses_unguarded || failed=1
   if command -v shellcheck >/dev/null; then
     run_check shellcheck shellcheck --external-sources "${scripts[@]}" || failed=1
   fi
@@ -23,12 +24,28 @@ checkout_files() {
   git -c safe.directory="${ROOT}" ls-files --cached --others --exclude-standard -- "$@"
 }
 
-# The runtime's files, which need no header but their own and, for MPI's shim,
-# one family's mpi.h. What it says of the headers of others is left out.
+# The files of kernels/ without a header of TensorFlow. All mutexes of kernels/ are in them.
+readonly KERNELS=(
+  kernels/{huge_pages,local_checks,on_gpu,sum_rows,topology,verdict}.cc
+  kernels/xla/{compiled_call,compiled_calls,started_call,step_threads}.cc
+)
+
+# Files that need no header but their own and, for MPI's shim, one family's
+# mpi.h. What it says of the headers of others is left out.
 tidy() {
   # shellcheck disable=SC2016
   printf '%s\0' "$@" | xargs -0 -n 4 -P 2 sh -c \
-    'clang-tidy --quiet "$@" -- -std=c++17 -I. -isystem "$0" 2>/dev/null' "${VENV}/include"
+    'clang-tidy --quiet "$@" -- -std=c++17 -I. -isystem "$0" -Wthread-safety 2>/dev/null' "${VENV}/include"
+}
+
+# Fails unless clang-tidy reports exactly one error: the access without the lock.
+refuses_unguarded() {
+  local errors file=tests/runtime/unguarded.cc
+  errors=$(tidy "${file}" | grep 'error:')
+  [[ ${errors} == *"/${file}:"*"[clang-diagnostic-thread-safety-analysis,"* && ${errors} != *$'\n'* ]] && return
+  echo "${file} must have one error, that of the thread safety analysis:"
+  echo "${errors}"
+  return 1
 }
 
 # Says which check is at work, and shows what it prints where it finds a fault.

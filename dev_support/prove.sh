@@ -1,7 +1,7 @@
 # Evidence that is too long for every day. Sourced by ./dev, after test.sh.
 # shellcheck shell=bash
 
-readonly PROOFS=(kills interrupts soak seeds faults fuzz wheels coverage elastic pages)
+readonly PROOFS=(kills interrupts soak seeds faults fuzz wheels coverage elastic)
 
 check_proof() {
   local name=${1:-}
@@ -41,12 +41,6 @@ prove() {
     export PROVE_MUTANTS
   fi
   stop_bazel
-  if [[ ${name} == pages ]]; then
-    add_to_environment pages
-    add_to_environment plots
-    export PYTHONPATH
-    PYTHONPATH=$(extras_path)
-  fi
   run_proof "$@"
 }
 

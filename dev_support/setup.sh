@@ -9,7 +9,7 @@ readonly TENSORBOARD_VERSION=2.21.0
 # What Keras would import: see requirements/examples.txt.
 readonly EXTRAS=${VENV}/extras
 # Python reads them at each start: see run_pytest.
-readonly TESTS_START=("${ROOT}"/dev_support/tests_{start.pth,standby.py})
+readonly TESTS_START=("${ROOT}"/dev_support/tests_{start.pth,standby.py,forker.py})
 readonly DEBIAN_BAZEL=/usr/bin/bazel-4
 readonly GTEST_ROOT=${TF_HVD_GTEST_ROOT:-/usr/src/googletest}
 

@@ -1,10 +1,10 @@
 """Ranks that tests start are forked from a process that has loaded TensorFlow already.
 
 To load it takes seconds of a core for each of the many hundred ranks. So a rank that begins in a
-run of the tests (tests_start.pth) goes on in a standby, the one of elastic jobs
-(tf_hvd/elastic/standby.py), of which a run of the tests has one for each environment that loading
-may read. The second job with an environment has it started. tests/conftest.py says which tests do
-without, as they are about how processes begin and end.
+run of the tests (tests_start.pth) goes on in a fork of a standby (tests_forker.py), of which a run
+of the tests has one for each environment that loading may read. The second job with an environment
+has it started. tests/conftest.py says which tests do without, as they are about how processes begin
+and end.
 
 Until the standby is there, this knows the standard library alone. Standbys are children of the
 process that runs the tests: as one of a job's processes they would end with that.
@@ -23,14 +23,16 @@ import subprocess
 import sys
 import time
 
+import tests_forker
+
 RUN = "TF_HVD_TESTS_STANDBY"
 """By this a rank knows the process whose tests it is of, and a folder: "PROCESS:FOLDER"."""
 MOST = 10
 """Standbys at once: each takes a few hundred MiB."""
-_ADDRESS = "\0tf_hvd_standby/"  # as in tf_hvd/elastic/standby.py
+_ADDRESS = "\0tf_hvd_tests_standby/"
 _STARTER = "\0tf_hvd_tests/"
 RANK = "TF_HVD_LAUNCHED_RANK"
-_JOB = "TF_HVD_LAUNCHER_FOLDER"
+_JOB = "TF_HVD_JOB"
 # The job of which this is a rank: what a rank starts knows by it that it is none. As all that
 # begins so, it is each start's own.
 _RANK_OF = "TF_HVD_LAUNCHER_TESTED"
@@ -49,8 +51,6 @@ with open(0, closefd=False) as file:
     about = json.loads(file.readline())
 import tests_standby
 tests_standby.become(about)
-from tf_hvd.elastic import standby
-standby.run_program()
 """
 
 
@@ -59,21 +59,30 @@ def hand_over():
     run, _, folder = os.environ[RUN].partition(":")
     job = os.environ.get(_JOB, "")
     rank_of, os.environ[_RANK_OF] = os.environ.get(_RANK_OF), job
-    package = importlib.util.find_spec("tf_hvd")
-    if rank_of == job or package is None or not _may(run):  # a rank has started this process
+    # A rank has started this process, say.
+    if rank_of == job or tests_forker.program() is None or not _may(run):
         return
-    launch = os.path.join(package.submodule_search_locations[0], "launch")
-    before = set(sys.modules)
-    sys.path.append(launch)  # as rank.py has it
-    try:
-        import rank
+    rank = rank_module()
+    token = _token(run)
+    if rank is not None and _Standbys(folder, job).has(run, token):
+        with open(f"/proc/{os.getppid()}/comm") as file:
+            kept = file.read().strip() == rank.contract.KEEPER
+        launched_by = {"job": job, "rank": int(os.environ[RANK]), "kept": kept}
+        tests_forker.hand_over(_ADDRESS + token, rank.keeper, launched_by)
 
-        token = _token(run)
-        if _Standbys(folder, job).has(run, token):
-            command = [sys.executable, *sys.orig_argv[1:]]
-            rank.run_in_standby(command, token, job, int(os.environ[RANK]))
+
+def rank_module():
+    """tf_hvd.launch.rank, without its package, which loads TensorFlow; None if it is missing."""
+    package = importlib.util.find_spec("tf_hvd")
+    if package is None:
+        return None
+    launch = os.path.join(package.submodule_search_locations[0], "launch")
+    before, path = set(sys.modules), sys.path[:]
+    sys.path.append(launch)
+    try:
+        return importlib.import_module("rank")
     finally:
-        sys.path.remove(launch)
+        sys.path[:] = path
         for name in set(sys.modules) - before:
             del sys.modules[name]
 
@@ -93,12 +102,6 @@ def _may(run):
         return False
 
 
-def _options():
-    """Python's own, as `-P`."""
-    words = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
-    return words[:-2] if sys.argv[0] in ("-c", "-m") else words[:-1]
-
-
 def _environ():
     """What a standby must have in common with its ranks."""
     read = {
@@ -112,7 +115,7 @@ def _environ():
 
 
 def _token(run):
-    told = [sorted(_environ().items()), _options(), os.geteuid(), sys.executable]
+    told = [sorted(_environ().items()), tests_forker.program()[0], os.geteuid(), sys.executable]
     return f"tests.{run}.{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
 
 
@@ -155,7 +158,7 @@ class _Standbys:
             return False
         with open(self._file(token), "w") as file:
             file.write(_STARTED)
-        about = {"run": int(run), "token": token, "options": _options()}
+        about = {"run": int(run), "token": token, "options": tests_forker.program()[0]}
         asked = {"python": sys.executable, "environ": _environ(), "about": about}
         with socket.socket(socket.AF_UNIX) as link, link.makefile("rw") as starter:
             link.connect(_STARTER + run)
@@ -231,23 +234,8 @@ def _popen(python, environ, about):
 
 
 def become(about):
-    """Is a standby until the tests end; returns in a forked rank alone."""
-    from tf_hvd.elastic import standby
-
-    # It ends when something can be read there.
-    tests = os.pidfd_open(about["run"])
-    os.dup2(tests, 0)
-    os.close(tests)
-    common = standby.common
-    standby.common = lambda environ: {}  # its name says what it has in common with its ranks
+    """Is a standby until the tests end; in a fork, runs the program of a rank."""
     legacy = ["tf_keras"] if os.environ.get("TF_USE_LEGACY_KERAS") else []
-    standby.main(
-        {
-            "token": about["token"],
-            "options": about["options"],
-            "modules": ["numpy", "tensorflow", "keras", *legacy],
-            "given": {},
-            "cores": sorted(os.sched_getaffinity(0)),
-        }
-    )
-    standby.common = common
+    modules = ["numpy", "tensorflow", "keras", *legacy, "tf_hvd.elastic"]
+    address = _ADDRESS + about["token"]
+    tests_forker.run(*tests_forker.serve(address, about["run"], modules, rank_module()))

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+#include "base/types.h"
 #include "kernels/tf_compat.h"
 #include "kernels/verdict.h"
-#include "runtime/base/status.h"
-#include "runtime/base/types.h"
 #include "runtime/request/request.h"
 
 namespace tf_hvd {

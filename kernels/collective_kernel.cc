@@ -145,10 +145,16 @@ int CollectiveKernel::TensorCount(const Call& call) const {
 Status CollectiveKernel::ReadStep(Call* call) const {
   if (attributes_.step_count == 0) return Status::Ok();
   const tf::Tensor& step = call->ctx->input(TensorCount(*call));
-  if (attributes_.step_count > 1 || step.NumElements() != 1) {
-    return InvalidArgument("pass one number as the step, or none at all");
+  const int64_t numbers = step.NumElements();
+  if (attributes_.step_count > 1 || numbers < 1 || numbers > 2) {
+    return InvalidArgument(
+        "pass the step as the stamp, or the step and the number of a list of "
+        "sources, or nothing");
   }
   call->entry.step = step.flat<int64_t>()(0);
+  if (numbers == 2) {
+    call->entry.sources = TheSources()->Find(step.flat<int64_t>()(1));
+  }
   return Status::Ok();
 }
 

@@ -16,13 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "kernels/attributes.h"
 #include "kernels/local_checks.h"
 #include "kernels/pending_call.h"
 #include "kernels/tf_compat.h"
 #include "runtime/api/c_api.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/status.h"
 #include "runtime/request/entry.h"
 
 namespace tf_hvd {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+#include "base/types.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/status.h"
-#include "runtime/base/types.h"
 #include "runtime/request/entry.h"
 
 namespace tf_hvd {

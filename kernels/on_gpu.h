@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "base/status.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/status.h"
 #include "runtime/request/entry.h"
 #include "runtime/transport/gpu/device.h"
 

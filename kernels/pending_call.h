@@ -13,8 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "base/status.h"
 #include "kernels/tf_compat.h"
-#include "runtime/base/status.h"
 #include "runtime/request/entry.h"
 
 namespace tf_hvd {

@@ -1,17 +1,14 @@
 #include "kernels/sum_rows.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <string>
 
 #include "compute/device_sums.h"
-#include "kernels/on_gpu.h"
 
 namespace tf_hvd {
 
 Status FindSumWay(DType dtype, SumWay* way) {
-#define TF_HVD_WAY(name, T) {#name, SumRowsOnCpu<T>, 1},
+#define TF_HVD_WAY(name, T) {SumRowsOnCpu<T>, 1},
   static constexpr SumWay kWays[] = {TF_HVD_DEVICE_SUMS(TF_HVD_WAY)};
 #undef TF_HVD_WAY
   enum { kBytes1, kBytes2, kBytes4, kBytes8, kFloat, kDouble };
@@ -49,19 +46,6 @@ Status CheckOrder(const SumRowsArguments& arguments) {
   }
   return sound ? Status::Ok()
                : InvalidArgument("an order that leaves the rows");
-}
-
-Status SumRowsOnGpu(const Runtime& runtime, void* stream,
-                    const std::string& where, const SumWay& way,
-                    SumRowsArguments arguments) {
-  std::shared_ptr<GpuDevice> device;
-  TF_HVD_RETURN_IF_ERROR(FindDevice(runtime, stream, where, &device));
-  const int64_t elements = arguments.sum_count * arguments.columns;
-  const int64_t blocks = std::min(
-      kSumRowsBlocks, (elements + kSumRowsThreads - 1) / kSumRowsThreads);
-  void* values[] = {&arguments};
-  return device->Launch(static_cast<CudaStream>(stream), way.kernel,
-                        static_cast<unsigned>(blocks), kSumRowsThreads, values);
 }
 
 }  // namespace tf_hvd

@@ -1,14 +1,9 @@
 // HorovodSumRows: the rows of IndexedSlices that have the same index become
-// one, in their order, on the CPU and on a GPU with the same bits.
-#include <memory>
-#include <string>
-
+// one, in their order.
 #include "compute/sum_rows_cpu.h"
 #include "kernels/sum_rows.h"
 #include "kernels/tf_adapters.h"
 #include "kernels/tf_compat.h"
-#include "runtime/api/c_api.h"
-#include "runtime/api/runtime.h"
 
 namespace tf_hvd {
 namespace {
@@ -29,8 +24,7 @@ Status CheckShapes(const tf::Tensor& values, const tf::Tensor& order,
 // Any thread.
 class SumRowsKernel final : public tf::OpKernel {
  public:
-  explicit SumRowsKernel(tf::OpKernelConstruction* ctx)
-      : OpKernel(ctx), on_gpu_(ctx->device_type() == tf::DEVICE_GPU) {
+  explicit SumRowsKernel(tf::OpKernelConstruction* ctx) : OpKernel(ctx) {
     DType dtype = DType::kFloat32;
     OP_REQUIRES_OK(ctx, ToTensorFlow(ToDType(ctx->input_type(0), &dtype)));
     OP_REQUIRES_OK(ctx, ToTensorFlow(FindSumWay(dtype, &way_)));
@@ -54,8 +48,7 @@ class SumRowsKernel final : public tf::OpKernel {
     arguments.rows = order.NumElements();
     arguments.sum_count = ends.NumElements();
     arguments.columns = sums->NumElements() / arguments.sum_count * way_.parts;
-    OP_REQUIRES_OK(ctx, ToTensorFlow(on_gpu_ ? SumOnGpu(ctx, arguments)
-                                             : Sum(ctx, arguments)));
+    OP_REQUIRES_OK(ctx, ToTensorFlow(Sum(ctx, arguments)));
   }
 
  private:
@@ -64,27 +57,15 @@ class SumRowsKernel final : public tf::OpKernel {
     const int64_t additions = arguments.rows * arguments.columns;
     const auto params = AdaptiveShards(1 + additions / arguments.sum_count);
     ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-        arguments.sum_count, params, [&](int64_t begin, int64_t end) {
-          way_.on_cpu(arguments, begin, end);
-        });
+        arguments.sum_count, params,
+        [&](int64_t begin, int64_t end) { way_.sum(arguments, begin, end); });
     return Status::Ok();
   }
 
-  // On TensorFlow's stream, as its own kernels.
-  Status SumOnGpu(tf::OpKernelContext* ctx, const SumRowsArguments& arguments) {
-    std::shared_ptr<Runtime> runtime;
-    TF_HVD_RETURN_IF_ERROR(FindDefaultRuntime(&runtime));
-    return SumRowsOnGpu(*runtime, StreamOf(ctx), ctx->device()->name(), way_,
-                        arguments);
-  }
-
-  const bool on_gpu_;
   SumWay way_{};
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodSumRows").Device(tf::DEVICE_CPU),
-                        SumRowsKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodSumRows").Device(tf::DEVICE_GPU),
                         SumRowsKernel);
 
 }  // namespace

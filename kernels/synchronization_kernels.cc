@@ -1,6 +1,7 @@
 // HorovodBarrier and HorovodJoin: requests without tensors.
 #include "kernels/collective_kernel.h"
 #include "kernels/tf_adapters.h"
+#include "runtime/request/sources.h"
 
 namespace tf_hvd {
 namespace {
@@ -25,8 +26,9 @@ class JoinKernel final : public CollectiveKernel {
     TF_HVD_RETURN_IF_ERROR(
         FromTensorFlow(call->ctx->allocate_output(0, {}, &last_rank)));
     // Not called without the context, which the output belongs to.
-    call->finish = [last_rank](int32_t value) {
+    call->finish = [last_rank, set = set()](int32_t value) {
       last_rank->scalar<int32_t>()() = value;
+      TheSources()->AfterJoin(set);
       return Status::Ok();
     };
     return Status::Ok();

@@ -41,8 +41,12 @@ Status ToDType(tf::DataType from, DType* to) {
       return Status::Ok();
     }
   }
-  return InvalidArgument("no collective takes tensors of type " +
-                         tf::DataTypeString(from));
+  return InvalidArgument(
+      "no collective takes tensors of type " + tf::DataTypeString(from) +
+      (from == tf::DT_STRING
+           ? "; send text as a Python object, by broadcast_object or "
+             "allgather_object, or as numbers that stand for it"
+           : "; tf.cast them to a type of docs/collectives.md, and back"));
 }
 
 std::vector<int64_t> ToDims(const tf::TensorShape& shape) {

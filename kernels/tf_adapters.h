@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/status.h"
+#include "base/types.h"
 #include "kernels/tf_compat.h"
-#include "runtime/base/status.h"
-#include "runtime/base/types.h"
 #include "runtime/request/request.h"
 
 namespace tf_hvd {

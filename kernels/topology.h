@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/status.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/status.h"
 
 namespace tf_hvd {
 

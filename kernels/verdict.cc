@@ -2,21 +2,11 @@
 
 #include <cstring>
 
+#include "base/log.h"
+#include "base/mix.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/log.h"
 
 namespace tf_hvd {
-namespace {
-
-// The finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
-// number generators, OOPSLA 2014).
-uint64_t Mixed(uint64_t bits) {
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-  return bits ^ (bits >> 31);
-}
-
-}  // namespace
 
 // Four sums side by side: one alone would wait for each multiplication.
 int64_t FingerprintOf(const void* data, size_t bytes) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 
 namespace tf_hvd {
 

@@ -3,7 +3,7 @@
 // The names, inputs, outputs and attributes are those of Horovod's ops, so
 // that graphs and code that use them mean the same here. Attributes of our own
 // have defaults. An int attribute `reduce_op` holds a ReduceOp of
-// runtime/base/types.h.
+// base/types.h.
 #ifndef TF_HVD_OPS_COMMON_H_
 #define TF_HVD_OPS_COMMON_H_
 
@@ -17,7 +17,7 @@
 
 namespace tf_hvd {
 
-// Any type, although only those of the table in runtime/base/types.h are moved:
+// Any type, although only those of the table in base/types.h are moved:
 // what TensorFlow refused here would fail on this rank alone, and the others
 // would wait for its call. The kernel tells all ranks. It also asks IsReducible
 // (compute/buffer_ops.h) which reduce operations the type allows.
@@ -105,8 +105,10 @@ member_names: The members' names, or nothing. Ranks whose members have other
 inline std::string WithStepDocs(const std::string& doc) {
   return WithGroupDocs(
       doc +
-      R"doc(stamp: Nothing, or a scalar: the step that the caller is at. Ranks at different
-  steps get an error that shows both; negative is none.
+      R"doc(stamp: Nothing, or the step that the caller is at, a scalar. Ranks at different
+  steps get an error that shows both; negative is none. Or of shape [2]: the
+  step, and the number of the list of variables whose gradients the tensors are.
+  Ranks whose variables differ get an error that names one of each.
 stamp_count: 0 or 1.
 )doc");
 }

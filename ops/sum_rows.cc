@@ -38,11 +38,10 @@ REGISTER_OP("HorovodSumRows")
     .SetShapeFn(SumShape)
     .Doc(R"doc(
 Sums of rows, each formed from zero in the order in which its rows are listed:
-the same bits each time, on the CPU and on a GPU.
+the same bits each time. On the CPU only.
 
-Nothing is communicated. Integers wrap around. On the CPU an order that leaves
-the rows is an InvalidArgumentError; on a GPU what is not there counts as zeros.
-On a GPU it fails with a FailedPreconditionError before init.
+Nothing is communicated. Integers wrap around. An order that leaves the rows is
+an InvalidArgumentError.
 
 values: Of shape [n, ...].
 order: Of shape [n]: the numbers of the rows of the first sum, then those of the

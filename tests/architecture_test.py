@@ -7,6 +7,7 @@ is there to find.
 
 import ast
 import functools
+import graphlib
 import pathlib
 import re
 import subprocess
@@ -28,17 +29,18 @@ CPP = (".h", ".cc", ".cu.cc")
 # The floors of C++, lowest first: a folder may include what lies on a lower one. Who looks in is
 # narrower still: the visibility in the folders' BUILD files.
 FLOORS = (
-    "runtime/base",
+    "base",
     "compute",
-    "runtime/events",
     "runtime/request",
-    "runtime/transport",
+    "runtime/events",
+    "runtime/contract",
+    "runtime/transport/segment",
     "runtime/agreement",
     "runtime/transport/mpi_library",
+    "runtime/transport/liveness",
     "runtime/transport/p2p",
     "runtime/transport/gpu",
     "runtime/transport/shm",
-    "runtime/transport/liveness",
     "runtime/execution",
     "runtime/transport/routing",
     "runtime/transport/loopback",
@@ -67,18 +69,12 @@ ALONE = {
     "cuda_runtime.h": "tests/gpu/",
 }
 
-CPP_GETENV = ("runtime/base/config.cc",)
-# The last is run by another environment's Python, without this package.
+CPP_GETENV = ("base/config.cc",)
 PYTHON_ENVIRON = (
     "tf_hvd/core/config.py", "tf_hvd/launch/", "tf_hvd/horovod/horovodrun.py",
-    "tf_hvd/elastic/standby.py",
-    "tf_hvd/bench/peers/worker.py",
 )  # fmt: skip
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
-CTYPES = (
-    *("tf_hvd/core/_native.py", "tf_hvd/launch/supervise.py", "tf_hvd/bench/native.py"),
-    "tf_hvd/elastic/standby.py",
-)  # fmt: skip
+CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/supervise.py", "tf_hvd/bench/native.py")
 # Files that BUILD selects, or that exist to hide a difference.
 CONDITIONAL = (
     "runtime/transport/mpi_library/shim", "kernels/tf_compat.h", "compute/portable.h",
@@ -143,6 +139,12 @@ def getenv_faults(path: str, text: str) -> list[str]:
     return [f"{path} reads the environment"] if found and path not in CPP_GETENV else []
 
 
+def mutex_faults(path: str, text: str) -> list[str]:
+    """Locks that the thread safety analysis of `./dev lint` does not see."""
+    found = re.search(r"\bstd::(?:\w*mutex|lock_guard|unique_lock|scoped_lock)\b", text)
+    return [f"{path} has {found[0]}"] if found and path != "base/mutex.h" else []
+
+
 def environ_faults(path: str, text: str) -> list[str]:
     """The same for Python."""
     names = {"environ", "environb", "getenv", "putenv"}
@@ -184,12 +186,12 @@ PYTHON_ARROWS = {
     "collectives": ("core",),
     "strip": ("core", "collectives"),
     "observe": ("core",),
-    "training": ("core", "collectives", "observe"),
-    "keras": ("core", "collectives", "training", "observe"),
-    "bench": ("core", "collectives", "training", "keras"),
+    "training": ("core", "collectives"),
+    "keras": ("core", "collectives", "training"),
+    "bench": ("core", "collectives", "training", "keras", "observe"),
     "elastic": ("core", "collectives", "training", "keras"),
     "launch": ("core", "bench", "strip", "observe"),
-    "horovod": ("core", "collectives", "training", "keras", "observe", "elastic", "launch"),
+    "horovod": ("core", "collectives", "training", "keras", "elastic", "launch"),
 }
 
 
@@ -198,7 +200,7 @@ def python_import_faults(path: str, text: str) -> list[str]:
     faults = []
     _, _, inside = path.partition("tf_hvd/")
     package = inside.partition("/")[0]
-    for name in imported(text):
+    for name in (*imported(text), *imported_by_text(text)):
         parts = name.split(".")
         other = parts[1] if parts[0] == "tf_hvd" and len(parts) > 1 else ""
         allowed = other in (package, *PYTHON_ARROWS.get(package, ()))
@@ -207,8 +209,7 @@ def python_import_faults(path: str, text: str) -> list[str]:
             faults.append(f"{path} imports {name}: {package} may not know {other}")
         if name.startswith("ctypes") and path not in CTYPES:
             faults.append(f"{path} imports {name}: the C API is for {CTYPES[0]} alone")
-        if name.startswith("horovod"):
-            faults.append(f"{path} imports {name}")
+    faults += [f"{path} imports {name}" for name in imported(text) if name.startswith("horovod")]
     return faults
 
 
@@ -222,6 +223,38 @@ def imported(text: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def imported_by_text(text: str) -> Iterator[str]:
+    """The modules that calls of `import_module` name."""
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    named = (node.args[0] for node in calls if ast.unparse(node.func).endswith("import_module"))
+    yield from (name.value for name in named if isinstance(name, ast.Constant))
+
+
+def import_circle(texts: dict[str, str]) -> list[str]:
+    """Modules that import each other in a circle, from one to itself again; none if there is none.
+
+    Imports inside functions count, and calls of `import_module`. Those of a module's own packages
+    do not: Python makes them.
+    """
+    names = {
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text
+        for path, text in texts.items()
+    }
+    arrows = {
+        name: {
+            to
+            for to in (*imported(text), *imported_by_text(text))
+            if to in names and not f"{name}.".startswith(f"{to}.")
+        }
+        for name, text in names.items()
+    }
+    try:
+        graphlib.TopologicalSorter(arrows).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 # All that the package knows of the inside of Keras, and of TensorFlow.
 INSIDE = ("tf_hvd/keras/compat.py", "tf_hvd/core/tensorflow_hooks.py")
 PRIVATE_MODULES = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_keras.src")
@@ -229,9 +262,9 @@ PRIVATE_MODULES = ("tensorflow.python", "tensorflow.compiler", "keras.src", "tf_
 NOT_PRIVATE = {
     "_getframe", "_exit", "_run_module_as_main",
     "_as_horovod", "_class", "_Arg", "_allreduce", "_allreduce_grads",
-    "_basics", "_cache",
+    "_alltoall_grad", "_LegacyOptimizer",
     "_make_allreduce_grads_fn", "_name", "_DistributedAdasumOptimizer", "_DistributedOptimizer",
-    "_HOROVOD_SECRET_KEY", "_hvd_reducer", "_node_name", "_numbers", "_ranks", "_register",
+    "_hvd_reducer", "_node_name", "_numbers", "_ranks", "_register",
 }  # fmt: skip
 
 
@@ -325,22 +358,18 @@ def origin(name: str, module_path: pathlib.Path) -> tuple[pathlib.Path, str]:
 
 
 def public_names() -> list[str]:
-    """__all__ of the package."""
-    names = ROOT / "tf_hvd/__init__.py"
-    tree = ast.parse(names.read_text() if names.exists() else "")
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
-        if isinstance(target, ast.Name) and target.id == "__all__":
-            return list(ast.literal_eval(node.value))
-    return []
+    """What the package imports `as` what it is called: that makes a name public."""
+    body = ast.parse((ROOT / "tf_hvd/__init__.py").read_text()).body
+    names = (alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names)
+    return [alias.name for alias in names if alias.asname == alias.name]
 
 
 def all_faults(rule, suffixes: tuple[str, ...], *folders: str) -> list[str]:
     return [fault for path, text in files(suffixes, *folders) for fault in rule(path, text)]
 
 
-OURS = ("compute/", "runtime/", "kernels/", "ops/")
-CODE = (*OURS, "tf_hvd/", "tests/", "examples/", "benchmarks/", "pip_package/", "third_party/")
+OURS = ("base/", "compute/", "runtime/", "kernels/", "ops/")
+CODE = (*OURS, "tf_hvd", "tests/", "examples/", "benchmarks/", "pip_package/", "third_party/")
 
 
 @pytest.mark.parametrize(
@@ -348,6 +377,7 @@ CODE = (*OURS, "tf_hvd/", "tests/", "examples/", "benchmarks/", "pip_package/", 
     [
         (include_faults, CPP, OURS),
         (getenv_faults, CPP, OURS),
+        (mutex_faults, CPP, OURS),
         (conditional_faults, CPP, OURS),
         (environ_faults, (".py",), ("tf_hvd/",)),
         (python_import_faults, (".py",), ("tf_hvd/",)),
@@ -371,6 +401,14 @@ def test_the_checkout_has_no(rule, suffixes, folders):
     assert not faults, "\n".join(faults)
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    assert import_circle(dict(files((".py",), "tf_hvd/"))) == []
+    circle = {"p/__init__.py": "from p import a\n", "p/a.py": "def f():\n    from p.b import x\n"}
+    assert import_circle(circle | {"p/b.py": "from p import c\n", "p/c.py": ""}) == []
+    for back in ("import p.a\n", 'importlib.import_module("p.a")\n'):
+        assert import_circle(circle | {"p/b.py": back}) == ["p.a", "p.b", "p.a"]
+
+
 LONG = "int F() {\n" + "  x();\n" * 61 + "}\n"
 BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
 
@@ -385,7 +423,11 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         ),
         (include_faults, "runtime/execution/cycle.cc", '#include "kernels/tf_adapters.h"\n'),
         (include_faults, "runtime/execution/cycle.cc", "#include <absl/strings/str_cat.h>\n"),
-        (include_faults, "runtime/transport/world.cc", '#include "runtime/transport/shm/edge.h"\n'),
+        (
+            include_faults,
+            "runtime/contract/world.cc",
+            '#include "runtime/transport/segment/edge.h"\n',
+        ),
         (include_faults, "runtime/cycle.cc", "#include <vector>\n"),
         (include_faults, "compute/buffer_ops_cpu.cc", '#include "runtime/request/request.h"\n'),
         (include_faults, "kernels/reduction_kernels.cc", '#include "ops/common.h"\n'),
@@ -396,6 +438,7 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (include_faults, "compute/device_kernels.cu.cc", "#include <cuda_runtime.h>\n"),
         (include_faults, "kernels/x.cc", "#include <Python.h>\n"),
         (getenv_faults, "runtime/api/runtime.cc", 'auto* x = std::getenv("X");\n'),
+        (mutex_faults, "runtime/api/runtime.cc", "std::mutex mutex;\n"),
         (conditional_faults, "runtime/api/runtime.cc", "#if TF_HVD_HAVE_NCCL\n"),
         (conditional_faults, "kernels/x.cc", "#ifdef __CUDACC__\n"),
         (conditional_faults, "kernels/x.cc", "#if TF_MINOR_VERSION > 20\n"),
@@ -405,6 +448,7 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (python_import_faults, "tf_hvd/core/basics.py", "from tf_hvd.launch import main\n"),
         (python_import_faults, "tf_hvd/training/data.py", "import tf_hvd.keras.guard\n"),
         (python_import_faults, "tf_hvd/keras/fit.py", "from tf_hvd import horovod\n"),
+        (python_import_faults, "tf_hvd/keras/x.py", 'import_module("tf_hvd.elastic.fit")\n'),
         (private_faults, "tf_hvd/keras/x.py", "super()._save_model(x)\n"),
         (private_faults, "tf_hvd/training/data.py", "dataset._inputs()\n"),
         (private_faults, "tf_hvd/horovod/x.py", "process_sets._Registry.job\n"),
@@ -431,8 +475,9 @@ def test_the_rule_finds_a_fault(rule, path, text):
             "#include <sys/mman.h>\n#include <vector>\n",
         ),
         (include_faults, "runtime/transport/mpi_library/shim.cc", "#include <mpi.h>\n"),
-        (include_faults, "runtime/transport/world.cc", '#include "compute/buffer_ops.h"\n'),
-        (getenv_faults, "runtime/base/config.cc", 'std::getenv("X")\n'),
+        (include_faults, "runtime/contract/world.cc", '#include "compute/buffer_ops.h"\n'),
+        (getenv_faults, "base/config.cc", 'std::getenv("X")\n'),
+        (mutex_faults, "base/mutex.h", "std::mutex mutex;\n"),
         (conditional_faults, "runtime/x.h", "#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_\n"),
         (environ_faults, "tf_hvd/launch/run.py", "import os\nos.environ\n"),
         (private_faults, "tf_hvd/keras/compat.py", "optimizer._built\n"),
@@ -446,11 +491,11 @@ def test_the_rule_lets_pass(rule, path, text):
 
 @pytest.mark.parametrize("name", public_names())
 def test_public_name_is_documented(name):
-    file, defined = origin(name, ROOT / "tf_hvd/__init__.py")
-    if not defined or (ROOT / "tf_hvd" / name).is_dir():  # a module of its own
-        file = ROOT / "tf_hvd" / name / "__init__.py" if not file.exists() else file
-        assert ast.get_docstring(ast.parse(file.read_text())), f"{name} has no docstring"
+    package = ROOT / "tf_hvd" / name / "__init__.py"
+    if package.exists():
+        assert ast.get_docstring(ast.parse(package.read_text())), f"{name} has no docstring"
         return
+    file, defined = origin(name, ROOT / "tf_hvd/__init__.py")
     missing = undocumented(ast.parse(file.read_text()), defined)
     assert missing is not None, f"{name} is not defined in {file.relative_to(ROOT)}"
     assert not missing, f"{name} of {file.relative_to(ROOT)} has no docstring"
@@ -464,7 +509,7 @@ def test_there_are_public_names():
 
 def test_configuration_page_is_the_librarys_table():
     printed = subprocess.run(
-        [sys.executable, "-P", "-m", "tf_hvd.core.config", "--markdown"],
+        [sys.executable, "-P", ROOT / "dev_support" / "config_page.py"],
         check=True,
         capture_output=True,
         text=True,
@@ -497,8 +542,9 @@ def test_wheel_requires_what_it_imports():
     metadata = tomllib.loads((ROOT / "pip_package/metadata.toml").read_text())
     required = {re.split(r"[<>=\[]", text)[0] for text in metadata["dependencies"]}
     distributions = {"absl": "absl-py", "google": "protobuf"}
-    extras = {"tensorflow", "keras", "tf_keras", "mpi4py", "tf_hvd"}
-    extras |= {"keeper", "stand_in"}  # what files of launch/ import where they are run as files
+    extras = {"tensorflow", "keras", "tf_keras", "mpi4py", "tf_hvd", "tf_hvd_command"}
+    # What files of launch/ import where they are run as files.
+    extras |= {"commits", "contract", "keeper", "messages", "proc", "rank_signals"}
     roots = {
         name.split(".")[0] for _, text in files((".py",), "tf_hvd/") for name in imported(text)
     }

@@ -44,7 +44,7 @@ COLD = (
     "nodes", "cli/culprit_test.py", "cli/joined_test.py", "cli/launch_test.py",
     "cli/left_running_test.py", "cli/nested_test.py", "cli/network_test.py",
     "cli/notebook_test.py", "cli/signals_test.py", "cli/surroundings_test.py",
-    "elastic/standby_test.py", "faults/init_test.py", "faults/strangers_test.py",
+    "faults/init_test.py", "faults/strangers_test.py",
 )  # fmt: skip
 
 
@@ -267,16 +267,6 @@ def _run_to_end(command, environment, limit, cwd=None):
 def run_to_end():
     """Runs a command as a job: (command, environment, limit in s, cwd) -> (code, output)."""
     return _run_to_end
-
-
-@pytest.fixture(scope="session")
-def has_standby():
-    """Whether an elastic job of a token has a standby on this machine."""
-
-    def of(token):
-        return f"@tf_hvd_standby/{token}" in pathlib.Path("/proc/net/unix").read_text()
-
-    return of
 
 
 @pytest.fixture

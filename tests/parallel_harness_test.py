@@ -12,7 +12,7 @@ def run_tests(run_to_end, folder, text):
     """Exit code and output of a job of 2 ranks with these tests and the others' conftest.py."""
     path = folder / "some_test.py"
     path.write_text("import time\nimport pytest\nimport tf_hvd as hvd\n" + text)
-    command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command = [sys.executable, "-m", "tf_hvd_command", "run", "-np", "2"]
     # Else the launcher may end a rank before it has said why it ends.
     command += ["--mpi-args=--enable-recovery", sys.executable]
     # As a plugin: a conftest.py counts for its own folder.

@@ -13,7 +13,7 @@ import prove  # noqa: E402
 # The wheel for each TensorFlow is tests/wheel_test.py's and tests/containers'; the seeds are
 # those of the C++ tests, interrupts those of cli/signals_test.py and nodes/signals_test.py, and
 # fuzz those of programs_test.py and training_programs_test.py, and of the tests of damaged data;
-# elastic that of elastic/jobs_test.py. Pages need a browser of 200 MB, which pip brings.
+# elastic that of elastic/jobs_test.py.
 SHORT = ("faults", "kills", "soak")
 
 

@@ -65,7 +65,7 @@ def test_record_names_every_member_with_its_hash(wheel):
 def test_every_python_file_of_the_checkout_is_in_it(wheel):
     ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tf_hvd").rglob("*.py")}
     packed = {name for name in wheel.namelist() if name.endswith(".py")}
-    assert packed == ours | {"tf_hvd/_build_info.py"}
+    assert packed == ours | {"tf_hvd/_build_info.py", "tf_hvd_command.py"}
     assert "tf_hvd/py.typed" in wheel.namelist()  # type checkers may read them
 
 
@@ -284,8 +284,8 @@ def test_the_console_scripts(wheel):
     scripts = member(wheel, "entry_points.txt").decode().splitlines()
     assert scripts == [
         "[console_scripts]",
-        "tf_hvd = tf_hvd.launch.main:main",
-        "horovodrun = tf_hvd.horovod.horovodrun:main",
+        "tf_hvd = tf_hvd_command:main",
+        "horovodrun = tf_hvd_command:horovodrun",
     ]
     for name in ("tf_hvd", "horovodrun"):
         script = pathlib.Path(sys.executable).parent / name

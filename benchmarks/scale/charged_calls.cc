@@ -106,19 +106,19 @@ int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() {
 namespace tf_hvd {
 
 // tf_hvd::ReduceInputs, which is C++ and is wrapped by its mangled name.
-void RealReduce(const ReduceOptions& options, const std::vector<const void*>& inputs, int64_t count, void* output, void* copy) asm(
+void RealReduce(const ReduceOptions& options, const std::vector<const void*>& inputs, int64_t count, void* output, void* copy, Stores stores) asm(
     "__real__ZN6tf_hvd12ReduceInputsERKNS_13ReduceOptionsERKSt6vectorIPKvSaIS5_"
-    "EElPvSA_");
-void ChargedReduce(const ReduceOptions& options, const std::vector<const void*>& inputs, int64_t count, void* output, void* copy) asm(
+    "EElPvSA_NS_6StoresE");
+void ChargedReduce(const ReduceOptions& options, const std::vector<const void*>& inputs, int64_t count, void* output, void* copy, Stores stores) asm(
     "__wrap__ZN6tf_hvd12ReduceInputsERKNS_13ReduceOptionsERKSt6vectorIPKvSaIS5_"
-    "EElPvSA_");
+    "EElPvSA_NS_6StoresE");
 
 void ChargedReduce(const ReduceOptions& options,
                    const std::vector<const void*>& inputs, int64_t count,
-                   void* output, void* copy) {
+                   void* output, void* copy, Stores stores) {
   scale::VirtualTime* const time = scale::VirtualTime::current();
   if (time == nullptr) {
-    return RealReduce(options, inputs, count, output, copy);
+    return RealReduce(options, inputs, count, output, copy, stores);
   }
   const double bytes =
       static_cast<double>(count) * static_cast<double>(SizeOf(options.dtype));

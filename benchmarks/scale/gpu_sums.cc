@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/types.h"
+#include "base/types.h"
 
 namespace tf_hvd::scale {
 namespace {

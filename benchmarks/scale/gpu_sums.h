@@ -14,7 +14,7 @@
 #include "benchmarks/scale/messages.h"
 #include "benchmarks/scale/network.h"
 #include "benchmarks/scale/virtual_time.h"
-#include "runtime/transport/operation.h"
+#include "runtime/contract/operation.h"
 
 namespace tf_hvd::scale {
 

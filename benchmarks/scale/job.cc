@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/segment/arena.h"
 
 namespace tf_hvd::scale {
 namespace {

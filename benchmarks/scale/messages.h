@@ -11,11 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/status.h"
 #include "benchmarks/scale/network.h"
 #include "benchmarks/scale/virtual_time.h"
-#include "runtime/base/status.h"
-#include "runtime/transport/edge.h"
-#include "runtime/transport/point_to_point.h"
+#include "runtime/contract/edge.h"
+#include "runtime/contract/point_to_point.h"
 
 namespace tf_hvd::scale {
 

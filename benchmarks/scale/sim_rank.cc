@@ -43,7 +43,8 @@ SimRank::SimRank(const Surroundings& common, const Topology& topology,
             common.time->now() + WholeNs(common.loop.line_ns),
             [&common, other = node[local]] { common.wake(other, true); });
       },
-      &p2p_, /*doorbell=*/nullptr);
+      &p2p_, /*doorbell=*/nullptr, GpuAccess(),
+      SlotOptions{SlotStores::kOrdinary, nullptr});
 }
 
 void SimRank::Connect(SimRank* a, SimRank* b) {

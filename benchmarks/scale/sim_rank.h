@@ -12,17 +12,17 @@
 #include <string>
 #include <vector>
 
+#include "base/config.h"
 #include "benchmarks/scale/gpu_sums.h"
 #include "benchmarks/scale/messages.h"
 #include "benchmarks/scale/virtual_time.h"
-#include "runtime/base/config.h"
+#include "runtime/contract/doorbell.h"
+#include "runtime/contract/world.h"
 #include "runtime/execution/cycle.h"
 #include "runtime/request/entry.h"
 #include "runtime/request/tensor_queue.h"
-#include "runtime/transport/doorbell.h"
 #include "runtime/transport/routing/data_backends.h"
-#include "runtime/transport/shm/arena.h"
-#include "runtime/transport/world.h"
+#include "runtime/transport/segment/arena.h"
 
 namespace tf_hvd::scale {
 

@@ -1,6 +1,6 @@
 #include "kernels/xla/compiled_call.h"
 
-#include "runtime/base/wire.h"
+#include "base/wire.h"
 
 namespace tf_hvd {
 namespace {

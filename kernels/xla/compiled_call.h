@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
+#include "base/types.h"
 #include "kernels/verdict.h"
-#include "runtime/base/status.h"
-#include "runtime/base/types.h"
 #include "runtime/request/request.h"
 
 namespace tf_hvd {

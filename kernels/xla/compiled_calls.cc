@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kernels/local_checks.h"
 #include "kernels/on_gpu.h"
 #include "kernels/sum_rows.h"
@@ -35,14 +35,14 @@ constexpr char kWhere[] = "a GPU";
 class OpenCalls {
  public:
   void Add(const std::shared_ptr<StartedCall>& call) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     calls_.insert(call);
   }
 
   // Of a request that has this call: nobody needs the memory any more.
   void Release(const std::shared_ptr<StartedCall>& call) {
     call->Release();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     calls_.erase(call);
   }
 
@@ -51,7 +51,7 @@ class OpenCalls {
   void Leave(const Status& status) {
     std::vector<std::shared_ptr<StartedCall>> calls;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       calls.assign(calls_.begin(), calls_.end());
     }
     const auto deadline = std::chrono::steady_clock::now() + kInUse;
@@ -59,8 +59,8 @@ class OpenCalls {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_set<std::shared_ptr<StartedCall>> calls_;  // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_set<std::shared_ptr<StartedCall>> calls_ GUARDED_BY(mutex_);
 };
 
 // What is wrong with a call whoever takes part.
@@ -222,7 +222,7 @@ class Calls final : public CompiledCalls {
   void Start(const Started& started) override {
     const auto pending = std::make_shared<StartedCall>();
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(&mutex_);
       pending_[started.ticket] = pending;
     }
     const Status status = Submit(started, pending);
@@ -255,10 +255,9 @@ class Calls final : public CompiledCalls {
   }
 
   Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
-                 const Buffer& ends, const Buffer& sums, int64_t columns,
-                 void* stream) override {
-    return LeaveIfFailed(
-        Sum(dtype, values, order, ends, sums, columns, stream));
+                 const Buffer& ends, const Buffer& sums,
+                 int64_t columns) override {
+    return LeaveIfFailed(Sum(dtype, values, order, ends, sums, columns));
   }
 
   Status Verdict(std::string_view verdict, const bool* wrong, size_t count,
@@ -308,8 +307,7 @@ class Calls final : public CompiledCalls {
   }
 
   Status Sum(DType dtype, const Buffer& values, const Buffer& order,
-             const Buffer& ends, const Buffer& sums, int64_t columns,
-             void* stream) const {
+             const Buffer& ends, const Buffer& sums, int64_t columns) const {
     SumWay way;
     TF_HVD_RETURN_IF_ERROR(FindSumWay(dtype, &way));
     SumRowsArguments arguments{};
@@ -321,13 +319,8 @@ class Calls final : public CompiledCalls {
     arguments.sum_count = ends.count;
     arguments.columns = columns * way.parts;
     if (arguments.sum_count * arguments.columns == 0) return Status::Ok();
-    if (stream != nullptr) {
-      std::shared_ptr<Runtime> runtime;
-      TF_HVD_RETURN_IF_ERROR(find_runtime_(&runtime));
-      return SumRowsOnGpu(*runtime, stream, kWhere, way, arguments);
-    }
     TF_HVD_RETURN_IF_ERROR(CheckOrder(arguments));
-    way.on_cpu(arguments, 0, arguments.sum_count);
+    way.sum(arguments, 0, arguments.sum_count);
     return Status::Ok();
   }
 
@@ -341,7 +334,7 @@ class Calls final : public CompiledCalls {
   }
 
   Status Take(const void* ticket, std::shared_ptr<StartedCall>* pending) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto found = pending_.find(ticket);
     if (found == pending_.end()) {
       return Internal(
@@ -354,7 +347,7 @@ class Calls final : public CompiledCalls {
   }
 
   const Known& Find(std::string_view text) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (const auto found = known_.find(text); found != known_.end()) {
       return *found->second;
     }
@@ -385,6 +378,7 @@ class Calls final : public CompiledCalls {
     entry.set = call.set;
     entry.request = call.request;
     entry.step = started.step;
+    entry.sources = TheSources()->Find(started.sources);
     Status wrong = known.valid;
     if (wrong.ok()) {
       pending->Use(PiecesOf(call, started));
@@ -428,10 +422,12 @@ class Calls final : public CompiledCalls {
   // Requests may be released later than this is gone.
   const std::shared_ptr<OpenCalls> open_ = std::make_shared<OpenCalls>();
   const std::shared_ptr<StepThreads> threads_ = std::make_shared<StepThreads>();
-  std::mutex mutex_;  // guards the rest
-  std::unordered_map<const void*, std::shared_ptr<StartedCall>> pending_;
+  Mutex mutex_;
+  std::unordered_map<const void*, std::shared_ptr<StartedCall>> pending_
+      GUARDED_BY(mutex_);
   // By its text. None is forgotten: the program that has it may run again.
-  std::unordered_map<std::string_view, std::unique_ptr<Known>> known_;
+  std::unordered_map<std::string_view, std::unique_ptr<Known>> known_
+      GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "kernels/xla/compiled_call.h"
-#include "runtime/base/status.h"
 
 namespace tf_hvd {
 
@@ -39,6 +39,7 @@ struct Started {
   std::vector<Buffer> tensors;
   std::vector<Buffer> outputs;  // one for each tensor, if HasOutputs
   int64_t step = -1;            // see Entry::step
+  int64_t sources = 0;          // the list's number in TheSources(); 0: none
   // What the end knows the call by: memory that is nobody else's in between.
   const void* ticket = nullptr;
   // XLA's, of the GPU whose memory the buffers are; null: the host's.
@@ -73,10 +74,10 @@ class CompiledCalls {
                         int32_t* value) = 0;
 
   // HorovodSumRows. `values` and `sums` are of whole rows, `columns` elements
-  // each. With a stream all of it is memory of its device.
+  // each.
   virtual Status SumRows(DType dtype, const Buffer& values, const Buffer& order,
                          const Buffer& ends, const Buffer& sums,
-                         int64_t columns, void* stream) = 0;
+                         int64_t columns) = 0;
 
   // HorovodFingerprints, of one tensor.
   virtual int64_t Fingerprint(const void* data, size_t bytes) = 0;

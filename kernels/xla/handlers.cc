@@ -61,7 +61,10 @@ ffi::Error StartOn(void* stream, std::string_view call, int64_t tensors,
   }
   const size_t numbers = count + static_cast<size_t>(steps);
   if (numbers > count) {
-    started.step = *static_cast<int64_t*>(Argument(arguments, count).data);
+    const Buffer stamp = Argument(arguments, count);
+    const auto* const given = static_cast<const int64_t*>(stamp.data);
+    started.step = given[0];
+    if (stamp.count > 1) started.sources = given[1];
   }
   if (arguments.size() > numbers) {
     started.iteration =
@@ -111,16 +114,11 @@ ffi::Error Number(std::string_view op, int64_t set,
   return NumberOn(nullptr, op, set, number);
 }
 
-ffi::Error SumRowsOn(void* stream, int64_t dtype, int64_t columns,
-                     ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-  return ToXla(calls_of_process->SumRows(
-      static_cast<DType>(dtype), Argument(arguments, 0), Argument(arguments, 1),
-      Argument(arguments, 2), Result(results, 0), columns, stream));
-}
-
 ffi::Error SumRows(int64_t dtype, int64_t columns, ffi::RemainingArgs arguments,
                    ffi::RemainingRets results) {
-  return SumRowsOn(nullptr, dtype, columns, arguments, results);
+  return ToXla(calls_of_process->SumRows(
+      static_cast<DType>(dtype), Argument(arguments, 0), Argument(arguments, 1),
+      Argument(arguments, 2), Result(results, 0), columns));
 }
 
 ffi::Error Fingerprints(ffi::BufferR0<ffi::PRED> wanted,
@@ -171,15 +169,12 @@ auto AsNumber(Binding&& first) {
       .template Ret<ffi::BufferR0<ffi::S32>>();
 }
 
-template <typename Binding>
-auto AsSumRows(Binding&& first) {
-  return std::move(first)
-      .template Attr<int64_t>("dtype")
-      .template Attr<int64_t>("columns")
-      .RemainingArgs()
-      .RemainingRets();
-}
-
+XLA_FFI_DEFINE_HANDLER(kSumRows, SumRows,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>("dtype")
+                           .Attr<int64_t>("columns")
+                           .RemainingArgs()
+                           .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kFingerprints, Fingerprints,
                        ffi::Ffi::Bind()
                            .Arg<ffi::BufferR0<ffi::PRED>>()
@@ -196,14 +191,11 @@ XLA_FFI_DEFINE_HANDLER(kVerdict, Verdict,
 XLA_FFI_DEFINE_HANDLER(kStart, Start, AsStart(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kEnd, End, AsEnd(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kNumber, Number, AsNumber(ffi::Ffi::Bind()));
-XLA_FFI_DEFINE_HANDLER(kSumRows, SumRows, AsSumRows(ffi::Ffi::Bind()));
 XLA_FFI_DEFINE_HANDLER(kStartOn, StartOn,
                        AsStart(ffi::Ffi::Bind().Ctx<Stream>()));
 XLA_FFI_DEFINE_HANDLER(kEndOn, EndOn, AsEnd(ffi::Ffi::Bind().Ctx<Stream>()));
 XLA_FFI_DEFINE_HANDLER(kNumberOn, NumberOn,
                        AsNumber(ffi::Ffi::Bind().Ctx<Stream>()));
-XLA_FFI_DEFINE_HANDLER(kSumRowsOn, SumRowsOn,
-                       AsSumRows(ffi::Ffi::Bind().Ctx<Stream>()));
 
 std::string TextOf(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   XLA_FFI_Error_GetMessage_Args message;
@@ -233,7 +225,7 @@ std::string RegisterHandlers(const XLA_FFI_Api* api, CompiledCalls* calls) {
       {kStartTarget, kStart, kStartOn},
       {kEndTarget, kEnd, kEndOn},
       {kNumberTarget, kNumber, kNumberOn},
-      {kSumRowsTarget, kSumRows, kSumRowsOn},
+      {kSumRowsTarget, kSumRows, nullptr},
       {kFingerprintsTarget, kFingerprints, nullptr},
       {kVerdictTarget, kVerdict, nullptr},
   };

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "runtime/base/log.h"
+#include "base/log.h"
 
 namespace tf_hvd {
 namespace {
@@ -19,23 +19,24 @@ size_t Aligned(size_t bytes) {
 void StartedCall::UseOn(CudaStream stream, std::shared_ptr<GpuEvent> ready,
                         std::string who, std::string what) {
   stream_ = stream;
-  ready_ = std::move(ready);
   who_ = std::move(who);
   what_ = std::move(what);
+  const MutexLock lock(&mutex_);
+  ready_ = std::move(ready);
 }
 
 void* StartedCall::Where(void* piece) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return Moved(piece);
 }
 
 std::shared_ptr<GpuEvent> StartedCall::Ready() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ready_;
 }
 
 void StartedCall::Begins(Entry* entry) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   begun_ = true;
   if (copy_ == nullptr) return;
   for (Span& span : entry->tensors) {
@@ -49,7 +50,7 @@ void StartedCall::Begins(Entry* entry) {
 // of this rank.
 void StartedCall::Enqueued(std::shared_ptr<GpuEvent> event) {
   caller_->GiveUp();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   enqueued_ = std::move(event);
   changed_.notify_all();
 }
@@ -57,7 +58,7 @@ void StartedCall::Enqueued(std::shared_ptr<GpuEvent> event) {
 void StartedCall::Complete(const Status& status) {
   CompiledCalls::Ended later;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (handed_over_ && !status.ok()) {
       WriteLog(LogLevel::kError, who_,
                "the step that called " + what_ +
@@ -73,22 +74,24 @@ void StartedCall::Complete(const Status& status) {
 }
 
 void StartedCall::Release() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   released_ = true;
   copy_.reset();
   changed_.notify_all();
 }
 
 std::optional<Status> StartedCall::Await(CompiledCalls::Ended later) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (told_) return status_;
   later_ = std::move(later);
   return std::nullopt;
 }
 
 Status StartedCall::AwaitOnDevice(std::shared_ptr<GpuEvent>* event) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return told_ || enqueued_ != nullptr; });
+  MutexLock lock(&mutex_);
+  changed_.wait(lock.native(), [&]() REQUIRES(mutex_) {
+    return told_ || enqueued_ != nullptr;
+  });
   if (told_) return status_;
   handed_over_ = true;
   *event = enqueued_;
@@ -97,14 +100,15 @@ Status StartedCall::AwaitOnDevice(std::shared_ptr<GpuEvent>* event) {
 
 void StartedCall::Leave(const Status& status, Deadline deadline) {
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(&mutex_);
     // What cannot be copied is waited for, as if it had begun.
     if (!begun_ && !released_ && CopyAway().ok()) {
       caller_->GiveUp();
     } else {
       if (!left_by_.has_value()) left_by_ = deadline;
-      changed_.wait_until(lock, *left_by_,
-                          [&] { return released_ || enqueued_ != nullptr; });
+      changed_.wait_until(lock.native(), *left_by_, [&]() REQUIRES(mutex_) {
+        return released_ || enqueued_ != nullptr;
+      });
       if (!released_ && enqueued_ != nullptr) {
         static_cast<void>(enqueued_->device()->Wait(stream_, *enqueued_));
       }

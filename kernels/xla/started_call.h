@@ -12,15 +12,15 @@
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/memory.h"
+#include "base/mutex.h"
+#include "base/status.h"
 #include "kernels/xla/compiled_calls.h"
-#include "runtime/base/memory.h"
-#include "runtime/base/status.h"
 #include "runtime/request/entry.h"
 #include "runtime/transport/gpu/device.h"
 
@@ -73,9 +73,8 @@ class StartedCall final : public EntryListener {
   void Leave(const Status& status, Deadline deadline);
 
  private:
-  // These need the lock.
-  Status CopyAway();
-  void* Moved(const void* piece) const;
+  Status CopyAway() REQUIRES(mutex_);
+  void* Moved(const void* piece) const REQUIRES(mutex_);
 
   const std::shared_ptr<CallerState> caller_;
   std::vector<Piece> pieces_;    // fixed once submitted
@@ -83,18 +82,21 @@ class StartedCall final : public EntryListener {
   std::string who_;
   std::string what_;
 
-  std::mutex mutex_;  // guards all of these
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::shared_ptr<GpuEvent> ready_;
-  std::shared_ptr<char> copy_;  // of the pieces, one behind the other
-  bool begun_ = false;
-  bool released_ = false;
-  bool told_ = false;
-  Status status_;  // when told_, does not change any more
-  std::shared_ptr<GpuEvent> enqueued_;
-  bool handed_over_ = false;  // the step goes on, on the device
-  std::optional<Deadline> left_by_;
-  CompiledCalls::Ended later_;
+  std::shared_ptr<GpuEvent> ready_ GUARDED_BY(mutex_);
+  // Of the pieces, one behind the other.
+  std::shared_ptr<char> copy_ GUARDED_BY(mutex_);
+  bool begun_ GUARDED_BY(mutex_) = false;
+  bool released_ GUARDED_BY(mutex_) = false;
+  bool told_ GUARDED_BY(mutex_) = false;
+  // Final once told_ is set.
+  Status status_ GUARDED_BY(mutex_);
+  std::shared_ptr<GpuEvent> enqueued_ GUARDED_BY(mutex_);
+  // The step goes on, on the device.
+  bool handed_over_ GUARDED_BY(mutex_) = false;
+  std::optional<Deadline> left_by_ GUARDED_BY(mutex_);
+  CompiledCalls::Ended later_ GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_hvd

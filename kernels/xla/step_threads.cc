@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/mutex.h"
 #include "compute/float_environment.h"
 
 namespace tf_hvd {
@@ -28,24 +28,24 @@ int Cores() {
 
 struct StepThreads::Shared {
   const int limit = Cores();
-  std::mutex mutex;  // guards all below
+  Mutex mutex;
   std::condition_variable changed;
-  std::deque<std::function<void()>> works;
-  int threads = 0;
-  int idle = 0;
-  bool stopping = false;
+  std::deque<std::function<void()>> works GUARDED_BY(mutex);
+  int threads GUARDED_BY(mutex) = 0;
+  int idle GUARDED_BY(mutex) = 0;
+  bool stopping GUARDED_BY(mutex) = false;
 };
 
 StepThreads::StepThreads() : shared_(std::make_shared<Shared>()) {}
 
 StepThreads::~StepThreads() {
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  const MutexLock lock(&shared_->mutex);
   shared_->stopping = true;
   shared_->changed.notify_all();
 }
 
 void StepThreads::Run(std::function<void()> work) {
-  std::unique_lock<std::mutex> lock(shared_->mutex);
+  MutexLock lock(&shared_->mutex);
   if (static_cast<int>(shared_->works.size()) >= shared_->idle &&
       shared_->threads < shared_->limit) {
     try {
@@ -53,7 +53,7 @@ void StepThreads::Run(std::function<void()> work) {
       ++shared_->threads;
     } catch (const std::system_error&) {
       if (shared_->threads == 0) {
-        lock.unlock();
+        lock.Unlock();
         return work();
       }
     }
@@ -65,18 +65,19 @@ void StepThreads::Run(std::function<void()> work) {
 void StepThreads::Loop(const std::shared_ptr<Shared>& shared) {
   pthread_setname_np(pthread_self(), kThreadName);
   FlushDenormals();
-  std::unique_lock<std::mutex> lock(shared->mutex);
+  MutexLock lock(&shared->mutex);
   for (;;) {
     ++shared->idle;
-    shared->changed.wait(
-        lock, [&] { return shared->stopping || !shared->works.empty(); });
+    shared->changed.wait(lock.native(), [&]() REQUIRES(shared->mutex) {
+      return shared->stopping || !shared->works.empty();
+    });
     --shared->idle;
     if (shared->works.empty()) return;
     const std::function<void()> work = std::move(shared->works.front());
     shared->works.pop_front();
-    lock.unlock();
+    lock.Unlock();
     work();
-    lock.lock();
+    lock.Lock();
   }
 }
 

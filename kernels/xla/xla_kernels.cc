@@ -364,9 +364,13 @@ class NumberKernel final : public tf::XlaOpKernel {
   int32_t set_ = kWorldSet;
 };
 
+// On a GPU such sums are made of TensorFlow's ops (collectives/row_sums.py).
 class SumRowsKernel final : public tf::XlaOpKernel {
  public:
   explicit SumRowsKernel(tf::OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+    OP_REQUIRES(
+        ctx, !IsOnGpu(*ctx),
+        absl::UnimplementedError("HorovodSumRows has no kernel for GPUs"));
     OP_REQUIRES_OK(ctx, ToTensorFlow(ToDType(ctx->input_type(0), &dtype_)));
   }
 

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/shared_library.h"
 #include "kernels/tf_adapters.h"
-#include "runtime/base/shared_library.h"
 
 namespace tf_hvd {
 namespace {

@@ -1,39 +1,87 @@
 #include "runtime/agreement/agreement.h"
 
+#include <algorithm>
+
 #include "runtime/request/mismatch.h"
+#include "runtime/request/sources.h"
 
 namespace tf_hvd {
 namespace {
 
-// The lower-ranked of `best` and `candidate`, for candidates that differ from
-// `request`.
+// The lower-ranked of `best` and `candidate`.
+template <typename OfRank>
+void KeepLowest(const OfRank& candidate, std::optional<OfRank>* best) {
+  if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
+}
+
+// The same, for candidates that differ from `request`.
 void KeepLowestDiffering(const Submission& candidate,
                          const SharedRequest& request,
                          std::optional<Submission>* best) {
-  if (candidate.request == request) return;
-  if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
+  if (candidate.request != request) KeepLowest(candidate, best);
 }
 
 // The same for the steps.
 void KeepLowestOffStep(const RankStep& candidate, int64_t step,
                        std::optional<RankStep>* best) {
-  if (candidate.step == step) return;
-  if (!best->has_value() || candidate.rank < (*best)->rank) *best = candidate;
+  if (candidate.step != step) KeepLowest(candidate, best);
+}
+
+// And for the sources, of those that know them.
+void MergeSources(const Vote& a, const Vote& b, Vote* merged) {
+  for (const auto* each : {&a.sources, &b.sources}) {
+    if (each->has_value()) KeepLowest(**each, &merged->sources);
+  }
+  for (const auto* each :
+       {&a.sources, &a.off_sources, &b.sources, &b.off_sources}) {
+    if (each->has_value() && (*each)->digest != merged->sources->digest) {
+      KeepLowest(**each, &merged->off_sources);
+    }
+  }
+}
+
+void AddTold(const std::vector<ToldSources>& more,
+             std::vector<ToldSources>* told) {
+  for (const ToldSources& one : more) {
+    const auto same = [&one](const ToldSources& known) {
+      return known.digest == one.digest;
+    };
+    if (std::none_of(told->begin(), told->end(), same)) told->push_back(one);
+  }
 }
 
 std::string StepText(int64_t step) {
   return step < 0 ? "gives no step" : "is at step " + std::to_string(step);
 }
 
-std::string DescribeSteps(std::string_view name, const Vote& vote) {
+std::string MismatchIn(std::string_view name, const Vote& vote, int32_t rank) {
   return "mismatch in " + std::string(NameOf(vote.first.request->kind)) + " '" +
-         std::string(name) + "': rank " + std::to_string(vote.first.rank) +
-         " " + StepText(vote.step) + ", rank " +
-         std::to_string(vote.off_step->rank) + " " +
+         std::string(name) + "': rank " + std::to_string(rank) + " ";
+}
+
+std::string DescribeSteps(std::string_view name, const Vote& vote) {
+  return MismatchIn(name, vote, vote.first.rank) + StepText(vote.step) +
+         ", rank " + std::to_string(vote.off_step->rank) + " " +
          StepText(vote.off_step->step) +
          "; all ranks must make the same steps. If one rank failed, repeated "
          "or skipped a step, make every rank do the same, or restart all from "
          "a checkpoint";
+}
+
+std::string DescribeOtherSources(std::string_view name, const Vote& vote,
+                                 int32_t set, const SourceNames& names) {
+  const auto [first, second] =
+      DescribeSources(names.Find(set, vote.sources->digest),
+                      names.Find(set, vote.off_sources->digest));
+  return MismatchIn(name, vote, vote.sources->rank) +
+         "reduces the gradient of " + first + ", rank " +
+         std::to_string(vote.off_sources->rank) + " that of " + second +
+         "; all ranks must reduce the gradients of the same variables, in the "
+         "same order. If each rank trains another part of a model, compute "
+         "the gradients of all variables on every rank "
+         "(unconnected_gradients=tf.UnconnectedGradients.ZERO). If several "
+         "threads train, start their steps in the same order on all ranks. If "
+         "a model was made anew, broadcast its variables on all ranks";
 }
 
 // What a rank that has joined can take part in, with zeros or without rows. A
@@ -66,10 +114,8 @@ Vote Merge(const Vote& earlier, const Vote& later) {
     KeepLowestDiffering(*high.other, low.first.request, &merged.other);
   }
   merged.local_error = low.local_error;
-  if (high.local_error.has_value() &&
-      (!merged.local_error.has_value() ||
-       high.local_error->rank < merged.local_error->rank)) {
-    merged.local_error = high.local_error;
+  if (high.local_error.has_value()) {
+    KeepLowest(*high.local_error, &merged.local_error);
   }
   merged.step = low.step;
   merged.off_step = low.off_step;
@@ -77,12 +123,34 @@ Vote Merge(const Vote& earlier, const Vote& later) {
   if (high.off_step.has_value()) {
     KeepLowestOffStep(*high.off_step, low.step, &merged.off_step);
   }
+  MergeSources(low, high, &merged);
+  merged.told = earlier.told;
+  AddTold(later.told, &merged.told);
   merged.joined = earlier.joined || later.joined;
   merged.last_rank = later.last_rank;
   return merged;
 }
 
-std::string Decide(std::string_view name, const Vote& vote) {
+bool SourceNames::Add(int32_t set, int64_t digest, std::string bytes) {
+  constexpr size_t kMost = 4096;
+  const Which which(set, digest);
+  if (names_.count(which) > 0) return false;
+  if (names_.size() == kMost) {
+    names_.erase(in_turn_.front());
+    in_turn_.pop_front();
+  }
+  in_turn_.push_back(which);
+  names_[which] = std::move(bytes);
+  return true;
+}
+
+std::string_view SourceNames::Find(int32_t set, int64_t digest) const {
+  const auto it = names_.find({set, digest});
+  return it == names_.end() ? std::string_view() : it->second;
+}
+
+std::string Decide(std::string_view name, const Vote& vote, int32_t set,
+                   const SourceNames& names) {
   if (vote.local_error.has_value()) {
     return "rank " + std::to_string(vote.local_error->rank) + ": " +
            vote.local_error->text;
@@ -92,6 +160,9 @@ std::string Decide(std::string_view name, const Vote& vote) {
                             vote.other->rank, *vote.other->request);
   }
   if (vote.off_step.has_value()) return DescribeSteps(name, vote);
+  if (vote.off_sources.has_value()) {
+    return DescribeOtherSources(name, vote, set, names);
+  }
   if (vote.joined && !RunsAfterJoin(*vote.first.request)) {
     return "'" + std::string(name) +
            "' cannot run: a rank has already joined, and only allreduce, "

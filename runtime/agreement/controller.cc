@@ -92,6 +92,12 @@ void Controller::CastVote(const Key& key, const Entry& entry) {
   Vote vote;
   SharedRequest request = set->slots.Share(key.second, entry.request);
   vote.step = set->SinceJoin(key.second, request, entry.step);
+  if (entry.sources != nullptr) {
+    vote.sources = {sets_.rank(), entry.sources->digest};
+    if (told_.Add(key.first, entry.sources->digest, "")) {
+      vote.told = {{entry.sources->digest, entry.sources->bytes}};
+    }
+  }
   vote.first = {sets_.rank(), std::move(request)};
   vote.last_rank = sets_.rank();
   if (!entry.local_error.ok()) {

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "runtime/agreement/clock_offset.h"
 #include "runtime/agreement/controller_host.h"
 #include "runtime/agreement/local_requests.h"
@@ -27,7 +28,6 @@
 #include "runtime/agreement/process_set.h"
 #include "runtime/agreement/stall_monitor.h"
 #include "runtime/agreement/votes.h"
-#include "runtime/base/status.h"
 #include "runtime/request/request.h"
 
 namespace tf_hvd {
@@ -123,6 +123,7 @@ class Controller {
   LocalRequests own_;
   StallMonitor stall_;
   ClockOffset clock_;
+  SourceNames told_;  // by this rank; without the names
   Status ended_;
   int through_ = -1;  // the rank that was through, and left
 };

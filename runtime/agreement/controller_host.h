@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
+#include "runtime/contract/world.h"
 #include "runtime/request/entry.h"
 #include "runtime/request/request.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/request/entry.h"
 #include "runtime/request/request.h"
 

@@ -4,18 +4,22 @@
 #include <cstring>
 #include <numeric>
 
-#include "runtime/base/wire.h"
+#include "base/wire.h"
 
 namespace tf_hvd {
 
 namespace {
 
 // Flags of a vote.
-constexpr uint8_t kVoteJoined = 1;
-constexpr uint8_t kVoteDiffers = 2;
-constexpr uint8_t kVoteLocalError = 4;
-constexpr uint8_t kVoteStep = 8;
-constexpr uint8_t kVoteOffStep = 16;
+constexpr uint16_t kVoteJoined = 1;
+constexpr uint16_t kVoteDiffers = 2;
+constexpr uint16_t kVoteLocalError = 4;
+constexpr uint16_t kVoteStep = 8;
+constexpr uint16_t kVoteOffStep = 16;
+constexpr uint16_t kVoteSources = 32;       // of the lowest rank
+constexpr uint16_t kVoteOtherSources = 64;  // of another, as that has none
+constexpr uint16_t kVoteOffSources = 128;
+constexpr uint16_t kVoteTold = 256;
 
 // Flags of a response in a batch.
 constexpr uint8_t kResponseNamed = 1;
@@ -26,15 +30,23 @@ constexpr uint8_t kResponseClose = 16;
 constexpr uint8_t kResponseThrough = 32;
 
 // Flags of a leave.
-constexpr uint8_t kLeaveThrough = 1;
+constexpr uint16_t kLeaveThrough = 1;
 
-uint8_t VoteFlags(const Vote& vote) {
-  return static_cast<uint8_t>(
+uint16_t SourcesFlag(const Vote& vote) {
+  if (!vote.sources.has_value()) return 0;
+  return vote.sources->rank == vote.first.rank ? kVoteSources
+                                               : kVoteOtherSources;
+}
+
+uint16_t VoteFlags(const Vote& vote) {
+  return static_cast<uint16_t>(
       (vote.joined ? kVoteJoined : 0) |
       (vote.other.has_value() ? kVoteDiffers : 0) |
       (vote.local_error.has_value() ? kVoteLocalError : 0) |
       (vote.step >= 0 ? kVoteStep : 0) |
-      (vote.off_step.has_value() ? kVoteOffStep : 0));
+      (vote.off_step.has_value() ? kVoteOffStep : 0) | SourcesFlag(vote) |
+      (vote.off_sources.has_value() ? kVoteOffSources : 0) |
+      (vote.told.empty() ? 0 : kVoteTold));
 }
 
 void PutVote(const Message& message, Writer* out) {
@@ -60,6 +72,20 @@ void PutVote(const Message& message, Writer* out) {
     out->Put(vote.off_step->rank);
     out->Put(vote.off_step->step);
   }
+  if (vote.sources.has_value()) {
+    if (SourcesFlag(vote) == kVoteOtherSources) out->Put(vote.sources->rank);
+    out->Put(vote.sources->digest);
+  }
+  if (vote.off_sources.has_value()) {
+    out->Put(vote.off_sources->rank);
+    out->Put(vote.off_sources->digest);
+  }
+  if (vote.told.empty()) return;
+  out->Put(static_cast<uint32_t>(vote.told.size()));
+  for (const ToldSources& one : vote.told) {
+    out->Put(one.digest);
+    out->PutText(one.bytes);
+  }
 }
 
 SharedRequest GetRequest(Reader* in) {
@@ -68,7 +94,7 @@ SharedRequest GetRequest(Reader* in) {
   return request;
 }
 
-void GetVote(uint8_t flags, Reader* in, Message* message) {
+void GetVote(uint16_t flags, Reader* in, Message* message) {
   Vote& vote = message->vote;
   message->set = in->Get<int32_t>();
   message->slot = in->Get<uint32_t>();
@@ -91,6 +117,20 @@ void GetVote(uint8_t flags, Reader* in, Message* message) {
   if ((flags & kVoteOffStep) != 0) {
     const auto rank = in->Get<int32_t>();
     vote.off_step = RankStep{rank, in->Get<int64_t>()};
+  }
+  if ((flags & (kVoteSources | kVoteOtherSources)) != 0) {
+    const bool of_lowest = (flags & kVoteSources) != 0;
+    const int32_t rank = of_lowest ? vote.first.rank : in->Get<int32_t>();
+    vote.sources = RankSources{rank, in->Get<int64_t>()};
+  }
+  if ((flags & kVoteOffSources) != 0) {
+    const auto rank = in->Get<int32_t>();
+    vote.off_sources = RankSources{rank, in->Get<int64_t>()};
+  }
+  if ((flags & kVoteTold) == 0) return;
+  for (uint32_t n = in->Get<uint32_t>(); n > 0 && in->ok(); --n) {
+    const auto digest = in->Get<int64_t>();
+    vote.told.push_back({digest, std::string(in->GetText())});
   }
 }
 
@@ -218,7 +258,7 @@ void PutBody(const Message& message, Writer* out) {
   }
 }
 
-bool GetBody(uint8_t flags, Reader* in, Message* message) {
+bool GetBody(uint16_t flags, Reader* in, Message* message) {
   switch (message->kind) {
     case MessageKind::kVote:
       GetVote(flags, in, message);
@@ -258,22 +298,22 @@ bool GetBody(uint8_t flags, Reader* in, Message* message) {
   return false;
 }
 
-uint8_t FlagsOf(const Message& message) {
+uint16_t FlagsOf(const Message& message) {
   switch (message.kind) {
     case MessageKind::kVote:
       return VoteFlags(message.vote);
     case MessageKind::kLeave:
-      return message.through ? kLeaveThrough : uint8_t{0};
+      return message.through ? kLeaveThrough : uint16_t{0};
     default:
       return 0;
   }
 }
 
-void PutHeader(MessageKind kind, uint8_t flags, Writer* out) {
+void PutHeader(MessageKind kind, uint16_t flags, Writer* out) {
   out->Put(uint32_t{0});
   out->Put(static_cast<uint8_t>(kind));
+  out->Put(uint8_t{0});
   out->Put(flags);
-  out->Put(uint16_t{0});
 }
 
 // The whole length is known at the end.
@@ -321,8 +361,8 @@ Status DecodeMessage(std::string_view bytes, Message* message) {
   *message = Message();
   const auto size = in.Get<uint32_t>();
   message->kind = static_cast<MessageKind>(in.Get<uint8_t>());
-  const auto flags = in.Get<uint8_t>();
-  in.Get<uint16_t>();
+  in.Get<uint8_t>();
+  const auto flags = in.Get<uint16_t>();
   if (size != bytes.size() || !GetBody(flags, &in, message) || !in.AtEnd()) {
     return Internal("bug in tf_hvd: a message between ranks is malformed");
   }

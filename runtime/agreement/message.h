@@ -1,7 +1,7 @@
 // Messages between neighbours in the tree and their wire form (agreement.md,
 // section 3). Pure.
 //
-// Header: u32 bytes of the whole message, u8 kind, u8 flags, u16 zero.
+// Header: u32 bytes of the whole message, u8 kind, u8 zero, u16 flags.
 //
 // MessageStream: whole messages over the byte stream of an Edge. What does not
 // fit into the edge waits here, so that sending never blocks. Holder of the
@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "runtime/agreement/agreement.h"
 #include "runtime/agreement/clock_offset.h"
 #include "runtime/agreement/stall_answer.h"
-#include "runtime/base/status.h"
-#include "runtime/transport/edge.h"
+#include "runtime/contract/edge.h"
 
 namespace tf_hvd {
 

@@ -39,6 +39,10 @@ bool EndsSomething(const Response& response) {
 }  // namespace
 
 void Ordering::Add(const Key& key, Vote vote) {
+  for (ToldSources& one : vote.told) {
+    names_.Add(key.first, one.digest, std::move(one.bytes));
+  }
+  vote.told.clear();
   ready_.emplace(key, std::move(vote));
 }
 
@@ -63,7 +67,7 @@ Response Ordering::MakeResponse(const Key& key, const Vote& vote) {
   response.set = key.first;
   response.name = key.second;
   response.request = vote.first.request;
-  response.error = Decide(key.second, vote);
+  response.error = Decide(key.second, vote, key.first, names_);
   if (response.error.empty()) {
     response.error = RemovalError(sets_, *response.request);
   }

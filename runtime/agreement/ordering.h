@@ -60,6 +60,7 @@ class Ordering {
 
   ProcessSets& sets_;
   std::map<Key, Vote> ready_;  // complete, not yet in a batch
+  SourceNames names_;          // that the sets coordinated here have told
   int32_t next_set_ = 1;       // the top's number for the next added set
   uint64_t responses_encoded_ = 0;
 };

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/clock.h"
 #include "runtime/agreement/stall_text.h"
-#include "runtime/base/clock.h"
 
 namespace tf_hvd {
 namespace {

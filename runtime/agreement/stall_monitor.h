@@ -22,8 +22,8 @@
 #include "runtime/agreement/ordering.h"
 #include "runtime/agreement/process_set.h"
 #include "runtime/agreement/stall_answer.h"
+#include "runtime/contract/world.h"
 #include "runtime/request/request.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/types.h"
-#include "runtime/transport/world.h"
+#include "base/clock.h"
+#include "base/types.h"
+#include "runtime/contract/world.h"
 
 namespace tf_hvd {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "runtime/transport/world.h"
+#include "runtime/contract/world.h"
 
 namespace tf_hvd {
 

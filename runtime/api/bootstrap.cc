@@ -2,17 +2,16 @@
 
 #include <unistd.h>
 
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/config.h"
+#include "base/forks.h"
+#include "base/processes.h"
 #include "runtime/api/init_watch.h"
 #include "runtime/api/set_calls.h"
-#include "runtime/base/config.h"
-#include "runtime/base/forks.h"
-#include "runtime/base/processes.h"
 #include "runtime/execution/progress_engine.h"
 
 namespace tf_hvd {
@@ -28,14 +27,12 @@ Status ReadEnvironment(WorldOptions* options) {
   return Status::Ok();
 }
 
-// The ranks of the launcher's count that init waits for. MPI_Init waits for all
+// How many ranks of the launcher's count init waits for. MPI_Init waits for all
 // of them; who finds MPI running waits for the job's.
-std::vector<int> NeededRanks(const WorldOptions& options) {
+int NeededRanks(const WorldOptions& options) {
   const auto& ranks = options.members.ranks;
-  if (ranks.has_value() && MpiIsRunning(SearchOf(options))) return *ranks;
-  std::vector<int> all(static_cast<size_t>(options.launch.size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+  const bool some = ranks.has_value() && MpiIsRunning(SearchOf(options));
+  return some ? static_cast<int>(ranks->size()) : options.launch.size;
 }
 
 // This process may have the launcher's variables from a rank: it would come to
@@ -67,11 +64,10 @@ Status CheckNotStartedByARank(const LaunchInfo& launch) {
 
 // The job's world; where ranks do not come, the process is ended after the
 // stall limit.
-Status MakeWatchedWorld(const WorldOptions& options,
-                        const std::vector<int>& needed,
+Status MakeWatchedWorld(const WorldOptions& options, int needed,
                         std::unique_ptr<World>* world, MpiInfo* mpi) {
   std::optional<InitWatch> watch;
-  if (needed.size() > 1) watch.emplace(options.config, options.launch, needed);
+  if (needed > 1) watch.emplace(options.config, options.launch, needed - 1);
   return MakeWorld(options, world, mpi);
 }
 
@@ -138,8 +134,8 @@ Status StartJob(WorldOptions options, std::vector<int32_t> sets,
   TF_HVD_RETURN_IF_ERROR(
       MakeWatchedWorld(options, NeededRanks(options), &world, &job->mpi));
   auto recorder = MakeRecorder(options, world->topology());
-  auto runtime = std::make_shared<Runtime>(options.config, std::move(world),
-                                           std::move(recorder));
+  auto runtime =
+      MakeRuntime(options.config, std::move(world), std::move(recorder));
   if (runtime->topology().size > 1) {
     const Status agreed = AgreeOnSets(runtime.get(), std::move(sets));
     if (!agreed.ok()) {

@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/status.h"
 #include "runtime/api/launcher_watch.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/status.h"
 #include "runtime/transport/mpi/session.h"
 #include "runtime/transport/mpi/world.h"
 

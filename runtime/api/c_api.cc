@@ -6,36 +6,40 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/config.h"
+#include "base/counters.h"
+#include "base/forks.h"
+#include "base/mutex.h"
+#include "base/processes.h"
+#include "base/types.h"
 #include "compute/buffer_ops.h"
 #include "runtime/api/bootstrap.h"
 #include "runtime/api/launcher_watch.h"
 #include "runtime/api/set_calls.h"
-#include "runtime/base/config.h"
-#include "runtime/base/forks.h"
-#include "runtime/base/processes.h"
-#include "runtime/base/types.h"
+#include "runtime/request/sources.h"
 #include "runtime/transport/gpu/devices.h"
 #include "runtime/transport/gpu/libraries.h"
 #include "runtime/transport/gpu/report.h"
 #include "runtime/transport/mpi/world.h"
-#include "runtime/transport/shm/segment.h"
+#include "runtime/transport/segment/segment.h"
 
 namespace tf_hvd {
 namespace {
 
 // The default runtime, and whether init or shutdown is under way.
 struct Global {
-  std::mutex init_mutex;  // one init or shutdown at a time
+  Mutex init_mutex;  // one init or shutdown at a time
   std::atomic<bool> in_init{false};
-  // Guarded by ForkSafeMutex. Written by init and shutdown, under both.
-  StartedJob job;
-  bool shut_down = false;  // since the last init
+  // Written by init and shutdown, which hold init_mutex too.
+  StartedJob job GUARDED_BY(ForkSafeMutex());
+  // Since the last init.
+  bool shut_down GUARDED_BY(ForkSafeMutex()) = false;
 };
 
 // Never destroyed: kernels may still ask while the process ends.
@@ -112,13 +116,14 @@ class InInit {
 
 Status Init(const tf_hvd_init_options& given) {
   Global& global = TheGlobal();
-  const std::lock_guard<std::mutex> lock(global.init_mutex);
+  const MutexLock lock(&global.init_mutex);
   if (DefaultRuntime() != nullptr) return Status::Ok();
   const InInit in_init(&global.in_init);
+  TheSources()->Restart();
   StartedJob job;
   TF_HVD_RETURN_IF_ERROR(
       StartJob(OptionsOf(given), Numbers(given.sets, given.set_length), &job));
-  const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
+  const MutexLock runtime_lock(ForkSafeMutex());
   global.job = std::move(job);
   global.shut_down = false;
   return Status::Ok();
@@ -127,19 +132,18 @@ Status Init(const tf_hvd_init_options& given) {
 void Shutdown(const std::string& reason, bool through) {
   Global& global = TheGlobal();
   if (InForkedChild()) return;
-  std::unique_lock<std::mutex> lock(global.init_mutex, std::try_to_lock);
-  while (!lock.owns_lock()) {
+  while (!global.init_mutex.TryLock()) {
     if (global.in_init) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    static_cast<void>(lock.try_lock());
   }
+  const MutexLock lock(&global.init_mutex, std::adopt_lock);
   std::shared_ptr<Runtime> runtime = DefaultRuntime();
   if (runtime == nullptr) return MpiSession::FinalizeLeftover();
   runtime->Shutdown(reason, through);
   // These go when the lock is free again: `runtime` is the last reference, or
   // another thread's, and the watch waits for its thread.
   std::unique_ptr<LauncherWatch> launcher;
-  const std::lock_guard<std::mutex> runtime_lock(ForkSafeMutex());
+  const MutexLock runtime_lock(ForkSafeMutex());
   launcher = std::move(global.job.launcher);
   global.job.runtime.reset();
   global.shut_down = true;
@@ -148,7 +152,7 @@ void Shutdown(const std::string& reason, bool through) {
 // Empty when not initialised, and without MPI.
 MpiInfo TheMpi() {
   Global& global = TheGlobal();
-  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  const MutexLock lock(ForkSafeMutex());
   return global.job.runtime == nullptr ? MpiInfo() : global.job.mpi;
 }
 
@@ -190,7 +194,7 @@ int FromTopology(int (*get)(const Topology&)) {
 
 std::shared_ptr<Runtime> DefaultRuntime() {
   Global& global = TheGlobal();
-  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  const MutexLock lock(ForkSafeMutex());
   return global.job.runtime;
 }
 
@@ -202,7 +206,7 @@ Status FindDefaultRuntime(std::shared_ptr<Runtime>* runtime) {
 
 const char* NotInitializedText() {
   Global& global = TheGlobal();
-  const std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  const MutexLock lock(ForkSafeMutex());
   return global.shut_down
              ? "tf_hvd has been shut down; call hvd.shutdown() last, or leave "
                "it to the end of the program"
@@ -419,6 +423,32 @@ int tf_hvd_process_set_ranks(int set, int* ranks, int capacity) {
 int64_t tf_hvd_submitted_count() {
   const auto runtime = tf_hvd::DefaultRuntime();
   return runtime == nullptr ? -1 : runtime->SubmittedCount();
+}
+
+int tf_hvd_counters(int64_t* values, int count) {
+  for (size_t i = 0; i < tf_hvd::kCounters && static_cast<int>(i) < count;
+       ++i) {
+    const auto counter = static_cast<tf_hvd::Counted>(i);
+    values[i] = static_cast<int64_t>(tf_hvd::CountOf(counter));
+  }
+  return static_cast<int>(tf_hvd::kCounters);
+}
+
+void tf_hvd_note_sources(int64_t list, const int64_t* variables,
+                         const int64_t* places, const char* names, int count) {
+  std::vector<tf_hvd::Source> sources(static_cast<size_t>(count));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const char* const end = std::strchr(names, '\n');
+    sources[i] = {variables[i], places[i], std::string(names, end)};
+    names = end + 1;
+  }
+  tf_hvd::TheSources()->Note(list, std::move(sources));
+}
+
+void tf_hvd_forget_sources(int64_t list) { tf_hvd::TheSources()->Forget(list); }
+
+void tf_hvd_forget_variable(int64_t variable) {
+  tf_hvd::TheSources()->ForgetVariable(variable);
 }
 
 void* tf_hvd_eager_source() { return &tf_hvd::EagerSource(); }

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/status.h"
 
 #define TF_HVD_EXPORT __attribute__((visibility("default")))
 
@@ -131,6 +131,20 @@ TF_HVD_EXPORT int tf_hvd_process_set_ranks(int set, int* ranks, int capacity);
 // anything was submitted since the last one (tf_hvd/training/v1_guard.py);
 // tests, to see how often TensorFlow runs an op.
 TF_HVD_EXPORT int64_t tf_hvd_submitted_count();
+
+// Writes the first `count` of this process's counters (base/counters.h)
+// and returns how many there are. For tests.
+TF_HVD_EXPORT int tf_hvd_counters(int64_t* values, int count);
+
+// Notes a list of sources (runtime/request/sources.h) under the number `list`:
+// the number in this process of each source's variable (0: it is none), its
+// place in the whole list, and its name, each of them ended by '\n'.
+TF_HVD_EXPORT void tf_hvd_note_sources(int64_t list, const int64_t* variables,
+                                       const int64_t* places, const char* names,
+                                       int count);
+// Takes a list back, or what is known of a variable that is gone.
+TF_HVD_EXPORT void tf_hvd_forget_sources(int64_t list);
+TF_HVD_EXPORT void tf_hvd_forget_variable(int64_t variable);
 
 // Begins a timeline of this rank (runtime/events/timeline.h), and ends it; the
 // latter does nothing where there is none.

@@ -1,62 +1,27 @@
 // InitWatch: what tells the user that init waits for other ranks, and ends the
 // process when that takes too long. Nothing else can: whoever has called
-// MPI_Init waits in it until all ranks have.
-//
-// Ranks of this machine are found among its processes, below the launcher that
-// started this one; those that are in init have a thread of a name. So nothing
-// has to be written, or taken away, before MPI connects the ranks.
+// MPI_Init waits in it until all ranks have. Who is missing is not known before
+// MPI connects the ranks; `tf_hvd run` knows it (tf_hvd/launch/job_watch.py).
 #ifndef TF_HVD_RUNTIME_API_INIT_WATCH_H_
 #define TF_HVD_RUNTIME_API_INIT_WATCH_H_
 
 #include <cstdint>
-#include <map>
-#include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "runtime/base/config.h"
-#include "runtime/base/latch.h"
+#include "base/config.h"
+#include "base/latch.h"
 
 namespace tf_hvd {
 
-// What can be seen of the ranks of this machine.
-struct InitView {
-  struct Rank {
-    bool in_init = false;
-    std::string process;  // "process 12 (python x.py)"
-    bool stopped = false;
-  };
-  bool launcher_seen = false;
-  // Processes of the launcher that may be ranks, but do not say which.
-  int unknown = 0;
-  std::map<int, Rank> ranks;  // those that have a process
-};
-
-InitView LookAtRanks(const LaunchInfo& launch);
-
-// Ranks that the job needs and that have ended: they will not come. Empty
-// where that cannot be told. `known`: those that were seen here before. Pure.
-std::vector<int> EndedRanks(const InitView& view, const LaunchInfo& launch,
-                            const std::vector<int>& needed,
-                            const std::set<int>& known);
-
-// "init() has waited 30 s: rank 1 (process ...) has not called it yet; ...".
-// `needed`: the ranks of the job, by the launcher's count; `ended`: of
-// EndedRanks. Pure.
-std::string DescribeWait(const InitView& view, const LaunchInfo& launch,
-                         const std::vector<int>& needed,
-                         const std::vector<int>& ended, int64_t waited_s);
+// "init() has waited 30 s for 3 other ranks of 4. ...". `others`: of them the
+// job does not start without. Pure.
+std::string DescribeWait(int others, int size, int64_t waited_s);
 
 class InitWatch {
  public:
-  // The thread's name, by which other ranks know that this one is in init.
-  static constexpr char kThreadName[] = "tf_hvd_init";
-
-  // `needed`: the ranks without which the job does not start, by the launcher's
-  // count.
-  InitWatch(const Config& config, const LaunchInfo& launch,
-            std::vector<int> needed);
+  // `others`: how many other ranks the job does not start without.
+  InitWatch(const Config& config, const LaunchInfo& launch, int others);
   // Init has come back.
   ~InitWatch();
 
@@ -65,12 +30,13 @@ class InitWatch {
 
  private:
   void Watch();
-  [[noreturn]] void End(const std::string& why);
-  int64_t WaitedSeconds() const;
+  // Whether init comes back within so long since its start.
+  bool IsOverAfter(int64_t limit_ns);
+  std::string Text() const;
 
   const Config config_;
-  const LaunchInfo launch_;
-  const std::vector<int> needed_;
+  const int others_;
+  const int size_;
   const std::string who_;  // "rank 1 (host)"
   const int64_t start_ns_;
   Latch over_;  // init has come back

@@ -1,5 +1,8 @@
 #include "runtime/api/launcher_watch.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/log.h"
-#include "runtime/base/networks.h"
+#include "base/contract.h"
+#include "base/log.h"
 
 namespace tf_hvd {
 namespace {
@@ -39,8 +42,7 @@ void SignalAll(int signum) {
   kill(getpid(), signum);
 }
 
-// What MPI would remove in MPI_Finalize; those that use it keep it. MPICH, Open
-// MPI, Open MPI before 5 and Intel MPI name it so.
+// What MPI would remove in MPI_Finalize; those that use it keep it.
 void RemoveSegmentsOfMpi() {
   constexpr char kFolder[] = "/dev/shm/";
   std::ifstream maps("/proc/self/maps");
@@ -48,8 +50,7 @@ void RemoveSegmentsOfMpi() {
   while (std::getline(maps, line)) {
     const size_t begin = line.find(kFolder);
     if (begin == std::string::npos) continue;
-    for (const char* prefix :
-         {"mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_"}) {
+    for (const char* prefix : kMpiSegments) {
       const size_t name = begin + sizeof(kFolder) - 1;
       if (line.compare(name, std::string(prefix).size(), prefix) == 0) {
         unlink(line.c_str() + begin);
@@ -60,9 +61,22 @@ void RemoveSegmentsOfMpi() {
 
 // Of IPv4 alone.
 bool IsOwnAddress(const std::string& address) {
-  if (address.find(':') != std::string::npos) return false;
-  return VisitOwn((address + "/32").c_str(),
-                  [](const ifaddrs&) { return true; });
+  in_addr wanted = {};
+  ifaddrs* all = nullptr;
+  if (inet_pton(AF_INET, address.c_str(), &wanted) != 1 ||
+      getifaddrs(&all) != 0) {
+    return false;
+  }
+  bool found = false;
+  for (const ifaddrs* one = all; one != nullptr && !found;
+       one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET)
+      continue;
+    const auto* const own = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+    found = own->sin_addr.s_addr == wanted.s_addr;
+  }
+  freeifaddrs(all);
+  return found;
 }
 
 // True if a process of this machine listens there. Nobody is connected to: srun

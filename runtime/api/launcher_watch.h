@@ -14,10 +14,10 @@
 #include <string>
 #include <thread>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/config.h"
-#include "runtime/base/latch.h"
-#include "runtime/base/processes.h"
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/latch.h"
+#include "base/processes.h"
 
 namespace tf_hvd {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/status.h"
 
 namespace tf_hvd {
 

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/log.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "runtime/events/rank_file.h"
 
 namespace tf_hvd {
@@ -173,7 +173,7 @@ Metrics::Metrics(const Recorder* recorder, int rank, int size)
 
 Metrics::~Metrics() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     ended_ = true;
     changed_.notify_all();
   }
@@ -181,7 +181,7 @@ Metrics::~Metrics() {
 }
 
 MetricsTotals Metrics::Read() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   Look();
   return totals_;
 }
@@ -201,42 +201,46 @@ void Metrics::Look() {
 }
 
 void Metrics::Run() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(&mutex_);
   while (!ended_) {
     Look();
-    changed_.wait_for(lock, kTurn, [this] { return ended_; });
+    changed_.wait_for(lock.native(), kTurn,
+                      [this]() REQUIRES(mutex_) { return ended_; });
   }
 }
 
 struct MetricsFile::Shared {
-  std::string path;
+  Shared(std::string to, Metrics* of) : path(std::move(to)), metrics(of) {}
 
-  std::mutex mutex;
+  const std::string path;
+
+  Mutex mutex;
   std::condition_variable changed;
-  Metrics* metrics = nullptr;  // guarded by mutex; null: it has ended
-  std::string last;            // guarded by mutex: what is written at the end
-  bool written = false;        // guarded by mutex: the thread has ended
+  Metrics* metrics GUARDED_BY(mutex);      // null: it has ended
+  std::string last GUARDED_BY(mutex);      // what is written at the end
+  bool written GUARDED_BY(mutex) = false;  // the thread has ended
 
   void Run();
 };
 
 void MetricsFile::Shared::Run() {
-  std::unique_lock<std::mutex> lock(mutex);
+  MutexLock lock(&mutex);
   bool ended = false;
   int told = 0;
   while (!ended) {
-    changed.wait_for(lock, kFileTurn, [this] { return metrics == nullptr; });
+    changed.wait_for(lock.native(), kFileTurn,
+                     [this]() REQUIRES(mutex) { return metrics == nullptr; });
     ended = metrics == nullptr;
     const std::string text =
         ended ? last : OpenMetrics(metrics->Read(), metrics->rank());
-    lock.unlock();
+    lock.Unlock();
     const int error = Replace(path, text);
     if (error != 0 && error != told) {
       WriteLog(LogLevel::kWarning, "metrics",
                path + " cannot be written: " + std::strerror(error));
     }
     told = error;
-    lock.lock();
+    lock.Lock();
   }
   written = true;
   changed.notify_all();
@@ -244,9 +248,8 @@ void MetricsFile::Shared::Run() {
 
 Status MetricsFile::Start(const std::string& path, Metrics* metrics,
                           std::unique_ptr<MetricsFile>* file) {
-  const auto shared = std::make_shared<Shared>();
-  shared->path = RankFile(path, metrics->rank());
-  shared->metrics = metrics;
+  const auto shared =
+      std::make_shared<Shared>(RankFile(path, metrics->rank()), metrics);
   const int error =
       Replace(shared->path, OpenMetrics(metrics->Read(), metrics->rank()));
   if (error != 0) {
@@ -265,12 +268,13 @@ MetricsFile::MetricsFile(std::shared_ptr<Shared> shared)
 }
 
 MetricsFile::~MetricsFile() {
-  std::unique_lock<std::mutex> lock(shared_->mutex);
+  MutexLock lock(&shared_->mutex);
   Metrics* const metrics = std::exchange(shared_->metrics, nullptr);
   shared_->last = OpenMetrics(metrics->Read(), metrics->rank());
   shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, kPatience,
-                            [this] { return shared_->written; });
+  shared_->changed.wait_for(
+      lock.native(), kPatience,
+      [this]() REQUIRES(shared_->mutex) { return shared_->written; });
 }
 
 }  // namespace tf_hvd

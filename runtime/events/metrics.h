@@ -7,12 +7,12 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/mutex.h"
+#include "base/status.h"
 #include "runtime/events/call_reader.h"
 #include "runtime/events/recorder.h"
 
@@ -59,16 +59,16 @@ class Metrics {
   int rank() const { return rank_; }
 
  private:
-  void Look();  // with mutex_ held
+  void Look() REQUIRES(mutex_);
   void Run();
 
   const int rank_;
   const int64_t begun_ns_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  bool ended_ = false;    // guarded by mutex_
-  CallReader reader_;     // guarded by mutex_
-  MetricsTotals totals_;  // guarded by mutex_
+  bool ended_ GUARDED_BY(mutex_) = false;
+  CallReader reader_ GUARDED_BY(mutex_);
+  MetricsTotals totals_ GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -13,14 +13,13 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
+#include "base/contract.h"
 
 namespace tf_hvd {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-// By this name a job that runs is found (tf_hvd/observe/recording.py).
-constexpr char kMemoryName[] = "tf_hvd_recorder";
 constexpr unsigned kNeverExecuted = 0x0008U;  // MFD_NOEXEC_SEAL, Linux 6.3
 
 uint64_t Magic() {
@@ -43,7 +42,7 @@ bool TakeHandedOver(int file) {
   char name[256] = {};
   struct stat about = {};
   if (file <= 2 || readlink(link.c_str(), name, sizeof(name) - 1) <= 0 ||
-      std::strstr(name, kMemoryName) == nullptr || fstat(file, &about) != 0) {
+      std::strstr(name, kRecorder) == nullptr || fstat(file, &about) != 0) {
     return false;
   }
   fcntl(file, F_SETFD, FD_CLOEXEC);
@@ -124,14 +123,19 @@ int CreateIn(const std::string& dumps, const std::string& job, int rank,
 
 int CreateUnnamed(std::string* why) {
   // Machines may allow only such as can never be executed.
-  int file = memfd_create(kMemoryName, MFD_CLOEXEC | kNeverExecuted);
+  int file = memfd_create(kRecorder, MFD_CLOEXEC | kNeverExecuted);
   if (file < 0 && errno == EINVAL) {  // older kernels do not know it
-    file = memfd_create(kMemoryName, MFD_CLOEXEC);
+    file = memfd_create(kRecorder, MFD_CLOEXEC);
   }
   if (file >= 0 && ftruncate(file, kRecordingBytes) == 0) return file;
   *why = "memfd_create: " + ErrorText();
   if (file >= 0) close(file);
   return -1;
+}
+
+CallerKind CallerOf(const Entry& entry) {
+  if (entry.caller_waits) return CallerKind::kWaits;
+  return entry.request.compiled ? CallerKind::kCompiled : CallerKind::kGraph;
 }
 
 int64_t RealtimeNs() {
@@ -141,50 +145,6 @@ int64_t RealtimeNs() {
 }
 
 }  // namespace
-
-RecordingSlot* CallRecord::slot() const {
-  return slot_ != nullptr && slot_->number.load(kRelaxed) == number_ ? slot_
-                                                                     : nullptr;
-}
-
-void CallRecord::Agreed(int64_t order, int last, int64_t now_ns) {
-  RecordingSlot* const one = slot();
-  if (one == nullptr) return;
-  one->order.store(order, kRelaxed);
-  one->last.store(static_cast<uint16_t>(last + 1), kRelaxed);
-  one->agreed_ns.store(now_ns, kRelaxed);
-}
-
-void CallRecord::Started(uint64_t operation, int64_t now_ns) {
-  RecordingSlot* const one = slot();
-  if (one == nullptr) return;
-  one->operation.store(operation, kRelaxed);
-  one->started_ns.store(now_ns, kRelaxed);
-}
-
-void CallRecord::MovesBy(std::string_view backend) {
-  if (RecordingSlot* const one = slot()) one->backend.Set(backend);
-}
-
-void CallRecord::Moved(double part, int awaited) {
-  RecordingSlot* const one = slot();
-  if (one == nullptr) return;
-  one->part.store(part, kRelaxed);
-  one->awaited.store(awaited + 1, kRelaxed);
-}
-
-void CallRecord::Ended(const Status& status) {
-  RecordingSlot* const one = slot();
-  if (one == nullptr) return;
-  one->code.store(static_cast<uint8_t>(status.code()), kRelaxed);
-  one->ended_ns.store(NowNs(), kRelaxed);
-  if (status.ok()) return;
-  if (status.code() != StatusCode::kAborted) {
-    recorder_->Failed(number_, status.message());
-  } else if (recorder_->header()->lost_call.load(kRelaxed) == 0) {
-    recorder_->header()->lost_call.store(number_, kRelaxed);
-  }
-}
 
 std::unique_ptr<Recorder> Recorder::Make(const RecordingPlace& place,
                                          const RecordingRank& rank,
@@ -242,7 +202,55 @@ Recorder::~Recorder() {
   if (!handed_over_) file_.Close();
 }
 
-CallRecord Recorder::Add(const CallFacts& facts) {
+RecordingSlot* Recorder::SlotOf(uint64_t call) const {
+  RecordingSlot* const slot = SlotAt(memory_, call);
+  return slot->number.load(kRelaxed) == call ? slot : nullptr;
+}
+
+void Recorder::Agreed(uint64_t call, int64_t order, int last, int64_t now_ns) {
+  RecordingSlot* const one = SlotOf(call);
+  if (one == nullptr) return;
+  one->order.store(order, kRelaxed);
+  one->last.store(static_cast<uint16_t>(last + 1), kRelaxed);
+  one->agreed_ns.store(now_ns, kRelaxed);
+}
+
+void Recorder::Started(uint64_t call, uint64_t operation, int64_t now_ns) {
+  RecordingSlot* const one = SlotOf(call);
+  if (one == nullptr) return;
+  one->operation.store(operation, kRelaxed);
+  one->started_ns.store(now_ns, kRelaxed);
+}
+
+void Recorder::MovesBy(uint64_t call, std::string_view backend) {
+  if (RecordingSlot* const one = SlotOf(call)) one->backend.Set(backend);
+}
+
+void Recorder::Moved(uint64_t call, double part, int awaited) {
+  RecordingSlot* const one = SlotOf(call);
+  if (one == nullptr) return;
+  one->part.store(part, kRelaxed);
+  one->awaited.store(awaited + 1, kRelaxed);
+}
+
+void Recorder::Ended(uint64_t call, const Status& status) {
+  RecordingSlot* const one = SlotOf(call);
+  if (one == nullptr) return;
+  one->code.store(static_cast<uint8_t>(status.code()), kRelaxed);
+  one->ended_ns.store(NowNs(), kRelaxed);
+  if (status.ok()) return;
+  if (status.code() != StatusCode::kAborted) {
+    Failed(call, status.message());
+  } else if (header()->lost_call.load(kRelaxed) == 0) {
+    header()->lost_call.store(call, kRelaxed);
+  }
+}
+
+CallRecord Recorder::Add(const Entry& entry) {
+  const Request& request = entry.request;
+  const TensorSpec none{DType::kUint8, {}};
+  const TensorSpec& first =
+      request.tensors.empty() ? none : request.tensors.front();
   if (header()->ended_told_ns.load(kRelaxed) != 0 &&
       header()->lost_call.load(kRelaxed) != 0) {
     return {};
@@ -262,24 +270,24 @@ CallRecord Recorder::Add(const CallFacts& facts) {
   slot->code.store(0, kRelaxed);
   slot->last.store(0, kRelaxed);
   slot->backend.Set({});
-  slot->bytes.store(facts.bytes, kRelaxed);
-  slot->step.store(facts.step, kRelaxed);
-  slot->set.store(facts.set, kRelaxed);
-  slot->tensors.store(facts.tensors, kRelaxed);
-  slot->kind.store(static_cast<uint8_t>(facts.kind), kRelaxed);
-  slot->dtype.store(static_cast<uint8_t>(facts.dtype), kRelaxed);
-  slot->reduce_op.store(static_cast<uint8_t>(facts.reduce_op), kRelaxed);
-  slot->device.store(static_cast<uint8_t>(facts.device), kRelaxed);
-  slot->caller.store(static_cast<uint8_t>(facts.caller), kRelaxed);
-  const size_t dimensions = facts.shape == nullptr ? 0 : facts.shape->size();
-  slot->dimensions.store(static_cast<int32_t>(dimensions), kRelaxed);
-  for (size_t i = 0; i < std::min(dimensions, slot->shape.size()); ++i) {
-    slot->shape[i].store((*facts.shape)[i], kRelaxed);
+  slot->bytes.store(ExpectedBytes(entry, 1), kRelaxed);
+  slot->step.store(entry.step, kRelaxed);
+  slot->set.store(entry.set, kRelaxed);
+  slot->tensors.store(static_cast<int32_t>(request.tensors.size()), kRelaxed);
+  slot->kind.store(static_cast<uint8_t>(request.kind), kRelaxed);
+  slot->reduce_op.store(static_cast<uint8_t>(request.reduce_op), kRelaxed);
+  slot->device.store(static_cast<uint8_t>(request.device), kRelaxed);
+  slot->caller.store(static_cast<uint8_t>(CallerOf(entry)), kRelaxed);
+  slot->dtype.store(static_cast<uint8_t>(first.dtype), kRelaxed);
+  slot->dimensions.store(static_cast<int32_t>(first.shape.size()), kRelaxed);
+  for (size_t i = 0; i < std::min(first.shape.size(), slot->shape.size());
+       ++i) {
+    slot->shape[i].store(first.shape[i], kRelaxed);
   }
-  slot->name.Set(facts.name);
-  slot->source.Set(facts.source);
+  slot->name.Set(entry.name);
+  slot->source.Set(entry.source);
   slot->number.store(number, std::memory_order_release);
-  return {this, slot, number};
+  return {this, number};
 }
 
 uint64_t Recorder::calls() const { return header()->calls.load(kRelaxed); }
@@ -329,14 +337,14 @@ Recorder::Found Recorder::Look(uint64_t number, int64_t* ended_ns,
   return there < number ? Found::kComing : Found::kGone;
 }
 
-void Recorder::Failed(uint64_t number, const std::string& text) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+void Recorder::Failed(uint64_t call, const std::string& text) {
+  const MutexLock lock(&mutex_);
   header()->failed.Set(text);
-  header()->failed_call = number;
+  header()->failed_call = call;
 }
 
 void Recorder::EndedFor(const std::string& text) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (header()->ended_told_ns != 0) return;
   header()->ended.Set(text);
   ended_ = text;
@@ -344,12 +352,12 @@ void Recorder::EndedFor(const std::string& text) {
 }
 
 std::string Recorder::ended() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return ended_;
 }
 
 void Recorder::Leaves(const std::string& reason, bool through) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   header()->reason.Set(reason);
   header()->left_ns = NowNs();
   header()->state =

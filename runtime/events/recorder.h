@@ -1,75 +1,25 @@
 // Recorder: a rank's flight recorder, always on. The last calls of the rank lie
 // in a file that is mapped, so that they can be read from outside at any time,
 // and after the process was killed: nothing has to be dumped.
-//
-// CallRecord: one call's slot in it. Its writers follow one another: who
-// submits, then the holders of the progress lock, then who fires the
-// completion.
 #ifndef TF_HVD_RUNTIME_EVENTS_RECORDER_H_
 #define TF_HVD_RUNTIME_EVENTS_RECORDER_H_
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/open_file.h"
-#include "runtime/base/status.h"
-#include "runtime/base/types.h"
+#include "base/mutex.h"
+#include "base/open_file.h"
+#include "base/status.h"
+#include "base/types.h"
 #include "runtime/events/phases.h"
 #include "runtime/events/recording.h"
+#include "runtime/request/call_record.h"
+#include "runtime/request/entry.h"
 
 namespace tf_hvd {
-
-class Recorder;
-
-// Of a call that is not recorded all of this does nothing, and so it does once
-// the ring has come round and another call has the slot.
-class CallRecord {
- public:
-  CallRecord() = default;
-
-  // It is in order, at this place of its set's; `last`: the rank that made it
-  // last.
-  void Agreed(int64_t order, int last, int64_t now_ns);
-  // With all calls of the same operation.
-  void Started(uint64_t operation, int64_t now_ns);
-  void MovesBy(std::string_view backend);
-  // `part` of the operation, 0 to 1; `awaited`: whose data is waited for; -1:
-  // nobody's.
-  void Moved(double part, int awaited);
-  void Ended(const Status& status);
-
- private:
-  friend class Recorder;
-  CallRecord(Recorder* recorder, RecordingSlot* slot, uint64_t number)
-      : recorder_(recorder), slot_(slot), number_(number) {}
-
-  // Null if another call has it.
-  RecordingSlot* slot() const;
-
-  Recorder* recorder_ = nullptr;
-  RecordingSlot* slot_ = nullptr;
-  uint64_t number_ = 0;
-};
-
-// What is known of a call when it is made.
-struct CallFacts {
-  std::string_view name;
-  std::string_view source;  // "train.py:88"; empty if not known
-  int32_t set = kWorldSet;
-  OpKind kind = OpKind::kAllreduce;
-  DType dtype = DType::kUint8;  // of the first tensor
-  ReduceOp reduce_op = ReduceOp::kSum;
-  DeviceKind device = DeviceKind::kCpu;
-  CallerKind caller = CallerKind::kGraph;
-  const std::vector<int64_t>* shape = nullptr;  // of the first; null: no tensor
-  int32_t tensors = 0;
-  int64_t bytes = 0;  // of all
-  int64_t step = -1;
-};
 
 // Where it lies: in the file that whoever started the rank has handed over, and
 // looks into; or else in a folder for the job in `folder`, from where it is
@@ -115,7 +65,9 @@ struct RecordedCall {
   std::string source;
 };
 
-class Recorder {
+// Of a call it forgets what is said once the ring has come round and another
+// call has the slot.
+class Recorder final : private CallLog {
  public:
   // What has become of a call.
   enum class Found { kComing, kThere, kGone };
@@ -132,7 +84,7 @@ class Recorder {
   // Any thread. Once no more calls can be made, the first that is made is the
   // last that is written down: a program that goes on must not overwrite what
   // led there.
-  CallRecord Add(const CallFacts& facts);
+  CallRecord Add(const Entry& entry);
 
   // What operations do on their way.
   PhaseLog* phases() { return &phases_; }
@@ -155,20 +107,27 @@ class Recorder {
   void Left(bool aborted);
 
  private:
-  friend class CallRecord;
-
   Recorder(OpenFile file, char* memory, bool handed_over, std::string path);
+
+  void Agreed(uint64_t call, int64_t order, int last, int64_t now_ns) override;
+  void Started(uint64_t call, uint64_t operation, int64_t now_ns) override;
+  void MovesBy(uint64_t call, std::string_view backend) override;
+  void Moved(uint64_t call, double part, int awaited) override;
+  void Ended(uint64_t call, const Status& status) override;
+
+  // Of that call; null if another one has it.
+  RecordingSlot* SlotOf(uint64_t call) const;
   RecordingHeader* header() const {
     return reinterpret_cast<RecordingHeader*>(memory_);
   }
-  void Failed(uint64_t number, const std::string& text);
+  void Failed(uint64_t call, const std::string& text);
 
   OpenFile file_;
   char* const memory_;
   const bool handed_over_;
-  const std::string path_;    // of the file in a folder; empty for another one
-  mutable std::mutex mutex_;  // held by who writes texts into the header
-  std::string ended_;         // guarded by mutex_
+  const std::string path_;  // of the file in a folder; empty for another one
+  mutable Mutex mutex_;     // held by who writes texts into the header
+  std::string ended_ GUARDED_BY(mutex_);
   PhaseLog phases_;
 };
 

@@ -9,12 +9,13 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/log.h"
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/mutex.h"
 #include "runtime/events/rank_file.h"
 #include "runtime/events/trace_builder.h"
 
@@ -31,15 +32,6 @@ constexpr auto kPatience = std::chrono::seconds(5);
 constexpr int64_t kClockNs = 2 * kSecond;
 constexpr char kThreadName[] = "tf_hvd timeline";
 
-bool EndsWith(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() &&
-         text.substr(text.size() - end.size()) == end;
-}
-
-bool IsPackets(std::string_view path) {
-  return EndsWith(path, ".pftrace") || EndsWith(path, ".perfetto-trace");
-}
-
 int Open(const std::string& path) {
   return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
@@ -49,25 +41,24 @@ int Open(const std::string& path) {
 struct Timeline::Shared {
   std::string who;
   std::string path;
-  int64_t full_bytes = 0;  // 0: never
-  const TraceNames* names = &kTraceNames;
+  int64_t full_bytes = 0;      // 0: never
   PhaseLog* phases = nullptr;  // null: somebody else's
   std::function<Clock()> clock;
   int64_t begun_ns = 0;
   std::shared_ptr<TraceForm> form;
 
-  std::mutex mutex;  // held by who builds
+  Mutex mutex;
   std::condition_variable changed;
-  std::unique_ptr<TraceBuilder> builder;  // guarded by mutex
-  bool ended = false;    // guarded by mutex: nothing more is built
-  std::string built;     // guarded by mutex
-  bool written = false;  // guarded by mutex: the thread has ended
+  std::unique_ptr<TraceBuilder> builder GUARDED_BY(mutex);
+  bool ended GUARDED_BY(mutex) = false;  // nothing more is built
+  std::string built GUARDED_BY(mutex);
+  bool written GUARDED_BY(mutex) = false;  // the thread has ended
 
   int file = -1;           // the thread's; -1: none, all is in memory
   int64_t file_bytes = 0;  // the thread's
 
-  void Build(bool last);
-  void End();
+  void Build(bool last) REQUIRES(mutex);
+  void End() REQUIRES(mutex);
   void Run();
   int Write(std::string_view bytes, bool may_be_full);
 };
@@ -76,6 +67,12 @@ Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
                        const Recorder* recorder, PhaseLog* phases,
                        std::function<Clock()> clock,
                        std::unique_ptr<Timeline>* timeline) {
+  if (!IsTimelineName(settings.path)) {
+    return InvalidArgument("the timeline cannot be written to " +
+                           settings.path +
+                           ": it is JSON; name a .json file, which "
+                           "ui.perfetto.dev opens");
+  }
   const auto shared = std::make_shared<Shared>();
   shared->who = "rank " + std::to_string(head.rank) + " (" + head.host + ")";
   shared->path = RankFile(settings.path, head.rank);
@@ -88,14 +85,9 @@ Status Timeline::Start(const TimelineSettings& settings, TraceHead head,
   }
   // An earlier timeline's.
   unlink(BeforeSuffix(shared->path, ".before").c_str());
-  if (IsPackets(settings.path)) {
-    shared->form = MakeTracePackets();
-  } else {
-    shared->form = MakeTraceJson();
-    shared->names = &kHorovodTraceNames;
-  }
+  shared->form = MakeTraceJson();
   timeline->reset(new Timeline(shared, std::move(head), recorder, phases,
-                               settings.mark_cycles));
+                               kHorovodTraceNames, settings.mark_cycles));
   return Status::Ok();
 }
 
@@ -105,12 +97,13 @@ std::unique_ptr<Timeline> Timeline::StartInMemory(
   const auto shared = std::make_shared<Shared>();
   shared->clock = [] { return Clock{0, 0}; };
   shared->form = std::move(form);
-  return std::unique_ptr<Timeline>(
-      new Timeline(shared, std::move(head), recorder, phases, false));
+  return std::unique_ptr<Timeline>(new Timeline(
+      shared, std::move(head), recorder, phases, kTraceNames, false));
 }
 
 Timeline::Timeline(std::shared_ptr<Shared> shared, TraceHead head,
-                   const Recorder* recorder, PhaseLog* phases, bool mark_cycles)
+                   const Recorder* recorder, PhaseLog* phases,
+                   const TraceNames& names, bool mark_cycles)
     : shared_(std::move(shared)) {
   shared_->begun_ns = NowNs();
   head.time_ns = shared_->begun_ns;
@@ -118,9 +111,9 @@ Timeline::Timeline(std::shared_ptr<Shared> shared, TraceHead head,
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
   if (phases->Start()) shared_->phases = phases;
-  shared_->builder = std::make_unique<TraceBuilder>(
-      std::move(head), recorder, shared_->phases, shared_->form.get(),
-      *shared_->names, mark_cycles);
+  shared_->builder =
+      std::make_unique<TraceBuilder>(std::move(head), recorder, shared_->phases,
+                                     shared_->form.get(), names, mark_cycles);
   shared_->builder->Begin(&shared_->built);
   std::thread thread([shared = shared_] { shared->Run(); });
   pthread_setname_np(thread.native_handle(), kThreadName);
@@ -146,8 +139,9 @@ void Timeline::Shared::Run() {
   for (bool last = false; !last;) {
     {
       const auto turn = bytes.size() < kBusyBytes ? kTurn : kBusyTurn;
-      std::unique_lock<std::mutex> lock(mutex);
-      changed.wait_for(lock, turn, [this] { return ended; });
+      MutexLock lock(&mutex);
+      changed.wait_for(lock.native(), turn,
+                       [this]() REQUIRES(mutex) { return ended; });
       last = ended;
       if (!last) Build(false);
       bytes = std::exchange(built, {});
@@ -156,12 +150,12 @@ void Timeline::Shared::Run() {
     if (error == 0) continue;
     WriteLog(LogLevel::kWarning, who,
              "the timeline ends: " + path + ": " + std::strerror(error));
-    const std::lock_guard<std::mutex> lock(mutex);
+    const MutexLock lock(&mutex);
     End();
     last = true;
   }
   if (file >= 0) close(file);
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(&mutex);
   written = true;
   changed.notify_all();
 }
@@ -179,7 +173,7 @@ int Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
   file = Open(path);
   file_bytes = 0;
   if (file < 0) return errno;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(&mutex);
   std::string begin;
   builder->Begin(&begin);
   built.insert(0, begin);
@@ -187,13 +181,14 @@ int Timeline::Shared::Write(std::string_view bytes, bool may_be_full) {
 }
 
 void Timeline::Stop() {
-  std::unique_lock<std::mutex> lock(shared_->mutex);
+  MutexLock lock(&shared_->mutex);
   if (!shared_->ended) {
     shared_->Build(true);
     shared_->End();
   }
-  shared_->changed.wait_for(lock, kPatience,
-                            [this] { return shared_->written; });
+  shared_->changed.wait_for(
+      lock.native(), kPatience,
+      [this]() REQUIRES(shared_->mutex) { return shared_->written; });
 }
 
 Timeline::~Timeline() { Stop(); }

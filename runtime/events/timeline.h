@@ -9,16 +9,17 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/events/phases.h"
 #include "runtime/events/recorder.h"
 #include "runtime/events/trace.h"
 
 namespace tf_hvd {
 
+struct TraceNames;
+
 struct TimelineSettings {
-  // Rank 0's file; that of rank 3 of trace.json is trace.rank-3.json. Ends in
-  // .pftrace, or .perfetto-trace: Perfetto's packets; else Chrome's JSON.
+  // Rank 0's file; that of rank 3 of trace.json is trace.rank-3.json.
   std::string path;
   bool mark_cycles = false;
   // Of a rank's files together; 0: none. With half of it a file is full, which
@@ -35,9 +36,10 @@ class Timeline {
     int64_t error_ns = -1;
   };
 
-  // Any thread. An InvalidArgument where the file cannot be written to. All
-  // outlive the timeline. `clock` is asked on other threads. If somebody else
-  // takes the phases, operations are shown whole.
+  // Any thread. An InvalidArgument where the file cannot be written to, or is
+  // named as if it were not JSON. All outlive the timeline. `clock` is asked on
+  // other threads. If somebody else takes the phases, operations are shown
+  // whole.
   static Status Start(const TimelineSettings& settings, TraceHead head,
                       const Recorder* recorder, PhaseLog* phases,
                       std::function<Clock()> clock,
@@ -62,7 +64,8 @@ class Timeline {
  private:
   struct Shared;
   Timeline(std::shared_ptr<Shared> shared, TraceHead head,
-           const Recorder* recorder, PhaseLog* phases, bool mark_cycles);
+           const Recorder* recorder, PhaseLog* phases, const TraceNames& names,
+           bool mark_cycles);
 
   // The thread's too: it may be held up in a write when everything else is
   // gone.

@@ -1,5 +1,5 @@
-// Trace: what the timeline writes, and the two forms of it: Chrome's JSON and
-// Perfetto's TrackEvent. Pure; one thread.
+// Trace: what the timeline writes, and its forms: Chrome's JSON for a file, and
+// lines of a profile (kernels/profiler.cc). Pure; one thread.
 //
 // A track is a row of a viewer; what is on it lies side by side or nests.
 #ifndef TF_HVD_RUNTIME_EVENTS_TRACE_H_
@@ -61,10 +61,6 @@ class TraceForm {
 
 // Chrome's JSON array of events. It may end anywhere: viewers need no bracket.
 std::unique_ptr<TraceForm> MakeTraceJson();
-
-// Packets of protos/perfetto/trace/trace.proto: files of several ranks, one
-// behind the other, are one trace.
-std::unique_ptr<TraceForm> MakeTracePackets();
 
 }  // namespace tf_hvd
 

@@ -5,8 +5,8 @@
 #include <cctype>
 #include <iterator>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/types.h"
+#include "base/clock.h"
+#include "base/types.h"
 
 namespace tf_hvd {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/contract/operation.h"
 #include "runtime/request/entry.h"
-#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 

@@ -13,7 +13,7 @@ void CompletionThread::Add(std::vector<Outcome> outcomes) {
     pthread_setname_np(thread_.native_handle(), kThreadName);
   }
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     std::move(outcomes.begin(), outcomes.end(), std::back_inserter(outcomes_));
   }
   changed_.notify_one();
@@ -22,7 +22,7 @@ void CompletionThread::Add(std::vector<Outcome> outcomes) {
 void CompletionThread::Stop() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   changed_.notify_one();
@@ -30,14 +30,16 @@ void CompletionThread::Stop() {
 }
 
 void CompletionThread::Loop() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(&mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !outcomes_.empty(); });
+    changed_.wait(lock.native(), [this]() REQUIRES(mutex_) {
+      return stopping_ || !outcomes_.empty();
+    });
     if (outcomes_.empty()) return;
     std::vector<Outcome> outcomes = std::exchange(outcomes_, {});
-    lock.unlock();
+    lock.Unlock();
     fire_(std::move(outcomes));
-    lock.lock();
+    lock.Lock();
   }
 }
 

@@ -10,10 +10,10 @@
 
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/execution/cycle.h"
 
 namespace tf_hvd {
@@ -38,10 +38,10 @@ class CompletionThread {
   void Loop();
 
   const std::function<void(std::vector<Outcome> outcomes)> fire_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Outcome> outcomes_;  // guarded by mutex_
-  bool stopping_ = false;          // guarded by mutex_
+  std::vector<Outcome> outcomes_ GUARDED_BY(mutex_);
+  bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

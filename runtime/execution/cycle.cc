@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace tf_hvd {
 namespace {
@@ -109,7 +109,7 @@ void Cycle::CheckAbort(int64_t now_ns) {
 }
 
 void Cycle::AskToLeave(const std::string& reason, bool through) {
-  const std::lock_guard<std::mutex> lock(leave_mutex_);
+  const MutexLock lock(&leave_mutex_);
   if (!leave_asked_) {
     leave_reason_ = reason;
     leave_through_ = through;
@@ -121,7 +121,7 @@ void Cycle::LeaveIfAsked(int64_t now_ns) {
   if (!leave_asked_ || end_.leaving()) return;
   end_.Leave(now_ns);
   {
-    const std::lock_guard<std::mutex> lock(leave_mutex_);
+    const MutexLock lock(&leave_mutex_);
     controller_.Leave(leave_reason_, leave_through_);
   }
   CloseAtEnd(now_ns);

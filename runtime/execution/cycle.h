@@ -10,21 +10,21 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/config.h"
+#include "base/log.h"
+#include "base/mutex.h"
 #include "runtime/agreement/controller.h"
 #include "runtime/agreement/message.h"
-#include "runtime/base/config.h"
-#include "runtime/base/log.h"
+#include "runtime/contract/world.h"
 #include "runtime/events/recorder.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/idling.h"
 #include "runtime/execution/job_end.h"
 #include "runtime/request/tensor_queue.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 
@@ -116,9 +116,9 @@ class Cycle : private ControllerHost, private ExecutorHost {
   std::vector<Outcome> outcomes_;
   int64_t next_tick_ns_ = 0;
   std::atomic<bool> leave_asked_{false};
-  std::mutex leave_mutex_;
-  std::string leave_reason_;    // guarded by leave_mutex_
-  bool leave_through_ = false;  // guarded by leave_mutex_
+  Mutex leave_mutex_;
+  std::string leave_reason_ GUARDED_BY(leave_mutex_);
+  bool leave_through_ GUARDED_BY(leave_mutex_) = false;
   JobEnd end_;
   Status abort_status_;
 };

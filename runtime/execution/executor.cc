@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <tuple>
 #include <utility>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace tf_hvd {
 
@@ -226,9 +226,9 @@ void Executor::End(Task* task, const Status& status) {
 // nobody can say until when: a late message, if it comes at all.
 void Executor::KeepForEver(std::list<UnderWay>* list,
                            std::list<UnderWay>::iterator one) {
-  static std::mutex mutex;
-  static auto* const kept = new std::list<UnderWay>;
-  const std::lock_guard<std::mutex> lock(mutex);
+  static Mutex mutex;
+  static auto* const kept PT_GUARDED_BY(mutex) = new std::list<UnderWay>;
+  const MutexLock lock(&mutex);
   kept->splice(kept->end(), *list, one);
 }
 

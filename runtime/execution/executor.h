@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "runtime/agreement/controller_host.h"
+#include "runtime/contract/operation.h"
 #include "runtime/execution/collective.h"
 #include "runtime/execution/loose_requests.h"
 #include "runtime/request/entry.h"
-#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 

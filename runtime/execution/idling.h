@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "runtime/base/clock.h"
-#include "runtime/transport/world.h"
+#include "base/clock.h"
+#include "runtime/contract/world.h"
 
 namespace tf_hvd {
 

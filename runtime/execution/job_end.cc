@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace tf_hvd {
 namespace {

@@ -7,7 +7,7 @@
 //
 // What is in order before the end is carried out after it as well, so that a
 // closed rank may still have work. Pure: the caller says what time it is and
-// what it sees; times are of the clock of runtime/base/clock.h.
+// what it sees; times are of the clock of base/clock.h.
 //
 // Holder of the progress lock only.
 #ifndef TF_HVD_RUNTIME_EXECUTION_JOB_END_H_

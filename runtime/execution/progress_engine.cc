@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "runtime/execution/idling.h"
 
 namespace tf_hvd {
@@ -79,7 +79,7 @@ void ProgressEngine::WakeBackground() {
 }
 
 void ProgressEngine::CallerTurn(bool waits) {
-  if (!TryTake()) return WakeBackground();
+  if (!progress_.TryTake()) return WakeBackground();
   ++caller_turns_;
   Doorbell* const bell = world_->doorbell();
   bell->SetAsleep(false);
@@ -87,7 +87,7 @@ void ProgressEngine::CallerTurn(bool waits) {
   std::vector<Outcome> outcomes = TakeOutcomes();
   // Nobody rings when an edge has room again.
   const bool unsent = cycle_->HasOutput();
-  Release();
+  progress_.Release();
   const bool dozing = dozing_;
   if (!dozing) bell->SetAsleep(true);
   if (open_ > 0 || unsent || cycle_->HasWork() ||
@@ -118,11 +118,11 @@ void ProgressEngine::DriveForCaller(bool waits) {
 // Without a background thread: one rank, or the time after the end.
 void ProgressEngine::DriveAlone() {
   do {
-    if (!TryTake()) return;  // the holder looks again
+    if (!progress_.TryTake()) return;  // the holder looks again
     while (cycle_->Advance()) {
     }
     std::vector<Outcome> outcomes = TakeOutcomes();
-    Release();
+    progress_.Release();
     FireAll(std::move(outcomes));
     if (cycle_->HasWork()) std::this_thread::sleep_for(kPause);
   } while (cycle_->LooksBusy() || cycle_->HasWork());
@@ -131,12 +131,12 @@ void ProgressEngine::DriveAlone() {
 void ProgressEngine::Background() {
   Doorbell* const bell = world_->doorbell();
   for (;;) {
-    const bool held = TryTake();
+    const bool held = progress_.TryTake();
     if (held) {
       const bool ended = BackgroundTurn();
       const int64_t limit_ns = WaitLimitNs(StateOfWait());
       std::vector<Outcome> outcomes = TakeOutcomes();
-      Release();
+      progress_.Release();
       const bool fired = !outcomes.empty();
       FireMeanwhile(std::move(outcomes));
       if (ended) break;

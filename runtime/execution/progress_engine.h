@@ -15,14 +15,25 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/config.h"
+#include "base/config.h"
+#include "base/mutex.h"
+#include "runtime/contract/world.h"
 #include "runtime/execution/completion_thread.h"
 #include "runtime/execution/cycle.h"
 #include "runtime/execution/idling.h"
 #include "runtime/request/tensor_queue.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
+
+// The thread that runs the cycle holds it. No thread waits for it.
+class CAPABILITY("progress lock") ProgressLock {
+ public:
+  bool TryTake() TRY_ACQUIRE(true) { return !taken_.exchange(true); }
+  void Release() RELEASE() { taken_ = false; }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
 
 class ProgressEngine {
  public:
@@ -46,27 +57,24 @@ class ProgressEngine {
   void Leave(const std::string& reason, bool through);
 
  private:
-  bool TryTake() { return !taken_.exchange(true); }
-  void Release() { taken_ = false; }
-
   void Background();
-  bool BackgroundTurn();
+  bool BackgroundTurn() REQUIRES(progress_);
   bool Doze();
   void WakeBackground();
-  WaitState StateOfWait() const;
+  WaitState StateOfWait() const REQUIRES(progress_);
   void CallerTurn(bool waits);
-  void DriveForCaller(bool waits);
+  void DriveForCaller(bool waits) REQUIRES(progress_);
   void DriveAlone();
-  void FireAll(std::vector<Outcome> outcomes);
-  void FireMeanwhile(std::vector<Outcome> outcomes);
-  std::vector<Outcome> TakeOutcomes();
+  void FireAll(std::vector<Outcome> outcomes) EXCLUDES(progress_);
+  void FireMeanwhile(std::vector<Outcome> outcomes) EXCLUDES(progress_);
+  std::vector<Outcome> TakeOutcomes() REQUIRES(progress_);
 
   const int64_t spin_ns_;
   World* const world_;
   Cycle* const cycle_;
   TensorQueue* const queue_;
 
-  std::atomic<bool> taken_{false};
+  ProgressLock progress_;
   std::atomic<int64_t> open_{0};  // own requests that have not ended
   std::atomic<bool> has_background_{false};
   std::atomic<uint64_t> caller_turns_{0};

@@ -10,17 +10,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "runtime/base/memory.h"
-#include "runtime/base/status.h"
-#include "runtime/events/recorder.h"
+#include "base/memory.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "runtime/request/call_record.h"
 #include "runtime/request/request.h"
+#include "runtime/request/sources.h"
 
 namespace tf_hvd {
 
@@ -46,7 +47,7 @@ class CallerState {
   // For what belongs to the caller and is not the request's to keep. `use` must
   // not call back.
   bool WhileWaiting(const std::function<void()>& use) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (state_ != State::kWaiting) return false;
     use();
     return true;
@@ -56,13 +57,13 @@ class CallerState {
   enum class State { kWaiting, kAnswered, kGone };
 
   bool Take(State end) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (state_ != State::kWaiting) return false;
     state_ = end;
     return true;
   }
 
-  std::mutex mutex_;  // held by what changes state_, and by WhileWaiting
+  Mutex mutex_;  // held by what changes state_, and by WhileWaiting
   std::atomic<State> state_{State::kWaiting};
 };
 
@@ -173,6 +174,9 @@ struct Entry {
   // as well.
   Status local_error;
   int64_t step = -1;  // the caller's, compared between ranks; -1: none
+  // What the tensors are the gradients of, compared between ranks; null: they
+  // are none, or it is not known.
+  std::shared_ptr<const SourceList> sources;
   // Where the program makes the call, as "train.py:88"; for the recorder alone,
   // which reads it before Submit returns.
   std::string_view source;

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace tf_hvd {
@@ -115,6 +116,38 @@ Difference TensorDifference(const Request& a, const Request& b) {
 // How the caller says that the tensor stands for something that is not dense.
 constexpr char kSlices[] = "IndexedSlices";
 
+// How the caller says that integers travel in 64 bits, so that their sum does
+// not wrap around: "uint8 averaged as int64".
+constexpr std::string_view kAveraged = " averaged as int64";
+
+bool IsAveraged(const Request& request) {
+  const std::string_view text = request.compression;
+  return text.size() > kAveraged.size() &&
+         text.substr(text.size() - kAveraged.size()) == kAveraged;
+}
+
+// The type that the caller's tensors have.
+std::string OwnType(const Request& request) {
+  if (IsAveraged(request)) {
+    return request.compression.substr(
+        0, request.compression.size() - kAveraged.size());
+  }
+  if (!request.compression.empty() || request.tensors.empty()) {
+    return request.compression;
+  }
+  return NameOf(request.tensors.front().dtype);
+}
+
+// Where one side averages integers: its caller has compressed nothing.
+Difference AveragedDifference(const Request& a, const Request& b) {
+  const std::string type_a = OwnType(a), type_b = OwnType(b);
+  if (type_a != type_b) {
+    return {type_a, type_b, "the data types must be equal on all ranks"};
+  }
+  return {NameOf(a.reduce_op), NameOf(b.reduce_op),
+          "the reduce operations must be equal on all ranks"};
+}
+
 Difference CompressionDifference(const Request& a, const Request& b) {
   if (a.compression == b.compression) return {"", "", nullptr};
   if (a.compression == kSlices || b.compression == kSlices) {
@@ -124,6 +157,7 @@ Difference CompressionDifference(const Request& a, const Request& b) {
             "it must be the one or the other on all ranks: convert it with "
             "tf.convert_to_tensor, or pass sparse_as_dense=True"};
   }
+  if (IsAveraged(a) || IsAveraged(b)) return AveragedDifference(a, b);
   const std::string none = "no compression";
   return {a.compression.empty() ? none : a.compression,
           b.compression.empty() ? none : b.compression,

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "runtime/base/wire.h"
+#include "base/wire.h"
 
 namespace tf_hvd {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/base/types.h"
+#include "base/status.h"
+#include "base/types.h"
 
 namespace tf_hvd {
 

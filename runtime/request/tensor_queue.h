@@ -5,10 +5,10 @@
 
 #include <atomic>
 #include <cstddef>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/request/entry.h"
 
 namespace tf_hvd {
@@ -31,9 +31,9 @@ class TensorQueue {
   std::string compiling() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<Entry> entries_;   // guarded by mutex_
-  std::string compiling_;        // guarded by mutex_
+  mutable Mutex mutex_;
+  std::vector<Entry> entries_ GUARDED_BY(mutex_);
+  std::string compiling_ GUARDED_BY(mutex_);
   std::atomic<size_t> size_{0};  // of entries_, readable without the lock
 };
 

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from tf_hvd.launch import run
-from tf_hvd.launch.allocation import allocation, expand
+from tf_hvd.launch.allocation import allocation, expand, other_scheduler, unscheduled
 from tf_hvd.launch.errors import UsageError
 
 
@@ -95,6 +95,49 @@ def test_what_cannot_be_read_is_said(environ, told):
     with pytest.raises(UsageError) as raised:
         allocation(environ)
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({"FLUX_URI": "local:///run/flux/local"}, "Flux"),
+        ({"COBALT_JOBID": "7"}, "Cobalt"),
+        ({"LOADL_STEP_ID": "a.7.0"}, "LoadLeveler"),
+        (SLURM, ""),
+        ({}, ""),
+    ],
+)
+def test_schedulers_of_which_the_name_is_known(environ, name):
+    assert other_scheduler(environ) == name
+
+
+def test_who_stays_here_unasked_is_told(capsys):
+    flux = {"FLUX_URI": "local:///run/flux/local"}
+    told = (
+        "tf_hvd run: inside a job of Flux, whose hosts are not known: all ranks run on this "
+        "machine; list hosts with -H\n"
+    )
+    assert hosts_of_job(flux, 2) == (2, "")
+    assert capsys.readouterr().err == told
+    # A single rank, a rank's own job, hosts of the user's, a known scheduler's, a later start.
+    hosts_of_job(flux, 1)
+    hosts_of_job({**flux, "PMIX_RANK": "0"}, 2)
+    hosts_of_job(flux, 2, hosts="a:2")
+    hosts_of_job(flux, 2, mpi_args="--hostfile mine")
+    hosts_of_job({**flux, **SLURM}, 2)
+    hosts_of_job({**flux, "TF_HVD_ELASTIC_START": "1"}, 2)
+    assert capsys.readouterr().err == ""
+    hosts_of_job({**flux, "TF_HVD_ELASTIC_START": "0"}, 2)
+    assert capsys.readouterr().err == told
+
+
+def test_open_mpi_is_kept_from_schedulers_unless_the_user_chooses():
+    ours = unscheduled("openmpi", {})
+    assert set(ours) == {"PRTE_MCA_ras", "OMPI_MCA_ras", "PRTE_MCA_plm", "OMPI_MCA_plm"}
+    assert ours["PRTE_MCA_plm"] == ours["OMPI_MCA_plm"] == "^slurm"
+    for chosen in ("PRTE_MCA_plm", "OMPI_MCA_plm"):
+        assert set(unscheduled("openmpi", {chosen: "ssh"})) == {"PRTE_MCA_ras", "OMPI_MCA_ras"}
+    assert unscheduled("mpich", {}) == {}
 
 
 def hosts_of_job(environ, ranks=None, **options):

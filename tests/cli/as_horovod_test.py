@@ -150,7 +150,7 @@ def test_an_unmodified_console_script_under_mpirun(environ, family, mpi_prefixes
     script = tmp_path / "train"
     script.write_text(CONSOLE_SCRIPT.format(python=sys.executable))
     script.chmod(0o755)
-    shown = [sys.executable, "-P", "-m", "tf_hvd.horovod.names", "--path"]
+    shown = [sys.executable, "-P", "-m", "tf_hvd_command", "--horovod-path"]
     path = subprocess.run(shown, capture_output=True, text=True, timeout=600, check=True).stdout
     launcher = str(mpi_prefixes[family] / "bin" / "mpirun")
     words = {
@@ -183,8 +183,8 @@ def test_a_path_that_the_user_gives_comes_second(call, program):
 
 
 def test_the_path_for_other_launchers_is_told_without_tensorflow():
-    command = [sys.executable, "-P", "-X", "importtime", "-m", "tf_hvd.horovod.names", "--path"]
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "tf_hvd_command", "--horovod-path"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert os.path.isdir(os.path.join(ended.stdout.strip(), "horovod"))
-    assert "| tf_hvd.horovod\n" in ended.stderr
+    assert "tf_hvd.launch." in ended.stderr
     assert "tensorflow" not in ended.stderr

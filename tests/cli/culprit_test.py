@@ -1,6 +1,5 @@
 """Whom the closing paragraph of a failed job names, and why."""
 
-import os
 import pathlib
 import re
 import signal
@@ -10,8 +9,9 @@ import time
 import psutil
 import pytest
 
-from tf_hvd.launch import culprit, keeper
-from tf_hvd.launch.session import CALLED, EXCEPTION, Session
+from tf_hvd.core import contract
+from tf_hvd.launch import culprit
+from tf_hvd.launch.job_state import JobState
 from tf_hvd.launch.supervise import Ending
 from tf_hvd.launch.terminal import Screen
 
@@ -154,7 +154,10 @@ def test_a_rank_that_stops_before_init(environ, call, program):
     assert code == 1
     told = " ".join(errors[errors.rindex("tf_hvd run: ") :].split())
     assert "rank 0 was the first to end with an error (exit code 1)" in told
-    assert re.search(r"rank 1, process .* is stopped \(SIGSTOP", told), errors
+    who = (
+        r"tf_hvd run: init\(\) has waited 3 s for other ranks; rank 1, process .* is stopped \(SIGS"
+    )
+    assert re.search(who, errors), errors
 
 
 def test_the_rank_that_answers_for_all_stops(environ, call, program, closing):
@@ -185,41 +188,49 @@ def test_a_launcher_that_is_killed_is_named(environ, start, program, closing, tm
 
 
 @pytest.fixture
-def session():
-    with Session() as session:
-        session.ranks = {0: 10, 1: 11}
-        yield session
+def state(said):
+    """Of a job whose ranks 0 and 1 run here."""
+    made = JobState()
+    for rank in range(2):
+        said(made, contract.RUNS, rank)
+    return made
 
 
-def ends(session, number, code, seconds, exception=""):
-    """Makes the files of a rank that has ended."""
-    for name, text in ((f"{keeper.ENDED}{number}", code), (f"{EXCEPTION}{number}", exception)):
-        if text != "":
-            (session.folder / name).write_text(str(text))
-            os.utime(session.folder / name, (seconds, seconds))
+@pytest.fixture
+def ends(state, said):
+    """A rank ends, after having raised an exception, perhaps."""
+
+    def end(number, code, seconds, exception=""):
+        time_ns = int(seconds * 1e9)
+        where, _, raised = exception.partition("\n")
+        if exception:
+            said(state, contract.RAISED, number, raised, time_ns, where=where)
+        said(state, contract.ENDED, number, time=time_ns, code=code)
+
+    return end
 
 
-def found(session, ranks=2, screen=None, **ending):
-    return culprit.find(Ending(1, **ending), session, screen or Screen(print), ranks)
+def found(state, ranks=2, screen=None, **ending):
+    return culprit.find(Ending(1, **ending), state, screen or Screen(print), ranks)
 
 
-def test_sigterm_is_the_launchers_where_ranks_run_elsewhere(session):
+def test_sigterm_is_the_launchers_where_ranks_run_elsewhere(state, ends):
     """It ends those here when one on another machine has failed."""
     for number in (0, 1):
-        ends(session, number, -signal.SIGTERM, 10 + number)
-    assert found(session).what.startswith("rank 0 was the first to end with an error (signal 15")
-    unknown = found(session, ranks=3)
+        ends(number, -signal.SIGTERM, 10 + number)
+    assert found(state).what.startswith("rank 0 was the first to end with an error (signal 15")
+    unknown = found(state, ranks=3)
     assert not unknown.known
     assert unknown.what == "rank 0 was process 10, rank 1 was process 11"
     assert "none on this machine did so by itself" in unknown.cure
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_a_rank_that_raised_and_was_then_ended_by_the_launcher(session, signum):
+def test_a_rank_that_raised_and_was_then_ended_by_the_launcher(state, ends, signum):
     """The job's exit code was 137, that of the launcher's SIGKILL."""
-    ends(session, 0, -signum, 11, "t.py, line 3, in f\nValueError: a")
-    ends(session, 1, 1, 12)
-    told = found(session)
+    ends(0, -signum, 11, "t.py, line 3, in f\nValueError: a")
+    ends(1, 1, 12)
+    told = found(state)
     assert told.what == "rank 0 was the first to end with an error (exit code 1): ValueError: a"
     assert told.code == 1
 
@@ -236,10 +247,10 @@ LEFT = "t.py, line 3, in f\nUnknownError: {{function_node __wrapped}} rank 2 (be
         ("t.py, line 3, in f\nUnknownError: heading\n\nrank 2 (beta) died: its process ended", ""),
     ],
 )
-def test_who_was_told_of_a_rank_on_another_machine_is_not_the_culprit(session, told, what):
+def test_who_was_told_of_a_rank_on_another_machine_is_not_the_culprit(state, ends, told, what):
     """Rank 0 was, and its exit code 1 was the job's instead of the other's 3."""
-    ends(session, 0, 1, 10, told)
-    found_ = found(session, ranks=4)
+    ends(0, 1, 10, told)
+    found_ = found(state, ranks=4)
     number = 3 if "rank 3" in told else 2
     assert found_.what.startswith(f"rank {number}, on beta, {what}")
     assert "[Op" not in found_.what
@@ -247,29 +258,29 @@ def test_who_was_told_of_a_rank_on_another_machine_is_not_the_culprit(session, t
 
 
 @pytest.mark.parametrize("called", [True, False])
-def test_a_traceback_that_a_rank_may_have_got_over_is_its_last_line(session, called):
+def test_a_traceback_that_a_rank_may_have_got_over_is_its_last_line(state, ends, said, called):
     """From init on a rank tells of the exception that ends it."""
-    ends(session, 0, 3, 10)
+    ends(0, 3, 10)
     if called:
-        (session.folder / f"{CALLED}10").touch()
+        said(state, contract.CALLED)
     screen = Screen(lambda text: None)
     text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\nValueError: a\n'
     screen.add(0, text, 0.0)
     screen.finish()
     why = "its last line is 'ValueError: a'" if called else "ValueError: a"
-    told = found(session, screen=screen)
+    told = found(state, screen=screen)
     assert told.what == f"rank 0 was the first to end with an error (exit code 3): {why}"
     assert ("t.py, line 3" in told.where) is not called
 
 
 @pytest.mark.parametrize("raised", [True, False])
-def test_code_75_is_of_an_elastic_job_or_the_program_s_own(session, raised):
+def test_code_75_is_of_an_elastic_job_or_the_program_s_own(state, ends, raised):
     """A program that ended by `sys.exit(75)` was told as a rank to be started again."""
-    ends(session, 0, 75, 10, "t.py, line 3\nUnknownError: stall: 'g'" if raised else "")
+    ends(0, 75, 10, "t.py, line 3\nUnknownError: stall: 'g'" if raised else "")
     screen = Screen(lambda text: None)
     screen.add(0, "disk full\n", 0.0)
     screen.finish()
-    told = found(session, screen=screen).what
+    told = found(state, screen=screen).what
     if raised:
         assert told == "rank 0 ended to be started again (exit code 75): UnknownError: stall: 'g'"
     else:
@@ -277,11 +288,11 @@ def test_code_75_is_of_an_elastic_job_or_the_program_s_own(session, raised):
         assert told == f"{first}: its last line is 'disk full'"
 
 
-def test_a_rank_that_came_to_its_end_too_early_is_named(session):
+def test_a_rank_that_came_to_its_end_too_early_is_named(state, ends):
     """It was rank 0 that "was the first to end with an error: ... rank 1 (a) left: exit"."""
     told = "UnknownError: rank 1 (a) left: its program has ended; 'score' still needed it"
-    ends(session, 0, 1, 10, f"t.py, line 3, in f\n{told} [Op:HorovodAllreduce] name: score")
-    found_ = found(session)
+    ends(0, 1, 10, f"t.py, line 3, in f\n{told} [Op:HorovodAllreduce] name: score")
+    found_ = found(state)
     assert found_.what == (
         "rank 1 came to the end of its program before rank 0 did; 'score' still needed it"
     )
@@ -289,48 +300,48 @@ def test_a_rank_that_came_to_its_end_too_early_is_named(session):
     assert found_.code is None
     screen = Screen(lambda text: None)
     screen.add(1, "no data\n", 0.0)  # by sys.exit("no data")
-    assert found(session, screen=screen).what == (
+    assert found(state, screen=screen).what == (
         "rank 1 came to the end of its program before rank 0 did, its last line being 'no data'; "
         "'score' still needed it"
     )
 
 
-def test_a_rank_that_died_is_named_though_its_end_is_noted_last(session):
+def test_a_rank_that_died_is_named_though_its_end_is_noted_last(state, ends):
     """Whose keeper has waited for a core."""
-    ends(session, 0, 1, 10, "t.py, line 3, in f\nUnknownError: rank 1 (a) died: its process ended")
-    ends(session, 1, -signal.SIGKILL, 12)
+    ends(0, 1, 10, "t.py, line 3, in f\nUnknownError: rank 1 (a) died: its process ended")
+    ends(1, -signal.SIGKILL, 12)
     told = "rank 1 was the first to end with an error (signal 9, Killed)"
-    assert found(session).what == told
+    assert found(state).what == told
 
 
-def test_a_rank_here_that_somebody_has_ended_is_named_by_who_was_told_of_it(session):
+def test_a_rank_here_that_somebody_has_ended_is_named_by_who_was_told_of_it(state, ends):
     """That one's SIGTERM alone might be the launcher's."""
-    ends(session, 0, -signal.SIGTERM, 10)
+    ends(0, -signal.SIGTERM, 10)
     screen = Screen(lambda text: None)
     text = "UnknownError: rank 0 (alpha) died: its process ended"
     screen.add(2, f"Traceback (most recent call last):\n  File\n{text}\n", 0.0)
     screen.finish()
-    told = found(session, ranks=3, screen=screen)
+    told = found(state, ranks=3, screen=screen)
     assert told.what == "rank 0 was the first to end with an error (signal 15, Terminated)"
 
 
-def test_an_exception_on_another_machine_is_told(session):
+def test_an_exception_on_another_machine_is_told(state, ends):
     screen = Screen(lambda text: None)
     screen.add(7, "Traceback (most recent call last):\n  File\nValueError: no images\n", 0.0)
     screen.finish()
-    told = found(session, ranks=8, screen=screen)
+    told = found(state, ranks=8, screen=screen)
     assert told.what == (
         "rank 7, on another machine, was the first to print an exception: ValueError: no images"
     )
 
 
-def test_a_launcher_that_fails_after_a_rank_is_not_the_culprit(session):
+def test_a_launcher_that_fails_after_a_rank_is_not_the_culprit(state, ends):
     """Open MPI's died of an assertion of its own when a rank had ended."""
     now = time.time()
-    ends(session, 0, 1, now, "t.py, line 3, in f\nValueError: a")
+    ends(0, 1, now, "t.py, line 3, in f\nValueError: a")
     later, before = int((now + 1) * 1e9), int((now - 1) * 1e9)
-    assert "ValueError: a" in found(session, signum=signal.SIGABRT, time_ns=later).what
-    told = found(session, signum=signal.SIGKILL, time_ns=before)
+    assert "ValueError: a" in found(state, signum=signal.SIGABRT, time_ns=later).what
+    told = found(state, signum=signal.SIGKILL, time_ns=before)
     assert told.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
 
 

@@ -53,6 +53,14 @@ def gpus(*lines, count=1, cuda=True):
     return changed({"gpu": lines, "tensorflow_gpus": {"built_with_cuda": cuda, "count": count}})
 
 
+def test_the_cores_that_a_job_binds_first_are_named():
+    (line,) = named(changed({"first_cores": [0, 4, 0.2134]}), "cores")
+    wanted = "16; the first two ranks of a job are bound to 0 and 4: core-to-core latency 0.21 us"
+    assert (line.value, line.state) == (wanted, OK)
+    (line,) = named(WELL, "cores")
+    assert line.value == "16"
+
+
 def test_a_machine_without_gpus_is_well():
     lines = findings(WELL)
     assert {line.state for line in lines} == {OK}
@@ -290,7 +298,7 @@ def test_settings_that_are_shown():
         "_HOROVOD_SECRET_KEY": "abc",
         "NCCL_DEBUG": "WARN",
         "CUDA_VISIBLE_DEVICES": "0,1",
-        "TF_HVD_LAUNCHER_FOLDER": "/x",
+        "TF_HVD_JOB": "tf_hvd-x",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     lines = named(changed(environ=environ), "setting")

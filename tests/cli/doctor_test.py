@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -53,7 +54,9 @@ def test_this_machine(report, family, mpi_prefixes):
     assert str(mpi_prefixes[family] / "bin") in value(lines, "MPI launcher")
     assert str(mpi_prefixes[family] / "lib") in value(lines, "MPI library")
     assert name.strip() in value(lines, "MPI library")
-    assert value(lines, "cores") == str(doctor.count_cores())
+    cores, _, pair = value(lines, "cores").partition("; ")
+    assert cores == str(doctor.count_cores())
+    assert re.search(r"core-to-core latency \d+\.\d\d us$", pair) or cores == "1"
     assert value(lines, "shared memory").endswith(" MiB free in /dev/shm")
     assert "no_such_libcuda.so.1: cannot open" in value(lines, "CUDA driver")
     assert "tensors on GPUs" not in lines
@@ -78,7 +81,7 @@ def test_on_a_software_gpu(report, environ):
         "by MPI if it is CUDA-aware on all ranks, else through the host's memory"
     )
 
-    table = [sys.executable, "-m", "tf_hvd.horovod.horovodrun", "--check-build"]
+    table = [sys.executable, "-m", "tf_hvd_command", "--horovodrun", "--check-build"]
     done = subprocess.run(
         table,
         env={**environ, **software},

@@ -13,7 +13,7 @@ from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.main import Parser, add_run_options
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HOROVODRUN = [sys.executable, "-m", "tf_hvd.horovod.horovodrun"]
+HOROVODRUN = [sys.executable, "-m", "tf_hvd_command", "--horovodrun"]
 # Of Horovod 0.28.1, beside --version and --check-build.
 _NAMES = """
 -np --num-proc --disable-cache --start-timeout --network-interfaces --network-interface

@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from tf_hvd.launch import job_watch, keeper
+from tf_hvd.core import contract
+from tf_hvd.launch import job_watch
+from tf_hvd.launch.job_state import JobState
 from tf_hvd.launch.processes import is_alive
-from tf_hvd.launch.session import Session
 
 WAIT = 600
 
@@ -383,64 +384,66 @@ def test_the_command_does_not_load_tensorflow(tmp_path):
         (["ended", "ended"], [], False),  # both ended well
     ],
 )
-def test_a_launcher_that_outlives_its_ranks_is_ended(monkeypatch, ranks, running, left_over):
+def test_a_launcher_that_outlives_its_ranks_is_ended(
+    monkeypatch, session, said, ranks, running, left_over
+):
     """Open MPI's waits for ever for a machine that cannot be reached."""
     gone = subprocess.Popen(["true"])
     gone.wait()
-    with Session() as session:
-        processes = {"ended": gone.pid, "living": os.getpid()}
-        session.ranks.update(enumerate(processes[state] for state in ranks))
-        for number in running:
-            (session.folder / f"{keeper.RUNNING}{number}").touch()
-        looking = job_watch.JobWatch(session, 2, 2, None)
-        assert looking.look() is not None, "the launcher has some time"
-        monkeypatch.setattr(job_watch, "TO_END", 0.0)
-        assert (looking.look() is None) is left_over
-        assert ("cannot be reached" in " ".join(looking.ended_for.split())) is left_over
+    processes = {"ended": gone.pid, "living": os.getpid()}
+    for number, state in enumerate(ranks):
+        said(session.state, contract.RUNS, number, process=processes[state])
+        if number not in running:
+            said(session.state, contract.ENDED, number)
+    looking = job_watch.JobWatch(session, 2, 2, None)
+    assert looking.look() is not None, "the launcher has some time"
+    monkeypatch.setattr(job_watch, "TO_END", 0.0)
+    assert (looking.look() is None) is left_over
+    assert ("cannot be reached" in " ".join(looking.ended_for.split())) is left_over
 
 
 @pytest.mark.parametrize(
-    ("code", "files", "failed"),
+    ("code", "said_before", "failed"),
     [
-        ("-9", [], [1]),
-        ("3", [], []),  # it never was in the job: MPICH lets the others go on
-        ("3", ["joined.1"], [1]),
-        ("3", ["joined.1", "left.1"], []),
-        ("", [], [1]),  # who was to write the code was killed as well
+        (-9, [], [1]),
+        (3, [], []),  # it never was in the job: MPICH lets the others go on
+        (3, [contract.JOINED], [1]),
+        (3, [contract.JOINED, contract.LEFT], []),
+        (None, [], [1]),  # who was to tell the code was killed as well
     ],
 )
-def test_which_ends_are_those_of_the_job(code, files, failed):
+def test_which_ends_are_those_of_the_job(said, code, said_before, failed):
     gone = subprocess.Popen(["true"])
     gone.wait()
-    with Session() as session:
-        session.ranks[1] = gone.pid
-        for name in [f"{keeper.RUNNING}1", *files]:
-            (session.folder / name).touch()
-        (session.folder / f"{keeper.ENDED}1").write_text(code)
-        assert session.failed() == failed
+    state = JobState()
+    said(state, contract.RUNS, 1, process=gone.pid)
+    for what in said_before:
+        said(state, what, 1)
+    if code is not None:
+        said(state, contract.ENDED, 1, code=code)
+    assert state.failed() == failed
 
 
-def test_whose_process_it_is(tmp_path):
+def test_whose_process_it_is(session):
     """Only what is surely a failed rank's may be killed while others run."""
-    with Session() as session:
-        folder = {"TF_HVD_LAUNCHER_FOLDER": str(session.folder)}
-        for environ, expected in [
-            ({**folder, "PMI_RANK": "1"}, 1),
-            ({**folder, "OMPI_COMM_WORLD_RANK": "0"}, 0),
-            (folder, None),
-            ({"TF_HVD_LAUNCHER_FOLDER": str(tmp_path), "PMI_RANK": "1"}, None),
-        ]:
-            process = subprocess.Popen(["sleep", "100"], env={**os.environ, **environ})
-            try:
-                # Popen may return before the kernel has laid out the new program's environment.
-                environment = pathlib.Path(f"/proc/{process.pid}/environ")
-                limit = time.monotonic() + WAIT
-                while not environment.read_bytes():
-                    assert time.monotonic() < limit
-                assert session.rank_of(process.pid) == expected
-            finally:
-                process.kill()
-                process.wait()
+    of_job = {contract.JOB: session.home.job}
+    for environ, expected in [
+        ({**of_job, "PMI_RANK": "1"}, 1),
+        ({**of_job, "OMPI_COMM_WORLD_RANK": "0"}, 0),
+        (of_job, None),
+        ({contract.JOB: "tf_hvd-another", "PMI_RANK": "1"}, None),
+    ]:
+        process = subprocess.Popen(["sleep", "100"], env={**os.environ, **environ})
+        try:
+            # Popen may return before the kernel has laid out the new program's environment.
+            environment = pathlib.Path(f"/proc/{process.pid}/environ")
+            limit = time.monotonic() + WAIT
+            while not environment.read_bytes():
+                assert time.monotonic() < limit
+            assert session.rank_of(process.pid) == expected
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_what_a_killed_rank_has_forked(environ, call, program):
@@ -466,7 +469,7 @@ def test_mpich_with_too_little_shared_memory(mpi_prefixes, tmp_path):
     if subprocess.run([*apart, "2M", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no file systems can be mounted here")
     init = f"import ctypes; ctypes.CDLL({str(library)!r}).MPI_Init(None, None)"
-    command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", "4", sys.executable, "-c"]
+    command = [sys.executable, "-m", "tf_hvd_command", "run", "-np", "4", sys.executable, "-c"]
     environ = {**os.environ, "TF_HVD_MPI_LIBRARY": str(library)}
     for size, told in (("2M", True), ("1G", False)):
         # With room enough, a failure of another kind.

@@ -9,7 +9,7 @@ import pytest
 
 from tf_hvd.launch.processes import is_alive
 
-COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
+COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 WAIT = 600
 
 

@@ -1,6 +1,7 @@
 """`tf_hvd run` in a rank of `tf_hvd run`: a job of its own, not a part of the outer one."""
 
 import pathlib
+import socket
 import sys
 
 import pytest
@@ -15,7 +16,7 @@ say("inner", rank, sizes, sys.argv[1])
 
 OUTER = """
 import subprocess
-ours = [sys.executable, "-m", "tf_hvd.launch.main", "run", *sys.argv[1].split(",")]
+ours = [sys.executable, "-m", "tf_hvd_command", "run", *sys.argv[1].split(",")]
 done = subprocess.run([*ours, *sys.argv[2:], str(rank)], text=True, capture_output=True)
 sys.stderr.write(done.stderr)
 assert done.returncode == 0, done.returncode
@@ -31,7 +32,7 @@ depth = int(sys.argv[1])
 total = int(hvd.allreduce(tf.constant(hvd.rank() + 1), op=hvd.Sum))
 say("depth", depth, "rank", hvd.rank(), "of", hvd.size(), "sum", total)
 if hvd.rank() == 0 and depth == 0:
-    ours = [sys.executable, "-m", "tf_hvd.launch.main", "run", "--require-init", "-np", "3"]
+    ours = [sys.executable, "-m", "tf_hvd_command", "run", "--require-init", "-np", "3"]
     subprocess.run([*ours, sys.executable, __file__, "1"], check=True)
 hvd.barrier()
 """
@@ -88,3 +89,153 @@ def test_what_a_launcher_told_is_taken_away():
     assert without_launcher(environ) == dict.fromkeys(kept, "x")
     settings = {"PMI_DEBUG": "1", "PMIX_VERBOSE": "1"}
     assert without_launcher(settings) == settings, "this is no rank"
+
+
+HERE = socket.gethostname()
+# What schedulers tell a job of one slot on each of two hosts, of which this one is the second.
+# Each has the form by which one of the MPIs knows it; FILE is a file of these lines.
+SCHEDULERS = {
+    "PBS": (
+        {"PBS_JOBID": "7.server", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_NODEFILE": "FILE"},
+        f"other\n{HERE}\n",
+    ),
+    "Slurm": (
+        {
+            "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_TASKS_PER_NODE": "1(x2)",
+            **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), f"other,{HERE}"),
+            **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), "2"),
+            "SLURMD_NODENAME": HERE,
+        },
+        "",
+    ),
+    "LSF": (
+        {
+            "LSB_JOBID": "7", "LSB_DJOB_HOSTFILE": "FILE", "LSF_BINDIR": "FAKES",
+            "LSB_HOSTS": f"other {HERE}", "LSB_MCPU_HOSTS": f"other 1 {HERE} 1",
+        },
+        f"other\n{HERE}\n",
+    ),
+    "Grid Engine": (
+        {"JOB_ID": "7", "PE_HOSTFILE": "FILE", "SGE_ROOT": "FAKES", "ARC": "here"},
+        f"other 1 all.q@other UNDEFINED\n{HERE} 1 all.q@{HERE} UNDEFINED\n",
+    ),
+    "Cobalt": ({"COBALT_JOBID": "7", "COBALT_NODEFILE": "FILE"}, f"other\n{HERE}\n"),
+    "Flux": ({"FLUX_URI": "local:///run/flux/local"}, ""),
+    "LoadLeveler": (
+        {
+            "LOADL_STEP_ID": "other.7.0", "LOADL_HOSTFILE": "FILE", "LOADLBATCH": "yes",
+            "LOADL_PROCESSOR_LIST": f"other {HERE}",
+        },
+        f"other\n{HERE}\n",
+    ),
+    "Kubeflow, Open MPI": (
+        {"PRTE_MCA_prte_default_hostfile": "FILE"}, f"other slots=1\n{HERE} slots=1\n",
+    ),
+    "Kubeflow, MPICH": ({"HYDRA_HOST_FILE": "FILE"}, f"other:1\n{HERE}:1\n"),
+}  # fmt: skip
+REMOTE = ("ssh", "rsh", "srun", "blaunch", "qrsh", "pbs_tmrsh", "pbsdsh", "llspawn")
+# Who is on the same machine, as the MPI has it.
+NEIGHBOURS = """
+names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+say("rank", rank, "of", *[os.environ[n] for n in names if n in os.environ])
+"""
+# Hydra waits for ever for a daemon that srun has not started.
+TWO = ("run", "-np", "2", "--start-timeout", "60")
+BESIDE = ["rank 0 of 2", "rank 1 of 2"]
+
+
+@pytest.fixture
+def scheduled(environ, tmp_path):
+    """The environment of a process in a scheduler's job, and where remote starts leave a line."""
+    fakes, called = tmp_path / "fakes", tmp_path / "called"
+    for folder in (fakes, fakes / "bin" / "here"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in REMOTE:
+            (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {called}\nexit 1\n')
+            (folder / name).chmod(0o755)
+
+    def inside(scheduler, **more):
+        variables, lines = SCHEDULERS[scheduler]
+        (tmp_path / "hosts").write_text(lines)
+        places = {"FILE": str(tmp_path / "hosts"), "FAKES": str(fakes)}
+        told = {name: places.get(text, text) for name, text in variables.items()}
+        return {**environ, **told, "PATH": f"{fakes}:{environ['PATH']}", **more}
+
+    return inside, called
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_rank_starts_its_job_beside_itself(scheduled, call, program, scheduler):
+    """MPI was given no hosts then, and took the scheduler's: the ranks came to be elsewhere."""
+    inside, called = scheduled
+    environ = inside(scheduler, PMIX_RANK="1")
+    code, output, errors = call(*TWO, *program(NEIGHBOURS), environ=environ)
+    assert not called.exists(), called.read_text()
+    assert (code, sorted(output.splitlines()), errors) == (0, BESIDE, "")
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("scheduler", ["PBS", "Slurm"])
+def test_a_rank_starts_its_elastic_job_beside_itself(scheduled, call, program, scheduler):
+    """It took all nodes of Slurm, and no others' at all."""
+    inside, called = scheduled
+    job = (*TWO, "--min-np", "2", *program(NEIGHBOURS))
+    code, output, errors = call(*job, environ=inside(scheduler, PMIX_RANK="1"))
+    assert not called.exists(), called.read_text()
+    assert (code, sorted(output.splitlines()), errors) == (0, BESIDE, "")
+
+
+RUNS = """
+from tf_hvd.launch.run_function import run
+def where():
+    import socket
+    return socket.gethostname()
+print(run(where, np=2))
+raise SystemExit
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi"])
+def test_a_function_that_a_rank_runs_runs_beside_it(scheduled, start, family):
+    inside, called = scheduled
+    process = start(environ=inside("Slurm", PMIX_RANK="1"), before=f"exec({RUNS!r})")
+    output, errors = process.communicate(timeout=600)
+    assert not called.exists(), called.read_text()
+    assert (process.returncode, output) == (0, f"{[HERE] * 2}\n"), errors
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("hosts", ["localhost:2", f"{HERE}:2"])
+def test_this_machine_is_told_whatever_hosts_are_given(scheduled, call, program, hosts):
+    """Slurm's srun was to find "localhost", and Open MPI lacked a host that was not allocated."""
+    inside, called = scheduled
+    environ = inside("Slurm", SLURM_JOB_NODELIST="other,third", SLURM_NODELIST="other,third")
+    code, output, errors = call(*TWO, "-H", hosts, *program(NEIGHBOURS), environ=environ)
+    assert not called.exists(), called.read_text()
+    assert (code, sorted(output.splitlines()), errors) == (0, BESIDE, "")
+
+
+@pytest.mark.wire
+def test_a_rank_names_hosts_and_gets_them(scheduled, call, program):
+    inside, called = scheduled
+    job = ("run", "--no-host-check", "-H", "other:1", *program(NEIGHBOURS))
+    code, output, _ = call(*job, environ=inside("PBS", PMIX_RANK="1"))
+    assert code != 0
+    assert "rank 0" not in output
+    assert called.read_text().startswith("ssh -x other ")
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("scheduler", ["Flux", "Cobalt", "LoadLeveler"])
+def test_a_job_of_an_unknown_scheduler_says_that_it_stays_here(scheduled, call, program, scheduler):
+    """It did so in silence, or, under Cobalt, went elsewhere without a way to the other ranks."""
+    inside, called = scheduled
+    environ = inside(scheduler)
+    code, output, errors = call(*TWO, *program(NEIGHBOURS), environ=environ)
+    assert (code, sorted(output.splitlines())) == (0, BESIDE), errors
+    assert errors == (
+        f"tf_hvd run: inside a job of {scheduler}, whose hosts are not known: all ranks run on "
+        "this machine; list hosts with -H\n"
+    )
+    assert not called.exists(), called.read_text()

@@ -5,9 +5,15 @@ import os
 import pytest
 
 from tf_hvd.launch import network
-from tf_hvd.launch.environment import SETTINGS_VARIABLE, without_launcher
+from tf_hvd.launch.allocation import unscheduled
+from tf_hvd.launch.environment import own_settings, without_launcher
 from tf_hvd.launch.hosts import Host
-from tf_hvd.launch.network import LOOPBACK, closed_transports, listening_in, stays_here
+from tf_hvd.launch.network import (
+    closed_transports,
+    listening_on_loopback,
+    says_where_to_listen,
+    stays_here,
+)
 
 # Rank 0 looks when all have joined, and so have opened what they open; rank 1 listens itself.
 LISTENERS = """
@@ -19,7 +25,7 @@ hvd.init()
 own = socket.create_server(("0.0.0.0", 0)) if rank == 1 else None
 hvd.barrier()
 if rank == 0:
-    job = [p for p in psutil.Process().parents() if "tf_hvd.launch.main" in p.cmdline()][0]
+    job = [p for p in psutil.Process().parents() if "tf_hvd_command" in p.cmdline()][0]
     for process in job.children(recursive=True):
         for each in process.net_connections("inet"):
             if each.status == psutil.CONN_LISTEN:
@@ -45,24 +51,26 @@ def test_a_job_on_one_machine_listens_on_nothing_beyond_loopback(environ, family
 
 
 @pytest.mark.parametrize(
-    ("hosts", "words", "environ", "expected"),
+    ("hosts", "words", "expected"),
     [
-        ((), (), {}, True),
-        ((Host("here", 2),), (), {}, True),
-        ((Host("localhost", 2),), ("--bind-to", "socket"), {}, True),
-        ((Host("here", 1), Host("there", 1)), (), {}, False),
-        ((), ("--host", "here:1,there:1"), {}, False),
-        ((), ("-hosts=here,there",), {}, False),
-        ((), ("-iface", "eth0"), {}, False),
-        # A rank's own job, which the scheduler's hosts are not given to: its launcher takes them.
-        ((), (), {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "here,there"}, False),
-        ((), (), {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "here"}, True),
-        ((), (), {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "[["}, False),
-        ((Host("here", 2),), (), {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "a,b"}, True),
+        ((), (), True),
+        ((Host("here", 2),), (), True),
+        ((Host("localhost", 2),), ("--bind-to", "socket"), True),
+        ((Host("here", 1), Host("there", 1)), (), False),
+        ((), ("--host", "here:1,there:1"), False),
+        ((), ("-hosts=here,there",), False),
+        ((), ("-rmk", "pbs"), False),
+        ((), ("-iface", "eth0"), True),
     ],
 )
-def test_which_jobs_stay_on_one_machine(hosts, words, environ, expected):
-    assert stays_here(hosts, words, environ, "here") is expected
+def test_which_jobs_stay_on_one_machine(hosts, words, expected):
+    assert stays_here(hosts, words, "here") is expected
+
+
+def test_who_says_where_to_listen():
+    assert says_where_to_listen(("-iface", "eth0"))
+    assert says_where_to_listen(("-localhost=a",))
+    assert not says_where_to_listen(("-bind-to", "socket"))
 
 
 def test_transports_that_the_user_chooses_stay_open():
@@ -71,25 +79,26 @@ def test_transports_that_the_user_chooses_stay_open():
         "OMPI_MCA_btl": "^tcp,ofi",
         "UCX_TLS": "^tcp",
         "FI_PROVIDER": "^tcp,sockets,udp,net,sm2",
-        SETTINGS_VARIABLE: "OMPI_MCA_btl,UCX_TLS,FI_PROVIDER",
     }
     chosen = {"OMPI_MCA_btl": "self,tcp", "FI_PROVIDER": "verbs"}
-    assert closed_transports((), chosen) == {"UCX_TLS": "^tcp", SETTINGS_VARIABLE: "UCX_TLS"}
+    assert closed_transports((), chosen) == {"UCX_TLS": "^tcp"}
     words = ("--mca", "btl", "self,tcp")
     assert closed_transports(words, {"UCX_TLS": "all", "FI_PROVIDER": "x"}) == {}
 
 
 def test_a_job_that_a_rank_starts_may_go_to_other_machines():
     rank = {"OMPI_COMM_WORLD_RANK": "0", "UCX_LOG_LEVEL": "info"}
-    assert without_launcher({**rank, **closed_transports((), rank)}) == {"UCX_LOG_LEVEL": "info"}
+    ours = own_settings(closed_transports((), rank) | unscheduled("openmpi", rank))
+    assert "OMPI_MCA_plm" in ours
+    assert without_launcher({**rank, **ours}) == {"UCX_LOG_LEVEL": "info"}
+    assert own_settings({}) == {}
 
 
 def test_a_library_of_the_users_stays_preloaded(tmp_path):
-    theirs = listening_in(LOOPBACK, tmp_path, {"LD_PRELOAD": "libjemalloc.so"})["LD_PRELOAD"]
+    theirs = listening_on_loopback(tmp_path, {"LD_PRELOAD": "libjemalloc.so"})["LD_PRELOAD"]
     assert theirs.endswith("/libtf_hvd_listen.so:libjemalloc.so")
-    alone = listening_in(LOOPBACK, tmp_path, {})
+    alone = listening_on_loopback(tmp_path, {})
     assert os.path.basename(alone["LD_PRELOAD"]) == "libtf_hvd_listen.so"
-    assert alone["TF_HVD_LISTEN_ON"] == "127.0.0.0/8,::1/128"
 
 
 PRELOADED = "say(os.environ.get('LD_PRELOAD'))"
@@ -102,33 +111,16 @@ def test_ranks_have_what_the_user_preloads_and_no_more(environ, call, program):
 
 
 @pytest.mark.parametrize(
-    ("interfaces", "common", "expected"),
+    ("common", "expected"),
     [
-        ("", ["10.0.0.0/24"], "10.0.0.0/24"),
-        ("", [], ""),
-        ("", ["10.0.0.0/24", "10.1.0.0/16"], ""),
+        (["10.0.0.0/24"], "10.0.0.0/24"),
+        ([], ""),
+        (["10.0.0.0/24", "10.1.0.0/16"], ""),
         # The machine that starts a job need not be one of it.
-        ("", ["192.168.7.0/24"], ""),
-        ("eth1", ["10.0.0.0/24", "10.1.0.0/16"], "10.1.0.0/16"),
-        ("eth0,eth1", ["10.0.0.0/24", "10.1.0.0/16"], ""),
-        ("10.1.0.0/16", [], "10.1.0.0/16"),
-        ("ib0", [], ""),
+        (["192.168.7.0/24"], ""),
     ],
 )
-def test_the_network_of_a_job(monkeypatch, interfaces, common, expected):
-    own = {"lo": ["127.0.0.0/8"], "eth0": ["10.0.0.0/24"], "eth1": ["10.1.0.0/16"]}
+def test_the_network_of_a_job(monkeypatch, common, expected):
+    own = ["127.0.0.0/8", "10.0.0.0/24", "10.1.0.0/16"]
     monkeypatch.setattr(network, "_own_networks", lambda: own)
-    monkeypatch.setattr(network.socket, "gethostbyname", lambda name: "127.0.1.1")
-    assert network.jobs_network(interfaces, common, "openmpi") == expected
-    assert network.jobs_network(interfaces, common, "mpich") == "", "its name leads elsewhere"
-
-
-def test_open_mpis_daemons_are_started_as_the_user_says():
-    ours = network.ranks_and_daemons("openmpi", "10.0.0.0/24", (), {})
-    assert ours["TF_HVD_LISTEN_ON"] == "10.0.0.0/24,::1/128"
-    assert ours["PRTE_MCA_prte_launch_agent"].endswith("=10.0.0.0/24,::1/128 prted")
-    for words in (("--launch-agent", "mine"), ("--prtemca", "prte_launch_agent", "mine")):
-        assert set(network.ranks_and_daemons("openmpi", "10.0.0.0/24", words, {})) == {
-            "TF_HVD_LISTEN_ON"
-        }
-    assert network.ranks_and_daemons("mpich", "10.0.0.0/24", (), {}) == {}
+    assert network.jobs_network(common) == expected

@@ -5,8 +5,16 @@ import sys
 
 import pytest
 
+from tf_hvd.core import contract
 from tf_hvd.launch.command_line import Job, by_way_of_rank
-from tf_hvd.launch.environment import interface_environment, session_environment, ssh_environment
+from tf_hvd.launch.environment import (
+    exported_names,
+    interface_environment,
+    rank_environment,
+    session_environment,
+    ssh_environment,
+)
+from tf_hvd.launch.launchers import Launcher
 
 SSH = """\
 #!/bin/sh
@@ -56,9 +64,9 @@ def test_input_and_ssh_of_a_job_with_another_host(start, program, ssh, tmp_path)
         assert f"-p 2222 -i {tmp_path / 'key'} elsewhere " in log.read_text()
 
 
-def test_a_machine_without_our_python_starts_the_program_itself(tmp_path):
+def test_a_machine_without_our_python_starts_the_program_itself(session):
     job = Job(ranks=2, command=("sh", "-c", "cat; echo $0 done", "it"))
-    line = list(by_way_of_rank("openmpi", job, str(tmp_path), local=False))
+    line = list(by_way_of_rank("openmpi", job, session, local=False))
     assert sys.executable in line
     line[line.index(sys.executable)] = "/no/such/python"
     done = subprocess.run(line, input="lost", text=True, capture_output=True, check=True)
@@ -83,3 +91,10 @@ def test_where_open_mpi_keeps_its_files():
     assert session_environment("openmpi", "/job", {name: "/mine"}) == {name: "/mine"}
     assert session_environment("openmpi", "/job", {"PRTE_MCA_prte_tmpdir_base": "/x"}) == {}
     assert session_environment("mpich", "/job", {}) == {}
+
+
+def test_mpich_has_a_variable_to_lose():
+    """Its launcher loses the last one of its environment on other machines: a rank's job, once."""
+    ranks = rank_environment(Launcher("mpich", "mpiexec"), {contract.JOB: "tf_hvd-1"}, False)
+    assert list(ranks)[-1] == contract.LAST
+    assert contract.LAST in exported_names(ranks)

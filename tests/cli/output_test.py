@@ -3,14 +3,14 @@
 import os
 import re
 import subprocess
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_hvd.core.commit_store import JOB_VARIABLE
+from tf_hvd.core import contract
 from tf_hvd.launch import rank as rank_program
+from tf_hvd.launch.command_line import Job, Output, by_way_of_rank
 from tf_hvd.launch.job_output import Bar, Cell
 
 LINES = 3000
@@ -49,12 +49,14 @@ def test_timestamps_need_no_folder(environ, call, program):
         assert re.fullmatch(rf"({stamp}error\n){{{ranks}}}", errors)
 
 
-def test_a_restart_adds_to_what_the_starts_before_have_printed(tmp_path):
+def test_a_restart_adds_to_what_the_starts_before_have_printed(session, tmp_path):
     """It may tell why an elastic job was started again; a job that begins has files of its own."""
+    session.serve()
     for number in (0, 0, 1, 2):
-        command = [sys.executable, "-I", "-S", rank_program.__file__, "", "", ""]
-        command += [f"{tmp_path}/rank.{{rank:01d}}", "/bin/sh", "-c", f"echo {number}"]
-        environ = {**os.environ, JOB_VARIABLE: f"none:{number}"}
+        program = ("/bin/sh", "-c", f"echo {number}")
+        job = Job(ranks=1, command=program, output=Output(str(tmp_path)))
+        command = by_way_of_rank("", job, session, local=True)
+        environ = {**os.environ, contract.START: str(number)}
         # Its output ends when all is copied.
         subprocess.run(command, env=environ, capture_output=True, check=True)
     assert (tmp_path / "rank.0" / "stdout").read_text() == "0\n1\n2\n"

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
+COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 START = """
 import tensorflow as tf
 import tf_hvd as hvd

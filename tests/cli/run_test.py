@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tf_hvd.core.commit_store import JOB_VARIABLE
+from tf_hvd.core import contract
 from tf_hvd.launch.command_line import Job, Output, command_line
 from tf_hvd.launch.environment import asked_variables, exported_names, rank_environment
 from tf_hvd.launch.errors import UsageError
@@ -12,6 +12,7 @@ from tf_hvd.launch.hosts import Host
 from tf_hvd.launch.launchers import Launcher
 
 PROGRAM = ("python", "train.py", "--epochs", "2")
+LOCAL = {"ranks": 2, "cores": 2, "here": True, "environ": {"SLURMD_NODENAME": "b"}}
 TWO_HOSTS = (Host("a", 4), Host("b", 2))
 
 
@@ -95,6 +96,10 @@ def test_openmpi(job, expected):
             {"ranks": 2, "cores": 2, "interfaces": "lo,eth0", "output": Output("o", tags=True)},
             "-np 2 -genvall -iface lo -bind-to core:1",
         ),
+        (
+            {"ranks": 2, "cores": 2, "here": True},
+            "-np 2 -genvall -rmk user -launcher fork -bind-to core:1",
+        ),
     ],
 )
 def test_mpich(job, expected):
@@ -114,18 +119,34 @@ def test_mpich(job, expected):
             "--ntasks=5 --export=ALL --input=0 --distribution=arbitrary --nodelist=a,a,a,a,b "
             "--cpu-bind=cores",
         ),
+        # Of a rank, and of a rank's elastic job; and where somebody else asks for one host.
+        (
+            LOCAL,
+            "--ntasks=2 --export=ALL --input=0 --nodes=1 --nodelist=b --overlap "
+            "--overcommit --cpu-bind=cores",
+        ),
+        (
+            {**LOCAL, "hosts": (Host("localhost", 2),)},
+            "--ntasks=2 --export=ALL --input=0 --nodes=1 --nodelist=b --overlap "
+            "--overcommit --cpu-bind=cores",
+        ),
+        (
+            {**LOCAL, "hosts": (Host("b", 2),)},
+            "--ntasks=2 --export=ALL --input=0 --distribution=arbitrary --nodelist=b,b "
+            "--cpu-bind=cores",
+        ),
         (
             {"ranks": 11, "cores": 11, "output": Output("a%b", tags=True)},
             "--ntasks=11 --export=ALL --input=0 --cpu-bind=cores --label "
             "--output=a%%b/rank.%2t/stdout --error=a%%b/rank.%2t/stderr",
         ),
         (
-            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {JOB_VARIABLE: "ab:0"}},
+            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {contract.START: "0"}},
             "--ntasks=2 --export=ALL --input=0 --cpu-bind=cores --kill-on-bad-exit=0 "
             "--output=o/rank.%1t/stdout --error=o/rank.%1t/stderr",
         ),
         (
-            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {JOB_VARIABLE: "ab:10"}},
+            {"ranks": 2, "cores": 2, "output": Output("o"), "environ": {contract.START: "10"}},
             "--ntasks=2 --export=ALL --input=0 --cpu-bind=cores --kill-on-bad-exit=0 "
             "--output=o/rank.%1t/stdout --error=o/rank.%1t/stderr --open-mode=append",
         ),
@@ -197,7 +218,12 @@ def test_what_cannot_be_asked_for(tmp_path, settings, lines, text):
             False,
             {"OPAL_PREFIX": "/mpi", "TTY_COMPATIBLE": "0"},
         ),
-        (Launcher("mpich", "m"), {"TTY_COMPATIBLE": "1"}, False, {"TTY_COMPATIBLE": "1"}),
+        (
+            Launcher("mpich", "m"),
+            {"TTY_COMPATIBLE": "1"},
+            False,
+            {"TTY_COMPATIBLE": "1", "TF_HVD_LAST": ""},
+        ),
     ],
 )
 def test_rank_environment(launcher, environ, terminal, expected):

@@ -77,7 +77,7 @@ def test_a_terminal_goes_to_rank_0(environ, program):
     show = program("[say(rank, 'read', line.strip()) for line in sys.stdin]; say(rank, 'end')")
     pid, terminal = pty.fork()
     if pid == 0:
-        command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", "2", *show]
+        command = [sys.executable, "-m", "tf_hvd_command", "run", "-np", "2", *show]
         os.execvpe(command[0], command, environ)
     os.write(terminal, b"ab\ncd\n\x04")
     output = b""

@@ -2,18 +2,20 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from tf_hvd.launch import culprit, job_watch, keeper, processes, shared_memory
-from tf_hvd.launch.rank import JOINED
-from tf_hvd.launch.session import ALONE, CALLED, Session
+from tf_hvd.core import contract
+from tf_hvd.launch import culprit, job_watch, proc, processes, shared_memory
+from tf_hvd.launch.job_state import JobState
+from tf_hvd.launch.session import Home, Session
 from tf_hvd.launch.supervise import Ending
 from tf_hvd.launch.terminal import Screen
 
-COMMAND = [sys.executable, "-m", "tf_hvd.launch.main"]
+COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 MIB = 1 << 20
 
 
@@ -70,13 +72,13 @@ def test_the_limits_on_processes(monkeypatch, tmp_path):
     assert processes.most() == (7, "ulimit -u")
 
 
-def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch):
+def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch, said):
     def at(passed):
         monkeypatch.setattr(job_watch.time, "monotonic", lambda: 1000.0 + passed)
 
     # What other tests have left beside this one may have loaded it.
     monkeypatch.setattr(job_watch.processes, "has_tensorflow", lambda process: False)
-    with Session() as session:
+    with Home() as home, Session(home) as session:
         job = job_watch.JobWatch(session, 3, 3, None)
         at(0)
         job.started(os.getpid())
@@ -91,13 +93,84 @@ def test_a_start_that_takes_long_is_told_with_how_far_it_is(capsys, monkeypatch)
             (121, 3),
         ):
             at(passed)
-            session.ranks.update((rank, os.getpid()) for rank in range(come))
+            for rank in range(come):
+                said(session.state, contract.RUNS, rank, process=os.getpid())
             job.look()
         first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("tf_hvd run: after 15 s none of 3 ranks on this machine has started; ")
     assert second.startswith(
         "tf_hvd run: after 30 s only ranks 0, 1 of 3 ranks on this machine have started; "
     )
+
+
+class Waiting:
+    """A job of three ranks, of which rank 0 waits in init; its clock is the test's."""
+
+    def __init__(self, session, monkeypatch, said, called=(0,)):
+        self._patch = monkeypatch
+        self.alive = {0, 1, 2}
+        monkeypatch.setattr(processes, "has_tensorflow", lambda process: False)
+        monkeypatch.setattr(processes, "is_alive", lambda process: process - 100 in self.alive)
+        monkeypatch.setattr(processes, "is_stopped", lambda process: process == 102)
+        monkeypatch.setattr(proc, "arguments", lambda process: ["/usr/bin/python3", "a.py"])
+        for rank in range(3):
+            said(session.state, contract.RUNS, rank, process=100 + rank)
+        said(session.state, contract.CALLED, None, process=100)
+        for rank in called:
+            said(session.state, contract.CALLED, rank, process=100 + rank)
+        self.watch = job_watch.JobWatch(session, 3, 3, None)
+
+    def look(self, passed):
+        self._patch.setattr(job_watch.time, "monotonic", lambda: 1000.0 + passed)
+        return self.watch.look()
+
+
+def test_who_is_awaited_in_init_is_told_once(capsys, monkeypatch, said):
+    with Home() as home, Session(home) as session:
+        job = Waiting(session, monkeypatch, said)
+        for passed in (1, 20, 30):
+            assert job.look(passed) is not None
+        assert capsys.readouterr().err == ""
+        for passed in (31, 60, 90):
+            assert job.look(passed) is not None
+        assert capsys.readouterr().err == (
+            "tf_hvd run: init() has waited 30 s for other ranks; rank 1, process 101 (python3 "
+            "a.py), has not called it yet (still importing, or stuck before it); rank 2, process "
+            "102 (python3 a.py), is stopped (SIGSTOP, or a debugger). All ranks of the job must "
+            "call hvd.init()\n"
+        )
+
+
+def test_ranks_in_init_that_wait_for_one_that_has_ended_are_ended(capsys, monkeypatch, said):
+    ended = []
+    with Home() as home, Session(home) as session:
+        job = Waiting(session, monkeypatch, said)
+        monkeypatch.setattr(job_watch.os, "kill", lambda *how: ended.append(how))
+        job.alive = {0, 2}
+        said(session.state, contract.ENDED, 1)
+        job.look(1)
+        job.look(3)
+        assert not ended
+        job.look(4)
+        job.look(7)
+        assert ended == [(100, signal.SIGTERM), (100, signal.SIGKILL)]
+        assert capsys.readouterr().err == (
+            "tf_hvd run: init() can never finish: rank 1 has ended without calling it. All ranks "
+            "of the job must call hvd.init()\n"
+        )
+
+
+@pytest.mark.parametrize("called", [(), (0, 1, 2)])
+def test_init_that_may_do_without_a_rank_waits_for_none(capsys, monkeypatch, said, called):
+    """By `init(comm)`; or all have called it that were started."""
+    with Home() as home, Session(home) as session:
+        job = Waiting(session, monkeypatch, said, called)
+        if called:
+            monkeypatch.setattr(processes, "is_stopped", lambda process: False)
+        job.alive = {0, 1}
+        assert job.look(1) is not None
+        assert job.look(99) is not None
+        assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -145,20 +218,20 @@ def test_a_rank_that_was_told_to_be_alone_is_named(environ, call, program, closi
     assert told["next"] == "unset it"
 
 
-def test_who_is_alone_has_joined_as_far_as_it_can():
+def test_who_is_alone_has_joined_as_far_as_it_can(said):
     """All ranks may be: then each is a training of its own, as it was asked to be."""
-    with Session() as session:
-        session.ranks = {0: 10, 1: 11}
-        for name in (f"{CALLED}11", f"{ALONE}11"):
-            (session.folder / name).touch()
-        assert session.joined()
-        assert session.told_to_be_alone() == []
-        (session.folder / f"{CALLED}10").touch()
-        assert session.told_to_be_alone() == [1]
-        for name in (f"{JOINED}0", f"{keeper.RUNNING}0"):
-            (session.folder / name).touch()
-        found = culprit.find(Ending(3), session, Screen(print), 2)
-        assert "rank 1 had TF_HVD_ALONE=1" in found.what
+    state = JobState()
+    for rank in range(2):
+        said(state, contract.RUNS, rank)
+    for what in (contract.CALLED, contract.ALONE):
+        said(state, what, 1)
+    assert state.joined()
+    assert state.told_to_be_alone() == []
+    said(state, contract.CALLED)
+    assert state.told_to_be_alone() == [1]
+    said(state, contract.JOINED)
+    found = culprit.find(Ending(3), state, Screen(print), 2)
+    assert "rank 1 had TF_HVD_ALONE=1" in found.what
 
 
 LITTLE = "mount -t tmpfs -o size=9m tmpfs /dev/shm && ip link set lo up && exec "

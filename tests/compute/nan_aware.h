@@ -10,8 +10,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/types.h"
 #include "compute/half_float.h"
-#include "runtime/base/types.h"
 
 namespace tf_hvd {
 

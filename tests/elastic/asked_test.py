@@ -135,7 +135,7 @@ def launcher():
     process = os.getppid()
     while True:
         with open(f"/proc/{process}/cmdline") as command, open(f"/proc/{process}/stat") as stat:
-            if "tf_hvd.launch.main" in command.read():
+            if "tf_hvd_command\\0run" in command.read():
                 return process
             process = int(stat.read().rpartition(")")[2].split()[1])
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tf_hvd.core import commit_store
+from tf_hvd.core import contract
 from tf_hvd.elastic import commit_file, commit_folder, commits
 from tf_hvd.elastic.commit_file import CommitError, CommitFile
 from tf_hvd.elastic.state import ObjectState
+from tf_hvd.launch.commits import Parts
 
 
 @pytest.fixture
@@ -51,26 +52,6 @@ def test_what_is_written_is_read(file):
         assert {name: entry.dtype for name, entry in index.arrays.items()} == {
             name: dtype for name, (dtype, _) in arrays_of(number).items()
         }
-
-
-def test_what_nobody_has_assigned_to_is_not_copied_again(file):
-    """It is the same memory, which somebody has kept."""
-    writer = CommitFile(file)
-    kept = np.arange(1000.0)
-    for number in (1, 2, 3):
-        changing = np.full([10], number, np.float32)
-        writer.write(number, 1, b"", {"a": ("float64", kept), "b": ("float32", changing)})
-        if number == 1:
-            entry = commit_file.read_index(file).arrays["a"]
-            os.pwrite(file, b"\0" * 8, entry.offset + 8)  # would be written over
-    index = commit_file.read_index(file)
-    with pytest.raises(CommitError, match="a is damaged"):
-        commit_file.read_array(file, "a", index.arrays["a"])
-    assert commit_file.read_array(file, "b", index.arrays["b"]).view(np.float32)[0] == 3
-    writer.let_go({"b": changing})
-    writer.write(4, 1, b"", {"a": ("float64", kept), "b": ("float32", changing)})
-    index = commit_file.read_index(file)
-    assert commit_file.read_array(file, "a", index.arrays["a"]).tobytes() == kept.tobytes()
 
 
 def test_a_rank_that_dies_while_it_writes_leaves_nothing_that_is_read(file):
@@ -210,7 +191,7 @@ class Rank:
         self.writing.pop(0)
 
     def put(self):
-        self.parts = [*self.parts, self.begun][-commit_store.KEPT :]
+        self.parts = [*self.parts, self.begun][-contract.COMMITS_KEPT :]
         self.writing.pop(0)
 
 
@@ -238,7 +219,7 @@ def test_any_kill_leaves_a_complete_commit(chance):
 
 def test_only_what_all_ranks_have_written_counts():
     """A rank that failed alone, again and again, made a job go on for ever: others had written."""
-    parts = commit_store.Parts()
+    parts = Parts()
     assert parts.newest(2) == 0
     for commit in (1, 2):
         parts.put(0, commit, b"")
@@ -248,7 +229,7 @@ def test_only_what_all_ranks_have_written_counts():
 
 
 def test_the_store_forgets_what_no_job_goes_on_from():
-    parts = commit_store.Parts()
+    parts = Parts()
     for commit in (1, 2, 3, 4):
         parts.put(0, commit, b"%d" % commit)
     parts.put(1, 4, b"")
@@ -282,16 +263,16 @@ class TestOnDisk:
         self.put(folder, 4)
         self.put(folder, 5)
         self.put(folder, 6, without=[1])
-        assert folder.load(store) == 5
+        assert folder.load(store).number == 5
         found = commits.look(store)
         assert [choice.number for choice in commits.candidates([found])] == [5]
         assert store.part(2, 5) == b"2 of 5"
         shared = commits.read_shared(store, commit_folder.FILE)
         assert shared.arrays["v"].view(np.float32).tolist() == [5.0] * 1000
         # Or else a later commit 6 could have a part of this one.
-        assert folder.load(store) == 5
+        assert folder.load(store).number == 5
         self.put(folder, 6, without=[0, 2])
-        assert folder.load(store) == 5
+        assert folder.load(store).number == 5
 
     def test_old_ones_are_removed(self, folder, tmp_path):
         for number in range(1, 7):
@@ -309,18 +290,18 @@ class TestOnDisk:
         folder.put_part(1, 4, b"1 of 4")
         self.put(folder, 3)
         self.put(folder, 4, without=[1])
-        assert folder.load(store) == 4
+        assert folder.load(store).number == 4
 
     def test_the_last_complete_one_stays(self, folder, store, tmp_path):
         """The two newest were kept, of which none need be complete."""
         self.put(folder, 1)
         for number in (2, 3, 4):  # rank 1 is slow, or has died each time
             self.put(folder, number, without=[1])
-        assert folder.load(store) == 1
+        assert folder.load(store).number == 1
         for number in range(5, 20):  # as where each machine has a folder of its own
             self.put(folder, number, without=[1])
         assert len(list((tmp_path / "commits").glob("commit.*"))) == 8
-        assert folder.load(store) == 0
+        assert folder.load(store).number == 0
 
     def test_files_of_others_stay(self, folder, store, tmp_path):
         """What began with `new.` was removed."""
@@ -328,7 +309,7 @@ class TestOnDisk:
         for name in names[:-1]:
             (tmp_path / "commits" / name).write_text("kept")
         (tmp_path / "commits" / names[-1]).mkdir()
-        assert folder.load(store) == 0
+        assert folder.load(store).number == 0
         self.put(folder, 1)
         folder.clear()
         assert sorted(os.listdir(tmp_path / "commits")) == sorted(names)
@@ -344,7 +325,7 @@ class TestOnDisk:
         assert not list((tmp_path / "commits").glob("commit.*"))
         writer.save()
         writer.save()
-        assert folder.load(store) == 3
+        assert folder.load(store).number == 3
         shared = commits.read_shared(store, commit_folder.FILE)
         assert shared.arrays["v"].view(np.float32).tolist() == [3.0] * 3
 
@@ -375,7 +356,29 @@ class TestOnDisk:
             file.unlink()
         else:
             file.write_bytes(data[:-100] if damage == "cut" else data)
-        assert folder.load(store) == 1
+        with contextlib.suppress(FileNotFoundError):
+            data = file.read_bytes()
+        loaded = folder.load(store)
+        assert loaded.number == 1
+        assert [text.split(":")[:2] for text in loaded.damaged] == (
+            [] if damage == "gone" else [["commit 2", f" {name}"]]
+        )
+        # It may be looked at, and its number is free.
+        aside = tmp_path / "commits" / "refused.1"
+        assert loaded.aside == str(aside)
+        assert damage == "gone" or (aside / name).read_bytes() == data
+        self.put(folder, 2)
+        assert folder.load(store) == commit_folder.Loaded(2, [], "")
+
+    def test_a_damaged_one_may_be_an_error(self, folder, store, tmp_path):
+        """All commits were damaged, and removed, and nothing was said."""
+        self.put(folder, 1)
+        os.truncate(tmp_path / "commits" / "part.0.1", 7)
+        before = sorted(os.listdir(tmp_path / "commits"))
+        with pytest.raises(CommitError, match=r"commit 1: part\.0\.1: the part is damaged"):
+            folder.load(store, strict=True)
+        assert sorted(os.listdir(tmp_path / "commits")) == before
+        assert folder.load(store).number == 0
 
     def test_one_of_somebody_else_is_refused(self, tmp_path):
         (tmp_path / "open").mkdir()

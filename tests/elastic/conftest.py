@@ -2,16 +2,14 @@
 
 import os
 import re
-import secrets
 import shutil
 import sys
 import time
 
 import pytest
 
-from tf_hvd.core import commit_store
 from tf_hvd.elastic.store import Store
-from tf_hvd.launch.elastic_stores import Link
+from tf_hvd.launch.session import Home
 
 LIMIT = 240
 
@@ -64,15 +62,11 @@ def wait_until():
 
 @pytest.fixture
 def store():
-    """A rank's link to a commit store, of the first start of a job."""
-    token = secrets.token_hex(8)
-    command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
-    link = Link(command, commit_store.Parts())
-    assert link.is_ready()
-    link.begin(0)
-    yield Store(token, 0)
-    link.close()
-    link.process.wait(20)
+    """A rank's link to its agent, of the first start of a job."""
+    with Home() as home:
+        home.serve()
+        home.commits.begin(0)
+        yield Store(home.job, 0)
 
 
 @pytest.fixture
@@ -86,7 +80,7 @@ def elastic(tmp_path, run_to_end, mpi_library):
         flags.mkdir(exist_ok=True)
         script = tmp_path / "program.py"
         script.write_text(PREAMBLE + program)
-        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", *options]
+        command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", *options]
         settings = {
             "TF_HVD_MPI_LIBRARY": str(mpi_library(family)),
             "TF_CPP_MIN_LOG_LEVEL": "2",

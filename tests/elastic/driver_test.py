@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,26 +14,24 @@ import types
 import psutil
 import pytest
 
-from tf_hvd.core import commit_store
+from tf_hvd.core import contract
 from tf_hvd.launch import elastic_discovery, elastic_signals
-from tf_hvd.launch.elastic_driver import Driver
+from tf_hvd.launch.elastic_driver import Driver, drive
 from tf_hvd.launch.elastic_hosts import parse_discovered
-from tf_hvd.launch.elastic_start import End
-from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.errors import HostsError, UsageError
 from tf_hvd.launch.hosts import Host
 from tf_hvd.launch.processes import is_alive
-from tf_hvd.launch.supervise import Fate
+from tf_hvd.launch.run import End
 
 A, B, C = Host("a", 1), Host("b", 1), Host("c", 1)
-AGAIN = commit_store.START_AGAIN
+AGAIN = contract.START_AGAIN
 
 
-class Stores:
+class Agents:
     """Those of hosts that all answer, unless it is said otherwise."""
 
     def __init__(self):
         self.answers = {}  # by host; None: not yet
-        self.commit = 0
         self.kept, self.said = [], []
 
     def start(self, names):
@@ -40,6 +39,9 @@ class Stores:
 
     def look_for(self, names):
         return {name: self.answers.get(name, True) for name in names}
+
+    def revive(self, names):
+        pass
 
     def keep(self, names):
         self.kept.append(set(names))
@@ -52,9 +54,6 @@ class Stores:
 
     def processes(self):
         return set()
-
-    def newest(self, ranks):
-        return self.commit
 
     def lost(self, names):
         return [name for name in names if self.answers.get(name) is False]
@@ -69,18 +68,19 @@ class Job:
     def __init__(self, *starts, given=(), found=None, np=None, **options):
         defaults = {"max_np": None, "cooldown": None, "reset_limit": None, "elastic_timeout": 0.0}
         options = argparse.Namespace(**{**defaults, "np": np, "min_np": 1, **options})
-        self.stores, self.begun = Stores(), []
+        self.agents, self.begun, self.commit = Agents(), [], 0
+        parts = types.SimpleNamespace(newest=lambda ranks: self.commit)
         self._starts = iter(starts)
         discovery = None
         if found is not None:
             discovery = self.discovery = types.SimpleNamespace(
                 found=lambda: tuple(found), look=lambda: None, scripts=set()
             )
-        self.driver = Driver(options, self.stores, self._start, given, discovery)
+        self.driver = Driver(options, self.agents, parts, self._start, given, discovery)
 
-    def _start(self, hosts, number, watch):
+    def _start(self, hosts, watch):
         names = "".join(host.name for host in hosts)
-        self.begun.append((number, names))
+        self.begun.append((watch.number, names))
         return next(self._starts)(names, watch)
 
     def run(self):
@@ -92,7 +92,16 @@ def ends(*arguments, **named):
 
 
 GOOD, LEFT = ends(0), ends(AGAIN)
-UNFIT = ends(2, unfit=[("b", "host b: it has no tf_hvd"), ("b", "host b: it has MPI 1")])
+
+
+def unfit(*wrong):
+    def start(names, watch):
+        raise HostsError(wrong)
+
+    return start
+
+
+UNFIT = unfit(("b", "host b: it has no tf_hvd"), ("b", "host b: it has MPI 1"))
 
 
 def test_a_discovered_host_that_is_unfit_is_left_out_and_the_job_goes_on(capsys):
@@ -109,7 +118,7 @@ def test_so_is_one_that_was_given_once_the_job_has_run():
 
 
 @pytest.mark.parametrize(
-    ("unfit", "hosts"),
+    ("wrong", "hosts"),
     [
         (["b"], {"given": (A, B)}),
         (["a", "b"], {"found": [A, B]}),
@@ -117,21 +126,17 @@ def test_so_is_one_that_was_given_once_the_job_has_run():
     ],
     ids=["given", "all", "this_machine"],
 )
-def test_at_first_an_unfit_host_is_an_error_that_is_told_at_once(unfit, hosts):
-    job = Job(ends(2, unfit=[(name, f"{name} lacks it") for name in unfit]), np=2, **hosts)
-    with pytest.raises(UsageError, match=f"^{unfit[0]} lacks it"):
+def test_at_first_an_unfit_host_is_an_error_that_is_told_at_once(wrong, hosts):
+    job = Job(unfit(*((name, f"{name} lacks it") for name in wrong)), np=2, **hosts)
+    with pytest.raises(UsageError, match=f"^{wrong[0]} lacks it"):
         job.run()
 
 
 def test_so_is_one_that_cannot_be_reached():
     job = Job(given=(A, B), np=2)
-    job.stores.answers["b"] = False
+    job.agents.answers["b"] = False
     with pytest.raises(UsageError, match="host b cannot be reached"):
         job.run()
-
-
-def test_what_is_wrong_with_the_job_ends_it():
-    assert Job(ends(2, refused=True), found=[A, B]).run() == 2
 
 
 @pytest.mark.parametrize(
@@ -142,7 +147,7 @@ def test_who_ends_a_job_is_told_that_its_commits_are_gone(
 ):
     monkeypatch.setenv("TF_HVD_COMMIT_DIR", folder)
     job = Job(ends(143, asked=True), given=(A, B))
-    job.stores.commit = commits
+    job.commit = commits
     assert job.run() == 143
     assert ("TF_HVD_COMMIT_DIR" in capsys.readouterr()[1]) == told
 
@@ -165,8 +170,8 @@ def test_ranks_that_leave_for_a_host_have_not():
 
     job = Job(comes, comes, comes, comes, comes, GOOD, found=there)
     assert job.run() == 0
-    added, removed = commit_store.ADDED, commit_store.REMOVED
-    assert job.stores.said == [added, removed, added, removed, added]
+    added, removed = contract.ADDED, contract.REMOVED
+    assert job.agents.said == [added, removed, added, removed, added]
 
 
 def test_nor_do_they_hide_a_program_that_fails():
@@ -184,7 +189,7 @@ def test_nor_do_they_hide_a_program_that_fails():
 
 def test_a_commit_begins_the_count_anew():
     def commits(names, watch):
-        job.stores.commit += 1
+        job.commit += 1
         return End(AGAIN)
 
     job = Job(LEFT, LEFT, commits, LEFT, LEFT, GOOD, given=(A,))
@@ -219,17 +224,17 @@ def test_ranks_do_not_leave_for_a_host_that_does_not_answer_yet(capsys):
     def comes(names, watch):
         there.append(B)
         for answer in (None, False):
-            job.stores.answers["b"] = answer
+            job.agents.answers["b"] = answer
             watch.look()
         there[:] = [A]
         watch.look()
         there.append(B)
-        job.stores.answers["b"] = None
+        job.agents.answers["b"] = None
         watch.look()
-        assert job.stores.said == []
-        job.stores.answers["b"] = True
+        assert job.agents.said == []
+        job.agents.answers["b"] = True
         watch.look()
-        assert job.stores.said == [commit_store.ADDED]
+        assert job.agents.said == [contract.ADDED]
         return End(AGAIN)
 
     job = Job(comes, GOOD, found=there)
@@ -250,7 +255,7 @@ def test_the_store_of_a_host_that_was_withdrawn_is_not_kept():
     job = Job(goes, GOOD, found=there, cooldown=(100, 200))
     assert job.run() == 0
     assert [begun for _, begun in job.begun] == ["abc", "a"]
-    assert job.stores.kept == [{"a", "b", "c"}, {"a", "c"}]
+    assert job.agents.kept == [{"a", "b", "c"}, {"a", "c"}]
 
 
 def test_the_end_of_a_start_spares_a_script_that_is_being_asked():
@@ -267,13 +272,13 @@ def test_the_end_of_a_start_spares_a_script_that_is_being_asked():
         fates = []
 
         def start(_names, watch):
-            fates.extend(watch.fate(each) for each in (script.pid, below[0].pid, other.pid))
+            fates.extend(watch.spares(each) for each in (script.pid, below[0].pid, other.pid))
             return End(0)
 
         job = Job(start, found=[A])
         job.discovery.scripts.add(script.pid)
         assert job.run() == 0
-    assert fates == [Fate.LEFT, Fate.LEFT, Fate.KILLED]
+    assert fates == [True, True, False]
 
 
 def test_a_script_that_hangs_is_ended_with_what_it_has_started(tmp_path, monkeypatch):
@@ -285,6 +290,22 @@ def test_a_script_that_hangs_is_ended_with_what_it_has_started(tmp_path, monkeyp
     with pytest.raises(UsageError, match="did not end within 1 s"):
         elastic_discovery.Discovery(str(script), None)
     assert not is_alive(int((tmp_path / "sleeps").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("prints", "told"),
+    [
+        (r"printf 'a:1\n\377\376\n'", r"bytes that are no UTF-8 text, in line 2: b'\xff\xfe"),
+        ("yes", "printed more than 64 KiB, and was ended"),
+    ],
+)
+def test_a_script_that_prints_no_hosts_is_told_of(tmp_path, prints, told):
+    """It was "No such process" for the one, and all of a machine's memory for the other."""
+    script = tmp_path / "discover"
+    script.write_text(f"#!/bin/sh\n{prints}\n")
+    script.chmod(0o755)
+    with pytest.raises(UsageError, match=re.escape(told)):
+        elastic_discovery.Discovery(str(script), None)
 
 
 def test_a_signal_to_end_is_obeyed_once_and_those_for_ranks_are_not():
@@ -326,7 +347,7 @@ def started(tmp_path, mpi_library):
         script.write_text(f"#!/bin/sh\nprintf '{hosts}'\n")
         script.chmod(0o755)
         program.write_text(text)
-        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", *options]
+        command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", *options]
         command += ["--host-discovery-script", str(script), sys.executable, str(program)]
         process = subprocess.Popen(
             command,
@@ -355,7 +376,7 @@ def started(tmp_path, mpi_library):
 def test_a_job_that_waits_for_hosts_ends_in_order(started, tmp_path, signum):
     job = started("localhost:1\\n", "", "--min-np", "2")
     assert "waiting for hosts: there are slots for 1 of the 2 ranks" in job.stderr.readline()
-    assert [path.name[:15] for path in (tmp_path / "tmp").iterdir()] == ["tf_hvd-elastic-"]
+    assert [path.name[:15] for path in (tmp_path / "tmp").iterdir()] == []
     job.send_signal(signal.SIGUSR1)
     job.send_signal(signal.SIGUSR2)
     job.send_signal(signum)
@@ -384,6 +405,11 @@ def test_hosts_that_stay_have_too_few_slots():
     options = argparse.Namespace(hosts="localhost:1", hostfile=None)
     with pytest.raises(UsageError, match=r"-np 2 is more than the 1 slot of localhost:1; ask"):
         elastic_discovery.fixed_hosts(options, {}, 2)
+
+
+def test_the_setting_of_the_standby_is_refused():
+    with pytest.raises(UsageError, match=r"^TF_HVD_ELASTIC_STANDBY: .* unset it"):
+        drive(argparse.Namespace(), {"TF_HVD_ELASTIC_STANDBY": "off"})
 
 
 @pytest.mark.parametrize("line", ["hello world this is: nonsense", "localhost:two"])
@@ -417,10 +443,10 @@ def test_one_that_runs_gives_its_ranks_their_time(started, tmp_path, wait_until)
     assert not [*(tmp_path / "tmp").iterdir()]
 
 
-# Other machines are this one, where stores need other names; what a host must have they lack.
+# Other machines are this one, where agents need other names; what a host must have they lack.
 SSH = """#!/bin/sh
 case "$*" in
-*commit_store*) for last; do :; done; exec /bin/sh -c "$last.other" ;;
+*agent.py*) for last; do :; done; exec /bin/sh -c "$last.other" ;;
 *) echo "tf_hvd found missing=no tf_hvd there" ;;
 esac
 """

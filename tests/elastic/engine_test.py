@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_hvd.core import basics, commit_store
+from tf_hvd.core import basics, contract
 from tf_hvd.elastic import commits, running, state
 from tf_hvd.elastic import engine as engines
 
@@ -62,7 +62,7 @@ def test_a_rank_may_end_while_commits_are_looked_for(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         engine.leave_for(died)
     engine.stop_listening()
-    assert ended.value.code == commit_store.START_AGAIN
+    assert ended.value.code == contract.START_AGAIN
     assert told == [died]
 
 

@@ -86,50 +86,6 @@ def test_killed_ranks_change_no_bit(elastic, lines_of, tmp_path, passes):
             assert trace.spans, (start, rank)
 
 
-STANDBY = """
-state = hvd.elastic.ObjectState(batch=0)
-
-def has_standby():
-    with open("/proc/net/unix") as file:
-        return "tf_hvd_standby/" + os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[0] in file.read()
-
-@hvd.elastic.run
-def train(state):
-    with open(f"/proc/{os.getppid()}/comm") as file:
-        say("from", rank, state.batch, file.read().strip())
-    while state.batch < 1000:
-        state.batch += 1
-        total = hvd.allreduce(tf.ones([4]), op=hvd.Sum, name=f"s{state.batch}")
-        assert total.numpy().tolist() == [2.0] * 4
-        state.commit()
-        for batch, killed in ((50, 1), (100, 0)):
-            if state.batch == batch:
-                wait_for(has_standby)
-            if (state.batch, rank) == (batch, killed) and once(f"{batch}"):
-                die()
-
-train(state)
-say("end", rank)
-if rank == 1:
-    raise ValueError("at last")
-"""
-
-
-@BOTH
-def test_ranks_come_from_the_standby_where_there_is_one(elastic, lines_of, family):
-    """And their errors are told as ever."""
-    own = {"TF_HVD_TESTS_STANDBY": ""}  # and no other one
-    code, output = elastic(
-        STANDBY, "-np", "2", "--min-np", "2", "--reset-limit", "2", family=family, **own
-    )
-    found = [line.split()[3] for line in re.findall("^from .*", output, re.MULTILINE)]
-    assert found == ["tf_hvd_run_rank"] * 2 + ["tf_hvd_standby"] * 4, output
-    assert len(lines_of("end", output)) >= 1, output
-    assert "rank 1 was the first to end with an error" in output, output
-    assert "ValueError: at last" in output, output
-    assert code != 0, output
-
-
 @pytest.mark.tier2
 def test_a_job_that_lost_everything_goes_on_from_disk(elastic, lines_of, tmp_path):
     """All ranks, their stores and `tf_hvd run`: with the bits of one that nobody disturbed."""
@@ -147,31 +103,6 @@ def test_a_job_that_lost_everything_goes_on_from_disk(elastic, lines_of, tmp_pat
     assert "rank 0: going on from commit 12 of TF_HVD_COMMIT_DIR" in output
     assert lines_of("end", output) == expected, output
     assert not list(folder.glob("commit.*"))
-
-
-LOSES_STORE = """
-def die():
-    token = os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[0].encode()
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
-            words = file.read().split(bytes(1))
-            if token in words and words[-4].endswith(b"commit_store.py"):
-                os.kill(int(process), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.tier2
-def test_a_job_whose_stores_are_lost_goes_on_from_disk(elastic, lines_of, tmp_path):
-    """`tf_hvd run` still has the ranks' own parts, of commits that are complete nowhere."""
-    plain = ("-np", "2", "--min-np", "2")
-    expected = ends_of_undisturbed(elastic, lines_of)
-    disk = {"TF_HVD_COMMIT_DIR": str(tmp_path / "commits"), "TF_HVD_COMMIT_DIR_EVERY": "4"}
-    program = "import contextlib\n" + LOSES_STORE + LOOP
-    code, output = elastic(program, *plain, **disk, KILLS="15:1")
-    assert code == 0, output
-    assert lines_of("from", output) == ["from 0", "from 0", "from 11", "from 11"], output
-    assert lines_of("end", output) == expected, output
 
 
 FIT = """
@@ -452,7 +383,7 @@ def test_a_killed_tf_hvd_run_leaves_nothing(tmp_path, mpi_library, wait_until, f
         "            open(f'{os.environ[\"TMPDIR\"]}/going.{hvd.rank()}', 'w').close()\n"
         "train(state)\n"
     )
-    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
     command += ["--min-np", "2", sys.executable, str(program)]
     mark = f"TMPDIR={folder}"
     library = str(mpi_library(family))

@@ -1,8 +1,7 @@
-"""Commit stores and damaged messages: their link ends, and nothing else."""
+"""Agents and damaged messages: their link ends, and nothing else."""
 
 import contextlib
 import io
-import json
 import os
 import resource
 import secrets
@@ -16,19 +15,20 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from tf_hvd.core import commit_store
+from tf_hvd.core import contract, messages
+from tf_hvd.launch import agent
 
 ROUNDS = int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "100"))  # ./dev prove fuzz makes more of them
 LIMIT = 60  # seconds for what takes none
 MESSAGES = (
-    ({"do": commit_store.PART, "round": 0, "rank": 1, "commit": 25}, b"weights" * 20),
-    ({"do": commit_store.PARTS, "round": 0}, b""),
-    ({"do": commit_store.FETCH, "round": 0, "rank": 1, "commit": 25}, b""),
-    ({"do": commit_store.FILE, "round": 0, "name": "commit.1.1"}, b""),
-    ({"do": commit_store.FORGET, "round": 0, "after": 3, "last": 17}, b""),
-    ({"do": commit_store.HAVE, "rank": 1, "commit": 25}, b""),
-    ({"do": commit_store.ROUND, "number": 0}, b""),
-    ({"do": commit_store.NOTIFY, "number": 1, "says": 2}, b""),
+    ({"do": contract.PART, "round": 0, "rank": 1, "commit": 25}, b"weights" * 20),
+    ({"do": contract.PARTS, "round": 0}, b""),
+    ({"do": contract.FETCH, "round": 0, "rank": 1, "commit": 25}, b""),
+    ({"do": contract.FILE, "round": 0, "name": "commit.1.1"}, b""),
+    ({"do": contract.FORGET, "round": 0, "after": 3, "last": 17}, b""),
+    ({"do": contract.HAVE, "rank": 1, "commit": 25}, b""),
+    ({"do": contract.ROUND, "number": 0}, b""),
+    ({"do": contract.NOTIFY, "number": 1, "says": 2}, b""),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
@@ -39,7 +39,7 @@ JSON = st.recursive(
 
 def bytes_of(message, load=b""):
     file = io.BytesIO()
-    commit_store.send(file, message, load)
+    messages.send(file, message, load)
     return file.getvalue()
 
 
@@ -53,10 +53,10 @@ def read_all(data):
     file = io.BufferedReader(io.BytesIO(data))
     try:
         while True:
-            message, load = commit_store.receive(file)
+            message, load = messages.receive(file)
             assert isinstance(message, dict)
             assert isinstance(load, bytes)
-    except (commit_store.ProtocolError, EOFError) as error:
+    except (messages.ProtocolError, EOFError) as error:
         return error
 
 
@@ -92,7 +92,6 @@ def odd(draw):
     return bytes_of(message, draw(st.binary(max_size=20)) if draw(st.booleans()) else load)
 
 
-# No standby is asked for: what that starts is the rank's own choice.
 BYTES = st.binary(max_size=200) | damaged() | odd()
 HEADERS = {
     "no object": b"[]",
@@ -135,77 +134,76 @@ def test_each_end_of_a_message_is_missed(message):
     whole = bytes_of(*message)
     for size in range(len(whole)):
         assert isinstance(read_all(whole[:size]), EOFError)
-    assert isinstance(read_all(whole[:-1] + b"x"), commit_store.ProtocolError)
+    assert isinstance(read_all(whole[:-1] + b"x"), messages.ProtocolError)
 
 
 class Running:
-    """A store in this process, with a `tf_hvd run`, and the links that a test makes."""
+    """An agent in this process, with a `tf_hvd run`, and the links that a test makes."""
 
     def __init__(self):
         self._above, below = socket.socketpair()
         self.raised = []
+        self._job = secrets.token_hex(8)
+        self._before, threading.excepthook = threading.excepthook, self._note
         with below:
-            self._store = commit_store.Store(below.makefile("wb"))
+            away = agent.Away(self._job, below.makefile("wb"), "here")
+            away.commits.begin(0)
+            self._agent = away.agent
+            self._agent.serve()
             self._threads = [
-                self._start(self._store.obey, below.makefile("rb")),
-                self._start(self._run, self._above),
+                threading.Thread(target=away.obey, args=(below.makefile("rb"),), daemon=True),
+                threading.Thread(target=self._run, daemon=True),
             ]
+        for thread in self._threads:
+            thread.start()
 
-    def _start(self, what, *arguments):
-        def call():
-            try:
-                what(*arguments)
-            except BaseException as error:
-                self.raised.append(error)
+    def _note(self, what):
+        self.raised.append(what.exc_value)
 
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        return thread
-
-    def _run(self, above):
+    def _run(self):
         """Does what `tf_hvd run` does: it says that it has a part."""
-        with contextlib.suppress(EOFError), above.makefile("rwb") as file:
+        with contextlib.suppress(EOFError), self._above.makefile("rwb") as file:
             while True:
-                message, _ = commit_store.receive(file)
-                if message["do"] == commit_store.PART:
-                    commit_store.send(file, {**message, "do": commit_store.HAVE})
+                message, _ = messages.receive(file)
+                if message["do"] == contract.PART:
+                    messages.send(file, {**message, "do": contract.HAVE})
 
     @contextlib.contextmanager
     def link(self):
-        ours, its = socket.socketpair()
-        ours.settimeout(LIMIT)
-        thread = self._start(self._store.serve, its)
-        with ours:
-            yield ours
-        thread.join(LIMIT)
-        assert not thread.is_alive()
+        link = messages.connect(self._job).socket
+        link.settimeout(LIMIT)
+        with link:
+            yield link
+        self._agent.settle()
 
     def end(self):
         """Returns what was raised."""
+        self._agent.close()
         self._above.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(LIMIT)
         self._above.close()
+        threading.excepthook = self._before
         return self.raised
 
 
 @pytest.fixture(scope="module")
 def no_memory_left():
-    """Closes what stores have made here: they keep it until their process ends."""
+    """Closes what agents have made here: they keep it until their process ends."""
     yield
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # what has listed them
-            if "tf_hvd_commit." in os.readlink(f"/proc/self/fd/{number}"):
+            if contract.COMMIT_MEMORY in os.readlink(f"/proc/self/fd/{number}"):
                 os.close(int(number))
 
 
 def is_served(link):
-    """Whether a store does what is asked for."""
+    """Whether an agent does what is asked for."""
     with link.makefile("rwb") as file:
-        commit_store.send(file, {"do": commit_store.PART, "round": 0, "rank": 0, "commit": 9}, b"x")
-        commit_store.send(file, {"do": commit_store.FETCH, "round": 0, "rank": 0, "commit": 9})
-        has = commit_store.receive(file)[0]
-        return has["do"] == commit_store.HAVE and commit_store.receive(file)[1] == b"x"
+        messages.send(file, {"do": contract.PART, "round": 0, "rank": 0, "commit": 9}, b"x")
+        messages.send(file, {"do": contract.FETCH, "round": 0, "rank": 0, "commit": 9})
+        has = messages.receive(file)[0]
+        return has["do"] == contract.HAVE and messages.receive(file)[1] == b"x"
 
 
 def said_to(link, data):
@@ -224,14 +222,6 @@ def said_to(link, data):
 @example(framed(b'{"do": "part", "round": 0, "rank": 1e999, "commit": 1, "bytes": 0}'))
 @example(framed(b'{"do": "part", "round": 0, "rank": "one", "commit": 1, "bytes": 0}'))
 @example(framed(b'{"do": "fetch", "round": 0, "rank": [], "commit": 1, "bytes": 0}'))
-@example(framed(b'{"do": "standby", "round": 0, "bytes": 1}', b"{\n"))
-@example(framed(b'{"do": "standby", "round": 0, "bytes": 2}', b"{}\n"))
-@example(
-    framed(
-        b'{"do": "standby", "round": 0, "bytes": 45}',
-        b'{"command": [], "environ": {}, "folder": "/"}\n',
-    )
-)
 @example(framed(b'{"round": 0, "do": "parts", "bytes": 1e999}'))
 def test_a_damaged_message_ends_its_link_alone(no_memory_left, data):
     running = Running()
@@ -251,27 +241,30 @@ def test_a_damaged_message_ends_its_link_alone(no_memory_left, data):
 @example(bytes_of({"do": "notify", "number": 1 << 70, "says": "x"}))
 @example(framed(b'{"do": "round", "number": 1, "bytes": Infinity}'))
 def test_so_does_one_of_tf_hvd_run(no_memory_left, data):
-    commit_store.Store(io.BytesIO()).obey(io.BufferedReader(io.BytesIO(data)))
+    away = agent.Away(secrets.token_hex(8), io.BytesIO())
+    away.obey(io.BufferedReader(io.BytesIO(data)))
 
 
-def test_a_store_says_nothing_of_them():
+def test_an_agent_says_nothing_of_them():
     """Its standard error is that of `tf_hvd run`; what it keeps for others is still there."""
     token = secrets.token_hex(8)
-    command = [sys.executable, "-I", "-S", commit_store.__file__, "here", token]
+    command = [sys.executable, "-I", "-S", agent.__file__, "here", token]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, **pipes) as store:
-        commit_store.find_greeting(store.stdout)
+        agent.find_greeting(store.stdout)
         for text in HEADERS.values():
-            with commit_store.connect(token) as link:
+            with messages.connect(token).socket as link:
                 said_to(link, framed(text, b"a little"))
-        with commit_store.connect(token) as link:
-            commit_store.send(link.makefile("wb"), {"do": commit_store.PARTS, "round": 0})
-            assert commit_store.receive(link.makefile("rb"))[0]["parts"] == []
+        messages.send(store.stdin, {"do": contract.ROUND, "number": 0})
+        messages.send(store.stdin, {"do": contract.READY})
+        assert messages.receive(store.stdout)[0]["do"] == contract.READY
+        assert messages.receive(store.stdout)[0]["do"] == contract.READY
+        link = messages.connect(token)
+        link.send({"do": contract.PARTS, "round": 0})
+        assert link.receive()[0]["parts"] == []
+        link.close()
         store.stdin.close()
         store.stdin = None
-        assert json.loads(store.stdout.read(500)[4:].partition(b"\n")[0]) == {
-            "do": commit_store.READY,
-            "bytes": 0,
-        }
+        assert store.stdout.read() == b""
         assert store.stderr.read() == b""
         assert store.wait(20) == 0

@@ -62,8 +62,6 @@ def main():
             worker.join()
             assert worker.exitcode == 1
         assert subprocess.run([sys.executable, "-c", "print()"]).returncode == 0
-        told = {name.partition(".")[0] for name in os.listdir(os.environ["TF_HVD_LAUNCHER_FOLDER"])}
-        print("told:", sorted(told & {"exits", "exception", "left"}), flush=True)
     print("after:", total("after"), flush=True)
     if rank == 1:
         raise RuntimeError("rank 1's own")
@@ -86,7 +84,6 @@ def test_children_of_a_rank(plain_job, family):
     assert re.search(r"'in a child': process \d+ was forked from rank 0 and is not in", told[1])
     assert re.search(r"init: process \d+ was forked from rank 0", output), output
     assert output.count("ValueError: a worker's own error") == 3
-    assert "told: []" in output
     assert output.count("after: 3") == 2, output
     words = " ".join(output.split())
     first = "rank 1 was the first to end with an error (exit code 1): RuntimeError: rank 1's own"

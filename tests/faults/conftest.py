@@ -78,7 +78,7 @@ def plain_job(tmp_path, run_job, mpi_library):
         script = tmp_path / "program.py"
         script.write_text(program)
         command = [*within, sys.executable, "-P"]
-        command += ["-m", "tf_hvd.launch.main", "run", "-np", str(ranks)]
+        command += ["-m", "tf_hvd_command", "run", "-np", str(ranks)]
         command += KEEP_THE_OTHERS[family] if keep_others else []
         command += [sys.executable, str(script)]
         library = str(mpi_library(family))

@@ -78,13 +78,12 @@ def test_a_mistake_ends_the_program(job):
 
 
 def test_one_rank_did_not_wrap(job):
-    """It stops by itself; the other, which waits for its gradients, is told why."""
+    """Both stop before the first step, and are told which rank it is."""
     program = "train(wrapped() if rank == 0 else sgd())"
     code, output = job(PROGRAM + program, LIBRARY="keras", **STALL)
     assert code != 0
     assert "trained" not in output
-    assert "GuardError: this job has 2 ranks" in output
-    assert "rank 1" in output
+    assert output.count("a plain optimizer on rank 1") >= 2, output
 
 
 def test_guard_that_was_turned_off(job):

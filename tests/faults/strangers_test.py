@@ -28,7 +28,7 @@ def work(state):
     total = float(hvd.allreduce(1.0, op=hvd.Sum, name="last"))
     os.write(1, f"sum {total}\\n".encode())  # in one piece, which no other rank's comes into
 
-if "TF_HVD_ELASTIC_JOB" in os.environ:
+if "TF_HVD_ELASTIC_START" in os.environ:
     hvd.elastic.run(work)(hvd.elastic.ObjectState(batch=0))
 else:
     work(None)
@@ -36,9 +36,9 @@ else:
 
 # What a stranger tries: each line is an attempt and what came of it, "refused" or what it got.
 STRANGER = """
-import glob, json, os, pathlib, socket, sys
+import glob, json, os, socket, struct, sys, tempfile
 
-folder, processes, ports = sys.argv[1], sys.argv[2].split(","), sys.argv[3].split(",")
+job, processes, ports = sys.argv[1], sys.argv[2].split(","), sys.argv[3].split(",")
 found = {}
 
 def attempt(name, what):
@@ -47,11 +47,12 @@ def attempt(name, what):
     except OSError as error:
         found[name] = "refused"
 
-def connected(path):
+def reported():
     with socket.socket(socket.AF_UNIX) as link:
-        link.connect(path)
-        link.sendall(b"7 1\\n")
-        return "connected"
+        link.connect("\\0tf_hvd/" + job)
+        said = json.dumps({"do": "begins", "rank": 0, "bytes": 0}).encode()
+        link.sendall(struct.pack("<I", len(said)) + said + b"\\n")
+        return repr(link.recv(64)) if link.recv(1) else "refused"
 
 def spoken(port):
     # What is listened at on loopback anybody may reach; nobody believes what is said there.
@@ -63,9 +64,10 @@ def spoken(port):
         except TimeoutError:
             return "silence"
 
-attempt("list the launcher's folder", lambda: os.listdir(folder))
-attempt("report as a rank", lambda: connected(folder + "/ranks"))
-attempt("write to the folder", lambda: open(folder + "/exception.1", "w").write("x"))
+attempt("report as a rank", reported)
+for folder in glob.glob(tempfile.gettempdir() + "/tf_hvd-*"):
+    attempt(f"list {folder}", lambda: os.listdir(folder))
+    attempt(f"write to {folder}", lambda: open(folder + "/x", "w").write("x"))
 for process in processes:
     attempt(f"environment of {process}", lambda: open(f"/proc/{process}/environ").read(1))
     attempt(f"files of {process}", lambda: os.listdir(f"/proc/{process}/fd"))
@@ -84,40 +86,27 @@ for port in filter(None, ports):
 print(json.dumps(found))
 """
 
-# Asks the commit store and the standby of a job for all that they do; without "harmless", also for
-# what would do the job harm.
+# Asks the agent of a job for all that it does for ranks; without "harmless", also for what would do
+# the job harm.
 ASKS = """
-import json, os, socket, struct, sys
+import json, socket, struct, sys
 
-token, command, harmless = sys.argv[1], json.loads(sys.argv[2]), "harmless" in sys.argv
+job, harmless = sys.argv[1], "harmless" in sys.argv
 found = {}
 
 def message(what, load=b"", **fields):
     text = json.dumps({"do": what, "round": 0, "bytes": len(load), **fields}).encode()
     return struct.pack("<I", len(text)) + text + load + b"\\n"
 
-def request(of):
-    about = {
-        "command": of, "files": [], "environ": {}, "folder": "/", "umask": 0, "cores": [0],
-        "limits": {}, "ignored": [],
-    }
-    return json.dumps(about).encode() + b"\\n"
-
-def attempt(name, address, data, pass_socket=False):
+def attempt(name, data):
     # What the other side says before it closes, or is silent.
     found[name] = "refused"
-    ours, its = socket.socketpair()
-    with socket.socket(socket.AF_UNIX) as link, ours, its:
+    with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(5)
-        ours.settimeout(5)
         try:
-            link.connect("\\0" + address + "/" + token)
-            if pass_socket:
-                socket.send_fds(link, [data[:1]], [its.fileno()])
-                its.close()
-                data = data[1:]
+            link.connect("\\0tf_hvd/" + job)
             link.sendall(data)
-            said, files, _, _ = socket.recv_fds(ours if pass_socket else link, 1 << 12, 4)
+            said, files, _, _ = socket.recv_fds(link, 1 << 12, 4)
             if said or files:
                 found[name] = f"{said} and {len(files)} files"
         except ConnectionError:
@@ -125,17 +114,12 @@ def attempt(name, address, data, pass_socket=False):
         except TimeoutError:
             found[name] = "silence"
 
-store, standby = "tf_hvd_elastic", "tf_hvd_standby"
-attempt("list parts", store, message("parts"))
-attempt("fetch a part", store, message("fetch", rank=0, commit=1))
-attempt("map a file", store, message("file", name="notice"))
-attempt("fork a rank", standby, request(command), pass_socket=True)
-attempt("have a refusal", standby, request(["/bin/sh"]), pass_socket=True)
+attempt("list parts", message("parts"))
+attempt("fetch a part", message("fetch", rank=0, commit=1))
+attempt("map a file", message("file", name="notice"))
 if not harmless:
-    attempt("put a part", store, message("part", b"false", rank=77, commit=1))
-    attempt("forget", store, message("forget", after=0, last=1 << 40))
-    begin = {"command": command, "environ": {}, "folder": "/", "about": {}}
-    attempt("begin a standby", store, message("standby", json.dumps(begin).encode()))
+    attempt("put a part", message("part", b"false", rank=77, commit=1))
+    attempt("forget", message("forget", after=0, last=1 << 40))
 print(json.dumps(found))
 """
 NOBODY = 65534
@@ -188,31 +172,28 @@ def wait_for(job, is_done):
         time.sleep(0.05)
 
 
-def ask_both(token, folder):
-    """Asks an elastic job's commit store and standby, as nobody and, for less, as its user."""
-    trace = folder / "trace"
-    command = json.dumps([sys.executable, "-c", f"open({str(trace)!r}, 'w')"])
-    assert gained(ASKS, token, command) == ({}, 8)
+def ask_agent(name):
+    """Asks an elastic job's agent, as nobody and, for less, as its user."""
+    assert gained(ASKS, name) == ({}, 5)
     # It was well asked: who may ask is answered.
-    answers = run_script(ASKS, token, command, "harmless")
-    assert len(answers) == 5
+    answers = run_script(ASKS, name, "harmless")
+    assert len(answers) == 3
     assert not {"refused", "silence"}.intersection(answers.values()), answers
     assert '"parts": [[' in answers["list parts"]
     assert "[77, " not in answers["list parts"]
-    assert not trace.exists()
 
 
 @pytest.mark.parametrize(
     ("family", "elastic"), [("openmpi", True), ("mpich", False)], ids=["openmpi_elastic", "mpich"]
 )
-def test_another_user_is_refused(tmp_path, mpi_library, has_standby, family, elastic):
+def test_another_user_is_refused(tmp_path, mpi_library, family, elastic):
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     job = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"),
+            *(sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"),
             *(("--min-np", "2") if elastic else ()),
             *(sys.executable, str(program), str(tmp_path)),
         ],
@@ -228,14 +209,12 @@ def test_another_user_is_refused(tmp_path, mpi_library, has_standby, family, ela
         environ = dict(line.partition("=")[::2] for line in lines)
         ports = listened_at(below(job.pid))
         processes = ",".join([*ranks, str(job.pid)])
-        folder = environ["TF_HVD_LAUNCHER_FOLDER"]
-        got, attempts = gained(STRANGER, folder, processes, ",".join(map(str, ports)))
+        name = environ["TF_HVD_JOB"]
+        got, attempts = gained(STRANGER, name, processes, ",".join(map(str, ports)))
         assert got == {}
         assert attempts > 12
         if elastic:
-            token = environ["TF_HVD_ELASTIC_JOB"].partition(":")[0]
-            wait_for(job, lambda: has_standby(token))
-            ask_both(token, tmp_path)
+            ask_agent(name)
         (tmp_path / "go").touch()
         output, _ = job.communicate(timeout=120)
         assert job.returncode == 0, output

@@ -13,7 +13,7 @@ mkdir -p "${out}/objects"
 # What most of them include is read once. Those with flags of their own read it again.
 common=${out}/objects/common.h
 flags=(-std=c++17 "-O${OPTIMIZE:-2}" -g0 -fPIC -pthread -I.)
-newest_header=$(find runtime compute tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
+newest_header=$(find base runtime compute tests/gpu -name '*.h' -newer "${out}/objects/stamp" 2>/dev/null |
   head -1 || true)
 [[ -e ${out}/objects/stamp && -z ${newest_header} ]] || rm -f "${out}"/objects/*.o
 
@@ -24,7 +24,7 @@ flags+=(-include "${common}")
 
 # The runtime without MPI, the arithmetic, what the programs share.
 mapfile -t sources < <(
-  find runtime compute -name '*.cc' ! -name '*.cu.cc' |
+  find base runtime compute -name '*.cc' ! -name '*.cu.cc' |
     grep -vE '/(mpi|mpi_library|liveness)/|/gpu/mpi_|/api/(c_api|bootstrap|init_watch|launcher_watch|set_calls)\.cc$'
 )
 shared=(device_side device_rank device_sums_check collective_list socket_world

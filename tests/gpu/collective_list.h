@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "tests/gpu/device_rank.h"
 
 namespace tf_hvd {

@@ -21,7 +21,6 @@
 #include "tests/gpu/device_sums_check.h"
 #include "tests/gpu/mirror.h"
 #include "tests/gpu/program_options.h"
-#include "tests/gpu/software_adasum.h"
 #include "tests/gpu/software_kernels.h"
 #include "tests/gpu/software_sums.h"
 
@@ -301,8 +300,7 @@ Status CheckAll(DeviceSide* side, bool large, std::string* said) {
   TF_HVD_RETURN_IF_ERROR(CheckSums(side, &sums));
   std::string more;
   if (large) TF_HVD_RETURN_IF_ERROR(CheckLarge(side, &more));
-  const size_t kernels = SoftwareKernels().size() + SoftwareSumsAll().size() +
-                         SoftwareAdasums().size();
+  const size_t kernels = SoftwareKernels().size() + SoftwareSumsAll().size();
   *said = std::to_string(kernels) + " kernels, " +
           std::to_string(launches + sums) + " launches, " +
           std::to_string(elements) + " elements moved";

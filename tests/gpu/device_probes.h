@@ -3,7 +3,7 @@
 #ifndef TF_HVD_TESTS_GPU_DEVICE_PROBES_H_
 #define TF_HVD_TESTS_GPU_DEVICE_PROBES_H_
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "tests/gpu/probe_side.h"
 #include "tests/gpu/program_options.h"
 

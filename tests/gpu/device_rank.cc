@@ -137,11 +137,13 @@ Status RunDeviceRanks(std::vector<std::unique_ptr<World>> worlds,
   for (size_t i = 0; i < worlds.size(); ++i) {
     threads.emplace_back([&, i] {
       const int number = worlds[i]->topology().rank;
-      Runtime runtime(Config(), std::move(worlds[i]));
+      const auto runtime = MakeRuntime(Config(), std::move(worlds[i]));
       std::unique_ptr<DeviceRank> rank;
-      Status status = DeviceRank::Open(&runtime, cuda, ordinal(number), &rank);
+      Status status =
+          DeviceRank::Open(runtime.get(), cuda, ordinal(number), &rank);
       if (status.ok()) status = fn(*rank);
-      runtime.Shutdown(status.ok() ? "the end" : status.message(), status.ok());
+      runtime->Shutdown(status.ok() ? "the end" : status.message(),
+                        status.ok());
       statuses[i] = status.WithContext("rank " + std::to_string(number));
     });
   }

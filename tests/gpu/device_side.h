@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/device.h"
 

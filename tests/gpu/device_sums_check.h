@@ -1,9 +1,9 @@
-// The kernels that sum, compute/device_sums.h and compute/device_adasum.h, on a
-// GPU against the same functions on the host, bit for bit. Of device_check.
+// The kernels that sum, compute/device_sums.h, on a GPU against the same
+// functions on the host, bit for bit. Of device_check.
 #ifndef TF_HVD_TESTS_GPU_DEVICE_SUMS_CHECK_H_
 #define TF_HVD_TESTS_GPU_DEVICE_SUMS_CHECK_H_
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "tests/gpu/device_side.h"
 
 namespace tf_hvd {

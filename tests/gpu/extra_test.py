@@ -79,7 +79,7 @@ def environment(nccl_wheel, tmp_path, mpi_library):
 
 def doctor(environment):
     """What `tf_hvd doctor` says, by name."""
-    command = [sys.executable, "-m", "tf_hvd.launch.main", "doctor", "--json"]
+    command = [sys.executable, "-m", "tf_hvd_command", "doctor", "--json"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=True
     )
@@ -89,7 +89,7 @@ def doctor(environment):
 def test_two_ranks_on_the_cpu_do_not_open_it(environment, run_to_end, tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command = [sys.executable, "-m", "tf_hvd_command", "run", "-np", "2"]
     command += [sys.executable, script]
     code, output = run_to_end(command, environment, LIMIT, cwd=tmp_path)
     assert code == 0

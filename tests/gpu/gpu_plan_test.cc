@@ -40,7 +40,7 @@ TEST(NcclCanDo, WhatTheCpuDoesAlike) {
            {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
             ReduceOp::kProduct}) {
         spec.reduce.op = op;
-        if (NcclCanDo(spec, 0)) can += std::string(NameOf(op)) + " ";
+        if (NcclCanDo(spec)) can += std::string(NameOf(op)) + " ";
       }
       EXPECT_EQ(can, table[i]) << NameOf(spec.reduce.dtype);
     }
@@ -52,7 +52,7 @@ TEST(NcclCanDo, WhatOnlyMovesBytes) {
        {OpKind::kAllgather, OpKind::kBroadcast, OpKind::kAlltoall}) {
     OperationSpec spec = Spec(kind, 2);
     spec.reduce.dtype = DType::kInt16;
-    EXPECT_TRUE(NcclCanDo(spec, 0)) << NameOf(kind);
+    EXPECT_TRUE(NcclCanDo(spec)) << NameOf(kind);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "tests/gpu/device_side.h"
 
 namespace tf_hvd {

@@ -49,8 +49,6 @@ inline std::string Text(const GpuCall& call) {
   return text.str();
 }
 
-inline std::string Text(const GpuAdasum& adasum) { return adasum.kernel; }
-
 inline std::string Text(const GpuSum& sum) {
   return sum.kernel.substr(7) + " " + std::to_string(sum.arguments.rows) + "x" +
          std::to_string(sum.arguments.columns);

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/device.h"
 #include "tests/gpu/device_side.h"

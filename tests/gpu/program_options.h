@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/device.h"
 #include "runtime/transport/gpu/libraries.h"
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <utility>
 
-#include "runtime/transport/doorbell.h"
-#include "runtime/transport/point_to_point.h"
+#include "runtime/contract/doorbell.h"
+#include "runtime/contract/point_to_point.h"
 #include "runtime/transport/routing/data_backends.h"
 
 namespace tf_hvd {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/contract/world.h"
 #include "runtime/transport/gpu/access.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 

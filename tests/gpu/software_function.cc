@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 
-#include "tests/gpu/software_adasum.h"
 #include "tests/gpu/software_gpu.h"
 #include "tests/gpu/software_kernels.h"
 #include "tests/gpu/software_sums.h"
@@ -22,12 +21,6 @@ Lists ListsOf(const MoveArguments& arguments) {
     lists.emplace_back(arguments.first_rows, tiles * sizeof(uint32_t));
   }
   return lists;
-}
-
-Lists ListsOf(const AdasumArguments& arguments) {
-  if (arguments.rows == nullptr) return {};
-  return {{arguments.rows,
-           static_cast<size_t>(arguments.row_count) * sizeof(AdasumRow)}};
 }
 
 Lists ListsOf(const SumRowsArguments& arguments) {
@@ -64,83 +57,6 @@ void RunMove(const SoftwareKernel& kernel, SoftwareGpu* gpu,
     for (int thread = 0; thread < threads; ++thread) {
       kernel.tile(arguments, tile, thread, threads);
     }
-  }
-}
-
-// What one kernel of Adasum touches.
-class AdasumAccess {
- public:
-  AdasumAccess(SoftwareGpu* gpu, CUstream_st* stream,
-               const AdasumArguments& arguments, const std::string& name)
-      : gpu_(gpu),
-        stream_(stream),
-        arguments_(arguments),
-        name_(name),
-        element_(name.find("float64") != std::string::npos ? 8 : 4) {}
-
-  // True if all is well, with so many blocks.
-  bool Check(int64_t blocks, int threads) {
-    const int64_t rows = arguments_.row_count;
-    if (name_ == "tf_hvd_add_products") {
-      return Products(arguments_.incoming, rows, false) &&
-             Products(arguments_.products, rows, true) &&
-             Enough(blocks * threads >= rows);
-    }
-    if (!Touch(arguments_.rows, rows, sizeof(AdasumRow), false)) return false;
-    const int64_t tiles = rows == 0 ? 0 : arguments_.rows[rows - 1].last;
-    if (name_ == "tf_hvd_fold_products") {
-      return Products(arguments_.partials, tiles, false) &&
-             Products(arguments_.products, rows, true) &&
-             Enough(blocks == rows);
-    }
-    const bool combines = name_.find("combine") != std::string::npos;
-    const bool sound = combines ? Products(arguments_.products, rows, false)
-                                : Products(arguments_.partials, tiles, true);
-    return sound && Vectors(combines) && Enough(blocks == tiles);
-  }
-
- private:
-  bool Vectors(bool combines) {
-    bool sound = true;
-    for (int64_t i = 0; sound && i < arguments_.row_count; ++i) {
-      const AdasumRow& row = arguments_.rows[i];
-      sound = Touch(row.a, row.count, element_, false) &&
-              Touch(row.b, row.count, element_, false) &&
-              (!combines || Touch(row.output, row.count, element_, true));
-    }
-    return sound;
-  }
-  bool Touch(const void* memory, int64_t count, size_t bytes, bool writes) {
-    return gpu_->Touch(stream_, memory, static_cast<size_t>(count) * bytes,
-                       writes, name_);
-  }
-  bool Products(const AdasumProducts* products, int64_t count, bool writes) {
-    return Touch(products, count, sizeof(AdasumProducts), writes);
-  }
-  bool Enough(bool enough) {
-    if (!enough) gpu_->Fault(name_ + " has too few blocks, or too many");
-    return enough;
-  }
-
-  SoftwareGpu* const gpu_;
-  CUstream_st* const stream_;
-  const AdasumArguments& arguments_;
-  const std::string& name_;
-  const size_t element_;
-};
-
-void RunAdasum(const SoftwareAdasum& kernel, SoftwareGpu* gpu,
-               const AdasumArguments& arguments, unsigned blocks, int threads,
-               CUstream_st* stream) {
-  const std::string name = kernel.name;
-  if (threads != kAdasumThreads) {
-    return gpu->Fault(name + " has another number of threads");
-  }
-  if (!AdasumAccess(gpu, stream, arguments, name).Check(blocks, threads)) {
-    return;
-  }
-  for (int64_t block = 0; block < static_cast<int64_t>(blocks); ++block) {
-    kernel.block(arguments, block, threads, gpu->Draw(2) == 0);
   }
 }
 
@@ -188,9 +104,6 @@ std::map<std::string, SoftwareFunction> AllFunctions() {
   std::map<std::string, SoftwareFunction> all;
   for (const SoftwareKernel& kernel : SoftwareKernels()) {
     all[kernel.name] = FunctionOf<MoveArguments>(kernel, RunMove);
-  }
-  for (const SoftwareAdasum& kernel : SoftwareAdasums()) {
-    all[kernel.name] = FunctionOf<AdasumArguments>(kernel, RunAdasum);
   }
   for (const SoftwareSums& kernel : SoftwareSumsAll()) {
     all[kernel.name] = FunctionOf<SumRowsArguments>(kernel, RunSums);

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
 
 namespace tf_hvd {

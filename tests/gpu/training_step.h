@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/nccl_api.h"
 #include "tests/gpu/counted_calls.h"

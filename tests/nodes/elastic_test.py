@@ -66,15 +66,15 @@ def job(tmp_path, library, program, *options, **environment):
         pytest.skip(f"no nodes on this machine: {reason}")
     (tmp_path / "meeting").mkdir()
     (tmp_path / "program.py").write_text(program)
-    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
     command += ["--min-np", "1", *options, sys.executable, str(tmp_path / "program.py")]
     settings = {"TF_HVD_MPI_LIBRARY": str(library), "TF_CPP_MIN_LOG_LEVEL": "2"}
     return command, {**os.environ, **settings, "MEETING": str(tmp_path / "meeting"), **environment}
 
 
-def has_store(node):
+def has_agent(node):
     """Whether `tf_hvd run` has reached a machine."""
-    looks = node.command(["pgrep", "-f", "commit_store.py"])
+    looks = node.command(["pgrep", "-f", "launch/agent.py"])
     return subprocess.run(looks, stdout=subprocess.DEVNULL).returncode == 0
 
 
@@ -111,7 +111,7 @@ def test_a_machine_is_lost_and_another_one_comes(family, tmp_path, run_beside, m
             (meeting / "lost").touch()
             machines.wait_until((meeting / "1.1").exists, "the second epoch")
             hosts.write_text("alpha:1\nbeta:1\ngamma:1\n")
-            machines.wait_until(lambda: has_store(nodes["gamma"]), "the way to gamma")
+            machines.wait_until(lambda: has_agent(nodes["gamma"]), "the way to gamma")
             time.sleep(1)  # it answers, and the ranks are told
             (meeting / "come").touch()
 

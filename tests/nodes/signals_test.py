@@ -78,7 +78,7 @@ def start(two_nodes, tmp_path, mpi_library):
 
     def popen(family, what, options=(), first=(), **arguments):
         (tmp_path / "program.py").write_text(PROGRAM)
-        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+        command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
         command += ["-H", "alpha:1,beta:1", *options, sys.executable, "program.py", what]
         process = subprocess.Popen(
             two_nodes["alpha"].command([*first, "env", "-C", str(tmp_path), *command]),
@@ -106,7 +106,7 @@ def below(process):
 
 def sigint(process):
     """Sends it to `tf_hvd run` alone."""
-    command = next(p for p in below(process.pid) if "tf_hvd.launch.main" in p.cmdline())
+    command = next(p for p in below(process.pid) if "tf_hvd_command" in p.cmdline())
     command.send_signal(signal.SIGINT)
 
 

@@ -15,7 +15,7 @@ machines = importlib.import_module("cluster")
 scheduler = importlib.import_module("slurm")
 
 LIMIT = 600
-TF_HVD = f"{sys.executable} -P -m tf_hvd.launch.main run"
+TF_HVD = f"{sys.executable} -P -m tf_hvd_command run"
 
 SHOW = """
 import os, socket
@@ -184,6 +184,35 @@ def test_an_array_of_jobs(batch):
         lines = [line for line in ranks if line.startswith(f"rank {rank} ")]
         assert [line.split()[3:] for line in lines] == [[str(rank), "2", "3"]] * 2
     assert {"task 0 ends", "task 1 ends"} <= set(output.splitlines())
+
+
+NESTED = """
+import os, socket, subprocess, sys
+shows = "import os, socket; told = [os.environ.get(n) for n in ('PMIX_RANK', 'PMI_RANK')]; "
+shows += "os.write(1, f'rank {[*filter(None, told)][0]} {socket.gethostname()}\\\\n'.encode())"
+ours = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
+for more in ([], ["--min-np", "2"]):
+    subprocess.run([*ours, *more, sys.executable, "-c", shows], check=True)
+    os.write(1, f"{socket.gethostname()} has run {more}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "outer"),
+    [
+        *(("openmpi", TF_HVD), ("openmpi", "srun --mpi=pmix")),
+        *(("mpich", TF_HVD), ("mpich", "srun --mpi=pmi2")),
+    ],
+)
+def test_jobs_that_ranks_start_run_beside_them(batch, tmp_path, family, outer):
+    """Open MPI's all ran on the first node, MPICH's on any."""
+    (tmp_path / "nested.py").write_text(NESTED)
+    lines = f"{outer} {sys.executable} nested.py"
+    code, output = batch(lines, "--nodes=2", "--ntasks-per-node=1", family=family)
+    assert code == 0, output
+    # Two times each; launchers mix lines.
+    found = sorted(re.findall(r"rank ([01]) (alpha|beta)", output))
+    assert found == sorted([(r, node) for r in "01" for node in ("alpha", "beta")] * 2), output
 
 
 FOR_EVER = """

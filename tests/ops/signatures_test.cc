@@ -104,6 +104,9 @@ const std::vector<std::string> kLocal = {"HorovodSumRows",
                                          "HorovodFingerprints"};
 // It speaks.
 const std::vector<std::string> kVerdicts = {"HorovodVerdict"};
+// They read or change what this process knows of variables.
+const std::vector<std::string> kSources = {
+    "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction"};
 
 std::vector<std::string> Together(
     const std::vector<std::vector<std::string>>& lists) {
@@ -221,10 +224,13 @@ TEST(SignaturesTest, InputsAndOutputsHaveHorovodsNames) {
       {"HorovodSumRows", {"values", "order", "ends"}, {"sums"}},
       {"HorovodFingerprints", {"wanted", "values"}, {"fingerprints"}},
       {"HorovodVerdict", {"wrong"}, {"passed"}},
+      {"HorovodBroadcastNumber", {"list"}, {"number"}},
+      {"HorovodIdentify", {"list", "number"}, {}},
+      {"HorovodCountReduction", {"variables*"}, {"count"}},
   };
-  EXPECT_EQ(
-      std::size(expected),
-      Together({kCollectives, kEffects, kTopology, kLocal, kVerdicts}).size());
+  EXPECT_EQ(std::size(expected), Together({kCollectives, kEffects, kTopology,
+                                           kLocal, kVerdicts, kSources})
+                                     .size());
   for (const Row& row : expected) {
     const tf::OpDef& def = Registered(row.op).op_def;
     EXPECT_EQ(Names(def.input_arg()), row.inputs) << row.op;
@@ -248,7 +254,7 @@ TEST(SignaturesTest, AllAreStatefulAndCollectivesAreCommunication) {
     EXPECT_TRUE(Registered(op).op_def.is_distributed_communication()) << op;
   }
   for (const std::string& op :
-       Together({kCollectives, kEffects, kTopology, kVerdicts})) {
+       Together({kCollectives, kEffects, kTopology, kVerdicts, kSources})) {
     EXPECT_TRUE(Registered(op).op_def.is_stateful()) << op;
   }
 }
@@ -267,8 +273,8 @@ TEST(SignaturesTest, UninitializedReferencesReachTheKernel) {
 }
 
 TEST(SignaturesTest, EveryArgumentIsDocumented) {
-  for (const std::string& op :
-       Together({kCollectives, kEffects, kTopology, kLocal, kVerdicts})) {
+  for (const std::string& op : Together(
+           {kCollectives, kEffects, kTopology, kLocal, kVerdicts, kSources})) {
     const tf::OpDef& def = Registered(op).op_def;
     EXPECT_NE(def.summary(), "") << op;
     for (const auto& arg : def.input_arg()) {

@@ -37,18 +37,9 @@ model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse"
 sampler = hvd.elastic.ElasticSampler(4096, 8)
 state = hvd.elastic.TensorFlowKerasState(model, batch=0, ledger=0, sampler=sampler)
 features = np.random.default_rng(0).normal(size=[4096, 8]).astype("f")
-start = int(os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[2])
+start = int(os.environ["TF_HVD_ELASTIC_START"])
 steps = os.open(os.path.join(os.environ["TF_HVD_PROVE"], "steps"),
                 os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-
-def wait_for_standby():
-    # It is there a few seconds after the first commit: from then on restarts are warm.
-    name = "tf_hvd_standby/" + os.environ["TF_HVD_ELASTIC_JOB"].partition(":")[0]
-    while os.environ.get("TF_HVD_ELASTIC_STANDBY") != "off" and state.batch == 1:
-        with open("/proc/net/unix") as file:
-            if name in file.read():
-                break
-        time.sleep(0.05)
 
 @hvd.elastic.run
 def train(state):
@@ -61,7 +52,6 @@ def train(state):
             if rank == 0:
                 os.write(steps, struct.pack("<dqq", time.time(), start, state.batch))
             state.commit()
-            wait_for_standby()
             if state.batch >= int(os.environ["STEPS"]):
                 break
         else:
@@ -77,21 +67,19 @@ STEPS = 2000
 
 
 class Case(NamedTuple):
-    """One job: MPI, ranks, on two machines or one, with a standby or without, kills."""
+    """One job: MPI, ranks, on two machines or one, kills."""
 
     family: str
     ranks: int
     on_nodes: bool
-    standby: bool
     kills: int
 
 
 CASES = (
-    Case("openmpi", 4, False, True, 50),
-    Case("mpich", 4, False, True, 50),
-    Case("openmpi", 4, True, True, 50),
-    Case("openmpi", 2, False, True, 20),
-    Case("openmpi", 2, False, False, 10),
+    Case("openmpi", 4, False, 50),
+    Case("mpich", 4, False, 50),
+    Case("openmpi", 4, True, 50),
+    Case("openmpi", 2, False, 20),
 )
 
 
@@ -136,7 +124,7 @@ def run(
     if nodes:
         options += ["-H", ",".join(f"{node.name}:2" for node in nodes)]
     within = nodes[0].command if nodes else list
-    settings = {"STEPS": str(steps), "TF_HVD_ELASTIC_STANDBY": "on" if case.standby else "off"}
+    settings = {"STEPS": str(steps)}
     seconds = []
     began = time.time()
     with jobs.Job(case.family, ranks, jobs.PREAMBLE + PROGRAM, settings, options, within) as job:
@@ -173,22 +161,19 @@ def prove(short: bool) -> Table:
         "ended with exit code 0, on all ranks with the bits that they have in a job that nobody "
         "disturbed, and left no process, shared memory or file. In seconds, from a kill to the end "
         "of the first step after it, and from the start of an undisturbed job to its first step:",
-        ["MPI", "ranks", "standby", "kills", "median", "worst", "a cold start"],
+        ["MPI", "ranks", "kills", "median", "worst", "a start"],
     )
     # Of two ranks, for which two cores are enough.
-    steps, cases = (60, [Case("openmpi", 2, False, True, 2)]) if short else (STEPS, CASES)
+    steps, cases = (60, [Case("openmpi", 2, False, 2)]) if short else (STEPS, CASES)
     chance = random.Random(11)
     for case in cases:
         if case.on_nodes and cluster.why_not():
             continue
         with two_nodes() if case.on_nodes else contextlib.nullcontext([]) as nodes:
-            expected, cold = run(case._replace(kills=0, standby=False), steps, nodes, chance)
+            expected, cold = run(case._replace(kills=0), steps, nodes, chance)
             ends, seconds = run(case, steps, nodes, chance)
         assert ends == expected, f"{ends}\nexpected\n{expected}"
         where = f"{case.ranks}, on two machines" if case.on_nodes else str(case.ranks)
         figures = (statistics.median(seconds), max(seconds), *cold)
-        with_standby = "yes" if case.standby else "no"
-        table.add(
-            case.family, where, with_standby, case.kills, *(f"{each:.1f}" for each in figures)
-        )
+        table.add(case.family, where, case.kills, *(f"{each:.1f}" for each in figures))
     return table

@@ -72,7 +72,7 @@ def launcher_of(job: jobs.Job) -> psutil.Process:
     return next(
         each
         for each in [top, *top.children(recursive=True)]
-        if each.cmdline()[:1] == [sys.executable] and "tf_hvd.launch.main" in each.cmdline()
+        if each.cmdline()[:1] == [sys.executable] and "tf_hvd_command" in each.cmdline()
     )
 
 

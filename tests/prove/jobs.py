@@ -81,7 +81,7 @@ class Job:
             **nodes,
             **self.settings,
         }
-        command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", str(self.ranks)]
+        command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", str(self.ranks)]
         command += [*self.options, sys.executable, "-P", str(script)]
         self.log = (self.folder / "output").open("w+")
         self.process = subprocess.Popen(

@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 DAMAGED = (
     Damage("models, for strip-ops", "tests/strip/hostile_test.py::test_damaged_bytes", 10_000),
     Damage("recordings", "tests/observe/recording_test.py::test_a_damaged_file", 10_000),
-    Damage("messages to a commit store", "tests/elastic/protocol_test.py", 3000),
+    Damage("messages to an agent", "tests/elastic/protocol_test.py", 3000),
 )
 SEED = 2000
 
@@ -100,7 +100,7 @@ def prove_fuzz(short: bool) -> Table:
             "PYTHONSAFEPATH": "",
             **({"TF_HVD_RANKS_PER_NODE": "2"} if ranks == 4 else {}),
         }
-        run = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", str(ranks)]
+        run = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", str(ranks)]
         run += [sys.executable]
         programs = [PARALLEL / "programs_run.py", "--programs", str(calls), "--seed", seed]
         said = output_of([*run, *programs], environ)

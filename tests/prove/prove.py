@@ -36,7 +36,6 @@ NAMES = (
         "wheels",
         "coverage",
         "elastic",
-        "pages",
     ),
 )
 

@@ -25,7 +25,7 @@ def run(run_to_end, extras):
     def run_example(example, *arguments):
         # In this mode the examples would not find the modules beside them.
         environ = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-        command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", "2", sys.executable]
+        command = [sys.executable, "-m", "tf_hvd_command", "run", "-np", "2", sys.executable]
         command += [str(EXAMPLES / f"{example}.py"), *map(str, arguments)]
         code, output = run_to_end(command, environ, LIMIT, cwd="/")
         assert code == 0

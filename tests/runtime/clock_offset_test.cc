@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace tf_hvd {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace tf_hvd {
 namespace {

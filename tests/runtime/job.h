@@ -312,7 +312,7 @@ class Job {
   void Start(int rank) {
     std::unique_ptr<World>& world = unused_[static_cast<size_t>(rank)];
     if (world == nullptr || absent_.count(rank) > 0) return;
-    runtime(rank) = std::make_unique<Runtime>(config_, std::move(world));
+    runtime(rank) = MakeRuntime(config_, std::move(world));
   }
 
   const Config config_;

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace tf_hvd {
 namespace {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -87,6 +88,12 @@ class Messages {
     if (Below(2) == 0) vote.local_error = LocalError{Below(100), Text()};
     if (Below(2) == 0) vote.step = Below(1'000'000);
     if (Below(2) == 0) vote.off_step = RankStep{Below(100), Below(9) - 1};
+    if (Below(2) == 0) {
+      const int32_t rank = Below(2) == 0 ? vote.first.rank : Below(100);
+      vote.sources = RankSources{rank, Below(1'000'000) - 500'000};
+    }
+    if (Below(2) == 0) vote.off_sources = RankSources{Below(100), Below(9)};
+    if (Below(2) == 0) vote.told = {{Below(9), Text()}, {Below(9), Text()}};
   }
 
   RankList SomeRanks() {
@@ -140,6 +147,14 @@ unsigned NumberOr(const char* variable, unsigned otherwise) {
   return static_cast<unsigned>(std::strtoul(given, nullptr, 10));
 }
 
+void ExpectEqualSources(const std::optional<RankSources>& a,
+                        const std::optional<RankSources>& b) {
+  ASSERT_EQ(a.has_value(), b.has_value());
+  if (!a.has_value()) return;
+  EXPECT_EQ(a->rank, b->rank);
+  EXPECT_EQ(a->digest, b->digest);
+}
+
 void ExpectEqual(const Vote& a, const Vote& b) {
   EXPECT_EQ(a.first.rank, b.first.rank);
   EXPECT_EQ(a.first.request.bytes(), b.first.request.bytes());
@@ -160,6 +175,13 @@ void ExpectEqual(const Vote& a, const Vote& b) {
   if (a.off_step.has_value()) {
     EXPECT_EQ(a.off_step->rank, b.off_step->rank);
     EXPECT_EQ(a.off_step->step, b.off_step->step);
+  }
+  ExpectEqualSources(a.sources, b.sources);
+  ExpectEqualSources(a.off_sources, b.off_sources);
+  ASSERT_EQ(a.told.size(), b.told.size());
+  for (size_t i = 0; i < a.told.size(); ++i) {
+    EXPECT_EQ(a.told[i].digest, b.told[i].digest);
+    EXPECT_EQ(a.told[i].bytes, b.told[i].bytes);
   }
 }
 
@@ -379,6 +401,8 @@ TEST(Message, VoteBySlotIs24Bytes) {
   EXPECT_EQ(EncodeMessage(vote).size(), 24u);
   vote.vote.step = 7;
   EXPECT_EQ(EncodeMessage(vote).size(), 32u);
+  vote.vote.sources = RankSources{vote.vote.first.rank, 9};
+  EXPECT_EQ(EncodeMessage(vote).size(), 40u);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/runtime/recorded_call.h"
+
 namespace tf_hvd {
 namespace {
 
@@ -159,11 +161,7 @@ class MetricsTest : public testing::Test {
   }
 
   void Make(const std::string& name, const Status& status = Status::Ok()) {
-    CallFacts facts;
-    facts.name = name;
-    facts.bytes = 8;
-    facts.tensors = 1;
-    recorder_->Add(facts).Ended(status);
+    recorder_->Add(CallOf(name)).Ended(status);
   }
 
   std::string Text() const {

@@ -124,6 +124,27 @@ TEST(Mismatch, OfCompression) {
              "mismatch in allreduce 'g': rank 2 has fp16 of float32, rank 5 "
              "has bf16 of float32; the compression must be equal on all "
              "ranks");
+  // Averages of integers travel as int64, whatever the caller's type is.
+  Request small = OneTensor(DType::kInt64, {3});
+  small.compression = "uint8 averaged as int64";
+  small.reduce_op = ReduceOp::kAverage;
+  ExpectText(small, plain,
+             "mismatch in allreduce 'g': rank 2 has uint8, rank 5 has float32; "
+             "the data types must be equal on all ranks");
+  Request larger = small;
+  larger.compression = "int16 averaged as int64";
+  ExpectText(small, larger,
+             "mismatch in allreduce 'g': rank 2 has uint8, rank 5 has int16; "
+             "the data types must be equal on all ranks");
+  ExpectText(small, OneTensor(DType::kInt64, {3}),
+             "mismatch in allreduce 'g': rank 2 has uint8, rank 5 has int64; "
+             "the data types must be equal on all ranks");
+  ExpectText(small, smaller,
+             "mismatch in allreduce 'g': rank 2 has uint8, rank 5 has fp16 of "
+             "float32; the data types must be equal on all ranks");
+  ExpectText(small, OneTensor(DType::kUint8, {3}),
+             "mismatch in allreduce 'g': rank 2 has Average, rank 5 has Sum; "
+             "the reduce operations must be equal on all ranks");
   // The first request of IndexedSlices says so; what it moves does not matter.
   Request slices = OneTensor(DType::kInt64, {1});
   slices.compression = "IndexedSlices";

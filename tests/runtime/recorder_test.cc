@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/runtime/recorded_call.h"
+
 namespace tf_hvd {
 namespace {
 
@@ -64,12 +66,6 @@ class RecorderTest : public testing::Test {
   std::string path() const { return folder_ + "/rank.3"; }
   Seen Look() const { return Seen(path()); }
 
-  static CallFacts Call(std::string_view name) {
-    CallFacts facts;
-    facts.name = name;
-    return facts;
-  }
-
   std::string dumps_;
   std::string folder_;
 };
@@ -94,20 +90,17 @@ TEST_F(RecorderTest, WritesDownWhoKeepsIt) {
 
 TEST_F(RecorderTest, WritesDownHowFarACallIs) {
   const auto recorder = Make();
-  const std::vector<int64_t> shape = {2, 3, 4, 5, 6};
-  CallFacts facts = Call("grad_1");
-  facts.source = "train.py:88";
-  facts.set = 2;
-  facts.kind = OpKind::kReducescatter;
-  facts.dtype = DType::kBfloat16;
-  facts.reduce_op = ReduceOp::kMax;
-  facts.device = DeviceKind::kGpu;
-  facts.caller = CallerKind::kCompiled;
-  facts.shape = &shape;
-  facts.tensors = 7;
-  facts.bytes = 1440;
-  facts.step = 12;
-  CallRecord record = recorder->Add(facts);
+  Entry call = CallOf("grad_1");
+  call.source = "train.py:88";
+  call.set = 2;
+  call.step = 12;
+  call.request.kind = OpKind::kReducescatter;
+  call.request.reduce_op = ReduceOp::kMax;
+  call.request.device = DeviceKind::kGpu;
+  call.request.compiled = true;
+  call.request.tensors = {{DType::kBfloat16, {2, 3, 4, 5, 6}},
+                          {DType::kUint8, {1}}};
+  CallRecord record = recorder->Add(call);
   {
     const Seen seen = Look();
     const RecordingSlot& slot = seen.slot(0);
@@ -122,8 +115,8 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
     EXPECT_EQ(slot.reduce_op, static_cast<uint8_t>(ReduceOp::kMax));
     EXPECT_EQ(slot.device, static_cast<uint8_t>(DeviceKind::kGpu));
     EXPECT_EQ(slot.caller, 1);
-    EXPECT_EQ(slot.tensors, 7);
-    EXPECT_EQ(slot.bytes, 1440);
+    EXPECT_EQ(slot.tensors, 2);
+    EXPECT_EQ(slot.bytes, 1441);
     EXPECT_EQ(slot.step, 12);
     EXPECT_EQ(slot.dimensions, 5);
     EXPECT_EQ(slot.shape[3], 5);
@@ -156,9 +149,9 @@ TEST_F(RecorderTest, WritesDownHowFarACallIs) {
 // Calls that fail because the job has ended tell nothing of why.
 TEST_F(RecorderTest, KeepsTheLastErrorAndTheFirstEnd) {
   const auto recorder = Make();
-  recorder->Add(Call("a")).Ended(Aborted("rank 1 died"));
-  recorder->Add(Call("b")).Ended(InvalidArgument("first"));
-  recorder->Add(Call("c")).Ended(InvalidArgument("second"));
+  recorder->Add(CallOf("a")).Ended(Aborted("rank 1 died"));
+  recorder->Add(CallOf("b")).Ended(InvalidArgument("first"));
+  recorder->Add(CallOf("c")).Ended(InvalidArgument("second"));
   recorder->EndedFor("rank 1 died");
   recorder->EndedFor("rank 2 died");
   const Seen seen = Look();
@@ -172,9 +165,9 @@ TEST_F(RecorderTest, ALongTextLosesItsMiddle) {
   const auto recorder = Make();
   const std::string head(80, 'a');
   const std::string tail(80, 'z');
-  recorder->Add(Call(head + tail));
-  recorder->Add(Call(std::string(104, 'n')));
-  recorder->Add(Call(std::string(103, 'f')));
+  recorder->Add(CallOf(head + tail));
+  recorder->Add(CallOf(std::string(104, 'n')));
+  recorder->Add(CallOf(std::string(103, 'f')));
   const Seen seen = Look();
   const std::string name = TextOf(seen.slot(0).name);
   EXPECT_EQ(name, head.substr(0, 50) + "..." + tail.substr(0, 50));
@@ -184,9 +177,10 @@ TEST_F(RecorderTest, ALongTextLosesItsMiddle) {
 
 TEST_F(RecorderTest, TheRingComesRound) {
   const auto recorder = Make();
-  CallRecord first = recorder->Add(Call("the first, which is never answered"));
+  CallRecord first =
+      recorder->Add(CallOf("the first, which is never answered"));
   for (size_t i = 1; i <= kRecordedCalls; ++i) {
-    recorder->Add(Call("later")).Ended(Status::Ok());
+    recorder->Add(CallOf("later")).Ended(Status::Ok());
   }
   // Another call has its slot by now.
   first.Agreed(1, 0, 1);
@@ -209,7 +203,7 @@ TEST_F(RecorderTest, AllThreadsMayCall) {
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&recorder] {
       for (size_t i = 0; i < kRecordedCalls / 8; ++i) {
-        CallRecord record = recorder->Add(Call("x"));
+        CallRecord record = recorder->Add(CallOf("x"));
         record.Agreed(1, 0, 1);
         record.Ended(InvalidArgument("no"));
       }
@@ -229,7 +223,7 @@ TEST_F(RecorderTest, AllThreadsMayCall) {
 TEST_F(RecorderTest, WhoLeavesInOrderLeavesNoFile) {
   {
     const auto recorder = Make();
-    recorder->Add(Call("x")).Ended(Status::Ok());
+    recorder->Add(CallOf("x")).Ended(Status::Ok());
     recorder->EndedFor("rank 1 (host1) left: shutdown()");
     recorder->Leaves("shutdown()", true);
     EXPECT_TRUE(Look().there());
@@ -259,7 +253,7 @@ TEST_F(RecorderTest, ABadEndOfOthersKeepsTheFile) {
     EXPECT_TRUE(Look().there());
   }
   const auto recorder = Make();
-  recorder->Add(Call("x")).Ended(Aborted("rank 1 (host1) left: shutdown()"));
+  recorder->Add(CallOf("x")).Ended(Aborted("rank 1 (host1) left: shutdown()"));
   recorder->Leaves("its program has ended", true);
   recorder->Left(false);
   EXPECT_TRUE(Look().there());
@@ -275,7 +269,7 @@ TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
     const auto recorder = Recorder::Make({file, "handed", dumps_}, {}, &why);
     ASSERT_NE(recorder, nullptr) << why;
     EXPECT_NE(fcntl(file, F_GETFD) & FD_CLOEXEC, 0);
-    recorder->Add(Call("x"));
+    recorder->Add(CallOf("x"));
   }
   RecordingSlot slot;
   ASSERT_EQ(pread(kept, static_cast<void*>(&slot), sizeof(slot),
@@ -287,7 +281,7 @@ TEST_F(RecorderTest, TakesAFileThatIsHandedOver) {
   std::string why;
   const auto other = Recorder::Make({kept, "handed", ""}, {}, &why);
   ASSERT_NE(other, nullptr) << why;
-  other->Add(Call("y"));
+  other->Add(CallOf("y"));
   ASSERT_EQ(pread(kept, static_cast<void*>(&slot), sizeof(slot),
                   kRecordingHeaderBytes),
             static_cast<ssize_t>(sizeof(slot)));
@@ -345,13 +339,13 @@ TEST_F(RecorderTest, AProcessMayJoinAJobAgain) {
   {
     const auto recorder = Recorder::Make({file, "handed", ""}, {}, &why);
     ASSERT_NE(recorder, nullptr) << why;
-    recorder->Add(Call("x"));
+    recorder->Add(CallOf("x"));
     recorder->Leaves("shutdown()", true);
     recorder->Left(false);
   }
   const auto recorder = Recorder::Make({file, "handed", ""}, {}, &why);
   ASSERT_NE(recorder, nullptr) << why;
-  recorder->Add(Call("y"));
+  recorder->Add(CallOf("y"));
   const Seen seen("/proc/self/fd/" + std::to_string(file));
   ASSERT_TRUE(seen.there());
   EXPECT_EQ(seen.header().calls, 1u);
@@ -364,10 +358,10 @@ TEST_F(RecorderTest, AProcessMayJoinAJobAgain) {
 // What it does then must not overwrite what led there.
 TEST_F(RecorderTest, AProgramThatGoesOnAfterTheEnd) {
   const auto recorder = Make();
-  recorder->Add(Call("waits"));
+  recorder->Add(CallOf("waits"));
   recorder->EndedFor("rank 1 (host1) died");
   for (int i = 0; i < 10'000; ++i) {
-    recorder->Add(Call("again")).Ended(Aborted("rank 1 (host1) died"));
+    recorder->Add(CallOf("again")).Ended(Aborted("rank 1 (host1) died"));
   }
   const Seen seen = Look();
   EXPECT_EQ(seen.header().calls, 2u);
@@ -386,7 +380,7 @@ TEST_F(RecorderTest, ARingThatIsTooSmallForWhatIsUnderWay) {
         CallRecord& one = held[i % held.size()];
         one.Agreed(1, 0, 1);
         one.Ended(Status::Ok());
-        one = recorder->Add(Call("x"));
+        one = recorder->Add(CallOf("x"));
         one.Started(1, 1);
       }
     });

@@ -26,9 +26,9 @@ long ThreadsOfThisProcess() {
 
 TEST(Life, OneRankAloneHasNoThreadAndCompletesAtOnce) {
   const long before = ThreadsOfThisProcess();
-  Runtime runtime(Config(), std::move(MakeLoopback({})[0]));
+  const auto runtime = MakeRuntime(Config(), std::move(MakeLoopback({})[0]));
   OpenRequests open;
-  Rank self(&runtime, &open);
+  Rank self(runtime.get(), &open);
   EXPECT_EQ(ThreadsOfThisProcess(), before);
   std::vector<float> data = {3};
   const Pending sum = self.Allreduce("x", &data);
@@ -41,9 +41,9 @@ TEST(Life, OneRankAloneHasNoThreadAndCompletesAtOnce) {
   const Pending gather = self.Allgather("g", data);
   ASSERT_TRUE(gather.done());
   EXPECT_EQ(gather.gathered->As<float>(), data);
-  EXPECT_EQ(runtime.SubmittedCount(), 5);
+  EXPECT_EQ(runtime->SubmittedCount(), 5);
   EXPECT_EQ(ThreadsOfThisProcess(), before);
-  runtime.Shutdown("shutdown()", true);
+  runtime->Shutdown("shutdown()", true);
   EXPECT_EQ(self.Barrier("b").status().code(), StatusCode::kAborted);
 }
 

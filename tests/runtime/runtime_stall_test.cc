@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 #include "tests/runtime/job.h"
 
 namespace tf_hvd {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "runtime/agreement/controller.h"
-#include "runtime/base/clock.h"
 
 namespace tf_hvd {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace tf_hvd {
 namespace {

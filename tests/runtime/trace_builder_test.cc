@@ -13,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
+#include "tests/runtime/recorded_call.h"
 
 namespace tf_hvd {
 namespace {
@@ -106,12 +107,7 @@ class TraceBuilderTest : public testing::Test {
 
   CallRecord Call(std::string_view name, int64_t bytes = 8,
                   OpKind kind = OpKind::kAllreduce) {
-    CallFacts facts;
-    facts.name = name;
-    facts.kind = kind;
-    facts.bytes = bytes;
-    facts.tensors = 1;
-    return recorder_->Add(facts);
+    return recorder_->Add(CallOf(std::string(name), bytes, kind));
   }
   void Build() { builder_->Build(0, 0, &out_); }
   // What counters are told of is over for a while.

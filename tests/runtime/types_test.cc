@@ -1,4 +1,4 @@
-#include "runtime/base/types.h"
+#include "base/types.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "benchmarks/scale/virtual_time.h"
-#include "runtime/base/clock.h"
 
 namespace tf_hvd::scale {
 namespace {

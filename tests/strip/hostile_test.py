@@ -4,7 +4,6 @@ import os
 import pathlib
 import random
 import re
-import socket
 
 import pytest
 import tensorflow as tf
@@ -48,81 +47,48 @@ def refused(model):
     return call
 
 
-@pytest.mark.parametrize("name", ["assets/pipe", "fingerprint.pb", "saved_model.pb"])
-def test_a_pipe_in_a_model_is_named_and_not_waited_for(model, refused, name):
-    (model / name).unlink(missing_ok=True)
-    os.mkfifo(model / name)
+def test_what_is_neither_file_nor_folder(model, refused):
+    os.mkfifo(model / "assets" / "pipe")
     assert refused() == (
-        f"{model}/{name} is a named pipe; a model holds files and folders only: remove it"
+        f"{model}/assets/pipe is not a file; a model holds files and folders only: remove it"
     )
+    (model / "saved_model.pb").unlink()
+    os.mkfifo(model / "saved_model.pb")
+    assert "saved_model.pb is not a file" in refused()
+    assert refused("/dev/null") == "/dev/null: it is empty; save the graph again"
 
 
-def test_other_special_files(model, refused):
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(os.path.relpath(model / "assets" / "s"))
-        assert "assets/s is a socket; a model holds files" in refused()
-    assert refused("/dev/null") == (
-        "/dev/null is a device; a model holds files and folders only: remove it"
-    )
-
-
-@pytest.mark.parametrize("relative", [True, False])
-def test_a_link_in_assets_that_leaves_the_model(model, refused, relative):
-    target = model.parent / "private.txt"
-    link = model / "assets" / "leak.txt"
-    link.symlink_to(os.path.relpath(target, link.parent) if relative else target)
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("assets/leak.txt", "../../private.txt"),
+        ("assets/more", "../../model2"),
+        ("saved_model.pb", "../graph.pb"),
+        ("assets/again.txt", "words.txt"),
+        ("assets/circle", ".."),
+        ("assets/nowhere", "gone"),
+    ],
+)
+def test_links_in_a_model(model, refused, name, target):
+    (model.parent / "model2").mkdir()
+    if (model / name).exists():
+        (model / name).rename(model.parent / "graph.pb")
+    (model / name).symlink_to(target)
     assert refused() == (
-        f"{link} is a symbolic link to {target}, outside of the model's folder; if that is part "
-        "of the model, put a copy in the link's place"
+        f"{model}/{name} is a symbolic link to {target}; put a copy in the link's place if it is "
+        "part of the model, or remove it"
     )
 
 
-def test_a_link_to_a_folder_that_leaves_the_model(model, refused):
-    # The beginning of its name is the model's own.
-    other = model.with_name("model2")
-    other.mkdir()
-    (model / "assets" / "more").symlink_to(other)
-    assert f"a symbolic link to {other}, outside of the model's folder" in refused()
-
-
-def test_a_graph_that_is_a_link_out_of_the_model(model, refused):
-    (model / "saved_model.pb").rename(model.parent / "graph.pb")
-    (model / "saved_model.pb").symlink_to("../graph.pb")
-    assert f"{model}/saved_model.pb is a symbolic link to {model.parent}/graph.pb" in refused()
-
-
-def test_links_within_the_model_are_followed(model, tmp_path):
-    (model / "store").mkdir()
-    (model / "saved_model.pb").rename(model / "store" / "graph")
-    (model / "saved_model.pb").symlink_to(model / "store" / "graph")
-    (model / "assets" / "graph").symlink_to("../saved_model.pb")
-    (model / "assets" / "again.txt").symlink_to("words.txt")
-    (model / "current").symlink_to("assets")
-    # What the user names is the model, wherever it is.
+def test_a_link_that_is_named_itself(model, tmp_path):
     (tmp_path / "latest").symlink_to(model)
-    out = tmp_path / "out"
-    strip_ops(str(tmp_path / "latest"), str(out))
-    for name in ("assets/again.txt", "current/words.txt", "current/again.txt"):
-        assert not (out / name).is_symlink()
-        assert (out / name).read_text() == "a\nb\n"
-    # The graph as it was would be there under its other names.
-    assert not (out / "store").exists()
-    assert not (out / "assets" / "graph").exists()
-    assert tf.saved_model.load(str(out)).f(tf.constant([1.0, 2.0])).numpy().tolist() == [1.0, 2.0]
+    strip_ops(str(tmp_path / "latest"), str(tmp_path / "out"))
+    assert (tmp_path / "out" / "assets" / "words.txt").read_text() == "a\nb\n"
 
 
 def test_a_name_that_is_not_utf8(model, refused):
     pathlib.Path(os.fsdecode(bytes(model / "assets") + b"/\xff.txt")).write_text("x")
-    assert refused().endswith("a name in it is not UTF-8; rename what has it")
-
-
-def test_links_that_lead_nowhere_or_round_in_a_circle(model, refused):
-    link = model / "assets" / "link"
-    link.symlink_to("gone")
-    assert f"{link} is a symbolic link to {model}/assets/gone, which is not there" in refused()
-    link.unlink()
-    link.symlink_to("..")
-    assert f"{link}/assets/link is a symbolic link to a folder, in one that" in refused()
+    assert refused() == f"cannot read {model}: a name in it is not UTF-8; rename what has it"
 
 
 def test_an_output_that_is_a_link_to_nowhere(model, refused):
@@ -132,7 +98,7 @@ def test_an_output_that_is_a_link_to_nowhere(model, refused):
     assert refused() == f"{out} exists; remove it or choose another path"
 
 
-def test_a_checkpoint_whose_meta_graph_is_a_link_beside_it(model, tmp_path):
+def test_a_checkpoint_whose_meta_graph_is_a_link_beside_it(tmp_path):
     """As DeePMD-kit leaves it."""
     with tf.Graph().as_default():
         _native.ops.horovod_broadcast(v1.placeholder(tf.float32, name="x"), 0, name="y")
@@ -146,15 +112,6 @@ def test_a_checkpoint_whose_meta_graph_is_a_link_beside_it(model, tmp_path):
         v1.train.import_meta_graph(str(link))
         assert [op.type for op in graph.get_operations()] == ["Placeholder", "Identity"]
     assert (tmp_path / "model.ckpt-200.meta").read_bytes() == whole
-    out_of_it = model / "model.ckpt.meta"
-    out_of_it.symlink_to("../model.ckpt-200.meta")
-    with pytest.raises(StripError, match=r"-200\.meta, outside of the model's folder"):
-        strip_ops(str(out_of_it), str(tmp_path / "out.meta"))
-
-
-def test_a_name_that_is_not_text(model, refused):
-    (model / "assets" / os.fsdecode(b"\xff")).write_text("a")
-    assert "cannot copy" in refused()
 
 
 # Where it is found out: when the text is read, or when a part of the message is.
@@ -244,16 +201,21 @@ def test_damaged_bytes_are_refused_or_read():
     # ./dev prove fuzz has another seed, and more rounds.
     draw = random.Random(int(os.environ.get("TF_HVD_FUZZ_SEED", "20")))
     refusals, rounds = 0, int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "2000"))
-    for kind, message in graphs():
-        text = text_format.MessageToString(message).encode()
+    for kind, whole in graphs():
+        text = text_format.MessageToString(whole).encode()
+        binary = whole.SerializeToString()
         for number in range(rounds):
             is_text = number % 20 == 0
-            data = damaged(text if is_text else message.SerializeToString(), draw)
+            data = damaged(text if is_text else binary, draw)
             request = Request(draw.choice([(), ("q",), ("y", "x:0")]), draw.random() < 0.7)
             try:
-                data = formats.from_text(data, kind) if is_text else data
-                pieces = formats.strip_message(data, kind, request, Report())
-                formats.to_text(pieces.to_bytes(), kind)
+                if is_text:
+                    message = formats.from_text(data, kind)
+                else:
+                    message, _ = formats.from_binary(data, kind)
+                parts = formats.strip_message(message, kind, request, Report())
+                if request.write:
+                    formats.to_text(b"".join(parts), kind)
             except StripError:
                 refusals += 1
     assert rounds < refusals < 3 * rounds

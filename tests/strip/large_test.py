@@ -1,16 +1,16 @@
-"""Graphs of many nodes and of large constants: what is kept, and that the bytes stay bytes."""
+"""Graphs of many nodes and of large constants: in which parts they are written, and how far."""
 
 import io
 import itertools
 
+import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from tf_hvd.strip import strip_ops
-from tf_hvd.strip.formats import strip_message
+from tf_hvd.strip import formats, strip_ops
+from tf_hvd.strip.errors import StripError
 from tf_hvd.strip.meta_graph import Report, Request
 from tf_hvd.strip.progress import Bars
-from tf_hvd.strip.wire import Pieces
 
 COUNT = 30_000
 
@@ -28,28 +28,31 @@ def many_nodes():
 
 
 def test_many_nodes():
-    graph = many_nodes()
-    seen = []
     report = Report()
-    request = Request(outputs=(f"n{COUNT - 2}",), tick=seen.append)
-    data = graph.SerializeToString()
-    stripped = type(graph).FromString(strip_message(data, "GraphDef", request, report).to_bytes())
+    request = Request(outputs=(f"n{COUNT - 2}",))
+    parts = formats.strip_message(many_nodes(), "GraphDef", request, report)
+    stripped = tf.compat.v1.GraphDef.FromString(b"".join(parts))
     assert (report.nodes, len(report.found)) == (COUNT, (COUNT - 1) // 100)
     assert [node.name for node in stripped.node] == [f"n{i}" for i in range(COUNT - 1)]
     assert {node.op for node in stripped.node} == {"Placeholder", "Neg", "Identity"}
-    assert seen
-    assert max(seen) <= len(data)
 
 
-def test_constants_are_not_copied_until_they_are_written():
+def test_large_constants_are_written_in_parts():
     graph = tf.compat.v1.GraphDef()
-    node = graph.node.add(name="c", op="Const")
-    node.attr["value"].tensor.tensor_content = b"Horovod" * (1 << 20)
-    graph.node.add(name="b", op="HorovodBroadcast", input=["c"]).attr["T"].type = 1
-    data = graph.SerializeToString()
-    pieces = strip_message(data, "GraphDef", Request(), Report())
-    assert sum(len(part) for part in pieces._parts if isinstance(part, bytes)) < 200
-    assert [n.op for n in type(graph).FromString(pieces.to_bytes()).node] == ["Const", "Identity"]
+    for i in range(12):
+        node = graph.node.add(name=f"c{i}", op="Const")
+        node.attr["value"].tensor.tensor_content = bytes([i]) * (3 << 20)
+    graph.versions.producer = 1882
+    whole = graph.SerializeToString(deterministic=True)
+    parts = formats.strip_message(graph, "GraphDef", Request(), Report())
+    assert b"".join(parts) == whole
+    assert [len(part) >> 20 for part in parts] == [18, 18, 0, 0]
+
+
+def test_more_than_protobuf_reads(monkeypatch):
+    monkeypatch.setattr(formats, "_LARGEST", 99)
+    with pytest.raises(StripError, match="larger than 2 GiB, which neither protobuf nor TensorF"):
+        formats.from_binary(bytes(100), None)
 
 
 def test_new_names_are_not_taken():
@@ -65,35 +68,20 @@ def test_new_names_are_not_taken():
     assert "y/one_process_1/Mul" in names
 
 
-def test_a_node_after_the_versions():
+def test_a_node_after_the_versions(tmp_path):
     """Serialized messages may have their fields in any order."""
     graph = many_nodes()
-    parts = [graph.node[0], graph.node[100], graph.node[99]]
-    fields = [tf.compat.v1.GraphDef(node=[part]).SerializeToString() for part in parts]
+    nodes = [graph.node[0], graph.node[100], graph.node[99]]
+    fields = [tf.compat.v1.GraphDef(node=[node]).SerializeToString() for node in nodes]
     fields.insert(1, tf.compat.v1.GraphDef(versions=graph.versions).SerializeToString())
-    for order in itertools.permutations(fields):
-        message = tf.compat.v1.GraphDef.FromString(b"".join(order))
-        pieces = strip_message(b"".join(order), "GraphDef", Request(), Report())
-        stripped = tf.compat.v1.GraphDef.FromString(pieces.to_bytes())
-        assert [n.name for n in stripped.node] == [n.name for n in message.node]
-        assert {n.op for n in stripped.node} == {"Placeholder", "Neg", "Identity"}
-        assert stripped.versions == graph.versions
-
-
-def test_pieces():
-    source = bytes(range(100))
-    inner, out = Pieces(source), Pieces(source)
-    inner.keep(10, 20)
-    inner.keep(20, 30)
-    inner.add(1, b"xyz")
-    out.keep(0, 5)
-    out.add_pieces(2, inner)
-    expected = source[:5] + b"\x12\x19" + source[10:30] + b"\x0a\x03xyz"
-    assert out.size == len(expected)
-    for limit in (1, 3, 7, 1000):
-        chunks = list(out.chunks(limit))
-        assert b"".join(chunks) == expected
-        assert all(len(chunk) <= limit for chunk in chunks)
+    for number, order in enumerate(itertools.permutations(fields)):
+        source, out = tmp_path / f"{number}.pb", tmp_path / f"{number}.out"
+        source.write_bytes(b"".join(order))
+        strip_ops(source, out)
+        before, after = (tf.compat.v1.GraphDef.FromString(p.read_bytes()) for p in (source, out))
+        assert [n.name for n in after.node] == [n.name for n in before.node]
+        assert {n.op for n in after.node} == {"Placeholder", "Neg", "Identity"}
+        assert after.versions == graph.versions
 
 
 def test_progress_bars():

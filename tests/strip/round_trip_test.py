@@ -110,7 +110,7 @@ except tf.errors.NotFoundError as error:
 def test_a_checkpoint_of_a_session(tmp_path, run_to_end, mpi_library):
     script = tmp_path / "train.py"
     script.write_text(TRAIN_SESSION)
-    command = [sys.executable, "-P", "-m", "tf_hvd.launch.main", "run", "-np", "2"]
+    command = [sys.executable, "-P", "-m", "tf_hvd_command", "run", "-np", "2"]
     environ = {**os.environ, "TF_HVD_MPI_LIBRARY": str(mpi_library("openmpi"))}
     code, output = run_to_end([*command, sys.executable, str(script), str(tmp_path)], environ, 200)
     assert code == 0, output

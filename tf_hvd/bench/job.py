@@ -10,7 +10,7 @@ from tf_hvd.core import _native, basics
 
 
 class RunningJob:
-    """All ranks. Joins them when it is made; `Job` of peers/base.py."""
+    """All ranks. Joins them when it is made."""
 
     def __init__(self) -> None:
         basics.init()
@@ -30,6 +30,15 @@ class RunningJob:
     def barrier(self) -> None:
         """Spins in shared memory where all ranks share it; else MPI's."""
         self._barrier()
+
+    def core_latency(self) -> float | None:
+        """The latency in microseconds between the ranks' cores; None if it is not known.
+
+        The largest between rank 0 and another one; the same on all ranks.
+        """
+        if self.shared.missing or self.size == 1:
+            return None
+        return float(self.gather(self.shared.latency())[0])
 
     def about(self) -> dict[str, Any]:
         """What a report says of it; the same on all ranks."""

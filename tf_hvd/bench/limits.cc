@@ -1,23 +1,26 @@
 // What this machine allows, for `tf_hvd bench`: a barrier and an allreduce
-// between the processes of one machine, with nothing around them. No error
-// handling but a time limit, no types but two, no other thread: what any
-// runtime adds is its overhead.
+// between the processes of one machine, with nothing around them; and the
+// latency between cores, for `tf_hvd doctor` as well. No error
+// handling but a time limit, no types but two: what any runtime adds is its
+// overhead.
 //
 // The allreduce: the ranks walk the buffer in pieces that stay in the cache. Of
 // each piece a rank owns one part. It copies the other parts into its area,
 // adds what the others have copied for it to its own part, in the order of
 // ranks, leaves the sum in its area, and takes the others' sums from theirs.
 //
-// Every rank calls the same functions in the same order, from one thread at a
-// time.
+// Every rank calls the functions of a segment in the same order, from one
+// thread at a time.
 
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 namespace {
 
@@ -31,8 +34,8 @@ struct alignas(kLine) Counter {
   std::atomic<int64_t> arrivals;
 };
 
-// The shared segment, zero at first: a counter for each rank, then each rank's
-// areas.
+// The shared segment, zero at first: a counter for each rank, two for rank 0
+// with each rank, then each rank's areas.
 struct Segment {
   char* base;
   int rank;
@@ -42,10 +45,51 @@ struct Segment {
   std::atomic<int64_t>& arrivals(int of) const {
     return (reinterpret_cast<Counter*>(base) + of)->arrivals;
   }
+  // Of rank 0 and `other`: that of the one of them which is `of`.
+  std::atomic<int64_t>& pings(int other, int of) const {
+    const int index = ranks + 2 * other + (of == 0 ? 0 : 1);
+    return (reinterpret_cast<Counter*>(base) + index)->arrivals;
+  }
   char* area(int of, int64_t index) const {
-    return base + ranks * kLine + (of * kAreas + index) * piece_bytes;
+    return base + 3 * ranks * kLine + (of * kAreas + index) * piece_bytes;
   }
 };
+
+// Microseconds of a round in which each of two cores tells the other, so that
+// two lines travel side by side: the median of several times many rounds. -1 if
+// the other has not come within the limit.
+double Latency(std::atomic<int64_t>* mine, const std::atomic<int64_t>& theirs) {
+  constexpr int64_t kRounds = 200;
+  std::array<double, 9> medians{};
+  int64_t round = mine->load(std::memory_order_relaxed);
+  for (double& microseconds : medians) {
+    auto begin = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i <= kRounds; ++i) {
+      // The first round is the wait for the other.
+      if (i == 1) begin = std::chrono::steady_clock::now();
+      mine->store(++round, std::memory_order_release);
+      for (int64_t spin = 1; theirs.load(std::memory_order_acquire) < round;
+           ++spin) {
+        __builtin_ia32_pause();
+        if (spin % kSpins != 0) continue;
+        if (std::chrono::steady_clock::now() - begin > kPatience) return -1;
+        sched_yield();
+      }
+    }
+    const std::chrono::duration<double, std::micro> took =
+        std::chrono::steady_clock::now() - begin;
+    microseconds = took.count() / static_cast<double>(kRounds);
+  }
+  std::sort(medians.begin(), medians.end());
+  return medians[medians.size() / 2];
+}
+
+bool BindTo(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(core, &cores);
+  return sched_setaffinity(0, sizeof(cores), &cores) == 0;
+}
 
 // False if another rank has not come within the limit.
 bool Barrier(const Segment& segment) {
@@ -159,7 +203,37 @@ extern "C" {
 // How many bytes the ranks must share.
 TF_HVD_EXPORT int64_t tf_hvd_limits_segment_bytes(int ranks,
                                                   int64_t piece_bytes) {
-  return ranks * (kLine + kAreas * piece_bytes);
+  return ranks * (3 * kLine + kAreas * piece_bytes);
+}
+
+// Called by rank 0 and by rank `other` at about the same time: microseconds,
+// see Latency.
+TF_HVD_EXPORT double tf_hvd_limits_latency(void* segment, int rank, int ranks,
+                                           int other) {
+  const Segment shared{static_cast<char*>(segment), rank, ranks, 0};
+  return Latency(&shared.pings(other, rank),
+                 shared.pings(other, rank == 0 ? other : 0));
+}
+
+// The same between two cores of this machine, by a thread on each; -1 if this
+// process may not use one of them.
+TF_HVD_EXPORT double tf_hvd_limits_core_latency(int first, int second) {
+  std::array<Counter, 2> counters{};
+  std::array<double, 2> found{};
+  const auto run = [&](int me, int core) {
+    // Whoever may not come does not let the other wait for a minute.
+    if (!BindTo(core)) {
+      found[me] = -1;
+      counters[me].arrivals = INT64_MAX / 2;
+      return;
+    }
+    found[me] = Latency(&counters[me].arrivals, counters[1 - me].arrivals);
+  };
+  std::thread other(run, 1, second);
+  std::thread one(run, 0, first);
+  one.join();
+  other.join();
+  return std::min(found[0], found[1]);
 }
 
 // 0 when all ranks are here; 1 if one has not come within a minute.

@@ -1,14 +1,16 @@
 """Times the peers in turns: what disturbs the machine meanwhile disturbs them all."""
 
 import dataclasses
+import functools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tf_hvd.bench import values
 from tf_hvd.bench.errors import BenchError
-from tf_hvd.bench.peers.base import Job, Peer
+from tf_hvd.bench.job import RunningJob
+from tf_hvd.bench.peers.base import Peer
 from tf_hvd.bench.settings import Plan
 from tf_hvd.bench.workloads import Workload
 
@@ -24,6 +26,9 @@ class Measurement:
     """Of a call, for each repetition: the slowest rank's."""
     missing: str | None = None
     """Why there are none."""
+    core_latencies: tuple[float, float] | None = None
+    """The latency in microseconds between the ranks' cores, before and after all peers' turns;
+    None if it is not known. Virtual machines move their cores."""
 
     @property
     def median(self) -> float:
@@ -49,14 +54,16 @@ class Measurement:
         return self.algorithm_bandwidth * self.workload.bus_factor
 
 
-def usable(peers: Sequence[Peer], job: Job) -> tuple[list[Peer], dict[str, str]]:
+def usable(peers: Sequence[Peer], job: RunningJob) -> tuple[list[Peer], dict[str, str]]:
     """The peers that every rank has, and why the others are not among them."""
     reasons = {peer.name: _first(job, peer.missing()) for peer in peers}
     missing = {name: reason for name, reason in reasons.items() if reason}
     return [peer for peer in peers if peer.name not in missing], missing
 
 
-def measure(peers: Sequence[Peer], workload: Workload, plan: Plan, job: Job) -> list[Measurement]:
+def measure(
+    peers: Sequence[Peer], workload: Workload, plan: Plan, job: RunningJob
+) -> list[Measurement]:
     """Checks each peer's result, then times all in turns.
 
     Returns:
@@ -73,7 +80,11 @@ def measure(peers: Sequence[Peer], workload: Workload, plan: Plan, job: Job) -> 
         for peer in ready:
             _check(peer, workload, peer.check(inputs, outputs), job)
         del outputs
-        seconds = _turns(ready, plan, plan.calls_of(workload), job)
+        before = job.core_latency()
+        calls = plan.calls_of(workload)
+        timed = {peer.name: functools.partial(peer.seconds, calls, job.barrier) for peer in ready}
+        seconds = turns(timed, plan.warmup + plan.repetitions, job)
+        after = job.core_latency()
     finally:
         for peer in peers:
             peer.release()
@@ -82,21 +93,22 @@ def measure(peers: Sequence[Peer], workload: Workload, plan: Plan, job: Job) -> 
             workload,
             peer.name,
             peer.is_collective,
-            tuple(seconds.get(peer.name, ())),
+            tuple(seconds.get(peer.name, ())[plan.warmup :]),
             reasons[peer.name],
+            None if before is None or after is None else (before, after),
         )
         for peer in peers
     ]
 
 
-def _turns(peers: Sequence[Peer], plan: Plan, calls: int, job: Job) -> dict[str, list[float]]:
-    """The slowest rank's time of each repetition, by peer."""
-    mine: dict[str, list[float]] = {peer.name: [] for peer in peers}
-    for repetition in range(plan.warmup + plan.repetitions):
-        for peer in peers:
-            seconds = peer.seconds(calls, job.barrier)
-            if repetition >= plan.warmup:
-                mine[peer.name].append(seconds)
+def turns(
+    timed: Mapping[str, Callable[[], float]], repetitions: int, job: RunningJob
+) -> dict[str, list[float]]:
+    """The slowest rank's time of each repetition, by the name of what it times."""
+    mine: dict[str, list[float]] = {name: [] for name in timed}
+    for _ in range(repetitions):
+        for name, seconds in timed.items():
+            mine[name].append(seconds())
     ranks = job.gather(mine)
     return {name: slowest([rank[name] for rank in ranks]) for name in mine}
 
@@ -106,12 +118,12 @@ def slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
     return [max(each) for each in zip(*ranks, strict=True)]
 
 
-def _first(job: Job, reason: str | None) -> str | None:
+def _first(job: RunningJob, reason: str | None) -> str | None:
     """The reason of the first rank that has one; the same on all ranks."""
     return next((each for each in job.gather(reason) if each), None)
 
 
-def _check(peer: Peer, workload: Workload, wrong: int | None, job: Job) -> None:
+def _check(peer: Peer, workload: Workload, wrong: int | None, job: RunningJob) -> None:
     fault = None
     if wrong is not None:
         fault = f"{peer.name}: wrong result of {workload}, tensor {wrong}, on rank {job.rank}"

@@ -19,6 +19,14 @@ _LIBMPI = re.compile(r"/.*/libmpi\.so[.\d]*$")
 _SUCCESS = 0
 
 
+def core_latency(first: int, second: int) -> float | None:
+    """The latency in microseconds between two cores; None if this process may not use both."""
+    function = ctypes.CDLL(str(_LIBRARY)).tf_hvd_limits_core_latency
+    function.restype = ctypes.c_double
+    latency = float(function(first, second))
+    return latency if latency > 0 else None
+
+
 def address(array: np.ndarray) -> ctypes.c_void_p:
     """Where an array's values lie."""
     return ctypes.c_void_p(array.ctypes.data)
@@ -36,6 +44,8 @@ class SharedMemory:
         library.tf_hvd_limits_segment_bytes.restype = long
         library.tf_hvd_limits_segment_bytes.argtypes = [number, long]
         library.tf_hvd_limits_barrier.argtypes = [pointer, number, number]
+        library.tf_hvd_limits_latency.restype = ctypes.c_double
+        library.tf_hvd_limits_latency.argtypes = [pointer, number, number, number]
         library.tf_hvd_limits_allreduce.argtypes = [
             *(pointer, number, number, long, number, pointer, pointer, long)
         ]
@@ -61,6 +71,25 @@ class SharedMemory:
         """
         if self._library.tf_hvd_limits_barrier(self._base, self._rank, self._ranks) != _SUCCESS:
             raise BenchError("a rank did not reach the barrier within a minute")
+
+    def latency(self) -> float:
+        """The latency in microseconds between rank 0's core and the farthest other rank's.
+
+        To be called on all ranks; 0.0 on one rank alone. A rank other than 0 gets its own.
+
+        Raises:
+          BenchError: a rank has not come within a minute.
+        """
+        farthest = 0.0
+        for other in range(1, self._ranks):
+            if self._rank in (0, other):
+                found = self._library.tf_hvd_limits_latency(
+                    self._base, self._rank, self._ranks, other
+                )
+                if found < 0:
+                    raise BenchError("a rank did not answer within a minute")
+                farthest = max(farthest, found)
+        return farthest
 
     def allreduce(self, values: np.ndarray) -> Callable[[], None]:
         """A call that sums float32 or float64 in place, to be made as long as `values` are there.

@@ -1,7 +1,6 @@
 """Draws what was measured: times and bandwidths over sizes, bars for peers of a gradient set."""
 
 import importlib
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,18 +8,10 @@ import numpy as np
 
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.measure import Measurement
-from tf_hvd.bench.settings import NEEDS_MATPLOTLIB
 
 _WIDTH, _HEIGHT = 11.0, 4.0  # inches, of each row of panels
 _LABELS = 8  # of sizes, below an axis
 _MILLI, _MICRO, _GIGA = 1e3, 1e6, 1e9
-
-
-def _figure_type() -> Any:
-    try:
-        return importlib.import_module("matplotlib.figure").Figure
-    except ImportError as error:
-        raise BenchError(NEEDS_MATPLOTLIB) from error
 
 
 def write(path: str, measurements: Sequence[Measurement]) -> None:
@@ -31,24 +22,13 @@ def write(path: str, measurements: Sequence[Measurement]) -> None:
       measurements: of all workloads.
 
     Raises:
-      BenchError: matplotlib is not there, or the file cannot be written.
+      BenchError: the file cannot be written.
     """
     figure = drawn(measurements)
     try:
         figure.savefig(path)
     except OSError as error:
         raise BenchError(f"--plot {path}: {error.strerror}") from error
-
-
-def svg(measurements: Sequence[Measurement]) -> str:
-    """The figure of `write`, as an element of a page.
-
-    Raises:
-      BenchError: matplotlib is not there.
-    """
-    text = io.StringIO()
-    drawn(measurements).savefig(text, format="svg")
-    return text.getvalue()[text.getvalue().index("<svg") :]
 
 
 def drawn(measurements: Sequence[Measurement]) -> Any:
@@ -59,7 +39,8 @@ def drawn(measurements: Sequence[Measurement]) -> Any:
             work = each.workload
             what = work.name if len(work.shapes) > 1 else "sizes"
             rows.setdefault(f"{work.operation} {work.dtype} {work.mode}, {what}", []).append(each)
-    figure = _figure_type()(figsize=(_WIDTH, _HEIGHT * len(rows)), layout="constrained")
+    make = importlib.import_module("matplotlib.figure").Figure
+    figure = make(figsize=(_WIDTH, _HEIGHT * len(rows)), layout="constrained")
     grid = figure.add_gridspec(max(len(rows), 1), 2)
     for number, (title, row) in enumerate(rows.items()):
         if len(row[0].workload.shapes) > 1:

@@ -19,8 +19,9 @@ REFERENCE = "tf_hvd"
 JSON_VERSION = 1
 HEADINGS = (
     "workload", "peer", "median", "p10 to p90", "algorithm GB/s", "bus GB/s", "than tf_hvd",
+    "cores apart",
 )  # fmt: skip
-_WIDTHS = (34, 13, 9, 18, 14, 9, 13)
+_WIDTHS = (34, 13, 9, 18, 14, 9, 13, 12)
 _EVEN = 1.005
 """Below this ratio two times are the same, as it is shown."""
 _GIGA = 1e9
@@ -51,7 +52,7 @@ def compared(seconds: float, reference: float) -> str:
 
 
 def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
-    """A row of the table.
+    """A row of the table, without its last column.
 
     Args:
       measurement: what was measured.
@@ -70,15 +71,23 @@ def cells(measurement: Measurement, reference: float | None) -> tuple[str, ...]:
     )
 
 
+def cores_apart(measurement: Measurement) -> str:
+    """The latency between the ranks' cores before and after, in microseconds."""
+    found = measurement.core_latencies
+    return "" if found is None else f"{found[0]:.2f}, {found[1]:.2f} us"
+
+
 def rows(measurements: Sequence[Measurement]) -> Iterator[tuple[str, ...]]:
     """The table's rows for one workload; the first names it."""
     times = {each.peer: each.median for each in measurements if not each.missing}
     name = str(measurements[0].workload) if measurements else ""
+    apart = next((cores_apart(each) for each in measurements if not each.missing), "")
     for each in measurements:
         if each.missing:
             yield (name, each.peer, f"no: {each.missing}", *[""] * (len(HEADINGS) - 3))
         else:
-            yield (name, *cells(each, times.get(REFERENCE))[1:])
+            yield (name, *cells(each, times.get(REFERENCE))[1:], apart)
+            apart = ""
         name = ""
 
 
@@ -224,5 +233,6 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
             "median_seconds": measurement.median,
             "algorithm_bandwidth": measurement.algorithm_bandwidth,
             "bus_bandwidth": measurement.bus_bandwidth,
+            "core_latency_us": measurement.core_latencies,
         }
     return values

@@ -4,19 +4,16 @@ import dataclasses
 import importlib.util
 import itertools
 import pathlib
-from collections.abc import Sequence
 
 from tf_hvd.bench import workloads
 from tf_hvd.bench.workloads import Workload
 
-PEERS = (
-    *("tf_hvd", "tf.identity", "mpi", "mpi in place", "sketch", "copy"),
-    *("tf.distribute", "gloo", "horovod"),
-)
+PEERS = ("tf_hvd", "tf.identity", "mpi", "mpi in place", "sketch", "copy")
+LIBRARIES = ("tf.distribute", "gloo", "horovod")
+"""Peers of benchmarks/peers.py alone."""
 TRAININGS = ("keras", "tape")
 PLOTS = (".png", ".svg")
-PAGES = (".html",)
-NEEDS_MATPLOTLIB = "--plot and --html need matplotlib: pip install 'tf_hvd[bench]'"
+OTHER_LIBRARIES = "benchmarks/peers.py in tf_hvd's sources measures other libraries"
 
 _SMALL_BYTES = 1 << 16
 _SMALL_CALLS = 20
@@ -55,10 +52,6 @@ class Settings:
     json: bool = False
     plot: str = ""
     """The file to draw to, or empty."""
-    html: str = ""
-    """The page to write, or empty."""
-    horovod: str = ""
-    """The folder of the Python environment in which Horovod is installed, or empty."""
     command: str = ""
     """What the report says to repeat."""
 
@@ -90,20 +83,20 @@ class Settings:
             ("peer", self.peers, PEERS),
         ):
             for name in names:
+                if kind == "peer" and name in LIBRARIES:
+                    raise ValueError(f"peer {name!r} is gone: {OTHER_LIBRARIES}")
                 if name not in known:
                     raise ValueError(f"unknown {kind} {name!r}; choose from {', '.join(known)}")
         if not self.workloads(1) and (self.plot or not self.training):
             raise ValueError("nothing to measure, or to plot: give --sizes or --gradients")
         if self.plot:
-            _check_file("--plot", pathlib.Path(self.plot), PLOTS)
-        if self.html:
-            _check_file("--html", pathlib.Path(self.html), PAGES)
-        if (self.plot or self.html) and importlib.util.find_spec("matplotlib") is None:
-            raise ValueError(NEEDS_MATPLOTLIB)
+            _check_plot(pathlib.Path(self.plot))
 
 
-def _check_file(option: str, file: pathlib.Path, suffixes: Sequence[str]) -> None:
-    if file.suffix.lower() not in suffixes:
-        raise ValueError(f"{option} {file}: the name must end in {' or '.join(suffixes)}")
+def _check_plot(file: pathlib.Path) -> None:
+    if file.suffix.lower() not in PLOTS:
+        raise ValueError(f"--plot {file}: the name must end in {' or '.join(PLOTS)}")
     if not file.resolve().parent.is_dir():
-        raise ValueError(f"{option} {file}: there is no folder {file.resolve().parent}")
+        raise ValueError(f"--plot {file}: there is no folder {file.resolve().parent}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install 'tf_hvd[bench]'")

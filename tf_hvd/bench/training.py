@@ -1,17 +1,18 @@
 """Times a training step with and without the reduction of its gradients."""
 
 import dataclasses
+import functools
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.bench.measure import slowest
-from tf_hvd.bench.peers.base import Job
+from tf_hvd.bench.job import RunningJob
+from tf_hvd.bench.measure import turns
+from tf_hvd.bench.peers.base import timed
 from tf_hvd.bench.settings import Plan
 from tf_hvd.collectives import collectives, reduce_ops, variables
 from tf_hvd.core import basics
@@ -115,7 +116,7 @@ class StepTimes:
         }
 
 
-def measure_steps(kind: str, plan: Plan, job: Job) -> StepTimes:
+def measure_steps(kind: str, plan: Plan, job: RunningJob) -> StepTimes:
     """Times the three in turns, the same number of times.
 
     Args:
@@ -135,11 +136,12 @@ def measure_steps(kind: str, plan: Plan, job: Job) -> StepTimes:
         "without": without,
         "reduction": lambda: _reduce(gradients),
     }
+    steps = {name: functools.partial(timed, call, 1, job.barrier) for name, call in calls.items()}
     size = sum(int(np.prod(each.shape)) * each.dtype.size for each in gradients)
     with unguarded():
-        _seconds(calls, plan.warmup, job)
+        turns(steps, plan.warmup, job)
         return repeated(
-            StepTimes(kind, len(weights), size), lambda: _seconds(calls, plan.repetitions, job)
+            StepTimes(kind, len(weights), size), lambda: turns(steps, plan.repetitions, job)
         )
 
 
@@ -155,21 +157,6 @@ def repeated(times: StepTimes, measured: Callable[[], Mapping[str, Sequence[floa
         if times.is_told:
             break
     return times
-
-
-def _seconds(
-    calls: Mapping[str, Callable[[], Any]], repetitions: int, job: Job
-) -> dict[str, list[float]]:
-    """The slowest rank's, of so many turns."""
-    mine: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repetitions):
-        for name, call in calls.items():
-            job.barrier()
-            begin = time.perf_counter()
-            call()
-            mine[name].append(time.perf_counter() - begin)
-    ranks = job.gather(mine)
-    return {name: slowest([rank[name] for rank in ranks]) for name in calls}
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]

@@ -43,27 +43,12 @@ class Workload:
 
     @property
     def bus_factor(self) -> float:
-        """Bus bandwidth over algorithm bandwidth."""
-        return bus_factor(self.operation, self.ranks)
+        """What a link carries for each byte of the size, as nccl-tests' PERFORMANCE.md has it."""
+        others = (self.ranks - 1) / self.ranks
+        return {"allreduce": 2 * others, "broadcast": 1.0}.get(self.operation, others)
 
     def __str__(self) -> str:
         return f"{self.operation} {self.name} {self.dtype} {self.mode}"
-
-
-def bus_factor(operation: str, ranks: int) -> float:
-    """What a link carries for each byte of the size, as nccl-tests' PERFORMANCE.md defines it.
-
-    Args:
-      operation: one of OPERATIONS.
-      ranks: how many take part.
-
-    Raises:
-      ValueError: there is no such operation.
-    """
-    others = (ranks - 1) / ranks
-    if operation not in OPERATIONS:
-        raise ValueError(f"unknown operation {operation!r}; choose from {', '.join(OPERATIONS)}")
-    return {"allreduce": 2 * others, "broadcast": 1.0}.get(operation, others)
 
 
 def parse_bytes(text: str) -> int:

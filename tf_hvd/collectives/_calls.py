@@ -4,6 +4,7 @@ What the rest of the package calls; users call what collectives.py has.
 """
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,7 +80,9 @@ def run(
 
     Raises:
       RuntimeError: within a tf.distribute strategy of several replicas.
+      TypeError: `name` is no string.
     """
+    name = checked_name(name)
     attributes["process_set_id"] = _check(op_type, process_set)
     arguments = () if inputs is None else (inputs,)
     if not executes_eagerly():
@@ -112,9 +115,11 @@ def run_eagerly(
       process_set: who takes part.
     """
     function, op_type = _op_of(kind, False)
+    name = checked_name(name)
     number = _check(op_type, process_set)
     call_sites.note_eager_call(3)  # what calls this, and what the program calls
-    attributes = (*attributes, "process_set_id", number)
+    if number != WORLD:
+        attributes = (*attributes, "process_set_id", number)
     if name is None:
         return execute(function, op_type, tensor, attributes)
     return _named(name, execute, function, op_type, tensor, attributes)
@@ -130,7 +135,6 @@ def _check(op_type: str, process_set: ProcessSet | int) -> int:
 
 
 def _named(name: str, call: Callable[..., Any], *arguments: Any, **attributes: Any) -> Any:
-    """An eager call whose request has a name."""
     try:
         _native.set_eager_name(name)
         return call(*arguments, **attributes)
@@ -155,6 +159,7 @@ def run_reduction(
     wire_dtype: str = "",
     member_names: Sequence[str] = (),
     step: Any = None,
+    named_after: Sequence[Any] = (),
 ) -> list[Any]:
     """HorovodAllreduce, HorovodReducescatter or their grouped ops, with nothing around them.
 
@@ -170,7 +175,11 @@ def run_reduction(
       member_names: one for each tensor, or none.
       step: of a grouped allreduce, an int64 scalar: ranks that are at different steps get
         an error.
+      named_after: the tensors that a default name is made of; `tensors` if there are none. Those
+        that a program gave: of what is made of them, names hold numbers that a graph counts.
     """
+    if name is None and named_after and not executes_eagerly():
+        name = _node_name(_op_of(kind, grouped)[1], named_after)
     attributes = {**options.attributes, "compression": compression, "wire_dtype": wire_dtype}
     if kind == "Allreduce" and grouped:
         attributes["stamp"] = _step_input(step)
@@ -221,7 +230,6 @@ def _op_of(kind: str, grouped: bool) -> tuple[Callable[..., Any], str]:
 
 
 def _step_input(step: Any) -> list[Any]:
-    """The op's input `stamp`."""
     return [] if step is None else [step]
 
 
@@ -245,9 +253,35 @@ def run_alltoall(
     return output, received_splits
 
 
+def checked_name(name: Any) -> str | None:
+    """The name of a request, None for the default.
+
+    Raises:
+      TypeError: it is no string.
+    """
+    if name is None or isinstance(name, str):
+        return name
+    raise TypeError(f"name={name!r} is not a string; pass one, such as name='step_{name}'.")
+
+
+def checked_root(root_rank: Any) -> int:
+    """The number of the rank whose values count.
+
+    Raises:
+      TypeError: it is no integer.
+    """
+    try:
+        return operator.index(root_rank)
+    except TypeError:
+        raise TypeError(
+            f"root_rank={root_rank!r} is not an integer; pass the number of a rank, from 0 to "
+            "size() - 1."
+        ) from None
+
+
 def suffixed(name: str | None, suffix: str) -> str | None:
     """`name` with a suffix; None for the default name stays None."""
-    return None if name is None else f"{name}_{suffix}"
+    return None if checked_name(name) is None else f"{name}_{suffix}"
 
 
 def check_member_names(member_names: Sequence[str] | None, count: int) -> list[str] | None:

@@ -10,7 +10,8 @@ Rules for all of them:
   in no order but that of the data. A function returns, and an iteration of a loop
   in it ends, when all of its calls have. Only the Session of a v1 graph runs what
   is fetched and nothing else: there all ranks must fetch alike.
-- They raise tf.errors.FailedPreconditionError if `init` was not called or the
+- They raise TypeError for what is no dense tensor (RaggedTensor, SparseTensor) and for a
+  name that is no string, tf.errors.FailedPreconditionError if `init` was not called or the
   ranks disagree (dtype, shape, operation, root: the text has both sides'
   values), InvalidArgumentError if one rank's call is wrong by itself, and
   UnknownError if a rank left or died, or a wait ran out.
@@ -21,7 +22,8 @@ Rules for all of them:
   bool for Sum and Max (or) and for Product and Min (and).
 - How numbers are computed: in their own type, with factors rounded to it, but float16
   and bfloat16 in float32, and averages and scales of integers in float64, truncated
-  toward zero; sums and products of integers wrap around. NaN and infinities follow
+  toward zero; sums and products of integers wrap around, but averages of integers of 8, 16
+  and 32 bits do not: they travel as int64. NaN and infinities follow
   IEEE 754, and the Min or Max of numbers with a NaN among them is NaN.
 - Shapes: any, including those without elements; a scalar has no rows and so is an error where
   rows are gathered, scattered or exchanged.
@@ -36,16 +38,31 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls, reduce_ops
+from tf_hvd.collectives import _calls, reduce_ops, scales
 from tf_hvd.collectives.compression import Compression, Compressor
 from tf_hvd.collectives.dense import reduce_tensor, reduce_tensors
 from tf_hvd.collectives.options import ReductionOptions, options_of_call
 from tf_hvd.collectives.sparse import allreduce_slices
-from tf_hvd.core import _native
+from tf_hvd.core import _native, call_sites
 from tf_hvd.core.process_sets import ProcessSet, counts_to_restart, global_process_set
-from tf_hvd.core.tensorflow_hooks import to_tensor, verbatim, waits_for
+from tf_hvd.core.tensorflow_hooks import at_once, to_tensor, verbatim, waits_for
+
+# Of allreduce with nothing but `op=`, what needs no work before the op and after it: by the op and
+# TensorFlow's number of the dtype.
+_PLANS = {
+    (op, dtype.as_datatype_enum): options.attributes_in_turn or ()
+    for op in (None, *reduce_ops.NAMES)
+    for options in [
+        options_of_call(
+            reduce_ops.resolve(op, None), 1.0, 1.0, Compression.none, global_process_set, False, ""
+        )
+    ]
+    for dtype in scales.REDUCED
+    if not options.averages_in_int64(dtype)
+}
 
 
+@at_once("HorovodAllreduce", _PLANS, call_sites)
 @verbatim
 def allreduce(
     tensor: Any,
@@ -86,7 +103,8 @@ def allreduce(
         moves fewer bytes (docs/sparse.md); None for the setting TF_HVD_SPARSE.
 
     Returns:
-      A tensor of the shape and dtype of `tensor`, or IndexedSlices.
+      A tensor of the shape and dtype of `tensor`, or IndexedSlices. An average of integers is
+      truncated toward zero.
 
     Raises:
       ValueError: `op` and `average` together; no such op; no such set.
@@ -129,7 +147,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduces several tensors as one request: agreed on once, executed together.
 
-    Tensors of different dtypes make one request for each dtype; IndexedSlices
+    Tensors that travel in different dtypes make one request for each dtype; IndexedSlices
     among them have requests of their own.
 
     Number, order, dtypes and shapes of `tensors` (tensors, variables and
@@ -294,6 +312,7 @@ def broadcast(
       A tensor of the same shape and dtype.
 
     Raises:
+      TypeError: `root_rank` is no integer.
       tf.errors.InvalidArgumentError: there is no such root rank.
       tf.errors.FailedPreconditionError: the ranks named different roots.
     """
@@ -303,7 +322,7 @@ def broadcast(
         to_tensor(tensor),
         name,
         process_set,
-        root_rank=root_rank,
+        root_rank=_calls.checked_root(root_rank),
         ignore_name_scope=ignore_name_scope,
     )
 

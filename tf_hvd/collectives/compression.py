@@ -12,7 +12,9 @@ class Compressor:
     """Interface: how a tensor is changed before it is sent, and changed back after.
 
     A subclass is passed as `compression=`. The ranks reduce what `compress` returns;
-    averages and `postscale_factor` are applied before `decompress`.
+    averages and `postscale_factor` are applied before `decompress`. With op=Average, integers of
+    8, 16 and 32 bits travel as int64, so that their sum does not wrap around; with op=Sum as they
+    are.
 
     A dense tensor is compressed before `prescale_factor` is applied. Of IndexedSlices the
     rows are compressed, after `prescale_factor` is applied and each index has one row.

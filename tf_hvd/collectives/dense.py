@@ -1,12 +1,13 @@
 """Dense tensors through an op that reduces: compressed, sent, and restored."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls
-from tf_hvd.collectives.compression import as_one_op, describe_all, send
+from tf_hvd.collectives import _calls, scales
+from tf_hvd.collectives.compression import Sent, as_one_op, describe_all, send
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core.tensorflow_hooks import executes_eagerly, on_device, to_tensor
 
@@ -14,10 +15,16 @@ from tf_hvd.core.tensorflow_hooks import executes_eagerly, on_device, to_tensor
 def reduce_tensor(kind: str, tensor: Any, options: ReductionOptions, name: str | None) -> Any:
     """The result for one tensor or variable; `kind` is that of `_calls.run_reduction`."""
     plain = options.attributes_in_turn
-    if plain is not None and executes_eagerly() and isinstance(tensor, tf.Tensor):
+    if (
+        plain is not None
+        and executes_eagerly()
+        and isinstance(tensor, tf.Tensor)
+        and not options.averages_in_int64(tensor.dtype)
+    ):
         return _calls.run_eagerly(kind, tensor, plain, name, options.process_set)
     with on_device(options.device_dense):
-        sent = send(options.compressor, to_tensor(tensor))
+        given = to_tensor(tensor)
+        sent = _send(given, options)
         (reduced,) = _calls.run_reduction(
             kind,
             [sent.tensor],
@@ -26,8 +33,38 @@ def reduce_tensor(kind: str, tensor: Any, options: ReductionOptions, name: str |
             grouped=False,
             compression=sent.compression,
             wire_dtype=sent.wire_dtype,
+            named_after=[given],
         )
         return sent.restore(reduced)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Widened:
+    """Restores what was sent as int64; in the place of a compressor."""
+
+    sent: Sent
+    clamp: bool
+
+    def decompress(self, result: Any, ctx: Any) -> Any:
+        """The result in the type that `sent` had."""
+        del ctx
+        return self.sent.restore(scales.narrowed(result, self.sent.tensor.dtype, self.clamp))
+
+
+def _send(tensor: Any, options: ReductionOptions) -> Sent:
+    """A tensor as it travels: compressed, and in int64 if its sum could wrap around."""
+    sent = send(options.compressor, tensor)
+    if not options.averages_in_int64(sent.dtype):
+        return sent
+    # The ranks compare the text, since all of these types travel as one.
+    done = [sent.compression, f"{sent.dtype.name} averaged as int64"]
+    return Sent(
+        _Widened(sent, options.is_scaled),
+        tf.cast(sent.tensor, tf.int64),
+        None,
+        ", ".join(filter(None, done)),
+        "",
+    )
 
 
 def reduce_tensors(
@@ -53,19 +90,21 @@ def reduce_tensors(
     """
 
     def call(members: list[int], request: str | None, names: list[str]) -> list[Any]:
-        given, wire_dtype = as_one_op([sent[i] for i in members])
+        travelling, wire_dtype = as_one_op([sent[i] for i in members])
         return _calls.run_reduction(
             kind,
-            given,
+            travelling,
             options,
             request,
             compression=describe_all([sent[i].compression for i in members]),
             wire_dtype=wire_dtype,
             member_names=names,
             step=step,
+            named_after=[given[i] for i in members],
         )
 
     with on_device(options.device_dense):
-        sent = {i: send(options.compressor, to_tensor(t)) for i, t in tensors.items()}
+        given = {i: to_tensor(tensor) for i, tensor in tensors.items()}
+        sent = {i: _send(tensor, options) for i, tensor in given.items()}
         reduced = _calls.run_by_dtype(sent, name, member_names, call)
         return {i: one.restore(reduced[i]) for i, one in sent.items()}

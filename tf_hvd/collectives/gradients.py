@@ -52,6 +52,8 @@ import tensorflow as tf
 from tf_hvd.collectives import _calls, reduce_ops, scales
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core import _native, basics, log
+from tf_hvd.core.convention import Convention
+from tf_hvd.core.process_sets import WORLD
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host
 
 # The name scope of what is made here, by which tf_hvd.training.dataflow knows it for a part
@@ -74,20 +76,15 @@ def _registered(op_type: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
-class _Convention:
-    """Whose gradients this process has."""
-
-    name = "tf_hvd"
-    asked = False  # by a gradient that depends on it
-
-
 def convention() -> str:
     """Whose gradients of allgather, broadcast and reducescatter are computed.
+
+    Process sets and Keras optimizers follow Horovod by it, too: see docs/differences.md.
 
     Returns:
       "tf_hvd", or "horovod" once one of Horovod's modules has been imported.
     """
-    return _Convention.name
+    return Convention.name
 
 
 def use_horovods() -> None:
@@ -98,20 +95,20 @@ def use_horovods() -> None:
     Raises:
       ImportError: there are gradients of tf_hvd's convention already.
     """
-    if _Convention.name == "tf_hvd" and _Convention.asked:
+    if Convention.name == "tf_hvd" and Convention.asked:
         raise ImportError(
             "horovod was imported after tf_hvd had computed a gradient of allgather, broadcast or "
             "reducescatter, which differ from Horovod's by the number of ranks: import horovod "
             "at the start of the program, or nowhere."
         )
-    _Convention.name = "horovod"
+    Convention.name = "horovod"
 
 
 def _ask_convention(what: str) -> str:
     """`convention()`, for a gradient that depends on it; the first one says so."""
-    first, _Convention.asked = not _Convention.asked, True
+    first, Convention.asked = not Convention.asked, True
     alone = basics.is_initialized() and (basics.size() == 1 or basics.rank() != 0)
-    if first and _Convention.name == "tf_hvd" and not alone:
+    if first and Convention.name == "tf_hvd" and not alone:
         log.warning(
             "The gradient of %s is the derivative of the sum of all ranks' losses. Horovod's "
             "gradients of allgather and broadcast are smaller by the number of ranks, and that of "
@@ -119,7 +116,7 @@ def _ask_convention(what: str) -> str:
             "names (tf_hvd run --as-horovod, tf_hvd.install_as_horovod()); docs/differences.md.",
             what,
         )
-    return _Convention.name
+    return Convention.name
 
 
 def _members(count: int, whose: str) -> list[str]:
@@ -130,13 +127,13 @@ def _members(count: int, whose: str) -> list[str]:
 def _options(op: Any) -> dict[str, Any]:
     """The arguments of the forward call that its gradient's collectives share."""
     return {
-        "process_set": op.get_attr("process_set_id"),
-        "ignore_name_scope": op.get_attr("ignore_name_scope"),
+        "process_set": _attribute(op, "process_set_id", WORLD),
+        "ignore_name_scope": _attribute(op, "ignore_name_scope", False),
     }
 
 
 def _attribute(op: Any, name: str, default: Any) -> Any:
-    """An attribute of our own; an eager call leaves it out where it has its default."""
+    """An attribute with a default, where an eager call leaves it out."""
     try:
         return op.get_attr(name)
     except KeyError:
@@ -183,7 +180,6 @@ def _all_dense(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
 
 
 def _times(tensor: Any, factor: float) -> Any:
-    """Product with a number."""
     return tensor if factor == 1.0 else tensor * tf.constant(factor, tensor.dtype)
 
 
@@ -402,11 +398,24 @@ def _broadcast_gradient(op: Any, gradient: Any) -> Any:
 
 
 @_registered("HorovodAlltoall")
-def _alltoall_gradient(op: Any, gradient: Any, _: Any) -> tuple[Any, None]:
+def alltoall_gradient(
+    op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any
+) -> tuple[Any, None]:
+    """The gradient of alltoall: rows go back where they came from.
+
+    Args:
+      op: the forward op.
+      grad_wrt_output: the gradient of its first output.
+      grad_wrt_received_splits: of the numbers of rows, which has no meaning.
+
+    Returns:
+      The gradient of the rows, and none of the splits.
+    """
+    del grad_wrt_received_splits
     x, (output, received_splits) = op.inputs[0], op.outputs
     # XLA compiles equal parts alone, and those come back in equal parts.
     splits = received_splits[:0] if in_xla() else received_splits
-    sent, _ = _calls.run_alltoall(_dense(gradient, output), splits, **_options(op))
+    sent, _ = _calls.run_alltoall(_dense(grad_wrt_output, output), splits, **_options(op))
     shape = tf.shape(x, out_type=tf.int64)
     kept = shape[:1] - tf.shape(sent, out_type=tf.int64)[:1]
     zeros = tf.zeros(tf.concat([kept, shape[1:]], axis=0), x.dtype)

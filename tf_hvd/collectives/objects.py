@@ -13,6 +13,7 @@ the program's graph does not grow with each call and may be finalized.
 import dataclasses
 import functools
 import pickle
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import cloudpickle
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives import collectives
+from tf_hvd.collectives import _calls, collectives
 from tf_hvd.core import basics, error_text
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, registration_of
 from tf_hvd.core.tensorflow_hooks import on_host, verbatim
@@ -32,6 +33,16 @@ PIECE_BYTES = 2 << 20
 
 OUT_OF_BAND_BYTES = 1 << 20
 """Buffers from this length on are sent by themselves, shorter ones in the pickle."""
+
+
+class Title(str):
+    """The name of requests of tf_hvd's own, in words, as errors and stall reports show it."""
+
+    __slots__ = ()
+
+
+# What the second of an object's requests is about, in the name that users see.
+_IN_WORDS = {".sz": " (sizes)"}
 
 
 class _GraphRunner:
@@ -78,14 +89,21 @@ class Channel:
             return self._runners[key](value)
 
     def _collective(self, root: int | None, suffix: str, tensor: Any) -> Any:
-        name = f"{self._name}{suffix}"
+        name = self._request(suffix)
         with on_host():
             if root is None:
                 return collectives.allgather(tensor, name=name, process_set=self._process_set)
             return collectives.broadcast(tensor, root, name=name, process_set=self._process_set)
 
+    def _request(self, suffix: str) -> str:
+        if not isinstance(self._name, Title):
+            return f"{self._name}{suffix}"
+        name = f"{self._name}{_IN_WORDS.get(suffix, '')}"
+        # A node of a graph has no words.
+        return name if tf.executing_eagerly() else re.sub(r"[^A-Za-z0-9_.]+", "_", name)
 
-@functools.lru_cache(maxsize=64)
+
+@functools.lru_cache(maxsize=64, typed=True)
 def channel_of(name: str, process_set: ProcessSet) -> Channel:
     """The channel of this name; the same one each time."""
     return Channel(name, process_set)
@@ -216,11 +234,14 @@ def broadcast_object(
         text says why.
       Exception: on the root, what pickling has raised; on another rank, what unpickling has
         raised, such as ModuleNotFoundError.
+      TypeError: `root_rank` is no integer, or `name` no string.
       ValueError: `init` was not called, or `process_set` is not registered.
       tf.errors.InvalidArgumentError: there is no such root rank.
     """
     del session
-    return _broadcast(channel_of(name or "broadcast_object", process_set), obj, root_rank)
+    root = _calls.checked_root(root_rank)
+    channel = channel_of(_calls.checked_name(name) or "broadcast_object", process_set)
+    return _broadcast(channel, obj, root)
 
 
 @verbatim
@@ -241,11 +262,12 @@ def broadcast_object_fn(
       process_set: see there.
     """
     del session
-    channel = Channel(name or "broadcast_object", process_set)
+    root = _calls.checked_root(root_rank)
+    channel = Channel(_calls.checked_name(name) or "broadcast_object", process_set)
 
     def broadcast(obj: Any) -> Any:
         """The root's object, on all ranks."""
-        return _broadcast(channel, obj, root_rank)
+        return _broadcast(channel, obj, root)
 
     return broadcast
 
@@ -296,7 +318,7 @@ def allgather_object(
       tf.errors.FailedPreconditionError: `init` was not called.
     """
     del session
-    channel = channel_of(name or "allgather_object", process_set)
+    channel = channel_of(_calls.checked_name(name) or "allgather_object", process_set)
     mine = _pickle(obj)
     headers = channel.allgather(mine.header, ".sz").reshape(-1, 3).copy()
     roots = process_set.ranks or []

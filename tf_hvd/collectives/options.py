@@ -22,7 +22,7 @@ def resolve_sparse(sparse: str | None) -> str:
       ValueError: it is none of them.
     """
     if sparse is None:
-        return config.sparse()
+        return config.SPARSE.read()
     if sparse not in config.SPARSE.choices:
         known = ", ".join(repr(choice) for choice in config.SPARSE.choices)
         raise ValueError(f"sparse={sparse!r} is not one of {known}.")
@@ -51,6 +51,16 @@ def _resolve_groups(groups: Any, num_groups: int) -> Any:
     return groups
 
 
+# Of the ops that reduce; those of ops/common.h.
+_DEFAULTS: tuple[tuple[str, Any], ...] = (
+    ("ignore_name_scope", False),
+    (scales.ATTRIBUTE, []),
+    ("compression", ""),
+    ("wire_dtype", ""),
+    ("wire_name", ""),
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReductionOptions:
     """How tensors are reduced: what the public functions take as a dozen arguments.
@@ -72,6 +82,7 @@ class ReductionOptions:
         of variables. What comes of it is compared, not this.
 
     Raises:
+      TypeError: `compression` is no Compressor.
       ValueError: no such op, or no such way for IndexedSlices; PowerSGD where the
         average is not taken plainly.
     """
@@ -92,6 +103,13 @@ class ReductionOptions:
         reduce_ops.check(self.op)
         if self.sparse is not None:
             resolve_sparse(self.sparse)
+        if not callable(getattr(self.compression, "compress", None)) and not isinstance(
+            self.compression, PowerSGD
+        ):
+            raise TypeError(
+                f"compression={self.compression!r} cannot compress; pass hvd.Compression.none, "
+                "hvd.Compression.fp16, hvd.Compression.bf16 or a Compressor of your own."
+            )
         if isinstance(self.compression, PowerSGD) and (
             self.op != reduce_ops.Average or self.prescale_factor != 1.0
         ):
@@ -143,16 +161,24 @@ class ReductionOptions:
     def attributes_in_turn(self) -> tuple[Any, ...] | None:
         """Names and values of those without a default, and of the others that are not it.
 
-        None where a tensor needs more than to go through the op.
+        TensorFlow takes time for each. None where a tensor needs more than to go through the op.
         """
         if self.compression is not Compression.none or self.device_dense:
             return None
-        told = [item for item in self.attributes.items() if item[1] not in ("", [])]
+        told = (item for item in self.attributes.items() if item not in _DEFAULTS)
         return tuple(itertools.chain.from_iterable(told))
+
+    def averages_in_int64(self, dtype: tf.DType) -> bool:
+        """Whether tensors of this type travel as int64, so that their sum does not wrap around."""
+        return self.op == reduce_ops.Average and dtype in scales.NARROW
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether one of the factors is not 1."""
+        return not self.prescale_factor == 1.0 == self.postscale_factor
 
     @property
     def op_name(self) -> str:
-        """The reduce op in words."""
         return reduce_ops.NAMES[self.op]
 
     @property

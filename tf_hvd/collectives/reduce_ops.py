@@ -6,7 +6,7 @@ import numpy as np
 
 from tf_hvd.core.tensorflow_hooks import warn_deprecated
 
-# Values of `op=`; Horovod's numbers, which are also those of runtime/base/types.h.
+# Values of `op=`; Horovod's numbers, which are also those of base/types.h.
 Average: Final = 0
 """Reduce op: the mean over ranks."""
 Sum: Final = 1

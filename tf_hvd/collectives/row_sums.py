@@ -1,4 +1,4 @@
-"""Sums of one rank's rows that have the same index, with the same bits wherever they lie."""
+"""Sums of one rank's rows that have the same index, with the same bits each time."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from tf_hvd.core.tensorflow_hooks import in_xla
 
 
 def _may_be_on_gpu(device: str) -> bool:
-    """Whether it could be a GPU that our kernels run on; "" is wherever TensorFlow likes."""
+    """Whether it could be a GPU; "" is wherever TensorFlow likes."""
     if device and "GPU" not in device.upper():
         return False
-    return bool(tf.config.get_visible_devices("GPU")) and not tf.test.is_built_with_rocm()
+    return bool(tf.config.get_visible_devices("GPU"))
 
 
 def _places(indices: Any, ascending: bool) -> tuple[Any, Any]:
@@ -45,17 +45,53 @@ def _bounded_order(indices: Any) -> tuple[Any, Any, Any]:
     return tf.cast(order, tf.int64), tf.cumsum(counts), unique
 
 
-def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tuple[Any, Any]:
-    """Adds up rows with the same index, in the order in which they lie.
+def _summed_in_pairs(values: Any, order: Any, ends: Any) -> Any:
+    """As HorovodSumRows, by ops of TensorFlow's that have the same bits each time on a GPU.
 
-    Starts from zeros, so that no row of the result holds a negative zero. On a GPU
-    TensorFlow's sums take rows as they come, with other bits each time: ours do not.
+    Each row is added to the next of its sum, then each of these to the second next, to the
+    fourth next, and so on: the last one of a sum then holds all of them.
+    """
+    numbers = tf.range(tf.size(order, out_type=tf.int64))
+    passed = tf.math.unsorted_segment_sum(tf.ones_like(ends), ends, tf.size(order) + 1)
+    places = tf.cumsum(passed)[:-1]  # of the rows in order
+    sizes = ends - tf.concat([tf.zeros_like(ends[:1]), ends[:-1]], axis=0)
+    longest = tf.reduce_max(tf.concat([sizes, [0]], axis=0))
+
+    def by_row(flags: Any, rows: Any) -> Any:
+        return tf.reshape(flags, tf.concat([[-1], tf.ones_like(tf.shape(rows)[1:])], axis=0))
+
+    def add(step: Any, rows: Any) -> tuple[Any, Any]:
+        alike = tf.logical_and(numbers >= step, tf.roll(places, step, axis=0) == places)
+        others = tf.roll(rows, step, axis=0)
+        return 2 * step, rows + tf.where(by_row(alike, rows), others, tf.zeros_like(others))
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def summed(values: Any) -> Any:
+        start = (tf.constant(1, tf.int64), tf.gather(values, order))
+        _, rows = tf.while_loop(lambda step, _: step < longest, add, start)
+        sums = tf.gather(rows, tf.maximum(ends - 1, 0))
+        sums = tf.where(by_row(sizes > 0, sums), sums, tf.zeros_like(sums))
+
+        def gradient(upstream: Any) -> Any:
+            return tf.gather(upstream, tf.gather(places, tf.math.invert_permutation(order)))
+
+        return sums, gradient
+
+    return summed(values)
+
+
+def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tuple[Any, Any]:
+    """Adds up rows with the same index, with the same bits each time.
+
+    On the CPU in the order in which they lie, starting from zeros, so that no row of the result
+    holds a negative zero. On a GPU, where TensorFlow's sums take rows as they come, in pairs.
 
     Args:
       values: the rows.
       indices: of the rows.
       ascending: whether the sums' indices are to be.
-      device: where it is computed; "" is wherever TensorFlow likes.
+      device: where it is computed; "" is wherever TensorFlow likes. XLA computes it on a GPU
+        wherever there is one.
 
     Returns:
       The sums (half precisions: in float32), and the index of each. In a step that XLA
@@ -65,7 +101,8 @@ def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tup
     values = wide(values)
     if in_xla():
         order, ends, unique = _bounded_order(indices)
-        return _native.ops.horovod_sum_rows(values, order, ends), unique
+        sums_of = _summed_in_pairs if _may_be_on_gpu("") else _native.ops.horovod_sum_rows
+        return sums_of(values, order, ends), unique
     if not _may_be_on_gpu(device):
         unique, places = _places(indices, ascending)
         return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
@@ -74,7 +111,7 @@ def sum_by_index(values: Any, indices: Any, ascending: bool, device: str) -> tup
         order = tf.cast(tf.argsort(places, stable=True), tf.int64)
         numbers = tf.range(tf.size(unique, out_type=places.dtype))
         ends = tf.searchsorted(tf.gather(places, order), numbers, "right", tf.int64)
-    return _native.ops.horovod_sum_rows(values, order, ends), unique
+    return _summed_in_pairs(values, order, ends), unique
 
 
 @tf.RegisterGradient("HorovodSumRows")  # type: ignore[untyped-decorator]
@@ -82,8 +119,7 @@ def _derivative(op: Any, gradient: Any) -> tuple[Any, None, None]:
     """Each row gets what the sum gets that it is a part of. Nothing is communicated."""
     _, order, ends = op.inputs
     with tf.name_scope(DERIVATIVE):
-        with tf.device("CPU:0"):  # where integers have all of these
-            numbers = tf.range(tf.size(order, out_type=tf.int64))
-            places = tf.searchsorted(ends, numbers, side="right")
-            places = tf.gather(places, tf.math.invert_permutation(order))
+        numbers = tf.range(tf.size(order, out_type=tf.int64))
+        places = tf.searchsorted(ends, numbers, side="right")
+        places = tf.gather(places, tf.math.invert_permutation(order))
         return tf.gather(gradient, places), None, None

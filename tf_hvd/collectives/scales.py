@@ -15,6 +15,20 @@ import tensorflow as tf
 ATTRIBUTE = "exact_factors"
 _HALVES = (tf.float16, tf.bfloat16)
 
+REDUCED = frozenset(
+    {
+        tf.bool, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128,
+        tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
+    }
+)  # fmt: skip
+"""The types that are reduced, each by the ops that it is defined for."""
+
+NARROW = frozenset((tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32))
+"""Integers whose sum over ranks may exceed their type, and whose average does not.
+
+int64 holds the sum of 2^31 of them: an average is sent in it.
+"""
+
 _BITS = struct.Struct("=qq")
 _DOUBLES = struct.Struct("=dd")
 
@@ -29,6 +43,19 @@ def type_of_products(dtype: tf.DType) -> tf.DType:
 def wide(tensor: Any) -> Any:
     """Half precisions as float32, everything else as it is."""
     return tf.cast(tensor, tf.float32) if tensor.dtype in _HALVES else tensor
+
+
+def narrowed(result: Any, dtype: tf.DType, clamp: bool) -> Any:
+    """An int64 result in its own type.
+
+    Args:
+      result: the tensor.
+      dtype: one of NARROW.
+      clamp: whether the result may lie outside of the type; it becomes the type's end then.
+    """
+    if clamp:
+        result = tf.clip_by_value(result, int(dtype.min), int(dtype.max))
+    return tf.cast(result, dtype)
 
 
 def in_type(factor: float, dtype: tf.DType) -> Any:

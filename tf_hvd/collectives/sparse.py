@@ -137,6 +137,18 @@ def _scaled(values: Any, factor: float, divisor: Any = None) -> Any:
     return tf.cast(result, values.dtype)
 
 
+def _widened(values: Any, options: ReductionOptions) -> Any:
+    """Rows in the type that they travel in: their sums, on this rank too, must not wrap around."""
+    return tf.cast(values, tf.int64) if options.averages_in_int64(values.dtype) else values
+
+
+def _narrowed(values: Any, dtype: tf.DType) -> Any:
+    """The same rows in the type that they had before `_widened`."""
+    if values.dtype == dtype or dtype not in scales.NARROW:
+        return values
+    return scales.narrowed(values, dtype, clamp=True)
+
+
 def _device_of(options: ReductionOptions) -> str:
     return options.device_sparse or "CPU:0"
 
@@ -323,8 +335,8 @@ def _rule(rows: _Rows, wanted: str) -> str:
 
 
 def _base_name(slices: tf.IndexedSlices, name: str | None) -> str:
-    if name is not None:
-        return name
+    if _calls.checked_name(name) is not None:
+        return str(name)
     if tf.executing_eagerly():
         return "HorovodAllreduce_slices"
     return _calls._node_name("HorovodAllreduce", [slices.values])
@@ -346,7 +358,7 @@ def allreduce_slices(
       names: one for each, or None; the requests' names begin with it.
       options: the op is Sum or Average. `prescale_factor` is applied on this rank;
         then the rows are compressed. `device_sparse` "" is the CPU; on a GPU the
-        rows are summed there, with the same bits.
+        rows are summed there.
       step: see `tf_hvd.collectives.collectives.reduce_group`.
       opening: what a dense tensor in their place would be called: the name of the
         first request, so that ranks of which some have the one and some the other
@@ -362,18 +374,21 @@ def allreduce_slices(
     options.check_slices(*tensors)
     wanted = resolve_sparse(options.sparse)
     compression = options.compressor
-    parts = []
+    parts, types = [], []
     device = _device_of(options)
     with tf.device(device):
         for slices, name in zip(tensors, names, strict=True):
             base = _base_name(slices, name)
             request = _Request(base, options, step)
             values = tf.convert_to_tensor(slices.values)
-            sums, indices = sum_by_index(values, slices.indices, ascending=False, device=device)
+            wide = _widened(values, options)
+            sums, indices = sum_by_index(wide, slices.indices, ascending=False, device=device)
             if options.prescale_factor != 1.0:
                 sums = _scaled(sums, options.prescale_factor)
-            sent, context = compression.compress(tf.cast(sums, values.dtype))
+            compressed, context = compression.compress(tf.cast(sums, wide.dtype))
+            sent = _widened(compressed, options)
             part = _Rows(request, sent, indices, context, slices.dense_shape, None)
+            types.append((compressed.dtype, values.dtype))
             part = dataclasses.replace(part, way=_static_way(part, wanted))
             what, rule = f"{sent.dtype.name}{sent.shape[1:]}", _rule(part, wanted)
             log.info_once("%s: IndexedSlices of %s are sent as %s.", base, what, rule)
@@ -382,10 +397,11 @@ def allreduce_slices(
         choices = _choices(parts, parts[0].request.name if parts else "")
         gate = [choice for choice in choices if choice is not None]
         results = []
-        for part, is_dense in zip(parts, choices, strict=True):
+        for part, is_dense, (compressed_type, own_type) in zip(parts, choices, types, strict=True):
             with tf.control_dependencies(gate if opening else []):
                 values, indices = _exchange(part, is_dense)
             gate = gate or [values]
-            values = compression.decompress(values, part.context)
+            values = _narrowed(values, compressed_type)
+            values = _narrowed(compression.decompress(values, part.context), own_type)
             results.append(tf.IndexedSlices(values, indices, part.dense_shape))
     return results

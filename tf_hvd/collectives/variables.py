@@ -1,6 +1,7 @@
 """All ranks start from the same values: variables take those of one rank."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import re
@@ -10,10 +11,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives import _calls, collectives, reduce_ops
+from tf_hvd.collectives import _calls, collectives, objects, reduce_ops, sources
 from tf_hvd.core import _native, basics, error_text
 from tf_hvd.core.process_sets import ProcessSet, global_process_set, registration_of
-from tf_hvd.core.tensorflow_hooks import on_host, tf_variable, verbatim
+from tf_hvd.core.tensorflow_hooks import (
+    in_xla,
+    on_host,
+    retraced,
+    tf_variable,
+    verbatim,
+    waits_for,
+)
 
 # How Keras 3 names the state of a keras.random.SeedGenerator; its path may go before.
 _SEED = re.compile(r"(.*/)?seed_generator_state(_\d+)?(:\d+)?")
@@ -23,6 +31,9 @@ _COUNT = re.compile(r"_\d+(?=[/_:]|$)")
 _VARIABLE = re.compile(r"mismatch in .*?\bvariable[_ ](\d+)'")
 _MEMBER = re.compile(r"mismatch in .*? as tensor (\d+)")
 _END = "end of the variables"
+# Called after a broadcast in eager mode, with the process set and the variables: what ranks must
+# have alike besides.
+after_broadcast: list[Callable[[ProcessSet, Sequence[Any]], None]] = []
 _ORDER_DIFFERS = (
     "broadcast_variables: the ranks list the same variables in different orders, so that some "
     "would get the values of others. List them in the same order on all ranks; a set has no fixed "
@@ -45,6 +56,11 @@ def is_seed(variable: Any) -> bool:
         and plain.dtype.is_integer
         and _SEED.fullmatch(plain.name) is not None
     )
+
+
+def _is_vocabulary(variable: Any) -> bool:
+    """Whether it is what tf_keras has among a model's variables for a vocabulary: no variable."""
+    return hasattr(variable, "get_tensors") and hasattr(variable, "num_tensors")
 
 
 def _agree_on_variables(process_set: ProcessSet, variables: Sequence[Any]) -> Any:
@@ -79,23 +95,51 @@ def _order_of(variables: Sequence[Any]) -> np.ndarray:
     return np.array([int.from_bytes(digest[:8], "big") >> 2 for digest in digests], np.int64)
 
 
-def _agree_on_order(process_set: ProcessSet, order: Any) -> list[Any]:
-    """Fails on all ranks if they list the same variables in different orders.
+@dataclasses.dataclass(frozen=True)
+class _Listing:
+    """What the ranks compare of a list of variables, and by which they know it."""
+
+    order: Any  # see _order_of
+    number: Any  # see sources.SourceList; a scalar
+
+
+def _agree(
+    root_rank: int, process_set: ProcessSet, variables: Sequence[Any], listing: _Listing
+) -> list[Any]:
+    """Fails on all ranks if they list the same variables in different orders; else identifies them.
 
     Names that differ are no mistake: a rank may have loaded its model, where others have built
-    it, or may have built another one before.
+    it, or may have built another one before. With the order goes the root's random number, by
+    which the ranks know their variables from now on (runtime/request/sources.h).
 
     Returns:
       What the broadcasts wait for in a graph; nothing in eager mode.
     """
+    identifies = not in_xla()  # which has no such ops: there they stay what they were
+    order = listing.order
     with on_host():
+        mine = [order, -order]
+        if identifies:
+            mine.append(sources.broadcast_number(listing.number, root_rank))
         both = collectives.allreduce(
-            tf.concat([order, -order], 0), op=reduce_ops.Min, name="order", process_set=process_set
+            tf.concat(mine, 0),
+            op=reduce_ops.Min,
+            name="order_of_variables",
+            process_set=process_set,
         )
-        equal = tf.equal(both[:4], -both[4:])
+        equal = tf.equal(both[:4], -both[4:8])
         differs = tf.reduce_any(equal[::2] & ~equal[1::2])
         checked = tf.debugging.Assert(~differs, [_ORDER_DIFFERS])
-    return [] if checked is None else [checked]
+    agreed = waits_for(checked)
+    if not identifies:
+        return agreed
+    # Between what the program does with them before and after: one rank must not reduce their
+    # gradients as those of the variables that they were, and another as what they become.
+    # Reference variables are in no tf.function, whose order this is about.
+    resources = [variable for variable in variables if hasattr(variable, "handle")]
+    before = waits_for([variable.is_initialized() for variable in resources])
+    with tf.control_dependencies(agreed + before):
+        return waits_for(sources.identify(listing.number, both[8]))
 
 
 def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
@@ -105,7 +149,7 @@ def _beside(variable: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def _assign_all(
-    root_rank: int, process_set: ProcessSet, variables: Sequence[Any], order: Any
+    root_rank: int, process_set: ProcessSet, variables: Sequence[Any], listing: _Listing
 ) -> list[Any]:
     """What is to be run: one broadcast and one assignment for each variable.
 
@@ -115,7 +159,7 @@ def _assign_all(
     with tf.name_scope("broadcast_variables"):
         # One after the other: where the first fails on all ranks, the second has begun on none.
         with tf.control_dependencies(_agree_on_variables(process_set, variables)):
-            agreed = _agree_on_order(process_set, order)
+            agreed = _agree(root_rank, process_set, variables, listing)
         assigned = []
         for index, variable in enumerate(variables):
             with tf.control_dependencies(agreed), _beside(variable):
@@ -130,18 +174,44 @@ def _assign_all(
 @functools.lru_cache(maxsize=16)
 def _compiled(
     root_rank: int, process_set: ProcessSet, _registration: tuple[int, int | None]
-) -> Callable[[list[Any], Any], None]:
+) -> Callable[[list[Any], Any, Any], None]:
     """`_assign_all` as one tf.function: in it the broadcasts travel side by side."""
 
-    def assign_all(variables: list[Any], order: Any) -> None:
-        _assign_all(root_rank, process_set, variables, order)
+    def assign_all(variables: list[Any], order: Any, number: Any) -> None:
+        _assign_all(root_rank, process_set, variables, _Listing(order, number))
 
-    function: Callable[[list[Any], Any], None] = tf.function(assign_all, autograph=False)
+    function: Callable[[list[Any], Any, Any], None] = retraced(
+        tf.function(assign_all, autograph=False)
+    )
     return function
 
 
+def _first_unlike(variables: Sequence[Any], process_set: ProcessSet) -> str | None:
+    """The first of the variables that has another dtype or shape on some rank, as an error says it.
+
+    None if there is none. All ranks of the set must call it, with equally many variables.
+    """
+    mine = [(v.dtype.base_dtype.name, str(v.shape.as_list()).replace(" ", "")) for v in variables]
+    everyone = objects.allgather_object(
+        (basics.rank(), mine), name="broadcast_variables/kinds", process_set=process_set
+    )
+    rank, first = everyone[0]
+    for index, kind in enumerate(first):
+        for other, theirs in everyone[1:]:
+            if theirs[index] != kind:
+                what = "dtypes" if theirs[index][0] != kind[0] else "shapes"
+                return (
+                    f"mismatch in broadcast 'broadcast_variables/variable_{index}': rank {rank} "
+                    f"has {''.join(kind)}, rank {other} has {''.join(theirs[index])}; the {what} "
+                    "must be equal on all ranks"
+                )
+    return None
+
+
 @contextlib.contextmanager
-def _naming(variables: Sequence[Any], number: re.Pattern[str]) -> Iterator[None]:
+def _naming(
+    variables: Sequence[Any], number: re.Pattern[str], process_set: ProcessSet
+) -> Iterator[None]:
     """Adds to an error of ranks that disagree what this rank calls the variable of that number."""
     try:
         yield
@@ -153,14 +223,21 @@ def _naming(variables: Sequence[Any], number: re.Pattern[str]) -> Iterator[None]
         known = []
         if f"'{_END}'" in error.message:
             known.append("The ranks have different numbers of variables.")
+        line = error_text.line_of(error.message)
         found = number.search(error.message)
+        if found and number is _VARIABLE and not known:
+            # All ranks come here. The broadcasts travel side by side, so that any one may be the
+            # first to fail: of a layer of another size that may be an optimizer's slot.
+            first = _first_unlike(variables, process_set)
+            line = line if first is None else first
+            found = number.search(line)
         if found and int(found[1]) < len(variables):  # else the other rank has more
             name = variables[int(found[1])].name.partition(":")[0]
             known.append(f"On rank {basics.rank()} this is the variable {name!r}.")
         if not known:
             raise
         # In one line, which is what is told of it elsewhere.
-        text = f"{error_text.line_of(error.message)}. {' '.join(known)}"
+        text = f"{line}. {' '.join(known)}"
         raise tf.errors.FailedPreconditionError(error.node_def, error.op, text) from error
 
 
@@ -235,12 +312,14 @@ def broadcast_(
       The new values, one tensor for each variable.
 
     Raises:
+      TypeError: `root_rank` is no integer.
       ValueError: both kinds of variables, or something that is no variable.
       tf.errors.InvalidArgumentError: there is no such root rank; an uninitialised
         variable.
       tf.errors.FailedPreconditionError: `init` was not called, or the ranks'
         variables do not fit together.
     """
+    root_rank = _calls.checked_root(root_rank)
     plain = [tf_variable(variable) for variable in variables]
     kinds = {_kind(variable): variable for variable in plain}
     if len(kinds) > 1:
@@ -264,7 +343,7 @@ def broadcast_(
 
 
 def _broadcast_in_place(
-    variables: Sequence[Any], root_rank: int, process_set: ProcessSet, order: Any
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet, listing: _Listing
 ) -> list[Any]:
     """`broadcast_`, once for each kind of variable and device."""
     groups: dict[tuple[str, str], list[Any]] = {}
@@ -272,11 +351,13 @@ def _broadcast_in_place(
         groups.setdefault((_kind(variable), variable.device), []).append(variable)
     values = []
     with tf.name_scope("broadcast_variables"):
-        with _naming([], _MEMBER):
-            checked = _agree_on_order(process_set, order)
+        with _naming([], _MEMBER, process_set):
+            checked = _agree(root_rank, process_set, variables, listing)
         for number, members in enumerate(groups.values()):
-            with _naming(members, _MEMBER), tf.control_dependencies(checked):
-                values += broadcast_(members, root_rank, f"inplace_{number}", process_set)
+            with _naming(members, _MEMBER, process_set), tf.control_dependencies(checked):
+                values += broadcast_(
+                    members, root_rank, f"variables_in_place_{number}", process_set
+                )
     return values
 
 
@@ -290,7 +371,8 @@ def broadcast_variables(
     """Sets variables to the values that they have on one rank (MPI_Bcast each).
 
     The seeds of Keras 3's random layers, which `model.variables` holds, are left as
-    they are: each rank goes on with random numbers of its own.
+    they are: each rank goes on with random numbers of its own. So are the vocabularies that
+    `model.variables` of tf_keras holds: `broadcast_adapted` copies those.
 
     Args:
       variables: tf.Variables or Keras variables; number, order, dtypes and shapes
@@ -305,7 +387,10 @@ def broadcast_variables(
       tf.errors has below.
 
     Raises:
+      TypeError: `root_rank` is no integer.
       ValueError: `process_set` is not registered.
+      tf_hvd.keras.GuardError: in eager mode: Keras' adapted layers, which any model or dataset may
+        contain, have another state on another rank (`broadcast_adapted` copies it).
       tf.errors.InvalidArgumentError: there is no such root rank. In a graph also: the
         ranks list the same variables in different orders.
       tf.errors.FailedPreconditionError: `init` was not called; or the ranks differ in
@@ -313,17 +398,24 @@ def broadcast_variables(
         mode also: the ranks list the same variables in different orders. There the text
         says what this rank calls the variable.
     """
-    variables = [variable for variable in variables if not is_seed(variable)]
+    root_rank = _calls.checked_root(root_rank)
+    variables = [v for v in variables if not (is_seed(v) or _is_vocabulary(v))]
     plain = [tf_variable(variable) for variable in variables]
-    order = tf.constant(_order_of(variables))
+    listing = _Listing(tf.constant(_order_of(variables)), sources.list_of(variables).tensor())
     if inplace:
-        values = _broadcast_in_place(plain, root_rank, process_set, order)
-        return None if tf.executing_eagerly() else tf.group(*values)
-    if tf.executing_eagerly():
-        with _naming(plain, _VARIABLE):
-            _compiled(root_rank, process_set, registration_of(process_set))(plain, order)
-        return None
-    return tf.group(*_assign_all(root_rank, process_set, plain, order))
+        done = _broadcast_in_place(plain, root_rank, process_set, listing)
+    elif tf.executing_eagerly():
+        assign_all = _compiled(root_rank, process_set, registration_of(process_set))
+        with _naming(plain, _VARIABLE, process_set):
+            assign_all(plain, listing.order, listing.number)
+        done = []
+    else:
+        done = _assign_all(root_rank, process_set, plain, listing)
+    if not tf.executing_eagerly():
+        return tf.group(*done)
+    for check in after_broadcast:
+        check(process_set, plain)
+    return None
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -1,10 +1,9 @@
-"""What a rank tells the `tf_hvd run` that started it."""
+"""What a rank tells the `tf_hvd run` that started it; see contract.py."""
 
-import contextlib
 import os
-from collections.abc import Callable
+import time
 
-from tf_hvd.core import config
+from tf_hvd.core import config, contract, messages
 
 
 def tell_joined(rank: int) -> None:
@@ -18,26 +17,23 @@ def tell_joined(rank: int) -> None:
       rank: of the job, here and below. The launcher is told its own number, if that is known.
     """
     if config.alone():
-        return _tell(f"alone.{os.getpid()}")
-    number = _launchers(rank)
-    _tell(f"joined.{number}", _shared_memory)
-    _take_back(f"left.{number}")
-    _take_back(f"exits.{number}")
+        return _tell(contract.ALONE)
+    _tell_of_rank(contract.JOINED, rank, segments=_shared_memory())
 
 
 def tell_left(rank: int) -> None:
     """Lets the launcher know that this rank goes on without the job, by its own wish."""
-    _tell_of_rank(f"left.{_launchers(rank)}")
+    _tell_of_rank(contract.LEFT, rank)
 
 
 def tell_exits(rank: int) -> None:
     """Lets the launcher know that this rank leaves the job because its program ends."""
-    _tell_of_rank(f"exits.{_launchers(rank)}")
+    _tell_of_rank(contract.EXITS, rank)
 
 
 def tell_asked(rank: int) -> None:
     """Lets the launcher know that this rank ends because it, or another one, was asked to."""
-    _tell_of_rank(f"asked.{_launchers(rank)}")
+    _tell_of_rank(contract.ASKED, rank)
 
 
 def tell_exception(rank: int | None, text: str, where: str) -> None:
@@ -50,50 +46,34 @@ def tell_exception(rank: int | None, text: str, where: str) -> None:
     """
     if rank is None and (config.launched_rank() is None or config.is_child_of_rank()):
         return
-    _tell_of_rank(f"exception.{_launchers(rank or 0)}", lambda: f"{where}\n{text}")
+    _tell_of_rank(contract.RAISED, rank or 0, text.encode(errors="replace"), where=where)
 
 
-def tell_called() -> None:
-    """Lets the launcher know that this process has called `init`, which may fail."""
-    _tell(f"called.{os.getpid()}")
+def tell_called(all_ranks: bool) -> None:
+    """Lets the launcher know that this process has called `init`, which may fail.
+
+    Args:
+      all_ranks: whether it waits for all of the launcher's ranks: then it says which one it is.
+    """
+    number = config.launched_rank() if all_ranks and not config.alone() else None
+    _tell(contract.CALLED, rank=number)
 
 
-def _launchers(rank: int) -> int:
-    launched = config.launched_rank()
-    return rank if launched is None else launched
-
-
-def _tell_of_rank(name: str, text: Callable[[], str] = str) -> None:
+def _tell_of_rank(what: str, rank: int, load: bytes = b"", **more: object) -> None:
     """The same as `_tell`, of who is in the job: a process that is alone is no rank of it."""
     if not config.alone():
-        _tell(name, text)
+        launched = config.launched_rank()
+        _tell(what, load, rank=rank if launched is None else launched, **more)
 
 
-def _tell(name: str, text: Callable[[], str] = str) -> None:
-    """Makes a file in the launcher's folder.
-
-    Nothing happens where the folder is not there: on other machines, and under another
-    launcher.
-    """
-    folder = config.launcher_folder()
-    if folder:
-        with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(
-                os.open(os.path.join(folder, name), flags, 0o600), "w", encoding="utf-8"
-            ) as file:
-                file.write(text())
+def _tell(what: str, load: bytes = b"", **more: object) -> None:
+    if job := config.launcher_job():
+        said = {"do": what, "process": os.getpid(), "time": time.time_ns(), **more}
+        messages.tell(job, said, load)
 
 
-def _shared_memory() -> str:
+def _shared_memory() -> list[str]:
     """The names in /dev/shm that this process uses: MPI's, for our own are gone already."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
-    return "\n".join(path for path in paths if path and not path.endswith(" (deleted)"))
-
-
-def _take_back(name: str) -> None:
-    folder = config.launcher_folder()
-    if folder:
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, name))
+    return sorted(path for path in paths if path and not path.endswith(" (deleted)"))

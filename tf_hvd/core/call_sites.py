@@ -21,7 +21,7 @@ _MOST = 10_000
 
 # Of each code by its id: None if it is not the program's own, or else where the text lies of each
 # of its calls, by the call's place in the code. A line's number takes a walk through the code.
-_sites: dict[int, dict[int, int | None] | None] = {}
+places: dict[int, dict[int, int | None] | None] = {}
 # What those ids and addresses are of: never let go of, since the native side is given where they
 # lie.
 _kept: list[types.CodeType | bytes] = []
@@ -36,7 +36,7 @@ class _Cell(threading.local):
         """Where the program is that this thread calls for, if it is none of the program's."""
 
 
-_cell = _Cell()
+cell = _Cell()
 
 
 def note_eager_call(depth: int) -> None:
@@ -49,28 +49,28 @@ def note_eager_call(depth: int) -> None:
     while frame is not None:
         code = frame.f_code
         try:
-            sites = _sites[id(code)]
+            sites = places[id(code)]
         except KeyError:
             sites = _learn(code)
         if sites is not None:
             place = frame.f_lasti
-            _cell.pointer.value = sites[place] if place in sites else _keep(sites, frame)
+            cell.pointer.value = sites[place] if place in sites else _keep(sites, frame)
             return
         frame = frame.f_back
-    _cell.pointer.value = _cell.works_for
+    cell.pointer.value = cell.works_for
 
 
 def place_of_call() -> int | None:
     """Where the program is that has called the caller, for `work_for`; None if not known."""
     note_eager_call(2)
-    place: int | None = _cell.pointer.value
-    _cell.pointer.value = None
+    place: int | None = cell.pointer.value
+    cell.pointer.value = None
     return place
 
 
 def work_for(place: int | None) -> None:
     """From now on eager calls of this thread, one of ours, count as made there."""
-    _cell.works_for = place
+    cell.works_for = place
 
 
 def note_op(results: Any) -> None:
@@ -96,7 +96,7 @@ def _learn(code: types.CodeType) -> dict[int, int | None] | None:
     sites: dict[int, int | None] | None = {} if _is_own(code.co_filename) else None
     if len(_kept) < _MOST:
         _kept.append(code)
-        _sites[id(code)] = sites
+        places[id(code)] = sites
     return sites
 
 

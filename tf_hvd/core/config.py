@@ -2,20 +2,18 @@
 
 The one table of them, and the only place in the package's Python that reads
 `os.environ` for a setting. The native side has a table of its own
-(runtime/base/config.cc); `python -m tf_hvd.core.config --markdown` prints both, which is
-what docs/config.md holds.
+(base/config.cc); dev_support/config_page.py makes docs/config.md from both.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator
 
-from tf_hvd.core import commit_store, horovod_variables
+from tf_hvd.core import contract
 
-_STARTED_BY = "TF_HVD_STARTED_BY"  # as in runtime/base/config.cc
+HOROVOD_PREFIX = "HOROVOD_"
+"""Horovod's variables begin with it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,16 +142,6 @@ VERBOSE_RANKS = ChoiceSetting(
     ),
 )
 
-ELASTIC_STANDBY = ChoiceSetting(
-    name="TF_HVD_ELASTIC_STANDBY",
-    default="on",
-    choices=("on", "off"),
-    meaning=(
-        "Whether each machine of an elastic job has a process that has loaded TensorFlow and "
-        "becomes the ranks of a restart (docs/elastic.md)."
-    ),
-)
-
 COMMIT_DIR = TextSetting(
     name="TF_HVD_COMMIT_DIR",
     meaning=(
@@ -174,9 +162,20 @@ COMMIT_DIR_EVERY = IntSetting(
     equal=True,
 )
 
+COMMIT_DIR_DAMAGED = ChoiceSetting(
+    name="TF_HVD_COMMIT_DIR_DAMAGED",
+    default="warn",
+    choices=("warn", "error"),
+    meaning=(
+        "What an elastic job makes of a damaged commit in `TF_HVD_COMMIT_DIR`: it says so and goes "
+        "on from an older one, or it does not start (docs/elastic.md)."
+    ),
+    equal=True,
+)
+
 SETTINGS = (
     *(BUCKET_BYTES, SPARSE, CHECK_WEIGHTS_STEPS, GUARD, VERBOSE_RANKS),
-    *(ELASTIC_STANDBY, COMMIT_DIR, COMMIT_DIR_EVERY),
+    *(COMMIT_DIR, COMMIT_DIR_EVERY, COMMIT_DIR_DAMAGED),
 )
 
 
@@ -195,32 +194,7 @@ def mark_children(mark: str) -> None:
     They have the launcher's variables too, and must not take this rank's place.
     """
     if mark:
-        os.environ[_STARTED_BY] = mark
-
-
-def bucket_bytes() -> int:
-    """Size limit of a gradient bucket, in bytes (`TF_HVD_BUCKET_BYTES`)."""
-    return BUCKET_BYTES.read()
-
-
-def sparse() -> str:
-    """How IndexedSlices are reduced by default (`TF_HVD_SPARSE`)."""
-    return SPARSE.read()
-
-
-def check_weights_steps() -> int:
-    """Updates between two comparisons of the weights (`TF_HVD_CHECK_WEIGHTS_STEPS`)."""
-    return CHECK_WEIGHTS_STEPS.read()
-
-
-def guard() -> str:
-    """Whether training is watched, with Keras and v1 optimizers: "on" or "off" (`TF_HVD_GUARD`)."""
-    return GUARD.read()
-
-
-def verbose_ranks() -> str:
-    """Which ranks show Keras' progress: "0" or "all" (`TF_HVD_VERBOSE_RANKS`)."""
-    return VERBOSE_RANKS.read()
+        os.environ[contract.STARTED_BY] = mark
 
 
 @contextlib.contextmanager
@@ -241,16 +215,16 @@ def env(**kwargs: str | None) -> Iterator[None]:
 
 def horovods() -> dict[str, str]:
     """Horovod's variables that are set now."""
-    names = [name for name in os.environ if name.startswith(horovod_variables.PREFIX)]
+    names = [name for name in os.environ if name.startswith(HOROVOD_PREFIX)]
     return {name: os.environ[name] for name in names}
 
 
-def launcher_folder() -> str:
-    """The folder in which `tf_hvd run` hears of its ranks; empty under another launcher.
+def launcher_job() -> str:
+    """The job of the `tf_hvd run` that hears this rank; empty under another launcher.
 
-    Not a setting: the launcher makes it and tells its name.
+    Not a setting: the launcher names the job.
     """
-    return os.environ.get("TF_HVD_LAUNCHER_FOLDER", "")
+    return os.environ.get(contract.JOB, "")
 
 
 def launched_rank() -> int | None:
@@ -259,74 +233,24 @@ def launched_rank() -> int | None:
     Not a setting: `tf_hvd run` tells it each rank. In a job of a part of the ranks (`init(comm)`)
     it is another number than `rank()`.
     """
-    text = os.environ.get("TF_HVD_LAUNCHED_RANK", "")
+    text = os.environ.get(contract.RANK, "")
     return int(text) if text.isdigit() else None
 
 
-def elastic_job() -> tuple[str, int] | None:
-    """The token of the elastic job that this process is a rank of, and which start of it; or None.
+def elastic_start() -> int | None:
+    """Which start of its elastic job this process is of; None if it is of none.
 
     Not a setting: `tf_hvd run` tells it each rank.
     """
-    token, colon, number = os.environ.get(commit_store.JOB_VARIABLE, "").partition(":")
-    return (token, int(number)) if colon and number.isdigit() else None
+    text = os.environ.get(contract.START, "")
+    return int(text) if text.isdigit() else None
 
 
 def is_child_of_rank() -> bool:
     """Whether a rank that had joined its job started this process; true also of that rank."""
-    return bool(os.environ.get(_STARTED_BY))
+    return bool(os.environ.get(contract.STARTED_BY))
 
 
 def alone() -> bool:
     """Whether this process is rank 0 of 1 whatever its launcher says (`TF_HVD_ALONE=1`)."""
-    return os.environ.get("TF_HVD_ALONE", "").strip() == "1"
-
-
-def python_markdown() -> str:
-    """The table of this module as Markdown."""
-    rows = [
-        f"| `{s.name}` | {s.default} | {s.meaning} | {'yes' if s.equal else 'no'} |"
-        for s in SETTINGS
-    ]
-    head = ["| variable | default | meaning | equal on all ranks |", "|---|---|---|---|"]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def markdown() -> str:
-    """The whole of docs/config.md: the native side's table, then this one."""
-    # Imported here: reading a setting must not need the native library.
-    from tf_hvd.core import _native
-
-    return (
-        f"{_native.config_markdown().strip()}\n\n"
-        "## Python\n\n"
-        "Read by the Python side, when a collective is called or put in a graph; `init()` compares "
-        "the values that they have then.\n\n"
-        f"{python_markdown()}\n"
-        "## Log lines\n\n"
-        "The Python side logs through absl, as Keras and TensorFlow do, with absl's format and "
-        "verbosity. Lines of the native library look different, `tf_hvd warning, rank 1 (host): "
-        "...`, and obey `HOROVOD_LOG_LEVEL`: they come from threads that run without Python, even "
-        "while it is blocked in `init()` or ending, and so are written straight to standard error, "
-        "each line in one piece.\n\n"
-        "## Horovod's variables\n\n"
-        "Every one that Horovod 0.28.1 reads. `init` warns, once and on rank 0, of what is set and "
-        "not honoured, and of names that Horovod does not have.\n\n"
-        f"{horovod_variables.markdown()}\n"
-        "This page is made by `python -m tf_hvd.core.config --markdown`; a test compares the two.\n"
-    )
-
-
-def main(argv: list[str]) -> int:
-    """Prints the tables. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tf_hvd.core.config", description=__doc__)
-    parser.add_argument(
-        "--markdown", action="store_true", required=True, help="print docs/config.md"
-    )
-    parser.parse_args(argv)
-    sys.stdout.write(markdown())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return os.environ.get(contract.ALONE_VARIABLE, "").strip() == "1"

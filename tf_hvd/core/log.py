@@ -11,23 +11,25 @@ from typing import Any
 from absl import logging
 
 
-def who() -> str:
-    """What a line of this process begins with."""
-    # When something is to be said, the library is there, or there is no job.
-    from tf_hvd.core import basics
+class _Who:
+    """The beginning of this process's lines; core/basics.py knows the job."""
 
-    in_a_job = basics.is_initialized() and basics.size() > 1
-    return f"tf_hvd, rank {basics.rank()}: " if in_a_job else "tf_hvd: "
+    prefix = "tf_hvd: "
+
+
+def set_rank(rank: int | None) -> None:
+    """Begin lines with this rank from now on; without one if None."""
+    _Who.prefix = "tf_hvd: " if rank is None else f"tf_hvd, rank {rank}: "
 
 
 def warning(text: str, *arguments: Any) -> None:
     """Logs `text % arguments`."""
-    logging.warning(who() + text, *arguments)
+    logging.warning(_Who.prefix + text, *arguments)
 
 
 def info(text: str, *arguments: Any) -> None:
     """Logs `text % arguments`; not shown by default."""
-    logging.info(who() + text, *arguments)
+    logging.info(_Who.prefix + text, *arguments)
 
 
 def warn_once(text: str, *arguments: Any) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from tf_hvd.core import _communicators, _native, tensorflow_hooks
+from tf_hvd.core.convention import Convention
 from tf_hvd.core.exceptions import HorovodInternalError
 
 WORLD = 0
 """The number of the set of all ranks."""
-# Of runtime/base/status.h: what the caller can put right.
+# Of base/status.h: what the caller can put right.
 _MISTAKES = (1, 2)
 # For about how many removed sets TensorFlow may keep kernels, of 20 kB each.
 _KEPT = 32
@@ -247,9 +248,14 @@ class SetExistsError(ValueError):
 
 
 def _number_for(ranks: Sequence[int]) -> int:
-    known = registered().values()
+    known = registered()
+    if Convention.name == "horovod" and ranks == known.get(WORLD):
+        raise SetExistsError(
+            f"Attempted to add a duplicate process set: the ranks {ranks} are all ranks of the "
+            "job, which global_process_set has. Use that instead."
+        )
     code, number, text = _native.add_process_set(ranks)
-    if code in _MISTAKES and ranks in known:
+    if code in _MISTAKES and ranks in known.values():
         raise SetExistsError(text)
     _check(code, text)
     return number
@@ -330,7 +336,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
     Raises:
       ValueError: before `init`; ranks that the job does not have, that are there twice
-        or differ between ranks; a set of the same ranks exists.
+        or differ between ranks; a set of the same ranks exists, for which under Horovod's
+        names the set of all ranks counts, too.
       HorovodInternalError: the job has ended, because another rank left or died.
     """
     wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)

@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import tensorflow as tf
@@ -33,6 +33,8 @@ State = TypeVar("State")
 
 # A tape puts what it computes under this name scope.
 BACKPROP = "gradient_tape/"
+# The method by which an object says what a SavedModel or a checkpoint keeps with it.
+SAVED_CHILDREN = "_trackable_children"
 
 
 def executes_eagerly() -> bool:
@@ -59,11 +61,91 @@ def verbatim(function: F) -> F:
 
     # With what AutoGraph knows a function by that it shall leave as it is.
     functools.update_wrapper(wrapper, unconverted)
-    wrapper.__wrapped__ = function  # type: ignore[attr-defined]
+    return cast(F, _as_shown(wrapper, function))
+
+
+def around_a_method(function: Callable[..., Any]) -> Any:
+    """Decorator: as `verbatim`, of what calls a method that may be the program's.
+
+    Its first argument makes of that method what AutoGraph makes of the code that calls this.
+    """
+    unconverted: Any = tf.autograph.experimental.do_not_convert(function)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if executes_eagerly():
+            return function(_as_it_is, *args, **kwargs)
+        autograph = tf.__internal__.autograph
+        around = autograph.control_status_ctx()
+        return unconverted(lambda method: autograph.tf_convert(method, around), *args, **kwargs)
+
+    functools.update_wrapper(wrapper, unconverted)
+    return _as_shown(wrapper, function)
+
+
+def _as_it_is(method: Any) -> Any:
+    return method
+
+
+def _as_shown(wrapper: Any, function: Any) -> Any:
+    wrapper.__wrapped__ = function
     wrapper.__defaults__ = function.__defaults__
     wrapper.__kwdefaults__ = function.__kwdefaults__
-    wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return cast(F, wrapper)
+    wrapper.__signature__ = inspect.signature(function)
+    return wrapper
+
+
+def at_once(
+    op_type: str, plans: Mapping[tuple[int | None, int], tuple[Any, ...]], lines: Any
+) -> Callable[[F], F]:
+    """Decorator of a collective: an eager call with a tensor and `op=` alone is the op at once.
+
+    The function that it makes is the one Python function between the program and the op then. Any
+    other call goes the decorated function's way.
+
+    Args:
+      op_type: the op's name.
+      plans: by `op` and the number of the tensor's dtype, names and values of the op's attributes
+        in turn. What is not in it goes the decorated function's way.
+      lines: call_sites.
+    """
+
+    def decorate(function: F) -> F:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            op = kwargs.get("op")
+            now = context._context
+            if (
+                len(args) != 1
+                or len(kwargs) != ("op" in kwargs)
+                or type(args[0]) is not ops.EagerTensor
+                or type(op) not in (int, type(None))
+                or (plan := plans.get((op, args[0]._datatype_enum()))) is None
+                or now is None
+                or not now._thread_local_data.is_eager
+            ):
+                return function(*args, **kwargs)
+            graphs = ops._default_graph_stack  # see has_no_strategy
+            graph = graphs.stack[-1] if graphs.stack else graphs._global_default_graph
+            local = getattr(graph, "_thread_local", None)
+            if graph and getattr(local, "_distribution_strategy_stack", None) != []:
+                return function(*args, **kwargs)
+            frame = sys._getframe(1)
+            sites = lines.places.get(id(frame.f_code))
+            place = sites.get(frame.f_lasti) if sites else None
+            if place is None:
+                lines.note_eager_call(2)
+            else:
+                lines.cell.pointer.value = place
+            try:
+                return pywrap_tfe.TFE_Py_FastPathExecute(now, op_type, None, *args, *plan)
+            except core._NotOkStatusException as error:
+                ops.raise_from_not_ok_status(error, None)
+            except core._FallbackException:
+                return function(*args, **kwargs)
+
+        functools.update_wrapper(call, function)
+        return cast(F, _as_shown(call, function))
+
+    return decorate
 
 
 _ERRORS = ("tensorflow.python.eager.core", "tensorflow.python.framework.errors_impl")
@@ -112,10 +194,26 @@ def to_tensor(value: Any) -> Any:
 
     Of an eager tensor tf.convert_to_tensor makes itself, in a third of the time that a
     whole tf.identity takes.
+
+    Raises:
+      TypeError: it is a RaggedTensor or a SparseTensor.
     """
     if isinstance(value, tf.Tensor) and executes_eagerly():
         return value
+    for kind, cure in _COMPOSITE.items():
+        if isinstance(value, kind):
+            raise TypeError(
+                f"Collectives take dense tensors, and this is a {kind.__name__}: pass {cure}, each "
+                "in a call of its own."
+            )
     return tf.convert_to_tensor(value)
+
+
+# What is made of several tensors, and what to pass instead.
+_COMPOSITE = {
+    tf.RaggedTensor: "x.to_tensor(), or its parts x.flat_values and x.nested_row_lengths()",
+    tf.SparseTensor: "tf.sparse.to_dense(x), or its parts x.indices and x.values",
+}
 
 
 def execute(function: Callable[..., Any], op_type: str, tensor: Any, attributes: Any) -> Any:
@@ -158,6 +256,15 @@ def state_variable(value: Any, name: str) -> Any:
         use_resource=True,
         collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
     )
+
+
+def retraced(function: Any) -> Any:
+    """A tf.function of ours that is traced for each list of variables or gradients.
+
+    TensorFlow would warn of that, and name a function that the program does not have.
+    """
+    function._omit_frequent_tracing_warning = True
+    return function
 
 
 def waits_for(values: Any) -> list[Any]:
@@ -229,6 +336,14 @@ class ByVariables(Generic[State]):
         return [state for _, state in self._kept.values()]
 
 
+def path_of(variable: Any) -> str:
+    """A Keras 3 variable's path, which says the layer; else the name; empty for no variable."""
+    path = getattr(variable, "path", None)
+    if not isinstance(path, str):
+        path = variable.name if isinstance(variable, tf.Variable) else ""
+    return path.partition(":")[0]
+
+
 def member_name(variable: Any) -> str:
     """What the ranks compare, to be sure that they reduce the same variables together.
 
@@ -237,10 +352,7 @@ def member_name(variable: Any) -> str:
     parts, layer and variable: a model that `load_model` has read names no model before them.
     Empty for a source that is no variable.
     """
-    path = getattr(variable, "path", None)
-    if not isinstance(path, str):
-        path = variable.name if isinstance(variable, tf.Variable) else ""
-    plain = re.sub(r"_\d+(?=/|$)", "", path.partition(":")[0])
+    plain = re.sub(r"_\d+(?=/|$)", "", path_of(variable))
     return "/".join(plain.split("/")[-2:])
 
 
@@ -271,18 +383,6 @@ def parallel_dataset() -> str | None:
                 return dataset
         frame = frame.f_back
     return None
-
-
-# Sources that are nothing but data: a graph of them would copy it.
-DATA_SOURCES = (
-    "_TensorSliceDataset",
-    "_TensorDataset",
-    "_ListDataset",
-    "_SparseTensorSliceDataset",
-)
-
-# interleave keeps `deterministic`, and auto-sharding its index, in the op alone.
-KEPT_BY_THE_OP = ("_ParallelInterleaveDataset", "_AutoShardDataset")
 
 
 def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
@@ -390,21 +490,11 @@ def dataset_inputs(dataset: Any) -> list[Any]:
     return list(dataset._inputs())
 
 
-def dataset_functions(dataset: Any) -> list[Any]:
-    """The functions that a dataset calls for its elements."""
-    return list(dataset._functions())
-
-
 def dataset_inside(dataset: Any) -> Any:
     """The dataset that a v1 dataset stands for; any other is returned as it is."""
     return getattr(dataset, "_dataset", dataset)
 
 
-def dataset_variant(dataset: Any) -> Any:
-    """The tensor that is the dataset for TensorFlow's ops."""
-    return dataset._variant_tensor
-
-
-def dataset_argument(dataset: Any, name: str, default: Any = None) -> Any:
-    """What a dataset was made with, under the name that tf.data's own class keeps it by."""
-    return getattr(dataset, f"_{name}", default)
+def dataset_argument(dataset: Any, name: str) -> Any:
+    """What a dataset was made with, under the name of tf.data's own class; None if it has none."""
+    return getattr(dataset, f"_{name}", None)

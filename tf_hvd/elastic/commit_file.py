@@ -14,7 +14,6 @@ read all bytes for a CRC takes longer than to copy them.
 
 from __future__ import annotations
 
-import dataclasses
 import mmap
 import os
 import pickle
@@ -42,8 +41,6 @@ class CommitError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """Where an array lies."""
-
     dtype: str
     """TensorFlow's name of the type of the variable."""
     shape: tuple[int, ...]
@@ -56,8 +53,6 @@ class Entry:
 
 @dataclass(frozen=True)
 class Index:
-    """What is in a commit."""
-
     number: int
     ranks: int
     """Of the job that made it."""
@@ -76,15 +71,11 @@ class CommitFile:
     def __init__(self, file: int) -> None:
         self._file = file
         self._map: mmap.mmap | None = None
-        self._held: dict[str, tuple[Any, Entry]] = {}  # of what was written: the buffer itself
 
     def write(
         self, number: int, ranks: int, objects: bytes, arrays: Mapping[str, tuple[str, Any]]
     ) -> None:
         """Writes a commit in the place of the one that is there.
-
-        An array that is the very one of the time before, which nobody can have changed since, is
-        left as it lies.
 
         Args:
             number: of the commit, from 1.
@@ -92,42 +83,24 @@ class CommitFile:
             objects: pickled.
             arrays: by name, TensorFlow's name of the dtype and the array.
         """
-        entries, offset = {}, self._room_of_index(objects, arrays)
-        for name, (dtype, array) in arrays.items():
-            entries[name] = Entry(dtype, array.shape, offset, array.nbytes, 0)
-            offset += -(-array.nbytes // _ALIGNED) * _ALIGNED
-        data = self._sized(offset)
+        offset = self._room_of_index(objects, arrays)
+        data = self._sized(offset + sum(_aligned(array.nbytes) for _, array in arrays.values()))
         data[: _HEADER.size] = bytes(_HEADER.size)
-        held = {}
-        for name, (_, array) in arrays.items():
-            entry = entries[name]
-            before = self._held.get(name)
-            same = (
-                before is not None
-                and before[1].offset == entry.offset
-                and before[0].ctypes.data == array.ctypes.data
-            )
-            if before is not None and same:
-                checksum = before[1].checksum
-            else:
-                checksum = _copy(array, data, entry)
-            entries[name] = entry = dataclasses.replace(entry, checksum=checksum)
-            held[name] = (array, entry)
-        self._held = held
+        entries = {}
+        for name, (dtype, array) in arrays.items():
+            checksum = _copy(array, data, offset)
+            entries[name] = Entry(dtype, array.shape, offset, array.nbytes, checksum)
+            offset += _aligned(array.nbytes)
         index = pickle.dumps(Index(number, ranks, objects, entries))
         data[_START : _START + len(index)] = index
         data[: _HEADER.size] = _HEADER.pack(_MAGIC, _VERSION, number, len(index), zlib.crc32(index))
-
-    def let_go(self, keep: Mapping[str, Any]) -> None:
-        """Forgets arrays but those that are kept anyway: who changes one would have to copy it."""
-        self._held = {name: pair for name, pair in self._held.items() if name in keep}
 
     def _room_of_index(self, objects: bytes, arrays: Mapping[str, tuple[str, Any]]) -> int:
         names = sum(
             len(name.encode()) + 32 * len(array.shape) for name, (_, array) in arrays.items()
         )
         room = _START + len(objects) + names + 256 * len(arrays) + 4096
-        # In steps, so that what is written does not move with each object that grows.
+        # In steps, so that the file is not mapped again with each object that grows.
         return -(-room // (1 << 16)) * (1 << 16)
 
     def _sized(self, size: int) -> mmap.mmap:
@@ -135,14 +108,18 @@ class CommitFile:
             if self._map is not None:
                 self._map.close()
             os.ftruncate(self._file, max(size, os.fstat(self._file).st_size))
-            self._map, self._held = mmap.mmap(self._file, 0), {}
+            self._map = mmap.mmap(self._file, 0)
         return self._map
 
 
-def _copy(array: Any, to: mmap.mmap, entry: Entry) -> int:
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _copy(array: Any, to: mmap.mmap, offset: int) -> int:
     """Copies an array; returns its checksum."""
-    there = np.frombuffer(to, np.uint8, entry.size, entry.offset)
-    there[:] = np.frombuffer(memoryview(array).cast("B"), np.uint8) if entry.size else there
+    there = np.frombuffer(to, np.uint8, array.nbytes, offset)
+    there[:] = np.frombuffer(memoryview(array).cast("B"), np.uint8) if array.nbytes else there
     return checksum_of(there)
 
 

@@ -5,7 +5,8 @@ well. A job that finds no commit in any store goes on from the newest that is co
 
     commit.N   the file of commit N (commit_file.py), by the first rank of the first node
     part.R.N   the part of rank R: CRC (zlib's crc32), and what the store has
-    job        whose folder it is, by the job's token
+    job        whose folder it is, by the job's name
+    refused.K  a folder: what was newer than the commit that a job went on from
 
 Each is written in one piece: a file of that name is whole.
 """
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from tf_hvd.elastic import commit_file
@@ -29,8 +32,21 @@ _MOST = 8  # commits, where none is complete: the folder may not be the same on 
 _CRC = struct.Struct("<I")
 _PIECE = 1 << 24
 _JOB = "job"
+_ASIDE = "refused."
 _NEW = "new."  # before the name of what is being written
 _UNFINISHED = tuple(f"{_NEW}{name}" for name in ("commit.", "part.", _JOB))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was found in a folder."""
+
+    number: int
+    """Of the commit that was loaded; 0: none."""
+    damaged: Sequence[str]
+    """What was wrong with newer ones, for each a text with its number."""
+    aside: str
+    """Where all that was newer is now; empty if nothing was."""
 
 
 class CommitFolder:
@@ -68,11 +84,9 @@ class CommitFolder:
         self._put(_JOB, [job.encode()])
 
     def wants(self, number: int) -> bool:
-        """Whether a commit is to be written."""
         return number % self._every == 0
 
     def put_part(self, rank: int, number: int, data: bytes) -> None:
-        """Writes the part of a rank."""
         self._put(f"part.{rank}.{number}", [_CRC.pack(zlib.crc32(data)), data])
 
     def put_file(self, number: int, file: int) -> None:
@@ -87,22 +101,37 @@ class CommitFolder:
         oldest = max(complete, numbers[-_MOST:][0])
         self._remove({each for each in self._listed() if each < oldest})
 
-    def load(self, store: Store) -> int:
-        """Brings the newest commit that is complete into a store; returns its number, or 0.
+    def load(self, store: Store, strict: bool = False) -> Loaded:
+        """Brings the newest commit that is whole into a store.
 
-        What is newer is removed: its numbers are used again.
+        What is newer is set aside, in a folder of its own: its numbers are used again.
+
+        Args:
+            store: of this machine.
+            strict: whether a damaged commit is an error. One that is not complete is none: its
+                ranks had ended before all had written it.
+
+        Raises:
+            CommitError: one is damaged. Then nothing is changed.
         """
         self._remove_unfinished()
-        for number in sorted(self._numbers(), reverse=True):
-            parts = self._read(number, store.file(FILE))
+        damaged, number = [], 0
+        for number in sorted(self._listed(), reverse=True):
+            try:
+                parts = self._read(number, store.file(FILE))
+            except (OSError, commit_file.CommitError) as error:
+                damaged.append(f"commit {number}: {error}")
+                continue
             if parts is not None:
                 for rank, data in enumerate(parts):
                     store.put(rank, number, data)
-                self._remove({each for each in self._listed() if each > number})
-                return number
-        os.ftruncate(store.file(FILE), 0)
-        self._remove(self._listed())
-        return 0
+                break
+        else:
+            number = 0
+            os.ftruncate(store.file(FILE), 0)
+        if damaged and strict:
+            raise commit_file.CommitError("; ".join(damaged))
+        return Loaded(number, damaged, self._set_aside(number))
 
     def clear(self) -> None:
         """Removes all commits: the training is through."""
@@ -110,22 +139,30 @@ class CommitFolder:
         self._remove(self._listed())
 
     def _read(self, number: int, into: int) -> list[bytes] | None:
-        """The parts of a commit, whose file is read into memory; None if it is not complete."""
+        """The parts of a commit, whose file is read into memory; None if one was not written.
+
+        Raises:
+            CommitError: it is damaged.
+            OSError: it cannot be read.
+        """
+        name = f"commit.{number}"
         try:
-            with self._opened(f"commit.{number}") as file:
+            with self._opened(name) as file:
                 os.ftruncate(into, 0)
                 at = 0
                 while piece := file.read(_PIECE):
                     at += os.pwrite(into, piece, at)
-            index = commit_file.read_index(into)
-            for name, entry in index.arrays.items():
-                commit_file.read_array(into, name, entry)
+            try:
+                index = commit_file.read_index(into)
+                for each, entry in index.arrays.items():
+                    commit_file.read_array(into, each, entry)
+            except commit_file.CommitError as error:
+                raise commit_file.CommitError(f"{name}: {error}") from error
             return [self._part(rank, number) for rank in range(index.ranks)]
-        except (OSError, commit_file.CommitError):
+        except FileNotFoundError:
             return None
 
     def _is_complete(self, number: int) -> bool:
-        """Whether all of a commit is there."""
         names = set(os.listdir(self._folder))
         try:
             with self._opened(f"commit.{number}") as file:
@@ -135,10 +172,11 @@ class CommitFolder:
         return all(f"part.{rank}.{number}" in names for rank in range(ranks))
 
     def _part(self, rank: int, number: int) -> bytes:
-        with self._opened(f"part.{rank}.{number}") as file:
+        name = f"part.{rank}.{number}"
+        with self._opened(name) as file:
             text = file.read()
         if len(text) < _CRC.size or _CRC.unpack_from(text)[0] != zlib.crc32(text[_CRC.size :]):
-            raise commit_file.CommitError("a part is damaged")
+            raise commit_file.CommitError(f"{name}: the part is damaged")
         return text[_CRC.size :]
 
     @contextlib.contextmanager
@@ -168,13 +206,22 @@ class CommitFolder:
 
     def _listed(self) -> set[int]:
         """The numbers of the commits of which something is there."""
-        names = [name.split(".") for name in os.listdir(self._folder)]
-        kinds = {"commit": 2, "part": 3}
-        return {
-            int(parts[-1])
-            for parts in names
-            if kinds.get(parts[0]) == len(parts) and parts[-1].isdigit()
-        }
+        return set(map(_number_in, os.listdir(self._folder))) - {0}
+
+    def _set_aside(self, number: int) -> str:
+        """Moves what is newer than a commit; returns where it is then, empty if nothing was."""
+        newer = [name for name in os.listdir(self._folder) if _number_in(name) > number]
+        if not newer:
+            return ""
+        for count in itertools.count(1):
+            aside = f"{_ASIDE}{count}"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(aside, 0o700, dir_fd=self._folder)
+                break
+        for name in newer:
+            to = os.path.join(aside, name)
+            os.rename(name, to, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        return os.path.join(self._path, aside)
 
     def _numbers(self) -> list[int]:
         """Those of which the file is there."""
@@ -182,15 +229,22 @@ class CommitFolder:
         return [each for each in self._listed() if f"commit.{each}" in names]
 
     def _remove(self, numbers: Iterable[int]) -> None:
-        old = {str(number) for number in numbers}
+        old = set(numbers)
         for name in os.listdir(self._folder):
-            if name.startswith(("commit.", "part.")) and name.rpartition(".")[2] in old:
+            if _number_in(name) in old:
                 self._unlink(name)
 
     def _remove_unfinished(self) -> None:
         for name in os.listdir(self._folder):
             if name.startswith(_UNFINISHED):
                 self._unlink(name)
+
+
+def _number_in(name: str) -> int:
+    """The number of the commit that a file is of; 0 if it is of none."""
+    kind, *numbers = name.split(".")
+    of_commit = len(numbers) == {"commit": 1, "part": 2}.get(kind)
+    return int(numbers[-1]) if of_commit and all(map(str.isdigit, numbers)) else 0
 
 
 def _check_own(file: int, name: str) -> None:

@@ -29,8 +29,6 @@ _FILE = "commit."
 
 @dataclass(frozen=True)
 class Contents:
-    """What a commit is made of."""
-
     objects: bytes
     """Pickled, of the program's own: equal on all ranks."""
     arrays: Mapping[str, tuple[str, np.ndarray]]
@@ -161,7 +159,6 @@ class Writer:
             memory, file = self._files[self._next % len(self._files)]
             self._next += 1
             file.write(number, self._ranks, contents.objects, contents.arrays)
-            file.let_go(self._still)
         own = {**contents.own, "arrays": {name: np.array(a) for name, a in changed.items()}}
         part = pickle.dumps(own, protocol=5)
         self._store.put(self._rank, number, part)
@@ -196,7 +193,6 @@ def files_of_others(store: Store, nodes: Collection[int]) -> list[str]:
 
 
 def look(store: Store) -> Found:
-    """What the store of this machine has."""
     inventory: Inventory = store.inventory()
     files: dict[int, tuple[str, int]] = {}
     for name in inventory.files:

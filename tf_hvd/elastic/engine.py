@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives
-from tf_hvd.collectives.objects import allgather_object, broadcast_object
-from tf_hvd.core import _native, basics, commit_store, config, log
-from tf_hvd.elastic import commits, standby
+from tf_hvd.collectives.objects import Title, allgather_object, broadcast_object
+from tf_hvd.core import _native, basics, config, contract, log
+from tf_hvd.elastic import commits
 from tf_hvd.elastic.commit_file import CommitError
 from tf_hvd.elastic.commit_folder import CommitFolder
 from tf_hvd.elastic.store import Store
@@ -30,7 +30,7 @@ from tf_hvd.training import preemption
 _OBJECTS = "objects"
 """In the part of rank 0, where there are several nodes: each node's file has its own values."""
 # Slurm's --signal names one; where a program has no handler they would be the death of a rank.
-_ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_ASK_TO_END = (*preemption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Engine:
         self._made = 0  # in this start
         self._old: list[str] = []  # memory of this machine that nobody writes to any more
         self._leaves = False  # whether all are to leave after the next commit
-        self._together = preemption.Together("tf_hvd_elastic_notice")
+        self._together = preemption.Together("elastic: signals, and hosts that come or go")
         self._signals = preemption.listen(_ASK_TO_END)
 
     def restore(self) -> Restored | None:
@@ -72,8 +72,7 @@ class Engine:
         if restored is None and self._folder is not None:
             if basics.rank() == 0:
                 self._store.forget(0, last)  # parts of what is not complete
-                if loaded := self._folder.load(self._store):
-                    log.warning("going on from commit %d of TF_HVD_COMMIT_DIR", loaded)
+                self._load(self._folder)
             found = self._look()
             restored, last = self._newest(found), max(last, commits.newest(found))
         if restored is None and last and basics.rank() == 0:
@@ -83,6 +82,28 @@ class Engine:
         # Numbers of commits that were not complete are not used again.
         self._number = max(self._number, last)
         return restored
+
+    def _load(self, folder: CommitFolder) -> None:
+        """Takes the newest commit on disk that is whole; says what was found besides.
+
+        Raises:
+            ValueError: one is damaged, and that is to be an error.
+        """
+        try:
+            loaded = folder.load(self._store, config.COMMIT_DIR_DAMAGED.read() == "error")
+        except CommitError as error:
+            raise ValueError(
+                f"TF_HVD_COMMIT_DIR has a damaged commit: {error}; nothing in it was changed. "
+                "TF_HVD_COMMIT_DIR_DAMAGED=warn goes on from an older one"
+            ) from error
+        for text in loaded.damaged:
+            log.warning("a commit of TF_HVD_COMMIT_DIR is not used: %s", text)
+        if loaded.number:
+            log.warning("going on from commit %d of TF_HVD_COMMIT_DIR", loaded.number)
+        elif loaded.aside:
+            log.warning("no commit of TF_HVD_COMMIT_DIR is whole: the training begins anew")
+        if loaded.aside:
+            log.warning("unused commits of TF_HVD_COMMIT_DIR are in %s now", loaded.aside)
 
     def _newest(self, found: list[commits.Found]) -> Restored | None:
         """The newest commit that is complete, and undamaged."""
@@ -94,11 +115,13 @@ class Engine:
         return None
 
     def _look(self) -> list[commits.Found]:
-        return allgather_object(commits.look(self._store), name="tf_hvd_elastic_found")
+        return allgather_object(
+            commits.look(self._store), name=Title("elastic: commits that are found")
+        )
 
     def _read(self, choice: commits.Choice, found: list[commits.Found]) -> Restored | None:
         """A commit, on all ranks; None if nobody has it undamaged."""
-        rank, name = basics.rank(), "tf_hvd_elastic_commit"
+        rank, name = basics.rank(), Title("elastic: the last commit")
         mine = None
         if rank in choice.roots:
             try:
@@ -129,7 +152,9 @@ class Engine:
                 own = self._store.part(each, choice.number)
             elif not here:
                 part = self._store.part(each, choice.number) if holder == rank else None
-                part = broadcast_object(part, holder, name="tf_hvd_elastic_part")
+                part = broadcast_object(
+                    part, holder, name=Title("elastic: a part of the last commit")
+                )
                 own = part if each == rank else own
         return own
 
@@ -139,8 +164,8 @@ class Engine:
             self._store, basics.rank(), basics.size(), node, restored, self._folder
         )
         # Ranks that take themselves for two machines may share a store.
-        memory = os.fstat(self._store.file(commit_store.NOTICE_FILE)).st_ino
-        places = allgather_object((memory, node), name="tf_hvd_elastic_node")
+        memory = os.fstat(self._store.file(contract.NOTICE_FILE)).st_ino
+        places = allgather_object((memory, node), name=Title("elastic: memory of each machine"))
         if node is not None:
             here = [each for where, each in places if where == memory and each is not None]
             self._old = commits.files_of_others(self._store, here)
@@ -152,16 +177,13 @@ class Engine:
         return self._writer
 
     def commit(self, contents: commits.Contents) -> None:
-        """Has a commit written."""
         self._number += 1
         if basics.rank() == 0 and basics.cross_size() > 1:
             own = {**contents.own, _OBJECTS: contents.objects}
             contents = dataclasses.replace(contents, own=own)
         self.writer.commit(self._number, contents, last=self._leaves)
         self._made += 1
-        if self._made == 1 and basics.local_rank() == 0:
-            standby.ask_for(self._store.start_standby)  # what the program loads is loaded by now
-        if self._made > commit_store.KEPT:  # there are newer ones
+        if self._made > contract.COMMITS_KEPT:  # there are newer ones
             for name in self._old:
                 os.ftruncate(self._store.file(name), 0)
             self._old = []
@@ -182,7 +204,7 @@ class Engine:
             mine: by the program.
         """
         _, says = self._store.notice()
-        self._together.say(mine | says | preemption.is_asked_to_end() * commit_store.LEAVE)
+        self._together.say(mine | says | preemption.is_asked_to_end() * contract.LEAVE)
 
     def finish(self) -> None:
         """The training is through."""
@@ -210,7 +232,7 @@ class Engine:
         if self._writer is not None:  # it may end while commits are looked for
             with contextlib.suppress(RuntimeError):  # which is not why it ends
                 self._writer.flush()
-        raise SystemExit(commit_store.START_AGAIN)
+        raise SystemExit(contract.START_AGAIN)
 
 
 def _folder() -> CommitFolder | None:
@@ -223,8 +245,8 @@ def _folder() -> CommitFolder | None:
     if not path:
         return None
     try:
-        token, _ = config.elastic_job() or ("", 0)
-        job = hashlib.sha256(token.encode()).hexdigest() if basics.rank() == 0 else ""
+        name = config.launcher_job().encode()
+        job = hashlib.sha256(name).hexdigest() if basics.rank() == 0 else ""
         return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), job)
     except OSError as error:
         raise ValueError(f"TF_HVD_COMMIT_DIR cannot be used: {error}") from error

@@ -13,9 +13,9 @@ import cloudpickle
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives.objects import broadcast_object
+from tf_hvd.collectives.objects import Title, broadcast_object
 from tf_hvd.collectives.variables import broadcast_variables, is_seed
-from tf_hvd.core import commit_store, error_text
+from tf_hvd.core import contract, error_text
 from tf_hvd.core.exceptions import HostsUpdatedInterrupt
 from tf_hvd.core.tensorflow_hooks import tf_variable
 from tf_hvd.elastic.commits import Contents
@@ -105,7 +105,7 @@ class State:
 
     def _interrupt(self, said: int) -> None:
         if said:
-            raise HostsUpdatedInterrupt(skip_sync=said == commit_store.REMOVED)
+            raise HostsUpdatedInterrupt(skip_sync=said == contract.REMOVED)
 
     def save(self) -> None:
         """Saves the state; `restore` takes it back."""
@@ -211,7 +211,9 @@ class ObjectState(State):
 
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and saves it."""
-        self._unpickle(broadcast_object(self._pickled(), 0, name="tf_hvd_elastic_objects"))
+        self._unpickle(
+            broadcast_object(self._pickled(), 0, name=Title("elastic: objects of the state"))
+        )
         self._broadcast()
         self._begin()
         self.save()
@@ -278,7 +280,6 @@ class ObjectState(State):
         return Contents(self._pickled(), arrays, own, found.maybe_own)
 
     def _take(self, restored: Restored) -> None:
-        """Takes what a commit has for this rank."""
         found = self._variables()
         _check(found.all, restored)
         values = dict(restored.arrays)

@@ -1,19 +1,22 @@
-"""A rank's link to the commit store of its machine (core/commit_store.py)."""
+"""A rank's link to what its machine keeps of commits (launch/commits.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
 import threading
+import time
 from dataclasses import dataclass
+from typing import Any
 
-from tf_hvd.core import commit_store, config
+from tf_hvd.core import config, contract, messages
+
+# In seconds: how long an agent may take to be started again, and between two looks.
+_AGAIN, _PAUSE = 30.0, 0.1
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a machine's store has."""
-
     parts: frozenset[tuple[int, int]]
     """Rank and commit of each."""
     files: tuple[str, ...]
@@ -22,69 +25,85 @@ class Inventory:
 class Store:
     """The link. Any thread.
 
+    An agent that was killed is started again by `tf_hvd run`, and gets from its ranks the memory
+    that it held; the parts it gets from there.
+
     Raises:
-        OSError: there is no store.
+        OSError: there is no agent.
     """
 
-    def __init__(self, token: str, number: int) -> None:
-        self._round = number
-        self._link = commit_store.connect(token)
-        self._stream = self._link.makefile("rwb")
-        self._lock = threading.Lock()  # guards both
+    def __init__(self, job: str, number: int) -> None:
+        self._job, self._round = job, number
+        self._link = messages.connect(job)
+        self._lock = threading.Lock()  # guards it
         self._files: dict[str, int] = {}  # guarded by _lock
 
     def file(self, name: str) -> int:
         """The descriptor of the memory of that name, which stays open."""
         with self._lock:
             if name not in self._files:
-                self._ask({"do": commit_store.FILE, "name": name})
-                _, files, _, _ = socket.recv_fds(self._link, 1, 1)
-                if not files:
-                    raise ConnectionError("the commit store has ended")
-                self._files[name] = files[0]
+                self._ask({"do": contract.FILE, "name": name})
+                self._files[name] = self._link.files.pop(0)
             return self._files[name]
 
     def put(self, rank: int, commit: int, data: bytes) -> None:
         """Hands in the part of a rank of a commit; returns when it outlives this machine."""
         with self._lock:
-            self._ask({"do": commit_store.PART, "rank": rank, "commit": commit}, data)
-            commit_store.receive(self._stream)
+            self._ask({"do": contract.PART, "rank": rank, "commit": commit}, data)
 
     def inventory(self) -> Inventory:
-        """What the store has."""
         with self._lock:
-            self._ask({"do": commit_store.PARTS})
-            found, _ = commit_store.receive(self._stream)
+            found, _ = self._ask({"do": contract.PARTS})
         parts = frozenset((rank, commit) for rank, commit in found["parts"])
         return Inventory(parts, tuple(found["files"]))
 
     def part(self, rank: int, commit: int) -> bytes | None:
         """The part of a rank of a commit; None if it is not here."""
         with self._lock:
-            self._ask({"do": commit_store.FETCH, "rank": rank, "commit": commit})
-            found, data = commit_store.receive(self._stream)
+            found, data = self._ask({"do": contract.FETCH, "rank": rank, "commit": commit})
         return data if found["found"] else None
 
     def forget(self, after: int, last: int) -> None:
         """Has the store forget the parts of commits after one, until the last that was known."""
         with self._lock:
-            self._ask({"do": commit_store.FORGET, "after": after, "last": last})
-
-    def start_standby(self, asked: bytes) -> None:
-        """Has the store start a standby (standby.py)."""
-        with self._lock:
-            self._ask({"do": commit_store.STANDBY}, asked)
+            self._ask({"do": contract.FORGET, "after": after, "last": last})
 
     def notice(self) -> tuple[int, int]:
         """The number of the launcher's last notice, and what it says; zeros: none in this start."""
-        data = os.pread(self.file(commit_store.NOTICE_FILE), commit_store.NOTICE.size, 0)
-        if len(data) < commit_store.NOTICE.size:
+        data = os.pread(self.file(contract.NOTICE_FILE), contract.NOTICE.size, 0)
+        if len(data) < contract.NOTICE.size:
             return 0, 0
-        number, says = commit_store.NOTICE.unpack(data)
+        number, says = contract.NOTICE.unpack(data)
         return number, says
 
-    def _ask(self, message: dict[str, object], load: bytes = b"") -> None:
-        commit_store.send(self._stream, {**message, "round": self._round}, load)
+    def _ask(self, message: dict[str, Any], load: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        """Asks the agent, another one if the one that was asked has ended.
+
+        Raises:
+            OSError: there is none for `_AGAIN` seconds.
+        """
+        until = time.monotonic() + _AGAIN
+        while True:
+            try:
+                self._link.send({**message, "round": self._round}, load)
+                return self._link.receive()
+            except (OSError, EOFError) as error:
+                self._link.close()
+                if time.monotonic() > until:
+                    raise ConnectionError("the agent of this machine has ended") from error
+                time.sleep(_PAUSE)
+            with contextlib.suppress(OSError, EOFError):
+                self._link = messages.connect(self._job)
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Gives an agent that has just begun the memory that this rank has."""
+        if (notice := self._files.pop(contract.NOTICE_FILE, None)) is not None:  # it has its own
+            os.close(notice)
+        for name, file in self._files.items():
+            said = {"do": contract.KEEP, "name": name, "round": self._round}
+            self._link.send(said, files=[file])
+            self._link.receive()
 
 
 def open_store() -> Store | None:
@@ -93,14 +112,13 @@ def open_store() -> Store | None:
     Raises:
         RuntimeError: it cannot be reached.
     """
-    told = config.elastic_job()
-    if told is None:
+    number = config.elastic_start()
+    if number is None:
         return None
-    token, number = told
     try:
-        return Store(token, number)
+        return Store(config.launcher_job(), number)
     except OSError as error:
         raise RuntimeError(
-            f"the commit store of this machine cannot be reached: {error.strerror or error}; "
+            f"the agent of this machine cannot be reached: {error.strerror or error}; "
             "elastic jobs need the tf_hvd run that started this rank"
         ) from error

@@ -11,23 +11,7 @@ from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.training._local import LocalVariables, reduce_except_local
 from tf_hvd.training.aggregation import GradientAggregation, reduce_if_complete
 
-__all__ = [
-    "LocalGradientAggregationHelper",
-    "apply_op_to_not_none_tensors",
-    "get_not_none_from_list",
-]
-
-
-def apply_op_to_not_none_tensors(
-    tensor_op: Callable[..., Any], tensors: Sequence[Any], *args: Any
-) -> list[Any]:
-    """`tensor_op(tensor, *args)` of each tensor; None stays None."""
-    return [None if tensor is None else tensor_op(tensor, *args) for tensor in tensors]
-
-
-def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
-    """The list without its Nones."""
-    return [tensor for tensor in tensor_list if tensor is not None]
+__all__ = ["LocalGradientAggregationHelper"]
 
 
 class LocalGradientAggregationHelper:

@@ -188,7 +188,3 @@ def _value(flag: Flag, given: str) -> str:
         return str(int(float(given) * flag.factor))
     except (OverflowError, ValueError) as error:
         raise UsageError(f"{flag.names[-1]}: {given!r} is not a number") from error
-
-
-if __name__ == "__main__":
-    sys.exit(main())

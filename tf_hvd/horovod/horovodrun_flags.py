@@ -31,6 +31,12 @@ class Flag:
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def attribute(self) -> str:
+        """What it is called in `horovod.runner._HorovodArgs`."""
+        name = self.names[-1].lstrip("-").replace("-", "_")
+        return _ATTRIBUTES.get(name, name)
+
+    @property
     def meaning(self) -> str:
         """What becomes of it, for the help and for the docs."""
         if self.option:
@@ -41,9 +47,19 @@ class Flag:
         return f"refused: {self.refused}" if self.refused else f"no effect: {self.told}"
 
 
+# Where Horovod's parser does not call an attribute after the flag.
+_ATTRIBUTES = {
+    "network_interface": "nics",
+    "slots_per_host": "slots",
+    "blacklist_cooldown_range": "cooldown_range",
+    "tcp": "tcp_flag",
+    "gloo": "use_gloo",
+    "mpi": "use_mpi",
+    "jsrun": "use_jsrun",
+}
 _NO_CYCLE = "collectives start when they are ready, there is no timed cycle"
 _NO_CACHE = "agreement needs no cache"
-_NO_LAYERS = "ranks of a node always reduce first; see TF_HVD_NODE_DATA and TF_HVD_CROSS"
+_NO_LAYERS = "ranks of a node always reduce first; see TF_HVD_NODE_DATA"
 _NO_TUNING = "nothing is tuned while the job runs"
 _ONE_STREAM = "NCCL gets one stream of its own on a GPU"
 _NO_GLOO = "there is no Gloo"

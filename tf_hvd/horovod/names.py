@@ -4,7 +4,6 @@
 docs/differences.md says where the two behave differently.
 """
 
-import argparse
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -25,28 +24,34 @@ HOROVOD_VERSION = "0.28.1"
 _SOURCES: dict[str, tuple[str, ...]] = {
     "horovod": ("tf_hvd.horovod.runner",),
     "horovod.common": (),
-    "horovod.common.basics": ("tf_hvd.horovod.basics", "tf_hvd.core.process_sets"),
     "horovod.common.elastic": ("tf_hvd.elastic",),
-    "horovod.common.exceptions": ("tf_hvd.core.exceptions", "tf_hvd.horovod.exceptions"),
-    "horovod.common.process_sets": ("tf_hvd.core.process_sets",),
+    "horovod.common.exceptions": ("tf_hvd.core.exceptions",),
+    "horovod.common.process_sets": ("tf_hvd.core.process_sets", "tf_hvd.horovod.process_sets"),
     "horovod.common.util": ("tf_hvd.horovod.util",),
     "horovod.keras": ("tf_hvd.horovod.keras", "tf_hvd.keras"),
     "horovod.keras.callbacks": ("tf_hvd.horovod.keras_callbacks",),
-    "horovod.keras.elastic": ("tf_hvd.keras.elastic",),
+    "horovod.keras.elastic": ("tf_hvd.elastic.fit",),
     "horovod.runner": ("tf_hvd.horovod.runner",),
+    "horovod.runner.common": (),
+    "horovod.runner.common.util": (),
+    "horovod.runner.common.util.hosts": ("tf_hvd.horovod.hosts",),
+    "horovod.runner.launch": ("tf_hvd.horovod.launch",),
     "horovod.tensorflow": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.tensorflow"),
     "horovod.tensorflow.compression": ("tf_hvd.collectives.compression",),
     "horovod.tensorflow.elastic": ("tf_hvd.elastic",),
     "horovod.tensorflow.functions": ("tf_hvd",),
     "horovod.tensorflow.gradient_aggregation": ("tf_hvd.horovod.gradient_aggregation",),
-    "horovod.tensorflow.gradient_aggregation_eager": ("tf_hvd.horovod.gradient_aggregation_eager",),
     "horovod.tensorflow.keras": ("tf_hvd.keras",),
     "horovod.tensorflow.keras.callbacks": ("tf_hvd.horovod.tf_keras_callbacks",),
-    "horovod.tensorflow.keras.elastic": ("tf_hvd.keras.elastic",),
+    "horovod.tensorflow.keras.elastic": ("tf_hvd.elastic.fit",),
     "horovod.tensorflow.mpi_ops": ("tf_hvd", "tf_hvd.horovod.helpers", "tf_hvd.horovod.mpi_ops"),
     "horovod.tensorflow.sync_batch_norm": ("tf_hvd.horovod.sync_batch_norm",),
     "horovod.tensorflow.util": ("tf_hvd.horovod.helpers",),
 }
+
+
+# An import of these decides whose names the process uses; launching programs need no TensorFlow.
+_DECIDE = ("horovod.tensorflow", "horovod.keras")
 
 
 def _absent(module: str, name: str) -> str:
@@ -115,7 +120,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             parent, _, name = fullname.rpartition(".")
             raise ModuleNotFoundError(_absent(parent, name), name=fullname)
         spec = importlib.machinery.ModuleSpec(
-            fullname, self, origin=_file_of(fullname), is_package=True
+            fullname,
+            self,
+            origin=_file_of(fullname),
+            is_package=any(name.startswith(f"{fullname}.") for name in _SOURCES),
         )
         spec.has_location = True  # gives the module its __file__
         return spec
@@ -126,9 +134,15 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         if module.__name__ == "horovod":
             vars(module)["__version__"] = HOROVOD_VERSION
-        elif not module.__name__.startswith("horovod.common"):
+        elif module.__name__.startswith(_DECIDE):
             importlib.import_module("tf_hvd.collectives.gradients").use_horovods()
             importlib.import_module("tf_hvd.horovod.keras2_forms").accept()
+
+    def get_code(self, fullname: str) -> types.CodeType | None:
+        """The code of `python -m`: that of the module that stands behind the name."""
+        source = next(iter(_SOURCES[fullname]), "")
+        loader: Any = getattr(importlib.util.find_spec(source), "loader", None) if source else None
+        return None if loader is None else loader.get_code(source)
 
 
 def install_as_horovod() -> None:
@@ -151,19 +165,5 @@ def install_as_horovod() -> None:
     sys.meta_path.insert(0, _Finder())
 
 
-def main(argv: Sequence[str]) -> int:
-    """Prints what PYTHONPATH must begin with. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tf_hvd.horovod.names",
-        description="For launchers other than tf_hvd run: makes `import horovod` give tf_hvd.",
-    )
-    parser.add_argument(
-        "--path", action="store_true", required=True, help="print the folder for PYTHONPATH"
-    )
-    parser.parse_args(argv)
-    sys.stdout.write(f"{horovod_path()}\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit("python -m tf_hvd.horovod.names --path is now: tf_hvd --horovod-path")

@@ -4,9 +4,25 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tf_hvd.horovod.horovodrun_flags import FLAGS
 from tf_hvd.launch.run_function import run as _run
 
 __all__ = ["run"]
+
+
+class _HorovodArgs:
+    """What `horovod.runner.launch._run` takes: an attribute for each of horovodrun's flags.
+
+    All are None until they are set, but for `num_proc`, which is 1.
+    """
+
+    def __init__(self) -> None:
+        for flag in FLAGS:
+            setattr(self, flag.attribute, None)
+        self.num_proc: Any = 1
+        self.command: Any = None
+        self.run_func: Any = None
+        self.executable: Any = None
 
 
 def run(
@@ -104,7 +120,6 @@ def _refuse(given: Mapping[str, Any]) -> None:
 
 
 def _options(given: Mapping[str, Any]) -> list[str]:
-    """The arguments as options of `tf_hvd run`."""
     names = (
         *("start_timeout", "ssh_port", "ssh_identity_file", "output_filename", "mpi_args"),
         *("reset_limit", "host_discovery_script"),

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_hvd.collectives.compression import Compressor
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.core.process_sets import ProcessSet
 from tf_hvd.horovod.gradient_aggregation import LocalGradientAggregationHelper
 from tf_hvd.horovod.helpers import refs_to_vars
+from tf_hvd.training import eager_marks
 from tf_hvd.training.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
 from tf_hvd.training.reduction import GradientReducer
 
@@ -15,8 +18,12 @@ __all__ = [
     "LocalGradientAggregationHelper",
     "_DistributedAdasumOptimizer",
     "_DistributedOptimizer",
+    "_LegacyOptimizer",
     "_make_allreduce_grads_fn",
 ]
+
+_LegacyOptimizer = tf.compat.v1.train.Optimizer
+"""What `DistributedOptimizer` takes for an optimizer of TensorFlow 1."""
 
 
 def _make_allreduce_grads_fn(
@@ -53,6 +60,8 @@ def _make_allreduce_grads_fn(
         use_generic_names: bool = False,
     ) -> list[Any]:
         variables = [None] * len(grads) if vars is None else list(vars)
-        return reducer.reduce(list(grads), variables, use_generic_names)
+        reduced = reducer.reduce(list(grads), variables, use_generic_names)
+        eager_marks.put(reduced, variables)
+        return reduced
 
     return allreduce_grads

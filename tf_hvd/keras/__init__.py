@@ -39,7 +39,9 @@ from tf_hvd.core.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from tf_hvd.core.timeline import start_timeline, stop_timeline
 from tf_hvd.keras import patches
+from tf_hvd.keras.adapted import adapt, broadcast_adapted
 from tf_hvd.keras.guard import check_weights
 from tf_hvd.keras.models import load_model
 from tf_hvd.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
@@ -51,7 +53,6 @@ from tf_hvd.keras.value_collectives import (
     broadcast_global_variables,
     reducescatter,
 )
-from tf_hvd.observe.timeline import start_timeline, stop_timeline
 from tf_hvd.training.guard import GuardError, unguarded
 
 __all__ = [
@@ -67,11 +68,13 @@ __all__ = [
     "Product",
     "Sum",
     "SyncBatchNormalization",
+    "adapt",
     "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
     "broadcast",
+    "broadcast_adapted",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",

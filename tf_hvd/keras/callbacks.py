@@ -25,11 +25,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
+from tf_hvd.core.metrics import StepSummaries
 from tf_hvd.core.tensorflow_hooks import on_device, tf_variable
 from tf_hvd.keras import learning_rate, metrics, resume
-from tf_hvd.keras.compat import build_optimizer, own_sums, variables_of
+from tf_hvd.keras.compat import build_optimizer, own_sums, variables_of, weights_of
 from tf_hvd.keras.keras_variants import KerasVariants
-from tf_hvd.observe.metrics import StepSummaries
+from tf_hvd.keras.same_variables import check, exist_everywhere
 
 
 class _Broadcast:
@@ -37,11 +38,12 @@ class _Broadcast:
 
     All ranks of the job take part, whatever the process set of their optimizer.
 
-    Variables are broadcast before the first update of each `fit`. If the model is built by
-    its first batch, it is built before that from the batch's shapes. Variables that are made
-    later are broadcast after the first batch (with steps_per_execution: after the first
-    execution) and after each epoch. Each rank keeps its own seeds of random layers, and
-    what Keras 3 has added up for an update that is not complete.
+    Variables that exist when a `fit` begins are broadcast then, before the first update. If the
+    model is built by its first batch, it is built before that from the batch's shapes. Variables
+    that are made later (by a `train_step` of a model without `call`) are broadcast after the first
+    batch (with steps_per_execution: after the first execution) and after each epoch. Each rank
+    keeps its own seeds of random layers, and what Keras 3 has added up for an update that is not
+    complete.
 
     A subclass that overrides `on_batch_end` must call super's.
 
@@ -52,7 +54,8 @@ class _Broadcast:
       local_variables: variables that are not broadcast.
 
     Raises:
-      ValueError: an entry of `local_variables` is not a variable.
+      ValueError: an entry of `local_variables` is not a variable; in `fit`: a variable exists on
+        some ranks only.
     """
 
     model: Any
@@ -78,25 +81,27 @@ class _Broadcast:
         self._local[id(variable)] = variable
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcasts, or prepares to when the first batch comes."""
+        """Broadcasts what exists; and prepares for the first batch, if that makes the rest."""
         self._sent.clear()
         self._trained = False
         if "on_batch_end" in vars(self):
             return  # the program has replaced it, and broadcasts after the first batch
-        if self.model.built:
-            self._broadcast()
-        else:
+        new = self._new()
+        alike = exist_everywhere(new, self.model.built)
+        if alike:
+            self._send(new)
+        # A model that is built on some ranks only is so on all of them after the first batch.
+        if not (alike and self.model.built):
             self._broadcast_before_first_step()
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts what the first batch has made, or the first few that are one call."""
         if not self._trained:
             self._trained = True
-            self._broadcast()
+            self._broadcast("after the first batch")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Broadcasts what the epoch has made."""
-        self._broadcast()
+        self._broadcast(f"after epoch {epoch + 1}")
 
     def _broadcast_before_first_step(self) -> None:
         """Puts itself before the step function for one call, which brings the shapes."""
@@ -104,35 +109,47 @@ class _Broadcast:
 
         def first_step(iterator: Any) -> Any:
             model.train_function = step
-            if _build(model, iterator):
-                self._broadcast()
+            if not model.built:
+                _build(model, iterator)
+            self._broadcast("before the first batch")
             return step(iterator)
 
         model.train_function = first_step
 
-    def _broadcast(self) -> None:
+    def _broadcast(self, when: str) -> None:
+        new = self._new()
+        check(new, when)
+        if new:  # then all ranks have some
+            self._send(new)
+
+    def _new(self) -> list[Any]:
+        """The variables that were not broadcast yet."""
         optimizer = getattr(self.model, "optimizer", None)
-        if optimizer is not None:
+        # One that is built of a part of the variables refuses the rest.
+        if optimizer is not None and self.model.built:
             build_optimizer(optimizer, self.model.trainable_variables)
-        found = {id(v): v for v in map(tf_variable, self._state(optimizer))}
-        new = [v for key, v in found.items() if key not in self._sent and key not in self._local]
+        # Keras 3's own variables say which layer they are of.
+        found = {id(tf_variable(v)): v for v in self._state(optimizer)}
+        return [v for key, v in found.items() if key not in self._sent and key not in self._local]
+
+    def _send(self, variables: list[Any]) -> None:
         with on_device(self.device):
-            broadcast_variables(new, self.root_rank)
-        self._sent.update((id(variable), variable) for variable in new)
+            broadcast_variables(variables, self.root_rank)
+        self._sent.update((id(plain), plain) for plain in map(tf_variable, variables))
 
     def _state(self, optimizer: Any) -> list[Any]:
         # Keras 3's `weights` are the variables without seeds and metrics.
         if optimizer is None:
-            return list(self.model.weights)
+            return weights_of(self.model)
         own = {id(variable) for variable in own_sums(optimizer)}
         state = [v for v in variables_of(optimizer) if id(v) not in own]
-        return [*self.model.weights, *state]
+        return [*weights_of(self.model), *state]
 
 
-def _build(model: Any, iterator: Any) -> bool:
-    """Makes the variables of a model from the shapes of its data; runs nothing of it.
+def _build(model: Any, iterator: Any) -> None:
+    """Makes the variables of a model from the shapes of its data, if it can; runs nothing of it.
 
-    Whether that was possible: a model with a step of its own may take what it likes.
+    A model with a step of its own may take what it likes.
     """
     spec = getattr(iterator, "element_spec", None)
     inputs = spec[0] if isinstance(spec, tuple) and spec else spec
@@ -140,8 +157,7 @@ def _build(model: Any, iterator: Any) -> bool:
         trace = tf.function(lambda x: model(x, training=False), autograph=False)
         trace.get_concrete_function(inputs)
     except Exception:  # whatever the model's own code raises
-        return False
-    return bool(model.built)
+        model.built = False  # Keras 3 takes it for built when it begins to call it
 
 
 class _MetricAverage:
@@ -282,7 +298,6 @@ class _CollectiveMetrics:
         self._writer: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins to count."""
         self._writer = tf.summary.create_file_writer(self._summaries.folder)
         self._summaries.begin()
 
@@ -298,7 +313,6 @@ class _CollectiveMetrics:
             self._write()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Writes the rest."""
         self._write()
         self._writer.close()
 

@@ -19,6 +19,7 @@ its present optimizers and the older `optimizers.legacy`. What is hooked:
 `missing_traits` tries what TensorFlow does and nobody promises; tests hold both empty.
 """
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,6 @@ from tf_hvd.core.tensorflow_hooks import (
 )
 from tf_hvd.keras import instance_methods
 
-_LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 # What these callbacks remember of the epochs, and must not forget in a resume.
 REMEMBERED = {
     "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
@@ -63,6 +63,14 @@ SCOPE = "tf_hvd/"
 CALLBACK_TRAITS = {"_supports_tf_logs": True}
 # What tf_keras asks each callback of a `fit`; Keras 3's do not have it.
 ASKED_BY_TF_KERAS = "_implements_train_batch_hooks"
+# Methods that make an update, the outermost first.
+UPDATING = {
+    KERAS: ("apply_gradients", "apply", "_backend_apply_gradients"),
+    TF_KERAS: ("apply_gradients",),
+    LEGACY: ("apply_gradients",),
+}
+# By these a program says that it has reduced the gradients, as do Keras' wrappers.
+REDUCED = {"experimental_aggregate_gradients": False, "skip_gradients_aggregation": True}
 # What of tf_keras returns pairs of gradients and variables: of the present optimizers, of the
 # older ones.
 COMPUTING = ("compute_gradients", "_compute_gradients")
@@ -79,6 +87,19 @@ class GradientSynchronizer(Protocol):
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients, reduced; called once in each update."""
+
+    def giving(self, reduced: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Within it a method of the user's makes an update of these gradients."""
+
+    @property
+    def in_users_method(self) -> bool:
+        """Whether one does now."""
+
+    def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Gradients are about to be added up, which hides where they come from."""
+
+    def was_given(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
+        """Whether a method of the user's hands on gradients that are reduced already."""
 
     def all_finite(self, finite: Any) -> Any:
         """Whether the gradients of all ranks are finite, if this rank's are `finite`."""
@@ -155,8 +176,9 @@ def synchronizer_of(optimizer: Any) -> Any:
 
 def aggregations_of(optimizer: Any) -> list[Any]:
     """What adds up the passes of each optimizer that makes updates itself; may be none."""
-    found = (getattr(synchronizer_of(leaf), "aggregation", None) for leaf in leaves(optimizer))
-    return [each for each in found if each is not None]
+    those = [optimizer, *leaves(optimizer)]
+    found = [getattr(synchronizer_of(each), "aggregation", None) for each in those]
+    return [each for each in dict.fromkeys(found) if each is not None]
 
 
 def iterations_of(optimizer: Any) -> Any:
@@ -180,13 +202,16 @@ def hook_updates(optimizer: Any, kind: str, synchronizer: GradientSynchronizer) 
     _hook_aggregation(optimizer, HOOKS[kind][1], synchronizer)
 
 
-def _reduced(
+def reduced(
     target: Any, synchronizer: GradientSynchronizer, gradients: Any, variables: Any
 ) -> list[Any]:
     """The gradients of an update, reduced.
 
-    By the program's own function, if it has put one in the place of Horovod's `_allreduce`.
+    By the program's own function, if it has put one in the place of Horovod's `_allreduce`. Those
+    that a method of the user's was given are.
     """
+    if synchronizer.was_given(gradients, variables):
+        return list(gradients)
     replaced = vars(target).get("_allreduce")
     return list((replaced or synchronizer.reduce)(gradients, variables))
 
@@ -194,12 +219,17 @@ def _reduced(
 def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
     current: list[Any] = []
 
-    def hooked_apply(target: Any, apply: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def hooked_apply(
+        target: Any, apply: Any, grads: Any, trainable_variables: Any = None, *more: Any, **kw: Any
+    ) -> Any:
         grads = list(grads)
         known = trainable_variables
         known = trained_by(target) if known is None else list(known)
-        synchronizer.begin(grads, known)
-        return apply(grads, trainable_variables if trainable_variables is None else known)
+        if not synchronizer.in_users_method:
+            synchronizer.begin(grads, known)
+        return apply(
+            grads, trainable_variables if trainable_variables is None else known, *more, **kw
+        )
 
     def hooked_apply_filtered(
         target: Any, apply_filtered: Any, grads: Any, trainable_variables: Any
@@ -208,11 +238,12 @@ def _hook_keras(optimizer: Any, synchronizer: GradientSynchronizer) -> None:
         current[:] = trainable_variables
         with tf.name_scope(SCOPE):
             result = apply_filtered(grads, trainable_variables)
-        synchronizer.applied(trainable_variables)
+        if not synchronizer.in_users_method:
+            synchronizer.applied(trainable_variables)
         return result
 
     def hooked_clip(target: Any, clip: Any, grads: Any) -> Any:
-        return clip(_reduced(target, synchronizer, grads, current))
+        return clip(reduced(target, synchronizer, grads, current))
 
     instance_methods.put_around(optimizer, "apply", hooked_apply)
     instance_methods.put_around(optimizer, "_backend_apply_gradients", hooked_apply_filtered)
@@ -225,9 +256,10 @@ def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchroni
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
         with tf.name_scope(SCOPE):
-            synchronizer.begin(gradients, variables)
-            reduced = _reduced(target, synchronizer, gradients, variables)
-        return aggregate(list(zip(reduced, variables, strict=True)))
+            if not synchronizer.in_users_method:
+                synchronizer.begin(gradients, variables)
+            new = reduced(target, synchronizer, gradients, variables)
+        return aggregate(list(zip(new, variables, strict=True)))
 
     def hooked_apply_gradients(
         target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
@@ -235,11 +267,18 @@ def _hook_aggregation(optimizer: Any, name: str, synchronizer: GradientSynchroni
         del target
         pairs = list(grads_and_vars)
         result = apply_gradients(pairs, *args, **kwargs)
-        synchronizer.applied([variable for _, variable in pairs])
+        if not synchronizer.in_users_method:
+            synchronizer.applied([variable for _, variable in pairs])
         return result
 
     instance_methods.put_around(optimizer, name, hooked_aggregate)
     instance_methods.put_around(optimizer, "apply_gradients", hooked_apply_gradients)
+
+
+def overridden(optimizer: Any) -> list[str]:
+    """The methods by which a class of the user's makes updates itself, the outermost first."""
+    names = UPDATING.get(kind_of(optimizer) or "", ())
+    return [name for name in names if instance_methods.overrides(optimizer, name)]
 
 
 def computed_by_legacy(optimizer: Any, loss: Any, var_list: Any, tape: Any) -> list[Any]:
@@ -318,13 +357,25 @@ _NEAREST = (*_TRAINING, "call", "set_params")
 
 def library_classes(callback: Any) -> list[str]:
     """The names of those classes of a callback that are Keras' or ours, the nearest first."""
-    kinds = type(callback).__mro__
-    return [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] in _LIBRARIES]
+    ours = instance_methods.LIBRARIES
+    return [k.__name__ for k in type(callback).__mro__ if k.__module__.partition(".")[0] in ours]
 
 
 def layers_of(model: Any) -> list[Any]:
     """All layers of a model, also those inside of others."""
     return list(model._flatten_layers())
+
+
+def weights_of(model: Any) -> list[Any]:
+    """The weights that a model has by now; tf_keras' does not say while a part of it has none."""
+    try:
+        return list(model.weights)
+    except ValueError:
+        found: dict[int, Any] = {}
+    for layer in layers_of(model):
+        with contextlib.suppress(ValueError):
+            found.update((id(weight), weight) for weight in layer.weights)
+    return list(found.values())
 
 
 def random_states(model: Any) -> dict[str, Any]:
@@ -405,6 +456,32 @@ def begin_within(
         yield number, iterator
 
 
+# The layers that `adapt` gives a state.
+_ADAPTED = (
+    "Normalization", "Discretization", "StringLookup", "IntegerLookup", "TextVectorization",
+)  # fmt: skip
+_MAKE_FUNCTION = ("make_train_function", "make_test_function", "make_predict_function")
+
+
+def lookup_of(layer: Any) -> Any:
+    """The layer that has the vocabulary: of a TextVectorization, the one inside."""
+    return getattr(layer, "_lookup_layer", layer)
+
+
+def forget_vocabulary_size(lookup: Any) -> None:
+    """Lets a lookup layer have a vocabulary of another size than it had."""
+    lookup._frozen_vocab_size = None
+
+
+def _adapted(module: Any) -> list[tuple[str, Any, str]]:
+    """Where a layer with an adapted state is made, and where a model compiles its functions."""
+    layers = [getattr(module.layers, name) for name in _ADAPTED if hasattr(module.layers, name)]
+    return [
+        *(("adapted", layer, "__init__") for layer in layers),
+        *(("compiled", module.Model, name) for name in _MAKE_FUNCTION),
+    ]
+
+
 def roots(module: Any) -> list[tuple[str, Any, str]]:
     """What is replaced in classes: what for, the class to begin at, the method."""
     if module.__name__ == "keras":
@@ -417,6 +494,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
             ("jit", module.Model, "_resolve_auto_jit_compile"),
             *_epochs("keras.src.trainers.epoch_iterator", "EpochIterator", _STEPS[0]),
             *(("training", module.Model, name) for name in _TRAINING),
+            *_adapted(module),
         ]
     return [
         ("update", module.optimizers.Optimizer, "apply_gradients"),
@@ -426,6 +504,7 @@ def roots(module: Any) -> list[tuple[str, Any, str]]:
         ("progress", module.callbacks.ProgbarLogger, "set_params"),
         *_epochs("tf_keras.src.engine.data_adapter", "DataHandler", _STEPS[1]),
         *(("training", module.Model, name) for name in _TRAINING),
+        *_adapted(module),
     ]
 
 

@@ -13,8 +13,6 @@ from tf_hvd.keras import compat, instance_methods
 
 # What calls one of them, or get_gradients, and applies the result.
 _WHOLE_UPDATES = ("minimize", "get_updates")
-# By these a program says that it has reduced the gradients.
-_REDUCED = {"experimental_aggregate_gradients": False, "skip_gradients_aggregation": True}
 
 
 def hook(optimizer: Any, passes: int) -> Any:
@@ -43,6 +41,8 @@ class _Computed:
         self._alone = passes > 1
         self._whole_updates = 0  # that are being made now
         self._given: list[Any] = []
+        # Of the method of the user's that makes an update now: what ends with it.
+        self._ends: contextlib.ExitStack | None = None
 
     def hook(self, optimizer: Any, names: Sequence[str]) -> None:
         """Puts them there; `names`: which of compat.COMPUTING it has."""
@@ -50,14 +50,17 @@ class _Computed:
             instance_methods.put_around(optimizer, name, self._pairs)
         for name in _WHOLE_UPDATES:
             if callable(getattr(optimizer, name, None)):
-                instance_methods.put_around(optimizer, name, self._whole_update)
+                is_users = instance_methods.overrides(optimizer, name)
+                around = self._users_update if is_users else self._whole_update
+                instance_methods.put_around(optimizer, name, around)
         if hasattr(optimizer, "get_gradients"):
             instance_methods.put_around(optimizer, "get_gradients", self._gradients)
         if self._alone:
             instance_methods.put_around(optimizer, "apply_gradients", self._apply)
-        public = compat.COMPUTING[0]
-        if public not in names:  # Horovod gives it to the older ones as well
-            instance_methods.add(optimizer, public, _public(weakref.ref(optimizer)))
+        # Horovod gives both to optimizers of either kind.
+        for name, made in zip(compat.COMPUTING, (_public, _private), strict=True):
+            if name not in names:
+                instance_methods.add(optimizer, name, made(weakref.ref(optimizer)))
 
     @contextlib.contextmanager
     def _in_update(self) -> Iterator[None]:
@@ -71,6 +74,16 @@ class _Computed:
         del target
         with self._in_update():
             return update(*args, **kwargs)
+
+    def _users_update(self, target: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
+        """By a method of the user's, which may clip: what it has computed is reduced first."""
+        del target
+        before = self._ends
+        with contextlib.ExitStack() as self._ends:
+            try:
+                return update(*args, **kwargs)
+            finally:
+                self._ends = before
 
     def _pairs(self, target: Any, compute: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = list(compute(*args, **kwargs))
@@ -89,7 +102,13 @@ class _Computed:
         if self._alone:
             self._given = [gradient for gradient in gradients if gradient is not None]
             return list(gradients)
-        return list(compat.synchronizer_of(target).allreduce(gradients, variables))
+        synchronizer = compat.synchronizer_of(target)
+        reduced = list(synchronizer.allreduce(gradients, variables))
+        if self._ends is not None and not synchronizer.in_users_method:
+            synchronizer.reduced_by_user.forget()  # others than these are this rank's own
+            self._ends.push(lambda kind, *_: None if kind else synchronizer.applied(variables))
+            self._ends.enter_context(synchronizer.giving(reduced))
+        return reduced
 
     def _apply(
         self, target: Any, apply_gradients: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
@@ -98,7 +117,7 @@ class _Computed:
         pairs = list(grads_and_vars)
         given, self._given = self._given, []
         if any(gradient is one for gradient, _ in pairs for one in given):
-            kwargs = {k: v for k, v in kwargs.items() if _REDUCED.get(k) is not v}
+            kwargs = {k: v for k, v in kwargs.items() if compat.REDUCED.get(k) is not v}
         return apply_gradients(pairs, *args, **kwargs)
 
 
@@ -109,3 +128,19 @@ def _public(optimizer: Any) -> Any:
         return compat.computed_by_legacy(optimizer(), loss, var_list, tape)
 
     return compute_gradients
+
+
+def _private(optimizer: Any) -> Any:
+    """`_compute_gradients` of a present optimizer; see `_public`."""
+
+    def _compute_gradients(
+        loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[Any]:
+        if grad_loss is not None:
+            raise ValueError(
+                f"_compute_gradients: {type(optimizer()).__name__} takes no grad_loss. Multiply "
+                "the loss by it, or use an optimizer of tf_keras.optimizers.legacy."
+            )
+        return list(optimizer().compute_gradients(loss, var_list, tape))
+
+    return _compute_gradients

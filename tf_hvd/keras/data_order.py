@@ -38,7 +38,6 @@ def let_epochs_differ(differ: bool) -> None:
 
 
 def epochs_differ() -> bool:
-    """Whether they may."""
     return _done.uneven
 
 
@@ -126,11 +125,9 @@ class Place:
             self._orders[name].go_to(place)
 
     def batch_begin(self) -> None:
-        """A batch begins."""
         self._orders["x"].batch_begin()
 
     def batch_end(self, model: Any, batch: int) -> None:
-        """A batch of that number has ended."""
         self.batches = batch + 1
         if self._metrics is not None:
             # Only now Keras has made all of its metrics. They are sums and counts.
@@ -144,7 +141,6 @@ class Place:
         self._metrics = None
 
     def epoch_end(self) -> None:
-        """The epoch has ended."""
         self.begin_anew()
         self._before = {name: order.place() for name, order in self._orders.items()}
 
@@ -161,5 +157,4 @@ class FollowsData:
 
 
 def new_orders() -> dict[str, DataOrder]:
-    """Those of a callback."""
     return {"x": DataOrder(), "validation_data": DataOrder()}

@@ -23,7 +23,6 @@ _fits: weakref.WeakKeyDictionary[Any, int | None] = weakref.WeakKeyDictionary()
 
 
 def begin_fit(optimizers: Sequence[Any], steps: int | None) -> None:
-    """A `fit` with these optimizers begins."""
     for optimizer in optimizers:
         _fits[optimizer] = steps
 
@@ -48,7 +47,6 @@ def may_pass(optimizer: Any, graphs: Sequence[Any]) -> bool:
 
 
 def has_passed(optimizer: Any) -> bool:
-    """Whether the optimizer was let through once."""
     return optimizer in _functions
 
 

@@ -5,7 +5,8 @@ import platform
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tf_hvd.keras import compat, resume
+from tf_hvd.keras import adapted, compat, resume
+from tf_hvd.training import guard
 
 # These must be on all ranks: they stop training, change it, or call collectives.
 _CHANGING = (
@@ -34,6 +35,7 @@ class FitConfig(NamedTuple):
     """What a rank is about to do in `fit`.
 
     Attributes:
+      distributed: whether the model's optimizer is.
       steps: of an epoch; None if not known.
       epochs: the number of the last one.
       changing: which of _CHANGING it has, sorted.
@@ -41,8 +43,10 @@ class FitConfig(NamedTuple):
       files: what it writes: kind, host, path.
       backup: "ours", "Keras'", or None.
       backup_options: of ours.
+      layers: with an adapted state, that are alive in the process.
     """
 
+    distributed: bool
     steps: int | None
     epochs: int | None
     changing: tuple[str, ...]
@@ -50,6 +54,7 @@ class FitConfig(NamedTuple):
     files: tuple[tuple[str, str, str], ...]
     backup: str | None
     backup_options: tuple[str, ...]
+    layers: list[adapted.Layer]
 
 
 def _known(callback: Any) -> str:
@@ -73,10 +78,11 @@ def backup_of(callbacks: Sequence[Any]) -> Any:
     return next((each for each in callbacks if _known(each) == "BackupAndRestore"), None)
 
 
-def config_of(callbacks: Sequence[Any], params: Any) -> FitConfig:
+def config_of(model: Any, callbacks: Sequence[Any], params: Any) -> FitConfig:
     """The plan of this rank.
 
     Args:
+      model: what is trained.
       callbacks: the user's.
       params: what Keras tells callbacks of the `fit`.
     """
@@ -84,7 +90,10 @@ def config_of(callbacks: Sequence[Any], params: Any) -> FitConfig:
     best = any(getattr(callback, "save_best_only", False) is True for callback in callbacks)
     found = backup_of(callbacks)
     ours = isinstance(found, resume.BackupAndRestore)
+    optimizer = getattr(model, "optimizer", None)
+    leaves = () if optimizer is None else compat.leaves(optimizer)
     return FitConfig(
+        distributed=any(compat.synchronizer_of(leaf) is not None for leaf in leaves),
         steps=params.get("steps"),
         epochs=params.get("epochs"),
         changing=tuple(sorted(kind for kind in kinds if kind in _CHANGING)),
@@ -92,6 +101,7 @@ def config_of(callbacks: Sequence[Any], params: Any) -> FitConfig:
         files=tuple(file for callback in callbacks for file in _files(callback)),
         backup=None if found is None else "ours" if ours else "Keras'",
         backup_options=found.options if ours else (),
+        layers=adapted.layers(),
     )
 
 
@@ -107,6 +117,7 @@ def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
     Raises:
       ValueError: on all ranks, with the same text.
     """
+    _check_optimizers(plans, ranks)
     steps = [plan.steps for plan in plans]
     if None not in steps and len(set(steps)) > 1:
         raise ValueError(
@@ -134,6 +145,15 @@ def check(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
         raise ValueError(
             f"fit: rank {ranks[0]} has tf_hvd.keras.callbacks.BackupAndRestore, and rank "
             f"{other} Keras' own: use tf_hvd's on all ranks."
+        )
+
+
+def _check_optimizers(plans: Sequence[FitConfig], ranks: Sequence[int]) -> None:
+    kinds = [f"a {'distributed' if plan.distributed else 'plain'} optimizer" for plan in plans]
+    if len(set(kinds)) > 1:
+        raise ValueError(
+            f"fit: the ranks train different models: {by_rank(kinds, ranks)}. All ranks must call "
+            f"fit() alike, since their calls are matched by order. {guard.OFF}"
         )
 
 

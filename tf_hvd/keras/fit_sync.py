@@ -17,27 +17,61 @@ tf_hvd.keras.patches puts the two callbacks in; `unguarded()` and TF_HVD_GUARD=o
 leave them out.
 """
 
+import contextlib
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
-from tf_hvd.collectives.objects import allgather_object
-from tf_hvd.core import basics, log
+from tf_hvd.collectives.objects import Title, allgather_object
+from tf_hvd.core import basics, error_text, log
 from tf_hvd.core.process_sets import global_process_set
 from tf_hvd.core.tensorflow_hooks import on_host
-from tf_hvd.keras import compat, fit_config, metrics, resume
+from tf_hvd.keras import adapted, compat, fit_config, metrics, resume
 from tf_hvd.keras.fit_config import by_rank
 from tf_hvd.keras.keras_variants import internal_callback
-from tf_hvd.training import agreement
+from tf_hvd.training import agreement, guard
+
+# Requests. Their names say what to do: a stall report shows them, and nothing else of `fit`.
+_FIT = Title("fit on all ranks, or on one in tf_hvd.keras.unguarded()")
+_HERE = "fit: which ranks are at the end of the epoch"
+_STOP = "fit: whether a rank stops training"
+
+_BEGINNING = "the beginning of fit"
+_END = "the last step of an epoch"
+
+# What the runtime says of a name that has been used before. Of these requests it is not so: the
+# ranks compare what they are at.
+_REPEATED = re.compile(r"; '[^']*'(, which has run before, .*| still needed it)$")
+_TWO = (
+    "fit: two threads of one process train at once, and both ask the other ranks. Run one fit at a "
+    "time in each process, or give the models' optimizers different process sets"
+)
+
+
+@contextlib.contextmanager
+def _in_words(occasion: str) -> Iterator[None]:
+    """Errors of a question to the other ranks, as those of `fit`."""
+    try:
+        yield
+    except (
+        tf.errors.UnknownError,  # a rank has left, or has not come
+        tf.errors.InvalidArgumentError,  # two requests of one name on this rank
+        tf.errors.FailedPreconditionError,  # or on another one
+    ) as error:
+        text = _REPEATED.sub("", error_text.line_of(error.message))
+        if "duplicate name" in text:
+            text = f"{_TWO}. {guard.OFF}"
+        elif isinstance(error, tf.errors.UnknownError) and occasion == _BEGINNING:
+            text = f"fit: all ranks must begin training together: {text}. {guard.OFF}"
+        raise type(error)(error.node_def, error.op, text) from error
 
 
 class _Fit:
-    """One `fit` of this rank."""
-
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = callbacks
         self._model: Any = None
@@ -62,9 +96,10 @@ class _Fit:
           ValueError: the ranks are at different places.
         """
         while True:
-            everyone = allgather_object(
-                (occasion, mine), name="tf_hvd_fit", process_set=self._process_set
-            )
+            with _in_words(occasion):
+                everyone = allgather_object(
+                    (occasion, mine), name=_FIT, process_set=self._process_set
+                )
             places = [place for place, _ in everyone]
             if occasion == "validation" or "validation" not in places:
                 break
@@ -92,9 +127,10 @@ class _Fit:
         self._resume = self.restorer = None
         if not self._together:
             return
-        mine = fit_config.config_of(self._callbacks, params or {})
-        everyone = self._gather("the beginning of fit", mine)
+        mine = fit_config.config_of(model, self._callbacks, params or {})
+        everyone = self._gather(_BEGINNING, mine)
         fit_config.check(everyone, self._ranks)
+        adapted.check([plan.layers for plan in everyone], self._process_set)
         self._steps = None if any(plan.steps is None for plan in everyone) else mine.steps
         self._averages = any(plan.averages for plan in everyone)
         self._strict = "MetricAverageCallback" in mine.changing
@@ -179,17 +215,17 @@ class _Fit:
         if made != self._steps or not self._all_here():
             collectives.join(self._process_set)
         counts = (made, len(self._batches), self._reductions() - self._updates)
-        self._check_steps(self._gather("the last step of an epoch", counts))
+        self._check_steps(self._gather(_END, counts))
         # From here on Keras knows the number, too.
         self._steps = made if self._steps is None else self._steps
 
     def _all_here(self) -> bool:
         """Whether none has joined: such a rank counts 0."""
-        with on_host():
+        with _in_words(_END), on_host():
             here = collectives.allreduce(
                 tf.constant(1),
                 op=reduce_ops.Sum,
-                name="tf_hvd_fit_here",
+                name=_HERE,
                 process_set=self._process_set,
             )
         return int(here) == self._process_set.size()
@@ -213,17 +249,22 @@ class _Fit:
         if len(set(counts)) == 1:
             return
         made = [batches for batches, _, _ in counts]
-        if len(set(made)) == 1:
-            made = [updates for _, _, updates in counts]
+        updates = [reductions for _, _, reductions in counts]
+        what = "steps"
+        # Keras counts the steps of an execution that has ended early (steps_per_execution) as well.
+        rounded = any(batches != executions for batches, executions, _ in counts)
+        if len(set(updates)) > 1 and (rounded or len(set(made)) == 1):
+            made, what = updates, "updates"
+        elif rounded:
+            made, what = [executions for _, executions, _ in counts], "executions of several steps"
         raise ValueError(
-            f"fit: in one epoch the ranks made different numbers of steps: "
+            f"fit: in one epoch the ranks made different numbers of {what}: "
             f"{by_rank(made, self._ranks)}. One ran out of data, or set stop_training, before the "
             "others. Split the data evenly (hvd.shard does), give all ranks fit(..., "
             "steps_per_epoch=...), and stop all ranks in the same step."
         )
 
     def test_end(self, logs: dict[str, Any]) -> None:
-        """The end of a validation within `fit`."""
         if self._together and self._averages and self._began:
             logs.update(metrics.means(self._gather("validation", metrics.numbers_of(logs))))
 
@@ -231,11 +272,11 @@ class _Fit:
         """If one rank wants to stop, all do."""
         if not self._together:
             return
-        with on_host():
+        with _in_words(_END), on_host():
             any_rank = collectives.allreduce(
                 tf.constant(int(bool(self._model.stop_training))),
                 op=reduce_ops.Max,
-                name="tf_hvd_fit_stop",
+                name=_STOP,
                 process_set=self._process_set,
             )
         if int(any_rank):

@@ -27,10 +27,13 @@ from tf_hvd.collectives import collectives
 from tf_hvd.core import basics, log
 from tf_hvd.core._strategy import refuse_replicas
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
+from tf_hvd.core.ranks_text import ranks_text
 from tf_hvd.core.tensorflow_hooks import on_host
 from tf_hvd.keras import compat, first_update, metrics
 from tf_hvd.training import agreement, dataflow
 from tf_hvd.training.guard import OFF, GuardError, not_reduced, watches
+
+_NAMED = 8  # ranks, in a sentence
 
 
 def before_update(optimizer: Any, gradients: Sequence[Any]) -> Any:
@@ -205,6 +208,8 @@ class Watch:
             )
 
 
+_WEIGHTS = "comparison of weights (at the end of an epoch, or check_weights)"
+_DIFFERENT = "comparison of weights that differ"
 _SETTINGS_DIFFER = (
     "A callback or a branch that depends on the rank changed it, or one rank made an update "
     "that the others did not."
@@ -257,7 +262,7 @@ def _compare(
         return
     known = tf.constant([setting.bits for setting in settings], tf.int64)
     values = tf.concat([agreement.fingerprints(variables), known], axis=0)
-    wrong = agreement.unequal(values, process_set, "tf_hvd_guard_weights").numpy()
+    wrong = agreement.unequal(values, process_set, _WEIGHTS).numpy()
     if not wrong.any():
         return
     weights, others = wrong[: len(variables)], np.flatnonzero(wrong[len(variables) :])
@@ -267,7 +272,7 @@ def _compare(
     mine = tf.concat([[basics.rank()], tf.gather(values, asked)], axis=0)
     with on_host():
         everyone = collectives.allgather(
-            mine[tf.newaxis], name="tf_hvd_guard_first", process_set=process_set
+            mine[tf.newaxis], name=_DIFFERENT, process_set=process_set
         ).numpy()
     ranks, columns = [int(rank) for rank in everyone[:, 0]], everyone[:, 1:].T
     texts = []
@@ -286,22 +291,17 @@ def _compare(
 def _sides(ranks: Sequence[int], values: Any) -> str:
     like = [rank for rank, value in zip(ranks, values, strict=True) if value == values[0]]
     others = [rank for rank in ranks if rank not in like]
-    return f"{_listed(others)} differ{'s' * (len(others) == 1)} from {_listed(like)}"
+    differ = "differ" + "s" * (len(others) == 1)
+    return f"{ranks_text(others, _NAMED)} {differ} from {ranks_text(like, _NAMED)}"
 
 
 def _differs(setting: _Setting, ranks: Sequence[int], values: Any) -> str:
     of = dict(zip(ranks, map(int, values), strict=True))
-    shown = [
-        f"{setting.shown(bits)} on {_listed([rank for rank in ranks if of[rank] == bits])}"
-        for bits in dict.fromkeys(of.values())
-    ]
+    shown = []
+    for bits in dict.fromkeys(of.values()):
+        who = [rank for rank in ranks if of[rank] == bits]
+        shown.append(f"{setting.shown(bits)} on {ranks_text(who, _NAMED)}")
     return f"The ranks differ in {setting.name}: {', '.join(shown)}."
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
 def shows_progress(model: Any) -> bool:

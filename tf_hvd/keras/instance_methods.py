@@ -8,20 +8,19 @@ a copy is not in the table, so it is as plain as if it had just been made.
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_hvd.core.tensorflow_hooks import verbatim
+from tf_hvd.core.tensorflow_hooks import SAVED_CHILDREN, around_a_method
 
-# What a class' function has that looks into the table.
+# What a class' function has that looks into the table: whether the class had one of its own.
 _MARK = "_tf_hvd_looks_up"
+LIBRARIES = ("keras", "tf_keras", "tf_hvd")
 # Called with the object, the method that is replaced, and then its arguments.
 Around = Callable[..., Any]
 
 
 class _Own:
-    """What one object has."""
-
     def __init__(self) -> None:
         self.around: dict[str, list[Around]] = {}
         self.attributes: dict[str, Any] = {}
@@ -54,19 +53,24 @@ def _look_up(kind: type, name: str) -> None:
     """Makes the method of a class look into the table, for objects of exactly that class."""
     if hasattr(vars(kind).get(name), _MARK):
         return
-    inherited = _inherited(kind, name)
+    inherited, own = _inherited(kind, name), name in vars(kind)
 
     @functools.wraps(getattr(kind, name))
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = inherited(self)
-        own = _of(self) if type(self) is kind else None
-        for around in own.around.get(name, ()) if own else ():
+    def method(converted: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = converted(inherited(self))
+        mine = _of(self) if type(self) is kind else None
+        for around in mine.around.get(name, ()) if mine else ():
             call = functools.partial(around, self, call)
         return call(*args, **kwargs)
 
-    looked_up: Any = verbatim(method)
-    setattr(looked_up, _MARK, True)
+    looked_up = around_a_method(method)
+    setattr(looked_up, _MARK, own)
     setattr(kind, name, looked_up)
+
+
+def defines(kind: type, name: str) -> bool:
+    """Whether the class itself has the method, and not for us alone."""
+    return name in vars(kind) and bool(getattr(vars(kind)[name], _MARK, True))
 
 
 def put_around(target: Any, name: str, around: Around) -> None:
@@ -117,3 +121,34 @@ def noted(target: Any) -> Any:
     """What was noted of this very object; None for nothing."""
     own = _of(target)
     return None if own is None else own.note
+
+
+def overrides(target: Any, name: str) -> bool:
+    """Whether a class of the user's has the method: one that is neither Keras' nor ours."""
+    return any(
+        defines(kind, name) and kind.__module__.partition(".")[0] not in LIBRARIES
+        for kind in type(target).__mro__
+    )
+
+
+def track_when_saved(optimizer: Any, state: Callable[[], Sequence[Any]]) -> None:
+    """Has a SavedModel keep variables with the optimizer, for functions that update by it.
+
+    TensorFlow saves no function that uses a variable which no object has. Keras' own formats and
+    checkpoints do not get them.
+
+    Args:
+      optimizer: one that makes updates itself.
+      state: gives the variables.
+    """
+
+    def children(
+        target: Any, tracked: Any, save_type: str = "checkpoint", **kwargs: Any
+    ) -> dict[str, Any]:
+        del target
+        found: dict[str, Any] = tracked(save_type, **kwargs)
+        if save_type != "savedmodel":
+            return found
+        return {**found, **{f"tf_hvd_{i}": each for i, each in enumerate(state())}}
+
+    put_around(optimizer, SAVED_CHILDREN, children)

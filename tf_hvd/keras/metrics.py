@@ -29,7 +29,7 @@ def shows_progress(model: Any) -> bool:
 
     Or each, if TF_HVD_VERBOSE_RANKS says so.
     """
-    if not basics.is_initialized() or config.verbose_ranks() == "all":
+    if not basics.is_initialized() or config.VERBOSE_RANKS.read() == "all":
         return True
     ranks = process_set_of(model).ranks
     return basics.rank() == (ranks[0] if ranks else 0)

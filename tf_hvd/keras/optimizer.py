@@ -1,5 +1,6 @@
 """DistributedOptimizer for the optimizers of Keras 3 and of tf_keras."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +13,14 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core import config
 from tf_hvd.core._strategy import refuse_replicas
+from tf_hvd.core.convention import Convention
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import in_xla, on_host, tf_variable, verbatim, waits_for
-from tf_hvd.keras import compat, compute_gradients, instance_methods
+from tf_hvd.keras import compat, compute_gradients, instance_methods, users_methods
 from tf_hvd.keras.aggregation import hook_passes
-from tf_hvd.keras.reduced_by_user import ReducedByUser
-from tf_hvd.keras.update_checks import check_if
-from tf_hvd.training import agreement, dataflow, guard, initial_weights
+from tf_hvd.keras.reduced_by_user import ReducedByUser, as_given
+from tf_hvd.keras.update_checks import check_if, checks_state
+from tf_hvd.training import agreement, eager_marks, guard, initial_weights
 from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
 from tf_hvd.training.aggregation import GradientAggregation, check_passes
 from tf_hvd.training.counter import Counter
@@ -34,6 +36,7 @@ class GradientSynchronizer:
       local: the variables that each rank trains for itself.
       scale_local: see `reduce_except_local`.
       check_steps: compare the ranks' weights every so many updates; 0: never.
+      given: which method of the user's makes an update.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class GradientSynchronizer:
         local: LocalVariables,
         scale_local: bool,
         check_steps: int,
+        given: users_methods.Given,
     ) -> None:
         self.name = name
         self.local = local
@@ -50,9 +54,10 @@ class GradientSynchronizer:
         self._reducer = reducer
         self._scale_local = scale_local
         self._check_steps = check_steps
+        self._given = given
         self.aggregation: GradientAggregation | None = None
         """What adds up the passes of an update; None where each is an update."""
-        self._reduced = ReducedByUser(reducer.op)
+        self.reduced_by_user = ReducedByUser(name, reducer.op, reducer.process_set)
         self._gradients: list[Any] = []
         self._variables: list[Any] = []
         # Updates whose gradients are there, all of them and those since the ranks have joined,
@@ -70,9 +75,52 @@ class GradientSynchronizer:
         """Updates made so far, or None in a v1 graph, where they are not counted."""
         return None if self._updates is None else int(self._updates.value())
 
+    def state(self) -> list[Any]:
+        """The variables that functions have captured which make updates."""
+        counters = (self._updates, self._applied, self._together)
+        found = [counter.variable for counter in counters if counter is not None]
+        if found:
+            found.append(checks_state())
+        return found + (self.aggregation.variables() if self.aggregation is not None else [])
+
     def shared(self, variables: Sequence[Any]) -> list[Any]:
         """Those of `variables` that must be equal on all ranks."""
         return [v for v in variables if v not in self.local and not compat.has_own_values(v)]
+
+    @property
+    def in_users_method(self) -> bool:
+        """Whether a method of the user's, which was given reduced gradients, makes an update."""
+        return self._given.by is not None
+
+    def giving(self, reduced: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Within it a method of the user's makes an update of these gradients."""
+        return self._given.update(self, reduced)
+
+    def was_given(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
+        """Whether a method of the user's hands on gradients that are reduced already.
+
+        Others, which it has computed itself, are to be reduced.
+
+        Raises:
+          ValueError: that cannot be told.
+        """
+        if not self.in_users_method:
+            return False
+        pairs = zip(gradients, variables, strict=True)
+        shared = [g for g, v in pairs if not (v in self.local or compat.has_own_values(v))]
+        op, process_set = self._reducer.op, self.process_set
+        if agreement.takes_part(process_set) and not self._given.holds(
+            shared, op, process_set, self.name
+        ):
+            self.begin(gradients, variables)
+            return False
+        if self._given.by is not self:  # that of an outer optimizer has reduced them
+            self._count(gradients)
+        return True
+
+    def before_pass(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Gradients are about to be added up, which hides where they come from."""
+        self.reduced_by_user.before_pass(gradients, variables)
 
     def begin(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Remembers what an update is about to be made of, with what Keras leaves out of it."""
@@ -82,43 +130,32 @@ class GradientSynchronizer:
         """Reduces the gradients of one update.
 
         Raises:
-          ValueError: with op=Sum or Product, the program has reduced them already.
+          ValueError: with op=Sum or Product, the program has reduced them already, or may have.
           RuntimeError: it is within a tf.distribute strategy of several replicas.
         """
         refuse_replicas("a DistributedOptimizer was used")
-        if self._reduced.take(gradients):
+        if self.reduced_by_user.take(gradients):
+            self._gradients, self._variables = [], []  # they hold the graph
             return list(gradients)
-        self._refuse_twice(gradients)
+        by_program = self.reduced_by_user.found(self._gradients, self._variables)
         checks, read = self._checks()
         self._gradients, self._variables = [], []  # they hold the graph
         with tf.control_dependencies(checks):
-            reduced = reduce_except_local(
-                functools.partial(self._reducer.reduce, step=agreement.stamped(self._step(), read)),
-                self._reducer.process_set,
-                self.local,
-                self._scale_local,
-                gradients,
-                variables,
-            )
+            if by_program:
+                reduced = as_given(gradients)
+            else:
+                step = agreement.stamped(self._step(), read)
+                reduced = reduce_except_local(
+                    functools.partial(self._reducer.reduce, step=step),
+                    self._reducer.process_set,
+                    self.local,
+                    self._scale_local,
+                    gradients,
+                    variables,
+                )
         if agreement.takes_part(self.process_set):
             self._count(reduced)
         return reduced
-
-    def _refuse_twice(self, gradients: Sequence[Any]) -> None:
-        """Raises if the program has reduced the gradients, where a second time changes them.
-
-        A second Average, Min or Max leaves them as they are. In an eager loop it cannot
-        be seen.
-        """
-        if self._reducer.op not in (reduce_ops.Sum, reduce_ops.Product) or config.guard() != "on":
-            return
-        graphs = compat.enclosing_functions()
-        if agreement.takes_part(self.process_set) and dataflow.reduced(gradients, graphs):
-            raise ValueError(
-                f"{self.name} would reduce these gradients a second time: they come from a "
-                "collective or a DistributedGradientTape already. Give the optimizer the gradients "
-                "of each rank, or do not wrap it."
-            )
 
     @verbatim
     def allreduce(
@@ -135,7 +172,7 @@ class GradientSynchronizer:
         with tf.name_scope(compat.SCOPE):
             self.begin(grads, vars)
             reduced = self.reduce(grads, vars)
-        self._reduced.remember(reduced)
+        self.reduced_by_user.remember(reduced)
         return reduced
 
     @verbatim
@@ -145,14 +182,16 @@ class GradientSynchronizer:
         vars: Sequence[Any],  # noqa: A002 - the argument is Horovod's
         use_generic_names: bool = False,
     ) -> list[Any]:
-        """Horovod's `optimizer._allreduce_grads`: reduces gradients, and notes nothing.
+        """Horovod's `optimizer._allreduce_grads`: reduces gradients, as a tape does.
 
         Args:
           grads: tensors, IndexedSlices and None.
           vars: what they belong to.
           use_generic_names: requests are named by their place, not by the variables.
         """
-        return self._reducer.reduce(list(grads), list(vars), use_generic_names)
+        reduced = self._reducer.reduce(list(grads), list(vars), use_generic_names)
+        eager_marks.put(reduced, vars)
+        return reduced
 
     def all_finite(self, finite: Any) -> Any:
         """Whether the gradients of all ranks are finite: all take a step, or none does.
@@ -194,7 +233,7 @@ class GradientSynchronizer:
 
     def applied(self, variables: Sequence[Any]) -> None:
         """Counts an update, when all the variables that it changes have been changed."""
-        self._reduced.forget()
+        self.reduced_by_user.forget()
         if self._applied is None or not agreement.takes_part(self.process_set):
             return
         changed = [] if tf.executing_eagerly() else [tf_variable(v).read_value() for v in variables]
@@ -239,6 +278,21 @@ class GradientSynchronizer:
         )
 
 
+def _no_optimizer(found: Any) -> str:
+    """What to do with something that is not an optimizer."""
+    if isinstance(found, str):
+        return (
+            f"{found!r} is a name, not an optimizer: pass keras.optimizers.get({found!r}), or an "
+            "optimizer with its learning rate, such as keras.optimizers.Adam(1e-3)."
+        )
+    if isinstance(found, type):
+        return f"{found.__name__} is a class, not an optimizer: pass {found.__name__}(...)."
+    return (
+        f"{type(found).__module__}.{type(found).__name__} is not an optimizer: "
+        "give one of keras.optimizers, tf_keras.optimizers or tf.compat.v1.train."
+    )
+
+
 class _Wrapping:
     """Puts a synchronizer into each optimizer that makes updates, for one call of the user's."""
 
@@ -256,6 +310,7 @@ class _Wrapping:
         self._options = options
         self._aggregation = aggregation
         self._local = LocalVariables()
+        self._given = users_methods.Given()
 
     def wrap(self, optimizer: Any) -> None:
         """Hooks `optimizer`, or all that are inside of it.
@@ -270,31 +325,39 @@ class _Wrapping:
             self.wrap(each)
         if compat.grows(optimizer):
             self._wrap_growing(optimizer)
+        if inner is not None and compat.overridden(optimizer):
+            self._hook_users_methods(optimizer, compat.synchronizer_of(optimizer))
         instance_methods.add(optimizer, "register_local_var", self._local.register)
         instance_methods.add(optimizer, "horovod_distributed", True)
 
     def _wrap_leaf(self, optimizer: Any) -> None:
         kind = compat.kind_of(optimizer)
         if kind is None:
-            raise ValueError(
-                f"{type(optimizer).__module__}.{type(optimizer).__name__} is not an optimizer: "
-                "give one of keras.optimizers, tf_keras.optimizers or tf.compat.v1.train."
-            )
+            raise ValueError(_no_optimizer(optimizer))
         synchronizer = self._synchronizer(optimizer)
         compat.hook_updates(optimizer, kind, synchronizer)
-        if self._aggregation["passes"] > 1:
-            synchronizer.aggregation = GradientAggregation(**self._aggregation)
-            hook_passes(optimizer, kind, synchronizer.aggregation)
-        else:
+        if self._options.op not in users_methods.IDEMPOTENT or Convention.name == "horovod":
+            eager_marks.want()
+        instance_methods.track_when_saved(optimizer, synchronizer.state)
+        self._hook_users_methods(optimizer, synchronizer)
+        if self._aggregation["passes"] == 1:
             instance_methods.add(optimizer, "_allreduce", synchronizer.allreduce)
             instance_methods.add(optimizer, "_allreduce_grads", synchronizer.allreduce_grads)
         instance_methods.note(optimizer, synchronizer)
+
+    def _hook_users_methods(self, optimizer: Any, synchronizer: GradientSynchronizer) -> None:
+        """Puts the reduction before methods of the user's, and before it the sums of passes."""
+        users_methods.hook(optimizer, synchronizer)
+        if self._aggregation["passes"] > 1:
+            if synchronizer.aggregation is None:
+                synchronizer.aggregation = GradientAggregation(**self._aggregation)
+            hook_passes(optimizer, synchronizer.aggregation, synchronizer)
 
     def _synchronizer(self, optimizer: Any) -> GradientSynchronizer:
         name = self._name or f"Distributed{type(optimizer).__name__}"
         reducer = GradientReducer(name, self._options)
         return GradientSynchronizer(
-            name, reducer, self._local, self._scale_local, self._check_steps
+            name, reducer, self._local, self._scale_local, self._check_steps, self._given
         )
 
     def _wrap_growing(self, optimizer: Any) -> None:
@@ -379,7 +442,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     known = [optimizer, *compat.leaves(optimizer)]
     if any(compat.synchronizer_of(each) is not None for each in known):
         raise ValueError("this optimizer is distributed already; it would reduce twice.")
-    steps = config.check_weights_steps() if check_weights_steps is None else check_weights_steps
+    steps = (
+        config.CHECK_WEIGHTS_STEPS.read() if check_weights_steps is None else check_weights_steps
+    )
     if steps < 0:
         raise ValueError(f"check_weights_steps={steps} must be 0 or more.")
     options = ReductionOptions.of_gradients(

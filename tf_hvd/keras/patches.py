@@ -1,6 +1,7 @@
 """The methods of Keras' classes that call the guard, for what has no instance of ours."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import tensorflow as tf
 import wrapt
 
 from tf_hvd.core.tensorflow_hooks import verbatim
-from tf_hvd.keras import compat, data_order, fit_sync, guard, resume
+from tf_hvd.keras import adapted, compat, data_order, fit_sync, guard, resume
 from tf_hvd.keras.keras_variants import internal_callback
 
 # A class' method has this attribute if it was replaced.
@@ -56,6 +57,8 @@ def patch(module: Any) -> None:
         "jit": _uncompiled,
         "training": _watched_training,
         "epoch": _resumed_epoch,
+        "adapted": _noted_layer,
+        "compiled": _noted_model,
     }
     for purpose, kind, name in compat.roots(module):
         owner = compat.owner_of(kind, name)
@@ -169,3 +172,25 @@ def _uncompiled(original: Any, name: str) -> Any:
         return bool(original(self)) and not guard.no_jit(self)
 
     return resolve_auto_jit_compile
+
+
+def _noted_layer(original: Any, name: str) -> Any:
+    del name
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        adapted.note_layer(self)
+
+    # Keras makes a layer's config of this.
+    init.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return init
+
+
+def _noted_model(original: Any, name: str) -> Any:
+    del name
+
+    def make_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        adapted.note_model(self)
+        return original(self, *args, **kwargs)
+
+    return make_function

@@ -1,16 +1,19 @@
 """Plain values as bytes: what is written beside a backup, which runs no code when it is read.
 
-A line of JSON, then the bytes of the arrays that it numbers. Not pickle, by which a file
-of somebody else's could run what it likes.
+NumPy's archive of the arrays, with JSON that numbers them. Not pickle, by which a file of
+somebody else's could run what it likes.
 """
 
+import io
 import json
+import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-_CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
+_CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "dict": dict}
 
 
 def dumps(value: Any) -> bytes:
@@ -19,47 +22,45 @@ def dumps(value: Any) -> bytes:
     Raises:
       TypeError: there is something else in it.
     """
-    arrays: list[bytes] = []
+    arrays: list[Any] = []
     head = json.dumps(_encode(value, arrays))
-    return b"\n".join([head.encode(), b"".join(arrays)])
+    file = io.BytesIO()
+    np.savez(file, *arrays, json=np.frombuffer(head.encode(), np.uint8))
+    return file.getvalue()
 
 
 def loads(data: bytes) -> Any:
     """The value that `dumps` was given; tensors are arrays.
 
     Raises:
-      ValueError: `dumps` has not written this.
+      ValueError: `dumps` has not written this, or that of an older tf_hvd.
     """
-    head, _, rest = data.partition(b"\n")
     try:
-        return _decode(json.loads(head), memoryview(rest))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not written by tf_hvd: {error}") from error
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return _decode(json.loads(arrays["json"].tobytes()), arrays)
+    except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            "this backup was not written by this version of tf_hvd: remove it to train from the "
+            "beginning, or install the version that wrote it."
+        ) from error
 
 
-def _encode(value: Any, arrays: list[bytes]) -> Any:
+def _encode(value: Any, arrays: list[Any]) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     for name, kind in _CONTAINERS.items():
         if type(value) is kind:
-            return {name: [_encode(each, arrays) for each in value]}
-    if type(value) is dict:
-        pairs = [[_encode(key, arrays), _encode(each, arrays)] for key, each in value.items()]
-        return {"dict": pairs}
+            members = value.items() if kind is dict else value
+            return {name: [_encode(each, arrays) for each in members]}
     if type(value) is bytes:
-        return {"bytes": _place(value, arrays)}
+        arrays.append(np.frombuffer(value, np.uint8))
+        return {"bytes": len(arrays) - 1}
     if isinstance(value, (np.ndarray, np.generic)) or tf.is_tensor(value):
         return _encode_array(value, arrays)
     raise TypeError(f"{type(value).__name__} is not supported")
 
 
-def _place(data: bytes, arrays: list[bytes]) -> list[int]:
-    begin = sum(map(len, arrays))
-    arrays.append(data)
-    return [begin, len(data)]
-
-
-def _encode_array(value: Any, arrays: list[bytes]) -> Any:
+def _encode_array(value: Any, arrays: list[Any]) -> Any:
     if tf.is_tensor(value) and not hasattr(value, "numpy"):
         raise TypeError("a tensor of a graph has no value")
     array = np.asarray(value)
@@ -69,26 +70,18 @@ def _encode_array(value: Any, arrays: list[bytes]) -> Any:
         name = "string"
     if name == "string":
         raise TypeError(f"an array of {array.dtype} is not supported")
-    return {
-        "array": _place(array.tobytes(), arrays),
-        "dtype": name,
-        "shape": list(array.shape),
-        "scalar": isinstance(value, np.generic),
-    }
+    arrays.append(array)
+    return {"array": len(arrays) - 1, "dtype": name, "scalar": isinstance(value, np.generic)}
 
 
-def _decode(value: Any, rest: memoryview) -> Any:
+def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
-    if "array" in value:
-        begin, length = value["array"]
+    if "array" in value:  # NumPy knows the bytes of a bfloat16, not its name
         kind = tf.as_dtype(value["dtype"]).as_numpy_dtype
-        array = np.frombuffer(rest[begin : begin + length], kind).reshape(value["shape"])
-        return array[()] if value["scalar"] else array.copy()
+        array = arrays[f"arr_{value['array']}"].view(kind)
+        return array[()] if value["scalar"] else array
     if "bytes" in value:
-        begin, length = value["bytes"]
-        return bytes(rest[begin : begin + length])
-    if "dict" in value:
-        return {_decode(key, rest): _decode(each, rest) for key, each in value["dict"]}
+        return arrays[f"arr_{value['bytes']}"].tobytes()
     ((name, members),) = value.items()
-    return _CONTAINERS[name](_decode(each, rest) for each in members)
+    return _CONTAINERS[name](_decode(each, arrays) for each in members)

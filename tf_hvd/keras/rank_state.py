@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_hvd.collectives.objects import broadcast_object
+from tf_hvd.collectives.objects import Title, broadcast_object
 from tf_hvd.collectives.variables import is_seed
 from tf_hvd.core import log
 from tf_hvd.core.process_sets import ProcessSet
@@ -134,7 +134,6 @@ def restore_random(model: Any, entries: Mapping[str, Any]) -> None:
 
 
 def _restore_own(model: Any, place: Place, entries: Mapping[str, Any]) -> None:
-    """Gives this rank what is its own."""
     variables = _variables(model)
     for name in variables.keys() & entries.keys():
         variables[name].assign(entries[name])
@@ -180,7 +179,10 @@ class RankStates:
         if self._process_set is None:
             return value
         return broadcast_object(
-            value, self._ranks[place], name="tf_hvd_rank_state", process_set=self._process_set
+            value,
+            self._ranks[place],
+            name=Title("BackupAndRestore: state of the ranks"),
+            process_set=self._process_set,
         )
 
     def collect(self, epoch: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_hvd.collectives.objects import broadcast_object
+from tf_hvd.collectives.objects import Title, broadcast_object
 from tf_hvd.collectives.variables import is_seed
 from tf_hvd.core import basics
 from tf_hvd.core.process_sets import ProcessSet
@@ -63,7 +63,9 @@ def hand_out(directory: str | None, process_set: ProcessSet) -> Files:
     """
     root = (process_set.ranks or [0])[0]
     mine = _read(directory) if directory is not None and process_set.rank() == 0 else None
-    files: Files = broadcast_object(mine, root, name="tf_hvd_backup", process_set=process_set)
+    files: Files = broadcast_object(
+        mine, root, name=Title("BackupAndRestore: files of the backup"), process_set=process_set
+    )
     return files
 
 

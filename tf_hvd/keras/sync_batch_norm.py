@@ -86,8 +86,6 @@ def _mask_of(inputs: Any, mask: Any) -> Any:
 
 
 def _call_of_keras_3(keras: Any, base: Any, process_set: ProcessSet) -> Callable[..., Any]:
-    """The `call` of a layer of Keras 3."""
-
     @verbatim
     def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         if not training or not self.trainable or process_set.included() is False:
@@ -115,7 +113,6 @@ def _call_of_keras_3(keras: Any, base: Any, process_set: ProcessSet) -> Callable
 
 
 def _train_tf_keras(self: Any, inputs: Any, mask: Any, process_set: ProcessSet) -> Any:
-    """What a layer of tf_keras does in training."""
     inputs = tf.cast(inputs, self.compute_dtype)
     x = wide(inputs)
     axes = [i for i in range(len(x.shape)) if i not in self.axis]

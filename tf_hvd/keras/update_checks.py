@@ -15,6 +15,11 @@ def _turn() -> Counter:
     return Counter("tf_hvd_checks")
 
 
+def checks_state() -> Any:
+    """The variable that functions with checks have captured."""
+    return _turn().variable
+
+
 def check_if(due: Any, check: Callable[[], Any]) -> Any:
     """Runs a check where it is due; after those before it in the program, of all optimizers.
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops, variables
 from tf_hvd.collectives.compression import Compression, Compressor
-from tf_hvd.core.tensorflow_hooks import on_host
+from tf_hvd.core.tensorflow_hooks import on_host, to_tensor
 
 
 def _value(function: Callable[[Any], Any], value: Any) -> Any:
@@ -20,9 +20,9 @@ def _value(function: Callable[[Any], Any], value: Any) -> Any:
     with tf.init_scope():
         if tf.executing_eagerly():
             with contextlib.nullcontext() if tf.is_tensor(value) else on_host():
-                return function(tf.convert_to_tensor(value))
+                return function(to_tensor(value))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session, on_host():
-        return session.run(function(tf.convert_to_tensor(value)))
+        return session.run(function(to_tensor(value)))
 
 
 def allreduce(

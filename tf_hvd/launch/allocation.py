@@ -2,10 +2,12 @@
 
 Slurm: SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE (salloc(1), sbatch(1)). PBS and its relatives:
 PBS_NODEFILE, a line for each rank. LSF: LSB_DJOB_HOSTFILE, likewise, or LSB_MCPU_HOSTS, names and
-numbers in turns. Grid Engine: PE_HOSTFILE, a name and a number on each line. Flux has no such
-variable. Kubeflow (MPIJob, TrainJob): what names the default host file of an MPI, be it another
-one than is there; Open MPI 5 does not read the name that Open MPI 4 had, and would start all ranks
-where it is.
+numbers in turns. Grid Engine: PE_HOSTFILE, a name and a number on each line. Kubeflow (MPIJob,
+TrainJob): what names the default host file of an MPI, be it another one than is there; Open MPI 5
+does not read the name that Open MPI 4 had, and would start all ranks where it is.
+
+Of other schedulers only their names are known. And MPI, where it is given no hosts, takes those of
+the schedulers that it knows itself: a job that stays on this machine keeps it from that.
 """
 
 from __future__ import annotations
@@ -20,12 +22,21 @@ from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.hosts import Host, parse_hostfile
 
 # Of Open MPI 5, Open MPI 4, MPICH, Intel MPI.
-_HOST_FILES = (
+HOST_FILES = (
     "PRTE_MCA_prte_default_hostfile",
     "OMPI_MCA_orte_default_hostfile",
     "HYDRA_HOST_FILE",
     "I_MPI_HYDRA_HOST_FILE",
 )
+# By these a job of a scheduler is known that has no list of slots. Flux tells the script of a job
+# no more than this (flux-environment(7)).
+_OTHERS = {"FLUX_URI": "Flux", "COBALT_JOBID": "Cobalt", "LOADL_STEP_ID": "LoadLeveler"}
+# What has Open MPI ask no scheduler for hosts, nor Slurm's srun for its version. Versions that have
+# no such component take no notice.
+_NO_SCHEDULER = {
+    "ras": "^alps,flux,gridengine,loadleveler,lsf,pbs,slurm,tm",
+    "plm": "^slurm",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,24 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         if found is not None and found.hosts:
             return found
     return None
+
+
+def other_scheduler(environ: Mapping[str, str]) -> str:
+    """The scheduler whose job this is, if it is one that `allocation` cannot read; else empty."""
+    return next((name for variable, name in _OTHERS.items() if variable in environ), "")
+
+
+def unscheduled(family: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which Open MPI takes no scheduler's hosts; those that the user has made stay.
+
+    MPICH has options for that (command_line.py).
+    """
+    settings: dict[str, str] = {}
+    for name, text in _NO_SCHEDULER.items() if family == "openmpi" else ():
+        names = (f"PRTE_MCA_{name}", f"OMPI_MCA_{name}")  # of Open MPI 5 and 4
+        if not any(one in environ for one in names):
+            settings |= dict.fromkeys(names, text)
+    return settings
 
 
 def _slurm(environ: Mapping[str, str]) -> Allocation | None:
@@ -132,7 +161,7 @@ def _grid_engine(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def _default_host_file(environ: Mapping[str, str]) -> Allocation | None:
-    for name in _HOST_FILES:
+    for name in HOST_FILES:
         if file := environ.get(name):
             cure = f"give the job more slots, which {name} names"
             return Allocation("MPI", parse_hostfile(read_text(file, name), file), cure)

@@ -7,15 +7,12 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from tf_hvd.bench.settings import Plan, Settings
-from tf_hvd.launch.command_line import Job, command_line
-from tf_hvd.launch.environment import without_launcher
+import tf_hvd_command
+from tf_hvd.bench.settings import OTHER_LIBRARIES, TRAININGS, Plan, Settings
+from tf_hvd.bench.workloads import MODES
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.hosts import Host
-from tf_hvd.launch.launchers import launcher_on
 
 _SIZES = "4,1K,64K,1M,16M,64M"
 _IN_JOB = "--in-job"
@@ -36,8 +33,8 @@ def add_command(
         "bench",
         help="measure collectives beside raw MPI and the machine's limits",
         description="Measures operations on tensors of several sizes, or on the gradients of a "
-        "model, and in turns the other libraries that are installed. Run it in a job, or let it "
-        "start one with -np.",
+        "model, and in turns raw MPI and the machine's limits. Run it in a job, or let it start "
+        "one with -np.",
         epilog="example: tf_hvd bench -np 2 --sizes 4,64K,1M --gradients resnet50",
     )
     job = parser.add_argument_group("options for starting a job")
@@ -47,9 +44,27 @@ def add_command(
     job.add_argument("--mpi-args", default="", metavar="ARGS")
     job.add_argument("--verbose", action="store_true", help="print the launcher's command line")
     job.add_argument(_IN_JOB, action="store_true", help=argparse.SUPPRESS)
+    add_options(parser)
+    parser.add_argument("--horovod", action=_Gone, const=OTHER_LIBRARIES)
+    parser.add_argument("--html", action=_Gone, const="--plot FILE.svg draws the same pictures")
+    parser.set_defaults(start=_start, parser=parser, start_words=start_words)
+
+
+class _Gone(argparse.Action):
+    """An option of an earlier version; `const` says what to do instead."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(nargs="?", help=argparse.SUPPRESS, **given)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Ends the process with exit code 2."""
+        parser.error(f"{self.option_strings[0]} is gone: {self.const}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what to measure, and how to report it; `settings_of` reads them."""
     _add_work(parser)
     _add_report(parser)
-    parser.set_defaults(start=_start, parser=parser, start_words=start_words)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -94,18 +109,12 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--mode",
-        choices=("eager", "function", "grouped"),
+        choices=MODES,
         default="",
         help="calls one by one, in a tf.function, or grouped in one; by default eager for sizes "
         "and a function for gradients",
     )
     parser.add_argument("--peers", type=_names, metavar="NAME,...", help="by default all")
-    parser.add_argument(
-        "--horovod",
-        default="",
-        metavar="FOLDER",
-        help="the Python environment in which Horovod is installed, to measure it as well",
-    )
     parser.add_argument("--repetitions", type=_repetitions, default=30, metavar="N")
     parser.add_argument("--warmup", type=_count, default=3, metavar="N")
     parser.add_argument(
@@ -120,21 +129,18 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--training",
-        choices=("keras", "tape"),
+        choices=TRAININGS,
         default="",
         help="time a training step with and without the reduction of its gradients",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--plot", default="", metavar="FILE", help="draw to a .png or .svg file")
-    parser.add_argument(
-        "--html", default="", metavar="FILE", help="write a page with the pictures and the table"
-    )
 
 
 def _start(options: argparse.Namespace) -> int:
     try:
-        settings = _settings(options)
-        settings.check()
+        words = ["tf_hvd", *(word for word in options.words if word != _IN_JOB)]
+        settings = settings_of(options, shlex.join(words))
     except ValueError as error:
         raise UsageError(str(error)) from None
     if options.np is not None and not options.in_job:
@@ -143,48 +149,26 @@ def _start(options: argparse.Namespace) -> int:
     # Only now: TensorFlow takes seconds to load, and the other commands do without.
     from tf_hvd.bench import program
     from tf_hvd.bench.errors import BenchError
+    from tf_hvd.bench.job import RunningJob
 
     try:
-        program.run(settings, without_launcher(os.environ), _mpi_command)
+        program.run(settings, RunningJob())
     except BenchError as error:
         print(f"tf_hvd bench: {error}", file=sys.stderr, flush=True)
         return _FAILED
     return 0
 
 
-def _mpi_command(folder: str, hosts: Sequence[str], command: Sequence[str]) -> list[str]:
-    """What starts a command under the MPI of a Python environment, or that on the PATH.
+def settings_of(options: argparse.Namespace, command: str) -> Settings:
+    """The settings by parsed options.
 
-    Args:
-        folder: the environment.
-        hosts: the host of each rank.
-        command: what each rank runs. It binds itself to cores.
-
-    Returns:
-        The whole command; empty if no launcher is found.
+    Raises:
+      ValueError: there is no such thing, or it cannot be reported so.
     """
-    path = os.environ.get("PATH", os.defpath)
-    launcher = launcher_on(os.pathsep.join([os.path.join(folder, "bin"), path]))
-    if launcher is None:
-        return []
-    names = dict.fromkeys(hosts)
-    job = Job(
-        ranks=len(hosts),
-        command=tuple(command),
-        hosts=tuple(Host(name, hosts.count(name)) for name in names) if len(names) > 1 else (),
-        cores=0,
-        as_root=os.geteuid() == 0,
-        environ=without_launcher(os.environ),
-    )
-    needs = [f"{name}={value}" for name, value in launcher.environment.items()]
-    return [*(["env", *needs] if needs else []), *command_line(launcher, job)]
-
-
-def _settings(options: argparse.Namespace) -> Settings:
     sizes = options.sizes
     if sizes is None:
         sizes = () if options.gradients or options.training else _names(_SIZES)
-    return Settings(
+    settings = Settings(
         sizes=sizes,
         operations=options.operations,
         dtypes=options.dtypes,
@@ -193,20 +177,18 @@ def _settings(options: argparse.Namespace) -> Settings:
         plan=Plan(options.repetitions, options.warmup, options.calls),
         json=options.json,
         plot=options.plot,
-        html=options.html,
         training=options.training,
-        horovod=options.horovod,
-        command=shlex.join(["tf_hvd", *(word for word in options.words if word != _IN_JOB)]),
+        command=command,
         **({"peers": options.peers} if options.peers else {}),
     )
+    settings.check()
+    return settings
 
 
 def _start_job(options: argparse.Namespace) -> int:
-    script = Path(sys.argv[0])
-    ourselves = [str(script)] if script.name == "tf_hvd" else ["-m", "tf_hvd.launch.main"]
     words = ["run", "-np", str(options.np), "--mpi", options.mpi, f"--mpi-args={options.mpi_args}"]
     words += ["-H", options.hosts] if options.hosts else []
     words += ["--verbose"] if options.verbose else []
     bench, *rest = options.words
-    words += ["--", sys.executable, *ourselves, bench, _IN_JOB, *rest]
+    words += ["--", *tf_hvd_command.command(bench, _IN_JOB, *rest)]
     return int(options.start_words(words))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tf_hvd.core import commit_store
+from tf_hvd.core import contract
 from tf_hvd.launch import rank
 from tf_hvd.launch.environment import exported_names
 from tf_hvd.launch.hosts import Host, most_ranks_on_a_host
 from tf_hvd.launch.launchers import Launcher
+from tf_hvd.launch.session import Session
 from tf_hvd.launch.task import RANK_VARIABLES
 
 _BINDING_OPTIONS = ("bind-to", "map-by", "rank-by", "cpu-bind", "cpu-set", "rankfile")
@@ -24,8 +26,11 @@ _MPICH_BINDING = ("HYDRA_BINDING", "HYDRA_MAPPING")
 # What a machine does that lacks this Python at this place: no file of ours is needed to begin.
 _ELSEWHERE = """\
 if [ -x "$1" ] && [ -r "$4" ]; then exec "$@"; fi
-[ -z "$8" ] || echo "tf_hvd run: no $4 on this machine, so no --output-filename here" >&2
-shift 8
+case "$5" in
+*'"output": ""'*) ;;
+*) echo "tf_hvd run: no $4 on this machine, so no --output-filename here" >&2 ;;
+esac
+shift 5
 exec "$@" </dev/null"""
 
 
@@ -71,6 +76,8 @@ class Job:
     interfaces: str = ""
     output: Output = Output()
     environ: Mapping[str, str] = field(default_factory=dict)
+    here: bool = False
+    """Whether all of it is on this machine, whatever hosts a scheduler has given."""
     asked: Collection[str] = ()
     """The variables of `environ` that the user wants on all machines, whatever they are."""
 
@@ -97,25 +104,30 @@ def command_line(launcher: Launcher, job: Job) -> list[str]:
     return [launcher.program, *words(job, cores_each), *job.launcher_args, *job.command]
 
 
-def by_way_of_rank(family: str, job: Job, folder: str, local: bool) -> tuple[str, ...]:
+def by_way_of_rank(family: str, job: Job, session: Session, local: bool) -> tuple[str, ...]:
     """The job's command, started by tf_hvd/launch/rank.py; Slurm needs no help.
 
     Args:
         family: the launcher's, or empty for a job of one rank that has none.
         job: what to start.
-        folder: the session's.
+        session: what the ranks report to.
         local: whether all ranks run on this machine.
     """
     if family == "slurm":
         return job.command
-    wanted = ["stdin"] * bool(family and not job.own_input)
-    wanted += ["tags"] * job.output.tags + ["timestamps"] * job.output.timestamps
-    wanted += ["errors"] * (bool(family) and job.output.marks) + ["watch"] * bool(family)
-    starter = [
-        *(sys.executable, "-I", "-S", str(Path(__file__).with_name("rank.py"))),
-        *(folder, ",".join(RANK_VARIABLES.get(family, ())), ",".join(wanted)),
-        *(job.output.pattern(job.ranks), *job.command),
-    ]
+    options = {
+        "job": session.home.job,  # its agents are reached by it
+        "label": session.state.job,  # its recordings are called so
+        "variables": RANK_VARIABLES.get(family, ()),  # one of them holds the rank
+        "stdin": bool(family and not job.own_input),  # whether its input comes from the agent
+        "errors": bool(family) and job.output.marks,  # whether its errors are to be marked
+        "watch": bool(family),  # whether a keeper waits for its end
+        "output": job.output.pattern(job.ranks),
+        "tags": job.output.tags,
+        "timestamps": job.output.timestamps,
+    }
+    python = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank.py")))
+    starter = [*python, json.dumps(options), *job.command]
     return tuple(starter if local else ["/bin/sh", "-c", _ELSEWHERE, "tf_hvd run", *starter])
 
 
@@ -153,6 +165,8 @@ def _mpich(job: Job, cores_each: int) -> list[str]:
         words += ["-hosts", ",".join(map(str, job.hosts))]
     else:
         words.append("-genvall")
+    if job.here:
+        words += ["-rmk", "user", "-launcher", "fork"]
     if job.interfaces:
         words += ["-iface", job.interfaces.partition(",")[0]]
     if not _binds_itself(job, _MPICH_BINDING):
@@ -160,17 +174,24 @@ def _mpich(job: Job, cores_each: int) -> list[str]:
     return words
 
 
-def _slurm(job: Job, cores_each: int) -> list[str]:
-    # Rank 0 gets the input, the others an empty one.
-    words = [f"--ntasks={job.ranks}", "--export=ALL", "--input=0"]
+def _slurm_nodes(job: Job, cores_each: int) -> list[str]:
+    node = job.environ.get("SLURMD_NODENAME")
+    if job.here and node and all(host.name == "localhost" for host in job.hosts):
+        # The step of the rank that starts it has the cores.
+        return ["--nodes=1", f"--nodelist={node}", "--overlap", "--overcommit"]
+    words = []
     if job.hosts:
         placed = [host.name for host in job.hosts for _ in range(host.slots)][: job.ranks]
         words += ["--distribution=arbitrary", f"--nodelist={','.join(placed)}"]
-    if cores_each == 0:
-        words.append("--overcommit")
+    return words if cores_each else [*words, "--overcommit"]
+
+
+def _slurm(job: Job, cores_each: int) -> list[str]:
+    # Rank 0 gets the input, the others an empty one.
+    words = [f"--ntasks={job.ranks}", "--export=ALL", "--input=0", *_slurm_nodes(job, cores_each)]
     if not _binds_itself(job):
         words.append(f"--cpu-bind={'cores' if cores_each else 'none'}")
-    if commit_store.JOB_VARIABLE in job.environ:
+    if contract.START in job.environ:
         # However Slurm is set: the others find out by themselves, and tell who was the first.
         words.append("--kill-on-bad-exit=0")
     if job.output.tags:

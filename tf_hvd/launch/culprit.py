@@ -12,11 +12,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tf_hvd.core import commit_store, error_text
+from tf_hvd.core import contract, error_text
 from tf_hvd.core.printable import printable
+from tf_hvd.core.ranks_text import ranks_text
 from tf_hvd.launch import processes
+from tf_hvd.launch.job_state import JobState
 from tf_hvd.launch.recordings import NO_EVIDENCE, Evidence
-from tf_hvd.launch.session import Session
 from tf_hvd.launch.supervise import Ending, exit_code
 from tf_hvd.launch.terminal import Screen
 from tf_hvd.observe.recording import Recording
@@ -48,7 +49,7 @@ class Culprit:
 
 def find(
     ending: Ending,
-    session: Session,
+    state: JobState,
     screen: Screen,
     ranks: int,
     recorded: Sequence[Recording] = (),
@@ -57,58 +58,58 @@ def find(
 
     Args:
         ending: how the MPI's launcher ended.
-        session: what the ranks of this machine have reported.
+        state: what the ranks of this machine have reported.
         screen: what ranks and launcher have printed.
         ranks: how many ranks the job had, on all machines.
         recorded: what its ranks of this machine have recorded.
     """
-    before = session.ended_before()
+    before = state.ended_before()
     # At the end of one that has not called `init` the launcher ends the others.
-    first = first_ended(session, all_here=len(session.ranks) >= ranks and not before)
-    if ending.signum and not (first and session.began_to_end(first[0]) < ending.time_ns):
+    first = first_ended(state, all_here=len(state.ranks) >= ranks and not before)
+    if ending.signum and not (first and state.began_to_end(first[0]) < ending.time_ns):
         how = _signal_text(ending.signum)
-        cure = "" if ending.signum in _CRASHES else _who_sent(ending.signum, session)
+        cure = "" if ending.signum in _CRASHES else _who_sent(ending.signum, state)
         return Culprit(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
-    if asked := session.asked():
+    if asked := state.asked():
         return Culprit(
-            f"a rank was asked to end, by a signal: {listed(asked)} saved and ended in order",
+            f"a rank was asked to end, by a signal: {ranks_text(asked)} saved and ended in order",
             cure="start the job again: it goes on from there",
-            code=commit_store.START_AGAIN,
+            code=contract.START_AGAIN,
         )
-    if inside := session.ended_inside():
+    if inside := state.ended_inside():
         return Culprit(
-            f"{listed(inside)} ended with exit code 0 without leaving the job",
-            _where(inside[0], session),
+            f"{ranks_text(inside)} ended with exit code 0 without leaving the job",
+            _where(inside[0], state),
             "call hvd.shutdown() first: os._exit skips Python's exit handlers",
             rank=inside[0],
         )
-    if alone := session.told_to_be_alone():
+    if alone := state.told_to_be_alone():
         return Culprit(
-            f"{listed(alone)} had TF_HVD_ALONE=1, which keeps a rank out of the job",
+            f"{ranks_text(alone)} had TF_HVD_ALONE=1, which keeps a rank out of the job",
             cure="unset it",
         )
-    if found := _blamed(first, session, screen):
+    if found := _blamed(first, state, screen):
         return found
     # By these the launchers end the others, and often who was to say so with them.
     ended = first is None or first[1] in (-signal.SIGTERM, -signal.SIGKILL)
-    if ended and (found := got_over(session, recorded)):
+    if ended and (found := got_over(state, recorded)):
         return found
     if first:
-        return _first(*first, session, screen)
+        return _first(*first, state, screen)
     if before:
         return Culprit(
-            f"{listed(before)} ended with exit code 0 before hvd.init(), where others waited",
-            _where(before[0], session),
+            f"{ranks_text(before)} ended with exit code 0 before hvd.init(), where others waited",
+            _where(before[0], state),
             "all ranks must call hvd.init()",
         )
-    return _elsewhere(session, screen, ranks)
+    return _elsewhere(state, screen, ranks)
 
 
-def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit:
+def outlived(state: JobState, screen: Screen | None, seconds: float) -> Culprit:
     """The same where all ranks of this machine have ended, but not the launcher, for so long."""
-    first = first_ended(session, all_here=False)
+    first = first_ended(state, all_here=False)
     if first:
-        found = _first(*first, session, screen)
+        found = _first(*first, state, screen)
     else:
         found = Culprit("all ranks of this machine have ended, at least one of them with an error")
     cure = (
@@ -118,19 +119,18 @@ def outlived(session: Session, screen: Screen | None, seconds: float) -> Culprit
     return replace(found, cure=cure)
 
 
-def first_ended(session: Session, all_here: bool) -> tuple[int, int] | None:
+def first_ended(state: JobState, all_here: bool) -> tuple[int, int] | None:
     """The rank of this machine that was the first to end badly, and its code or minus its signal.
 
     One that SIGTERM has ended is it only where all ranks run here, `all_here`, and nothing else
     made the launcher send that signal, as it does when a rank on another machine has failed.
     """
-    codes = session.codes()
+    codes = state.codes()
     terminated = -signal.SIGTERM
     ended = [number for number, code in codes.items() if all_here or code != terminated]
     # Ranks of an elastic job that end for the end of another one.
-    ended = [each for each in ended if codes[each] != commit_store.START_AGAIN] or ended
-    # Times may be equal: files have them in ticks of some milliseconds.
-    ended.sort(key=lambda number: (session.began_to_end(number), codes[number] == terminated))
+    ended = [each for each in ended if codes[each] != contract.START_AGAIN] or ended
+    ended.sort(key=lambda number: (state.began_to_end(number), codes[number] == terminated))
     return (ended[0], codes[ended[0]]) if ended else None
 
 
@@ -148,9 +148,9 @@ def first_text(number: int, code: int, why: str, again: bool = False) -> str:
     return f"rank {number} {ended} ({how})" + (f": {why}" if why else "")
 
 
-def reason(number: int, session: Session) -> str:
+def reason(number: int, state: JobState) -> str:
     """The exception that ended a rank inside the job, in one line; empty if none did."""
-    text = session.exception(number)[1]
+    text = state.exception(number)[1]
     return error_text.short(text) if text else ""
 
 
@@ -175,42 +175,37 @@ def cut_short(ranks: Sequence[int]) -> Culprit:
     """What is known of a job that the launcher ended without calling that a failure."""
     return Culprit(
         "the MPI launcher ended with exit code 0, but on this machine "
-        f"{listed(ranks)} did not exit by themselves with code 0; Open MPI does this when it "
+        f"{ranks_text(ranks)} did not exit by themselves with code 0; Open MPI does this when it "
         "loses another machine"
     )
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """Ranks as a sentence has them."""
-    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
-
-
-def _elsewhere(session: Session, screen: Screen, ranks: int) -> Culprit:
+def _elsewhere(state: JobState, screen: Screen, ranks: int) -> Culprit:
     """What is known where no rank of this machine has ended badly by itself."""
-    if screen.first_error and screen.first_error[0] not in session.ranks:
+    if screen.first_error and screen.first_error[0] not in state.ranks:
         number, error = screen.first_error
         return Culprit(
             f"rank {number}, on another machine, was the first to print an exception: {error}",
             cure=_see_above(number, screen),
         )
-    pids = session.ranks
+    pids = state.ranks
     what = ", ".join(f"rank {number} was process {pids[number]}" for number in sorted(pids))
     elsewhere = "it is not known which rank failed: none on this machine did so by itself"
     cure = elsewhere if len(pids) < ranks else ""
     return Culprit(what, cure=cure, known=False)
 
 
-def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> Culprit | None:
+def _blamed(first: tuple[int, int] | None, state: JobState, screen: Screen) -> Culprit | None:
     """Another rank than one of this machine that failed by itself, if an exception names it."""
-    told = session.exception(first[0])[1] if first else (screen.first_error or (0, ""))[1]
+    told = state.exception(first[0])[1] if first else (screen.first_error or (0, ""))[1]
     # One that left since another one had left tells of that one last.
     lines = (error_text.AFTER.sub("", line) for line in told.splitlines())
     gone = [found for line in lines for found in _GONE.finditer(line)]
     if not gone:
         return None
     number, host, why = int(gone[-1][1]), gone[-1][2], gone[-1]["why"]
-    if number in session.ranks:
-        return _blamed_here(number, why, first, session, screen)
+    if number in state.ranks:
+        return _blamed_here(number, why, first, state, screen)
     said = screen.last_words.get(number)
     what = f"rank {number}, on {host}, "
     if why is None:
@@ -223,13 +218,13 @@ def _blamed(first: tuple[int, int] | None, session: Session, screen: Screen) -> 
     return Culprit(what, cure=_see_above(number, screen) if said else "", host=host)
 
 
-def got_over(session: Session, recorded: Sequence[Recording]) -> Culprit | None:
+def got_over(state: JobState, recorded: Sequence[Recording]) -> Culprit | None:
     """An end of the job, a stall for one, that a program caught; None if there was none.
 
     A rank that goes on to its own end then leaves MPI as it is, for which the MPI's launcher ends
     the others.
     """
-    codes = session.codes()
+    codes = state.codes()
     caught = [
         one
         for one in recorded
@@ -240,21 +235,21 @@ def got_over(session: Session, recorded: Sequence[Recording]) -> Culprit | None:
     one = min(caught, key=lambda each: each.told)
     return Culprit(
         f"the job had come to its end before: {error_text.shorten(one.ended)}",
-        _where(one.launched, session),
+        _where(one.launched, state),
         f"rank {one.rank} caught the error and went on; the MPI launcher then ended the others",
         _RAISED,
     )
 
 
 def _blamed_here(
-    number: int, why: str | None, first: tuple[int, int] | None, session: Session, screen: Screen
+    number: int, why: str | None, first: tuple[int, int] | None, state: JobState, screen: Screen
 ) -> Culprit | None:
     """The same of a rank of this machine; None if that is the one that was told of it."""
-    code = session.codes().get(number)
+    code = state.codes().get(number)
     # One that died may be noted after who was told of it; and of a rank that SIGTERM has ended
     # it is not known here whose that was, where ranks run on other machines.
     if code is not None and (why is None or code == -signal.SIGTERM):
-        return _first(number, code, session, screen)
+        return _first(number, code, state, screen)
     if not first or code is not None or why is None:
         return None
     if not why.startswith(error_text.PROGRAM_ENDED):
@@ -265,23 +260,23 @@ def _blamed_here(
     last = f", its last line being {said.text!r}" if said else ""
     return Culprit(
         f"rank {number} came to the end of its program before rank {first[0]} did{last}{waits}",
-        _where(number, session),
+        _where(number, state),
         "all ranks must make the same collective calls; " + _see_above(first[0], screen),
     )
 
 
-def _first(number: int, code: int, session: Session, screen: Screen | None) -> Culprit:
-    place, _ = session.exception(number)
-    why = reason(number, session)
+def _first(number: int, code: int, state: JobState, screen: Screen | None) -> Culprit:
+    place, _ = state.exception(number)
+    why = reason(number, state)
     # A program's own exception has another code, and its own code no exception.
-    again = code == commit_store.START_AGAIN and bool(why)
+    again = code == contract.START_AGAIN and bool(why)
     said = screen.last_words.get(number) if screen else None
     # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
     by_itself = code > 0 or -code == signal.SIGABRT
     if not why and said and by_itself:
         quoted = f"its last line is {said.text!r}"[: error_text.LONGEST]
         # From `init` on a rank tells of the exception that ends it: what it prints may be another.
-        last = said.raised and not session.has_called(number)
+        last = said.raised and not state.has_called(number)
         why, place = (said.text, said.place) if last else (quoted, place)
     cure = ""
     if place or (code > 0 and said):
@@ -291,8 +286,8 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     elif -code in _CRASHES:
         cure = "a crash of native code: PYTHONFAULTHANDLER=1 shows the Python line it happened in"
     elif code < 0:
-        cure = _who_sent(-code, session)
-    where = "; ".join(filter(None, [place, _where(number, session)]))
+        cure = _who_sent(-code, state)
+    where = "; ".join(filter(None, [place, _where(number, state)]))
     return Culprit(
         first_text(number, code, why, again),
         where,
@@ -303,11 +298,11 @@ def _first(number: int, code: int, session: Session, screen: Screen | None) -> C
     )
 
 
-def _who_sent(signum: int, session: Session) -> str:
+def _who_sent(signum: int, state: JobState) -> str:
     """Where to look for the sender of a signal that ended a rank, or the launcher."""
     if signum != signal.SIGKILL:
         return "find out who sent it: tf_hvd run did not"
-    before, now = session.killed_before, processes.killed_for_memory()
+    before, now = state.killed_before, processes.killed_for_memory()
     if before is None or now is None:
         return "find out who sent it: the kernel (dmesg) as memory ran out, a scheduler, a person"
     killed = now - before
@@ -328,8 +323,8 @@ def _see_above(number: int, screen: Screen | None) -> str:
     return f"read what rank {number} has printed, {where}"
 
 
-def _where(number: int, session: Session) -> str:
-    process = session.ranks.get(number)
+def _where(number: int, state: JobState) -> str:
+    process = state.ranks.get(number)
     return f"process {process} on {socket.gethostname()}" if process else ""
 
 

@@ -66,6 +66,22 @@ def _shared_bytes(ranks: int) -> Any:
     return _native().shared_bytes(ranks)
 
 
+def _first_cores() -> Any:
+    """The first two cores, as launchers count them, and the latency between them in us."""
+    cores = sorted(os.sched_getaffinity(0))
+    others = [core for core in cores[1:] if _siblings(core) != _siblings(cores[0])]
+    if not others:
+        return None
+    latency = importlib.import_module("tf_hvd.bench.native").core_latency(cores[0], others[0])
+    return None if latency is None else [cores[0], others[0], latency]
+
+
+def _siblings(cpu: int) -> str:
+    """What the hyper-threads of one core have in common; as run.count_cores has it."""
+    siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return siblings.read_text() if siblings.is_file() else str(cpu)
+
+
 def _answer(facts: TextIO, name: str, question: Callable[[], Any]) -> bool:
     def tell(what: str, value: Any) -> None:
         facts.write(json.dumps({"name": what, "value": value}) + "\n")
@@ -92,6 +108,7 @@ def main(cores: int) -> None:
     _answer(facts, "settings", _settings)
     for ranks in {2, cores}:
         _answer(facts, f"shared_bytes_{ranks}", functools.partial(_shared_bytes, ranks))
+    _answer(facts, "first_cores", _first_cores)
     _answer(facts, "mpi", _mpi)
     _answer(facts, "gpu", _gpu)
     _answer(facts, "tensorflow_gpus", _tensorflow_gpus)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_hvd.core import horovod_variables, wheels
+from tf_hvd.core import config, horovod_variables, wheels
 from tf_hvd.launch.environment import INTERNAL_VARIABLES
 from tf_hvd.launch.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher
 
@@ -67,7 +67,7 @@ def findings(found: Surroundings) -> list[Finding]:
         *_tensorflow(found),
         *_launcher(found),
         *_library(found),
-        Finding("cores", str(found.cores)),
+        Finding("cores", _cores(found)),
         *_shared_memory(found),
         *_gpus(found),
         *_settings(found),
@@ -149,6 +149,17 @@ def _library(found: Surroundings) -> Iterator[Finding]:
             return
         cure = f"pip install 'tf_hvd[{wanted}]', or name the launcher's own: {LIBRARY_VARIABLE}"
         yield Finding("MPI library", f"{value}, is not the launcher's", PROBLEM, cure)
+
+
+def _cores(found: Surroundings) -> str:
+    """How many, and how far the first two ranks of a job would be from each other."""
+    if not found.facts.get("first_cores"):
+        return str(found.cores)
+    first, second, latency = found.facts["first_cores"]
+    return (
+        f"{found.cores}; the first two ranks of a job are bound to {first} and {second}: "
+        f"core-to-core latency {latency:.2f} us"
+    )
 
 
 def _shared_memory(found: Surroundings) -> Iterator[Finding]:
@@ -288,7 +299,7 @@ def _settings(found: Surroundings) -> Iterator[Finding]:
     horovods = {
         name: value
         for name, value in found.environ.items()
-        if name.startswith(horovod_variables.PREFIX)
+        if name.startswith(config.HOROVOD_PREFIX)
     }
     for text in horovod_variables.warnings(horovods):
         what, _, why = text.partition(": ")

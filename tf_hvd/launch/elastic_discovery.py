@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -14,6 +16,7 @@ from collections.abc import Mapping
 from tf_hvd.launch import elastic_signals, run
 from tf_hvd.launch.allocation import allocation
 from tf_hvd.launch.elastic_hosts import parse_discovered
+from tf_hvd.launch.environment import is_rank
 from tf_hvd.launch.errors import UsageError
 from tf_hvd.launch.hosts import FEWER_RANKS, Host, all_local, check_slots
 from tf_hvd.launch.job_watch import say
@@ -22,6 +25,7 @@ SLURM_JOB = "SLURM_JOB_ID"
 """By this variable one knows that it is Slurm's."""
 _POLL = 1.0  # seconds between two looks for hosts, as Horovod's
 _SCRIPT = 60.0  # seconds that a discovery script may take
+_MOST = 1 << 16  # bytes that it may print
 _ASK = '"$0"; echo "exit $?"'  # the exit code of a child may be taken by who waits for another one
 
 
@@ -56,21 +60,34 @@ class Discovery:
             UsageError: it cannot be run, fails, or prints something else than hosts.
         """
         try:
-            text, _, code = self._printed().rpartition("exit ")
+            printed = self._printed()
         except subprocess.TimeoutExpired as error:
             raise UsageError(
                 f"--host-discovery-script {self._script} did not end within {_SCRIPT:g} s"
             ) from error
         except OSError as error:
             raise UsageError(f"--host-discovery-script {self._script}: {error}") from error
-        if code.strip() != "0":
+        if len(printed) > _MOST:
             raise UsageError(
-                f"--host-discovery-script {self._script} ended with exit code {code.strip()}"
+                f"--host-discovery-script {self._script} printed more than {_MOST >> 10} KiB, and "
+                "was ended; print one line HOST:SLOTS for each host"
             )
+        lines, _, code = printed.rpartition(b"exit ")
+        try:
+            text = lines.decode()
+        except UnicodeDecodeError as error:
+            line = printed[: error.start].count(b"\n") + 1
+            raise UsageError(
+                f"--host-discovery-script {self._script} printed bytes that are no UTF-8 text, in "
+                f"line {line}: {lines[error.start : error.start + 20]!r}"
+            ) from error
+        if code.strip() != b"0":
+            ended = code.decode(errors="replace").strip()
+            raise UsageError(f"--host-discovery-script {self._script} ended with exit code {ended}")
         return parse_discovered(text, self._slots)
 
-    def _printed(self) -> str:
-        """What the script prints.
+    def _printed(self) -> bytes:
+        """What the script prints; a byte more than `_MOST` where it is more than that.
 
         Raises:
             OSError: it cannot be run.
@@ -80,18 +97,19 @@ class Discovery:
             ["/bin/sh", "-c", _ASK, self._script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            text=True,
             start_new_session=True,
             preexec_fn=elastic_signals.unblock,
         )
         self.scripts.add(asked.pid)
+        ended = False
         try:
-            return asked.communicate(timeout=_SCRIPT)[0]
-        except BaseException:  # a signal that ends the job, for one
-            os.killpg(asked.pid, signal.SIGKILL)
-            asked.communicate()
-            raise
-        finally:
+            printed, ended = _read(asked)
+            return printed
+        finally:  # also where a signal ends the job
+            if not ended:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(asked.pid, signal.SIGKILL)
+            asked.communicate()  # until all that it has started has ended
             self.scripts.discard(asked.pid)
 
     def look(self) -> None:
@@ -108,6 +126,27 @@ class Discovery:
         while True:
             time.sleep(_POLL)
             self.look()
+
+
+def _read(asked: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
+    """What a script prints, at most a byte more than `_MOST`, and whether it has ended.
+
+    Raises:
+        subprocess.TimeoutExpired: it takes too long.
+    """
+    until, printed = time.monotonic() + _SCRIPT, b""
+    assert asked.stdout is not None
+    output = asked.stdout
+    while len(printed) <= _MOST:
+        left = until - time.monotonic()
+        if left <= 0 or not select.select([output], [], [], left)[0]:
+            raise subprocess.TimeoutExpired(asked.args, _SCRIPT)
+        piece = os.read(output.fileno(), _MOST + 1 - len(printed))
+        if not piece:
+            asked.wait(max(0.1, until - time.monotonic()))
+            return printed, True
+        printed += piece
+    return printed, False
 
 
 def fixed_hosts(
@@ -127,7 +166,8 @@ def fixed_hosts(
         given = run.given_hosts(options)
         check_slots(given, ranks, FEWER_RANKS)
         return given
-    found = allocation(environ)
+    # A rank that starts a job starts it beside itself.
+    found = None if is_rank(environ) else allocation(environ)
     if found is None or all_local(found.hosts, socket.gethostname()):
         return ()
     if SLURM_JOB not in environ:

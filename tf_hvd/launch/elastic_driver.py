@@ -1,6 +1,6 @@
 """`tf_hvd run --min-np`: starts a job again when ranks have ended, and when hosts come or go.
 
-What the ranks have committed lies in stores, one on each host, which live as long as this process.
+What the ranks have committed is kept by the agents of the hosts, this process for its own machine.
 """
 
 from __future__ import annotations
@@ -8,28 +8,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
-from tf_hvd.core import commit_store, config
-from tf_hvd.launch import elastic_signals, interpreter, processes, run, supervise
+from tf_hvd.core import config, contract
+from tf_hvd.launch import elastic_signals, interpreter, processes, run
+from tf_hvd.launch.commits import Parts
+from tf_hvd.launch.elastic_agents import Agents
 from tf_hvd.launch.elastic_discovery import SLURM_JOB, Discovery, fixed_hosts
 from tf_hvd.launch.elastic_hosts import Cooldown, Hosts, slots_of
-from tf_hvd.launch.elastic_start import End, Starter
-from tf_hvd.launch.elastic_stores import Stores
-from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.grace import Reach, by_srun_with_all_cores, by_ssh
+from tf_hvd.launch.environment import is_rank, without_launcher
+from tf_hvd.launch.errors import HostsError, UsageError
+from tf_hvd.launch.far_agent import FarAgent
+from tf_hvd.launch.grace import Reach, by_srun, by_ssh
 from tf_hvd.launch.host_check import ssh_command
 from tf_hvd.launch.hosts import Host, all_local, is_address, is_same
-from tf_hvd.launch.job_watch import say
+from tf_hvd.launch.job_watch import Beside, say
 from tf_hvd.launch.launchers import find_launcher
+from tf_hvd.launch.run import End
+from tf_hvd.launch.session import Home
 
 _LOOK = 0.25
 # So many starts in a row that have not come to a commit of their own end the job.
@@ -39,6 +39,7 @@ _GONE = (
     "tf_hvd run: its commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER to "
     "keep the last one on disk, so that the same command can go on from it"
 )
+_STANDBY = "TF_HVD_ELASTIC_STANDBY"  # a setting that went
 _ELASTIC_ALONE = {
     "max_np": "max-np",
     "reset_limit": "reset-limit",
@@ -82,41 +83,33 @@ def _check_numbers(wanted: int | None, least: int | None, most: int | None) -> N
         raise UsageError(f"--max-np {most} is less than the {first} ranks to begin with")
 
 
-class _Watch:
+class _Beside:
     """Looks on while one start runs: whether hosts come or go."""
 
-    def __init__(self, driver: Driver, hosts: tuple[Host, ...]) -> None:
+    def __init__(self, driver: Driver, hosts: tuple[Host, ...], number: int) -> None:
         self._driver, self._hosts = driver, hosts
+        self.number = number
+        """Which start it is."""
         self.told = 0
         """What the ranks were told of it: for that they end, though nothing has failed."""
 
-    def started(self, process: int) -> None:
-        """The start runs."""
-
-    def look(self) -> float | None:
+    def look(self) -> float:
         """Tells the ranks if there are other hosts than theirs."""
+        self._driver.agents.revive(host.name for host in self._hosts)
         says = self._driver.change(self._hosts)
         if says & ~self.told:
             self.told |= says
             self._driver.notify(says)
         return _LOOK
 
-    def hand_on(self, signum: int, grace: float) -> bool:
-        """The start gets it itself."""
-        return False
-
-    def grace_is_over(self) -> None:
-        """It has not ended."""
-
-    def fate(self, process: int) -> supervise.Fate:
-        """What is for all starts outlives it: stores, discovery, and what they have started."""
-        if processes.name(process) == commit_store.STANDBY_NAME:
-            return supervise.Fate.LEFT
+    def spares(self, process: int) -> bool:
+        """Ways to agents, discovery, and what they have started."""
         above = {process, *processes.ancestors(process)}
-        if any(processes.name(each) == commit_store.STANDBY_NAME for each in above):
-            return supervise.Fate.KILLED  # a rank
-        stays = not above.isdisjoint(self._driver.processes())
-        return supervise.Fate.LEFT if stays else supervise.Fate.KILLED
+        return not above.isdisjoint(self._driver.processes())
+
+    def agent(self, host: str) -> FarAgent | None:
+        """That of another machine, if it runs."""
+        return self._driver.agents.of(host)
 
 
 class Driver:
@@ -124,8 +117,9 @@ class Driver:
 
     Args:
         options: of `tf_hvd run`.
-        stores: the commit stores of its hosts.
-        start: makes a start on hosts, with a number, that a watch looks on at.
+        agents: of its hosts.
+        parts: of what its ranks have committed.
+        start: makes a start on hosts, that somebody looks on at besides.
         fixed: its hosts, where they stay.
         discovery: finds its hosts; None: they stay.
     """
@@ -133,20 +127,20 @@ class Driver:
     def __init__(
         self,
         options: argparse.Namespace,
-        stores: Stores,
-        start: Callable[[Sequence[Host], int, supervise.Watch], End],
+        agents: Agents,
+        parts: Parts,
+        start: Callable[[Sequence[Host], Beside], End],
         fixed: Sequence[Host] = (),
         discovery: Discovery | None = None,
     ) -> None:
         self._options, self._start, self._discovery = options, start, discovery
+        self.agents, self._parts = agents, parts
         self._hosts = Hosts(Cooldown(*options.cooldown) if options.cooldown else None)
         self._hosts.found(fixed)
         self._np = _ranks_at_first(options)
         self._least = options.min_np or self._np
         self._notices = 0
         self._reached = 0  # the newest commit that all ranks have written
-        self.stores = stores
-        """The commit stores of the hosts."""
 
     def run(self) -> int:
         """Runs the job to its end; returns its exit code.
@@ -160,28 +154,29 @@ class Driver:
             if restarts:
                 say(self._again_text(restarts, hosts))
             names = [host.name for host in hosts]
-            self.stores.keep([*names, *self._hosts.names()])
-            self.stores.begin(names, restarts)
-            watch = _Watch(self, hosts)
-            end = self._start(hosts, restarts, watch)
-            newest = self.stores.newest(slots_of(hosts))
+            self.agents.keep([*names, *self._hosts.names()])
+            self.agents.begin(names, restarts)
+            beside = _Beside(self, hosts, restarts)
+            try:
+                end = self._start(hosts, beside)
+            except HostsError as error:
+                self._leave_out(error.wrong, names, restarts)
+                continue
+            newest = self._parts.newest(slots_of(hosts))
             went_on, self._reached = newest > self._reached, max(newest, self._reached)
-            if end.asked or end.code == 0 or end.refused:
+            if end.asked or end.code == 0:
                 self._say_what_is_gone(end)
                 return end.code
-            if end.unfit:
-                self._leave_out(end.unfit, names, restarts)
-                continue
             restarts += 1
             # Ranks that have ended for the end of another one have the same exit code.
-            agreed = watch.told and end.code == commit_store.START_AGAIN
+            agreed = beside.told and end.code == contract.START_AGAIN
             in_vain = 0 if went_on else in_vain + (not agreed)
             if went_on:
                 self._hosts.went_on()
             self._note_failure(end, names)
             if why := self._gives_up(restarts, in_vain):
                 say(f"tf_hvd run: giving up: {why}")
-                return end.code if end.code != commit_store.START_AGAIN else _FAILED
+                return end.code if end.code != contract.START_AGAIN else _FAILED
 
     def change(self, hosts: tuple[Host, ...]) -> int:
         """What to tell the ranks of a start on these hosts; 0: nothing."""
@@ -191,7 +186,7 @@ class Driver:
         usable = {host.name: host.slots for host in self._chosen()}
         running = {host.name: host.slots for host in hosts}
         # Ranks are not to end for a host that nobody can reach.
-        answers = self.stores.look_for([name for name in usable if name not in running])
+        answers = self.agents.look_for([name for name in usable if name not in running])
         for name, answer in answers.items():
             if not answer:
                 del usable[name]
@@ -199,20 +194,20 @@ class Driver:
                 self._lose(name)
         says = 0
         if any(usable.get(name, 0) < slots for name, slots in running.items()):
-            says |= commit_store.REMOVED
+            says |= contract.REMOVED
         if any(running.get(name, 0) < slots for name, slots in usable.items()):
-            says |= commit_store.ADDED
+            says |= contract.ADDED
         # Fewer than are needed would only be ended.
         return says if sum(usable.values()) >= self._least else 0
 
     def processes(self) -> set[int]:
-        """Those here that are the job's for all its starts: stores, ways to them, discovery."""
-        return self.stores.processes() | (self._discovery.scripts if self._discovery else set())
+        """Those here that are the job's for all its starts: ways to agents, discovery."""
+        return self.agents.processes() | (self._discovery.scripts if self._discovery else set())
 
     def notify(self, says: int) -> None:
         """Tells all ranks, which end at a commit that they agree on."""
         self._notices += 1
-        self.stores.notify(self._notices, says)
+        self.agents.notify(self._notices, says)
 
     def _wait_for_hosts(self, restarts: int) -> tuple[Host, ...]:
         """The hosts of the next start.
@@ -229,13 +224,11 @@ class Driver:
             hosts = self._chosen()
             if slots_of(hosts) >= (wanted if time.monotonic() < until else self._least):
                 names = [host.name for host in hosts]
-                lost = self.stores.start(names)
+                lost = self.agents.start(names)
                 if not lost:
                     self._hosts.reached(names)
                     return hosts
                 for name in lost:
-                    if _is_here(name):
-                        raise UsageError("the commit store of this machine could not be started")
                     if not restarts and self._discovery is None:
                         raise UsageError(f"host {name} cannot be reached")
                     self._lose(name)
@@ -293,7 +286,7 @@ class Driver:
             say(f"tf_hvd run: {why}; it is left out for {delay:.0f} s")
 
     def _note_failure(self, end: End, names: Sequence[str]) -> None:
-        for name in self.stores.lost(names):
+        for name in self.agents.lost(names):
             # That of this machine is started again; another one may have been withdrawn.
             if not _is_here(name) and name in self._hosts.names():
                 self._lose(name)
@@ -348,7 +341,7 @@ def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
     @functools.lru_cache(1)
     def way() -> Reach:
         if SLURM_JOB in environ:
-            return by_srun_with_all_cores
+            return by_srun
         launcher = find_launcher(options.mpi, environ)
         family = launcher.family if launcher else "openmpi"
         settings = {**environ, **run.ssh_settings(family, options, environ)}
@@ -368,32 +361,33 @@ def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         UsageError: it cannot be started as asked.
     """
     try:
-        with elastic_signals.obeyed(), _folder() as folder:
-            return _drive(options, environ, folder)
+        with elastic_signals.obeyed(), Home() as home:
+            return _drive(options, environ, home)
     except elastic_signals.Asked as asked:
         say(f"tf_hvd run: the job was ended by {signal.Signals(asked.signum).name}")
         return 128 + asked.signum
 
 
-def _drive(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> int:
+def _drive(options: argparse.Namespace, environ: Mapping[str, str], home: Home) -> int:
+    if environ.get(_STANDBY):
+        raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
     script, ranks = options.host_discovery_script, _ranks_at_first(options)
     discovery = Discovery(script, options.slots_per_host) if script else None
     named = () if discovery else fixed_hosts(options, environ, ranks)
     fixed = named or (() if discovery else (Host("localhost", ranks),))
-    token = secrets.token_hex(8)
     python = interpreter.python_of(options.command[0], environ) or sys.executable
-    stores = Stores(token, _reach(options, environ), _is_here, python)
-    start = Starter(options, environ, folder, token, named=bool(discovery or named)).start
-    try:
-        return Driver(options, stores, start, fixed, discovery).run()
-    finally:
-        stores.close()
+    agents = Agents(home, _reach(options, environ), _is_here, python)
+    # Of a rank's job its starts, which are none of a rank, are told that it is here.
+    told = bool(discovery or named or is_rank(environ))
 
+    def start(hosts: Sequence[Host], beside: Beside) -> End:
+        given = {**vars(options), "np": slots_of(hosts), "hostfile": None}
+        if told:
+            given["hosts"] = ",".join(map(str, hosts))
+        own = without_launcher(environ)
+        return run.start_once(argparse.Namespace(**given), own, home, beside)
 
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="tf_hvd-elastic-"))
     try:
-        yield folder
+        return Driver(options, agents, home.parts, start, fixed, discovery).run()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        agents.close()

@@ -7,10 +7,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.core.commit_store import JOB_VARIABLE
+from tf_hvd.core import contract
 from tf_hvd.launch.errors import UsageError, read_text
 from tf_hvd.launch.launchers import LIBRARY_VARIABLE, Launcher
-from tf_hvd.launch.rank import FOLDER_VARIABLE, RECORDING
 from tf_hvd.launch.task import RANK_VARIABLES
 
 # What does not go to other machines: Horovod's rule (its util/env.py) ...
@@ -30,16 +29,15 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 # By these a rank of MPI is known. Not by SLURM_PROCID, which all processes of a step have.
 MPI_RANK_VARIABLES = (*RANK_VARIABLES["openmpi"], *RANK_VARIABLES["mpich"])
-# The names of the variables by which `tf_hvd run` has set up MPI for one job, comma-separated.
-SETTINGS_VARIABLE = "TF_HVD_LAUNCHER_SETTINGS"
 TIMELINE = "HOROVOD_TIMELINE"
 # What tf_hvd tells its own processes.
 INTERNAL_VARIABLES = frozenset(
     {
-        *("TF_HVD_STARTED_BY", "TF_HVD_LAUNCHED_RANK", "TF_HVD_LISTEN_ON"),
-        *(FOLDER_VARIABLE, SETTINGS_VARIABLE, RECORDING, JOB_VARIABLE),
+        *(contract.JOB, contract.START, contract.RANK, contract.RECORDING),
+        *(contract.STARTED_BY, contract.SETTINGS, contract.LAST),
     }
 )
+_OF_A_RANK = INTERNAL_VARIABLES - {contract.JOB}  # an inner job tells the outer one of itself
 # What launchers tell their ranks. Their users' settings (OMPI_MCA_*, PMIX_MCA_*, HYDRA_*) stay.
 _TOLD_PREFIXES = ("OMPI_COMM_WORLD_", "OMPI_WORLD_", "PMI_", "PMIX_")
 _TOLD = frozenset(
@@ -52,7 +50,7 @@ _TOLD = frozenset(
         *("OMPI_TOOL_NAME", "OMPI_UNIVERSE_SIZE", "OMPI_VERSION", "OPAL_USER_PARAMS_GIVEN"),
         *("PRTE_LAUNCHED", "PRTE_SHARED_FS"),
         "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",  # Hydra's, of its -iface
-        *(INTERNAL_VARIABLES - {FOLDER_VARIABLE}),  # an inner job tells the outer one of itself
+        *_OF_A_RANK,
     }
 )
 _SETTINGS_PREFIX = "PMIX_MCA_"
@@ -64,7 +62,7 @@ def with_own_timeline(environ: Mapping[str, str]) -> dict[str, str]:
     The second start's timeline is "trace.restart-1.json" where the first one's is "trace.json". Of
     metrics there is one file: whoever reads counters knows that they begin anew.
     """
-    number = environ.get(JOB_VARIABLE, "").partition(":")[2]
+    number = environ.get(contract.START, "")
     path = environ.get(TIMELINE, "")
     if number in ("", "0") or path in ("", "DYNAMIC"):
         return dict(environ)
@@ -83,15 +81,20 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     A program that starts MPI with these variables joins the job of the rank that started it, under
     that rank's number.
     """
-    if not is_rank(environ):
-        return dict(environ)
-    told = _TOLD.union(environ.get(SETTINGS_VARIABLE, "").split(","))
+    if not is_rank(environ):  # but perhaps the one rank of a job without MPI
+        return {name: text for name, text in environ.items() if name not in _OF_A_RANK}
+    told = _TOLD.union(environ.get(contract.SETTINGS, "").split(","))
     return {
         name: text
         for name, text in environ.items()
         if name not in told
         and (not name.startswith(_TOLD_PREFIXES) or name.startswith(_SETTINGS_PREFIX))
     }
+
+
+def own_settings(ours: Mapping[str, str]) -> dict[str, str]:
+    """Variables that set up MPI for one job, and their names: a rank's own job is without them."""
+    return {**ours, contract.SETTINGS: ",".join(ours)} if ours else {}
 
 
 def exported_names(environ: Mapping[str, str], asked: Collection[str] = ()) -> list[str]:
@@ -160,6 +163,8 @@ def rank_environment(
     ranks = {"TTY_COMPATIBLE": str(int(terminal)), **environ, **launcher.environment}
     if launcher.library:
         ranks[LIBRARY_VARIABLE] = launcher.library
+    if launcher.family == "mpich":
+        ranks[contract.LAST] = ""
     return ranks
 
 

@@ -2,27 +2,23 @@
 
 Nobody's end may end the others: MPI's launchers kill all ranks when the first has ended. So the
 keepers (keeper.py) are told to hold their rank's end back, before the ranks are told to end, and
-are released when all have. On other machines a deputy (deputy.py), started by ssh or srun, does
-that.
+are released when all have. On other machines their agent, started by ssh or srun, does that.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import shlex
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tf_hvd.launch import deputy, keeper
-from tf_hvd.launch.culprit import listed
+from tf_hvd.core import contract
+from tf_hvd.core.ranks_text import ranks_text
+from tf_hvd.launch import keeper
+from tf_hvd.launch.far_agent import FarAgent
+from tf_hvd.launch.rank_signals import Ranks
 
 # In seconds: how long the other ranks are not told yet for a machine that does not answer at first;
 # for one to answer later, and between two looks; for what has been told to be done. For who is
@@ -40,9 +36,9 @@ class Elsewhere:
     """The other machines of a job, and how they are reached."""
 
     hosts: Sequence[str] = ()
-    reach: Reach | None = None
-    """None where nothing is known that reaches them."""
-    environ: Mapping[str, str] = field(default_factory=dict)
+    agent: Callable[[str], FarAgent] | None = None
+    """Gives that of a host, which is started if it does not run; None where nothing is known that
+    reaches them."""
 
 
 def by_ssh(ssh: Sequence[str]) -> Reach:
@@ -58,36 +54,30 @@ def by_srun(host: str, words: Sequence[str]) -> list[str]:
     return [*_SRUN, "--cpus-per-task=1", f"--nodelist={host}", *words]
 
 
-def by_srun_with_all_cores(host: str, words: Sequence[str]) -> list[str]:
-    """The same for what has children that need them: it gets all that the job has there."""
-    return [*_SRUN, "--cpu-bind=none", f"--nodelist={host}", *words]
-
-
 class Grace:
     """Asks a job's ranks to end, once, and waits until all have. For the thread that supervises.
 
     Args:
-        folder: the job's.
+        job: its name.
         elsewhere: the machines other than this one.
     """
 
-    def __init__(self, folder: str, elsewhere: Elsewhere) -> None:
-        self._here = deputy.Deputy(folder)
-        self._folder = folder
+    def __init__(self, job: str, elsewhere: Elsewhere) -> None:
+        self._here = Ranks(job)
         self._elsewhere = elsewhere
-        self._hosts = elsewhere.hosts if elsewhere.reach else ()  # those that can be reached
+        self._hosts = elsewhere.hosts if elsewhere.agent else ()  # those that can be reached
         self._signum = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="grace", daemon=True)
         # What the thread has found out; read when it has ended.
-        self._unreached = [] if elsewhere.reach else list(elsewhere.hosts)
+        self._unreached = [] if elsewhere.agent else list(elsewhere.hosts)
         self.killed: list[int] = []
         """The ranks that had not ended, and had to be killed."""
 
     def begin(self, signum: int) -> str:
         """Asks them by that signal; returns who is asked, as a sentence has it. Empty: nobody."""
-        here = self._here.ranks()
-        who = [listed(here)] * bool(here)
+        here = self._here.alive()
+        who = [ranks_text(here)] * bool(here)
         if self._hosts:
             who.append(f"{'those' if here else 'the ranks'} on {', '.join(self._hosts)}")
         if who:
@@ -105,7 +95,7 @@ class Grace:
         """How it came out, as a sentence has it."""
         self._thread.join(_DONE)
         if self.killed:
-            how = f"{listed(self.killed)} had not ended yet and had to be killed"
+            how = f"{ranks_text(self.killed)} had not ended yet and had to be killed"
         else:
             how = f"all ranks{' of this machine' * bool(self._unreached)} ended by themselves"
         if self._unreached:
@@ -117,7 +107,7 @@ class Grace:
         links, late = self._connect()
         self._here.to_programs(self._signum)
         for link in links:
-            link.say(deputy.TO_PROGRAMS, self._signum)
+            link.signal(contract.TO_PROGRAMS, self._signum)
         while ((alive := self._alive(links)) or late) and not self._over.wait(_LOOK):
             self._take_late(links, late)
         self._give_up(late)
@@ -125,7 +115,7 @@ class Grace:
         if alive:
             self._here.to_programs(signal.SIGKILL)
             for link in links:
-                link.say(deputy.TO_PROGRAMS, signal.SIGKILL)
+                link.signal(contract.TO_PROGRAMS, signal.SIGKILL)
             self._wait_until_gone(links)
         # One keeper's end has MPI's launcher kill the others, which by now have nothing to do.
         # Those of this machine come last: others clear what their ranks have left here.
@@ -135,26 +125,28 @@ class Grace:
             link.wait()
         self._here.to_keepers(keeper.RELEASE)
 
-    def _wait_until_gone(self, links: list[_Link]) -> None:
+    def _wait_until_gone(self, links: list[FarAgent]) -> None:
         until = time.monotonic() + _GONE
         while self._alive(links) and time.monotonic() < until:
             time.sleep(_SOON)
 
-    def _connect(self) -> tuple[list[_Link], list[_Link]]:
+    def _connect(self) -> tuple[list[FarAgent], list[FarAgent]]:
         """The machines that are reached, whose ranks hold back their ends by now, and others."""
-        links = [_Link(host, self._elsewhere, self._folder) for host in self._hosts]
+        links = []
+        if self._elsewhere.agent:
+            links = [self._elsewhere.agent(host) for host in self._hosts]
         for link in links:
-            link.say(deputy.TO_KEEPERS, keeper.HOLD)
-            link.say(deputy.LOOK)
+            link.signal(contract.TO_KEEPERS, keeper.HOLD)
+            link.look()
         until = time.monotonic() + _REACHED
-        late = [link for link in links if not link.answers(until, self._over)]
+        late = [link for link in links if not link.has_looked(until, self._over)]
         return [link for link in links if link not in late], late
 
-    def _take_late(self, links: list[_Link], late: list[_Link]) -> None:
+    def _take_late(self, links: list[FarAgent], late: list[FarAgent]) -> None:
         """Tells the ranks of machines that are reached by now: a login may take long."""
         for link in list(late):
-            if link.answers(0.0, self._over):
-                link.say(deputy.TO_PROGRAMS, self._signum)
+            if link.has_looked(0.0, self._over):
+                link.signal(contract.TO_PROGRAMS, self._signum)
                 links.append(link)
             elif link.ended:
                 self._give_up([link])
@@ -162,79 +154,19 @@ class Grace:
                 continue
             late.remove(link)
 
-    def _give_up(self, links: Sequence[_Link]) -> None:
+    def _give_up(self, links: Sequence[FarAgent]) -> None:
         for link in links:
             link.close()
             self._unreached.append(link.host)
 
-    def _alive(self, links: list[_Link]) -> list[int]:
+    def _alive(self, links: list[FarAgent]) -> list[int]:
         """The ranks that have not ended. Forgets machines that do not answer any more."""
         until = time.monotonic() + _ANSWER
         for link in links:
-            link.say(deputy.LOOK)
-        silent = [link for link in links if not link.answers(until, self._over)]
+            link.look()
+        silent = [link for link in links if not link.has_looked(until, self._over)]
         if not self._over.is_set():  # else they are told what the others are
             self._give_up(silent)
             links[:] = [link for link in links if link not in silent]
         there = (number for link in links for number in link.ranks)
-        return sorted({*self._here.ranks(), *there})
-
-
-class _Link:
-    """A deputy on another machine."""
-
-    def __init__(self, host: str, elsewhere: Elsewhere, folder: str) -> None:
-        assert elsewhere.reach
-        self.host = host
-        file = str(Path(deputy.__file__))
-        words = [sys.executable, "-I", "-S", file, folder, str(int(keeper.RELEASE))]
-        self._process = subprocess.Popen(
-            elsewhere.reach(host, words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env=dict(elsewhere.environ),
-            start_new_session=True,  # a second Ctrl-C is for us alone
-        )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._to, self._from = self._process.stdin, self._process.stdout
-        self._heard = b""
-        self.ranks: list[int] = []
-        """Those that had not ended when it answered last."""
-        self.ended = False
-        """Whether nothing more comes from it: the machine was not to be reached."""
-
-    def say(self, what: str, signum: int = 0) -> None:
-        """Tells it something; see `deputy.main`."""
-        with contextlib.suppress(OSError):  # it is gone, and will not answer
-            self._to.write(f"{what} {int(signum)}\n".encode())
-
-    def answers(self, until: float, over: threading.Event) -> bool:
-        """Whether it tells of `ranks` until that time, and before nobody waits any more."""
-        while True:
-            *lines, self._heard = self._heard.split(b"\n")
-            for line in lines:
-                begin, mark, ranks = line.decode(errors="replace").partition(deputy.RANKS)
-                if mark and not begin:
-                    self.ranks = [int(number) for number in ranks.split()]
-                    return True
-            left = max(0.0, until - time.monotonic())
-            if select.select([self._from], [], [], min(left, _LOOK))[0]:
-                piece = os.read(self._from.fileno(), 4096)
-                self._heard += piece
-                self.ended = not piece
-            elif not left or over.is_set():
-                return False
-            if self.ended:
-                return False
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._to.close()
-
-    def wait(self) -> None:
-        """Waits until it has done what it was told, for a while."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_DONE)
+        return sorted({*self._here.alive(), *there})

@@ -1,59 +1,62 @@
 """Waits for a rank's program, which it has started, and tells the launcher how it has ended.
 
-A process between the MPI's launcher and the program, for each rank. Part of rank.py and deputy.py,
+A process between the MPI's launcher and the program, for each rank. Part of rank.py and agent.py,
 which are run as files by an isolated Python: it knows the standard library alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import resource
 import signal
+import sys
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import NoReturn
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-# What files in the launcher's folder are called, each with a rank's number behind it.
-ENDED, RUNNING = "ended.", "running."
-# What a keeper is told (deputy.py): to hold its rank's end back, and no longer.
+if TYPE_CHECKING or __package__:
+    from tf_hvd.core import contract, messages
+    from tf_hvd.launch import proc
+else:  # as a file
+    sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "core"))
+    import contract
+    import messages
+    import proc
+
+# What a keeper is told (rank_signals.py): to hold its rank's end back, and no longer.
 HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
-# By this name others know that a keeper's program is its child: the ranks (IsKeeper in
-# runtime/base), and deputy.py.
-NAME = "tf_hvd_run_rank"
-# And by this, with a process's number, that a process stands in for that one (stand_in.py).
-STANDS_IN = "tf_hvd:"
 # What is for the program alone, of what comes to both.
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# MPICH, Open MPI, Open MPI before 5 and Intel MPI name their shared memory so.
-_SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "Intel_MPI_")
 # In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
 _LOOK, _GRACE = 2.0, 5.0
 _PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
 
 
 def watch_child(
-    folder: str, rank: int, save: Callable[[], None], kept: Collection[str] = ()
+    link: messages.Link | None,
+    rank: int,
+    launcher: int,
+    save: Callable[[], None],
+    kept: Collection[str] = (),
 ) -> None:
-    """Forks: the child returns and becomes the rank, this process notes that it runs, how it ends.
+    """Forks: the child returns and becomes the rank, this process tells that it runs, how it ends.
 
     MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
     others ran still. A signal that the launcher sends goes to both, as they are one process group.
 
     Args:
-        folder: the launcher's; empty on another machine.
+        link: to the agent; None on another machine.
         rank: whose child it is.
+        launcher: the process that has started this one.
         save: called at a bad end.
         kept: files, by number, that `save` needs.
     """
-    launcher = os.getppid()
-    running = os.path.join(folder, f"{RUNNING}{rank}")
-    if folder:
-        with contextlib.suppress(OSError):
-            os.close(os.open(running, os.O_CREAT | os.O_WRONLY, 0o600))
     # From before the fork on: a keeper that got no core would not be known, or be ended.
     handled = signal.pthread_sigmask(signal.SIG_BLOCK, _Keeper.HEARD | set(_NOT_OURS))
-    call_oneself(NAME)
+    call_oneself(contract.KEEPER)
     child = os.fork()
     if child == 0:
         call_oneself("python")
@@ -62,14 +65,13 @@ def watch_child(
     keeper = _Keeper(child, launcher)
     # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
     # holds this one any more, before it is told how the rank has ended.
-    close_all({os.environ.get(_PMI, ""), *kept})
+    close_all({os.environ.get(_PMI, ""), *kept, *([str(link.fileno())] if link else [])})
+    tell(link, contract.RUNS, rank, process=child, kept=True)
     for signum in _NOT_OURS:
         signal.signal(signum, signal.SIG_IGN)
     code = keeper.wait()
-    if folder:
-        with contextlib.suppress(OSError):
-            _note_end(folder, rank, code)
-    elif code:
+    tell(link, contract.ENDED, rank, code=code)
+    if link is None and code:
         save()
     keeper.hold()
     end_as(code)
@@ -86,15 +88,11 @@ def end_as(code: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _note_end(folder: str, rank: int, code: int) -> None:
-    if not code:
-        os.unlink(os.path.join(folder, f"{RUNNING}{rank}"))
-        return
-    new = os.path.join(folder, f"new.{ENDED}{rank}")
-    with open(new, "w") as file:
-        file.write(str(code))
-    # In one piece: the launcher may kill us here, and the file be read.
-    os.rename(new, os.path.join(folder, f"{ENDED}{rank}"))
+def tell(link: messages.Link | None, what: str, rank: int, **more: int) -> None:
+    """Tells the agent, if there is one, something of a rank."""
+    if link is not None:
+        with contextlib.suppress(OSError):  # it is gone
+            link.send({"do": what, "rank": rank, "time": time.time_ns(), **more})
 
 
 def call_oneself(name: str) -> None:
@@ -146,7 +144,7 @@ class _Keeper:
                 return os.waitstatus_to_exitcode(status)
             if orphaned is None and os.getppid() != self._launcher:
                 orphaned = time.monotonic()
-                remove_segments(_segments_of(program_of(self._child)))
+                remove_segments(_segments_of(self._child))
                 with contextlib.suppress(OSError):  # what it has started as well, its data loaders
                     os.killpg(os.getpgid(self._child), signal.SIGTERM)
             elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
@@ -168,29 +166,34 @@ class _Keeper:
         if heard is not None and heard.si_signo != signal.SIGCHLD:
             self._held = heard.si_signo == HOLD
             if self._held:
-                self._segments |= _segments_of(program_of(self._child))
+                self._segments |= _segments_of(self._child)
         return heard is not None
 
 
-def program_of(process: int) -> int:
-    """The process that a rank's program runs in, of the one that stands in for it, if one does."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/comm") as file:
-        start, stands_in, number = file.read().strip().rpartition(STANDS_IN)
-        if stands_in and not start and number.isdigit():
-            return int(number)
-    return process
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """The options of a rank whose command line that is (rank.py); empty if it is none."""
+    for file, text in itertools.pairwise(words):
+        if os.path.basename(file) == "rank.py":
+            with contextlib.suppress(ValueError):
+                options: dict[str, Any] = json.loads(text)
+                return options
+    return {}
+
+
+def number_of(options: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+    """Which rank has these options and this environment."""
+    names = options["variables"]
+    return next((int(environ[name]) for name in names if environ.get(name, "").isdigit()), 0)
 
 
 def _segments_of(process: int) -> set[str]:
     """The names in /dev/shm that a process uses."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/maps", errors="replace") as maps:
-        return {line.rstrip("\n").partition("/dev/shm/")[2] for line in maps}
-    return set()
+    return {line.partition("/dev/shm/")[2] for line in proc.maps(process)}
 
 
 def remove_segments(names: Iterable[str]) -> None:
     """Removes those in /dev/shm that are MPI's and nobody else removes; who uses one keeps it."""
     for name in names:
-        if name.startswith(_SEGMENTS) and "/" not in name:
+        if name.startswith(contract.MPI_SEGMENTS) and "/" not in name:
             with contextlib.suppress(OSError):
                 os.unlink(f"/dev/shm/{name}")

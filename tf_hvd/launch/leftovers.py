@@ -7,30 +7,34 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import psutil
 
-from tf_hvd.launch import keeper, processes, rank
+from tf_hvd.core import contract
+from tf_hvd.launch import keeper, proc, processes
 
 # In seconds, after a `tf_hvd run` that was killed: what ends meanwhile may still write.
 _PASSES = (0.0, 0.5, 2.0, 6.0)
+_CLEARED = "."  # what was noted up to now was cleared
 # The MPIs' launchers and their daemons, as /proc has it: 15 letters.
 _LAUNCHERS = ("prterun", "prte", "prted", "mpiexec.hydra", "hydra_pmi_proxy")
 
 
 class Traces:
-    """A job's folder, and what killed ranks leave of MPI's in shared memory.
+    """The folder of a job's start, and what killed ranks leave of MPI's in shared memory.
 
-    A process of its own waits for the end of this one. Make it before threads are started.
+    A process of its own waits for the end of this one, and clears what was noted and not cleared.
+    Make it before threads are started.
 
     Args:
-        folder: the job's; in it ranks name their shared memory.
+        job: its name.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._noted: list[str] = []
         heard, self._told = os.pipe()
         child = os.fork()
         if child == 0:
@@ -42,46 +46,65 @@ class Traces:
         os.waitpid(child, 0)
         os.close(heard)
 
-    def clear(self) -> None:
-        """Removes all."""
-        with contextlib.suppress(OSError):  # somebody has killed it
-            os.write(self._told, b"0")
-        os.close(self._told)
-        _clear(self._folder)
+    def note_folder(self, folder: Path) -> None:
+        """A start has this folder."""
+        self._note([f"{folder}{os.sep}"])
 
-    def _wait_for_end(self, heard: int) -> NoReturn:
+    def note_segments(self, names: Iterable[str]) -> None:
+        """These are MPI's shared memory, by the names in /dev/shm."""
+        self._note(names)
+
+    def clear(self) -> None:
+        """Removes all that was noted: a start is over."""
+        _clear(self._noted)
+        self._noted = []
+        self._tell([_CLEARED])
+
+    def close(self) -> None:
+        """The job is over."""
+        os.close(self._told)
+
+    def _note(self, names: Iterable[str]) -> None:
+        new = [name for name in names if name not in self._noted]
+        self._noted += new
+        self._tell(new)
+
+    def _tell(self, texts: Sequence[str]) -> None:
+        with contextlib.suppress(OSError):  # somebody has killed it
+            os.write(self._told, os.fsencode("".join(f"{text}\0" for text in texts)))
+
+    def _wait_for_end(self, heard: int) -> None:
         try:
             for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(signum, signal.SIG_IGN)
-            null = os.open(os.devnull, os.O_RDWR)
-            for standard in (0, 1, 2):
-                os.dup2(null, standard)
-            # Also what others wait for the end of, and the end of the pipe that tells ours.
-            for number in map(int, os.listdir("/proc/self/fd")):
-                if number > 2 and number != heard:
-                    with contextlib.suppress(OSError):
-                        os.close(number)
-            if not os.read(heard, 1):
-                for seconds in _PASSES:
-                    time.sleep(seconds)
-                    if seconds:  # at first they have just been told to end
-                        _kill_launchers(str(self._folder))
-                    _clear(self._folder)
+            # Also the end of the pipe that tells ours.
+            keeper.close_all({str(heard)})
+            with open(heard, "rb") as told:
+                noted = os.fsdecode(told.read()).split("\0")[:-1]
+            if not noted or noted[-1] == _CLEARED:
+                return
+            while _CLEARED in noted:
+                noted = noted[noted.index(_CLEARED) + 1 :]
+            for seconds in _PASSES:
+                time.sleep(seconds)
+                if seconds:  # at first they have just been told to end
+                    _kill_launchers(self._job)
+                _clear(noted)
         finally:
             os._exit(0)
 
 
-def _kill_launchers(folder: str) -> None:
+def _kill_launchers(job: str) -> None:
     """Ends the MPI's launcher, which waits for deaf ranks; who watches a rank ends it then."""
     for process in psutil.pids():
-        own = processes.environment(process).get(rank.FOLDER_VARIABLE) == folder
+        own = proc.environment(process).get(contract.JOB) == job
         if own and processes.name(process) in _LAUNCHERS:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
 
 
-def _clear(folder: Path) -> None:
-    for file in folder.glob(f"{rank.JOINED}*"):
-        with contextlib.suppress(OSError):
-            keeper.remove_segments(file.read_text(errors="replace").splitlines())
-    shutil.rmtree(folder, ignore_errors=True)
+def _clear(noted: Sequence[str]) -> None:
+    keeper.remove_segments(name for name in noted if not name.endswith(os.sep))
+    for name in noted:
+        if name.endswith(os.sep):
+            shutil.rmtree(name, ignore_errors=True)

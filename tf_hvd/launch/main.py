@@ -25,6 +25,7 @@ from tf_hvd.launch import (
     supervise,
     timeline,
 )
+from tf_hvd.launch.environment import horovod_path
 from tf_hvd.launch.errors import UsageError
 
 _NOT_AS_ASKED = 2
@@ -50,14 +51,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(_NOT_AS_ASKED, f"{self.prog}: {message}\n")
 
 
-class _Version(argparse.Action):
-    """Prints which wheel this is. Works also beside a TensorFlow that it was not built for."""
+class _Print(argparse.Action):
+    """Prints the text that the function `const` returns, and ends the process with exit code 0."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Ends the process with exit code 0."""
-        info = importlib.import_module("tf_hvd._build_info")
-        print(f"tf_hvd {info.VERSION}, built for TensorFlow {wheels.named(list(info.BUILDS))}")
+        """Prints, and ends."""
+        print(self.const())
         parser.exit()
+
+
+def _version() -> str:
+    """Which wheel this is. Works also beside a TensorFlow that it was not built for."""
+    info = importlib.import_module("tf_hvd._build_info")
+    return f"tf_hvd {info.VERSION}, built for TensorFlow {wheels.named(list(info.BUILDS))}"
 
 
 def _rank_count(text: str) -> int:
@@ -113,7 +119,7 @@ def _add_files(runner: argparse.ArgumentParser) -> None:
         "--timeline",
         metavar="FILE",
         help="write what each rank's collectives do, and when, to FILE and beside it "
-        "(FILE.pftrace: for ui.perfetto.dev)",
+        "(JSON, which ui.perfetto.dev opens)",
     )
     runner.add_argument(
         "--timeline-limit",
@@ -166,7 +172,17 @@ def _add_network(runner: argparse.ArgumentParser) -> None:
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `start`, a function of the parsed options."""
     parser = Parser(prog="tf_hvd", description="Distributed training for TensorFlow.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    parser.add_argument(
+        "--version", action=_Print, const=_version, nargs=0, help="print the version"
+    )
+    parser.add_argument(
+        "--horovod-path",
+        action=_Print,
+        const=horovod_path,
+        nargs=0,
+        help="print the folder that lets `import horovod` give tf_hvd: for PYTHONPATH, under "
+        "launchers other than tf_hvd run",
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     runner = commands.add_parser(
         "run",
@@ -235,7 +251,7 @@ def add_run_options(runner: argparse.ArgumentParser) -> None:
     _add_elastic(runner)
     runner.add_argument("--end-with-parent", type=pathlib.Path, help=argparse.SUPPRESS)
     runner.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
-    runner.set_defaults(start=_start_run, parser=runner, report=None)
+    runner.set_defaults(start=_start_run, parser=runner)
 
 
 def _add_times(runner: argparse.ArgumentParser) -> None:
@@ -374,7 +390,3 @@ def start(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

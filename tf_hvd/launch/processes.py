@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from tf_hvd.launch import proc
+
 # Limits on processes that the kernel has for all, and for a container.
 _LIMITS = (
     "/proc/sys/kernel/pid_max",
@@ -56,6 +58,15 @@ def is_alive(process: int) -> bool:
         return False
 
 
+def is_stopped(process: int) -> bool:
+    """Whether a signal or a debugger has stopped it."""
+    try:
+        status = psutil.Process(process).status()
+    except psutil.Error:
+        return False
+    return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+
 def descendants(without: int | None = None) -> list[int]:
     """The ids of all living processes below this one; zombies do not count.
 
@@ -91,22 +102,6 @@ def name(process: int) -> str:
         return ""
 
 
-def arguments(process: int) -> list[str]:
-    """Its command line; empty if it has ended, or is another user's."""
-    try:
-        return psutil.Process(process).cmdline()
-    except psutil.Error:
-        return []
-
-
-def environment(process: int) -> dict[str, str]:
-    """What it was started with; empty if it has ended, or is another user's."""
-    try:
-        return psutil.Process(process).environ()
-    except psutil.Error:
-        return {}
-
-
 def session(process: int) -> int | None:
     """The id of its session, which `setsid` makes; None if it has ended."""
     try:
@@ -117,8 +112,4 @@ def session(process: int) -> int | None:
 
 def has_tensorflow(process: int) -> bool:
     """Whether TensorFlow's library is loaded in it."""
-    try:
-        with open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as maps:
-            return any("/libtensorflow_" in line for line in maps)
-    except OSError:
-        return False
+    return any("/libtensorflow_" in line for line in proc.maps(process))

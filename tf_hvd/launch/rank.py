@@ -7,44 +7,30 @@ ranks a pipe that nobody writes to, and each has files of its own form for the o
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
+import json
 import os
 import re
 import select
 import selectors
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING or __package__:
+    from tf_hvd.core import contract, messages
     from tf_hvd.launch import keeper
 else:  # as a file
     sys.path.append(os.path.dirname(__file__))
     import keeper
+    from keeper import contract, messages
 
-SOCKET, MACHINE, JOINED = "ranks", "machine", "joined."
-FOLDER_VARIABLE = "TF_HVD_LAUNCHER_FOLDER"
-# How a rank's report begins when its program is another process from now on.
-MOVED = b"moved "
-# By this a rank of an elastic job knows "token:number", which start it is (core/commit_store.py).
-_ELASTIC_JOB = "TF_HVD_ELASTIC_JOB"
-# What the launcher says that it hands over.
-INPUT, ERRORS, NOTHING = "i", "e", "-"
 # How a line of standard error on another machine tells whose it is: as --tag-output does.
 LABEL = re.compile(r"\[1,(\d+)\]<stderr>: ")
-_PRELOADED = "libtf_hvd_listen.so"
-# By these its recorder knows the file that it writes to, and the job: "5:tf_hvd-x7k2"
-# (runtime/base/config.cc); and by this name in what a file is called others know one.
-RECORDING, _RECORDER = "TF_HVD_RECORDING", "tf_hvd_recorder"
 _NEVER_EXECUTED = 0x8  # MFD_NOEXEC_SEAL, Linux 6.3
-DUMP_FOLDER = "TF_HVD_DUMP_DIR"
-# By this the program knows which of the launcher's ranks it is (tf_hvd/core/_launcher.py).
-_NUMBER = "TF_HVD_LAUNCHED_RANK"
 _STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE = 1 << 16
 # In seconds: a line that takes longer to write is shown as far as it is.
@@ -53,28 +39,9 @@ _LINE_END = re.compile(b"([\r\n])")
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
 
-def _rank(variables: str) -> int:
-    for name in variables.split(","):
-        text = os.environ.get(name, "")
-        if text.isdigit():
-            return int(text)
-    return 0
-
-
-def machine() -> str:
-    """What is the same for all processes that can be told apart by their ids alone."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _is_of_this_machine(folder: str) -> bool:
-    """Whether the launcher's folder is one of this machine, and not one that several share."""
-    with contextlib.suppress(OSError), open(os.path.join(folder, MACHINE)) as file:
-        return file.read() == machine()
-    return False
+def is_of_job(words: Sequence[str], job: str) -> bool:
+    """Whether a process with this command line began as a rank of a job."""
+    return bool(job) and keeper.options_of(words).get("job") == job
 
 
 def open_recording() -> int | None:
@@ -84,14 +51,14 @@ def open_recording() -> int | None:
     """
     for flags in (_NEVER_EXECUTED, 0):
         try:
-            file = os.memfd_create(_RECORDER, flags)
+            file = os.memfd_create(contract.RECORDER, flags)
             break
         # Older kernels do not know the flag, others demand it; a Python that was built for old
         # machines has none of it.
         except (OSError, AttributeError):
             continue
     else:
-        path = f"/dev/shm/{_RECORDER}.{os.getpid()}"
+        path = f"/dev/shm/{contract.RECORDER}.{os.getpid()}"
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             os.unlink(path)
@@ -146,53 +113,33 @@ def write_own(folder: str, name: str, data: bytes) -> None:
         os.close(where)
 
 
-def report(folder: str, rank: int, recording: int | None) -> dict[str, int] | None:
-    """Tells the launcher that this rank starts; returns what it hands over.
+def begin(link: messages.Link, rank: int, recording: int | None) -> dict[str, int] | None:
+    """Tells the agent that this rank begins; returns what `tf_hvd run` hands over.
 
-    By name: its standard input, `INPUT`, and where its standard error goes, `ERRORS`. None if there
-    is no launcher on this machine.
+    By name: its standard input, `INPUT`, and where its standard error goes, `ERRORS`. None on
+    another machine, and if there is no `tf_hvd run` any more.
     """
-    files = [] if recording is None else [recording]
-    with contextlib.suppress(OSError), _to_launcher(folder) as link:
-        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
-        link.sendmsg([f"{rank} {os.getpid()}\n".encode()], sent if files else [])
-        room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
-        names, ancillary, _, _ = link.recvmsg(2, room)
-        handed = array.array("i")
-        for _, kind, data in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                handed.frombytes(data)
-        return dict(zip(names.decode(), handed))  # noqa: B905 (as many, or "-" and none)
-    return None
-
-
-def _report_moved(folder: str, rank: int, process: int) -> None:
-    """Tells the launcher that a rank's program is another process, once that is known to it."""
-    with contextlib.suppress(OSError), _to_launcher(folder) as link:
-        link.sendall(MOVED + f"{rank} {process}\n".encode())
-        link.recv(1)
-
-
-@contextlib.contextmanager
-def _to_launcher(folder: str) -> Iterator[socket.socket]:
-    where = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
-        with socket.socket(socket.AF_UNIX) as link:
-            # By a short name: a socket's path may have 107 bytes.
-            link.connect(f"/proc/self/fd/{where}/{SOCKET}")
-            yield link
-    finally:
-        os.close(where)
+        files = [] if recording is None else [recording]
+        said = {"do": contract.BEGINS, "rank": rank, "process": os.getpid()}
+        link.send(said, files=files)
+        answer, _ = link.receive()
+    except (OSError, EOFError, messages.ProtocolError):
+        return None
+    handed, link.files = link.files, []
+    if answer["hands"] is None:
+        return None
+    return dict(zip(answer["hands"], handed))  # noqa: B905 (as many)
 
 
-def _take(handed: dict[str, int], wanted: list[str]) -> None:
+def _take(handed: dict[str, int], takes_input: bool) -> None:
     """Makes what the launcher has handed over the standard input and error."""
-    if "stdin" in wanted:
-        _become_descriptor(handed.get(INPUT, -1), 0)
-    elif INPUT in handed:
-        os.close(handed[INPUT])
-    if ERRORS in handed:
-        _become_descriptor(handed[ERRORS], 2)
+    if takes_input:
+        _become_descriptor(handed.get(contract.INPUT, -1), 0)
+    elif contract.INPUT in handed:
+        os.close(handed[contract.INPUT])
+    if contract.ERRORS in handed:
+        _become_descriptor(handed[contract.ERRORS], 2)
 
 
 def _become_descriptor(given: int, standard: int) -> None:
@@ -251,7 +198,7 @@ def copy_output(
 
 def is_restart(environ: Mapping[str, str]) -> bool:
     """Whether this is an elastic job that has been started before."""
-    return environ.get(_ELASTIC_JOB, "").rpartition(":")[2] not in ("", "0")
+    return environ.get(contract.START, "") not in ("", "0")
 
 
 def _created(path: str) -> int:
@@ -374,23 +321,6 @@ def write_all(to: int, data: bytes) -> bool:
     return True
 
 
-def run_in_standby(command: list[str], token: str, folder: str, rank: int) -> None:
-    """Runs the program in the standby of that name, if it can; does not return then."""
-    if TYPE_CHECKING or __package__:
-        from tf_hvd.launch import stand_in
-    else:
-        import stand_in
-
-    def begins(process: int) -> None:
-        keeper.call_oneself(f"{keeper.STANDS_IN}{process}")
-        if folder:
-            _report_moved(folder, rank, process)
-
-    code = stand_in.run(command, token, begins)
-    if code is not None:
-        keeper.end_as(code)
-
-
 def _become(command: list[str]) -> NoReturn:
     # Python ignores these, and what a process ignores, its successor ignores as well.
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -406,7 +336,7 @@ def _become(command: list[str]) -> NoReturn:
 def _forget_preloaded() -> None:
     """Takes away what was for the launcher alone (network.py): programs listen where they say."""
     preloaded = os.environ.pop("LD_PRELOAD", "").split(":")
-    theirs = [file for file in preloaded if os.path.basename(file) != _PRELOADED]
+    theirs = [file for file in preloaded if os.path.basename(file) != contract.PRELOADED]
     if any(theirs):
         os.environ["LD_PRELOAD"] = ":".join(theirs)
 
@@ -415,45 +345,47 @@ def main(arguments: list[str]) -> NoReturn:
     """Starts a rank.
 
     Args:
-        arguments: the launcher's folder; the variables that may hold the rank, comma-separated;
-            what is wanted, comma-separated: `stdin`, `errors`, `tags`, `timestamps`, `watch`; the
-            output's folder with `{rank:0Nd}` in it, or nothing; then the program and its arguments.
+        arguments: its options (`command_line.by_way_of_rank`), then the program and its arguments.
     """
-    folder, variables, chosen, output, *command = arguments
+    options, command = json.loads(arguments[0]), arguments[1:]
+    launcher = os.getppid()  # before this waits for anybody
     _forget_preloaded()
-    rank, wanted = _rank(variables), chosen.split(",")
-    here = folder if _is_of_this_machine(folder) else ""
-    if not here:
-        os.environ.pop(FOLDER_VARIABLE, None)
-    recording, job = open_recording(), os.path.basename(folder)
-    os.environ.pop(RECORDING, None)
+    rank, label = keeper.number_of(options, os.environ), options["label"]
+    recording = open_recording()
+    os.environ.pop(contract.RECORDING, None)
     if recording is not None:
-        os.environ[RECORDING] = f"{recording}:{job}"
+        os.environ[contract.RECORDING] = f"{recording}:{label}"
+    os.environ[contract.RANK] = str(rank)
 
     def save() -> None:
-        to = os.environ.get(DUMP_FOLDER)
+        to = os.environ.get(contract.DUMP_FOLDER)
         if to and recording is not None:
             with contextlib.suppress(OSError):  # on another machine nobody would read of it
-                save_recording(recording, to, job, rank)
+                save_recording(recording, to, label, rank)
 
-    if "watch" in wanted:
-        keeper.watch_child(here, rank, save, {str(recording)})
-    os.environ[_NUMBER] = str(rank)
-    handed = report(here, rank, recording)
-    _take(handed or {}, wanted)
+    link = handed = None
+    with contextlib.suppress(OSError):  # on another machine, where there is none
+        link = messages.connect(options["job"])
+        handed = begin(link, rank, recording)
+    here = None if handed is None else link
+    if options["watch"]:
+        keeper.watch_child(here, rank, launcher, save, {str(recording)})
+    else:
+        keeper.tell(here, contract.RUNS, rank, process=os.getpid(), kept=False)
+    if link:
+        link.close()
+    _take(handed or {}, options["stdin"])
     label = f"[1,{rank}]<{{}}>: "
-    tags, timestamps = "tags" in wanted, "timestamps" in wanted
     try:
-        if output or tags or timestamps:
+        if options["output"] or options["tags"] or options["timestamps"]:
             # Python keeps back what it prints to a pipe, as this one, until it has much of it.
             os.environ.setdefault("PYTHONUNBUFFERED", "1")
-            copy_output(output.format(rank=rank), label if tags else "", timestamps)
-        if "errors" in wanted and handed is None:
+            folder = options["output"].format(rank=rank)
+            copy_output(folder, label if options["tags"] else "", options["timestamps"])
+        if options["errors"] and handed is None:
             copy_output("", label, timestamps=False, streams={2: _STREAMS[2]})
     except OSError as error:
         sys.exit(f"tf_hvd run: --output-filename: {error.filename}: {error.strerror}")
-    if token := os.environ.get(_ELASTIC_JOB, "").partition(":")[0]:
-        run_in_standby(command, token, here, rank)
     _become(command)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tf_hvd.core import contract
 from tf_hvd.launch import rank
-from tf_hvd.launch.session import Session
+from tf_hvd.launch.job_state import JobState
 from tf_hvd.observe import failure, recording
 
 ENDS = "ends.json"
@@ -33,17 +34,17 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
-def read(session: Session) -> list[recording.Recording]:
+def read(state: JobState) -> list[recording.Recording]:
     """The recordings of this machine's ranks."""
     found = []
-    for file in list(session.recordings.values()):
+    for file in list(state.recordings.values()):
         with contextlib.suppress(recording.RecordingError, OSError):
             found.append(recording.parse(os.pread(file, os.fstat(file).st_size, 0)))
     return found
 
 
 def take(
-    session: Session,
+    state: JobState,
     first: int | None,
     environ: Mapping[str, str],
     recorded: Sequence[recording.Recording],
@@ -54,13 +55,13 @@ def take(
     themselves where no keeper is.
 
     Args:
-        session: has those of this machine's ranks.
+        state: has those of this machine's ranks.
         first: the rank of this machine that was the first to end badly.
         environ: names the folder, `TF_HVD_DUMP_DIR`.
         recorded: what `read` has given.
     """
-    ends = failure.Ends(first, session.codes())
-    folder, error = _save(session, ends, environ.get(rank.DUMP_FOLDER, ""))
+    ends = failure.Ends(first, state.codes())
+    folder, error = _save(state, ends, environ.get(contract.DUMP_FOLDER, ""))
     found = {one.launched: one for one in recorded}
     if folder:
         with contextlib.suppress(recording.RecordingError, OSError):
@@ -72,13 +73,13 @@ def take(
     return Evidence(told.sentence if told.ranks else "", folder, error)
 
 
-def _save(session: Session, ends: failure.Ends, wanted: str) -> tuple[str, str]:
+def _save(state: JobState, ends: failure.Ends, wanted: str) -> tuple[str, str]:
     """Where they lie, and what went wrong; both may be empty."""
     folder = ""
     try:
-        for number, file in list(session.recordings.items()):
+        for number, file in list(state.recordings.items()):
             if wanted:
-                folder = rank.save_recording(file, wanted, session.folder.name, number) or folder
+                folder = rank.save_recording(file, wanted, state.job, number) or folder
         if folder:
             rank.write_own(folder, ENDS, json.dumps(dataclasses.asdict(ends)).encode())
     except OSError as error:

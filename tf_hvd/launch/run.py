@@ -11,13 +11,27 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tf_hvd.core import commit_store
-from tf_hvd.launch import culprit, interpreter, processes, rank, recordings, shared_memory
+from tf_hvd.core import contract
+from tf_hvd.launch import (
+    culprit,
+    far_agent,
+    interpreter,
+    processes,
+    rank,
+    recordings,
+    shared_memory,
+)
 from tf_hvd.launch import job_watch as watching
-from tf_hvd.launch.allocation import allocation
+from tf_hvd.launch.allocation import (
+    HOST_FILES,
+    Allocation,
+    allocation,
+    other_scheduler,
+    unscheduled,
+)
 from tf_hvd.launch.command_line import Job, Output, by_way_of_rank, command_line
 from tf_hvd.launch.environment import (
     TIMELINE,
@@ -27,6 +41,7 @@ from tf_hvd.launch.environment import (
     interface_environment,
     is_rank,
     names_interfaces,
+    own_settings,
     rank_environment,
     session_environment,
     ssh_environment,
@@ -34,6 +49,7 @@ from tf_hvd.launch.environment import (
     without_launcher,
 )
 from tf_hvd.launch.errors import UsageError, read_text
+from tf_hvd.launch.far_agent import FarAgent
 from tf_hvd.launch.grace import Elsewhere, Reach, by_srun, by_ssh
 from tf_hvd.launch.host_check import Needs, check_hosts, goes_by_ssh, ssh_command
 from tf_hvd.launch.hosts import (
@@ -46,22 +62,20 @@ from tf_hvd.launch.hosts import (
     parse_hosts,
     ranks_here,
 )
+from tf_hvd.launch.job_state import JobState
 from tf_hvd.launch.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher, find_launcher
 from tf_hvd.launch.network import (
-    LOOPBACK,
     closed_transports,
     jobs_network,
-    listening_in,
+    listening_on_loopback,
     loopback,
-    ranks_and_daemons,
+    says_where_to_listen,
     stays_here,
 )
-from tf_hvd.launch.session import Session
+from tf_hvd.launch.session import Home, Session
 from tf_hvd.launch.supervise import Ending, supervise
 from tf_hvd.launch.terminal import Terminal
 
-NOT_PASSED_ON = frozenset({"parser", "start", "words"})
-"""What the options have that is not for another process."""
 _FAILED = 1
 _PROCESSES = 2  # of a rank: the program, and who waits for its end
 
@@ -75,24 +89,55 @@ def count_cores() -> int:
     return len(cores)
 
 
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How one start of a job ended."""
+
+    code: int
+    """The exit code of the job; 128 plus the signal's number if a signal ended it."""
+    asked: bool = False
+    """Whether a signal to this process ended it."""
+    host: str = ""
+    """Where the rank ran that was the first to fail; empty: not known."""
+
+
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Starts the program that `options` names and waits for its end.
+    """Starts a job, once, and waits for its end; returns its exit code.
 
     Args:
         options: the parsed arguments of `tf_hvd run`.
         environ: the environment to start it in.
 
-    Returns:
-        The exit code of the job; 128 plus the signal's number if a signal ended it.
+    Raises:
+        UsageError: the job cannot be started as asked.
+    """
+    with Home() as home:
+        return start_once(options, environ, home).code
+
+
+def start_once(
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    home: Home,
+    beside: watching.Beside | None = None,
+) -> End:
+    """Starts the program that `options` names and waits for its end.
+
+    Args:
+        options: the parsed arguments of `tf_hvd run`.
+        environ: the environment to start it in.
+        home: of the job.
+        beside: looks on as well, at a start of an elastic job.
 
     Raises:
         UsageError: the job cannot be started as asked.
     """
-    outer = environ.get(rank.FOLDER_VARIABLE, "")
+    outer = environ.get(contract.JOB, "")
     asked = asked_variables(options.variables, options.env_file, environ)
     asked = {**_files(options), **asked}
-    hosts = _hosts(options, environ)
-    environ = with_own_timeline(_environment(options, {**environ, **asked}))
+    own = {contract.START: str(beside.number)} if beside else {}
+    hosts = _hosts(options, {**environ, **own})
+    environ = with_own_timeline(_environment(options, {**environ, **asked}) | own)
     here = ranks_here(hosts, options.np, socket.gethostname())
     local = all_local(hosts, socket.gethostname())
     command = tuple(options.command)
@@ -106,16 +151,18 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             "--require-init needs a rank on this machine, which is not among the hosts"
         )
     _check_number(here)
+    words = _split(options.mpi_args)
     job = Job(
         ranks=options.np,
         command=command,
         hosts=hosts,
-        launcher_args=_split(options.mpi_args),
+        launcher_args=words,
         cores=count_cores(),
         as_root=os.geteuid() == 0,
         interfaces=options.network_interfaces,
         output=_output(options),
         environ=environ,
+        here=stays_here(hosts, words, socket.gethostname()),
         asked=frozenset(asked),
     )
     launcher = None
@@ -127,9 +174,9 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if family not in ("", "slurm"):
         terminal = Terminal(marks=job.output.marks, banners=options.verbose)
     for_ranks = terminal if job.output.marks else None
-    with Session(_gives_input(job, launcher), outer, for_ranks) as session:
+    with Session(home, _gives_input(job, launcher), outer, for_ranks) as session:
         watch = watching.JobWatch(
-            session, options.np, known_here, options.start_timeout, family, terminal
+            session, options.np, known_here, options.start_timeout, family, terminal, beside
         )
         ending = _start(job, launcher, session, watch, options, local)
         return _closing(options, ending, watch, session, program or command[0])
@@ -152,6 +199,11 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
         if file and os.path.isdir(file):
             raise UsageError(f"{option} {file} is a folder: name a file in it")
     if options.timeline:
+        if options.timeline.endswith((".pftrace", ".perfetto-trace")):
+            raise UsageError(
+                f"--timeline {options.timeline}: a timeline is JSON; name a .json file, which "
+                "ui.perfetto.dev opens"
+            )
         told[TIMELINE] = os.path.abspath(options.timeline)
     if options.timeline_limit:
         told["TF_HVD_TIMELINE_LIMIT"] = str(options.timeline_limit * 1_000_000)
@@ -219,34 +271,26 @@ def _start(
     options: argparse.Namespace,
     local: bool,
 ) -> Ending:
-    environ = {**job.environ, rank.FOLDER_VARIABLE: str(session.folder)}
+    environ = {**job.environ, contract.JOB: session.home.job}
     if launcher is None:
-        line: Sequence[str] = job.command
-        if job.output:
-            line = by_way_of_rank("", job, str(session.folder), local)
-        _announce(options.verbose, line, "1 rank needs no MPI")
-        try:
-            return supervise(line, environ, watch=watch, grace=options.grace)
-        except OSError as error:
-            raise UsageError(_not_started(line, error)) from error
+        command = by_way_of_rank("", job, session, local) if job.output else job.command
+        _announce(options.verbose, command, "1 rank needs no MPI")
+        return _supervised_alone(command, environ, watch, options.grace)
     environ = rank_environment(launcher, environ, os.isatty(1))
     environ |= ssh_settings(launcher.family, options, environ)
     environ |= interface_environment(launcher.family, job.interfaces)
     environ |= session_environment(launcher.family, str(session.folder), environ)
     here, words = watch.here or 0, job.launcher_args
     environ |= shared_memory.small_segments(launcher.family, here, words, environ)
-    network = ""
-    if launcher.family != "slurm" and _stays_here(job, environ):
-        network = LOOPBACK
-        environ |= closed_transports(job.launcher_args, environ)
-        job = dataclasses.replace(job, interfaces=loopback())
+    on_loopback = False
+    if job.here and launcher.family != "slurm":
+        job, environ, on_loopback = _kept_here(job, launcher.family, environ)
     ssh = not local and goes_by_ssh(launcher, job.launcher_args, environ)
     if ssh and not options.no_host_check:
-        network, settings = _between_hosts(job, launcher, environ)
-        environ |= settings
+        environ |= _between_hosts(job, launcher, environ)
     reach = _reach(launcher, environ, ssh)
-    watch.elsewhere = Elsewhere(_others(job), reach, dict(environ))
-    command = by_way_of_rank(launcher.family, job, str(session.folder), local)
+    watch.elsewhere = Elsewhere(_others(job), reach and _agents(reach, watch, session, environ))
+    command = by_way_of_rank(launcher.family, job, session, local)
     family = launcher.family
     if family == "slurm" and job.output.folder:
         for number in range(job.ranks):
@@ -256,8 +300,8 @@ def _start(
     _announce(
         options.verbose, line, f"{FAMILY_NAMES[family]}, {LIBRARY_VARIABLE}={launcher.library}"
     )
-    if network:
-        environ |= listening_in(network, session.folder, environ)
+    if on_loopback:
+        environ |= listening_on_loopback(session.folder, environ)
     own_input = _is_launchers(job, launcher)
     if not own_input:
         _warn_of_lost_input(job.hosts)
@@ -271,10 +315,33 @@ def _reach(launcher: Launcher, environ: Mapping[str, str], ssh: bool) -> Reach |
     return by_srun if launcher.family != "slurm" and "SLURM_JOB_ID" in environ else None
 
 
+def _agents(
+    reach: Reach, watch: watching.JobWatch, session: Session, environ: Mapping[str, str]
+) -> Callable[[str], FarAgent]:
+    """Gives the agents of other machines, which but in an elastic job do not run yet."""
+    own = dict(environ)
+
+    def agent(host: str) -> FarAgent:
+        runs = watch.beside.agent(host) if watch.beside else None
+        words = far_agent.command(sys.executable, "", session.home.job)
+        return runs or FarAgent(host, reach(host, words), session.home.parts, own, quiet=True)
+
+    return agent
+
+
 def _others(job: Job) -> list[str]:
     """The names of the hosts that are other machines."""
     hosts, here = hosts_of(job.hosts, job.ranks), socket.gethostname()
     return [host.name for host in hosts if not all_local([host], here)]
+
+
+def _supervised_alone(
+    command: Sequence[str], environ: Mapping[str, str], watch: watching.JobWatch, grace: float
+) -> Ending:
+    try:
+        return supervise(command, environ, watch=watch, grace=grace)
+    except OSError as error:
+        raise UsageError(_not_started(command, error)) from error
 
 
 def _supervised(
@@ -298,25 +365,30 @@ def _supervised(
     )
 
 
-def _stays_here(job: Job, environ: Mapping[str, str]) -> bool:
-    """Whether nothing of the job can be on another machine, and loopback is known."""
-    here = socket.gethostname()
-    return bool(loopback()) and stays_here(job.hosts, job.launcher_args, environ, here)
+def _kept_here(
+    job: Job, family: str, environ: Mapping[str, str]
+) -> tuple[Job, dict[str, str], bool]:
+    """A job of this machine alone, what keeps it there, and whether it listens on loopback."""
+    environ = {name: text for name, text in environ.items() if name not in HOST_FILES}
+    ours, words = unscheduled(family, environ), job.launcher_args
+    interface = "" if says_where_to_listen(words) else loopback()
+    if interface:
+        ours |= closed_transports(words, environ)
+        job = dataclasses.replace(job, interfaces=interface)
+    return job, environ | own_settings(ours), bool(interface)
 
 
-def _between_hosts(
-    job: Job, launcher: Launcher, environ: Mapping[str, str]
-) -> tuple[str, dict[str, str]]:
-    """Checks the hosts; returns the network of their job, if it is one, and its MPI's settings."""
+def _between_hosts(job: Job, launcher: Launcher, environ: Mapping[str, str]) -> dict[str, str]:
+    """Checks the hosts; returns the settings that keep MPI to networks in which they meet."""
     program, words, family = job.command[0], job.launcher_args, launcher.family
     python = interpreter.python_of(program, environ)
     found = check_hosts(hosts_of(job.hosts, job.ranks), Needs(launcher, program, python, environ))
-    if job.interfaces or not names_interfaces(words, environ):
-        network = jobs_network(job.interfaces, found.common, family)
-        if network:
-            settings = {} if job.interfaces else interface_environment(family, network)
-            return network, settings | ranks_and_daemons(family, network, words, environ)
-    return "", avoiding_environment(family, found.private, words, environ)
+    if job.interfaces:
+        return {}
+    network = "" if names_interfaces(words, environ) else jobs_network(found.common)
+    if network:
+        return interface_environment(family, network)
+    return avoiding_environment(family, found.private, words, environ)
 
 
 def _is_launchers(job: Job, launcher: Launcher) -> bool:
@@ -337,65 +409,66 @@ def _closing(
     watch: watching.JobWatch,
     session: Session,
     program: str,
-) -> int:
-    """Says what is to be said at a job's end; returns the exit code."""
+) -> End:
+    """Says what is to be said at a start's end."""
+    session.home.settle()
     if watch.terminal:
         watch.terminal.finish()
     if watch.killed:
         watching.say(watching.killed_text(watch.killed))
     if watch.ended_for:
         watching.say(watch.ended_for)
-        return watch.code
+        return End(watch.code, asked=ending.asked)
     if ending.asked:
-        _closing_asked(watch, session)
-        return ending.code
-    if options.report and ending.code == commit_store.START_AGAIN and not session.raised():
-        return ending.code  # as all ranks have agreed
-    cut_short = session.cut_short()
+        _closing_asked(watch, session.state)
+        return End(ending.code, asked=True)
+    agreed = watch.beside and ending.code == contract.START_AGAIN and not session.state.raised()
+    if agreed:
+        return End(ending.code)
+    cut_short = session.state.cut_short()
     if not ending.code and cut_short:
-        recorded = recordings.read(session)
-        found = culprit.got_over(session, recorded) or culprit.cut_short(cut_short)
-        evidence = recordings.take(session, None, os.environ, recorded)
+        recorded = recordings.read(session.state)
+        found = culprit.got_over(session.state, recorded) or culprit.cut_short(cut_short)
+        evidence = recordings.take(session.state, None, os.environ, recorded)
         watching.say(culprit.end_text(_FAILED, found, evidence))
-        return _FAILED
-    code = ending.code and _closing_failed(options, ending, watch, session)
+        return End(_FAILED)
+    end = _closing_failed(options, ending, watch, session.state) if ending.code else End(0)
     joined = watch.joined()
     if joined is False:
-        return _closing_apart(options, code, watch, program)
+        code = _closing_apart(options, end.code, watch, program)
+        return dataclasses.replace(end, code=code)
     if joined is None and options.require_init:
         watching.say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
-    return code
+    return end
 
 
-def _closing_asked(watch: watching.JobWatch, session: Session) -> None:
+def _closing_asked(watch: watching.JobWatch, state: JobState) -> None:
     """The same, for a job that was asked to end."""
     if asked := watch.asked_text():
         watching.say(asked)
-    evidence = recordings.take(session, None, os.environ, recordings.read(session))
+    evidence = recordings.take(state, None, os.environ, recordings.read(state))
     if evidence.folder:
         watching.say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {evidence.folder}")
 
 
 def _closing_failed(
-    options: argparse.Namespace, ending: Ending, watch: watching.JobWatch, session: Session
-) -> int:
-    """The same, for a job that failed: who it was. Returns the exit code."""
-    if watch.terminal is None or not session.ranks:
+    options: argparse.Namespace, ending: Ending, watch: watching.JobWatch, state: JobState
+) -> End:
+    """The same, for a job that failed: who it was."""
+    if watch.terminal is None or not state.ranks:
         if watch.terminal:
             watch.terminal.show_banner()
-        return ending.code
-    recorded = recordings.read(session)
-    found = culprit.find(ending, session, watch.terminal.heard, options.np, recorded)
-    if options.report:
-        Path(options.report).write_text(found.host)
+        return End(ending.code)
+    recorded = recordings.read(state)
+    found = culprit.find(ending, state, watch.terminal.heard, options.np, recorded)
     if not found.known:
         watch.terminal.show_banner()
     code = ending.code if found.code is None else found.code
-    evidence = recordings.take(session, found.rank, os.environ, recorded)
+    evidence = recordings.take(state, found.rank, os.environ, recorded)
     watching.say(culprit.end_text(code, found, evidence))
     if little := watch.shared_memory_text():
         watching.say(little)
-    return code
+    return End(code, host=found.host)
 
 
 def _closing_apart(
@@ -417,11 +490,9 @@ def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Hos
     """The hosts of the job; empty for this machine. Without -np all of their slots get a rank."""
     given, cure = given_hosts(options), FEWER_RANKS
     taken = given
-    # A rank that starts a job starts it beside itself; so does who wants a single rank.
-    if not given and options.np != 1 and not is_rank(environ) and "host" not in options.mpi_args:
-        found = allocation(environ)
-        if found is not None:
-            taken, cure = found.hosts, f"{found.cure}, or list hosts with -H"
+    found = None if given else _allocation(options, environ)
+    if found is not None:
+        taken, cure = found.hosts, f"{found.cure}, or list hosts with -H"
     if options.np is None:
         if not taken:
             raise UsageError("the number of ranks is missing; for example -np 2")
@@ -429,6 +500,20 @@ def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Hos
     if taken:
         check_slots(taken, options.np, cure)
     return given or hosts_of(taken, options.np)
+
+
+def _allocation(options: argparse.Namespace, environ: Mapping[str, str]) -> Allocation | None:
+    """What a scheduler gives a job whose options name no hosts; None if that stays here."""
+    # A rank that starts a job starts it beside itself; so does who wants a single rank.
+    if options.np == 1 or is_rank(environ) or "host" in options.mpi_args:
+        return None
+    found, other = allocation(environ), other_scheduler(environ)
+    if found is None and other and options.np and not rank.is_restart(environ):
+        watching.say(
+            f"tf_hvd run: inside a job of {other}, whose hosts are not known: all ranks run on "
+            "this machine; list hosts with -H"
+        )
+    return found
 
 
 def given_hosts(options: argparse.Namespace) -> tuple[Host, ...]:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
+import tf_hvd_command
 from tf_hvd.launch import task
 from tf_hvd.launch.job_output import OutputForwarder
 
@@ -100,7 +101,7 @@ def run(
     python = executable or sys.executable
     with _folder(directory) as folder:
         _leave_call(folder, (func, tuple(args), dict(kwargs or {})))
-        command = [sys.executable, "-m", "tf_hvd.launch.main", "run", "-np", str(np), *where]
+        command = tf_hvd_command.command("run", "-np", str(np), *where)
         output = OutputForwarder()
         command += ["--end-with-parent", str(folder), *output.options, *options]
         elastic = any(word.startswith(_ELASTIC) for word in options)

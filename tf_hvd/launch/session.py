@@ -1,55 +1,99 @@
-"""What the launcher and the ranks on its machine know of each other: a private folder.
+"""What `tf_hvd run` and the ranks on its machine have of each other while a job runs.
 
-In it lie a socket, at which each rank reports when it starts and rank 0 gets the standard input,
-and a file for each rank that has joined the job (tf_hvd/core/_launcher.py). Both are for this
-machine: on others the folder does not exist, or tells of another machine, and the ranks there say
-nothing.
+The agent's socket, at which a rank gets what comes from here, its standard input and error, and
+which hears all that ranks say; and a folder, for the files of MPI's own.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
+import secrets
 import select
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
-from tf_hvd.launch import keeper, processes, rank
+from tf_hvd.core import contract, messages
+from tf_hvd.launch import proc, rank
+from tf_hvd.launch.agent import SETTLED, Agent
+from tf_hvd.launch.commits import Commits, Parts
 from tf_hvd.launch.environment import MPI_RANK_VARIABLES
 from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.job_state import JobState
 from tf_hvd.launch.leftovers import Traces
 from tf_hvd.launch.terminal import Terminal
 
-CALLED = "called."
-ALONE = "alone."
-LEFT = "left."
-EXITS = "exits."
-EXCEPTION = "exception."
-ASKED = "asked."
-INNER, NESTED = "inner.", "nested."
 _FOREGROUND_MILLISECONDS = 500
 _ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
-_RAISED = 1  # the exit code of a program that an exception ends
+
+
+class Home:
+    """What a job has on this machine for all of its starts. A context.
+
+    The agent; the commits of an elastic job; and who clears what is left if this process is killed.
+    """
+
+    def __init__(self) -> None:
+        self.job = f"tf_hvd-{secrets.token_hex(8)}"
+        """The job's name."""
+        self.traces = Traces(self.job)  # forks
+        self.parts = Parts()
+        """The parts of commits, of all machines."""
+        # What a rank of this machine hands in is in `tf_hvd run` with that.
+        self.commits = Commits(self.parts, lambda *_: None, lambda *_: None)
+        """What ranks of this machine have committed."""
+        self.session: Session | None = None
+        """The start that runs; for that one alone."""
+        self._serves = False
+        self._agent = Agent(self.job, self._hear)
+
+    def __enter__(self) -> Home:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._agent.close()
+        self.commits.close()
+        self.traces.clear()
+        self.traces.close()
+
+    def serve(self) -> None:
+        """Begins to hear the ranks. Starts threads, the first time."""
+        if not self._serves:
+            self._serves = True
+            self._agent.serve()
+
+    def settle(self, seconds: float = SETTLED) -> None:
+        """See `Agent.settle`."""
+        self._agent.settle(seconds)
+
+    def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        if "round" in message:
+            self.commits.answer(link, message, load)
+        elif self.session is not None:
+            self.session.hear(link, message, load)
 
 
 class Session:
-    """The folder of one job. A context: the folder is gone at its end.
+    """One start of a job. A context: at its end nothing of it is left.
 
     Args:
+        home: of the job.
         gives_input: whether rank 0 runs on this machine and gets its standard input.
-        outer: the folder of the job that a rank of which started this one; empty if none did.
+        outer: the job that a rank of which started this one; empty if none did.
         terminal: reads the standard errors of this machine's ranks; None: they keep what they have.
     """
 
     def __init__(
-        self, gives_input: bool = True, outer: str = "", terminal: Terminal | None = None
+        self,
+        home: Home,
+        gives_input: bool = True,
+        outer: str = "",
+        terminal: Terminal | None = None,
     ) -> None:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
@@ -58,28 +102,17 @@ class Session:
                 f"no folder can be made in {error.filename or 'the temporary folder'}: "
                 f"{error.strerror}; set TMPDIR"
             ) from error
+        home.traces.note_folder(self.folder)
         self._check_room()
-        (self.folder / rank.MACHINE).write_text(rank.machine())
-        self.ranks: dict[int, int] = {}
-        """The process id of each rank that has reported, by rank."""
-        self.sessions: set[int] = set()
-        """The sessions that the launcher has put those into."""
-        self.recordings: dict[int, int] = {}
-        """The file in which each such rank's calls are recorded, by rank."""
-        self.killed_before = processes.killed_for_memory()
-        """How many processes the kernel had killed for memory when the job began; None: unknown."""
+        self.home = home
+        self.state = JobState(self.folder.name)
+        """What is known of its ranks."""
         self._gives_input = gives_input
         self._outer = outer
         self._terminal = terminal
         self._input: int | None = None
-        self._listener = socket.socket(socket.AF_UNIX)
-        where = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
-        try:
-            self._listener.bind(f"/proc/self/fd/{where}/{rank.SOCKET}")
-        finally:
-            os.close(where)
-        self._listener.listen(socket.SOMAXCONN)
-        self._traces = Traces(self.folder)
+        self._typed: int | None = None  # into which the terminal is copied
+        self._over = threading.Event()
 
     def _check_room(self) -> None:
         """Here MPI keeps files as well, and says but little of a folder that is full."""
@@ -96,236 +129,95 @@ class Session:
             ) from error
 
     def __enter__(self) -> Session:
-        self._tell_outer(NESTED)
+        if self._gives_input:
+            self._input, self._typed = _standard_input()
+        self.home.session = self
+        self._tell_outer(contract.NESTED)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._listener.close()
-        for file in self.recordings.values():
-            os.close(file)
-        if self.joined():
-            self._tell_outer(INNER)
-        self._traces.clear()
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.home.session = None
+        if self._input is not None:
+            os.close(self._input)
+        if self.state.joined():
+            self._tell_outer(contract.INNER)
+        self.home.traces.clear()
+        self.state.close()
 
     def _tell_outer(self, what: str) -> None:
         """Tells the job that this one was started in, if there is one."""
         if self._outer:
-            with contextlib.suppress(OSError):  # it was started on another machine, or is over
-                Path(self._outer, f"{what}{os.getpid()}").touch()
+            messages.tell(self._outer, {"do": what})
 
     def serve(self) -> None:
-        """Begins to answer the ranks. Starts threads: call it when nothing will be forked."""
-        self._input = _standard_input() if self._gives_input else None
-        threading.Thread(target=self._answer, name="ranks", daemon=True).start()
+        """Begins to answer the ranks. Starts threads, beside which later starts are forked."""
+        if self._typed is not None:
+            arguments = (self._typed, self._over)
+            threading.Thread(target=_copy_terminal, args=arguments, daemon=True).start()
+        self.home.serve()
 
-    def joined(self) -> bool:
-        """Whether a rank of this machine has joined the job, or was told to stay out of it."""
-        return any(any(self.folder.glob(f"{each}*")) for each in (rank.JOINED, ALONE))
-
-    def called(self) -> bool:
-        """Whether a process of this machine has called `init`, be it in vain."""
-        return any(self.folder.glob(f"{CALLED}*"))
-
-    def has_called(self, number: int) -> bool:
-        """Whether a rank of this machine has."""
-        return self.ranks.get(number) in self._told(CALLED)
-
-    def started_jobs(self) -> bool:
-        """Whether a rank of this machine started a job of its own, which ranks joined."""
-        return any(self.folder.glob(f"{INNER}*"))
-
-    def starts_jobs(self) -> bool:
-        """Whether a rank of this machine has started a job of its own, whatever becomes of it."""
-        return any(self.folder.glob(f"{NESTED}*"))
-
-    def codes(self) -> dict[int, int]:
-        """The exit code, or minus the signal, of each rank of this machine that has ended badly.
-
-        Of those that an exception has ended it is that of an exception: at the end of another, who
-        was told of it, the launcher may end them before they have ended, or kill them. None of
-        Slurm's ranks, which start without our help.
-        """
-        codes = {
-            number: int((self.folder / f"{keeper.ENDED}{number}").read_text())
-            for number in self._told(keeper.ENDED)
-        }
-        for number in self._told(EXCEPTION):
-            if codes.get(number, -signal.SIGTERM) in (-signal.SIGTERM, -signal.SIGKILL):
-                codes[number] = _RAISED
-        return codes
-
-    def began_to_end(self, number: int) -> int:
-        """When a rank's program raised, or began to leave the job or, at the latest, has ended.
-
-        Others may be told of it, and end, before it has. In nanoseconds.
-        """
-        told = [self.folder / f"{what}{number}" for what in (EXCEPTION, EXITS, keeper.ENDED)]
-        return min(file.stat().st_mtime_ns for file in told if file.exists())
-
-    def exception(self, number: int) -> tuple[str, str]:
-        """Where a rank's program raised the exception that ended it, and which; empty if none did.
-
-        As `_launcher.tell_exception` has written them.
-        """
-        try:
-            text = (self.folder / f"{EXCEPTION}{number}").read_text(errors="replace")
-        except OSError:
-            return "", ""
-        where, _, exception = text.partition("\n")
-        return where, exception
-
-    def raised(self) -> dict[int, int]:
-        """The ranks of this machine whose program an exception ends, and their processes."""
-        told = self._told(EXCEPTION)
-        return {number: pid for number, pid in list(self.ranks.items()) if number in told}
-
-    def asked(self) -> list[int]:
-        """The ranks of this machine that ended in order, since one of the job was asked to end."""
-        return sorted(self._told(ASKED))
-
-    def ended_inside(self) -> list[int]:
-        """The ranks of this machine that ended with exit code 0 but never left the job."""
-        elsewhere = (self._told(each) for each in (LEFT, EXITS, keeper.RUNNING, keeper.ENDED))
-        return sorted(self._told(rank.JOINED).difference(*elsewhere))
-
-    def ended_before(self) -> list[int]:
-        """The ranks of this machine that ended with exit code 0 and had not called `init`.
-
-        None if no other rank has called it: then nobody waited for them.
-        """
-        called = self._told(CALLED)  # processes
-        elsewhere = self._told(rank.JOINED) | self._told(keeper.RUNNING) | self._told(keeper.ENDED)
-        return sorted(
-            number
-            for number, process in self.ranks.items()
-            if called and process not in called and number not in elsewhere
-        )
-
-    def told_to_be_alone(self) -> list[int]:
-        """The ranks of this machine that `TF_HVD_ALONE=1` kept out, where others did join or wait.
-
-        None if all were: then nobody waited for them.
-        """
-        alone, called = self._told(ALONE), self._told(CALLED)  # processes
-        if not called - alone:
-            return []
-        return sorted(number for number, process in self.ranks.items() if process in alone)
-
-    def cut_short(self) -> list[int]:
-        """The ranks that have not ended well, or not by themselves; of this machine alone."""
-        return sorted(self._told(keeper.RUNNING))
-
-    def _told(self, prefix: str) -> set[int]:
-        """The ranks of this machine that have such a file."""
-        return {int(file.suffix[1:]) for file in self.folder.glob(f"{prefix}*")}
-
-    def failed(self) -> list[int]:
-        """The ranks of this machine at whose end the whole job is to end.
-
-        Those that a signal ended, and those that had joined the job and ended with an error,
-        unless they had left it by `shutdown()`. For a moment also one that has just ended well.
-        """
-        alive = processes.is_alive
-        ended = {number for number, process in list(self.ranks.items()) if not alive(process)}
-        return [number for number in self.cut_short() if number in ended and self._broke(number)]
-
-    def _broke(self, number: int) -> bool:
-        """Whether a rank did not end well: not by itself, or in the job and with an error."""
-        try:
-            code = int((self.folder / f"{keeper.ENDED}{number}").read_text())
-        except (OSError, ValueError):
-            return True  # killed, and with it the process that was to say so
-        return code < 0 or number in self._told(rank.JOINED) - self._told(LEFT)
+    def hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        """Takes what a rank of this machine says."""
+        if message["do"] == contract.BEGINS:
+            number = int(message["rank"])
+            if message["process"] != messages.peer(link.socket)[0]:
+                # It is in a container of this machine, where processes have other numbers.
+                return link.send({"do": contract.BEGINS, "hands": None})
+            if link.files:
+                self.state.take_recording(number, link.files.pop(0))
+            return self._welcome(link, number)
+        self.state.hear(message, load)
+        if message["do"] == contract.JOINED:
+            self.home.traces.note_segments(self.state.segments())
 
     def rank_of(self, process: int) -> int | None:
         """The rank of this job that a process is of; none also of one that copies its output."""
-        environ = processes.environment(process)
-        if environ.get(rank.FOLDER_VARIABLE) != str(self.folder) or _is_starter(process):
+        environ = proc.environment(process)
+        if environ.get(contract.JOB) != self.home.job or _is_starter(process):
             return None
         numbers = [environ.get(name, "") for name in MPI_RANK_VARIABLES]
         return next((int(number) for number in numbers if number.isdigit()), None)
 
     def is_copier(self, process: int) -> bool:
         """Whether a process copies the output of a rank of this job, until that is closed."""
-        return _is_starter(process) and str(self.folder) in processes.arguments(process)
+        return _is_starter(process) and rank.is_of_job(proc.arguments(process), self.home.job)
 
-    def all_ended(self, here: int) -> bool:
-        """Whether all of this machine's `here` ranks have started, and have ended."""
-        pids = list(self.ranks.values())
-        return len(pids) >= here and not any(map(processes.is_alive, pids))
-
-    def _answer(self) -> None:
-        with contextlib.suppress(OSError):  # the listener is closed at the end
-            while True:
-                link, _ = self._listener.accept()
-                with link, contextlib.suppress(OSError, ValueError):
-                    link.settimeout(10.0)
-                    number, pid, begins = self._report_of(link)
-                    self.sessions |= {processes.session(pid) or 0}
-                    if begins:
-                        self._welcome(link, number)
-                    self.ranks[number] = pid
-
-    def _report_of(self, link: socket.socket) -> tuple[int, int, bool]:
-        """A rank's number and process, and whether it begins, or has another process from now on.
-
-        Keeps the file in which its calls are recorded.
-        """
-        text, files, _, _ = socket.recv_fds(link, 64, 1)
-        try:
-            number, pid = map(int, text.removeprefix(rank.MOVED).split())
-        except ValueError:
-            for file in files:
-                os.close(file)
-            raise
-        for file in files:
-            if number in self.recordings:
-                os.close(self.recordings[number])
-            self.recordings[number] = file
-        return number, pid, not text.startswith(rank.MOVED)
-
-    def _welcome(self, link: socket.socket, number: int) -> None:
+    def _welcome(self, link: messages.Link, number: int) -> None:
         """Hands a rank its standard input and error, as far as they come from here."""
         handed = {}
         if number == 0 and self._input is not None:
-            handed[rank.INPUT], self._input = self._input, None
+            handed[contract.INPUT], self._input = self._input, None
         if self._terminal is not None:
-            handed[rank.ERRORS] = self._terminal.errors(number)
-        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handed.values()))]
-        link.sendmsg(["".join(handed).encode() or rank.NOTHING.encode()], sent if handed else [])
+            handed[contract.ERRORS] = self._terminal.errors(number)
+        link.send({"do": contract.BEGINS, "hands": list(handed)}, files=list(handed.values()))
         for descriptor in handed.values():
             os.close(descriptor)
 
 
 def _is_starter(process: int) -> bool:
-    return rank.__file__ in processes.arguments(process)
+    return rank.__file__ in proc.arguments(process)
 
 
-def _standard_input() -> int | None:
-    """What rank 0 reads: this process's own input, so that nothing but the rank consumes it."""
+def _standard_input() -> tuple[int | None, int | None]:
+    """What rank 0 reads: this process's own input, so that nothing but the rank consumes it.
+
+    And what the terminal is to be copied into, if that is where the input comes from: a rank is in
+    its background, where reading would stop it, so that we read for it.
+    """
     if sys.stdin is None:
-        return None
-    if not os.isatty(0):
-        return os.dup(0)
-    # A rank is in the terminal's background, where reading would stop it: we read for it.
-    read_end, write_end = os.pipe()
-    threading.Thread(target=_copy_terminal, args=(write_end,), name="terminal", daemon=True).start()
-    return read_end
+        return None, None
+    return os.pipe() if os.isatty(0) else (os.dup(0), None)
 
 
-def _copy_terminal(to: int) -> None:
+def _copy_terminal(to: int, over: threading.Event) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
     typed = select.poll()
     typed.register(0, select.POLLIN)
     foreground = select.poll()
     with contextlib.suppress(OSError):
-        while True:
-            if not typed.poll(_FOREGROUND_MILLISECONDS):
+        while not over.is_set():
+            if not typed.poll(_FOREGROUND_MILLISECONDS) or over.is_set():
                 continue
             if os.tcgetpgrp(0) != os.getpgrp():
                 foreground.poll(_FOREGROUND_MILLISECONDS)

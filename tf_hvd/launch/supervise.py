@@ -40,7 +40,7 @@ class Ending:
     signum: int = 0
     """The signal that ended the command, if one did that was not ours; else 0."""
     time_ns: int = 0
-    """When the command ended, as files have it; 0 where `asked`."""
+    """When the command ended; 0 where it was ended."""
 
 
 class Fate(enum.Enum):
@@ -142,7 +142,7 @@ def supervise(
                 os.close(handed)
         if watch:
             watch.started(child.pid)
-        code, ended_by = _wait(_Child(child, apart, watched), grace, watch, others)
+        code, ended_by, over = _wait(_Child(child, apart, watched), grace, watch, others)
         ended_ns = time.time_ns()
         _kill_descendants(child, others, watch)
         # What came meanwhile is obeyed as well, and from now on nothing disturbs the clean-up.
@@ -155,6 +155,8 @@ def supervise(
         signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
     if ended_by:
         return Ending(128 + ended_by, asked=True)
+    if over:
+        return Ending(128 + signal.SIGTERM)
     return Ending(exit_code(code), signum=max(0, -code), time_ns=ended_ns)
 
 
@@ -190,7 +192,14 @@ class _Child:
         if self._apart or told.si_code != _SI_KERNEL:
             self.process.send_signal(told.si_signo)
 
-    def stop_with_us(self) -> None:
+    def take_part(self, signum: int) -> None:
+        """A signal to this process concerns the child as well, and ends neither."""
+        if signum == _FOR_RANKS:
+            self.process.send_signal(signum)
+        elif signum == signal.SIGTSTP:
+            self._stop_with_us()
+
+    def _stop_with_us(self) -> None:
         """Ctrl-Z: until this process goes on, neither does the child."""
         self.process.send_signal(signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -199,42 +208,51 @@ class _Child:
 
 def _wait(
     command: _Child, grace: float, watch: Watch | None, others: frozenset[int]
-) -> tuple[int, int]:
-    """Waits for the child; returns its code and the signal that we were ended by, 0 if none."""
-    child, ended_by = command.process, 0
+) -> tuple[int, int, bool]:
+    """Waits for the child.
+
+    Returns:
+        Its code, the signal that we were ended by, 0 if none, and whether `watch` has ended it.
+    """
+    child, ended_by, over = command.process, 0, False
     deadline = float("inf")
     while True:
         _reap(child)
         if child.returncode is not None:
-            return child.returncode, ended_by
+            return child.returncode, ended_by, over
         # SIGCHLDs merge while they are pending: wake up now and then and look.
         pause = 1.0
-        if watch and not ended_by:
-            wanted = watch.look()
+        if not ended_by and not over:
+            wanted = watch.look() if watch else pause
             if wanted is None:
-                ended_by, deadline = signal.SIGTERM, time.monotonic() + grace
-                child.send_signal(ended_by)
+                over, deadline = True, time.monotonic() + grace
+                child.send_signal(signal.SIGTERM)
             else:
                 pause = min(pause, wanted)
         told = signal.sigtimedwait(
             command.watched, min(pause, max(0.0, deadline - time.monotonic()))
         )
-        if told is None or told.si_signo == signal.SIGCHLD:
-            pass
-        elif told.si_signo == _FOR_RANKS:
-            child.send_signal(told.si_signo)
-        elif told.si_signo == signal.SIGTSTP:
-            command.stop_with_us()
-        elif ended_by:
-            deadline = _after_another(told.si_signo, ended_by, deadline)
-        else:
-            ended_by, deadline = told.si_signo, time.monotonic() + grace
-            if not (watch and watch.hand_on(ended_by, grace)):
-                command.hand_on(told)
+        if told is not None and told.si_signo in ENDING:
+            if ended_by or over:
+                deadline = _after_another(told.si_signo, ended_by, deadline)
+            else:
+                deadline = time.monotonic() + grace
+                _hand_on(told, command, grace, watch)
+            ended_by = ended_by or told.si_signo
+        elif told is not None:
+            command.take_part(told.si_signo)
         if time.monotonic() >= deadline:
             if watch:
                 watch.grace_is_over()
             _kill_descendants(child, others)
+
+
+def _hand_on(
+    told: signal.struct_siginfo, command: _Child, grace: float, watch: Watch | None
+) -> None:
+    """Hands a signal to end on, to the ranks or, where that cannot be done, to the command."""
+    if not (watch and watch.hand_on(told.si_signo, grace)):
+        command.hand_on(told)
 
 
 def _after_another(signum: int, ended_by: int, deadline: float) -> float:
@@ -279,5 +297,8 @@ def _kill_descendants(
         _reap(child)
 
 
+_LIBC = ctypes.CDLL(None)  # not in a child that was forked beside threads
+
+
 def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    _LIBC.prctl(option, value, 0, 0, 0)

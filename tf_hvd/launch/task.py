@@ -12,12 +12,17 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from tf_hvd.core import contract
+else:  # as a file; the program may have a module of that name
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(__file__)), "core"))
+    import contract
+
+    del sys.path[0], sys.modules["contract"]
 
 CALL, RESULT, FAILED = "call", "result.", "failed."
-# How a rank of an elastic job knows which start it is of, and its exit code when it is to be
-# started again: as in core/config.py and core/commit_store.py.
-_ELASTIC_JOB, _START_AGAIN = "TF_HVD_ELASTIC_JOB", 75
 # Where each family's launcher tells a rank its number. Others import it from this file.
 RANK_VARIABLES = {
     "openmpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
@@ -72,14 +77,14 @@ def _unpickle(folder: str) -> tuple[Any, Any, Any]:
 def main(folder: str) -> int:
     """Calls the function of `folder`; the exit code is 0 if it returned and its value was left."""
     rank = _rank()
-    start = os.environ.get(_ELASTIC_JOB, "").rpartition(":")[2]
+    start = os.environ.get(contract.START, "")
     result: dict[str, Any] = {"trace": None, "error": None, "value": None, "raised": True}
     result["start"] = int(start or 0)
     try:
         func, args, kwargs = _unpickle(folder)
         result["value"] = func(*args, **kwargs)
     except (Exception, SystemExit) as error:  # argparse reads this process's arguments, and exits
-        if start and getattr(error, "code", None) == _START_AGAIN:
+        if start and getattr(error, "code", None) == contract.START_AGAIN:
             raise
         result |= {"error": error, "trace": traceback.format_exc(), "when": time.time()}
         # Prints it; tf_hvd, where it is imported, tells the other ranks why this one leaves.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tf_hvd.core import error_text
+from tf_hvd.core.ranks_text import runs
 from tf_hvd.launch import rank as ranks
 
 _PIECE = 1 << 16
@@ -281,13 +282,7 @@ class Screen:
 
 def _label(who: Sequence[int]) -> str:
     """The same as people write it: [0], or [2-5, 7]."""
-    parts: list[list[int]] = []
-    for number in who:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    texts = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs(who)]
     return f"[{', '.join(texts)}] "
 
 
@@ -390,15 +385,11 @@ class Terminal:
         self._tagged = None if marks else _Errors(None, marks=True)
         self._overheard = Screen(lambda text: None)
         self._new: queue.SimpleQueue[tuple[int, _Errors | _Output]] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards _wake
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="terminal", daemon=True)
-
-    @property
-    def screen(self) -> Screen:
-        """What was shown, and what not; for who has called `finish`."""
-        return self._screen
 
     @property
     def heard(self) -> Screen:
@@ -427,6 +418,9 @@ class Terminal:
         self._over.set()
         self._wake_up()
         self._thread.join(_LAST_WORDS)
+        with self._lock:
+            os.close(self._wake)
+            self._wake = -1
 
     def show_banner(self) -> None:
         """Shows what the launcher has said of the job's end; for who has called `finish`."""
@@ -440,7 +434,7 @@ class Terminal:
         return write_end
 
     def _wake_up(self) -> None:
-        with contextlib.suppress(OSError):  # full: then it is awake
+        with self._lock, contextlib.suppress(OSError):  # full: then it is awake; or it is over
             os.write(self._wake, b"0")
 
     def _serve(self) -> None:
@@ -461,11 +455,15 @@ class Terminal:
                 each.tick(time.monotonic())
         self._register(sources)
         sources.unregister(self._woken)
+        os.close(self._woken)
         for key in list(sources.get_map().values()):
             while self._read(sources, key):
                 pass
             if isinstance(key.data, _Output):
                 key.data.take(b"", 0.0)
+        for key in sources.get_map().values():  # others still have their other ends
+            os.close(key.fd)
+        sources.close()
         self._screen.finish()
         self._overheard.finish()
         self._overheard.marked = False  # the tags have another form

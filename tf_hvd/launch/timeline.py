@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
         help="say where the time of each step went",
         description="Reads what `tf_hvd run --timeline FILE` has written, and says how much of a "
         "step is computation, how much transfer that nothing hides, and who was waited for.",
-        epilog="example: tf_hvd timeline trace.pftrace",
+        epilog="example: tf_hvd timeline trace.json",
     )
     parser.add_argument(
         "files",

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tf_hvd.core.ranks_text import runs
 from tf_hvd.observe.recording import (
     AGREED,
     ENDED,
@@ -48,8 +49,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong."""
-
     sentence: str
     ranks: tuple[int, ...] = ()
     """Whose doing it was; empty if nobody's."""
@@ -204,14 +203,8 @@ def named(ranks: Iterable[int]) -> str:
     numbers = sorted(ranks)
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
     parts = []
-    for run in runs:
+    for run in runs(numbers):
         parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(each) for each in run]
     return "ranks " + " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tf_hvd.core import contract
 from tf_hvd.core.printable import printable
-
-MEMORY = "tf_hvd_recorder"
-"""The name of a recorder's memory that has no file (kMemoryName in runtime/events/recorder.cc)."""
 
 _MAGIC = b"tfhvdrec"
 _VERSION = 1
@@ -43,7 +41,7 @@ DTYPES = (
 )
 REDUCE_OPS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 DEVICES = ("CPU", "GPU")
-# How a call ended (runtime/base/status.h).
+# How a call ended (base/status.h).
 CODES = ("ok", "invalid", "disagreement", "aborted", "bug")
 WAITING, AGREED, MOVING, ENDED = "waiting", "agreed", "moving", "ended"
 UNUSED, JOINED, THROUGH, FAILED = "unused", "joined", "through", "failed"
@@ -156,7 +154,6 @@ class Recording:
 
     @property
     def last(self) -> Call | None:
-        """The call that was made last."""
         return self.calls[-1] if self.calls else None
 
     def call(self, number: int) -> Call | None:
@@ -337,5 +334,5 @@ def running() -> Iterator[tuple[int, Path]]:
             for file in Path("/proc", process, "fd").iterdir():
                 with contextlib.suppress(OSError):
                     name = os.readlink(file)
-                    if MEMORY in name or _NAME.fullmatch(os.path.basename(name)):
+                    if contract.RECORDER in name or _NAME.fullmatch(os.path.basename(name)):
                         yield int(process), file

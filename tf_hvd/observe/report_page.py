@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tf_hvd.core import html_page
+from tf_hvd.observe import html_page
 from tf_hvd.observe.step_report import Report, notes, plural, summary
 from tf_hvd.observe.step_times import Call, Key, Step, mean_of, median_of
 

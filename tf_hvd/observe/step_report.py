@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tf_hvd.core.ranks_text import ranks_text
 from tf_hvd.observe.step_times import Step, Steps, analyse, mean_of
 from tf_hvd.observe.trace_reader import Trace
 
 _MS = 1e6
 _ROWS = 16
 """Ranks of which a line is printed."""
+_NAMED = 10
+"""Ranks that a sentence names."""
 _SMALL = 1 << 20
 """Bytes of an operation that is small, whatever moves it; a bucket has as many at least."""
 _WORTH = 0.05
@@ -40,8 +43,6 @@ class RankRow:
 
 @dataclass(frozen=True)
 class Report:
-    """What there is to say of a job."""
-
     steps: Steps
     rows: Sequence[RankRow]
     first: int
@@ -57,7 +58,6 @@ class Report:
 
     @property
     def count(self) -> int:
-        """Of steps."""
         return len(self.steps.steps)
 
     @property
@@ -195,7 +195,6 @@ def _shown(rows: Sequence[RankRow]) -> list[RankRow]:
 
 
 def plural(number: int, what: str) -> str:
-    """One step, two steps."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
@@ -212,9 +211,11 @@ def notes(report: Report) -> list[str]:
     """What one has to know to trust the figures."""
     said = []
     if report.missing:
-        said.append(f"No timeline of {_named(report.missing)}: how long they waited is not known.")
+        who = ranks_text(report.missing, _NAMED)
+        said.append(f"No timeline of {who}: how long they waited is not known.")
     if report.apart:
-        said.append(f"{_named(report.apart).capitalize()} took no part in these steps.")
+        who = ranks_text(report.apart, _NAMED)
+        said.append(f"{who.capitalize()} took no part in these steps.")
     if report.dropped:
         said.append(f"{report.dropped} events were dropped: the disk was too slow for them.")
     if report.clock_error is None:
@@ -222,8 +223,3 @@ def notes(report: Report) -> list[str]:
     elif report.clock_error > 0:
         said.append(f"Times of different ranks agree within {report.clock_error:.3f} ms.")
     return said
-
-
-def _named(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:10])) + (", ..." * (len(ranks) > 10))
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"

@@ -85,8 +85,6 @@ class RankStep:
 
 @dataclass(frozen=True)
 class Step:
-    """A step on all ranks."""
-
     number: int
     """From 0."""
     ranks: Mapping[int, RankStep]
@@ -243,8 +241,6 @@ def _compare(ranks: Sequence[_Rank]) -> None:
 
 
 class _Rank:
-    """A rank's calls and exposed times, in order."""
-
     def __init__(self, trace: Trace, its: Mapping[Key, Call]) -> None:
         self._rank = trace.rank
         self._its = its
@@ -278,7 +274,6 @@ class _Rank:
                 insort(self._exposed, (since, ended))
 
     def step(self, first: Key, following: Key, last: Mapping[Key, tuple[int, int]]) -> RankStep:
-        """From a call to another one."""
         begin, end = self._its[first].submitted, self._its[following].submitted
         calls = self._calls[bisect_left(self._submitted, begin) : bisect_left(self._submitted, end)]
         places = (bisect_left(self._exposed, (time, 0)) for time in (begin, end))

@@ -1,4 +1,4 @@
-"""Reads timelines (docs/timeline.md): Chrome's JSON, or Perfetto's packets.
+"""Reads timelines (docs/timeline.md), which are Chrome's JSON.
 
 Knows the standard library alone. A file may be of a rank that was killed: what is whole of it
 counts.
@@ -7,15 +7,10 @@ counts.
 from __future__ import annotations
 
 import json
-import re
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # TrackEvent.Type
-_RANK = re.compile(r"rank (\d+) of (\d+), (.*), process (\d+)")
 
 
 class TraceError(ValueError):
@@ -82,9 +77,7 @@ def read(path: str | Path) -> list[Trace]:
       TraceError: there is none in it, or there are several of a rank.
       OSError: it cannot be read.
     """
-    data = Path(path).read_bytes()
-    text = data[:64].lstrip()
-    traces = _read_json(data) if text[:1] in (b"[", b"{") else _read_packets(data)
+    traces = _read_json(Path(path).read_bytes())
     found = [each for each in traces.values() if each.size]
     if not found:
         raise TraceError(f"{path} is not a timeline that tf_hvd has written")
@@ -135,18 +128,10 @@ def _read_json(data: bytes) -> dict[int, Trace]:
         elif kind == "C":
             value = next(iter(given.values()))
             trace.counters.setdefault(event["name"], []).append((_ns(event["ts"]), value))
-    _add(traces, names, spans)
-    return traces
-
-
-def _add(
-    traces: dict[int, Trace],
-    names: dict[tuple[int, int], str],
-    spans: dict[tuple[int, int], list[Span]],
-) -> None:
     for track, its in spans.items():
         name = names.get(track, "")
         traces[track[0]].spans.setdefault(name, []).extend(_nested(its))
+    return traces
 
 
 def _ns(microseconds: str) -> int:
@@ -167,135 +152,3 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(event, dict):
             yield event
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of a message's fields; ends where it is not whole."""
-    at = 0
-    while at < len(data):
-        try:
-            key, at = _varint(data, at)
-            kind = key & 7
-            if kind == 0:
-                value, at = _varint(data, at)
-                yield key >> 3, value
-            elif kind == 1:
-                yield key >> 3, struct.unpack_from("<Q", data, at)[0]
-                at += 8
-            elif kind == 2:
-                length, at = _varint(data, at)
-                if at + length > len(data):
-                    return
-                yield key >> 3, data[at : at + length]
-                at += length
-            elif kind == 5:
-                yield key >> 3, struct.unpack_from("<I", data, at)[0]
-                at += 4
-            else:
-                return
-        except (IndexError, struct.error):
-            return
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _text(data: memoryview) -> str:
-    return bytes(data).decode(errors="replace")
-
-
-def _first(data: memoryview, *wanted: int) -> list[Any]:
-    """The last value of each of some fields of a message, or None."""
-    found = dict.fromkeys(wanted)
-    for number, value in _fields(data):
-        if number in found:
-            found[number] = value
-    return [found[number] for number in wanted]
-
-
-class _Packets:
-    """Puts packets together; the numbers of fields are those of Perfetto's protos."""
-
-    def __init__(self) -> None:
-        self.traces: dict[int, Trace] = {}
-        self.names: dict[tuple[int, int], str] = {}
-        self.spans: dict[tuple[int, int], list[Span]] = {}
-        self._open: dict[int, list[Span]] = {}  # by track
-        self._interned: dict[tuple[int, int], dict[int, str]] = {}  # by sequence and kind
-
-    def add(self, packet: memoryview) -> None:
-        """Takes the next one."""
-        time, sequence, event, interned, flags, track = _first(packet, 8, 10, 11, 12, 13, 60)
-        if sequence is None:
-            return
-        if (flags or 0) & 1:
-            self._interned = {k: v for k, v in self._interned.items() if k[0] != sequence}
-            self._open = {k: v for k, v in self._open.items() if k >> 32 != sequence}
-        if track is not None:
-            self._describe(track)
-        for kind, entry in _fields(interned) if interned is not None else ():
-            number, name = _first(entry, 1, 2)
-            self._interned.setdefault((sequence, kind), {})[number] = _text(name)
-        if event is not None and time is not None:
-            self._event(time, sequence, event)
-
-    def _describe(self, track: memoryview) -> None:
-        number, name, process = _first(track, 1, 2, 3)
-        rank = (number >> 32) - 1
-        trace = self.traces.setdefault(rank, Trace(rank))
-        if process is not None:
-            (title,) = _first(process, 6)
-            found = _RANK.fullmatch(_text(title))
-            if found:
-                trace.describe(int(found[2]), found[3], int(found[4]))
-        elif name is not None:
-            self.names[rank, number & 0xFFFFFFFF] = _text(name)
-
-    def _event(self, time: int, sequence: int, event: memoryview) -> None:
-        kind, numbered, track, text, count = _first(event, 9, 10, 11, 23, 30)
-        track = track or 0
-        values = dict(
-            self._value(sequence, value) for number, value in _fields(event) if number == 4
-        )
-        name = self._interned.get((sequence, 2), {}).get(numbered, "")
-        if text is not None:
-            name = _text(text)
-        place = ((track >> 32) - 1, track & 0xFFFFFFFF)
-        if kind == _BEGIN:
-            self._open.setdefault(track, []).append(Span(name, time, time, values))
-        elif kind == _END and self._open.get(track):
-            one = self._open[track].pop()
-            one.end = time
-            self.spans.setdefault(place, []).append(one)
-        elif kind == _COUNTER and place[0] in self.traces:
-            title = self.names.get(place, "")
-            counted = self.traces[place[0]].counters.setdefault(title, [])
-            counted.append((time, _signed(count or 0)))
-
-    def _value(self, sequence: int, value: memoryview) -> tuple[str, Any]:
-        key, whole, text = _first(value, 1, 4, 6)
-        name = self._interned.get((sequence, 3), {}).get(key, "")
-        return name, _signed(whole or 0) if text is None else _text(text)
-
-
-def _signed(number: int) -> int:
-    """Of 64 bits."""
-    return number - (1 << 64) if number >> 63 else number
-
-
-def _read_packets(data: bytes) -> dict[int, Trace]:
-    packets = _Packets()
-    for number, packet in _fields(memoryview(data)):
-        if number == 1 and isinstance(packet, memoryview):
-            packets.add(packet)
-    spans = {k: v for k, v in packets.spans.items() if k[0] in packets.traces}
-    _add(packets.traces, packets.names, spans)
-    return packets.traces

@@ -68,8 +68,11 @@ def _strip_message(message: Any, request: Request) -> Any:
         raise StripError(
             f"{type(message).__name__} is neither a path nor a {', '.join(formats.KINDS)}"
         )
-    pieces = formats.strip_message(formats.serialized(message), kind, request, Report())
-    return formats.parsed(pieces.to_bytes(), type(message))
+    copy = type(message)()
+    copy.CopyFrom(message)
+    parts = formats.strip_message(copy, kind, request, Report())
+    del copy
+    return formats.parsed(b"".join(parts), type(message))
 
 
 def find_ops(path: str, progress: bool = False) -> Report:
@@ -98,18 +101,20 @@ def strip_path(path: str, output: str, request: Request, progress: bool = False)
     report = Report()
     bars = Bars(progress)
     try:
-        pieces, kind = _stripped(source, request, report, bars)
-        if output.endswith(_TEXT_SUFFIXES) and source == path:
-            chunks, size = iter([formats.to_text(pieces.to_bytes(), kind)]), 0
-        else:
-            chunks, size = pieces.chunks(), pieces.size
-        advance = bars.step("writing", size)
+        parts, kind, was_text = _stripped(source, request, report, bars)
+        to_text = output.endswith(_TEXT_SUFFIXES) and source == path
+        if not report.found and not request.outputs and was_text == to_text:
+            # As it is: protobuf may write equal messages in other bytes.
+            parts = [files.read(source, lambda _: lambda _: None)]
+        elif to_text:
+            parts = [formats.to_text(b"".join(parts), kind)]
+        advance = bars.step("writing", sum(map(len, parts)))
         if source == path:
-            files.write(output, chunks, advance)
+            files.write(output, parts, advance)
             return report
         others = [
             (name, length)
-            for name, length in files.tree(path, source)
+            for name, length in files.tree(path)
             if name not in (_FINGERPRINT, f"{_SAVED_MODEL}.pb", f"{_SAVED_MODEL}.pbtxt")
         ]
         copied, copying = 0, bars.step("copying", sum(length for _, length in others))
@@ -119,7 +124,7 @@ def strip_path(path: str, output: str, request: Request, progress: bool = False)
                 copied += length
                 copying(copied)
             # Last: without it, this is no SavedModel.
-            files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), chunks, advance)
+            files.fill(tf.io.gfile.join(folder, f"{_SAVED_MODEL}.pb"), parts, advance)
     finally:
         bars.close()
     return report
@@ -138,6 +143,7 @@ def _graph_file(path: str) -> str:
         for suffix in (".pb", ".pbtxt"):
             file: str = tf.io.gfile.join(path, _SAVED_MODEL + suffix)
             if tf.io.gfile.exists(file):
+                files.check_own(file)
                 return file
         if tf.io.gfile.exists(tf.io.gfile.join(path, _CHUNKED)):
             raise StripError(
@@ -149,17 +155,23 @@ def _graph_file(path: str) -> str:
     )
 
 
-def _stripped(source: str, request: Request, report: Report, bars: Bars) -> tuple[Any, str]:
-    data: bytes | bytearray = files.read(source, lambda size: bars.step("reading", size))
-    request.tick = bars.step("looking", len(data))
+def _stripped(
+    source: str, request: Request, report: Report, bars: Bars
+) -> tuple[Sequence[bytes | bytearray], str, bool]:
+    """What is to be written, in parts; its kind, and whether the source is a text."""
+    data = files.read(source, lambda size: bars.step("reading", size))
     try:
         kind = formats.text_kind(data)
+        is_text = kind is not None
         if kind is not None:
-            data = formats.from_text(data, kind)
-        elif source.rpartition("/")[2].startswith(_SAVED_MODEL + ".pb"):
-            kind = "SavedModel"
+            message = formats.from_text(data, kind)
         else:
-            kind = "MetaGraphDef" if source.endswith(".meta") else formats.binary_kind(data)
-        return formats.strip_message(data, kind, request, report), kind
+            if source.rpartition("/")[2].startswith(_SAVED_MODEL + ".pb"):
+                kind = "SavedModel"
+            elif source.endswith(".meta"):
+                kind = "MetaGraphDef"
+            message, kind = formats.from_binary(data, kind)
+        del data
+        return formats.strip_message(message, kind, request, report), kind, is_text
     except StripError as error:
         raise StripError(f"{source}: {error}") from None

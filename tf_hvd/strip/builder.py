@@ -62,7 +62,6 @@ class Builder:
         self.control = [text for text in node.input if text.startswith("^")]
 
     def type(self, name: str = "T") -> tf.DType:
-        """A type that the node has as an attribute."""
         return self.known_type(self.node.attr[name].type)
 
     def known_type(self, value: int | str) -> tf.DType:
@@ -101,7 +100,6 @@ class Builder:
         return f"{name}:{output}:{index}" if self._in_function else f"{name}:{index}"
 
     def cast(self, tensor: str, source: tf.DType, target: tf.DType) -> str:
-        """`tensor` in another type."""
         if source == target:
             return tensor
         return self.add("Cast", [tensor], "y", SrcT=source, DstT=target)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow as tf
 
 from tf_hvd.strip.errors import StripError
-from tf_hvd.strip.folder import check_file, local_path, local_tree
 
 _CHUNK = 1 << 24
 _REASONS: dict[type[Exception], str] = {
@@ -23,6 +22,7 @@ _REASONS: dict[type[Exception], str] = {
     tf.errors.PermissionDeniedError: "permission denied",
     tf.errors.ResourceExhaustedError: "no space left",
     tf.errors.AlreadyExistsError: "it exists already",
+    UnicodeDecodeError: "a name in it is not UTF-8",
     UnicodeEncodeError: "a name in it is not UTF-8",
 }
 _CURES: dict[type[Exception], str] = {
@@ -31,6 +31,7 @@ _CURES: dict[type[Exception], str] = {
     tf.errors.PermissionDeniedError: "choose a path that you may use",
     tf.errors.ResourceExhaustedError: "free some space or choose another disk",
     tf.errors.AlreadyExistsError: "remove it or choose another path",
+    UnicodeDecodeError: "rename what has it",
     UnicodeEncodeError: "rename what has it",
 }
 
@@ -64,8 +65,6 @@ def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
             raise StripError(
                 f"{path} is a folder, but not a SavedModel; name a file or a SavedModel"
             )
-        if (local := local_path(path)) is not None:
-            check_file(local)
         size = tf.io.gfile.stat(path).length
         result = bytearray(size)
         advance = tick(size)
@@ -83,14 +82,31 @@ def read(path: str, tick: Callable[[int], Tick]) -> bytearray:
 
 def check_new(path: str) -> None:
     """Raises StripError if there is something at `path`."""
-    local = local_path(path)
+    local = _local_path(path)
     with doing(f"write {path}"):
         # A link that leads nowhere is there too, and a rename does not take its place.
         if tf.io.gfile.exists(path) or (local is not None and os.path.islink(local)):
             raise StripError(f"{path} exists; remove it or choose another path")
 
 
-def write(path: str, chunks: Iterable[bytes], advance: Tick) -> None:
+def check_own(path: str) -> None:
+    """Raises StripError unless `path`, of a model's folder, is a file or folder of its own.
+
+    A link could put another user's file into the output, and a named pipe would block its reader.
+    """
+    local = _local_path(path)
+    if local is None:
+        return
+    if os.path.islink(local):
+        raise StripError(
+            f"{path} is a symbolic link to {os.readlink(local)}; put a copy in the link's place if "
+            "it is part of the model, or remove it"
+        )
+    if not os.path.isfile(local) and not os.path.isdir(local):
+        raise StripError(f"{path} is not a file; a model holds files and folders only: remove it")
+
+
+def write(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
     """Writes a new file beside `path`, then gives it its name.
 
     Raises:
@@ -112,7 +128,7 @@ def new_folder(path: str) -> Iterator[str]:
     Raises:
       StripError: it cannot be made; there is then nothing at `path`.
     """
-    local = local_path(path) is not None
+    local = _local_path(path) is not None
     beside = _beside(path) if local else path
     with _removed_on_failure(beside, tf.io.gfile.rmtree):
         with doing(f"write {path}"):
@@ -123,7 +139,7 @@ def new_folder(path: str) -> Iterator[str]:
                 tf.io.gfile.rename(beside, path)
 
 
-def fill(path: str, chunks: Iterable[bytes], advance: Tick) -> None:
+def fill(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
     """Writes a file into a folder that `new_folder` made.
 
     Raises:
@@ -144,27 +160,29 @@ def copy(source: str, target: str) -> None:
         tf.io.gfile.copy(source, target)
 
 
-def tree(folder: str, graph: str) -> list[tuple[str, int]]:
-    """All files below a model's folder but its graph: path from there, and size.
-
-    Args:
-      folder: the model's.
-      graph: its file with the graph.
+def tree(folder: str) -> list[tuple[str, int]]:
+    """All files below a model's folder: path from there, and size.
 
     Raises:
-      StripError: it cannot be read, or holds what is not the model's (folder.py).
+      StripError: the folder cannot be read, or `check_own` refuses something in it.
     """
     result = []
     with doing(f"read {folder}"):
-        local, graph_at = local_path(folder), local_path(graph)
-        if local is not None and graph_at is not None:
-            return local_tree(local, graph_at)
-        for at, _, names in tf.io.gfile.walk(folder):
+        for at, folders, names in tf.io.gfile.walk(folder):
+            for name in (*folders, *names):
+                check_own(tf.io.gfile.join(at, name))
             for path in (tf.io.gfile.join(at, name) for name in names):
-                if path != graph:
-                    inside = path[len(folder) :].lstrip("/")
-                    result.append((inside, tf.io.gfile.stat(path).length))
+                inside = path[len(folder) :].lstrip("/")
+                result.append((inside, tf.io.gfile.stat(path).length))
     return result
+
+
+def _local_path(path: str) -> str | None:
+    """A path of the local disk as Python takes it; None for other file systems."""
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        return path
+    return "/" + rest.partition("/")[2] if scheme == "file" else None
 
 
 def _beside(path: str) -> str:
@@ -173,7 +191,7 @@ def _beside(path: str) -> str:
     return f"{folder}{slash}.tmp-{uuid.uuid4().hex[:8]}-{name}"
 
 
-def _fill(path: str, chunks: Iterable[bytes], advance: Tick) -> None:
+def _fill(path: str, chunks: Iterable[bytes | bytearray], advance: Tick) -> None:
     done = 0
     with tf.io.gfile.GFile(path, "wb") as file:
         for chunk in chunks:

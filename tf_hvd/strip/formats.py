@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tf_hvd.strip.errors import DamagedError, StripError
-from tf_hvd.strip.graph import parse
 from tf_hvd.strip.meta_graph import MetaGraph, Report, Request, strip_graph
-from tf_hvd.strip.wire import BYTES, VARINT, Pieces, fields
+from tf_hvd.strip.parts import TOO_DEEP, nested, serialized
 
 _SCHEMA_VERSION = 1
-_TOO_DEEP = "its messages are nested too deeply for protobuf; save the graph again"
+_META_GRAPHS = 2
 KINDS: dict[str, Any] = {
     "GraphDef": graph_pb2.GraphDef,
     "MetaGraphDef": meta_graph_pb2.MetaGraphDef,
@@ -33,6 +31,8 @@ _FIRST_WORDS = {
     "saved_model_schema_version": "SavedModel",
     "meta_graphs": "SavedModel",
 }
+_SCHEMA_TAG = 0x08
+_LARGEST = (1 << 31) - 1
 # A zip archive, and HDF5.
 _OF_KERAS = (b"PK\x03\x04", b"\x89HDF\r\n\x1a\n")
 _TEXT = re.compile(rb"\s*(?:#[^\n]*\n\s*)*([a-z_]+)\s*[:{]")
@@ -44,24 +44,8 @@ def text_kind(data: bytes | bytearray) -> str | None:
     return _FIRST_WORDS.get(match[1].decode()) if match else None
 
 
-def binary_kind(data: bytes | bytearray) -> str:
-    """The kind that the first field fits; GraphDef if it fits none."""
-    try:
-        first = next(fields(data, 0, len(data)), None)
-        if first is None or first.number != 1:
-            return "GraphDef"
-        if first.kind == VARINT:
-            return "SavedModel"
-        node = parse(node_def_pb2.NodeDef, data, first)
-    except DamagedError:
-        return "GraphDef"
-    except DecodeError:
-        return "MetaGraphDef"
-    return "GraphDef" if node.name and node.op else "MetaGraphDef"
-
-
-def from_text(data: bytes | bytearray, kind: str) -> bytes:
-    """A graph in text form, serialized.
+def from_text(data: bytes | bytearray, kind: str) -> Any:
+    """The message of a graph in text form.
 
     Raises:
       StripError: the text is not one of this kind.
@@ -73,34 +57,57 @@ def from_text(data: bytes | bytearray, kind: str) -> bytes:
         detail = (str(error) or str(error.__cause__)).splitlines()[0]
         raise StripError(f"this is not a {kind} in text form: {detail}") from None
     except RecursionError:
-        raise StripError(_TOO_DEEP) from None
-    return serialized(message)
+        raise StripError(TOO_DEEP) from None
+    # What protobuf writes may be nested deeper than what it reads.
+    return parsed(serialized(message), KINDS[kind])
 
 
-def serialized(message: Any) -> bytes:
-    """The bytes of a message.
+def from_binary(data: bytes | bytearray, kind: str | None) -> tuple[Any, str]:
+    """The message that was serialized, and its kind.
+
+    Args:
+      data: its bytes.
+      kind: what it must be, None if that is not known.
 
     Raises:
-      StripError: it holds messages in messages beyond what protobuf writes.
+      StripError: it is none of these kinds, or damaged.
     """
-    try:
-        result: bytes = message.SerializeToString()
-    except EncodeError:
-        raise StripError(_TOO_DEEP) from None
-    return result
+    if not data:
+        raise StripError("it is empty; save the graph again")
+    if bytes(data[:8]).startswith(_OF_KERAS):
+        raise StripError(
+            "this is not a graph; if Keras has saved it (.keras, .h5), it holds no ops of tf_hvd, "
+            "and there is nothing to strip"
+        )
+    if len(data) > _LARGEST:
+        raise StripError(
+            "it is larger than 2 GiB, which neither protobuf nor TensorFlow reads; save large "
+            "constants as variables"
+        )
+    # The first field of a SavedModel is a number.
+    first = kind or ("SavedModel" if data[0] == _SCHEMA_TAG else "GraphDef")
+    others = ("MetaGraphDef",) if kind is None and first == "GraphDef" else ()
+    for name in (first, *others):
+        try:
+            message = KINDS[name].FromString(data)
+        except DecodeError:
+            continue
+        # Parts of one kind may look like names of another.
+        if name == kind or name != "GraphDef" or all(n.name and n.op for n in message.node[:1]):
+            return message, name
+    raise StripError(_damaged(first, "a part of it cannot be read"))
 
 
 def parsed(data: bytes, kind: Any) -> Any:
     """The message of type `kind` that was serialized.
 
     Raises:
-      StripError: it holds messages in messages beyond what protobuf reads: parts of it, which are
-        read by themselves, were not too deep.
+      StripError: it holds messages in messages beyond what protobuf reads.
     """
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise StripError(_TOO_DEEP) from None
+        raise StripError(TOO_DEEP) from None
 
 
 def to_text(data: bytes, kind: str) -> bytes:
@@ -113,26 +120,20 @@ def to_text(data: bytes, kind: str) -> bytes:
     return text.encode()
 
 
-def strip_message(data: bytes | bytearray, kind: str, request: Request, report: Report) -> Pieces:
-    """A serialized message of one of the kinds without our ops; fills in the report.
+def strip_message(message: Any, kind: str, request: Request, report: Report) -> list[bytes]:
+    """A message of one of the kinds without our ops, serialized, in parts.
+
+    Fills in the report, and empties the message: a second one would take as much memory.
 
     Raises:
-      StripError: the data is damaged, or the request does not fit it.
+      StripError: the message is damaged, or the request does not fit it.
     """
-    if not data:
-        raise StripError("it is empty; save the graph again")
-    if bytes(data[:8]).startswith(_OF_KERAS):
-        raise StripError(
-            "this is not a graph; if Keras has saved it (.keras, .h5), it holds no ops of tf_hvd, "
-            "and there is nothing to strip"
-        )
-    strip: Callable[..., Pieces] = {
-        "GraphDef": strip_graph,
-        "MetaGraphDef": _strip_meta_graph,
-        "SavedModel": _strip_saved_model,
-    }[kind]
     try:
-        return strip(data, 0, len(data), request, report)
+        if kind == "GraphDef":
+            return strip_graph(message, request, report)
+        if kind == "MetaGraphDef":
+            return MetaGraph(message).strip(request, report)
+        return _strip_saved_model(message, request, report)
     except DecodeError:
         raise StripError(_damaged(kind, "a part of it cannot be read")) from None
     except DamagedError as error:
@@ -143,28 +144,19 @@ def _damaged(kind: str, detail: str) -> str:
     return f"this is not a {kind}, or it is truncated or damaged ({detail}); save the graph again"
 
 
-def _strip_meta_graph(
-    data: bytes | bytearray, begin: int, end: int, request: Request, report: Report
-) -> Pieces:
-    return MetaGraph(data, begin, end).strip(request, report)
-
-
-def _strip_saved_model(
-    data: bytes | bytearray, begin: int, end: int, request: Request, report: Report
-) -> Pieces:
-    out = Pieces(data)
-    for field in fields(data, begin, end):
-        if field.number == 1 and field.kind == VARINT:
-            version = data[field.value]
-            if version != _SCHEMA_VERSION:
-                raise StripError(
-                    f"it is a SavedModel of version {version}, of which this version of tf_hvd "
-                    f"knows {_SCHEMA_VERSION}; use a newer tf_hvd"
-                )
-            out.keep(field.begin, field.end)
-        elif field.number == 2 and field.kind == BYTES:
-            part = _strip_meta_graph(data, field.value, field.end, request, report)
-            out.add_pieces(2, part)
-        else:
-            raise DamagedError(f"there is no field {field.number}")
-    return out
+def _strip_saved_model(model: Any, request: Request, report: Report) -> list[bytes]:
+    version = model.saved_model_schema_version
+    if version != _SCHEMA_VERSION:
+        raise StripError(
+            f"it is a SavedModel of version {version}, of which this version of tf_hvd "
+            f"knows {_SCHEMA_VERSION}; use a newer tf_hvd"
+        )
+    if not model.meta_graphs:
+        raise DamagedError("it holds no graph")
+    parts = [
+        part
+        for meta_graph in model.meta_graphs
+        for part in nested(_META_GRAPHS, MetaGraph(meta_graph).strip(request, report))
+    ]
+    model.ClearField("meta_graphs")
+    return [serialized(model), *parts]

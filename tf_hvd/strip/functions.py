@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tensorflow.core.framework import function_pb2
-
 from tf_hvd.strip.builder import Builder, unused
 from tf_hvd.strip.errors import DamagedError
-from tf_hvd.strip.graph import Found, parse
-from tf_hvd.strip.rules import PREFIX, RULES, meaning_of, rewrite, rule_of
-from tf_hvd.strip.wire import Field, Pieces, fields
-
-FUNCTION = 1
+from tf_hvd.strip.graph import Found
+from tf_hvd.strip.rules import RULES, meaning_of, rewrite, rule_of
 
 
 def called_functions(node: Any) -> Iterator[str]:
@@ -28,26 +23,19 @@ def called_functions(node: Any) -> Iterator[str]:
 
 
 class Library:
-    """The functions of some FunctionDefLibraries in the same data."""
-
-    def __init__(self, data: bytes | bytearray, libraries: Iterable[Field]) -> None:
-        self.data = data
-        self.count = 0
+    def __init__(self, library: Any) -> None:
         self.ours: list[Found] = []
-        self._functions: dict[str, Field] = {}
-        for library in libraries:
-            for field in fields(data, library.value, library.end):
-                if field.number == FUNCTION:
-                    self._add(field)
+        self._functions = {function.signature.name: function for function in library.function}
+        self._all = library.function
+        for function in library.function:
+            self.ours += [
+                Found(node.op, node.name, function.signature.name, meaning_of(node))
+                for node in function.node_def
+                if rule_of(node) is not None
+            ]
 
-    def _add(self, field: Field) -> None:
-        function = parse(function_pb2.FunctionDef, self.data, field)
-        name = function.signature.name
-        self.count += 1
-        self._functions[name] = field
-        for node in function.node_def:
-            if rule_of(node) is not None:
-                self.ours.append(Found(node.op, node.name, name, meaning_of(node)))
+    def __len__(self) -> int:
+        return len(self._all)
 
     def __contains__(self, name: str) -> bool:
         return name in self._functions
@@ -62,25 +50,17 @@ class Library:
             if name in seen:
                 continue
             seen.add(name)
-            function = parse(function_pb2.FunctionDef, self.data, self._functions[name])
-            for node in _needed(function):
+            for node in _needed(self._functions[name]):
                 if rule_of(node) is not None:
                     result.append(Found(node.op, node.name, name, meaning_of(node)))
                 waiting.extend(called for called in called_functions(node) if called in self)
         return result
 
-    def rewrite(self, library: Field, out: Pieces) -> None:
-        """Adds a library to `out`, without ops of ours."""
-        inner = Pieces(self.data)
-        for field in fields(self.data, library.value, library.end):
-            mentioned = self.data.find(PREFIX.encode(), field.value, field.end) >= 0
-            if field.number == FUNCTION and mentioned:
-                function = parse(function_pb2.FunctionDef, self.data, field)
-                if rewrite_function(function):
-                    inner.add(FUNCTION, function.SerializeToString())
-                    continue
-            inner.keep(field.begin, field.end)
-        out.add_pieces(library.number, inner)
+    def rewrite(self) -> None:
+        names = {found.function for found in self.ours}
+        for function in self._all:
+            if function.signature.name in names:
+                rewrite_function(function)
 
 
 def _needed(function: Any) -> Iterator[Any]:
@@ -98,8 +78,8 @@ def _needed(function: Any) -> Iterator[Any]:
         waiting.extend(edge.partition(":")[0] for edge in edges)
 
 
-def rewrite_function(function: Any) -> bool:
-    """Rewrites ops of ours in a FunctionDef; whether there were any."""
+def rewrite_function(function: Any) -> None:
+    """Replaces ops of ours in a FunctionDef."""
     arguments = {argument.name for argument in function.signature.input_arg}
     taken = arguments | {node.name for node in function.node_def}
     ops: dict[str, str] = {}
@@ -112,8 +92,6 @@ def rewrite_function(function: Any) -> bool:
         ops[node.name] = node.op
         build = Builder(node, lambda name: unused(name, taken), True, arguments)
         nodes.extend(rewrite(build))
-    if not ops:
-        return False
     for node in nodes:
         for i, edge in enumerate(node.input):
             node.input[i] = _renamed(edge, ops)
@@ -122,7 +100,6 @@ def rewrite_function(function: Any) -> bool:
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del function.node_def[:]
     function.node_def.extend(copies)
-    return True
 
 
 def _renamed(edge: str, ops: dict[str, str]) -> str:

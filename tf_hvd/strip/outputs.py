@@ -7,16 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from tf_hvd.strip.errors import StripError
 from tf_hvd.strip.functions import Library, called_functions
-from tf_hvd.strip.graph import Found, Graph
+from tf_hvd.strip.graph import Found, Graph, node_name
 from tf_hvd.strip.rules import Meaning
 
 _SHOWN = 3
 _OFFERED = 3
-
-
-def node_name(text: str) -> str:
-    """The node of a tensor, or of a control edge."""
-    return text.removeprefix("^").partition(":")[0]
 
 
 def find_outputs(graph: Graph, names: Iterable[str]) -> list[int]:
@@ -55,7 +50,7 @@ def needed_by(
     seen = graph.reached(places, control=False)
     found = [found for place, found in graph.ours.items() if seen[place]]
     names = list(functions)
-    if library.count:
+    if len(library):
         for place, needed in enumerate(seen):
             if needed:
                 names.extend(called_functions(graph.node(place)))

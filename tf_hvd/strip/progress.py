@@ -32,6 +32,5 @@ class Bars:
         return lambda done: self._bars.update(task, completed=done)
 
     def close(self) -> None:
-        """Takes the bars away."""
         if self._shown:
             self._bars.stop()

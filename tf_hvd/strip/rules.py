@@ -30,14 +30,6 @@ class Meaning(enum.IntEnum):
     JOB = 2  # depends on how many ranks there are, whatever they have
 
 
-_REDUCED = frozenset(
-    {
-        tf.bool, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128,
-        tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64,
-    }
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Rule:
     """How an op is rewritten.
@@ -69,7 +61,6 @@ def _pass_on(build: Builder, edges: list[str]) -> None:
 
 
 def _reduced(build: Builder) -> None:
-    """Any number of tensors, scaled."""
     attr = build.node.attr
     before, after = (
         attr[name].f if name in attr else 1.0 for name in ("prescale_factor", "postscale_factor")
@@ -78,7 +69,7 @@ def _reduced(build: Builder) -> None:
     wire = attr["wire_dtype"].s.decode(errors="replace") if "wire_dtype" in attr else ""
     own = build.type()
     travels = build.known_type(wire) if wire else own
-    if not _REDUCED.issuperset((own, travels)) or len(exact) not in (0, 2):
+    if not scales.REDUCED.issuperset((own, travels)) or len(exact) not in (0, 2):
         raise DamagedError(f"node '{build.node.name}' reduces {own.name} as {travels.name}")
     both = scales.of_attributes(before, after, exact)
     results = []
@@ -142,6 +133,10 @@ def _no_bits(build: Builder) -> None:
     _constant(build, np.zeros(len(build.data), np.int64), tf.int64)
 
 
+def _no_number(build: Builder) -> None:
+    _constant(build, 0, tf.int64)
+
+
 def _passed(build: Builder) -> None:
     _constant(build, True, tf.bool)
 
@@ -169,7 +164,10 @@ def _summed(build: Builder) -> None:
 
 
 # Inputs that need no type: handles, and what is only looked at.
-_UNTYPED = ("HorovodBroadcastInplaceResource", "HorovodFingerprints", "HorovodVerdict")
+_UNTYPED = (
+    "HorovodBroadcastInplaceResource", "HorovodFingerprints", "HorovodVerdict",
+    "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction",
+)  # fmt: skip
 _JOB, _ROOT = Meaning.JOB, Meaning.ROOT
 _MANY, _VARIABLES, _LISTED = "num_tensors", "num_variables", "T"
 
@@ -197,6 +195,10 @@ RULES: dict[str, Rule] = {
     "HorovodSumRows": Rule(_summed, _ROOT, 3, {"sums": 0}),
     "HorovodFingerprints": Rule(_no_bits, _ROOT, _LISTED, {"fingerprints": 0}),
     "HorovodVerdict": Rule(_passed, _ROOT, 1, {"passed": 0}),
+    # Nobody is there who might mean other variables.
+    "HorovodBroadcastNumber": Rule(_no_number, _ROOT, 1, {"number": 0}),
+    "HorovodIdentify": Rule(_nothing, _ROOT, 2),
+    "HorovodCountReduction": Rule(_no_number, _ROOT, _VARIABLES, {"count": 0}),
 }
 
 

@@ -63,8 +63,8 @@ def reduce_except_local(
     """Reduces the gradients of all variables but the local ones.
 
     Args:
-      reduce: gets gradients, None in place of the local ones, and `variables`; gives
-        the reduced ones in their order.
+      reduce: gets the gradients and variables of the others; gives the reduced ones in their
+        order.
       process_set: who takes part.
       local: the variables to leave out.
       scale_local: divide local gradients by the number of ranks of the set, which is the
@@ -72,14 +72,16 @@ def reduce_except_local(
       gradients: tensors, IndexedSlices and None.
       variables: what they belong to.
     """
-    is_local = [variable in local for variable in variables]
-    shared = [None if mine else g for g, mine in zip(gradients, is_local, strict=True)]
-    results = list(reduce(shared, variables))
+    # The local ones are left out, and not None: ranks may have different numbers of them.
+    shared = [i for i, variable in enumerate(variables) if variable not in local]
+    reduced = reduce([gradients[i] for i in shared], [variables[i] for i in shared])
+    results = list(gradients)
+    for index, gradient in zip(shared, reduced, strict=True):
+        results[index] = gradient
     scales = scale_local and process_set.included() is not False
-    for index, mine in enumerate(is_local):
-        if mine:
-            gradient = each_row_once(gradients[index])
-            results[index] = _scaled(gradient, process_set) if scales else gradient
+    for index in set(range(len(results))) - set(shared):
+        gradient = each_row_once(gradients[index])
+        results[index] = _scaled(gradient, process_set) if scales else gradient
     return results
 
 

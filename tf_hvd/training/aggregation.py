@@ -134,6 +134,11 @@ class GradientAggregation:
 
         return tf.cond(complete, finish, lambda: tf.constant(False))
 
+    def variables(self) -> list[Any]:
+        """Where it adds up; functions that add have captured them."""
+        steps = self._steps.all()
+        return [v for step in steps for v in (step.count, *step.sums) if v is not None]
+
     def collect(self) -> list[dict[str, Any]]:
         """What the steps have added up that are not complete; eagerly, as NumPy arrays."""
         collected = []

@@ -31,13 +31,16 @@ class Counter:
         if process_set is not None:
             restart_after_join(self, process_set)
 
+    @property
+    def variable(self) -> Any:
+        """Where it counts; functions that count have captured it."""
+        return self._count
+
     def restart(self) -> None:
-        """Another job begins."""
         if not self._is_in_graph:
             self._count.assign(0)
 
     def after_join(self) -> Any:
-        """All ranks have joined."""
         with tf.init_scope():
             in_graph = not tf.executing_eagerly()
         if in_graph != self._is_in_graph:

@@ -13,7 +13,7 @@ reduction beside them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,7 +34,10 @@ _REDUCES = (
 # Programs in Python: nobody sees what they do.
 _OPAQUE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 # Data of no step.
-_NEUTRAL = ("HorovodSize", "HorovodRank")
+_NEUTRAL = (
+    "HorovodSize", "HorovodRank",
+    "HorovodBroadcastNumber", "HorovodIdentify", "HorovodCountReduction",
+)  # fmt: skip
 _DERIVATIVE = re.compile(rf"(^|/){DERIVATIVE}(_\d+)?/")
 _ALONE = re.compile(rf"(^|/){ALONE}(_\d+)?/")
 
@@ -42,19 +45,25 @@ _ALONE = re.compile(rf"(^|/){ALONE}(_\d+)?/")
 class _Node:
     """A node of a graph, or of a function in its library."""
 
-    def __init__(self, type_name: str, name: str, inputs: list[Any], calls: list[str]) -> None:
+    def __init__(
+        self,
+        type_name: str,
+        name: str,
+        inputs: list[Any],
+        calls: list[str],
+        reducing: Collection[str] = (),
+    ) -> None:
         self.type = type_name
         self.name = name
         self.inputs = inputs  # keys of nodes
         self.calls = calls  # names of the functions that it calls
         self.backward = BACKPROP in name
-        reduces = type_name in (*_REDUCES, *_OPAQUE) or _ALONE.search(name) is not None
+        reduces = type_name in reducing or _ALONE.search(name) is not None
         self.reduces = reduces and not (self.backward or _DERIVATIVE.search(name))
         self.meets = type_name.startswith("Horovod") and type_name not in _NEUTRAL
 
 
 def functions_of(attributes: Iterable[Any]) -> list[str]:
-    """The functions that an op's attributes name."""
     names = []
     for value in attributes:
         listed = value.list.func if value.WhichOneof("value") == "list" else [value.func]
@@ -84,7 +93,6 @@ class _Flow:
         raise NotImplementedError
 
     def holds_reduction(self, node: _Node) -> bool:
-        """Whether it is a reduction, or calls one."""
         return node.reduces or any(self.library.body(name).reduces for name in node.calls)
 
     def upstream(self, starts: Iterable[Any], seen: set[Any]) -> Iterator[tuple[Any, _Node]]:
@@ -140,8 +148,6 @@ class _Flow:
 
 
 class _Body(_Flow):
-    """A function of the library."""
-
     def __init__(self, library: "Library", definition: Any) -> None:
         super().__init__(library)
         self._nodes = {
@@ -150,6 +156,7 @@ class _Body(_Flow):
                 node.name,
                 [name.partition(":")[0] for name in node.input if not name.startswith("^")],
                 functions_of(node.attr.values()),
+                library.reducing,
             )
             for node in definition.node_def
         }
@@ -180,15 +187,20 @@ class _Body(_Flow):
 
 
 class Library:
-    """The functions that the graphs call, at any depth; read when the first is asked for."""
+    """The functions that the graphs call, at any depth; read when the first is asked for.
 
-    def __init__(self, graphs: Sequence[Any]) -> None:
+    Args:
+      graphs: of the functions being traced.
+      reducing: the types of ops that are taken for a reduction.
+    """
+
+    def __init__(self, graphs: Sequence[Any], reducing: Collection[str]) -> None:
         self._graphs = graphs
+        self.reducing = reducing
         self._definitions: dict[str, Any] | None = None
         self._bodies: dict[str, Any] = {}
 
     def definitions(self) -> dict[str, Any]:
-        """The FunctionDef of each function, by its name."""
         if self._definitions is None:
             self._definitions = {
                 function.signature.name: function
@@ -198,7 +210,6 @@ class Library:
         return self._definitions
 
     def body(self, name: str) -> Any:
-        """What the function of that name does."""
         if name not in self._bodies:
             if name not in self.definitions():
                 return _UNKNOWN
@@ -220,10 +231,16 @@ class Tracing(_Flow):
     """The functions that are being traced, which are inside of each other.
 
     Or a v1 graph and those in it: what is outermost captures nothing.
+
+    Args:
+      graphs: theirs, the innermost first.
+      reducing: the types of ops that are taken for a reduction.
     """
 
-    def __init__(self, graphs: Sequence[Any]) -> None:
-        super().__init__(Library(graphs))
+    def __init__(
+        self, graphs: Sequence[Any], reducing: Collection[str] = (*_REDUCES, *_OPAQUE)
+    ) -> None:
+        super().__init__(Library(graphs, reducing))
         self._graphs = graphs
         self._outer = {
             inner.op: getattr(outer, "op", None)
@@ -233,17 +250,15 @@ class Tracing(_Flow):
         self._nodes: dict[Any, _Node] = {}
 
     def node(self, key: Any) -> _Node:
-        """What is known of an op."""
         if key not in self._nodes:
             outer = self._outer.get(key)
             inputs = [tensor.op for tensor in key.inputs] + ([] if outer is None else [outer])
             # A constant's definition holds its value.
             calls = [] if key.type == "Const" else functions_of(key.node_def.attr.values())
-            self._nodes[key] = _Node(key.type, key.name, inputs, calls)
+            self._nodes[key] = _Node(key.type, key.name, inputs, calls, self.library.reducing)
         return self._nodes[key]
 
     def is_constant(self, key: Any) -> bool:
-        """Whether an op gives a small constant."""
         if key.type == "Const":
             return _is_small(key.node_def)
         # What was made eagerly: a number.
@@ -255,7 +270,6 @@ class Tracing(_Flow):
         return node.meets or any(self.library.body(name).meets for name in node.calls)
 
     def all_nodes(self) -> Iterator[_Node]:
-        """All ops of the functions."""
         for graph in self._graphs:
             for op in graph.get_operations():
                 yield self.node(op)
@@ -308,11 +322,13 @@ class Tracing(_Flow):
 def reduced(gradients: Sequence[Any], graphs: Sequence[Any]) -> bool:
     """Whether it is known that one of these gradients has been reduced.
 
+    By a collective: of what a program in Python does nothing is known.
+
     Args:
       gradients: see `Tracing.unreduced`.
       graphs: of the functions being traced, the innermost first.
     """
-    return "reduced" in Tracing(graphs).of(traced(gradients, graphs))
+    return "reduced" in Tracing(graphs, _REDUCES).of(traced(gradients, graphs))
 
 
 def collectives(graphs: Sequence[Any]) -> list[Any]:

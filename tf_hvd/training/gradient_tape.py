@@ -13,7 +13,7 @@ from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
 from tf_hvd.core.process_sets import ProcessSet, global_process_set
 from tf_hvd.core.tensorflow_hooks import verbatim
-from tf_hvd.training import agreement, initial_weights
+from tf_hvd.training import agreement, eager_marks, initial_weights
 from tf_hvd.training._local import LocalVariables, reduce_except_local, weights_of_layers
 from tf_hvd.training.reduction import GradientReducer
 
@@ -83,6 +83,9 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
                 tf.nest.flatten(gradients),
                 flat,
             )
+        if eager_marks.wanted():
+            pairs = zip(reduced, flat, strict=True)
+            eager_marks.put([None if v in self._hvd_local else g for g, v in pairs], flat)
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:

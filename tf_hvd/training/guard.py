@@ -40,6 +40,11 @@ def unguarded() -> Iterator[None]:
         _off.depth -= 1
 
 
+def is_unguarded() -> bool:
+    """Whether this thread is within `unguarded()`."""
+    return _off.depth > 0
+
+
 class _Elastic:
     begun = False
     # Of each code, by its id, itself and whether it names `elastic`: asked at each eager step.
@@ -80,10 +85,10 @@ def _look_into(code: types.CodeType) -> tuple[types.CodeType, bool]:
 def watches() -> bool:
     """Whether training is watched: more than one rank, and not turned off."""
     return (
-        _off.depth == 0
+        not is_unguarded()
         and basics.is_initialized()
         and basics.size() > 1
-        and config.guard() == "on"
+        and config.GUARD.read() == "on"
         and not _makes_elastic_state()
     )
 

@@ -7,20 +7,21 @@ their broadcast, one small collective compares the variables' bits. It is told a
 it may be meant.
 """
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tf_hvd.collectives.sources import SourceList, count_reduction, list_of
 from tf_hvd.core import _native
 from tf_hvd.core.process_sets import (
     ProcessSet,
+    id_of,
     registration_of,
     restart_after_join,
     restart_in_each_job,
 )
-from tf_hvd.core.tensorflow_hooks import tf_variable, waits_for
+from tf_hvd.core.tensorflow_hooks import in_xla, tf_variable, waits_for
 from tf_hvd.training import agreement, guard
 from tf_hvd.training.counter import Counter
 
@@ -60,7 +61,9 @@ def compare(variables: Sequence[Any], process_set: ProcessSet, bits: Any = None)
       bits: the variables' fingerprints, if they were taken before.
     """
     bits = agreement.fingerprints(variables) if bits is None else bits
-    wrong = agreement.unequal(bits, process_set, "tf_hvd_start", ignore_name_scope=False)
+    wrong = agreement.unequal(
+        bits, process_set, "comparison_of_initial_weights", ignore_name_scope=False
+    )
     told = wrong
     if process_set.rank() == 0:
         told = agreement.tell(wrong, variables, *_text(), fails=False)
@@ -71,7 +74,8 @@ def compare(variables: Sequence[Any], process_set: ProcessSet, bits: Any = None)
 class _Reductions:
     """Counts those of one list of variables, by one set of ranks."""
 
-    def __init__(self, process_set: ProcessSet) -> None:
+    def __init__(self, listed: SourceList, process_set: ProcessSet) -> None:
+        self._listed = listed
         self._process_set = process_set
         self._made = 0  # in eager mode, where a variable would cost more
         self._count: Counter | None = None
@@ -79,44 +83,40 @@ class _Reductions:
         restart_after_join(self, process_set)
 
     def restart(self) -> None:
-        """Another job begins."""
         self._made = 0
 
     def after_join(self) -> None:
-        """All ranks have joined."""
         self._made = 0
 
-    def is_due(self) -> Any:
-        """Counts one, now or when the graph runs, and says whether it is the one."""
+    def is_due(self, sources: Sequence[Any]) -> Any:
+        """Counts one, now or when the graph runs, and says whether it is the one.
+
+        Args:
+          sources: the list.
+        """
         if tf.executing_eagerly():
             self._made += 1
             return self._made == REDUCTION
+        if not in_xla():
+            plain = map(tf_variable, sources)
+            first = next(each for each in plain if isinstance(each, tf.Variable))
+            made = count_reduction(self._listed, first, id_of(self._process_set))
+            return tf.equal(made, REDUCTION)
         if self._count is None:
             self._count = Counter("distributed/reductions", self._process_set)
         return tf.equal(self._count.add(), REDUCTION)
 
 
-# By the ids of the variables, until one of them is gone: another may have its id then, and on some
-# ranks alone. Then by who reduces: the ranks of one set may have been in others before.
-_BySet = dict[tuple[int, int | None], _Reductions]
-_reductions: dict[tuple[int, ...], tuple[list[Any], _BySet]] = {}
-
-
-def _reductions_of(variables: Sequence[Any], process_set: ProcessSet) -> _Reductions:
-    key = tuple(map(id, variables))
-    if key not in _reductions:
-
-        def forget(_: Any) -> None:
-            _reductions.pop(key, None)
-
-        _reductions[key] = [weakref.ref(each, forget) for each in variables], {}
-    counts, registration = _reductions[key][1], registration_of(process_set)
-    if registration not in counts:
-        for number, size in list(counts):
+def _reductions_of(listed: SourceList, process_set: ProcessSet) -> _Reductions:
+    # By who reduces: the ranks of one set may have been in others before.
+    registration = registration_of(process_set)
+    if registration not in listed.kept:
+        for number, size in list(listed.kept):
             if _native.process_set_ranks(number) is None:  # it was removed
-                del counts[number, size]
-        counts[registration] = _Reductions(process_set)
-    return counts[registration]
+                del listed.kept[number, size]
+        listed.kept[registration] = _Reductions(listed, process_set)
+    made: _Reductions = listed.kept[registration]
+    return made
 
 
 def before_reduction(
@@ -131,13 +131,15 @@ def before_reduction(
     Returns:
       What the reduction waits for in a graph, nothing in eager mode; and for `agreement.stamped`.
     """
-    variables = [v for v in map(tf_variable, sources) if isinstance(v, tf.Variable)]
-    if not variables or not agreement.takes_part(process_set) or not guard.watches():
+    listed = list_of(sources)
+    if not (listed.has_variables and agreement.takes_part(process_set) and guard.watches()):
         return [], None
-    due = _reductions_of(variables, process_set).is_due()
-    if tf.executing_eagerly():
-        if due:
-            compare(variables, process_set)
+    due = _reductions_of(listed, process_set).is_due(sources)
+    if due is False:
+        return [], None
+    variables = [v for v in map(tf_variable, sources) if isinstance(v, tf.Variable)]
+    if due is True:
+        compare(variables, process_set)
         return [], None
     with tf.name_scope("distributed_start"):
         bits, read = agreement.read_before(variables, [due])

@@ -190,15 +190,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return next(iter(exactly + partly), None)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """The inner optimizer's slot."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """The inner optimizer's slot names."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """The inner optimizer's variables."""
         return self._optimizer.variables(*args, **kwargs)
 
 

@@ -16,9 +16,11 @@ from typing import Any, ClassVar, NoReturn
 import tensorflow as tf
 
 from tf_hvd.collectives import collectives, reduce_ops
-from tf_hvd.core import _launcher, basics, call_sites, commit_store
+from tf_hvd.core import _launcher, basics, call_sites, contract
 from tf_hvd.core.tensorflow_hooks import eagerly, has_own_handler, on_host
 
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals by which a job is asked to end."""
 # How long a rank that has come to the end of its training waits for what others have said.
 _LAST = 2.0
 
@@ -34,7 +36,7 @@ class Together:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._asker = concurrent.futures.ThreadPoolExecutor(1, name)
+        self._asker = concurrent.futures.ThreadPoolExecutor(1, "tf_hvd_together")
         self._asked: concurrent.futures.Future[int] | None = None
 
     def say(self, mine: int) -> int:
@@ -105,7 +107,7 @@ def leave_in_order() -> NoReturn:
     collectives.barrier()
     _launcher.tell_asked(basics.rank())
     basics.shutdown()
-    raise SystemExit(commit_store.START_AGAIN)
+    raise SystemExit(contract.START_AGAIN)
 
 
 class Preemption:
@@ -114,7 +116,7 @@ class Preemption:
     def __init__(self, save: Callable[[], Any] | None, signals: Iterable[int]) -> None:
         self._save = save
         self._signals = listen(signals)
-        self._together = Together("tf_hvd_preemption")
+        self._together = Together("on_preemption: whether a rank was told to end")
 
     def check(self) -> None:
         """To be called by all ranks after each step.

@@ -8,6 +8,7 @@ thus the same on all ranks and in every run, and so are the bits of the result.
 IndexedSlices are in no bucket; they are one grouped call of their own.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -19,12 +20,14 @@ from tf_hvd.collectives import collectives
 from tf_hvd.collectives.compression import Compression
 from tf_hvd.collectives.options import ReductionOptions
 from tf_hvd.collectives.powersgd import PowerSGD
+from tf_hvd.collectives.sources import list_of
 from tf_hvd.collectives.sparse import each_row_once
 from tf_hvd.core import basics, config, log
 from tf_hvd.core.process_sets import ProcessSet, id_of, registration_of
-from tf_hvd.core.tensorflow_hooks import member_name
+from tf_hvd.core.tensorflow_hooks import in_xla, member_name, on_host, retraced
 from tf_hvd.training.buckets import Plan, plan_buckets, plan_chunks, plan_groups, spec_of
 
+_NO_STEP = -1
 # The name scope of gradients that were to be reduced and stay, in a set without others.
 ALONE = "tf_hvd_alone"
 
@@ -45,6 +48,24 @@ def _telling(names: Sequence[str], plan: Plan, slices: Sequence[int]) -> list[st
     return told
 
 
+def _slices(gradients: Sequence[Any]) -> tuple[int, ...]:
+    """Where the gradients are IndexedSlices."""
+    return tuple(i for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices))
+
+
+def _stamp(step: Any, listed: Any) -> Any:
+    """What the ranks compare beside a request: the step, and whose gradients are reduced.
+
+    Args:
+      step: an int64 scalar; None for a caller that does not know.
+      listed: the number of the list of sources, an int64 scalar.
+    """
+    # What XLA compiles is all on one device.
+    with contextlib.nullcontext() if in_xla() else on_host():
+        known = tf.constant(_NO_STEP, tf.int64) if step is None else step
+        return tf.stack([known, listed])
+
+
 def _reduce_planned(
     scope: str,
     options: ReductionOptions,
@@ -52,24 +73,34 @@ def _reduce_planned(
     names: tuple[str, ...],
     gradients: Sequence[Any],
     step: Any,
+    listed: Sequence[Any],
 ) -> list[Any]:
     """Issues one request for each bucket, and one grouped call for all IndexedSlices.
 
     The latter after the first bucket, which tells of them: where it gets no decision to
     run, no rank waits for the rest. (Embeddings are a model's first layers, so that their
     gradients come last anyway.)
+
+    Args:
+      scope: of the requests' names.
+      options: of the reduction.
+      plan: the buckets.
+      names: one for each gradient.
+      gradients: tensors, IndexedSlices and None.
+      step: see `_stamp`.
+      listed: of each bucket, and of the IndexedSlices, the number of the list of sources.
     """
     results = list(gradients)
-    slices = tuple(i for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices))
+    slices = _slices(gradients)
     told = _telling(names, plan, slices)
 
-    def reduce(name: str, members: Sequence[int]) -> None:
+    def reduce(name: str, members: Sequence[int], number: Any) -> None:
         reduced = collectives.reduce_group(
             [gradients[i] for i in members],
             options,
             name=name,
             member_names=[told[i] for i in members],
-            step=step,
+            step=_stamp(step, number),
             opening="" if plan else "bucket_0",
         )
         for index, tensor in zip(members, reduced, strict=True):
@@ -77,9 +108,10 @@ def _reduce_planned(
 
     with tf.name_scope(scope):
         for number, bucket in enumerate(plan):
-            reduce(f"bucket_{number}", bucket)
-        with tf.control_dependencies([results[i] for i in plan[0]] if plan else []):
-            reduce("slices", slices)
+            reduce(f"bucket_{number}", bucket, listed[number])
+        if slices:
+            with tf.control_dependencies([results[i] for i in plan[0]] if plan else []):
+                reduce("slices", slices, listed[-1])
     return results
 
 
@@ -90,12 +122,14 @@ def _compiled(
     plan: Plan,
     names: tuple[str, ...],
     _registration: tuple[int, int | None],
-) -> Callable[[list[Any], Any], list[Any]]:
+) -> Callable[[list[Any], Any, list[Any]], list[Any]]:
     """`_reduce_planned` as one tf.function: in it the buckets travel side by side."""
-    function: Callable[[list[Any], Any], list[Any]] = tf.function(
-        functools.partial(_reduce_planned, scope, options, plan, names),
-        autograph=False,
-        reduce_retracing=True,
+    function: Callable[[list[Any], Any, list[Any]], list[Any]] = retraced(
+        tf.function(
+            functools.partial(_reduce_planned, scope, options, plan, names),
+            autograph=False,
+            reduce_retracing=True,
+        )
     )
     return function
 
@@ -110,18 +144,21 @@ def _reduce_by_powersgd(
 ) -> list[Any]:
     """Dense gradients are approximated, IndexedSlices travel as they always do."""
     exact = dataclasses.replace(options, compression=Compression.none)
+    listed = list_of(variables)
 
     def average(tensors: list[Any], stage: str) -> list[Any]:
         with tf.name_scope(scope):
-            return collectives.reduce_group(tensors, exact, name=f"powersgd_{stage}", step=step)
+            return collectives.reduce_group(tensors, exact, name=f"powersgd_{stage}", step=stamp)
 
     is_sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     dense = [None if s else g for s, g in zip(is_sparse, gradients, strict=True)]
+    stamp = _stamp(step, listed.tensor(tuple(i for i, g in enumerate(dense) if g is not None)))
     slices = [g if s else None for s, g in zip(is_sparse, gradients, strict=True)]
     results = powersgd.average(dense, variables, average)
     if any(is_sparse):
         names = tuple(member_name(variable) for variable in variables)
-        reduced = _reduce_planned(scope, exact, (), names, slices, step)
+        numbers = [listed.tensor(_slices(slices))]
+        reduced = _reduce_planned(scope, exact, (), names, slices, step, numbers)
         results = [r if s else g for s, r, g in zip(is_sparse, reduced, results, strict=True)]
     return results
 
@@ -153,12 +190,10 @@ class GradientReducer:
 
     @property
     def op(self) -> int:
-        """The reduce op."""
         return self._options.op
 
     @property
     def process_set(self) -> ProcessSet:
-        """The ranks that take part."""
         return cast(ProcessSet, self._options.process_set)
 
     def reduce(
@@ -209,11 +244,14 @@ class GradientReducer:
             return _reduce_by_powersgd(
                 options.compression, self._scope, options, gradients, variables, step
             )
+        listed = list_of(variables)
+        parts = (*plan, _slices(gradients))
+        numbers = [listed.tensor(part) for part in parts if part]
         if tf.executing_eagerly():
             registration = registration_of(self.process_set)
             reduce = _compiled(self._scope, options, plan, names, registration)
-            return list(reduce(gradients, step))
-        return _reduce_planned(self._scope, options, plan, names, gradients, step)
+            return list(reduce(gradients, step, numbers))
+        return _reduce_planned(self._scope, options, plan, names, gradients, step, numbers)
 
     def is_alone(self) -> bool:
         """Whether there is nobody to reduce with; False before `init`: the ops say so."""
@@ -236,7 +274,7 @@ class GradientReducer:
         specs = [spec_of(g, v) for g, v in zip(gradients, variables, strict=True)]
         groups = self._options.groups
         if groups is None:
-            return plan_buckets(specs, config.bucket_bytes())
+            return plan_buckets(specs, config.BUCKET_BYTES.read())
         if isinstance(groups, int):
             return plan_chunks(specs, groups)
         return plan_groups(specs, variables, groups)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_hvd.collectives.variables import broadcast_variables
 from tf_hvd.core import basics
-from tf_hvd.observe.metrics import StepSummaries
+from tf_hvd.core.metrics import StepSummaries
 from tf_hvd.training import v1_guard
 
 # What writes to, or reads from, the disk: an argument, and its value on ranks that do not.

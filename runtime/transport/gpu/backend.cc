@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <list>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
+#include "runtime/contract/rank_group.h"
 #include "runtime/transport/gpu/operation.h"
-#include "runtime/transport/rank_group.h"
 
 namespace tf_hvd {
 namespace {
@@ -37,10 +37,10 @@ GpuBackend::~GpuBackend() {
 }
 
 void GpuBackend::KeepMemory() {
-  static std::mutex mutex;
-  static auto* const kept =
+  static Mutex mutex;
+  static auto* const kept PT_GUARDED_BY(mutex) =
       new std::list<std::pair<std::map<int, OnDevice>, std::vector<Rows>>>;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(&mutex);
   kept->emplace_back(std::move(on_devices_), std::move(free_rows_));
 }
 
@@ -54,12 +54,12 @@ bool GpuBackend::TakesNccl(OpKind kind) const {
 }
 
 bool GpuBackend::ByNccl(const OperationSpec& spec) const {
-  return TakesNccl(spec.kind) && NcclCanDo(spec, options_.staging_bytes);
+  return TakesNccl(spec.kind) && NcclCanDo(spec);
 }
 
 bool GpuBackend::ByMpi(const OperationSpec& spec) const {
   return options_.connect_by_mpi != nullptr && !TakesNccl(spec.kind) &&
-         spec.set == kWorldSet && MpiCanDo(spec, options_.staging_bytes);
+         spec.set == kWorldSet && MpiCanDo(spec);
 }
 
 Status GpuBackend::Make(OperationSpec spec,

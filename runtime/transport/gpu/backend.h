@@ -24,12 +24,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/status.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "runtime/contract/operation.h"
 #include "runtime/transport/gpu/devices.h"
 #include "runtime/transport/gpu/nccl_communicator.h"
 #include "runtime/transport/gpu/plan.h"
-#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 

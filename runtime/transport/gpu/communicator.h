@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/device.h"
 #include "runtime/transport/gpu/plan.h"
 

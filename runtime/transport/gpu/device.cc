@@ -37,7 +37,7 @@ GpuDevice::Current::~Current() {
 }
 
 GpuEvent::~GpuEvent() {
-  const std::lock_guard<std::mutex> lock(device_->mutex_);
+  const MutexLock lock(&device_->mutex_);
   device_->free_events_.push_back(event_);
 }
 
@@ -98,7 +98,7 @@ Status GpuDevice::NewStream(CudaStream* stream) {
   TF_HVD_RETURN_IF_ERROR(Check("cuStreamCreateWithPriority",
                                api_->stream_create_with_priority(
                                    stream, kCudaStreamNonBlocking, greatest)));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   streams_.push_back(*stream);
   return Status::Ok();
 }
@@ -108,7 +108,7 @@ Status GpuDevice::Record(CudaStream stream, std::shared_ptr<GpuEvent>* event) {
   TF_HVD_RETURN_IF_ERROR(current.status());
   CudaEvent recorded = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (free_events_.empty()) TF_HVD_RETURN_IF_ERROR(AddEvents());
     recorded = free_events_.back();
     free_events_.pop_back();
@@ -218,7 +218,7 @@ Status GpuDevice::FindImage(const void** image) const {
 
 Status GpuDevice::FindKernel(const std::string& kernel,
                              CudaFunction* function) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (module_ == nullptr) {
     const void* image = nullptr;
     TF_HVD_RETURN_IF_ERROR(FindImage(&image));

@@ -10,15 +10,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "runtime/contract/operation.h"
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/move.h"
-#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 
@@ -123,7 +123,7 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   GpuDevice(const CudaApi* api, int ordinal) : api_(api), ordinal_(ordinal) {}
   Status Init();
   Status Check(const char* call, int error) const;
-  Status AddEvents();  // mutex_ is held
+  Status AddEvents() REQUIRES(mutex_);
   Status FindImage(const void** image) const;
   Status FindKernel(const std::string& kernel, CudaFunction* function);
 
@@ -133,11 +133,11 @@ class GpuDevice : public std::enable_shared_from_this<GpuDevice> {
   CudaContext context_ = nullptr;
   std::string name_;
   CudaUuid uuid_{};
-  std::mutex mutex_;
-  std::vector<CudaEvent> free_events_;                         // guarded
-  std::vector<CudaStream> streams_;                            // guarded
-  CudaModule module_ = nullptr;                                // guarded
-  std::vector<std::pair<std::string, CudaFunction>> kernels_;  // guarded
+  Mutex mutex_;
+  std::vector<CudaEvent> free_events_ GUARDED_BY(mutex_);
+  std::vector<CudaStream> streams_ GUARDED_BY(mutex_);
+  CudaModule module_ GUARDED_BY(mutex_) = nullptr;
+  std::vector<std::pair<std::string, CudaFunction>> kernels_ GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_hvd

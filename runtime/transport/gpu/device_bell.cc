@@ -1,21 +1,22 @@
 #include "runtime/transport/gpu/device_bell.h"
 
 #include <list>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace tf_hvd {
 
 struct DeviceBell::State {
-  std::mutex mutex;
-  Doorbell* doorbell = nullptr;  // guarded by mutex
+  explicit State(Doorbell* rung) : doorbell(rung) {}
+
+  Mutex mutex;
+  Doorbell* doorbell GUARDED_BY(mutex);
 
   static State* New(Doorbell* doorbell) {
-    static std::mutex mutex;
-    static auto* const all = new std::list<State>;
-    const std::lock_guard<std::mutex> lock(mutex);
-    State& made = all->emplace_back();
-    made.doorbell = doorbell;
-    return &made;
+    static Mutex mutex;
+    static auto* const all PT_GUARDED_BY(mutex) = new std::list<State>;
+    const MutexLock lock(&mutex);
+    return &all->emplace_back(doorbell);
   }
 };
 
@@ -24,7 +25,7 @@ DeviceBell::DeviceBell(Doorbell* doorbell) : state_(State::New(doorbell)) {}
 HostFunction DeviceBell::ring() const {
   return {[](void* data) {
             auto* const state = static_cast<State*>(data);
-            const std::lock_guard<std::mutex> lock(state->mutex);
+            const MutexLock lock(&state->mutex);
             // Whether the rank sleeps or is about to: it looks once more.
             if (state->doorbell != nullptr) state->doorbell->Ring();
           },
@@ -32,7 +33,7 @@ HostFunction DeviceBell::ring() const {
 }
 
 DeviceBell::~DeviceBell() {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const MutexLock lock(&state_->mutex);
   state_->doorbell = nullptr;
 }
 

@@ -8,7 +8,7 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_BELL_H_
 #define TF_HVD_RUNTIME_TRANSPORT_GPU_DEVICE_BELL_H_
 
-#include "runtime/transport/doorbell.h"
+#include "runtime/contract/doorbell.h"
 #include "runtime/transport/gpu/device.h"
 
 namespace tf_hvd {

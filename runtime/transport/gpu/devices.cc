@@ -3,7 +3,7 @@
 namespace tf_hvd {
 
 Status GpuDevices::OfOrdinal(int ordinal, std::shared_ptr<GpuDevice>* device) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   std::shared_ptr<GpuDevice>& opened = opened_[ordinal];
   if (opened == nullptr) {
     TF_HVD_RETURN_IF_ERROR(GpuDevice::Open(api_, ordinal, &opened));
@@ -30,7 +30,7 @@ Status GpuDevices::OfStream(CudaStream stream,
 
 Status GpuDevices::Any(std::shared_ptr<GpuDevice>* device) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     for (const auto& [ordinal, opened] : opened_) {
       if (opened == nullptr) continue;
       *device = opened;

@@ -6,9 +6,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 
-#include "runtime/base/status.h"
+#include "base/mutex.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/device.h"
 
@@ -35,8 +35,8 @@ class GpuDevices {
   const CudaApi* const api_;
   const int preferred_;
   const bool on_all_ranks_;
-  std::mutex mutex_;
-  std::map<int, std::shared_ptr<GpuDevice>> opened_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<int, std::shared_ptr<GpuDevice>> opened_ GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_hvd

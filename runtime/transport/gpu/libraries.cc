@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <map>
-#include <mutex>
 #include <utility>
 
-#include "runtime/base/shared_library.h"
+#include "base/mutex.h"
+#include "base/shared_library.h"
 
 namespace tf_hvd {
 namespace {
@@ -19,9 +19,9 @@ constexpr char kNccl[] = "libnccl.so.2";
 // while somebody asks what is there.
 template <typename Api>
 const Api* Kept(void* library, const Api& filled) {
-  static std::mutex mutex;
-  static auto* const kept = new std::map<void*, Api>;  // guarded by mutex
-  const std::lock_guard<std::mutex> lock(mutex);
+  static Mutex mutex;
+  static auto* const kept PT_GUARDED_BY(mutex) = new std::map<void*, Api>;
+  const MutexLock lock(&mutex);
   return &kept->emplace(library, filled).first->second;
 }
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/types.h"
 #include "compute/device_moves.h"
-#include "runtime/base/types.h"
 
 namespace tf_hvd {
 

@@ -3,7 +3,7 @@
 // there is no NCCL or MPI was asked for. By messages alone: Open MPI's
 // collectives that do not wait are not CUDA-aware, as its documentation says,
 // and its blocking ones copy what they reduce to the host's memory. Sums are
-// made of these (sum_plan.h), and Adasum is (adasum_plan.h).
+// made of these (sum_plan.h).
 //
 // MPI knows nothing of streams: messages leave when what was put on the stream
 // before the call has been done, and what comes behind it is put there when
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/communicator.h"
 #include "runtime/transport/mpi_library/api.h"
 

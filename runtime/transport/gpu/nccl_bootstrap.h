@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/cuda_api.h"
 #include "runtime/transport/gpu/nccl_api.h"
 

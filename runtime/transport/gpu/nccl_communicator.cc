@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <utility>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace tf_hvd {
 namespace {
@@ -16,24 +16,26 @@ namespace {
 // returned in time, which may run on for as long as the process.
 bool WithinLimit(int64_t limit_ns, std::vector<std::function<void()>> ends) {
   struct State {
-    std::mutex mutex;
+    explicit State(size_t count) : left(count) {}
+
+    Mutex mutex;
     std::condition_variable one_ended;
-    size_t left = 0;
+    size_t left GUARDED_BY(mutex);
   };
-  const auto state = std::make_shared<State>();
-  state->left = ends.size();
+  const auto state = std::make_shared<State>(ends.size());
   for (std::function<void()>& end : ends) {
     std::thread([state, end = std::move(end)]() mutable {
       end();
       end = nullptr;  // what it refers to may be gone when all have ended
-      const std::lock_guard<std::mutex> lock(state->mutex);
+      const MutexLock lock(&state->mutex);
       --state->left;
       state->one_ended.notify_all();
     }).detach();
   }
-  std::unique_lock<std::mutex> lock(state->mutex);
-  return state->one_ended.wait_for(lock, std::chrono::nanoseconds(limit_ns),
-                                   [&] { return state->left == 0; });
+  MutexLock lock(&state->mutex);
+  return state->one_ended.wait_for(
+      lock.native(), std::chrono::nanoseconds(limit_ns),
+      [&]() REQUIRES(state->mutex) { return state->left == 0; });
 }
 
 }  // namespace

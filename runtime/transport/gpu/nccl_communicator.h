@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/gpu/communicator.h"
 #include "runtime/transport/gpu/device.h"
 #include "runtime/transport/gpu/nccl_api.h"

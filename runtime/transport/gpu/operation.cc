@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/config.h"
+#include "base/clock.h"
+#include "base/config.h"
 
 namespace tf_hvd {
 namespace {
@@ -247,24 +247,12 @@ Status GpuOperation::PutStep(const GpuStep& step) {
   if (const auto* const move = std::get_if<GpuMove>(&step)) {
     return Launch(stream, *move);
   }
-  if (const auto* const adasum = std::get_if<GpuAdasum>(&step)) {
-    return Launch(*adasum);
-  }
   if (const auto* const sum = std::get_if<GpuSum>(&step)) return Launch(*sum);
   return communicator_->Put(std::get<GpuCall>(step), stream);
 }
 
 Status GpuOperation::Launch(CudaStream stream, const GpuMove& move) {
   return on_->device->Launch(stream, move, NextRows(move.row_bytes()));
-}
-
-Status GpuOperation::Launch(const GpuAdasum& adasum) {
-  AdasumArguments arguments = adasum.arguments;
-  arguments.rows = static_cast<const AdasumRow*>(
-      CopyRows(adasum.rows.data(), adasum.row_bytes()));
-  void* values[] = {&arguments};
-  return on_->device->Launch(StreamFor(GpuBackend::kCalls), adasum.kernel,
-                             adasum.blocks, GpuAdasum::kThreads, values);
 }
 
 Status GpuOperation::Launch(const GpuSum& sum) {

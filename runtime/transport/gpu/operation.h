@@ -43,7 +43,6 @@ class GpuOperation final : public Operation {
   Status PutEnd();
   Status PutStep(const GpuStep& step);
   Status Launch(CudaStream stream, const GpuMove& move);
-  Status Launch(const GpuAdasum& adasum);
   Status Launch(const GpuSum& sum);
   // Lets a stream wait for the inputs, and until nothing else uses the memory.
   Status WaitForInputs(GpuBackend::StreamKind stream, unsigned uses);

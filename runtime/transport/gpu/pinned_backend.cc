@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/transport/rank_group.h"
+#include "runtime/contract/rank_group.h"
 
 namespace tf_hvd {
 namespace {

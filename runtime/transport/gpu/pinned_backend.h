@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
+#include "runtime/contract/operation.h"
 #include "runtime/transport/gpu/devices.h"
-#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 

@@ -4,9 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/transport/gpu/adasum_plan.h"
+#include "runtime/contract/spans.h"
 #include "runtime/transport/gpu/sum_plan.h"
-#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {
@@ -411,9 +410,8 @@ GpuPlan InOrder(std::vector<GpuStep> steps, GpuMemory half) {
 
 }  // namespace
 
-bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes) {
+bool NcclCanDo(const OperationSpec& spec) {
   if (!Reduces(spec.kind)) return true;
-  if (IsAdasum(spec)) return AdasumFits(spec, staging_bytes);
   const DType dtype = spec.reduce.dtype;
   const ReduceOp op = spec.reduce.op;
   if (!MappingOf(dtype).known || !IsReducible(dtype, op)) return false;
@@ -422,9 +420,8 @@ bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes) {
   return !(op == ReduceOp::kProduct && IsComplex(dtype));
 }
 
-bool MpiCanDo(const OperationSpec& spec, size_t staging_bytes) {
-  if (!Reduces(spec.kind)) return true;
-  return IsAdasum(spec) ? AdasumFits(spec, staging_bytes) : IsSum(spec);
+bool MpiCanDo(const OperationSpec& spec) {
+  return !Reduces(spec.kind) || IsSum(spec);
 }
 
 GpuPlan PlanOnGpu(const OperationSpec& spec, size_t me,
@@ -432,9 +429,6 @@ GpuPlan PlanOnGpu(const OperationSpec& spec, size_t me,
                   bool by_mpi) {
   if (by_mpi && IsSum(spec)) {
     return InOrder(PlanSum(spec, me, staging), staging.half);
-  }
-  if (IsAdasum(spec) && spec.ranks->size() > 1) {
-    return InOrder(PlanAdasum(spec, me, staging), staging.half);
   }
   return Planner(spec, me, staging, limits, by_mpi).Plan();
 }

@@ -17,11 +17,10 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/transport/gpu/adasum.h"
+#include "runtime/contract/operation.h"
 #include "runtime/transport/gpu/move.h"
 #include "runtime/transport/gpu/nccl_api.h"
 #include "runtime/transport/gpu/sum.h"
-#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 
@@ -51,17 +50,16 @@ struct GpuCall {
   size_t row_bytes() const { return 0; }  // as of the other steps
 };
 
-using GpuStep = std::variant<GpuMove, GpuCall, GpuAdasum, GpuSum>;
+using GpuStep = std::variant<GpuMove, GpuCall, GpuSum>;
 
-// True if NCCL, with so much staging memory, can do the operation as
-// docs/gpus.md promises it: not int16 and uint16, not products of complex
-// numbers, not Min and Max of types that have NaN, which NCCL drops, and not
-// Adasum of tensors that do not fit (adasum_plan.h).
-bool NcclCanDo(const OperationSpec& spec, size_t staging_bytes);
+// True if NCCL can do the operation as docs/gpus.md promises it: not int16 and
+// uint16, not products of complex numbers, not Min and Max of types that have
+// NaN, which NCCL drops, and not Adasum.
+bool NcclCanDo(const OperationSpec& spec);
 
-// True if MPI, with so much staging memory, can do it: it moves bytes, and
-// kernels of ours add them (sum_plan.h, adasum_plan.h).
-bool MpiCanDo(const OperationSpec& spec, size_t staging_bytes);
+// True if MPI can do it: it moves bytes, and kernels of ours add them
+// (sum_plan.h).
+bool MpiCanDo(const OperationSpec& spec);
 
 // Memory of the device that is the backend's: what a piece uses of it.
 enum GpuMemory : unsigned {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/transport/spans.h"
+#include "runtime/contract/spans.h"
 
 namespace tf_hvd {
 namespace {

@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "runtime/contract/operation.h"
 #include "runtime/transport/gpu/plan.h"
-#include "runtime/transport/operation.h"
 
 namespace tf_hvd {
 

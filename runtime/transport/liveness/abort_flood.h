@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/contract/world.h"
 #include "runtime/transport/mpi_library/api.h"
-#include "runtime/transport/shm/abort_board.h"
-#include "runtime/transport/world.h"
+#include "runtime/transport/segment/abort_board.h"
 
 namespace tf_hvd {
 

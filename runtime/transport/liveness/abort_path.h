@@ -12,11 +12,11 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
+#include "runtime/contract/world.h"
 #include "runtime/transport/liveness/abort_flood.h"
-#include "runtime/transport/shm/abort_board.h"
-#include "runtime/transport/shm/segment.h"
-#include "runtime/transport/world.h"
+#include "runtime/transport/segment/abort_board.h"
+#include "runtime/transport/segment/segment.h"
 
 namespace tf_hvd {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "runtime/base/processes.h"
+#include "base/processes.h"
 
 namespace tf_hvd {
 namespace {

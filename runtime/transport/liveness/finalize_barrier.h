@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "runtime/base/clock.h"
-#include "runtime/transport/shm/segment.h"
+#include "base/clock.h"
+#include "runtime/transport/segment/segment.h"
 
 namespace tf_hvd {
 

@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/segment/arena.h"
 
 namespace tf_hvd {
 

@@ -5,7 +5,7 @@
 namespace tf_hvd {
 
 size_t ByteRing::Write(const char* data, size_t size) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   const size_t taken = std::min(size, ring_.size() - used_);
   for (size_t done = 0; done < taken;) {
     const size_t at = (begin_ + used_) % ring_.size();
@@ -18,12 +18,12 @@ size_t ByteRing::Write(const char* data, size_t size) {
 }
 
 void ByteRing::Publish() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   published_ = used_;
 }
 
 size_t ByteRing::Read(char* data, size_t size) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   const size_t given = std::min(size, published_);
   for (size_t done = 0; done < given;) {
     const size_t part = std::min(given - done, ring_.size() - begin_);
@@ -37,7 +37,7 @@ size_t ByteRing::Read(char* data, size_t size) {
 }
 
 bool ByteRing::Readable() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return published_ > 0;
 }
 

@@ -4,11 +4,11 @@
 #define TF_HVD_RUNTIME_TRANSPORT_LOOPBACK_EDGE_H_
 
 #include <cstddef>
-#include <mutex>
 #include <vector>
 
-#include "runtime/transport/doorbell.h"
-#include "runtime/transport/edge.h"
+#include "base/mutex.h"
+#include "runtime/contract/doorbell.h"
+#include "runtime/contract/edge.h"
 
 namespace tf_hvd {
 
@@ -24,11 +24,11 @@ class ByteRing {
   bool Readable() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<char> ring_;
-  size_t begin_ = 0;      // place of the oldest byte
-  size_t used_ = 0;       // bytes from there on
-  size_t published_ = 0;  // of these, how many may be read
+  mutable Mutex mutex_;
+  std::vector<char> ring_ GUARDED_BY(mutex_);
+  size_t begin_ GUARDED_BY(mutex_) = 0;      // place of the oldest byte
+  size_t used_ GUARDED_BY(mutex_) = 0;       // bytes from there on
+  size_t published_ GUARDED_BY(mutex_) = 0;  // of these, how many may be read
 };
 
 // As Edge. The rings and the bell belong to the worlds' shared state.

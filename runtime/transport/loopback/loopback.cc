@@ -2,11 +2,11 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "runtime/agreement/tree.h"
 #include "runtime/transport/loopback/arena.h"
 #include "runtime/transport/loopback/edge.h"
@@ -33,8 +33,8 @@ class Job {
   std::optional<AbortRecord> Poll(int rank);
 
  private:
-  // True if it is the smallest so far. mutex_ is held.
-  bool Keep(const AbortRecord& record);
+  // True if it is the smallest so far.
+  bool Keep(const AbortRecord& record) REQUIRES(mutex_);
 
   Topology topology_;  // of rank 0
   std::shared_ptr<MailRoom> mail_;
@@ -43,9 +43,9 @@ class Job {
   std::vector<std::unique_ptr<LoopbackArena>> arenas_;  // by node, or none
 
   std::atomic<bool> troubled_{false};  // a record or a dead rank is there
-  std::mutex mutex_;
-  std::optional<AbortRecord> record_;  // guarded by mutex_
-  std::vector<int> dead_;              // guarded by mutex_
+  Mutex mutex_;
+  std::optional<AbortRecord> record_ GUARDED_BY(mutex_);
+  std::vector<int> dead_ GUARDED_BY(mutex_);
 };
 
 Job::Job(const LoopbackOptions& options) {
@@ -95,7 +95,7 @@ bool Job::Keep(const AbortRecord& record) {
 
 void Job::Raise(const AbortRecord& record) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (!Keep(record)) return;
     troubled_ = true;
   }
@@ -103,7 +103,7 @@ void Job::Raise(const AbortRecord& record) {
 }
 
 void Job::Kill(int rank) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   dead_.push_back(rank);
   troubled_ = true;
 }
@@ -112,14 +112,14 @@ std::optional<AbortRecord> Job::Poll(int rank) {
   if (!troubled_) return std::nullopt;
   std::vector<int> dead;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(&mutex_);
     dead = dead_;
   }
   for (const int other : dead) {
     if (other == rank) continue;
     Raise({AbortRecord::kDied, other, topology_.RankText(other) + " died"});
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   return record_;
 }
 

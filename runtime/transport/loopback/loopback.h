@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/contract/world.h"
 #include "runtime/transport/routing/data_backends.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 

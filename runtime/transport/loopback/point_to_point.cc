@@ -34,7 +34,7 @@ Mailbox::Shared Mailbox::TakeOldest(int tag, std::deque<Shared>* queue) {
 }
 
 Status Mailbox::Send(const Shared& send) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   const Shared receive = TakeOldest(send->tag, &receives_);
   if (receive != nullptr) return Deliver(send.get(), receive.get());
   if (send->bytes <= kCopiedBytes) {
@@ -47,7 +47,7 @@ Status Mailbox::Send(const Shared& send) {
 }
 
 Status Mailbox::Receive(const Shared& receive) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   const Shared send = TakeOldest(receive->tag, &sends_);
   if (send != nullptr) return Deliver(send.get(), receive.get());
   receives_.push_back(receive);
@@ -55,7 +55,7 @@ Status Mailbox::Receive(const Shared& receive) {
 }
 
 void Mailbox::Withdraw(const Shared& operation) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (std::deque<Shared>* queue : {&sends_, &receives_}) {
     queue->erase(std::remove(queue->begin(), queue->end(), operation),
                  queue->end());

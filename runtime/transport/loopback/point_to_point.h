@@ -10,13 +10,13 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/transport/point_to_point.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "runtime/contract/point_to_point.h"
 
 namespace tf_hvd {
 
@@ -47,9 +47,10 @@ class Mailbox {
   // Takes the oldest of a tag from a queue; null if there is none.
   static Shared TakeOldest(int tag, std::deque<Shared>* queue);
 
-  std::mutex mutex_;
-  std::deque<Shared> sends_;  // of a tag one of the two queues has none
-  std::deque<Shared> receives_;
+  Mutex mutex_;
+  // Of a tag one of the two queues has none.
+  std::deque<Shared> sends_ GUARDED_BY(mutex_);
+  std::deque<Shared> receives_ GUARDED_BY(mutex_);
 };
 
 // The mailboxes between all pairs of `ranks` ranks.

@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <functional>
 
-#include "runtime/base/status.h"
-#include "runtime/transport/edge.h"
+#include "base/status.h"
+#include "runtime/contract/edge.h"
 #include "runtime/transport/mpi_library/api.h"
 
 namespace tf_hvd {

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
+#include "runtime/contract/point_to_point.h"
 #include "runtime/transport/mpi_library/api.h"
-#include "runtime/transport/point_to_point.h"
 
 namespace tf_hvd {
 

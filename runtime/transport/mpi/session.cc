@@ -1,11 +1,9 @@
 #include "runtime/transport/mpi/session.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
-#include "runtime/base/config.h"
-#include "runtime/transport/mpi/listeners.h"
+#include "base/config.h"
 #include "runtime/transport/mpi_library/library.h"
 
 namespace tf_hvd {
@@ -130,13 +128,10 @@ Status MpiSession::InitialiseOwn(const LaunchInfo& launch,
     PreferLibfabricInMpich();
   }
   if (library_.family == MpiFamily::kOpenMpi) SendByTcpInOpenMpi();
-  const bool narrow = !launch.listen_on.empty();
-  const std::set<int> others = narrow ? WideListeners() : std::set<int>();
   // Our threads take turns, but nobody takes turns with the script's.
   TF_HVD_RETURN_IF_ERROR(
       MpiResult(mpi, "MPI_Init_thread",
                 mpi.init_thread(mpi.state, MpiThreads::kMultiple, provided)));
-  if (narrow) Narrow(WideListeners(), others, launch.listen_on);
   Own() = OwnMpi{library_};
   return Status::Ok();
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
 #include "runtime/transport/mpi_library/api.h"
 #include "runtime/transport/mpi_library/library.h"
 

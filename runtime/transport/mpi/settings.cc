@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "runtime/contract/world.h"
 #include "runtime/transport/mpi_library/library.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/config.h"
-#include "runtime/base/status.h"
+#include "base/config.h"
+#include "base/status.h"
 #include "runtime/transport/mpi/session.h"
 
 namespace tf_hvd {

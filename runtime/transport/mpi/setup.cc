@@ -71,15 +71,6 @@ Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
   return Status::Ok();
 }
 
-Status ConnectNodes(const MpiSession& session, NodeMap* map) {
-  if (map->topology.nodes.size() == 1) return Status::Ok();
-  const MpiApi& mpi = session.api();
-  map->cross.emplace();
-  return MpiResult(mpi, "MPI_Comm_split",
-                   mpi.split(mpi.state, session.data(),
-                             map->topology.LocalRank(), &*map->cross));
-}
-
 Status AgreeOnStatus(const MpiSession& session, const Topology& topology,
                      const Status& mine) {
   Outcome outcome = {};
@@ -101,9 +92,8 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
   const MpiApi& mpi = session.api();
   const int local_rank = map.topology.LocalRank();
   const int local_size = map.topology.LocalSize();
-  const bool needs_arena =
-      DataBackends::NeedArenas(map.topology, map.cross.has_value());
-  const ShmShape shape = {local_size, has_arena && needs_arena};
+  const ShmShape shape = {local_size,
+                          has_arena && DataBackends::NeedArenas(map.topology)};
   Status status;
   char name[64] = "";  // stays empty if the leader failed
   if (local_rank == 0) {
@@ -115,6 +105,9 @@ Status ShareSegment(const MpiSession& session, const NodeMap& map,
                 mpi.broadcast(mpi.state, name, sizeof(name), 0, map.node)));
   if (local_rank != 0 && name[0] != '\0') {
     status = ShmSegment::Attach(name, shape, segment);
+  }
+  if (status.ok() && *segment != nullptr) {
+    status = (*segment)->ReserveSlots(local_rank);
   }
   if (status.ok() && *segment != nullptr) {
     status = (*segment)->ClaimAlive(local_rank);

@@ -9,20 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "base/status.h"
+#include "runtime/contract/world.h"
 #include "runtime/transport/gpu/access.h"
 #include "runtime/transport/mpi/session.h"
-#include "runtime/transport/shm/segment.h"
-#include "runtime/transport/world.h"
+#include "runtime/transport/segment/segment.h"
 
 namespace tf_hvd {
 
 struct NodeMap {
   Topology topology;
   MpiHandle node{nullptr};  // a communicator of this node's ranks
-  // Of the ranks with this one's place on their nodes; where asked for, of a
-  // job on several nodes.
-  std::optional<MpiHandle> cross;
   // Of all ranks, for tensors on GPUs; if MPI is CUDA-aware.
   std::optional<MpiHandle> gpus;
 };
@@ -31,9 +28,6 @@ struct NodeMap {
 // CompareSettings.
 Status DiscoverNodes(const MpiSession& session, int ranks_per_node,
                      std::vector<std::string> hosts, NodeMap* map);
-
-// Makes map->cross.
-Status ConnectNodes(const MpiSession& session, NodeMap* map);
 
 // Makes the segment of this node's ranks and claims this rank alive in it.
 // `has_arena`: tensors move through it.

@@ -6,20 +6,19 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "runtime/agreement/tree.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/log.h"
 #include "runtime/transport/liveness/abort_path.h"
 #include "runtime/transport/liveness/finalize_barrier.h"
 #include "runtime/transport/loopback/loopback.h"
-#include "runtime/transport/mpi/allreduce.h"
 #include "runtime/transport/mpi/edge.h"
 #include "runtime/transport/mpi/point_to_point.h"
 #include "runtime/transport/mpi/settings.h"
 #include "runtime/transport/mpi/setup.h"
 #include "runtime/transport/routing/data_backends.h"
-#include "runtime/transport/shm/edge.h"
-#include "runtime/transport/shm/fd_guard.h"
+#include "runtime/transport/segment/edge.h"
+#include "runtime/transport/segment/fd_guard.h"
 
 namespace tf_hvd {
 namespace {
@@ -44,7 +43,8 @@ int PlaceOnNode(const Topology& topology, int rank) {
 class MpiWorld : public World {
  public:
   MpiWorld(NodeMap map, std::unique_ptr<MpiSession> session,
-           std::unique_ptr<ShmSegment> segment, const GpuAccess& gpu)
+           std::unique_ptr<ShmSegment> segment, const GpuAccess& gpu,
+           SlotOptions slots)
       : map_(std::move(map)),
         session_(std::move(session)),
         segment_(std::move(segment)),
@@ -55,15 +55,11 @@ class MpiWorld : public World {
             [this](size_t local_rank) {
               segment_->doorbell(static_cast<int>(local_rank))->RingIfAsleep();
             },
-            p2p_.get(), segment_->doorbell(map_.topology.LocalRank()), gpu)) {
+            p2p_.get(), segment_->doorbell(map_.topology.LocalRank()), gpu,
+            std::move(slots))) {
     abort_ = std::make_unique<AbortPath>(&map_.topology, segment_.get(),
                                          MakeFlood());
     MakeEdges();
-    if (map_.cross.has_value()) {
-      cross_ =
-          std::make_unique<MpiAllreduceBackend>(&session_->api(), *map_.cross);
-      data_->CrossBy(cross_.get());
-    }
     fd_guard_ = std::make_unique<FdGuard>([this] { FilesWereClosed(); });
   }
 
@@ -75,7 +71,6 @@ class MpiWorld : public World {
     static_cast<void>(abort_.release());
     for (auto& item : mpi_edges_) static_cast<void>(item.second.release());
     static_cast<void>(data_.release());
-    static_cast<void>(cross_.release());
     static_cast<void>(p2p_.release());
     static_cast<void>(session_.release());
     static_cast<void>(segment_.release());
@@ -119,7 +114,6 @@ class MpiWorld : public World {
     if (!clean_) return;
     const MpiApi& mpi = session_->api();
     mpi.comm_free(mpi.state, &map_.node);
-    if (map_.cross.has_value()) mpi.comm_free(mpi.state, &*map_.cross);
     if (map_.gpus.has_value()) mpi.comm_free(mpi.state, &*map_.gpus);
     session_->Finalize();
   }
@@ -230,7 +224,6 @@ class MpiWorld : public World {
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<ShmSegment> segment_;
   std::unique_ptr<MpiPointToPoint> p2p_;
-  std::unique_ptr<MpiAllreduceBackend> cross_;  // null: by messages
   std::unique_ptr<DataBackends> data_;
   std::unique_ptr<AbortPath> abort_;
   std::unique_ptr<FdGuard> fd_guard_;
@@ -295,9 +288,6 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   NodeMap map;
   TF_HVD_RETURN_IF_ERROR(DiscoverNodes(*session, options.config.ranks_per_node,
                                        std::move(hosts), &map));
-  if (options.config.cross_mpi) {
-    TF_HVD_RETURN_IF_ERROR(ConnectNodes(*session, &map));
-  }
   std::unique_ptr<ShmSegment> segment;
   TF_HVD_RETURN_IF_ERROR(
       ShareSegment(*session, map, options.config.node_data_shm, &segment));
@@ -308,9 +298,18 @@ Status MakeWorld(const WorldOptions& options, std::unique_ptr<World>* world,
   if (options.config.use_nccl) {
     gpu.warn = WarnForMachine(map.topology, options.config.log_level);
   }
+  SlotOptions slots;
+  slots.stores = options.config.slot_stores;
+  if (options.config.log_level <= LogLevel::kDebug) {
+    slots.log = [who = map.topology.RankText(map.topology.rank)](
+                    const std::string& text) {
+      WriteLog(LogLevel::kDebug, who, text);
+    };
+  }
   session->MarkInUse();
-  *world = std::make_unique<MpiWorld>(std::move(map), std::move(session),
-                                      std::move(segment), gpu);
+  *world =
+      std::make_unique<MpiWorld>(std::move(map), std::move(session),
+                                 std::move(segment), gpu, std::move(slots));
   return Status::Ok();
 }
 

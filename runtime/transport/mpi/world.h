@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/config.h"
-#include "runtime/base/status.h"
+#include "base/config.h"
+#include "base/status.h"
+#include "runtime/contract/world.h"
 #include "runtime/transport/mpi/session.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 

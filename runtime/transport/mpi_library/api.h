@@ -27,26 +27,6 @@ enum class MpiThreads : int {
   kMultiple = 3,
 };
 
-// Types and operations of MPI that tf_hvd uses.
-enum class MpiNumber : int {
-  kUint8,
-  kInt8,
-  kUint16,
-  kInt16,
-  kUint32,
-  kInt32,
-  kUint64,
-  kInt64,
-  kFloat,
-  kDouble,
-  kFloatComplex,
-  kDoubleComplex,
-};
-inline constexpr int kMpiNumberCount = 12;
-
-enum class MpiReduction : int { kSum, kMin, kMax, kProduct };
-inline constexpr int kMpiReductionCount = 4;
-
 struct MpiApi {
   void* state = nullptr;  // first argument of every function
   int any_source = 0;     // MPI_ANY_SOURCE
@@ -93,10 +73,6 @@ struct MpiApi {
                MpiHandle comm, MpiHandle* request) = nullptr;
   int (*irecv)(void* state, void* data, int bytes, int peer, int tag,
                MpiHandle comm, MpiHandle* request) = nullptr;
-  // In place.
-  int (*iallreduce)(void* state, void* data, int count, MpiNumber type,
-                    MpiReduction op, MpiHandle comm,
-                    MpiHandle* request) = nullptr;
   // `bytes` may be null; of a receive: how many came.
   int (*test)(void* state, MpiHandle* request, int* done, int* bytes) = nullptr;
   // Afterwards the request must still be tested until it is done.

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/processes.h"
-#include "runtime/base/shared_library.h"
+#include "base/processes.h"
+#include "base/shared_library.h"
 
 namespace tf_hvd {
 
@@ -295,7 +295,7 @@ std::string ProgramOf(pid_t process) {
 }  // namespace
 
 std::string LauncherLibraryDir() {
-  pid_t process = StartedBy();
+  pid_t process = getppid();
   for (int i = 0; i < kMaxAncestors && process > 1; ++i) {
     const std::string program = ProgramOf(process);
     const size_t slash = program.rfind('/');

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/config.h"
-#include "runtime/base/status.h"
+#include "base/config.h"
+#include "base/status.h"
 #include "runtime/transport/mpi_library/api.h"
 
 namespace tf_hvd {

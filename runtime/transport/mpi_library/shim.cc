@@ -5,9 +5,8 @@
 #include <mpi.h>
 
 #include <cstdio>
-#include <cstring>
 
-#include "runtime/base/shared_library.h"
+#include "base/shared_library.h"
 #include "runtime/transport/mpi_library/api.h"
 #include "runtime/transport/mpi_library/shim_calls.h"
 
@@ -192,42 +191,11 @@ void LoadFunctions(Symbols* symbols, Calls* calls) {
   symbols->Find("MPI_Bcast", &calls->bcast);
   symbols->Find("MPI_Isend", &calls->isend);
   symbols->Find("MPI_Irecv", &calls->irecv);
-  symbols->Find("MPI_Iallreduce", &calls->iallreduce);
   symbols->FindExtension("MPIX_Query_cuda_support", &calls->query_cuda);
   symbols->FindExtension("MPIX_GPU_query_support", &calls->query_gpu);
   symbols->Find("MPI_Test", &calls->test);
   symbols->Find("MPI_Get_count", &calls->get_count);
   symbols->Find("MPI_Cancel", &calls->cancel);
-}
-
-void LoadNumbers(Symbols* symbols, Calls* calls) {
-#ifdef OPEN_MPI
-  constexpr const char* kTypes[kMpiNumberCount] = {
-      "ompi_mpi_uint8_t",         "ompi_mpi_int8_t",
-      "ompi_mpi_uint16_t",        "ompi_mpi_int16_t",
-      "ompi_mpi_uint32_t",        "ompi_mpi_int32_t",
-      "ompi_mpi_uint64_t",        "ompi_mpi_int64_t",
-      "ompi_mpi_float",           "ompi_mpi_double",
-      "ompi_mpi_c_float_complex", "ompi_mpi_c_double_complex"};
-  constexpr const char* kOps[kMpiReductionCount] = {
-      "ompi_mpi_op_sum", "ompi_mpi_op_min", "ompi_mpi_op_max",
-      "ompi_mpi_op_prod"};
-  for (int i = 0; i < kMpiNumberCount; ++i) {
-    calls->types[i] = static_cast<MPI_Datatype>(symbols->Address(kTypes[i]));
-  }
-  for (int i = 0; i < kMpiReductionCount; ++i) {
-    calls->ops[i] = static_cast<MPI_Op>(symbols->Address(kOps[i]));
-  }
-#else
-  static_cast<void>(symbols);
-  const MPI_Datatype types[kMpiNumberCount] = {
-      MPI_UINT8_T,  MPI_INT8_T,  MPI_UINT16_T,        MPI_INT16_T,
-      MPI_UINT32_T, MPI_INT32_T, MPI_UINT64_T,        MPI_INT64_T,
-      MPI_FLOAT,    MPI_DOUBLE,  MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX};
-  const MPI_Op ops[kMpiReductionCount] = {MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD};
-  std::memcpy(calls->types, types, sizeof(types));
-  std::memcpy(calls->ops, ops, sizeof(ops));
-#endif
 }
 
 void LoadHandles(Symbols* symbols, Calls* calls) {
@@ -281,7 +249,6 @@ extern "C" __attribute__((visibility("default"))) int tf_hvd_mpi_load(
   auto* calls = new tf_hvd::Calls();
   tf_hvd::LoadFunctions(&symbols, calls);
   tf_hvd::LoadHandles(&symbols, calls);
-  tf_hvd::LoadNumbers(&symbols, calls);
   if (symbols.missing() != nullptr) {
     std::snprintf(error, error_bytes, "it has no %s", symbols.missing());
     delete calls;

@@ -37,7 +37,6 @@ struct Calls {
   decltype(&MPI_Bcast) bcast = nullptr;
   decltype(&MPI_Isend) isend = nullptr;
   decltype(&MPI_Irecv) irecv = nullptr;
-  decltype(&MPI_Iallreduce) iallreduce = nullptr;
   decltype(&MPI_Test) test = nullptr;
   decltype(&MPI_Get_count) get_count = nullptr;
   decltype(&MPI_Cancel) cancel = nullptr;
@@ -51,8 +50,6 @@ struct Calls {
   MPI_Datatype byte;
   MPI_Info info_null;
   MPI_Errhandler errors_return;
-  MPI_Datatype types[kMpiNumberCount];  // in the order of MpiNumber
-  MPI_Op ops[kMpiReductionCount];       // in the order of MpiReduction
 };
 
 inline const Calls& Of(void* state) { return *static_cast<Calls*>(state); }

@@ -1,5 +1,4 @@
-// The part of a shim (shim.cc) that makes and ends requests: messages, and
-// collectives that do not wait.
+// The part of a shim (shim.cc) that makes and ends requests: messages.
 #include <mpi.h>
 
 #include "runtime/transport/mpi_library/shim_calls.h"
@@ -27,17 +26,6 @@ int Irecv(void* state, void* data, int bytes, int peer, int tag, MpiHandle comm,
   return error;
 }
 
-int Iallreduce(void* state, void* data, int count, MpiNumber type,
-               MpiReduction op, MpiHandle comm, MpiHandle* request) {
-  const Calls& calls = Of(state);
-  MPI_Request value;
-  const int error = calls.iallreduce(
-      MPI_IN_PLACE, data, count, calls.types[static_cast<int>(type)],
-      calls.ops[static_cast<int>(op)], In<MPI_Comm>(comm), &value);
-  if (error == MPI_SUCCESS) Out(value, request);
-  return error;
-}
-
 int Test(void* state, MpiHandle* request, int* done, int* bytes) {
   const Calls& calls = Of(state);
   MPI_Request value = In<MPI_Request>(*request);
@@ -58,7 +46,6 @@ int Cancel(void* state, MpiHandle* request) {
 void FillRequests(MpiApi* api) {
   api->isend = Isend;
   api->irecv = Irecv;
-  api->iallreduce = Iallreduce;
   api->test = Test;
   api->cancel = Cancel;
 }

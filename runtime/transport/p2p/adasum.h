@@ -11,11 +11,11 @@
 #ifndef TF_HVD_RUNTIME_TRANSPORT_P2P_ADASUM_H_
 #define TF_HVD_RUNTIME_TRANSPORT_P2P_ADASUM_H_
 
-#include "runtime/transport/operation.h"
+#include "runtime/contract/operation.h"
+#include "runtime/contract/rank_group.h"
+#include "runtime/contract/spans.h"
 #include "runtime/transport/p2p/allreduce.h"
 #include "runtime/transport/p2p/schedule.h"
-#include "runtime/transport/rank_group.h"
-#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 

@@ -4,16 +4,16 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "compute/buffer_ops.h"
-#include "runtime/base/clock.h"
+#include "runtime/contract/rank_group.h"
+#include "runtime/contract/spans.h"
 #include "runtime/transport/p2p/adasum.h"
 #include "runtime/transport/p2p/allreduce.h"
 #include "runtime/transport/p2p/gather.h"
 #include "runtime/transport/p2p/message_set.h"
 #include "runtime/transport/p2p/scatter.h"
 #include "runtime/transport/p2p/schedule.h"
-#include "runtime/transport/rank_group.h"
-#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {

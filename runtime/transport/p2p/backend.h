@@ -10,9 +10,9 @@
 #include <set>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/transport/operation.h"
-#include "runtime/transport/point_to_point.h"
+#include "base/status.h"
+#include "runtime/contract/operation.h"
+#include "runtime/contract/point_to_point.h"
 
 namespace tf_hvd {
 

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/contract/rank_group.h"
+#include "runtime/contract/spans.h"
 #include "runtime/transport/p2p/schedule.h"
-#include "runtime/transport/rank_group.h"
-#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 

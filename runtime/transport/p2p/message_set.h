@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/transport/point_to_point.h"
+#include "base/status.h"
+#include "runtime/contract/point_to_point.h"
 
 namespace tf_hvd {
 

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/transport/operation.h"
+#include "runtime/contract/operation.h"
+#include "runtime/contract/rank_group.h"
+#include "runtime/contract/spans.h"
 #include "runtime/transport/p2p/allreduce.h"
 #include "runtime/transport/p2p/schedule.h"
-#include "runtime/transport/rank_group.h"
-#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 

@@ -2,8 +2,7 @@
 // in which they are asked. The first that serves an operation gets it:
 //
 //   shm        all members of the set share this node
-//   two_level  some node has several members; all but alltoall and Adasum.
-//              Of sets with one on each node, what another backend crosses
+//   two_level  some node has several members; all but alltoall and Adasum
 //   p2p        everything else
 //
 // and of tensors in the memory of GPUs
@@ -22,17 +21,17 @@
 #include <string>
 #include <vector>
 
+#include "runtime/contract/operation.h"
+#include "runtime/contract/point_to_point.h"
+#include "runtime/contract/world.h"
 #include "runtime/transport/gpu/access.h"
 #include "runtime/transport/gpu/backend.h"
 #include "runtime/transport/gpu/device_bell.h"
 #include "runtime/transport/gpu/pinned_backend.h"
-#include "runtime/transport/operation.h"
 #include "runtime/transport/p2p/backend.h"
-#include "runtime/transport/point_to_point.h"
 #include "runtime/transport/routing/two_level.h"
-#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/segment/arena.h"
 #include "runtime/transport/shm/backend.h"
-#include "runtime/transport/world.h"
 
 namespace tf_hvd {
 
@@ -42,17 +41,12 @@ class DataBackends {
   // and what `wake` uses, outlive the backends.
   DataBackends(const Topology& topology, const std::optional<ShmArena>& arena,
                ShmBackend::Wake wake, PointToPoint* p2p, Doorbell* doorbell,
-               const GpuAccess& gpu = GpuAccess());
-
-  // See TwoLevelBackend::CrossBy; nothing without two levels.
-  void CrossBy(Backend* other) {
-    if (two_level_.has_value()) two_level_->CrossBy(other);
-  }
+               const GpuAccess& gpu = GpuAccess(),
+               SlotOptions slots = SlotOptions());
 
   // Whether a job's nodes share memory for data, if they may: a node of one
-  // rank has such memory for itself where others have several, or where another
-  // backend crosses between nodes (CrossBy).
-  static bool NeedArenas(const Topology& topology, bool other_crosses = false);
+  // rank has such memory for itself where others have several.
+  static bool NeedArenas(const Topology& topology);
 
   std::vector<Backend*> all() { return all_; }
   GpuDevices* gpus() { return gpu_access_.devices.get(); }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "compute/buffer_ops.h"
-#include "runtime/transport/rank_group.h"
+#include "runtime/contract/rank_group.h"
 
 namespace tf_hvd {
 namespace {
@@ -115,7 +115,7 @@ bool TwoLevelBackend::Serves(const OperationSpec& spec) const {
   const Layout& layout = found->second;
   if (layout.nodes->members.size() < 2) return false;
   // Members that are alone on their nodes have nothing to share.
-  if (layout.most < 2 && !OtherServes(ExchangeOf(spec, layout))) return false;
+  if (layout.most < 2) return false;
   return HasRoomAcross(spec.kind, *layout.nodes, slot_bytes_);
 }
 
@@ -130,10 +130,6 @@ OperationSpec TwoLevelBackend::ExchangeOf(const OperationSpec& spec,
   return exchange;
 }
 
-bool TwoLevelBackend::OtherServes(const OperationSpec& exchange) const {
-  return other_ != nullptr && other_->Serves(exchange);
-}
-
 Status TwoLevelBackend::Make(OperationSpec spec,
                              std::unique_ptr<Operation>* operation) {
   size_t place = 0;
@@ -144,8 +140,7 @@ Status TwoLevelBackend::Make(OperationSpec spec,
   across.slot_bytes = slot_bytes_;
   across.root = spec.root;
   across.exchange = ExchangeOf(spec, layout);
-  const bool other = OtherServes(across.exchange);
-  across.by = other ? other_ : static_cast<Backend*>(&across_);
+  across.by = &across_;
   const ReduceOptions inside = InTwo(spec.reduce, spec.ranks->size()).inside;
   OperationSpec local = std::move(spec);
   local.ranks = layout.local;

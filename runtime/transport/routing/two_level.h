@@ -15,11 +15,11 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/transport/operation.h"
+#include "base/status.h"
+#include "runtime/contract/operation.h"
+#include "runtime/contract/point_to_point.h"
 #include "runtime/transport/p2p/backend.h"
-#include "runtime/transport/point_to_point.h"
-#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/segment/arena.h"
 #include "runtime/transport/shm/backend.h"
 
 namespace tf_hvd {
@@ -31,12 +31,6 @@ class TwoLevelBackend final : public Backend {
   TwoLevelBackend(std::vector<std::vector<int>> nodes, int rank,
                   ShmBackend* shm, PointToPoint* p2p,
                   size_t max_message_bytes = PointToPoint::kMaxBytes);
-
-  // The exchanges between owners that `other` serves go through it, also where
-  // each node has one member. Before the first Make; `other` outlives the
-  // backend.
-  void CrossBy(Backend* other) { other_ = other; }
-  bool other_crosses() const { return other_ != nullptr; }
 
   std::string_view name() const override { return "shm+p2p"; }
   bool Serves(const OperationSpec& spec) const override;
@@ -58,14 +52,12 @@ class TwoLevelBackend final : public Backend {
   Layout LayoutOf(const std::vector<int>& ranks) const;
   static OperationSpec ExchangeOf(const OperationSpec& spec,
                                   const Layout& layout);
-  bool OtherServes(const OperationSpec& exchange) const;
 
   const std::vector<std::vector<int>> nodes_;
   const int rank_;
   ShmBackend* const shm_;
   const size_t slot_bytes_;  // that every node's slots have
   P2PBackend across_;
-  Backend* other_ = nullptr;
   std::map<int32_t, Layout> layouts_;  // by set, of those with this rank
 };
 

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "compute/buffer_ops.h"
+#include "runtime/contract/spans.h"
 #include "runtime/transport/shm/allreduce.h"
-#include "runtime/transport/spans.h"
 
 namespace tf_hvd {
 namespace {
@@ -69,10 +69,11 @@ class BroadcastAcross final : public ShmPieces {
   }
   bool has_results() const override { return true; }
 
-  void Publish(uint64_t piece, char* slot) override {
-    if (at_root_) spans_.Pack(At(piece), Bytes(piece), slot);
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
+    if (!at_root_) return;
+    writer->Pack(SlotWriter::kAll, spans_, At(piece), Bytes(piece), slot);
   }
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots, SlotWriter*) override {
     if (!at_root_) return;
     if (me_ == root_) return spans_.Copy(At(piece), Bytes(piece));
     spans_.Unpack(At(piece), Bytes(piece), slots[root_]);
@@ -136,12 +137,11 @@ class AllgatherAcross final : public ShmPieces {
   bool Publishes(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
-  void Publish(uint64_t piece, char* slot) override {
-    parts_.data().Pack(parts_.At(piece, Here(me_)),
-                       parts_.ToCount(Bytes(piece, me_)),
-                       slot + OwnAt(piece, me_));
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
+    writer->Pack(SlotWriter::kAll, parts_.data(), parts_.At(piece, Here(me_)),
+                 parts_.ToCount(Bytes(piece, me_)), slot + OwnAt(piece, me_));
   }
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots, SlotWriter*) override {
     for (size_t place = 0; place < slots.size(); ++place) {
       const int64_t at = parts_.At(piece, Here(place));
       const int64_t count = parts_.ToCount(Bytes(piece, place));
@@ -230,18 +230,18 @@ class ReducescatterAcross final : public ShmPieces {
   bool Publishes(size_t) const override { return true; }
   bool has_results() const override { return true; }
 
-  void Publish(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
     for (size_t owner = 0; owner < layout_.owners; ++owner) {
       if (owner == me_) continue;
       parts_.ForServedOnAll(piece, owner, SectionAt(owner),
                             [&](size_t place, size_t at, size_t bytes) {
-                              parts_.data().Pack(parts_.At(piece, place),
-                                                 parts_.ToCount(bytes),
-                                                 slot + at);
+                              writer->Pack(owner, parts_.data(),
+                                           parts_.At(piece, place),
+                                           parts_.ToCount(bytes), slot + at);
                             });
     }
   }
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots, SlotWriter*) override {
     if (me_ >= layout_.owners) return;
     parts_.ForServedOnAll(
         piece, me_, SectionAt(me_), [&](size_t place, size_t at, size_t bytes) {

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "runtime/transport/node_parts.h"
-#include "runtime/transport/operation.h"
+#include "runtime/contract/node_parts.h"
+#include "runtime/contract/operation.h"
 #include "runtime/transport/shm/pieces.h"
 
 namespace tf_hvd {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "compute/buffer_ops.h"
-#include "runtime/transport/spans.h"
+#include "runtime/contract/spans.h"
 
 namespace tf_hvd {
 namespace {
@@ -29,11 +29,11 @@ class SmallAllreduce final : public ShmPieces {
   uint64_t count() const override { return spans_.count() > 0 ? 1 : 0; }
   bool Publishes(size_t) const override { return true; }
 
-  void Publish(uint64_t, char* slot) override {
-    spans_.Pack(0, spans_.count(), slot);
+  void Publish(uint64_t, char* slot, SlotWriter* writer) override {
+    writer->Pack(SlotWriter::kAll, spans_, 0, spans_.count(), slot);
   }
 
-  void Consume(uint64_t, const ShmSlots& slots) override {
+  void Consume(uint64_t, const ShmSlots& slots, SlotWriter*) override {
     size_t offset = 0;
     spans_.ForEach(0, spans_.count(),
                    [&](const char*, char* output, int64_t n) {
@@ -76,23 +76,32 @@ class LargeAllreduce final : public ShmPieces {
   bool has_results() const override { return true; }
 
   // All but this rank's own slice.
-  void Publish(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
     for (size_t place = 0; place < rule_.owners; ++place) {
       if (place == me_) continue;
       const Range slice = SliceOf(piece, place);
-      spans_.Pack(slice.begin, slice.count(), slot + OffsetOf(piece, slice));
+      writer->Pack(place, spans_, slice.begin, slice.count(),
+                   slot + OffsetOf(piece, slice));
     }
   }
 
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  // What crosses is read here next, and written once more by who brings it
+  // back.
+  void Consume(uint64_t piece, const ShmSlots& slots,
+               SlotWriter* writer) override {
     const Range slice = SliceOf(piece, me_);
     size_t offset = OffsetOf(piece, slice);
+    const Stores stores =
+        rule_.crosses
+            ? Stores::kOrdinary
+            : writer->StoresOfResults(static_cast<size_t>(slice.count()) *
+                                      spans_.element_bytes());
     const auto reduce = [&](const char* input, char* output, int64_t n) {
       for (size_t i = 0; i < slots.size(); ++i) inputs_[i] = slots[i] + offset;
       inputs_[me_] = input;
       char* const result = slots[me_] + offset;
-      ReduceInputs(options_, inputs_, n, result,
-                   rule_.crosses ? nullptr : output);
+      writer->Reduce(options_, inputs_, n, result,
+                     rule_.crosses ? nullptr : output, stores);
       offset += static_cast<size_t>(n) * spans_.element_bytes();
     };
     spans_.ForEach(slice.begin, slice.count(), reduce);
@@ -140,7 +149,6 @@ class LargeAllreduce final : public ShmPieces {
   std::vector<const void*> inputs_;
 };
 
-// Piece k has the k-th part of what each rank gets.
 }  // namespace
 
 std::unique_ptr<ShmPieces> AllreducePieces(const OperationSpec& spec, size_t me,

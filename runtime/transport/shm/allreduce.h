@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "runtime/transport/operation.h"
+#include "runtime/contract/operation.h"
 #include "runtime/transport/shm/pieces.h"
 
 namespace tf_hvd {

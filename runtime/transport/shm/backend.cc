@@ -4,20 +4,27 @@
 #include <utility>
 
 #include "compute/buffer_ops.h"
-#include "runtime/transport/rank_group.h"
+#include "runtime/contract/rank_group.h"
 #include "runtime/transport/shm/operation.h"
 
 namespace tf_hvd {
 
 ShmBackend::ShmBackend(const ShmArena& arena, std::vector<int> node, int rank,
-                       Wake wake)
+                       Wake wake, SlotOptions options)
     : arena_(arena),
       node_(std::move(node)),
       rank_(rank),
-      wake_(std::move(wake)) {
+      wake_(std::move(wake)),
+      options_(std::move(options)) {
   for (uint32_t slot = 0; slot < ShmArena::kSlots; ++slot) {
     free_.push_back(slot);
   }
+}
+
+ShmBackend::Stream* ShmBackend::StreamOf(int32_t set) {
+  const auto found = streams_.find(set);
+  if (found != streams_.end()) return &found->second;
+  return &streams_.emplace(set, SlotWriter(&options_, &counts_)).first->second;
 }
 
 size_t ShmBackend::LocalRankOf(int rank) const {

@@ -16,12 +16,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/transport/operation.h"
+#include "base/status.h"
+#include "runtime/contract/operation.h"
+#include "runtime/transport/segment/arena.h"
 #include "runtime/transport/shm/across.h"
-#include "runtime/transport/shm/arena.h"
+#include "runtime/transport/shm/slot_writer.h"
 
 namespace tf_hvd {
 
@@ -33,13 +35,16 @@ class ShmBackend final : public Backend {
   using Wake = std::function<void(size_t local_rank)>;
 
   // `node`: the ranks of this machine, ascending; `rank`: this one.
-  ShmBackend(const ShmArena& arena, std::vector<int> node, int rank, Wake wake);
+  ShmBackend(const ShmArena& arena, std::vector<int> node, int rank, Wake wake,
+             SlotOptions options = SlotOptions());
   std::string_view name() const override { return "shm"; }
 
   bool Serves(const OperationSpec& spec) const override;
   Status Make(OperationSpec spec,
               std::unique_ptr<Operation>* operation) override;
   size_t window() const override { return ShmArena::kSlots; }
+
+  const SlotCounts& counts() const { return counts_; }
 
   // An operation of this node's members of a set, `local.ranks`, of which other
   // nodes have some too: see CutAcross. Called in the agreed order, among those
@@ -52,10 +57,13 @@ class ShmBackend final : public Backend {
 
   // What this rank knows of the pieces of one set.
   struct Stream {
+    explicit Stream(SlotWriter of) : writer(std::move(of)) {}
+
     uint64_t published = 0;
     uint64_t consumed = 0;
     uint64_t reduced = 0;
     uint64_t done = 0;
+    SlotWriter writer;
   };
   // A slot of mine that somebody, perhaps this rank, may still read.
   struct InUse {
@@ -64,6 +72,7 @@ class ShmBackend final : public Backend {
     std::vector<const ProgressLine*> readers;
   };
 
+  Stream* StreamOf(int32_t set);
   size_t LocalRankOf(int rank) const;
   // A slot that nobody reads any more; -1 if there is none.
   int FreeSlot();
@@ -72,6 +81,8 @@ class ShmBackend final : public Backend {
   const std::vector<int> node_;
   const int rank_;
   const Wake wake_;
+  const SlotOptions options_;
+  SlotCounts counts_;
   std::map<int32_t, Stream> streams_;
   // Operations of all sets that have not published all of their pieces, in the
   // agreed order. The first one publishes: what comes later takes no slot

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "runtime/transport/spans.h"
+#include "runtime/contract/spans.h"
 
 namespace tf_hvd {
 namespace {
@@ -20,10 +20,10 @@ class Broadcast final : public ShmPieces {
   }
   bool Publishes(size_t place) const override { return place == root_; }
 
-  void Publish(uint64_t piece, char* slot) override {
-    spans_.Pack(At(piece), Bytes(piece), slot);
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
+    writer->Pack(SlotWriter::kAll, spans_, At(piece), Bytes(piece), slot);
   }
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots, SlotWriter*) override {
     if (me_ == root_) return spans_.Copy(At(piece), Bytes(piece));
     spans_.Unpack(At(piece), Bytes(piece), slots[root_]);
   }
@@ -56,10 +56,11 @@ class Allgather final : public ShmPieces {
     return runs_.CountOf(place) > 0;
   }
 
-  void Publish(uint64_t piece, char* slot) override {
-    runs_.list().Pack(At(piece, me_), Bytes(piece, me_), slot);
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
+    writer->Pack(SlotWriter::kAll, runs_.list(), At(piece, me_),
+                 Bytes(piece, me_), slot);
   }
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots, SlotWriter*) override {
     for (size_t place = 0; place < slots.size(); ++place) {
       const int64_t at = At(piece, place);
       const int64_t bytes = Bytes(piece, place);

@@ -1,11 +1,55 @@
 #include "runtime/transport/shm/operation.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
+#include "base/counters.h"
 
 namespace tf_hvd {
+namespace {
+
+// Of what moves on this rank.
+size_t BytesOf(const OperationSpec& spec) {
+  const auto element =
+      static_cast<int64_t>(Reduces(spec.kind) ? SizeOf(spec.reduce.dtype) : 1);
+  int64_t bytes = 0;
+  for (const Span& span : spec.spans) bytes += span.count * element;
+  const auto sum = [](const std::vector<int64_t>& parts) {
+    return std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  };
+  bytes += std::max(sum(spec.send), sum(spec.receive));
+  return static_cast<size_t>(bytes);
+}
+
+// Whether all ranks give and get as much.
+bool IsEven(const OperationSpec& spec) {
+  if (spec.kind == OpKind::kAlltoall) {
+    const int64_t part = spec.send[0];
+    const auto is_it = [part](int64_t other) { return other == part; };
+    return std::all_of(spec.send.begin(), spec.send.end(), is_it) &&
+           std::all_of(spec.receive.begin(), spec.receive.end(), is_it);
+  }
+  if (spec.kind != OpKind::kAllgather) return true;
+  return std::all_of(
+      spec.spans.begin(), spec.spans.end(),
+      [&](const Span& span) { return span.count == spec.spans[0].count; });
+}
+
+// What costs alike, but for its size.
+StoreChoice::Alike AlikeOf(const OperationSpec& spec) {
+  if (!IsEven(spec)) return SlotWriter::kUnlike;
+  return static_cast<StoreChoice::Alike>(spec.kind) * kDTypeCount +
+         static_cast<StoreChoice::Alike>(spec.reduce.dtype) + 1;
+}
+
+uint32_t Since(int64_t begin_ns) {
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(NowNs() - begin_ns, 1, UINT32_MAX));
+}
+
+}  // namespace
 
 ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
                            std::optional<ShmAcross> across)
@@ -16,7 +60,11 @@ ShmOperation::ShmOperation(ShmBackend* backend, OperationSpec spec, size_t me,
       pieces_(across_.has_value()
                   ? CutAcross(spec_, me, *across_)
                   : CutIntoPieces(spec_, me, backend->arena_.slot_bytes())),
-      stream_(&backend->streams_[spec_.set]) {
+      stream_(backend->StreamOf(spec_.set)),
+      writer_(&stream_->writer),
+      bytes_(BytesOf(spec_)),
+      timed_(bytes_ >= SlotWriter::kLeastBytes),
+      alike_(timed_ ? AlikeOf(spec_) : SlotWriter::kUnlike) {
   for (const int rank : *spec_.ranks) {
     local_ranks_.push_back(backend->LocalRankOf(rank));
     lines_.push_back(backend->arena_.line(spec_.set, local_ranks_.back()));
@@ -71,6 +119,7 @@ bool ShmOperation::AllBeyond(uint64_t piece, Counter counter,
       return false;
     }
   }
+  Count(Counted::kLinesRead, lines_.size() - 1);
   return true;
 }
 
@@ -78,6 +127,7 @@ bool ShmOperation::AllBeyond(uint64_t piece, Counter counter,
 // and here sleepers are looked for after the store.
 void ShmOperation::Advance(Counter counter, uint64_t pieces) {
   lines_[me_]->*counter = pieces;
+  Count(Counted::kLinesWritten);
   for (size_t place = 0; place < lines_.size(); ++place) {
     if (place == me_) continue;
     backend_->wake_(local_ranks_[place]);
@@ -88,7 +138,7 @@ ShmSlots ShmOperation::SlotsOf(uint64_t piece) const {
   ShmSlots slots(lines_.size());
   for (size_t place = 0; place < slots.size(); ++place) {
     if (!pieces_->Publishes(place)) continue;
-    const uint32_t slot = lines_[place]->slots[piece % ShmArena::kSlots].load(
+    const size_t slot = lines_[place]->slots[piece % ShmArena::kSlots].load(
         std::memory_order_relaxed);
     slots[place] = backend_->arena_.slot(local_ranks_[place], slot);
   }
@@ -108,11 +158,14 @@ bool ShmOperation::PublishOne() {
   if (pieces_->Publishes(me_)) {
     const int slot = backend_->FreeSlot();
     if (slot < 0) return false;
+    if (!timed_) Count(Counted::kLinesWritten, LinesOf(bytes_));
+    writer_->Publishes(piece, alike_, me_, lines_);
     pieces_->Publish(
         published_,
-        backend_->arena_.slot(local_ranks_[me_], static_cast<size_t>(slot)));
+        backend_->arena_.slot(local_ranks_[me_], static_cast<size_t>(slot)),
+        writer_);
     lines_[me_]->slots[piece % ShmArena::kSlots].store(
-        static_cast<uint32_t>(slot), std::memory_order_relaxed);
+        static_cast<uint8_t>(slot), std::memory_order_relaxed);
     backend_->in_use_.push_back(
         {static_cast<uint32_t>(slot), piece, {lines_.begin(), lines_.end()}});
   }
@@ -134,8 +187,17 @@ bool ShmOperation::ConsumeOne() {
                  [this](size_t place) { return pieces_->Publishes(place); })) {
     return false;
   }
+  if (!timed_) {
+    Count(Counted::kLinesRead, (lines_.size() - 1) * LinesOf(bytes_));
+  }
   const ShmSlots slots = SlotsOf(piece);
-  pieces_->Consume(consumed_, slots);
+  writer_->Consumes(piece);
+  const int64_t begin_ns = timed_ ? NowNs() : 0;
+  pieces_->Consume(consumed_, slots, writer_);
+  const uint32_t took_ns = timed_ ? Since(begin_ns) : 0;
+  writer_->Consumed(took_ns);
+  lines_[me_]->consume_ns[piece % ShmArena::kSlots].store(
+      took_ns, std::memory_order_relaxed);
   did_ = Reduces(spec_.kind) ? Phase::kReduce : Phase::kUnpack;
   ++consumed_;
   stream_->consumed = piece + 1;
@@ -199,7 +261,10 @@ bool ShmOperation::GatherOne() {
   if (!AllBeyond(piece, &ProgressLine::reduced, [](size_t) { return true; })) {
     return false;
   }
+  const int64_t begin_ns = timed_ ? NowNs() : 0;
   pieces_->Gather(gathered_, SlotsOf(piece));
+  lines_[me_]->gather_ns[piece % ShmArena::kSlots].store(
+      timed_ ? Since(begin_ns) : 0, std::memory_order_relaxed);
   did_ = Phase::kUnpack;
   ++gathered_;
   stream_->done = piece + 1;

@@ -15,10 +15,10 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/transport/operation.h"
+#include "base/status.h"
+#include "runtime/contract/operation.h"
+#include "runtime/transport/segment/arena.h"
 #include "runtime/transport/shm/across.h"
-#include "runtime/transport/shm/arena.h"
 #include "runtime/transport/shm/backend.h"
 #include "runtime/transport/shm/pieces.h"
 
@@ -68,6 +68,11 @@ class ShmOperation final : public Operation {
   const std::optional<ShmAcross> across_;  // nothing: nobody else has a part
   const std::unique_ptr<ShmPieces> pieces_;
   ShmBackend::Stream* const stream_;
+  SlotWriter* const writer_;
+  const size_t bytes_;  // of what moves on this rank
+  // Its pieces are worth to be timed; of shorter ones the lines are counted.
+  const bool timed_;
+  const StoreChoice::Alike alike_;
   std::vector<size_t> local_ranks_;   // by place
   std::vector<ProgressLine*> lines_;  // by place
   bool begun_ = false;

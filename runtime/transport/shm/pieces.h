@@ -10,7 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/transport/operation.h"
+#include "runtime/contract/operation.h"
+#include "runtime/transport/shm/slot_writer.h"
 
 namespace tf_hvd {
 
@@ -31,10 +32,13 @@ class ShmPieces {
   // others read.
   virtual bool Publishes(size_t place) const = 0;
 
-  // First: puts what the others need of this rank into its slot.
-  virtual void Publish(uint64_t piece, char* slot) = 0;
-  // Then, when all of the others' is published: reduces or copies it.
-  virtual void Consume(uint64_t piece, const ShmSlots& slots) = 0;
+  // First: puts what the others need of this rank into its slot, by `writer`.
+  virtual void Publish(uint64_t piece, char* slot, SlotWriter* writer) = 0;
+  // Then, when all of the others' is published: reduces or copies it. Results
+  // for others go into this rank's slot, by `writer` where nothing else writes
+  // them before they are read.
+  virtual void Consume(uint64_t piece, const ShmSlots& slots,
+                       SlotWriter* writer) = 0;
 
   // True if Consume leaves results for the others in this rank's slot. Then
   // last, when all have consumed: gathers theirs.

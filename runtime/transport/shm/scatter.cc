@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "compute/buffer_ops.h"
-#include "runtime/transport/spans.h"
+#include "runtime/contract/spans.h"
 
 namespace tf_hvd {
 namespace {
@@ -27,16 +27,19 @@ class Alltoall final : public ShmPieces {
   bool counted() const override { return counted_; }
   bool Publishes(size_t) const override { return true; }
 
-  void Publish(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
     std::memcpy(slot, &needed_, sizeof(needed_));
     for (size_t place = 0; place < spec_.send.size(); ++place) {
       if (place == me_) continue;
-      CopyAt(slot, PartFor(place), spec_.input,
-             send_begins_[place] + piece * piece_bytes_,
-             BytesIn(piece, spec_.send[place], piece_bytes_));
+      const size_t bytes = BytesIn(piece, spec_.send[place], piece_bytes_);
+      if (bytes == 0) continue;
+      writer->Copy(place, slot + PartFor(place),
+                   static_cast<const char*>(spec_.input) + send_begins_[place] +
+                       piece * piece_bytes_,
+                   bytes);
     }
   }
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots, SlotWriter*) override {
     counted_ = true;
     for (size_t place = 0; place < slots.size(); ++place) {
       if (piece == 0) {
@@ -83,15 +86,16 @@ class Reducescatter final : public ShmPieces {
   uint64_t count() const override { return count_; }
   bool Publishes(size_t) const override { return true; }
 
-  void Publish(uint64_t piece, char* slot) override {
+  void Publish(uint64_t piece, char* slot, SlotWriter* writer) override {
     for (size_t place = 0; place < inputs_.size(); ++place) {
       if (place == me_) continue;
       const Range part = PartOf(piece, place);
-      runs_.list().Pack(part.begin, part.count(), slot + place * part_bytes_);
+      writer->Pack(place, runs_.list(), part.begin, part.count(),
+                   slot + place * part_bytes_);
     }
   }
 
-  void Consume(uint64_t piece, const ShmSlots& slots) override {
+  void Consume(uint64_t piece, const ShmSlots& slots, SlotWriter*) override {
     const Range part = PartOf(piece, me_);
     size_t offset = me_ * part_bytes_;
     const auto reduce = [&](const char* input, char* output, int64_t n) {

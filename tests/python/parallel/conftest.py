@@ -12,6 +12,7 @@
 - A rank that hangs inside the library is ended by pytest-timeout with its stacks.
 """
 
+import contextlib
 import copy
 import ctypes
 import gc
@@ -33,6 +34,9 @@ import tensorflow as tf
 
 import tf_hvd as hvd
 from tf_hvd.core import _native
+from tf_hvd.core.convention import Convention
+from tf_hvd.horovod import names as horovod_names
+from tf_hvd.keras import adapted
 
 SOFTWARE_GPU = os.environ.get("TF_HVD_CUDA_LIBRARY")
 if SOFTWARE_GPU:
@@ -234,3 +238,47 @@ def size():
 def folder(tmp_path):
     """Rank 0's, on all."""
     return hvd.broadcast_object(str(tmp_path), 0)
+
+
+@pytest.fixture
+def horovod(monkeypatch):
+    """`import horovod.tensorflow` works and gives tf_hvd, in this test only.
+
+    Horovod's names stay in a process for good; the fixture takes them back, because the other
+    tests of a job are about tf_hvd under its own.
+    """
+    monkeypatch.setattr(Convention, "name", "tf_hvd")
+    monkeypatch.setattr(Convention, "asked", False)
+    hvd.install_as_horovod()
+    yield
+    sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, horovod_names._Finder)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "horovod"]:
+        del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _float64(library):
+    """Within it layers compute in float64."""
+
+    def put(precision):
+        library.backend.set_floatx(precision)
+        library.mixed_precision.set_global_policy(precision)
+
+    put("float64")
+    try:
+        yield
+    finally:
+        put("float32")
+
+
+@pytest.fixture
+def float64():
+    """Call it with a Keras: a context within which its layers compute in float64."""
+    return _float64
+
+
+@pytest.fixture(autouse=True)
+def no_adapted_layers_are_left():
+    """Those of a test are not compared in the next one, whoever still holds them."""
+    yield
+    adapted._layers.clear()

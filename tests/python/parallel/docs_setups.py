@@ -45,6 +45,16 @@ def _plain():
 
 
 @contextlib.contextmanager
+def _adapted():
+    """Ends with a layer that has the same state on all ranks, which the guard would say."""
+    features = np.random.default_rng(0).normal(size=(EXAMPLES, 4)).astype("float32")
+    own = {"features": features, "this_ranks_features": features[hvd.rank() :: hvd.size()]}
+    names = {**_names(), **own}
+    yield names
+    _assert_alike([names["layer"](features)])
+
+
+@contextlib.contextmanager
 def _training():
     """Ranks start from different weights, and must end with the same ones."""
     names = _names()
@@ -74,6 +84,18 @@ def _uneven():
     assert calls
     if hvd.rank() == 0:
         assert len(calls) == 1
+
+
+@contextlib.contextmanager
+def _masked():
+    """Rank r has 1 + 3 r tokens in a batch of 7; the ranks' mean is that of all tokens."""
+    rank, size = hvd.rank(), hvd.size()
+    batches = [(np.arange(7.0) + 10 * r, np.arange(7) < 1 + 3 * r) for r in range(size)]
+    losses, mask = batches[rank]
+    names = {**_names(), "losses": tf.constant(losses), "mask": tf.cast(mask, tf.float64)}
+    yield names
+    expected = np.concatenate([values[kept] for values, kept in batches]).mean()
+    np.testing.assert_allclose(hvd.allreduce(names["loss"]), expected, rtol=1e-12)
 
 
 @contextlib.contextmanager
@@ -164,10 +186,12 @@ def _with_folder(setup):
 SETUPS = {
     "names": _plain,
     "job": _plain,
+    "adapted": _adapted,
     "training": _training,
     "trained": _trained,
     "training with a folder": _with_folder(_training),
     "uneven": _uneven,
+    "masked": _masked,
     "graph": _graph,
     "graph with a folder": _with_folder(_graph),
     "v1 optimizer": _v1_optimizer,

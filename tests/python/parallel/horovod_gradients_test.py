@@ -31,8 +31,8 @@ pytestmark = pytest.mark.framework
 @pytest.fixture
 def as_horovod(monkeypatch):
     """What the import of horovod.tensorflow does, for one test."""
-    monkeypatch.setattr(gradients._Convention, "name", "tf_hvd")
-    monkeypatch.setattr(gradients._Convention, "asked", False)
+    monkeypatch.setattr(gradients.Convention, "name", "tf_hvd")
+    monkeypatch.setattr(gradients.Convention, "asked", False)
     gradients.use_horovods()
     assert gradients.convention() == "horovod"
 
@@ -179,7 +179,7 @@ GRADIENTS = {
 @pytest.mark.parametrize("name", list(GRADIENTS))
 def test_ranks_whose_convention_differs_get_an_error(monkeypatch, rank, evaluate, name):
     """Also where the requests would otherwise be the same, as those of reducescatter."""
-    monkeypatch.setattr(gradients._Convention, "name", "horovod" if rank == 0 else "tf_hvd")
+    monkeypatch.setattr(gradients.Convention, "name", "horovod" if rank == 0 else "tf_hvd")
 
     def gradient(x):
         if evaluate.__name__ == "run_in_session":
@@ -196,7 +196,7 @@ def test_ranks_whose_convention_differs_get_an_error(monkeypatch, rank, evaluate
 
 
 def test_the_first_gradient_says_whose_it_is(monkeypatch, caplog, rank, size):
-    monkeypatch.setattr(gradients._Convention, "asked", False)
+    monkeypatch.setattr(gradients.Convention, "asked", False)
     caplog.set_level(logging.WARNING, "absl")
     x = tf.constant([[1.0]])
     for collective in (functools.partial(hvd.broadcast, root_rank=0), hvd.allgather):
@@ -210,7 +210,7 @@ def test_the_first_gradient_says_whose_it_is(monkeypatch, caplog, rank, size):
 
 
 def test_horovod_cannot_come_after_the_first_gradient(monkeypatch):
-    monkeypatch.setattr(gradients._Convention, "asked", True)
+    monkeypatch.setattr(gradients.Convention, "asked", True)
     with pytest.raises(ImportError, match="at the start of the program"):
         gradients.use_horovods()
     assert gradients.convention() == "tf_hvd"

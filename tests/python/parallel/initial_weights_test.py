@@ -11,9 +11,10 @@ import tf_keras
 
 import tf_hvd as hvd
 import tf_hvd.keras as hvd_keras
+from tf_hvd.collectives.sources import _Known, list_of
 from tf_hvd.keras import unguarded
 from tf_hvd.keras.compat import variables_of
-from tf_hvd.training.initial_weights import REDUCTION, _reductions
+from tf_hvd.training.initial_weights import REDUCTION
 
 pytestmark = [pytest.mark.framework, pytest.mark.jobs(2)]
 
@@ -120,7 +121,7 @@ LOOPS = {
 
 def test_the_count_of_variables_that_are_gone_is_not_that_of_others():
     """A rebuilt layer may get their ids, on some ranks alone, which then waited for the others."""
-    backbone, counts = tf.Variable(1.0), _reductions
+    backbone, counts = tf.Variable(1.0), _Known.lists
     kept = set(counts)
 
     def train():
@@ -240,7 +241,7 @@ def test_reductions_of_process_sets_do_not_count_for_all_ranks(rank, told):
             hvd.DistributedGradientTape(tape, process_set=process_set).gradient(loss, variable)
 
     def counted():
-        return sorted(_reductions[(id(variable),)][1])
+        return sorted(list_of([variable]).kept)
 
     try:
         train(
@@ -264,14 +265,14 @@ def test_reductions_of_process_sets_do_not_count_for_all_ranks(rank, told):
 
 
 def test_what_is_counted_goes_with_the_variables():
-    before = len(_reductions)
+    before = len(_Known.lists), len(_Known.given), len(_Known.numbers)
     variable = tf.Variable(np.ones(3, np.float32))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(variable)
     hvd.DistributedGradientTape(tape).gradient(loss, [variable])
-    assert len(_reductions) == before + 1
+    assert len(_Known.lists) == before[0] + 1
     del variable, tape, loss
-    assert len(_reductions) == before
+    assert (len(_Known.lists), len(_Known.given), len(_Known.numbers)) == before
 
 
 @pytest.mark.parametrize("kind", ["tape", "optimizer"])

@@ -264,3 +264,24 @@ def test_gradients_are_not_summed_twice():
     model = make_model(keras)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=tf_hvd.Sum)
     train_step_of(model, optimizer, after=clipped_by_the_common_norm)()
+
+
+def test_gradients_are_not_summed_twice_in_an_eager_loop():
+    weight = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=tf_hvd.Sum)
+
+    def gradient(distributed):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * (1.0 + tf_hvd.rank()))
+        if distributed:
+            tape = tf_hvd.DistributedGradientTape(tape, op=tf_hvd.Sum)
+        return tape.gradient(loss, weight)
+
+    for changed, text in ((False, "would reduce these"), (True, "may reduce these")):
+        given = gradient(distributed=True)
+        with pytest.raises(ValueError, match=text):
+            optimizer.apply_gradients([(given * 1.0 if changed else given, weight)])
+    np.testing.assert_array_equal(weight, [0.0])
+    optimizer.apply_gradients([(gradient(distributed=False), weight)])
+    total = tf_hvd.size() * (tf_hvd.size() + 1) / 2
+    np.testing.assert_array_equal(weight, [-total])

@@ -190,9 +190,10 @@ def test_branch_that_depends_on_the_rank():
 @pytest.mark.ranks(2)
 def test_update_past_the_hooks():
     class Own(keras.optimizers.SGD):
-        def _backend_apply_gradients(self, grads, trainable_variables):
+        def _overwrite_variables_directly_with_gradients(self, grads, trainable_variables):
             for gradient, variable in zip(grads, trainable_variables, strict=True):
                 variable.assign_sub(gradient)
+            return [], []
 
     model = make_model(keras)
     model.compile(hvd.DistributedOptimizer(Own(0.1)), "mse")

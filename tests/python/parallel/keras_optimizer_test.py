@@ -161,9 +161,15 @@ def test_wrong_arguments(options, error, text):
 
 
 def test_not_an_optimizer():
-    for wrong in ("sgd", object(), keras.optimizers.SGD):
-        with pytest.raises(ValueError, match="not an optimizer"):
-            hvd.DistributedOptimizer(wrong)
+    cures = {
+        "adam": r"keras\.optimizers\.get\('adam'\)",
+        keras.optimizers.SGD: r"pass SGD\(",
+        object(): r"keras\.optimizers",
+    }
+    for wrong, cure in cures.items():
+        for wrap in (hvd.DistributedOptimizer, tf_hvd.DistributedOptimizer):
+            with pytest.raises(ValueError, match=f"not an optimizer.*{cure}"):
+                wrap(wrong)
 
 
 @pytest.mark.parametrize("library", [keras, tf_keras])

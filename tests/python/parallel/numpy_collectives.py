@@ -71,10 +71,15 @@ def _scaled(values, scale, divisor=1):
 
 
 def allreduce(inputs, op, prescale=1.0, postscale=1.0):
-    """The result on each rank. Half precisions are accumulated in float32."""
+    """The result on each rank.
+
+    Half precisions are accumulated in float32, averages of integers in int64.
+    """
     dtype, shape = inputs[0].dtype, inputs[0].shape
     small = dtype in (numpy_type("float16"), numpy_type("bfloat16"))
     accumulated = np.dtype(np.float32) if small else dtype
+    wide = op == "Average" and np.issubdtype(dtype, np.integer) and dtype.itemsize < 8
+    accumulated = np.dtype(np.int64) if wide else accumulated
     function = (OF_BOOL if dtype == np.dtype(bool) else REDUCTIONS)[op]
     with np.errstate(all="ignore"):
         parts = [_scaled(x.reshape(-1).astype(accumulated), prescale) for x in inputs]
@@ -82,7 +87,10 @@ def allreduce(inputs, op, prescale=1.0, postscale=1.0):
         for part in parts[1:]:
             total = function(total, part).astype(accumulated)
         divisor = len(inputs) if op == "Average" else 1
-        return _scaled(total, postscale, divisor).astype(dtype).reshape(shape)
+        result = _scaled(total, postscale, divisor)
+        if wide:
+            result = np.clip(result, np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return result.astype(dtype).reshape(shape)
 
 
 def allgather(inputs):

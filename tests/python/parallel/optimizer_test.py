@@ -144,7 +144,9 @@ def test_lists_of_variables_as_groups():
     assert_reduced(compute())
     graph = compute.get_concrete_function().graph
     sizes = [
-        len(op.inputs) for op in graph.get_operations() if op.type == "HorovodGroupedAllreduce"
+        op.get_attr("num_tensors")
+        for op in graph.get_operations()
+        if op.type == "HorovodGroupedAllreduce"
     ]
     assert sizes == [2, 1, 1]
 
@@ -162,7 +164,7 @@ def test_buckets_by_dtype_and_size(monkeypatch):
     assert_reduced(compute())
     graph = compute.get_concrete_function().graph
     found = [op for op in graph.get_operations() if op.type == "HorovodGroupedAllreduce"]
-    assert [(op.name.split("/")[-1], len(op.inputs)) for op in found] == [
+    assert [(op.name.split("/")[-1], op.get_attr("num_tensors")) for op in found] == [
         ("bucket_0", 1),
         ("bucket_1", 2),
         ("bucket_2", 1),

@@ -108,9 +108,11 @@ def _chain(program, library, initial, distributed):
     """The layers, one after the other."""
     layers = library.layers
     regularizer = library.regularizers.L2(0.02) if "l2" in program.layers else None
+    adapted = "adapted" in program.layers
     if program.model == "embedding":
+        rows = WORDS + adapted  # one is for words that are not in the vocabulary
         chain = [
-            layers.Embedding(WORDS, COLUMNS, embeddings_initializer=next(initial), name="first"),
+            layers.Embedding(rows, COLUMNS, embeddings_initializer=next(initial), name="first"),
             layers.Flatten(),
         ]
     else:
@@ -118,6 +120,9 @@ def _chain(program, library, initial, distributed):
         chain = [
             layers.Dense(WIDTH, use_bias=False, kernel_initializer=next(initial), name="first")
         ]
+    if adapted:
+        kind = layers.IntegerLookup if program.model == "embedding" else layers.Normalization
+        chain.insert(0, kind(name="adapted"))
     if "sync_batch_norm" in program.layers:
         plain = layers.BatchNormalization
         normal = synchronized(plain) if distributed else plain
@@ -147,7 +152,34 @@ def make_optimizer(program):
     if options.get("use_ema"):
         options.update(ema_momentum=0.5, ema_overwrite_frequency=2)
     rate = 0.5 if program.model == "linear" else RATES.get(program.optimizer, 0.02)
-    return getattr(library.optimizers, program.optimizer)(learning_rate=rate, **options)
+    kind = getattr(library.optimizers, program.optimizer)
+    return overriding(program.override, kind)(learning_rate=rate, **options)
+
+
+def overriding(name, base):
+    """A subclass of an optimizer that clips in a method of its own; without a name `base`."""
+
+    def clipped(gradient):
+        return None if gradient is None else tf.clip_by_norm(gradient, 0.05)
+
+    class InApply(base):
+        def apply(self, grads, trainable_variables=None):
+            return super().apply([clipped(g) for g in grads], trainable_variables)
+
+    class InApplyGradients(base):
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            pairs = [(clipped(g), v) for g, v in grads_and_vars]
+            return super().apply_gradients(pairs, *args, **kwargs)
+
+    class Alone(base):
+        def apply(self, grads, trainable_variables=None):
+            for gradient, variable in zip(grads, trainable_variables, strict=True):
+                if gradient is not None:
+                    variable.assign_sub(0.1 * tf.convert_to_tensor(clipped(gradient)))
+            self._iterations.assign_add(1)
+
+    kinds = {"": base, "apply": InApply, "apply_gradients": InApplyGradients, "alone": Alone}
+    return kinds[name]
 
 
 def lists_of(program, model):

@@ -36,6 +36,9 @@ class Program:
     optimizer: str = "SGD"
     options: tuple[tuple[str, object], ...] = ()
     """Arguments of the optimizer."""
+    override: str = ""
+    """A method that a subclass of the optimizer overrides, to clip: apply, apply_gradients; or
+    "alone", an apply that updates variables itself."""
     wrap: tuple[tuple[str, object], ...] = ()
     """Arguments of DistributedOptimizer or DistributedGradientTape."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -45,6 +48,8 @@ class Program:
     """Whether XLA compiles the step."""
     lists: str = "one"
     """one; two lists of variables under one optimizer, or each under its own."""
+    crossed: bool = False
+    """Whether odd ranks take the lists in the other order: an error, and never a mixture."""
     batch: int = 4
     """Rows of each rank in each step."""
     steps: int = 3
@@ -111,7 +116,11 @@ RULES = (
      and p.loop not in (BY_HAND, TAPE, SESSION)),
     ("variables have no layers", lambda p: not p.in_layers and p.layers),
     ("these layers follow a dense one", lambda p: p.model == "embedding" and p.layers
-     and set(p.layers) - {"dropout", "l2", "two_outputs"}),
+     and set(p.layers) - {"dropout", "l2", "two_outputs", "adapted", "held"}),
+    ("XLA compiles no vocabulary", lambda p: p.jit and p.model == "embedding"
+     and _has(p, "adapted")),
+    ("layers that are held are adapted by nobody", lambda p: _has(p, "held")
+     and _has(p, "adapted")),
     ("one batch normalization", lambda p: {"batch_norm", "sync_batch_norm"} <= set(p.layers)),
     ("built late, a model is a chain", lambda p: _has(p, "late")
      and (_has(p, "two_outputs", "groups") or p.loop != FIT or p.between)),
@@ -149,6 +158,9 @@ RULES = (
     ("lists are for loops", lambda p: p.lists != "one"
      and (p.loop not in (BY_HAND, TAPE, SESSION)
           or _has(p, "gradient_accumulation_steps", "use_ema", "sync_batch_norm"))),
+    ("crossed are two lists of variables that the ranks know", lambda p: p.crossed
+     and (p.lists == "one" or p.loop not in (BY_HAND, TAPE) or not p.in_layers
+          or p.start != "broadcast" or p.data == "join" or p.left_out)),
     ("groups of lists", lambda p: p.lists != "one" and p.wrapped("groups") == "lists"),
     ("Keras' way to run", lambda p: p.loop not in FITS and (p.steps_per_execution > 1
      or p.callbacks or p.fits > 1 or p.between or p.data in ("drop", "repeat"))),
@@ -161,6 +173,11 @@ RULES = (
     ("what is frozen", lambda p: p.between == "freeze"
      and (p.model != "dense" or p.wrapped("groups") == "lists"
           or _has(p, "gradient_accumulation_steps", "use_ema"))),
+    ("a method clips what optimizers of Keras have", lambda p: bool(p.override)
+     and (p.library == "v1" or p.model == "linear" or p.policy != "float64" or p.between == "save"
+          or _has(p, "compression") or (p.library != "keras" and p.override != "apply_gradients"))),
+    ("what is held is trained by a step of its own", lambda p: _has(p, "held")
+     and (p.loop != OWN_STEP or p.between or _has(p, "checkpoint"))),
     ("several steps at once", lambda p: p.eager and p.steps_per_execution > 1),
     ("XLA compiles what has fixed shapes and no texts", lambda p: p.jit
      and (p.eager or p.library == "v1" or p.data == "join" or _has(p, "late")
@@ -181,8 +198,8 @@ RULES = (
 
 def refused(program, size):
     """Why the program is not meant; empty if it is."""
-    if program.left_out and size < 2:
-        return "a set needs two ranks"
+    if (program.left_out or program.crossed) and size < 2:
+        return "it needs two ranks"
     return next((reason for reason, rule in RULES if rule(program)), "")
 
 
@@ -192,7 +209,10 @@ LOOPS = {FIT: 32, OWN_STEP: 9, ON_BATCH: 7, BY_HAND: 22, TAPE: 15, SESSION: 15}
 # What may be added to a program: fields and their values; tuples are added to.
 ADDITIONS = (
     *({"layers": (name,)} for name in (
-        "frozen", "batch_norm", "sync_batch_norm", "dropout", "l2", "two_outputs", "late")),
+        "frozen", "batch_norm", "sync_batch_norm", "dropout", "l2", "two_outputs", "late",
+        "adapted", "held")),
+    {"layers": ("held",), "start": "broadcast", "callbacks": ("broadcast",)},
+    *({"override": name} for name in ("apply", "apply_gradients", "alone")),
     {"policy": "mixed_float16"},
     {"options": (("momentum", 0.9),)},
     {"options": (("momentum", 0.5), ("nesterov", True))},
@@ -214,6 +234,8 @@ ADDITIONS = (
     {"lists": "two"},
     {"lists": "two", "wrap": (("backward_passes_per_step", 2), ("sparse_as_dense", True))},
     {"lists": "each its own"},
+    {"lists": "two", "start": "broadcast", "crossed": True},
+    {"lists": "each its own", "start": "broadcast", "crossed": True},
     {"fits": 2},
     {"fits": 2, "between": "save"},
     {"fits": 2, "between": "freeze"},

@@ -63,13 +63,28 @@ class Rank:
     def train(self):
         """The whole program."""
         program = self.program
-        kind = own_step(program) if program.loop == OWN_STEP else None
+        held = "held" in program.layers
+        kind = own_step(program) if program.loop == OWN_STEP and not held else None
         seed = reference.first_seed(program, self.rank)
-        self.model = models.make_model(program, seed, True, kind)
+        self.model = trained = models.make_model(program, seed, True, kind)
+        if "adapted" in program.layers:
+            self.adapt()
+        if held:
+            self.model = holding(program, trained)
         loop = {FIT: self.fits, OWN_STEP: self.fits, ON_BATCH: self.on_batch}
         losses = loop.get(program.loop, self.by_hand)() or []
         state = reference.state_of(self.optimizers)
-        return reference.Outcome(models.weights_of(program, self.model), state, losses)
+        if not held:
+            trained = self.model  # it may have been loaded anew
+        return reference.Outcome(models.weights_of(program, trained), state, losses)
+
+    def adapt(self):
+        """Adapts the model's first layer to the rows of all members."""
+        layer, x = self.model.get_layer("adapted"), data.take(self.rows[0], self.mine)
+        if self.shared:
+            hvd.adapt(layer, x, process_set=self.process_set)
+        else:
+            layer.adapt(x)
 
     def wrapped_optimizer(self, optimizer=None):
         """One that reduces."""
@@ -85,6 +100,8 @@ class Rank:
         losses = ["mse", "mse"] if "two_outputs" in program.layers else "mse"
         several = {"steps_per_execution": program.steps_per_execution}
         several["jit_compile"] = program.jit
+        if "held" in program.layers:
+            losses = None
         self.model.compile(optimizer, losses, run_eagerly=program.eager, **several)
 
     def fits(self):
@@ -180,7 +197,10 @@ class Rank:
 
     def step(self, x, y):
         program = self.program
-        for i, variables in enumerate(models.lists_of(program, self.model)):
+        lists = list(enumerate(models.lists_of(program, self.model)))
+        if program.crossed and self.rank % 2:
+            lists.reverse()
+        for i, variables in lists:
             optimizer = self.optimizers[i % len(self.optimizers)]
             with tf.GradientTape() as tape:
                 made = self.model(x, training=True)
@@ -222,6 +242,30 @@ def own_step(program):
         return model
 
     return make
+
+
+def holding(program, net):
+    """A Model that is a training step of another one, which it holds: it is never called."""
+    library = models.LIBRARIES[program.library]
+
+    class Holding(library.Model):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                made = self.net(x, training=True)
+                loss = tf.reduce_mean(models.loss_rows(program, made, y))
+                for penalty in self.net.losses:
+                    loss += tf.cast(penalty, loss.dtype)
+            variables = self.net.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+            self.shown.update_state(loss, sample_weight=tf.shape(x)[0])
+            return {"loss": self.shown.result()}
+
+    model = Holding()
+    model.net = net
+    model.shown = library.metrics.Mean(name="shown")
+    return model
 
 
 def make_callbacks(program, folder):

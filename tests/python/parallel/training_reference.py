@@ -114,6 +114,10 @@ class Worker:
             self.optimizers[0].build(self.model.trainable_variables)
         self.rows = data.rows(program, self.members, salt)
         self.steps = data.steps(program, size)
+        if "adapted" in program.layers:
+            mine = [data.of_rank(program, size, place) for place in range(self.members)]
+            x = data.take(self.rows[0], [n for numbers in mine for n in numbers])
+            self.model.get_layer("adapted").adapt(x)
         self.model.optimizer = self.optimizers[0]
         self.sums = {}
 

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import tf_hvd as hvd
+from tf_hvd.collectives.variables import _compiled as variable_functions
+from tf_hvd.training.reduction import _compiled as gradient_functions
 
 v1 = tf.compat.v1
 
@@ -39,6 +41,26 @@ def test_keras_variables_whose_names_differ(rank):
 
 
 @pytest.mark.ranks(2)
+def test_many_lists_of_variables_are_no_retracing_of_the_programs(rank, caplog):
+    """TensorFlow would warn of functions that are ours, twice of each."""
+    variable_functions.cache_clear()
+    gradient_functions.cache_clear()
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        for i in range(8):
+            variable = tf.Variable(tf.fill([1] * i, float(rank)))
+            hvd.broadcast_variables([variable], 0)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(variable) * float(rank)
+            hvd.DistributedGradientTape(tape).gradient(loss, [variable])
+            np.testing.assert_array_equal(variable, np.zeros([1] * i))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not [r for r in caplog.records if "retracing" in r.getMessage()]
+
+
+@pytest.mark.skipif(hvd.size() == 1, reason="nobody to differ from")
 def test_variables_that_do_not_fit(rank):
     variables = [tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([3 + rank]))]
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"\[3\].*\[4\]"):

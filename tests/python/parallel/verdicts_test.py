@@ -79,5 +79,5 @@ def test_a_type_that_no_collective_takes_on_one_rank(in_function):
     for call in calls.values():
         expect_error(
             tf.function(call) if in_function else call,
-            "no collective takes tensors of type string",
+            "no collective takes tensors of type string; send text as a Python object, by broad",
         )

@@ -4,13 +4,12 @@ import dataclasses
 import importlib.util
 import json
 import math
-import re
 import threading
 
 import numpy as np
 import pytest
 
-from tf_hvd.bench import measure, page, plot, report, settings, training, values, workloads
+from tf_hvd.bench import measure, plot, report, settings, training, values, workloads
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.native import SharedMemory
 from tf_hvd.bench.peers.base import Peer
@@ -29,8 +28,8 @@ WORK = workloads.of_size("1K", "allreduce", "float32", "eager", 2)
     ],
 )
 def test_bus_factors_are_those_of_nccl_tests(operation, of_two, of_four):
-    assert workloads.bus_factor(operation, 2) == of_two
-    assert workloads.bus_factor(operation, 4) == of_four
+    for ranks, factor in ((2, of_two), (4, of_four)):
+        assert workloads.of_size("1K", operation, "float32", "eager", ranks).bus_factor == factor
 
 
 def test_bandwidths_by_hand():
@@ -125,6 +124,10 @@ class FakeJob:
     def barrier(self):
         self._log.append("barrier")
 
+    def core_latency(self):
+        self._log.append("latency")
+        return 0.25 * self._log.count("latency")
+
 
 class FakePeer(Peer):
     def __init__(self, name, log, reason=None, wrong=False):
@@ -150,7 +153,9 @@ def test_peers_take_turns_behind_barriers():
     peers = [FakePeer(name, log) for name in "ab"]
     found = measure.measure(peers, WORK, settings.Plan(2, warmup=1, calls=2), FakeJob(log))
     turn = ["barrier", "a", "a", "barrier", "b", "b"]
-    assert log == ["a", "b", *turn * 3]  # each is checked, warmed up once, timed twice
+    # Each is checked, warmed up once, timed twice.
+    assert log == ["a", "b", "latency", *turn * 3, "latency"]
+    assert [each.core_latencies for each in found] == [(0.25, 0.5)] * 2
     assert [(each.peer, len(each.seconds)) for each in found] == [("a", 2), ("b", 2)]
 
 
@@ -193,7 +198,7 @@ def test_missing_on_one_rank_is_missing():
 
 
 MEASURED = [
-    measure.Measurement(WORK, "tf_hvd", True, (2e-6,)),
+    measure.Measurement(WORK, "tf_hvd", True, (2e-6,), core_latencies=(0.127, 0.21)),
     measure.Measurement(WORK, "mpi", True, (1e-6,)),
     measure.Measurement(WORK, "sketch", True, missing="it only has allreduce"),
     measure.Measurement(WORK, "copy", False, (5e-7,)),
@@ -218,7 +223,7 @@ def test_lines_where_no_terminal_looks_on(capsys):
     assert lines[1] == "without gloo: torch is not installed"
     assert lines[2].split()[:3] == ["workload", "peer", "median"]
     assert [" ".join(line.split()) for line in lines[3:7]] == [
-        "allreduce 1K float32 eager tf_hvd 2.0 us 2.0 to 2.0 us 0.51 0.51",
+        "allreduce 1K float32 eager tf_hvd 2.0 us 2.0 to 2.0 us 0.51 0.51 0.13, 0.21 us",
         "mpi 1.0 us 1.0 to 1.0 us 1.02 1.02 2.00 x faster",
         "sketch no: it only has allreduce",
         "copy 0.5 us 0.5 to 0.5 us 2.05 4.00 x faster",
@@ -270,6 +275,7 @@ def test_json(capsys):
         "median_seconds": 2e-6,
         "algorithm_bandwidth": 5.12e8,
         "bus_bandwidth": 5.12e8,
+        "core_latency_us": [0.127, 0.21],
     }
     assert found["results"][2]["missing"] == "it only has allreduce"
     assert "median_seconds" not in found["results"][2]
@@ -342,23 +348,6 @@ def test_percentiles_are_numpys_of_the_repetitions():
     assert found.spread == tuple(np.percentile(seconds, (10, 90)))
     assert report.cells(found, None)[3] == "2.9 to 27.1 ms"
     assert report.between(0.9e-6, 1.5e-3) == "0.9 us to 1.5 ms"
-
-
-def test_a_page_has_the_table_and_the_pictures(tmp_path, extras):
-    file = tmp_path / "page.html"
-    times = training.StepTimes("tape", 10, 40, (3.0,), (2.0,), (4.0,))
-    page.write(str(file), ABOUT, [MEASURED], times, "tf_hvd bench --sizes '<1K>'")
-    text = file.read_text()
-    assert text.count("<svg") == 1
-    assert text.count("<tr>") == 1 + len(MEASURED)
-    assert "<td>2.00 x faster</td>" in text
-    assert "no: it only has allreduce" in text
-    assert "&lt;1K&gt;" in text
-    assert "2 ranks on 1 machine" in text
-    assert times.text() in text
-    assert not re.search(r"(src|href)=.?https?:|url\(.?https?:", text)
-    with pytest.raises(BenchError, match=r"--html .*: No such file or directory"):
-        page.write(str(tmp_path / "none" / "page.html"), ABOUT, [MEASURED], None, "")
 
 
 def test_plot_says_what_is_wrong_first(tmp_path, monkeypatch, extras):

@@ -50,6 +50,17 @@ def test_it_is_this_package():
     assert lines == ["True", "True", "0.28.1", "True"]
 
 
+def test_init_with_a_set_of_all_ranks_starts_the_job_and_says_that_it_is_a_duplicate():
+    lines = run(
+        f"{ALIAS}import horovod.tensorflow as hvd\n"
+        "sets = [hvd.ProcessSet([0])]\n"
+        "try: hvd.init(process_sets=sets)\n"
+        "except ValueError as error: print('entry', 'entry 0, ProcessSet' in str(error))\n"
+        "print(hvd.size(), sets[0].process_set_id)"
+    )
+    assert lines == ["entry", "True", "1", "None"]
+
+
 def test_modules_are_pickled_by_name():
     """A function that uses them, too; in a process that has not asked for Horovod's names."""
     lines = run(

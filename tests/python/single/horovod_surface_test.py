@@ -1,4 +1,4 @@
-"""Every public name of Horovod 0.28.1 for TensorFlow and Keras, with its signature.
+"""Every documented name of Horovod 0.28.1 for TensorFlow and Keras, with its signature.
 
 The names and signatures are facts of Horovod's source. Ours may have more
 parameters at the end, if they need not be given. `world` is the global process
@@ -53,7 +53,6 @@ SETS = {
 SCALES = "prescale_factor=1.0, postscale_factor=1.0"
 DEVICES = "device_dense='', device_sparse='', compression=none"
 NAME = "name=None, ignore_name_scope=False, process_set=world"
-PRIVATE = "name=None, op=1, "
 OPTIONS = f"{DEVICES}, sparse_as_dense=False"
 COLLECTIVES = {
     "allgather": f"(tensor, {NAME})",
@@ -62,12 +61,6 @@ COLLECTIVES = {
     "broadcast_": "(variables, root_rank, name=None, process_set=world)",
     "alltoall": f"(tensor, splits=None, {NAME})",
     "join": "()",
-    "_allreduce": f"(tensor, {PRIVATE}{SCALES}, ignore_name_scope=False, process_set=world)",
-    "_grouped_allreduce": f"(tensors, {PRIVATE}{SCALES}, ignore_name_scope=False, "
-    "process_set=world)",
-    "_reducescatter": f"(tensor, {PRIVATE}ignore_name_scope=False, process_set=world, {SCALES})",
-    "_grouped_reducescatter": f"(tensors, {PRIVATE}ignore_name_scope=False, process_set=world, "
-    f"{SCALES})",
     "is_homogeneous": "()",
     "rank_op": "(name=None)",
     "local_rank_op": "(name=None)",
@@ -85,8 +78,6 @@ OBJECTS = {
 }
 MODES = {
     "_executing_eagerly": "()",
-    "_make_subgraph": "(f)",
-    "_cache": "(f)",
     "vars_to_refs": "(vars)",
     "refs_to_vars": "(refs)",
 }
@@ -138,41 +129,20 @@ GROUPS = "num_groups=0, groups=None"
 TABLE = {
     "horovod": {"__version__": "'0.28.1'", "__file__": ""},
     "horovod.common": {"__file__": ""},
-    "horovod.common.basics": {
-        "HorovodBasics": "(pkg_path, *args)",
-        **{f"HorovodBasics.{name}": text for name, text in {**LIFE, **OPS}.items()},
-        "HorovodBasics.is_homogeneous": "()",
-        "HorovodBasics._get_process_set_ids_and_ranks": "(self)",
-        "HorovodBasics._comm_process_set_id": "(self, comm)",
-        "HorovodBasics._process_set_rank": "(self, process_set_id)",
-        "HorovodBasics._process_set_size": "(self, process_set_id)",
-        "HorovodBasics._add_process_set_impl": "(self, ranks)",
-        "HorovodBasics._remove_process_set_impl": "(self, process_set_id)",
-        "ProcessSet": "(ranks_or_comm)",
-        "global_process_set": "world",
-    },
     "horovod.common.exceptions": {
         "HorovodInternalError": "",
         "HorovodVersionMismatchError": "",
         "HostsUpdatedInterrupt": "(skip_sync)",
-        "get_version_mismatch_message": "(name, version, installed_version)",
     },
-    "horovod.common.process_sets": SETS,
+    "horovod.common.process_sets": {**SETS, "_temp_process_set_object": "(process_set_id)"},
     "horovod.common.util": {
         **BUILD,
         **dict.fromkeys(
             words("mpi_built gloo_built nccl_built ddl_built ccl_built"), "(verbose=False)"
         ),
         "EXTENSIONS": "['tensorflow', 'torch', 'mxnet']",
-        "check_installed_version": "(name, version, exception=None)",
         "env": "(**kwargs)",
         "extension_available": "(ext_base_name, verbose=False)",
-        "get_average_backwards_compatibility_fun": "(reduce_ops)",
-        "get_ext_suffix": "()",
-        "get_extension_full_path": "(pkg_path, *args)",
-        "is_iterable": "(x)",
-        "is_version_greater_equal_than": "(ver, target)",
-        "num_rank_is_power_2": "(num_rank)",
     },
     "horovod.tensorflow": {
         **LIFE,
@@ -204,6 +174,7 @@ TABLE = {
         "PartialDistributedGradientTape": f"(gradtape, {OPTIONS}, op=0, {PREDIVIDE}, {GROUPS}, "
         "process_set=world, local_layers=None, scale_local_gradients=True)",
         "SyncBatchNormalization": "",
+        "_LegacyOptimizer": "",
         "_make_allreduce_grads_fn": "(name, device_dense, device_sparse, compression, "
         "sparse_as_dense, op, gradient_predivide_factor, groups, process_set)",
         "_DistributedOptimizer.compute_gradients": "(self, *args, **kwargs)",
@@ -216,7 +187,6 @@ TABLE = {
                 "compression",
                 "functions",
                 "gradient_aggregation",
-                "gradient_aggregation_eager",
                 "keras",
                 "mpi_ops",
                 "sync_batch_norm",
@@ -247,15 +217,6 @@ TABLE = {
         **HELPERS,
         "LocalGradientAggregationHelper._OPTIMIZER_TYPE_KERAS": "'optimizer_type_keras'",
         "LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY": "'optimizer_type_legacy'",
-        "apply_op_to_not_none_tensors": "(tensor_op, tensors, *args)",
-        "get_not_none_from_list": "(tensor_list)",
-    },
-    "horovod.tensorflow.gradient_aggregation_eager": {
-        "LocalGradientAggregationHelperEager": f"({HELPER}{LOCAL})",
-        **{
-            f"LocalGradientAggregationHelperEager.{name}": text
-            for name, text in AGGREGATION.items()
-        },
     },
     "horovod.tensorflow.mpi_ops": {
         **LIFE,
@@ -263,11 +224,7 @@ TABLE = {
         **SETS,
         **COLLECTIVES,
         "MPI_LIB": "",
-        "_basics": "",
-        "_basics.rank": "()",
-        "_basics.size": "()",
-        "_basics.comm_process_set": "(comm)",
-        "_basics._get_process_set_ids_and_ranks": "()",
+        "_alltoall_grad": "(op, grad_wrt_output, grad_wrt_received_splits)",
         "gpu_available": BUILD["gpu_available"],
     },
     "horovod.tensorflow.sync_batch_norm": {"SyncBatchNormalization": ""},
@@ -300,6 +257,17 @@ TABLE = {
     },
 }
 
+TABLE["horovod.runner"] = {"run": "", "_HorovodArgs": "()", "_HorovodArgs.__init__": "(self)"}
+TABLE["horovod.runner.launch"] = {"_run": "(args)", "run_commandline": "()"}
+TABLE["horovod.runner.common.util.hosts"] = {
+    "HostInfo": "(hostname, slots)",
+    "HostInfo.from_string": "(host_string)",
+    "SlotInfo": "(hostname, rank, local_rank, cross_rank, size, local_size, cross_size)",
+    "SlotInfo.to_response_string": "(self)",
+    "get_host_assignments": "(hosts, min_num_proc, max_num_proc=None)",
+    "parse_hosts": "(hosts_string)",
+}
+
 TORCH, CLUSTER = "it serves TensorFlow only", "cluster's MPI launcher"
 # What cannot be there, and what the error says.
 ABSENT = {
@@ -308,6 +276,7 @@ ABSENT = {
     "horovod.torch": TORCH,
     "horovod.mxnet": TORCH,
     "horovod.ray": CLUSTER,
+    "horovod.runner.http": CLUSTER,
     "horovod.spark": CLUSTER,
 }
 

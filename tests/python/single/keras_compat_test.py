@@ -51,6 +51,8 @@ def without(*missing):
     scale = {"check_finite": None} if "check_finite" not in missing else {}
     trainer = {"_resolve_auto_jit_compile": None} if "jit" not in missing else {}
     trainer |= {"fit": None, "train_on_batch": None}
+    makers = {f"make_{name}_function" for name in ("train", "test", "predict")} - set(missing)
+    trainer |= dict.fromkeys(makers)
     trainer |= {"_flatten_layers": list} if "_flatten_layers" not in missing else {}
     layer = {"call": None} if "call" not in missing else {}
     checkpoint = {"on_train_batch_end", "on_epoch_end"} - set(missing)
@@ -82,6 +84,7 @@ def without(*missing):
         ("check_finite", "keras: LossScaleOptimizer.check_finite"),
         ("jit", "keras: Model._resolve_auto_jit_compile"),
         ("_flatten_layers", "keras: Model._flatten_layers"),
+        ("make_predict_function", "keras: Model.make_predict_function"),
         ("call", "keras: BatchNormalization.call"),
         ("on_epoch_end", "keras: ModelCheckpoint.on_epoch_end"),
         ("set_params", "keras: ProgbarLogger.set_params"),

@@ -54,7 +54,18 @@ def test_what_is_not_plain(value):
         plain_values.dumps(value)
 
 
-@pytest.mark.parametrize("data", [b"", b"PK", b'{"array": [0, 4]}\n', b'{"other": [1]}\n'])
+OTHER = plain_values.dumps([1]).replace(b"list", b"tsil")
+OLDER = b'{"dict": [["updates", 3]]}\n'
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"PK\x03\x04", OTHER, OLDER])
 def test_what_was_not_written_by_it(data):
-    with pytest.raises(ValueError, match="not written by tf_hvd"):
+    with pytest.raises(ValueError, match="not written by this version of tf_hvd: remove it"):
         plain_values.loads(data)
+
+
+def test_equal_values_have_equal_bytes(monkeypatch):
+    """Ranks compare them."""
+    before = plain_values.dumps({"x": ARRAYS})
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    assert plain_values.dumps({"x": ARRAYS}) == before

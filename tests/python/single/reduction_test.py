@@ -209,23 +209,23 @@ def test_optimizer_options_that_make_no_sense():
 
 def test_bucket_size_from_the_environment(monkeypatch):
     monkeypatch.delenv("TF_HVD_BUCKET_BYTES", raising=False)
-    assert config.bucket_bytes() == 32 << 20
+    assert config.BUCKET_BYTES.read() == 32 << 20
     monkeypatch.setenv("TF_HVD_BUCKET_BYTES", " 1024 ")
-    assert config.bucket_bytes() == 1024
+    assert config.BUCKET_BYTES.read() == 1024
     for wrong in ("0", "-5", "1k", "1.5"):
         monkeypatch.setenv("TF_HVD_BUCKET_BYTES", wrong)
         with pytest.raises(ValueError, match=r"TF_HVD_BUCKET_BYTES.*33554432"):
-            config.bucket_bytes()
+            config.BUCKET_BYTES.read()
 
 
 def test_way_of_slices_from_the_environment(monkeypatch):
     monkeypatch.delenv("TF_HVD_SPARSE", raising=False)
-    assert config.sparse() == "auto"
+    assert config.SPARSE.read() == "auto"
     monkeypatch.setenv("TF_HVD_SPARSE", " rows ")
-    assert config.sparse() == "rows"
+    assert config.SPARSE.read() == "rows"
     monkeypatch.setenv("TF_HVD_SPARSE", "both")
     with pytest.raises(ValueError, match=r"TF_HVD_SPARSE='both'.*auto, rows, dense"):
-        config.sparse()
+        config.SPARSE.read()
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,14 @@ def test_dtype_names_of_the_native_table_are_tensorflows():
         assert tf.as_dtype(name).name == name
 
 
+def test_cuda_is_built_where_tensorflow_is_built_with_it(monkeypatch):
+    for with_cuda in (True, False):
+        monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda answer=with_cuda: answer)
+        assert hvd.cuda_built() is with_cuda
+
+
 def test_what_is_built():
     assert (hvd.mpi_built(), hvd.nccl_built()) == (True, 0)
-    assert hvd.cuda_built() is True
     for name in ("gloo_built", "gloo_enabled", "ddl_built", "ccl_built"):
         assert getattr(hvd, name)() is False
     assert hvd.rocm_built() is False
@@ -143,8 +148,7 @@ def test_the_set_of_all_ranks():
         hvd.allreduce(tf.zeros([1]), process_set=hvd.ProcessSet([0]))
 
 
-def test_elastic_is_there_when_it_is_asked_for():
-    assert hvd.elastic.run is importlib.import_module("tf_hvd.elastic").run
+def test_what_is_no_name():
     with pytest.raises(AttributeError, match=r"module 'tf_hvd' has no attribute 'nonsense'$"):
         hvd.nonsense  # noqa: B018
 
@@ -245,12 +249,42 @@ def test_setting_that_is_not_one():
     assert (result.returncode, result.stdout) == (0, "all well\n"), result.stderr
 
 
-def test_command_line_does_not_load_tensorflow():
-    code = (
-        "import sys; sys.argv = ['bin/tf_hvd', 'run']; import tf_hvd.launch.main; "
-        "print([m for m in sys.modules if m.startswith('tensorflow')])"
-    )
-    assert run(code).stdout == "[]\n"
+def test_elastic_and_its_names_are_there():
+    assert hvd.elastic.run is importlib.import_module("tf_hvd.elastic").run
+    assert hvd.elastic.on_preemption is hvd.on_preemption
+
+
+COMMANDS = """
+import sys, tf_hvd_command
+sys.argv[1:] = {words}
+try:
+    tf_hvd_command.{command}()
+except SystemExit as end:
+    print(end.code)
+print([name for name in sys.modules if name.startswith("tensorflow")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("main", ["--version"]), ("main", ["run", "--help"]), ("horovodrun", ["--help"])],
+)
+def test_commands_do_not_load_tensorflow(command, words):
+    ended = run(COMMANDS.format(command=command, words=words))
+    assert ended.stdout.endswith("0\n[]\n"), ended.stderr
+
+
+def test_the_package_is_the_command_too():
+    for words in (["-m", "tf_hvd"], ["-m", "tf_hvd_command"]):
+        command = [sys.executable, "-P", *words, "--version"]
+        said = subprocess.check_output(command, text=True, timeout=600)
+        assert said.startswith(f"tf_hvd {hvd.__version__}, built for TensorFlow ")
+
+
+def test_a_program_called_as_the_command_gets_the_package(tmp_path):
+    (tmp_path / "tf_hvd").write_text("import tf_hvd; tf_hvd.init(); print(tf_hvd.size())")
+    program = [sys.executable, "-P", tmp_path / "tf_hvd"]
+    assert subprocess.check_output(program, text=True, timeout=600) == "1\n"
 
 
 CLASSES = [name for name in hvd.__all__ if isinstance(getattr(hvd, name), type)]

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/clock.h"
+#include "base/clock.h"
 
 namespace tf_hvd::protocol_test {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status.h"
-#include "runtime/base/types.h"
+#include "base/status.h"
+#include "base/types.h"
 
 namespace tf_hvd::protocol_test {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "runtime/agreement/message.h"
-#include "runtime/transport/world.h"
+#include "runtime/contract/world.h"
 #include "tests/runtime/protocol/event_queue.h"
 #include "tests/runtime/protocol/history.h"
 #include "tests/runtime/protocol/random.h"

@@ -35,6 +35,17 @@ inline Way WayOfTest() {
   return way == "shm" ? Way::kShm : Way::kP2P;
 }
 
+// Another of BUILD's: how the ranks write to their slots.
+inline SlotStores StoresOfTest() {
+  const char* given = std::getenv("TF_HVD_TEST_STORES");
+  const std::string stores = given != nullptr ? given : "measured";
+  EXPECT_TRUE(stores == "measured" || stores == "streaming" ||
+              stores == "alternating")
+      << stores;
+  if (stores == "alternating") return SlotStores::kAlternating;
+  return stores == "streaming" ? SlotStores::kStreaming : SlotStores::kMeasured;
+}
+
 using Nodes = std::vector<std::vector<int>>;  // the ranks of each
 
 // So many ranks on nodes with so many each, in this order.
@@ -64,8 +75,9 @@ class Cluster {
       : Cluster(UsualNodes(size), max_message_bytes) {}
 
   explicit Cluster(const Nodes& on,
-                   size_t max_message_bytes = PointToPoint::kMaxBytes)
-      : nodes(on) {
+                   size_t max_message_bytes = PointToPoint::kMaxBytes,
+                   SlotStores by = StoresOfTest())
+      : nodes(on), stores(by) {
     std::map<int, size_t> node_of;
     for (const auto& node : nodes) {
       for (const int rank : node) node_of[rank] = memory.size();
@@ -92,6 +104,7 @@ class Cluster {
   }
 
   const Nodes nodes;
+  const SlotStores stores;
   std::vector<int> all;  // the ranks
   std::vector<std::unique_ptr<LoopbackPointToPoint>> links;
   std::vector<std::unique_ptr<P2PBackend>> p2p;
@@ -111,7 +124,8 @@ class Cluster {
     std::vector<Backend*>& mine = backends.emplace_back();
     if (WayOfTest() != Way::kP2P) {
       shm.push_back(std::make_unique<ShmBackend>(
-          memory[node]->arena(), nodes[node], rank, [](size_t) {}));
+          memory[node]->arena(), nodes[node], rank, [](size_t) {},
+          SlotOptions{stores, nullptr}));
       two_level.push_back(std::make_unique<TwoLevelBackend>(
           nodes, rank, shm.back().get(), link, max_message_bytes));
       mine = {shm.back().get(), two_level.back().get()};

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/operation.h"
+#include "runtime/contract/operation.h"
 
 namespace tf_hvd {
 

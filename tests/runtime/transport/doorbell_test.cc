@@ -1,4 +1,4 @@
-#include "runtime/transport/doorbell.h"
+#include "runtime/contract/doorbell.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/operation.h"
+#include "runtime/contract/operation.h"
 #include "tests/runtime/transport/collectives.h"
 
 namespace tf_hvd {

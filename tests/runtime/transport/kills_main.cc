@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/config.h"
 #include "runtime/api/runtime.h"
-#include "runtime/base/config.h"
 #include "runtime/transport/mpi/world.h"
 #include "tests/runtime/job.h"
 
@@ -97,7 +97,7 @@ int Main(unsigned seed, const std::string& shims) {
   }
   if (!status.ok()) End(1, "FAILED: " + status.message());
   const int victim = launch.size - 1;
-  auto runtime = std::make_unique<Runtime>(config, std::move(world));
+  auto runtime = MakeRuntime(config, std::move(world));
   if (launch.rank == victim) {
     std::mt19937 random(seed + 1);
     const std::chrono::microseconds moment(random() % 100'000);

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <functional>
 
+#include "runtime/contract/point_to_point.h"
 #include "runtime/transport/p2p/backend.h"
-#include "runtime/transport/point_to_point.h"
 #include "runtime/transport/routing/two_level.h"
 #include "tests/runtime/rank_threads.h"
 #include "tests/runtime/transport/cluster.h"

@@ -13,7 +13,7 @@
 #include "runtime/transport/mpi/point_to_point.h"
 #include "runtime/transport/mpi/settings.h"
 #include "runtime/transport/mpi_library/library.h"
-#include "runtime/transport/shm/segment.h"
+#include "runtime/transport/segment/segment.h"
 #include "tests/runtime/transport/fake_mpi.h"
 
 namespace tf_hvd {

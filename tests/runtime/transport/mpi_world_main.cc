@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/config.h"
 #include "runtime/agreement/tree.h"
-#include "runtime/base/config.h"
 #include "runtime/transport/mpi/world.h"
 #include "tests/runtime/transport/collectives.h"
 

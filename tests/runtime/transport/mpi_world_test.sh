@@ -70,11 +70,9 @@ run 2 2 collectives
 run 4 4 part
 run 4 4 collectives
 run 4 4 raise "${survive}"
-TF_HVD_CROSS=mpi run 3 3 collectives
 export TF_HVD_RANKS_PER_NODE=2
 run 4 4 collectives
-TF_HVD_CROSS=mpi run 4 4 collectives
-TF_HVD_CROSS=mpi run 3 3 collectives
+run 3 3 collectives
 run 3 4 death "${survive}"
 run 3 3 raise "${survive}"
 unset TF_HVD_RANKS_PER_NODE

@@ -1,14 +1,12 @@
-#include "runtime/base/processes.h"
+#include "base/processes.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <map>
-#include <string>
 #include <thread>
 
 namespace tf_hvd {
@@ -20,6 +18,30 @@ TEST(ProcessesTest, ThisOneIsFound) {
   EXPECT_EQ(self->parent, getppid());
   EXPECT_FALSE(self->ended);
   EXPECT_FALSE(self->stopped);
+  EXPECT_EQ(FindProcess(getpid())->start, self->start);
+  EXPECT_EQ(MarkOf(*self).find(std::to_string(getpid()) + ":"), 0u);
+  EXPECT_EQ(AllProcesses().count(getpid()), 1u);
+  EXPECT_FALSE(HasThread(getpid(), "a name of none"));
+  std::thread named([] {
+    pthread_setname_np(pthread_self(), "of a thread");
+    EXPECT_TRUE(HasThread(getpid(), "of a thread"));
+  });
+  named.join();
+  EXPECT_FALSE(FindProcess(-1).has_value());
+}
+
+TEST(ProcessesTest, TheNearestLauncherAbove) {
+  std::map<pid_t, Process> all;
+  all[1] = {1, 0, "systemd", "0", false};
+  all[5] = {5, 1, "prterun", "0", false};
+  all[6] = {6, 5, "bash", "0", false};
+  all[7] = {7, 6, "python", "0", false};
+  all[8] = {8, 7, "mpiexec", "0", false};
+  all[9] = {9, 8, "python", "0", false};
+  EXPECT_EQ(LauncherAbove(7, all), 5);
+  EXPECT_EQ(LauncherAbove(9, all), 8);
+  EXPECT_EQ(LauncherAbove(5, all), 0);
+  EXPECT_EQ(LauncherAbove(77, all), 0);
 }
 
 // Its folder in /proc was opened and is gone when it is read: an exception then
@@ -41,47 +63,6 @@ TEST(ProcessesTest, OneMayEndWhileItIsLookedAt) {
     look.join();
     EXPECT_FALSE(HasThread(process, "python"));
   }
-}
-
-// A rank's program that came from a standby is not below its launcher.
-TEST(ProcessesTest, WhatStandsInForAProgramGivesItsPlace) {
-  int programs[2];
-  ASSERT_EQ(pipe(programs), 0);
-  const pid_t standby = fork();
-  if (standby == 0) {
-    prctl(PR_SET_NAME, "tf_hvd_standby");
-    const pid_t program = fork();
-    if (program == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      for (;;) pause();
-    }
-    if (write(programs[1], &program, sizeof(program)) < 0) _exit(1);
-    for (;;) pause();
-  }
-  pid_t program = 0;
-  ASSERT_EQ(read(programs[0], &program, sizeof(program)),
-            ssize_t{sizeof(program)});
-  const auto stand_in_for = [](pid_t process) {
-    const pid_t child = fork();
-    if (child != 0) return child;
-    prctl(PR_SET_NAME, ("tf_hvd:" + std::to_string(process)).c_str());
-    for (;;) pause();
-  };
-  const pid_t stand_in = stand_in_for(program);
-  // Not of what comes from no standby: anybody may take such a name.
-  const pid_t liar = stand_in_for(standby);
-  std::map<pid_t, Process> all = AllProcesses();
-  while (all.count(stand_in) != 0 || all[liar].name.rfind("tf_hvd:", 0) != 0) {
-    all = AllProcesses();
-  }
-  EXPECT_EQ(all[program].stand_in, stand_in);
-  EXPECT_EQ(all[program].parent, getpid());
-  EXPECT_EQ(all[standby].stand_in, 0);
-  for (const pid_t process : {standby, stand_in, liar}) {
-    kill(process, SIGKILL);
-    EXPECT_EQ(waitpid(process, nullptr, 0), process);
-  }
-  EXPECT_EQ(StartedBy(), getppid());
 }
 
 }  // namespace

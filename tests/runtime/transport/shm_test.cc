@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "runtime/transport/liveness/abort_path.h"
-#include "runtime/transport/shm/edge.h"
-#include "runtime/transport/shm/fd_guard.h"
-#include "runtime/transport/shm/segment.h"
+#include "runtime/transport/segment/edge.h"
+#include "runtime/transport/segment/fd_guard.h"
+#include "runtime/transport/segment/segment.h"
 
 namespace {
 
@@ -73,13 +73,14 @@ TEST(ShmRingTest, AFullRingTellsTheReaderOnce) {
   const std::string data(ShmRing::kBytes + 5, 'x');
   EXPECT_EQ(ring->Write(data.data(), data.size()), ShmRing::kBytes);
   EXPECT_EQ(ring->Write(data.data(), 1), 0u);
-  std::string taken(100, ' ');
+  constexpr size_t kTwoLines = 2 * ShmRing::kLineBytes;
+  std::string taken(kTwoLines, ' ');
   bool writer_waits = false;
-  EXPECT_EQ(ring->Read(&taken[0], 100, &writer_waits), 100u);
+  EXPECT_EQ(ring->Read(&taken[0], kTwoLines, &writer_waits), kTwoLines);
   EXPECT_TRUE(writer_waits);
-  EXPECT_EQ(ring->Read(&taken[0], 100, &writer_waits), 100u);
+  EXPECT_EQ(ring->Read(&taken[0], kTwoLines, &writer_waits), kTwoLines);
   EXPECT_FALSE(writer_waits);
-  EXPECT_EQ(ring->Write(data.data(), 250), 200u);
+  EXPECT_EQ(ring->Write(data.data(), 250), 2 * kTwoLines);
 }
 
 TEST(ShmEdgeTest, TwoThreadsPushBothWays) {
@@ -146,11 +147,38 @@ TEST(ShmSegmentTest, SignalsDoNotKeepItFromBeingMade) {
   const Status status = ShmSegment::Create(shape, &segment);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(interruptions, 0);
+}
+
+// Of /dev/shm: what is there of a segment, and what is taken of it.
+void SizesOf(const ShmSegment& segment, size_t* bytes, size_t* reserved) {
   struct stat file;
-  ASSERT_EQ(stat(("/dev/shm" + segment->name()).c_str(), &file), 0);
-  const size_t bytes = ShmSegment::BytesFor(shape);
-  EXPECT_EQ(static_cast<size_t>(file.st_size), bytes);
-  EXPECT_GE(static_cast<size_t>(file.st_blocks) * 512, bytes);
+  ASSERT_EQ(stat(("/dev/shm" + segment.name()).c_str(), &file), 0);
+  *bytes = static_cast<size_t>(file.st_size);
+  *reserved = static_cast<size_t>(file.st_blocks) * 512;
+}
+
+TEST(ShmSegmentTest, EachRankReservesItsOwnSlots) {
+  constexpr size_t kPage = 4096;
+  const ShmShape shape = {2, /*has_arena=*/true};
+  const size_t slots = ShmArena::kSlots * ShmArena::SlotBytesFor(2);
+  std::unique_ptr<ShmSegment> leader;
+  std::unique_ptr<ShmSegment> other;
+  ASSERT_TRUE(ShmSegment::Create(shape, &leader).ok());
+  ASSERT_TRUE(ShmSegment::Attach(leader->name(), shape, &other).ok());
+  const size_t all = ShmSegment::BytesFor(shape);
+  size_t bytes = 0;
+  size_t reserved = 0;
+  SizesOf(*leader, &bytes, &reserved);
+  EXPECT_EQ(bytes, all);
+  EXPECT_NEAR(static_cast<double>(reserved),
+              static_cast<double>(all - 2 * slots), kPage);
+  ASSERT_TRUE(other->ReserveSlots(1).ok());
+  SizesOf(*leader, &bytes, &reserved);
+  EXPECT_NEAR(static_cast<double>(reserved), static_cast<double>(all - slots),
+              2 * kPage);
+  ASSERT_TRUE(leader->ReserveSlots(0).ok());
+  SizesOf(*leader, &bytes, &reserved);
+  EXPECT_GE(reserved, all) << "nothing is left to a SIGBUS";
 }
 
 TEST(ShmSegmentTest, AMissingOneIsTheEnvironmentsFault) {

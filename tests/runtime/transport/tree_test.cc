@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/transport/world.h"
+#include "runtime/contract/world.h"
 
 namespace tf_hvd {
 namespace {

@@ -66,33 +66,13 @@ TEST(TwoLevel, ServesSetsOnSeveralNodes) {
   EXPECT_FALSE(backend.Serves(spec)) << "nothing to share";
 }
 
-// Stands for MPI's own allreduce.
-class CrossesAllreduces final : public Backend {
- public:
-  std::string_view name() const override { return "mpi"; }
-  bool Serves(const OperationSpec& spec) const override {
-    return spec.kind == OpKind::kAllreduce;
-  }
-  Status Make(OperationSpec, std::unique_ptr<Operation>*) override {
-    return Internal("nobody calls it here");
-  }
-  size_t window() const override { return 1; }
-};
-
-// Switches that add in the network are asked for where machines have one rank.
-TEST(TwoLevel, ServesNodesOfOneMemberForAnotherBackend) {
+TEST(TwoLevel, LeavesNodesOfOneMemberToMessages) {
   const Nodes nodes = NodesOf({1, 1});
   LoopbackArena memory(1);
   ShmBackend shm(memory.arena(), nodes[0], 0, [](size_t) {});
-  TwoLevelBackend backend(nodes, 0, &shm, nullptr);
+  const TwoLevelBackend backend(nodes, 0, &shm, nullptr);
   std::vector<int64_t> values(4);
-  OperationSpec spec = AllreduceOf({0, 1}, 0, &values);
-  EXPECT_FALSE(backend.Serves(spec));
-  CrossesAllreduces other;
-  backend.CrossBy(&other);
-  EXPECT_TRUE(backend.Serves(spec));
-  spec.kind = OpKind::kBroadcast;
-  EXPECT_FALSE(backend.Serves(spec));
+  EXPECT_FALSE(backend.Serves(AllreduceOf({0, 1}, 0, &values)));
 }
 
 // 300 nodes: a slot of 1 MiB has no room for the parts of all.
@@ -275,53 +255,6 @@ TEST_P(TwoLevelBytes, OfReducescatterCrossOnceForEachNode) {
     return status;
   };
   EXPECT_EQ(SentBy(nodes_, run).bytes, RanksOf(nodes_) * others_ * kBytes);
-}
-
-// Serves sums of int64, and counts them.
-class Other final : public Backend {
- public:
-  explicit Other(Backend* to) : to_(to) {}
-  std::string_view name() const override { return "other"; }
-  bool Serves(const OperationSpec& spec) const override {
-    return spec.reduce.dtype == DType::kInt64;
-  }
-  Status Make(OperationSpec spec,
-              std::unique_ptr<Operation>* operation) override {
-    ++made;
-    return to_->Make(std::move(spec), operation);
-  }
-  size_t window() const override { return to_->window(); }
-
-  int made = 0;
-
- private:
-  Backend* const to_;
-};
-
-TEST(TwoLevel, CrossesByWhatServesTheExchange) {
-  Cluster cluster(NodesOf({2, 2}));
-  std::vector<std::unique_ptr<Other>> others;
-  for (size_t rank = 0; rank < 4; ++rank) {
-    others.push_back(std::make_unique<Other>(cluster.p2p[rank].get()));
-    cluster.two_level[rank]->CrossBy(others.back().get());
-  }
-  cluster.Run([&](int rank, Collectives* data) {
-    const auto place = static_cast<size_t>(rank);
-    std::vector<int64_t> integers(1000, rank);
-    Status status =
-        data->Allreduce(cluster.all, {{integers.data(), integers.data(), 1000}},
-                        Options(DType::kInt64, ReduceOp::kSum));
-    EXPECT_EQ(integers, std::vector<int64_t>(1000, 6));
-    EXPECT_EQ(others[place]->made, 1) << "each rank owns a slice";
-    if (!status.ok()) return status;
-    std::vector<float> floats(1000, 1.0f);
-    status =
-        data->Allreduce(cluster.all, {{floats.data(), floats.data(), 1000}},
-                        Options(DType::kFloat32, ReduceOp::kSum));
-    EXPECT_EQ(floats, std::vector<float>(1000, 4.0f));
-    EXPECT_EQ(others[place]->made, 1);
-    return status;
-  });
 }
 
 // What is awaited is a rank of another node.

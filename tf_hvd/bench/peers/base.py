@@ -1,29 +1,13 @@
 """What a peer is to the measurement."""
 
 import abc
-import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from tf_hvd.bench.workloads import Workload
-
-MpiCommand = Callable[[str, Sequence[str], Sequence[str]], list[str]]
-
-
-class Job(Protocol):
-    """The ranks, as a benchmark needs them."""
-
-    rank: int
-    size: int
-
-    def gather(self, value: Any) -> list[Any]:
-        """What each rank has given, in the order of ranks; any object."""
-
-    def barrier(self) -> None:
-        """Returns when all ranks have called it, on all ranks as much at once as can be."""
 
 
 class Peer(abc.ABC):
@@ -69,28 +53,16 @@ class Peer(abc.ABC):
 
     def seconds(self, calls: int, barrier: Callable[[], None]) -> float:
         """The time of one of so many calls, in seconds, that follow on a barrier."""
-        barrier()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            self.run()
-        return (time.perf_counter() - begin) / calls
+        return timed(self.run, calls, barrier)
 
     def release(self) -> None:  # noqa: B027
         """Forgets what `prepare` made."""
 
-    def close(self) -> None:  # noqa: B027
-        """Ends what the peer has started."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Surroundings:
-    """What peers are made from."""
-
-    job: Job
-    environ: Mapping[str, str]
-    """Of the processes that a peer starts: without what a launcher tells a rank."""
-    mpi_command: MpiCommand
-    """What starts a command under MPI: of a Python environment's folder, the host of each rank and
-    the command. Empty if there is no launcher."""
-    horovod: str = ""
-    """The folder of the Python environment in which Horovod is installed."""
+def timed(call: Callable[[], Any], calls: int, barrier: Callable[[], None]) -> float:
+    """The seconds of one of so many calls that follow on a barrier."""
+    barrier()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin) / calls

@@ -1,0 +1,470 @@
+#include "base/config.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "base/contract.h"
+
+namespace tf_hvd {
+namespace {
+
+// The only look at the environment. Unset and empty are the same.
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+// A value that was not understood gives false.
+bool ParseInteger(const std::string& text, int64_t low, int64_t high,
+                  int64_t* value) {
+  int64_t number = 0;
+  if (text.empty() || text.size() > 18) return false;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') return false;
+    number = number * 10 + (digit - '0');
+  }
+  if (number < low || number > high) return false;
+  *value = number;
+  return true;
+}
+
+bool ParseNanoseconds(const std::string& text, double unit_ns,
+                      int64_t* nanoseconds, double most_ns = 1e18) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0') return false;
+  if (!std::isfinite(number) || number < 0 || number * unit_ns > most_ns) {
+    return false;
+  }
+  *nanoseconds = static_cast<int64_t>(std::llround(number * unit_ns));
+  return true;
+}
+
+// 0 or 1.
+bool ParseSwitch(const std::string& text, bool* on) {
+  int64_t number = 0;
+  if (!ParseInteger(text, 0, 1, &number)) return false;
+  *on = number == 1;
+  return true;
+}
+
+template <std::string Config::*kWhere>
+bool TakeText(const std::string& text, Config* config) {
+  config->*kWhere = text;
+  return true;
+}
+
+bool ParseStallDisable(const std::string& text, Config* config) {
+  bool disabled = false;
+  if (!ParseSwitch(text, &disabled)) return false;
+  if (disabled) config->stall_warn_ns = 0;
+  return true;
+}
+
+bool ParseAlone(const std::string& text, Config* config) {
+  return ParseSwitch(text, &config->alone);
+}
+
+bool ParseTimeline(const std::string& text, Config* config) {
+  if (!IsTimelineName(text)) return false;
+  // Horovod's word for: not before start_timeline().
+  config->timeline = text == "DYNAMIC" ? "" : text;
+  return true;
+}
+
+bool ParseTimelineMarks(const std::string& text, Config* config) {
+  return ParseSwitch(text, &config->timeline_marks_cycles);
+}
+
+bool ParseLogSetting(const std::string& given, Config* config) {
+  // Horovod's launcher writes them in capitals.
+  std::string text = given;
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter += 'a' - 'A';
+  }
+  return ParseLogLevel(text, &config->log_level);
+}
+
+bool ParseSlotStores(const std::string& text, Config* config) {
+  constexpr std::pair<const char*, SlotStores> kNames[] = {
+      {"measured", SlotStores::kMeasured},
+      {"ordinary", SlotStores::kOrdinary},
+      {"streaming", SlotStores::kStreaming},
+      {"alternating", SlotStores::kAlternating},
+  };
+  for (const auto& [name, stores] : kNames) {
+    if (text != name) continue;
+    config->slot_stores = stores;
+    return true;
+  }
+  return false;
+}
+
+// NCCL or MPI, in Horovod's capitals, for collectives of tensors on GPUs.
+template <OpKind... kKinds>
+bool ParseGpuWay(const std::string& text, Config* config) {
+  for (const OpKind kind : {kKinds...}) {
+    config->gpu_by_mpi.erase(kind);
+    if (text == "MPI") config->gpu_by_mpi.insert(kind);
+  }
+  return text == "NCCL" || text == "MPI";
+}
+
+constexpr char kNcclOrMpi[] = "NCCL or MPI";
+constexpr char kAsGpuOperations[] =
+    "The same for this collective; unset: as HOROVOD_GPU_OPERATIONS.";
+
+struct Variable {
+  const char* name;
+  const char* fallback;  // as documented; the value lies in Config
+  const char* expected;
+  const char* meaning;
+  bool (*set)(const std::string& text, Config* config);
+  bool equal = false;  // on all ranks; compared by init
+};
+
+// The one table. HOROVOD_STALL_CHECK_DISABLE stands after the time it
+// overrules.
+constexpr Variable kVariables[] = {
+    {"HOROVOD_FUSION_THRESHOLD", "67108864", "a number of bytes",
+     "Requests that are agreed together are fused up to this many bytes; 0: "
+     "never.",
+     [](const std::string& text, Config* config) {
+       return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
+                           &config->fusion_threshold);
+     },
+     true},
+    {"HOROVOD_STALL_CHECK_TIME_SECONDS", "30", "a number of seconds",
+     "After so long a request that some ranks have not submitted is reported, "
+     "or an init() that still waits for ranks. 0: never, and it never fails "
+     "either.",
+     [](const std::string& text, Config* config) {
+       return ParseNanoseconds(text, 1e9, &config->stall_warn_ns);
+     }},
+    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "300", "a number of seconds",
+     "After so long the job fails on every rank, in init() as well; 0: never. "
+     "Must be more than HOROVOD_STALL_CHECK_TIME_SECONDS.",
+     [](const std::string& text, Config* config) {
+       return ParseNanoseconds(text, 1e9, &config->stall_fail_ns);
+     }},
+    {"HOROVOD_STALL_CHECK_DISABLE", "0", "0 or 1",
+     "1 turns both stall checks off.", ParseStallDisable},
+    {"HOROVOD_LOG_LEVEL", "warning",
+     "trace, debug, info, warning, error or fatal",
+     "Messages below this level are not printed. At info the first rank says "
+     "which way tensors move between the ranks.",
+     ParseLogSetting},
+    {"TF_HVD_SPIN_MICROSECONDS", "50",
+     "a number of microseconds, 10000000 at most",
+     "A caller runs the cycle itself for so long before the background thread "
+     "takes over; an eager call for as long as something moves, and a "
+     "hundred times as long while nothing does.",
+     [](const std::string& text, Config* config) {
+       return ParseNanoseconds(text, 1e3, &config->spin_ns, 1e10);
+     }},
+    {"TF_HVD_MPI_LIBRARY", "", "a path",
+     "The MPI library (libmpi.so) to open. Unset: the running launcher's, then "
+     "the Python environment's, then the system's.",
+     TakeText<&Config::mpi_library>},
+    {"TF_HVD_RANKS_PER_NODE", "0", "a number of ranks",
+     "Pretends that each machine has so many ranks, which then talk by MPI to "
+     "the others: for tests on one machine. 0: find the machines.",
+     [](const std::string& text, Config* config) {
+       int64_t ranks = 0;
+       if (!ParseInteger(text, 0, 1 << 30, &ranks)) return false;
+       config->ranks_per_node = static_cast<int>(ranks);
+       return true;
+     },
+     true},
+    {"TF_HVD_NODE_DATA", "shm", "shm or mpi",
+     "How tensors move between the ranks of one machine. shm: through its "
+     "shared memory; /dev/shm must have room for about 4 MiB for each of its "
+     "ranks (1 MiB if they are more than eight). mpi: by messages of MPI, "
+     "which is slower, and without the two levels across machines, so that "
+     "sums are formed in another order.",
+     [](const std::string& text, Config* config) {
+       config->node_data_shm = text == "shm";
+       return text == "shm" || text == "mpi";
+     },
+     true},
+    {"TF_HVD_SLOT_STORES", "measured",
+     "measured, ordinary, streaming or alternating",
+     "How a rank writes to shared memory: by ordinary stores, by streaming "
+     "stores, which go past the caches, or by each in turn (alternating). "
+     "measured: by those that are faster, measured at run time. For measuring "
+     "and for tests: results are the same bits.",
+     ParseSlotStores},
+    {"TF_HVD_NCCL", "1", "0 or 1",
+     "Whether tensors in the memory of GPUs move by NCCL. 0: as where a rank "
+     "has no NCCL, see HOROVOD_GPU_OPERATIONS.",
+     [](const std::string& text, Config* config) {
+       config->use_nccl = text == "1";
+       return text == "0" || text == "1";
+     },
+     true},
+    {"HOROVOD_GPU_OPERATIONS", "NCCL", kNcclOrMpi,
+     "How tensors in the memory of GPUs move: by NCCL where there is one, or "
+     "by MPI, which means by way of the host's memory unless the MPI is "
+     "CUDA-aware. For Horovod a choice of its build.",
+     ParseGpuWay<OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast,
+                 OpKind::kAlltoall, OpKind::kReducescatter>,
+     true},
+    {"HOROVOD_GPU_ALLREDUCE", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kAllreduce>, true},
+    {"HOROVOD_GPU_ALLGATHER", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kAllgather>, true},
+    {"HOROVOD_GPU_BROADCAST", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kBroadcast>, true},
+    {"HOROVOD_GPU_ALLTOALL", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kAlltoall>, true},
+    {"HOROVOD_GPU_REDUCESCATTER", "", kNcclOrMpi, kAsGpuOperations,
+     ParseGpuWay<OpKind::kReducescatter>, true},
+    {"TF_HVD_NCCL_LIBRARY", "", "a path",
+     "The NCCL library (libnccl.so.2) to open. Unset: the one that TensorFlow "
+     "has opened, then the Python environment's, then the system's.",
+     TakeText<&Config::nccl_library>},
+    {"TF_HVD_CUDA_LIBRARY", "", "a path",
+     "The CUDA driver (libcuda.so.1) to open, for tests. Unset: the system's.",
+     TakeText<&Config::cuda_library>},
+    {"TF_HVD_DUMP_DIR", "", "a path",
+     "Where the flight recorders' files of a job that failed go: rank.N for "
+     "each rank, in a folder for each job (docs/recorder.md). Unset: nowhere.",
+     TakeText<&Config::dump_dir>},
+    {"HOROVOD_TIMELINE", "",
+     "the path of a .json file, which ui.perfetto.dev opens, or DYNAMIC",
+     "Where the timeline is written (docs/timeline.md): each rank has a file, "
+     "trace.json, trace.rank-1.json and so on. DYNAMIC, or unset: nowhere "
+     "before start_timeline().",
+     ParseTimeline},
+    {"HOROVOD_TIMELINE_MARK_CYCLES", "0", "0 or 1",
+     "1: the timeline marks when calls were put in order.", ParseTimelineMarks},
+    {"TF_HVD_TIMELINE_LIMIT", "0", "a number of bytes",
+     "How long the timeline of a rank may be: when a file has half of it, the "
+     "next is begun, and the one before that is gone. 0: no limit.",
+     [](const std::string& text, Config* config) {
+       return ParseInteger(text, 0, std::numeric_limits<int64_t>::max(),
+                           &config->timeline_limit);
+     }},
+    {"TF_HVD_METRICS", "", "a path",
+     "Where what collectives have taken is written every 5 s, as OpenMetrics "
+     "(docs/metrics.md): each rank has a file, metrics.prom, "
+     "metrics.rank-1.prom and so on. Unset: nowhere.",
+     TakeText<&Config::metrics>},
+    {kAloneVariable, "0", "0 or 1",
+     "1: this process is rank 0 of 1, whatever the launcher says. For programs "
+     "that a rank starts.",
+     ParseAlone},
+};
+
+struct Removed {
+  const char* name;
+  const char* instead;
+};
+
+// Settings of earlier versions.
+constexpr Removed kRemoved[] = {
+    {"TF_HVD_CROSS",
+     "Unset it; allreduces between machines always go by messages, in a fixed "
+     "order"},
+};
+
+// Of NCCL, by its documentation: of algorithms, protocols, channels, and the
+// sizes of what is sent.
+constexpr const char* kNcclAlike[] = {
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+    "NCCL_NTHREADS",
+    "NCCL_BUFFSIZE",
+    "NCCL_LL_BUFFSIZE",
+    "NCCL_LL128_BUFFSIZE",
+    "NCCL_P2P_NET_CHUNKSIZE",
+    "NCCL_NCHANNELS_PER_NET_PEER",
+    "NCCL_NET",
+    "NCCL_NET_OVERHEAD",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_PXN_DISABLE",
+};
+
+Status NotA(const char* name, const std::string& value, const char* expected) {
+  return InvalidArgument(std::string(name) + "=" + value +
+                         " in the environment: expected " + expected);
+}
+
+// Reads a launcher's pair of count and rank.
+Status ReadPair(const char* size_name, const char* rank_name,
+                LaunchInfo::Family family, LaunchInfo* info) {
+  const std::string size_text = Environment(size_name);
+  const std::string rank_text = Environment(rank_name);
+  int64_t size = 0;
+  int64_t rank = 0;
+  if (!ParseInteger(size_text, 1, 1 << 30, &size)) {
+    return NotA(size_name, size_text,
+                "the number of ranks (set by the launcher)");
+  }
+  if (!ParseInteger(rank_text, 0, size - 1, &rank)) {
+    const std::string expected = std::string("a rank from 0 to ") + size_name +
+                                 " - 1 = " + std::to_string(size - 1) +
+                                 " (set by the launcher)";
+    return NotA(rank_name, rank_text, expected.c_str());
+  }
+  info->family = family;
+  info->size = static_cast<int>(size);
+  info->rank = static_cast<int>(rank);
+  return Status::Ok();
+}
+
+bool IsSet(const char* name) { return !Environment(name).empty(); }
+
+// What the launcher calls the job; empty if it calls it nothing.
+std::string ReadJob() {
+  for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID"}) {
+    if (std::string job = Environment(name); !job.empty()) return job;
+  }
+  if (!IsSet("SLURM_STEP_ID")) return "";
+  return Environment("SLURM_JOB_ID") + "." + Environment("SLURM_STEP_ID");
+}
+
+// A number and a name, as "5:tf_hvd-x7k2".
+void ReadRecording(LaunchInfo* info) {
+  info->job = ReadJob();
+  const std::string text = Environment(kRecording);
+  const size_t colon = text.find(':');
+  int64_t file = -1;
+  if (colon == std::string::npos ||
+      !ParseInteger(text.substr(0, colon), 3, 1 << 30, &file)) {
+    return;
+  }
+  info->recording = static_cast<int>(file);
+  info->recorded_job = text.substr(colon + 1);
+}
+
+}  // namespace
+
+Status ReadConfig(Config* config) {
+  *config = Config();
+  for (const Removed& removed : kRemoved) {
+    const std::string text = Environment(removed.name);
+    if (text.empty()) continue;
+    return InvalidArgument(std::string(removed.name) + "=" + text +
+                           " in the environment: this setting was removed. " +
+                           removed.instead);
+  }
+  for (const Variable& variable : kVariables) {
+    const std::string text = Environment(variable.name);
+    if (text.empty()) continue;
+    if (!variable.set(text, config)) {
+      return NotA(variable.name, text, variable.expected);
+    }
+  }
+  if (config->stall_fail_ns != 0 &&
+      config->stall_fail_ns <= config->stall_warn_ns) {
+    return InvalidArgument(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS must be more than "
+        "HOROVOD_STALL_CHECK_TIME_SECONDS, but they are " +
+        std::to_string(static_cast<double>(config->stall_fail_ns) / 1e9) +
+        " and " +
+        std::to_string(static_cast<double>(config->stall_warn_ns) / 1e9));
+  }
+  return Status::Ok();
+}
+
+std::string NcclSettings() {
+  std::string settings;
+  for (const char* name : kNcclAlike) {
+    // To NCCL, empty is not the same as unset.
+    const char* const value = std::getenv(name);
+    if (value != nullptr) settings += std::string(name) + "=" + value + "\n";
+  }
+  return settings;
+}
+
+Status ReadLaunchInfo(LaunchInfo* info) {
+  using Family = LaunchInfo::Family;
+  *info = LaunchInfo();
+  if (Environment(kAloneVariable) == "1") return Status::Ok();
+  ReadRecording(info);
+  info->rank_mark = Environment(kStartedBy);
+  // mpirun and mpiexec inside a Slurm allocation may use srun to start their
+  // daemons: their own marks count for more than Slurm's.
+  if (IsSet("OMPI_COMM_WORLD_SIZE") || IsSet("OMPI_COMM_WORLD_RANK")) {
+    const std::string prefix = Environment("OPAL_PREFIX");
+    if (!prefix.empty()) info->library_hint = prefix + "/lib";
+    return ReadPair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+                    Family::kOpenMpi, info);
+  }
+  const bool pmi = IsSet("PMI_SIZE") || IsSet("PMI_RANK");
+  // srun may offer PMI to either family: only hydra also counts local ranks.
+  if (pmi && (IsSet("MPI_LOCALNRANKS") || !IsSet("SLURM_STEP_ID"))) {
+    return ReadPair("PMI_SIZE", "PMI_RANK", Family::kMpich, info);
+  }
+  // salloc and sbatch set SLURM_NTASKS as well; a step is what srun starts.
+  if (IsSet("SLURM_STEP_ID") && IsSet("SLURM_PROCID")) {
+    const char* count =
+        IsSet("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    info->slurm_pmi = IsSet("PMI_FD");
+    info->srun_address = Environment("SLURM_LAUNCH_NODE_IPADDR");
+    info->srun_port = std::atoi(Environment("SLURM_SRUN_COMM_PORT").c_str());
+    return ReadPair(count, "SLURM_PROCID", Family::kSlurm, info);
+  }
+  return Status::Ok();
+}
+
+bool IsTimelineName(const std::string& path) {
+  for (const std::string end : {".pftrace", ".perfetto-trace"}) {
+    if (path.size() >= end.size() &&
+        path.compare(path.size() - end.size(), end.size(), end) == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void PreferLibfabricInMpich() {
+  // The last one counts for most.
+  for (const char* name :
+       {"MPICH_CH4_NETMOD", "MPIR_PARAM_CH4_NETMOD", "MPIR_CVAR_CH4_NETMOD"}) {
+    if (IsSet(name)) return;
+  }
+  setenv("MPIR_CVAR_CH4_NETMOD", "ofi", 1);
+}
+
+void SendByTcpInOpenMpi() {
+  constexpr char kSendInPlace[] = "9";  // send 1, put 2, get 4, in place 8
+  setenv("OMPI_MCA_btl_tcp_flags", kSendInPlace, 0);
+}
+
+Settings EqualSettings() {
+  Settings settings;
+  for (const Variable& variable : kVariables) {
+    if (!variable.equal) continue;
+    const std::string text = Environment(variable.name);
+    settings.emplace_back(variable.name,
+                          text.empty() ? variable.fallback : text);
+  }
+  return settings;
+}
+
+std::string ConfigMarkdown() {
+  std::string page =
+      "# Configuration\n\n"
+      "Read once, by `init()`. What must be equal on all ranks is compared "
+      "there: a difference is an error that names the variable, the ranks and "
+      "the values.\n\n"
+      "| variable | default | value | meaning | equal on all ranks |\n"
+      "|---|---|---|---|---|\n";
+  for (const Variable& variable : kVariables) {
+    page += std::string("| `") + variable.name + "` | " + variable.fallback +
+            " | " + variable.expected + " | " + variable.meaning + " | " +
+            (variable.equal ? "yes" : "no") + " |\n";
+  }
+  return page;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,40 @@
+// What this process has done that costs time and that no clock tells reliably:
+// for tests, which must not look at a clock. Any thread.
+#ifndef TF_HVD_BASE_COUNTERS_H_
+#define TF_HVD_BASE_COUNTERS_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace tf_hvd {
+
+// In the order in which the C API gives them.
+enum class Counted : size_t {
+  // Lines of 64 bytes in memory that ranks share: written, and looked at when
+  // they had what was waited for. Of slots, those of short operations alone.
+  kLinesWritten,
+  kLinesRead,
+  kSystemCalls,  // that wake a thread, or wait to be woken
+  kFences,       // behind streaming stores
+};
+inline constexpr size_t kCounters = 4;
+
+inline std::array<std::atomic<uint64_t>, kCounters> the_counters{};
+
+inline void Count(Counted counter, uint64_t number = 1) {
+  the_counters[static_cast<size_t>(counter)].fetch_add(
+      number, std::memory_order_relaxed);
+}
+
+inline uint64_t CountOf(Counted counter) {
+  return the_counters[static_cast<size_t>(counter)].load(
+      std::memory_order_relaxed);
+}
+
+inline uint64_t LinesOf(uint64_t bytes) { return (bytes + 63) / 64; }
+
+}  // namespace tf_hvd
+
+#endif  // TF_HVD_BASE_COUNTERS_H_

@@ -1,0 +1,96 @@
+#include "base/types.h"
+
+#include <array>
+
+namespace tf_hvd {
+namespace {
+
+struct DTypeRow {
+  const char* name;
+  size_t size;
+  bool floating;
+};
+
+// In the order of the enumeration.
+constexpr std::array<DTypeRow, kDTypeCount> kDTypes = {{
+    {"uint8", 1, false},
+    {"int8", 1, false},
+    {"uint16", 2, false},
+    {"int16", 2, false},
+    {"int32", 4, false},
+    {"int64", 8, false},
+    {"float16", 2, true},
+    {"float32", 4, true},
+    {"float64", 8, true},
+    {"bool", 1, false},
+    {"bfloat16", 2, true},
+    {"uint32", 4, false},
+    {"uint64", 8, false},
+    {"complex64", 8, false},
+    {"complex128", 16, false},
+}};
+
+constexpr std::array<const char*, 6> kReduceOps = {
+    {"Average", "Sum", "Adasum", "Min", "Max", "Product"}};
+
+constexpr std::array<const char*, 9> kOpKinds = {
+    {"allreduce", "allgather", "broadcast", "join", "barrier",
+     "add_process_set", "remove_process_set", "alltoall", "reducescatter"}};
+
+template <typename Table, typename Enum>
+auto Row(const Table& table, Enum value) -> decltype(&table[0]) {
+  const auto index = static_cast<size_t>(value);
+  return index < table.size() ? &table[index] : nullptr;
+}
+
+}  // namespace
+
+size_t SizeOf(DType dtype) {
+  const auto* row = Row(kDTypes, dtype);
+  return row != nullptr ? row->size : 0;
+}
+
+bool IsFloating(DType dtype) {
+  const auto* row = Row(kDTypes, dtype);
+  return row != nullptr && row->floating;
+}
+
+bool IsComplex(DType dtype) {
+  return dtype == DType::kComplex64 || dtype == DType::kComplex128;
+}
+
+const char* NameOf(DType dtype) {
+  const auto* row = Row(kDTypes, dtype);
+  return row != nullptr ? row->name : "?";
+}
+
+const char* NameOf(ReduceOp op) {
+  const auto* row = Row(kReduceOps, op);
+  return row != nullptr ? *row : "?";
+}
+
+const char* NameOf(OpKind kind) {
+  const auto* row = Row(kOpKinds, kind);
+  return row != nullptr ? *row : "?";
+}
+
+const char* NameOf(DeviceKind kind) {
+  return kind == DeviceKind::kCpu ? "CPU" : "GPU";
+}
+
+std::string Describe(DType dtype, const std::vector<int64_t>& shape) {
+  std::string text = std::string(NameOf(dtype)) + "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ",";
+    text += shape[i] < 0 ? "?" : std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+int64_t ElementCount(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  return count;
+}
+
+}  // namespace tf_hvd

@@ -1,0 +1,218 @@
+"""Agents of other machines: what ranks, and `tf_hvd run`, give them and get."""
+
+import mmap
+import os
+import secrets
+import signal
+import sys
+
+import pytest
+
+from tf_hvd.core import contract, messages
+from tf_hvd.elastic import store as elastic_store
+from tf_hvd.elastic.store import Store
+from tf_hvd.launch import agent, far_agent
+from tf_hvd.launch.commits import Parts
+from tf_hvd.launch.elastic_agents import Agents
+from tf_hvd.launch.far_agent import FarAgent
+from tf_hvd.launch.session import Home
+
+
+@pytest.fixture
+def token():
+    return secrets.token_hex(8)
+
+
+@pytest.fixture
+def started(token):
+    """One that a login has started, which prints something before; and its parts here."""
+    script = f"echo Welcome; exec {sys.executable} -I -S {agent.__file__} here {token}"
+    parts = Parts()
+    link = FarAgent("here", ["sh", "-c", script], parts)
+    assert link.is_ready()
+    yield link, parts
+    link.close()
+    link.process.wait(20)
+
+
+def begin(link, number):
+    """Begins a start, and waits until the agent has heard of it."""
+    link.begin(number)
+    link.ask()
+    assert link.is_ready()
+
+
+def test_parts_go_to_the_store_and_to_tf_hvd_run(started, token, wait_until):
+    link, parts = started
+    parts.put(3, 7, b"of another machine")
+    begin(link, 5)
+    rank = Store(token, 5)
+    assert rank.inventory().parts == {(3, 7)}
+    assert rank.part(3, 7) == b"of another machine"
+    assert rank.part(3, 8) is None
+    data = os.urandom(1 << 20)
+    for commit in (8, 9):
+        rank.put(0, commit, data)
+    assert rank.part(0, 9) == data
+    wait_until(lambda: parts.get(0, 9) == data)
+    assert parts.newest(1) == 9
+    assert parts.newest(2) == 0  # rank 1 has not written it
+    rank.forget(8, 9)
+    assert rank.inventory().parts == {(3, 7), (0, 8)}
+    wait_until(lambda: sorted(parts.listed()) == [(0, 8), (3, 7)])
+
+
+def test_a_store_that_nobody_can_reach_any_more_makes_room(started, token, wait_until):
+    """After a cut of the network the old one holds the name, perhaps for hours."""
+    old, parts = started
+    words = [sys.executable, "-I", "-S", agent.__file__]
+    other = FarAgent("there", [*words, "there", token], parts)
+    assert not other.is_ready()  # the same machine under another name
+    assert old.answer()
+    new = FarAgent("here", [*words, "here", token], parts)
+    assert new.is_ready()
+    wait_until(lambda: old.ended)
+    begin(new, 0)
+    assert Store(token, 0).inventory().parts == frozenset()
+    new.close()
+
+
+def test_files_outlive_who_wrote_them(started, token):
+    link, _ = started
+    begin(link, 0)
+    first = Store(token, 0)
+    file = first.file("commit.0.1")
+    os.ftruncate(file, 4096)
+    with mmap.mmap(file, 0) as memory:
+        memory[:5] = b"hello"
+    first._link.close()
+    again = Store(token, 0)
+    assert os.pread(again.file("commit.0.1"), 5, 0) == b"hello"
+    assert "commit.0.1" in again.inventory().files
+
+
+def test_a_rank_of_another_start_is_not_heard(started, token, monkeypatch):
+    link, _ = started
+    begin(link, 2)
+    late = Store(token, 1)
+    monkeypatch.setattr(elastic_store, "_AGAIN", 0.0)
+    with pytest.raises((EOFError, OSError)):
+        late.inventory()
+    assert Store(token, 2).inventory().parts == frozenset()
+
+
+def test_notices(started, token, wait_until):
+    link, _ = started
+    begin(link, 0)
+    rank = Store(token, 0)
+    assert rank.notice() == (0, 0)
+    link.notify(1, contract.ADDED)
+    wait_until(lambda: rank.notice() == (1, contract.ADDED))
+
+
+def test_what_is_noticed_before_a_rank_is_there_is_heard(started, token, wait_until):
+    """Hosts that came while a start began were not used; what the start before was told is done."""
+    link, _ = started
+    begin(link, 0)
+    link.notify(1, contract.ADDED)
+    wait_until(lambda: Store(token, 0).notice()[1])
+    begin(link, 1)
+    assert Store(token, 1).notice() == (0, 0)
+    link.notify(2, contract.REMOVED)
+    wait_until(lambda: Store(token, 1).notice() == (2, contract.REMOVED))
+
+
+def test_it_ends_with_tf_hvd_run(started, token, wait_until):
+    link, _ = started
+    link.close()
+    assert link.process.wait(20) == 0
+    wait_until(lambda: link.ended)
+    with pytest.raises(ConnectionRefusedError):
+        Store(token, 0)
+
+
+def test_one_that_cannot_be_started():
+    assert not FarAgent(
+        "gone", ["sh", "-c", "echo No such machine >&2; exit 255"], Parts()
+    ).is_ready()
+
+
+@pytest.fixture
+def home():
+    with Home() as made:
+        yield made
+
+
+@pytest.fixture
+def agents(home):
+    """Those of hosts that are all this machine, where each has a job of its own."""
+
+    def reach(host, words):
+        commands = {"slow": ["sleep", "600"], "gone": ["false"]}
+        return commands.get(host, [*words[:-1], f"{home.job}.{host}"])
+
+    made = Agents(home, reach, lambda name: False, sys.executable)
+    yield made
+    made.close()
+    for process in made.processes():
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def test_one_of_a_host_that_is_not_kept_ends(agents, home, wait_until):
+    """A machine that was taken back is not to hold copies. But how far the job was stays known."""
+    assert agents.start(["a", "b"]) == []
+    agents.begin(["a", "b"], 0)
+    assert agents.start(["a", "b"]) == []  # they have heard of it
+    Store(f"{home.job}.b", 0).put(0, 7, b"")
+    assert home.parts.newest(1) == 7
+    agents.keep(["a"])
+    wait_until(lambda: not listens(f"{home.job}.b"))
+    assert listens(f"{home.job}.a")
+    assert home.parts.newest(1) == 7
+    assert len(agents.processes()) == 1
+    assert agents.start(["a", "b"]) == []
+
+
+def listens(token):
+    try:
+        messages.connect(token).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_one_may_be_looked_for_without_waiting(agents, wait_until):
+    assert agents.look_for(["a", "slow"])["slow"] is None
+    wait_until(lambda: agents.look_for(["a", "slow"]) == {"a": True, "slow": None})
+    agents.look_for(["gone"])
+    wait_until(lambda: agents.lost(["gone"]))
+    assert agents.start(["a"]) == []
+
+
+def test_what_ranks_have_survives_the_agent_of_their_machine(agents, home, wait_until, monkeypatch):
+    """Its end was that of all commits."""
+    monkeypatch.setattr(far_agent, "_AGAIN", 0.0)
+    assert agents.start(["a"]) == []
+    agents.begin(["a"], 3)
+    agents.notify(1, contract.ADDED)
+    assert agents.start(["a"]) == []
+    rank = Store(f"{home.job}.a", 3)
+    rank.put(0, 7, b"of commit 7")
+    memory = rank.file("commit.0.0")
+    os.pwrite(memory, b"hello", 0)
+    (process,) = agents.processes()
+    os.kill(process, signal.SIGKILL)
+    wait_until(lambda: agents.lost(["a"]))
+    agents.revive(["a"])
+    assert agents.lost(["a"]) == ["a"]  # until it answers
+
+    def lives():
+        agents.revive(["a"])
+        return not agents.lost(["a"])
+
+    wait_until(lives)
+    rank.put(0, 8, b"of commit 8")  # waits until there is an agent
+    assert os.pread(Store(f"{home.job}.a", 3).file("commit.0.0"), 5, 0) == b"hello"
+    assert rank.inventory().parts == {(0, 7), (0, 8)}
+    wait_until(lambda: rank.notice() == (1, contract.ADDED))

@@ -1,0 +1,100 @@
+"""What an eager call of 4 bytes costs, counted: Python functions, lines that cores share, waits."""
+
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tf_hvd as hvd
+from tf_hvd.core import _native
+
+CALLS = 200
+BATCHES = 10
+MOST_LINES = 12
+
+
+def functions_called(call):
+    """The names of the Python functions that run within a call."""
+    names = []
+
+    def note(frame, event, _):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+@pytest.mark.parametrize("keywords", [{}, {"op": hvd.Sum}, {"op": hvd.Average}])
+def test_a_repeated_call_is_one_python_function_above_the_op(keywords):
+    tf.compat.v1.get_default_graph()  # as many a program has one, which is then asked as well
+    value = tf.constant([1.0])
+
+    def call():
+        return hvd.allreduce(value, **keywords)
+
+    for _ in range(2):
+        call()
+    assert functions_called(call) == ["call", "call"], "this test's own, and one of tf_hvd"
+
+
+def test_what_differs_is_not_taken_for_a_repetition():
+    rank, size = hvd.rank(), hvd.size()
+    value = tf.constant([rank + 1.0])
+    total = size * (size + 1) / 2
+    for _ in range(3):
+        assert hvd.allreduce(value, op=hvd.Sum).numpy() == total
+        assert hvd.allreduce(value).numpy() == tf.constant([total]).numpy() / size
+        assert hvd.allreduce(value, op=hvd.Sum, prescale_factor=2.0).numpy() == 2 * total
+        assert hvd.allreduce(value, op=hvd.Max, name="largest").numpy() == size
+        assert hvd.allreduce(tf.Variable(value), op=hvd.Sum).numpy() == total
+        assert hvd.allreduce([rank + 1.0], op=hvd.Sum).numpy() == total
+        assert hvd.allreduce(tensor=value, op=hvd.Sum).numpy() == total
+        with pytest.raises(ValueError, match="op=17 is not a reduce op"):
+            hvd.allreduce(value, op=17)
+    traced = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    assert traced(value).numpy() == total
+
+
+def test_a_repeated_call_has_its_gradient():
+    value = tf.constant([3.0])
+    for op, expected in ((hvd.Sum, hvd.size()), (hvd.Average, 1.0)):
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                tape.watch(value)
+                reduced = hvd.allreduce(value, op=op)
+            assert tape.gradient(reduced, value).numpy() == expected
+
+
+def test_a_repeated_call_fails_as_the_first_one():
+    texts = []
+    for _ in range(3):
+        with pytest.raises(tf.errors.InvalidArgumentError) as failure:
+            hvd.allreduce(tf.constant(["text"]))
+        texts.append(str(failure.value))
+    assert len(set(texts)) == 1
+
+
+@pytest.mark.skipif(
+    hvd.size() != 2 or hvd.local_size() != 2, reason="counts those of two ranks of one machine"
+)
+def test_lines_and_system_calls_of_two_waiting_ranks():
+    """Of the batch that other tests disturb least: a rank whose core is taken is woken again."""
+    value = tf.constant([1.0])
+
+    def batch():
+        before = _native.counters()
+        for _ in range(CALLS):
+            hvd.allreduce(value, op=hvd.Sum)
+        after = _native.counters()
+        written, read, waits, _ = (b - a for a, b in zip(before, after, strict=True))
+        return (written + read) / CALLS, waits / CALLS
+
+    batch()
+    batches = [batch() for _ in range(BATCHES)]
+    assert min(lines for lines, _ in batches) <= MOST_LINES, batches
+    assert min(waits for _, waits in batches) <= 1, batches

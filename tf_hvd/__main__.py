@@ -1,0 +1,9 @@
+"""`python -m tf_hvd`: the command, in place of this process, which has loaded TensorFlow."""
+
+import os
+import sys
+
+import tf_hvd_command
+
+words = tf_hvd_command.command(*sys.argv[1:])
+os.execv(words[0], words)

@@ -1,0 +1,393 @@
+"""What adapted layers have: read, written, and measured in a rank's data, by their kind.
+
+Of Normalization, Discretization, StringLookup, IntegerLookup and TextVectorization of Keras 3 and
+tf_keras. Tokens are compared and sent as the lookup table has them, bytes or integers.
+"""
+
+import functools
+import hashlib
+import itertools
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_hvd.core.tensorflow_hooks import on_host, tf_variable
+from tf_hvd.keras import compat
+
+# By the table: its size when it was read, and the digest of its tokens, of which there may be many.
+_digests: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+
+
+def _is_keras_3(target: Any) -> bool:
+    """Whether an object's class is of Keras 3, or derived from one that is."""
+    return any(kind.__module__.partition(".")[0] == "keras" for kind in type(target).__mro__)
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(tf.convert_to_tensor(tf_variable(value)))
+
+
+def _tokens(lookup: Any) -> np.ndarray:
+    """The vocabulary without special tokens, in its order: bytes or integers."""
+    table = lookup.lookup_table
+    with on_host():
+        if int(table.size()) == 0:
+            return np.array([], object)
+        keys, values = (part.numpy() for part in table.export())
+    tokens, places = (values, keys) if lookup.invert else (keys, values)
+    return np.asarray(tokens[np.argsort(places)])
+
+
+class _Normalization:
+    """Of a Normalization: the mean and the variance."""
+
+    def is_given(self, layer: Any) -> bool:
+        """Whether the state came with the constructor, and cannot be adapted."""
+        return layer.input_mean is not None
+
+    def shape(self, layer: Any) -> Any:
+        """What must be equal on all ranks, where the layer has it already."""
+        if self.is_given(layer):
+            return np.shape(layer.input_mean)
+        return tuple(layer.adapt_mean.shape) if layer.built else None
+
+    def _used(self, layer: Any) -> list[np.ndarray]:
+        """The numbers that `call` uses, which are constants, not the variables."""
+        if self.is_given(layer):
+            return [np.asarray(layer.input_mean), np.asarray(layer.input_variance)]
+        if getattr(layer, "mean", None) is None:
+            return []
+        if not hasattr(layer.mean, "numpy"):  # it was built in a graph
+            return [_array(layer.adapt_mean), _array(layer.adapt_variance)]
+        return [_array(layer.mean), _array(layer.variance)]
+
+    def digest(self, layer: Any) -> tuple[str, str]:
+        """Of the state, and a text that shows some of it; empty if it has none."""
+        used = self._used(layer)
+        if not used or not (self.is_given(layer) or used[0].any() or (used[1] != 1).any()):
+            return "", ""
+        shown = f"mean {float(used[0].ravel()[0]):.6g}" + ", ..." * (used[0].size > 1)
+        return _digest(*used), shown
+
+    def read(self, layer: Any) -> Any:
+        if self.is_given(layer):
+            mean, variance = self._used(layer)
+            return {"mean": mean, "variance": variance}
+        return {
+            "shape": tf.TensorShape(layer.get_build_config()["input_shape"]).as_list(),
+            "mean": _array(layer.adapt_mean),
+            "variance": _array(layer.adapt_variance),
+            "count": int(_array(layer.count)),
+        }
+
+    def write(self, layer: Any, state: Any) -> None:
+        """Takes over the state of another rank's layer."""
+        if self.is_given(layer):
+            layer.input_mean, layer.input_variance = state["mean"], state["variance"]
+            if layer.built:
+                layer.build_from_config(layer.get_build_config())
+            return
+        if not layer.built:
+            layer.build_from_config({"input_shape": tuple(state["shape"])})
+        layer.adapt_mean.assign(state["mean"])
+        layer.adapt_variance.assign(state["variance"])
+        layer.count.assign(state["count"])
+        layer.finalize_state()
+
+    def follow_variables(self, layer: Any) -> bool:
+        """Has `call` use what the variables are now; whether that is something else."""
+        if self.is_given(layer) or not layer.built:
+            return False
+        before = self.digest(layer)
+        layer.finalize_state()
+        return self.digest(layer) != before
+
+    def measure(self, layer: Any, data: Any, steps: int | None) -> Any:
+        """Of this rank's data: the shape, how many there are, their mean and squared deviations.
+
+        Raises:
+          ValueError: the layer was made with a mean and a variance.
+        """
+        if self.is_given(layer):
+            raise ValueError(
+                f"layer {layer.name!r} was made with mean= and variance=, which adapt cannot "
+                "change; leave them out."
+            )
+        shape: tuple[int, ...] | None = None
+        total: _Moments | None = None
+        for batch in itertools.islice(_batches(layer, data), steps):
+            values = _array(batch).astype(np.float64)
+            kept = {axis % values.ndim for axis in layer.axis} if values.ndim else set()
+            shape = tuple(n if axis in kept else 1 for axis, n in enumerate(values.shape))
+            found = _moments(values, tuple(a for a in range(values.ndim) if a not in kept))
+            total = _combined(total, found)
+        return shape, total
+
+    def merge(self, layer: Any, shares: Sequence[Any]) -> None:
+        """Gives the layer the state of all ranks' data.
+
+        Raises:
+          ValueError: no rank has data, or they have other shapes.
+        """
+        shares = [share for share in shares if share[1] is not None]
+        shapes = sorted({shape for shape, _ in shares})
+        if len(shapes) != 1:
+            raise ValueError(
+                f"adapt: layer {layer.name!r} got no data on any rank."
+                if not shapes
+                else f"adapt: the ranks' data for layer {layer.name!r} have different shapes along "
+                f"the axes {layer.axis}: {', '.join(map(str, shapes))}."
+            )
+        count, mean, squares = functools.reduce(_combined, [total for _, total in shares])
+        # What Keras itself does around it: building, checks, what it remembers.
+        type(layer).adapt(layer, np.zeros(shapes[0], np.float32))
+        for variable, value in (
+            (layer.adapt_mean, mean),
+            (layer.adapt_variance, squares / count),
+        ):
+            variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
+        if int(_array(layer.count)):  # Keras 3 leaves it at 0
+            layer.count.assign(count)
+        layer.finalize_state()
+
+
+class _Moments(NamedTuple):
+    """How many values there are, their mean, and the sum of squared deviations from it."""
+
+    number: int
+    mean: np.ndarray
+    squares: np.ndarray
+
+
+def _moments(values: np.ndarray, axes: tuple[int, ...]) -> _Moments | None:
+    count = int(np.prod([values.shape[axis] for axis in axes]))
+    if count == 0:
+        return None
+    mean = values.mean(axes, keepdims=True)
+    squares = np.square(values - mean).sum(axes)
+    return _Moments(count, mean.reshape(squares.shape), squares)
+
+
+def _combined(a: _Moments | None, b: _Moments | None) -> _Moments | None:
+    """Both together, after Chan, Golub and LeVeque."""
+    if a is None or b is None:
+        return a or b
+    number, delta = a.number + b.number, b.mean - a.mean
+    mean = a.mean + delta * (b.number / number)
+    squares = a.squares + b.squares + delta * delta * (a.number * b.number / number)
+    return _Moments(number, mean, squares)
+
+
+def _batches(layer: Any, data: Any) -> Iterator[Any]:
+    """The batches that the layer's own `adapt` would see."""
+    keras_3 = _is_keras_3(layer)
+    if isinstance(data, tf.data.Dataset):
+        spec = data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec
+        if keras_3 and spec.shape.rank == 1:  # it is not batched, to Keras 3
+            data = data.batch(128)
+        found: Iterable[Any] = data
+    elif isinstance(data, np.ndarray) or tf.is_tensor(data):
+        found = [data]
+    elif isinstance(data, (list, tuple)) and not keras_3:
+        found = [np.asarray(data)]
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        found = (data[place] for place in range(len(data)))  # a list, or a PyDataset
+    else:
+        found = data
+    for batch in found:
+        yield batch[0] if isinstance(batch, tuple) else batch
+
+
+def _listed(boundaries: Any) -> Any:
+    """A program may have given an array, which has no truth value."""
+    return () if boundaries is None else boundaries
+
+
+class _Discretization:
+    """Of a Discretization: the boundaries, and the summary of quantiles that gives them."""
+
+    def is_given(self, layer: Any) -> bool:
+        return layer.num_bins is None
+
+    def shape(self, layer: Any) -> Any:
+        """Any two fit together."""
+        del layer
+
+    def digest(self, layer: Any) -> tuple[str, str]:
+        boundaries = np.asarray([float(each) for each in _listed(layer.bin_boundaries)])
+        if not boundaries.size:
+            return "", ""
+        return _digest(boundaries), f"{boundaries.size} boundaries from {boundaries[0]:.6g}"
+
+    def read(self, layer: Any) -> Any:
+        summary = getattr(layer, "summary", None)
+        return {
+            "boundaries": [float(each) for each in layer.bin_boundaries],
+            "summary": None if summary is None else _array(summary),
+        }
+
+    def write(self, layer: Any, state: Any) -> None:
+        if getattr(layer, "input_bin_boundaries", None) is not None:
+            layer.input_bin_boundaries = state["boundaries"]
+        if state["summary"] is not None:
+            self._set_summary(layer, state["summary"])
+        layer.bin_boundaries = state["boundaries"]
+
+    def _set_summary(self, layer: Any, summary: np.ndarray) -> None:
+        if not _is_keras_3(layer) and not layer.built:
+            layer.build(None)
+        if isinstance(tf_variable(layer.summary), tf.Variable):
+            layer.summary.assign(summary)
+        else:
+            layer.summary = summary
+
+    def measure(self, layer: Any, data: Any, steps: int | None) -> Any:
+        """The summary of this rank's data."""
+        _count(layer, data, steps)
+        summary = getattr(layer, "summary", None)
+        return np.zeros([2, 0], np.float32) if summary is None else _array(summary)
+
+    def merge(self, layer: Any, shares: Sequence[Any]) -> None:
+        """Gives the layer the state of all ranks' data.
+
+        The summaries are put side by side, without Keras' compression, which loses accuracy.
+
+        Raises:
+          ValueError: no rank has data.
+        """
+        together = np.concatenate(shares, axis=1)
+        if not together.size:
+            raise ValueError(f"adapt: layer {layer.name!r} got no data on any rank.")
+        self._set_summary(layer, together[:, np.argsort(together[0], kind="stable")])
+        layer.finalize_state()
+
+
+class _Lookup:
+    """Of StringLookup, IntegerLookup and TextVectorization: tokens, and weights of tf_idf."""
+
+    _TABLES = ("token_counts", "token_document_counts")
+
+    def is_given(self, layer: Any) -> bool:
+        """Whether the vocabulary came with the constructor makes no difference."""
+        del layer
+        return False
+
+    def shape(self, layer: Any) -> Any:
+        lookup = compat.lookup_of(layer)
+        return lookup.output_mode, str(lookup.vocabulary_dtype)
+
+    def _weights(self, lookup: Any) -> np.ndarray | None:
+        constant = getattr(lookup, "idf_weights_const", None)
+        return None if constant is None or lookup.output_mode != "tf_idf" else _array(constant)
+
+    def digest(self, layer: Any) -> tuple[str, str]:
+        lookup = compat.lookup_of(layer)
+        table = lookup.lookup_table
+        with on_host():
+            size = int(table.size())
+        if not size:
+            return "", ""
+        if _digests.get(table, (0, ""))[0] != size:
+            _digests[table] = size, _digest(_tokens(lookup))
+        digest, weights = _digests[table][1], self._weights(lookup)
+        return digest if weights is None else _digest(weights) + digest, f"{size} tokens"
+
+    def read(self, layer: Any) -> Any:
+        lookup = compat.lookup_of(layer)
+        return {"tokens": _tokens(lookup), "weights": self._weights(lookup)}
+
+    def write(self, layer: Any, state: Any) -> None:
+        lookup = compat.lookup_of(layer)
+        tokens, weights = state["tokens"], state["weights"]
+        compat.forget_vocabulary_size(lookup)
+        if weights is None:
+            lookup.set_vocabulary(tokens)
+        else:
+            # Keras fills up what stands before the tokens, by another rounding than `adapt`.
+            lookup.set_vocabulary(tokens, weights[: len(tokens)])
+            lookup.idf_weights.assign(weights)
+        if lookup.input_vocabulary is not None:  # of which Keras saves no more than this
+            texts = [
+                t if np.issubdtype(type(t), np.integer) else tf.compat.as_text(t) for t in tokens
+            ]
+            lookup.input_vocabulary = texts
+        lookup.finalize_state()
+
+    def measure(self, layer: Any, data: Any, steps: int | None) -> Any:
+        """How often each token is in this rank's data, and in how many of its documents."""
+        lookup = compat.lookup_of(layer)
+        _count(layer, data, steps)
+        tables = [getattr(lookup, name, None) for name in self._TABLES]
+        with on_host():
+            counts = [t and [part.numpy() for part in t.export()] for t in tables]
+        return counts, int(_array(getattr(lookup, "num_documents", 0)))
+
+    def merge(self, layer: Any, shares: Sequence[Any]) -> None:
+        """Gives the layer the state of all ranks' data: Keras makes it of the sums."""
+        lookup = compat.lookup_of(layer)
+        for place, name in enumerate(self._TABLES):
+            table = getattr(lookup, name, None)
+            if table is None:
+                continue
+            keys, counts = (
+                np.concatenate([counts[place][part] for counts, _ in shares]) for part in (0, 1)
+            )
+            tokens, numbers = np.unique(keys, return_inverse=True)
+            sums = np.zeros(len(tokens), np.int64)
+            np.add.at(sums, numbers, counts)
+            with on_host():
+                table.remove(table.export()[0])
+                if len(tokens):
+                    table.insert(tf.constant(tokens, table.key_dtype), tf.constant(sums))
+        if hasattr(lookup, "num_documents"):
+            lookup.num_documents.assign(sum(documents for _, documents in shares))
+        compat.forget_vocabulary_size(lookup)
+        layer.finalize_state()
+
+
+def _count(layer: Any, data: Any, steps: int | None) -> None:
+    """Keras' own `adapt`, up to where it makes a state of what it has counted."""
+    layer.reset_state()
+    if _is_empty(data):  # which tf_keras refuses
+        return
+    layer.finalize_state = lambda: None
+    try:
+        type(layer).adapt(layer, data, steps=steps)
+    finally:
+        del layer.finalize_state
+
+
+def _is_empty(data: Any) -> bool:
+    try:
+        return len(data) == 0
+    except TypeError:  # nobody knows
+        return False
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(repr((str(array.dtype), array.shape)).encode())
+        if array.dtype == object:
+            found.update(np.array([len(each) for each in array], np.int64).tobytes())
+            found.update(b"".join(array))
+        else:
+            found.update(array.tobytes())
+    return found.hexdigest()[:32]
+
+
+KINDS: dict[str, Any] = {
+    "Normalization": _Normalization(),
+    "Discretization": _Discretization(),
+    "StringLookup": _Lookup(),
+    "IntegerLookup": _Lookup(),
+    "TextVectorization": _Lookup(),
+}
+
+
+def kind_of(layer: Any) -> str:
+    """Which of KINDS the layer is of; empty if it is not."""
+    return next((name for name in compat.library_classes(layer) if name in KINDS), "")
