@@ -24,7 +24,7 @@ def command(*words: str) -> list[str]:
 
 def main() -> int:
     """Runs `tf_hvd` with this process's arguments; returns the exit code."""
-    return _start("tf_hvd.launch.main", sys.argv[1:])
+    return _start("tf_hvd.launch.commands.main", sys.argv[1:])
 
 
 def horovodrun() -> int:

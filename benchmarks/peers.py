@@ -26,11 +26,11 @@ from tf_hvd.bench import program
 from tf_hvd.bench.errors import BenchError
 from tf_hvd.bench.job import RunningJob
 from tf_hvd.bench.peers.base import Peer
-from tf_hvd.launch import bench
-from tf_hvd.launch.command_line import Job, command_line
-from tf_hvd.launch.environment import without_launcher
-from tf_hvd.launch.hosts import Host
-from tf_hvd.launch.launchers import launcher_on
+from tf_hvd.launch.commands import bench
+from tf_hvd.launch.job.command_line import Job, command_line
+from tf_hvd.launch.job.environment import without_launcher
+from tf_hvd.launch.job.hosts import Host
+from tf_hvd.launch.job.launchers import launcher_on
 
 WORKER = str(pathlib.Path(__file__).resolve().parent / "peers_worker.py")
 FOLDER = "/dev/shm"  # of the socket, whose path may have 107 bytes

@@ -15,7 +15,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-import tf_hvd.launch.main as command
+import tf_hvd.launch.commands.main as command
 
 PACKAGE = str(pathlib.Path(command.__file__).resolve().parent.parent)
 LAUNCHERS = ("prterun", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.mpich")

@@ -5,7 +5,7 @@ From then on it hands signals on to the fork, and ends as the fork does. A keepe
 forker (`serve`) and each fork kills the fork when the rank's process is gone.
 
 Of tf_hvd this uses how a rank's keeper tells the agent its process (tf_hvd/core/messages.py), and
-`close_all`, `end_as` and `call_oneself` of tf_hvd/launch/keeper.py.
+`close_all`, `end_as` and `call_oneself` of tf_hvd/launch/machine/keeper.py.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def hand_over(address, keeper, launched_by):
 
     Args:
         address: of its socket.
-        keeper: the module tf_hvd.launch.keeper.
+        keeper: the module tf_hvd.launch.machine.keeper.
         launched_by: the job, this rank's number, and whether a keeper waits for it.
     """
     files = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_inherited(number)]
@@ -122,7 +122,7 @@ def serve(address, tests, modules, rank):
         address: of the socket at which it is asked.
         tests: the process that runs the tests.
         modules: to load before.
-        rank: the module tf_hvd.launch.rank.
+        rank: the module tf_hvd.launch.machine.rank.
     """
     for name in modules:
         importlib.import_module(name)

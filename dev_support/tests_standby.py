@@ -72,11 +72,11 @@ def hand_over():
 
 
 def rank_module():
-    """tf_hvd.launch.rank, without its package, which loads TensorFlow; None if it is missing."""
+    """The module `rank` without its package, which loads TensorFlow; None if it is missing."""
     package = importlib.util.find_spec("tf_hvd")
     if package is None:
         return None
-    launch = os.path.join(package.submodule_search_locations[0], "launch")
+    launch = os.path.join(package.submodule_search_locations[0], "launch", "machine")
     before, path = set(sys.modules), sys.path[:]
     sys.path.append(launch)
     try:

@@ -74,7 +74,7 @@ PYTHON_ENVIRON = (
     "tf_hvd/core/config.py", "tf_hvd/launch/", "tf_hvd/horovod/horovodrun.py",
 )  # fmt: skip
 # The C API's one caller, the launcher's calls to the kernel, and what `bench` compares with.
-CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/supervise.py", "tf_hvd/bench/native.py")
+CTYPES = ("tf_hvd/core/_native.py", "tf_hvd/launch/job/supervise.py", "tf_hvd/bench/native.py")
 # Files that BUILD selects, or that exist to hide a difference.
 CONDITIONAL = (
     "runtime/transport/mpi_library/shim", "kernels/tf_compat.h", "compute/portable.h",
@@ -193,24 +193,35 @@ PYTHON_ARROWS = {
     "launch": ("core", "bench", "strip", "observe"),
     "horovod": ("core", "collectives", "training", "keras", "elastic", "launch"),
 }
+# The same of the folders of tf_hvd/launch.
+LAUNCH_ARROWS = {
+    "machine": (),
+    "job": ("machine",),
+    "elastic": ("machine", "job"),
+    "commands": ("machine", "job", "elastic"),
+}
 
 
 def python_import_faults(path: str, text: str) -> list[str]:
     """Python's arrows: ctypes in one file, and packages that point up."""
     faults = []
     _, _, inside = path.partition("tf_hvd/")
-    package = inside.partition("/")[0]
     for name in (*imported(text), *imported_by_text(text)):
-        parts = name.split(".")
-        other = parts[1] if parts[0] == "tf_hvd" and len(parts) > 1 else ""
-        allowed = other in (package, *PYTHON_ARROWS.get(package, ()))
-        known = package in PYTHON_ARROWS and other in PYTHON_ARROWS
-        if known and not allowed:
-            faults.append(f"{path} imports {name}: {package} may not know {other}")
+        for above, arrows in (("", PYTHON_ARROWS), ("launch.", LAUNCH_ARROWS)):
+            package = folder_in(inside.replace("/", "."), above)
+            other = folder_in(name.removeprefix("tf_hvd."), above)
+            allowed = other in (package, *arrows.get(package, ()))
+            if package in arrows and other in arrows and not allowed:
+                faults.append(f"{path} imports {name}: {package} may not know {other}")
         if name.startswith("ctypes") and path not in CTYPES:
             faults.append(f"{path} imports {name}: the C API is for {CTYPES[0]} alone")
     faults += [f"{path} imports {name}" for name in imported(text) if name.startswith("horovod")]
     return faults
+
+
+def folder_in(module: str, above: str) -> str:
+    """The folder that a module is in, of those in `above`; empty if it is elsewhere."""
+    return module.removeprefix(above).partition(".")[0] if module.startswith(above) else ""
 
 
 def imported(text: str) -> Iterator[str]:
@@ -447,6 +458,7 @@ BRANCHY = "def f(x):\n" + "    if x: pass\n" * 16
         (python_import_faults, "tf_hvd/core/basics.py", "import ctypes\n"),
         (python_import_faults, "tf_hvd/core/basics.py", "from tf_hvd.launch import main\n"),
         (python_import_faults, "tf_hvd/training/data.py", "import tf_hvd.keras.guard\n"),
+        (python_import_faults, "tf_hvd/launch/job/a.py", "import tf_hvd.launch.elastic.hosts\n"),
         (python_import_faults, "tf_hvd/keras/fit.py", "from tf_hvd import horovod\n"),
         (python_import_faults, "tf_hvd/keras/x.py", 'import_module("tf_hvd.elastic.fit")\n'),
         (private_faults, "tf_hvd/keras/x.py", "super()._save_model(x)\n"),
@@ -479,7 +491,7 @@ def test_the_rule_finds_a_fault(rule, path, text):
         (getenv_faults, "base/config.cc", 'std::getenv("X")\n'),
         (mutex_faults, "base/mutex.h", "std::mutex mutex;\n"),
         (conditional_faults, "runtime/x.h", "#ifndef TF_HVD_RUNTIME_TRANSPORT_MPI_WORLD_H_\n"),
-        (environ_faults, "tf_hvd/launch/run.py", "import os\nos.environ\n"),
+        (environ_faults, "tf_hvd/launch/job/run.py", "import os\nos.environ\n"),
         (private_faults, "tf_hvd/keras/compat.py", "optimizer._built\n"),
         (private_faults, "tf_hvd/keras/x.py", "self._mine = 1\nother._mine\n"),
         (path_faults, "README.md", "../shared/" + "work/ https://x/" + "home/ build/tmp/x\n"),

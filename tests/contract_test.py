@@ -56,7 +56,7 @@ def test_nobody_writes_such_a_name_out():
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("tf_hvd/launch/run.py", 'JOB = "TF_HVD_JOB"\n'),
+        ("tf_hvd/launch/job/run.py", 'JOB = "TF_HVD_JOB"\n'),
         ("tf_hvd/elastic/run.py", "raise SystemExit(75)\n"),
         ("base/processes.cc", 'return name == "tf_hvd_run_rank";\n'),
     ],

@@ -44,5 +44,5 @@ def test_a_line_that_is_reached_in_one_copy_of_the_package_counts_once():
     """Copies that tests make elsewhere took the place of the package itself."""
     one = {"executed_lines": [1, 2], "missing_lines": [3, 4]}
     other = {"executed_lines": [3], "missing_lines": [1, 2, 4]}
-    files = {"/a/tf_hvd/launch/run.py": one, "/b c/lib/tf_hvd/launch/run.py": other}
-    assert line_coverage.counts_of(files) == {"tf_hvd/launch/run.py": (3, 4)}
+    files = {"/a/tf_hvd/launch/job/run.py": one, "/b c/lib/tf_hvd/launch/job/run.py": other}
+    assert line_coverage.counts_of(files) == {"tf_hvd/launch/job/run.py": (3, 4)}

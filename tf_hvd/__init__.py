@@ -102,8 +102,8 @@ from tf_hvd.keras.adapted import adapt as adapt
 from tf_hvd.keras.adapted import broadcast_adapted as broadcast_adapted
 from tf_hvd.keras.any_optimizer import DistributedOptimizer as DistributedOptimizer
 from tf_hvd.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
-from tf_hvd.launch.run_function import RankError as RankError
-from tf_hvd.launch.run_function import run as run
+from tf_hvd.launch.job.run_function import RankError as RankError
+from tf_hvd.launch.job.run_function import run as run
 from tf_hvd.strip import strip_ops as strip_ops
 from tf_hvd.training.aggregation import GradientAggregation as GradientAggregation
 from tf_hvd.training.data import shard as shard

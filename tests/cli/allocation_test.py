@@ -4,9 +4,9 @@ import argparse
 
 import pytest
 
-from tf_hvd.launch import run
-from tf_hvd.launch.allocation import allocation, expand, other_scheduler, unscheduled
 from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.job import run
+from tf_hvd.launch.job.allocation import allocation, expand, other_scheduler, unscheduled
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tf_hvd.launch.session import Home, Session
+from tf_hvd.launch.job.session import Home, Session
 
 ENVIRONMENT = pathlib.Path(sys.prefix)
 # Two MPIs do not fit into one prefix: MPICH has its own below the environment.

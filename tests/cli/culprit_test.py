@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch import culprit
-from tf_hvd.launch.job_state import JobState
-from tf_hvd.launch.supervise import Ending
-from tf_hvd.launch.terminal import Screen
+from tf_hvd.launch.job import culprit
+from tf_hvd.launch.job.job_state import JobState
+from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.job.terminal import Screen
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "prove"))
 

@@ -4,8 +4,15 @@ import dataclasses
 
 import pytest
 
-from tf_hvd.launch.doctor_findings import NOTE, OK, PROBLEM, Surroundings, findings, stops_a_job
-from tf_hvd.launch.launchers import Launcher
+from tf_hvd.launch.commands.doctor_findings import (
+    NOTE,
+    OK,
+    PROBLEM,
+    Surroundings,
+    findings,
+    stops_a_job,
+)
+from tf_hvd.launch.job.launchers import Launcher
 
 NAMES = ["TF_HVD_NCCL", "TF_HVD_NCCL_LIBRARY", "TF_HVD_SPARSE", "HOROVOD_LOG_LEVEL"]
 DRIVER = ["driver", "/lib/libcuda.so.1", "12050"]

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tf_hvd.core import _native
-from tf_hvd.launch import doctor
+from tf_hvd.launch.commands import doctor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOFTWARE = ROOT / "build" / "libsoftware_device.so"

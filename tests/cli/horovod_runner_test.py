@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tf_hvd.horovod import hosts, launch, runner
-from tf_hvd.launch.environment import horovod_path
+from tf_hvd.launch.job.environment import horovod_path
 
 SAYS = "import os, sys; os.write(1, f'says {sys.argv[1:]}\\n'.encode())"
 

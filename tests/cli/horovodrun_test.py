@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tf_hvd.horovod import horovodrun, horovodrun_flags
+from tf_hvd.launch.commands.main import Parser, add_run_options
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.main import Parser, add_run_options
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOROVODRUN = [sys.executable, "-m", "tf_hvd_command", "--horovodrun"]

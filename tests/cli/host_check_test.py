@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from tf_hvd.launch.environment import avoiding_environment
 from tf_hvd.launch.errors import HostsError, UsageError
-from tf_hvd.launch.host_check import Needs, check_hosts, goes_by_ssh
-from tf_hvd.launch.hosts import Host
-from tf_hvd.launch.launchers import Launcher
+from tf_hvd.launch.job.environment import avoiding_environment
+from tf_hvd.launch.job.host_check import Needs, check_hosts, goes_by_ssh
+from tf_hvd.launch.job.hosts import Host
+from tf_hvd.launch.job.launchers import Launcher
 
 MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.hosts import (
+from tf_hvd.launch.job.hosts import (
     Host,
     all_local,
     check_slots,

@@ -10,11 +10,11 @@ import types
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch import culprit, interpreter, job_watch, processes
-from tf_hvd.launch.job_state import JobState
-from tf_hvd.launch.run import _closing
-from tf_hvd.launch.session import Home, Session
-from tf_hvd.launch.supervise import Ending
+from tf_hvd.launch.job import culprit, interpreter, job_watch, processes
+from tf_hvd.launch.job.job_state import JobState
+from tf_hvd.launch.job.run import _closing
+from tf_hvd.launch.job.session import Home, Session
+from tf_hvd.launch.job.supervise import Ending
 
 # As programs for Horovod begin that run without it as well.
 SERIAL = """

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch import job_watch
-from tf_hvd.launch.job_state import JobState
-from tf_hvd.launch.processes import is_alive
+from tf_hvd.launch.job import job_watch
+from tf_hvd.launch.job.job_state import JobState
+from tf_hvd.launch.job.processes import is_alive
 
 WAIT = 600
 
@@ -369,7 +369,7 @@ def test_the_command_does_not_load_tensorflow(tmp_path):
         check=True,
     )
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "tf_hvd.launch.run" in modules
+    assert "tf_hvd.launch.job.run" in modules
     assert not {"tensorflow", "numpy"} & modules
     assert "tf_hvd run" in done.stdout
 

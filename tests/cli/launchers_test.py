@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from tf_hvd.launch import launchers
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.launchers import Launcher, family_of_version, find_launcher, library_family
+from tf_hvd.launch.job import launchers
+from tf_hvd.launch.job.launchers import Launcher, family_of_version, find_launcher, library_family
 
 VERSIONS = {
     "openmpi": "mpirun (Open MPI) 4.1.4",

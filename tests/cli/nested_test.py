@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch.environment import without_launcher
+from tf_hvd.launch.job.environment import without_launcher
 
 INNER = """
 names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_NAMESPACE")
@@ -187,7 +187,7 @@ def test_a_rank_starts_its_elastic_job_beside_itself(scheduled, call, program, s
 
 
 RUNS = """
-from tf_hvd.launch.run_function import run
+from tf_hvd.launch.job.run_function import run
 def where():
     import socket
     return socket.gethostname()

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from tf_hvd.launch import network
-from tf_hvd.launch.allocation import unscheduled
-from tf_hvd.launch.environment import own_settings, without_launcher
-from tf_hvd.launch.hosts import Host
-from tf_hvd.launch.network import (
+from tf_hvd.launch.job import network
+from tf_hvd.launch.job.allocation import unscheduled
+from tf_hvd.launch.job.environment import own_settings, without_launcher
+from tf_hvd.launch.job.hosts import Host
+from tf_hvd.launch.job.network import (
     closed_transports,
     listening_on_loopback,
     says_where_to_listen,

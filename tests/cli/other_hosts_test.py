@@ -6,15 +6,15 @@ import sys
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch.command_line import Job, by_way_of_rank
-from tf_hvd.launch.environment import (
+from tf_hvd.launch.job.command_line import Job, by_way_of_rank
+from tf_hvd.launch.job.environment import (
     exported_names,
     interface_environment,
     rank_environment,
     session_environment,
     ssh_environment,
 )
-from tf_hvd.launch.launchers import Launcher
+from tf_hvd.launch.job.launchers import Launcher
 
 SSH = """\
 #!/bin/sh

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_hvd.core import contract
-from tf_hvd.launch import rank as rank_program
-from tf_hvd.launch.command_line import Job, Output, by_way_of_rank
-from tf_hvd.launch.job_output import Bar, Cell
+from tf_hvd.launch.job.command_line import Job, Output, by_way_of_rank
+from tf_hvd.launch.job.job_output import Bar, Cell
+from tf_hvd.launch.machine import rank as rank_program
 
 LINES = 3000
 

@@ -14,8 +14,8 @@ import time
 import pytest
 
 from tf_hvd.horovod import runner as horovod_runner
-from tf_hvd.launch import run_function
-from tf_hvd.launch.processes import is_alive
+from tf_hvd.launch.job import run_function
+from tf_hvd.launch.job.processes import is_alive
 
 WAIT = 600
 HOROVOD_SIGNATURE = (
@@ -31,7 +31,7 @@ ALONE = f"""
 import sys, types
 package = sys.modules["tf_hvd"] = types.ModuleType("tf_hvd")
 package.__path__ = [{str(pathlib.Path(run_function.__file__).parents[1])!r}]
-from tf_hvd.launch import run_function
+from tf_hvd.launch.job import run_function
 """
 # As typed at a prompt, where functions have no file.
 SESSION = """

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch.command_line import Job, Output, command_line
-from tf_hvd.launch.environment import asked_variables, exported_names, rank_environment
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.hosts import Host
-from tf_hvd.launch.launchers import Launcher
+from tf_hvd.launch.job.command_line import Job, Output, command_line
+from tf_hvd.launch.job.environment import asked_variables, exported_names, rank_environment
+from tf_hvd.launch.job.hosts import Host
+from tf_hvd.launch.job.launchers import Launcher
 
 PROGRAM = ("python", "train.py", "--epochs", "2")
 LOCAL = {"ranks": 2, "cores": 2, "here": True, "environ": {"SLURMD_NODENAME": "b"}}

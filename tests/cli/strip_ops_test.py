@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tf_hvd.core import _native
-from tf_hvd.launch.main import main
+from tf_hvd.launch.commands.main import main
 
 v1 = tf.compat.v1
 

@@ -9,11 +9,12 @@ import sys
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch import culprit, job_watch, proc, processes, shared_memory
-from tf_hvd.launch.job_state import JobState
-from tf_hvd.launch.session import Home, Session
-from tf_hvd.launch.supervise import Ending
-from tf_hvd.launch.terminal import Screen
+from tf_hvd.launch.job import culprit, job_watch, processes, shared_memory
+from tf_hvd.launch.job.job_state import JobState
+from tf_hvd.launch.job.session import Home, Session
+from tf_hvd.launch.job.supervise import Ending
+from tf_hvd.launch.job.terminal import Screen
+from tf_hvd.launch.machine import proc
 
 COMMAND = [sys.executable, "-m", "tf_hvd_command"]
 MIB = 1 << 20

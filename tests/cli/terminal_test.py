@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_hvd.launch.terminal import Screen, Terminal
+from tf_hvd.launch.job.terminal import Screen, Terminal
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 5, in <module>
@@ -286,7 +286,7 @@ def test_no_finished_line_is_lost(events):
 def test_all_that_was_written_is_there_at_the_end(capfd, monkeypatch):
     """Also where something still holds the pipes, and where the launcher marks other machines'."""
     monkeypatch.setattr(
-        "tf_hvd.launch.terminal._UNFINISHED", 60.0
+        "tf_hvd.launch.job.terminal._UNFINISHED", 60.0
     )  # the banner comes in two pieces
     terminal = Terminal()
     launcher, output = terminal.errors(None), terminal.output()

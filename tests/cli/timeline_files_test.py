@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tf_hvd.launch import timeline
+from tf_hvd.launch.commands import timeline
 from tf_hvd.launch.errors import UsageError
 
 

@@ -7,7 +7,7 @@ import re
 import shlex
 
 from tf_hvd.horovod import horovodrun
-from tf_hvd.launch import main
+from tf_hvd.launch.commands import main
 
 # Programs of others, whose options are theirs.
 OTHERS = {

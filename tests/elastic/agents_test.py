@@ -11,11 +11,12 @@ import pytest
 from tf_hvd.core import contract, messages
 from tf_hvd.elastic import store as elastic_store
 from tf_hvd.elastic.store import Store
-from tf_hvd.launch import agent, far_agent
-from tf_hvd.launch.commits import Parts
-from tf_hvd.launch.elastic_agents import Agents
-from tf_hvd.launch.far_agent import FarAgent
-from tf_hvd.launch.session import Home
+from tf_hvd.launch.elastic.agents import Agents
+from tf_hvd.launch.job import far_agent
+from tf_hvd.launch.job.far_agent import FarAgent
+from tf_hvd.launch.job.session import Home
+from tf_hvd.launch.machine import agent
+from tf_hvd.launch.machine.commits import Parts
 
 
 @pytest.fixture

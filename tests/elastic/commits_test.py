@@ -14,7 +14,7 @@ from tf_hvd.core import contract
 from tf_hvd.elastic import commit_file, commit_folder, commits
 from tf_hvd.elastic.commit_file import CommitError, CommitFile
 from tf_hvd.elastic.state import ObjectState
-from tf_hvd.launch.commits import Parts
+from tf_hvd.launch.machine.commits import Parts
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tf_hvd.elastic.store import Store
-from tf_hvd.launch.session import Home
+from tf_hvd.launch.job.session import Home
 
 LIMIT = 240
 

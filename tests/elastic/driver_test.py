@@ -15,13 +15,14 @@ import psutil
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch import elastic_discovery, elastic_signals
-from tf_hvd.launch.elastic_driver import Driver, drive
-from tf_hvd.launch.elastic_hosts import parse_discovered
+from tf_hvd.launch.elastic import discovery as elastic_discovery
+from tf_hvd.launch.elastic.driver import Driver, drive
+from tf_hvd.launch.elastic.hosts import parse_discovered
 from tf_hvd.launch.errors import HostsError, UsageError
-from tf_hvd.launch.hosts import Host
-from tf_hvd.launch.processes import is_alive
-from tf_hvd.launch.run import End
+from tf_hvd.launch.job import signals as elastic_signals
+from tf_hvd.launch.job.hosts import Host
+from tf_hvd.launch.job.processes import is_alive
+from tf_hvd.launch.job.run import End
 
 A, B, C = Host("a", 1), Host("b", 1), Host("c", 1)
 AGAIN = contract.START_AGAIN

@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tf_hvd.launch.elastic_hosts import STRIKES, Cooldown, Hosts, parse_discovered
+from tf_hvd.launch.elastic.hosts import STRIKES, Cooldown, Hosts, parse_discovered
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.hosts import Host
+from tf_hvd.launch.job.hosts import Host
 
 A, B, C = Host("a", 2), Host("b", 2), Host("c", 1)
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from tf_hvd.core import contract, messages
-from tf_hvd.launch import agent
+from tf_hvd.launch.machine import agent
 
 ROUNDS = int(os.environ.get("TF_HVD_FUZZ_ROUNDS", "100"))  # ./dev prove fuzz makes more of them
 LIMIT = 60  # seconds for what takes none

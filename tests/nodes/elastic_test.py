@@ -74,7 +74,7 @@ def job(tmp_path, library, program, *options, **environment):
 
 def has_agent(node):
     """Whether `tf_hvd run` has reached a machine."""
-    looks = node.command(["pgrep", "-f", "launch/agent.py"])
+    looks = node.command(["pgrep", "-f", "launch/machine/agent.py"])
     return subprocess.run(looks, stdout=subprocess.DEVNULL).returncode == 0
 
 

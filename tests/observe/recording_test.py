@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from tf_hvd.launch import dump_report
+from tf_hvd.launch.commands import dump_report
 from tf_hvd.observe import recording
 
 # One byte after another that runtime/events/recording.h lays out: the numbers are its own.
@@ -114,7 +114,7 @@ def test_of_several_jobs_the_last(tmp_path, capsys):
 
 
 def test_what_is_wrong_beside_what_is_right(tmp_path):
-    """`tf_hvd doctor .` took tf_hvd/launch/rank.py for a recording."""
+    """`tf_hvd doctor .` took tf_hvd/launch/machine/rank.py for a recording."""
     (tmp_path / "rank.py").write_text("?")
     (tmp_path / "rank.0").write_bytes(file_of())
     (tmp_path / "rank.1").write_bytes(file_of()[:9000])

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_hvd.launch.recordings import read_ends
+from tf_hvd.launch.job.recordings import read_ends
 from tf_hvd.observe import failure, recording
 
 ENVIRONMENT = pathlib.Path(sys.prefix)

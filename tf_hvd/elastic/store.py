@@ -1,4 +1,4 @@
-"""A rank's link to what its machine keeps of commits (launch/commits.py)."""
+"""A rank's link to what its machine keeps of commits (launch/machine/commits.py)."""
 
 from __future__ import annotations
 

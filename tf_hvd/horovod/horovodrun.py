@@ -10,10 +10,10 @@ import sys
 from collections.abc import MutableMapping, Sequence
 
 from tf_hvd.horovod.horovodrun_flags import FLAGS, Flag
-from tf_hvd.launch.doctor_findings import version_text
+from tf_hvd.launch.commands.doctor_findings import version_text
+from tf_hvd.launch.commands.main import Parser, add_run_options, start
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.launchers import FAMILY_NAMES, find_launcher
-from tf_hvd.launch.main import Parser, add_run_options, start
+from tf_hvd.launch.job.launchers import FAMILY_NAMES, find_launcher
 
 PROGRAM = "horovodrun"
 _BUILT = """\

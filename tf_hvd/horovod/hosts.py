@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_hvd.launch import hosts as ours
+from tf_hvd.launch.job import hosts as ours
 
 __all__ = ["HostInfo", "SlotInfo", "get_host_assignments", "parse_hosts"]
 

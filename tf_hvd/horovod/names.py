@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_hvd.core.absent import ABSENT
-from tf_hvd.launch.environment import horovod_path
+from tf_hvd.launch.job.environment import horovod_path
 
 HOROVOD_VERSION = "0.28.1"
 """The Horovod whose names these are; scripts read it as `horovod.__version__`."""

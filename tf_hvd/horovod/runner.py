@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_hvd.horovod.horovodrun_flags import FLAGS
-from tf_hvd.launch.run_function import run as _run
+from tf_hvd.launch.job.run_function import run as _run
 
 __all__ = ["run"]
 

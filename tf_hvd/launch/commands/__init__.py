@@ -1,0 +1,1 @@
+"""The commands of `tf_hvd`: what their arguments mean and what they print."""

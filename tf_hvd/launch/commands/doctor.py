@@ -1,0 +1,201 @@
+"""`tf_hvd doctor`: what this machine has for a job and what is wrong with it; or with a job.
+
+Of a job it reads what the flight recorders have left (tf_hvd/observe/failure.py). Of the machine:
+nothing is started here: MPI is opened, not initialised, and TensorFlow, MPI and CUDA are asked in
+a process of its own (tf_hvd/launch/commands/doctor_facts.py), which is ended after a while.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rich.console import Console
+
+from tf_hvd.launch.commands import dump_report
+from tf_hvd.launch.commands.doctor_findings import (
+    NOTE,
+    OK,
+    PROBLEM,
+    Finding,
+    Surroundings,
+    findings,
+    stops_a_job,
+)
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.job import shared_memory
+from tf_hvd.launch.job.environment import rank_environment, without_launcher
+from tf_hvd.launch.job.launchers import Launcher, find_launcher, version_of
+from tf_hvd.launch.job.run import count_cores
+
+_STOPS_A_JOB = 1
+_LIMIT = 120
+_KILLED = 5
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm")
+_NCCLS = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+_STYLES = {OK: "", NOTE: "yellow", PROBLEM: "bold red"}
+
+
+def add_command(commands: Any) -> None:
+    """Adds `doctor` to the commands of the parser."""
+    parser = commands.add_parser(
+        "doctor",
+        help="check whether this machine can run a job, or what went wrong in one",
+        description="Says which TensorFlow, MPI, GPUs, NCCL and settings a job on this machine "
+        "would have, and how to fix what is wrong. Exit code 1 if something stops a job. With "
+        "DUMP: says what went wrong in a job, from its ranks' last collectives.",
+        epilog="examples: tf_hvd doctor --json > report.json; tf_hvd doctor dumps",
+    )
+    parser.add_argument(
+        "dump",
+        nargs="?",
+        type=Path,
+        metavar="DUMP",
+        help="a folder with recordings, from TF_HVD_DUMP_DIR or `tf_hvd dump`",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
+    parser.add_argument(
+        "--limit",
+        type=_seconds,
+        default=_LIMIT,
+        metavar="SECONDS",
+        help=f"how long TensorFlow, MPI and CUDA may take to answer (default {_LIMIT})",
+    )
+    parser.set_defaults(start=_start, parser=parser)
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return int(text)
+
+
+def _start(options: argparse.Namespace) -> int:
+    if options.dump is not None:
+        return dump_report.show(options.dump, options.json)
+    lines = findings(_look(without_launcher(os.environ), options.limit))
+    stops = stops_a_job(lines)
+    if options.json:
+        report = {"stops_a_job": stops, "findings": [dataclasses.asdict(line) for line in lines]}
+        print(json.dumps(report, indent=2))
+    else:
+        _print(lines, stops)
+    return _STOPS_A_JOB if stops else 0
+
+
+def _print(lines: Sequence[Finding], stops: bool) -> None:
+    console = Console(highlight=False)
+    width = max(len(line.name) for line in lines)
+
+    def say(text: str, state: str = OK) -> None:
+        console.print(text, style=_STYLES[state], soft_wrap=True, markup=False)
+
+    for line in lines:
+        mark = "" if line.state == OK else f"{line.state}: "
+        say(f"{line.name:{width}}  {mark}{line.value}", line.state)
+        if line.cure:
+            say(f"{'':{width}}  -> {line.cure}")
+    say("a job would not start here" if stops else "nothing found that would stop a job")
+
+
+def _look(environ: Mapping[str, str], limit: float) -> Surroundings:
+    info = importlib.import_module("tf_hvd._build_info")
+    cores = count_cores()
+    launcher, why = _launcher(environ)
+    facts, ended = _ask(launcher, environ, cores, limit)
+    return Surroundings(
+        version=info.VERSION,
+        minors=tuple(info.BUILDS),
+        python=f"{platform.python_version()}, {sys.executable}",
+        tensorflow=_installed(_TENSORFLOWS),
+        launcher=launcher,
+        no_launcher=why,
+        launcher_version=version_of(launcher) if launcher else "",
+        cores=cores,
+        shared_free=shared_memory.free(),
+        environ=environ,
+        nccl_wheels=_installed(_NCCLS),
+        facts=facts,
+        ended=ended,
+    )
+
+
+def _installed(names: Sequence[str]) -> dict[str, str]:
+    """Those of the distributions that are installed, and their versions."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _launcher(environ: Mapping[str, str]) -> tuple[Launcher | None, str]:
+    try:
+        return find_launcher("auto", environ), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def _ask(
+    launcher: Launcher | None, environ: Mapping[str, str], cores: int, limit: float
+) -> tuple[dict[str, Any], str]:
+    """The facts, and how the process ended that found them, unless it ended well."""
+    ranks = rank_environment(launcher, environ, False) if launcher else dict(environ)
+    # Files: who waits for the end of a pipe waits for a process that cannot be killed.
+    with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("doctor_facts.py")), str(cores)],
+            env=ranks,
+            stdin=subprocess.DEVNULL,
+            stdout=answers,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            ended = _end_of(process.wait(limit))
+        except subprocess.TimeoutExpired:
+            ended = f"no answer within {limit} s"
+            _kill(process)
+        except BaseException:
+            _kill(process)
+            raise
+        facts: dict[str, Any] = {}
+        for line in _lines(answers):
+            with contextlib.suppress(ValueError):  # one that was cut off
+                fact = json.loads(line)
+                facts[fact["name"]] = fact["value"]
+        if ended:
+            said = _lines(errors)
+            ended += f" ({said[-1].strip()})" if said else ""
+        return facts, ended
+
+
+def _end_of(code: int) -> str:
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}" if code else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # in a driver that does not return
+        process.wait(_KILLED)
+
+
+def _lines(file: BinaryIO) -> list[str]:
+    file.seek(0)
+    return file.read().decode(errors="replace").splitlines()

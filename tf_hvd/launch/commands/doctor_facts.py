@@ -1,0 +1,126 @@
+"""What `tf_hvd doctor` asks in a process of its own, which may die of an answer.
+
+Run as a script; not imported. Prints a line of JSON for each fact, `{"name": ..., "value": ...}`:
+before each question, which may crash or never be answered, what it is (`asking`). The libraries'
+own words go to the standard error.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+
+def _tensorflow() -> Any:
+    return importlib.import_module("tensorflow").__version__
+
+
+def _native() -> Any:
+    importlib.import_module("tf_hvd")
+    return importlib.import_module("tf_hvd.core._native")
+
+
+def _basics() -> Any:
+    return importlib.import_module("tf_hvd.core.basics")
+
+
+def _settings() -> Any:
+    """What is wrong with a setting, and the names of those that there are."""
+    native = _native()
+    config = importlib.import_module("tf_hvd.core.config")
+    error = native.settings_error()
+    try:
+        config.equal_settings()
+    except ValueError as wrong:
+        error = error or str(wrong)
+    listed = re.findall(r"^\| `(\w+)`", native.config_markdown(), re.MULTILINE)
+    return {"error": error, "names": [*listed, *(one.name for one in config.SETTINGS)]}
+
+
+def _mpi() -> Any:
+    candidates = _basics().mpi_candidates()
+    code, path, version, error = _native().find_mpi(candidates)
+    return {"error": error if code else "", "path": path, "version": version}
+
+
+def _gpu() -> Any:
+    return _native().gpu_report(_basics().nccl_candidates())
+
+
+def _tensorflow_gpus() -> Any:
+    tf = importlib.import_module("tensorflow")
+    return {
+        "built_with_cuda": tf.test.is_built_with_cuda(),
+        "count": len(tf.config.list_physical_devices("GPU")),
+    }
+
+
+def _shared_bytes(ranks: int) -> Any:
+    return _native().shared_bytes(ranks)
+
+
+def _first_cores() -> Any:
+    """The first two cores, as launchers count them, and the latency between them in us."""
+    cores = sorted(os.sched_getaffinity(0))
+    others = [core for core in cores[1:] if _siblings(core) != _siblings(cores[0])]
+    if not others:
+        return None
+    latency = importlib.import_module("tf_hvd.bench.native").core_latency(cores[0], others[0])
+    return None if latency is None else [cores[0], others[0], latency]
+
+
+def _siblings(cpu: int) -> str:
+    """What the hyper-threads of one core have in common; as run.count_cores has it."""
+    siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return siblings.read_text() if siblings.is_file() else str(cpu)
+
+
+def _answer(facts: TextIO, name: str, question: Callable[[], Any]) -> bool:
+    def tell(what: str, value: Any) -> None:
+        facts.write(json.dumps({"name": what, "value": value}) + "\n")
+        facts.flush()
+
+    tell("asking", name)
+    try:
+        value = question()
+    except Exception as error:  # whatever is wrong with an installation is an answer
+        tell(f"{name} failed", f"{type(error).__name__}: {error}")
+        return False
+    tell(name, value)
+    return True
+
+
+def main(cores: int) -> None:
+    """Asks one after the other, what may hang last; the first two are needed for the others."""
+    facts = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if not _answer(facts, "tensorflow", _tensorflow):
+        return
+    if not _answer(facts, "native", lambda: str(_native().DIRECTORY)):
+        return
+    _answer(facts, "settings", _settings)
+    for ranks in {2, cores}:
+        _answer(facts, f"shared_bytes_{ranks}", functools.partial(_shared_bytes, ranks))
+    _answer(facts, "first_cores", _first_cores)
+    _answer(facts, "mpi", _mpi)
+    _answer(facts, "gpu", _gpu)
+    _answer(facts, "tensorflow_gpus", _tensorflow_gpus)
+
+
+if __name__ == "__main__":
+    # This folder's modules are not for everybody; whoever started this found the package.
+    here = Path(__file__).resolve().parent
+    sys.path = [path for path in sys.path if Path(path).resolve() != here]
+    if str(here.parents[2]) not in sys.path:
+        sys.path.append(str(here.parents[2]))
+    main(int(sys.argv[1]))
+    # MPI's libraries and drivers may not end well.
+    sys.stdout.flush()
+    os._exit(0)

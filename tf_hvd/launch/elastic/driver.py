@@ -1,0 +1,394 @@
+"""`tf_hvd run --min-np`: starts a job again when ranks have ended, and when hosts come or go.
+
+What the ranks have committed is kept by the agents of the hosts, this process for its own machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tf_hvd.core import config, contract
+from tf_hvd.launch.elastic.agents import Agents
+from tf_hvd.launch.elastic.discovery import SLURM_JOB, Discovery, fixed_hosts
+from tf_hvd.launch.elastic.hosts import Cooldown, Hosts, slots_of
+from tf_hvd.launch.errors import HostsError, UsageError
+from tf_hvd.launch.job import interpreter, processes, run
+from tf_hvd.launch.job import signals as elastic_signals
+from tf_hvd.launch.job.environment import is_rank, without_launcher
+from tf_hvd.launch.job.far_agent import FarAgent
+from tf_hvd.launch.job.grace import Reach, by_srun, by_ssh
+from tf_hvd.launch.job.host_check import ssh_command
+from tf_hvd.launch.job.hosts import Host, all_local, is_address, is_same
+from tf_hvd.launch.job.job_watch import Beside, say
+from tf_hvd.launch.job.launchers import find_launcher
+from tf_hvd.launch.job.run import End
+from tf_hvd.launch.job.session import Home
+from tf_hvd.launch.machine.commits import Parts
+
+_LOOK = 0.25
+# So many starts in a row that have not come to a commit of their own end the job.
+_IN_VAIN = 3
+_FAILED = 1
+_GONE = (
+    "tf_hvd run: its commits were only in memory, and are lost; set TF_HVD_COMMIT_DIR=FOLDER to "
+    "keep the last one on disk, so that the same command can go on from it"
+)
+_STANDBY = "TF_HVD_ELASTIC_STANDBY"  # a setting that went
+_ELASTIC_ALONE = {
+    "max_np": "max-np",
+    "reset_limit": "reset-limit",
+    "slots_per_host": "slots-per-host",
+    "cooldown": "blacklist-cooldown-range",
+}
+
+
+def is_asked_for(options: argparse.Namespace) -> bool:
+    """Whether the options ask for an elastic job."""
+    return options.min_np is not None or options.host_discovery_script is not None
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuses options that do not go together.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if not is_asked_for(options):
+        for name, flag in _ELASTIC_ALONE.items():
+            if getattr(options, name) is not None:
+                raise UsageError(f"--{flag} is for elastic jobs: give --min-np too")
+        return
+    _check_numbers(options.np, options.min_np, options.max_np)
+    least, most = options.cooldown or (1, 1)
+    if not 1 <= least <= most <= 3600:
+        raise UsageError(
+            f"--blacklist-cooldown-range {least:g} {most:g}: give seconds from 1 to 3600, the "
+            "smaller number first"
+        )
+    if options.host_discovery_script and (options.hosts or options.hostfile):
+        raise UsageError("--host-discovery-script finds the hosts: leave -H and --hostfile out")
+
+
+def _check_numbers(wanted: int | None, least: int | None, most: int | None) -> None:
+    if wanted is not None and least is not None and wanted < least:
+        raise UsageError(f"-np {wanted} is less than --min-np {least}")
+    first = wanted or least or 1
+    if most is not None and most < first:
+        raise UsageError(f"--max-np {most} is less than the {first} ranks to begin with")
+
+
+class _Beside:
+    """Looks on while one start runs: whether hosts come or go."""
+
+    def __init__(self, driver: Driver, hosts: tuple[Host, ...], number: int) -> None:
+        self._driver, self._hosts = driver, hosts
+        self.number = number
+        """Which start it is."""
+        self.told = 0
+        """What the ranks were told of it: for that they end, though nothing has failed."""
+
+    def look(self) -> float:
+        """Tells the ranks if there are other hosts than theirs."""
+        self._driver.agents.revive(host.name for host in self._hosts)
+        says = self._driver.change(self._hosts)
+        if says & ~self.told:
+            self.told |= says
+            self._driver.notify(says)
+        return _LOOK
+
+    def spares(self, process: int) -> bool:
+        """Ways to agents, discovery, and what they have started."""
+        above = {process, *processes.ancestors(process)}
+        return not above.isdisjoint(self._driver.processes())
+
+    def agent(self, host: str) -> FarAgent | None:
+        """That of another machine, if it runs."""
+        return self._driver.agents.of(host)
+
+
+class Driver:
+    """One elastic job.
+
+    Args:
+        options: of `tf_hvd run`.
+        agents: of its hosts.
+        parts: of what its ranks have committed.
+        start: makes a start on hosts, that somebody looks on at besides.
+        fixed: its hosts, where they stay.
+        discovery: finds its hosts; None: they stay.
+    """
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        agents: Agents,
+        parts: Parts,
+        start: Callable[[Sequence[Host], Beside], End],
+        fixed: Sequence[Host] = (),
+        discovery: Discovery | None = None,
+    ) -> None:
+        self._options, self._start, self._discovery = options, start, discovery
+        self.agents, self._parts = agents, parts
+        self._hosts = Hosts(Cooldown(*options.cooldown) if options.cooldown else None)
+        self._hosts.found(fixed)
+        self._np = _ranks_at_first(options)
+        self._least = options.min_np or self._np
+        self._notices = 0
+        self._reached = 0  # the newest commit that all ranks have written
+
+    def run(self) -> int:
+        """Runs the job to its end; returns its exit code.
+
+        Raises:
+            UsageError: it cannot be started as asked, or not again.
+        """
+        restarts = in_vain = 0
+        while True:
+            hosts = self._wait_for_hosts(restarts)
+            if restarts:
+                say(self._again_text(restarts, hosts))
+            names = [host.name for host in hosts]
+            self.agents.keep([*names, *self._hosts.names()])
+            self.agents.begin(names, restarts)
+            beside = _Beside(self, hosts, restarts)
+            try:
+                end = self._start(hosts, beside)
+            except HostsError as error:
+                self._leave_out(error.wrong, names, restarts)
+                continue
+            newest = self._parts.newest(slots_of(hosts))
+            went_on, self._reached = newest > self._reached, max(newest, self._reached)
+            if end.asked or end.code == 0:
+                self._say_what_is_gone(end)
+                return end.code
+            restarts += 1
+            # Ranks that have ended for the end of another one have the same exit code.
+            agreed = beside.told and end.code == contract.START_AGAIN
+            in_vain = 0 if went_on else in_vain + (not agreed)
+            if went_on:
+                self._hosts.went_on()
+            self._note_failure(end, names)
+            if why := self._gives_up(restarts, in_vain):
+                say(f"tf_hvd run: giving up: {why}")
+                return end.code if end.code != contract.START_AGAIN else _FAILED
+
+    def change(self, hosts: tuple[Host, ...]) -> int:
+        """What to tell the ranks of a start on these hosts; 0: nothing."""
+        if self._discovery is None:
+            return 0
+        self._find()
+        usable = {host.name: host.slots for host in self._chosen()}
+        running = {host.name: host.slots for host in hosts}
+        # Ranks are not to end for a host that nobody can reach.
+        answers = self.agents.look_for([name for name in usable if name not in running])
+        for name, answer in answers.items():
+            if not answer:
+                del usable[name]
+            if answer is False:
+                self._lose(name)
+        says = 0
+        if any(usable.get(name, 0) < slots for name, slots in running.items()):
+            says |= contract.REMOVED
+        if any(running.get(name, 0) < slots for name, slots in usable.items()):
+            says |= contract.ADDED
+        # Fewer than are needed would only be ended.
+        return says if sum(usable.values()) >= self._least else 0
+
+    def processes(self) -> set[int]:
+        """Those here that are the job's for all its starts: ways to agents, discovery."""
+        return self.agents.processes() | (self._discovery.scripts if self._discovery else set())
+
+    def notify(self, says: int) -> None:
+        """Tells all ranks, which end at a commit that they agree on."""
+        self._notices += 1
+        self.agents.notify(self._notices, says)
+
+    def _wait_for_hosts(self, restarts: int) -> tuple[Host, ...]:
+        """The hosts of the next start.
+
+        Raises:
+            UsageError: in `--elastic-timeout` there are not enough.
+        """
+        wanted = self._least if restarts else self._np
+        until = time.monotonic() + self._options.elastic_timeout
+        told = False
+        self._find(anew=restarts > 0)
+        while True:
+            self._find()
+            hosts = self._chosen()
+            if slots_of(hosts) >= (wanted if time.monotonic() < until else self._least):
+                names = [host.name for host in hosts]
+                lost = self.agents.start(names)
+                if not lost:
+                    self._hosts.reached(names)
+                    return hosts
+                for name in lost:
+                    if not restarts and self._discovery is None:
+                        raise UsageError(f"host {name} cannot be reached")
+                    self._lose(name)
+                continue
+            if time.monotonic() >= until:
+                raise UsageError(
+                    f"only {slots_of(hosts)} of the {self._least} slots that the job needs became "
+                    f"available within --elastic-timeout ({self._options.elastic_timeout:g} s)"
+                )
+            if not told:
+                told = True
+                say(
+                    f"tf_hvd run: waiting for hosts: there are slots for {slots_of(hosts)} of the "
+                    f"{wanted} ranks needed"
+                )
+            time.sleep(_LOOK)
+
+    def _find(self, anew: bool = False) -> None:
+        """Takes the hosts that discovery has found, or finds now."""
+        if self._discovery:
+            if anew:
+                self._discovery.look()
+            self._hosts.found(self._discovery.found())
+
+    def _chosen(self) -> tuple[Host, ...]:
+        """The hosts of a start now, with the slots that it would use."""
+        left = self._options.max_np or sys.maxsize
+        chosen = []
+        for host in self._hosts.usable(time.monotonic()):
+            taken = min(host.slots, left)
+            if taken:
+                chosen.append(Host(host.name, taken))
+            left -= taken
+        return tuple(chosen)
+
+    def _lose(self, name: str) -> None:
+        delay = self._hosts.lost(name, time.monotonic())
+        say(f"tf_hvd run: {name} cannot be reached, and is left out for {delay:.0f} s")
+
+    def _leave_out(
+        self, unfit: Sequence[tuple[str, str]], names: Sequence[str], restarts: int
+    ) -> None:
+        """Leaves out hosts of a start, of these names, that cannot have ranks.
+
+        Raises:
+            UsageError: something is wrong with the job itself: this machine is among them, or at
+                the first start all are, or one that the user has named.
+        """
+        found = {name for name, _ in unfit}
+        at_first = not restarts and (self._discovery is None or found >= set(names))
+        if at_first or any(map(_is_here, found)):
+            raise UsageError("\n".join(why for _, why in unfit))
+        for name, why in unfit:
+            delay = self._hosts.unfit(name, time.monotonic())
+            say(f"tf_hvd run: {why}; it is left out for {delay:.0f} s")
+
+    def _note_failure(self, end: End, names: Sequence[str]) -> None:
+        for name in self.agents.lost(names):
+            # That of this machine is started again; another one may have been withdrawn.
+            if not _is_here(name) and name in self._hosts.names():
+                self._lose(name)
+        blamed = _named(end.host, names) if len(names) > 1 else ""
+        if blamed and self._hosts.failed(blamed, time.monotonic()):
+            say(f"tf_hvd run: {blamed} is left out: ranks failed there")
+
+    def _gives_up(self, restarts: int, in_vain: int) -> str:
+        limit = self._options.reset_limit
+        if limit is not None and restarts > limit:
+            return f"--reset-limit {limit}"
+        if in_vain >= _IN_VAIN:
+            return f"{in_vain} starts in a row ended before all ranks had made a commit"
+        return ""
+
+    def _say_what_is_gone(self, end: End) -> None:
+        if end.asked and self._reached and not config.COMMIT_DIR.read():
+            say(_GONE)
+
+    def _again_text(self, restarts: int, hosts: tuple[Host, ...]) -> str:
+        where = "" if len(hosts) == 1 else " on " + ",".join(map(str, hosts))
+        commit = f"from commit {self._reached}" if self._reached else "from the beginning"
+        many = "1 rank" if slots_of(hosts) == 1 else f"{slots_of(hosts)} ranks"
+        return f"tf_hvd run: starting again with {many}{where}, {commit} (restart {restarts})"
+
+
+def _ranks_at_first(options: argparse.Namespace) -> int:
+    ranks: int = options.np or options.min_np or 1
+    return ranks
+
+
+def _is_here(name: str) -> bool:
+    return all_local([Host(name, 1)], socket.gethostname())
+
+
+def _named(host: str, names: Sequence[str]) -> str:
+    """Which of the job's hosts a machine is, of its own name; empty if none, or not known."""
+    if not host:
+        return ""
+    same = [name for name in names if is_same(name, host) or (_is_here(name) and _is_here(host))]
+    if not same and any(map(is_address, names)):
+        addresses = set()
+        with contextlib.suppress(OSError):
+            addresses = {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+        same = [name for name in names if name in addresses]
+    return same[0] if same else ""
+
+
+def _reach(options: argparse.Namespace, environ: Mapping[str, str]) -> Reach:
+    """How commands get to other machines, as the launcher of the ranks does."""
+
+    @functools.lru_cache(1)
+    def way() -> Reach:
+        if SLURM_JOB in environ:
+            return by_srun
+        launcher = find_launcher(options.mpi, environ)
+        family = launcher.family if launcher else "openmpi"
+        settings = {**environ, **run.ssh_settings(family, options, environ)}
+        return by_ssh(ssh_command(family, settings))
+
+    return lambda host, words: way()(host, words)
+
+
+def drive(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Runs an elastic job; returns its exit code.
+
+    Args:
+        options: of `tf_hvd run`.
+        environ: to start it in.
+
+    Raises:
+        UsageError: it cannot be started as asked.
+    """
+    try:
+        with elastic_signals.obeyed(), Home() as home:
+            return _drive(options, environ, home)
+    except elastic_signals.Asked as asked:
+        say(f"tf_hvd run: the job was ended by {signal.Signals(asked.signum).name}")
+        return 128 + asked.signum
+
+
+def _drive(options: argparse.Namespace, environ: Mapping[str, str], home: Home) -> int:
+    if environ.get(_STANDBY):
+        raise UsageError(f"{_STANDBY}: elastic jobs have no standby any more; unset it")
+    script, ranks = options.host_discovery_script, _ranks_at_first(options)
+    discovery = Discovery(script, options.slots_per_host) if script else None
+    named = () if discovery else fixed_hosts(options, environ, ranks)
+    fixed = named or (() if discovery else (Host("localhost", ranks),))
+    python = interpreter.python_of(options.command[0], environ) or sys.executable
+    agents = Agents(home, _reach(options, environ), _is_here, python)
+    # Of a rank's job its starts, which are none of a rank, are told that it is here.
+    told = bool(discovery or named or is_rank(environ))
+
+    def start(hosts: Sequence[Host], beside: Beside) -> End:
+        given = {**vars(options), "np": slots_of(hosts), "hostfile": None}
+        if told:
+            given["hosts"] = ",".join(map(str, hosts))
+        own = without_launcher(environ)
+        return run.start_once(argparse.Namespace(**given), own, home, beside)
+
+    try:
+        return Driver(options, agents, home.parts, start, fixed, discovery).run()
+    finally:
+        agents.close()

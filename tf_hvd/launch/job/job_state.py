@@ -1,0 +1,268 @@
+"""What is known of one start of a job: its ranks of this machine, and what each has said.
+
+From it alone follow who brought a job down, what is said at its end, and its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_hvd.core import contract
+from tf_hvd.launch.job import processes
+
+_RAISED = 1  # the exit code of a program that an exception ends
+_SAID_OF_RANK = (
+    *(contract.JOINED, contract.LEFT, contract.EXITS, contract.ASKED, contract.RAISED),
+    *(contract.RUNS, contract.ENDED),
+)
+
+
+@dataclass
+class Rank:
+    """One rank of this machine."""
+
+    process: int = 0
+    """Its program's; 0: it has not reported."""
+    said: dict[str, int] = field(default_factory=dict)
+    """When it said what of `_SAID_OF_RANK`, in nanoseconds of the clock."""
+    segments: list[str] = field(default_factory=list)
+    """Of MPI's, in /dev/shm, when it joined."""
+    where: str = ""
+    """Where its program raised the exception that ended it."""
+    exception: str = ""
+    """That exception; empty if none did."""
+    code: int | None = None
+    """How its program ended: the exit code, or minus the signal; None: not known."""
+    kept: bool = False
+    """Whether a keeper waits for its end, and tells it."""
+
+    def is_cut_short(self) -> bool:
+        """Whether it has not ended well, or not by itself."""
+        return self.kept and self.code != 0
+
+    def began_to_end(self) -> int:
+        """When its program raised, or began to leave the job or, at the latest, has ended.
+
+        Others may be told of it, and end, before it has. In nanoseconds.
+        """
+        ends = (contract.RAISED, contract.EXITS, contract.ENDED)
+        return min(self.said[what] for what in ends if what in self.said)
+
+
+class JobState:
+    """The ranks of this machine. Any thread.
+
+    What is asked of it are facts of the moment; ask when the agent has settled.
+
+    Args:
+        job: the job's name.
+    """
+
+    def __init__(self, job: str = "") -> None:
+        self.job = job
+        """The job's name."""
+        self.killed_before = processes.killed_for_memory()
+        """How many processes the kernel had killed for memory when the job began; None: unknown."""
+        self._lock = threading.Lock()
+        self._ranks: dict[int, Rank] = {}  # guarded by _lock
+        self.recordings: dict[int, int] = {}
+        """The file in which each such rank's calls are recorded, by rank."""
+        self.sessions: set[int] = set()
+        """The sessions that the launcher has put their processes into."""
+        self._called: set[int] = set()  # processes that have called `init`
+        self._callers: set[int] = set()  # ranks that have called it for all ranks
+        self._alone: set[int] = set()  # and those of them that joined no job
+        self._inner: set[str] = set()  # what was said of jobs that ranks have started
+
+    def hear(self, message: dict[str, Any], load: bytes) -> None:
+        """Takes what a rank, its keeper or a job that it has started has said."""
+        what = message["do"]
+        with self._lock:
+            if what == contract.CALLED:
+                self._called.add(int(message["process"]))
+                if message["rank"] is not None:
+                    self._callers.add(int(message["rank"]))
+            elif what == contract.ALONE:
+                self._alone.add(int(message["process"]))
+            elif what in (contract.NESTED, contract.INNER):
+                self._inner.add(what)
+            elif what in _SAID_OF_RANK:
+                self._hear_of_rank(what, message, load)
+
+    def _hear_of_rank(self, what: str, message: dict[str, Any], load: bytes) -> None:
+        rank = self._ranks.setdefault(int(message["rank"]), Rank())
+        rank.said[what] = int(message["time"])
+        if what == contract.RUNS:
+            rank.process, rank.kept = int(message["process"]), bool(message["kept"])
+            rank.code = None
+            self.sessions |= {processes.session(rank.process) or 0}
+        elif what == contract.ENDED:
+            rank.code = int(message["code"])
+        elif what == contract.JOINED:
+            rank.segments = [str(name) for name in message["segments"]]
+            for later in (contract.LEFT, contract.EXITS):
+                rank.said.pop(later, None)
+        elif what == contract.RAISED:
+            rank.where = str(message["where"])
+            rank.exception = load.decode(errors="replace")
+
+    def take_recording(self, number: int, file: int) -> None:
+        """Keeps the file in which a rank's calls are recorded, instead of the one before."""
+        with self._lock:
+            if number in self.recordings:
+                os.close(self.recordings[number])
+            self.recordings[number] = file
+
+    def close(self) -> None:
+        """Closes the recordings."""
+        with self._lock:
+            while self.recordings:
+                os.close(self.recordings.popitem()[1])
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """The process id of each rank that has reported, by rank."""
+        return {number: rank.process for number, rank in self._all().items() if rank.process}
+
+    def _all(self) -> dict[int, Rank]:
+        with self._lock:
+            return dict(self._ranks)
+
+    def _said(self, *what: str) -> set[int]:
+        """The ranks that have said any of this."""
+        return {n for n, rank in self._all().items() if any(each in rank.said for each in what)}
+
+    def segments(self) -> list[str]:
+        """What killed ranks may leave of MPI's in /dev/shm."""
+        return [name for rank in self._all().values() for name in rank.segments]
+
+    def joined(self) -> bool:
+        """Whether a rank of this machine has joined the job, or was told to stay out of it."""
+        return bool(self._said(contract.JOINED) or self._alone)
+
+    def called(self) -> bool:
+        """Whether a process of this machine has called `init`, be it in vain."""
+        return bool(self._called)
+
+    def has_called(self, number: int) -> bool:
+        """Whether a rank of this machine has."""
+        return self.ranks.get(number) in self._called
+
+    def started_jobs(self) -> bool:
+        """Whether a rank of this machine started a job of its own, which ranks joined."""
+        return contract.INNER in self._inner
+
+    def starts_jobs(self) -> bool:
+        """Whether a rank of this machine has started a job of its own, whatever becomes of it."""
+        return contract.NESTED in self._inner
+
+    def codes(self) -> dict[int, int]:
+        """The exit code, or minus the signal, of each rank of this machine that has ended badly.
+
+        Of those that an exception has ended it is that of an exception: at the end of another, who
+        was told of it, the launcher may end them before they have ended, or kill them. None of
+        Slurm's ranks, which start without our help.
+        """
+        codes = {}
+        for number, rank in self._all().items():
+            raised = contract.RAISED in rank.said
+            if raised and rank.code in (None, -signal.SIGTERM, -signal.SIGKILL):
+                codes[number] = _RAISED
+            elif rank.code:
+                codes[number] = rank.code
+        return codes
+
+    def began_to_end(self, number: int) -> int:
+        """See `Rank.began_to_end`."""
+        return self._all()[number].began_to_end()
+
+    def exception(self, number: int) -> tuple[str, str]:
+        """Where a rank's program raised the exception that ended it, and which; empty if none."""
+        rank = self._all().get(number, Rank())
+        return rank.where, rank.exception
+
+    def raised(self) -> dict[int, int]:
+        """The ranks of this machine whose program an exception ends, and their processes."""
+        told = self._said(contract.RAISED)
+        return {number: pid for number, pid in self.ranks.items() if number in told}
+
+    def asked(self) -> list[int]:
+        """The ranks of this machine that ended in order, since one of the job was asked to end."""
+        return sorted(self._said(contract.ASKED))
+
+    def ended_inside(self) -> list[int]:
+        """The ranks of this machine that ended with exit code 0 but never left the job."""
+        left = self._said(contract.LEFT, contract.EXITS)
+        inside = self._said(contract.JOINED) - left
+        return sorted(inside.difference(self.cut_short(), self._bad()))
+
+    def ended_before(self) -> list[int]:
+        """The ranks of this machine that ended with exit code 0 and had not called `init`.
+
+        None if no other rank has called it: then nobody waited for them.
+        """
+        elsewhere = self._said(contract.JOINED).union(self.cut_short(), self._bad())
+        return sorted(
+            number
+            for number, process in self.ranks.items()
+            if self._called and process not in self._called and number not in elsewhere
+        )
+
+    def awaited(self) -> list[int]:
+        """The ranks of this machine that have not called `init`, or are stopped, where others wait.
+
+        None where `init(comm)` may do without some.
+        """
+        waiting, ranks = self.in_init(), self.ranks
+        stopped = {each for each in waiting if processes.is_stopped(ranks[each])}
+        if not waiting - stopped:
+            return []
+        return sorted(stopped | ranks.keys() - self._callers - self._said(contract.JOINED))
+
+    def in_init(self) -> set[int]:
+        """The ranks of this machine that wait in `init` for all others."""
+        alive = {each for each, process in self.ranks.items() if processes.is_alive(process)}
+        return alive & self._callers - self._said(contract.JOINED)
+
+    def told_to_be_alone(self) -> list[int]:
+        """The ranks of this machine that `TF_HVD_ALONE=1` kept out, where others did join or wait.
+
+        None if all were: then nobody waited for them.
+        """
+        if not self._called - self._alone:
+            return []
+        return sorted(number for number, process in self.ranks.items() if process in self._alone)
+
+    def cut_short(self) -> list[int]:
+        """The ranks that have not ended well, or not by themselves; of this machine alone."""
+        return sorted(number for number, rank in self._all().items() if rank.is_cut_short())
+
+    def _bad(self) -> set[int]:
+        """The ranks of which a bad end is known."""
+        return {number for number, rank in self._all().items() if rank.code}
+
+    def failed(self) -> list[int]:
+        """The ranks of this machine at whose end the whole job is to end.
+
+        Those that a signal ended, and those that had joined the job and ended with an error,
+        unless they had left it by `shutdown()`. For a moment also one that has just ended well.
+        """
+        alive = processes.is_alive
+        ended = {number for number, process in self.ranks.items() if not alive(process)}
+        return [number for number in self.cut_short() if number in ended and self._broke(number)]
+
+    def _broke(self, number: int) -> bool:
+        """Whether a rank did not end well: not by itself, or in the job and with an error."""
+        code = self._all()[number].code
+        if code is None:
+            return True  # killed, and with it the process that was to say so
+        return code < 0 or number in self._said(contract.JOINED) - self._said(contract.LEFT)
+
+    def all_ended(self, here: int) -> bool:
+        """Whether all of this machine's `here` ranks have started, and have ended."""
+        pids = list(self.ranks.values())
+        return len(pids) >= here and not any(map(processes.is_alive, pids))

@@ -1,0 +1,228 @@
+"""What `tf_hvd run` and the ranks on its machine have of each other while a job runs.
+
+The agent's socket, at which a rank gets what comes from here, its standard input and error, and
+which hears all that ranks say; and a folder, for the files of MPI's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from tf_hvd.core import contract, messages
+from tf_hvd.launch.errors import UsageError
+from tf_hvd.launch.job.environment import MPI_RANK_VARIABLES
+from tf_hvd.launch.job.job_state import JobState
+from tf_hvd.launch.job.leftovers import Traces
+from tf_hvd.launch.job.terminal import Terminal
+from tf_hvd.launch.machine import proc, rank
+from tf_hvd.launch.machine.agent import SETTLED, Agent
+from tf_hvd.launch.machine.commits import Commits, Parts
+
+_FOREGROUND_MILLISECONDS = 500
+_ROOM = 1 << 18  # bytes of the temporary folder: MPI's and our own files take less
+
+
+class Home:
+    """What a job has on this machine for all of its starts. A context.
+
+    The agent; the commits of an elastic job; and who clears what is left if this process is killed.
+    """
+
+    def __init__(self) -> None:
+        self.job = f"tf_hvd-{secrets.token_hex(8)}"
+        """The job's name."""
+        self.traces = Traces(self.job)  # forks
+        self.parts = Parts()
+        """The parts of commits, of all machines."""
+        # What a rank of this machine hands in is in `tf_hvd run` with that.
+        self.commits = Commits(self.parts, lambda *_: None, lambda *_: None)
+        """What ranks of this machine have committed."""
+        self.session: Session | None = None
+        """The start that runs; for that one alone."""
+        self._serves = False
+        self._agent = Agent(self.job, self._hear)
+
+    def __enter__(self) -> Home:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._agent.close()
+        self.commits.close()
+        self.traces.clear()
+        self.traces.close()
+
+    def serve(self) -> None:
+        """Begins to hear the ranks. Starts threads, the first time."""
+        if not self._serves:
+            self._serves = True
+            self._agent.serve()
+
+    def settle(self, seconds: float = SETTLED) -> None:
+        """See `Agent.settle`."""
+        self._agent.settle(seconds)
+
+    def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        if "round" in message:
+            self.commits.answer(link, message, load)
+        elif self.session is not None:
+            self.session.hear(link, message, load)
+
+
+class Session:
+    """One start of a job. A context: at its end nothing of it is left.
+
+    Args:
+        home: of the job.
+        gives_input: whether rank 0 runs on this machine and gets its standard input.
+        outer: the job that a rank of which started this one; empty if none did.
+        terminal: reads the standard errors of this machine's ranks; None: they keep what they have.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        gives_input: bool = True,
+        outer: str = "",
+        terminal: Terminal | None = None,
+    ) -> None:
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix="tf_hvd-"))
+        except OSError as error:
+            raise UsageError(
+                f"no folder can be made in {error.filename or 'the temporary folder'}: "
+                f"{error.strerror}; set TMPDIR"
+            ) from error
+        home.traces.note_folder(self.folder)
+        self._check_room()
+        self.home = home
+        self.state = JobState(self.folder.name)
+        """What is known of its ranks."""
+        self._gives_input = gives_input
+        self._outer = outer
+        self._terminal = terminal
+        self._input: int | None = None
+        self._typed: int | None = None  # into which the terminal is copied
+        self._over = threading.Event()
+
+    def _check_room(self) -> None:
+        """Here MPI keeps files as well, and says but little of a folder that is full."""
+        room = self.folder / "room"
+        try:
+            room.write_bytes(bytes(_ROOM))
+            room.unlink()
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise UsageError(
+                f"the temporary folder {self.folder.parent} has no room for the {_ROOM >> 10} KiB "
+                f"that a job needs there: {error.strerror}; remove old files, or set TMPDIR to a "
+                "folder with more room"
+            ) from error
+
+    def __enter__(self) -> Session:
+        if self._gives_input:
+            self._input, self._typed = _standard_input()
+        self.home.session = self
+        self._tell_outer(contract.NESTED)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.home.session = None
+        if self._input is not None:
+            os.close(self._input)
+        if self.state.joined():
+            self._tell_outer(contract.INNER)
+        self.home.traces.clear()
+        self.state.close()
+
+    def _tell_outer(self, what: str) -> None:
+        """Tells the job that this one was started in, if there is one."""
+        if self._outer:
+            messages.tell(self._outer, {"do": what})
+
+    def serve(self) -> None:
+        """Begins to answer the ranks. Starts threads, beside which later starts are forked."""
+        if self._typed is not None:
+            arguments = (self._typed, self._over)
+            threading.Thread(target=_copy_terminal, args=arguments, daemon=True).start()
+        self.home.serve()
+
+    def hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        """Takes what a rank of this machine says."""
+        if message["do"] == contract.BEGINS:
+            number = int(message["rank"])
+            if message["process"] != messages.peer(link.socket)[0]:
+                # It is in a container of this machine, where processes have other numbers.
+                return link.send({"do": contract.BEGINS, "hands": None})
+            if link.files:
+                self.state.take_recording(number, link.files.pop(0))
+            return self._welcome(link, number)
+        self.state.hear(message, load)
+        if message["do"] == contract.JOINED:
+            self.home.traces.note_segments(self.state.segments())
+
+    def rank_of(self, process: int) -> int | None:
+        """The rank of this job that a process is of; none also of one that copies its output."""
+        environ = proc.environment(process)
+        if environ.get(contract.JOB) != self.home.job or _is_starter(process):
+            return None
+        numbers = [environ.get(name, "") for name in MPI_RANK_VARIABLES]
+        return next((int(number) for number in numbers if number.isdigit()), None)
+
+    def is_copier(self, process: int) -> bool:
+        """Whether a process copies the output of a rank of this job, until that is closed."""
+        return _is_starter(process) and rank.is_of_job(proc.arguments(process), self.home.job)
+
+    def _welcome(self, link: messages.Link, number: int) -> None:
+        """Hands a rank its standard input and error, as far as they come from here."""
+        handed = {}
+        if number == 0 and self._input is not None:
+            handed[contract.INPUT], self._input = self._input, None
+        if self._terminal is not None:
+            handed[contract.ERRORS] = self._terminal.errors(number)
+        link.send({"do": contract.BEGINS, "hands": list(handed)}, files=list(handed.values()))
+        for descriptor in handed.values():
+            os.close(descriptor)
+
+
+def _is_starter(process: int) -> bool:
+    return rank.__file__ in proc.arguments(process)
+
+
+def _standard_input() -> tuple[int | None, int | None]:
+    """What rank 0 reads: this process's own input, so that nothing but the rank consumes it.
+
+    And what the terminal is to be copied into, if that is where the input comes from: a rank is in
+    its background, where reading would stop it, so that we read for it.
+    """
+    if sys.stdin is None:
+        return None, None
+    return os.pipe() if os.isatty(0) else (os.dup(0), None)
+
+
+def _copy_terminal(to: int, over: threading.Event) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
+    typed = select.poll()
+    typed.register(0, select.POLLIN)
+    foreground = select.poll()
+    with contextlib.suppress(OSError):
+        while not over.is_set():
+            if not typed.poll(_FOREGROUND_MILLISECONDS) or over.is_set():
+                continue
+            if os.tcgetpgrp(0) != os.getpgrp():
+                foreground.poll(_FOREGROUND_MILLISECONDS)
+                continue
+            text = os.read(0, 4096)
+            if not text or not rank.write_all(to, text):
+                break
+    os.close(to)

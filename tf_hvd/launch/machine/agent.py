@@ -1,0 +1,279 @@
+"""Hears what the ranks of one machine say, at one socket without a file.
+
+`tf_hvd run` has one for its own machine. On the other machines of an elastic job, and of any job
+that is asked to end, this file is run, by an isolated Python, so it knows the standard library
+alone: it keeps the commits of its ranks and gives the ranks signals, speaks to `tf_hvd run` over
+its standard input and output, and ends when the input does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from tf_hvd.core import contract, messages
+    from tf_hvd.launch.machine import keeper, proc
+    from tf_hvd.launch.machine.commits import Commits, Parts
+    from tf_hvd.launch.machine.rank_signals import Ranks
+else:  # as a file
+    sys.path.append(os.path.dirname(__file__))
+    import keeper
+    import proc
+    from commits import Commits, Parts, contract, messages
+    from rank_signals import Ranks
+
+SETTLED = 2.0
+"""Seconds that what was said may take to be heard, at the end of a start."""
+# In seconds: between two looks; where nobody can be heard for a moment; and until an agent that is
+# killed has ended.
+_LOOK, _PAUSE, _OLD_ENDS = 0.002, 0.1, 5.0
+_GREETING = b"\0tf_hvd agent\n"  # what it writes first: a login may print whatever it likes before
+
+Hear = Callable[[messages.Link, dict[str, Any], bytes], None]
+"""Takes a message and its load; may answer over the link. Called by the link's thread."""
+
+
+class Agent:
+    """The socket of one job, and a thread for each connection to it.
+
+    Args:
+        job: its name.
+        hear: gets each message.
+        instead_of: what `tf_hvd run` calls this machine, where an agent that has lost it may be
+            here still, and is killed: of a network that is silent it may hear no end for hours.
+
+    Raises:
+        OSError: the name is taken, by another job or by this machine under another name.
+    """
+
+    def __init__(self, job: str, hear: Hear, instead_of: str = "") -> None:
+        self._hear = hear
+        self._lock = threading.Lock()
+        # Guarded by _lock. What is heard from a link is heard by the holder of the link's lock.
+        self._links: dict[messages.Link, threading.Lock] = {}
+        self._closed = False
+        self._listener = socket.socket(socket.AF_UNIX)
+        _bind(self._listener, job, instead_of)
+        self._listener.listen(socket.SOMAXCONN)
+
+    def serve(self) -> None:
+        """Begins to hear. Starts threads."""
+        threading.Thread(target=self._accept, name="agent", daemon=True).start()
+
+    def settle(self, seconds: float = SETTLED) -> None:
+        """Returns when all that was said by now has been heard; gives up after so many seconds."""
+        until = time.monotonic() + seconds
+        while self._has_unheard() and time.monotonic() < until:
+            time.sleep(_LOOK)
+
+    def close(self) -> None:
+        """Hears nobody any more."""
+        self._closed = True
+        with contextlib.suppress(OSError):  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                _is_readable([self._listener.fileno()], wait=True)
+                with self._lock:
+                    accepted, _ = self._listener.accept()
+                    link = messages.Link(accepted)
+                    if not messages.is_ours(accepted):
+                        link.close()
+                        continue
+                    lock = self._links[link] = threading.Lock()
+                threading.Thread(target=self._serve, args=(link, lock), daemon=True).start()
+            except (OSError, RuntimeError, ValueError):  # no descriptors or threads are left, say
+                time.sleep(_PAUSE)
+
+    def _serve(self, link: messages.Link, lock: threading.Lock) -> None:
+        with contextlib.suppress(EOFError, OSError, *messages.DAMAGE):
+            while True:
+                _is_readable([link.fileno()], wait=True)
+                with lock:
+                    self._hear(link, *link.receive())
+                    while link.has_rest():
+                        self._hear(link, *link.receive())
+        with self._lock:
+            del self._links[link]
+            link.close()
+
+    def _has_unheard(self) -> bool:
+        """Whether a message waits to be heard, or is being heard."""
+        with self._lock:
+            for lock in self._links.values():
+                if not lock.acquire(blocking=False):
+                    return True
+                lock.release()
+            files = (self._listener.fileno(), *(each.fileno() for each in self._links))
+            return _is_readable(file for file in files if file >= 0)  # those not closed meanwhile
+
+
+def _is_readable(files: Iterable[int], wait: bool = False) -> bool:
+    """Whether there is something to read from any of these, or an end; or waits for that."""
+    events = select.poll()
+    for file in files:
+        events.register(file, select.POLLIN)
+    return bool(events.poll(None if wait else 0))
+
+
+def _bind(listener: socket.socket, job: str, instead_of: str) -> None:
+    until = time.monotonic() + _OLD_ENDS
+    while True:
+        try:
+            return listener.bind(messages.address(job))
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            if not instead_of or not taken or time.monotonic() > until:
+                raise
+        with contextlib.suppress(OSError):
+            link = messages.connect(job)
+            old, _ = messages.peer(link.socket)
+            link.close()
+            if proc.arguments(old)[-2:] == [instead_of, job]:
+                os.kill(old, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def find_greeting(file: messages.Source) -> None:
+    """Reads until an agent begins to speak.
+
+    Raises:
+        EOFError: none does.
+    """
+    seen = b""
+    while not seen.endswith(_GREETING):
+        piece = file.read(1)
+        if not piece:
+            raise EOFError
+        seen = seen[-len(_GREETING) :] + piece
+
+
+class _Up:
+    """The way to `tf_hvd run`. Any thread."""
+
+    def __init__(self, stream: messages.Stream) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()  # guards what is written to it
+        # What `tf_hvd run` does not have yet, by rank and commit; guarded by a lock of its own: who
+        # says that it is there must not wait for who writes.
+        self._awaited_lock = threading.Lock()
+        self._awaited: dict[tuple[int, int], threading.Event] = {}
+
+    def tell(self, message: dict[str, Any], load: bytes = b"") -> None:
+        """Tells it; ends this process if it is gone."""
+        with self._lock:
+            try:
+                messages.send(self._stream, message, load)
+            except OSError:
+                os._exit(1)
+
+    def hand_on(self, rank: int, commit: int, load: bytes) -> None:
+        """Returns when it has a part."""
+        with self._awaited_lock:
+            there = self._awaited.setdefault((rank, commit), threading.Event())
+        self.tell({"do": contract.PART, "rank": rank, "commit": commit}, load)
+        there.wait()
+
+    def has(self, rank: int, commit: int) -> None:
+        """It has it."""
+        with self._awaited_lock:
+            awaited = self._awaited.pop((rank, commit), None)
+        if awaited is not None:
+            awaited.set()
+
+    def forgot(self, after: int, last: int) -> None:
+        """Tells it what was forgotten."""
+        self.tell({"do": contract.FORGET, "after": after, "last": last})
+
+
+class Away:
+    """The agent of another machine than that of `tf_hvd run`.
+
+    Args:
+        job: the job's name.
+        to: the way to `tf_hvd run`.
+        machine: see `Agent`; empty for one that does not hear its ranks.
+    """
+
+    def __init__(self, job: str, to: messages.Stream, machine: str = "") -> None:
+        self._job, self._up = job, _Up(to)
+        self._ranks: Ranks | None = None  # once they are to end
+        self.commits = Commits(Parts(), self._up.hand_on, self._up.forgot)
+        """What they have committed."""
+        self.agent = Agent(job, self._hear, machine) if machine else None
+        """Hears them."""
+
+    def obey(self, source: messages.Source) -> None:
+        """Does what `tf_hvd run` says, until it says no more."""
+        self._up.tell({"do": contract.READY})
+        with contextlib.suppress(EOFError, *messages.DAMAGE):
+            while True:
+                message, load = messages.receive(source)
+                what = message.get("do")
+                if what == contract.PART:
+                    self.commits.parts.put(message["rank"], message["commit"], load)
+                elif what == contract.HAVE:
+                    self._up.has(message["rank"], message["commit"])
+                elif what == contract.ROUND:
+                    self.commits.begin(message["number"])
+                elif what == contract.READY:
+                    self._up.tell({"do": contract.READY})
+                elif what == contract.NOTIFY:
+                    self.commits.notify(message["number"], message["says"])
+                else:
+                    self._signal(what, message)
+        if self._ranks is not None:
+            self._ranks.to_keepers(keeper.RELEASE)
+            self._ranks.wait_for_keepers()
+
+    def _signal(self, what: object, message: dict[str, Any]) -> None:
+        """Gives the ranks of this machine a signal, or tells which of them have not ended."""
+        self._ranks = self._ranks or Ranks(self._job)
+        if what == contract.TO_KEEPERS:
+            self._ranks.to_keepers(int(message["signal"]))
+        elif what == contract.TO_PROGRAMS:
+            self._ranks.to_programs(int(message["signal"]))
+        elif what == contract.LOOK:
+            self._up.tell({"do": contract.LOOK, "ranks": self._ranks.alive()})
+
+    def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        if message["do"] == contract.BEGINS:
+            link.send({"do": contract.BEGINS, "hands": None})
+        elif "round" in message:
+            self.commits.answer(link, message, load)
+
+
+def main(arguments: Iterable[str]) -> None:
+    """Does what `tf_hvd run` says, until the standard input ends.
+
+    Args:
+        arguments: what `tf_hvd run` calls this machine (see `Away`), and the job's name.
+    """
+    machine, job = arguments
+    # It ends with its input, and not with ranks that are asked to end.
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    away = Away(job, sys.stdout.buffer, machine)
+    sys.stdout.buffer.write(_GREETING)
+    sys.stdout.buffer.flush()
+    if away.agent:
+        away.agent.serve()
+    away.obey(sys.stdin.buffer)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

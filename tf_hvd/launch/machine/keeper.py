@@ -1,0 +1,199 @@
+"""Waits for a rank's program, which it has started, and tells the launcher how it has ended.
+
+A process between the MPI's launcher and the program, for each rank. Part of rank.py and agent.py,
+which are run as files by an isolated Python: it knows the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING or __package__:
+    from tf_hvd.core import contract, messages
+    from tf_hvd.launch.machine import proc
+else:  # as a file
+    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "core"))
+    import contract
+    import messages
+    import proc
+
+# What a keeper is told (rank_signals.py): to hold its rank's end back, and no longer.
+HOLD, RELEASE = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
+# What is for the program alone, of what comes to both.
+_NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# In seconds: between two looks whether the launcher is there, and from SIGTERM to SIGKILL.
+_LOOK, _GRACE = 2.0, 5.0
+_PMI = "PMI_FD"  # MPICH's, and MPIs that come from it
+
+
+def watch_child(
+    link: messages.Link | None,
+    rank: int,
+    launcher: int,
+    save: Callable[[], None],
+    kept: Collection[str] = (),
+) -> None:
+    """Forks: the child returns and becomes the rank, this process tells that it runs, how it ends.
+
+    MPICH's launcher does not say which rank it was that ended the job, and Open MPI's only if
+    others ran still. A signal that the launcher sends goes to both, as they are one process group.
+
+    Args:
+        link: to the agent; None on another machine.
+        rank: whose child it is.
+        launcher: the process that has started this one.
+        save: called at a bad end.
+        kept: files, by number, that `save` needs.
+    """
+    # From before the fork on: a keeper that got no core would not be known, or be ended.
+    handled = signal.pthread_sigmask(signal.SIG_BLOCK, _Keeper.HEARD | set(_NOT_OURS))
+    call_oneself(contract.KEEPER)
+    child = os.fork()
+    if child == 0:
+        call_oneself("python")
+        signal.pthread_sigmask(signal.SIG_SETMASK, handled)
+        return
+    keeper = _Keeper(child, launcher)
+    # The launcher waits for the end of some of these. But MPICH's kills us as well when nobody
+    # holds this one any more, before it is told how the rank has ended.
+    close_all({os.environ.get(_PMI, ""), *kept, *([str(link.fileno())] if link else [])})
+    tell(link, contract.RUNS, rank, process=child, kept=True)
+    for signum in _NOT_OURS:
+        signal.signal(signum, signal.SIG_IGN)
+    code = keeper.wait()
+    tell(link, contract.ENDED, rank, code=code)
+    if link is None and code:
+        save()
+    keeper.hold()
+    end_as(code)
+
+
+def end_as(code: int) -> NoReturn:
+    """Ends as a program has: with its exit code, or by that signal where it is negative."""
+    if code < 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if wanted
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def tell(link: messages.Link | None, what: str, rank: int, **more: int) -> None:
+    """Tells the agent, if there is one, something of a rank."""
+    if link is not None:
+        with contextlib.suppress(OSError):  # it is gone
+            link.send({"do": what, "rank": rank, "time": time.time_ns(), **more})
+
+
+def call_oneself(name: str) -> None:
+    """Gives this process a name, of at most 15 letters."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)
+
+
+def close_all(kept: Collection[str]) -> None:
+    """Closes all files but some, by number, and has /dev/null for the standard ones.
+
+    Who waits for the end of a program's output would wait for us too.
+    """
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and str(number) not in kept:
+            with contextlib.suppress(OSError):  # what has listed them
+                os.close(number)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+
+
+class _Keeper:
+    """Waits for a rank's program, `child`, which `launcher`, a process, has started.
+
+    The signals that it hears are blocked.
+    """
+
+    HEARD = frozenset({signal.SIGCHLD, HOLD, RELEASE})
+
+    def __init__(self, child: int, launcher: int) -> None:
+        self._child = child
+        self._launcher = launcher
+        self._held = False
+        self._segments: set[str] = set()  # that it had when it was to be held
+
+    def wait(self) -> int:
+        """Waits for the program's end; returns its exit code, or minus the signal.
+
+        Ends it if the launcher's process that has started it is gone, which has not ended it then:
+        both were killed.
+        """
+        orphaned = None
+        while True:
+            ended, status = os.waitpid(self._child, os.WNOHANG)
+            if ended:
+                # It may have been killed, and on another machine nobody else knows of them.
+                remove_segments(self._segments)
+                return os.waitstatus_to_exitcode(status)
+            if orphaned is None and os.getppid() != self._launcher:
+                orphaned = time.monotonic()
+                remove_segments(_segments_of(self._child))
+                with contextlib.suppress(OSError):  # what it has started as well, its data loaders
+                    os.killpg(os.getpgid(self._child), signal.SIGTERM)
+            elif orphaned is not None and time.monotonic() - orphaned >= _GRACE:
+                os.kill(self._child, signal.SIGKILL)
+            self._hear(_LOOK)
+
+    def hold(self) -> None:
+        """Returns when this end may be known, at which MPI's launchers may kill the other ranks.
+
+        They may be saving a checkpoint, where all are asked to end.
+        """
+        while self._hear(0.0):
+            pass
+        while self._held and os.getppid() == self._launcher:
+            self._hear(_LOOK)
+
+    def _hear(self, seconds: float) -> bool:
+        heard = signal.sigtimedwait(self.HEARD, seconds)
+        if heard is not None and heard.si_signo != signal.SIGCHLD:
+            self._held = heard.si_signo == HOLD
+            if self._held:
+                self._segments |= _segments_of(self._child)
+        return heard is not None
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """The options of a rank whose command line that is (rank.py); empty if it is none."""
+    for file, text in itertools.pairwise(words):
+        if os.path.basename(file) == "rank.py":
+            with contextlib.suppress(ValueError):
+                options: dict[str, Any] = json.loads(text)
+                return options
+    return {}
+
+
+def number_of(options: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+    """Which rank has these options and this environment."""
+    names = options["variables"]
+    return next((int(environ[name]) for name in names if environ.get(name, "").isdigit()), 0)
+
+
+def _segments_of(process: int) -> set[str]:
+    """The names in /dev/shm that a process uses."""
+    return {line.partition("/dev/shm/")[2] for line in proc.maps(process)}
+
+
+def remove_segments(names: Iterable[str]) -> None:
+    """Removes those in /dev/shm that are MPI's and nobody else removes; who uses one keeps it."""
+    for name in names:
+        if name.startswith(contract.MPI_SEGMENTS) and "/" not in name:
+            with contextlib.suppress(OSError):
+                os.unlink(f"/dev/shm/{name}")

@@ -1,0 +1,102 @@
+"""Finds the ranks of a job on one machine, and gives them and their keepers signals.
+
+Used by `tf_hvd run` for its own machine (grace.py), and by the agents of the others (agent.py),
+which know the standard library alone. A keeper is the process that waits for a rank's program
+(keeper.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or __package__:
+    from tf_hvd.core import contract
+    from tf_hvd.launch.machine import keeper, proc
+else:  # as a file
+    sys.path.append(os.path.dirname(__file__))
+    import keeper
+    import proc
+    from keeper import contract
+
+# In seconds: until keepers that have nothing to wait for have ended, and between two looks.
+_PATIENCE, _PAUSE = 3.0, 0.02
+
+
+class Ranks:
+    """The ranks of one job that run on this machine by now. One thread at a time.
+
+    Args:
+        job: its name, by which its keepers are known.
+    """
+
+    def __init__(self, job: str) -> None:
+        kin = proc.all_kin()
+        self._keepers = {pid: number for pid in kin if (number := _kept(pid, job)) >= 0}
+        self._programs = {pid: above for pid, (above, _) in kin.items() if above in self._keepers}
+
+    def alive(self) -> list[int]:
+        """Those whose program has not ended."""
+        return sorted(self._keepers[self._programs[pid]] for pid in self._alive())
+
+    def to_keepers(self, signum: int) -> None:
+        """Sends a signal to all keepers."""
+        _send(signum, (pid for pid in self._keepers if proc.name(pid) == contract.KEEPER))
+
+    def to_programs(self, signum: int) -> None:
+        """Sends a signal to the programs that have not ended, and to what runs below them.
+
+        As a terminal does: a shell hands none on to the Python that it waits for. Only within a
+        program's process group, and not to what it has started to outlive it, by `nohup`.
+        """
+        kin = proc.all_kin()
+        # In this order: `kin` has all that are alive.
+        alive = self._alive()
+        _send(signum, (pid for pid in kin if _is_with(pid, alive, kin)))
+
+    def wait_for_keepers(self) -> None:
+        """Returns when those whose program has ended have ended, too, which takes no time.
+
+        Then nothing of theirs is left, and MPI's launcher may be killed, which kills them.
+        """
+        until = time.monotonic() + _PATIENCE
+        busy = {self._programs[pid] for pid in self._alive()}
+        while any(proc.kin(pid) != proc.GONE for pid in self._keepers if pid not in busy):
+            if time.monotonic() > until:
+                return
+            time.sleep(_PAUSE)
+
+    def _alive(self) -> set[int]:
+        """The programs that have not ended."""
+        return {pid for pid, above in self._programs.items() if proc.kin(pid)[0] == above}
+
+
+def _is_with(process: int, programs: set[int], kin: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether a process is one of those programs, or below one of them and to end with it."""
+    program = process
+    while program and program not in programs:
+        program = kin.get(program, proc.GONE)[0]
+    if program in (0, process):
+        return program == process
+    stays = proc.ignores_hangup(process) and not proc.ignores_hangup(program)
+    return kin[process][1] == kin[program][1] and not stays
+
+
+def _send(signum: int, to: Iterable[int]) -> None:
+    for process in to:
+        with contextlib.suppress(OSError):  # it has just ended
+            os.kill(process, signum)
+
+
+def _kept(process: int, job: str) -> int:
+    """The number of the rank that a process is the keeper of; -1 if it is none of this job."""
+    if proc.name(process) != contract.KEEPER:
+        return -1
+    options = keeper.options_of(proc.arguments(process))
+    if options.get("job") != job:
+        return -1
+    return keeper.number_of(options, proc.environment(process))
