@@ -17,7 +17,7 @@ from typing import Any
 
 import tf_hvd.launch.commands.main as command
 
-PACKAGE = str(pathlib.Path(command.__file__).resolve().parent.parent)
+PACKAGE = str(pathlib.Path(command.__file__).resolve().parents[2])
 LAUNCHERS = ("prterun", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.mpich")
 START = "_start_run"
 """The function that the parser calls for `tf_hvd run`."""
