@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from tf_hvd.core import contract
-from tf_hvd.launch.job import culprit, interpreter, job_watch, processes
+from tf_hvd.core import contract, error_text
+from tf_hvd.launch.job import interpreter, job_watch, processes
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.run import _closing
 from tf_hvd.launch.job.session import Home, Session
@@ -168,8 +168,7 @@ def test_the_line_of_an_exception_that_says_what_happened(said, raised, line):
     state = JobState()
     said(state, contract.RAISED, 1, raised, where="t.py, line 5, in f")
     assert state.exception(1)[0] == "t.py, line 5, in f"
-    assert culprit.reason(1, state) == line.strip()
-    assert culprit.reason(0, state) == ""
+    assert error_text.short(state.exception(1)[1]) == line.strip()
 
 
 def test_a_rank_that_ends_well_before_init_is_named(environ, call, program):

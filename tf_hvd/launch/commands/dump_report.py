@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from tf_hvd.core.ranks_text import named
 from tf_hvd.launch.errors import UsageError
-from tf_hvd.launch.job.recordings import read_ends
 from tf_hvd.observe import failure
 from tf_hvd.observe.recording import FAILED, THROUGH, Dump, Recording, RecordingError, read
 
@@ -28,9 +28,8 @@ def show(folder: Path, as_json: bool) -> int:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
     except RecordingError as error:
         raise UsageError(str(error)) from error
-    ends = read_ends(dump.folder)
-    recordings = failure.of_one_job(dump.recordings, ends.first)
-    found = failure.explain(recordings, ends)
+    recordings = failure.of_one_job(dump.recordings, dump.first)
+    found = failure.explain(recordings, dump.first, dump.codes)
     if as_json:
         print(json.dumps(_report(recordings, found), indent=2))
     else:
@@ -66,12 +65,12 @@ def _page(recordings: Sequence[Recording], found: failure.Failure) -> list[str]:
     size = max(one.size for one in recordings)
     missing = sorted(set(range(size)) - {one.rank for one in recordings})
     if missing:
-        lines.append(f"no recording of {failure.named(missing)}")
+        lines.append(f"no recording of {named(missing)}")
     return lines
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return failure.named(ranks).partition(" ")[2]
+    return named(ranks).partition(" ")[2]
 
 
 def _about(one: Recording) -> str:
