@@ -41,9 +41,8 @@ def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, caps
     state = types.SimpleNamespace(
         ranks={0: 11, 1: 12},
         joined=bool,
-        called=bool,
-        started_jobs=bool,
-        starts_jobs=bool,
+        called=set(),
+        inner=set(),
         failed=list,
         awaited=list,
     )

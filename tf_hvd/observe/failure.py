@@ -364,34 +364,27 @@ def _difference(job: _Job) -> tuple[str, list[int]] | None:
 
 
 def _stuck(job: _Job) -> tuple[str, list[int]] | None:
-    """The rank whose data, in the end, others wait for."""
-    awaited: dict[int, Call] = {}
+    """The rank whose data, in the end, others wait for; none where they wait in a ring."""
+    waits: dict[int, Call] = {}
     for one in job.of.values():
         for call in one.calls:
             if call.order and _is_open(call) and call.awaited is not None:
-                awaited.setdefault(one.rank, call)
-    chain = _chain(job, {rank: call.awaited for rank, call in awaited.items()})
-    if not chain:
-        return None
-    waiting, last = chain
-    text = f"rank {waiting} waited in {awaited[waiting].title} for data of rank {last}"
-    return _sentence(text, job.after(last)), [last]
-
-
-def _chain(job: _Job, awaited: Mapping[int, int | None]) -> tuple[int, int] | None:
-    """The last two of a chain of ranks that wait for one another's data; None if it is a ring."""
+                waits.setdefault(one.rank, call)
+    awaited = {rank: call.awaited for rank, call in waits.items()}
     # A rank that was stopped may have waited itself just then: what the others saw counts.
     seen = [int(found[1]) for one in job.of.values() if (found := _SILENT.search(one.ended))]
-    for rank in awaited:
-        if seen and rank != seen[0]:
-            return rank, seen[0]
+    chains = [[rank, seen[0]] for rank in awaited if seen and rank != seen[0]]
     for rank in awaited:
         chain = [rank]
         while (last := awaited.get(chain[-1])) is not None and last not in chain:
             chain.append(last)
         if last is None:
-            return chain[-2], chain[-1]
-    return None  # data is on its way
+            chains.append(chain)
+    if not chains:
+        return None  # data is on its way
+    waiting, last = chains[0][-2:]
+    text = f"rank {waiting} waited in {waits[waiting].title} for data of rank {last}"
+    return _sentence(text, job.after(last)), [last]
 
 
 def _nothing(job: _Job) -> str:

@@ -21,10 +21,11 @@ from tf_hvd.core.printable import printable
 
 _MAGIC = b"tfhvdrec"
 _VERSION = 1
-# magic, version, bytes of header and slot, capacity, calls, rank, size, process, state, launched,
-# part, times, host, job, reason, end, when that was told, the first call that it failed, the first
-# that failed otherwise, its text
-_HEAD = struct.Struct("<8s4IQ3iI2i3q64s128s512s1024sqQQ1024s")
+_FORMAT = struct.Struct("<8sI")  # magic, version
+# bytes of header and slot, capacity, calls, rank, size, process, state, launched, part, times, host,
+# job, reason, end, when that was told, the first call that it failed, the last that failed
+# otherwise, its text
+_HEAD = struct.Struct("<3IQ3iI2i3q64s128s512s1024sqQQ1024s")
 # number, 4 times, bytes, part, step, order, operation, set, tensors, awaited, dimensions, then
 # kind, dtype, reduce_op, device, caller, code, then the shape, and what moves it
 _SLOT = struct.Struct("<Q5qd2qQ4i6B2x4q8s104s72s")
@@ -168,13 +169,14 @@ def parse(data: bytes) -> Recording:
         RecordingError: it is none, or of another version.
     """
     try:
-        magic, version, header, slot, capacity, made, *facts = _HEAD.unpack_from(data)
-        rank, size, process, state, launched, part, realtime, steady, left, *facts = facts
-        host, job, reason, ended, told, lost_call, failed_call, failed = facts
+        magic, version = _FORMAT.unpack_from(data)
         if magic != _MAGIC:
             raise RecordingError("this is no flight recorder's file")
         if version != _VERSION:
             raise RecordingError(f"version {version} of the format; this tf_hvd reads {_VERSION}")
+        header, slot, capacity, made, *facts = _HEAD.unpack_from(data, _FORMAT.size)
+        rank, size, process, state, launched, part, realtime, steady, left, *facts = facts
+        host, job, reason, ended, told, lost_call, failed_call, failed = facts
         if slot != _SLOT.size or len(data) < header + capacity * slot:
             raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
         slots = range(header, header + min(capacity, made) * slot, slot)

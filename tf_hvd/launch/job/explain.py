@@ -6,6 +6,7 @@ saves what they have recorded.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -22,7 +23,7 @@ from pathlib import Path
 from tf_hvd.core import contract, error_text
 from tf_hvd.core.printable import printable
 from tf_hvd.core.ranks_text import ranks_text
-from tf_hvd.launch.job import processes
+from tf_hvd.launch.job import interpreter, job_watch, processes
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.job_watch import TO_END, JobWatch, say
 from tf_hvd.launch.job.supervise import Ending, exit_code
@@ -75,6 +76,19 @@ def conclude(ending: Ending, state: JobState, watch: JobWatch, ranks: int) -> Ex
     if little := watch.shared_memory_text():
         say(little)
     return found
+
+
+def apart(code: int, options: argparse.Namespace, watch: JobWatch, program: str) -> int:
+    """Says that no rank has called `init()`, if one should have; returns the job's exit code."""
+    required = bool(options.require_init)
+    if required or (watch.trains_apart() and not code):
+        say(job_watch.apart_text(options.np, options.command, options.as_horovod, required))
+        return code or (_FAILED if required else 0)
+    aware = options.as_horovod or options.np == 1 or watch.knows_us()
+    python = watch.trains_apart() or interpreter.is_python(program)
+    if code and not aware and python and interpreter.is_for_horovod(options.command):
+        say(job_watch.failed_text())
+    return code
 
 
 def explain(

@@ -427,25 +427,10 @@ def _closing(
     end = End(found.code, host=found.host) if found else End(ending.code)
     joined = watch.joined()
     if joined is False:
-        return dataclasses.replace(end, code=_say_apart(options, end.code, watch, program))
+        return dataclasses.replace(end, code=explain.apart(end.code, options, watch, program))
     if joined is None and options.require_init:
         watching.say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
     return end
-
-
-def _say_apart(
-    options: argparse.Namespace, code: int, watch: watching.JobWatch, program: str
-) -> int:
-    """The same, for a job of which no rank called `init()`; returns its exit code."""
-    required = bool(options.require_init)
-    if required or (watch.trains_apart() and not code):
-        watching.say(watching.apart_text(options.np, options.command, options.as_horovod, required))
-        return code or (_FAILED if required else 0)
-    aware = options.as_horovod or options.np == 1 or watch.knows_us()
-    python = watch.trains_apart() or interpreter.is_python(program)
-    if code and not aware and python and interpreter.is_for_horovod(options.command):
-        watching.say(watching.failed_text())
-    return code
 
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
