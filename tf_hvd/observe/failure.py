@@ -127,13 +127,8 @@ class _Job:
     def __init__(
         self, recordings: Sequence[Recording], first: int | None, codes: Mapping[int, int]
     ) -> None:
-        told = {one.rank: lost(one.ended) for one in recordings}
-        gone = [each for of_rank in told.values() for each in of_rank]
-        self.died = next((each.rank for each in gone if each.why is None), None)
-        self.left = next((each.rank for each in gone if each.why is not None), None)
-        # At an orderly end, calls after it are what these still wanted.
-        self.in_order = {n for n, its in told.items() if any(each.why is not None for each in its)}
-        ends_badly = [one.told for one in recordings if one.told and one.rank not in self.in_order]
+        self.lost = {one.rank: lost(one.ended) for one in recordings}
+        ends_badly = [one.told for one in recordings if one.told and not self.tells_of_leaving(one)]
         end = min(ends_badly, default=0)
         self.of = {one.rank: self._until(end, one) for one in recordings}
         numbers = {one.launched: one.rank for one in recordings}
@@ -147,12 +142,21 @@ class _Job:
                 if not call.order and _is_open(call):
                     self.waits.setdefault(call.key, {}).setdefault(one.rank, call)
 
+    def gone(self, died: bool) -> int | None:
+        """The rank that died, or the one that left, as others were told; None: they were not."""
+        gone = (each for told in self.lost.values() for each in told)
+        return next((each.rank for each in gone if (each.why is None) is died), None)
+
+    def tells_of_leaving(self, one: Recording) -> bool:
+        return any(each.why is not None for each in self.lost[one.rank])
+
     def _until(self, end: int, one: Recording) -> Recording:
         """Without the calls made after a bad end, if there was one: nobody could join in them.
 
-        The rank may not have been told of it: it was stopped, and goes on as it is ended.
+        The rank may not have been told of it: it was stopped, and goes on as it is ended. At an
+        orderly end it is told of, the calls after it are what it still wanted.
         """
-        if not end or (one.told and one.rank in self.in_order):
+        if not end or (one.told and self.tells_of_leaving(one)):
             return one
         return replace(one, calls=tuple(call for call in one.calls if call.submitted <= end))
 
@@ -263,7 +267,7 @@ def _disagreement(job: _Job) -> tuple[str, list[int]] | None:
 
 def _death(job: _Job) -> tuple[str, list[int]] | None:
     """A rank that surely died."""
-    rank, first = job.died, job.first
+    rank, first = job.gone(died=True), job.first
     if rank is None and first is not None:
         left = first not in job.of or job.of[first].state in (THROUGH, FAILED)
         rank = first if job.codes.get(first, 0) < 0 or not left else None
@@ -318,11 +322,11 @@ def _failure(job: _Job) -> tuple[str, list[int]] | None:
         one = min(left, key=lambda each: each.left)
         text = f"rank {one.rank} left the job: {_shortened(one.reason)}"
         return _sentence(text, job.after(one.rank), job.others(one.rank)), [one.rank]
-    if job.left is None or job.left in job.of:
+    rank = job.gone(died=False)
+    if rank is None or rank in job.of:
         return None
-    text = next(one.ended for one in job.of.values() if one.rank in job.in_order)
-    others, after = job.others(job.left), job.after(job.left)
-    return _sentence(_shortened(text), others, after), [job.left]
+    text = next(one.ended for one in job.of.values() if job.tells_of_leaving(one))
+    return _sentence(_shortened(text), job.others(rank), job.after(rank)), [rank]
 
 
 def _shortened(text: str) -> str:
@@ -331,7 +335,7 @@ def _shortened(text: str) -> str:
 
 def _early_end(job: _Job) -> tuple[str, list[int]] | None:
     """A rank that had made all its calls, while others still waited for it."""
-    rank = job.left
+    rank = job.gone(died=False)
     if rank is None or not job.waits or job.of[rank].state != THROUGH:
         return None
     text = f"rank {rank} came to its end before the others: {job.of[rank].reason}"
@@ -364,27 +368,34 @@ def _difference(job: _Job) -> tuple[str, list[int]] | None:
 
 
 def _stuck(job: _Job) -> tuple[str, list[int]] | None:
-    """The rank whose data, in the end, others wait for; none where they wait in a ring."""
+    """The rank whose data, in the end, others wait for."""
     waits: dict[int, Call] = {}
     for one in job.of.values():
         for call in one.calls:
             if call.order and _is_open(call) and call.awaited is not None:
                 waits.setdefault(one.rank, call)
-    awaited = {rank: call.awaited for rank, call in waits.items()}
+    chain = _chain(job, {rank: call.awaited for rank, call in waits.items()})
+    if not chain:
+        return None
+    waiting, last = chain[-2:]
+    text = f"rank {waiting} waited in {waits[waiting].title} for data of rank {last}"
+    return _sentence(text, job.after(last)), [last]
+
+
+def _chain(job: _Job, awaited: Mapping[int, int | None]) -> list[int]:
+    """Ranks that wait for one another's data; none if they do so in a ring: it is on its way."""
     # A rank that was stopped may have waited itself just then: what the others saw counts.
     seen = [int(found[1]) for one in job.of.values() if (found := _SILENT.search(one.ended))]
-    chains = [[rank, seen[0]] for rank in awaited if seen and rank != seen[0]]
+    for rank in awaited:
+        if seen and rank != seen[0]:
+            return [rank, seen[0]]
     for rank in awaited:
         chain = [rank]
         while (last := awaited.get(chain[-1])) is not None and last not in chain:
             chain.append(last)
         if last is None:
-            chains.append(chain)
-    if not chains:
-        return None  # data is on its way
-    waiting, last = chains[0][-2:]
-    text = f"rank {waiting} waited in {waits[waiting].title} for data of rank {last}"
-    return _sentence(text, job.after(last)), [last]
+            return chain
+    return []
 
 
 def _nothing(job: _Job) -> str:

@@ -22,9 +22,8 @@ from tf_hvd.core.printable import printable
 _MAGIC = b"tfhvdrec"
 _VERSION = 1
 _FORMAT = struct.Struct("<8sI")  # magic, version
-# bytes of header and slot, capacity, calls, rank, size, process, state, launched, part, times, host,
-# job, reason, end, when that was told, the first call that it failed, the last that failed
-# otherwise, its text
+# bytes of header and slot, capacity, calls, rank, size, process, state, launched, part, times,
+# host, job, reason, ended, told, and of failed calls as in `Recording`
 _HEAD = struct.Struct("<3IQ3iI2i3q64s128s512s1024sqQQ1024s")
 # number, 4 times, bytes, part, step, order, operation, set, tensors, awaited, dimensions, then
 # kind, dtype, reduce_op, device, caller, code, then the shape, and what moves it

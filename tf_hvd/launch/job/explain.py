@@ -57,17 +57,17 @@ class Explanation:
     """What the recordings tell; None where there are none."""
 
 
-def conclude(ending: Ending, state: JobState, watch: JobWatch, ranks: int) -> Explanation | None:
+def conclude(ending: Ending, state: JobState, watch: JobWatch, ranks: int) -> Explanation:
     """Says why a job has come to a bad end, and saves what its ranks of this machine have recorded.
 
-    None if it has ended well, or nothing is known of its ranks.
+    Nothing but the exit code is known of one that has ended well, or of whose ranks nothing is.
     """
     terminal = watch.terminal
     reported = terminal is not None and bool(state.ranks)
     if not (watch.outlived or (reported if ending.code else state.cut_short())):
         if ending.code and terminal:
             terminal.show_banner()
-        return None
+        return Explanation("", code=ending.code, known=False)
     screen = terminal.heard if terminal else Screen(lambda text: None)
     found = explain(ending, state, screen, ranks, recorded(state), watch.outlived)
     if terminal and not found.known:
@@ -76,6 +76,15 @@ def conclude(ending: Ending, state: JobState, watch: JobWatch, ranks: int) -> Ex
     if little := watch.shared_memory_text():
         say(little)
     return found
+
+
+def interrupted(state: JobState, watch: JobWatch) -> None:
+    """Says how a job has ended that was asked to: nothing need be wrong with it."""
+    if asked := watch.asked_text():
+        say(asked)
+    folder, _ = save(state, None)
+    if folder:
+        say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {folder}")
 
 
 def apart(code: int, options: argparse.Namespace, watch: JobWatch, program: str) -> int:
@@ -133,7 +142,7 @@ def _find(
     first = _first_ended(state, all_here=len(state.ranks) >= ranks and not before)
     if ending.signum and not (first and state.began_to_end(first[0]) < ending.time_ns):
         how = _signal_text(ending.signum)
-        cure = "" if ending.signum in _CRASHES else _who_sent(ending.signum, state)
+        cure = "" if ending.signum in _CRASHES else _where_to_look(-ending.signum, state)
         return Explanation(f"the MPI launcher was ended by {how}, and its ranks with it", cure=cure)
     if asked := sorted(state.said(contract.ASKED)):
         return Explanation(
@@ -255,25 +264,19 @@ def _blamed(first: tuple[int, int] | None, state: JobState, screen: Screen) -> E
     gone = failure.lost(told)
     if not gone:
         return None
-    number, host, how, left = gone[-1]
-    died, why = left is None, left or ""
-    came_to_end = why.startswith(error_text.PROGRAM_ENDED)
-    said, code = screen.last_words.get(number), state.codes().get(number)
+    number, _, _, why = gone[-1]
     if number not in state.ranks:
-        if came_to_end:
-            how = "was the first to end" + (f": its last line is {said.text!r}" if said else "")
-        elif not died:
-            how = f"was the first to leave the job: {why}"
-        what = error_text.shorten(f"rank {number}, on {host}, {how}")
-        return Explanation(what, cure=_see_above(number, screen) if said else "", host=host)
+        return _blamed_elsewhere(gone[-1], screen)
+    code = state.codes().get(number)
     # One that died may be noted after who was told of it; and of a rank that SIGTERM has ended
     # it is not known here whose that was, where ranks run on other machines.
-    if code is not None and (died or code == -signal.SIGTERM):
+    if code is not None and (why is None or code == -signal.SIGTERM):
         return _failed(number, code, state, screen)
-    if not first or code is not None or not came_to_end:
+    if not first or code is not None or not (why or "").startswith(error_text.PROGRAM_ENDED):
         return None  # that is the one that was told of it
-    waits = error_text.shorten(why.removeprefix(error_text.PROGRAM_ENDED))
+    waits = error_text.shorten((why or "").removeprefix(error_text.PROGRAM_ENDED))
     # As by sys.exit("no data"): Python prints that before the others are told of the end.
+    said = screen.last_words.get(number)
     last = f", its last line being {said.text!r}" if said else ""
     return Explanation(
         f"rank {number} came to the end of its program before rank {first[0]} did{last}{waits}",
@@ -282,30 +285,33 @@ def _blamed(first: tuple[int, int] | None, state: JobState, screen: Screen) -> E
     )
 
 
+def _blamed_elsewhere(one: failure.Lost, screen: Screen) -> Explanation:
+    said, how = screen.last_words.get(one.rank), one.how
+    if one.why is not None and one.why.startswith(error_text.PROGRAM_ENDED):
+        how = "was the first to end" + (f": its last line is {said.text!r}" if said else "")
+    elif one.why is not None:
+        how = f"was the first to leave the job: {one.why}"
+    what = error_text.shorten(f"rank {one.rank}, on {one.host}, {how}")
+    return Explanation(what, cure=_see_above(one.rank, screen) if said else "", host=one.host)
+
+
 def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanation:
     """Of a rank of this machine, by its exit code or minus its signal."""
     place, raised = state.exception(number)
     why = error_text.short(raised) if raised else ""
     # A program's own exception has another code, and its own code no exception.
-    again = code == contract.START_AGAIN and bool(why)
+    again = code == contract.START_AGAIN and raised
+    ended = "ended to be started again" if again else "was the first to end with an error"
     said = screen.last_words.get(number)
     # What a program prints last is its reason if it ends by itself: sys.exit("no data"), abort().
-    by_itself = code > 0 or -code == signal.SIGABRT
-    if not why and said and by_itself:
+    if not why and said and (code > 0 or -code == signal.SIGABRT):
         why = f"its last line is {said.text!r}"[: error_text.LONGEST]
         # From `init` on a rank tells of the exception that ends it: what it prints may be another.
         if said.raised and state.ranks.get(number) not in state.called:
             why, place = said.text, said.place
-    if place or (code > 0 and said):
-        cure = _see_above(number, screen)
-    elif code > 0:
-        cure = "it raised no exception: look where the program calls sys.exit or os._exit"
-    elif -code in _CRASHES:
-        cure = "a crash of native code: PYTHONFAULTHANDLER=1 shows the Python line it happened in"
-    else:
-        cure = _who_sent(-code, state)
-    how = _signal_text(-code) if code < 0 else f"exit code {code}"
-    ended = "ended to be started again" if again else "was the first to end with an error"
+    how = f"exit code {code}" if code > 0 else _signal_text(-code)
+    shown = place or (code > 0 and said)
+    cure = _see_above(number, screen) if shown else _where_to_look(code, state)
     return Explanation(
         f"rank {number} {ended} ({how})" + (f": {why}" if why else ""),
         "; ".join(filter(None, [place, _where(number, state)])),
@@ -316,9 +322,13 @@ def _failed(number: int, code: int, state: JobState, screen: Screen) -> Explanat
     )
 
 
-def _who_sent(signum: int, state: JobState) -> str:
-    """Where to look for the sender of a signal that ended a rank, or the launcher."""
-    if signum != signal.SIGKILL:
+def _where_to_look(code: int, state: JobState) -> str:
+    """For the reason of an exit code, or minus the signal, of a rank or the launcher."""
+    if code > 0:
+        return "it raised no exception: look where the program calls sys.exit or os._exit"
+    if -code in _CRASHES:
+        return "a crash of native code: PYTHONFAULTHANDLER=1 shows the Python line it happened in"
+    if -code != signal.SIGKILL:
         return "find out who sent it: tf_hvd run did not"
     before, now = state.killed_before, processes.killed_for_memory()
     if before is None or now is None:

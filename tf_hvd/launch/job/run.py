@@ -413,18 +413,14 @@ def _closing(
         return End(_FAILED, asked=ending.asked)
     state = session.state
     if ending.asked and not watch.outlived:
-        if asked := watch.asked_text():
-            watching.say(asked)
-        folder, _ = explain.save(state, None)
-        if folder:
-            watching.say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {folder}")
+        explain.interrupted(state, watch)
         return End(ending.code, asked=True)
     if watch.beside and ending.code == contract.START_AGAIN and not state.raised():
         return End(ending.code)
     found = explain.conclude(ending, state, watch, options.np)
-    if found and (watch.outlived or not ending.code):
-        return End(found.code, asked=ending.asked)
-    end = End(found.code, host=found.host) if found else End(ending.code)
+    end = End(found.code, ending.asked, found.host)
+    if watch.outlived or (found.code and not ending.code):
+        return end
     joined = watch.joined()
     if joined is False:
         return dataclasses.replace(end, code=explain.apart(end.code, options, watch, program))
