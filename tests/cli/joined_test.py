@@ -56,13 +56,13 @@ def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, caps
         assert watch.look()
     told = "TensorFlow has run for 0 s, and no rank has called tf_hvd.init()"
     assert capsys.readouterr().err.count(told) == 1
-    for known in ("called", "starts_jobs"):
-        setattr(state, known, lambda: True)
+    for known, facts in (("called", {11}), ("inner", {contract.NESTED})):
+        setattr(state, known, facts)
         watch = job_watch.JobWatch(session, ranks=2, here=2, start_timeout=None)
         for _ in range(3):
             watch.look()
         assert capsys.readouterr().err == ""
-        setattr(state, known, bool)
+        setattr(state, known, set())
 
 
 def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, program, closing):
