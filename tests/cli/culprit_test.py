@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job import culprit
+from tf_hvd.launch.job import explain
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.supervise import Ending
 from tf_hvd.launch.job.terminal import Screen
@@ -211,7 +211,7 @@ def ends(state, said):
 
 
 def found(state, ranks=2, screen=None, **ending):
-    return culprit.find(Ending(1, **ending), state, screen or Screen(print), ranks)
+    return explain.explain(Ending(9, **ending), state, screen or Screen(print), ranks)
 
 
 def test_sigterm_is_the_launchers_where_ranks_run_elsewhere(state, ends):
@@ -254,7 +254,7 @@ def test_who_was_told_of_a_rank_on_another_machine_is_not_the_culprit(state, end
     number = 3 if "rank 3" in told else 2
     assert found_.what.startswith(f"rank {number}, on beta, {what}")
     assert "[Op" not in found_.what
-    assert found_.code is None
+    assert found_.code == 9  # the launcher's
 
 
 @pytest.mark.parametrize("called", [True, False])
@@ -297,7 +297,7 @@ def test_a_rank_that_came_to_its_end_too_early_is_named(state, ends):
         "rank 1 came to the end of its program before rank 0 did; 'score' still needed it"
     )
     assert found_.cure.startswith("all ranks must make the same collective calls")
-    assert found_.code is None
+    assert found_.code == 9  # the launcher's
     screen = Screen(lambda text: None)
     screen.add(1, "no data\n", 0.0)  # by sys.exit("no data")
     assert found(state, screen=screen).what == (
@@ -345,9 +345,22 @@ def test_a_launcher_that_fails_after_a_rank_is_not_the_culprit(state, ends):
     assert told.what == "the MPI launcher was ended by signal 9, Killed, and its ranks with it"
 
 
+def test_a_launcher_that_outlives_its_ranks(state, ends):
+    """It waits for a machine that cannot be reached, whatever a rank here has ended for."""
+    screen = Screen(print)
+    told = explain.explain(Ending(137), state, screen, 4, outlived=True)
+    assert told.what.startswith("all ranks of this machine have ended, at least one of them")
+    assert told.code == 1
+    ends(0, 3, 10)
+    told = explain.explain(Ending(137), state, screen, 4, outlived=True)
+    assert told.what == "rank 0 was the first to end with an error (exit code 3)"
+    assert "it may have waited for a machine that cannot be reached" in told.cure
+    assert (told.code, told.host) == (3, "")
+
+
 def test_lines_of_the_paragraph_can_be_read():
     """It was one line of 900 letters."""
-    text = culprit.end_text(1, culprit.Culprit("word " * 150, "here", "do this"))
+    text = explain.paragraph(explain.Explanation("word " * 150, "here", "do this", 1))
     assert max(map(len, text.splitlines())) <= 100
     assert text.splitlines()[0] == "tf_hvd run: the job ended with exit code 1"
     assert text.endswith("  where: here\n  next:  do this")

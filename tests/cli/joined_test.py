@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from tf_hvd.core import contract
-from tf_hvd.launch.job import culprit, interpreter, job_watch, processes
+from tf_hvd.core import contract, error_text
+from tf_hvd.launch.job import interpreter, job_watch, processes
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.run import _closing
 from tf_hvd.launch.job.session import Home, Session
@@ -41,9 +41,8 @@ def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, caps
     state = types.SimpleNamespace(
         ranks={0: 11, 1: 12},
         joined=bool,
-        called=bool,
-        started_jobs=bool,
-        starts_jobs=bool,
+        called=set(),
+        inner=set(),
         failed=list,
         awaited=list,
     )
@@ -57,13 +56,13 @@ def test_ranks_that_seem_to_train_apart_are_told_while_they_do(monkeypatch, caps
         assert watch.look()
     told = "TensorFlow has run for 0 s, and no rank has called tf_hvd.init()"
     assert capsys.readouterr().err.count(told) == 1
-    for known in ("called", "starts_jobs"):
-        setattr(state, known, lambda: True)
+    for known, facts in (("called", {11}), ("inner", {contract.NESTED})):
+        setattr(state, known, facts)
         watch = job_watch.JobWatch(session, ranks=2, here=2, start_timeout=None)
         for _ in range(3):
             watch.look()
         assert capsys.readouterr().err == ""
-        setattr(state, known, bool)
+        setattr(state, known, set())
 
 
 def test_a_rank_that_ends_well_inside_the_job_is_named(environ, family, call, program, closing):
@@ -168,8 +167,7 @@ def test_the_line_of_an_exception_that_says_what_happened(said, raised, line):
     state = JobState()
     said(state, contract.RAISED, 1, raised, where="t.py, line 5, in f")
     assert state.exception(1)[0] == "t.py, line 5, in f"
-    assert culprit.reason(1, state) == line.strip()
-    assert culprit.reason(0, state) == ""
+    assert error_text.short(state.exception(1)[1]) == line.strip()
 
 
 def test_a_rank_that_ends_well_before_init_is_named(environ, call, program):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tf_hvd.core import contract
-from tf_hvd.launch.job import culprit, job_watch, processes, shared_memory
+from tf_hvd.launch.job import explain, job_watch, processes, shared_memory
 from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.session import Home, Session
 from tf_hvd.launch.job.supervise import Ending
@@ -231,7 +231,7 @@ def test_who_is_alone_has_joined_as_far_as_it_can(said):
     said(state, contract.CALLED)
     assert state.told_to_be_alone() == [1]
     said(state, contract.JOINED)
-    found = culprit.find(Ending(3), state, Screen(print), 2)
+    found = explain.explain(Ending(3), state, Screen(print), 2)
     assert "rank 1 had TF_HVD_ALONE=1" in found.what
 
 

@@ -11,19 +11,12 @@ from hypothesis import given
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from recorded import SECOND, Job, call, moving, through, waiting
 
-from tf_hvd.observe.failure import Ends, explain, named, of_one_job
+from tf_hvd.observe.failure import explain, of_one_job
 from tf_hvd.observe.recording import FAILED, JOINED, THROUGH
 
 
 def job_of(size=4, common=511):
     return Job(size, common)
-
-
-def test_names_of_ranks():
-    assert named([3]) == "rank 3"
-    assert named([1, 0]) == "ranks 0 and 1"
-    assert named([0, 1, 2, 4, 7]) == "ranks 0 to 2, 4 and 7"
-    assert named(range(512)) == "ranks 0 to 511"
 
 
 def test_a_rank_that_never_called():
@@ -105,7 +98,7 @@ def test_a_disagreement_is_told_where_who_ended_first_has_no_recording():
     job.calls[0].append(job.next("x", code="disagreement"))
     job.end(0, FAILED, f"FailedPreconditionError: {text}")
     job.ends[0] |= {"failed_call": 4, "failed": text}
-    found = explain(job.recordings(without=(1,)), Ends(1, {1: 1}))
+    found = explain(job.recordings(without=(1,)), 1, {1: 1})
     assert found.sentence == (
         f"the ranks disagree from call 4 on, allreduce 'x' (train.py:88): {text}"
     )
@@ -118,7 +111,7 @@ def test_a_rank_that_dies_in_the_middle_of_a_call():
     for rank in (0, 2):
         job.calls[rank].append(moving(job.next("x"), 0.25, awaited=1, ended=job.now))
     job.told("rank 1 (host1) died", but=[1])
-    found = explain(job.recordings(), Ends(1, {1: -9}))
+    found = explain(job.recordings(), 1, {1: -9})
     assert found.ranks == (1,)
     assert found.sentence == (
         "rank 1 was ended by signal 9 (SIGKILL) in allreduce 'x' (train.py:88) after 3 of 8 MiB; "
@@ -264,7 +257,7 @@ def test_ranks_by_the_launcher_s_count():
     job = job_of(2, 5)
     job.calls[0].append(waiting(job.next("x")))
     turned = [dataclasses.replace(one, launched=1 - one.rank) for one in job.recordings()]
-    found = explain(turned, Ends(0, {0: -9}))
+    found = explain(turned, 0, {0: -9})
     assert found.ranks == (1,)
     assert found.sentence.startswith("rank 1 was ended by signal 9 (SIGKILL); ")
 
@@ -285,7 +278,7 @@ def test_a_death_counts_more_than_what_the_program_got_over():
     for rank in (0, 1):
         job.calls[rank].append(job.next("probe", code="disagreement"))
         job.ends[rank] |= {"failed_call": 6, "failed": "mismatch"}
-    found = explain(job.recordings(), Ends(1, {1: -9}))
+    found = explain(job.recordings(), 1, {1: -9})
     assert found.sentence.startswith("rank 1 was ended by signal 9 (SIGKILL)")
 
 
@@ -355,10 +348,8 @@ def test_any_recordings_get_a_sentence(size, data):
         job.end(rank, state, data.draw(st.text()), told=data.draw(st.text()))
         job.ends[rank] |= {"failed_call": data.draw(st.integers(0, 3)), "failed": "so"}
     without = data.draw(st.lists(st.integers(0, size - 1), max_size=size - 1))
-    ends = Ends(
-        data.draw(st.none() | st.integers(0, size - 1)), {0: data.draw(st.integers(-70, 9))}
-    )
-    found = explain(job.recordings(without), ends)
+    first, code = data.draw(st.none() | st.integers(0, size - 1)), data.draw(st.integers(-70, 9))
+    found = explain(job.recordings(without), first, {0: code})
     assert found.sentence
     assert all(0 <= rank < size for rank in found.ranks)
 

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_hvd.launch.job.recordings import read_ends
 from tf_hvd.observe import failure, recording
 
 ENVIRONMENT = pathlib.Path(sys.prefix)
@@ -125,7 +124,7 @@ class Job:
         """What the job's recordings tell, of all ranks `but` one."""
         dump = recording.read(self.folder / "dumps")
         kept = [one for one in dump.recordings if one.rank != but]
-        return failure.explain(kept, read_ends(dump.folder))
+        return failure.explain(kept, dump.first, dump.codes)
 
     def output(self) -> str:
         return (self.folder / "output").read_text(errors="replace")

@@ -24,3 +24,14 @@ def runs(numbers: Iterable[int]) -> list[list[int]]:
         else:
             found.append([number])
     return found
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Ranks as a sentence has them, however many: "rank 3", "ranks 0, 1 and 7", "ranks 0 to 6"."""
+    numbers = sorted(ranks)
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    parts = []
+    for run in runs(numbers):
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(each) for each in run]
+    return "ranks " + " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import signal
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from tf_hvd.core.ranks_text import runs
+from tf_hvd.core import error_text
+from tf_hvd.core.ranks_text import named
 from tf_hvd.observe.recording import (
     AGREED,
     ENDED,
@@ -26,12 +28,11 @@ from tf_hvd.observe.recording import (
 
 _WORLD = 0
 _OF_RANK = re.compile(r"rank (\d+): ")
-_DIED = re.compile(r"\brank (\d+) \([^()]*\) died\b")
 _SILENT = re.compile(r"\bno (?:data|answer) from rank (\d+) ")
-_LEFT = re.compile(r"\brank (\d+) \([^()]*\) left: ")
+# What ranks are told of one that is gone (docs/errors.md). Ahead: one may tell of another.
+_LOST = re.compile(r"(?=\brank (\d+) \(([^()]*)\) (died\b.*|left: (.*)))")
 _SHOWN_BEFORE = 6  # calls that are in order, before the difference
 _SHOWN_WAITING = 20  # calls that are not, those that were made first
-_NOT_CALLED, _NO_RECORDING, _FAILED = "not called", "no recording", "failed"
 _MEBIBYTE = 1 << 20
 _LONGEST = 160  # characters of a reason in the sentence
 
@@ -49,6 +50,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Failure:
+    """What went wrong among the ranks' calls."""
+
     sentence: str
     ranks: tuple[int, ...] = ()
     """Whose doing it was; empty if nobody's."""
@@ -56,14 +59,25 @@ class Failure:
     """The calls around the difference, in their order."""
 
 
-@dataclass(frozen=True)
-class Ends:
-    """What is known, besides, of the end of a job. Ranks by the launcher's count."""
+class Lost(NamedTuple):
+    """A rank that is gone, as others were told of it."""
 
-    first: int | None = None
-    """The rank that was the first to end badly."""
-    codes: Mapping[int, int] = field(default_factory=dict)
-    """The exit code, or minus the signal, of ranks that ended badly."""
+    rank: int
+    host: str
+    how: str
+    """As "died: its process ended", or "left: ValueError: no data"."""
+    why: str | None
+    """It left; None: it died."""
+
+
+def lost(text: str) -> list[Lost]:
+    """The ranks that are gone by what a rank was told, or by the exception that it then raised.
+
+    One that left since another one had left tells of that one last.
+    """
+    lines = (error_text.AFTER.sub("", line) for line in text.splitlines())
+    found = (each for line in lines for each in _LOST.finditer(line))
+    return [Lost(int(each[1]), each[2], each[3], each[4]) for each in found]
 
 
 def of_one_job(recordings: Sequence[Recording], first: int | None) -> list[Recording]:
@@ -87,17 +101,21 @@ def of_one_job(recordings: Sequence[Recording], first: int | None) -> list[Recor
     )
 
 
-def explain(recordings: Sequence[Recording], ends: Ends | None = None) -> Failure:
+def explain(
+    recordings: Sequence[Recording],
+    first: int | None = None,
+    codes: Mapping[int, int] | None = None,
+) -> Failure:
     """Says what went wrong.
 
     Args:
         recordings: of one job; at least one.
-        ends: what else is known.
+        first: the rank that was the first to end badly, by the launcher's count; None: not known.
+        codes: the exit code, or minus the signal, of ranks that ended badly, by the same.
     """
-    job = _Job(recordings, ends or Ends())
+    job = _Job(recordings, first, codes or {})
     for look in (_death, _disagreement, _failure, _gone, _early_end, _difference, _stuck):
-        found = look(job)
-        if found:
+        if found := look(job):
             sentence, ranks = found
             return Failure(sentence, tuple(ranks), _rows(job))
     return Failure(_nothing(job), (), _rows(job))
@@ -106,23 +124,45 @@ def explain(recordings: Sequence[Recording], ends: Ends | None = None) -> Failur
 class _Job:
     """The ranks' calls beside each other."""
 
-    def __init__(self, recordings: Sequence[Recording], ends: Ends) -> None:
-        ends_badly = [one.told for one in recordings if one.told and not _LEFT.search(one.ended)]
+    def __init__(
+        self, recordings: Sequence[Recording], first: int | None, codes: Mapping[int, int]
+    ) -> None:
+        self.lost = {one.rank: lost(one.ended) for one in recordings}
+        ends_badly = [one.told for one in recordings if one.told and not self.tells_of_leaving(one)]
         end = min(ends_badly, default=0)
-        self.of = {one.rank: _until_the_end(one, end) for one in recordings}
-        of_launched = {one.launched: one.rank for one in recordings}
-        self.ends = Ends(
-            of_launched.get(ends.first, ends.first) if ends.first is not None else None,
-            {of_launched.get(each, each): code for each, code in ends.codes.items()},
-        )
+        self.of = {one.rank: self._until(end, one) for one in recordings}
+        numbers = {one.launched: one.rank for one in recordings}
+        self.first = None if first is None else numbers.get(first, first)
+        self.codes = {numbers.get(each, each): code for each, code in codes.items()}
         self.size = max(one.size for one in recordings)
-        self.without = [rank for rank in range(self.size) if rank not in self.of]
         # By key, and by rank, those that are not in order.
         self.waits: dict[tuple[int, str], dict[int, Call]] = {}
         for one in self.of.values():
             for call in one.calls:
                 if not call.order and _is_open(call):
                     self.waits.setdefault(call.key, {}).setdefault(one.rank, call)
+
+    def gone(self, died: bool) -> int | None:
+        """The rank that died, or the one that left, as others were told; None: they were not."""
+        gone = (each for told in self.lost.values() for each in told)
+        return next((each.rank for each in gone if (each.why is None) is died), None)
+
+    def tells_of_leaving(self, one: Recording) -> bool:
+        return any(each.why is not None for each in self.lost[one.rank])
+
+    def _until(self, end: int, one: Recording) -> Recording:
+        """Without the calls made after a bad end, if there was one: nobody could join in them.
+
+        The rank may not have been told of it: it was stopped, and goes on as it is ended. At an
+        orderly end it is told of, the calls after it are what it still wanted.
+        """
+        if not end or (one.told and self.tells_of_leaving(one)):
+            return one
+        return replace(one, calls=tuple(call for call in one.calls if call.submitted <= end))
+
+    def calls(self, rank: int) -> tuple[Call, ...]:
+        """None if there is no recording of it."""
+        return self.of[rank].calls if rank in self.of else ()
 
     def members(self, process_set: int) -> list[int]:
         """The ranks of a process set, as far as they can be told."""
@@ -145,21 +185,17 @@ class _Job:
         }
         # Where ranks have gone on in the order, who waits has not learnt of it yet.
         learnt = max(self.last_order(each, key[0]) for each in waiting)
-        return [
-            each
-            for each in self.members(key[0])
-            if each not in waiting and each not in joined and not self.has_called(each, key, learnt)
-        ]
+        called = {
+            rank
+            for rank, one in self.of.items()
+            if any(call.key == key and call.order > learnt for call in one.calls)
+        }
+        return [each for each in self.members(key[0]) if each not in {*waiting, *joined, *called}]
 
     def last_order(self, rank: int, process_set: int) -> int:
         """The place of the last call of a set that a rank knows to be in order."""
-        calls = self.of[rank].calls if rank in self.of else ()
-        return max((call.order for call in calls if call.set == process_set), default=0)
-
-    def has_called(self, rank: int, key: tuple[int, str], learnt: int) -> bool:
-        """Whether a rank has a call in order of that name behind that place."""
-        calls = self.of[rank].calls if rank in self.of else ()
-        return any(call.key == key and call.order > learnt for call in calls)
+        orders = (call.order for call in self.calls(rank) if call.set == process_set)
+        return max(orders, default=0)
 
     def oldest(self) -> list[tuple[int, str]]:
         """What is waited for: what was called first before the rest, and join, which may, last."""
@@ -195,36 +231,8 @@ class _Job:
         }
         if not moving:
             return ""
-        return f"{named(moving)} {_were(moving)} in {next(iter(moving.values())).title}"
-
-
-def named(ranks: Iterable[int]) -> str:
-    """Ranks as a sentence has them: "rank 3", "ranks 0, 1 and 7", "ranks 0 to 6"."""
-    numbers = sorted(ranks)
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    parts = []
-    for run in runs(numbers):
-        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(each) for each in run]
-    return "ranks " + " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-
-
-def _were(ranks: Iterable[int]) -> str:
-    return "was" if len(list(ranks)) == 1 else "were"
-
-
-def _until_the_end(one: Recording, end: int) -> Recording:
-    """Without the calls that a program made after a bad end: nobody could have joined in them.
-
-    At an orderly end it is told of, the calls after it are what the others still wanted.
-
-    Args:
-        one: of a rank, which may not have been told: it was stopped, and goes on as it is ended.
-        end: when the first rank was told of a bad end; 0: none was.
-    """
-    if not end or (one.told and _LEFT.search(one.ended)):
-        return one
-    return replace(one, calls=tuple(call for call in one.calls if call.submitted <= end))
+        were = "was" if len(moving) == 1 else "were"
+        return f"{named(moving)} {were} in {next(iter(moving.values())).title}"
 
 
 def _is_open(call: Call) -> bool:
@@ -254,79 +262,53 @@ def _disagreement(job: _Job) -> tuple[str, list[int]] | None:
         ranks = [int(told[1]) if told else rank]
         text = _OF_RANK.sub("", text)
         where = f"a call of rank {ranks[0]} is wrong"
-    return _sentence(f"{where}, {call.title}: {text}"), ranks
+    return f"{where}, {call.title}: {text}", ranks
 
 
 def _death(job: _Job) -> tuple[str, list[int]] | None:
     """A rank that surely died."""
-    rank = _dead(job)
+    rank, first = job.gone(died=True), job.first
+    if rank is None and first is not None:
+        left = first not in job.of or job.of[first].state in (THROUGH, FAILED)
+        rank = first if job.codes.get(first, 0) < 0 or not left else None
     return None if rank is None else _died(job, rank)
 
 
 def _gone(job: _Job) -> tuple[str, list[int]] | None:
     """Who ended first, and badly, has no recording that says why."""
-    first = job.ends.first
-    return None if first is None or first in job.of else _died(job, first)
+    return None if job.first is None or job.first in job.of else _died(job, job.first)
 
 
 def _died(job: _Job, rank: int) -> tuple[str, list[int]]:
-    died = _how(job.ends, rank)
-    one = job.of.get(rank)
-    open_calls = [call for call in one.calls if _is_open(call)] if one else []
-    moving = [call for call in open_calls if call.order]
-    if one and moving:
-        begun = [call for call in moving if call.started]
-        call = (begun or moving)[0]
-        text = f"rank {rank} {died} in {call.title}{_progress(one, call)}"
-        return _sentence(text, job.others(rank)), [rank]
-    if open_calls:
-        text = f"rank {rank} {died} while it waited in {open_calls[0].title}"
-        return _sentence(text, job.others(rank)), [rank]
-    return _sentence(f"rank {rank} {died}", job.after(rank), job.others(rank)), [rank]
-
-
-def _how(ends: Ends, rank: int) -> str:
-    code = ends.codes.get(rank)
+    code = job.codes.get(rank)
     if code is None:
-        return "ended without leaving the job" if rank == ends.first else "died"
-    return f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
-
-
-def _dead(job: _Job) -> int | None:
-    """The rank that died; None if none did, or it is not known."""
-    told = [_DIED.search(one.ended) for one in job.of.values()]
-    for found in told:
-        if found:
-            return int(found[1])
-    first = job.ends.first
-    if first is None:
-        return None
-    left = first not in job.of or job.of[first].state in (THROUGH, FAILED)
-    return first if job.ends.codes.get(first, 0) < 0 or not left else None
+        how = "ended without leaving the job" if rank == job.first else "died"
+    elif code >= 0:
+        how = f"ended with exit code {code}"
+    else:
+        names = {int(each): f" ({each.name})" for each in signal.Signals}
+        how = f"was ended by signal {-code}{names.get(-code, '')}"
+    open_calls = [call for call in job.calls(rank) if _is_open(call)]
+    moving = [call for call in open_calls if call.order]
+    if moving:
+        call = next((each for each in moving if each.started), moving[0])
+        where, after = f" in {call.title}{_progress(job.of[rank], call)}", ""
+    elif open_calls:
+        where, after = f" while it waited in {open_calls[0].title}", ""
+    else:
+        where, after = "", job.after(rank)
+    return _sentence(f"rank {rank} {how}{where}", after, job.others(rank)), [rank]
 
 
 def _progress(one: Recording, call: Call) -> str:
     together = [each for each in one.calls if each.operation and each.operation == call.operation]
-    leader = together[0] if together else call
     size = sum(each.bytes for each in together)
     if not size or not call.started:
         return ""
-    return f" after {_amount(leader.part * size, size)} of {_amount(size, size)}{_unit(size)}"
-
-
-def _unit(size: float) -> str:
-    return " MiB" if size >= _MEBIBYTE else " bytes"
-
-
-def _amount(number: float, size: float) -> str:
-    return f"{number / _MEBIBYTE:.3g}" if size >= _MEBIBYTE else str(round(number))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
+    done = together[0].part * size
+    if size < _MEBIBYTE:
+        return f" after {round(done)} of {size} bytes"
+    return f" after {done / _MEBIBYTE:.3g} of {size / _MEBIBYTE:.3g} MiB"
 
 
 def _failure(job: _Job) -> tuple[str, list[int]] | None:
@@ -338,15 +320,12 @@ def _failure(job: _Job) -> tuple[str, list[int]] | None:
     ]
     if left:
         one = min(left, key=lambda each: each.left)
-        return _sentence(
-            f"rank {one.rank} left the job: {_shortened(one.reason)}",
-            job.after(one.rank),
-            job.others(one.rank),
-        ), [one.rank]
-    rank = _who_left(job)
+        text = f"rank {one.rank} left the job: {_shortened(one.reason)}"
+        return _sentence(text, job.after(one.rank), job.others(one.rank)), [one.rank]
+    rank = job.gone(died=False)
     if rank is None or rank in job.of:
         return None
-    text = next(one.ended for one in job.of.values() if _LEFT.search(one.ended))
+    text = next(one.ended for one in job.of.values() if job.tells_of_leaving(one))
     return _sentence(_shortened(text), job.others(rank), job.after(rank)), [rank]
 
 
@@ -354,17 +333,9 @@ def _shortened(text: str) -> str:
     return textwrap.shorten(text, _LONGEST, placeholder=" ...")
 
 
-def _who_left(job: _Job) -> int | None:
-    for one in job.of.values():
-        found = _LEFT.search(one.ended)
-        if found:
-            return int(found[1])
-    return None
-
-
 def _early_end(job: _Job) -> tuple[str, list[int]] | None:
     """A rank that had made all its calls, while others still waited for it."""
-    rank = _who_left(job)
+    rank = job.gone(died=False)
     if rank is None or not job.waits or job.of[rank].state != THROUGH:
         return None
     text = f"rank {rank} came to its end before the others: {job.of[rank].reason}"
@@ -389,9 +360,8 @@ def _difference(job: _Job) -> tuple[str, list[int]] | None:
                 number = max(job.last_order(each, key[0]) for each in job.of) + 1
                 pair = sorted([min(waiting), other])
                 text = f"{named(pair)} disagree from call {number} on"
-                return _sentence(
-                    f"{text}: {named(waiting)} called {call.title}, rank {other} {theirs[0].title}"
-                ), pair
+                others = f"{named(waiting)} called {call.title}"
+                return f"{text}: {others}, rank {other} {theirs[0].title}", pair
         text = f"{named(lacking)} never called {call.title}, in which {named(waiting)} waited"
         return _sentence(text, job.after(lacking[0])), lacking
     return None
@@ -399,33 +369,33 @@ def _difference(job: _Job) -> tuple[str, list[int]] | None:
 
 def _stuck(job: _Job) -> tuple[str, list[int]] | None:
     """The rank whose data, in the end, others wait for."""
-    awaited: dict[int, tuple[Call, int]] = {}
+    waits: dict[int, Call] = {}
     for one in job.of.values():
         for call in one.calls:
             if call.order and _is_open(call) and call.awaited is not None:
-                awaited.setdefault(one.rank, (call, call.awaited))
-    chain = _chain(job, awaited)
+                waits.setdefault(one.rank, call)
+    chain = _chain(job, {rank: call.awaited for rank, call in waits.items()})
     if not chain:
         return None
-    waiting, last = chain
-    text = f"rank {waiting} waited in {awaited[waiting][0].title} for data of rank {last}"
+    waiting, last = chain[-2:]
+    text = f"rank {waiting} waited in {waits[waiting].title} for data of rank {last}"
     return _sentence(text, job.after(last)), [last]
 
 
-def _chain(job: _Job, awaited: Mapping[int, tuple[Call, int]]) -> tuple[int, int] | None:
-    """The last two of a chain of ranks that wait for one another's data; None if it is a ring."""
+def _chain(job: _Job, awaited: Mapping[int, int | None]) -> list[int]:
+    """Ranks that wait for one another's data; none if they do so in a ring: it is on its way."""
     # A rank that was stopped may have waited itself just then: what the others saw counts.
     seen = [int(found[1]) for one in job.of.values() if (found := _SILENT.search(one.ended))]
     for rank in awaited:
         if seen and rank != seen[0]:
-            return rank, seen[0]
+            return [rank, seen[0]]
     for rank in awaited:
         chain = [rank]
-        while chain[-1] in awaited and awaited[chain[-1]][1] not in chain:
-            chain.append(awaited[chain[-1]][1])
-        if chain[-1] not in awaited:
-            return chain[-2], chain[-1]
-    return None  # data is on its way
+        while (last := awaited.get(chain[-1])) is not None and last not in chain:
+            chain.append(last)
+        if last is None:
+            return chain
+    return []
 
 
 def _nothing(job: _Job) -> str:
@@ -459,14 +429,14 @@ def _row(job: _Job, process_set: int, order: int, calls: Mapping[int, Call]) -> 
         if rank in calls:
             state = _state_text(calls[rank])
         else:
-            state = _NO_RECORDING if rank in job.without else _NOT_CALLED
+            state = "not called" if rank in job.of else "no recording"
         ranks.setdefault(state, []).append(rank)
     return Row(next(iter(calls.values())).title, order, ranks)
 
 
 def _state_text(call: Call) -> str:
     if call.state == ENDED and call.code != "aborted":
-        return ENDED if call.code == "ok" else _FAILED
+        return ENDED if call.code == "ok" else "failed"
     if call.started:
         return f"{MOVING}, {call.part:.0%}" if call.part else MOVING
     return AGREED if call.order else WAITING

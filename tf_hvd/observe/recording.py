@@ -7,6 +7,7 @@ killed, or be half a file.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import struct
@@ -20,13 +21,10 @@ from tf_hvd.core.printable import printable
 
 _MAGIC = b"tfhvdrec"
 _VERSION = 1
-# magic, version, bytes of header and slot, capacity, calls, rank, size, process, state, launched,
-# part, times
-_HEAD = struct.Struct("<8s4IQ3iI2i3q")
-_TEXTS = {"host": 64, "job": 128, "reason": 512, "ended": 1024}
-# when the end was told, the first call that it failed, the first that failed otherwise; its text
-_FAILED = struct.Struct("<qQQ")
-_FAILED_BYTES = 1024
+_FORMAT = struct.Struct("<8sI")  # magic, version
+# bytes of header and slot, capacity, calls, rank, size, process, state, launched, part, times,
+# host, job, reason, ended, told, and of failed calls as in `Recording`
+_HEAD = struct.Struct("<3IQ3iI2i3q64s128s512s1024sqQQ1024s")
 # number, 4 times, bytes, part, step, order, operation, set, tensors, awaited, dimensions, then
 # kind, dtype, reduce_op, device, caller, code, then the shape, and what moves it
 _SLOT = struct.Struct("<Q5qd2qQ4i6B2x4q8s104s72s")
@@ -50,6 +48,8 @@ _ALLREDUCE, _REDUCESCATTER = 0, 8
 _COMPILED = 1
 # A file in a folder of recordings, whose number is the launcher's of the rank.
 _NAME = re.compile(r"rank\.\d+")
+ENDS = "ends.json"
+"""A file in it, in which the launcher notes how the ranks ended."""
 
 
 class RecordingError(ValueError):
@@ -168,73 +168,52 @@ def parse(data: bytes) -> Recording:
         RecordingError: it is none, or of another version.
     """
     try:
-        magic, version, header, slot, capacity, *facts = _HEAD.unpack_from(data)
+        magic, version = _FORMAT.unpack_from(data)
         if magic != _MAGIC:
             raise RecordingError("this is no flight recorder's file")
         if version != _VERSION:
             raise RecordingError(f"version {version} of the format; this tf_hvd reads {_VERSION}")
+        header, slot, capacity, made, *facts = _HEAD.unpack_from(data, _FORMAT.size)
+        rank, size, process, state, launched, part, realtime, steady, left, *facts = facts
+        host, job, reason, ended, told, lost_call, failed_call, failed = facts
         if slot != _SLOT.size or len(data) < header + capacity * slot:
             raise RecordingError(f"the file is not whole: it has {len(data)} bytes")
-        return _parse(data, header, capacity, *facts)
+        slots = range(header, header + min(capacity, made) * slot, slot)
+        ahead = realtime - steady
+        calls = [_call(_SLOT.unpack_from(data, place), ahead) for place in slots]
     except struct.error as error:
         raise RecordingError(f"the file is not whole: it has {len(data)} bytes") from error
-
-
-def _parse(
-    data: bytes,
-    header: int,
-    capacity: int,
-    made: int,
-    rank: int,
-    size: int,
-    process: int,
-    state: int,
-    launched: int,
-    part: int,
-    realtime: int,
-    steady: int,
-    left: int,
-) -> Recording:
-    texts, at = {}, _HEAD.size
-    for name, length in _TEXTS.items():
-        texts[name] = _text(data[at : at + length])
-        at += length
-    told, lost_call, failed_call = _FAILED.unpack_from(data, at)
-    at += _FAILED.size
-    clock = _Clock(realtime - steady)
-    slots = (header + place * _SLOT.size for place in range(min(capacity, made)))
-    calls = [_call(_SLOT.unpack_from(data, slot), clock) for slot in slots]
     return Recording(
         rank=rank,
         size=size,
+        host=_text(host),
         process=process,
         launched=launched,
         part=part,
+        job=_text(job),
         began=realtime,
         state=_named(_STATES, state),
-        left=clock(left),
-        told=clock(told),
+        left=_moment(left, ahead),
+        reason=_text(reason),
+        told=_moment(told, ahead),
+        ended=_text(ended),
         lost_call=lost_call,
         failed_call=failed_call,
-        failed=_text(data[at : at + _FAILED_BYTES]),
+        failed=_text(failed),
         made=made,
         # One that is being filled has no number yet.
         calls=tuple(sorted((each for each in calls if each.number), key=lambda each: each.number)),
-        **texts,
     )
 
 
-@dataclass(frozen=True)
-class _Clock:
-    ahead: int
-    """Of the recorder's clock, nanoseconds."""
-
-    def __call__(self, moment: int) -> int:
-        return moment + self.ahead if moment else 0
+def _moment(steady: int, ahead: int) -> int:
+    """A time of the recorder's clock, which is so far behind, as one since the epoch."""
+    return steady + ahead if steady else 0
 
 
-def _call(values: tuple[Any, ...], clock: _Clock) -> Call:
-    number, submitted, agreed, started, ended, size, part, step, order, operation = values[:10]
+def _call(values: tuple[Any, ...], ahead: int) -> Call:
+    number, *times, size, part, step, order, operation = values[:10]
+    submitted, agreed, started, ended = (_moment(each, ahead) for each in times)
     in_set, tensors, awaited, dimensions, kind, dtype, reduce_op, device = values[10:18]
     caller, code, *shape = values[18:24]
     backend, name, source = map(_text, values[24:])
@@ -257,10 +236,10 @@ def _call(values: tuple[Any, ...], clock: _Clock) -> Call:
         operation=operation,
         part=part if 0 <= part <= 1 else 0.0,
         awaited=awaited - 1 if awaited else None,
-        submitted=clock(submitted),
-        agreed=clock(agreed),
-        started=clock(started),
-        ended=clock(ended),
+        submitted=submitted,
+        agreed=agreed,
+        started=started,
+        ended=ended,
         code=_named(CODES, code),
         source=source,
     )
@@ -286,6 +265,10 @@ class Dump:
     """What lies there and cannot be read, and why."""
     others: list[Path]
     """Folders with recordings of other jobs there, the one that began last first."""
+    first: int | None
+    """The rank that was the first to end badly, by the launcher's number; None: not known."""
+    codes: dict[int, int]
+    """The exit code, or minus the signal, of ranks that ended badly, as far as it is known."""
 
 
 def read(folder: Path) -> Dump:
@@ -319,7 +302,17 @@ def read(folder: Path) -> Dump:
     newest, *others = sorted(
         found, key=lambda where: max(one.began for one in found[where]), reverse=True
     )
-    return Dump(newest, sorted(found[newest], key=lambda one: one.launched), faults, others)
+    recordings = sorted(found[newest], key=lambda one: one.launched)
+    return Dump(newest, recordings, faults, others, *_ends(newest))
+
+
+def _ends(folder: Path) -> tuple[int | None, dict[int, int]]:
+    try:
+        noted = json.loads((folder / ENDS).read_text())
+        codes = {int(number): int(code) for number, code in noted["codes"].items()}
+        return None if noted["first"] is None else int(noted["first"]), codes
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None, {}
 
 
 def running() -> Iterator[tuple[int, Path]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,33 +47,6 @@ def _process(text: str) -> int:
     return int(text)
 
 
-def _start(options: argparse.Namespace) -> int:
-    jobs = _chosen(_running(), options.job)
-    if not jobs:
-        raise UsageError(
-            f"process {options.job} is no rank of a job, and has started none"
-            if options.job
-            else "no job runs here, of this user"
-        )
-    if len(jobs) > 1:
-        lines = [f"  {min(job.processes)}: {job.title}" for job in jobs]
-        raise UsageError("\n".join(["several jobs run here; give one of these processes:", *lines]))
-    (job,) = jobs
-    folder = ""
-    try:
-        for number, file in job.files.items():
-            recorded = os.open(file, os.O_RDONLY)
-            try:
-                folder = rank.save_recording(recorded, options.to, job.folder, number)
-            finally:
-                os.close(recorded)
-    except OSError as error:
-        raise UsageError(f"{error.filename or options.to}: {error.strerror}") from error
-    print(folder)
-    print(f"{job.title}: tf_hvd doctor {folder}", file=sys.stderr)
-    return 0
-
-
 @dataclass
 class _Job:
     name: str
@@ -84,13 +56,33 @@ class _Job:
     processes: set[int] = field(default_factory=set)
     """Those: the ranks, and who has started them."""
 
-    @property
-    def title(self) -> str:
+    def __str__(self) -> str:
         return f"{len(self.files)} of {self.size} ranks of job {self.name}"
 
-    @property
-    def folder(self) -> str:
-        return self.name.replace("/", "_")
+
+def _start(options: argparse.Namespace) -> int:
+    jobs = [job for job in _running() if options.job is None or _is_of(options.job, job)]
+    if not jobs:
+        raise UsageError(
+            f"process {options.job} is no rank of a job, and has started none"
+            if options.job
+            else "no job runs here, of this user"
+        )
+    if len(jobs) > 1:
+        lines = [f"  {min(job.processes)}: {job}" for job in jobs]
+        raise UsageError("\n".join(["several jobs run here; give one of these processes:", *lines]))
+    (job,) = jobs
+    folder = ""
+    try:
+        for number, path in job.files.items():
+            with path.open("rb") as file:
+                name = job.name.replace("/", "_")
+                folder = rank.save_recording(file.fileno(), options.to, name, number)
+    except OSError as error:
+        raise UsageError(f"{error.filename or options.to}: {error.strerror}") from error
+    print(folder)
+    print(f"{job}: tf_hvd doctor {folder}", file=sys.stderr)
+    return 0
 
 
 def _running() -> list[_Job]:
@@ -106,11 +98,5 @@ def _running() -> list[_Job]:
     return list(jobs.values())
 
 
-def _chosen(jobs: list[_Job], process: int | None) -> list[_Job]:
-    if process is None:
-        return jobs
-    return [
-        job
-        for job in jobs
-        if any(process == each or process in processes.ancestors(each) for each in job.processes)
-    ]
+def _is_of(process: int, job: _Job) -> bool:
+    return any(process in {each, *processes.ancestors(each)} for each in job.processes)

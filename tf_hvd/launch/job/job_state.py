@@ -15,10 +15,6 @@ from tf_hvd.core import contract
 from tf_hvd.launch.job import processes
 
 _RAISED = 1  # the exit code of a program that an exception ends
-_SAID_OF_RANK = (
-    *(contract.JOINED, contract.LEFT, contract.EXITS, contract.ASKED, contract.RAISED),
-    *(contract.RUNS, contract.ENDED),
-)
 
 
 @dataclass
@@ -27,30 +23,18 @@ class Rank:
 
     process: int = 0
     """Its program's; 0: it has not reported."""
+    kept: bool = False
+    """Whether a keeper waits for its end, and tells it."""
+    code: int | None = None
+    """How its program ended: the exit code, or minus the signal; None: not known."""
     said: dict[str, int] = field(default_factory=dict)
-    """When it said what of `_SAID_OF_RANK`, in nanoseconds of the clock."""
+    """When it said what, in nanoseconds of the clock."""
     segments: list[str] = field(default_factory=list)
     """Of MPI's, in /dev/shm, when it joined."""
     where: str = ""
     """Where its program raised the exception that ended it."""
     exception: str = ""
     """That exception; empty if none did."""
-    code: int | None = None
-    """How its program ended: the exit code, or minus the signal; None: not known."""
-    kept: bool = False
-    """Whether a keeper waits for its end, and tells it."""
-
-    def is_cut_short(self) -> bool:
-        """Whether it has not ended well, or not by itself."""
-        return self.kept and self.code != 0
-
-    def began_to_end(self) -> int:
-        """When its program raised, or began to leave the job or, at the latest, has ended.
-
-        Others may be told of it, and end, before it has. In nanoseconds.
-        """
-        ends = (contract.RAISED, contract.EXITS, contract.ENDED)
-        return min(self.said[what] for what in ends if what in self.said)
 
 
 class JobState:
@@ -64,33 +48,34 @@ class JobState:
 
     def __init__(self, job: str = "") -> None:
         self.job = job
-        """The job's name."""
         self.killed_before = processes.killed_for_memory()
         """How many processes the kernel had killed for memory when the job began; None: unknown."""
-        self._lock = threading.Lock()
-        self._ranks: dict[int, Rank] = {}  # guarded by _lock
         self.recordings: dict[int, int] = {}
         """The file in which each such rank's calls are recorded, by rank."""
         self.sessions: set[int] = set()
         """The sessions that the launcher has put their processes into."""
-        self._called: set[int] = set()  # processes that have called `init`
-        self._callers: set[int] = set()  # ranks that have called it for all ranks
-        self._alone: set[int] = set()  # and those of them that joined no job
-        self._inner: set[str] = set()  # what was said of jobs that ranks have started
+        self.called: set[int] = set()
+        """The processes that have called `init`, be it in vain."""
+        self.inner: set[str] = set()
+        """What was said of jobs that ranks have started."""
+        self._callers: set[int] = set()  # ranks that have called `init` for all ranks
+        self._alone: set[int] = set()  # processes of `called` that joined no job
+        self._lock = threading.Lock()
+        self._ranks: dict[int, Rank] = {}  # guarded by _lock
 
     def hear(self, message: dict[str, Any], load: bytes) -> None:
         """Takes what a rank, its keeper or a job that it has started has said."""
         what = message["do"]
         with self._lock:
             if what == contract.CALLED:
-                self._called.add(int(message["process"]))
+                self.called.add(int(message["process"]))
                 if message["rank"] is not None:
                     self._callers.add(int(message["rank"]))
             elif what == contract.ALONE:
                 self._alone.add(int(message["process"]))
             elif what in (contract.NESTED, contract.INNER):
-                self._inner.add(what)
-            elif what in _SAID_OF_RANK:
+                self.inner.add(what)
+            else:
                 self._hear_of_rank(what, message, load)
 
     def _hear_of_rank(self, what: str, message: dict[str, Any], load: bytes) -> None:
@@ -123,16 +108,16 @@ class JobState:
             while self.recordings:
                 os.close(self.recordings.popitem()[1])
 
+    def _all(self) -> dict[int, Rank]:
+        with self._lock:
+            return dict(self._ranks)
+
     @property
     def ranks(self) -> dict[int, int]:
         """The process id of each rank that has reported, by rank."""
         return {number: rank.process for number, rank in self._all().items() if rank.process}
 
-    def _all(self) -> dict[int, Rank]:
-        with self._lock:
-            return dict(self._ranks)
-
-    def _said(self, *what: str) -> set[int]:
+    def said(self, *what: str) -> set[int]:
         """The ranks that have said any of this."""
         return {n for n, rank in self._all().items() if any(each in rank.said for each in what)}
 
@@ -142,23 +127,7 @@ class JobState:
 
     def joined(self) -> bool:
         """Whether a rank of this machine has joined the job, or was told to stay out of it."""
-        return bool(self._said(contract.JOINED) or self._alone)
-
-    def called(self) -> bool:
-        """Whether a process of this machine has called `init`, be it in vain."""
-        return bool(self._called)
-
-    def has_called(self, number: int) -> bool:
-        """Whether a rank of this machine has."""
-        return self.ranks.get(number) in self._called
-
-    def started_jobs(self) -> bool:
-        """Whether a rank of this machine started a job of its own, which ranks joined."""
-        return contract.INNER in self._inner
-
-    def starts_jobs(self) -> bool:
-        """Whether a rank of this machine has started a job of its own, whatever becomes of it."""
-        return contract.NESTED in self._inner
+        return bool(self.said(contract.JOINED) or self._alone)
 
     def codes(self) -> dict[int, int]:
         """The exit code, or minus the signal, of each rank of this machine that has ended badly.
@@ -177,8 +146,12 @@ class JobState:
         return codes
 
     def began_to_end(self, number: int) -> int:
-        """See `Rank.began_to_end`."""
-        return self._all()[number].began_to_end()
+        """When a rank's program raised, or began to leave the job or, at the latest, has ended.
+
+        Others may be told of it, and end, before it has. In nanoseconds.
+        """
+        said, ends = self._all()[number].said, (contract.RAISED, contract.EXITS, contract.ENDED)
+        return min(said[what] for what in ends if what in said)
 
     def exception(self, number: int) -> tuple[str, str]:
         """Where a rank's program raised the exception that ended it, and which; empty if none."""
@@ -187,30 +160,42 @@ class JobState:
 
     def raised(self) -> dict[int, int]:
         """The ranks of this machine whose program an exception ends, and their processes."""
-        told = self._said(contract.RAISED)
+        told = self.said(contract.RAISED)
         return {number: pid for number, pid in self.ranks.items() if number in told}
 
-    def asked(self) -> list[int]:
-        """The ranks of this machine that ended in order, since one of the job was asked to end."""
-        return sorted(self._said(contract.ASKED))
+    def cut_short(self) -> list[int]:
+        """The ranks of this machine that have not ended well, or not by themselves."""
+        return sorted(n for n, rank in self._all().items() if rank.kept and rank.code != 0)
 
     def ended_inside(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 but never left the job."""
-        left = self._said(contract.LEFT, contract.EXITS)
-        inside = self._said(contract.JOINED) - left
-        return sorted(inside.difference(self.cut_short(), self._bad()))
+        inside = self.said(contract.JOINED) - self.said(contract.LEFT, contract.EXITS)
+        return sorted(inside.difference(self.cut_short()))
 
     def ended_before(self) -> list[int]:
         """The ranks of this machine that ended with exit code 0 and had not called `init`.
 
         None if no other rank has called it: then nobody waited for them.
         """
-        elsewhere = self._said(contract.JOINED).union(self.cut_short(), self._bad())
-        return sorted(
-            number
-            for number, process in self.ranks.items()
-            if self._called and process not in self._called and number not in elsewhere
-        )
+        if not self.called:
+            return []
+        came = self.said(contract.JOINED).union(self.cut_short())
+        ranks = self.ranks.items()
+        return sorted(n for n, process in ranks if process not in self.called and n not in came)
+
+    def told_to_be_alone(self) -> list[int]:
+        """The ranks of this machine that `TF_HVD_ALONE=1` kept out, where others did join or wait.
+
+        None if all were: then nobody waited for them.
+        """
+        if not self.called - self._alone:
+            return []
+        return sorted(number for number, process in self.ranks.items() if process in self._alone)
+
+    def in_init(self) -> set[int]:
+        """The ranks of this machine that wait in `init` for all others."""
+        alive = {each for each, process in self.ranks.items() if processes.is_alive(process)}
+        return alive & self._callers - self.said(contract.JOINED)
 
     def awaited(self) -> list[int]:
         """The ranks of this machine that have not called `init`, or are stopped, where others wait.
@@ -221,29 +206,7 @@ class JobState:
         stopped = {each for each in waiting if processes.is_stopped(ranks[each])}
         if not waiting - stopped:
             return []
-        return sorted(stopped | ranks.keys() - self._callers - self._said(contract.JOINED))
-
-    def in_init(self) -> set[int]:
-        """The ranks of this machine that wait in `init` for all others."""
-        alive = {each for each, process in self.ranks.items() if processes.is_alive(process)}
-        return alive & self._callers - self._said(contract.JOINED)
-
-    def told_to_be_alone(self) -> list[int]:
-        """The ranks of this machine that `TF_HVD_ALONE=1` kept out, where others did join or wait.
-
-        None if all were: then nobody waited for them.
-        """
-        if not self._called - self._alone:
-            return []
-        return sorted(number for number, process in self.ranks.items() if process in self._alone)
-
-    def cut_short(self) -> list[int]:
-        """The ranks that have not ended well, or not by themselves; of this machine alone."""
-        return sorted(number for number, rank in self._all().items() if rank.is_cut_short())
-
-    def _bad(self) -> set[int]:
-        """The ranks of which a bad end is known."""
-        return {number for number, rank in self._all().items() if rank.code}
+        return sorted(stopped | ranks.keys() - self._callers - self.said(contract.JOINED))
 
     def failed(self) -> list[int]:
         """The ranks of this machine at whose end the whole job is to end.
@@ -251,16 +214,15 @@ class JobState:
         Those that a signal ended, and those that had joined the job and ended with an error,
         unless they had left it by `shutdown()`. For a moment also one that has just ended well.
         """
-        alive = processes.is_alive
-        ended = {number for number, process in self.ranks.items() if not alive(process)}
-        return [number for number in self.cut_short() if number in ended and self._broke(number)]
-
-    def _broke(self, number: int) -> bool:
-        """Whether a rank did not end well: not by itself, or in the job and with an error."""
-        code = self._all()[number].code
-        if code is None:
-            return True  # killed, and with it the process that was to say so
-        return code < 0 or number in self._said(contract.JOINED) - self._said(contract.LEFT)
+        ranks = self._all()
+        inside = self.said(contract.JOINED) - self.said(contract.LEFT)
+        failed = []
+        for number in self.cut_short():
+            code = ranks[number].code
+            # None: it was killed, and with it the process that was to say so.
+            if code is None or code < 0 or number in inside:
+                failed.append(number)
+        return [each for each in failed if not processes.is_alive(ranks[each].process)]
 
     def all_ended(self, here: int) -> bool:
         """Whether all of this machine's `here` ranks have started, and have ended."""

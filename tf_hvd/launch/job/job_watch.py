@@ -13,9 +13,10 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from tf_hvd.core import contract
 from tf_hvd.core.printable import printable
 from tf_hvd.core.ranks_text import ranks_text
-from tf_hvd.launch.job import culprit, processes, recordings, shared_memory
+from tf_hvd.launch.job import processes, shared_memory
 from tf_hvd.launch.job.far_agent import FarAgent
 from tf_hvd.launch.job.grace import Elsewhere, Grace
 from tf_hvd.launch.job.session import Session
@@ -107,9 +108,9 @@ class JobWatch:
         self.killed: dict[int, str] = {}
         """What ranks had started and left running, which kept the launcher: names by process id."""
         self.ended_for = ""
-        """What to say where the job had to be ended: it did not start, or not end, in time."""
-        self.code = 1
-        """The exit code then."""
+        """What to say where the job had to be ended: it did not start in time."""
+        self.outlived = False
+        """Whether it had to be ended since all ranks of this machine had ended, but not it."""
         self.elsewhere = Elsewhere()
         """The job's other machines."""
         self._stayed: set[int] = set()  # ranks that had to be killed for a thread of theirs
@@ -176,7 +177,7 @@ class JobWatch:
 
     def trains_apart(self) -> bool:
         """Whether TensorFlow ran in several ranks, and none joined this job or one it started."""
-        elsewhere = self._state.joined() or self._state.started_jobs()
+        elsewhere = self._state.joined() or contract.INNER in self._state.inner
         return self._ranks > 1 and self._tensorflow and not elsewhere
 
     def shared_memory_text(self) -> str:
@@ -187,7 +188,7 @@ class JobWatch:
 
     def knows_us(self) -> bool:
         """Whether a rank has called `init`, be it in vain, or has started a job that has."""
-        return self._state.called() or self._state.started_jobs()
+        return bool(self._state.called) or contract.INNER in self._state.inner
 
     def joined(self) -> bool | None:
         """Whether ranks joined the job; None if no rank ran here, so that nothing is known."""
@@ -234,7 +235,7 @@ class JobWatch:
         if self._told_apart or not self._tensorflow or passed < _APART:
             return
         self._told_apart = True
-        known = self.knows_us() or self._state.starts_jobs()
+        known = self.knows_us() or contract.NESTED in self._state.inner
         if self._ranks > 1 and not known and self._state.ranks:
             say(
                 f"tf_hvd run: TensorFlow has run for {_APART:g} s, and no rank has called "
@@ -326,12 +327,7 @@ class JobWatch:
         self._ended = self._ended or now
         if now - self._ended < TO_END:
             return False
-        screen = self.terminal.heard if self.terminal else None
-        found = culprit.outlived(self._state, screen, TO_END)
-        self.code = found.code or self.code
-        recorded = recordings.read(self._state)
-        evidence = recordings.take(self._state, found.rank, os.environ, recorded)
-        self.ended_for = culprit.end_text(self.code, found, evidence)
+        self.outlived = True
         return True
 
     def _kill_who_stays(self) -> None:

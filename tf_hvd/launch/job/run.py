@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tf_hvd.core import contract
 from tf_hvd.launch.errors import UsageError, read_text
-from tf_hvd.launch.job import culprit, far_agent, interpreter, processes, recordings, shared_memory
+from tf_hvd.launch.job import explain, far_agent, interpreter, processes, shared_memory
 from tf_hvd.launch.job import job_watch as watching
 from tf_hvd.launch.job.allocation import (
     HOST_FILES,
@@ -54,7 +54,6 @@ from tf_hvd.launch.job.hosts import (
     parse_hosts,
     ranks_here,
 )
-from tf_hvd.launch.job.job_state import JobState
 from tf_hvd.launch.job.launchers import FAMILY_NAMES, LIBRARY_VARIABLE, Launcher, find_launcher
 from tf_hvd.launch.job.network import (
     closed_transports,
@@ -411,72 +410,23 @@ def _closing(
         watching.say(watching.killed_text(watch.killed))
     if watch.ended_for:
         watching.say(watch.ended_for)
-        return End(watch.code, asked=ending.asked)
-    if ending.asked:
-        _closing_asked(watch, session.state)
+        return End(_FAILED, asked=ending.asked)
+    state = session.state
+    if ending.asked and not watch.outlived:
+        explain.interrupted(state, watch)
         return End(ending.code, asked=True)
-    agreed = watch.beside and ending.code == contract.START_AGAIN and not session.state.raised()
-    if agreed:
+    if watch.beside and ending.code == contract.START_AGAIN and not state.raised():
         return End(ending.code)
-    cut_short = session.state.cut_short()
-    if not ending.code and cut_short:
-        recorded = recordings.read(session.state)
-        found = culprit.got_over(session.state, recorded) or culprit.cut_short(cut_short)
-        evidence = recordings.take(session.state, None, os.environ, recorded)
-        watching.say(culprit.end_text(_FAILED, found, evidence))
-        return End(_FAILED)
-    end = _closing_failed(options, ending, watch, session.state) if ending.code else End(0)
+    found = explain.conclude(ending, state, watch, options.np)
+    end = End(found.code, ending.asked, found.host)
+    if watch.outlived or (found.code and not ending.code):
+        return end
     joined = watch.joined()
     if joined is False:
-        code = _closing_apart(options, end.code, watch, program)
-        return dataclasses.replace(end, code=code)
+        return dataclasses.replace(end, code=explain.apart(end.code, options, watch, program))
     if joined is None and options.require_init:
         watching.say("tf_hvd run: --require-init: no rank ran here, so nobody knows if any joined")
     return end
-
-
-def _closing_asked(watch: watching.JobWatch, state: JobState) -> None:
-    """The same, for a job that was asked to end."""
-    if asked := watch.asked_text():
-        watching.say(asked)
-    evidence = recordings.take(state, None, os.environ, recordings.read(state))
-    if evidence.folder:
-        watching.say(f"tf_hvd run: what the ranks did last: tf_hvd doctor {evidence.folder}")
-
-
-def _closing_failed(
-    options: argparse.Namespace, ending: Ending, watch: watching.JobWatch, state: JobState
-) -> End:
-    """The same, for a job that failed: who it was."""
-    if watch.terminal is None or not state.ranks:
-        if watch.terminal:
-            watch.terminal.show_banner()
-        return End(ending.code)
-    recorded = recordings.read(state)
-    found = culprit.find(ending, state, watch.terminal.heard, options.np, recorded)
-    if not found.known:
-        watch.terminal.show_banner()
-    code = ending.code if found.code is None else found.code
-    evidence = recordings.take(state, found.rank, os.environ, recorded)
-    watching.say(culprit.end_text(code, found, evidence))
-    if little := watch.shared_memory_text():
-        watching.say(little)
-    return End(code, host=found.host)
-
-
-def _closing_apart(
-    options: argparse.Namespace, code: int, watch: watching.JobWatch, program: str
-) -> int:
-    """The same, for a job of which no rank called `init()`."""
-    required = bool(options.require_init)
-    if required or (watch.trains_apart() and not code):
-        watching.say(watching.apart_text(options.np, options.command, options.as_horovod, required))
-        return code or (_FAILED if required else 0)
-    aware = options.as_horovod or options.np == 1 or watch.knows_us()
-    python = watch.trains_apart() or interpreter.is_python(program)
-    if code and not aware and python and interpreter.is_for_horovod(options.command):
-        watching.say(watching.failed_text())
-    return code
 
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:

@@ -2,7 +2,7 @@
 
 On standard error lines are marked with their rank once several ranks have spoken. A traceback is
 shown in one piece, and one that another rank has shown already is only told of. What MPI's
-launchers say at each failed job is kept back: tf_hvd run says it better (culprit.py).
+launchers say at each failed job is kept back: tf_hvd run says it better (explain.py).
 """
 
 from __future__ import annotations
