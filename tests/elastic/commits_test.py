@@ -380,6 +380,16 @@ class TestOnDisk:
         assert sorted(os.listdir(tmp_path / "commits")) == before
         assert folder.load(store).number == 0
 
+    def test_nothing_is_taken_from_a_folder_that_is_refused(self, folder, store, tmp_path):
+        """An older commit was in the store by then, and the next start went on from it."""
+        self.put(folder, 1)
+        self.put(folder, 2)
+        os.truncate(tmp_path / "commits" / "part.0.2", 7)
+        with pytest.raises(CommitError, match=r"commit 2: part\.0\.2: the part is damaged"):
+            folder.load(store, strict=True)
+        found = commits.look(store)
+        assert (found.parts, found.files) == (frozenset(), {})
+
     def test_one_of_somebody_else_is_refused(self, tmp_path):
         (tmp_path / "open").mkdir()
         (tmp_path / "open").chmod(0o777)

@@ -115,22 +115,21 @@ class CommitFolder:
             CommitError: one is damaged. Then nothing is changed.
         """
         self._remove_unfinished()
-        damaged, number = [], 0
-        for number in sorted(self._listed(), reverse=True):
+        damaged, number, parts = [], 0, None
+        for each in sorted(self._listed(), reverse=True):
             try:
-                parts = self._read(number, store.file(FILE))
+                parts = self._read(each, store.file(FILE))
             except (OSError, commit_file.CommitError) as error:
-                damaged.append(f"commit {number}: {error}")
-                continue
+                damaged.append(f"commit {each}: {error}")
             if parts is not None:
-                for rank, data in enumerate(parts):
-                    store.put(rank, number, data)
+                number = each
                 break
-        else:
-            number = 0
+        if not number or (damaged and strict):
             os.ftruncate(store.file(FILE), 0)
         if damaged and strict:
             raise commit_file.CommitError("; ".join(damaged))
+        for rank, data in enumerate(parts or ()):
+            store.put(rank, number, data)
         return Loaded(number, damaged, self._set_aside(number))
 
     def clear(self) -> None:
