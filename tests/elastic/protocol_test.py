@@ -201,8 +201,8 @@ def is_served(link):
     """Whether an agent does what is asked for."""
     with link.makefile("rwb") as file:
         messages.send(file, {"do": contract.PART, "round": 0, "rank": 0, "commit": 9}, b"x")
-        messages.send(file, {"do": contract.FETCH, "round": 0, "rank": 0, "commit": 9})
         has = messages.receive(file)[0]
+        messages.send(file, {"do": contract.FETCH, "round": 0, "rank": 0, "commit": 9})
         return has["do"] == contract.HAVE and messages.receive(file)[1] == b"x"
 
 

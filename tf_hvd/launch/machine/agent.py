@@ -161,44 +161,6 @@ def find_greeting(file: messages.Source) -> None:
         seen = seen[-len(_GREETING) :] + piece
 
 
-class _Up:
-    """The way to `tf_hvd run`. Any thread."""
-
-    def __init__(self, stream: messages.Stream) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()  # guards what is written to it
-        # What `tf_hvd run` does not have yet, by rank and commit; guarded by a lock of its own: who
-        # says that it is there must not wait for who writes.
-        self._awaited_lock = threading.Lock()
-        self._awaited: dict[tuple[int, int], threading.Event] = {}
-
-    def tell(self, message: dict[str, Any], load: bytes = b"") -> None:
-        """Tells it; ends this process if it is gone."""
-        with self._lock:
-            try:
-                messages.send(self._stream, message, load)
-            except OSError:
-                os._exit(1)
-
-    def hand_on(self, rank: int, commit: int, load: bytes) -> None:
-        """Returns when it has a part."""
-        with self._awaited_lock:
-            there = self._awaited.setdefault((rank, commit), threading.Event())
-        self.tell({"do": contract.PART, "rank": rank, "commit": commit}, load)
-        there.wait()
-
-    def has(self, rank: int, commit: int) -> None:
-        """It has it."""
-        with self._awaited_lock:
-            awaited = self._awaited.pop((rank, commit), None)
-        if awaited is not None:
-            awaited.set()
-
-    def forgot(self, after: int, last: int) -> None:
-        """Tells it what was forgotten."""
-        self.tell({"do": contract.FORGET, "after": after, "last": last})
-
-
 class Away:
     """The agent of another machine than that of `tf_hvd run`.
 
@@ -209,16 +171,36 @@ class Away:
     """
 
     def __init__(self, job: str, to: messages.Stream, machine: str = "") -> None:
-        self._job, self._up = job, _Up(to)
+        self._job, self._to = job, to
+        self._lock = threading.Lock()  # guards what is written to it
+        # Who waits until `tf_hvd run` has a part, by rank and commit. Without a lock: who says that
+        # it is there must not wait for who writes.
+        self._waits: dict[tuple[int, int], messages.Link] = {}
         self._ranks: Ranks | None = None  # once they are to end
-        self.commits = Commits(Parts(), self._up.hand_on, self._up.forgot)
+        self.commits = Commits(Parts(), self._hand_on)
         """What they have committed."""
         self.agent = Agent(job, self._hear, machine) if machine else None
         """Hears them."""
 
+    def _tell(self, message: dict[str, Any], load: bytes = b"") -> None:
+        """Tells `tf_hvd run`; ends this process if it is gone."""
+        with self._lock:
+            try:
+                messages.send(self._to, message, load)
+            except OSError:
+                os._exit(1)
+
+    def _hand_on(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
+        """Tells `tf_hvd run` what a rank has said, which of a part hears when that is there."""
+        if message["do"] == contract.PART:
+            self._waits[message["rank"], message["commit"]] = link
+        self._tell(message, load)
+        if message["do"] != contract.PART:
+            link.send({"do": contract.HAVE})
+
     def obey(self, source: messages.Source) -> None:
         """Does what `tf_hvd run` says, until it says no more."""
-        self._up.tell({"do": contract.READY})
+        self._tell({"do": contract.READY})
         with contextlib.suppress(EOFError, *messages.DAMAGE):
             while True:
                 message, load = messages.receive(source)
@@ -226,11 +208,14 @@ class Away:
                 if what == contract.PART:
                     self.commits.parts.put(message["rank"], message["commit"], load)
                 elif what == contract.HAVE:
-                    self._up.has(message["rank"], message["commit"])
+                    link = self._waits.pop((message["rank"], message["commit"]), None)
+                    with contextlib.suppress(OSError):  # the rank has ended
+                        if link:
+                            link.send({"do": contract.HAVE})
                 elif what == contract.ROUND:
                     self.commits.begin(message["number"])
                 elif what == contract.READY:
-                    self._up.tell({"do": contract.READY})
+                    self._tell({"do": contract.READY})
                 elif what == contract.NOTIFY:
                     self.commits.notify(message["number"], message["says"])
                 else:
@@ -247,7 +232,7 @@ class Away:
         elif what == contract.TO_PROGRAMS:
             self._ranks.to_programs(int(message["signal"]))
         elif what == contract.LOOK:
-            self._up.tell({"do": contract.LOOK, "ranks": self._ranks.alive()})
+            self._tell({"do": contract.LOOK, "ranks": self._ranks.alive()})
 
     def _hear(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
         if message["do"] == contract.BEGINS:
