@@ -273,11 +273,10 @@ class ObjectState(State):
         found = self._variables()
         chosen = found.all if whole else found.chosen(found.own | found.maybe_own)
         values = self._read(chosen)
-        arrays = {name: (chosen[name].dtype.name, value) for name, value in values.items()}
         own: dict[str, Any] = {"random": rank_state.random_entries(self._model())}
         own["variables"] = {name: np.array(values[name]) for name in found.own}
         own["followed"] = {name: collect() for name, (collect, _) in self._followed.items()}
-        return Contents(self._pickled(), arrays, own, found.maybe_own)
+        return Contents(self._pickled(), values, own, found.maybe_own)
 
     def _take(self, restored: Restored) -> None:
         found = self._variables()

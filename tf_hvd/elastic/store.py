@@ -6,20 +6,12 @@ import contextlib
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from tf_hvd.core import config, contract, messages
 
 # In seconds: how long an agent may take to be started again, and between two looks.
 _AGAIN, _PAUSE = 30.0, 0.1
-
-
-@dataclass(frozen=True)
-class Inventory:
-    parts: frozenset[tuple[int, int]]
-    """Rank and commit of each."""
-    files: tuple[str, ...]
 
 
 class Store:
@@ -51,11 +43,11 @@ class Store:
         with self._lock:
             self._ask({"do": contract.PART, "rank": rank, "commit": commit}, data)
 
-    def inventory(self) -> Inventory:
+    def inventory(self) -> tuple[frozenset[tuple[int, int]], list[str]]:
+        """Rank and commit of each part, and the names of the files."""
         with self._lock:
             found, _ = self._ask({"do": contract.PARTS})
-        parts = frozenset((rank, commit) for rank, commit in found["parts"])
-        return Inventory(parts, tuple(found["files"]))
+        return frozenset((rank, commit) for rank, commit in found["parts"]), found["files"]
 
     def part(self, rank: int, commit: int) -> bytes | None:
         """The part of a rank of a commit; None if it is not here."""
@@ -70,10 +62,9 @@ class Store:
 
     def notice(self) -> tuple[int, int]:
         """The number of the launcher's last notice, and what it says; zeros: none in this start."""
-        data = os.pread(self.file(contract.NOTICE_FILE), contract.NOTICE.size, 0)
-        if len(data) < contract.NOTICE.size:
-            return 0, 0
-        number, says = contract.NOTICE.unpack(data)
+        number, says = contract.NOTICE.unpack(
+            os.pread(self.file(contract.NOTICE_FILE), contract.NOTICE.size, 0)
+        )
         return number, says
 
     def _ask(self, message: dict[str, Any], load: bytes = b"") -> tuple[dict[str, Any], bytes]:
