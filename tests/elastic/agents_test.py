@@ -106,21 +106,21 @@ def test_notices(started, token, wait_until):
     link, _ = started
     begin(link, 0)
     rank = Store(token, 0)
-    assert rank.notice() == (0, 0)
-    link.notify(1, contract.ADDED)
-    wait_until(lambda: rank.notice() == (1, contract.ADDED))
+    assert rank.notice() == 0
+    link.notify(contract.ADDED)
+    wait_until(lambda: rank.notice() == contract.ADDED)
 
 
 def test_what_is_noticed_before_a_rank_is_there_is_heard(started, token, wait_until):
     """Hosts that came while a start began were not used; what the start before was told is done."""
     link, _ = started
     begin(link, 0)
-    link.notify(1, contract.ADDED)
-    wait_until(lambda: Store(token, 0).notice()[1])
+    link.notify(contract.ADDED)
+    wait_until(lambda: Store(token, 0).notice())
     begin(link, 1)
-    assert Store(token, 1).notice() == (0, 0)
-    link.notify(2, contract.REMOVED)
-    wait_until(lambda: Store(token, 1).notice() == (2, contract.REMOVED))
+    assert Store(token, 1).notice() == 0
+    link.notify(contract.REMOVED)
+    wait_until(lambda: Store(token, 1).notice() == contract.REMOVED)
 
 
 def test_it_ends_with_tf_hvd_run(started, token, wait_until):
@@ -196,7 +196,7 @@ def test_what_ranks_have_survives_the_agent_of_their_machine(agents, home, wait_
     monkeypatch.setattr(far_agent, "_AGAIN", 0.0)
     assert agents.start(["a"]) == []
     agents.begin(["a"], 3)
-    agents.notify(1, contract.ADDED)
+    agents.notify(contract.ADDED)
     assert agents.start(["a"]) == []
     rank = Store(f"{home.job}.a", 3)
     rank.put(0, 7, b"of commit 7")
@@ -216,4 +216,4 @@ def test_what_ranks_have_survives_the_agent_of_their_machine(agents, home, wait_
     rank.put(0, 8, b"of commit 8")  # waits until there is an agent
     assert os.pread(Store(f"{home.job}.a", 3).file("commit.0.0"), 5, 0) == b"hello"
     assert rank.inventory()[0] == {(0, 7), (0, 8)}
-    wait_until(lambda: rank.notice() == (1, contract.ADDED))
+    wait_until(lambda: rank.notice() == contract.ADDED)

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-import tensorflow as tf
 
 from tf_hvd.collectives import collectives
 from tf_hvd.collectives.objects import Title, allgather_object, broadcast_object
-from tf_hvd.core import _native, basics, config, contract, log
+from tf_hvd.core import basics, config, contract, log
 from tf_hvd.elastic import commit_file, commits
 from tf_hvd.elastic.commit_folder import CommitFolder
 from tf_hvd.elastic.store import Store
@@ -146,7 +145,7 @@ class Engine:
 
     @property
     def writer(self) -> commits.Writer:
-        """Of this rank; there when `restore` has been called."""
+        """There when `restore` has been called."""
         assert self._writer is not None
         return self._writer
 
@@ -169,16 +168,11 @@ class Engine:
         return said
 
     def say(self, mine: int) -> None:
-        """Tells all ranks what this one was told; they hear it at their next `heard`.
-
-        Args:
-            mine: by the program.
-        """
-        _, says = self._store.notice()
-        self._together.say(mine | says | preemption.is_asked_to_end() * contract.LEAVE)
+        """Tells all ranks what this one was told, and its program; they hear it at `heard`."""
+        asked = preemption.is_asked_to_end() * contract.LEAVE
+        self._together.say(mine | self._store.notice() | asked)
 
     def finish(self) -> None:
-        """The training is through."""
         self.writer.flush()
         self._together.finish()
         self.stop_listening()
@@ -188,7 +182,6 @@ class Engine:
                 self._folder.clear()
 
     def stop_listening(self) -> None:
-        """From now on signals do again what they did before."""
         preemption.do_not_listen(self._signals)
 
     def leave_in_order(self) -> NoReturn:
@@ -207,22 +200,12 @@ class Engine:
 
 
 def _folder() -> CommitFolder | None:
-    """Where commits are written to disk, if that is asked for.
-
-    Raises:
-        ValueError: it cannot be used.
-    """
+    """Where commits are written to disk, if that is asked for."""
     path = config.COMMIT_DIR.read()
     if not path:
         return None
+    job = hashlib.sha256(config.launcher_job().encode()).hexdigest()
     try:
-        name = config.launcher_job().encode()
-        job = hashlib.sha256(name).hexdigest() if basics.rank() == 0 else ""
-        return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), job)
+        return CommitFolder(path, config.COMMIT_DIR_EVERY.read(), job * (basics.rank() == 0))
     except OSError as error:
         raise ValueError(f"TF_HVD_COMMIT_DIR cannot be used: {error}") from error
-
-
-def is_end_of_job(error: BaseException) -> bool:
-    """Whether an error of this process is the end of its job: a rank is gone, or has stalled."""
-    return isinstance(error, (tf.errors.OpError, RuntimeError)) and bool(_native.end_text())

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from tf_hvd.core import config, contract, messages
+from tf_hvd.core import contract, messages
 
 # In seconds: how long an agent may take to be started again, and between two looks.
 _AGAIN, _PAUSE = 30.0, 0.1
@@ -27,7 +27,7 @@ class Store:
     def __init__(self, job: str, number: int) -> None:
         self._job, self._round = job, number
         self._link = messages.connect(job)
-        self._lock = threading.Lock()  # guards it
+        self._lock = threading.RLock()  # guards it
         self._files: dict[str, int] = {}  # guarded by _lock
 
     def file(self, name: str) -> int:
@@ -60,12 +60,12 @@ class Store:
         with self._lock:
             self._ask({"do": contract.FORGET, "after": after, "last": last})
 
-    def notice(self) -> tuple[int, int]:
-        """The number of the launcher's last notice, and what it says; zeros: none in this start."""
-        number, says = contract.NOTICE.unpack(
-            os.pread(self.file(contract.NOTICE_FILE), contract.NOTICE.size, 0)
-        )
-        return number, says
+    def notice(self) -> int:
+        """What `tf_hvd run` has told the ranks of this start; 0: nothing."""
+        with self._lock:
+            notice = os.pread(self.file(contract.NOTICE_FILE), contract.NOTICE.size, 0)
+        says: int = contract.NOTICE.unpack(notice)[0]
+        return says
 
     def _ask(self, message: dict[str, Any], load: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """Asks the agent, another one if the one that was asked has ended.
@@ -95,21 +95,3 @@ class Store:
             said = {"do": contract.KEEP, "name": name, "round": self._round}
             self._link.send(said, files=[file])
             self._link.receive()
-
-
-def open_store() -> Store | None:
-    """The store of the elastic job that this process is a rank of; None if it is of none.
-
-    Raises:
-        RuntimeError: it cannot be reached.
-    """
-    number = config.elastic_start()
-    if number is None:
-        return None
-    try:
-        return Store(config.launcher_job(), number)
-    except OSError as error:
-        raise RuntimeError(
-            f"the agent of this machine cannot be reached: {error.strerror or error}; "
-            "elastic jobs need the tf_hvd run that started this rank"
-        ) from error

@@ -31,7 +31,7 @@ class Agents:
     ) -> None:
         self._home, self._reach, self._is_here, self._python = home, reach, is_here, python
         self._links: dict[str, FarAgent] = {}  # by host, without this machine
-        self._round, self._notice = 0, (0, 0)  # the start that runs, and what its ranks were told
+        self._round, self._notice = 0, 0  # the start that runs, and what its ranks were told
         self._revived: set[str] = set()  # those started again, which have not answered yet
 
     def start(self, names: Sequence[str]) -> list[str]:
@@ -58,7 +58,7 @@ class Agents:
             elif name in self._revived and link.answer():
                 self._revived.discard(name)
                 link.begin(self._round)
-                link.notify(*self._notice)
+                link.notify(self._notice)
 
     def of(self, name: str) -> FarAgent | None:
         """That of a host, if it runs; None also of this machine."""
@@ -72,18 +72,18 @@ class Agents:
 
     def begin(self, names: Sequence[str], number: int) -> None:
         """A start of the job on these hosts begins."""
-        self._round, self._notice = number, (0, 0)
+        self._round, self._notice = number, 0
         self._revived.clear()
         self._home.commits.begin(number)
         for name in self._links.keys() & set(names):
             self._links[name].begin(number)
 
-    def notify(self, number: int, says: int) -> None:
+    def notify(self, says: int) -> None:
         """Tells all ranks something."""
-        self._notice = number, says
-        self._home.commits.notify(number, says)
+        self._notice = says
+        self._home.commits.notify(says)
         for link in self._links.values():
-            link.notify(number, says)
+            link.notify(says)
 
     def lost(self, names: Sequence[str]) -> list[str]:
         """Of these hosts, those whose agent has ended: with its machine, or the way to it."""

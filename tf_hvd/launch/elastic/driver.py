@@ -107,7 +107,6 @@ class Driver:
         """Which start runs, from 0: how often the job was started again."""
         self._running: tuple[Host, ...] = ()  # its hosts, with the slots that it uses
         self._told = 0  # what its ranks were told: for that they end, though nothing has failed
-        self._notices = 0
         self._reached = 0  # the newest commit that all ranks have written
 
     def run(self) -> int:
@@ -162,8 +161,7 @@ class Driver:
         says = self._change() if self._discovery else 0
         if says & ~self._told:
             self._told |= says
-            self._notices += 1
-            self._agents.notify(self._notices, says)
+            self._agents.notify(self._told)
         return _LOOK
 
     def spares(self, process: int) -> bool:

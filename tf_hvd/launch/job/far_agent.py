@@ -108,9 +108,9 @@ class FarAgent:
             self._has |= wanted
             self._tell(contract.ROUND, number=number)
 
-    def notify(self, number: int, says: int) -> None:
+    def notify(self, says: int) -> None:
         """Tells its ranks something."""
-        self._tell(contract.NOTIFY, number=number, says=says)
+        self._tell(contract.NOTIFY, says=says)
 
     def signal(self, to: str, signum: int) -> None:
         """Gives the ranks of its machine a signal: `TO_KEEPERS` or `TO_PROGRAMS`."""

@@ -217,7 +217,7 @@ class Away:
                 elif what == contract.READY:
                     self._tell({"do": contract.READY})
                 elif what == contract.NOTIFY:
-                    self.commits.notify(message["number"], message["says"])
+                    self.commits.notify(message["says"])
                 else:
                     self._signal(what, message)
         if self._ranks is not None:

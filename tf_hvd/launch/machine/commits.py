@@ -82,12 +82,12 @@ class Commits:
 
     def begin(self, number: int) -> None:
         """A start of the job begins: what the ranks of the one before were told is done."""
-        self.notify(0, 0)
+        self.notify(0)
         self._round = number
 
-    def notify(self, number: int, says: int) -> None:
+    def notify(self, says: int) -> None:
         """Tells the ranks something."""
-        os.pwrite(self._file(contract.NOTICE_FILE), contract.NOTICE.pack(number, says), 0)
+        os.pwrite(self._file(contract.NOTICE_FILE), contract.NOTICE.pack(says), 0)
 
     def answer(self, link: messages.Link, message: dict[str, Any], load: bytes) -> None:
         """Does what a rank says.
